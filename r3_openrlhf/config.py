@@ -162,6 +162,7 @@ class ClusterConfig:
     vllm_enforce_eager: bool = False
     enable_sleep: bool = True  # offload vLLM while training and DeepSpeed while sampling
     sync_backend: str = "nccl"
+    cpu_kv_cache_mb: int = 256  # vLLM's KV cache per engine where there is no GPU
     ray_address: str | None = None  # None: RAY_ADDRESS if set, else a local cluster that ends with the run
 
 

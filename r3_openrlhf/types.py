@@ -48,6 +48,16 @@ class EntropyStatistics:
     source: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntropyBounds:
+    """What the engine's top-k log-probs prove about one response's peak and global entropy, in nats."""
+
+    peak_lower: float
+    peak_upper: float
+    global_lower: float
+    global_upper: float
+
+
 @dataclass(slots=True, kw_only=True)
 class Rollout:
     """One sampled response with its log-probs and grade. Arrays are one-dimensional."""
@@ -64,6 +74,7 @@ class Rollout:
     policy_step: int  # optimizer steps of the weights that sampled it
     epoch: int  # 1 is the first pass over the data
     entropy: EntropyStatistics | None = None
+    entropy_bounds: EntropyBounds | None = None
     text: str = ""  # decoded response, for people; the token ids are what counts
     reason: str = ""  # the grader's reason
 

@@ -1,0 +1,105 @@
+"""Experience <-> Rollout: the only file that knows the shapes of OpenRLHF's tensors.
+
+B rows, T tokens of prompt + response, A = T - 1 action positions (position 0 has no log-prob).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from openrlhf.trainer.ppo_utils.experience import Experience
+
+from r3_openrlhf.core.entropy import entropy_statistics
+from r3_openrlhf.data import Label
+from r3_openrlhf.types import Context, EntropyBounds, Rollout
+
+
+def rollout_from_response(
+    response: dict, *, context: Context, step: int, epoch: int, peak_fraction: float
+) -> Rollout:
+    """The record of one executor response. Per-token bounds shrink to four numbers here."""
+    (start, end) = response["action_ranges"][0]
+    payload = response["r3"]
+    grade, bounds = payload["grade"], payload["entropy_bounds"]
+    tokens = np.asarray(response["observation_tokens"], dtype=np.int32)
+    if bounds is not None:
+        peak_lower, global_lower = entropy_statistics(bounds[0], peak_fraction=peak_fraction)
+        peak_upper, global_upper = entropy_statistics(bounds[1], peak_fraction=peak_fraction)
+        bounds = EntropyBounds(
+            peak_lower=peak_lower, peak_upper=peak_upper, global_lower=global_lower, global_upper=global_upper
+        )
+    return Rollout(
+        uid=Label.from_json(response["label"]).uid,
+        context=context,
+        prompt_ids=tokens[:start],
+        response_ids=tokens[start:end],
+        response_logprobs=np.asarray(response["rollout_log_probs"][start:end], dtype=np.float32),
+        verdict=grade.verdict,
+        reward=grade.reward,
+        truncated=bool(response["truncated"]),
+        finish_reason=payload["finish_reason"],
+        policy_step=step,
+        epoch=epoch,
+        entropy_bounds=bounds,
+        text=payload["text"],
+        reason=grade.reason,
+    )
+
+
+def experience_from_recalled(rollout: Rollout, *, prompt_ids: np.ndarray, sibling: Experience) -> Experience:
+    """A recalled rollout as one more row behind the prompt of the group that it joins.
+
+    `sibling` is a fresh row of that group: every row of a batch needs the same fields and info keys (upstream's
+    Experience.concat_experiences looks at the first row only).
+    """
+    sequences_T = torch.from_numpy(np.concatenate([prompt_ids, rollout.response_ids]).astype(np.int64))
+    action_mask_A = torch.zeros(len(sequences_T) - 1, dtype=torch.long)
+    action_mask_A[len(prompt_ids) - 1 :] = 1
+    logprobs_A = torch.zeros(len(sequences_T) - 1, dtype=torch.float32)
+    logprobs_A[len(prompt_ids) - 1 :] = torch.from_numpy(rollout.response_logprobs.astype(np.float32))
+    values = {"reward": rollout.reward, "score": float(rollout.reward > 0)}
+    info = {key: torch.tensor([values.get(key, 0.0)], dtype=tensor.dtype) for key, tensor in sibling.info.items()}
+    return Experience(
+        sequences=sequences_T.unsqueeze(0),
+        attention_mask=torch.ones_like(sequences_T).unsqueeze(0),
+        action_mask=action_mask_A.unsqueeze(0),
+        rollout_log_probs=logprobs_A.unsqueeze(0),
+        prompts=list(sibling.prompts),
+        labels=list(sibling.labels),
+        images=[None],
+        mm_train_inputs=[None],
+        rewards=torch.tensor([rollout.reward], dtype=torch.float32),
+        scores=torch.tensor([values["score"]], dtype=torch.float32),
+        response_length=torch.tensor([rollout.num_tokens]),
+        truncated=torch.tensor([rollout.truncated]),
+        total_length=torch.tensor([float(len(sequences_T))]),
+        info=info,
+    )
+
+
+def filler_experience(sibling: Experience, pad_token_id: int) -> Experience:
+    """A row of two tokens without any action: it carries no loss and no gradient, and keeps data-parallel ranks in
+    step (every rank runs the same number of forward and backward passes)."""
+    sequences = torch.full((1, 2), pad_token_id, dtype=torch.long)
+    zero = torch.zeros((1, 1))
+    return Experience(
+        sequences=sequences,
+        attention_mask=torch.ones_like(sequences),
+        action_mask=torch.zeros((1, 1), dtype=torch.long),
+        rollout_log_probs=zero.clone(),
+        prompts=[""],
+        labels=[""],
+        images=[None],
+        mm_train_inputs=[None],
+        rewards=torch.zeros(1),
+        scores=torch.zeros(1),
+        response_length=torch.tensor([0]),
+        truncated=torch.tensor([False]),
+        total_length=torch.tensor([2.0]),
+        info={key: torch.zeros(1, dtype=tensor.dtype) for key, tensor in sibling.info.items()},
+    )
+
+
+def response_logprobs(values_A: torch.Tensor, action_mask_A: torch.Tensor) -> np.ndarray:
+    """The response's part of one row's per-action values."""
+    return values_A[action_mask_A.bool()].float().numpy()

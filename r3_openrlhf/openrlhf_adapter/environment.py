@@ -1,0 +1,24 @@
+"""How the run's configuration reaches every process of the job: one environment variable, set through Ray."""
+
+from __future__ import annotations
+
+import functools
+import os
+
+from r3_openrlhf.config import R3Config
+from r3_openrlhf.config_loading import config_from_json, config_to_json
+from r3_openrlhf.errors import ConfigError
+
+VARIABLE = "R3_CONFIG"
+
+
+def environment_of(config: R3Config) -> dict[str, str]:
+    return {VARIABLE: config_to_json(config)}
+
+
+@functools.lru_cache(maxsize=1)
+def config_from_environment() -> R3Config:
+    text = os.environ.get(VARIABLE)
+    if text is None:
+        raise ConfigError(f"the environment variable {VARIABLE} is not set; start the job with `r3 train`")
+    return config_from_json(text)

@@ -1,0 +1,107 @@
+"""Samples one response, grades it, and keeps what R³ needs of the engine's log-probs.
+
+OpenRLHF loads this file by path (`--train.agent_func_path`, trainer/ray/vllm_engine.py:_load_agent_executor) and
+calls `execute` for each response. Answers utils/agent.py:SingleTurnAgentExecutor, which asks for one log-prob a token
+only with importance-sampling correction on, cuts over-long prompts from the left, and goes on with reward None when
+a reward cannot be fetched.
+
+The returned dict has the upstream keys; everything else is under "r3".
+"""
+
+from __future__ import annotations
+
+import time
+from copy import deepcopy
+
+import numpy as np
+from openrlhf.utils.agent import AgentExecutorBase
+
+from r3_openrlhf.core.entropy import topk_entropy_bounds
+from r3_openrlhf.data import Label
+from r3_openrlhf.errors import DataError
+from r3_openrlhf.grading.client import make_grader
+from r3_openrlhf.grading.request import GradeRequest
+from r3_openrlhf.openrlhf_adapter.environment import config_from_environment
+
+
+class AgentExecutor(AgentExecutorBase):
+    def __init__(self) -> None:
+        self.config = config_from_environment()
+        self.grader = make_grader(self.config.reward)
+        self.vocab_size = None
+
+    async def execute(self, prompt, label, sampling_params, max_length: int, hf_tokenizer, llm_engine, images=None):
+        """Sample, measure, grade. Raises DataError for a prompt that leaves no room for the response."""
+        record = Label.from_json(label)
+        prompt_ids = hf_tokenizer(text=prompt, add_special_tokens=False)["input_ids"]
+        max_tokens = sampling_params.max_tokens or max_length - len(prompt_ids)
+        if len(prompt_ids) + max_tokens > max_length:
+            raise DataError(
+                f"the prompt of problem {record.uid} has {len(prompt_ids)} tokens, which with {max_tokens} new ones "
+                f"exceeds data.max_len={max_length}; raise data.max_len or lower rollout.max_new_tokens"
+            )
+        params = deepcopy(sampling_params)
+        params.max_tokens = max_tokens
+        params.logprobs = self.config.rollout.top_logprobs
+        params.flat_logprobs = True  # primitive lists instead of a dict of objects per token
+        params.detokenize = False  # the k alternatives' texts cost more than the log-probs; decoded once below
+
+        request_output = await llm_engine.generate(prompt_ids, params)
+        output = request_output.outputs[0]
+        response_ids = list(output.token_ids)
+        truncated = output.finish_reason == "length"
+        # with detokenize off the end token stays in token_ids, as OpenRLHF trains on it; it is no text
+        text = hf_tokenizer.decode(response_ids, skip_special_tokens=True)
+
+        started = time.perf_counter()
+        logprobs_TK = logprobs_array(output.logprobs, len(response_ids))  # column 0: the sampled token
+        bounds = None
+        if self.config.ranking.enabled and self.config.rollout.top_logprobs > 0:
+            bounds = topk_entropy_bounds(logprobs_TK[:, 1:], vocab_size=self.engine_vocab_size(llm_engine))
+        seconds = time.perf_counter() - started
+
+        grade = await self.grader.grade(
+            GradeRequest(
+                response=text,
+                references=tuple(record.references),
+                task=record.task,
+                num_tokens=len(response_ids),
+                truncated=truncated,
+                metadata=record.metadata,
+            )
+        )
+        sampled = logprobs_TK[:, 0]
+        return {
+            "prompt": prompt,
+            "label": label,
+            "images": None,
+            "mm_train_inputs": None,
+            "observation_tokens": list(prompt_ids) + response_ids,
+            "action_ranges": [(len(prompt_ids), len(prompt_ids) + len(response_ids))],
+            "rollout_log_probs": [0.0] * len(prompt_ids) + sampled.tolist(),
+            "truncated": truncated,
+            "reward": grade.reward,
+            "scores": grade.score,
+            "extra_logs": {},
+            "r3": {
+                "grade": grade,
+                "text": text,
+                "finish_reason": str(output.finish_reason),
+                "entropy_bounds": bounds,  # (lower_T, upper_T) or None
+                "seconds": seconds,
+            },
+        }
+
+    def engine_vocab_size(self, llm_engine) -> int:
+        """Width of the engine's logits, which the tail bound counts; at least the tokenizer's size."""
+        if self.vocab_size is None:
+            self.vocab_size = llm_engine.llm.model_config.get_vocab_size()
+        return self.vocab_size
+
+
+def logprobs_array(logprobs, num_tokens: int) -> np.ndarray:
+    """vLLM's flat log-probs as float32 [T, 1 + k]: the sampled token first, then the k most likely ones."""
+    values = np.array(logprobs.logprobs, dtype=np.float32)
+    if num_tokens == 0 or len(values) % num_tokens:
+        raise ValueError(f"the engine returned {len(values)} log-probs for {num_tokens} tokens")
+    return values.reshape(num_tokens, -1)
