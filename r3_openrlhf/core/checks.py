@@ -1,0 +1,45 @@
+"""Refusals shared by the core functions: each says which argument is wrong, and with which value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+
+def finite_values(name: str, values: Iterable[Any]) -> list[float]:
+    """`values` as Python floats. ValueError when there are none, or when one is not a finite number."""
+    numbers = [finite_value(f"{name}[{i}]", value) for i, value in enumerate(values)]
+    if not numbers:
+        raise ValueError(f"{name} is empty; give at least one value")
+    return numbers
+
+
+def finite_value(name: str, value: Any) -> float:
+    """`value` as a Python float. ValueError when it is not a finite number."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} is {value!r}; it must be a finite number") from None
+    if not math.isfinite(number):
+        raise ValueError(f"{name} is {number}; it must be a finite number")
+    return number
+
+
+def same_length(**lists: list[Any]) -> None:
+    """ValueError when the named lists differ in length."""
+    lengths = {name: len(values) for name, values in lists.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(
+            "lengths differ: " + ", ".join(f"{name} has {length}" for name, length in lengths.items()) + " values"
+        )
+
+
+def whole_number(name: str, value: Any, *, minimum: int) -> int:
+    """`value` as an int. ValueError when it is not a whole number, or is below `minimum`."""
+    number = finite_value(name, value)
+    if number != int(number):
+        raise ValueError(f"{name} is {value}; it must be a whole number")
+    if number < minimum:
+        raise ValueError(f"{name} is {value}; it must be at least {minimum}")
+    return int(number)

@@ -1,0 +1,77 @@
+"""Structural entropy ranking reward, SERR (METHOD section 6): which failures look like focused reasoning?
+
+A response whose few decision points are uncertain (high peak entropy) while the rest is confident (low global
+entropy) ranks above one that is the other way round. The order is partial: most pairs do not dominate each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from r3_openrlhf.core.checks import finite_value, finite_values, same_length
+
+
+def dominated_counts(peak: Sequence[float], global_: Sequence[float]) -> list[int]:
+    """S_i: how many rows does row i dominate?   i > j  iff  peak_i > peak_j and global_i < global_j, both strict."""
+    peaks, globals_ = finite_values("peak", peak), finite_values("global_", global_)
+    same_length(peak=peaks, global_=globals_)
+    rows = list(zip(peaks, globals_, strict=True))
+    return [sum(p > other_p and g < other_g for other_p, other_g in rows) for p, g in rows]
+
+
+def ranking_rewards(peak: Sequence[float], global_: Sequence[float], *, max_reward: float) -> list[float]:
+    """Reward of each ranked failure, in [0, max_reward].
+
+        R_(k) = max_reward * (1 - k / (N - 1)),   k = 0 .. N-1 the place in the order of falling S_i
+
+    Rows with equal S_i share the average of their places, so that the order of the rows never matters and the sum is
+    always N / 2 * max_reward. A single row gets 0.0: nothing was ranked.
+
+    ValueError: no rows, unequal lengths, a value that is not finite, max_reward below 0, or 1 and more (a ranked
+    failure must never reach a correct answer).
+    """
+    max_reward = finite_value("max_reward", max_reward)
+    if not 0 <= max_reward < 1:
+        raise ValueError(
+            f"max_reward is {max_reward}; it must be at least 0 and below 1, the reward of a right answer"
+        )
+    counts = dominated_counts(peak, global_)
+    if len(counts) == 1:
+        return [0.0]
+    rewards = []
+    for count in counts:
+        first = sum(other > count for other in counts)
+        last = first + counts.count(count) - 1
+        rewards.append(max_reward * (1 - (first + last) / 2 / (len(counts) - 1)))
+    return rewards
+
+
+def bounds_decide(
+    peak_lower: Sequence[float],
+    peak_upper: Sequence[float],
+    global_lower: Sequence[float],
+    global_upper: Sequence[float],
+) -> bool:
+    """Do interval bounds on the statistics decide, for every ordered pair of rows, whether i dominates j?
+
+    i dominates j for certain when peak_lower_i > peak_upper_j and global_upper_i < global_lower_j; it does not for
+    certain when peak_upper_i <= peak_lower_j or global_lower_i >= global_upper_j. When every pair is decided, any
+    values inside the bounds give the same S_i, hence the same ranking rewards.
+
+    ValueError: no rows, unequal lengths, a value that is not finite, a lower bound above its upper bound.
+    """
+    low_p, high_p = finite_values("peak_lower", peak_lower), finite_values("peak_upper", peak_upper)
+    low_g, high_g = finite_values("global_lower", global_lower), finite_values("global_upper", global_upper)
+    same_length(peak_lower=low_p, peak_upper=high_p, global_lower=low_g, global_upper=high_g)
+    for name, lows, highs in (("peak", low_p, high_p), ("global", low_g, high_g)):
+        for i, (low, high) in enumerate(zip(lows, highs, strict=True)):
+            if low > high:
+                raise ValueError(f"{name}_lower[{i}] is {low}, above {name}_upper[{i}], which is {high}")
+
+    def decided(i: int, j: int) -> bool:
+        dominates = low_p[i] > high_p[j] and high_g[i] < low_g[j]
+        cannot_dominate = high_p[i] <= low_p[j] or low_g[i] >= high_g[j]
+        return dominates or cannot_dominate
+
+    rows = range(len(low_p))
+    return all(decided(i, j) for i in rows for j in rows if i != j)
