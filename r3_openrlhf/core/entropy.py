@@ -20,7 +20,9 @@ LOG_ZERO = -1000.0
 ROUNDING = 1e-3
 
 
-def entropy_statistics(entropies: Sequence[float] | np.ndarray | torch.Tensor, *, peak_fraction: float):
+def entropy_statistics(
+    entropies: Sequence[float] | np.ndarray | torch.Tensor, *, peak_fraction: float
+) -> tuple[float, float]:
     """(peak, global) entropy of one response, from its entropy per token.
 
         peak   = mean of the max(1, floor(p * L)) largest H_t,   p = peak_fraction, L tokens
@@ -67,16 +69,19 @@ def topk_entropy_bounds(logprobs_Tk: Any, *, vocab_size: int) -> tuple[np.ndarra
 
     logprobs_Tk = np.maximum(logprobs_Tk, LOG_ZERO)
     probs_Tk = np.exp(logprobs_Tk)
-    mass_T = probs_Tk.sum(axis=1)
-    if mass_T.max() > 1 + ROUNDING:
-        raise ValueError(f"logprobs_Tk sums to a probability of {mass_T.max()} at one token; is a token in it twice?")
     head_T = -np.einsum("tk,tk->t", probs_Tk, logprobs_Tk)
-    if k == vocab_size:
-        return head_T, head_T.copy()
-    tail_T = np.maximum(1 - mass_T, 0)
+    # m = -(p_top - 1) - (the other p): expm1 keeps the digits that 1 - sum loses where one token is nearly certain.
+    top_T1 = logprobs_Tk.argmax(axis=1)[:, None]
+    np.put_along_axis(probs_Tk, top_T1, np.expm1(np.take_along_axis(logprobs_Tk, top_T1, axis=1)), axis=1)
+    tail_T = -np.einsum("tk->t", probs_Tk)
+    if tail_T.min() < -ROUNDING:
+        raise ValueError(
+            f"logprobs_Tk sums to a probability of {1 - tail_T.min()} at one token; is a word in it twice?"
+        )
+    tail_T = np.maximum(tail_T, 0) if k < vocab_size else np.zeros_like(tail_T)
     lower_T = head_T - tail_T * np.log(np.where(tail_T > 0, tail_T, 1))
     # upper - lower = m ln(V - k) is never negative; written so, rounding cannot put the bounds the wrong way round.
-    return lower_T, lower_T + tail_T * tail_T.dtype.type(math.log(vocab_size - k))
+    return lower_T, lower_T + tail_T * tail_T.dtype.type(math.log(max(1, vocab_size - k)))
 
 
 @torch.no_grad()
@@ -110,15 +115,14 @@ def token_logprobs_and_entropy(
     if low < 0 or high >= logits_TV.shape[1]:
         raise ValueError(f"labels_T spans {low} to {high}; the vocabulary has {logits_TV.shape[1]} words")
 
+    dtype = torch.promote_types(logits_TV.dtype, torch.float32)
     logprobs_T = torch.empty(logits_TV.shape[0], dtype=torch.float32, device=logits_TV.device)
     entropy_T = torch.empty_like(logprobs_T)
     for start in range(0, logits_TV.shape[0], chunk_tokens):
         chunk = slice(start, start + chunk_tokens)
-        x_CV = logits_TV[chunk].to(torch.promote_types(logits_TV.dtype, torch.float32))
-        if temperature != 1.0:
-            x_CV = x_CV / temperature
-        label_C = x_CV.gather(1, labels_T[chunk, None]).squeeze(1)
-        max_C1 = x_CV.amax(dim=1, keepdim=True)
+        x_CV = logits_TV[chunk] if temperature == 1.0 else logits_TV[chunk].to(dtype) / temperature
+        label_C = x_CV.gather(1, labels_T[chunk, None].long()).squeeze(1).to(dtype)
+        max_C1 = x_CV.amax(dim=1, keepdim=True).to(dtype)
         z_CV = (x_CV - max_C1).clamp_(min=LOG_ZERO)
         del x_CV
         e_CV = z_CV.exp()
@@ -132,9 +136,12 @@ def _array(name: str, values: Any, *, num_dims: int) -> np.ndarray:
     """`values` as a numpy array of float32 or float64. ValueError when empty or of another shape."""
     if isinstance(values, torch.Tensor):
         values = values.detach().to(torch.promote_types(values.dtype, torch.float32)).cpu().numpy()
-    array = np.asarray(values)
-    if array.dtype != np.float32:
-        array = array.astype(np.float32 if array.dtype == np.float16 else np.float64)
+    try:
+        array = np.asarray(values)
+        if array.dtype != np.float32:
+            array = array.astype(np.float32 if array.dtype == np.float16 else np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} is not a rectangular array of numbers ({error})") from None
     if array.ndim != num_dims or array.size == 0:
         raise ValueError(f"{name} has shape {array.shape}; it must have {num_dims} dimensions, none of them 0")
     return array

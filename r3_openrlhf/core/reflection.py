@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from r3_openrlhf.core.checks import finite_value, whole_number
 
@@ -20,7 +20,7 @@ two sentences why it fails.
 Give the final answer in the same format that the problem asks for."""
 
 CUT = "\n[... the middle of the attempt is left out ...]\n"
-MIN_ATTEMPT_TOKENS = 16  # an attempt of which less is visible cannot be diagnosed
+MIN_VISIBLE_CHARACTERS = 64  # an attempt of which less is left cannot be diagnosed
 
 
 def is_hard(mean_reward: float | None, *, threshold: float) -> bool:
@@ -46,48 +46,40 @@ def reflection_message(problem: str, attempt: str) -> str:
 
 
 def fit_attempt(
-    attempt_ids: Sequence[int],
+    attempt: str,
     *,
-    decode: Callable[[Sequence[int]], str],
     num_prompt_tokens: Callable[[str], int],
+    num_tokens: Callable[[str], int],
     max_prompt_tokens: int,
     max_attempt_tokens: int,
 ) -> str | None:
-    """Text of a stored attempt, shortened until the whole reflection prompt fits; None when it cannot fit.
+    """The stored attempt, shortened until the whole reflection prompt fits; None when it cannot fit.
 
-    Ids come in, because the store holds ids and a limit in tokens then means what it says; text goes out, because the
-    prompt is text. `decode(ids)` is the tokenizer's decode without special tokens. `num_prompt_tokens(attempt_text)`
-    renders the *whole* prompt (message, chat template) around that text, tokenises it, and returns its length; it is
-    the only judge of what fits. Decoded text rarely tokenises back to as many ids, and the count need not fall with
-    every token taken away: every text that is returned has been judged itself.
+    Text in, text out, because the prompt is text: the ids of decoded text are other ids, and more or fewer of them.
+    `num_prompt_tokens(text)` renders the *whole* prompt (message, chat template) around that attempt, tokenises it and
+    returns its length; `num_tokens(text)` is the length of the attempt alone. Both limits are judged on the very text
+    that is returned, so the result fits even where the counts do not fall with every character taken away.
 
-    A shortened attempt keeps its beginning and its end, half of the visible tokens each, with CUT between them. The
-    problem is never cut: when not even MIN_ATTEMPT_TOKENS of the attempt fit beside it, there is no reflection.
+    A shortened attempt keeps its beginning and its end, half of the visible characters each, with CUT between them.
+    The problem is never cut: when not even MIN_VISIBLE_CHARACTERS of the attempt fit beside it, there is no reflection.
 
     ValueError: a limit below 1.
     """
     max_prompt_tokens = whole_number("max_prompt_tokens", max_prompt_tokens, minimum=1)
     max_attempt_tokens = whole_number("max_attempt_tokens", max_attempt_tokens, minimum=1)
-
-    def visible(num_tokens: int) -> str:
-        if num_tokens == len(attempt_ids):
-            return decode(attempt_ids)
-        num_tail = num_tokens // 2
-        head = decode(attempt_ids[: num_tokens - num_tail])
-        tail = decode(attempt_ids[len(attempt_ids) - num_tail :])
-        # A cut inside a character of several bytes decodes to replacement characters.
-        return head.rstrip("\ufffd") + CUT + tail.lstrip("\ufffd")
-
-    num_tokens = min(len(attempt_ids), max_attempt_tokens)
-    fewest = min(num_tokens, MIN_ATTEMPT_TOKENS)
+    visible = len(attempt)
+    fewest = min(visible, MIN_VISIBLE_CHARACTERS)
+    text = attempt
     while True:
-        text = visible(num_tokens)
-        excess = num_prompt_tokens(text) - max_prompt_tokens
+        length = num_tokens(text)
+        excess = max(num_prompt_tokens(text) - max_prompt_tokens, length - max_attempt_tokens)
         if excess <= 0:
             return text
-        if num_tokens == fewest:
+        if visible <= fewest:
             return None
-        # Take off the excess and a little more (CUT itself costs tokens), never more than half: at most some 70 tries
-        # for any tokenizer, two as a rule.
-        shorter = max(num_tokens // 2, num_tokens - excess - num_tokens // 16)
-        num_tokens = max(fewest, shorter)
+        # As many characters as the excess suggests, and a sixteenth more, because CUT costs tokens and characters
+        # differ: two rounds as a rule, and at most about a hundred however wrong the suggestion is.
+        share = 1 - excess / length if excess < length else 0.5
+        visible = max(fewest, int(visible * share * 15 / 16))
+        num_tail = visible // 2
+        text = attempt[: visible - num_tail] + CUT + attempt[len(attempt) - num_tail :]
