@@ -16,6 +16,7 @@ from copy import deepcopy
 import numpy as np
 from openrlhf.utils.agent import AgentExecutorBase
 
+from r3_openrlhf.config import R3Config
 from r3_openrlhf.core.entropy import topk_entropy_bounds
 from r3_openrlhf.data import Label
 from r3_openrlhf.errors import DataError
@@ -28,6 +29,7 @@ class AgentExecutor(AgentExecutorBase):
     def __init__(self) -> None:
         self.config = config_from_environment()
         self.grader = make_grader(self.config.reward)
+        self.top_logprobs = top_logprobs_wanted(self.config)
         self.vocab_size = None
 
     async def execute(self, prompt, label, sampling_params, max_length: int, hf_tokenizer, llm_engine, images=None):
@@ -42,7 +44,7 @@ class AgentExecutor(AgentExecutorBase):
             )
         params = deepcopy(sampling_params)
         params.max_tokens = max_tokens
-        params.logprobs = self.config.rollout.top_logprobs
+        params.logprobs = self.top_logprobs
         params.flat_logprobs = True  # primitive lists instead of a dict of objects per token
         params.detokenize = False  # the k alternatives' texts cost more than the log-probs; decoded once below
 
@@ -56,7 +58,7 @@ class AgentExecutor(AgentExecutorBase):
         started = time.perf_counter()
         logprobs_TK = logprobs_array(output.logprobs, len(response_ids))  # column 0: the sampled token
         bounds = None
-        if self.config.ranking.enabled and self.config.rollout.top_logprobs > 0:
+        if self.top_logprobs > 0:
             bounds = topk_entropy_bounds(logprobs_TK[:, 1:], vocab_size=self.engine_vocab_size(llm_engine))
         seconds = time.perf_counter() - started
 
@@ -97,6 +99,12 @@ class AgentExecutor(AgentExecutorBase):
         if self.vocab_size is None:
             self.vocab_size = llm_engine.llm.model_config.get_vocab_size()
         return self.vocab_size
+
+
+def top_logprobs_wanted(config: R3Config) -> int:
+    """k: nothing but a ranking by bounds needs more than the sampled token's log-prob."""
+    needed = config.algo == "r3" and config.ranking.enabled and config.ranking.entropy_source != "exact"
+    return config.rollout.top_logprobs if needed else 0
 
 
 def logprobs_array(logprobs, num_tokens: int) -> np.ndarray:

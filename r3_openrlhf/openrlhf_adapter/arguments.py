@@ -1,0 +1,256 @@
+"""Our configuration -> the flags of `python -m openrlhf.cli.train_ppo_ray` (OpenRLHF 0.11.2), and a check of them.
+
+The parser and the checks of the installed OpenRLHF judge the result, so that a renamed flag fails before anything
+starts. They stand under `__main__` in a module that imports ray, vllm and deepspeed: its source is read, not imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import importlib.util
+import io
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from r3_openrlhf.config import R3Config, nearest
+from r3_openrlhf.errors import ConfigError
+from r3_openrlhf.run_directory import RunDirectory
+
+ROLLOUT_EXECUTOR = Path(__file__).with_name("rollout_executor.py")
+# config.algo -> --algo.advantage.estimator. With r3 the advantages are ours; group_norm is what they reduce to.
+ESTIMATORS = {
+    "r3": "group_norm",
+    "grpo": "group_norm",
+    "dapo": "group_norm",
+    "rloo": "rloo",
+    "reinforce_pp_baseline": "reinforce_baseline",
+}
+DAPO_CLIP_HIGH = 0.28  # arXiv 2503.14476, section 3.1
+DAPO_OVERLONG_SHARE = 0.2  # its section 3.4: a buffer of 4,096 of 20,480 tokens
+
+
+def platform_of(config: R3Config) -> str:
+    """ "cuda" or "cpu". Raises ConfigError where cluster.device asks for CUDA and there is none."""
+    import torch
+
+    if torch.cuda.is_available():
+        return "cuda"
+    if config.cluster.device == "cuda":
+        raise ConfigError(
+            "cluster.device is cuda, but no CUDA device is visible here; use experiment=quickstart on a machine without one"
+        )
+    return "cpu"
+
+
+def openrlhf_arguments(
+    config: R3Config, run: RunDirectory, *, model_dir: str | Path, platform: str, resume: bool = False
+) -> list[str]:
+    """The whole command line behind `python -m openrlhf.cli.train_ppo_ray`. Pure: no disk, no environment.
+
+    platform: "cuda" or "cpu". resume: a checkpoint is there and is to be loaded.
+    Raises ConfigError when config.openrlhf repeats a flag that is set here.
+    """
+    data, rollout, train, cluster, checkpoint = (
+        config.data,
+        config.rollout,
+        config.train,
+        config.cluster,
+        config.checkpoint,
+    )
+    cpu = platform == "cpu"
+    packing = train.packing or train.dynamic_batch  # upstream packs whenever the batch is dynamic
+    dapo = config.algo == "dapo"
+    flags: dict[str, Any] = {
+        # where: everything shares the same GPUs
+        "train.colocate_all": True,
+        "actor.num_nodes": cluster.num_nodes,
+        "actor.num_gpus_per_node": cluster.gpus_per_node,
+        "ref.num_nodes": cluster.num_nodes,
+        "ref.num_gpus_per_node": cluster.gpus_per_node,
+        "vllm.num_engines": cluster.num_ranks // cluster.vllm_tensor_parallel_size,
+        "vllm.tensor_parallel_size": cluster.vllm_tensor_parallel_size,
+        "vllm.gpu_memory_utilization": cluster.vllm_gpu_memory_utilization,
+        "vllm.enforce_eager": cpu or cluster.vllm_enforce_eager,
+        "vllm.sync_backend": "gloo" if cpu else cluster.sync_backend,
+        "vllm.enable_sleep": cluster.enable_sleep and not cpu,
+        "ds.enable_sleep": cluster.enable_sleep and not cpu,
+        # model
+        "actor.model_name_or_path": str(model_dir),
+        "actor.gradient_checkpointing_enable": config.model.gradient_checkpointing,
+        "ds.attn_implementation": "sdpa" if cpu and not packing else config.model.attn_implementation,
+        "ds.zero_stage": train.zero_stage,
+        "ds.adam_offload": train.adam_offload,
+        "ds.packing_samples": packing,
+        # data: prompts are final texts, labels are ours
+        "data.prompt_dataset": str(run.data),
+        "data.input_key": "input",
+        "data.label_key": "label",
+        "data.max_len": data.max_len,
+        "train.agent_func_path": str(ROLLOUT_EXECUTOR),
+        # sampling
+        "rollout.batch_size": rollout.batch_size,
+        "rollout.n_samples_per_prompt": rollout.n_samples_per_prompt,
+        "rollout.max_new_tokens": rollout.max_new_tokens,
+        "rollout.temperature": rollout.temperature,
+        "rollout.top_p": rollout.top_p,
+        "rollout.micro_batch_size": rollout.micro_batch_size,
+        "rollout.max_tokens_per_gpu": rollout.max_tokens_per_gpu,
+        # update
+        "train.num_episodes": train.num_epochs,
+        "train.max_epochs": train.inner_epochs,
+        "train.batch_size": config.train_batch_size,
+        "train.micro_batch_size": train.micro_batch_size,
+        "train.dynamic_batch_enable": train.dynamic_batch,
+        "train.max_tokens_per_gpu": train.max_tokens_per_gpu,
+        "train.seed": train.seed,
+        "train.full_determinism_enable": train.deterministic,
+        "actor.adam.lr": train.learning_rate,
+        "actor.lr_scheduler": train.lr_scheduler,
+        "actor.lr_warmup_ratio": train.lr_warmup_ratio,
+        "actor.max_norm": train.max_grad_norm,
+        "actor.eps_clip_low_high": [train.eps_clip_low, DAPO_CLIP_HIGH if dapo else train.eps_clip_high],
+        "actor.loss_agg_mode": train.loss_aggregation,
+        "actor.entropy_coef": train.entropy_coef,
+        "algo.advantage.estimator": ESTIMATORS[config.algo],
+        "algo.kl.init_coef": train.kl_coef,  # 0: no reference model is loaded
+        "algo.kl.use_loss": train.kl_coef > 0 and train.kl_as_loss,
+        "algo.kl.estimator": train.kl_estimator if train.kl_coef > 0 else None,
+        "algo.dynamic_filtering_enable": dapo,
+        "reward.overlong_buffer_len": int(DAPO_OVERLONG_SHARE * rollout.max_new_tokens) if dapo else None,
+        # what is kept
+        "ckpt.path": str(run.checkpoints),
+        "ckpt.output_dir": str(run.final_model),
+        "ckpt.save_steps": checkpoint.save_steps,
+        "ckpt.save_hf": checkpoint.save_hf,
+        "ckpt.max_num": checkpoint.max_num,
+        "ckpt.load_enable": resume,
+        "logger.tensorboard_dir": str(run.tensorboard) if config.logging.tensorboard else None,
+        "logger.wandb.run_name": run.path.name,
+    }
+    if config.logging.wandb_project:
+        flags["logger.wandb.project"] = config.logging.wandb_project
+        # Upstream logs to wandb when a key is given, and prefers the one of `wandb login` or WANDB_API_KEY: a real key
+        # never belongs on a command line.
+        flags["logger.wandb.key"] = "from_the_environment"
+    arguments: list[str] = []
+    for name, value in flags.items():
+        arguments += _flag(name, value)
+    for name, value in _flat(config.openrlhf):
+        if name in flags or name == "actor.eps_clip":
+            raise ConfigError(
+                f"openrlhf.{name} is set by R³ itself; use the key of the configuration that it comes from"
+            )
+        arguments += _flag(name, value)
+    return arguments
+
+
+def check_arguments(arguments: list[str], *, source: Path | None = None) -> SimpleNamespace:
+    """The nested namespace that the installed OpenRLHF makes of `arguments`, after its own checks.
+
+    source: the file with the parser; None: openrlhf/cli/train_ppo_ray.py of the installed package.
+    Raises ConfigError with the parser's or the check's own words, and with the nearest flag for one that does not exist.
+    """
+    source = source or installed_source()
+    parser, steps = _upstream(source)
+    known = [option for action in parser._actions for option in action.option_strings]
+    for flag in (argument for argument in arguments if argument.startswith("--")):
+        if flag not in known:  # argparse would also take an unambiguous beginning of a flag
+            raise ConfigError(f"OpenRLHF has no flag {flag}; {nearest(flag, known)}")
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            checked = steps(arguments)
+    except SystemExit as error:
+        reason = said.getvalue().strip().rpartition("error: ")[2]
+        raise ConfigError(f"OpenRLHF does not accept the arguments: {reason}") from error
+    except AssertionError as error:
+        raise ConfigError(f"OpenRLHF does not accept the arguments: {error}") from error
+    if said.getvalue():
+        print(said.getvalue(), end="", file=sys.stderr)
+    return checked
+
+
+def installed_source() -> Path:
+    """openrlhf/cli/train_ppo_ray.py. The package `openrlhf` itself imports nothing; `openrlhf.cli` would."""
+    spec = importlib.util.find_spec("openrlhf")
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError("OpenRLHF is not installed; run make setup, or pip install -r requirements.txt")
+    return Path(spec.submodule_search_locations[0]) / "cli" / "train_ppo_ray.py"
+
+
+def _upstream(source: Path) -> tuple[argparse.ArgumentParser, Callable[[list[str]], SimpleNamespace]]:
+    """The parser of the `__main__` block, and a function that runs the rest of it up to `train(args)`."""
+    tree = ast.parse(source.read_text(encoding="utf-8"), filename=str(source))
+    block = next(
+        (node.body for node in tree.body if isinstance(node, ast.If) and "__main__" in ast.dump(node.test)), []
+    )
+    parse = next((index for index, node in enumerate(block) if "attr='parse_args'" in ast.dump(node)), None)
+    if parse is None:
+        raise ConfigError(f"{source} has no parser under __main__; R³ supports OpenRLHF 0.11.2")
+    names: dict[str, Any] = {"argparse": argparse, "hierarchize": _hierarchize(source.parent.parent)}
+    exec(compile(_module(_imports(tree) + block[:parse]), str(source), "exec"), names)  # noqa: S102, installed code
+    parser = names["parser"]
+    # `from openrlhf.utils.config import hierarchize` would import torch and transformers; the function stands alone.
+    rest = [node for node in block[parse:] if not isinstance(node, ast.ImportFrom) and not _calls(node, "train")]
+
+    def steps(arguments: list[str]) -> SimpleNamespace:
+        read = parser.parse_args
+        parser.parse_args = lambda: read(arguments)
+        exec(compile(_module(rest), str(source), "exec"), names)  # noqa: S102
+        return names["args"]
+
+    return parser, steps
+
+
+def _imports(tree: ast.Module) -> list[ast.stmt]:
+    """The imports from the standard library at the top of the module (os, datetime)."""
+    return [
+        node
+        for node in tree.body
+        if (isinstance(node, ast.Import) and all(name.name in sys.stdlib_module_names for name in node.names))
+        or (isinstance(node, ast.ImportFrom) and node.module in sys.stdlib_module_names)
+    ]
+
+
+def _hierarchize(package: Path) -> Callable:
+    path = package / "utils" / "config.py"
+    spec = importlib.util.spec_from_file_location("_openrlhf_utils_config", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.hierarchize
+
+
+def _module(body: list[ast.stmt]) -> ast.Module:
+    return ast.Module(body=body, type_ignores=[])
+
+
+def _calls(node: ast.stmt, name: str) -> bool:
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Call)
+        and isinstance(node.value.func, ast.Name)
+        and node.value.func.id == name
+    )
+
+
+def _flag(name: str, value: Any) -> list[str]:
+    """True: the bare switch. False or None: nothing. A list: several values."""
+    if value is None or value is False:
+        return []
+    if value is True:
+        return [f"--{name}"]
+    return [f"--{name}", *map(str, value if isinstance(value, (list, tuple)) else [value])]
+
+
+def _flat(flags: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Both spellings work: {"actor.dual_clip": 3} and {"actor": {"dual_clip": 3}}."""
+    for name, value in flags.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

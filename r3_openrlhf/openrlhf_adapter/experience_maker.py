@@ -1,0 +1,368 @@
+"""Between "responses are graded" and "one policy update": calls mixed_batch, and moves its results into tensors.
+
+Answers trainer/ppo_utils/experience_maker.py: groups by `reshape(-1, n_samples_per_prompt)` (:284), which cannot
+hold mixed groups; micro-batches that need not divide evenly among ranks (:65-91).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import time
+
+import ray
+import torch
+from openrlhf.models.utils import compute_reward
+from openrlhf.trainer.ppo_utils.experience import Experience
+from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
+
+from r3_openrlhf.config import R3Config
+from r3_openrlhf.errors import TrainingStopped
+from r3_openrlhf.history.store import HistoryStore
+from r3_openrlhf.mixed_batch import MixedBatch, Row, topk_decides
+from r3_openrlhf.openrlhf_adapter.batching import effective_ranks, even_slices, micro_batches, num_fillers, num_windows
+from r3_openrlhf.openrlhf_adapter.convert import experience_from_recalled, filler_experience, response_logprobs
+from r3_openrlhf.types import EntropyStatistics, Rollout, Verdict
+
+
+class RecordingExperienceMaker(RemoteExperienceMaker):
+    """Upstream's estimators untouched; keeps the records and metrics that every run reports.
+
+    After each call of `make_experience_batch`: `metrics`, and `records`, one dict per rollout for rollouts.jsonl.
+    `step` (optimizer steps done so far) is set by the trainer.
+    """
+
+    def __init__(self, *args, config: R3Config, history: HistoryStore | None = None, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self.config = config
+        self.history = history
+        self.step = 0
+        self.metrics: dict[str, float] = {}
+        self.records: list[dict] = []
+        self.rollouts: list[Rollout] = []
+
+    def make_experience_batch(self, rollout_samples: list[Experience]) -> list[Experience]:
+        batch = self._batch(rollout_samples)
+        complete_ungraded(rollout_samples, batch)
+        experiences = super().make_experience_batch(rollout_samples)
+        for experience, position, index in rows_of(experiences):
+            mask = experience.action_mask[position].bool()
+            if mask.any():
+                rollout_samples[index].r3_advantage = experience.advantages[position][mask].mean().item()
+        for row in batch.rows:
+            row.advantage = getattr(rollout_samples[row.source], "r3_advantage", 0.0)
+        gap = mean_abs_logprob_gap(experiences, range(len(rollout_samples)))
+        self._report(batch, gap, {})
+        return experiences
+
+    def _batch(self, rollout_samples: list[Experience]) -> MixedBatch:
+        self.rollouts = [sample.r3_rollout for sample in rollout_samples]
+        for rollout in self.rollouts:
+            if rollout.verdict is not Verdict.UNGRADED and not math.isfinite(rollout.reward):
+                raise TrainingStopped(f"the reward of a rollout of problem {rollout.uid} is {rollout.reward}")
+        batch = MixedBatch(self.rollouts, [(sample.prompts[0], sample.labels[0]) for sample in rollout_samples])
+        rate, limit = batch.num_ungraded / len(self.rollouts), self.config.reward.max_ungraded_rate
+        if rate > limit:
+            reasons = {r.reason for r in self.rollouts if r.verdict is Verdict.UNGRADED}
+            raise TrainingStopped(
+                f"{rate:.0%} of this step's rollouts could not be graded ({', '.join(sorted(reasons))}), more than "
+                f"reward.max_ungraded_rate={limit}; see to the grader, then start the same command again"
+            )
+        return batch
+
+    def _report(self, batch: MixedBatch, gap: float, metrics: dict[str, float]) -> None:
+        limit = self.config.guard.max_abs_logprob_gap
+        if not gap <= limit:
+            raise TrainingStopped(
+                f"actor and rollout engine disagree: mean |log-prob difference| on fresh rollouts is {gap:.4g} nats, "
+                f"more than guard.max_abs_logprob_gap={limit}; the weight sync is broken or the settings differ "
+                "(temperature, dtype)"
+            )
+        self.metrics = {**batch.metrics(step=self.step), "r3/sync/abs_logprob_gap": gap, **metrics}
+        self.metrics.update(entropy_metrics(self.rollouts))
+        self.records = records_of(batch, step=self.step + 1)
+
+
+class R3ExperienceMaker(RecordingExperienceMaker):
+    """Recall, rank, eq. 3."""
+
+    def make_experience_batch(self, rollout_samples: list[Experience]) -> list[Experience]:
+        config, seconds = self.config, {}
+        started = time.perf_counter()
+        batch = self._batch(rollout_samples)
+        if not batch.rows:
+            raise TrainingStopped("no group of this step has two graded rollouts; see r3/grading in metrics.jsonl")
+        if config.replay.enabled:
+            rng = random.Random(f"{config.train.seed}/replace/{self.step}")
+            batch.recall(self._recall, mode=config.replay.mode, rng=rng)
+        seconds["r3/time/recall_s"] = time.perf_counter() - started
+
+        started = time.perf_counter()
+        rows = [row for row in batch.rows if row.trained]
+        samples = self._samples(batch, rows, rollout_samples)
+        ranked = batch.rows_to_rank(scope=config.ranking.scope) if config.ranking.enabled else {}
+        exact = self._needs_exact(batch, ranked)
+        seconds["r3/time/batch_s"] = time.perf_counter() - started
+
+        samples_list = self.split_rollout_samples(samples)
+        if exact:
+            self._announce_entropy(samples_list, {i for i, row in enumerate(rows) if id(row) in exact})
+        experiences = self.make_experience(samples_list)
+        found, seconds["r3/time/entropy_s"] = self._exact_entropy(samples_list) if exact else ({}, 0.0)
+
+        started = time.perf_counter()
+        entropy = {id(row): found[i] for i, row in enumerate(rows) if i in found}
+        batch.rank(ranked, lambda row: entropy.get(id(row)) or topk_statistics(row), max_reward=config.ranking.max_reward)
+        advantage = config.advantage
+        batch.advantages(alpha=advantage.alpha, lam=advantage.lam, scope=advantage.scope, guard=config.ranking.guard)
+        off_policy = self._set_old_logprobs(experiences, rows, batch)
+        self._set_advantages(experiences, rows)
+        fresh = {i for i, row in enumerate(rows) if not row.recalled}
+        gap = mean_abs_logprob_gap(experiences, fresh)
+        seconds["r3/time/advantage_s"] = time.perf_counter() - started
+        self._report(batch, gap, {**off_policy, **seconds})
+        return experiences
+
+    # ── CCR ──
+
+    def _recall(self, uid: str, verdict: Verdict) -> list[Rollout]:
+        replay = self.config.replay
+        contexts = tuple(type(self).contexts(replay.include_reflection))
+        found = self.history.recall(
+            uid,
+            verdict,
+            k=replay.k,
+            step=self.step,
+            max_policy_lag=replay.max_policy_lag,
+            order=replay.order,
+            contexts=contexts,
+        )
+        return [stored.rollout for stored in found]
+
+    @staticmethod
+    def contexts(include_reflection: bool):
+        from r3_openrlhf.types import Context
+
+        return (Context.PLAIN, Context.REFLECTION) if include_reflection else (Context.PLAIN,)
+
+    def _samples(self, batch: MixedBatch, rows: list[Row], rollout_samples: list[Experience]) -> list[Experience]:
+        """One Experience per trained row, then the fillers."""
+        samples = []
+        for row in rows:
+            if row.source is not None:
+                samples.append(rollout_samples[row.source])
+            else:
+                sibling = rollout_samples[batch.rows[batch.groups[row.group].rows[0]].source]
+                prompt_ids = sibling.r3_rollout.prompt_ids
+                samples.append(experience_from_recalled(row.rollout, prompt_ids=prompt_ids, sibling=sibling))
+        missing = num_fillers(len(samples), ranks=effective_ranks(self.args), windows=num_windows(self.args))
+        return samples + [filler_experience(samples[0], self.tokenizer.pad_token_id) for _ in range(missing)]
+
+    def split_rollout_samples(self, rollout_samples: list[Experience]) -> list[Experience]:
+        """Micro-batches for the forward passes: every rank gets the same number of rows and of micro-batches."""
+        if self.args.train.dynamic_batch_enable:  # upstream's count is a multiple of the ranks already
+            return super().split_rollout_samples(rollout_samples)
+        for i, sample in enumerate(rollout_samples):
+            sample.index = [i]
+        size = self.args.rollout.micro_batch_size
+        return [
+            Experience.concat_experiences(rollout_samples[rank][inside], self.tokenizer.pad_token_id)
+            for rank in even_slices(len(rollout_samples), effective_ranks(self.args))
+            for inside in micro_batches(rank.stop - rank.start, size)
+        ]
+
+    # ── SERR ──
+
+    def _needs_exact(self, batch: MixedBatch, ranked: dict[int, list[int]]) -> set[int]:
+        """id() of the rows whose entropy the actor must compute, by ranking.entropy_source."""
+        source, found = self.config.ranking.entropy_source, set()
+        for indices in ranked.values():
+            rows = [batch.rows[i] for i in indices]
+            if source == "exact" or (
+                source == "auto" and not topk_decides(rows, lambda row: row.rollout.entropy_bounds)
+            ):
+                found.update(id(row) for row in rows)
+        return found
+
+    def _announce_entropy(self, samples_list: list[Experience], wanted: set[int]) -> None:
+        rows = [[index in wanted for index in samples.index] for samples in samples_list]
+        ray.get(self.actor_model_group.async_run_method_batch(method_name="expect_entropy", rows=rows))
+
+    def _exact_entropy(self, samples_list: list[Experience]) -> tuple[dict[int, EntropyStatistics], float]:
+        """Row index -> exact statistics, and the seconds of the slowest rank."""
+        duplicates = self.args.ds.ring_attn_size * self.args.ds.tensor_parallel_size
+        ranks = ray.get(self.actor_model_group.async_run_method("pop_entropy"))[::duplicates]
+        passes = list(itertools.chain.from_iterable(ranks))
+        if len(passes) != len(samples_list):
+            raise TrainingStopped(f"{len(samples_list)} forward passes but entropy of {len(passes)}")
+        found = {}
+        for samples, (statistics_B2, _) in zip(samples_list, passes, strict=True):
+            for index, (peak, global_) in zip(samples.index, statistics_B2.tolist(), strict=True):
+                if not math.isnan(peak):
+                    found[index] = EntropyStatistics(peak=peak, global_=global_, source="exact")
+        return found, max(sum(seconds for _, seconds in rank) for rank in ranks)
+
+    # ── tensors ──
+
+    def _set_old_logprobs(self, experiences: list[Experience], rows: list[Row], batch: MixedBatch) -> dict[str, float]:
+        """Which log-probs a recalled row's ratio is taken against (METHOD section 4), and how far off-policy it is."""
+        ratios, clipped, tokens = 0.0, 0, 0
+        low, high = self.args.actor.eps_clip_low_high
+        for experience, position, index in rows_of(experiences):
+            if index >= len(rows) or not rows[index].recalled:
+                continue
+            row = rows[index]
+            first = batch.rows[batch.groups[row.group].rows[0]].rollout
+            same_prompt = row.rollout.prompt_ids.tolist() == first.prompt_ids.tolist()
+            if same_prompt:
+                mask = experience.action_mask[position].bool()
+                stored = experience.rollout_log_probs[position][mask].float()
+                ratio = (experience.action_log_probs[position][mask].float() - stored).clamp(-20, 20).exp()
+                ratios += ratio.sum().item()
+                clipped += int(((ratio < 1 - low) | (ratio > 1 + high)).sum())
+                tokens += ratio.numel()
+            if self.config.replay.old_logprobs == "behaviour" and same_prompt:
+                experience.action_log_probs[position] = experience.rollout_log_probs[position].to(
+                    experience.action_log_probs.dtype
+                )
+            else:  # the importance-sampling correction of stale engines must not see a stored policy
+                experience.rollout_log_probs[position] = experience.action_log_probs[position].to(
+                    experience.rollout_log_probs.dtype
+                )
+        return {
+            "r3/replay/ratio_mean": ratios / tokens if tokens else 0.0,
+            "r3/replay/clip_fraction": clipped / tokens if tokens else 0.0,
+        }
+
+    def _set_advantages(self, experiences: list[Experience], rows: list[Row]) -> None:
+        """Per-token advantages as upstream builds them (:307-352), from eq. 3 instead of its group statistics."""
+        values = [row.advantage for row in rows]
+        rewards = [row.reward for row in rows]
+        for experience in experiences:
+            fillers = [0.0] * sum(index >= len(rows) for index in experience.index)
+            of_rows = [index for index in experience.index if index < len(rows)]
+            # fillers come last in row order, and indices inside a micro-batch ascend
+            advantage_B = torch.tensor([values[i] for i in of_rows] + fillers, dtype=torch.float32)
+            experience.rewards = torch.tensor([rewards[i] for i in of_rows] + fillers, dtype=torch.float32)
+            experience.info["reward"] = experience.rewards.clone()
+            reward_BA = compute_reward(
+                advantage_B,
+                self.kl_ctl.value,
+                experience.kl,
+                action_mask=experience.action_mask,
+                reward_clip_range=self.args.reward.clip_range,
+            )
+            experience.returns = self.get_cumulative_returns(reward_BA, experience.action_mask, 1.0)
+            experience.advantages = experience.returns.clone()
+            experience.info["return"] = reward_BA.sum(dim=-1)
+            experience.kl = None
+
+
+def rows_of(experiences: list[Experience]):
+    """(experience, position inside it, index of the row) for every row."""
+    for experience in experiences:
+        for position, index in enumerate(experience.index):
+            yield experience, position, index
+
+
+def topk_statistics(row: Row) -> EntropyStatistics:
+    """Lower bounds from the engine's top-k log-probs, where they decide or were chosen."""
+    bounds = row.rollout.entropy_bounds
+    if bounds is None:
+        raise TrainingStopped(
+            "ranking.entropy_source=topk needs the engine's top-k log-probs; set rollout.top_logprobs to 1 or more"
+        )
+    return EntropyStatistics(peak=bounds.peak_lower, global_=bounds.global_lower, source="topk")
+
+
+def mean_abs_logprob_gap(experiences: list[Experience], fresh) -> float:
+    """Mean |actor - rollout engine| log-prob over the response tokens of fresh rows, nats. The one number that shows
+    a broken weight sync; signed means, checksums and rewards do not."""
+    total, tokens = 0.0, 0
+    for experience, position, index in rows_of(experiences):
+        if index in fresh:
+            mask = experience.action_mask[position]
+            actor = response_logprobs(experience.action_log_probs[position], mask)
+            engine = response_logprobs(experience.rollout_log_probs[position], mask)
+            total += float(abs(actor - engine).sum())
+            tokens += len(actor)
+    return total / tokens if tokens else 0.0
+
+
+def complete_ungraded(rollout_samples: list[Experience], batch: MixedBatch) -> None:
+    """Stock estimators need full groups. An ungraded rollout gets the mean reward of its graded siblings and no
+    action tokens: it moves no group mean and carries no gradient; a group without any graded rollout likewise.
+    The group's sample std shrinks by sqrt((m - 1) / (n - 1)) with m of n rollouts graded."""
+    means = {}
+    for sample in rollout_samples:
+        if sample.r3_rollout.verdict is not Verdict.UNGRADED:
+            means.setdefault((sample.prompts[0], sample.labels[0]), []).append(sample.r3_rollout.reward)
+    for sample in rollout_samples:
+        if sample.r3_rollout.verdict is Verdict.UNGRADED:
+            siblings = means.get((sample.prompts[0], sample.labels[0]), [0.0])
+            reward = torch.tensor([sum(siblings) / len(siblings)], dtype=torch.float32)
+            sample.rewards, sample.scores = reward, (reward > 0).float()
+            sample.info["reward"], sample.info["score"] = reward, sample.scores
+            sample.action_mask = torch.zeros_like(sample.action_mask)
+
+
+def entropy_metrics(rollouts: list[Rollout]) -> dict[str, float]:
+    """Entropy of this step's fresh rollouts, nats per token.
+
+    `estimate` is the mean of -ln p(sampled token): unbiased for the mean token entropy, free, always there. Bounds
+    come from the engine's top-k log-probs, peak and global from exact statistics where the ranking needed them."""
+    tokens = sum(r.num_tokens for r in rollouts)
+    metrics = {"r3/entropy/estimate": -sum(float(r.response_logprobs.sum()) for r in rollouts) / max(1, tokens)}
+    bounds = [r.entropy_bounds for r in rollouts if r.entropy_bounds is not None]
+    if bounds:
+        lower = sum(b.global_lower for b in bounds) / len(bounds)
+        upper = sum(b.global_upper for b in bounds) / len(bounds)
+        metrics |= {
+            "r3/entropy/global_lower": lower,
+            "r3/entropy/global_upper": upper,
+            "r3/entropy/bound_width": upper - lower,
+            "r3/entropy/peak_lower": sum(b.peak_lower for b in bounds) / len(bounds),
+        }
+    exact = [r.entropy for r in rollouts if r.entropy is not None and r.entropy.source == "exact"]
+    if exact:
+        metrics["r3/entropy/ranked_peak"] = sum(e.peak for e in exact) / len(exact)
+        metrics["r3/entropy/ranked_global"] = sum(e.global_ for e in exact) / len(exact)
+    return metrics
+
+
+def records_of(batch: MixedBatch, *, step: int) -> list[dict]:
+    """One dict per rollout of the step, ungraded and recalled ones included, for rollouts.jsonl."""
+    records = []
+    placed = set()
+    for row in batch.rows:
+        if row.source is not None:
+            placed.add(row.source)
+        records.append(record_of(row.rollout, step=step, row=row))
+    records += [record_of(r, step=step, row=None) for i, r in enumerate(batch.rollouts) if i not in placed]
+    return records
+
+
+def record_of(rollout: Rollout, *, step: int, row: Row | None) -> dict:
+    entropy, bounds = rollout.entropy, rollout.entropy_bounds
+    recalled = row is not None and row.recalled
+    return {
+        "step": step,
+        "uid": rollout.uid,
+        "context": rollout.context.value,
+        "group": None if row is None else row.group,
+        "verdict": rollout.verdict.value,
+        "reason": rollout.reason,
+        "outcome_reward": rollout.reward,
+        "reward": rollout.reward if row is None else row.reward,
+        "ranked": row is not None and row.ranked,
+        "advantage": row.advantage if row is not None and row.trained else None,
+        "recalled_from": rollout.policy_step if recalled else None,
+        "truncated": rollout.truncated,
+        "num_tokens": rollout.num_tokens,
+        "entropy": None if entropy is None else [entropy.peak, entropy.global_, entropy.source],
+        "entropy_bounds": None
+        if bounds is None
+        else [bounds.peak_lower, bounds.peak_upper, bounds.global_lower, bounds.global_upper],
+        "text": rollout.text,
+    }

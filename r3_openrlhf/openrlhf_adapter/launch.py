@@ -1,0 +1,133 @@
+"""Runs `openrlhf.cli.train_ppo_ray` as its own main module, with R³'s classes in place of four of its names.
+
+Upstream's parser, checks and `train()` stay in charge. `train()` and `create_vllm_engines` look these names up in
+their home modules when they need them, so replacing them there before the module runs is enough:
+
+    openrlhf.trainer.ppo_trainer.PPOTrainer           (imported inside train(), cli/train_ppo_ray.py:155)
+    openrlhf.trainer.ray.ppo_actor.PolicyModelActor   (imported by cli/train_ppo_ray.py:14)
+    openrlhf.trainer.ray.vllm_engine.RolloutRayActor  (used by create_vllm_engines, vllm_engine.py:294)
+    the rollout executor                              (--train.agent_func_path)
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+import traceback
+from pathlib import Path
+
+from r3_openrlhf.config import R3Config
+from r3_openrlhf.data import PreparedData, prepare
+from r3_openrlhf.errors import R3Error
+from r3_openrlhf.models import resolve_model
+from r3_openrlhf.openrlhf_adapter import cpu_platform
+from r3_openrlhf.openrlhf_adapter.arguments import check_arguments, openrlhf_arguments, platform_of
+from r3_openrlhf.openrlhf_adapter.console import Console
+from r3_openrlhf.openrlhf_adapter.environment import environment_of
+from r3_openrlhf.run_directory import RunDirectory
+
+MODULE = "openrlhf.cli.train_ppo_ray"
+
+
+def train(config: R3Config, *, verbose: bool = False) -> RunDirectory:
+    """Prepare the data, start Ray where none is given, train, and leave no process behind.
+
+    What the stack prints goes to train.log in the run directory; `verbose` shows it too. Raises R3Error.
+    """
+    platform = platform_of(config)
+    run = RunDirectory(config.run_dir)
+    run.create(config)
+    model = resolve_model(config.model.path)
+    data = prepare_data(config, model, run)
+    resume = config.checkpoint.resume and (run.checkpoints / "_actor" / "latest").is_file()
+    arguments = openrlhf_arguments(config, run, model_dir=model, platform=platform, resume=resume)
+    check_arguments(arguments)
+    with Console(run, num_steps=num_steps(config, data), verbose=verbose):
+        try:
+            _run_upstream(config, arguments, platform)
+        except Exception as error:
+            traceback.print_exc()  # into train.log
+            raise r3_error(error, run.log) from error
+    return run
+
+
+def prepare_data(config: R3Config, model: str, run: RunDirectory) -> PreparedData:
+    from transformers import AutoTokenizer
+
+    return prepare(config, AutoTokenizer.from_pretrained(model, trust_remote_code=True), run.data)
+
+
+def num_steps(config: R3Config, data: PreparedData) -> int:
+    steps = -(-data.num_problems // config.rollout.batch_size) * config.train.num_epochs
+    return min(steps, config.train.max_steps or steps)
+
+
+def _run_upstream(config: R3Config, arguments: list[str], platform: str) -> None:
+    if platform == "cpu":
+        cpu_platform.install()
+    import ray
+
+    ray.init(**ray_options(config, platform))
+    try:
+        _replace_names(config)
+        argv, sys.argv = sys.argv, [MODULE, *arguments]
+        try:
+            runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
+        finally:
+            sys.argv = argv
+    finally:
+        ray.shutdown()
+
+
+def ray_options(config: R3Config, platform: str) -> dict:
+    """Arguments of ray.init: a cluster that is there (cluster.ray_address, RAY_ADDRESS), else one for this run."""
+    environment = {"TOKENIZERS_PARALLELISM": "false", **environment_of(config)}
+    runtime: dict = {"env_vars": environment}
+    address = config.cluster.ray_address or os.environ.get("RAY_ADDRESS")
+    if address:
+        return {"address": address, "runtime_env": runtime}
+    options: dict = {"include_dashboard": False, "runtime_env": runtime}
+    if platform == "cpu":
+        ranks = config.cluster.num_ranks
+        threads = str(max(1, (os.cpu_count() or 1) // ranks))
+        runtime["worker_process_setup_hook"] = f"{cpu_platform.__name__}.install"
+        environment |= cpu_platform.ENVIRONMENT | {"OMP_NUM_THREADS": threads, "VLLM_LOGGING_LEVEL": "WARNING"}
+        # GPUs are bookkeeping here: upstream asks for one per rank
+        options |= {"num_gpus": ranks, "num_cpus": ranks + 4, "object_store_memory": 500 * 2**20}
+    else:
+        environment |= {
+            "NCCL_DEBUG": os.environ.get("NCCL_DEBUG", "WARN"),
+            "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": os.environ.get("RAY_ENABLE_ZERO_COPY_TORCH_TENSORS", "1"),
+        }  # as cli/train_ppo_ray.py:26-34, which finds Ray running and does not set them
+    return options
+
+
+def _replace_names(config: R3Config) -> None:
+    from openrlhf.trainer import ppo_trainer
+    from openrlhf.trainer.ray import ppo_actor, vllm_engine
+
+    from r3_openrlhf.openrlhf_adapter import rollout_engine, trainer
+
+    ppo_trainer.PPOTrainer = trainer.PPOTrainer
+    vllm_engine.RolloutRayActor = rollout_engine.RolloutRayActor
+    if config.algo == "r3":  # stock algorithms keep the stock update
+        from r3_openrlhf.openrlhf_adapter import policy_actor
+
+        ppo_actor.PolicyModelActor = policy_actor.PolicyModelActor
+
+
+def r3_error(error: BaseException, log: Path) -> R3Error:
+    """The R3Error behind an error that crossed Ray's processes, or one sentence about an unexpected one."""
+    seen: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in seen:
+        seen.append(cause)
+        if isinstance(cause, R3Error) and not hasattr(cause, "cause"):
+            return cause
+        cause = getattr(cause, "cause", None) or cause.__cause__
+    last = seen[-1]
+    lines = [line.strip() for line in str(last).splitlines() if line.strip()]
+    return R3Error(
+        f"the run failed in the stack: {type(last).__name__}: {lines[-1] if lines else ''} (the whole story is in {log})"
+    )

@@ -1,0 +1,242 @@
+"""The policy's Ray actor: exact token entropy in the pass that computes the old log-probs, and a policy update on
+any number of rows per rank.
+
+B rows, T tokens, A = T - 1 action positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from types import SimpleNamespace
+
+import ray
+import torch
+from openrlhf.models.ring_attn_utils import gather_and_pad_tensor, unpad_and_slice_tensor
+from openrlhf.trainer.ppo_utils.replay_buffer import NaiveReplayBuffer
+from openrlhf.trainer.ray import ppo_actor
+from torch.utils.data import DataLoader
+
+from r3_openrlhf.core.entropy import entropy_statistics, token_logprobs_and_entropy
+from r3_openrlhf.openrlhf_adapter.batching import micro_batches, num_windows
+from r3_openrlhf.openrlhf_adapter.environment import config_from_environment
+
+# trainer/ray/ppo_actor.py:475: the name is a Ray actor class already; this is the class that was decorated
+UpstreamPolicyActor = ppo_actor.PolicyModelActor.__ray_metadata__.modified_class.__ray_actor_class__
+
+
+class R3PolicyActor(UpstreamPolicyActor):
+    def init_model_from_pretrained(self, *args, **kwargs):
+        # ppo_actor.py:571 builds its trainer from the module's global name
+        ppo_actor.ActorPPOTrainer = R3ActorTrainer
+        self._peak_fraction = config_from_environment().ranking.peak_fraction
+        self._wanted: deque[list[bool]] = deque()
+        self._entropy: list[tuple[torch.Tensor, float]] = []
+        return super().init_model_from_pretrained(*args, **kwargs)
+
+    def expect_entropy(self, rows: list[bool]) -> None:
+        """For the next `forward` that has no such message yet: which of its rows need exact entropy."""
+        self._wanted.append(rows)
+
+    def pop_entropy(self) -> list[tuple[torch.Tensor, float]]:
+        """For each announced forward pass since the last call: [B, 2] of (peak, global) in nats, NaN for rows that
+        did not ask, and the seconds spent on entropy."""
+        found, self._entropy = self._entropy, []
+        return found
+
+    def forward(self, sequences, action_mask=None, attention_mask=None, packed_seq_lens=None, mm_train_inputs_list=None):
+        """Old log-probs [B, A] (ppo_actor.py:602-632), and on the side the entropy statistics that were asked for."""
+        rows = self._wanted.popleft() if self._wanted else []
+        if not any(rows):
+            if rows:
+                self._entropy.append((torch.full((len(rows), 2), math.nan), 0.0))
+            return super().forward(sequences, action_mask, attention_mask, packed_seq_lens, mm_train_inputs_list)
+        device = torch.cuda.current_device()
+        self.actor.eval()
+        with torch.no_grad():
+            logprobs_BA, entropy_BA, seconds = logprobs_and_entropy(
+                self.actor,
+                sequences.to(device),
+                action_mask.to(device),
+                attention_mask.to(device),
+                ring_attn_group=self.strategy.ring_attn_group,
+            )
+        self.actor.train()
+        statistics_B2 = torch.full((len(rows), 2), math.nan)
+        for row in (i for i, wanted in enumerate(rows) if wanted):
+            values_T = entropy_BA[row][action_mask[row].bool()]
+            statistics_B2[row] = torch.tensor(entropy_statistics(values_T, peak_fraction=self._peak_fraction))
+        self._entropy.append((statistics_B2, seconds))
+        return logprobs_BA.to("cpu")
+
+
+def logprobs_and_entropy(actor, sequences_BT, action_mask_BA, attention_mask_BT, *, ring_attn_group=None):
+    """Log-probs and exact entropy of every action position, both under the temperature-scaled policy.
+
+    Answers models/actor.py:202-292, which copies all logits to float32 before it takes log-probs and whose entropy
+    keeps several such copies. Here the model's own logits are read in chunks of tokens.
+
+    Returns:
+        log-probs [B, A] on the model's device, entropy [B, A] in nats on the CPU, seconds from logits to entropy.
+    """
+    batch, seqlen = sequences_BT.size()
+    if actor.packing_samples:
+        tokens, position_ids, labels, pad_length, indices = unpad_and_slice_tensor(
+            sequences_BT, attention_mask_BT, ring_attn_group
+        )
+        model_mask = None
+    else:
+        tokens, model_mask = sequences_BT, attention_mask_BT
+        labels = torch.roll(sequences_BT, shifts=-1, dims=1)
+        position_ids = attention_mask_BT.long().cumsum(-1) - 1
+        position_ids.masked_fill_(attention_mask_BT == 0, 1)
+    logits = actor.model(tokens, attention_mask=model_mask, position_ids=position_ids)["logits"]
+
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    logprobs, entropy = token_logprobs_and_entropy(
+        logits.flatten(0, 1), labels.flatten(), temperature=actor.temperature
+    )
+    logprobs, entropy = logprobs.view(labels.shape), entropy.view(labels.shape)
+    if actor.packing_samples:
+        logprobs = gather_and_pad_tensor(logprobs, ring_attn_group, pad_length, indices, batch, seqlen)
+        entropy = gather_and_pad_tensor(entropy, ring_attn_group, pad_length, indices, batch, seqlen)
+    num_actions = action_mask_BA.shape[1]
+    logprobs_BA = logprobs[:, :-1][:, -num_actions:] * action_mask_BA.float()
+    entropy_BA = entropy[:, :-1][:, -num_actions:].cpu()
+    return logprobs_BA, entropy_BA, time.perf_counter() - started
+
+
+class R3ReplayBuffer(NaiveReplayBuffer):
+    """Hands out whole micro-batches, so that no row is dropped and no rank has more of them than another.
+
+    Answers trainer/ppo_utils/replay_buffer.py:92 and ppo_actor.py:166 (`drop_last=True` drops the rows of an
+    incomplete last micro-batch), and replay_buffer.py:108-112 (dynamic batching takes exactly train.batch_size rows
+    per optimizer step and leaves the rest out). Expects the same number of rows on every rank, a multiple of the
+    number of windows; the experience maker sees to it.
+    """
+
+    windows: list[list[slice]]
+
+    def lay_out(self, *, windows: int, micro_batch_size: int, shuffle: bool) -> int:
+        """Fix the micro-batches of the coming pass. Returns how many make up one optimizer step."""
+        if len(self.items) % windows:
+            raise ValueError(f"{len(self.items)} rows on this rank do not make {windows} equal windows")
+        if shuffle:
+            order = torch.randperm(len(self.items)).tolist()
+            self.items = [self.items[i] for i in order]
+        size = len(self.items) // windows
+        inside = micro_batches(size, micro_batch_size)
+        self.slices = [slice(w * size + s.start, w * size + s.stop) for w in range(windows) for s in inside]
+        self.sample_batch_size = 1
+        return len(inside)
+
+    def __len__(self) -> int:
+        return super().__len__() if self.dynamic_batch else len(self.slices)
+
+    def __getitem__(self, index):
+        return super().__getitem__(index) if self.dynamic_batch else self.items[self.slices[index]]
+
+    def collate_fn(self, batch):
+        return super().collate_fn(batch if self.dynamic_batch else batch[0])
+
+    def setup_dynamic_batch(self, strategy):
+        windows = num_windows(strategy.args)
+        dp_size = torch.distributed.get_world_size(group=strategy.ds_device_mesh["dp"].get_group())
+        if len(self.items) % windows:
+            raise ValueError(f"{len(self.items)} rows on this rank do not make {windows} equal windows")
+        # upstream derives rows per step and number of steps from these three; give it the numbers that are true here
+        train = SimpleNamespace(**vars(strategy.args.train))
+        train.batch_size = len(self.items) // windows * dp_size
+        rollout = SimpleNamespace(**vars(strategy.args.rollout))
+        rollout.batch_size, rollout.n_samples_per_prompt = windows * train.batch_size, 1
+        args = SimpleNamespace(**vars(strategy.args))
+        args.train, args.rollout = train, rollout
+        view = SimpleNamespace(
+            args=args, ds_device_mesh=strategy.ds_device_mesh, all_reduce=strategy.all_reduce, stage=strategy.stage
+        )
+        super().setup_dynamic_batch(view)
+
+
+class R3ActorTrainer(ppo_actor.ActorPPOTrainer):
+    """Upstream's update loop on windows of any number of micro-batches.
+
+    Upstream lets DeepSpeed count micro-batches (gradient accumulation steps fixed at start-up). Here a step's windows
+    have as many as its rows need, so the count and the accumulation boundary are set for each step.
+    """
+
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        upstream = self.replay_buffer
+        self.replay_buffer = R3ReplayBuffer(
+            upstream.sample_batch_size,
+            upstream.limit,
+            upstream.cpu_offload,
+            upstream.packing_samples,
+            upstream.dynamic_batch,
+        )
+        self._micro_batches_per_window = None
+
+    def ppo_train(self, kl_ctl: float):
+        if not self.args.train.dynamic_batch_enable:
+            # the same processes must shuffle alike where they share rows (ppo_actor.py:157)
+            shuffle = self.strategy.ring_attn_group is None and self.args.ds.tensor_parallel_size <= 1
+            count = self.replay_buffer.lay_out(
+                windows=num_windows(self.args), micro_batch_size=self.micro_train_batch_size, shuffle=shuffle
+            )
+            engine = self.actor.model
+            engine.set_train_batch_size(engine.train_micro_batch_size_per_gpu() * engine.dp_world_size * count)
+            # ZeRO keeps its own copy; with an offloaded optimizer 1 means "nothing to accumulate"
+            engine.optimizer.gradient_accumulation_steps = count
+            self.strategy.accumulated_gradient = count  # utils/loss_utils.py:105 groups its windows by this
+            self._micro_batches_per_window = count
+        with in_order(ppo_actor):
+            return super().ppo_train(kl_ctl)
+
+    def training_step(self, experience, kl_ctl, step, loss_batch_info=None):
+        if self._micro_batches_per_window is not None:
+            last = (step + 1) % self._micro_batches_per_window == 0
+            self.actor.model.set_gradient_accumulation_boundary(last)
+        real_B = experience.action_mask.sum(-1) > 0
+        if not real_B.all():
+            forget_fillers(experience, real_B)
+        status = super().training_step(experience, kl_ctl, step, loss_batch_info)
+        status["num_samples"] = float(real_B.sum().item())
+        if not real_B.any():  # nothing but fillers: means over no token are not numbers
+            status["metrics"] = {
+                key: value if status["weights"][key] is None else torch.zeros(())
+                for key, value in status["metrics"].items()
+            }
+        return status
+
+
+def forget_fillers(experience, real_B: torch.Tensor) -> None:
+    """Leave fillers out of what is averaged per row; their token tensors stay, without any action."""
+    size = len(real_B)
+    for key, value in list(experience.info.items()):
+        if isinstance(value, torch.Tensor) and value.dim() > 0 and len(value) == size:
+            experience.info[key] = value[real_B]
+        elif isinstance(value, list) and len(value) == size:
+            experience.info[key] = torch.stack([v for v, keep in zip(value, real_B.tolist(), strict=True) if keep]) if real_B.any() else torch.zeros(0)
+    for name in ("response_length", "truncated", "total_length"):
+        value = getattr(experience, name)
+        if isinstance(value, torch.Tensor):
+            setattr(experience, name, value[real_B])
+
+
+class in_order:
+    """While upstream builds its DataLoader: rows were shuffled by `lay_out`, micro-batches stay in their windows."""
+
+    def __init__(self, module) -> None:
+        self.module = module
+
+    def __enter__(self) -> None:
+        self.loader = self.module.DataLoader
+        self.module.DataLoader = lambda *args, **kwargs: DataLoader(*args, **{**kwargs, "shuffle": False})
+
+    def __exit__(self, *error) -> None:
+        self.module.DataLoader = self.loader
+
+
+PolicyModelActor = ray.remote(num_gpus=1)(R3PolicyActor)

@@ -1,0 +1,147 @@
+"""Draws prompts, adds reflection prompts for hard problems (ISR), and keeps a record of every rollout.
+
+Answers trainer/ppo_utils/samples_generator.py: it has no problem id, returns groups in order of completion, and
+slices its output to batch_size * n_samples_per_prompt rows (:128-130), which would push the additional groups of
+reflection prompts into the next step.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+
+from openrlhf.trainer.ppo_utils.experience import Experience
+from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+
+from r3_openrlhf import prompting
+from r3_openrlhf.config import R3Config
+from r3_openrlhf.core.reflection import fit_attempt, is_hard, reflection_message
+from r3_openrlhf.data import Label
+from r3_openrlhf.history.store import HistoryStore
+from r3_openrlhf.openrlhf_adapter.convert import rollout_from_response
+from r3_openrlhf.types import Context, Verdict
+
+
+class R3SamplesGenerator(SamplesGenerator):
+    """`step` and `epoch` are set by the trainer: optimizer steps done so far, and 1 for the first pass."""
+
+    def __init__(self, *args, config: R3Config, history: HistoryStore | None, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self.config = config
+        self.history = history
+        self.step = 0
+        self.epoch = 1
+        self.epoch_of_batch = 1  # the epoch that the last batch came from
+        self.hard_prompts = 0
+        self.reflections_without_room = 0
+        self.seconds = 0.0  # of this step, on what R³ adds
+        self._reflection_prompts: set[str] = set()
+        self._order: dict[tuple[str, str], int] = {}
+        self._training = False
+
+    def generate_samples(self, **generate_kwargs):
+        self.hard_prompts = self.reflections_without_room = 0
+        self.seconds = 0.0
+        self.epoch_of_batch = self.epoch
+        self._reflection_prompts.clear()
+        self._order.clear()
+        max_steps = self.config.train.max_steps
+        if max_steps is not None and self.step >= max_steps:
+            return [], None, 0, True
+        self._training = True
+        try:
+            rows, pass_rate, consumed, _ = super().generate_samples(**generate_kwargs)
+        finally:
+            self._training = False
+        rows = rows + self._sample_buffer
+        self._sample_buffer = []
+        # results arrive in order of completion; a run must not depend on it
+        rows.sort(key=lambda row: self._order[row.prompts[0], row.labels[0]])
+        exhausted = self._dataloader_iter is None
+        if exhausted:
+            self.epoch += 1
+        return rows, pass_rate, consumed, exhausted
+
+    def _dispatch_prompts_to_vllm(self, prompts, labels, *, images=None, **generate_kwargs):
+        if self._training:
+            started = time.perf_counter()
+            reflections = self._reflections(labels)
+            self.seconds += time.perf_counter() - started
+            prompts = prompts + [prompt for prompt, _ in reflections]
+            labels = labels + [label for _, label in reflections]
+            images = None  # text only
+            for pair in zip(prompts, labels, strict=True):
+                self._order.setdefault(pair, len(self._order))
+        return super()._dispatch_prompts_to_vllm(prompts, labels, images=images, **generate_kwargs)
+
+    # ── ISR ──
+
+    def _reflections(self, labels: list[str]) -> list[tuple[str, str]]:
+        """(prompt, label) of one reflection group for each hard problem of the batch (METHOD section 5)."""
+        settings = self.config.reflection
+        if not settings.enabled or self.epoch < settings.first_epoch or self.history is None:
+            return []
+        records = [Label.from_json(label) for label in labels]
+        means = self.history.mean_rewards([record.uid for record in records])
+        hard = [
+            (record, label)
+            for record, label in zip(records, labels, strict=True)
+            if is_hard(means.get(record.uid), threshold=settings.threshold)
+        ]
+        self.hard_prompts = len(hard)
+        if settings.max_per_step is not None and len(hard) > settings.max_per_step:
+            draw = random.Random(f"{self.config.train.seed}/reflection/{self.step}")
+            hard = [hard[i] for i in sorted(draw.sample(range(len(hard)), settings.max_per_step))]
+        reflections = []
+        for record, label in hard:
+            prompt = self._reflection_prompt(record)
+            if prompt is None:
+                self.reflections_without_room += 1
+                continue
+            self._reflection_prompts.add(prompt)
+            reflections.append((prompt, label))
+        return reflections
+
+    def _reflection_prompt(self, record: Label) -> str | None:
+        """Problem + one randomly drawn stored error + guidance, within the context. None: no stored error, or no
+        room for one beside the problem."""
+        stored = self.history.recall(
+            record.uid,
+            Verdict.WRONG,
+            k=1,
+            step=self.step,
+            max_policy_lag=self.config.replay.max_policy_lag,
+            order="uniform",
+        )
+        if not stored:
+            return None
+        problem = prompting.problem_message(self.config.data, record.problem)
+
+        def render(attempt: str) -> str:
+            return prompting.render(self.tokenizer, self.config.data, reflection_message(problem, attempt))
+
+        attempt = fit_attempt(
+            stored[0].rollout.response_ids.tolist(),
+            decode=lambda ids: self.tokenizer.decode(ids, skip_special_tokens=True),
+            num_prompt_tokens=lambda text: len(
+                self.tokenizer(text=render(text), add_special_tokens=False)["input_ids"]
+            ),
+            max_prompt_tokens=self.config.data.max_len - self.config.rollout.max_new_tokens,
+            max_attempt_tokens=self.config.reflection.max_attempt_tokens,
+        )
+        return None if attempt is None else render(attempt)
+
+    # ── records ──
+
+    def _process_response_into_experience(self, response, **generate_kwargs) -> Experience:
+        experience = super()._process_response_into_experience(response, **generate_kwargs)
+        reflection = response["prompt"] in self._reflection_prompts
+        experience.r3_rollout = rollout_from_response(
+            response,
+            context=Context.REFLECTION if reflection else Context.PLAIN,
+            step=self.step,
+            epoch=self.epoch,
+            peak_fraction=self.config.ranking.peak_fraction,
+        )
+        experience.r3_seconds = response["r3"]["seconds"]
+        return experience

@@ -1,0 +1,143 @@
+"""OpenRLHF's PPO trainer with R³'s generator and experience maker, the history store, and a run that can be read.
+
+Answers trainer/ppo_trainer.py. The loop (`fit`), the update and the checkpoints are upstream's.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+
+import ray
+import transformers
+from openrlhf.trainer import ppo_trainer
+
+from r3_openrlhf.errors import TrainingStopped
+from r3_openrlhf.history.store import HistoryLimits, HistoryStore
+from r3_openrlhf.openrlhf_adapter.environment import config_from_environment
+from r3_openrlhf.openrlhf_adapter.experience_maker import R3ExperienceMaker, RecordingExperienceMaker
+from r3_openrlhf.openrlhf_adapter.samples_generator import R3SamplesGenerator
+from r3_openrlhf.run_directory import RunDirectory
+
+# trainer/ppo_trainer.py:424: the name is a Ray actor class already; this is the class that was decorated
+UpstreamTrainer = ppo_trainer.PPOTrainer.__ray_metadata__.modified_class.__ray_actor_class__
+
+ADDED_SECONDS = (
+    "r3/time/generator_s",
+    "r3/time/bounds_s",
+    "r3/time/recall_s",
+    "r3/time/batch_s",
+    "r3/time/entropy_s",
+    "r3/time/advantage_s",
+    "r3/time/history_s",
+)
+
+
+class R3Trainer(UpstreamTrainer):
+    """The single controller. `algo` other than r3 keeps upstream's estimators and only records."""
+
+    def __init__(self, pretrain, strategy, actor_model_group, critic_model_group, *args, **kwargs) -> None:
+        self.config = config_from_environment()
+        self.run = RunDirectory(self.config.run_dir)
+        # upstream seeds its model actors only; the order of the prompts comes from this process
+        transformers.set_seed(self.config.train.seed)
+        super().__init__(pretrain, strategy, actor_model_group, critic_model_group, *args, **kwargs)
+        self.history = self._open_history() if self.config.algo == "r3" else None
+        upstream = self.samples_generator
+        self.samples_generator = R3SamplesGenerator(
+            strategy=strategy,
+            prompts_dataloader=upstream.prompts_dataloader,
+            eval_dataloader=upstream.eval_dataloader,
+            tokenizer=upstream.tokenizer,
+            vllm_engines=upstream.vllm_engines,
+            config=self.config,
+            history=self.history,
+        )
+        maker = R3ExperienceMaker if self.config.algo == "r3" else RecordingExperienceMaker
+        self.experience_maker = maker(
+            self.actor_model_group,
+            self.critic_model_group,
+            self.reward_model_group,
+            self.reference_model_group,
+            self.kl_ctl,
+            self.strategy,
+            self.tokenizer,
+            config=self.config,
+            history=self.history,
+        )
+
+    def _open_history(self) -> HistoryStore:
+        settings = self.config.history
+        return HistoryStore.open(
+            self.run.history,
+            limits=HistoryLimits(
+                max_per_problem_and_verdict=settings.max_per_problem_and_verdict,
+                max_bytes=settings.max_bytes,
+                eviction=settings.eviction,
+            ),
+            journal=settings.journal,
+            seed=self.config.train.seed,
+        )
+
+    def init_checkpoint_states(self) -> dict:
+        """Where a resumed run goes on (:405): history, metrics and rollouts newer than the checkpoint are forgotten."""
+        states = super().init_checkpoint_states()
+        step = states["global_step"]
+        if self.history is not None:
+            self.history.roll_back(step)
+        self.run.roll_back(step)
+        self._at(step)
+        self.samples_generator.epoch = states["episode"] + 1
+        return states
+
+    def _at(self, step: int) -> None:
+        self.samples_generator.step = self.experience_maker.step = step
+
+    def train_step(self, rollout_samples, global_step: int):
+        if not rollout_samples:
+            raise TrainingStopped("the rollout engine returned no rollouts for a step")
+        seconds_on_bounds = sum(sample.r3_seconds for sample in rollout_samples) / len(self.vllm_engines)
+        status, global_step = super().train_step(rollout_samples, global_step)
+        maker, generator = self.experience_maker, self.samples_generator
+        loss, norm = status.get("policy_loss", math.nan), status.get("actor_grad_norm", math.nan)
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            raise TrainingStopped(
+                f"step {global_step}: loss {loss}, gradient norm {norm}; a lower train.learning_rate usually helps. "
+                "The newest checkpoint is from before this step"
+            )
+        started = time.perf_counter()
+        if self.history is not None:
+            self.history.commit_step(global_step, generator.epoch_of_batch, maker.rollouts)
+        history_s = time.perf_counter() - started
+        status.update(maker.metrics)
+        status.update(
+            {
+                "loss": loss,
+                "grad_norm": norm,
+                "epoch": float(generator.epoch_of_batch),
+                "r3/reflection/hard_prompts": float(generator.hard_prompts),
+                "r3/reflection/without_room": float(generator.reflections_without_room),
+                "r3/time/generator_s": generator.seconds,
+                "r3/time/bounds_s": seconds_on_bounds,
+                "r3/time/history_s": history_s,
+            }
+        )
+        status["r3/time/added_s"] = sum(status.get(key, 0.0) for key in ADDED_SECONDS)
+        self._at(global_step)
+        return status, global_step
+
+    def save_logs_and_checkpoints(self, global_step: int, logs_dict=None, client_states=None) -> None:
+        numbers = {key: value for key, value in (logs_dict or {}).items() if isinstance(value, (int, float))}
+        self.run.append_rollouts(self.experience_maker.records)
+        self.run.append_metrics({"step": global_step, **numbers})
+        super().save_logs_and_checkpoints(global_step, logs_dict, client_states)
+
+    def fit(self, global_step: int = 0) -> None:
+        try:
+            super().fit(global_step)
+        finally:
+            if self.history is not None:
+                self.history.close()
+
+
+PPOTrainer = ray.remote(R3Trainer)
