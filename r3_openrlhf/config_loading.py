@@ -1,0 +1,148 @@
+"""Experiment name + overrides -> a checked R3Config, through Hydra.
+
+Hydra composes configs/train.yaml, configs/experiment/NAME.yaml and the overrides. The result is merged into a fresh
+structured R3Config: Hydra itself lets "+replay.max_lag=3" through even where a schema is registered.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import typing
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import OverrideType
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+
+from r3_openrlhf.config import R3Config, nearest
+from r3_openrlhf.errors import ConfigError
+
+CONFIGS = Path(__file__).parent / "configs"  # in a checkout a link to the top-level configs/
+
+
+def experiments() -> list[str]:
+    """The names that `experiment=NAME` takes."""
+    return sorted(file.stem for file in (CONFIGS / "experiment").glob("*.yaml"))
+
+
+def load_config(experiment: str, overrides: list[str]) -> R3Config:
+    """Compose and check. Overrides are "key=value" in Hydra's grammar; lists and strings may be quoted.
+
+    Raises ConfigError with one sentence: unknown experiment or key (with the nearest known one), a value of the wrong
+    type or out of range, a key without a value, keys that exclude each other.
+    """
+    known = experiments()
+    if experiment not in known:
+        raise ConfigError(
+            f"experiment {experiment!r} does not exist in configs/experiment; {nearest(experiment, known)}"
+        )
+    for override in overrides:
+        _check_override(override)
+    # "++" sets a key whether or not a YAML file names it; that it is one of ours was checked just now.
+    settings = [f"+experiment={experiment}", *(f"++{override.lstrip('+')}" for override in overrides)]
+    try:
+        with initialize_config_dir(config_dir=str(CONFIGS.resolve()), version_base="1.3"):
+            composed = compose(config_name="train", overrides=settings)
+    except HydraException as error:
+        raise ConfigError(f"experiment {experiment!r} does not compose: {_one_line(error)}") from error
+    config = _checked(OmegaConf.to_container(composed), source=f"configs/experiment/{experiment}.yaml")
+    config.run_dir = str(Path(config.run_dir).expanduser().absolute())  # Ray's workers have other working directories
+    return config
+
+
+def config_to_json(config: R3Config) -> str:
+    """One line that `config_from_json` reads back; how a configuration travels into Ray actors."""
+    return json.dumps(dataclasses.asdict(config))
+
+
+def config_from_json(text: str) -> R3Config:
+    return _checked(json.loads(text), source="the stored configuration")
+
+
+def config_to_yaml(config: R3Config) -> str:
+    return OmegaConf.to_yaml(OmegaConf.structured(config))
+
+
+def config_from_yaml(text: str, *, source: str) -> R3Config:
+    return _checked(OmegaConf.to_container(OmegaConf.create(text)), source=source)
+
+
+def flatten(config: R3Config | dict[str, Any]) -> dict[str, Any]:
+    """{"replay.k": 2, ...}: one entry per key of the configuration."""
+    values = config if isinstance(config, dict) else dataclasses.asdict(config)
+    return {key: value for key, value in _leaves(values, R3Config)}
+
+
+def _checked(values: dict[str, Any], *, source: str) -> R3Config:
+    known = _known_keys(R3Config)
+    for key, _ in _leaves(values, R3Config):
+        if key not in known:
+            raise ConfigError(f"{source} sets {key}, which does not exist; {_nearest_key(key, known)}")
+    try:
+        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(R3Config), values))
+    except MissingMandatoryValue as error:
+        raise ConfigError(f"{error.full_key} has no value; add {error.full_key}=... to the command") from error
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{error.full_key}: {_one_line(error)}") from error
+
+
+def _check_override(text: str) -> None:
+    try:
+        override = OverridesParser.create().parse_override(text)
+    except HydraException as error:
+        raise ConfigError(f"{text!r} is not of the form key=value; {_one_line(error)}") from error
+    if override.type not in (OverrideType.CHANGE, OverrideType.ADD, OverrideType.FORCE_ADD):
+        raise ConfigError(f"{text!r} deletes a key; every key of a run has a value, set another one")
+    if override.is_sweep_override():
+        raise ConfigError(f"{text!r} names several values; a run takes one, so quote a value that holds a comma")
+    known = _known_keys(R3Config)
+    key = override.key_or_group
+    if key not in known and not any(key.startswith(f"{free}.") for free in _free_keys()):
+        section = [name for name in known if name.startswith(f"{key}.")]
+        if section:
+            raise ConfigError(f"{key} is a group of keys; set one of them, like {section[0]}=...")
+        raise ConfigError(f"{key} does not exist; {_nearest_key(key, known)}")
+
+
+def _known_keys(schema: type, prefix: str = "") -> list[str]:
+    keys = []
+    hints = typing.get_type_hints(schema)
+    for field in dataclasses.fields(schema):
+        name = f"{prefix}{field.name}"
+        if dataclasses.is_dataclass(hints[field.name]):
+            keys += _known_keys(hints[field.name], f"{name}.")
+        else:
+            keys.append(name)
+    return keys
+
+
+def _free_keys() -> list[str]:
+    """Keys that hold a dictionary whose content is not ours to check here."""
+    return ["openrlhf", "data.reasoning_gym"]
+
+
+def _leaves(values: dict[str, Any], schema: type, prefix: str = ""):
+    hints = typing.get_type_hints(schema)
+    for name, value in values.items():
+        section = hints.get(name)
+        if dataclasses.is_dataclass(section) and isinstance(value, dict):
+            yield from _leaves(value, section, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _nearest_key(key: str, known: list[str]) -> str:
+    """A misspelt last part is the usual mistake, so the keys of the same group come first."""
+    group = key.rpartition(".")[0]
+    same_group = [name for name in known if name.rpartition(".")[0] == group]
+    hint = nearest(key, same_group or known)
+    return nearest(key, known) if same_group and not hint.startswith("did") else hint
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split("\n")[0].split())

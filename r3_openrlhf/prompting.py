@@ -1,0 +1,55 @@
+"""A problem -> the exact text that the model reads. No other file builds prompts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from r3_openrlhf.errors import DataError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from r3_openrlhf.config import DataConfig
+
+
+def problem_message(data: DataConfig, problem: str) -> str:
+    """The user's turn: data.prompt_template with {problem} replaced. Other braces stay as they are."""
+    return data.prompt_template.replace("{problem}", problem)
+
+
+def render(tokenizer: PreTrainedTokenizerBase, data: DataConfig, user_text: str) -> str:
+    """The final prompt: system prompt, worked examples (data.few_shot), then `user_text`, ready for a response.
+
+    With data.chat_template the tokenizer's own template is applied, including its generation prompt. Without it the
+    parts are separated by blank lines, and a response starts on a line of its own after each problem.
+    Raises DataError when the tokenizer has no chat template or its template refuses the messages.
+    """
+    if not data.chat_template:
+        examples = [f"{problem_message(data, shot['problem'])}\n{shot['response']}" for shot in data.few_shot]
+        last = f"{user_text}\n" if data.few_shot else user_text
+        return "\n\n".join([*([data.system_prompt] if data.system_prompt else []), *examples, last])
+
+    from jinja2 import TemplateError
+
+    messages = [{"role": "system", "content": data.system_prompt}] if data.system_prompt else []
+    for shot in data.few_shot:
+        messages.append({"role": "user", "content": problem_message(data, shot["problem"])})
+        messages.append({"role": "assistant", "content": shot["response"]})
+    messages.append({"role": "user", "content": user_text})
+    if tokenizer.chat_template is None:
+        raise DataError(
+            f"The tokenizer of {tokenizer.name_or_path} has no chat template; use data.chat_template=false"
+        )
+    try:
+        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    except TemplateError as error:
+        roles = ", ".join(message["role"] for message in messages)
+        raise DataError(
+            f"The chat template of {tokenizer.name_or_path} refuses the turns {roles} ({error}); "
+            "drop data.system_prompt or data.few_shot, or use data.chat_template=false"
+        ) from error
+
+
+def count_tokens(tokenizer: PreTrainedTokenizerBase, prompt: str) -> int:
+    """Tokens of a final prompt, counted as OpenRLHF's executor does (openrlhf/utils/agent.py: no special tokens added)."""
+    return len(tokenizer(text=prompt, add_special_tokens=False)["input_ids"])
