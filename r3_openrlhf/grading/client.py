@@ -1,0 +1,82 @@
+"""Graders for the training side: in local worker processes, or on reward servers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from r3_openrlhf.config import RewardConfig
+from r3_openrlhf.core.rewards import outcome_reward
+from r3_openrlhf.errors import ConfigError
+from r3_openrlhf.grading.pool import WorkerPool
+from r3_openrlhf.grading.request import TASKS, GradeRequest
+from r3_openrlhf.grading.wire import Item, Outcome
+from r3_openrlhf.types import Grade, Verdict
+
+
+class Grader(Protocol):
+    async def grade(self, request: GradeRequest) -> Grade:
+        """The grade of one response; never raises for a bad response, its verdict is then UNGRADED with a reason."""
+
+    def close(self) -> None:
+        """Ends what the grader started."""
+
+
+def make_grader(config: RewardConfig) -> Grader:
+    """A grader on the configured servers, or in local worker processes when `reward.urls` is empty."""
+    if config.urls:
+        raise ConfigError("reward.urls: no client for reward servers yet")
+    return LocalGrader(config)
+
+
+def grade_of(outcome: Outcome, num_tokens: int, config: RewardConfig) -> Grade:
+    """The grade with its reward, the one place where score and length reward meet (METHOD section 3)."""
+    reward = None
+    if outcome.score is not None:
+        reward = outcome_reward(
+            outcome.score,
+            num_tokens,
+            max_tokens=config.length_reward_max_tokens,
+            length_bonus=config.length_reward,
+        )
+    return Grade(
+        verdict=Verdict(outcome.verdict),
+        reason=outcome.reason,
+        score=outcome.score,
+        reward=reward,
+        extracted=outcome.extracted,
+        seconds=outcome.seconds,
+    )
+
+
+def item_of(request: GradeRequest, number: int) -> Item:
+    if request.task not in TASKS:
+        raise ConfigError(f"data.task is {request.task!r}; known tasks: {', '.join(TASKS)}")
+    return Item(
+        number=number,
+        task=request.task,
+        response=_encodable(request.response),
+        references=tuple(_encodable(reference) for reference in request.references),
+        truncated=request.truncated,
+        metadata=request.metadata,
+    )
+
+
+def _encodable(text: str) -> str:
+    """Lone surrogates, which JSON can carry and UTF-8 cannot, become question marks."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+class LocalGrader:
+    """Grades in `reward.num_workers` processes of this machine, started with the first request."""
+
+    def __init__(self, config: RewardConfig) -> None:
+        self._config = config
+        self.pool = WorkerPool(num_workers=config.num_workers, timeout_s=config.timeout_s)
+
+    async def grade(self, request: GradeRequest) -> Grade:
+        future = self.pool.submit(item_of(request, self.pool.next_number()))
+        return grade_of(await asyncio.wrap_future(future), request.num_tokens, self._config)
+
+    def close(self) -> None:
+        self.pool.close()

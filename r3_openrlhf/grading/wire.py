@@ -1,0 +1,59 @@
+"""Messages between the pool and its grading processes: length-prefixed MessagePack, decoded into fixed types.
+
+Never pickle: a grading process handles hostile text, and unpickling what it sends back would run its code here.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+
+_LENGTH = struct.Struct(">I")
+MAX_MESSAGE_BYTES = 256 * 2**20
+
+
+class Item(msgspec.Struct, array_like=True, frozen=True):
+    """One response to grade."""
+
+    number: int
+    task: str
+    response: str
+    references: tuple[str, ...]
+    truncated: bool
+    metadata: dict | None = None
+
+
+class Outcome(msgspec.Struct, array_like=True, frozen=True):
+    """What a grading process says about one item. score is None when ungraded."""
+
+    number: int
+    verdict: str
+    reason: str
+    score: float | None
+    extracted: str | None
+    seconds: float
+
+
+_encoder = msgspec.msgpack.Encoder()
+decode_items = msgspec.msgpack.Decoder(list[Item]).decode
+decode_outcomes = msgspec.msgpack.Decoder(list[Outcome]).decode
+
+
+def frame(message: list) -> bytes:
+    body = _encoder.encode(message)
+    return _LENGTH.pack(len(body)) + body
+
+
+def take_frame(buffer: bytearray) -> bytes | None:
+    """Removes one complete message from the front of `buffer`; None while it is incomplete."""
+    if len(buffer) < _LENGTH.size:
+        return None
+    (length,) = _LENGTH.unpack_from(buffer)
+    if length > MAX_MESSAGE_BYTES:
+        raise ValueError(f"a message of {length} bytes was announced; at most {MAX_MESSAGE_BYTES} are allowed")
+    if len(buffer) < _LENGTH.size + length:
+        return None
+    body = bytes(buffer[_LENGTH.size : _LENGTH.size + length])
+    del buffer[: _LENGTH.size + length]
+    return body
