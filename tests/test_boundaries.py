@@ -1,0 +1,108 @@
+"""Imports point one way, and the pure part loads no framework. Each check is shown to be able to fail."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "r3_openrlhf"
+FRAMEWORKS = {"ray", "vllm", "deepspeed", "openrlhf", "hydra", "omegaconf", "transformers"}
+ENGINES = {"ray", "vllm", "deepspeed", "openrlhf"}
+CORE = sorted(path.stem for path in (PACKAGE / "core").glob("*.py") if path.stem != "__init__")
+
+# What each part may import of this project. A part that is not named may import any part but the siblings.
+MAY_IMPORT = {
+    "types": set(),
+    "errors": set(),
+    "core": {"types", "errors"},
+    "config": {"types", "errors"},
+    "mixed_batch": {"types", "errors", "core"},
+    "history": {"types", "errors", "core", "config"},
+    "grading": {"types", "errors", "core", "config"},
+}
+SIBLINGS = {"openrlhf_adapter", "reward_server", "evaluation"}  # only the command line knows more than one of them
+
+
+def loaded_by(statement: str, modules: set[str]) -> set[str]:
+    """Which of `modules` does this import drag in?"""
+    code = f"{statement}; import sys; print(*[m for m in {sorted(modules)} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, cwd=PACKAGE.parent)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("module", CORE)
+def test_core_loads_no_framework(module):
+    unwanted = FRAMEWORKS if module == "entropy" else FRAMEWORKS | {"torch"}
+    assert loaded_by(f"import r3_openrlhf.core.{module}", unwanted) == set()
+
+
+def test_the_check_can_fail():
+    assert loaded_by("import omegaconf, json", FRAMEWORKS | {"json"}) == {"omegaconf", "json"}
+
+
+def imported_names(source: str) -> set[str]:
+    """Every module that a file imports, at its top or inside a function: "a.b" and, for `from a import b`, "a.b" too."""
+    names = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports in this project are absolute"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def violations(package: Path) -> list[str]:
+    """One line per import that points the wrong way."""
+    found = []
+    for path in sorted(package.rglob("*.py")):
+        place = path.relative_to(package).with_suffix("").parts
+        part = place[0]
+        for name in sorted(imported_names(path.read_text())):
+            top, *rest = name.split(".")
+            if top in ENGINES and part != "openrlhf_adapter":
+                found.append(f"{'/'.join(place)} imports {name}; only openrlhf_adapter may")
+            if top != package.name or not rest or rest[0] == part:
+                continue
+            if part in MAY_IMPORT and rest[0] not in MAY_IMPORT[part]:
+                found.append(f"{'/'.join(place)} imports {name}; {part} may not")
+            elif rest[0] in SIBLINGS and part != "cli":
+                found.append(f"{'/'.join(place)} imports {name}; only cli may")
+    return found
+
+
+def test_imports_point_one_way():
+    assert violations(PACKAGE) == []
+
+
+@pytest.mark.parametrize(
+    ("place", "line"),
+    [
+        ("core/advantages.py", "from r3_openrlhf.config import R3Config"),
+        ("core/advantages.py", "from r3_openrlhf import config"),
+        ("core/replay.py", "def late():\n    import r3_openrlhf.history.store"),
+        ("types.py", "from r3_openrlhf.errors import R3Error"),
+        ("history/store.py", "import r3_openrlhf.openrlhf_adapter.convert"),
+        ("grading/pool.py", "import r3_openrlhf.history"),
+        ("grading/pool.py", "def late():\n    from ray import get"),
+        ("data.py", "from r3_openrlhf.openrlhf_adapter.arguments import platform_of"),
+        ("reward_server/app.py", "from r3_openrlhf.openrlhf_adapter import convert"),
+        ("cli.py", "import vllm"),
+    ],
+)
+def test_a_wrong_import_is_found(tmp_path, place, line):
+    file = tmp_path / "r3_openrlhf" / place
+    file.parent.mkdir(parents=True)
+    file.write_text(line)
+    assert len(violations(tmp_path / "r3_openrlhf")) == 1
+
+
+def test_right_imports_are_not_found(tmp_path):
+    package = tmp_path / "r3_openrlhf"
+    (package / "core").mkdir(parents=True)
+    (package / "core" / "groups.py").write_text("import numpy\nfrom r3_openrlhf.core.checks import x\n")
+    (package / "cli.py").write_text("from r3_openrlhf.openrlhf_adapter.launch import train\nimport r3_openrlhf\n")
+    assert violations(package) == []
