@@ -1,0 +1,118 @@
+"""One step's rollouts, checked, exact duplicates merged, in an order that does not depend on arrival. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from r3_openrlhf.errors import HistoryError
+from r3_openrlhf.history.codec import digest, logprob_array, token_array
+from r3_openrlhf.types import Context, Rollout, Verdict
+
+# What the file holds instead of the names.
+CONTEXT_CODES = {Context.PLAIN: 0, Context.REFLECTION: 1}
+VERDICT_CODES = {Verdict.CORRECT: 0, Verdict.WRONG: 1, Verdict.UNGRADED: 2}
+CONTEXTS = {code: context for context, code in CONTEXT_CODES.items()}
+VERDICTS = {code: verdict for verdict, code in VERDICT_CODES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A row to be written: one response, sampled `samples` times in this step."""
+
+    rollout: Rollout  # the sample that is kept
+    prompt_ids: np.ndarray
+    response_ids: np.ndarray
+    logprobs: np.ndarray
+    prompt_digest: bytes
+    response_digest: bytes
+    content: bytes
+    samples: int
+    reward_sum: float
+
+
+def merge_duplicates(rollouts: Iterable[Rollout]) -> list[Draft]:
+    """Graded rollouts as drafts, ordered by uid, verdict, context and content.
+
+    Duplicates have the same uid, context, prompt, response and verdict. Of those the sample of the newest weights is
+    kept; among equals a fixed order of their contents decides, so that the choice does not depend on arrival.
+    Raises HistoryError for a rollout that cannot be stored as it is.
+    """
+    same: dict[tuple, list[Draft]] = {}
+    prompts: dict[int, tuple[np.ndarray, bytes]] = {}  # the samples of a group usually share one array
+    for rollout in rollouts:
+        draft = _read(rollout, prompts)
+        same.setdefault((rollout.uid, rollout.verdict, rollout.context, draft.content), []).append(draft)
+    ordered = sorted(same, key=lambda key: (key[0], VERDICT_CODES[key[1]], CONTEXT_CODES[key[2]], key[3]))
+    return [_merge(same[key]) for key in ordered]
+
+
+def content_digest(context: Context, prompt_digest: bytes, response_digest: bytes, verdict: Verdict) -> bytes:
+    return digest(context.value.encode(), prompt_digest, response_digest, verdict.value.encode())
+
+
+def _read(rollout: Rollout, prompts: dict[int, tuple[np.ndarray, bytes]]) -> Draft:
+    name = f"a rollout of problem '{rollout.uid}'"
+    if rollout.reward is None or not math.isfinite(rollout.reward):
+        raise HistoryError(f"{name} is {rollout.verdict.value} but its reward is {rollout.reward}")
+    if rollout.entropy is not None and not (
+        math.isfinite(rollout.entropy.peak) and math.isfinite(rollout.entropy.global_)
+    ):
+        raise HistoryError(f"{name} has entropies {rollout.entropy.peak} and {rollout.entropy.global_}")
+    if len(rollout.response_ids) != len(rollout.response_logprobs):
+        raise HistoryError(
+            f"{name} has {len(rollout.response_ids)} response tokens and {len(rollout.response_logprobs)} log-probs"
+        )
+    response_ids = token_array(rollout.response_ids, name=f"response_ids of {name}")
+    key = id(rollout.prompt_ids)  # alive as long as the caller's rollouts are
+    if key not in prompts:
+        prompt_ids = token_array(rollout.prompt_ids, name=f"prompt_ids of {name}")
+        prompts[key] = prompt_ids, digest(prompt_ids.tobytes())
+    prompt_ids, prompt_digest = prompts[key]
+    response_digest = digest(response_ids.tobytes())
+    return Draft(
+        rollout=rollout,
+        prompt_ids=prompt_ids,
+        response_ids=response_ids,
+        logprobs=logprob_array(rollout.response_logprobs, name=f"response_logprobs of {name}"),
+        prompt_digest=prompt_digest,
+        response_digest=response_digest,
+        content=content_digest(rollout.context, prompt_digest, response_digest, rollout.verdict),
+        samples=1,
+        reward_sum=float(rollout.reward),
+    )
+
+
+def _merge(drafts: Sequence[Draft]) -> Draft:
+    if len(drafts) == 1:
+        return drafts[0]
+    kept = max(drafts, key=_preference)
+    return Draft(
+        rollout=kept.rollout,
+        prompt_ids=kept.prompt_ids,
+        response_ids=kept.response_ids,
+        logprobs=kept.logprobs,
+        prompt_digest=kept.prompt_digest,
+        response_digest=kept.response_digest,
+        content=kept.content,
+        samples=len(drafts),
+        reward_sum=math.fsum(draft.reward_sum for draft in drafts),
+    )
+
+
+def _preference(draft: Draft) -> tuple:
+    rollout = draft.rollout
+    entropy = rollout.entropy
+    return (
+        rollout.policy_step,
+        draft.logprobs.tobytes(),
+        rollout.reward,
+        rollout.epoch,
+        rollout.truncated,
+        rollout.finish_reason,
+        rollout.reason,
+        (entropy.peak, entropy.global_, entropy.source) if entropy else (),
+    )

@@ -1,0 +1,100 @@
+"""Choosing stored rollouts and reading them back.
+
+Uniform recall sorts the candidates by hash(seed, step, uid, verdict, content) and takes the first k: a uniform draw
+without replacement that is the same on every machine and does not know in which order the rows arrived.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from r3_openrlhf.history.codec import Codec, digest
+from r3_openrlhf.history.drafts import CONTEXT_CODES, CONTEXTS, VERDICT_CODES, VERDICTS
+from r3_openrlhf.history.records import RecallRequest, StoredRollout
+from r3_openrlhf.types import EntropyStatistics, Rollout
+
+_COLUMNS = (
+    "r.id, p.uid, r.context, r.verdict, r.prompt, r.step, r.epoch, r.policy_step, r.reward, r.truncated, "
+    "r.finish_reason, r.reason, r.entropy_peak, r.entropy_global, r.entropy_source, r.copies, r.evicted_at, "
+    "a.ids, l.data"
+)
+_JOINS = (
+    "FROM rollouts r JOIN problems p ON p.id = r.problem JOIN responses a ON a.id = r.response "
+    "JOIN logprobs l ON l.rollout = r.id"
+)
+
+
+def choose(connection: sqlite3.Connection, request: RecallRequest, *, seed: int) -> list[int]:
+    """Ids of the rows that answer a request, at most k."""
+    codes = sorted(CONTEXT_CODES[context] for context in request.contexts)
+    marks = ", ".join("?" * len(codes))
+    candidates = connection.execute(
+        "SELECT r.id, r.policy_step, r.step, r.content FROM rollouts r JOIN problems p ON p.id = r.problem "
+        f"WHERE p.uid = ? AND r.verdict = ? AND r.context IN ({marks}) AND r.evicted_at IS NULL AND r.policy_step >= ?",
+        (request.uid, VERDICT_CODES[request.verdict], *codes, int(request.step) - int(request.max_policy_lag)),
+    ).fetchall()
+    draw = str(seed).encode(), str(int(request.step)).encode(), request.uid.encode(), request.verdict.value.encode()
+    keyed = [(digest(*draw, content), row, policy_step, step) for row, policy_step, step, content in candidates]
+    if request.order == "newest":
+        keyed.sort(key=lambda item: (-item[2], -item[3], item[0]))
+    else:
+        keyed.sort()
+    return [row for _, row, _, _ in keyed[: request.k]]
+
+
+def read(connection: sqlite3.Connection, codec: Codec, rows: Sequence[int]) -> list[StoredRollout]:
+    """The rows with these ids, in this order; ids that are gone are left out."""
+    prompts: dict[int, tuple[np.ndarray, str]] = {}
+    stored = []
+    for row in rows:
+        found = connection.execute(f"SELECT {_COLUMNS} {_JOINS} WHERE r.id = ?", (row,)).fetchone()
+        if found is not None:
+            stored.append(_stored(connection, codec, found, prompts))
+    return stored
+
+
+def read_between(connection: sqlite3.Connection, codec: Codec, *, after: int, limit: int) -> Iterable[StoredRollout]:
+    """Up to `limit` rows with ids above `after`, by id, evicted ones included."""
+    prompts: dict[int, tuple[np.ndarray, str]] = {}
+    found = connection.execute(
+        f"SELECT {_COLUMNS} {_JOINS} WHERE r.id > ? ORDER BY r.id LIMIT ?", (after, limit)
+    ).fetchall()
+    return [_stored(connection, codec, row, prompts) for row in found]
+
+
+def _stored(
+    connection: sqlite3.Connection, codec: Codec, found: tuple, prompts: dict[int, tuple[np.ndarray, str]]
+) -> StoredRollout:
+    (row, uid, context, verdict, prompt, step, epoch, policy_step, reward, truncated, finish_reason, reason) = found[
+        :12
+    ]
+    peak, global_, source, copies, evicted_at, ids, logprobs = found[12:]
+    if prompt not in prompts:
+        digest_, packed = connection.execute("SELECT digest, ids FROM prompts WHERE id = ?", (prompt,)).fetchone()
+        prompts[prompt] = codec.unpack(packed, np.int32), digest_.hex()
+    prompt_ids, prompt_hash = prompts[prompt]
+    return StoredRollout(
+        row=row,
+        step=step,
+        prompt_hash=prompt_hash,
+        copies=copies,
+        evicted_at=evicted_at,
+        rollout=Rollout(
+            uid=uid,
+            context=CONTEXTS[context],
+            prompt_ids=prompt_ids,
+            response_ids=codec.unpack(ids, np.int32),
+            response_logprobs=codec.unpack(logprobs, np.float32),
+            verdict=VERDICTS[verdict],
+            reward=reward,
+            truncated=bool(truncated),
+            finish_reason=finish_reason,
+            policy_step=policy_step,
+            epoch=epoch,
+            entropy=None if source is None else EntropyStatistics(peak=peak, global_=global_, source=source),
+            reason=reason,
+        ),
+    )

@@ -1,0 +1,92 @@
+"""What goes into the history store and what comes out of it. Plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from r3_openrlhf.errors import HistoryError
+from r3_openrlhf.types import Context, Rollout, Verdict
+
+EVICTIONS = ("oldest", "reservoir", "shortest_correct")
+ORDERS = ("uniform", "newest")
+JOURNALS = ("auto", "wal", "delete")
+MIN_BYTES = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryLimits:
+    """The bounds of a store. They bind from the next commit on, also for a store that was written under others."""
+
+    max_per_problem_and_verdict: int = 32  # recallable rollouts of one problem with one verdict, contexts together
+    max_bytes: int = 20_000_000_000  # of the whole file, by the store's own accounting (docs/history.md)
+    eviction: str = "oldest"
+
+    def __post_init__(self) -> None:
+        if self.max_per_problem_and_verdict < 1:
+            raise HistoryError(
+                f"history.max_per_problem_and_verdict is {self.max_per_problem_and_verdict}; use 1 or more"
+            )
+        if self.max_bytes < MIN_BYTES:
+            raise HistoryError(f"history.max_bytes is {self.max_bytes}; use {MIN_BYTES} or more")
+        if self.eviction not in EVICTIONS:
+            raise HistoryError(f"history.eviction is '{self.eviction}'; use one of {', '.join(EVICTIONS)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRollout:
+    """One row of the store. `rollout.text` is empty: the store keeps token ids, decode `rollout.response_ids`."""
+
+    row: int  # id of the row
+    step: int  # training step it was committed with
+    prompt_hash: str  # blake2b-128 of the prompt's token ids, hexadecimal
+    copies: int  # how often this very response was sampled while the store kept it
+    evicted_at: int | None = None  # step that evicted it; None: recallable
+    rollout: Rollout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecallRequest:
+    """Up to k stored rollouts of one problem with one verdict, sampled at most max_policy_lag steps before `step`."""
+
+    uid: str
+    verdict: Verdict
+    k: int
+    step: int
+    max_policy_lag: int
+    order: str = "uniform"
+    contexts: tuple[Context, ...] = (Context.PLAIN,)
+
+    def __post_init__(self) -> None:
+        if self.k < 0:
+            raise HistoryError(f"cannot recall k = {self.k} rollouts; use 0 or more")
+        if self.max_policy_lag < 0:
+            raise HistoryError(f"max_policy_lag is {self.max_policy_lag}; use 0 or more")
+        if self.order not in ORDERS:
+            raise HistoryError(f"recall order is '{self.order}'; use one of {', '.join(ORDERS)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """How many rollouts were committed, and the sum of their rewards (0.0 for ungraded ones, which have none)."""
+
+    count: int = 0
+    reward_sum: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProblemSummary:
+    """Everything ever committed for one problem, evicted rollouts included."""
+
+    uid: str
+    tallies: Mapping[tuple[Context, Verdict], Tally] = field(default_factory=dict)
+
+    def count(self, context: Context, verdict: Verdict) -> int:
+        return self.tallies.get((context, verdict), Tally()).count
+
+    def reward_sum(self, context: Context, verdict: Verdict) -> float:
+        return self.tallies.get((context, verdict), Tally()).reward_sum
+
+    @property
+    def seen(self) -> int:
+        return sum(tally.count for tally in self.tallies.values())

@@ -1,0 +1,75 @@
+"""Bytes of the file, as the byte cap counts them.
+
+Estimated from each row's content and not from the file's pages, so that the same rows always give the same decision,
+whatever was deleted before; chosen to lie above what SQLite needs (docs/history.md has the measured ratio).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import asdict, dataclass
+
+from r3_openrlhf.history.connection import PAGE_BYTES
+
+ROW_BYTES = 640  # a row of `rollouts`, its entries in the indexes, its counters, half-filled pages
+PROBLEM_BYTES = 640  # a row of `problems`, its index entry, its counters
+
+
+def blob_bytes(size: int) -> int:
+    """A blob above half a page takes whole pages."""
+    if size > PAGE_BYTES // 2:
+        return (size // (PAGE_BYTES - 4) + 1) * PAGE_BYTES + ROW_BYTES // 2
+    return size * 3 // 2
+
+
+def row_bytes(logprob_bytes: int, token_bytes: int) -> int:
+    return ROW_BYTES + blob_bytes(logprob_bytes) + blob_bytes(token_bytes)
+
+
+@dataclass(slots=True)
+class Usage:
+    live: int = 0  # recallable rows
+    retained: int = 0  # evicted rows that a roll-back may still bring back
+    prompts: int = 0
+    problems: int = 0
+    states: int = 0
+    window: int = 0  # rows written since the rollback floor moved last
+
+    @property
+    def fixed(self) -> int:
+        """What eviction cannot reduce."""
+        return self.prompts + self.problems + self.states
+
+    @property
+    def total(self) -> int:
+        return self.live + self.retained + self.fixed
+
+    @classmethod
+    def load(cls, connection: sqlite3.Connection) -> Usage:
+        rows = connection.execute("SELECT key, value FROM meta WHERE key LIKE 'usage.%'")
+        return cls(**{key.removeprefix("usage."): value for key, value in rows})
+
+    def save(self, connection: sqlite3.Connection) -> None:
+        connection.executemany(
+            "INSERT OR REPLACE INTO meta VALUES (?, ?)",
+            [(f"usage.{name}", value) for name, value in asdict(self).items()],
+        )
+
+    @classmethod
+    def recount(cls, connection: sqlite3.Connection, *, floor: int | None) -> Usage:
+        """From the rows themselves."""
+
+        def total(sql: str, *parameters: int) -> int:
+            return connection.execute(sql, parameters).fetchone()[0] or 0
+
+        return cls(
+            live=total("SELECT sum(bytes) FROM rollouts WHERE evicted_at IS NULL"),
+            retained=total("SELECT sum(bytes) FROM rollouts WHERE evicted_at IS NOT NULL"),
+            prompts=sum(blob_bytes(size) for (size,) in connection.execute("SELECT length(ids) FROM prompts")),
+            problems=PROBLEM_BYTES * total("SELECT count(*) FROM problems"),
+            states=sum(
+                blob_bytes(size)
+                for (size,) in connection.execute("SELECT length(state) FROM steps WHERE state IS NOT NULL")
+            ),
+            window=total("SELECT sum(bytes) FROM rollouts WHERE step > ?", -1 if floor is None else floor),
+        )
