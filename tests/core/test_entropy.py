@@ -106,9 +106,7 @@ def test_bounds_by_hand():
 
 def test_bounds_of_given_vectors(vectors):
     for case in vectors["topk_entropy_bounds"]:
-        (lower,), (upper,) = topk_entropy_bounds(
-            [[math.log(p) for p in case["probs"]]], vocab_size=case["vocab_size"]
-        )
+        (lower,), (upper,) = topk_entropy_bounds([[math.log(p) for p in case["probs"]]], vocab_size=case["vocab_size"])
         assert (lower, upper) == (approx(case["lower"]), approx(case["upper"])), case
 
 
