@@ -6,6 +6,7 @@ executor unchanged, which is how a rollout knows its uid, its references and its
 
 from __future__ import annotations
 
+import filecmp
 import hashlib
 import json
 import os
@@ -16,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from r3_openrlhf.config import DataConfig, R3Config, nearest
-from r3_openrlhf.errors import DataError
+from r3_openrlhf.core.reflection import MIN_VISIBLE_CHARACTERS, reflection_message
+from r3_openrlhf.errors import ConfigError, DataError
 from r3_openrlhf.prompting import count_tokens, problem_message, render
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ class Label:
 
     uid: str  # stable over epochs and runs: data.uid_key, else a hash of the problem text
     problem: str  # the bare problem, before any template
-    references: list[str]  # accepted final answers, at least one
+    references: list[str]  # accepted final answers; none where only the scorer of a reasoning-gym task knows
     task: str  # which grader: math | exact | reasoning_gym
     metadata: dict[str, Any] | None = None  # the reasoning-gym entry, for its own scorer
 
@@ -65,18 +67,22 @@ class PreparedData:
     num_dropped_overlong: int  # prompts longer than data.max_len - rollout.max_new_tokens
     num_duplicates: int  # rows equal to an earlier one
     max_prompt_tokens: int  # of the problems that were kept
+    num_too_long_to_reflect: int  # kept, but a reflection prompt beside them would not fit
 
 
 def prepare(config: R3Config, tokenizer: PreTrainedTokenizerBase, output: Path) -> PreparedData:
     """Load, check, render and write all problems of a run. `output` appears whole or not at all.
 
     Raises DataError with one sentence: no such file, column or task, a row without problem or answer, a uid with two
-    different contents, fewer problems than one batch, a prompt that is too long (data.overlong=error).
+    different contents, fewer problems than one batch, a prompt that is too long (data.overlong=error), an `output`
+    of an earlier start with other problems. Raises ConfigError when no problem leaves room for a reflection prompt.
     """
     data = config.data
-    room = data.max_len - config.rollout.max_new_tokens
+    room = data.max_len - config.rollout.max_new_tokens  # tokens of a prompt, at most
     seen: dict[str, Label] = {}
-    kept = overlong = duplicates = longest = 0
+    lengths: list[int] = []
+    overlong = duplicates = 0
+    shortest, fewest = None, room + 1
     output.parent.mkdir(parents=True, exist_ok=True)
     unfinished = output.with_name(f".{output.name}.{os.getpid()}")
     try:
@@ -97,27 +103,54 @@ def prepare(config: R3Config, tokenizer: PreTrainedTokenizerBase, output: Path) 
                         )
                     overlong += 1
                     continue
+                if tokens < fewest:
+                    shortest, fewest = label, tokens
+                lengths.append(tokens)
                 row = {"input": prompt, "label": label.to_json(), "datasource": data.path.rpartition("/")[2]}
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
-                kept, longest = kept + 1, max(longest, tokens)
-                if kept == data.max_samples:
+                if len(lengths) == data.max_samples:
                     break
-        if kept < config.rollout.batch_size:
+        if len(lengths) < config.rollout.batch_size:
             dropped = f" ({overlong} were longer than {room} tokens)" if overlong else ""
             raise DataError(
-                f"data.path {data.path} gives {kept} problems{dropped}, fewer than one batch: "
+                f"data.path {data.path} gives {len(lengths)} problems{dropped}, fewer than one batch: "
                 f"rollout.batch_size is {config.rollout.batch_size}"
+            )
+        too_long = _too_long_to_reflect(config, tokenizer, shortest, lengths) if config.reflection.enabled else 0
+        if output.is_file() and not filecmp.cmp(unfinished, output, shallow=False):
+            raise DataError(
+                f"{output} holds other problems than data.path {data.path} gives now; a run goes on with the data it was "
+                "started with, so restore them or choose another run_dir"
             )
         unfinished.replace(output)
     finally:
         unfinished.unlink(missing_ok=True)
     return PreparedData(
         path=output,
-        num_problems=kept,
+        num_problems=len(lengths),
         num_dropped_overlong=overlong,
         num_duplicates=duplicates,
-        max_prompt_tokens=longest,
+        max_prompt_tokens=max(lengths),
+        num_too_long_to_reflect=too_long,
     )
+
+
+def _too_long_to_reflect(
+    config: R3Config, tokenizer: PreTrainedTokenizerBase, shortest: Label, lengths: list[int]
+) -> int:
+    """How many problems leave no room for a stored attempt and its guidance. ConfigError when it is all of them."""
+    data = config.data
+    attempt = "attempt " * (MIN_VISIBLE_CHARACTERS // len("attempt "))
+    message = reflection_message(problem_message(data, shortest.problem), attempt)
+    overhead = count_tokens(tokenizer, render(tokenizer, data, message)) - min(lengths)
+    room = data.max_len - config.rollout.max_new_tokens
+    if min(lengths) + overhead > room:
+        raise ConfigError(
+            f"data.max_len {data.max_len} leaves {room} tokens for a prompt beside rollout.max_new_tokens "
+            f"{config.rollout.max_new_tokens}, but the shortest reflection prompt needs {min(lengths) + overhead}; "
+            "use a larger data.max_len or reflection.enabled=false"
+        )
+    return sum(length + overhead > room for length in lengths)
 
 
 def check_source(data: DataConfig) -> None:
@@ -179,6 +212,10 @@ def _load_table(data: DataConfig):
     if path.suffix in FILE_FORMATS:
         if not path.is_file():
             raise DataError(f"data.path is {data.path}, but there is no such file")
+        with path.open("rb") as file:
+            blank = not any(line.strip() for line in file)  # reads up to the first line with something in it
+        if blank:
+            raise DataError(f"data.path {data.path} has no rows")
         source, options = FILE_FORMATS[path.suffix], {"data_files": str(path), "split": "train"}
     elif _is_hub_name(data.path):
         source, options = data.path, {"split": data.split}
@@ -209,7 +246,7 @@ def _references(answer: Any, *, place: str, key: str) -> list[str]:
 def _reasoning_gym_labels(data: DataConfig) -> Iterator[tuple[str, Label]]:
     """data.reasoning_gym.size different problems. The task repeats itself when it is small; repeats are not counted."""
     import reasoning_gym
-    from reasoning_gym.factory import DATASETS
+    from reasoning_gym.factory import DATASETS, get_score_answer_fn
 
     task = data.path.removeprefix(REASONING_GYM)
     if task not in DATASETS:
@@ -226,6 +263,7 @@ def _reasoning_gym_labels(data: DataConfig) -> Iterator[tuple[str, Label]]:
         )
     except (TypeError, AssertionError, ValueError) as error:
         raise DataError(f"data.reasoning_gym does not fit the task {task}: {_cause(error)}") from error
+    score_answer = get_score_answer_fn(task)
     uids: set[str] = set()
     for index, entry in enumerate(entries):
         place = f"{data.path}, problem {index + 1}"
@@ -234,11 +272,14 @@ def _reasoning_gym_labels(data: DataConfig) -> Iterator[tuple[str, Label]]:
         if uid in uids:
             continue
         uids.add(uid)
-        references = _references(entry["answer"], place=place, key="answer")
+        # Tasks with many solutions (graph_color, rush_hour ...) have no answer: only their scorer knows.
+        references = [] if entry["answer"] is None else _references(entry["answer"], place=place, key="answer")
         try:
             metadata = json.loads(json.dumps(entry))
         except TypeError as error:
             raise DataError(f"{place}: its entry cannot be kept as JSON ({error}); use another task") from error
+        if references and score_answer(references[0], metadata) < 1.0:
+            raise DataError(f"{place}: the scorer of {task} refuses its own answer once stored as JSON; use another task")
         yield place, Label(uid=uid, problem=problem, references=references, task="reasoning_gym", metadata=metadata)
         if len(uids) == wanted:
             return

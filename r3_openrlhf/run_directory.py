@@ -71,13 +71,15 @@ class RunDirectory:
         return run
 
     def create(self, config: R3Config) -> None:
-        """Start a run here, or go on with the one that is here.
+        """Start a run here, or go on with the one that is here. One that has not finished a step may be started anew.
 
         Raises ConfigError when the directory holds a run with other settings (the differing keys are named), a run
         that checkpoint.resume=false forbids to continue, or files that are not a run's.
         """
-        if self.config.is_file():
+        if self.config.is_file() and self.metrics.is_file() and self.metrics.stat().st_size:
             self._check_continues(config)
+        elif self.config.is_file():
+            self.data.unlink(missing_ok=True)
         elif self.path.is_dir() and any(self.path.iterdir()):
             raise ConfigError(
                 f"run_dir {self.path} holds files but no run; choose another directory, or empty this one"

@@ -1,0 +1,150 @@
+"""Our configuration as OpenRLHF's own flags, judged by the installed OpenRLHF's own parser and checks."""
+
+import subprocess
+import sys
+
+import pytest
+
+from r3_openrlhf.config_loading import experiments, load_config
+from r3_openrlhf.errors import ConfigError
+from r3_openrlhf.openrlhf_adapter.arguments import (
+    ROLLOUT_EXECUTOR,
+    check_arguments,
+    installed_source,
+    openrlhf_arguments,
+)
+from r3_openrlhf.run_directory import RunDirectory
+
+OFF = ["replay.enabled=false", "reflection.enabled=false", "ranking.enabled=false"]
+
+
+def arguments_for(*overrides, experiment="cpu_smoke", platform="cuda", resume=False):
+    config = load_config(experiment, ["run_dir=/runs/x", *overrides])
+    return openrlhf_arguments(config, RunDirectory("/runs/x"), model_dir="/m", platform=platform, resume=resume)
+
+
+def checked(*overrides, **options):
+    return check_arguments(arguments_for(*overrides, **options))
+
+
+@pytest.mark.parametrize("platform", ["cuda", "cpu"])
+@pytest.mark.parametrize("experiment", experiments())
+def test_openrlhf_accepts_every_experiment_as_it_is(experiment, platform, capsys):
+    arguments = arguments_for(experiment=experiment, platform=platform)
+    args = check_arguments(arguments)
+    assert args.train.agent_func_path == str(ROLLOUT_EXECUTOR) and ROLLOUT_EXECUTOR.is_file()
+    assert capsys.readouterr().err == ""  # upstream prints a line for each setting that it changes
+    # every flag that is given arrives with its value, so none was read as the beginning of another one
+    flags = [argument.removeprefix("--") for argument in arguments if argument.startswith("--")]
+    assert len(flags) == len(set(flags))
+    for flag in flags:
+        node = args
+        for part in flag.split("."):
+            node = getattr(node, part)
+
+
+def test_the_settings_arrive_where_openrlhf_looks_for_them():
+    args = checked(
+        "cluster.num_nodes=2",
+        "cluster.gpus_per_node=4",
+        "cluster.vllm_tensor_parallel_size=2",
+        "train.kl_coef=0.01",
+        "train.batch_size=32",
+        "train.micro_batch_size=2",
+        "train.num_epochs=3",
+        "openrlhf.actor.dual_clip=3.0",
+        "cluster.enable_sleep=true",
+    )
+    assert (args.actor.num_nodes, args.actor.num_gpus_per_node, args.vllm.num_engines) == (2, 4, 4)
+    assert (args.ref.num_nodes, args.ref.num_gpus_per_node) == (2, 4)
+    assert (args.algo.kl.init_coef, args.algo.kl.use_loss, args.algo.kl.estimator) == (0.01, True, "k3")
+    assert (args.train.batch_size, args.train.micro_batch_size, args.train.num_episodes) == (32, 2, 3)
+    assert args.actor.dual_clip == 3.0
+    assert (args.ckpt.path, args.ckpt.output_dir) == ("/runs/x/checkpoints", "/runs/x/final_model")
+    assert args.vllm.enable_sleep and args.ds.enable_sleep
+    assert args.algo.advantage.estimator == "group_norm" and args.critic.model_name_or_path is None
+    assert args.data.prompt_dataset == "/runs/x/data/problems.jsonl" and not args.data.apply_chat_template
+
+
+def test_without_kl_no_reference_model_is_loaded():
+    assert checked("train.kl_coef=0").algo.kl.init_coef == 0
+
+
+def test_the_cpu_platform_takes_what_exists_there():
+    args = checked("cluster.enable_sleep=true", platform="cpu")
+    assert (args.ds.attn_implementation, args.vllm.sync_backend, args.vllm.enforce_eager) == ("sdpa", "gloo", True)
+    assert not args.vllm.enable_sleep and not args.ds.enable_sleep
+
+
+def test_dynamic_batches_are_packed_as_upstream_wants(capsys):
+    overrides = ["train.dynamic_batch=true", "train.max_tokens_per_gpu=4096", "rollout.max_tokens_per_gpu=8192"]
+    args = checked(*overrides, "model.attn_implementation=flash_attention_2")
+    assert args.train.dynamic_batch_enable and args.ds.packing_samples
+    assert (args.train.max_tokens_per_gpu, args.rollout.max_tokens_per_gpu) == (4096, 8192)
+    assert capsys.readouterr().err == ""
+
+
+def test_stock_algorithms():
+    assert checked("algo=grpo", *OFF).algo.advantage.estimator == "group_norm"
+    assert checked("algo=rloo", *OFF).algo.advantage.estimator == "rloo"
+    assert checked("algo=reinforce_pp_baseline", *OFF).algo.advantage.estimator == "reinforce_baseline"
+    dapo = checked("algo=dapo", *OFF, "rollout.max_new_tokens=100")
+    assert dapo.algo.dynamic_filtering_enable and dapo.actor.eps_clip_low_high == [0.2, 0.28]
+    assert dapo.reward.overlong_buffer_len == 20
+
+
+def test_resuming_loads_the_checkpoint():
+    assert not checked().ckpt.load_enable
+    assert checked(resume=True).ckpt.load_enable
+
+
+def test_further_flags_in_both_spellings_and_kinds():
+    args = checked("openrlhf={actor.adam.betas: [0.9, 0.98], vllm.enable_prefix_caching: true, ds: {zpg: 2}}")
+    assert args.actor.adam.betas == [0.9, 0.98] and args.vllm.enable_prefix_caching and args.ds.zpg == 2
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ("openrlhf.actor.max_norm=1", "openrlhf.actor.max_norm is set by R³ itself"),
+        ("openrlhf.actor.eps_clip=0.3", "openrlhf.actor.eps_clip is set by R³ itself"),
+        ("openrlhf.actor.dual_clp=3", "OpenRLHF has no flag --actor.dual_clp; did you mean --actor.dual_clip?"),
+        ("openrlhf.actor.dual=3", "OpenRLHF has no flag --actor.dual"),  # argparse would take the beginning of a flag
+        ("openrlhf.ds.param_dtype=fp8", "argument --ds.param_dtype: invalid choice: 'fp8'"),
+        ("openrlhf.actor.dual_clip=high", "argument --actor.dual_clip: invalid float value: 'high'"),
+        ("openrlhf.train.partial_rollout_enable=true", "requires --train.async_enable"),  # an assertion of upstream
+    ],
+)
+def test_bad_flags(setting, sentence):
+    with pytest.raises(ConfigError) as refusal:
+        checked(setting)
+    assert sentence in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+def test_a_renamed_flag_upstream_fails_at_once(tmp_path):
+    """The check can fail: the same arguments against an OpenRLHF in which one flag has another name."""
+    package = installed_source().parent.parent
+    (tmp_path / "cli").mkdir()
+    (tmp_path / "utils").mkdir()
+    (tmp_path / "utils" / "config.py").write_text((package / "utils" / "config.py").read_text())
+    source = tmp_path / "cli" / "train_ppo_ray.py"
+    source.write_text(installed_source().read_text().replace('"--train.colocate_all"', '"--train.colocate_models"'))
+    with pytest.raises(ConfigError, match="no flag --train.colocate_all; did you mean --train.colocate_models"):
+        check_arguments(arguments_for(), source=source)
+    source.write_text("print('another program')")
+    with pytest.raises(ConfigError, match="has no parser under __main__; R³ supports OpenRLHF 0.11.2"):
+        check_arguments(arguments_for(), source=source)
+
+
+def heavy_modules_of(statement):
+    code = f"{statement}; import sys; print(*[m for m in 'ray vllm deepspeed torch transformers'.split() if m in sys.modules])"
+    return subprocess.check_output([sys.executable, "-c", code], text=True).split()
+
+
+def test_checking_loads_no_framework():
+    check = "from r3_openrlhf.openrlhf_adapter.arguments import check_arguments as c; c(['--vllm.num_engines', '1', '--train.agent_func_path', 'x', '--actor.model_name_or_path', 'm', '--actor.num_gpus_per_node', '1'])"
+    assert heavy_modules_of(check) == []
+
+
+def test_the_check_for_frameworks_can_fail():
+    assert "torch" in heavy_modules_of("import torch")

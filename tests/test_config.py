@@ -1,0 +1,185 @@
+"""Every refused setting, with its sentence, and the composition of experiments."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from r3_openrlhf.config import R3Config
+from r3_openrlhf.config_loading import (
+    config_from_json,
+    config_from_yaml,
+    config_to_json,
+    config_to_yaml,
+    experiments,
+    flatten,
+    load_config,
+)
+from r3_openrlhf.errors import ConfigError
+
+SMOKE = "cpu_smoke"
+
+
+def test_the_defaults_are_consistent():
+    config = R3Config()
+    assert (config.rows_per_step, config.train_batch_size, config.cluster.num_ranks) == (2048, 2048, 8)
+
+
+@pytest.mark.parametrize("experiment", experiments())
+def test_every_experiment_composes_and_survives_json_and_yaml(experiment):
+    config = load_config(experiment, [])
+    assert config_from_json(config_to_json(config)) == config
+    assert config_from_yaml(config_to_yaml(config), source="test") == config
+
+
+def test_overrides_win_and_take_hydra_values():
+    config = load_config(
+        SMOKE,
+        [
+            "replay.k=5",
+            "data.system_prompt='a, b'",
+            "reward.urls=[http://a:1,http://b:2]",
+            "openrlhf.actor.dual_clip=3.0",
+            "data.reasoning_gym.size=64",
+            "train.max_steps=null",
+            "+replay.order=newest",
+        ],
+    )
+    assert (config.replay.k, config.replay.order, config.data.system_prompt) == (5, "newest", "a, b")
+    assert config.reward.urls == ["http://a:1", "http://b:2"]
+    assert config.openrlhf == {"actor": {"dual_clip": 3.0}}
+    assert config.data.reasoning_gym["size"] == 64 and config.train.max_steps is None
+
+
+def test_the_run_directory_becomes_absolute(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load_config(SMOKE, ["run_dir=runs/x"]).run_dir == str(tmp_path / "runs" / "x")
+
+
+GRPO = ["replay.enabled=false", "reflection.enabled=false", "ranking.enabled=false"]
+REFUSED = {  # overrides -> words that the sentence must hold: the key, the value, the way out
+    ("replay.max_lag=3",): "replay.max_lag does not exist; did you mean replay.max_policy_lag?",
+    ("+replay.max_lag=3",): "replay.max_lag does not exist; did you mean replay.max_policy_lag?",
+    ("reply.k=3",): "reply.k does not exist; did you mean replay.k?",
+    ("replay.k",): "'replay.k' is not of the form key=value",
+    ("replay=3",): "replay is a group of keys",
+    ("~replay.k",): "deletes a key",
+    ("replay.k=1,2",): "names several values",
+    ("replay.k=abc",): "replay.k: Value 'abc'",
+    ("data.path=???",): "data.path has no value; add data.path=",
+    ("algo=gpro",): "algo is 'gpro', which does not exist; did you mean grpo?",
+    ("algo=grpo",): "add replay.enabled=false reflection.enabled=false ranking.enabled=false",
+    ("algo=dapo",): "algo is dapo and replay.enabled is true",
+    ("openrlhf.algo.dynamic_filtering_enable=true",): "dynamic filtering removes exactly the groups that replay",
+    ("openrlhf.algo.dynamic_filtering_enable=true", *GRPO): "use algo=dapo, or leave it off",
+    ("openrlhf.train.async_enable=true",): "openrlhf.train.async_enable is on",
+    ("run_dir='a,b'",): "cannot read paths with a comma",
+    ("data.overlong=dorp",): "data.overlong is 'dorp', which does not exist; did you mean drop?",
+    ("data.task=maths",): "did you mean math?",
+    ("data.max_samples=0",): "data.max_samples is 0; use 1 or more",
+    ("data.prompt_template=hello",): "must contain {problem}",
+    ("data.few_shot=[{problem:a,answer:b}]",): "keys ['answer', 'problem']; each needs problem and response",
+    ("rollout.n_samples_per_prompt=1",): "rollout.n_samples_per_prompt is 1; advantages compare",
+    ("rollout.batch_size=0",): "rollout.batch_size is 0",
+    ("rollout.temperature=0",): "rollout.temperature is 0.0; use a number above 0",
+    ("rollout.top_p=0.9",): "rollout.top_p is 0.9; vLLM renormalises",
+    ("rollout.top_logprobs=-1",): "rollout.top_logprobs is -1",
+    ("rollout.max_new_tokens=300",): "no room is left for a prompt",
+    ("rollout.micro_batch_size=128",): "rollout.micro_batch_size is 128",
+    ("train.batch_size=48",): "train.batch_size is 48, which does not divide the 64 rows of a step",
+    ("train.batch_size=128",): "train.batch_size is 128, which does not divide the 64 rows",
+    ("train.micro_batch_size=128",): "train.micro_batch_size 128 on 1 ranks makes 128 rows",
+    ("train.micro_batch_size=24",): "does not divide train.batch_size 64",
+    ("train.learning_rate=nan",): "train.learning_rate is nan",
+    ("train.lr_scheduler=consine",): "did you mean cosine?",
+    ("train.loss_aggregation=token_mean",): "did you mean token-mean?",
+    ("train.kl_estimator=k4",): "train.kl_estimator is 'k4'",
+    ("train.zero_stage=4",): "train.zero_stage is 4",
+    ("train.num_epochs=0",): "train.num_epochs is 0",
+    ("train.packing=true", "model.attn_implementation=sdpa"): "train.packing needs flash attention",
+    ("train.dynamic_batch=true", "model.attn_implementation=sdpa"): "train.dynamic_batch needs flash attention",
+    ("advantage.alpha=0",): "advantage.alpha is 0.0; use a number above 0",
+    ("advantage.lam=-1",): "advantage.lam is -1.0",
+    ("advantage.scope=litteral",): "did you mean literal?",
+    ("replay.k=0",): "replay.k is 0; use 1 or more, or replay.enabled=false",
+    ("replay.max_policy_lag=0",): "replay.max_policy_lag is 0",
+    ("replay.order=newst",): "did you mean newest?",
+    ("replay.mode=ad",): "did you mean add?",
+    ("replay.old_logprobs=behavior",): "did you mean behaviour?",
+    ("reflection.threshold=0",): "reflection.threshold is 0.0",
+    ("reflection.first_epoch=1",): "reflection.first_epoch is 1; use 2 or more",
+    ("reflection.max_attempt_tokens=0",): "reflection.max_attempt_tokens is 0",
+    ("ranking.max_reward=1",): "ranking.max_reward is 1.0; use a number between 0 and 1",
+    ("ranking.max_reward=nan",): "ranking.max_reward is nan",
+    ("ranking.peak_fraction=0",): "ranking.peak_fraction is 0.0",
+    ("ranking.scope=trunctated",): "did you mean truncated?",
+    ("ranking.entropy_source=exat",): "did you mean exact?",
+    ("ranking.guard=nostd",): "did you mean no_std?",
+    ("reward.timeout_s=0",): "reward.timeout_s is 0.0",
+    ("reward.max_ungraded_rate=2",): "use a fraction between 0 and 1",
+    ("reward.urls=[localhost:9000]",): "starts with http:// or https://",
+    ("history.eviction=oldst",): "did you mean oldest?",
+    ("history.journal=wall",): "did you mean wal?",
+    ("history.max_bytes=10",): "history.max_bytes is 10",
+    ("cluster.gpus_per_node=65",): "cluster has 65 ranks, more than the 64 rows of a step",
+    ("cluster.gpus_per_node=2", "cluster.vllm_tensor_parallel_size=3"): "does not divide the 2 GPUs",
+    ("cluster.vllm_gpu_memory_utilization=1.5",): "cluster.vllm_gpu_memory_utilization is 1.5",
+    ("cluster.device=gpu",): "cluster.device is 'gpu', which does not exist; known: auto, cuda",
+    ("checkpoint.save_steps=0",): "or -1 for the final model only",
+    ("guard.max_abs_logprob_gap=0",): "guard.max_abs_logprob_gap is 0.0",
+}
+
+
+@pytest.mark.parametrize("overrides", REFUSED, ids=" ".join)
+def test_a_bad_setting_is_refused_with_one_sentence(overrides):
+    with pytest.raises(ConfigError) as refusal:
+        load_config(SMOKE, list(overrides))
+    assert REFUSED[overrides] in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_stock_algorithms_run_with_the_mechanisms_off():
+    for algo in ("grpo", "rloo", "reinforce_pp_baseline", "dapo"):
+        assert load_config(SMOKE, [f"algo={algo}", *GRPO]).algo == algo
+
+
+def test_an_unknown_experiment_names_the_nearest():
+    with pytest.raises(ConfigError, match="'cpu_smok' does not exist in configs/experiment; did you mean cpu_smoke"):
+        load_config("cpu_smok", [])
+
+
+def test_a_key_that_a_file_misspells_is_refused_too():
+    text = config_to_yaml(load_config(SMOKE, [])).replace("max_policy_lag", "max_lag")
+    with pytest.raises(ConfigError, match=re.escape("x.yaml sets replay.max_lag, which does not exist; did you mean")):
+        config_from_yaml(text, source="x.yaml")
+
+
+def test_flatten_has_one_entry_per_key_and_keeps_free_dictionaries_whole():
+    flat = flatten(load_config(SMOKE, ["openrlhf.actor.dual_clip=3.0"]))
+    assert flat["replay.k"] == 2 and flat["openrlhf"] == {"actor": {"dual_clip": 3.0}}
+    assert flat["data.reasoning_gym"]["min_terms"] == 2
+
+
+@given(
+    prompts=st.integers(1, 12),
+    samples=st.integers(2, 12),
+    ranks=st.integers(1, 16),
+    batch=st.none() | st.integers(1, 150),
+    micro=st.integers(1, 16),
+)
+def test_batches_that_pass_divide_evenly(prompts, samples, ranks, batch, micro):
+    """Law: whatever is accepted, no rank is without rows and no row is left over by an optimizer step."""
+    from r3_openrlhf.config import ClusterConfig, RolloutConfig, TrainConfig
+
+    try:
+        config = R3Config(
+            rollout=RolloutConfig(batch_size=prompts, n_samples_per_prompt=samples, micro_batch_size=1),
+            train=TrainConfig(batch_size=batch, micro_batch_size=micro),
+            cluster=ClusterConfig(gpus_per_node=ranks),
+        )
+    except ConfigError:
+        return
+    assert config.rows_per_step % config.train_batch_size == 0
+    assert config.train_batch_size % (ranks * micro) == 0
+    assert config.rows_per_step >= ranks
