@@ -1,78 +1,174 @@
-"""Cheap comparisons of two final answers: as text and as plain numbers. No symbolic library, linear time."""
+"""Cheap comparisons of two final answers: as text, as exact numbers, element by element. Linear time, no library."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 from fractions import Fraction
 
-_MAX_NUMBER_CHARS = 60
-_INTEGER = r"(?:\d{1,3}(?:[, ]\d{3})+|\d+)"
-_NUMBER = re.compile(rf"([+-]?)({_INTEGER}(?:\.\d*)?|\.\d+)")
-_FRACTION = re.compile(r"([+-]?)(?:\\frac\{([+-]?\d+)\}\{([+-]?\d+)\}|\\frac(\d)(\d)|(\d+)/(\d+))")
-_COMMANDS = re.compile(r"\\(?:left|right|displaystyle|,|!|;|:|quad|qquad)(?![a-zA-Z])")
+from r3_openrlhf.grading.arithmetic import exact_value, stated_precision
+from r3_openrlhf.grading.units import split_unit
+
+MIN_DIGITS = 4  # a rounded decimal needs so many significant digits to stand for an exact value
+MAX_RELATIVE_ERROR = Fraction(1, 10**4)  # and may be off by this much: the tolerance of the Qwen2.5-Math evaluator
+
+_MATH_DELIMITERS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
+_FRAC_NAMES = re.compile(r"\\[dtc]frac(?![a-zA-Z])")
+_FRAC_DIGITS = re.compile(r"\\frac\s*(\d)\s*(\d)(?!\d)")
+_COMMANDS = re.compile(r"\\(?:left|right|bigl?|bigr|displaystyle|quad|qquad)(?![a-zA-Z])|\\[,!;: ]|~")
 _TEXT = re.compile(r"\\(?:text|mbox|textbf|textit|textrm|textnormal|mathrm|mathbf)\s*\{([^{}]*)\}")
-_SPACE = re.compile(r"(?<!\d)\s+|\s+(?!\d)")  # "1 000" is left alone: "1 2" is not "12"
+_THOUSANDS = re.compile(r"(?:,\\!|\{,\})\s*")
+_DEGREES = re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))|°")
+_AND_OR = re.compile(r"[,;]?\s*(?:\\text\s*\{\s*(?:and|or)\s*\}|(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z]))\s*,?|;")
+_SPACE = re.compile(r"(?<![0-9])\s+|\s+(?![0-9])")  # between digits it says that they are two numbers
+_SCALE_WORD = re.compile(r"\s*(?:\\text\s*\{\s*)?(thousand|million|billion|trillion)\s*\}?$")
+_SCALES = {"thousand": "*10^3", "million": "*10^6", "billion": "*10^9", "trillion": "*10^12"}
+_PERCENT = re.compile(r"\s*(?:\\?%|(?:\\text\s*\{\s*)?\b(?:percent|percentage|pct)\b\s*\}?)$")
+_BASE = re.compile(r"(\d+)\s*_\s*\{?\s*(\d+)\s*\}?")
+_SPACED_DIGITS = re.compile(r"\d+(?: \d+)+")
+_CHOICE = re.compile(r"\(?([A-J])(?:\)|[.:]|$)")
+_ASSIGNMENT = re.compile(r"^\s*[a-zA-Z](?:_\{?\w+\}?)?\s*=(?!.*=)")
+_WORD = re.compile(r"[A-Za-z]{4,}|[A-Z]{3,}")
+_BRACKETS = {"(": ")]", "[": ")]", "{": "}"}
+
+
+def _tidy(answer: str) -> str:
+    """Without delimiters, size commands and the full stop; the spaces stay, "32, 349" is not "32,349"."""
+    text = answer.strip().strip("*").rstrip(".").strip()
+    for opening, closing in _MATH_DELIMITERS:
+        inner = text[len(opening) : -len(closing)]
+        if text.startswith(opening) and text.endswith(closing) and inner and "$" not in inner:
+            text = inner.strip()
+            break
+    text = text.replace("\\$", "").replace("$", "").replace("−", "-")
+    text = _THOUSANDS.sub(",", text)
+    text = _FRAC_DIGITS.sub(r"\\frac{\1}{\2}", _FRAC_NAMES.sub(r"\\frac", text))
+    return _DEGREES.sub("", _COMMANDS.sub(" ", text)).strip().rstrip(".")
 
 
 def normalise(answer: str) -> str:
-    """The same answer in one spelling: no spaces, no size commands, one kind of fraction, no trailing full stop."""
-    text = answer.strip().replace("\\$", "").replace("$", "")
-    text = text.removeprefix("\\(").removesuffix("\\)").removeprefix("\\[").removesuffix("\\]")
-    text = (
-        text.replace("{,}", ",").replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac").replace("\\cfrac", "\\frac")
-    )
-    text = _TEXT.sub(r"\1", _COMMANDS.sub("", text))
-    text = text.replace("−", "-").replace("^{\\circ}", "").replace("^\\circ", "")
-    return _SPACE.sub("", text).rstrip(".")
+    """The same answer in one spelling, for comparison as text."""
+    text = _TEXT.sub(r"\1", _AND_OR.sub(",", _tidy(answer)))
+    text = text.replace("\\{", "{").replace("\\}", "}").replace("\\infin", "\\infty").replace("+\\infty", "\\infty")
+    return _SPACE.sub("", text)
 
 
-def plain_number(normalised: str) -> Fraction | None:
-    """The value of "1,234.5", "-3/4" or "\\frac{1}{2}"; None for everything else.
+@dataclass(frozen=True, slots=True, order=True)
+class Number:
+    """Exact value of a purely numeric answer, the text that states it, and what followed."""
 
-    A comma that does not group thousands ("1,22", "1,2") has two readings and is left to the symbolic comparison.
+    value: Fraction
+    text: str
+    percent: bool = False
+    unit: str | None = field(default=None, compare=False)
+
+
+def number(answer: str) -> Number | None:
+    """The number that an answer is; None when it is anything else."""
+    text = _tidy(answer)
+    text, percent = _PERCENT.subn("", text)
+    if scaled := _SCALE_WORD.search(text):
+        text = text[: scaled.start()] + _SCALES[scaled[1]]
+        unit = None
+    else:
+        text, unit = split_unit(text)
+    value = exact_value(text)
+    return None if value is None else Number(value, text, bool(percent), unit)
+
+
+def numbers_agree(a: Number, b: Number) -> bool:
+    """Equal, or one is a decimal to which the other rounds, of enough digits to be no accident.
+
+    The evaluator that the paper uses (Qwen2.5-Math) takes any relative difference up to 1e-4, so also 10001 for 10000;
+    here two exact notations must agree exactly. As the field does, 28% agrees with 28 and with 0.28.
     """
-    if len(normalised) > _MAX_NUMBER_CHARS:
-        return None
-    if match := _NUMBER.fullmatch(normalised):
-        return Fraction(match[1] + re.sub("[, ]", "", match[2]))
-    if match := _FRACTION.fullmatch(normalised):
-        top, bottom = next((a, b) for a, b in ((match[2], match[3]), (match[4], match[5]), (match[6], match[7])) if a)
-        if int(bottom):
-            value = Fraction(int(top), int(bottom))
-            return -value if match[1] == "-" else value
-    return None
+    if a.unit and b.unit and a.unit != b.unit:
+        return False
+    if a.value == b.value or a.percent != b.percent and 100 in (_ratio(a, b), _ratio(b, a)):
+        return True
+    for exact, decimal in ((a, b), (b, a)):
+        precision = stated_precision(decimal.text)
+        if precision is not None and precision[0] >= MIN_DIGITS and exact.percent == decimal.percent:
+            error = abs(exact.value - decimal.value)
+            if error <= precision[1] and error <= MAX_RELATIVE_ERROR * abs(exact.value):
+                return True
+    return False
+
+
+def _ratio(a: Number, b: Number) -> Fraction | None:
+    """a / b where a carries the percent sign."""
+    return a.value / b.value if a.percent and b.value else None
 
 
 def compare_cheaply(answer: str, reference: str) -> bool | None:
-    """True: equal. False: two plain numbers that differ. None: not decided here."""
+    """True: equal. False: certainly different. None: not decided here.
+
+    The answer may use a decimal comma where the reference has a point ("1,22" for 1.22).
+    """
+    answer, reference = _tidy(answer), _tidy(reference)
+    if bool(_ASSIGNMENT.match(answer)) != bool(_ASSIGNMENT.match(reference)):  # "x = 5" for 5
+        answer, reference = _ASSIGNMENT.sub("", answer), _ASSIGNMENT.sub("", reference)
     left, right = normalise(answer), normalise(reference)
     if left and left == right:
         return True
-    a, b = plain_number(left), plain_number(right)
-    if a is None or b is None:
-        return None
-    return numbers_agree(a, b, left, right)
-
-
-def significant_digits(number: str) -> int | None:
-    """Digits that a decimal with a point states ("0.060" has 2); None where the notation is exact."""
-    if "." not in number:
-        return None
-    return len(re.sub("[^0-9]", "", number).lstrip("0"))
-
-
-def numbers_agree(a: Fraction, b: Fraction, a_text: str, b_text: str) -> bool:
-    """Equal, or one is a decimal of at least 4 significant digits and the other rounds to it.
-
-    The evaluator that the field uses (Qwen2.5-Math) takes any relative difference up to 1e-4, which would also accept
-    10001 for 10000; two exact notations must agree exactly here.
-    """
-    if a == b:
+    a, b = number(answer), number(reference)
+    if a is not None and b is not None:
+        return numbers_agree(a, b)
+    if _is_decimal_comma(left, right) or _is_decimal_comma(right, left, min_decimals=2):
         return True
-    for exact, rounded, text in ((a, b, b_text), (b, a, a_text)):
-        digits = significant_digits(text)
-        if digits is not None and digits >= 4:
-            decimals = len(text.rpartition(".")[2])
-            if abs(exact - rounded) * 10**decimals * 2 <= 1:
-                return True
-    return False
+    decided = _compare_names(left, right)
+    if decided is None and b is not None and _SPACED_DIGITS.fullmatch(answer):
+        decided = False  # LaTeX would read "1 2" as 12
+    return _compare_elements(left, right) if decided is None else decided
+
+
+def _compare_names(left: str, right: str) -> bool | None:
+    """Choices, words and numerals of another base, which as mathematics would be products or plain numbers."""
+    choice = _CHOICE.fullmatch(right)
+    if choice is not None and (chosen := _CHOICE.match(left)):
+        return chosen[1] == choice[1]
+    if _WORD.fullmatch(left) and _WORD.fullmatch(right):  # "east" is not the product "seat"
+        return left.lower() == right.lower()
+    bases = _BASE.fullmatch(left), _BASE.fullmatch(right)
+    if all(bases):
+        return bases[0].groups() == bases[1].groups()
+    return None
+
+
+def _is_decimal_comma(comma: str, point: str, *, min_decimals: int = 1) -> bool:
+    whole, separator, decimals = comma.partition(",")
+    return (
+        bool(separator)
+        and whole.lstrip("-").isdecimal()
+        and decimals.isdecimal()
+        and len(decimals) >= min_decimals
+        and f"{whole}.{decimals}" == point
+    )
+
+
+def _elements(normalised: str) -> tuple[str, list[str]] | None:
+    """Brackets and elements of "(1,2]", "{1,2}" or "1,2"; None when there is a bracket inside."""
+    brackets = ""
+    if normalised[:1] in _BRACKETS and normalised[-1] in _BRACKETS[normalised[0]]:
+        brackets, normalised = normalised[0] + normalised[-1], normalised[1:-1]
+    if any(character in normalised for character in "()[]") or brackets == "{}" and "{" in normalised:
+        return None
+    return brackets, normalised.split(",")
+
+
+def _compare_elements(left: str, right: str) -> bool | None:
+    """Tuples and intervals in order, bare lists in any order, sets as sets; only where every element is a number."""
+    a, b = _elements(left), _elements(right)
+    if a is None or b is None or len(a[1]) == len(b[1]) == 1:
+        return None
+    unordered = a[0] in ("", "{}") and b[0] in ("", "{}")
+    if not unordered and a[0] != b[0]:
+        return None
+    x, y = ([number(element) for element in elements] for _, elements in (a, b))
+    if None in x or None in y:
+        return None
+    if a[0] == b[0] == "{}":
+        x, y = set(x), set(y)
+    if unordered:
+        x, y = sorted(x), sorted(y)
+    return len(x) == len(y) and all(map(numbers_agree, x, y))

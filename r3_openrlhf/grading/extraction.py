@@ -3,12 +3,80 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 MAX_ANSWER_CHARS = 1000  # a final answer longer than this is compared as text only
 TAIL_CHARS = 1000  # without a box, the answer is looked for in the end of the response
+STATEMENT_CHARS = 4000  # and "the answer is ..." in this much of it
 
 _SEPARATOR = re.compile(r"\b(?:and|or)\b|,|;")
+_FINAL = re.compile(r"final answer(?: is)?", re.IGNORECASE)
+_STATEMENT = re.compile(
+    r"final answer(?: is)?|answer(?: is|\s*:)|(?:réponse|respuesta|resposta|antwort|risposta|答案)\s*(?:es|est|é|ist|è|是|为)?\s*[:：]?",
+    re.IGNORECASE,
+)
+_STATED_EXACTLY = re.compile(
+    r"answer(?: is)?:?\s*(?:\$(?P<math>[^$\n]{1,200})\$(?!\s*(?:,|and|or)\s*\$)|(?P<number>-?[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?))"
+    r"\.?\s*(?:I hope|\n|$)",
+    re.IGNORECASE,
+)
+_UNFINISHED = ("^", "_", "+", "-", "*", "/", "=", "\\", "{", "(", "[", "<", ">", "&")  # a text that broke off
+_CJK = re.compile(r"[\u3000-\u30ff\u3400-\u9fff\uff00-\uffef]+")
 _CONCLUSION = re.compile(r"\b(?:answer|thus|therefore|hence|so|final|finally|equals?|gives?)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class FinalAnswer:
+    """`exact`: the text is the answer and nothing else. Otherwise it is somewhere in it; `stated`: announced there."""
+
+    text: str
+    exact: bool
+    stated: bool = False
+
+
+def final_answer(response: str, *, truncated: bool) -> FinalAnswer | None:
+    """Where the field looks for an answer, in this order, behind the thinking part:
+
+    an explicit "final answer is ..." behind the last box, the last box, the last <answer> tag, the line behind the last
+    "####" (GSM8K), the last statement with "answer", the end of the response. The last two are guesses, not made for
+    a truncated response: the number at which the limit struck is no answer.
+    """
+    text = after_thinking(response)
+    if text is None:
+        return None
+    boxes_end = max(text.rfind("\\boxed"), text.rfind("\\fbox"))
+    boxes = last_boxes(text) if boxes_end >= 0 else []
+    statement = last_statement(text)
+    if boxes and not (statement and statement[0] > boxes_end and _FINAL.match(text, statement[0])):
+        return FinalAnswer(", ".join(boxes), exact=True)
+    tagged = tagged_answer(text)
+    if tagged:
+        return FinalAnswer(tagged, exact=True)
+    marker = text.rfind("####")
+    if marker >= 0 and (line := text[marker + 4 :].lstrip(" ").partition("\n")[0].strip()):
+        return FinalAnswer(line, exact=True)
+    if truncated:
+        return FinalAnswer(", ".join(boxes), exact=True) if boxes else None
+    snippet = statement[1] if statement else text[-TAIL_CHARS:]
+    snippet = _CJK.sub(r" \g<0> ", snippet).strip()
+    if statement and (exactly := _STATED_EXACTLY.search(snippet)):
+        return FinalAnswer(exactly["math"] or exactly["number"], exact=True)
+    if not snippet or snippet.endswith(_UNFINISHED):
+        return None
+    return FinalAnswer(snippet, exact=False, stated=statement is not None)
+
+
+def last_statement(text: str) -> tuple[int, str] | None:
+    """Position and text of the last sentence that announces an answer, in words of several languages."""
+    match = None
+    for match in _STATEMENT.finditer(text, max(0, len(text) - STATEMENT_CHARS)):  # noqa: B007
+        pass
+    if match is None:
+        return None
+    start = match.start()
+    if _FINAL.match(text, start) is None:
+        return start, "Answer: " + text[match.end() : match.end() + 300]
+    return start, text[start : start + 300]
 
 
 def after_thinking(response: str) -> str | None:

@@ -6,14 +6,20 @@ Runs in a grading process, which may be killed at any moment: math-verify's own 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable
+from fractions import Fraction
+from functools import lru_cache
 
 import math_verify.parser
-from latex2sympy2_extended.latex2sympy2 import latex2sympy
+from latex2sympy2_extended.latex2sympy2 import NormalizationConfig, convert_to_pct, latex2sympy, normalize_latex
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
+from math_verify.parser import parse_latex_cached
+from sympy import Basic, Expr
 
-from r3_openrlhf.grading.comparison import compare_cheaply, normalise
-from r3_openrlhf.grading.extraction import MAX_ANSWER_CHARS, TAIL_CHARS, after_thinking, last_boxes
+from r3_openrlhf.grading.arithmetic import stated_precision
+from r3_openrlhf.grading.comparison import Number, compare_cheaply, number, numbers_agree
+from r3_openrlhf.grading.extraction import MAX_ANSWER_CHARS, FinalAnswer, final_answer, last_boxes, last_statement
 
 Result = tuple[str, str, float | None, str | None]  # verdict, reason, score, extracted
 
@@ -24,58 +30,120 @@ def _parse_arithmetic(expression: str):
 
 
 math_verify.parser.parse_expr_cached = _parse_arithmetic
-logging.getLogger("math_verify").setLevel(logging.CRITICAL)
+for _name in ("math_verify.parser", "math_verify.grader"):
+    logging.getLogger(_name).setLevel(logging.CRITICAL)
 
-_TARGETS = (LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig())
+_NUMBER = re.compile(r"[0-9]+(?:[.,][0-9]+)*")
+_NO_DIGIT = re.compile(r"[^0-9]+")
+_IN_TEXT = (LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig())
+_BARE = NormalizationConfig(
+    basic_latex=True, units=True, malformed_operators=True, nits=True, boxed="none", equations=False
+)
 
 
-def _parsed(text: str) -> list:
-    return parse(text, _TARGETS, parsing_timeout=None)
+def _parse_in_text(text: str) -> list:
+    return parse(text, _IN_TEXT, parsing_timeout=None)
 
 
-def _answer_text(text: str) -> Iterator[str]:
-    """What math-verify is given: an answer in a form that its patterns find."""
-    yield text if "$" in text or "\\(" in text or "\\[" in text else f"${text}$"
+def _parse_bare(answer: str) -> list:
+    """Readings of a text that is nothing but an answer: as an expression, if it is one, and as a string."""
+    normalised = normalize_latex(answer, _BARE)
+    percent = normalised.endswith("%")
+    if percent:
+        normalised = normalised.removesuffix("%").removesuffix("\\").strip()
+    try:
+        expression = parse_latex_cached(normalised)
+        return [convert_to_pct(expression) if percent else expression, normalised]
+    except MemoryError:
+        raise
+    except Exception:  # the parser raises plain Exception for text that is no mathematics
+        return [normalised]
+
+
+def _has_math_inside(text: str) -> bool:
+    inner = text.strip().removeprefix("$").removesuffix("$").strip("$").replace("\\$", "")
+    return "$" in inner or "\\(" in inner or "\\[" in inner or last_statement(text) is not None
+
+
+def _parse(answer: str) -> list:
+    return _parse_in_text(answer) if _has_math_inside(answer) else _parse_bare(answer)
+
+
+@lru_cache(maxsize=4096)
+def _parse_reference(reference: str) -> tuple:
+    return tuple(_parse(reference))
+
+
+@lru_cache(maxsize=4096)
+def _reference_answer(reference: str) -> str:
+    """The answer in a reference, which is either nothing else or a whole worked solution."""
+    boxes = last_boxes(reference)
+    if boxes:
+        return ", ".join(boxes)
+    statement = last_statement(reference)
+    return statement[1] if statement else reference.strip()
 
 
 def grade_mathematics(
     response: str, references: tuple[str, ...], truncated: bool, before_slow: Callable[[], None]
 ) -> Result:
-    """The verdict on one response. `before_slow` is called once, before anything that may take long."""
-    text = after_thinking(response)
-    if text is None:
+    """The verdict on one response. `before_slow` is called before anything that may take long."""
+    golds = [gold for gold in map(_reference_answer, references) if gold]
+    if not golds:
+        return "ungraded", "bad_reference", None, None
+    found = final_answer(response, truncated=truncated)
+    if found is None:
         return "wrong", "no_answer", 0.0, None
-    boxes = last_boxes(text)
-    if boxes:
-        answer = ", ".join(boxes)
-    elif truncated:  # the number at which the limit struck is not an answer
-        return "wrong", "no_answer", 0.0, None
-    else:
-        answer = text[-TAIL_CHARS:]
-    reference_answers = [_reference_answer(reference) for reference in references]
-    if not any(reference_answers):
-        return "ungraded", "bad_reference", None, answer[:MAX_ANSWER_CHARS] if boxes else None
-    decisions = [compare_cheaply(answer, reference) for reference in reference_answers]
-    if True in decisions:
-        return "correct", "correct", 1.0, answer[:MAX_ANSWER_CHARS]
-    if all(decision is False for decision in decisions):
-        return "wrong", "wrong", 0.0, answer
-    if len(answer) > MAX_ANSWER_CHARS:
-        return "wrong", "answer_too_long", 0.0, answer[:MAX_ANSWER_CHARS]
+    if found.exact:
+        decisions = [compare_cheaply(found.text, gold) for gold in golds]
+        if True in decisions:
+            return "correct", "correct", 1.0, found.text[:MAX_ANSWER_CHARS]
+        if all(decision is False for decision in decisions):
+            return "wrong", "wrong", 0.0, found.text[:MAX_ANSWER_CHARS]
+    if len(found.text) > MAX_ANSWER_CHARS:
+        return "wrong", "answer_too_long", 0.0, found.text[:MAX_ANSWER_CHARS]
     before_slow()
-    prediction = _parsed(next(_answer_text(answer)) if boxes else answer)
-    if not prediction:
+    return _grade_symbolically(found, golds)
+
+
+def _grade_symbolically(found: FinalAnswer, golds: list[str]) -> Result:
+    readings = _parse(found.text) if found.exact else _parse_in_text(found.text)
+    if not readings or not found.exact and not _ends_the_text(str(readings[-1]), found):
         return "wrong", "no_answer", 0.0, None
-    extracted = answer if boxes else str(prediction[-1])[:MAX_ANSWER_CHARS]
-    for reference, reference_answer in zip(references, reference_answers, strict=True):
-        gold = _parsed(next(_answer_text(reference_answer)))
-        if verify(gold, prediction, timeout_seconds=None):
+    extracted = found.text if found.exact else str(readings[-1])[:MAX_ANSWER_CHARS]
+    for gold in golds:
+        if not found.exact and compare_cheaply(extracted, gold):
             return "correct", "correct", 1.0, extracted
-        if normalise(extracted) == normalise(reference_answer):
+        if any(_equal(a, b, gold, extracted) for a in _parse_reference(gold) for b in readings):
             return "correct", "correct", 1.0, extracted
     return "wrong", "wrong", 0.0, extracted
 
 
-def _reference_answer(reference: str) -> str:
-    boxes = last_boxes(reference)
-    return ", ".join(boxes) if boxes else reference.strip()
+def _ends_the_text(extracted: str, found: FinalAnswer) -> bool:
+    """Whether a guessed answer has the last number of the text: what stands before it is a step, not the answer."""
+    numbers = _NUMBER.findall(found.text)
+    return found.stated or not numbers or _digits(numbers[-1]) in _digits(extracted)
+
+
+def _digits(text: str) -> str:
+    return _NO_DIGIT.sub("", text)
+
+
+def _equal(gold: Basic | str, reading: Basic | str, gold_text: str, text: str) -> bool:
+    try:
+        if verify(gold, reading, timeout_seconds=None, raise_on_error=True, allow_set_relation_comp=True):
+            return True
+        return _rounds_to(gold, number(text)) or _rounds_to(reading, number(gold_text))
+    except MemoryError:
+        raise
+    except Exception:  # sympy raises anything for expressions that it cannot compare
+        return False
+
+
+def _rounds_to(expression: Basic | str, decimal: Number | None) -> bool:
+    """A decimal to which an irrational number rounds ("3.1416" for pi), as in numbers_agree."""
+    if decimal is None or stated_precision(decimal.text) is None:
+        return False
+    if not isinstance(expression, Expr) or not expression.is_number or not expression.is_real:
+        return False
+    return numbers_agree(Number(Fraction(str(expression.evalf(30))), "", decimal.percent), decimal)
