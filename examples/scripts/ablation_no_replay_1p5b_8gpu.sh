@@ -1,0 +1,7 @@
+#!/bin/bash
+# r3_1p5b_8gpu.sh without cross-context replay: reflection and ranking stay on.
+# Usage: examples/scripts/ablation_no_replay_1p5b_8gpu.sh [key=value ...] [--dry-run]
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+PATH="$PWD/.venv/bin:$PATH"
+exec r3 train experiment=r3_1p5b_deepscaler_8gpu run_dir=runs/r3_1p5b_no_replay replay.enabled=false "$@"
