@@ -10,6 +10,7 @@ import itertools
 import math
 import random
 import time
+from typing import TYPE_CHECKING
 
 import ray
 import torch
@@ -19,11 +20,13 @@ from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.errors import TrainingStopped
-from r3_openrlhf.history.store import HistoryStore
 from r3_openrlhf.mixed_batch import MixedBatch, Row, topk_decides
 from r3_openrlhf.openrlhf_adapter.batching import effective_ranks, even_slices, micro_batches, num_fillers, num_windows
 from r3_openrlhf.openrlhf_adapter.convert import experience_from_recalled, filler_experience, response_logprobs
 from r3_openrlhf.types import EntropyStatistics, Rollout, Verdict
+
+if TYPE_CHECKING:
+    from r3_openrlhf.history.store import HistoryStore
 
 
 class RecordingExperienceMaker(RemoteExperienceMaker):

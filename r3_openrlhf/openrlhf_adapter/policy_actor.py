@@ -163,7 +163,9 @@ class R3ActorTrainer(ppo_actor.ActorPPOTrainer):
     """Upstream's update loop on windows of any number of micro-batches.
 
     Upstream lets DeepSpeed count micro-batches (gradient accumulation steps fixed at start-up). Here a step's windows
-    have as many as its rows need, so the count and the accumulation boundary are set for each step.
+    have as many as its rows need, so the count and the accumulation boundary are set for each step. With dynamic
+    batching upstream tells DeepSpeed that there is nothing to accumulate and calls `step` once a window
+    (deepspeed.py:541, ppo_actor.py:366); with ZeRO 2 only the last micro-batch's gradient survives then.
     """
 
     def __init__(self, *args, **kwargs) -> None:
@@ -179,25 +181,27 @@ class R3ActorTrainer(ppo_actor.ActorPPOTrainer):
         self._micro_batches_per_window = None
 
     def ppo_train(self, kl_ctl: float):
+        engine = self.actor.model
         if not self.args.train.dynamic_batch_enable:
             # the same processes must shuffle alike where they share rows (ppo_actor.py:157)
             shuffle = self.strategy.ring_attn_group is None and self.args.ds.tensor_parallel_size <= 1
             count = self.replay_buffer.lay_out(
                 windows=num_windows(self.args), micro_batch_size=self.micro_train_batch_size, shuffle=shuffle
             )
-            engine = self.actor.model
             engine.set_train_batch_size(engine.train_micro_batch_size_per_gpu() * engine.dp_world_size * count)
-            # ZeRO keeps its own copy; with an offloaded optimizer 1 means "nothing to accumulate"
-            engine.optimizer.gradient_accumulation_steps = count
             self.strategy.accumulated_gradient = count  # utils/loss_utils.py:105 groups its windows by this
             self._micro_batches_per_window = count
+        # ZeRO keeps its own copy of the count; with an offloaded optimizer 1 means "nothing to accumulate"
+        engine.optimizer.gradient_accumulation_steps = max(2, self._micro_batches_per_window or 0)
         with in_order(ppo_actor):
             return super().ppo_train(kl_ctl)
 
     def training_step(self, experience, kl_ctl, step, loss_batch_info=None):
-        if self._micro_batches_per_window is not None:
+        if self.args.train.dynamic_batch_enable:
+            last = self.replay_buffer.dynamic_optimizer_step[step] == 1
+        else:
             last = (step + 1) % self._micro_batches_per_window == 0
-            self.actor.model.set_gradient_accumulation_boundary(last)
+        self.actor.model.set_gradient_accumulation_boundary(last)
         real_B = experience.action_mask.sum(-1) > 0
         if not real_B.all():
             forget_fillers(experience, real_B)

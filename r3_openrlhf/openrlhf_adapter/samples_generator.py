@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import time
+from typing import TYPE_CHECKING
 
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
@@ -17,9 +18,11 @@ from r3_openrlhf import prompting
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.core.reflection import fit_attempt, is_hard, reflection_message
 from r3_openrlhf.data import Label
-from r3_openrlhf.history.store import HistoryStore
 from r3_openrlhf.openrlhf_adapter.convert import rollout_from_response
 from r3_openrlhf.types import Context, Verdict
+
+if TYPE_CHECKING:
+    from r3_openrlhf.history.store import HistoryStore
 
 
 class R3SamplesGenerator(SamplesGenerator):
@@ -115,21 +118,20 @@ class R3SamplesGenerator(SamplesGenerator):
         )
         if not stored:
             return None
+        attempt = self.tokenizer.decode(stored[0].rollout.response_ids.tolist(), skip_special_tokens=True)
         problem = prompting.problem_message(self.config.data, record.problem)
 
-        def render(attempt: str) -> str:
-            return prompting.render(self.tokenizer, self.config.data, reflection_message(problem, attempt))
+        def render(shortened: str) -> str:
+            return prompting.render(self.tokenizer, self.config.data, reflection_message(problem, shortened))
 
-        attempt = fit_attempt(
-            stored[0].rollout.response_ids.tolist(),
-            decode=lambda ids: self.tokenizer.decode(ids, skip_special_tokens=True),
-            num_prompt_tokens=lambda text: len(
-                self.tokenizer(text=render(text), add_special_tokens=False)["input_ids"]
-            ),
+        shortened = fit_attempt(
+            attempt,
+            num_prompt_tokens=lambda text: prompting.count_tokens(self.tokenizer, render(text)),
+            num_tokens=lambda text: prompting.count_tokens(self.tokenizer, text),
             max_prompt_tokens=self.config.data.max_len - self.config.rollout.max_new_tokens,
             max_attempt_tokens=self.config.reflection.max_attempt_tokens,
         )
-        return None if attempt is None else render(attempt)
+        return None if shortened is None else render(shortened)
 
     # ── records ──
 

@@ -1,0 +1,45 @@
+"""Rows of uneven length for tests of the update: token ids, action mask and one advantage per row."""
+
+import random
+
+import torch
+from openrlhf.trainer.ppo_utils.experience import Experience
+
+VOCAB = 64
+
+
+def mixed_rows(count: int, *, seed: int) -> list[dict]:
+    draw = random.Random(seed)
+    rows = []
+    for _ in range(count):
+        prompt, response = draw.randint(2, 6), draw.randint(1, 20)
+        rows.append(
+            {
+                "tokens": [draw.randint(1, VOCAB - 1) for _ in range(prompt + response)],
+                "prompt": prompt,
+                "advantage": draw.uniform(-2, 2),
+            }
+        )
+    return rows
+
+
+def experience_of(row: dict) -> Experience:
+    length = len(row["tokens"])
+    mask = torch.zeros(1, length - 1, dtype=torch.long)
+    mask[0, row["prompt"] - 1 :] = 1
+    return Experience(
+        sequences=torch.tensor([row["tokens"]]),
+        attention_mask=torch.ones(1, length, dtype=torch.long),
+        action_mask=mask,
+        rollout_log_probs=torch.zeros(1, length - 1),
+        prompts=[""],
+        labels=[""],
+        images=[None],
+        mm_train_inputs=[None],
+        rewards=torch.zeros(1),
+        scores=torch.zeros(1),
+        response_length=torch.tensor([length - row["prompt"]]),
+        truncated=torch.tensor([False]),
+        total_length=torch.tensor([float(length)]),
+        info={"reward": torch.tensor([row["advantage"]])},
+    )

@@ -1,0 +1,108 @@
+"""One data-parallel rank of the real update: DeepSpeed engine, OpenRLHF's strategy, R³'s actor trainer. No Ray.
+
+usage: rank_worker.py CASE.json RANK    (started by test_any_number_of_rows.py)
+"""
+
+import json
+import os
+import sys
+from types import SimpleNamespace
+
+case, rank = json.load(open(sys.argv[1])), int(sys.argv[2])
+os.environ |= {
+    "RANK": str(rank),
+    "WORLD_SIZE": str(case["ranks"]),
+    "LOCAL_RANK": "0",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": str(case["port"]),
+    "OMP_NUM_THREADS": "1",
+}
+
+from r3_openrlhf.openrlhf_adapter import cpu_platform  # noqa: E402
+
+cpu_platform.install()
+
+import deepspeed  # noqa: E402
+import torch  # noqa: E402
+from openrlhf.models import Actor  # noqa: E402
+from openrlhf.trainer.ppo_utils.experience import balance_experiences  # noqa: E402
+from openrlhf.utils import get_strategy  # noqa: E402
+
+from r3_openrlhf.openrlhf_adapter.arguments import check_arguments  # noqa: E402
+from r3_openrlhf.openrlhf_adapter.batching import num_fillers, num_windows  # noqa: E402
+from r3_openrlhf.openrlhf_adapter.convert import filler_experience  # noqa: E402
+from r3_openrlhf.openrlhf_adapter.experience_maker import R3ExperienceMaker  # noqa: E402
+from r3_openrlhf.openrlhf_adapter.policy_actor import R3ActorTrainer, logprobs_and_entropy  # noqa: E402
+from tests.openrlhf_adapter.mixed_rows import experience_of, mixed_rows  # noqa: E402
+
+
+def main() -> None:
+    args = check_arguments(case["arguments"])
+    strategy = get_strategy(args)
+    strategy.setup_distributed()
+    actor = Actor(
+        case["model"],
+        attn_implementation="sdpa",
+        ds_config=strategy.get_ds_train_config(),
+        packing_samples=args.ds.packing_samples,
+    )
+    settings = dict(
+        optim="adam",
+        muon=vars(args.actor.muon),
+        adam=vars(args.actor.adam),
+        lr_scheduler="constant",
+        lr_warmup_ratio=0.0,
+        max_norm=0.0,
+        scheduler_steps=100,
+    )
+    actor, optimizer, scheduler = strategy.prepare((actor, settings))
+    trainer = R3ActorTrainer(
+        strategy,
+        actor,
+        ema_model=None,
+        actor_optim=optimizer,
+        actor_scheduler=scheduler,
+        micro_train_batch_size=args.train.micro_batch_size,
+        vllm_engines=None,
+        dataloader_pin_memory=False,
+    )
+    statuses = []
+    # the maker's own layout of rows and advantages, without the groups of remote models behind it
+    maker = R3ExperienceMaker.__new__(R3ExperienceMaker)
+    maker.args, maker.tokenizer = args, SimpleNamespace(pad_token_id=0)
+    maker.kl_ctl = SimpleNamespace(value=0.0)
+    for num_rows in case["rows_per_step"]:
+        drawn = mixed_rows(num_rows, seed=num_rows)
+        rows = [SimpleNamespace(advantage=row["advantage"], reward=row["advantage"]) for row in drawn]
+        samples = [experience_of(row) for row in drawn]
+        missing = num_fillers(num_rows, ranks=case["ranks"], windows=num_windows(args))
+        samples += [filler_experience(samples[0], 0) for _ in range(missing)]
+        experiences = maker.split_rollout_samples(samples)
+        chunk = len(experiences) // case["ranks"]
+        mine = [  # the forward pass, as many on each rank
+            logprobs_and_entropy(actor, e.sequences, e.action_mask, e.attention_mask)[0].detach()
+            for e in experiences[rank * chunk : (rank + 1) * chunk]
+        ]
+        parts = [None] * case["ranks"]
+        torch.distributed.all_gather_object(parts, mine)
+        for experience, logprobs in zip(experiences, [p for part in parts for p in part], strict=True):
+            experience.action_log_probs, experience.kl = logprobs, torch.zeros_like(logprobs)
+        maker._set_advantages(experiences, rows)
+        if args.train.dynamic_batch_enable:
+            experiences = balance_experiences(experiences, args)
+        chunk = len(experiences) // case["ranks"]
+        for experience in experiences[rank * chunk : (rank + 1) * chunk]:
+            trainer.replay_buffer.append(experience)
+        statuses.append(trainer.ppo_train(0.0))
+        trainer.replay_buffer.clear()
+    weights = {
+        name: deepspeed.utils.safe_get_full_fp32_param(parameter).clone()
+        for name, parameter in actor.model.module.named_parameters()
+    }
+    if rank == 0:
+        torch.save({"weights": weights, "statuses": statuses}, case["output"])
+    torch.distributed.barrier()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""Mixed groups make the number of rows arbitrary. Whatever it is, on one rank or two, ZeRO 2 or 3, with dynamic
+batching or not, the update must be the one that a single process computes from all rows at once."""
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
+
+from tests.openrlhf_adapter.mixed_rows import VOCAB, mixed_rows  # noqa: E402
+
+pytestmark = [pytest.mark.stack]
+ROOT = Path(__file__).parents[2]
+ROWS = [7, 12]  # two steps; 7 rows do not divide among two ranks, 12 rows are more than train.batch_size
+LEARNING_RATE = 1.0  # with adam.eps this large an Adam step is (nearly) learning rate times gradient
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    path = tmp_path_factory.mktemp("model")
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=VOCAB,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=64,
+        initializer_range=0.2,
+    )
+    Qwen2ForCausalLM(config).to(torch.bfloat16).save_pretrained(path)
+    return path
+
+
+def arguments(model, *, ranks, stage, dynamic, offload):
+    flags = {
+        "actor.model_name_or_path": model,
+        "data.prompt_dataset": "unused",
+        "reward.remote_url": "unused",
+        "actor.num_gpus_per_node": ranks,
+        "vllm.num_engines": ranks,
+        "algo.advantage.estimator": "group_norm",
+        "rollout.batch_size": 2,
+        "rollout.n_samples_per_prompt": 4,
+        "rollout.micro_batch_size": 3,
+        "train.batch_size": 8,
+        "train.micro_batch_size": 2,
+        "ds.zero_stage": stage,
+        "actor.adam.lr": LEARNING_RATE,
+        "actor.adam.eps": 1e4,
+        "actor.adam.betas": "0.0 0.0",
+        "train.max_tokens_per_gpu": 40,
+    }
+    switches = ["train.colocate_all"] + ["train.dynamic_batch_enable"] * dynamic + ["ds.adam_offload"] * offload
+    return [part for key, value in flags.items() for part in (f"--{key}", *str(value).split())] + [
+        f"--{switch}" for switch in switches
+    ]
+
+
+def run_ranks(tmp_path, model, **settings):
+    ranks = settings["ranks"]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    case = {
+        "ranks": ranks,
+        "port": port,
+        "arguments": arguments(model, **settings),
+        "model": str(model),
+        "rows_per_step": ROWS,
+        "output": str(tmp_path / "result.pt"),
+    }
+    (tmp_path / "case.json").write_text(json.dumps(case))
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.openrlhf_adapter.rank_worker", str(tmp_path / "case.json"), str(rank)],
+            cwd=ROOT,
+            stdout=(tmp_path / f"rank{rank}.log").open("w"),
+            stderr=subprocess.STDOUT,
+        )
+        for rank in range(ranks)
+    ]
+    try:
+        codes = [worker.wait(timeout=300) for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+    assert codes == [0] * ranks, (tmp_path / "rank0.log").read_text()[-3000:]
+    return torch.load(tmp_path / "result.pt", weights_only=False)
+
+
+def one_process(model):
+    """The token-mean policy-gradient step on all rows at once, in float32, written out."""
+    from transformers import AutoModelForCausalLM
+
+    policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, attn_implementation="eager")
+    norms = []
+    for num_rows in ROWS:
+        rows = mixed_rows(num_rows, seed=num_rows)
+        tokens = sum(len(row["tokens"]) - row["prompt"] for row in rows)
+        policy.zero_grad()
+        for row in rows:
+            ids = torch.tensor([row["tokens"]])
+            logprobs = policy(ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
+            response = logprobs[row["prompt"] - 1 :]
+            # ratio 1 with the gradient of the log-prob: the first update after sampling is on-policy
+            loss = -(row["advantage"] * (response - response.detach()).exp()).sum() / tokens
+            loss.backward()
+        gradients = [p.grad for p in policy.parameters()]
+        norms.append(torch.sqrt(sum((g**2).sum() for g in gradients)).item())
+        with torch.no_grad():
+            for parameter, gradient in zip(policy.parameters(), gradients, strict=True):
+                parameter -= LEARNING_RATE * gradient / (gradient.abs() + 1e4)
+    return dict(policy.named_parameters()), norms
+
+
+@pytest.mark.parametrize(
+    ("ranks", "stage", "dynamic", "offload"),
+    [
+        (1, 2, False, False),
+        (2, 2, False, False),
+        (2, 3, False, False),
+        (2, 2, True, False),
+        (2, 3, True, False),
+        (2, 2, False, True),
+        (2, 2, True, True),
+    ],
+)
+def test_the_update_is_that_of_one_process(tmp_path, model, ranks, stage, dynamic, offload):
+    result = run_ranks(tmp_path, model, ranks=ranks, stage=stage, dynamic=dynamic, offload=offload)
+    expected, norms = one_process(model)
+    for num_rows, status, norm in zip(ROWS, result["statuses"], norms, strict=True):
+        assert status["actor_grad_norm"] == pytest.approx(norm, rel=0.02)
+        rewards = [row["advantage"] for row in mixed_rows(num_rows, seed=num_rows)]
+        assert status["reward"] == pytest.approx(sum(rewards) / num_rows, abs=1e-4)  # fillers are in no mean
+    from transformers import AutoModelForCausalLM
+
+    start = dict(AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).named_parameters())
+    moved = torch.cat([(result["weights"][name] - start[name]).detach().flatten() for name in start])
+    wanted = torch.cat([(expected[name] - start[name]).detach().flatten() for name in start])
+    assert torch.nn.functional.cosine_similarity(moved, wanted, dim=0) > 0.995
+    assert moved.norm().item() == pytest.approx(wanted.norm().item(), rel=0.02)
