@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
+import json
 import math
 import sqlite3
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import groupby
 
 from r3_openrlhf.history.codec import Codec
@@ -17,7 +17,6 @@ from r3_openrlhf.history.records import HistoryLimits
 from r3_openrlhf.history.usage import PROBLEM_BYTES, Usage, blob_bytes, row_bytes
 from r3_openrlhf.types import Rollout, Verdict
 
-_log = logging.getLogger(__name__)
 _BATCH = 256  # rows fetched at a time when the byte cap asks for evictions
 
 
@@ -115,6 +114,7 @@ def write_step(
         ),
     )
     usage.save(connection)
+    connection.execute("INSERT OR REPLACE INTO meta VALUES ('limits', ?)", (json.dumps(asdict(limits)),))
 
 
 @dataclass(frozen=True, slots=True)

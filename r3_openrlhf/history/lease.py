@@ -139,6 +139,21 @@ class Lease:
         os.fsync(self._descriptor)
 
 
+def last_holder(store: Path) -> tuple[Holder | None, str]:
+    """Who wrote to a store last, and whether it still does: "running", "gone", or "unknown" (on another machine)."""
+    path = store.with_name(store.name + ".lock")
+    with _own_guard:  # reading the file here would drop our own lock
+        own = _own.get((os.getpid(), str(path.resolve())))
+    if own is not None:
+        return own, "running"
+    holder = _parse(path.read_bytes()) if path.exists() else None
+    if holder is None:
+        return None, "gone"
+    if holder.boot_id != _boot_id():
+        return holder, "unknown"
+    return holder, "running" if _process_start(holder.pid) == holder.started else "gone"
+
+
 def _lock(descriptor: int, store: Path) -> bool:
     """True: the lock is ours. False: this file system has no locks. Raises HistoryError when another has it."""
     try:

@@ -1,16 +1,19 @@
 """Choosing stored rollouts and reading them back.
 
-Uniform recall sorts the candidates by hash(seed, step, uid, verdict, content) and takes the first k: a uniform draw
-without replacement that is the same on every machine and does not know in which order the rows arrived.
+The choice is core.replay's, among candidates known by a hash of their content, with a generator seeded by
+hash(seed, step, uid, verdict): the same on every machine, whatever the order in which the rows arrived.
 """
 
 from __future__ import annotations
 
+import random
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from r3_openrlhf.core import replay
 from r3_openrlhf.history.codec import Codec, digest
 from r3_openrlhf.history.drafts import CONTEXT_CODES, CONTEXTS, VERDICT_CODES, VERDICTS
 from r3_openrlhf.history.records import RecallRequest, StoredRollout
@@ -27,22 +30,32 @@ _JOINS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    row: int
+    policy_step: int
+    content: bytes
+
+
 def choose(connection: sqlite3.Connection, request: RecallRequest, *, seed: int) -> list[int]:
     """Ids of the rows that answer a request, at most k."""
+    if request.k == 0:
+        return []
     codes = sorted(CONTEXT_CODES[context] for context in request.contexts)
     marks = ", ".join("?" * len(codes))
-    candidates = connection.execute(
-        "SELECT r.id, r.policy_step, r.step, r.content FROM rollouts r JOIN problems p ON p.id = r.problem "
+    oldest = int(request.step) - int(request.max_policy_lag)
+    found = connection.execute(
+        "SELECT r.id, r.policy_step, r.content FROM rollouts r JOIN problems p ON p.id = r.problem "
         f"WHERE p.uid = ? AND r.verdict = ? AND r.context IN ({marks}) AND r.evicted_at IS NULL AND r.policy_step >= ?",
-        (request.uid, VERDICT_CODES[request.verdict], *codes, int(request.step) - int(request.max_policy_lag)),
-    ).fetchall()
-    draw = str(seed).encode(), str(int(request.step)).encode(), request.uid.encode(), request.verdict.value.encode()
-    keyed = [(digest(*draw, content), row, policy_step, step) for row, policy_step, step, content in candidates]
-    if request.order == "newest":
-        keyed.sort(key=lambda item: (-item[2], -item[3], item[0]))
-    else:
-        keyed.sort()
-    return [row for _, row, _, _ in keyed[: request.k]]
+        (request.uid, VERDICT_CODES[request.verdict], *codes, oldest),
+    )
+    candidates = [_Candidate(*row) for row in found]
+    key = digest(
+        str(seed).encode(), str(int(request.step)).encode(), request.uid.encode(), request.verdict.value.encode()
+    )
+    rng = random.Random(int.from_bytes(key, "big"))
+    chosen = replay.choose(candidates, k=request.k, order=request.order, rng=rng, key=lambda c: c.content)
+    return [candidate.row for candidate in chosen]
 
 
 def read(connection: sqlite3.Connection, codec: Codec, rows: Sequence[int]) -> list[StoredRollout]:
@@ -56,8 +69,8 @@ def read(connection: sqlite3.Connection, codec: Codec, rows: Sequence[int]) -> l
     return stored
 
 
-def read_between(connection: sqlite3.Connection, codec: Codec, *, after: int, limit: int) -> Iterable[StoredRollout]:
-    """Up to `limit` rows with ids above `after`, by id, evicted ones included."""
+def read_between(connection: sqlite3.Connection, codec: Codec, *, after: int, limit: int) -> list[StoredRollout]:
+    """Up to `limit` rows with ids above `after`, by id; evicted ones that are still there included."""
     prompts: dict[int, tuple[np.ndarray, str]] = {}
     found = connection.execute(
         f"SELECT {_COLUMNS} {_JOINS} WHERE r.id > ? ORDER BY r.id LIMIT ?", (after, limit)

@@ -155,11 +155,21 @@ class HistoryStore:
         step = int(step)
         with self._transaction(f"set the rollback floor {step} of") as connection:
             last, floor = self.last_step, self._floor()
-            if last is None or step > last:
+            if last is None:
+                return
+            if step > last:
                 raise HistoryError(f"the rollback floor {step} lies after the newest step of {self.path}, {last}")
             if floor is None or step > floor:
                 connection.execute("INSERT OR REPLACE INTO meta VALUES ('floor', ?)", (step,))
                 rollback.purge_below(connection, floor=step)
+
+    def compact(self) -> None:
+        """Rewrites the file without its free pages. Needs as much free disk space again as the result takes."""
+        if not self._writer:
+            raise HistoryError(f"cannot compact {self.path}: it was opened for reading")
+        with self._reading() as connection:
+            connection.execute("VACUUM")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     # ---- reading
 

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 
 from r3_openrlhf.history.connection import PAGE_BYTES
 
+BASE_BYTES = 120_000  # an empty store: at least one page for each table and index
 ROW_BYTES = 640  # a row of `rollouts`, its entries in the indexes, its counters, half-filled pages
 PROBLEM_BYTES = 640  # a row of `problems`, its index entry, its counters
 
@@ -38,7 +39,7 @@ class Usage:
     @property
     def fixed(self) -> int:
         """What eviction cannot reduce."""
-        return self.prompts + self.problems + self.states
+        return BASE_BYTES + self.prompts + self.problems + self.states
 
     @property
     def total(self) -> int:

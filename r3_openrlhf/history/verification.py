@@ -1,0 +1,236 @@
+"""Is the store what it claims to be? Everything is recomputed from the rows."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from r3_openrlhf.errors import HistoryError
+from r3_openrlhf.history.codec import Codec, digest
+from r3_openrlhf.history.connection import open_for_reading, sentences
+from r3_openrlhf.history.drafts import CONTEXTS, VERDICTS, content_digest
+from r3_openrlhf.history.lease import last_holder
+from r3_openrlhf.history.usage import Usage
+
+_CHUNK = 256
+_MAX_FINDINGS = 20  # of one kind: one lost page can damage thousands of rows
+
+# Each finds the rows that break a rule; the sentence gets the columns in order.
+_RULES = [
+    (
+        "SELECT r.id FROM rollouts r LEFT JOIN problems p ON p.id = r.problem LEFT JOIN prompts q ON q.id = r.prompt "
+        "LEFT JOIN responses a ON a.id = r.response LEFT JOIN logprobs l ON l.rollout = r.id "
+        "WHERE p.id IS NULL OR q.id IS NULL OR a.id IS NULL OR l.rollout IS NULL",
+        "row {0} lacks its problem, prompt, response or log-probs",
+    ),
+    (
+        "SELECT rollout FROM logprobs WHERE NOT EXISTS (SELECT 1 FROM rollouts WHERE id = rollout)",
+        "log-probs of row {0}, which does not exist",
+    ),
+    (
+        "SELECT id FROM responses a WHERE NOT EXISTS (SELECT 1 FROM rollouts WHERE response = a.id)",
+        "response {0} belongs to no row",
+    ),
+    (
+        "SELECT id FROM prompts q WHERE NOT EXISTS (SELECT 1 FROM rollouts WHERE prompt = q.id)",
+        "prompt {0} belongs to no row",
+    ),
+    (
+        "SELECT problem, count(*) FROM rollouts WHERE evicted_at IS NULL GROUP BY problem, content HAVING count(*) > 1",
+        "problem {0} has {1} recallable rows of the same content",
+    ),
+    (
+        "SELECT id, step, evicted_at FROM rollouts WHERE evicted_at <= step "
+        "OR evicted_at > (SELECT max(step) FROM steps) "
+        "OR evicted_at <= (SELECT value FROM meta WHERE key = 'floor')",
+        "row {0} of step {1} says that step {2} evicted it",
+    ),
+    (
+        "SELECT id, step FROM rollouts WHERE step NOT IN (SELECT step FROM steps)",
+        "row {0} belongs to step {1}, which was not committed",
+    ),
+    (
+        "SELECT step, count FROM counters_before WHERE step NOT IN (SELECT step FROM steps)",
+        "a counter was changed by step {0}, which was not committed",
+    ),
+    (
+        "SELECT id, samples, copies FROM rollouts WHERE samples < 1 OR copies < samples",
+        "row {0} stands for {1} samples but counts {2} copies",
+    ),
+    # Above the floor nothing was removed for good, so a step's rows and its rows-less samples are all there.
+    (
+        "SELECT s.step, s.num_rollouts, coalesce(r.n, 0) + coalesce(g.n, 0) AS found FROM steps s "
+        "LEFT JOIN (SELECT step, sum(samples) AS n FROM rollouts GROUP BY step) r ON r.step = s.step "
+        "LEFT JOIN (SELECT step, sum(count) AS n FROM gone GROUP BY step) g ON g.step = s.step "
+        "WHERE s.step > coalesce((SELECT value FROM meta WHERE key = 'floor'), -1) AND found != s.num_rollouts",
+        "step {0} had {1} rollouts, {2} are accounted for",
+    ),
+]
+_RECOUNT = (
+    "SELECT problem, context, verdict, samples, reward_sum FROM rollouts UNION ALL "
+    "SELECT problem, context, verdict, count, reward_sum FROM gone"
+)
+
+
+@dataclass(slots=True)
+class Verification:
+    """What was checked, and what is wrong. `skipped` holds sentences about checks that could not run."""
+
+    path: str
+    problems: int = 0
+    steps: int = 0
+    rows: int = 0
+    counters: int = 0
+    findings: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return not self.findings
+
+
+def verify(path: Path, *, progress: Callable[[int, int], None] = lambda done, total: None) -> Verification:
+    """Checks the file's pages, every reference, every counter against a recount, and every stored array.
+
+    Safe while a run writes: the checks of one kind see one state of the store. With a rollback journal the check of
+    the file's pages would keep the run from committing for as long as it takes, so it is left out then.
+    Raises HistoryError when the file cannot be read at all.
+    """
+    result = Verification(path=str(path))
+    connection = open_for_reading(str(path))
+    try:
+        with sentences(str(path), "verify"):
+            _check_pages(connection, path, result)
+            connection.execute("BEGIN")
+            _check_rules(connection, result)
+            _check_counters(connection, result)
+            _check_usage(connection, result)
+            connection.execute("COMMIT")
+            _check_arrays(connection, result, progress)
+    finally:
+        connection.close()
+    return result
+
+
+def _check_pages(connection: sqlite3.Connection, path: Path, result: Verification) -> None:
+    (journal,) = connection.execute("PRAGMA journal_mode").fetchone()
+    holder, life = last_holder(path)
+    if journal != "wal" and life != "gone":
+        result.skipped.append(f"the file's pages, because {holder} may be writing; run it again when the run is over")
+        return
+    for (line,) in connection.execute(f"PRAGMA integrity_check({_MAX_FINDINGS})"):
+        if line != "ok":
+            result.findings.append(line)
+
+
+def _check_rules(connection: sqlite3.Connection, result: Verification) -> None:
+    result.problems, result.steps, result.rows, result.counters = connection.execute(
+        "SELECT (SELECT count(*) FROM problems), (SELECT count(*) FROM steps), (SELECT count(*) FROM rollouts), "
+        "(SELECT count(*) FROM counters)"
+    ).fetchone()
+    for sql, sentence in _RULES:
+        for row in connection.execute(f"{sql} LIMIT {_MAX_FINDINGS}"):
+            result.findings.append(sentence.format(*row))
+
+
+def _check_counters(connection: sqlite3.Connection, result: Verification) -> None:
+    """counters = rows + gone."""
+
+    def by_key(sql: str) -> dict[tuple[int, int, int], tuple[int, float]]:
+        return {row[:3]: row[3:] for row in connection.execute(sql)}
+
+    recounted = by_key(
+        f"SELECT problem, context, verdict, sum(samples), sum(reward_sum) FROM ({_RECOUNT}) "
+        "GROUP BY problem, context, verdict"
+    )
+    stored = by_key("SELECT problem, context, verdict, count, reward_sum FROM counters")
+    wrong = [
+        key
+        for key in sorted(recounted.keys() | stored.keys())
+        if not _agree(recounted.get(key, (0, 0.0)), stored.get(key, (0, 0.0)))
+    ]
+    for problem, context, verdict in wrong[:_MAX_FINDINGS]:
+        uid = connection.execute("SELECT uid FROM problems WHERE id = ?", (problem,)).fetchone()
+        key = problem, context, verdict
+        result.findings.append(
+            f"problem {uid[0] if uid else problem} counts {stored.get(key, (0, 0.0))} {CONTEXTS[context].value} "
+            f"{VERDICTS[verdict].value} rollouts and rewards; its rows give {recounted.get(key, (0, 0.0))}"
+        )
+
+
+def _agree(recounted: tuple[int, float], stored: tuple[int, float]) -> bool:
+    """Counts are equal; sums of rewards were added in another order, so they are equal up to rounding."""
+    return recounted[0] == stored[0] and math.isclose(recounted[1], stored[1], rel_tol=1e-9, abs_tol=1e-9)
+
+
+def _check_usage(connection: sqlite3.Connection, result: Verification) -> None:
+    floor = connection.execute("SELECT value FROM meta WHERE key = 'floor'").fetchone()
+    stored, recounted = Usage.load(connection), Usage.recount(connection, floor=floor[0] if floor else None)
+    if stored != recounted:
+        result.findings.append(f"the byte count is {stored}, the rows give {recounted}")
+
+
+def _check_arrays(connection: sqlite3.Connection, result: Verification, progress: Callable[[int, int], None]) -> None:
+    """Decompresses everything. In chunks: a run that writes meanwhile waits for one chunk at most."""
+    codec = Codec()
+    findings: list[str] = []
+    for prompt, stored_digest, num_tokens, packed in _chunks(
+        connection, "SELECT id, digest, num_tokens, ids FROM prompts WHERE id > ? ORDER BY id LIMIT ?"
+    ):
+        _check_array(codec, findings, f"prompt {prompt}", packed, np.int32, num_tokens, stored_digest)
+    done = 0
+    for row, context, verdict, num_tokens, content, prompt_digest, response_digest, ids, logprobs in _chunks(
+        connection,
+        "SELECT r.id, r.context, r.verdict, r.num_tokens, r.content, q.digest, a.digest, a.ids, l.data "
+        "FROM rollouts r JOIN prompts q ON q.id = r.prompt JOIN responses a ON a.id = r.response "
+        "JOIN logprobs l ON l.rollout = r.id WHERE r.id > ? ORDER BY r.id LIMIT ?",
+    ):
+        _check_array(codec, findings, f"response of row {row}", ids, np.int32, num_tokens, response_digest)
+        _check_array(codec, findings, f"log-probs of row {row}", logprobs, np.float32, num_tokens, None)
+        if content != content_digest(CONTEXTS[context], prompt_digest, response_digest, VERDICTS[verdict]):
+            findings.append(f"row {row} is not the content that its hash names")
+        done += 1
+        if done % _CHUNK == 0:
+            progress(done, result.rows)
+    for step, packed in _chunks(
+        connection, "SELECT step, state FROM steps WHERE step > ? AND state IS NOT NULL ORDER BY step LIMIT ?"
+    ):
+        try:
+            codec.unpack_json(packed)
+        except (HistoryError, ValueError) as error:
+            findings.append(f"state of step {step}: {error}")
+    result.findings += findings[:_MAX_FINDINGS]
+    if len(findings) > _MAX_FINDINGS:
+        result.findings.append(f"and {len(findings) - _MAX_FINDINGS} more arrays")
+
+
+def _chunks(connection: sqlite3.Connection, sql: str) -> Iterator[tuple]:
+    after = -1
+    while rows := connection.execute(sql, (after, _CHUNK)).fetchall():
+        yield from rows
+        after = rows[-1][0]
+
+
+def _check_array(
+    codec: Codec,
+    findings: list[str],
+    name: str,
+    packed: bytes,
+    dtype: type,
+    num_tokens: int,
+    stored_digest: bytes | None,
+) -> None:
+    try:
+        array = codec.unpack(packed, dtype)
+    except HistoryError as error:
+        findings.append(f"{name}: {error}")
+        return
+    if len(array) != num_tokens:
+        findings.append(f"{name} has {len(array)} values instead of {num_tokens}")
+    elif stored_digest is not None and digest(array.tobytes()) != stored_digest:
+        findings.append(f"{name} is not what its hash names")
