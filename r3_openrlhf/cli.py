@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import shlex
 import sys
+from pathlib import Path
 
 import click
 
@@ -76,9 +79,18 @@ def train(settings: tuple[str, ...], dry_run: bool, verbose: bool) -> None:
         _print_plan(config)
         return
 
-    from r3_openrlhf.openrlhf_adapter.launch import train as launch
+    from r3_openrlhf.run_directory import RunDirectory
 
-    launch(config, verbose=verbose)
+    run = RunDirectory(config.run_dir)
+    if config.checkpoint.resume and run.is_finished(config):
+        click.echo(f"This run is finished; run_dir=ANOTHER trains again. {run.path} says:", err=True)
+    else:
+        from r3_openrlhf.openrlhf_adapter.launch import train as launch
+
+        # DeepSpeed looks for ninja, which lies beside this command, also when the environment is not activated.
+        os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        launch(config, verbose=verbose)
+        run.mark_finished()
     _show_summary(config.run_dir)
 
 
@@ -120,9 +132,10 @@ def _print_plan(config) -> None:
     arguments = openrlhf_arguments(config, run, model_dir=locate_model(config.model.path), platform=platform)
     check_arguments(arguments)
     click.echo(f"# configuration\n{config_to_yaml(config)}")
-    click.echo(f"# python -m openrlhf.cli.train_ppo_ray, on {platform}")
+    click.echo(f"# OpenRLHF's arguments, on {platform}\npython -m openrlhf.cli.train_ppo_ray", nl=False)
     for argument in arguments:
-        click.echo(argument if argument.startswith("--") else f"  {argument}")
+        click.echo(f" \\\n  {argument}" if argument.startswith("--") else f" {shlex.quote(argument)}", nl=False)
+    click.echo()
 
 
 def _show_summary(path: str) -> None:

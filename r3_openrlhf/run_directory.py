@@ -61,6 +61,7 @@ class RunDirectory:
         self.tensorboard = self.path / "tensorboard"
         self.checkpoints = self.path / "checkpoints"
         self.final_model = self.path / "final_model"
+        self.finished = self.path / "finished.yaml"  # the configuration with which the run came to its end
 
     @classmethod
     def open(cls, path: str | Path) -> RunDirectory:
@@ -87,10 +88,19 @@ class RunDirectory:
         try:
             for directory in (self.path, self.data.parent, self.tensorboard, self.checkpoints):
                 directory.mkdir(parents=True, exist_ok=True)
+            self.finished.unlink(missing_ok=True)
             _write_whole(self.config, config_to_yaml(config))
             self._add_code_state()
         except OSError as error:
             raise ConfigError(f"run_dir {self.path} cannot be written: {error.strerror}") from error
+
+    def mark_finished(self) -> None:
+        """Training came to its end with the configuration that is here."""
+        _write_whole(self.finished, self.config.read_text(encoding="utf-8"))
+
+    def is_finished(self, config: R3Config) -> bool:
+        """Would the same command have nothing left to do?"""
+        return self.finished.is_file() and self.finished.read_text(encoding="utf-8") == config_to_yaml(config)
 
     def load_config(self) -> R3Config:
         return config_from_yaml(self.config.read_text(encoding="utf-8"), source=str(self.config))

@@ -1,0 +1,129 @@
+"""The command line: what it prints, where, and that a mistake is one sentence."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from r3_openrlhf.cli import main
+from r3_openrlhf.config_loading import experiments, load_config
+from r3_openrlhf.run_directory import RunDirectory
+
+REPOSITORY = Path(__file__).parents[1]
+SCRIPTS = sorted(path for path in (REPOSITORY / "examples" / "scripts").glob("*.sh") if os.access(path, os.X_OK))
+
+
+def call(*arguments):
+    return CliRunner().invoke(main, list(arguments))
+
+
+@pytest.fixture(autouse=True)
+def nothing_in_the_working_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    yield
+    assert not list(tmp_path.glob("runs/*/train.log"))
+
+
+@pytest.mark.parametrize("experiment", experiments())
+def test_every_experiment_dry_runs_and_writes_nothing(experiment, tmp_path):
+    result = call("train", f"experiment={experiment}", "--dry-run")
+    assert result.exit_code == 0, result.output
+    config = load_config(experiment, [])
+    assert f"path: {config.model.path}\n" in result.stdout
+    assert f"--rollout.n_samples_per_prompt {config.rollout.n_samples_per_prompt} \\\n" in result.stdout
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_printed_command_is_a_command():
+    """A shell splits what is printed into the very arguments that were checked."""
+    from r3_openrlhf.models import locate_model
+    from r3_openrlhf.openrlhf_adapter.arguments import openrlhf_arguments
+
+    overrides = ["run_dir='/runs/a b'", "cluster.device=cuda"]
+    result = call("train", "experiment=cpu_smoke", *overrides, "--dry-run")
+    command = result.stdout[result.stdout.index("python -m") :]
+    config = load_config("cpu_smoke", overrides)
+    model_dir = locate_model(config.model.path)
+    arguments = openrlhf_arguments(config, RunDirectory("/runs/a b"), model_dir=model_dir, platform="cuda")
+    shell = f"show() {{ printf '%s\\0' \"$@\"; }}; show {command}"
+    words = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True).stdout.split("\0")
+    assert words == ["python", "-m", "openrlhf.cli.train_ppo_ray", *arguments, ""]
+
+
+MISTAKES = {
+    ("train",): "r3 train needs one experiment=NAME; known: cpu_smoke",
+    ("train", "experiment=cpu_smok"): "did you mean cpu_smoke?",
+    ("train", "experiment=cpu_smoke", "replay.max_lag=3"): "did you mean replay.max_policy_lag?",
+    ("train", "experiment=cpu_smoke", "algo=gpro"): "did you mean grpo?",
+    ("train", "experiment=cpu_smoke", "data.path=/nowhere.jsonl", "--dry-run"): "there is no such file",
+    ("train", "experiment=cpu_smoke", "model.path=/nowhere", "--dry-run"): "model.path is '/nowhere'",
+    ("train", "experiment=cpu_smoke", "openrlhf.actor.x=1", "--dry-run"): "OpenRLHF has no flag --actor.x",
+    ("show", "/nowhere"): "/nowhere is not a run directory",
+}
+
+
+@pytest.mark.parametrize("arguments", MISTAKES, ids=" ".join)
+def test_a_mistake_is_one_sentence_on_stderr(arguments):
+    result = call(*arguments)
+    assert result.exit_code == 1 and result.stdout == ""
+    assert MISTAKES[arguments] in result.stderr
+    assert result.stderr.startswith("Error: ") and result.stderr.count("\n") == 1
+
+
+def test_a_gpu_experiment_without_a_gpu_says_so():
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a CUDA device")
+    result = call("train", "experiment=r3_1p5b_deepscaler_8gpu")
+    assert result.exit_code == 1 and "cluster.device is cuda, but no CUDA device is visible here" in result.stderr
+
+
+def test_help_and_version():
+    result = call("--help")
+    for command in ("train", "show", "history"):
+        assert f"\n  {command} " in result.stdout
+    assert "r3 train experiment=quickstart replay.k=4" in call("train", "--help").stdout
+    assert call("--version").stdout == "r3-openrlhf 0.1.0\n"
+
+
+def test_a_finished_run_is_shown_and_not_trained_again(tmp_path):
+    run = RunDirectory(tmp_path / "done")
+    run.create(load_config("cpu_smoke", [f"run_dir={run.path}"]))
+    run.append_metrics({"step": 1, "reward_mean": 0.5})
+    run.mark_finished()
+    result = call("train", "experiment=cpu_smoke", f"run_dir={run.path}")
+    assert result.exit_code == 0
+    assert "This run is finished" in result.stderr and "0.500 -> 0.500" in result.stdout
+    assert not run.is_finished(load_config("cpu_smoke", [f"run_dir={run.path}", "train.num_epochs=3"]))
+    assert call("show", str(run.path)).stdout == result.stdout
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_every_example_script_dry_runs(script, tmp_path):
+    """As a user calls it: from anywhere, with further settings."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("SLURM")}
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    result = subprocess.run(
+        ["bash", str(script), "train.seed=7", "--dry-run"],
+        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert "--train.seed 7" in result.stdout
+    assert f"\nalgo: {'grpo' if script.stem.startswith('grpo') else 'r3'}\n" in result.stdout
+    replay = script.stem.startswith(("r3", "quickstart"))
+    assert f"\nreplay:\n  enabled: {str(replay).lower()}\n" in result.stdout
+
+
+def test_there_is_a_script_for_each_first_thing():
+    assert [script.name for script in SCRIPTS] == [
+        "ablation_no_replay_1p5b_8gpu.sh",
+        "grpo_1p5b_8gpu.sh",
+        "grpo_7b_multinode.sh",
+        "quickstart.sh",
+        "r3_1p5b_8gpu.sh",
+        "r3_7b_multinode.sh",
+    ]
