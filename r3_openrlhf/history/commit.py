@@ -194,8 +194,8 @@ def _insert(
             int(rollout.policy_step),
             float(rollout.reward),
             bool(rollout.truncated),
-            rollout.finish_reason,
-            rollout.reason,
+            _printable(rollout.finish_reason),
+            _printable(rollout.reason),
             float(entropy.peak) if entropy else None,
             float(entropy.global_) if entropy else None,
             entropy.source if entropy else None,
@@ -209,6 +209,11 @@ def _insert(
     usage.live += size
     usage.window += size
     return True
+
+
+def _printable(text: str) -> str:
+    """A grader's reason may quote the model, whose broken Unicode must not stop the run."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _find_or_next(

@@ -44,6 +44,8 @@ def sentences(path: str, doing: str) -> Iterator[None]:
         else:
             problem = str(error)
         raise HistoryError(f"cannot {doing} {path}: {problem}") from error
+    except UnicodeEncodeError as error:
+        raise HistoryError(f"cannot {doing} {path}: the text {error.object!r} is not valid Unicode") from error
 
 
 def open_for_writing(path: str, *, journal: str) -> sqlite3.Connection:

@@ -1,0 +1,84 @@
+"""Small rollouts for the tests of the history store."""
+
+import sqlite3
+
+import numpy as np
+
+from r3_openrlhf.types import Context, EntropyStatistics, Rollout, Verdict
+
+
+def make_rollout(
+    uid="p",
+    *,
+    ids=(1, 2, 3),
+    logprobs=None,
+    verdict=Verdict.WRONG,
+    context=Context.PLAIN,
+    prompt=(7, 8),
+    reward=None,
+    policy_step=0,
+    epoch=1,
+    truncated=False,
+    entropy=None,
+    finish_reason="stop",
+    reason="wrong",
+):
+    if reward is None and verdict is not Verdict.UNGRADED:
+        reward = 1.5 if verdict is Verdict.CORRECT else 0.0
+    if logprobs is None:
+        logprobs = [-0.125 * (place + 1) for place in range(len(ids))]
+    return Rollout(
+        uid=uid,
+        context=context,
+        prompt_ids=np.array(prompt, dtype=np.int32),
+        response_ids=np.array(ids, dtype=np.int32),
+        response_logprobs=np.array(logprobs, dtype=np.float32),
+        verdict=verdict,
+        reward=reward,
+        truncated=truncated,
+        finish_reason=finish_reason,
+        policy_step=policy_step,
+        epoch=epoch,
+        entropy=None if entropy is None else EntropyStatistics(peak=entropy[0], global_=entropy[1], source="exact"),
+        reason=reason,
+    )
+
+
+def values(rollout):
+    """A rollout as something that == compares bit for bit."""
+    return (
+        rollout.uid,
+        rollout.context,
+        rollout.prompt_ids.dtype.str,
+        rollout.prompt_ids.tobytes(),
+        rollout.response_ids.dtype.str,
+        rollout.response_ids.tobytes(),
+        rollout.response_logprobs.dtype.str,
+        rollout.response_logprobs.tobytes(),
+        rollout.verdict,
+        rollout.reward,
+        rollout.truncated,
+        rollout.finish_reason,
+        rollout.policy_step,
+        rollout.epoch,
+        rollout.entropy,
+        rollout.reason,
+    )
+
+
+def dump(path):
+    """Everything in the file but who wrote it and when, in an order of its own."""
+    connection = sqlite3.connect(path)
+    try:
+        tables = [
+            name
+            for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
+            if name not in ("lease", "sqlite_sequence")
+        ]
+        content = {}
+        for table in tables:
+            columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})") if row[1] != "committed_at"]
+            content[table] = connection.execute(f"SELECT {', '.join(columns)} FROM {table} ORDER BY 1, 2").fetchall()
+        return content
+    finally:
+        connection.close()
