@@ -126,6 +126,11 @@ def test_without_other_tokens_missing_mass_is_rounding():  # 1/2 and 1/4 are all
     assert lower_T == upper_T == approx(math.log(2))
 
 
+def test_probabilities_that_round_to_more_than_one_leave_no_tail():
+    lower_T, upper_T = topk_entropy_bounds([[math.log(0.5) + 1e-6, math.log(0.5)]], vocab_size=1000)
+    assert lower_T == upper_T == approx(math.log(2), abs=1e-5)
+
+
 def test_a_tail_of_one_token_is_known_exactly():
     lower_T, upper_T = topk_entropy_bounds(np.log([[0.5, 0.25]]), vocab_size=3)
     assert lower_T == upper_T == approx(exact_entropy([0.5, 0.25, 0.25]))
