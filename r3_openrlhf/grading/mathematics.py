@@ -20,6 +20,7 @@ from sympy import Basic, Expr
 from r3_openrlhf.grading.arithmetic import stated_precision
 from r3_openrlhf.grading.comparison import Number, compare_cheaply, number, numbers_agree
 from r3_openrlhf.grading.extraction import MAX_ANSWER_CHARS, FinalAnswer, final_answer, last_boxes, last_statement
+from r3_openrlhf.grading.safe_expressions import replace_in_sympy
 
 Result = tuple[str, str, float | None, str | None]  # verdict, reason, score, extracted
 
@@ -29,6 +30,7 @@ def _parse_arithmetic(expression: str):
     return latex2sympy(expression.replace("**", "^"), is_real=True, convert_degrees=False, normalization_config=None)
 
 
+replace_in_sympy()
 math_verify.parser.parse_expr_cached = _parse_arithmetic
 for _name in ("math_verify.parser", "math_verify.grader"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)

@@ -2,7 +2,7 @@
 
 A worker that spends more than SLOW_AFTER_S on one item loses the items behind it to the others and another worker takes its
 place beside it. After DEMOTE_AFTER_S it runs on at low priority, and is killed when its item is answered; at the
-deadline it is killed with its item.
+deadline, which is wall clock, it is killed with its item.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ from dataclasses import dataclass, field
 import msgspec
 
 from r3_openrlhf.errors import GradingError
-from r3_openrlhf.grading.wire import Item, Outcome, decode_outcomes, frame, take_frame
+from r3_openrlhf.grading.wire import Item, Outcome, decode_outcomes, encode_item, frame, take_frame
 
 logger = logging.getLogger(__name__)
 
-SLOW_AFTER_S = 0.1
-DEMOTE_AFTER_S = 1.0
+SLOW_AFTER_S = (
+    0.1  # of processor time, or ten times as long of wall clock: on a busy machine nobody is slow for waiting
+)
+DEMOTE_AFTER_S = 1.0  # of processor time
 MAX_BATCH = 16
 _LOW_PRIORITY = 10
 _NURSERY = (
@@ -41,7 +43,8 @@ _NURSERY = (
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    item: Item
+    number: int
+    encoded: msgspec.Raw
     future: Future
     attempts: int = 0
 
@@ -52,12 +55,17 @@ class _Worker:
     pidfd: int | None = None  # None until the nursery has answered
     pid: int = 0
     jobs: deque[_Job] = field(default_factory=deque)  # the first one is being graded
-    item_started: float = 0.0
+    item_started: float = 0.0  # wall clock
+    item_started_cpu: float = 0.0  # processor time of the process
     slow: bool = False
     demoted: bool = False
     retired: bool = False  # to be killed once its item is answered
     inbox: bytearray = field(default_factory=bytearray)
     outbox: bytearray = field(default_factory=bytearray)
+
+    def start_clocks(self) -> None:
+        self.item_started = time.monotonic()
+        self.item_started_cpu = _processor_seconds(self.pid)
 
 
 class WorkerPool:
@@ -68,14 +76,13 @@ class WorkerPool:
     """
 
     def __init__(
-        self, *, num_workers: int, timeout_s: float, max_slow_workers: int | None = None, memory_bytes: int = 2**31
+        self, *, num_workers: int, timeout_s: float, max_slow_workers: int | None = None, memory_bytes: int = 2**30
     ) -> None:
         self.num_workers = num_workers
         self.timeout_s = timeout_s
         self.max_slow_workers = 4 * num_workers if max_slow_workers is None else max_slow_workers
         self.memory_bytes = memory_bytes
         self.restarts: dict[str, int] = {"timeout": 0, "crashed": 0, "nursery": 0}
-        self._limits = (SLOW_AFTER_S, DEMOTE_AFTER_S, timeout_s)
         self._lock = threading.Lock()
         self._incoming: deque[_Job] = deque()
         self._number = 0
@@ -88,8 +95,11 @@ class WorkerPool:
     # Any thread
 
     def submit(self, item: Item) -> Future[Outcome]:
-        """Queues one item. The future always gets an Outcome; GradingError only when the pool is closed."""
-        job = _Job(item, Future())
+        """Queues one item; the future always gets an Outcome.
+
+        GradingError: the pool is closed, or the metadata holds something that is not plain data.
+        """
+        job = _Job(item.number, encode_item(item), Future())
         with self._lock:
             if self._closing:
                 raise GradingError("the grading pool is closed; nothing can be graded any more")
@@ -155,7 +165,7 @@ class WorkerPool:
             self._stop_everything()
 
     def _start_nursery(self) -> None:
-        ours, theirs = socket.socketpair()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         package_parent = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
         program = _NURSERY.format(
             path=[package_parent, *(entry for entry in sys.path if entry.endswith("site-packages"))],
@@ -169,6 +179,7 @@ class WorkerPool:
             env={"PATH": os.defpath, "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
             cwd=self._directory,
             stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
         )
         theirs.close()
@@ -199,7 +210,7 @@ class WorkerPool:
 
     def _hand_out(self) -> None:
         while self._pending:
-            free = [worker for worker in self._workers if not worker.jobs]
+            free = [worker for worker in self._workers if not worker.jobs and worker.pidfd is not None]
             if not free or sum(bool(w.jobs) and not w.slow for w in self._workers) >= self.num_workers:
                 return
             size = max(1, min(MAX_BATCH, len(self._pending) // (2 * self.num_workers)))
@@ -215,8 +226,8 @@ class WorkerPool:
                     break
             if batch:
                 worker.jobs.extend(batch)
-                worker.item_started = time.monotonic()
-                worker.outbox += frame([job.item for job in batch])
+                worker.start_clocks()
+                worker.outbox += frame([job.encoded for job in batch])
                 self._write(worker)
 
     def _write(self, worker: _Worker) -> None:
@@ -244,22 +255,25 @@ class WorkerPool:
             return
         worker.inbox += received
         try:
+            answered = False
             while (body := take_frame(worker.inbox)) is not None:
                 for outcome in decode_outcomes(body):
-                    if not worker.jobs or worker.jobs[0].item.number != outcome.number:
+                    if not worker.jobs or worker.jobs[0].number != outcome.number:
                         raise ValueError(f"an outcome for item {outcome.number}, which was not being graded")
                     _answer(worker.jobs.popleft(), outcome)
-                    worker.item_started = time.monotonic()
+                    answered = True
         except (ValueError, msgspec.DecodeError, msgspec.ValidationError):
             self._bury(worker, "crashed")
             return
-        worker.slow = False
-        if worker.retired:
-            self._bury(worker, "")
+        if answered:
+            worker.slow = False
+            worker.start_clocks()
+            if worker.retired:
+                self._bury(worker, "")
 
     def _read_nursery(self) -> None:
         try:
-            message, descriptors, _, _ = socket.recv_fds(self._control, 4, 1)
+            message, descriptors, _, _ = socket.recv_fds(self._control, 16, 1)
         except OSError:
             message, descriptors = b"", []
         if message == b"r":
@@ -293,8 +307,10 @@ class WorkerPool:
             elapsed = now - worker.item_started
             if elapsed >= self.timeout_s:
                 self._bury(worker, "timeout")
-            elif elapsed >= SLOW_AFTER_S and worker.pidfd is not None:
-                self._make_way(worker, demote=elapsed >= DEMOTE_AFTER_S)
+            elif elapsed >= SLOW_AFTER_S and not worker.demoted:
+                used = _processor_seconds(worker.pid) - worker.item_started_cpu
+                if used >= SLOW_AFTER_S or elapsed >= 10 * SLOW_AFTER_S:
+                    self._make_way(worker, demote=used >= DEMOTE_AFTER_S)
 
     def _make_way(self, worker: _Worker, *, demote: bool) -> None:
         """Keeps a slow item from holding up others: those behind it go back, and it leaves the regular places."""
@@ -312,15 +328,13 @@ class WorkerPool:
                 pass
 
     def _seconds_to_next_deadline(self) -> float | None:
-        """Until the next worker may have to make way, be demoted or be killed; None: nobody is working."""
+        """Until the next look at the workers; None: nobody is working."""
         now = time.monotonic()
-        waits = [
-            next(
-                (limit - now + worker.item_started for limit in self._limits if limit > now - worker.item_started), 0.0
-            )
-            for worker in self._workers
-            if worker.jobs
-        ]
+        waits = []
+        for worker in self._workers:
+            if worker.jobs:
+                left = worker.item_started + self.timeout_s - now
+                waits.append(left if worker.demoted else min(left, SLOW_AFTER_S))
         return max(0.001, min(waits)) if waits else None
 
     def _bury(self, worker: _Worker, reason: str) -> None:
@@ -335,7 +349,7 @@ class WorkerPool:
                 self._pending.appendleft(culprit)
             else:
                 seconds = time.monotonic() - worker.item_started
-                _answer(culprit, Outcome(culprit.item.number, "ungraded", reason, None, None, seconds))
+                _answer(culprit, Outcome(culprit.number, "ungraded", reason, None, None, seconds))
         self._pending.extendleft(reversed(jobs))
 
     def _release(self, worker: _Worker) -> None:
@@ -368,7 +382,15 @@ class WorkerPool:
         self._selector.close()
         shutil.rmtree(self._directory, ignore_errors=True)
         for job in left:
-            _answer(job, Outcome(job.item.number, "ungraded", "closed", None, None, 0.0))
+            _answer(job, Outcome(job.number, "ungraded", "closed", None, None, 0.0))
+
+
+def _processor_seconds(pid: int) -> float:
+    """Processor time that another process has used; 0.0 when it has just ended."""
+    try:
+        return time.clock_gettime((~pid << 3) | 2)  # CPUCLOCK_SCHED of the process, see clock_getcpuclockid(3)
+    except OSError:
+        return 0.0
 
 
 def _kill(worker: _Worker) -> None:

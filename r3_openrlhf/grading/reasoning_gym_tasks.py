@@ -1,17 +1,87 @@
-"""Grader of task "reasoning_gym": the data set's own scorer, chosen by the entry's `metadata.source_dataset`."""
+"""Grader of task "reasoning_gym": the data set's own scorer, chosen by the entry's `metadata.source_dataset`.
+
+Several scorers pass the answer to eval or to sympy.parse_expr, which runs it. Before any scorer is used, those names
+are replaced inside their modules by parsers that only read.
+"""
 
 from __future__ import annotations
 
+import importlib
+import types
+from collections.abc import Callable
+from functools import cache
+
 import reasoning_gym
+import sympy
+from reasoning_gym.factory import DATASETS
 
 from r3_openrlhf.grading.mathematics import Result
+from r3_openrlhf.grading.safe_expressions import integer_value, literal, parse_expression
+
+MAX_ANSWER_CHARS = 20_000
+
+# scorers that call answers correct which are not
+REFUSED = {
+    "coin_flip": "its scorer pays in full for an answer that is a prefix of the right one",
+    "composite": "its entries name the data set they come from; use that name",
+    "game_of_life_halting": "its scorer takes any text that is not empty for True",
+    "puzzle24": "its scorer does not check which numbers were used",
+}
+
+_WITH_SYMPY = types.SimpleNamespace(**{**vars(sympy), "parse_expr": parse_expression})
+_REPLACEMENTS = (
+    ("reasoning_gym.algebra.intermediate_integration", "sympy", _WITH_SYMPY),
+    ("reasoning_gym.algebra.simple_integration", "sympy", _WITH_SYMPY),
+    ("reasoning_gym.algebra.polynomial_multiplication", "sp", _WITH_SYMPY),
+    ("reasoning_gym.games.countdown", "parse_expr", parse_expression),
+    ("reasoning_gym.games.puzzle24", "parse_expr", parse_expression),
+    ("reasoning_gym.games.n_queens", "eval", literal),
+    ("reasoning_gym.algorithmic.binary_matrix", "eval", literal),
+    ("reasoning_gym.algorithmic.number_sorting", "eval", literal),
+    ("reasoning_gym.algorithmic.spiral_matrix", "eval", literal),
+    ("reasoning_gym.algorithmic.string_insertion", "eval", literal),
+    ("reasoning_gym.arithmetic.bitwise_arithmetic", "eval", integer_value),
+)
+for _module, _name, _replacement in _REPLACEMENTS:
+    setattr(importlib.import_module(_module), _name, _replacement)
+
+
+def why_refused(name: str) -> str | None:
+    """Why a data set's answers cannot be graded here; None when they can."""
+    if name not in DATASETS:
+        return "reasoning_gym has no data set of this name"
+    return REFUSED.get(name)
+
+
+@cache
+def _scorer(name: str) -> Callable[..., float]:
+    return reasoning_gym.get_score_answer_fn(name)
 
 
 def grade_reasoning_gym(answer: str, entry: dict | None) -> Result:
+    """Score below 1: wrong, the score is kept. An entry that cannot be scored: ungraded."""
     name = ((entry or {}).get("metadata") or {}).get("source_dataset")
-    if name is None:
-        return "ungraded", "bad_reference", None, answer
-    scorer = reasoning_gym.get_score_answer_fn(name)
-    score = float(scorer(answer=answer, entry=entry))
-    verdict = "correct" if score >= 1.0 else "wrong"
-    return verdict, verdict, min(score, 1.0), answer
+    if not isinstance(name, str) or why_refused(name) is not None:
+        return "ungraded", "bad_reference", None, None
+    extracted = answer[:1000]
+    if len(answer) > MAX_ANSWER_CHARS:
+        return "wrong", "answer_too_long", 0.0, extracted
+    try:
+        score = float(_scorer(name)(answer=answer, entry=entry))
+    except MemoryError:
+        raise
+    except Exception:  # scorers raise anything for answers of the wrong form, and for broken entries
+        return _blame(name, entry, extracted)
+    if not 0.0 <= score <= 1.0:
+        return "ungraded", "bad_score", None, extracted
+    verdict = "correct" if score == 1.0 else "wrong"
+    return verdict, verdict, score, extracted
+
+
+def _blame(name: str, entry: dict, extracted: str) -> Result:
+    """After a scorer has raised: the answer is wrong if the entry's own answer can be scored."""
+    try:
+        _scorer(name)(answer=entry["answer"], entry=entry)
+    except Exception:
+        return "ungraded", "bad_reference", None, extracted
+    return "wrong", "unreadable", 0.0, extracted

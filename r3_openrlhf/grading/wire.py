@@ -9,6 +9,8 @@ import struct
 
 import msgspec
 
+from r3_openrlhf.errors import GradingError
+
 _LENGTH = struct.Struct(">I")
 MAX_MESSAGE_BYTES = 256 * 2**20
 
@@ -35,9 +37,21 @@ class Outcome(msgspec.Struct, array_like=True, frozen=True):
     seconds: float
 
 
-_encoder = msgspec.msgpack.Encoder()
+def _plain(value: object) -> object:
+    if hasattr(value, "tolist"):  # numpy scalars and arrays, which reasoning_gym puts into its entries
+        return value.tolist()
+    raise GradingError(
+        f"the metadata of an item holds a {type(value).__name__}; plain lists, dicts, text and numbers only"
+    )
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_plain)
 decode_items = msgspec.msgpack.Decoder(list[Item]).decode
 decode_outcomes = msgspec.msgpack.Decoder(list[Outcome]).decode
+
+
+def encode_item(item: Item) -> msgspec.Raw:
+    return msgspec.Raw(_encoder.encode(item))
 
 
 def frame(message: list) -> bytes:

@@ -5,7 +5,6 @@ Started by pool.py as `python -I -c ...` with an empty environment; imports only
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import resource
@@ -15,10 +14,10 @@ import socket
 import tempfile
 import time
 
+from r3_openrlhf.grading.sandbox import confine, die_with_parent, take_violations, watch_for_code
 from r3_openrlhf.grading.tasks import grade_item
 from r3_openrlhf.grading.wire import Item, Outcome, decode_items, frame, take_frame
 
-_PR_SET_PDEATHSIG = 1
 _WARM_UP = (
     ("x^2+1", "(x+1)^2-2x"),
     (r"\frac{1}{\sqrt{2}}", r"\frac{\sqrt{2}}{2}"),
@@ -33,16 +32,12 @@ _WARM_UP = (
 )
 
 
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def run_nursery(control: socket.socket, *, memory_bytes: int, cpu_seconds: int, directory: str) -> None:
     """Serves fork requests until the pool closes its end of `control`.
 
     A request is one byte with the worker's socket attached; the answer is one byte with a pidfd of the worker.
     """
-    _die_with_parent()
+    die_with_parent(signal.SIGKILL)
     warm_up()
     gc.collect()
     gc.freeze()  # so that the collector in a worker does not touch, and thereby copy, the pages of the libraries
@@ -85,12 +80,15 @@ def _reap() -> bool:
 
 def _become_worker(connection: socket.socket, memory_bytes: int, cpu_seconds: int, directory: str) -> None:
     nursery = os.getppid()
-    _die_with_parent()
+    die_with_parent(signal.SIGKILL)
     if os.getppid() != nursery:
         os._exit(1)
-    os.chdir(tempfile.mkdtemp(dir=directory))
-    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    own_directory = tempfile.mkdtemp(dir=directory)
+    os.chdir(own_directory)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # scorers print; what they print is model text
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the service's business
+    watch_for_code()
+    confine(own_directory, memory_bytes=memory_bytes)
     serve(connection, cpu_seconds)
 
 
@@ -123,6 +121,8 @@ def serve(connection: socket.socket, cpu_seconds: int) -> None:
         for item in decode_items(body):
             started = time.perf_counter()
             verdict, reason, score, extracted = grade_item(item, before_slow)
+            if take_violations():
+                verdict, reason, score = "ungraded", "blocked", None
             outcomes.append(
                 Outcome(item.number, verdict, reason, score, extracted, round(time.perf_counter() - started, 6))
             )

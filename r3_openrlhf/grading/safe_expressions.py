@@ -1,0 +1,138 @@
+"""Python-like expressions as sympy expressions, without evaluating them as Python.
+
+sympy.parse_expr and eval run what they are given, and so does everything in sympy that takes a string: sympify, and
+even Number("12"), which the LaTeX parser calls for every number. Here the text is only parsed (ast), and the few node types
+that arithmetic needs are translated; sizes are bounded before anything is computed.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Mapping
+
+import sympy
+from sympy.parsing import sympy_parser
+
+MAX_CHARS = 2000
+_MAX_BITS = 20_000
+_MAX_EXPONENT = 1000
+
+_NAMES = {"pi": sympy.pi, "E": sympy.E, "I": sympy.I, "oo": sympy.oo}
+_FUNCTIONS = {
+    name: getattr(sympy, name)
+    for name in (
+        "sin cos tan cot sec csc asin acos atan acot sinh cosh tanh asinh acosh atanh exp log sqrt Abs erf"
+    ).split()
+} | {"ln": sympy.log, "abs": sympy.Abs}
+_OPERATORS = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+_INTEGER_OPERATORS = {
+    ast.BitAnd: operator.and_,
+    ast.BitOr: operator.or_,
+    ast.BitXor: operator.xor,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+}
+
+
+_INTEGER = re.compile(r"[0-9]+")
+_DECIMAL = re.compile(r"[0-9]*\.[0-9]+|[0-9]+\.")
+
+
+def _parsed(text: str) -> ast.expr:
+    if not isinstance(text, str) or len(text) > MAX_CHARS:
+        raise ValueError(f"an expression has at most {MAX_CHARS} characters")
+    return ast.parse(text.strip(), mode="eval").body
+
+
+def parse_expression(
+    text: str, local_dict: Mapping[str, sympy.Expr] | None = None, *_ignored: object, **_options: object
+) -> sympy.Expr:
+    """The sympy expression of `text`; takes the place of sympy.parse_expr, whose further options are ignored.
+
+    SyntaxError for anything but numbers, names, + - * / ** and elementary functions.
+    """
+    try:
+        if _INTEGER.fullmatch(text):
+            return sympy.Integer(int(text))
+        if _DECIMAL.fullmatch(text):
+            return sympy.Float(text)
+        return _expression(_parsed(text), local_dict or {})
+    except ValueError as error:
+        raise SyntaxError(str(error)) from error
+
+
+def replace_in_sympy() -> None:
+    """Makes sympify, and all of sympy that takes a string, use `parse_expression`. For this process, for good."""
+    sympy_parser.parse_expr = parse_expression
+
+
+def _expression(node: ast.expr, names: Mapping[str, sympy.Expr]) -> sympy.Expr:
+    match node:
+        case ast.Constant(value=bool()):
+            raise ValueError("a truth value is no number")
+        case ast.Constant(value=int() | float() as value):
+            return sympy.sympify(value)
+        case ast.Name(id=name):
+            return names.get(name) or _NAMES.get(name) or sympy.Symbol(name)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_expression(operand, names)
+        case ast.UnaryOp(op=ast.UAdd(), operand=operand):
+            return _expression(operand, names)
+        case ast.BinOp(left=left, op=ast.Pow(), right=right):
+            return _power(_expression(left, names), _expression(right, names))
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            return _OPERATORS[type(op)](_expression(left, names), _expression(right, names))
+        case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if name in _FUNCTIONS:
+            return _FUNCTIONS[name](_expression(argument, names))
+    raise ValueError(f"{type(node).__name__} is not allowed in an expression")
+
+
+def _power(base: sympy.Expr, exponent: sympy.Expr) -> sympy.Expr:
+    if exponent.is_number:
+        if not exponent.is_Rational or abs(exponent) > _MAX_EXPONENT:
+            raise ValueError("an exponent is a number of moderate size")
+        if base.is_Rational and abs(exponent) * max(base.p.bit_length(), base.q.bit_length()) > _MAX_BITS:
+            raise ValueError("a power is too large")
+    return base**exponent
+
+
+def integer_value(text: str) -> int:
+    """Value of an expression of integers with + - * // % & | ^ << >> ~; takes the place of eval in a scorer."""
+    return _integer(_parsed(text))
+
+
+def _integer(node: ast.expr) -> int:
+    match node:
+        case ast.Constant(value=bool()):
+            raise ValueError("a truth value is no number")
+        case ast.Constant(value=int() as value):
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_integer(operand)
+        case ast.UnaryOp(op=ast.Invert(), operand=operand):
+            return ~_integer(operand)
+        case ast.BinOp(left=left, op=ast.LShift() | ast.RShift() as op, right=right):
+            value, places = _integer(left), _integer(right)
+            if not 0 <= places <= _MAX_BITS:
+                raise ValueError("a shift is too large")
+            return value << places if isinstance(op, ast.LShift) else value >> places
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _INTEGER_OPERATORS:
+            return _INTEGER_OPERATORS[type(op)](_integer(left), _integer(right))
+    raise ValueError(f"{type(node).__name__} is not allowed in an integer expression")
+
+
+def literal(text: str) -> object:
+    """A list, tuple, string or number written as a Python literal; takes the place of eval in a scorer."""
+    if len(text) > MAX_CHARS:
+        raise ValueError(f"a literal has at most {MAX_CHARS} characters")
+    return ast.literal_eval(text)
