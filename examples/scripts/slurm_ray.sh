@@ -8,7 +8,7 @@ start_ray() {
     head=${nodes[0]}
     RAY_ADDRESS=$(srun --overlap --nodes=1 --ntasks=1 --nodelist="$head" hostname --ip-address | awk '{print $1}'):${RAY_PORT:-6379}
     export RAY_ADDRESS
-    trap 'kill $(jobs -p) 2>/dev/null' EXIT
+    trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
     srun --overlap --nodes=1 --ntasks=1 --nodelist="$head" \
         ray start --head --node-ip-address="${RAY_ADDRESS%:*}" --port="${RAY_ADDRESS##*:}" --block >&2 &
     _wait_for_nodes 1 $!
