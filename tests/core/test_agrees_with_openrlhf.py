@@ -56,7 +56,7 @@ def stock_advantages(openrlhf_models):
     return advantages
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rewards=lists(integers(0, 16).map(lambda n: n / 8), min_size=3 * GROUP, max_size=3 * GROUP))
 def test_eq_3_without_recall_is_group_norm(stock_advantages, rewards):
     ours = [
