@@ -21,9 +21,6 @@ exec "$@" --num-cpus=1 --num-gpus=0 --disable-usage-stats --object-store-memory=
 """
 JOB = "set -euo pipefail; source examples/scripts/slurm_ray.sh; start_ray; echo cluster of $(_living_nodes) at $RAY_ADDRESS"
 
-pytestmark = pytest.mark.slow
-
-
 def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -61,6 +58,7 @@ def submit(tmp_path, **variables):
     return result, alive
 
 
+@pytest.mark.slow
 def test_the_cluster_is_complete_when_start_ray_returns_and_gone_when_the_job_ends(tmp_path):
     result, alive = submit(tmp_path)
     assert result.returncode == 0, result.stderr

@@ -31,12 +31,13 @@ _wait_for_nodes() {
             echo "${joined:-0} of $1 nodes joined Ray at $RAY_ADDRESS within ${RAY_START_TIMEOUT_S:-600} s; is the port open between the nodes?" >&2
             exit 1
         fi
+        sleep 1 # only the pace of asking
     done
     echo "Ray has $joined of $1 nodes at $RAY_ADDRESS" >&2
 }
 
 _living_nodes() {
-    ray health-check --address "$RAY_ADDRESS" >/dev/null 2>&1 || return 1
+    (: <"/dev/tcp/${RAY_ADDRESS%:*}/${RAY_ADDRESS##*:}") 2>/dev/null || return 1
     python - 2>/dev/null <<'PYTHON'
 import os
 import ray
