@@ -34,11 +34,11 @@ class Codec:
         planes = np.ascontiguousarray(array.view(np.uint8).reshape(-1, 4).T)
         return self._compressor.compress(planes)
 
-    def unpack(self, data: bytes, dtype: type) -> np.ndarray:
-        """Inverse of pack. Raises HistoryError when the bytes are damaged."""
-        raw = self.unpack_bytes(data)
-        if len(raw) % 4:
-            raise HistoryError(f"a stored array has {len(raw)} bytes, which is not a multiple of 4")
+    def unpack(self, data: bytes, dtype: type, *, length: int) -> np.ndarray:
+        """Inverse of pack, for an array known to have `length` values. Raises HistoryError when the bytes are damaged."""
+        raw = self._decompress(data)
+        if len(raw) != 4 * length:  # zstd's checksum does not cover the length in the frame's header
+            raise HistoryError(f"a stored array is damaged: it has {len(raw)} bytes instead of {4 * length}")
         planes = np.frombuffer(raw, dtype=np.uint8).reshape(4, -1)
         return np.ascontiguousarray(planes.T).view(dtype).reshape(-1)
 
@@ -50,9 +50,9 @@ class Codec:
         return self._compressor.compress(text.encode())
 
     def unpack_json(self, data: bytes) -> dict[str, Any]:
-        return json.loads(self.unpack_bytes(data))
+        return json.loads(self._decompress(data))
 
-    def unpack_bytes(self, data: bytes) -> bytes:
+    def _decompress(self, data: bytes) -> bytes:
         try:
             return self._decompressor.decompress(data)
         except zstandard.ZstdError as error:

@@ -66,7 +66,7 @@ def open_for_writing(path: str, *, journal: str) -> sqlite3.Connection:
                 if version == 0:
                     schema.create(connection)
                 else:
-                    schema.migrate(connection, version=version)
+                    schema.migrate(connection, version=version, to=schema.SCHEMA_VERSION)
                 connection.execute("COMMIT")
         except BaseException:
             connection.close()
@@ -140,4 +140,25 @@ def _check_identity(connection: sqlite3.Connection, path: str) -> int:
             f"{path} has schema {version}, written by a newer r3_openrlhf; this one knows up to {schema.SCHEMA_VERSION}: "
             "upgrade it"
         )
+    if path != MEMORY:
+        _check_length(connection, path)
     return version
+
+
+def _check_length(connection: sqlite3.Connection, path: str) -> None:
+    """SQLite itself notices a file that lacks whole pages, but reads the rest of a cut page as zeros."""
+    log = Path(path + "-wal")
+    connection.execute("BEGIN")
+    try:
+        pages, page_bytes = (
+            connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size")
+        )
+        size = Path(path).stat().st_size
+        in_log = log.exists() and log.stat().st_size > 0  # pages that are not in the file yet
+    finally:
+        connection.execute("COMMIT")
+    if size < pages * page_bytes and not in_log:
+        raise HistoryError(
+            f"cannot open {path}: the file is damaged or is no history store (it ends {pages * page_bytes - size} bytes "
+            "too early); restore it from a copy"
+        )

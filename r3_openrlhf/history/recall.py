@@ -22,7 +22,7 @@ from r3_openrlhf.types import EntropyStatistics, Rollout
 _COLUMNS = (
     "r.id, p.uid, r.context, r.verdict, r.prompt, r.step, r.epoch, r.policy_step, r.reward, r.truncated, "
     "r.finish_reason, r.reason, r.entropy_peak, r.entropy_global, r.entropy_source, r.copies, r.evicted_at, "
-    "a.ids, l.data"
+    "r.num_tokens, a.ids, l.data"
 )
 _JOINS = (
     "FROM rollouts r JOIN problems p ON p.id = r.problem JOIN responses a ON a.id = r.response "
@@ -84,10 +84,12 @@ def _stored(
     (row, uid, context, verdict, prompt, step, epoch, policy_step, reward, truncated, finish_reason, reason) = found[
         :12
     ]
-    peak, global_, source, copies, evicted_at, ids, logprobs = found[12:]
+    peak, global_, source, copies, evicted_at, num_tokens, ids, logprobs = found[12:]
     if prompt not in prompts:
-        digest_, packed = connection.execute("SELECT digest, ids FROM prompts WHERE id = ?", (prompt,)).fetchone()
-        prompts[prompt] = codec.unpack(packed, np.int32), digest_.hex()
+        prompt_digest, length, packed = connection.execute(
+            "SELECT digest, num_tokens, ids FROM prompts WHERE id = ?", (prompt,)
+        ).fetchone()
+        prompts[prompt] = codec.unpack(packed, np.int32, length=length), prompt_digest.hex()
     prompt_ids, prompt_hash = prompts[prompt]
     return StoredRollout(
         row=row,
@@ -99,8 +101,8 @@ def _stored(
             uid=uid,
             context=CONTEXTS[context],
             prompt_ids=prompt_ids,
-            response_ids=codec.unpack(ids, np.int32),
-            response_logprobs=codec.unpack(logprobs, np.float32),
+            response_ids=codec.unpack(ids, np.int32, length=num_tokens),
+            response_logprobs=codec.unpack(logprobs, np.float32, length=num_tokens),
             verdict=VERDICTS[verdict],
             reward=reward,
             truncated=bool(truncated),

@@ -44,10 +44,11 @@ def forget_after(connection: sqlite3.Connection, *, step: int, floor: int | None
     for table in ("counters_before", "gone", "steps"):
         connection.execute(f"DELETE FROM {table} WHERE step > ?", (step,))
     if last is None:  # nothing is left, not even what lies below the floor
-        for table in ("counters", "gone", "rollouts", "logprobs", "responses", "prompts"):
+        for table in ("counters", "gone", "rollouts", "logprobs", "responses", "prompts", "problems", "meta"):
             connection.execute(f"DELETE FROM {table}")
+        return removed
     connection.execute("DELETE FROM problems WHERE id > ?", (problem,))
-    Usage.recount(connection, floor=floor if last else None).save(connection)
+    Usage.recount(connection, floor=floor).save(connection)
     return removed
 
 

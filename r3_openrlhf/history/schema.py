@@ -90,7 +90,7 @@ def create(connection: sqlite3.Connection) -> None:
 MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {}
 
 
-def migrate(connection: sqlite3.Connection, *, version: int, to: int = SCHEMA_VERSION) -> None:
+def migrate(connection: sqlite3.Connection, *, version: int, to: int) -> None:
     """Brings a file from `version` up to `to`, inside the transaction that is open."""
     for at in range(version, to):
         MIGRATIONS[at](connection)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -50,6 +51,7 @@ class HistoryStore:
         self._writer = writer
         self._codec = Codec()
         self._guard = threading.RLock()
+        self._process = os.getpid()
         self._sweep = True  # the limits may be lower than those that the file was written under
 
     @classmethod
@@ -135,15 +137,12 @@ class HistoryStore:
         with self._transaction(f"roll back to step {step} in") as connection:
             floor = self._floor()
             (first,) = connection.execute("SELECT min(step) FROM steps").fetchone()
-            empties = first is None or step < first
-            if floor is not None and step < floor and not empties:
+            if floor is not None and first <= step < floor:
                 raise HistoryError(
                     f"cannot roll {self.path} back to step {step}: what it needs was removed when step {floor} became "
                     f"the oldest checkpoint; resume from step {floor} or later, or start with an empty run_dir"
                 )
             removed = rollback.forget_after(connection, step=step, floor=floor)
-            if empties:
-                connection.execute("DELETE FROM meta WHERE key = 'floor'")
         self._sweep = True
         return removed
 
@@ -262,13 +261,11 @@ class HistoryStore:
     def close(self) -> None:
         """Ends the connection and gives the lease back. Harmless when repeated."""
         with self._guard:
-            if self._connection is None:
+            if self._connection is None or self._process != os.getpid():
                 return
             connection, self._connection = self._connection, None
             try:
                 with sentences(self.path, "close"):
-                    if self._lease is not None:
-                        connection.execute("DELETE FROM lease WHERE token = ?", (self._lease.holder.token,))
                     connection.close()
             finally:
                 if self._lease is not None:
@@ -294,21 +291,24 @@ class HistoryStore:
                 (holder.token, holder.host, holder.pid, holder.since),
             )
 
+    def _usable_connection(self) -> sqlite3.Connection:
+        if self._connection is None:
+            raise HistoryError(f"the history store {self.path} is closed")
+        if self._process != os.getpid():
+            raise HistoryError(f"{self.path} was opened by process {self._process}; a forked child cannot use it")
+        return self._connection
+
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
         with self._guard, sentences(self.path, "read"):
-            if self._connection is None:
-                raise HistoryError(f"the history store {self.path} is closed")
-            yield self._connection
+            yield self._usable_connection()
 
     @contextmanager
     def _transaction(self, doing: str) -> Iterator[sqlite3.Connection]:
         with self._guard, sentences(self.path, doing):
-            if self._connection is None:
-                raise HistoryError(f"the history store {self.path} is closed")
+            connection = self._usable_connection()
             if not self._writer:
                 raise HistoryError(f"cannot {doing} {self.path}: it was opened for reading")
-            connection = self._connection
             connection.execute("BEGIN IMMEDIATE")
             try:
                 self._check_lease(connection)

@@ -14,14 +14,14 @@ any_float32 = arrays(np.uint32, st.integers(0, 200)).map(lambda bits: bits.view(
 
 @given(any_float32)
 def test_logprobs_keep_every_bit(logprobs):
-    back = Codec().unpack(Codec().pack(logprobs), np.float32)
+    back = Codec().unpack(Codec().pack(logprobs), np.float32, length=len(logprobs))
     assert back.dtype == np.float32
     assert back.tobytes() == logprobs.tobytes()
 
 
 @given(arrays(np.int32, st.integers(0, 200)))
 def test_tokens_keep_every_bit(tokens):
-    assert Codec().unpack(Codec().pack(tokens), np.int32).tolist() == tokens.tolist()
+    assert Codec().unpack(Codec().pack(tokens), np.int32, length=len(tokens)).tolist() == tokens.tolist()
 
 
 @given(arrays(np.int32, st.integers(1, 50)), st.data())
@@ -30,9 +30,10 @@ def test_a_damaged_array_is_refused_or_unchanged(tokens, data):
     place = data.draw(st.integers(0, len(packed) - 1))
     packed[place] ^= 1 << data.draw(st.integers(0, 7))
     try:
-        assert Codec().unpack(bytes(packed), np.int32).tolist() == tokens.tolist()  # a bit that zstd ignores
+        array = Codec().unpack(bytes(packed), np.int32, length=len(tokens))
+        assert array.tolist() == tokens.tolist()  # a bit that zstd ignores
     except HistoryError as error:
-        assert "damaged" in str(error) or "multiple of 4" in str(error)
+        assert "is damaged" in str(error)
 
 
 def test_every_flipped_payload_bit_is_noticed():
@@ -40,7 +41,7 @@ def test_every_flipped_payload_bit_is_noticed():
     for place in range(10, len(packed), 97):
         broken = packed[:place] + bytes([packed[place] ^ 1]) + packed[place + 1 :]
         with pytest.raises(HistoryError, match="damaged"):
-            Codec().unpack(broken, np.int32)
+            Codec().unpack(broken, np.int32, length=1000)
 
 
 def test_a_digest_knows_where_a_part_ends():

@@ -79,7 +79,9 @@ def test_a_rollout_comes_back_bit_for_bit(uid, ids, prompt, reward, verdict, con
 
 def test_numbers_of_numpy_are_numbers():
     store = open_memory()
-    rollout = make_rollout(reward=np.float32(0.0), policy_step=np.int64(3), epoch=np.int32(1), truncated=np.bool_(True))
+    rollout = make_rollout(
+        reward=np.float32(0.0), policy_step=np.int64(3), epoch=np.int32(1), truncated=np.bool_(True)
+    )
     store.commit_step(np.int64(4), np.int64(1), [rollout])
     (stored,) = store.recall("p", Verdict.WRONG, k=np.int64(1), step=np.int64(5), max_policy_lag=np.int64(2))
     assert stored.rollout.policy_step == 3 and stored.rollout.truncated is True
