@@ -13,6 +13,8 @@ from r3_openrlhf.grading.request import TASKS, GradeRequest
 from r3_openrlhf.grading.wire import Item, Outcome
 from r3_openrlhf.types import Grade, Verdict
 
+MAX_RESPONSE_CHARS = 1_000_000  # of a longer response, the end
+
 
 class Grader(Protocol):
     async def grade(self, request: GradeRequest) -> Grade:
@@ -55,7 +57,7 @@ def item_of(request: GradeRequest, number: int) -> Item:
     return Item(
         number=number,
         task=request.task,
-        response=_encodable(request.response),
+        response=_encodable(request.response[-MAX_RESPONSE_CHARS:]),
         references=tuple(_encodable(reference) for reference in request.references),
         truncated=request.truncated,
         metadata=request.metadata,

@@ -9,6 +9,9 @@ MAX_ANSWER_CHARS = 1000  # a final answer longer than this is compared as text o
 TAIL_CHARS = 1000  # without a box, the answer is looked for in the end of the response
 STATEMENT_CHARS = 4000  # and "the answer is ..." in this much of it
 
+MAX_BOXES = 50  # only the last ones are looked at
+
+_BOX = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])")
 _SEPARATOR = re.compile(r"\b(?:and|or)\b|,|;")
 _FINAL = re.compile(r"final answer(?: is)?", re.IGNORECASE)
 _STATEMENT = re.compile(
@@ -44,10 +47,9 @@ def final_answer(response: str, *, truncated: bool) -> FinalAnswer | None:
     text = after_thinking(response)
     if text is None:
         return None
-    boxes_end = max(text.rfind("\\boxed"), text.rfind("\\fbox"))
-    boxes = last_boxes(text) if boxes_end >= 0 else []
+    boxes = last_boxes(text)
     statement = last_statement(text)
-    if boxes and not (statement and statement[0] > boxes_end and _FINAL.match(text, statement[0])):
+    if boxes and not (statement and _FINAL.match(text, statement[0]) and not _BOX.search(text, statement[0])):
         return FinalAnswer(", ".join(boxes), exact=True)
     tagged = tagged_answer(text)
     if tagged:
@@ -113,28 +115,28 @@ def last_boxes(text: str) -> list[str]:
     """
     contents: list[str] = []
     end = len(text)  # where the box found last begins
-    while True:
-        start = max(text.rfind("\\boxed", 0, end), text.rfind("\\fbox", 0, end))
-        if start < 0:
-            return contents
-        command_end = start + (6 if text.startswith("\\boxed", start) else 5)
-        opening = command_end
-        while opening < end and text[opening].isspace():
-            opening += 1
-        if opening < end and text[opening] == "{":
-            closing = _matching_brace(text, opening, end)
-            content = None if closing is None else text[opening + 1 : closing].strip()
-        else:  # "\boxed 5"
-            word = text[opening : min(end, opening + 50)].split(maxsplit=1)
-            content, closing = (word[0].strip("$.") if word else None), opening + (len(word[0]) if word else 0)
-        if contents:
-            if content is None or not _belongs_together(text[closing + 1 : end]):
-                return contents
-            if content != contents[0]:
-                contents.insert(0, content)
-        elif content:
-            contents.append(content)
-        end = start
+    for command in reversed([match for match in _BOX.finditer(text)][-MAX_BOXES:]):
+        content, after = _box_content(text, command.end(), end)
+        if not contents:
+            contents += [content] if content else []
+        elif content is None or not _belongs_together(text[after:end]):
+            break
+        elif content != contents[0]:
+            contents.insert(0, content)
+        end = command.start()
+    return contents
+
+
+def _box_content(text: str, start: int, end: int) -> tuple[str | None, int]:
+    """What stands in braces behind a command that ends at `start`, or its first word ("\\boxed 5"); and where it ends."""
+    opening = start
+    while opening < end and text[opening].isspace():
+        opening += 1
+    if text.startswith("{", opening) and opening < end:
+        closing = _matching_brace(text, opening, end)
+        return (None, end) if closing is None else (text[opening + 1 : closing].strip(), closing + 1)
+    word = text[opening : min(end, opening + 50)].split(maxsplit=1)
+    return (word[0].strip("$."), opening + len(word[0])) if word else (None, end)
 
 
 def _belongs_together(between: str) -> bool:

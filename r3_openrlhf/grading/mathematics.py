@@ -96,16 +96,23 @@ def grade_mathematics(
     found = final_answer(response, truncated=truncated)
     if found is None:
         return "wrong", "no_answer", 0.0, None
+    if len(found.text) > MAX_ANSWER_CHARS:
+        return _compare_long_text(found.text, golds)
     if found.exact:
         decisions = [compare_cheaply(found.text, gold) for gold in golds]
         if True in decisions:
-            return "correct", "correct", 1.0, found.text[:MAX_ANSWER_CHARS]
+            return "correct", "correct", 1.0, found.text
         if all(decision is False for decision in decisions):
-            return "wrong", "wrong", 0.0, found.text[:MAX_ANSWER_CHARS]
-    if len(found.text) > MAX_ANSWER_CHARS:
-        return "wrong", "answer_too_long", 0.0, found.text[:MAX_ANSWER_CHARS]
+            return "wrong", "wrong", 0.0, found.text
     before_slow()
     return _grade_symbolically(found, golds)
+
+
+def _compare_long_text(answer: str, golds: list[str]) -> Result:
+    """An answer so long is right only if a reference says the same, white space aside."""
+    if "".join(answer.split()) in {"".join(gold.split()) for gold in golds}:
+        return "correct", "correct", 1.0, answer[:MAX_ANSWER_CHARS]
+    return "wrong", "answer_too_long", 0.0, answer[:MAX_ANSWER_CHARS]
 
 
 def _grade_symbolically(found: FinalAnswer, golds: list[str]) -> Result:

@@ -34,6 +34,7 @@ SLOW_AFTER_S = (
 )
 DEMOTE_AFTER_S = 1.0  # of processor time
 MAX_BATCH = 16
+MAX_FAILED_STARTS = 3
 _LOW_PRIORITY = 10
 _NURSERY = (
     "import sys, socket; sys.path[:0] = {path!r}; from r3_openrlhf.grading.worker import run_nursery;"
@@ -141,6 +142,7 @@ class WorkerPool:
         self._selector.register(self._wake_receiver, selectors.EVENT_READ, None)
         self._directory = tempfile.mkdtemp(prefix="r3-grading-")
         self._nursery: subprocess.Popen | None = None
+        self._failed_starts = 0
         try:
             while not self._closing:
                 self._keep_enough_workers()
@@ -276,7 +278,8 @@ class WorkerPool:
             message, descriptors, _, _ = socket.recv_fds(self._control, 16, 1)
         except OSError:
             message, descriptors = b"", []
-        if message == b"r":
+        if message == b"ready":
+            self._failed_starts = 0
             return
         if not message:
             self._lose_nursery()
@@ -289,6 +292,7 @@ class WorkerPool:
     def _lose_nursery(self) -> None:
         """The nursery is gone and its workers with it: nobody's item is to blame."""
         self.restarts["nursery"] += 1
+        self._failed_starts += 1
         self._selector.unregister(self._control)
         self._control.close()
         self._nursery.kill()
@@ -298,6 +302,11 @@ class WorkerPool:
             self._release(worker)
             self._pending.extendleft(reversed(worker.jobs))
         self._unanswered_forks.clear()
+        if self._failed_starts >= MAX_FAILED_STARTS:
+            logger.error("grading processes end before they are ready; see their messages above")
+            while self._pending:
+                job = self._pending.popleft()
+                _answer(job, Outcome(job.number, "ungraded", "unavailable", None, None, 0.0))
 
     def _enforce_deadlines(self) -> None:
         now = time.monotonic()

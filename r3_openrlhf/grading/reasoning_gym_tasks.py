@@ -59,29 +59,35 @@ def _scorer(name: str) -> Callable[..., float]:
 
 
 def grade_reasoning_gym(answer: str, entry: dict | None) -> Result:
-    """Score below 1: wrong, the score is kept. An entry that cannot be scored: ungraded."""
+    """Score below 1: wrong, the score is kept. An entry whose own answer does not score 1: ungraded."""
     name = ((entry or {}).get("metadata") or {}).get("source_dataset")
     if not isinstance(name, str) or why_refused(name) is not None:
         return "ungraded", "bad_reference", None, None
+    if name in ("arc_agi", "rearc"):  # compared with tuples, which JSON and MessagePack turn into lists
+        entry = {**entry, "metadata": {**entry["metadata"], "output": _tuples(entry["metadata"]["output"])}}
     extracted = answer[:1000]
-    if len(answer) > MAX_ANSWER_CHARS:
-        return "wrong", "answer_too_long", 0.0, extracted
+    score = _score(name, answer, entry) if len(answer) <= MAX_ANSWER_CHARS else 0.0
+    if score == 1.0:
+        return "correct", "correct", 1.0, extracted
+    own_answer = entry.get("answer")
+    if own_answer is not None and _score(name, own_answer, entry) != 1.0:
+        return "ungraded", "bad_reference", None, extracted
+    if score is None:  # scorers raise anything for answers of the wrong form
+        return "wrong", "unreadable", 0.0, extracted
+    if not 0.0 <= score < 1.0:
+        return "ungraded", "bad_score", None, extracted
+    return "wrong", "wrong", score, extracted
+
+
+def _score(name: str, answer: str, entry: dict) -> float | None:
+    """None: the scorer has raised."""
     try:
-        score = float(_scorer(name)(answer=answer, entry=entry))
+        return float(_scorer(name)(answer=answer, entry=entry))
     except MemoryError:
         raise
-    except Exception:  # scorers raise anything for answers of the wrong form, and for broken entries
-        return _blame(name, entry, extracted)
-    if not 0.0 <= score <= 1.0:
-        return "ungraded", "bad_score", None, extracted
-    verdict = "correct" if score == 1.0 else "wrong"
-    return verdict, verdict, score, extracted
-
-
-def _blame(name: str, entry: dict, extracted: str) -> Result:
-    """After a scorer has raised: the answer is wrong if the entry's own answer can be scored."""
-    try:
-        _scorer(name)(answer=entry["answer"], entry=entry)
     except Exception:
-        return "ungraded", "bad_reference", None, extracted
-    return "wrong", "unreadable", 0.0, extracted
+        return None
+
+
+def _tuples(board: list) -> tuple:
+    return tuple(tuple(row) for row in board)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from r3_openrlhf.grading.comparison import normalise
-from r3_openrlhf.grading.extraction import after_thinking, last_boxes, last_line, tagged_answer
+from r3_openrlhf.grading.extraction import MAX_ANSWER_CHARS, after_thinking, last_boxes, last_line, tagged_answer
 from r3_openrlhf.grading.mathematics import Result, grade_mathematics
 from r3_openrlhf.grading.wire import Item
 
@@ -34,6 +34,9 @@ def grade_item(item: Item, before_slow: Callable[[], None]) -> Result:
 
 
 def grade_exact(answer: str, references: tuple[str, ...]) -> Result:
+    """Equal in one spelling (comparison.normalise), letters in any case."""
+    if len(answer) > MAX_ANSWER_CHARS + 2 * max(map(len, references), default=0):
+        return "wrong", "answer_too_long", 0.0, answer[:MAX_ANSWER_CHARS]
     if normalise(answer).casefold() in {normalise(reference).casefold() for reference in references}:
         return "correct", "correct", 1.0, answer
     return "wrong", "wrong", 0.0, answer

@@ -9,8 +9,10 @@ import gc
 import os
 import resource
 import select
+import shutil
 import signal
 import socket
+import sys
 import tempfile
 import time
 
@@ -18,6 +20,7 @@ from r3_openrlhf.grading.sandbox import confine, die_with_parent, take_violation
 from r3_openrlhf.grading.tasks import grade_item
 from r3_openrlhf.grading.wire import Item, Outcome, decode_items, frame, take_frame
 
+LONG_RESPONSE_CHARS = 4096  # shorter ones cannot take long before `before_slow`
 _WARM_UP = (
     ("x^2+1", "(x+1)^2-2x"),
     (r"\frac{1}{\sqrt{2}}", r"\frac{\sqrt{2}}{2}"),
@@ -37,11 +40,19 @@ def run_nursery(control: socket.socket, *, memory_bytes: int, cpu_seconds: int, 
 
     A request is one byte with the worker's socket attached; the answer is one byte with a pidfd of the worker.
     """
-    die_with_parent(signal.SIGKILL)
-    warm_up()
-    gc.collect()
-    gc.freeze()  # so that the collector in a worker does not touch, and thereby copy, the pages of the libraries
-    control.send(b"r")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    die_with_parent(signal.SIGTERM)
+    try:
+        warm_up()
+        gc.collect()
+        gc.freeze()  # so that the collector in a worker does not touch, and thereby copy, the pages of the libraries
+        control.send(b"ready")
+        _serve_forks(control, memory_bytes, cpu_seconds, directory)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _serve_forks(control: socket.socket, memory_bytes: int, cpu_seconds: int, directory: str) -> None:
     while True:
         readable, _, _ = select.select([control], [], [], 1.0)
         while _reap():
@@ -51,11 +62,14 @@ def run_nursery(control: socket.socket, *, memory_bytes: int, cpu_seconds: int, 
         request, descriptors, _, _ = socket.recv_fds(control, 1, 1)
         if not request:
             return
+        nursery = os.getpid()
         pid = os.fork()
         if pid == 0:
-            control.close()
-            _become_worker(socket.socket(fileno=descriptors[0]), memory_bytes, cpu_seconds, directory)
-            os._exit(0)
+            try:
+                control.close()
+                _become_worker(nursery, socket.socket(fileno=descriptors[0]), memory_bytes, cpu_seconds, directory)
+            finally:
+                os._exit(1)  # whatever happens, a worker never runs the nursery's code
         os.close(descriptors[0])
         pidfd = os.pidfd_open(pid)
         socket.send_fds(control, [pid.to_bytes(4, "big")], [pidfd])
@@ -78,8 +92,10 @@ def _reap() -> bool:
         return False
 
 
-def _become_worker(connection: socket.socket, memory_bytes: int, cpu_seconds: int, directory: str) -> None:
-    nursery = os.getppid()
+def _become_worker(
+    nursery: int, connection: socket.socket, memory_bytes: int, cpu_seconds: int, directory: str
+) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     die_with_parent(signal.SIGKILL)
     if os.getppid() != nursery:
         os._exit(1)
@@ -119,8 +135,15 @@ def serve(connection: socket.socket, cpu_seconds: int) -> None:
             buffer += received
             continue
         for item in decode_items(body):
+            if len(item.response) > LONG_RESPONSE_CHARS:
+                flush()
             started = time.perf_counter()
-            verdict, reason, score, extracted = grade_item(item, before_slow)
+            try:
+                verdict, reason, score, extracted = grade_item(item, before_slow)
+            except MemoryError:
+                raise  # nothing in this process can be relied on any more
+            except Exception:  # a grader's own mistake: it must not look like the item's
+                verdict, reason, score, extracted = "ungraded", "grader_error", None, None
             if take_violations():
                 verdict, reason, score = "ungraded", "blocked", None
             outcomes.append(
