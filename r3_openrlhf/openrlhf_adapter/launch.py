@@ -19,7 +19,7 @@ from pathlib import Path
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.data import PreparedData, prepare
-from r3_openrlhf.errors import R3Error
+from r3_openrlhf.errors import ConfigError, R3Error
 from r3_openrlhf.models import resolve_model
 from r3_openrlhf.openrlhf_adapter import cpu_platform
 from r3_openrlhf.openrlhf_adapter.arguments import check_arguments, openrlhf_arguments, platform_of
@@ -39,6 +39,7 @@ def train(config: R3Config, *, verbose: bool = False) -> RunDirectory:
     run = RunDirectory(config.run_dir)
     run.create(config)
     model = resolve_model(config.model.path)
+    check_context(config, model)
     data = prepare_data(config, model, run)
     resume = config.checkpoint.resume and (run.checkpoints / "_actor" / "latest").is_file()
     arguments = openrlhf_arguments(config, run, model_dir=model, platform=platform, resume=resume)
@@ -50,6 +51,17 @@ def train(config: R3Config, *, verbose: bool = False) -> RunDirectory:
             traceback.print_exc()  # into train.log
             raise r3_error(error, run.log) from error
     return run
+
+
+def check_context(config: R3Config, model: str) -> None:
+    from transformers import AutoConfig
+
+    longest = getattr(AutoConfig.from_pretrained(model, trust_remote_code=True), "max_position_embeddings", None)
+    if longest is not None and config.data.max_len > longest:
+        raise ConfigError(
+            f"data.max_len is {config.data.max_len}, but model.path {config.model.path} has {longest} positions; "
+            f"use data.max_len={longest} or less"
+        )
 
 
 def prepare_data(config: R3Config, model: str, run: RunDirectory) -> PreparedData:
@@ -87,7 +99,7 @@ def ray_options(config: R3Config, platform: str) -> dict:
     address = config.cluster.ray_address or os.environ.get("RAY_ADDRESS")
     if address:
         return {"address": address, "runtime_env": runtime}
-    options: dict = {"include_dashboard": False, "runtime_env": runtime}
+    options: dict = {"address": "local", "include_dashboard": False, "runtime_env": runtime}
     if platform == "cpu":
         ranks = config.cluster.num_ranks
         threads = str(max(1, (os.cpu_count() or 1) // ranks))

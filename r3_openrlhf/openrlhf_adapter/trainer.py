@@ -90,6 +90,12 @@ class R3Trainer(UpstreamTrainer):
         self.samples_generator.epoch = states["episode"] + 1
         return states
 
+    def get_max_steps(self) -> int:
+        """Upstream asks for this before it loads the models, which then wait for the engines to join the weight sync:
+        an engine that died at start-up would leave them waiting for ever. Its error surfaces here."""
+        ray.get([engine.get_num_unfinished_requests.remote() for engine in self.vllm_engines])
+        return super().get_max_steps()
+
     def _at(self, step: int) -> None:
         self.samples_generator.step = self.experience_maker.step = step
 
