@@ -16,10 +16,11 @@ def length_reward(num_tokens: int, *, max_tokens: int) -> float:
 
 
 def outcome_reward(score: float, num_tokens: int, *, max_tokens: int, length_bonus: bool = True) -> float:
-    """R of a graded response: 0 when wrong (score 0), 1 + r_len when correct (score 1).
+    """R of a graded response: 0 when wrong, 1 + r_len when correct (score 1).
 
-    Partial credit, 0 < score < 1, is paid as it is: only a correct answer earns the length reward, so a short answer
-    that is half right never overtakes a right one. A rollout that could not be graded has no score and no reward.
+    R is 0 or in [1, 2], nothing between: partial credit (0 < score < 1, which some tasks give) stays in the score. As
+    a reward it would give groups without any correct answer a spread that eq. 3 scales up to full size.
+    A rollout that could not be graded has no score and no reward.
 
     ValueError: score outside [0, 1] or None, num_tokens below 0, max_tokens below 1.
     """
@@ -27,4 +28,6 @@ def outcome_reward(score: float, num_tokens: int, *, max_tokens: int, length_bon
     if not 0 <= score <= 1:
         raise ValueError(f"score is {score}; it must be between 0 (wrong) and 1 (correct)")
     bonus = length_reward(num_tokens, max_tokens=max_tokens)
-    return score + bonus if score == 1 and length_bonus else score
+    if score < 1:
+        return 0.0
+    return 1.0 + bonus if length_bonus else 1.0

@@ -17,6 +17,7 @@ def test_by_hand():
     assert outcome_reward(1.0, 8192, max_tokens=L_MAX) == 1.75
     assert outcome_reward(1.0, 8192, max_tokens=L_MAX, length_bonus=False) == 1
     assert outcome_reward(0.0, 10, max_tokens=L_MAX) == 0
+    assert outcome_reward(0.9, 10, max_tokens=L_MAX) == 0  # partial credit is a score, not a reward
 
 
 def test_given_vectors(vectors):
