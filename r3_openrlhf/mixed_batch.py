@@ -106,7 +106,7 @@ class MixedBatch:
         """Add stored rollouts of the opposite verdict to every collapsed group (METHOD section 4).
 
         `mode` "replace" lets as many fresh rows of the group give way as were recalled (never all of them): they
-        stay in the group's statistics and leave the update.
+        stay in the group's statistics with their outcome reward, and leave the ranking and the update.
         """
         for index, group in enumerate(self.groups):
             verdict = opposite_verdict(group.state)
@@ -133,7 +133,9 @@ class MixedBatch:
             rows = [
                 i
                 for i in group.rows
-                if not self.rows[i].recalled and (scope == "failed" or self.rows[i].rollout.truncated)
+                if not self.rows[i].recalled
+                and self.rows[i].trained
+                and (scope == "failed" or self.rows[i].rollout.truncated)
             ]
             if len(rows) > 1:  # one row alone has nothing to be ranked against
                 found[index] = rows

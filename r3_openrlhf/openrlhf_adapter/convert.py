@@ -14,9 +14,7 @@ from r3_openrlhf.data import Label
 from r3_openrlhf.types import Context, EntropyBounds, Rollout
 
 
-def rollout_from_response(
-    response: dict, *, context: Context, step: int, epoch: int, peak_fraction: float
-) -> Rollout:
+def rollout_from_response(response: dict, *, context: Context, step: int, epoch: int, peak_fraction: float) -> Rollout:
     """The record of one executor response. Per-token bounds shrink to four numbers here."""
     (start, end) = response["action_ranges"][0]
     payload = response["r3"]

@@ -116,7 +116,9 @@ class R3ExperienceMaker(RecordingExperienceMaker):
 
         started = time.perf_counter()
         entropy = {id(row): found[i] for i, row in enumerate(rows) if i in found}
-        batch.rank(ranked, lambda row: entropy.get(id(row)) or topk_statistics(row), max_reward=config.ranking.max_reward)
+        batch.rank(
+            ranked, lambda row: entropy.get(id(row)) or topk_statistics(row), max_reward=config.ranking.max_reward
+        )
         advantage = config.advantage
         batch.advantages(alpha=advantage.alpha, lam=advantage.lam, scope=advantage.scope, guard=config.ranking.guard)
         off_policy = self._set_old_logprobs(experiences, rows, batch)

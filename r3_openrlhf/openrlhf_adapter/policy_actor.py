@@ -45,7 +45,9 @@ class R3PolicyActor(UpstreamPolicyActor):
         found, self._entropy = self._entropy, []
         return found
 
-    def forward(self, sequences, action_mask=None, attention_mask=None, packed_seq_lens=None, mm_train_inputs_list=None):
+    def forward(
+        self, sequences, action_mask=None, attention_mask=None, packed_seq_lens=None, mm_train_inputs_list=None
+    ):
         """Old log-probs [B, A] (ppo_actor.py:602-632), and on the side the entropy statistics that were asked for."""
         rows = self._wanted.popleft() if self._wanted else []
         if not any(rows):
@@ -222,7 +224,11 @@ def forget_fillers(experience, real_B: torch.Tensor) -> None:
         if isinstance(value, torch.Tensor) and value.dim() > 0 and len(value) == size:
             experience.info[key] = value[real_B]
         elif isinstance(value, list) and len(value) == size:
-            experience.info[key] = torch.stack([v for v, keep in zip(value, real_B.tolist(), strict=True) if keep]) if real_B.any() else torch.zeros(0)
+            experience.info[key] = (
+                torch.stack([v for v, keep in zip(value, real_B.tolist(), strict=True) if keep])
+                if real_B.any()
+                else torch.zeros(0)
+            )
     for name in ("response_length", "truncated", "total_length"):
         value = getattr(experience, name)
         if isinstance(value, torch.Tensor):
