@@ -273,12 +273,14 @@ class RewardConfig:
     urls: list[str] = field(default_factory=list)  # reward servers; empty: grade in local worker processes
     timeout_s: float = 10.0  # wall clock for one response
     num_workers: int = 2  # grading processes per rollout engine, without urls
+    deadline_s: float = 300.0  # a response that no server has answered by then is ungraded; with urls
     max_ungraded_rate: float = 0.1  # the run stops when more of a step's rollouts could not be graded
 
     def __post_init__(self) -> None:
         _at_least("reward.length_reward_max_tokens", self.length_reward_max_tokens, 1)
         _above("reward.timeout_s", self.timeout_s, 0.0)
         _at_least("reward.num_workers", self.num_workers, 1)
+        _above("reward.deadline_s", self.deadline_s, 0.0)
         _fraction("reward.max_ungraded_rate", self.max_ungraded_rate)
         for url in self.urls:
             if not url.startswith(("http://", "https://")):

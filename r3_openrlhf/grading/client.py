@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
+import msgspec
+
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.core.rewards import outcome_reward
 from r3_openrlhf.errors import ConfigError
 from r3_openrlhf.grading.pool import WorkerPool
 from r3_openrlhf.grading.request import TASKS, GradeRequest
-from r3_openrlhf.grading.wire import Item, Outcome
+from r3_openrlhf.grading.wire import Item, Outcome, encode_item
 from r3_openrlhf.types import Grade, Verdict
 
 MAX_RESPONSE_CHARS = 1_000_000  # of a longer response, the end
@@ -27,7 +29,9 @@ class Grader(Protocol):
 def make_grader(config: RewardConfig) -> Grader:
     """A grader on the configured servers, or in local worker processes when `reward.urls` is empty."""
     if config.urls:
-        raise ConfigError("reward.urls: no client for reward servers yet")
+        from r3_openrlhf.grading.remote import RemoteGrader  # aiohttp, which local grading does not need
+
+        return RemoteGrader(config)
     return LocalGrader(config)
 
 
@@ -51,16 +55,18 @@ def grade_of(outcome: Outcome, num_tokens: int, config: RewardConfig) -> Grade:
     )
 
 
-def item_of(request: GradeRequest, number: int) -> Item:
+def encode_request(request: GradeRequest) -> msgspec.Raw:
+    """The request as the pool takes it. ConfigError: unknown task. GradingError: metadata that is not plain data."""
     if request.task not in TASKS:
         raise ConfigError(f"data.task is {request.task!r}; known tasks: {', '.join(TASKS)}")
-    return Item(
-        number=number,
-        task=request.task,
-        response=_encodable(request.response[-MAX_RESPONSE_CHARS:]),
-        references=tuple(_encodable(reference) for reference in request.references),
-        truncated=request.truncated,
-        metadata=request.metadata,
+    return encode_item(
+        Item(
+            task=request.task,
+            response=_encodable(request.response[-MAX_RESPONSE_CHARS:]),
+            references=tuple(map(_encodable, request.references)),
+            truncated=request.truncated,
+            metadata=request.metadata,
+        )
     )
 
 
@@ -77,8 +83,8 @@ class LocalGrader:
         self.pool = WorkerPool(num_workers=config.num_workers, timeout_s=config.timeout_s)
 
     async def grade(self, request: GradeRequest) -> Grade:
-        future = self.pool.submit(item_of(request, self.pool.next_number()))
-        return grade_of(await asyncio.wrap_future(future), request.num_tokens, self._config)
+        outcome = await asyncio.wrap_future(self.pool.submit(encode_request(request)))
+        return grade_of(outcome, request.num_tokens, self._config)
 
     def close(self) -> None:
         self.pool.close()

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from r3_openrlhf.errors import GradingError
-from r3_openrlhf.grading.wire import Item, Outcome, decode_outcomes, encode_item, frame, take_frame
+from r3_openrlhf.grading.wire import Outcome, decode_outcomes, frame, take_frame
 
 logger = logging.getLogger(__name__)
 
@@ -44,9 +44,9 @@ _NURSERY = (
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    number: int
     encoded: msgspec.Raw
     future: Future
+    number: int = 0
     attempts: int = 0
 
 
@@ -95,15 +95,14 @@ class WorkerPool:
 
     # Any thread
 
-    def submit(self, item: Item) -> Future[Outcome]:
-        """Queues one item; the future always gets an Outcome.
-
-        GradingError: the pool is closed, or the metadata holds something that is not plain data.
-        """
-        job = _Job(item.number, encode_item(item), Future())
+    def submit(self, encoded: msgspec.Raw) -> Future[Outcome]:
+        """Queues one item (wire.encode_item); the future always gets an Outcome. GradingError: the pool is closed."""
+        job = _Job(encoded, Future())
         with self._lock:
             if self._closing:
                 raise GradingError("the grading pool is closed; nothing can be graded any more")
+            self._number += 1
+            job.number = self._number
             self._incoming.append(job)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._supervise, name="r3-grading", daemon=True)
@@ -113,11 +112,6 @@ class WorkerPool:
         if wake:
             self._wake_sender.send(b"w")
         return job.future
-
-    def next_number(self) -> int:
-        with self._lock:
-            self._number += 1
-            return self._number
 
     def close(self) -> None:
         """Kills the workers; items that are still waiting are answered `ungraded: closed`. Twice is harmless."""
@@ -229,7 +223,7 @@ class WorkerPool:
             if batch:
                 worker.jobs.extend(batch)
                 worker.start_clocks()
-                worker.outbox += frame([job.encoded for job in batch])
+                worker.outbox += frame([(job.number, job.encoded) for job in batch])
                 self._write(worker)
 
     def _write(self, worker: _Worker) -> None:

@@ -18,7 +18,6 @@ MAX_MESSAGE_BYTES = 256 * 2**20
 class Item(msgspec.Struct, array_like=True, frozen=True):
     """One response to grade."""
 
-    number: int
     task: str
     response: str
     references: tuple[str, ...]
@@ -40,18 +39,23 @@ class Outcome(msgspec.Struct, array_like=True, frozen=True):
 def _plain(value: object) -> object:
     if hasattr(value, "tolist"):  # numpy scalars and arrays, which reasoning_gym puts into its entries
         return value.tolist()
-    raise GradingError(
-        f"the metadata of an item holds a {type(value).__name__}; plain lists, dicts, text and numbers only"
-    )
+    raise TypeError(f"{type(value).__name__} is no plain data")
 
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=_plain)
-decode_items = msgspec.msgpack.Decoder(list[Item]).decode
+decode_batch = msgspec.msgpack.Decoder(list[tuple[int, Item]]).decode  # number, item
 decode_outcomes = msgspec.msgpack.Decoder(list[Outcome]).decode
 
 
 def encode_item(item: Item) -> msgspec.Raw:
-    return msgspec.Raw(_encoder.encode(item))
+    """The item as bytes, which are equal for equal items.
+
+    GradingError: the metadata holds something that is not plain data (text, numbers, lists, dicts).
+    """
+    try:
+        return msgspec.Raw(_encoder.encode(item))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise GradingError(f"the metadata of an item cannot be sent to a grading process: {error}") from error
 
 
 def frame(message: list) -> bytes:

@@ -18,7 +18,7 @@ import time
 
 from r3_openrlhf.grading.sandbox import confine, die_with_parent, take_violations, watch_for_code
 from r3_openrlhf.grading.tasks import grade_item
-from r3_openrlhf.grading.wire import Item, Outcome, decode_items, frame, take_frame
+from r3_openrlhf.grading.wire import Item, Outcome, decode_batch, frame, take_frame
 
 LONG_RESPONSE_CHARS = 4096  # shorter ones cannot take long before `before_slow`
 _WARM_UP = (
@@ -80,9 +80,9 @@ def warm_up() -> None:
     """Grades one example of each kind, so that the forked workers find modules imported and caches filled."""
     for answer, reference in _WARM_UP:
         for task in ("math", "exact"):
-            grade_item(Item(0, task, f"\\boxed{{{answer}}}", (reference,), False), lambda: None)
+            grade_item(Item(task, f"\\boxed{{{answer}}}", (reference,), False), lambda: None)
     entry = {"question": "", "answer": "1", "metadata": {"source_dataset": "chain_sum"}}
-    grade_item(Item(0, "reasoning_gym", "1", ("1",), False, entry), lambda: None)
+    grade_item(Item("reasoning_gym", "1", ("1",), False, entry), lambda: None)
 
 
 def _reap() -> bool:
@@ -134,7 +134,7 @@ def serve(connection: socket.socket, cpu_seconds: int) -> None:
                 return
             buffer += received
             continue
-        for item in decode_items(body):
+        for number, item in decode_batch(body):
             if len(item.response) > LONG_RESPONSE_CHARS:
                 flush()
             started = time.perf_counter()
@@ -147,6 +147,6 @@ def serve(connection: socket.socket, cpu_seconds: int) -> None:
             if take_violations():
                 verdict, reason, score = "ungraded", "blocked", None
             outcomes.append(
-                Outcome(item.number, verdict, reason, score, extracted, round(time.perf_counter() - started, 6))
+                Outcome(number, verdict, reason, score, extracted, round(time.perf_counter() - started, 6))
             )
         flush()

@@ -1,0 +1,107 @@
+"""`r3 serve-rewards`."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import click
+
+from r3_openrlhf.config import RewardConfig
+from r3_openrlhf.errors import R3Error
+from r3_openrlhf.reward_server.settings import ServerSettings
+
+_REWARD = RewardConfig()
+
+
+@click.command("serve-rewards")
+@click.option("--host", default=ServerSettings.host, show_default=True)
+@click.option("--port", default=ServerSettings.port, show_default=True, help="0: any free port, printed at the start.")
+@click.option(
+    "--task",
+    default=ServerSettings.task,
+    show_default=True,
+    help="Grader of /get_reward: math | exact | reasoning_gym.",
+)
+@click.option("--workers", default=max(1, os.cpu_count() or 1), help="Grading processes.  [default: number of cores]")
+@click.option("--timeout", default=_REWARD.timeout_s, show_default=True, help="Seconds for one response.")
+@click.option("--tokenizer", help="tokenizer.json for the length reward of /get_reward; without it there is none.")
+@click.option("--length-reward/--no-length-reward", default=_REWARD.length_reward, show_default=True)
+@click.option("--length-reward-max-tokens", default=_REWARD.length_reward_max_tokens, show_default=True, help="L_max.")
+@click.option(
+    "--token-file",
+    type=click.Path(dir_okay=False),
+    help="File with the token that callers must show; else R3_REWARD_TOKEN.",
+)
+@click.option("--max-body-mb", default=ServerSettings.max_body_bytes // 2**20, show_default=True)
+@click.option(
+    "--max-pending", default=ServerSettings.max_pending_items, show_default=True, help="Items waiting; above it 503."
+)
+def serve_rewards(
+    host: str,
+    port: int,
+    task: str,
+    workers: int,
+    timeout: float,
+    tokenizer: str | None,
+    length_reward: bool,
+    length_reward_max_tokens: int,
+    token_file: str | None,
+    max_body_mb: int,
+    max_pending: int,
+) -> None:
+    """Serve grades and rewards over HTTP, for `reward.urls` or for OpenRLHF's own --reward.remote_url.
+
+    Example: r3 serve-rewards --port 5000, then --reward.remote_url http://127.0.0.1:5000/get_reward
+    """
+    try:
+        settings = ServerSettings(
+            host=host,
+            port=port,
+            token=_token(token_file),
+            task=task,
+            tokenizer=tokenizer,
+            max_body_bytes=max_body_mb * 2**20,
+            max_pending_items=max_pending,
+            reward=RewardConfig(
+                length_reward=length_reward,
+                length_reward_max_tokens=length_reward_max_tokens,
+                timeout_s=timeout,
+                num_workers=workers,
+            ),
+        )
+        run(settings)
+    except R3Error as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _token(token_file: str | None) -> str | None:
+    if token_file is None:
+        return os.environ.get("R3_REWARD_TOKEN") or None
+    path = Path(token_file)
+    if not path.is_file():
+        raise click.ClickException(f"--token-file: {path} does not exist")
+    return path.read_text().strip()
+
+
+def run(settings: ServerSettings) -> None:
+    """Serves until the process is asked to end."""
+    import uvicorn
+
+    from r3_openrlhf.reward_server.app import create_app
+
+    logging.basicConfig(level=logging.INFO)
+    config = uvicorn.Config(
+        create_app(settings),
+        host=settings.host,
+        port=settings.port,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=10,
+        backlog=4096,
+    )
+    listener = config.bind_socket()
+    host, port = listener.getsockname()[:2]
+    click.echo(f"serving rewards on http://{f'[{host}]' if ':' in host else host}:{port}", err=True)
+    uvicorn.Server(config).run(sockets=[listener])

@@ -1,0 +1,58 @@
+"""Settings of the reward service; every default of it is written here, those of the reward itself in config.py."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+
+from r3_openrlhf.config import RewardConfig
+from r3_openrlhf.errors import ConfigError
+from r3_openrlhf.grading.request import TASKS
+
+MIN_TOKEN_CHARS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSettings:
+    """One reward service.
+
+    token: bearer token that callers must show; needed unless the service listens on loopback.
+    task: grader of the OpenRLHF route, which cannot say it.
+    tokenizer: path of a tokenizer.json (or its directory), to count tokens on the OpenRLHF route; without it that
+        route pays no length reward.
+    max_pending_items, max_pending_bytes: accepted and not yet answered; above it, 503.
+    remember_items: outcomes kept for retries of the same item.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 5000
+    token: str | None = None
+    task: str = "math"
+    tokenizer: str | None = None
+    max_body_bytes: int = 32 * 2**20
+    max_pending_items: int = 8192
+    max_pending_bytes: int = 256 * 2**20
+    remember_items: int = 20_000
+    reward: RewardConfig = field(default_factory=RewardConfig)
+
+    def __post_init__(self) -> None:
+        if self.task not in TASKS:
+            raise ConfigError(f"--task is {self.task!r}; known tasks: {', '.join(TASKS)}")
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"--port is {self.port}; use 0 (any free port) to 65535")
+        if self.token is None and not is_loopback(self.host):
+            raise ConfigError(
+                f"--host is {self.host}, which others can reach: set R3_REWARD_TOKEN (or --token-file) to a token of at"
+                f" least {MIN_TOKEN_CHARS} characters that callers must show, or use --host 127.0.0.1"
+            )
+        if self.token is not None and (len(self.token) < MIN_TOKEN_CHARS or not self.token.isascii()):
+            raise ConfigError(f"the reward token needs at least {MIN_TOKEN_CHARS} ASCII characters")
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
