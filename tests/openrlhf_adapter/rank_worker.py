@@ -26,6 +26,7 @@ import deepspeed  # noqa: E402
 import torch  # noqa: E402
 from openrlhf.models import Actor  # noqa: E402
 from openrlhf.trainer.ppo_utils.experience import balance_experiences  # noqa: E402
+from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer  # noqa: E402
 from openrlhf.utils import get_strategy  # noqa: E402
 
 from r3_openrlhf.openrlhf_adapter.arguments import check_arguments  # noqa: E402
@@ -56,7 +57,8 @@ def main() -> None:
         scheduler_steps=100,
     )
     actor, optimizer, scheduler = strategy.prepare((actor, settings))
-    trainer = R3ActorTrainer(
+    trainer_class = ActorPPOTrainer if case["stock"] else R3ActorTrainer
+    trainer = trainer_class(
         strategy,
         actor,
         ema_model=None,

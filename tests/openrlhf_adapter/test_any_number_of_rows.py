@@ -65,8 +65,9 @@ def arguments(model, *, ranks, stage, dynamic, offload):
     ]
 
 
-def run_ranks(tmp_path, model, **settings):
+def run_ranks(tmp_path, model, *, rows_per_step=ROWS, stock=False, **settings):
     ranks = settings["ranks"]
+    tmp_path.mkdir(exist_ok=True)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -75,7 +76,8 @@ def run_ranks(tmp_path, model, **settings):
         "port": port,
         "arguments": arguments(model, **settings),
         "model": str(model),
-        "rows_per_step": ROWS,
+        "rows_per_step": rows_per_step,
+        "stock": stock,
         "output": str(tmp_path / "result.pt"),
     }
     (tmp_path / "case.json").write_text(json.dumps(case))
@@ -148,3 +150,15 @@ def test_the_update_is_that_of_one_process(tmp_path, model, ranks, stage, dynami
     wanted = torch.cat([(expected[name] - start[name]).detach().flatten() for name in start])
     assert torch.nn.functional.cosine_similarity(moved, wanted, dim=0) > 0.995
     assert moved.norm().item() == pytest.approx(wanted.norm().item(), rel=0.02)
+
+
+def test_where_rows_divide_evenly_it_is_the_stock_update(tmp_path, model):
+    """Same rows, same seeds: OpenRLHF's own ActorPPOTrainer and ours end at the same loss and the same weights."""
+    settings = dict(ranks=1, stage=2, dynamic=False, offload=False, rows_per_step=[8, 8])
+    stock = run_ranks(tmp_path / "stock", model, stock=True, **settings)
+    ours = run_ranks(tmp_path / "ours", model, **settings)
+    for one, other in zip(stock["statuses"], ours["statuses"], strict=True):
+        assert one["policy_loss"] == pytest.approx(other["policy_loss"], rel=1e-3, abs=1e-6)
+        assert one["actor_grad_norm"] == pytest.approx(other["actor_grad_norm"], rel=1e-3)
+    for name, weight in stock["weights"].items():
+        torch.testing.assert_close(weight, ours["weights"][name], rtol=1e-4, atol=1e-6)

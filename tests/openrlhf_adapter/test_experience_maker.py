@@ -1,0 +1,279 @@
+"""From graded rollouts to per-token advantages, held against OpenRLHF's own experience maker.
+
+Only the log-probs, which need models, are given: everything else is the real code of both.
+"""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
+
+import torch  # noqa: E402
+from openrlhf.trainer.ppo_utils.experience import Experience  # noqa: E402
+from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker  # noqa: E402
+
+from r3_openrlhf.config import R3Config  # noqa: E402
+from r3_openrlhf.errors import TrainingStopped  # noqa: E402
+from r3_openrlhf.history.store import HistoryStore  # noqa: E402
+from r3_openrlhf.openrlhf_adapter.experience_maker import (  # noqa: E402
+    R3ExperienceMaker,
+    RecordingExperienceMaker,
+    topk_statistics,
+)
+from r3_openrlhf.types import Context, EntropyBounds, EntropyStatistics, Rollout, Verdict  # noqa: E402
+
+pytestmark = pytest.mark.stack
+C, W, U = Verdict.CORRECT, Verdict.WRONG, Verdict.UNGRADED
+G = 4
+
+
+def arguments(ranks=1):
+    return SimpleNamespace(
+        actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=ranks, eps_clip_low_high=(0.2, 0.2)),
+        ds=SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1),
+        rollout=SimpleNamespace(batch_size=2, n_samples_per_prompt=G, micro_batch_size=3, max_tokens_per_gpu=64),
+        train=SimpleNamespace(batch_size=2 * G, dynamic_batch_enable=False),
+        algo=SimpleNamespace(
+            advantage=SimpleNamespace(estimator="group_norm", gamma=1.0, lambd=1.0, no_std_norm=False),
+            kl=SimpleNamespace(use_loss=False),
+        ),
+        reward=SimpleNamespace(clip_range=(-10, 10), overlong_buffer_len=None, stop_properly_penalty_coef=None),
+    )
+
+
+class Given:
+    """In place of the remote forward passes: log-probs by row, entropy by rollout, a KL of zero."""
+
+    gap = 0.0
+
+    def make_experience(self, samples_list):
+        for samples in samples_list:
+            samples.action_log_probs = samples.rollout_log_probs + self.gap * samples.action_mask
+            samples.base_action_log_probs = samples.values = None
+            samples.kl = torch.zeros_like(samples.rollout_log_probs)
+        return samples_list
+
+    def _announce_entropy(self, samples_list, wanted):
+        self.wanted = wanted
+
+    def _exact_entropy(self, samples_list):
+        return {i: EntropyStatistics(peak=10.0 - i, global_=i / 10, source="exact") for i in self.wanted}, 0.0
+
+
+class Ours(Given, R3ExperienceMaker):
+    pass
+
+
+class Recording(Given, RecordingExperienceMaker):
+    pass
+
+
+class Stock(Given, RemoteExperienceMaker):
+    pass
+
+
+def maker(cls, *, config=None, history=None, ranks=1):
+    made = cls.__new__(cls)
+    made.args = arguments(ranks)
+    made.strategy = SimpleNamespace(args=made.args)
+    made.advantage_estimator = "group_norm"
+    made.kl_ctl = SimpleNamespace(value=0.0)
+    made.tokenizer = SimpleNamespace(pad_token_id=0)
+    made.config = config or config_with()
+    made.history = history
+    made.step = 5
+    return made
+
+
+def config_with(**sections):
+    config = R3Config(run_dir="unused")
+    for section, values in sections.items():
+        for key, value in values.items():
+            assert hasattr(getattr(config, section), key)
+            setattr(getattr(config, section), key, value)
+    return config
+
+
+OFF = dict(replay={"enabled": False}, reflection={"enabled": False}, ranking={"enabled": False})
+
+
+def sample(verdict, *, prompt="p", tokens=(3, 4, 5), truncated=False, reward=None, bounds=None, step=5):
+    reward = {C: 1.0 + 1 / len(tokens), W: 0.0, U: None}[verdict] if reward is None else reward
+    ids = [1, 2, *tokens]
+    mask = torch.tensor([[0] + [1] * len(tokens)])
+    logprobs = torch.tensor([[0.0] + [-0.1 * t for t in tokens]])
+    experience = Experience(
+        sequences=torch.tensor([ids]),
+        attention_mask=torch.ones(1, len(ids), dtype=torch.long),
+        action_mask=mask,
+        rollout_log_probs=logprobs,
+        prompts=[prompt],
+        labels=[prompt],
+        images=[None],
+        mm_train_inputs=[None],
+        rewards=None if reward is None else torch.tensor([reward]),
+        scores=None if reward is None else torch.tensor([float(reward > 0)]),
+        response_length=torch.tensor([len(tokens)]),
+        truncated=torch.tensor([truncated]),
+        total_length=torch.tensor([float(len(ids))]),
+        info={"response_clip_ratio": torch.tensor([False])}
+        | ({} if reward is None else {"reward": torch.tensor([reward]), "score": torch.tensor([float(reward > 0)])}),
+    )
+    experience.r3_rollout = Rollout(
+        uid=prompt,
+        context=Context.PLAIN,
+        prompt_ids=np.array(ids[:2], dtype=np.int32),
+        response_ids=np.array(tokens, dtype=np.int32),
+        response_logprobs=logprobs[0, 1:].numpy(),
+        verdict=verdict,
+        reward=reward,
+        truncated=truncated,
+        finish_reason="length" if truncated else "stop",
+        policy_step=step,
+        epoch=1,
+        entropy_bounds=bounds,
+        reason="timeout" if verdict is U else verdict.value,
+    )
+    return experience
+
+
+def group(*verdicts, prompt="p", **settings):
+    """Responses of different lengths, so that rows differ."""
+    return [sample(v, prompt=prompt, tokens=tuple(range(3, 5 + i)), **settings) for i, v in enumerate(verdicts)]
+
+
+def by_row(experiences, field):
+    found = {}
+    for experience in experiences:
+        for position, index in enumerate(experience.index):
+            mask = experience.action_mask[position].bool()
+            found[index] = getattr(experience, field)[position][mask]
+    return [found[i] for i in sorted(found)]
+
+
+def history_with(*rollouts):
+    store = HistoryStore.open(":memory:")
+    store.commit_step(3, 1, list(rollouts))
+    return store
+
+
+def test_all_mechanisms_off_is_stock_group_norm():
+    batch = lambda: group(C, W, W, C) + group(W, C, C, C, prompt="q")  # noqa: E731
+    ours = maker(Ours, config=config_with(**OFF)).make_experience_batch(batch())
+    stock = maker(Stock).make_experience_batch(batch())
+    for one, other in zip(by_row(ours, "advantages"), by_row(stock, "advantages"), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+
+
+def test_a_collapsed_group_gets_exactly_zero_where_stock_gets_noise():
+    ours = maker(Ours, config=config_with(**OFF)).make_experience_batch(
+        [s for p in "pq" for s in (sample(C, prompt=p, reward=1.9) for _ in range(G))]
+    )
+    assert all((values == 0).all() for values in by_row(ours, "advantages"))
+
+
+def test_a_stored_success_joins_an_all_wrong_group():
+    stored = sample(C, tokens=(9, 9), step=2).r3_rollout
+    made = maker(Ours, history=history_with(stored))
+    experiences = made.make_experience_batch(group(W, W, W, W) + group(C, W, C, W, prompt="q"))
+    values = [row[0].item() for row in by_row(experiences, "advantages")]
+    assert values[:4] == pytest.approx([-0.4472] * 4, abs=1e-3) and values[8] == pytest.approx(1.789, abs=1e-3)
+    last = experiences[-1]
+    assert last.sequences[-1][:4].tolist() == [1, 2, 9, 9]  # the group's prompt, the stored response
+    assert last.action_mask[-1][:3].tolist() == [0, 1, 1]
+    assert made.metrics["r3/replay/recalled"] == 1 and made.metrics["r3/replay/mean_lag"] == 3
+    assert [r["recalled_from"] for r in made.records].count(2) == 1
+
+
+@pytest.mark.parametrize(("mode", "expected"), [("recompute", -0.9 + 0.05), ("behaviour", -0.9)])
+def test_which_old_logprobs_a_recalled_row_gets(mode, expected):
+    stored = sample(C, tokens=(9, 9), step=2).r3_rollout
+    made = maker(Ours, history=history_with(stored), config=config_with(replay={"old_logprobs": mode}))
+    made.gap = 0.05
+    experiences = made.make_experience_batch(group(W, W, W, W))
+    old, rollout = by_row(experiences, "action_log_probs"), by_row(experiences, "rollout_log_probs")
+    assert old[4].tolist() == pytest.approx([expected] * 2)
+    assert old[4].tolist() == pytest.approx(rollout[4].tolist())  # no correction weight on a recalled row
+    assert old[0].tolist() != pytest.approx(rollout[0].tolist())
+
+
+def test_behaviour_logprobs_of_another_prompt_are_never_used():
+    stored = sample(C, tokens=(9, 9), step=2).r3_rollout
+    stored.prompt_ids = np.array([7, 7, 7], dtype=np.int32)
+    made = maker(Ours, history=history_with(stored), config=config_with(replay={"old_logprobs": "behaviour"}))
+    made.gap = 0.05
+    experiences = made.make_experience_batch(group(W, W, W, W))
+    assert by_row(experiences, "action_log_probs")[4].tolist() == pytest.approx([-0.85] * 2)
+
+
+def test_ranks_get_the_same_number_of_rows_and_of_micro_batches():
+    stored = sample(C, tokens=(9, 9), step=2).r3_rollout
+    made = maker(Ours, history=history_with(stored), ranks=2)
+    experiences = made.make_experience_batch(group(W, W, W, W) + group(C, W, C, W, prompt="q"))
+    sizes = [len(e.sequences) for e in experiences]
+    assert len(sizes) % 2 == 0 and sum(sizes[: len(sizes) // 2]) == sum(sizes[len(sizes) // 2 :]) == 5
+    tokens = sum(int(e.action_mask.sum()) for e in experiences)
+    assert tokens == 2 * (2 + 3 + 4 + 5) + 2  # every row is there; the filler has no action
+
+
+def test_an_ungraded_rollout_is_not_trained_on():
+    made = maker(Ours, config=config_with(**OFF, reward={"max_ungraded_rate": 0.5}))
+    experiences = made.make_experience_batch(group(C, U, W, W) + group(C, W, C, W, prompt="q"))
+    assert sum(len(e.sequences) for e in experiences) == 7
+    assert made.metrics["r3/grading/ungraded"] == 1
+    assert [r["verdict"] for r in made.records].count("ungraded") == 1
+
+
+def test_too_many_ungraded_rollouts_stop_the_run():
+    made = maker(Ours, config=config_with(**OFF))
+    with pytest.raises(TrainingStopped, match="25% of this step's rollouts could not be graded .timeout."):
+        made.make_experience_batch(group(C, U, W, W))
+
+
+def test_a_broken_sync_stops_the_run_before_the_update():
+    made = maker(Ours, config=config_with(**OFF))
+    made.gap = 0.2
+    with pytest.raises(TrainingStopped, match="mean |log-prob difference| on fresh rollouts is 0.2 nats"):
+        made.make_experience_batch(group(C, W, W, W))
+
+
+def test_a_gap_that_is_not_a_number_stops_the_run():
+    made = maker(Ours, config=config_with(**OFF))
+    made.gap = float("nan")
+    with pytest.raises(TrainingStopped, match="nan nats"):
+        made.make_experience_batch(group(C, W, W, W))
+
+
+def bounds(peak, width):
+    return EntropyBounds(
+        peak_lower=peak, peak_upper=peak + width, global_lower=1 / peak, global_upper=1 / peak + width
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "width", "exact"), [("auto", 0.0, 0), ("auto", 9.0, 4), ("exact", 0.0, 4), ("topk", 9.0, 0)]
+)
+def test_where_the_entropy_comes_from(source, width, exact):
+    rows = [sample(W, tokens=tuple(range(3, 6 + i)), truncated=True, bounds=bounds(1.0 + i, width)) for i in range(G)]
+    made = maker(Ours, config=config_with(ranking={"entropy_source": source}), history=history_with())
+    made.make_experience_batch(rows)
+    found = [r["entropy"][2] for r in made.records]
+    assert found == ["exact"] * exact + ["topk"] * (G - exact)
+
+
+def test_topk_without_bounds_is_refused():
+    with pytest.raises(TrainingStopped, match="rollout.top_logprobs"):
+        topk_statistics(SimpleNamespace(rollout=sample(W).r3_rollout))
+
+
+def test_the_stock_estimator_keeps_its_group_mean_with_an_ungraded_rollout():
+    made = maker(Recording, config=config_with(reward={"max_ungraded_rate": 0.5}))
+    experiences = made.make_experience_batch(group(C, U, W, W) + group(C, W, C, W, prompt="q"))
+    values = by_row(experiences, "advantages")
+    assert len(values[1]) == 0  # no action, no gradient
+    rewards = [1.5, 0.0, 0.0]
+    mean = sum(rewards) / 3
+    shown = [values[i][0].item() for i in (0, 2, 3)]
+    assert shown[1] == shown[2] and shown[0] / shown[1] == pytest.approx((1.5 - mean) / -mean)
