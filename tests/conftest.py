@@ -10,12 +10,18 @@ CHAT_TEMPLATE = (
 
 @pytest.fixture(scope="session")
 def byte_tokenizer():
-    """A tokenizer of Transformers in which every byte is one token: lengths can be counted by hand."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    """A tokenizer of Transformers in which every byte is one token: lengths can be counted by hand.
+
+    Like many, it puts a <s> before a text unless it is told not to."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={letter: number for number, letter in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<s>"])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", tokenizer.token_to_id("<s>"))]
+    )
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, chat_template=CHAT_TEMPLATE)
