@@ -101,6 +101,8 @@ def open_for_reading(path: str) -> sqlite3.Connection:
             connection.execute("PRAGMA query_only = ON")
             _tune(connection)
             version = _check_identity(connection, path)
+            if version == 0:
+                raise HistoryError(f"{path} is empty: the run wrote no history yet")
             if version != schema.SCHEMA_VERSION:
                 raise HistoryError(
                     f"{path} has schema {version}, this version reads {schema.SCHEMA_VERSION}; resuming its run migrates it"

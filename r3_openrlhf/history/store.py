@@ -135,7 +135,7 @@ class HistoryStore:
         """
         step = int(step)
         with self._transaction(f"roll back to step {step} in") as connection:
-            floor = self._floor()
+            floor = self.rollback_floor
             (first,) = connection.execute("SELECT min(step) FROM steps").fetchone()
             if floor is not None and first <= step < floor:
                 raise HistoryError(
@@ -153,7 +153,7 @@ class HistoryStore:
         """
         step = int(step)
         with self._transaction(f"set the rollback floor {step} of") as connection:
-            last, floor = self.last_step, self._floor()
+            last, floor = self.last_step, self.rollback_floor
             if last is None:
                 return
             if step > last:
@@ -177,6 +177,13 @@ class HistoryStore:
         """The newest committed step; None for an empty store."""
         with self._reading() as connection:
             return connection.execute("SELECT max(step) FROM steps").fetchone()[0]
+
+    @property
+    def rollback_floor(self) -> int | None:
+        """The oldest step that roll_back takes; None: any."""
+        with self._reading() as connection:
+            row = connection.execute("SELECT value FROM meta WHERE key = 'floor'").fetchone()
+            return row[0] if row else None
 
     def recall(
         self,
@@ -278,11 +285,6 @@ class HistoryStore:
         self.close()
 
     # ---- inside
-
-    def _floor(self) -> int | None:
-        with self._reading() as connection:
-            row = connection.execute("SELECT value FROM meta WHERE key = 'floor'").fetchone()
-            return row[0] if row else None
 
     def _sign(self, holder: Holder) -> None:
         with self._guard, sentences(self.path, "open"):

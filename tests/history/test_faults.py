@@ -132,6 +132,18 @@ def test_an_empty_file_is_not_a_history(tmp_path):
         HistoryStore.open(tmp_path / "history.sqlite", writer=False)
 
 
+def test_a_run_killed_before_its_first_commit_left_an_empty_store(tmp_path):
+    path = tmp_path / "history.sqlite"
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA journal_mode = wal")
+    connection.close()
+    assert path.stat().st_size > 0
+    with pytest.raises(HistoryError, match="is empty: the run wrote no history yet"):
+        verify(path)
+    with HistoryStore.open(path) as store:
+        assert store.last_step is None
+
+
 def test_garbage_in_place_of_the_file(tmp_path):
     path = tmp_path / "history.sqlite"
     path.write_bytes(rng.bytes(20_000))
