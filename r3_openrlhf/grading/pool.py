@@ -35,6 +35,7 @@ SLOW_AFTER_S = (
 DEMOTE_AFTER_S = 1.0  # of processor time
 MAX_BATCH = 16
 MAX_FAILED_STARTS = 3
+MAX_ATTEMPTS = 3  # at an item whose process ends under it
 _LOW_PRIORITY = 10
 _NURSERY = (
     "import sys, socket; sys.path[:0] = {path!r}; from r3_openrlhf.grading.worker import run_nursery;"
@@ -341,14 +342,14 @@ class WorkerPool:
         return max(0.001, min(waits)) if waits else None
 
     def _bury(self, worker: _Worker, reason: str) -> None:
-        """Ends a worker. The item that it was grading is answered (or tried once more); the others go back."""
+        """Ends a worker. The item that it was grading is answered (or tried again); the others go back."""
         self._release(worker)
         jobs = worker.jobs
         if jobs and reason:
             self.restarts[reason] += 1
             culprit = jobs.popleft()
             culprit.attempts += 1
-            if reason == "crashed" and culprit.attempts < 2:  # perhaps somebody else killed the process
+            if reason == "crashed" and culprit.attempts < MAX_ATTEMPTS:  # perhaps somebody else killed the process
                 self._pending.appendleft(culprit)
             else:
                 seconds = time.monotonic() - worker.item_started

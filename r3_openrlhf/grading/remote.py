@@ -122,7 +122,10 @@ class RemoteGrader:
                 batch = _take_batch(state.queue)
                 try:
                     await self._send(state, batch)
-                except GradingError as error:
+                except asyncio.CancelledError:
+                    _answer_all(batch, "closed")
+                    raise
+                except Exception as error:  # whoever waits must hear of it, this task has no reader
                     for waiting in batch:
                         if not waiting.future.done():
                             waiting.future.set_exception(error)
@@ -134,9 +137,7 @@ class RemoteGrader:
         for attempt in itertools.count():
             batch = [waiting for waiting in batch if not waiting.future.done()]
             now = time.monotonic()
-            for waiting in batch:
-                if waiting.deadline <= now:
-                    waiting.future.set_result(Outcome(0, "ungraded", "unreachable", None, None, 0.0))
+            _answer_all([waiting for waiting in batch if waiting.deadline <= now], "unreachable")
             batch = [waiting for waiting in batch if not waiting.future.done()]
             if not batch:
                 return
@@ -154,7 +155,7 @@ class RemoteGrader:
                 await self._send(state, batch[:middle])
                 await self._send(state, batch[middle:])
             elif status in (400, 413, 422):
-                batch[0].future.set_result(Outcome(0, "ungraded", "refused", None, None, 0.0))
+                _answer_all(batch, "refused")
             else:
                 server.resting_until = time.monotonic() + pause
             if any(not waiting.future.done() for waiting in batch):
@@ -186,25 +187,38 @@ class RemoteGrader:
             return 0, [], 1.0
 
     def close(self) -> None:
-        """Closes the sessions; responses that still wait are answered `ungraded: closed`."""
+        """Closes the sessions; responses that still wait are answered `ungraded: closed`. Callable from any thread."""
         for loop, state in list(self._states.items()):
             if loop.is_closed():
                 continue
-            if loop.is_running():
-                loop.call_soon_threadsafe(lambda state=state, loop=loop: loop.create_task(_close(state)))
-            else:
+            if not loop.is_running():
                 loop.run_until_complete(_close(state))
+            elif loop is _running_loop():
+                self._closing = loop.create_task(_close(state))
+            else:
+                asyncio.run_coroutine_threadsafe(_close(state), loop)
         self._states.clear()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 async def _close(state: _LoopState) -> None:
     for task in list(state.tasks):
         task.cancel()
-    for waiting in state.queue:
-        if not waiting.future.done():
-            waiting.future.set_result(Outcome(0, "ungraded", "closed", None, None, 0.0))
+    _answer_all(list(state.queue), "closed")
     state.queue.clear()
     await state.session.close()
+
+
+def _answer_all(batch: list[_Waiting], reason: str) -> None:
+    for waiting in batch:
+        if not waiting.future.done():
+            waiting.future.set_result(Outcome(0, "ungraded", reason, None, None, 0.0))
 
 
 def _take_batch(queue: deque[_Waiting]) -> list[_Waiting]:

@@ -1,0 +1,151 @@
+"""The pool of grading processes: what happens to items when processes are killed from outside."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from r3_openrlhf.errors import GradingError
+from r3_openrlhf.grading.pool import WorkerPool
+from r3_openrlhf.grading.wire import Item, encode_item
+
+SLOW = r"\boxed{\prod_{n=1}^{100000000} n}"
+
+
+def item(response=r"\boxed{5}", reference="5", task="math", metadata=None):
+    return encode_item(Item(task=task, response=response, references=(reference,), truncated=False, metadata=metadata))
+
+
+@pytest.fixture
+def pool():
+    pool = WorkerPool(num_workers=2, timeout_s=2.0)
+    yield pool
+    pool.close()
+
+
+def workers():
+    """The nursery of this process and its workers."""
+    nurseries = [child for child in psutil.Process().children() if "run_nursery" in " ".join(child.cmdline())]
+    return nurseries, [worker for nursery in nurseries for worker in nursery.children()]
+
+
+def wait_for(condition, seconds=10.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "this did not happen in time"
+        os.sched_yield()
+
+
+def busy(worker):
+    return worker.cpu_times().user > 0.05
+
+
+def test_nothing_is_started_before_the_first_item(pool):
+    assert workers() == ([], [])
+    assert pool.submit(item()).result(30).verdict == "correct"
+    assert len(workers()[0]) == 1
+
+
+def test_an_item_whose_worker_is_killed_by_somebody_else_is_graded_again(pool):
+    pool.submit(item()).result(30)
+    future = pool.submit(item(SLOW))
+    wait_for(lambda: any(map(busy, workers()[1])))
+    for worker in filter(busy, workers()[1]):
+        worker.kill()
+    assert future.result(30).reason == "timeout"  # it ran a second time, up to the deadline
+    assert pool.submit(item()).result(30).verdict == "correct"
+    assert pool.restarts["crashed"] == 1
+
+
+def test_an_item_whose_worker_dies_three_times_is_ungraded(pool):
+    pool.submit(item()).result(30)
+    future = pool.submit(item(SLOW))
+    killed = set()
+    while not future.done():
+        for worker in workers()[1]:
+            try:
+                if worker.pid not in killed and busy(worker):
+                    worker.kill()
+                    killed.add(worker.pid)
+            except psutil.NoSuchProcess:
+                pass
+    assert (future.result().verdict, future.result().reason, len(killed)) == ("ungraded", "crashed", 3)
+
+
+def test_a_killed_nursery_costs_nobody_his_grade(pool):
+    pool.submit(item()).result(30)
+    futures = [pool.submit(item(rf"\boxed{{x^2+{i}}}", f"x*x+{i}")) for i in range(60)]
+    workers()[0][0].kill()
+    assert [future.result(30).verdict for future in futures] == ["correct"] * 60
+    assert pool.restarts["nursery"] == 1
+
+
+def test_a_stopped_worker_is_replaced_at_the_deadline(pool):
+    """A process that neither computes nor answers."""
+    pool.submit(item()).result(30)
+    for worker in workers()[1]:
+        worker.suspend()
+    futures = [pool.submit(item()) for _ in range(8)]
+    reasons = sorted(future.result(30).reason for future in futures)
+    assert reasons == ["correct"] * 6 + ["timeout"] * 2
+
+
+def test_cancelled_items_are_not_graded(pool):
+    pool.submit(item()).result(30)
+    futures = [pool.submit(item(SLOW)) for _ in range(200)]
+    for future in futures:
+        future.cancel()
+    assert pool.submit(item()).result(10).verdict == "correct"
+
+
+def test_close_answers_what_is_waiting_and_ends_every_process():
+    pool = WorkerPool(num_workers=1, timeout_s=30.0, max_slow_workers=0)
+    futures = [pool.submit(item(SLOW)) for _ in range(5)]
+    wait_for(lambda: any(map(busy, workers()[1])))
+    (nursery,), children = workers()
+    pool.close()
+    pool.close()
+    assert [future.result(1).reason for future in futures] == ["closed"] * 5
+    assert not nursery.is_running()
+    wait_for(lambda: not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children))
+    with pytest.raises(GradingError, match="closed"):
+        pool.submit(item())
+
+
+def test_metadata_that_is_not_plain_data_is_refused():
+    with pytest.raises(GradingError, match="object"):
+        item(metadata={"x": object()})
+
+
+def test_processes_and_directories_end_with_a_process_that_is_killed(tmp_path):
+    program = f"""
+import sys, tempfile
+tempfile.tempdir = {str(tmp_path)!r}
+from r3_openrlhf.grading.pool import WorkerPool
+from r3_openrlhf.grading.wire import Item, encode_item
+pool = WorkerPool(num_workers=2, timeout_s=60.0)
+item = encode_item(Item(task="math", response={SLOW!r}, references=("5",), truncated=False))
+for _ in range(4):
+    pool.submit(item)
+print("running", flush=True)
+sys.stdin.read()
+"""
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True
+    )
+    parent.stdout.readline()
+    process = psutil.Process(parent.pid)
+    wait_for(
+        lambda: len(process.children(recursive=True)) >= 3 and any(map(busy, process.children(recursive=True)[1:])), 30
+    )
+    family = process.children(recursive=True)
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    wait_for(lambda: not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in family))
+    wait_for(lambda: os.listdir(tmp_path) == [])
+    parent.stdout.close()
+    parent.stdin.close()

@@ -1,0 +1,70 @@
+"""A real reward service in another process."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import psutil
+
+
+class Service:
+    def __init__(self, *options: str, port: int = 0, token: str | None = None) -> None:
+        environment = {key: value for key, value in os.environ.items() if key != "R3_REWARD_TOKEN"}
+        if token is not None:
+            environment["R3_REWARD_TOKEN"] = token
+        self.process = subprocess.Popen(
+            [
+                sys.executable,
+                "-c",
+                "from r3_openrlhf.cli import main; main()",
+                "serve-rewards",
+                "--port",
+                str(port),
+                *options,
+            ],
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        for line in self.process.stderr:
+            if found := re.search(r"serving rewards on (http://\S+:(\d+))", line):
+                self.url, self.port = found[1], int(found[2])
+                return
+        raise RuntimeError(f"the reward service ended with exit code {self.process.wait()}")
+
+    def family(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.process.stderr.close()
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait(20)
+        self.process.stderr.close()
+
+
+@contextmanager
+def running(*options: str, **kwargs):
+    service = Service(*options, **kwargs)
+    try:
+        yield service
+    finally:
+        if service.process.poll() is None:
+            service.stop()
+
+
+def post(url, route, body, **kwargs):
+    import httpx
+
+    return httpx.post(url + route, json=body, timeout=60, **kwargs)
+
+
+def grade_item(response=r"\boxed{5}", *references, **fields):
+    return {"response": response, "references": list(references or ("5",)), "num_tokens": 8192, **fields}

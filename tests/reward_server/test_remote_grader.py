@@ -1,0 +1,202 @@
+"""The client of the training side against real services that come and go."""
+
+import asyncio
+import random
+import socket
+import threading
+import time
+
+import psutil
+import pytest
+
+from r3_openrlhf.config import RewardConfig
+from r3_openrlhf.errors import GradingError
+from r3_openrlhf.grading.client import make_grader
+from r3_openrlhf.grading.remote import RemoteGrader
+from r3_openrlhf.grading.request import GradeRequest
+from r3_openrlhf.types import Verdict
+
+from .service import Service, running
+
+
+def request(i, answer=None):
+    """Every third one is wrong, every fourth one needs the symbolic comparison."""
+    answer = i + (i % 3 == 0) if answer is None else answer
+    text, reference = (f"x^2+{answer}", f"x*x+{i}") if i % 4 == 0 else (str(answer), str(i))
+    return GradeRequest(
+        response=f"<think>{i}</think>It is \\boxed{{{text}}}.",
+        references=(reference,),
+        task="math",
+        num_tokens=8192,
+        truncated=False,
+    )
+
+
+def check(grades):
+    """Exactly one verdict each, and the right one: none lost, none zeroed."""
+    for i, grade in enumerate(grades):
+        if grade is not None:
+            expected = (Verdict.WRONG, 0.0) if i % 3 == 0 else (Verdict.CORRECT, 1.75)
+            assert (grade.verdict, grade.reward) == expected, (i, grade)
+
+
+def grade_all(config, requests):
+    async def run():
+        grader = make_grader(config)
+        try:
+            return await asyncio.gather(*map(grader.grade, requests))
+        finally:
+            grader.close()
+            await asyncio.sleep(0)
+
+    return asyncio.run(run())
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def test_many_items_go_through_one_session(service):
+    config = RewardConfig(urls=[service.url])
+    assert isinstance(make_grader(config), RemoteGrader)
+    check(grade_all(config, [request(i) for i in range(500)]))
+
+
+def test_the_run_decides_on_the_length_reward(service):
+    (grade,) = grade_all(RewardConfig(urls=[service.url], length_reward_max_tokens=16384), [request(1)])
+    assert grade.reward == 1.5
+    (grade,) = grade_all(RewardConfig(urls=[service.url], length_reward=False), [request(1)])
+    assert grade.reward == 1.0
+
+
+def test_a_dead_server_is_left_for_a_living_one(service):
+    dead = f"http://127.0.0.1:{free_port()}"
+    check(grade_all(RewardConfig(urls=[dead, service.url]), [request(i) for i in range(200)]))
+
+
+def test_without_any_server_an_item_is_unreachable_at_its_deadline():
+    config = RewardConfig(urls=[f"http://127.0.0.1:{free_port()}"], deadline_s=1.0)
+    started = time.monotonic()
+    grades = grade_all(config, [request(i) for i in range(20)])
+    assert {(g.verdict, g.reason, g.score, g.reward) for g in grades} == {
+        (Verdict.UNGRADED, "unreachable", None, None)
+    }
+    assert 0.9 < time.monotonic() - started < 5
+
+
+def test_a_wrong_token_is_a_sentence_and_not_a_grade(monkeypatch):
+    with running(token="a-token-of-enough-characters") as service:
+        config = RewardConfig(urls=[service.url])
+        with pytest.raises(GradingError, match="R3_REWARD_TOKEN"):
+            grade_all(config, [request(1)])
+        monkeypatch.setenv("R3_REWARD_TOKEN", "a-token-of-enough-characters")
+        check(grade_all(config, [request(i) for i in range(10)]))
+
+
+def test_one_item_that_the_server_refuses_does_not_harm_its_batch():
+    with running("--max-body-mb", "1") as service:
+        requests = [request(i) for i in range(50)]
+        requests[10] = GradeRequest(
+            response="é" * 999_999, references=("5",), task="math", num_tokens=1, truncated=False
+        )
+        grades = grade_all(RewardConfig(urls=[service.url]), requests)
+        assert (grades[10].verdict, grades[10].reason) == (Verdict.UNGRADED, "refused")
+        grades[10] = grades[13]
+        check(grades)
+
+
+def test_a_busy_server_is_asked_again():
+    with running("--max-pending", "8") as service:
+        check(grade_all(RewardConfig(urls=[service.url]), [request(i) for i in range(300)]))
+
+
+def test_closing_answers_what_is_waiting():
+    async def run():
+        grader = make_grader(RewardConfig(urls=[f"http://127.0.0.1:{free_port()}"]))
+        tasks = [asyncio.create_task(grader.grade(request(i))) for i in range(300)]
+        await asyncio.sleep(0.2)
+        grader.close()
+        return await asyncio.wait_for(asyncio.gather(*tasks), 5)
+
+    assert {grade.reason for grade in asyncio.run(run())} == {"closed"}
+
+
+def test_it_works_in_one_loop_after_another(service):
+    grader = make_grader(RewardConfig(urls=[service.url]))
+    check(asyncio.run(_few(grader)))
+    check(asyncio.run(_few(grader)))
+    grader.close()
+
+
+async def _few(grader):
+    grades = await asyncio.gather(*(grader.grade(request(i)) for i in range(20)))
+    for state in list(grader._states.values()):
+        await state.session.close()
+    return grades
+
+
+class Killer(threading.Thread):
+    """Kills random workers of a service, and the whole service after every eighth, until it has done so `restarts` times."""
+
+    def __init__(self, restarts):
+        super().__init__()
+        self.service = Service("--timeout", "5", "--workers", "2")
+        self.url = self.service.url
+        self.workers_killed = 0
+        self._restarts = restarts
+        self._random = random.Random(1)
+
+    def run(self):
+        for _ in range(self._restarts):
+            for _ in range(8):
+                self._kill_a_worker()
+            self.service.kill()
+            self.service = Service("--timeout", "5", "--workers", "2", port=self.service.port)
+
+    def _kill_a_worker(self):
+        while True:
+            nursery_and_workers = self.service.family()
+            if len(nursery_and_workers) > 1:
+                worker = self._random.choice(nursery_and_workers[1:])
+                try:
+                    if sum(worker.cpu_times()[:2]) > 0.02:  # it has had something to do
+                        worker.kill()
+                        self.workers_killed += 1
+                        return
+                except psutil.NoSuchProcess:
+                    pass
+
+
+@pytest.mark.parametrize(
+    ("num_items", "restarts"), [(1000, 1), pytest.param(5000, 4, marks=pytest.mark.slow)], ids=["1000", "5000"]
+)
+def test_every_item_has_one_verdict_while_workers_and_the_server_are_killed(num_items, restarts):
+    async def run():
+        grader = make_grader(RewardConfig(urls=[killer.url], timeout_s=5.0))
+        gate = asyncio.Semaphore(100)
+
+        async def grade(i):
+            async with gate:
+                return await grader.grade(request(i))
+
+        rounds = []
+        while killer.is_alive():
+            rounds.append(await asyncio.gather(*map(grade, range(num_items))))
+        grader.close()
+        return rounds
+
+    killer = Killer(restarts)
+    killer.start()
+    try:
+        rounds = asyncio.run(run())
+    finally:
+        killer.join()
+        killer.service.stop()
+    assert killer.workers_killed == 8 * restarts
+    for grades in rounds:
+        ungraded = [i for i, grade in enumerate(grades) if grade.verdict is Verdict.UNGRADED]
+        assert all(grades[i].reason == "crashed" and grades[i].reward is None for i in ungraded)
+        assert len(ungraded) <= 2  # only one whose process was killed three times
+        check([grade if i not in ungraded else None for i, grade in enumerate(grades)])

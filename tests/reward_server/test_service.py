@@ -1,0 +1,206 @@
+"""The routes of a running service."""
+
+import asyncio
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+
+import httpx
+import pytest
+
+from r3_openrlhf.config import RewardConfig
+from r3_openrlhf.errors import ConfigError
+from r3_openrlhf.grading.client import make_grader
+from r3_openrlhf.grading.request import GradeRequest
+from r3_openrlhf.reward_server.settings import ServerSettings
+
+from .service import grade_item, post, running
+
+ENDLESS = r"\boxed{9^{9^{9^{9}}}}"
+
+
+def metric(service, name):
+    for line in httpx.get(service.url + "/metrics").text.splitlines():
+        if line.startswith(name + " "):
+            return float(line.split()[1])
+    return 0.0
+
+
+def test_a_batch_is_answered_item_by_item(service):
+    entry = {"question": "", "answer": "4", "metadata": {"source_dataset": "chain_sum"}}
+    items = [
+        grade_item(r"It is \boxed{5}."),
+        grade_item(r"It is \boxed{6}.", "5", "6"),
+        grade_item("I do not know", "5", truncated=True),
+        grade_item("<answer>4</answer>", "4", task="reasoning_gym", metadata=entry),
+        grade_item("Yes", "yes", task="exact"),
+        grade_item(ENDLESS),
+        grade_item(r"\boxed{5}", ""),
+    ]
+    results = post(service.url, "/grade", {"items": items}).json()["results"]
+    assert [(r["verdict"], r["reason"], r["score"], r["reward"]) for r in results] == [
+        ("correct", "correct", 1.0, 1.75),
+        ("correct", "correct", 1.0, 1.75),
+        ("wrong", "no_answer", 0.0, 0.0),
+        ("correct", "correct", 1.0, 1.75),
+        ("correct", "correct", 1.0, 1.75),
+        ("ungraded", "timeout", None, None),
+        ("ungraded", "bad_reference", None, None),
+    ]
+    assert results[0]["extracted"] == "5" and results[5]["seconds"] == pytest.approx(2.0, abs=0.5)
+
+
+def test_an_item_that_is_sent_again_is_not_graded_again(service):
+    before = metric(service, "r3_grading_repeated_total")
+    item = grade_item(r"\boxed{10^{10^{10}}}", key="rollout-17")
+    first = post(service.url, "/grade", {"items": [item]}).json()["results"][0]
+    again = post(service.url, "/grade", {"items": [item]})
+    assert first["reason"] == "timeout"
+    assert again.json()["results"][0] == first and again.elapsed.total_seconds() < 1.0
+    assert metric(service, "r3_grading_repeated_total") == before + 1
+    other = item | {"response": r"\boxed{5}"}  # the same key on another response is another item
+    assert post(service.url, "/grade", {"items": [other]}).json()["results"][0]["verdict"] == "correct"
+
+
+def test_the_same_item_at_the_same_time_is_graded_once(service):
+    before = metric(service, "r3_grading_repeated_total")
+    item = grade_item(r"\boxed{2^{2^{2^{2^{2^{2}}}}}}", key="rollout-18")
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(lambda _: post(service.url, "/grade", {"items": [item]}).json(), range(8)))
+    assert all(answer == answers[0] for answer in answers)
+    assert metric(service, "r3_grading_repeated_total") == before + 7
+
+
+def test_health_ready_metrics_and_openapi(service):
+    assert httpx.get(service.url + "/health").json() == {"status": "ok"}
+    assert httpx.get(service.url + "/ready", timeout=20).json() == {"status": "ready"}
+    assert 'r3_grading_items_total{reason="correct"' in httpx.get(service.url + "/metrics").text
+    assert set(httpx.get(service.url + "/openapi.json").json()["paths"]) == {
+        "/grade", "/get_reward", "/health", "/ready", "/metrics",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        (b"{", 422, "JSON"),
+        (b'{"items":[]}', 422, "at least 1 item"),
+        (b'{"items":[{"response":"x","references":["1"],"num_tokens":-1}]}', 422, "num_tokens"),
+        (b'{"items":[{"response":"x","references":["1"],"num_tokens":1,"task":"python"}]}', 422, "task"),
+        (b'{"items":[{"response":"\\ud800","references":["1"],"num_tokens":1}]}', 422, "response"),
+        (b'{"items":[{"response":"x","references":["1"],"num_tokens":NaN}]}', 422, "num_tokens"),
+        (b"[" * 100_000, 400, "parsing"),
+        (b'{"items":' + b"9" * 5000 + b"}", 400, "parsing"),
+    ],
+)
+def test_a_wrong_body_is_answered_with_a_sentence(service, body, status, words):
+    answer = httpx.post(service.url + "/grade", content=body, headers={"Content-Type": "application/json"})
+    assert (answer.status_code, words in answer.json()["detail"]) == (status, True), answer.text
+
+
+def test_odd_metadata_is_that_items_trouble_alone(service):
+    deep = "1"
+    for _ in range(200):
+        deep = [deep]
+    items = [
+        grade_item(task="reasoning_gym", metadata={"x": 10**30}),
+        grade_item(task="reasoning_gym", metadata={"x": deep}),
+        grade_item(),
+    ]
+    reasons = [r["reason"] for r in post(service.url, "/grade", {"items": items}).json()["results"]]
+    assert reasons == ["bad_metadata", "bad_reference", "correct"]
+
+
+def test_a_large_body_is_refused_before_it_is_read():
+    with running("--max-body-mb", "1") as service:
+        assert post(service.url, "/grade", {"items": [grade_item("x" * 2**20)]}).status_code == 413
+
+        def chunks():  # without a declared length
+            for _ in range(20):
+                yield b" " * 2**17
+
+        assert httpx.post(service.url + "/grade", content=chunks()).status_code == 413
+        assert post(service.url, "/grade", {"items": [grade_item()]}).status_code == 200
+
+
+def test_more_than_the_queue_holds_is_answered_with_503_and_nothing_is_lost():
+    with running("--max-pending", "4", "--timeout", "1", "--workers", "1") as service:
+
+        def send(i):
+            return post(
+                service.url, "/grade", {"items": [grade_item(rf"\boxed{{{i}!!!!}}"), grade_item(f"{ENDLESS} {i}")]}
+            )
+
+        with ThreadPoolExecutor(12) as threads:
+            answers = list(threads.map(send, range(12)))
+        by_status = {status: [a for a in answers if a.status_code == status] for status in (200, 503)}
+        assert len(by_status[200]) + len(by_status[503]) == 12 and by_status[200] and by_status[503]
+        assert all(answer.headers["Retry-After"] == "1" for answer in by_status[503])
+        assert metric(service, "r3_grading_refused_requests_total") == len(by_status[503])
+        assert metric(service, "r3_grading_pending_items") == 0
+        assert post(service.url, "/grade", {"items": [grade_item()]}).json()["results"][0]["verdict"] == "correct"
+
+
+def test_the_token_is_needed_where_there_is_one():
+    token = "a-token-of-enough-characters"
+    body = {"items": [grade_item()]}
+    with running(token=token) as service:
+        assert httpx.get(service.url + "/health").status_code == 200
+        assert httpx.get(service.url + "/metrics").status_code == 401
+        assert post(service.url, "/grade", body).status_code == 401
+        for wrong in ("Bearer wrong", f"Bearer {token}x", "Bearer", f"Token {token}", "Basic !!!"):
+            assert post(service.url, "/grade", body, headers={"Authorization": wrong}).status_code == 401
+        assert post(service.url, "/grade", body, headers={"Authorization": f"Bearer {token}"}).status_code == 200
+        with_password = service.url.replace(
+            "http://", f"http://r3:{token}@"
+        )  # for the stock client, which has only a URL
+        assert post(with_password, "/grade", body).status_code == 200
+
+
+def test_settings_that_would_be_unsafe_are_refused():
+    with pytest.raises(ConfigError, match="0.0.0.0.*R3_REWARD_TOKEN"):
+        ServerSettings(host="0.0.0.0")
+    with pytest.raises(ConfigError, match="16"):
+        ServerSettings(host="0.0.0.0", token="short")
+    with pytest.raises(ConfigError, match="known tasks"):
+        ServerSettings(task="poetry")
+    for host in ("127.0.0.1", "::1", "localhost"):
+        ServerSettings(host=host)
+
+
+def test_the_command_says_what_is_wrong_and_exits_with_1():
+    program = [sys.executable, "-c", "from r3_openrlhf.cli import main; main()", "serve-rewards"]
+    done = subprocess.run([*program, "--host", "0.0.0.0"], capture_output=True, text=True)
+    assert done.returncode == 1 and "R3_REWARD_TOKEN" in done.stderr and "Traceback" not in done.stderr
+    done = subprocess.run([*program, "--tokenizer", "/no/where"], capture_output=True, text=True)
+    assert done.returncode == 1 and "tokenizer.json" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_tokenizer_gives_the_stock_route_its_length_reward(tmp_path):
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    tokenizer = Tokenizer(models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    with running("--tokenizer", str(tmp_path), "--length-reward-max-tokens", "10") as service:
+        body = {"query": [r"Q a a a a \boxed{5}"], "prompts": ["Q"], "labels": ["5"]}
+        assert post(service.url, "/get_reward", body).json()["rewards"] == pytest.approx(1.5)  # 5 of 10 tokens
+
+
+def test_a_served_grade_is_the_local_one(service):
+    """The service adds nothing: its grades are those of local grading, but for the seconds."""
+    cases = [(r"\boxed{\frac{1}{2}}", "0.5"), (r"\boxed{x^2}", "x*x"), ("none", "3"), (r"\boxed{(1,2)}", "(2,1)")]
+    served = post(service.url, "/grade", {"items": [grade_item(a, b) for a, b in cases]}).json()["results"]
+
+    async def grade_here():
+        grader = make_grader(RewardConfig())
+        requests = (
+            GradeRequest(response=a, references=(b,), task="math", num_tokens=8192, truncated=False) for a, b in cases
+        )
+        grades = await asyncio.gather(*map(grader.grade, requests))
+        grader.close()
+        return [asdict(grade) for grade in grades]
+
+    here = asyncio.run(grade_here())
+    assert [{**grade, "seconds": 0} for grade in served] == [{**grade, "seconds": 0} for grade in here]
