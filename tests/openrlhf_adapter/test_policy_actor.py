@@ -1,0 +1,116 @@
+"""Log-probs and exact entropy from one forward pass, against OpenRLHF's own Actor, padded and packed."""
+
+import pytest
+
+pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
+
+import torch  # noqa: E402
+from openrlhf.models import Actor  # noqa: E402
+from openrlhf.trainer.ppo_utils.experience import Experience  # noqa: E402
+
+from r3_openrlhf.core.entropy import entropy_statistics  # noqa: E402
+from r3_openrlhf.openrlhf_adapter.batching import even_slices, micro_batches, num_fillers  # noqa: E402
+from r3_openrlhf.openrlhf_adapter.policy_actor import R3PolicyActor, R3ReplayBuffer, logprobs_and_entropy  # noqa: E402
+from tests.openrlhf_adapter.mixed_rows import VOCAB, experience_of, mixed_rows  # noqa: E402
+
+pytestmark = pytest.mark.stack
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    path = tmp_path_factory.mktemp("model")
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=VOCAB,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        initializer_range=0.2,
+    )
+    Qwen2ForCausalLM(config).to(torch.bfloat16).save_pretrained(path)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return Experience.concat_experiences([experience_of(row) for row in mixed_rows(5, seed=1)], 0)
+
+
+@pytest.mark.parametrize("packing", [False, True])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_logprobs_and_entropy_are_upstreams(model, rows, packing, temperature):
+    actor = Actor(model, attn_implementation="flash_attention_2", packing_samples=packing, temperature=temperature)
+    actor.eval()
+    mask = rows.action_mask.bool()
+    with torch.no_grad():
+        expected, output = actor(
+            rows.sequences, rows.action_mask, rows.attention_mask, return_output=True, return_entropy=True
+        )
+        logprobs, entropy, _ = logprobs_and_entropy(actor, rows.sequences, rows.action_mask, rows.attention_mask)
+    torch.testing.assert_close(logprobs, expected)
+    torch.testing.assert_close(entropy[mask], output.entropy[mask], rtol=1e-4, atol=1e-4)
+
+
+def test_packed_rows_do_not_see_each_other(model, rows):
+    """The CPU platform's plain unpad/pad and sdpa in place of flash attention."""
+    found = []
+    for packing in (False, True):
+        actor = Actor(model, attn_implementation="flash_attention_2", packing_samples=packing)
+        with torch.no_grad():
+            found.append(actor(rows.sequences, rows.action_mask, rows.attention_mask))
+    torch.testing.assert_close(found[0], found[1], rtol=0.05, atol=0.05)  # bfloat16, other batch shapes
+
+
+def test_entropy_of_the_rows_that_asked(model, rows):
+    policy = R3PolicyActor.__new__(R3PolicyActor)
+    policy.actor = Actor(model, attn_implementation="sdpa")
+    policy.strategy = type("Strategy", (), {"ring_attn_group": None})
+    policy._peak_fraction, policy._entropy = 0.25, []
+    policy._wanted = __import__("collections").deque()
+    forward = lambda: policy.forward(rows.sequences, rows.action_mask, rows.attention_mask)  # noqa: E731
+    policy.expect_entropy([False, True, False, False, True])
+    policy.expect_entropy([False] * 5)
+    first, second, third = forward(), forward(), forward()
+    torch.testing.assert_close(first, second)
+    torch.testing.assert_close(second, third)
+    asked, unasked = (statistics for statistics, _ in policy.pop_entropy())
+    assert unasked.isnan().all() and asked[[0, 2, 3]].isnan().all()
+    with torch.no_grad():
+        _, output = policy.actor(
+            rows.sequences, rows.action_mask, rows.attention_mask, return_output=True, return_entropy=True
+        )
+    for row in (1, 4):
+        values = output.entropy[row][rows.action_mask[row].bool()]
+        assert asked[row].tolist() == pytest.approx(entropy_statistics(values, peak_fraction=0.25), abs=1e-4)
+    assert policy.pop_entropy() == []
+
+
+def test_the_buffer_hands_out_every_row_once_in_its_window():
+    buffer = R3ReplayBuffer(2)
+    for row in mixed_rows(10, seed=2):
+        experience = experience_of(row)
+        experience.advantages = experience.action_mask.float()
+        buffer.append(experience)
+    order = [id(item) for item in buffer.items]
+    assert buffer.lay_out(windows=2, micro_batch_size=3, shuffle=False) == 2
+    given = [[id(item) for item in buffer[i]] for i in range(len(buffer))]
+    assert [len(batch) for batch in given] == [3, 2, 3, 2]
+    assert sum(given, []) == order
+    with pytest.raises(ValueError, match="10 rows on this rank do not make 3 equal windows"):
+        buffer.lay_out(windows=3, micro_batch_size=3, shuffle=False)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+@pytest.mark.parametrize("windows", [1, 2, 5])
+def test_layout_of_any_number_of_rows(ranks, windows):
+    for rows in range(1, 60):
+        total = rows + num_fillers(rows, ranks=ranks, windows=windows)
+        assert total % (ranks * windows) == 0 and total - rows < ranks * windows
+        sizes = [s.stop - s.start for s in even_slices(total, ranks)]
+        assert len(set(sizes)) == 1 and sum(sizes) == total
+        inside = [s.stop - s.start for s in micro_batches(sizes[0], 4)]
+        assert sum(inside) == sizes[0] and max(inside) <= 4 and max(inside) - min(inside) <= 1
