@@ -71,7 +71,7 @@ class ModelConfig:
 class DataConfig:
     """The problems. One row is one problem with a reference answer."""
 
-    path: str = MISSING  # .jsonl / .json / .parquet file, hub name, or "reasoning_gym:TASK"
+    path: str = MISSING  # .jsonl / .json / .parquet file, a directory of them, hub name, or "reasoning_gym:TASK"
     split: str = "train"
     problem_key: str = "problem"
     answer_key: str = "answer"

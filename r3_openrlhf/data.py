@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +71,8 @@ class PreparedData:
 
 
 def prepare(config: R3Config, tokenizer: PreTrainedTokenizerBase, output: Path) -> PreparedData:
-    """Load, check, render and write all problems of a run. `output` appears whole or not at all.
+    """Load, check, render and write all problems of a run. `output` appears whole or not at all; what was left out
+    stands beside it in counts.json.
 
     Raises DataError with one sentence: no such file, column or task, a row without problem or answer, a uid with two
     different contents, fewer problems than one batch, a prompt that is too long (data.overlong=error), an `output`
@@ -125,7 +126,7 @@ def prepare(config: R3Config, tokenizer: PreTrainedTokenizerBase, output: Path) 
         unfinished.replace(output)
     finally:
         unfinished.unlink(missing_ok=True)
-    return PreparedData(
+    prepared = PreparedData(
         path=output,
         num_problems=len(lengths),
         num_dropped_overlong=overlong,
@@ -133,6 +134,9 @@ def prepare(config: R3Config, tokenizer: PreTrainedTokenizerBase, output: Path) 
         max_prompt_tokens=max(lengths),
         num_too_long_to_reflect=too_long,
     )
+    counts = {key: value for key, value in asdict(prepared).items() if key != "path"}
+    output.with_name("counts.json").write_text(json.dumps(counts) + "\n", encoding="utf-8")
+    return prepared
 
 
 def _too_long_to_reflect(
@@ -217,12 +221,12 @@ def _load_table(data: DataConfig):
         if blank:
             raise DataError(f"data.path {data.path} has no rows")
         source, options = FILE_FORMATS[path.suffix], {"data_files": str(path), "split": "train"}
-    elif _is_hub_name(data.path):
-        source, options = data.path, {"split": data.split}
+    elif path.is_dir() or _is_hub_name(data.path):  # a copy of a hub data set is a directory of its files
+        source, options = str(path), {"split": data.split}
     else:
         raise DataError(
-            f"data.path is {data.path}; use a file that ends in {', '.join(FILE_FORMATS)}, a hub name (org/name), "
-            f"or {REASONING_GYM}TASK"
+            f"data.path is {data.path}, which does not exist; use a file that ends in {', '.join(FILE_FORMATS)}, a "
+            f"directory of such files, a hub name (org/name), or {REASONING_GYM}TASK"
         )
     try:
         return datasets.load_dataset(source, **options)
@@ -279,7 +283,9 @@ def _reasoning_gym_labels(data: DataConfig) -> Iterator[tuple[str, Label]]:
         except TypeError as error:
             raise DataError(f"{place}: its entry cannot be kept as JSON ({error}); use another task") from error
         if references and score_answer(references[0], metadata) < 1.0:
-            raise DataError(f"{place}: the scorer of {task} refuses its own answer once stored as JSON; use another task")
+            raise DataError(
+                f"{place}: the scorer of {task} refuses its own answer once stored as JSON; use another task"
+            )
         yield place, Label(uid=uid, problem=problem, references=references, task="reasoning_gym", metadata=metadata)
         if len(uids) == wanted:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -61,6 +62,12 @@ def summary_table(run: RunDirectory) -> Group:
         totals = [_total(metrics, key) for key in keys]
         if None not in totals:
             table.add_row(name, (" -> " if "->" in name else " / ").join(f"{total:.0f}" for total in totals))
+    if run.data_counts.is_file():
+        counts = json.loads(run.data_counts.read_text())
+        table.add_row(
+            "problems (left out: too long / repeated)",
+            f"{counts['num_problems']} ({counts['num_dropped_overlong']} / {counts['num_duplicates']})",
+        )
     table.add_section()
     span = "first step -> last" if quarter == 1 else f"first {quarter} steps -> last {quarter}"
     for name, key, form in LEVELS:

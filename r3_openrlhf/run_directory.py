@@ -58,6 +58,7 @@ class RunDirectory:
         self.history = self.path / "history.sqlite"
         self.log = self.path / "train.log"
         self.data = self.path / "data" / "problems.jsonl"
+        self.data_counts = self.path / "data" / "counts.json"
         self.tensorboard = self.path / "tensorboard"
         self.checkpoints = self.path / "checkpoints"
         self.final_model = self.path / "final_model"

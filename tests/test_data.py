@@ -84,6 +84,28 @@ def test_json_and_parquet_give_the_same_as_jsonl(sums, tmp_path, byte_tokenizer)
         assert read(prepare(config_for(str(tmp_path / name)), byte_tokenizer, tmp_path / f"{name}.out.jsonl")) == first
 
 
+def test_a_copy_of_a_hub_data_set(tmp_path, monkeypatch, byte_tokenizer):
+    """The columns of agentica-org/DeepScaleR-Preview-Dataset: the default keys fit, the solution is not needed."""
+    (tmp_path / "DeepScaleR").mkdir()
+    rows = [{**row, "solution": "long"} for row in ROWS]
+    write_jsonl(tmp_path / "DeepScaleR" / "train.jsonl", rows[:4])
+    write_jsonl(tmp_path / "DeepScaleR" / "test.jsonl", rows[4:])
+    monkeypatch.chdir(tmp_path)
+    for split, expected in {"train": rows[:4], "test": rows[4:]}.items():
+        labels = [label for _, label in load_labels(DataConfig(path="DeepScaleR", split=split))]
+        assert [(label.problem, label.references) for label in labels] == [
+            (row["problem"], [row["answer"]]) for row in expected
+        ]
+
+
+def test_a_hub_that_cannot_be_reached(monkeypatch):
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    with pytest.raises(DataError, match="data.path nobody/nothing cannot be loaded: .*nobody/nothing"):
+        list(load_labels(DataConfig(path="nobody/nothing")))
+
+
 def test_several_references_and_numbers(tmp_path, byte_tokenizer):
     rows = [{"problem": "a", "answer": ["1", "one"]}, {"problem": "b", "answer": ["2"]}]
     path = write_jsonl(tmp_path / "lists.jsonl", rows)
@@ -110,6 +132,7 @@ def test_overlong_prompts_are_dropped_and_counted_or_refused(tmp_path, byte_toke
     config = config_for(path, max_len=100 + wrapping + 16 - 1)  # one token too few for the last row
     prepared = prepare(config, byte_tokenizer, tmp_path / "p.jsonl")
     assert (prepared.num_problems, prepared.num_dropped_overlong) == (6, 1)
+    assert json.loads((tmp_path / "counts.json").read_text())["num_dropped_overlong"] == 1
     config.data.max_len += 1
     assert prepare(config, byte_tokenizer, tmp_path / "q.jsonl").num_dropped_overlong == 0
     config.data.max_len -= 1
@@ -166,7 +189,7 @@ def test_a_missing_uid_column_is_refused(sums):
     ("path", "sentence"),
     [
         ("nowhere.jsonl", "data.path is nowhere.jsonl, but there is no such file"),
-        ("some/deep/path", "use a file that ends in .jsonl, .json, .parquet, a hub name"),
+        ("some/deep/path", "which does not exist; use a file that ends in .jsonl, .json, .parquet, a directory"),
         ("reasoning_gym:chain_sun", "has no task 'chain_sun'; did you mean chain_sum?"),
     ],
 )
