@@ -137,8 +137,8 @@ class R3ReplayBuffer(NaiveReplayBuffer):
     def __len__(self) -> int:
         return super().__len__() if self.dynamic_batch else len(self.slices)
 
-    def __getitem__(self, index):
-        return super().__getitem__(index) if self.dynamic_batch else self.items[self.slices[index]]
+    def __getitem__(self, idx):
+        return super().__getitem__(idx) if self.dynamic_batch else self.items[self.slices[idx]]
 
     def collate_fn(self, batch):
         return super().collate_fn(batch if self.dynamic_batch else batch[0])
