@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import os
 import shlex
 import sys
@@ -24,8 +24,7 @@ class R3Group(click.Group):
     """Turns R3Error into its sentence, and finds the commands that live in other packages."""
 
     def list_commands(self, context: click.Context) -> list[str]:
-        there = [name for name, (module, _) in ELSEWHERE.items() if importlib.util.find_spec(module)]
-        return sorted([*super().list_commands(context), *there])
+        return sorted([*super().list_commands(context), *ELSEWHERE])
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name in ELSEWHERE:
@@ -148,4 +147,4 @@ def _show_summary(path: str) -> None:
 def _print(renderable) -> None:
     from rich.console import Console
 
-    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 110).print(renderable)
+    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160).print(renderable)

@@ -129,7 +129,8 @@ def group_table(run: RunDirectory, *, uid: str, step: int | None) -> Table:
         )
     table = Table(title=f"problem {uids[0]}", title_justify="left")
     for column in ("step", "context", "verdict", "reward", "recalled from", "advantage", "tokens", "response"):
-        table.add_column(column, justify="left" if column in ("context", "verdict", "response") else "right")
+        left = column in ("context", "verdict", "response")
+        table.add_column(column, justify="left" if left else "right", no_wrap=column != "response")
     for row in sorted(found, key=lambda row: row["step"]):
         ranked = " (ranked)" if row.get("ranked") else ""
         reason = f" ({row['reason']})" if row["verdict"] == "ungraded" else ""

@@ -84,7 +84,7 @@ def test_a_gpu_experiment_without_a_gpu_says_so():
 
 def test_help_and_version():
     result = call("--help")
-    for command in ("train", "show", "history"):
+    for command in ("train", "show", "history", "serve-rewards"):
         assert f"\n  {command} " in result.stdout
     assert "r3 train experiment=quickstart replay.k=4" in call("train", "--help").stdout
     assert call("--version").stdout == "r3-openrlhf 0.1.0\n"
