@@ -1,0 +1,83 @@
+"""model.path -> a directory that Transformers, OpenRLHF and vLLM can load, or the name of a model on the hub.
+
+Two models are built on the spot and kept in a cache: "smollm2" (real, 135M parameters) and "tiny" (trained in seconds).
+A directory in the cache is complete by construction: it is written under another name and renamed at the end. Its name
+ends in a hash of the code that built it, so a changed recipe is never answered with the old model.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import os
+import re
+import tempfile
+from pathlib import Path
+
+from r3_openrlhf.errors import ConfigError
+
+BUILDERS = {"smollm2": "smollm2_model", "tiny": "tiny_model"}  # name -> module here, with build(directory)
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+
+
+def locate_model(path: str, *, cache_dir: Path | None = None) -> str:
+    """Where the model is, or will be once it is built. Reads nothing but directories, writes nothing.
+
+    A model directory comes back absolute, a hub name ("org/name") as it is: whether the hub has it is not asked.
+    "smollm2" and "tiny" are always the built models; a directory of that name is "./tiny".
+    Raises ConfigError for anything else.
+    """
+    if path in BUILDERS:
+        code = Path(__file__).with_name(f"{BUILDERS[path]}.py").read_bytes()
+        return str((cache_dir or default_cache_dir()) / f"{path}-{hashlib.sha256(code).hexdigest()[:10]}")
+    directory = Path(path).expanduser()
+    if path and directory.is_dir():
+        if not (directory / "config.json").is_file():
+            raise ConfigError(f"model.path is '{path}', a directory without config.json: not a Hugging Face model")
+        return str(directory.resolve())
+    if _HUB_NAME.fullmatch(path) and not directory.parent.is_dir():
+        return path
+    known = [*BUILDERS, *(str(other) for other in directory.parent.glob("*") if (other / "config.json").is_file())]
+    near = difflib.get_close_matches(path, known, n=1)
+    raise ConfigError(
+        f"model.path is '{path}', which does not exist"
+        + (f"; did you mean '{near[0]}'?" if near else "")
+        + f" Use a directory in Hugging Face format, {' or '.join(map(repr, BUILDERS))}, or a hub name (org/name)."
+    )
+
+
+def resolve_model(path: str, *, cache_dir: Path | None = None) -> str:
+    """`locate_model`, and build the model if its name is "smollm2" or "tiny" and the cache does not have it yet.
+
+    A build takes about 20 s on two cores. Raises ConfigError as `locate_model` does, and when the weights of "smollm2"
+    are not installed or the cache cannot be written.
+    """
+    located = locate_model(path, cache_dir=cache_dir)
+    if path in BUILDERS and not Path(located).is_dir():
+        _build(importlib.import_module(f"r3_openrlhf.{BUILDERS[path]}").build, Path(located))
+    return located
+
+
+def default_cache_dir() -> Path:
+    """$XDG_CACHE_HOME/r3_openrlhf/models; $XDG_CACHE_HOME is ~/.cache where it is not set."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "r3_openrlhf" / "models"
+
+
+def _build(build, directory: Path) -> None:
+    """Build into a temporary sibling and rename it: `directory` appears whole or not at all."""
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{directory.name}-", dir=directory.parent) as scratch:
+            unfinished = Path(scratch) / "model"
+            unfinished.mkdir()
+            build(unfinished)
+            try:
+                unfinished.rename(directory)
+            except OSError:  # another process was faster: its model is as good as ours
+                if not directory.is_dir():
+                    raise
+    except OSError as error:
+        raise ConfigError(
+            f"The model cannot be built in {directory.parent}: {error}; set XDG_CACHE_HOME to a directory with space"
+        ) from error
