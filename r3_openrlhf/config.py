@@ -192,6 +192,7 @@ class AdvantageConfig:
     alpha: float = 1.0
     lam: float = 1e-9  # lambda; with alpha 1 and no recall this is OpenRLHF's group_norm
     scope: str = "literal"  # alpha on the whole mixed group (literal) | on recalled rows only (off_policy_only)
+    zero_collapsed: bool = False  # no advantage where verdicts stay equal, even if response lengths differ
 
     def __post_init__(self) -> None:
         _above("advantage.alpha", self.alpha, 0.0)

@@ -158,14 +158,23 @@ class MixedBatch:
 
     # ── eq. 3 ──
 
-    def advantages(self, *, alpha: float, lam: float, scope: str, guard: str) -> list[float]:
+    def advantages(
+        self, *, alpha: float, lam: float, scope: str, guard: str, zero_collapsed: bool = False
+    ) -> list[float]:
         """Eq. 3 in every group; one value per row, also kept in `row.advantage`.
+
+        Correct responses of different lengths have different rewards, so eq. 3 tells the rows of an all-correct
+        group apart. `zero_collapsed` gives 0 to a group whose verdicts stay equal after replay, unless it was ranked.
 
         `guard` "no_std": where the only difference inside a group is a ranking (no correct row, so no verified
         difference), the advantage is R_i - mean, not scaled up to unit spread.
         """
         for group in self.groups:
             rows = [self.rows[i] for i in group.rows]
+            if zero_collapsed and not group.ranked and not verified_difference(rows):
+                for row in rows:
+                    row.advantage = 0.0
+                continue
             values = group_advantages(
                 [row.reward for row in rows],
                 alpha=alpha,

@@ -92,6 +92,13 @@ def test_a_group_with_one_graded_rollout_is_left_out():
     assert batch.metrics(step=0)["r3/groups/left_out"] == 1
 
 
+def test_lengths_alone_tell_an_all_correct_group_apart_unless_switched_off():
+    rows = [rollout(C, reward=r) for r in (1.875, 1.75)] + group(W, C, uid="b")
+    batch = MixedBatch(rows, ["g", "g", "h", "h"])
+    assert batch.advantages(**EQ3)[:2] == approx([0.7071, -0.7071], abs=1e-4)
+    assert batch.advantages(**EQ3, zero_collapsed=True) == [0.0, 0.0, *batch.advantages(**EQ3)[2:]]
+
+
 def test_replace_keeps_the_size_and_the_statistics_of_the_union():
     batch = MixedBatch(group(W, W, W, W), ["g"] * 4)
     recall(batch, stored(C, count=2), mode="replace")

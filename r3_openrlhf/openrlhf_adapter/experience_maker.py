@@ -120,7 +120,13 @@ class R3ExperienceMaker(RecordingExperienceMaker):
             ranked, lambda row: entropy.get(id(row)) or topk_statistics(row), max_reward=config.ranking.max_reward
         )
         advantage = config.advantage
-        batch.advantages(alpha=advantage.alpha, lam=advantage.lam, scope=advantage.scope, guard=config.ranking.guard)
+        batch.advantages(
+            alpha=advantage.alpha,
+            lam=advantage.lam,
+            scope=advantage.scope,
+            guard=config.ranking.guard,
+            zero_collapsed=advantage.zero_collapsed,
+        )
         off_policy = self._set_old_logprobs(experiences, rows, batch)
         self._set_advantages(experiences, rows)
         fresh = {i for i, row in enumerate(rows) if not row.recalled}

@@ -18,7 +18,7 @@ import traceback
 from pathlib import Path
 
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.data import PreparedData, prepare
+from r3_openrlhf.data import PreparedData, check_source, prepare
 from r3_openrlhf.errors import ConfigError, R3Error
 from r3_openrlhf.models import resolve_model
 from r3_openrlhf.openrlhf_adapter import cpu_platform
@@ -36,10 +36,11 @@ def train(config: R3Config, *, verbose: bool = False) -> RunDirectory:
     What the stack prints goes to train.log in the run directory; `verbose` shows it too. Raises R3Error.
     """
     platform = platform_of(config)
-    run = RunDirectory(config.run_dir)
-    run.create(config)
     model = resolve_model(config.model.path)
     check_context(config, model)
+    check_source(config.data)
+    run = RunDirectory(config.run_dir)
+    run.create(config)
     data = prepare_data(config, model, run)
     resume = config.checkpoint.resume and (run.checkpoints / "_actor" / "latest").is_file()
     arguments = openrlhf_arguments(config, run, model_dir=model, platform=platform, resume=resume)

@@ -163,3 +163,14 @@ def test_where_rows_divide_evenly_it_is_the_stock_update(tmp_path, model):
         assert one["actor_grad_norm"] == pytest.approx(other["actor_grad_norm"], rel=1e-3)
     for name, weight in stock["weights"].items():
         torch.testing.assert_close(weight, ours["weights"][name], rtol=1e-4, atol=1e-6)
+
+
+def test_stock_dynamic_batching_with_zero_2_loses_gradients(tmp_path, model):
+    """Why R3ActorTrainer sets the boundary: upstream 0.11.2 on the same rows keeps less than half of the gradient.
+    When this test fails, upstream has repaired it."""
+    settings = dict(ranks=1, stage=2, dynamic=True, offload=False)
+    stock = run_ranks(tmp_path / "stock", model, stock=True, rows_per_step=[8], **settings)
+    ours = run_ranks(tmp_path / "ours", model, rows_per_step=[8], **settings)
+    norms = [result["statuses"][0]["actor_grad_norm"] for result in (stock, ours)]
+    print("gradient norm, stock and ours:", *norms)
+    assert abs(norms[0] / norms[1] - 1) > 0.2
