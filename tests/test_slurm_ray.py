@@ -21,6 +21,7 @@ exec "$@" --num-cpus=1 --num-gpus=0 --disable-usage-stats --object-store-memory=
 """
 JOB = "set -euo pipefail; source examples/scripts/slurm_ray.sh; start_ray; echo cluster of $(_living_nodes) at $RAY_ADDRESS"
 
+
 def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

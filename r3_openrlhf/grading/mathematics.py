@@ -20,6 +20,7 @@ from sympy import Basic, Expr
 from r3_openrlhf.grading.arithmetic import stated_precision
 from r3_openrlhf.grading.comparison import Number, compare_cheaply, number, numbers_agree
 from r3_openrlhf.grading.extraction import MAX_ANSWER_CHARS, FinalAnswer, final_answer, last_boxes, last_statement
+from r3_openrlhf.grading.magnitude import is_huge_number, is_too_large
 from r3_openrlhf.grading.safe_expressions import replace_in_sympy
 
 Result = tuple[str, str, float | None, str | None]  # verdict, reason, score, extracted
@@ -35,6 +36,7 @@ math_verify.parser.parse_expr_cached = _parse_arithmetic
 for _name in ("math_verify.parser", "math_verify.grader"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 
+_UNEVALUATED = re.compile(r"\\(?:i*int|oint|sum|prod|lim)(?![a-zA-Z])")
 _NUMBER = re.compile(r"[0-9]+(?:[.,][0-9]+)*")
 _NO_DIGIT = re.compile(r"[^0-9]+")
 _IN_TEXT = (LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig())
@@ -104,6 +106,8 @@ def grade_mathematics(
             return "correct", "correct", 1.0, found.text
         if all(decision is False for decision in decisions):
             return "wrong", "wrong", 0.0, found.text
+    if found.exact and _UNEVALUATED.search(found.text) and not any(map(_UNEVALUATED.search, golds)):
+        return "wrong", "unevaluated", 0.0, found.text  # it leaves the computing to the grader
     before_slow()
     return _grade_symbolically(found, golds)
 
@@ -120,6 +124,10 @@ def _grade_symbolically(found: FinalAnswer, golds: list[str]) -> Result:
     if not readings or not found.exact and not _ends_the_text(str(readings[-1]), found):
         return "wrong", "no_answer", 0.0, None
     extracted = found.text if found.exact else str(readings[-1])[:MAX_ANSWER_CHARS]
+    if any(map(is_too_large, readings)):
+        if is_huge_number(readings[0]) and None not in map(number, golds):
+            return "wrong", "too_large", 0.0, extracted
+        return "ungraded", "too_large", None, extracted
     for gold in golds:
         if not found.exact and compare_cheaply(extracted, gold):
             return "correct", "correct", 1.0, extracted

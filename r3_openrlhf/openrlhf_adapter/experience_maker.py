@@ -23,7 +23,7 @@ from r3_openrlhf.errors import TrainingStopped
 from r3_openrlhf.mixed_batch import MixedBatch, Row, topk_decides
 from r3_openrlhf.openrlhf_adapter.batching import effective_ranks, even_slices, micro_batches, num_fillers, num_windows
 from r3_openrlhf.openrlhf_adapter.convert import experience_from_recalled, filler_experience, response_logprobs
-from r3_openrlhf.types import EntropyStatistics, Rollout, Verdict
+from r3_openrlhf.types import Context, EntropyStatistics, Rollout, Verdict
 
 if TYPE_CHECKING:
     from r3_openrlhf.history.store import HistoryStore
@@ -84,7 +84,7 @@ class RecordingExperienceMaker(RemoteExperienceMaker):
             )
         self.metrics = {**batch.metrics(step=self.step), "r3/sync/abs_logprob_gap": gap, **metrics}
         self.metrics.update(entropy_metrics(self.rollouts))
-        self.records = records_of(batch, step=self.step + 1)
+        self.records = records_of(batch, step=self.step + 1, texts=self.config.logging.rollout_text)
 
 
 class R3ExperienceMaker(RecordingExperienceMaker):
@@ -139,7 +139,7 @@ class R3ExperienceMaker(RecordingExperienceMaker):
 
     def _recall(self, uid: str, verdict: Verdict) -> list[Rollout]:
         replay = self.config.replay
-        contexts = tuple(type(self).contexts(replay.include_reflection))
+        contexts = (Context.PLAIN, Context.REFLECTION) if replay.include_reflection else (Context.PLAIN,)
         found = self.history.recall(
             uid,
             verdict,
@@ -149,13 +149,11 @@ class R3ExperienceMaker(RecordingExperienceMaker):
             order=replay.order,
             contexts=contexts,
         )
+        for stored in found:  # the store keeps token ids
+            stored.rollout.text = self.tokenizer.decode(
+                stored.rollout.response_ids.tolist(), skip_special_tokens=True
+            )
         return [stored.rollout for stored in found]
-
-    @staticmethod
-    def contexts(include_reflection: bool):
-        from r3_openrlhf.types import Context
-
-        return (Context.PLAIN, Context.REFLECTION) if include_reflection else (Context.PLAIN,)
 
     def _samples(self, batch: MixedBatch, rows: list[Row], rollout_samples: list[Experience]) -> list[Experience]:
         """One Experience per trained row, then the fillers."""
@@ -342,7 +340,7 @@ def entropy_metrics(rollouts: list[Rollout]) -> dict[str, float]:
     return metrics
 
 
-def records_of(batch: MixedBatch, *, step: int) -> list[dict]:
+def records_of(batch: MixedBatch, *, step: int, texts: bool = True) -> list[dict]:
     """One dict per rollout of the step, ungraded and recalled ones included, for rollouts.jsonl."""
     records = []
     placed = set()
@@ -351,6 +349,9 @@ def records_of(batch: MixedBatch, *, step: int) -> list[dict]:
             placed.add(row.source)
         records.append(record_of(row.rollout, step=step, row=row))
     records += [record_of(r, step=step, row=None) for i, r in enumerate(batch.rollouts) if i not in placed]
+    if not texts:
+        for record in records:
+            del record["text"]
     return records
 
 

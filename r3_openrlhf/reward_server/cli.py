@@ -102,6 +102,7 @@ def run(settings: ServerSettings) -> None:
         backlog=4096,
     )
     listener = config.bind_socket()
+    listener.listen(config.backlog)  # from here on callers wait instead of being refused
     host, port = listener.getsockname()[:2]
     click.echo(f"serving rewards on http://{f'[{host}]' if ':' in host else host}:{port}", err=True)
     uvicorn.Server(config).run(sockets=[listener])

@@ -109,7 +109,7 @@ def test_one_item_that_the_server_refuses_does_not_harm_its_batch():
 
 def test_a_busy_server_is_asked_again():
     with running("--max-pending", "8") as service:
-        check(grade_all(RewardConfig(urls=[service.url]), [request(i) for i in range(300)]))
+        check(grade_all(RewardConfig(urls=[service.url]), [request(i) for i in range(60)]))
 
 
 def test_closing_answers_what_is_waiting():
@@ -138,7 +138,7 @@ async def _few(grader):
 
 
 class Killer(threading.Thread):
-    """Kills random workers of a service, and the whole service after every eighth, until it has done so `restarts` times."""
+    """Kills random workers of a service, and the whole service after every fifth, `restarts` times."""
 
     def __init__(self, restarts):
         super().__init__()
@@ -150,7 +150,7 @@ class Killer(threading.Thread):
 
     def run(self):
         for _ in range(self._restarts):
-            for _ in range(8):
+            for _ in range(5):
                 self._kill_a_worker()
             self.service.kill()
             self.service = Service("--timeout", "5", "--workers", "2", port=self.service.port)
@@ -194,7 +194,7 @@ def test_every_item_has_one_verdict_while_workers_and_the_server_are_killed(num_
     finally:
         killer.join()
         killer.service.stop()
-    assert killer.workers_killed == 8 * restarts
+    assert killer.workers_killed == 5 * restarts
     for grades in rounds:
         ungraded = [i for i, grade in enumerate(grades) if grade.verdict is Verdict.UNGRADED]
         assert all(grades[i].reason == "crashed" and grades[i].reward is None for i in ungraded)
