@@ -114,6 +114,8 @@ class RolloutConfig:
     top_logprobs: int = 20  # most likely tokens per position asked of the engine, for entropy bounds; 0: none
     micro_batch_size: int = 4  # rows per forward pass and rank
     max_tokens_per_gpu: int | None = None  # with train.dynamic_batch
+    record: str | None = None  # directory: keep every response with its log-probs there
+    playback: str | None = None  # directory of a recording: responses come from it, not from the engine
 
     def __post_init__(self) -> None:
         _at_least("rollout.batch_size", self.batch_size, 1)

@@ -26,6 +26,8 @@ MAY_CHANGE = (
     "train.max_steps",
     "checkpoint.",
     "guard.",
+    "rollout.record",
+    "rollout.playback",
     "logging.",
     "reward.urls",
     "reward.timeout_s",

@@ -124,7 +124,8 @@ def _replace_names(config: R3Config) -> None:
 
     ppo_trainer.PPOTrainer = trainer.PPOTrainer
     vllm_engine.RolloutRayActor = rollout_engine.RolloutRayActor
-    if config.algo == "r3":  # stock algorithms keep the stock update
+    # stock algorithms keep the stock update, except where it loses gradients (policy_actor.R3ActorTrainer)
+    if config.algo == "r3" or config.train.dynamic_batch:
         from r3_openrlhf.openrlhf_adapter import policy_actor
 
         ppo_actor.PolicyModelActor = policy_actor.PolicyModelActor

@@ -121,12 +121,13 @@ class R3ReplayBuffer(NaiveReplayBuffer):
 
     windows: list[list[slice]]
 
-    def lay_out(self, *, windows: int, micro_batch_size: int, shuffle: bool) -> int:
-        """Fix the micro-batches of the coming pass. Returns how many make up one optimizer step."""
+    def lay_out(self, *, windows: int, micro_batch_size: int, seed: int | None) -> int:
+        """Fix the micro-batches of the coming pass, rows shuffled by `seed` (None: as they are). Returns how many make
+        up one optimizer step."""
         if len(self.items) % windows:
             raise ValueError(f"{len(self.items)} rows on this rank do not make {windows} equal windows")
-        if shuffle:
-            order = torch.randperm(len(self.items)).tolist()
+        if seed is not None:
+            order = torch.randperm(len(self.items), generator=torch.Generator().manual_seed(seed)).tolist()
             self.items = [self.items[i] for i in order]
         size = len(self.items) // windows
         inside = micro_batches(size, micro_batch_size)
@@ -188,7 +189,10 @@ class R3ActorTrainer(ppo_actor.ActorPPOTrainer):
             # the same processes must shuffle alike where they share rows (ppo_actor.py:157)
             shuffle = self.strategy.ring_attn_group is None and self.args.ds.tensor_parallel_size <= 1
             count = self.replay_buffer.lay_out(
-                windows=num_windows(self.args), micro_batch_size=self.micro_train_batch_size, shuffle=shuffle
+                windows=num_windows(self.args),
+                micro_batch_size=self.micro_train_batch_size,
+                # optimizer steps are in the checkpoint: a resumed run shuffles as the first one did
+                seed=self.args.train.seed + engine.global_steps if shuffle else None,
             )
             engine.set_train_batch_size(engine.train_micro_batch_size_per_gpu() * engine.dp_world_size * count)
             self.strategy.accumulated_gradient = count  # utils/loss_utils.py:105 groups its windows by this

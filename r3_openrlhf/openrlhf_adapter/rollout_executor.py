@@ -10,8 +10,11 @@ The returned dict has the upstream keys; everything else is under "r3".
 
 from __future__ import annotations
 
+import hashlib
 import time
+from collections import Counter
 from copy import deepcopy
+from types import SimpleNamespace
 
 import numpy as np
 from openrlhf.utils.agent import AgentExecutorBase
@@ -23,6 +26,7 @@ from r3_openrlhf.errors import DataError
 from r3_openrlhf.grading.client import make_grader
 from r3_openrlhf.grading.request import GradeRequest
 from r3_openrlhf.openrlhf_adapter.environment import config_from_environment
+from r3_openrlhf.openrlhf_adapter.recording import Recording
 
 
 class AgentExecutor(AgentExecutorBase):
@@ -31,6 +35,10 @@ class AgentExecutor(AgentExecutorBase):
         self.grader = make_grader(self.config.reward)
         self.top_logprobs = top_logprobs_wanted(self.config)
         self.vocab_size = None
+        rollout = self.config.rollout
+        self.record = Recording(rollout.record) if rollout.record else None
+        self.playback = Recording(rollout.playback) if rollout.playback else None
+        self._asked: Counter = Counter()
 
     async def execute(self, prompt, label, sampling_params, max_length: int, hf_tokenizer, llm_engine, images=None):
         """Sample, measure, grade. Raises DataError for a prompt that leaves no room for the response."""
@@ -48,8 +56,7 @@ class AgentExecutor(AgentExecutorBase):
         params.flat_logprobs = True  # primitive lists instead of a dict of objects per token
         params.detokenize = False  # the k alternatives' texts cost more than the log-probs; decoded once below
 
-        request_output = await llm_engine.generate(prompt_ids, params)
-        output = request_output.outputs[0]
+        output, key = await self._generate(llm_engine, prompt, prompt_ids, params)
         response_ids = list(output.token_ids)
         truncated = output.finish_reason == "length"
         # with detokenize off the end token stays in token_ids, as OpenRLHF trains on it; it is no text
@@ -61,6 +68,8 @@ class AgentExecutor(AgentExecutorBase):
         if self.top_logprobs > 0:
             bounds = topk_entropy_bounds(logprobs_TK[:, 1:], vocab_size=self.engine_vocab_size(llm_engine))
         seconds = time.perf_counter() - started
+        if self.record is not None:
+            self.record.write(key, response_ids, logprobs_TK, output.finish_reason)
 
         grade = await self.grader.grade(
             GradeRequest(
@@ -93,6 +102,24 @@ class AgentExecutor(AgentExecutorBase):
                 "seconds": seconds,
             },
         }
+
+    async def _generate(self, llm_engine, prompt: str, prompt_ids: list[int], params):
+        """(completion, key of its recording). From the engine, or from rollout.playback."""
+        source = self.playback or self.record
+        key = source.key(params.seed, prompt) if source else None
+        if self.playback is not None:
+            token_ids, logprobs_TK, finish_reason = await self.playback.read(key)
+            flat = SimpleNamespace(logprobs=logprobs_TK.ravel())
+            return SimpleNamespace(token_ids=token_ids, logprobs=flat, finish_reason=finish_reason), key
+        if params.seed is not None:  # one seed per step arrives; responses to one prompt must differ
+            params.seed = self._sample_seed(params.seed, prompt)
+        request_output = await llm_engine.generate(prompt_ids, params)
+        return request_output.outputs[0], key
+
+    def _sample_seed(self, step_seed: int, prompt: str) -> int:
+        self._asked[step_seed, prompt] += 1
+        text = f"{step_seed}/{self._asked[step_seed, prompt]}/{prompt}"
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
 
     def engine_vocab_size(self, llm_engine) -> int:
         """Width of the engine's logits, which the tail bound counts; at least the tokenizer's size."""

@@ -7,10 +7,14 @@ reflection prompts into the next step.
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import random
 import time
 from typing import TYPE_CHECKING
 
+import torch
+from openrlhf.trainer.ppo_utils import samples_generator
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
@@ -51,6 +55,9 @@ class R3SamplesGenerator(SamplesGenerator):
         max_steps = self.config.train.max_steps
         if max_steps is not None and self.step >= max_steps:
             return [], None, 0, True
+        if getattr(self, "_dataloader_iter", None) is None:
+            # the order of an epoch is a function of the seed and the epoch, so that a resumed run finds it again
+            torch.manual_seed(stable_seed(self.config.train.seed, "epoch", self.epoch))
         self._training = True
         try:
             rows, pass_rate, consumed, _ = super().generate_samples(**generate_kwargs)
@@ -75,7 +82,20 @@ class R3SamplesGenerator(SamplesGenerator):
             images = None  # text only
             for pair in zip(prompts, labels, strict=True):
                 self._order.setdefault(pair, len(self._order))
-        return super()._dispatch_prompts_to_vllm(prompts, labels, images=images, **generate_kwargs)
+        if not self._seed_needed():
+            return super()._dispatch_prompts_to_vllm(prompts, labels, images=images, **generate_kwargs)
+        # samples_generator.py:234 makes the sampling parameters and knows no seed
+        seed = stable_seed(self.config.train.seed, "step", self.step if self._training else -1)
+        params = samples_generator.SamplingParams
+        samples_generator.SamplingParams = functools.partial(params, seed=seed)
+        try:
+            return super()._dispatch_prompts_to_vllm(prompts, labels, images=images, **generate_kwargs)
+        finally:
+            samples_generator.SamplingParams = params
+
+    def _seed_needed(self) -> bool:
+        """A seed for each request slows a GPU sampler down, so only where it is asked for."""
+        return self.config.train.deterministic or bool(self.config.rollout.record or self.config.rollout.playback)
 
     # ── ISR ──
 
@@ -147,3 +167,8 @@ class R3SamplesGenerator(SamplesGenerator):
         )
         experience.r3_seconds = response["r3"]["seconds"]
         return experience
+
+
+def stable_seed(*parts) -> int:
+    """The same on every machine and in every process; below 2**56, which torch and vLLM take."""
+    return int.from_bytes(hashlib.sha256("/".join(map(str, parts)).encode()).digest()[:7], "big")

@@ -133,6 +133,10 @@ class R3Trainer(UpstreamTrainer):
         return status, global_step
 
     def save_logs_and_checkpoints(self, global_step: int, logs_dict=None, client_states=None) -> None:
+        if client_states and self.samples_generator.epoch > client_states["episode"] + 1:
+            # the epoch ended with this step. Upstream's loader state would be that of a finished iterator, which on
+            # resume starts the same epoch over
+            client_states |= {"episode": client_states["episode"] + 1, "data_loader_state_dict": {}}
         numbers = {key: value for key, value in (logs_dict or {}).items() if isinstance(value, (int, float))}
         self.run.append_rollouts(self.experience_maker.records)
         self.run.append_metrics({"step": global_step, **numbers})

@@ -96,12 +96,12 @@ def test_the_buffer_hands_out_every_row_once_in_its_window():
         experience.advantages = experience.action_mask.float()
         buffer.append(experience)
     order = [id(item) for item in buffer.items]
-    assert buffer.lay_out(windows=2, micro_batch_size=3, shuffle=False) == 2
+    assert buffer.lay_out(windows=2, micro_batch_size=3, seed=None) == 2
     given = [[id(item) for item in buffer[i]] for i in range(len(buffer))]
     assert [len(batch) for batch in given] == [3, 2, 3, 2]
     assert sum(given, []) == order
     with pytest.raises(ValueError, match="10 rows on this rank do not make 3 equal windows"):
-        buffer.lay_out(windows=3, micro_batch_size=3, shuffle=False)
+        buffer.lay_out(windows=3, micro_batch_size=3, seed=None)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8])

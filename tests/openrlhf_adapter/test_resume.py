@@ -1,0 +1,94 @@
+"""A run that is killed and started again with the same command is the run that was never killed.
+
+The rollout engine does not repeat itself, so the first run's responses are recorded and played back to the second:
+it asks for exactly the same ones, or it fails. Everything else (order of the problems, epochs, reflection prompts,
+recalled rows, verdicts) must follow.
+"""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+torch = pytest.importorskip("torch")
+if torch.cuda.is_available():
+    pytest.skip("these runs are for the CPU platform", allow_module_level=True)
+
+pytestmark = [pytest.mark.stack, pytest.mark.slow]
+ROOT = Path(__file__).parents[2]
+R3 = Path(sys.executable).with_name("r3")
+KILLS = int(os.environ.get("R3_TEST_KILLS", "3"))
+# 30 problems in batches of 8: epochs end with a short batch, inside and outside of checkpoints
+SETTINGS = ["experiment=cpu_smoke", "data.max_samples=30", "checkpoint.save_steps=2", "checkpoint.max_num=2"]
+
+
+def start(run_dir, *settings):
+    return subprocess.Popen(
+        [R3, "train", *SETTINGS, f"run_dir={run_dir}", *settings],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process, run_dir):
+    _, said = process.communicate(timeout=600)
+    log = run_dir / "train.log"
+    assert process.returncode == 0, said + (log.read_text()[-3000:] if log.is_file() else "")
+
+
+def kill_tree(process):
+    """SIGKILL for the program and everything that it started, as a node failure would."""
+    try:
+        family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return
+    for member in family:
+        try:
+            member.kill()
+        except psutil.NoSuchProcess:
+            continue  # ended by itself meanwhile
+    psutil.wait_procs(family, timeout=30)
+    process.communicate()
+
+
+def steps_done(run_dir):
+    path = run_dir / "metrics.jsonl"
+    return path.read_text().count("\n") if path.is_file() else 0
+
+
+def story(run_dir):
+    """What happened, row by row."""
+    keys = ("step", "uid", "context", "verdict", "outcome_reward", "recalled_from", "truncated", "text")
+    rows = [json.loads(line) for line in (run_dir / "rollouts.jsonl").read_text().splitlines()]
+    return [tuple(row[key] for key in keys) for row in rows]
+
+
+def test_killed_and_resumed_is_the_same_run(tmp_path):
+    recording = tmp_path / "recording"
+    finish(start(tmp_path / "whole", f"rollout.record={recording}"), tmp_path / "whole")
+    draw = random.Random(0)
+    run_dir = tmp_path / "killed"
+    for kill in range(KILLS):
+        process = start(run_dir, f"rollout.playback={recording}")
+        wanted = steps_done(run_dir) + draw.randint(0, 3) if kill else 3
+        deadline = time.monotonic() + 300
+        while steps_done(run_dir) < wanted and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(draw.uniform(0, 2))  # anywhere inside a step or a checkpoint
+        kill_tree(process)
+    finish(start(run_dir, f"rollout.playback={recording}"), run_dir)
+    assert story(run_dir) == story(tmp_path / "whole")
+    rows = story(run_dir)
+    assert {row[0] for row in rows} == set(range(1, 9))
+    assert any(row[5] is not None for row in rows) and any(row[2] == "reflection" for row in rows)
+    verified = subprocess.run([R3, "history", "verify", str(run_dir)], capture_output=True, text=True)
+    assert verified.returncode == 0, verified.stdout + verified.stderr
