@@ -99,7 +99,7 @@ def openrlhf_arguments(
         "rollout.temperature": rollout.temperature,
         "rollout.top_p": rollout.top_p,
         "rollout.micro_batch_size": rollout.micro_batch_size,
-        "rollout.max_tokens_per_gpu": rollout.max_tokens_per_gpu,
+        "rollout.max_tokens_per_gpu": rollout.max_tokens_per_gpu or (train.max_tokens_per_gpu if packing else None),
         # update
         "train.num_episodes": train.num_epochs,
         "train.max_epochs": train.inner_epochs,

@@ -81,6 +81,7 @@ def test_dynamic_batches_are_packed_as_upstream_wants(capsys):
     args = checked(*overrides, "model.attn_implementation=flash_attention_2")
     assert args.train.dynamic_batch_enable and args.ds.packing_samples
     assert (args.train.max_tokens_per_gpu, args.rollout.max_tokens_per_gpu) == (4096, 8192)
+    assert checked(*overrides[:2], "model.attn_implementation=flash_attention_2").rollout.max_tokens_per_gpu == 4096
     assert capsys.readouterr().err == ""
 
 
