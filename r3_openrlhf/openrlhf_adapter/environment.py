@@ -10,10 +10,17 @@ from r3_openrlhf.config_loading import config_from_json, config_to_json
 from r3_openrlhf.errors import ConfigError
 
 VARIABLE = "R3_CONFIG"
+PLATFORM = "R3_PLATFORM"
 
 
-def environment_of(config: R3Config) -> dict[str, str]:
-    return {VARIABLE: config_to_json(config)}
+def environment_of(config: R3Config, platform: str = "cuda") -> dict[str, str]:
+    return {VARIABLE: config_to_json(config), PLATFORM: platform}
+
+
+def on_cpu() -> bool:
+    """Is the job on the CPU platform? The driver knows; a Ray actor without a GPU of its own sees no CUDA device on a
+    GPU cluster either."""
+    return os.environ.get(PLATFORM) == "cpu"
 
 
 @functools.lru_cache(maxsize=1)

@@ -95,7 +95,7 @@ def _run_upstream(config: R3Config, arguments: list[str], platform: str) -> None
 
 def ray_options(config: R3Config, platform: str) -> dict:
     """Arguments of ray.init: a cluster that is there (cluster.ray_address, RAY_ADDRESS), else one for this run."""
-    environment = {"TOKENIZERS_PARALLELISM": "false", **environment_of(config)}
+    environment = {"TOKENIZERS_PARALLELISM": "false", **environment_of(config, platform)}
     runtime: dict = {"env_vars": environment}
     address = config.cluster.ray_address or os.environ.get("RAY_ADDRESS")
     if address:

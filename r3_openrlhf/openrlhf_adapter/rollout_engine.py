@@ -8,7 +8,7 @@ import ray
 from openrlhf.trainer.ray import vllm_engine
 
 from r3_openrlhf.openrlhf_adapter import cpu_platform
-from r3_openrlhf.openrlhf_adapter.environment import config_from_environment
+from r3_openrlhf.openrlhf_adapter.environment import config_from_environment, on_cpu
 
 # trainer/ray/vllm_engine.py:37: the name is a Ray actor class already; this is the class that was decorated
 UpstreamRolloutActor = vllm_engine.RolloutRayActor.__ray_metadata__.modified_class.__ray_actor_class__
@@ -23,7 +23,7 @@ class R3RolloutActor(UpstreamRolloutActor):
         config = config_from_environment()
         kwargs["logprobs_mode"] = "processed_logprobs"
         kwargs["max_logprobs"] = max(1, config.rollout.top_logprobs)
-        if cpu_platform.is_needed():
+        if on_cpu():
             kwargs["worker_extension_cls"] = os.environ.get("R3_CPU_WORKER_EXTENSION", cpu_platform.WORKER_EXTENSION)
             kwargs["kv_cache_memory_bytes"] = config.cluster.cpu_kv_cache_mb * 2**20
         await UpstreamRolloutActor.__init__(self, *args, **kwargs)

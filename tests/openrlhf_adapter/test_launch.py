@@ -1,0 +1,87 @@
+"""How a run starts Ray, and how its errors come back to the user."""
+
+import pytest
+
+pytest.importorskip("ray", reason="Ray is not installed")
+
+from ray.exceptions import RayTaskError  # noqa: E402
+
+from r3_openrlhf.config_loading import config_from_json, load_config  # noqa: E402
+from r3_openrlhf.errors import ConfigError, R3Error, TrainingStopped  # noqa: E402
+from r3_openrlhf.models import locate_model  # noqa: E402
+from r3_openrlhf.openrlhf_adapter import environment  # noqa: E402
+from r3_openrlhf.openrlhf_adapter.launch import check_context, num_steps, r3_error, ray_options  # noqa: E402
+
+pytestmark = pytest.mark.stack
+
+
+@pytest.fixture
+def config(monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    return load_config("cpu_smoke", ["run_dir=unused"])
+
+
+def test_a_local_cluster_of_its_own_on_cpus(config):
+    options = ray_options(config, "cpu")
+    assert options["address"] == "local"  # another user's cluster on this machine is not joined
+    assert options["num_gpus"] == 1  # bookkeeping
+    assert options["runtime_env"]["worker_process_setup_hook"].endswith("cpu_platform.install")
+
+
+def test_a_given_cluster_is_joined_with_nothing_but_the_environment(config, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "somewhere:6379")
+    options = ray_options(config, "cuda")
+    assert set(options) == {"address", "runtime_env"} and options["address"] == "somewhere:6379"
+    assert "worker_process_setup_hook" not in options["runtime_env"]
+
+
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+def test_every_process_knows_the_configuration_and_the_platform(config, monkeypatch, platform):
+    """An engine that spans GPUs has none of its own: what it sees of CUDA says nothing about the platform."""
+    variables = ray_options(config, platform)["runtime_env"]["env_vars"]
+    assert config_from_json(variables[environment.VARIABLE]) == config
+    monkeypatch.setenv(environment.PLATFORM, variables[environment.PLATFORM])
+    assert environment.on_cpu() is (platform == "cpu")
+
+
+def test_without_the_configuration_a_process_says_so(monkeypatch):
+    monkeypatch.delenv(environment.VARIABLE, raising=False)
+    environment.config_from_environment.cache_clear()
+    with pytest.raises(ConfigError, match="start the job with `r3 train`"):
+        environment.config_from_environment()
+
+
+def task_error(cause):
+    return RayTaskError("fit", "the traceback of the worker", cause)
+
+
+def test_our_sentence_crosses_rays_processes(tmp_path):
+    stopped = TrainingStopped("the weight sync is broken")
+    for error in (stopped, task_error(stopped), task_error(task_error(stopped)).as_instanceof_cause()):
+        assert str(r3_error(error, tmp_path / "train.log")) == "the weight sync is broken"
+
+
+def test_an_unexpected_error_becomes_one_sentence_that_names_the_log(tmp_path):
+    found = r3_error(task_error(ValueError("first line\nsecond line")), tmp_path / "train.log")
+    assert type(found) is R3Error
+    assert "ValueError: second line" in str(found) and "train.log" in str(found) and "\n" not in str(found)
+
+
+def test_a_context_longer_than_the_model(tmp_path, config):
+    from transformers import Qwen2Config
+
+    Qwen2Config(max_position_embeddings=128).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="data.max_len is .* 128 positions; use data.max_len=128 or less"):
+        check_context(config, str(tmp_path))
+
+
+def test_steps_of_a_run(config):
+    from types import SimpleNamespace
+
+    assert num_steps(config, SimpleNamespace(num_problems=30)) == 8  # 4 batches of 8, the last one short, twice
+    config.train.max_steps = 5
+    assert num_steps(config, SimpleNamespace(num_problems=30)) == 5
+
+
+def test_the_experiments_models_can_be_located():
+    assert locate_model("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B") == "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"
