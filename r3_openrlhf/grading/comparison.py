@@ -117,9 +117,15 @@ def compare_cheaply(answer: str, reference: str) -> bool | None:
     if _is_decimal_comma(left, right) or _is_decimal_comma(right, left, min_decimals=2):
         return True
     decided = _compare_names(left, right)
+    if decided is None and left.isalpha() and right.isalpha() and _is_text(answer) | _is_text(reference):
+        decided = left.casefold() == right.casefold()
     if decided is None and b is not None and _SPACED_DIGITS.fullmatch(answer):
         decided = False  # LaTeX would read "1 2" as 12
     return _compare_elements(left, right) if decided is None else decided
+
+
+def _is_text(answer: str) -> bool:
+    return _TEXT.fullmatch(answer) is not None
 
 
 def _compare_names(left: str, right: str) -> bool | None:

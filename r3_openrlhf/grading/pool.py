@@ -1,8 +1,8 @@
 """Killable grading processes. One supervisor thread watches them; an item that overruns costs only itself.
 
 A worker that spends more than SLOW_AFTER_S on one item loses the items behind it to the others and another worker takes its
-place beside it. After DEMOTE_AFTER_S it runs on at low priority, and is killed when its item is answered; at the
-deadline, which is wall clock, it is killed with its item.
+place beside it. It runs on at a low priority, and is killed when its item is answered; at the deadline, which is wall clock,
+it is killed with its item.
 """
 
 from __future__ import annotations
@@ -32,11 +32,10 @@ logger = logging.getLogger(__name__)
 SLOW_AFTER_S = (
     0.1  # of processor time, or ten times as long of wall clock: on a busy machine nobody is slow for waiting
 )
-DEMOTE_AFTER_S = 1.0  # of processor time
 MAX_BATCH = 16
 MAX_FAILED_STARTS = 3
 MAX_ATTEMPTS = 3  # at an item whose process ends under it
-_LOW_PRIORITY = 10
+_PRIORITIES = ((SLOW_AFTER_S, 5), (1.0, 15))  # processor time from which on a worker has this "nice" value
 _NURSERY = (
     "import sys, socket; sys.path[:0] = {path!r}; from r3_openrlhf.grading.worker import run_nursery;"
     " run_nursery(socket.socket(fileno={fd}), memory_bytes={memory}, cpu_seconds={cpu}, directory={directory!r})"
@@ -60,7 +59,7 @@ class _Worker:
     item_started: float = 0.0  # wall clock
     item_started_cpu: float = 0.0  # processor time of the process
     slow: bool = False
-    demoted: bool = False
+    nice: int = 0
     retired: bool = False  # to be killed once its item is answered
     inbox: bytearray = field(default_factory=bytearray)
     outbox: bytearray = field(default_factory=bytearray)
@@ -311,12 +310,12 @@ class WorkerPool:
             elapsed = now - worker.item_started
             if elapsed >= self.timeout_s:
                 self._bury(worker, "timeout")
-            elif elapsed >= SLOW_AFTER_S and not worker.demoted:
+            elif elapsed >= SLOW_AFTER_S and worker.nice < _PRIORITIES[-1][1]:
                 used = _processor_seconds(worker.pid) - worker.item_started_cpu
                 if used >= SLOW_AFTER_S or elapsed >= 10 * SLOW_AFTER_S:
-                    self._make_way(worker, demote=used >= DEMOTE_AFTER_S)
+                    self._make_way(worker, used)
 
-    def _make_way(self, worker: _Worker, *, demote: bool) -> None:
+    def _make_way(self, worker: _Worker, used: float) -> None:
         """Keeps a slow item from holding up others: those behind it go back, and it leaves the regular places."""
         if len(worker.jobs) > 1 and not worker.outbox:
             worker.retired = True  # it has already been sent the items that others will grade now
@@ -324,10 +323,12 @@ class WorkerPool:
                 self._pending.appendleft(worker.jobs.pop())
         if not worker.slow:
             worker.slow = sum(other.slow for other in self._workers) < self.max_slow_workers
-        if demote and not worker.demoted:
-            worker.demoted = worker.retired = True
+        nice = max((nice for since, nice in _PRIORITIES if used >= since), default=0)
+        if nice > worker.nice:
+            worker.nice = nice
+            worker.retired = True  # without privileges a process cannot go back to its old priority
             try:
-                os.setpriority(os.PRIO_PROCESS, worker.pid, _LOW_PRIORITY)
+                os.setpriority(os.PRIO_PROCESS, worker.pid, nice)
             except OSError:  # it has just ended; its end of file is about to be read
                 pass
 
@@ -338,7 +339,7 @@ class WorkerPool:
         for worker in self._workers:
             if worker.jobs:
                 left = worker.item_started + self.timeout_s - now
-                waits.append(left if worker.demoted else min(left, SLOW_AFTER_S))
+                waits.append(left if worker.nice == _PRIORITIES[-1][1] else min(left, SLOW_AFTER_S))
         return max(0.001, min(waits)) if waits else None
 
     def _bury(self, worker: _Worker, reason: str) -> None:

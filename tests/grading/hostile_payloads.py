@@ -31,7 +31,20 @@ CODE = [
     "cos\nsystem\n(S'touch CANARY'\ntR.",
 ]
 
+REALLY_ENDLESS = [  # these take the grader to its deadline
+    "\\sin(" * 100 + "x" + ")" * 100,
+    "[0,1]\\cup" * 60 + "[0,1]",
+    "\\{" * 40 + "1" + "\\}" * 40,
+    "x_{x_{x_{x_{x}}}}" * 20,
+    "(x+1)^{100}(x+2)^{100}(x+3)^{100}",
+    "\\frac{(x^{200}-1)(x^{300}-1)}{(x^{7}-1)^{30}}",
+    "\\sin(x)" + "".join(f"\\sin({k}x)" for k in range(2, 25)),
+    "\\begin{vmatrix}" + "\\\\".join("&".join(f"x_{{{i}{j}}}" for j in range(9)) for i in range(9)) + "\\end{vmatrix}",
+]
+
 ENDLESS = [
+    "(\\sqrt{2}+\\sqrt{3}+\\sqrt{5}+\\sqrt{7}+\\sqrt{11}+\\sqrt{13})^{40}",
+    "7^{7^{7}}+x",
     "9**9**9**9",
     "9^{9^{9^{9}}}",
     "(((9^9)^9)^9)^9",
@@ -107,4 +120,4 @@ UNICODE = [
     "İ" * 1000,
 ]
 
-PAYLOADS = CODE + ENDLESS + HUGE + UNICODE
+PAYLOADS = CODE + REALLY_ENDLESS + ENDLESS + HUGE + UNICODE

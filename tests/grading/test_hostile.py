@@ -6,14 +6,14 @@ import subprocess
 import sys
 
 import pytest
-from hostile_payloads import CODE, ENDLESS, PAYLOADS
+from hostile_payloads import CODE, PAYLOADS, REALLY_ENDLESS
 
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.grading.client import LocalGrader
 from r3_openrlhf.grading.request import GradeRequest
 from r3_openrlhf.types import Verdict
 
-DEADLINE_S = 1.5
+DEADLINE_S = 3.0
 COUNTDOWN = {
     "question": "",
     "answer": "25 - 5",
@@ -120,7 +120,7 @@ def test_an_endless_item_takes_nobody_with_it():
     """One hanging item inside a batch: the items behind it are graded by others."""
     requests = [benign(i) for i in range(32)]
     requests[3] = GradeRequest(
-        response=rf"\boxed{{{ENDLESS[1]}}}", references=("5",), task="math", num_tokens=1, truncated=False
+        response=rf"\boxed{{{REALLY_ENDLESS[0]}}}", references=("5",), task="math", num_tokens=1, truncated=False
     )
     grades = grade_all(requests)
     assert (grades[3].verdict, grades[3].reason) == (Verdict.UNGRADED, "timeout")

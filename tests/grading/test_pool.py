@@ -8,12 +8,13 @@ import time
 
 import psutil
 import pytest
+from hostile_payloads import REALLY_ENDLESS
 
 from r3_openrlhf.errors import GradingError
 from r3_openrlhf.grading.pool import WorkerPool
 from r3_openrlhf.grading.wire import Item, encode_item
 
-SLOW = r"\boxed{\prod_{n=1}^{100000000} n}"
+SLOW = rf"\boxed{{{REALLY_ENDLESS[0]}}}"
 
 
 def item(response=r"\boxed{5}", reference="5", task="math", metadata=None):
@@ -33,11 +34,11 @@ def workers():
     return nurseries, [worker for nursery in nurseries for worker in nursery.children()]
 
 
-def wait_for(condition, seconds=10.0):
+def wait_for(condition, seconds=60.0):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "this did not happen in time"
-        os.sched_yield()
+        time.sleep(0.01)
 
 
 def busy(worker):
@@ -99,7 +100,7 @@ def test_cancelled_items_are_not_graded(pool):
     futures = [pool.submit(item(SLOW)) for _ in range(200)]
     for future in futures:
         future.cancel()
-    assert pool.submit(item()).result(10).verdict == "correct"
+    assert pool.submit(item()).result(30).verdict == "correct"
 
 
 def test_close_answers_what_is_waiting_and_ends_every_process():

@@ -11,6 +11,11 @@ from contextlib import contextmanager
 import psutil
 
 
+def endless(i: int = 0) -> str:
+    """A response that takes the grader to its deadline; another one for every i."""
+    return "\\boxed{" + "\\sin(" * 100 + f"x+{i}" + ")" * 100 + "}"
+
+
 class Service:
     def __init__(self, *options: str, port: int = 0, token: str | None = None) -> None:
         environment = {key: value for key, value in os.environ.items() if key != "R3_REWARD_TOKEN"}

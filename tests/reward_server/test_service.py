@@ -15,9 +15,7 @@ from r3_openrlhf.grading.client import make_grader
 from r3_openrlhf.grading.request import GradeRequest
 from r3_openrlhf.reward_server.settings import ServerSettings
 
-from .service import grade_item, post, running
-
-ENDLESS = r"\boxed{9^{9^{9^{9}}}}"
+from .service import endless, grade_item, post, running
 
 
 def metric(service, name):
@@ -35,7 +33,7 @@ def test_a_batch_is_answered_item_by_item(service):
         grade_item("I do not know", "5", truncated=True),
         grade_item("<answer>4</answer>", "4", task="reasoning_gym", metadata=entry),
         grade_item("Yes", "yes", task="exact"),
-        grade_item(ENDLESS),
+        grade_item(endless()),
         grade_item(r"\boxed{5}", ""),
     ]
     results = post(service.url, "/grade", {"items": items}).json()["results"]
@@ -53,7 +51,7 @@ def test_a_batch_is_answered_item_by_item(service):
 
 def test_an_item_that_is_sent_again_is_not_graded_again(service):
     before = metric(service, "r3_grading_repeated_total")
-    item = grade_item(r"\boxed{10^{10^{10}}}", key="rollout-17")
+    item = grade_item(endless(17), key="rollout-17")
     first = post(service.url, "/grade", {"items": [item]}).json()["results"][0]
     again = post(service.url, "/grade", {"items": [item]})
     assert first["reason"] == "timeout"
@@ -65,7 +63,7 @@ def test_an_item_that_is_sent_again_is_not_graded_again(service):
 
 def test_the_same_item_at_the_same_time_is_graded_once(service):
     before = metric(service, "r3_grading_repeated_total")
-    item = grade_item(r"\boxed{2^{2^{2^{2^{2^{2}}}}}}", key="rollout-18")
+    item = grade_item(endless(18), key="rollout-18")
     with ThreadPoolExecutor(8) as threads:
         answers = list(threads.map(lambda _: post(service.url, "/grade", {"items": [item]}).json(), range(8)))
     assert all(answer == answers[0] for answer in answers)
@@ -128,9 +126,7 @@ def test_more_than_the_queue_holds_is_answered_with_503_and_nothing_is_lost():
     with running("--max-pending", "4", "--timeout", "1", "--workers", "1") as service:
 
         def send(i):
-            return post(
-                service.url, "/grade", {"items": [grade_item(rf"\boxed{{{i}!!!!}}"), grade_item(f"{ENDLESS} {i}")]}
-            )
+            return post(service.url, "/grade", {"items": [grade_item(rf"\boxed{{{i}!!!!}}"), grade_item(endless(i))]})
 
         with ThreadPoolExecutor(12) as threads:
             answers = list(threads.map(send, range(12)))

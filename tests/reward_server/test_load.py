@@ -1,0 +1,50 @@
+"""Many clients at once, hostile items among the benign: every benign item is answered, and answered right."""
+
+import asyncio
+import time
+
+import aiohttp
+import pytest
+
+from .service import endless, grade_item, running
+
+HOSTILE = [endless(), r"\boxed{9^{9^{9^{9}}}}", r"\boxed{\prod_{n=1}^{100000000} n}", "{" * 20_000]
+
+
+async def client(session, url, number, until, tally):
+    i = 0
+    while time.monotonic() < until:
+        i += 1
+        body = {"items": [grade_item(rf"{number} \boxed{{{i}}}", f"{i + k % 2}") for k in range(4)]}
+        if number % 8 == 0 and i % 5 == 0:
+            body["items"].append(grade_item(f"{number} {i} " + HOSTILE[i % len(HOSTILE)], "5"))
+        async with session.post(url + "/grade", json=body) as answer:
+            tally[answer.status] = tally.get(answer.status, 0) + 1
+            if answer.status == 200:
+                results = (await answer.json())["results"]
+                verdicts = [result["verdict"] for result in results[:4]]
+                assert verdicts == ["correct", "wrong", "correct", "wrong"], results
+                if len(results) == 5:
+                    assert results[4]["verdict"] in ("ungraded", "wrong") and results[4]["seconds"] < 1.5 + 0.5
+                    tally[results[4]["reason"]] = tally.get(results[4]["reason"], 0) + 1
+
+
+@pytest.mark.parametrize(("num_clients", "seconds"), [(48, 4), pytest.param(256, 60, marks=pytest.mark.slow)])
+def test_many_clients_at_once(num_clients, seconds):
+    async def run():
+        tally = {}
+        timeout = aiohttp.ClientTimeout(total=60)
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
+            async with session.get(service.url + "/ready") as answer:  # the workers start with the first item
+                assert answer.status == 200
+            until = time.monotonic() + seconds
+            await asyncio.gather(*(client(session, service.url, n, until, tally) for n in range(num_clients)))
+            async with session.get(service.url + "/metrics") as answer:
+                text = await answer.text()
+        return tally, text
+
+    with running("--timeout", "1.5", "--workers", "2") as service:
+        tally, metrics = asyncio.run(run())
+    assert set(tally) - {200, 503} <= {"timeout", "too_large", "unevaluated", "no_answer"}
+    assert tally[200] > num_clients and tally.get("timeout", 0) > 0
+    assert "r3_grading_pending_items 0.0" in metrics
