@@ -56,7 +56,7 @@ def write_step(
         counted.setdefault(key, []).append(0.0)
         gone.setdefault(key, []).append(0.0)
 
-    num_rows = num_unkept = 0
+    num_rows = num_unkept = arrived = 0
     touched: set[tuple[int, int]] = set()
     for (uid, verdict), members in groupby(drafts, key=lambda draft: (draft.rollout.uid, draft.rollout.verdict)):
         problem, bucket = problems[uid], list(members)
@@ -80,9 +80,13 @@ def write_step(
             key = problem, CONTEXT_CODES[draft.rollout.context], VERDICT_CODES[verdict]
             counted.setdefault(key, []).extend([draft.reward_sum] + [0.0] * (draft.samples - 1))
             copies = draft.samples + (replaced[draft.content].copies if draft.content in replaced else 0)
-            if draft.content not in refused and _insert(
-                connection, codec, ids, usage, draft, problem=problem, step=step, copies=copies, limits=limits
-            ):
+            kept = False
+            if draft.content not in refused:
+                size, kept = _insert(
+                    connection, codec, ids, usage, draft, problem=problem, step=step, copies=copies, limits=limits
+                )
+                arrived += size
+            if kept:
                 num_rows += 1
             else:
                 gone.setdefault(key, []).extend([draft.reward_sum] + [0.0] * (draft.samples - 1))
@@ -90,14 +94,14 @@ def write_step(
 
     if sweep:
         _sweep(connection, usage, step, limits, seed, skip=touched)
-    _make_room(connection, usage, step, limits)
+    _make_room(connection, usage, step, limits, arrived=Usage.arrived_since_floor(connection) + arrived)
     _count(connection, step, counted)
     connection.executemany(
         "INSERT INTO gone VALUES (?, ?, ?, ?, ?, ?)",
         [(step, *key, len(rewards), math.fsum(rewards)) for key, rewards in sorted(gone.items())],
     )
     connection.execute(
-        "INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             step,
             epoch,
@@ -105,6 +109,7 @@ def write_step(
             len(ungraded),
             num_rows,
             num_unkept,
+            arrived,
             ids.problem,
             ids.prompt,
             ids.response,
@@ -154,13 +159,13 @@ def _insert(
     step: int,
     copies: int,
     limits: HistoryLimits,
-) -> bool:
-    """Writes a row; False when the file has no room for it."""
+) -> tuple[int, bool]:
+    """Writes a row, unless the file has no room for it; its size, and whether it was written."""
     rollout, entropy = draft.rollout, draft.rollout.entropy
     logprobs, tokens = codec.pack(draft.logprobs), codec.pack(draft.response_ids)
     size = row_bytes(len(logprobs), len(tokens))
     if usage.total + size > limits.max_bytes:
-        return False
+        return size, False
     prompt, new = _find_or_next(connection, "prompts", problem, draft.prompt_digest, ids.prompt)
     if new:
         ids.prompt = prompt
@@ -207,8 +212,7 @@ def _insert(
     )
     connection.execute("INSERT INTO logprobs VALUES (?, ?)", (ids.rollout, logprobs))
     usage.live += size
-    usage.window += size
-    return True
+    return size, True
 
 
 def _printable(text: str) -> str:
@@ -273,21 +277,25 @@ def _sweep(
             _evict(connection, usage, candidate.row, live[candidate.content].bytes, step)
 
 
-def _make_room(connection: sqlite3.Connection, usage: Usage, step: int, limits: HistoryLimits) -> None:
+def _make_room(
+    connection: sqlite3.Connection, usage: Usage, step: int, limits: HistoryLimits, *, arrived: int
+) -> None:
     """Evicts the oldest rows of the whole store ahead of need.
 
     An evicted row keeps its bytes until the rollback floor passes it. So there must always be room for what comes
-    until then, taken to be as much as came since the floor moved last, at most half of the store.
+    until then, taken to be a quarter more than `arrived`, the bytes that came since the floor moved last, and at most
+    half of the store.
     """
     room = limits.max_bytes - usage.fixed
-    while usage.live > room - min(usage.window, room // 2):
+    most = room - min(arrived + arrived // 4, room // 2)
+    while usage.live > most:
         oldest = connection.execute(
             "SELECT id, bytes FROM rollouts WHERE evicted_at IS NULL ORDER BY step, content LIMIT ?", (_BATCH,)
         ).fetchall()
         if not oldest:
             return
         for row, size in oldest:
-            if usage.live <= room - min(usage.window, room // 2):
+            if usage.live <= most:
                 return
             _evict(connection, usage, row, size, step)
 

@@ -48,6 +48,17 @@ def sentences(path: str, doing: str) -> Iterator[None]:
         raise HistoryError(f"cannot {doing} {path}: the text {error.object!r} is not valid Unicode") from error
 
 
+@contextmanager
+def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
+    """Everything read inside is from one state of the store."""
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        if connection.in_transaction:  # SQLite may have ended it with an error of its own
+            connection.execute("COMMIT")
+
+
 def open_for_writing(path: str, *, journal: str) -> sqlite3.Connection:
     """A connection to a store of the current schema, created or migrated where needed."""
     if path != MEMORY:
@@ -150,15 +161,12 @@ def _check_identity(connection: sqlite3.Connection, path: str) -> int:
 def _check_length(connection: sqlite3.Connection, path: str) -> None:
     """SQLite itself notices a file that lacks whole pages, but reads the rest of a cut page as zeros."""
     log = Path(path + "-wal")
-    connection.execute("BEGIN")
-    try:
+    with snapshot(connection):
         pages, page_bytes = (
             connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size")
         )
         size = Path(path).stat().st_size
         in_log = log.exists() and log.stat().st_size > 0  # pages that are not in the file yet
-    finally:
-        connection.execute("COMMIT")
     if size < pages * page_bytes and not in_log:
         raise HistoryError(
             f"cannot open {path}: the file is damaged or is no history store (it ends {pages * page_bytes - size} bytes "

@@ -12,7 +12,7 @@ from typing import Any
 from r3_openrlhf.errors import HistoryError
 from r3_openrlhf.history import recall
 from r3_openrlhf.history.codec import Codec
-from r3_openrlhf.history.connection import open_for_reading, sentences
+from r3_openrlhf.history.connection import open_for_reading, sentences, snapshot
 from r3_openrlhf.history.records import StoredRollout
 
 FORMATS = ("parquet", "jsonl")
@@ -51,7 +51,11 @@ def _records(path: Path, progress: Callable[[int], None]) -> Iterator[list[dict[
         with sentences(str(path), "export"):
             (newest,) = connection.execute("SELECT max(step) FROM steps").fetchone()
             after = done = 0
-            while chunk := recall.read_between(connection, codec, after=after, limit=_CHUNK):
+            while True:
+                with snapshot(connection):
+                    chunk = recall.read_between(connection, codec, after=after, limit=_CHUNK)
+                if not chunk:
+                    return
                 after = chunk[-1].row
                 kept = [
                     row for row in chunk if row.step <= newest and (row.evicted_at is None or row.evicted_at > newest)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from r3_openrlhf.errors import HistoryError
-from r3_openrlhf.history.connection import open_for_reading, sentences
+from r3_openrlhf.history.connection import open_for_reading, sentences, snapshot
 from r3_openrlhf.history.drafts import CONTEXTS, VERDICT_CODES, VERDICTS
 from r3_openrlhf.history.lease import last_holder
 from r3_openrlhf.history.usage import Usage
@@ -22,8 +22,7 @@ def statistics(path: Path) -> dict[str, Any]:
     """The run's history in one dictionary of plain values: `r3 history stats` prints it."""
     connection = open_for_reading(str(path))
     try:
-        with sentences(str(path), "read"):
-            connection.execute("BEGIN")
+        with sentences(str(path), "read"), snapshot(connection):
             return _statistics(connection, path)
     finally:
         connection.close()
@@ -106,8 +105,7 @@ def attempts(path: Path, uid: str) -> dict[str, Any]:
     """
     connection = open_for_reading(str(path))
     try:
-        with sentences(str(path), "read"):
-            connection.execute("BEGIN")
+        with sentences(str(path), "read"), snapshot(connection):
             problem = connection.execute("SELECT id FROM problems WHERE uid = ?", (uid,)).fetchone()
             if problem is None:
                 raise HistoryError(f"{path} has no problem '{uid}'. {_hint(connection, uid)}")

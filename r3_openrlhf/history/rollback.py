@@ -9,7 +9,7 @@ from r3_openrlhf.history.usage import Usage, blob_bytes
 BELOW_FLOOR = -1  # `gone.step` of what no roll-back can bring back
 
 
-def forget_after(connection: sqlite3.Connection, *, step: int, floor: int | None) -> int:
+def forget_after(connection: sqlite3.Connection, *, step: int) -> int:
     """Makes the store what it was when `step` was its newest step; returns the number of rows removed."""
     last = connection.execute(
         "SELECT last_problem, last_prompt, last_response, last_rollout FROM steps WHERE step <= ? "
@@ -48,20 +48,17 @@ def forget_after(connection: sqlite3.Connection, *, step: int, floor: int | None
             connection.execute(f"DELETE FROM {table}")
         return removed
     connection.execute("DELETE FROM problems WHERE id > ?", (problem,))
-    Usage.recount(connection, floor=floor).save(connection)
+    Usage.recount(connection).save(connection)
     return removed
 
 
 def purge_below(connection: sqlite3.Connection, *, floor: int) -> None:
     """Removes for good what only a roll-back to before `floor` would need."""
     usage = Usage.load(connection)
-    usage.retained -= _total(connection, "SELECT sum(bytes) FROM rollouts WHERE evicted_at <= ?", floor)
-    usage.window = _total(
-        connection,
-        "SELECT sum(bytes) FROM rollouts WHERE id > "
-        "coalesce((SELECT last_rollout FROM steps WHERE step <= ? ORDER BY step DESC LIMIT 1), 0)",
-        floor,
-    )
+    (freed_rows,) = connection.execute(
+        "SELECT coalesce(sum(bytes), 0) FROM rollouts WHERE evicted_at <= ?", (floor,)
+    ).fetchone()
+    usage.retained -= freed_rows
     old_states = connection.execute("SELECT length(state) FROM steps WHERE step < ? AND state IS NOT NULL", (floor,))
     usage.states -= sum(blob_bytes(size) for (size,) in old_states)
     connection.execute(
@@ -102,7 +99,3 @@ def _delete_unused(connection: sqlite3.Connection, table: str, rows: list[tuple[
             freed += blob_bytes(size)
             connection.execute(f"DELETE {unused}", row)
     return freed
-
-
-def _total(connection: sqlite3.Connection, sql: str, *parameters: int) -> int:
-    return connection.execute(sql, parameters).fetchone()[0] or 0

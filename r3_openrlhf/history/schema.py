@@ -26,6 +26,7 @@ CREATE TABLE steps (
     num_ungraded INTEGER NOT NULL,
     num_rows INTEGER NOT NULL,      -- rows written
     num_unkept INTEGER NOT NULL,    -- rollouts that left at once: counted, no row written
+    bytes INTEGER NOT NULL,         -- of the rows it brought, those included that found no room
     -- The largest ids that were given out by then. Ids are never given out twice, so everything later is larger.
     last_problem INTEGER NOT NULL, last_prompt INTEGER NOT NULL, last_response INTEGER NOT NULL,
     last_rollout INTEGER NOT NULL,

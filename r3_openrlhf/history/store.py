@@ -13,7 +13,7 @@ from typing import Any
 from r3_openrlhf.errors import HistoryError
 from r3_openrlhf.history import commit, recall, rollback
 from r3_openrlhf.history.codec import Codec
-from r3_openrlhf.history.connection import MEMORY, open_for_reading, open_for_writing, sentences
+from r3_openrlhf.history.connection import MEMORY, open_for_reading, open_for_writing, sentences, snapshot
 from r3_openrlhf.history.drafts import CONTEXTS, VERDICTS, merge_duplicates
 from r3_openrlhf.history.lease import Holder, Lease
 from r3_openrlhf.history.records import (
@@ -142,7 +142,7 @@ class HistoryStore:
                     f"cannot roll {self.path} back to step {step}: what it needs was removed when step {floor} became "
                     f"the oldest checkpoint; resume from step {floor} or later, or start with an empty run_dir"
                 )
-            removed = rollback.forget_after(connection, step=step, floor=floor)
+            removed = rollback.forget_after(connection, step=step)
         self._sweep = True
         return removed
 
@@ -214,15 +214,11 @@ class HistoryStore:
 
     def recall_many(self, requests: Sequence[RecallRequest]) -> list[list[StoredRollout]]:
         """The answers to many requests, in their order, from one state of the store."""
-        with self._reading() as connection:
-            connection.execute("SAVEPOINT recall")
-            try:
-                return [
-                    recall.read(connection, self._codec, recall.choose(connection, request, seed=self.seed))
-                    for request in requests
-                ]
-            finally:
-                connection.execute("RELEASE recall")
+        with self._reading() as connection, snapshot(connection):
+            return [
+                recall.read(connection, self._codec, recall.choose(connection, request, seed=self.seed))
+                for request in requests
+            ]
 
     def mean_reward(self, uid: str, contexts: Sequence[Context] = (Context.PLAIN,)) -> float | None:
         """Mean reward of everything graded that was ever committed for a problem; None: nothing was."""

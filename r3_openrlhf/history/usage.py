@@ -34,7 +34,6 @@ class Usage:
     prompts: int = 0
     problems: int = 0
     states: int = 0
-    window: int = 0  # rows written since the rollback floor moved last
 
     @property
     def fixed(self) -> int:
@@ -44,6 +43,14 @@ class Usage:
     @property
     def total(self) -> int:
         return self.live + self.retained + self.fixed
+
+    @staticmethod
+    def arrived_since_floor(connection: sqlite3.Connection) -> int:
+        """Bytes that the steps above the rollback floor brought, kept or not."""
+        return connection.execute(
+            "SELECT coalesce(sum(bytes), 0) FROM steps "
+            "WHERE step > coalesce((SELECT value FROM meta WHERE key = 'floor'), -1)"
+        ).fetchone()[0]
 
     @classmethod
     def load(cls, connection: sqlite3.Connection) -> Usage:
@@ -57,11 +64,11 @@ class Usage:
         )
 
     @classmethod
-    def recount(cls, connection: sqlite3.Connection, *, floor: int | None) -> Usage:
+    def recount(cls, connection: sqlite3.Connection) -> Usage:
         """From the rows themselves."""
 
-        def total(sql: str, *parameters: int) -> int:
-            return connection.execute(sql, parameters).fetchone()[0] or 0
+        def total(sql: str) -> int:
+            return connection.execute(sql).fetchone()[0] or 0
 
         return cls(
             live=total("SELECT sum(bytes) FROM rollouts WHERE evicted_at IS NULL"),
@@ -72,5 +79,4 @@ class Usage:
                 blob_bytes(size)
                 for (size,) in connection.execute("SELECT length(state) FROM steps WHERE state IS NOT NULL")
             ),
-            window=total("SELECT sum(bytes) FROM rollouts WHERE step > ?", -1 if floor is None else floor),
         )

@@ -12,7 +12,7 @@ import numpy as np
 
 from r3_openrlhf.errors import HistoryError
 from r3_openrlhf.history.codec import Codec, digest
-from r3_openrlhf.history.connection import open_for_reading, sentences
+from r3_openrlhf.history.connection import open_for_reading, sentences, snapshot
 from r3_openrlhf.history.drafts import CONTEXTS, VERDICTS, content_digest
 from r3_openrlhf.history.lease import last_holder
 from r3_openrlhf.history.usage import Usage
@@ -106,11 +106,10 @@ def verify(path: Path, *, progress: Callable[[int, int], None] = lambda done, to
     try:
         with sentences(str(path), "verify"):
             _check_pages(connection, path, result)
-            connection.execute("BEGIN")
-            _check_rules(connection, result)
-            _check_counters(connection, result)
-            _check_usage(connection, result)
-            connection.execute("COMMIT")
+            with snapshot(connection):
+                _check_rules(connection, result)
+                _check_counters(connection, result)
+                _check_usage(connection, result)
             _check_arrays(connection, result, progress)
     finally:
         connection.close()
@@ -169,8 +168,7 @@ def _agree(recounted: tuple[int, float], stored: tuple[int, float]) -> bool:
 
 
 def _check_usage(connection: sqlite3.Connection, result: Verification) -> None:
-    floor = connection.execute("SELECT value FROM meta WHERE key = 'floor'").fetchone()
-    stored, recounted = Usage.load(connection), Usage.recount(connection, floor=floor[0] if floor else None)
+    stored, recounted = Usage.load(connection), Usage.recount(connection)
     if stored != recounted:
         result.findings.append(f"the byte count is {stored}, the rows give {recounted}")
 

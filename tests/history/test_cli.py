@@ -143,9 +143,9 @@ def test_all_but_compact_work_while_a_run_writes(run_dir, tmp_path):
 
 
 @pytest.mark.parametrize("journal", ["wal", "delete"])
-def test_reading_again_and_again_while_another_process_commits(tmp_path, journal):
+def test_reading_again_and_again_while_another_process_commits(quick_path, journal):
     """The reader sees whole steps only, and never makes the writer fail."""
-    path = tmp_path / "history.sqlite"
+    path = quick_path / "history.sqlite"
     HistoryStore.open(path, journal=journal).close()
     stop_reader, stop_writer = os.pipe()
     child = os.fork()
@@ -167,15 +167,15 @@ def test_reading_again_and_again_while_another_process_commits(tmp_path, journal
     try:
         seen = set()
         while len(seen) < 6:
-            numbers = as_json("stats", tmp_path)
+            numbers = as_json("stats", quick_path)
             last = numbers["steps"]["last"] or 0
             seen.add(last)
             assert numbers["rollouts"]["plain"].get("wrong", {"count": 0})["count"] == 20 * last
-            assert as_json("verify", tmp_path)["ok"] is True
+            assert as_json("verify", quick_path)["ok"] is True
     finally:
         os.close(stop_writer)
         assert os.waitpid(child, 0)[1] == 0
-    assert as_json("verify", tmp_path)["ok"] is True
+    assert as_json("verify", quick_path)["ok"] is True
 
 
 @pytest.mark.parametrize(

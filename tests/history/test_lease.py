@@ -5,6 +5,7 @@ import os
 import signal
 import sqlite3
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -102,6 +103,7 @@ def test_the_record_of_another_machine_is_watched(tmp_path):
     assert last_holder(path)[1] == "unknown"
     lease = Lease.acquire(path, watch_s=0.1)
     assert lease.holder.pid == os.getpid()
+    assert "is being written by" in in_child(lambda: Lease.acquire(path).release())["error"]
     lease.release()
 
 
@@ -130,6 +132,15 @@ def test_an_earlier_process_of_this_machine_is_gone_when_its_lock_is_free(tmp_pa
     path = tmp_path / "history.sqlite"
     forge(path, pid=os.getpid(), started="0")  # the number of a process that ended belongs to another one now
     assert last_holder(path)[1] == "gone"
+    HistoryStore.open(path).close()
+
+
+def test_on_the_same_machine_a_free_lock_is_proof_enough(tmp_path):
+    path = tmp_path / "history.sqlite"
+    forge(
+        path, pid=os.getppid(), started=Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[19]
+    )
+    assert last_holder(path)[1] == "running"  # says the record
     HistoryStore.open(path).close()
 
 

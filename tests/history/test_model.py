@@ -18,6 +18,7 @@ from r3_openrlhf.history.records import EVICTIONS
 from r3_openrlhf.history.verification import verify
 from r3_openrlhf.types import Context, Verdict
 
+from .conftest import SHARED_MEMORY
 from .samples import dump, make_rollout, values
 
 UIDS = "abc"
@@ -92,8 +93,7 @@ class Model:
 class StoreAgainstModel(RuleBasedStateMachine):
     @initialize(cap=st.integers(1, 4), policy=st.sampled_from(EVICTIONS), journal=st.sampled_from(["wal", "delete"]))
     def start(self, cap, policy, journal):
-        memory = Path("/dev/shm")  # hundreds of commits: durability is not what this test is about
-        self.directory = Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else None))
+        self.directory = Path(tempfile.mkdtemp(dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None))
         self.limits = HistoryLimits(max_per_problem_and_verdict=cap, eviction=policy)
         self.journal = journal
         self.store = self.open("store")

@@ -221,9 +221,12 @@ def test_a_later_duplicate_brings_its_own_logprobs_and_age():
         {"uid": "q"},
     ],
 )
-def test_what_differs_in_content_is_no_duplicate(other):
+@pytest.mark.parametrize("steps", [1, 2])
+def test_what_differs_in_content_is_no_duplicate(other, steps):
     store = open_memory()
-    store.commit_step(1, 1, [make_rollout(ids=[1]), make_rollout(**{"ids": [1], **other})])
+    rollouts = [make_rollout(ids=[1]), make_rollout(**{"ids": [1], **other})]
+    for step in range(steps):
+        store.commit_step(step, 1, rollouts[step::steps])
     found = [
         stored
         for uid in "pq"
@@ -298,11 +301,11 @@ def test_above_the_floor_a_roll_back_still_finds_everything():
     assert store.summary("p").count(Context.PLAIN, Verdict.WRONG) == 3
 
 
-def test_below_the_floor_space_is_reused(tmp_path):
+def test_below_the_floor_space_is_reused(quick_path):
     """With the floor at every step the file stops growing; without it every row stays for a roll-back."""
     sizes = {}
     for moves in (True, False):
-        path = tmp_path / str(moves)
+        path = quick_path / str(moves)
         with HistoryStore.open(path, limits=HistoryLimits(max_per_problem_and_verdict=4), journal="delete") as store:
             for step in range(60):
                 store.commit_step(step, 1, [make_rollout(ids=[step, n] * 2000) for n in range(4)])
@@ -313,6 +316,19 @@ def test_below_the_floor_space_is_reused(tmp_path):
         sizes[moves, "late"] = path.stat().st_size
     assert sizes[True, "late"] <= 1.2 * sizes[True, "early"]
     assert sizes[False, "late"] > 3 * sizes[False, "early"]
+
+
+def test_what_a_row_below_the_floor_left_to_a_later_one_goes_with_it(tmp_path):
+    """Step 3 samples again what step 2 evicted, the floor removes the old row, and then step 3 is undone."""
+    path = tmp_path / "history.sqlite"
+    with HistoryStore.open(path, limits=HistoryLimits(max_per_problem_and_verdict=1)) as store:
+        for step, first in ((1, 7), (2, 8), (3, 7)):
+            store.commit_step(step, 1, [make_rollout(ids=[first], prompt=[first])])
+        store.set_rollback_floor(2)
+        store.roll_back(2)
+        assert wrong_ids(store) == [8]
+    assert [len(dump(path)[table]) for table in ("rollouts", "responses", "prompts", "logprobs")] == [1, 1, 1, 1]
+    assert verify(path).findings == []
 
 
 def test_the_floor_only_rises():
