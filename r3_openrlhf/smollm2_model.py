@@ -22,7 +22,7 @@ def build(directory: Path) -> None:
     gguf = gguf_path()  # before the slow imports: a missing package is said at once
 
     import torch
-    from tokenizers import decoders, pre_tokenizers
+    from tokenizers import pre_tokenizers
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
@@ -39,7 +39,6 @@ def build(directory: Path) -> None:
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
-    tokenizer.backend_tokenizer.decoder = decoders.ByteLevel()
     tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token = "<|im_start|>", "<|im_end|>", "<|im_end|>"
     tokenizer.clean_up_tokenization_spaces = False
     tokenizer.model_max_length = model.config.max_position_embeddings

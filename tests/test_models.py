@@ -287,14 +287,14 @@ class TestTinyModel:
         for text in (string.printable, "naïve ▁ 数学 🙂", "".join(map(chr, range(1, 128)))):
             assert tiny_tokenizer.decode(tiny_tokenizer(text)["input_ids"]) == text
 
-    def test_every_id_of_the_model_is_one_of_the_tiny_tokenizer(self, tiny, tiny_tokenizer):
+    def test_every_id_of_the_model_is_one_of_the_tokenizer(self, tiny, tiny_tokenizer):
         config = json.loads((Path(tiny) / "config.json").read_text())
         assert config["vocab_size"] == len(tiny_tokenizer) == 448
         assert config["vocab_size"] % 64 == 0
         assert config["dtype"] == "bfloat16" and config["tie_word_embeddings"] is False
 
     def test_digits_are_single_and_a_turn_ends_with_the_end_token(self, tiny_tokenizer):
-        assert tiny_tokenizer.tokenize("10+9") == ["1", "0", "+", "9"]
+        assert tiny_tokenizer.tokenize("10 + 15=25") == ["1", "0", "Ġ+", "Ġ", "1", "5", "=", "2", "5"]
         prompt = tiny_tokenizer.apply_chat_template(
             [{"role": "user", "content": "Calculate 3 + 4."}], tokenize=False, add_generation_prompt=True
         )
