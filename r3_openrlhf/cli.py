@@ -88,7 +88,11 @@ def train(settings: tuple[str, ...], dry_run: bool, verbose: bool) -> None:
 
         # DeepSpeed looks for ninja, which lies beside this command, also when the environment is not activated.
         os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-        launch(config, verbose=verbose)
+        try:
+            launch(config, verbose=verbose)
+        except KeyboardInterrupt:
+            click.echo("Stopped. The same command goes on from the newest checkpoint, if there is one.", err=True)
+            sys.exit(130)
         run.mark_finished()
     _show_summary(config.run_dir)
 
