@@ -61,5 +61,6 @@ gpu-check: ## tests/gpu and benchmarks/entropy.py on one CUDA device, with the t
 
 GPU_PYTHON ?= $(if $(wildcard .venv/bin/python),.venv/bin/python,python3)
 
-bench: setup ## every benchmark, one after the other
+bench: setup ## every benchmark, one after the other, with the peers that they are compared with
+	@$(PIP) install --no-deps -r requirements-bench.txt
 	@for benchmark in benchmarks/[a-z]*.py; do echo "== $$benchmark"; python "$$benchmark"; done
