@@ -66,6 +66,14 @@ def test_stats_of_a_store_without_a_step(tmp_path):
     assert r3_history("stats", tmp_path).exit_code == 0
 
 
+def test_stats_count_merged_duplicates_and_what_was_never_kept(tmp_path):
+    with HistoryStore.open(tmp_path / "history.sqlite", limits=HistoryLimits(max_per_problem_and_verdict=2)) as store:
+        store.commit_step(1, 1, [make_rollout("p", ids=[n]) for n in (1, 1, 1, 2)])
+        store.commit_step(2, 1, [make_rollout("q", ids=[n]) for n in range(5)])
+    rows = as_json("stats", tmp_path)["rows"]
+    assert (rows["recallable"], rows["duplicates_merged"], rows["never_kept"]) == (4, 2, 3)
+
+
 def test_show(run_dir):
     shown = as_json("show", run_dir, "p")
     assert [(row["step"], row["verdict"], row["context"]) for row in shown["attempts"]] == [
