@@ -76,9 +76,10 @@ class DataConfig:
     problem_key: str = "problem"
     answer_key: str = "answer"
     uid_key: str | None = None  # a column with a stable id; None: a hash of the problem text
-    task: str = "math"  # grader: math | exact | reasoning_gym
+    task: str | None = None  # grader: math | exact | reasoning_gym; None: the task's own for reasoning_gym, else math
     max_samples: int | None = None
     max_len: int = 10240  # tokens, prompt + response
+    unusable: str = "drop"  # rows without problem or answer, or with contradictory answers: drop (counted) | error
     overlong: str = "drop"  # a prompt longer than max_len - rollout.max_new_tokens: drop (counted) | error
     chat_template: bool = True  # wrap the prompt with the tokenizer's chat template
     system_prompt: str | None = None
@@ -90,7 +91,14 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         _one_of("data.overlong", self.overlong, ("drop", "error"))
-        _one_of("data.task", self.task, ("math", "exact", "reasoning_gym"))
+        _one_of("data.unusable", self.unusable, ("drop", "error"))
+        if self.task is not None:
+            _one_of("data.task", self.task, ("math", "exact", "reasoning_gym"))
+        if self.task == "reasoning_gym" and not self.path.startswith("reasoning_gym:"):
+            raise ConfigError(
+                f"data.task is reasoning_gym, whose graders need its own problems, but data.path is {self.path}; "
+                "use data.path=reasoning_gym:TASK or data.task=math"
+            )
         _at_least("data.max_len", self.max_len, 2)
         _at_least("data.max_samples", self.max_samples, 1)
         if "{problem}" not in self.prompt_template:

@@ -65,8 +65,8 @@ def summary_table(run: RunDirectory) -> Group:
     if run.data_counts.is_file():
         counts = json.loads(run.data_counts.read_text())
         table.add_row(
-            "problems (left out: too long / repeated)",
-            f"{counts['num_problems']} ({counts['num_dropped_overlong']} / {counts['num_duplicates']})",
+            "problems (rows left out: too long / repeated / unusable)",
+            f"{counts['num_problems']} ({counts['num_dropped_overlong']} / {counts['num_duplicates']} / {counts['num_unusable']})",
         )
     table.add_section()
     span = "first step -> last" if quarter == 1 else f"first {quarter} steps -> last {quarter}"

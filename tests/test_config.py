@@ -76,6 +76,11 @@ REFUSED = {  # overrides -> words that the sentence must hold: the key, the valu
     ("openrlhf.train.async_enable=true",): "openrlhf.train.async_enable is on",
     ("run_dir='a,b'",): "cannot read paths with a comma",
     ("data.overlong=dorp",): "data.overlong is 'dorp', which does not exist; did you mean drop?",
+    ("data.unusable=dorp",): "did you mean drop?",
+    (
+        "data.task=reasoning_gym",
+        "data.path=x.jsonl",
+    ): "data.task is reasoning_gym, whose graders need its own problems",
     ("data.task=maths",): "did you mean math?",
     ("data.max_samples=0",): "data.max_samples is 0; use 1 or more",
     ("data.prompt_template=hello",): "must contain {problem}",

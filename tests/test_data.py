@@ -5,12 +5,13 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from r3_openrlhf.config import ClusterConfig, DataConfig, R3Config, ReflectionConfig, RolloutConfig
-from r3_openrlhf.data import Label, check_source, load_labels, prepare, problem_uid
+from r3_openrlhf.data import prepare
 from r3_openrlhf.errors import ConfigError, DataError
+from r3_openrlhf.problems import Label, check_source, load_problems, problem_uid
 
 DEEPSCALER = Path(__file__).parents[2] / "shared" / "data" / "math" / "train" / "deepscaler_clean.jsonl"
 ROWS = [{"problem": f"What is {n} + {n}?", "answer": str(2 * n), "id": f"sum-{n}"} for n in range(1, 7)]
@@ -92,7 +93,7 @@ def test_a_copy_of_a_hub_data_set(tmp_path, monkeypatch, byte_tokenizer):
     write_jsonl(tmp_path / "DeepScaleR" / "test.jsonl", rows[4:])
     monkeypatch.chdir(tmp_path)
     for split, expected in {"train": rows[:4], "test": rows[4:]}.items():
-        labels = [label for _, label in load_labels(DataConfig(path="DeepScaleR", split=split))]
+        labels = load_problems(DataConfig(path="DeepScaleR", split=split)).labels
         assert [(label.problem, label.references) for label in labels] == [
             (row["problem"], [row["answer"]]) for row in expected
         ]
@@ -103,15 +104,15 @@ def test_a_hub_that_cannot_be_reached(monkeypatch):
 
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     with pytest.raises(DataError, match="data.path nobody/nothing cannot be loaded: .*nobody/nothing"):
-        list(load_labels(DataConfig(path="nobody/nothing")))
+        load_problems(DataConfig(path="nobody/nothing"))
 
 
 def test_several_references_and_numbers(tmp_path, byte_tokenizer):
     rows = [{"problem": "a", "answer": ["1", "one"]}, {"problem": "b", "answer": ["2"]}]
     path = write_jsonl(tmp_path / "lists.jsonl", rows)
-    assert [label.references for _, label in load_labels(DataConfig(path=path))] == [["1", "one"], ["2"]]
+    assert [label.references for label in load_problems(DataConfig(path=path)).labels] == [["1", "one"], ["2"]]
     path = write_jsonl(tmp_path / "numbers.jsonl", [{"problem": "a", "answer": 3}])
-    assert [label.references for _, label in load_labels(DataConfig(path=path))] == [["3"]]
+    assert [label.references for label in load_problems(DataConfig(path=path)).labels] == [["3"]]
 
 
 def test_equal_rows_count_once(tmp_path, byte_tokenizer):
@@ -137,7 +138,10 @@ def test_overlong_prompts_are_dropped_and_counted_or_refused(tmp_path, byte_toke
     assert prepare(config, byte_tokenizer, tmp_path / "q.jsonl").num_dropped_overlong == 0
     config.data.max_len -= 1
     config.data.overlong = "error"
-    with pytest.raises(DataError, match="row 7: the prompt has 124 tokens, but data.max_len 139 leaves 123"):
+    with pytest.raises(
+        DataError,
+        match="The prompt of problem [0-9a-f]{16} of .*long.jsonl has 124 tokens, but data.max_len 139 leaves 123",
+    ):
         prepare(config, byte_tokenizer, tmp_path / "r.jsonl")
     assert not list(tmp_path.glob("*r.jsonl*"))  # nothing half-written stays
 
@@ -161,23 +165,72 @@ def test_problems_without_room_for_reflection_are_counted(tmp_path, byte_tokeniz
     assert prepare(config, byte_tokenizer, tmp_path / "p.jsonl").num_too_long_to_reflect == 1
 
 
-BAD_ROWS = {
-    "no column 'problem' (data.problem_key); its columns are question, answer": [{"question": "a", "answer": "1"}],
-    "no column 'answer' (data.answer_key)": [{"problem": "a", "solution": "1"}],
-    "row 2: the problem (problem) is empty": [{"problem": "a", "answer": "1"}, {"problem": " ", "answer": "1"}],
-    "row 1: the answer (answer) is empty": [{"problem": "a", "answer": ""}],
-    "with another problem or answer": [{"problem": "a", "answer": "1"}, {"problem": "a", "answer": "2"}],
-    "gives 1 problems, fewer than one batch: rollout.batch_size is 2": [{"problem": "a", "answer": "1"}],
+BAD_ROWS = {  # sentence -> (rows, settings)
+    "no column 'problem' (data.problem_key); its columns are question, answer": (
+        [{"question": "a", "answer": "1"}],
+        {},
+    ),
+    "no column 'answer' (data.answer_key)": ([{"problem": "a", "solution": "1"}], {}),
+    "row 7: the problem (problem) is empty": ([*ROWS, {"problem": " ", "answer": "1"}], {"unusable": "error"}),
+    "row 7: the answer (answer) is empty": ([*ROWS, {"problem": "a", "answer": ""}], {"unusable": "error"}),
+    "row 2: the same problem has another answer further up; 2 of 8 rows cannot be used": (
+        [{"problem": "a", "answer": "1"}, {"problem": "a", "answer": "2"}, *ROWS],
+        {"unusable": "error"},
+    ),
+    "row 8: the uid sum-1 was seen before with another content": (
+        [*ROWS, {"problem": "b", "answer": "2", "id": "q"}, {"problem": "a", "answer": "2", "id": "sum-1"}],
+        {"uid_key": "id"},
+    ),
+    "row 1: the answer (answer) is empty; 1 of 7 rows cannot be used": ([{"problem": "a", "answer": None}, *ROWS], {}),
+    "gives 1 problems, fewer than one batch: rollout.batch_size is 2": ([{"problem": "a", "answer": "1"}], {}),
 }
 
 
 @pytest.mark.parametrize("sentence", BAD_ROWS)
 def test_bad_rows_are_refused_with_their_place(sentence, tmp_path, byte_tokenizer):
-    path = write_jsonl(tmp_path / "bad.jsonl", BAD_ROWS[sentence])
+    rows, options = BAD_ROWS[sentence]
+    path = write_jsonl(tmp_path / "bad.jsonl", rows)
     with pytest.raises(DataError) as refusal:
-        prepare(config_for(path), byte_tokenizer, tmp_path / "p.jsonl")
+        prepare(config_for(path, **options), byte_tokenizer, tmp_path / "p.jsonl")
     assert sentence in str(refusal.value) and "\n" not in str(refusal.value)
     assert not (tmp_path / "p.jsonl").exists()
+
+
+def test_a_few_unusable_rows_are_left_out_and_counted(tmp_path):
+    """Of 40 rows one has no answer, one problem has two answers (which is right?), and one row is there twice."""
+    rows = [{"problem": f"{n}", "answer": f"{n}"} for n in range(36)]
+    rows += [
+        {"problem": "empty", "answer": " "},
+        rows[5],
+        {"problem": "7", "answer": "8"},
+        {"problem": "x", "answer": "1"},
+    ]
+    problems = load_problems(DataConfig(path=write_jsonl(tmp_path / "few.jsonl", rows)))
+    assert [label.problem for label in problems.labels] == [f"{n}" for n in range(36) if n != 7] + ["x"]
+    assert (problems.num_duplicates, problems.num_unusable) == (1, 3)
+
+
+@given(kinds=st.lists(st.sampled_from("abcde"), min_size=1, max_size=12))
+@settings(max_examples=30, deadline=None)
+def test_every_row_is_a_problem_or_is_counted(tmp_path_factory, kinds):
+    """Law: rows = problems + repeated + unusable, whatever the file holds; or the file is refused as a whole."""
+    rows = {
+        "a": {"problem": "p", "answer": "1"},
+        "b": {"problem": "p", "answer": "2"},
+        "c": {"problem": "q", "answer": "1"},
+        "d": {"problem": "r", "answer": ""},
+        "e": {"problem": "s", "answer": "3"},
+    }
+    fillers = [{"problem": f"filler {n}", "answer": "0"} for n in range(150)]
+    rows_in_file = [rows[kind] for kind in kinds] + fillers
+    path = write_jsonl(tmp_path_factory.mktemp("law") / "x.jsonl", rows_in_file)
+    problems = load_problems(DataConfig(path=path))
+    contradictory = {"a", "b"} <= set(kinds)
+    kept = {label.problem for label in problems.labels}
+    assert kept - {row["problem"] for row in fillers} == {
+        rows[kind]["problem"] for kind in kinds if kind != "d" and not (contradictory and kind in "ab")
+    }
+    assert len(problems.labels) + problems.num_duplicates + problems.num_unusable == len(rows_in_file)
 
 
 def test_a_missing_uid_column_is_refused(sums):
@@ -241,7 +294,7 @@ def test_reasoning_gym_gives_as_many_different_problems_as_asked(tmp_path, byte_
 def test_a_larger_size_keeps_the_problems_of_a_smaller_one():
     def problems(size):
         data = DataConfig(path="reasoning_gym:chain_sum", reasoning_gym={**CHAIN_SUM, "size": size})
-        return [label.problem for _, label in load_labels(data)]
+        return [label.problem for label in load_problems(data).labels]
 
     assert problems(30)[:20] == problems(20)
 
@@ -251,7 +304,7 @@ def test_the_task_s_own_scorer_accepts_its_answer_after_the_journey():
 
     for task in ("chain_sum", "gsm_symbolic", "countdown", "leg_counting"):
         data = DataConfig(path=f"reasoning_gym:{task}", reasoning_gym={"size": 3, "seed": 7})
-        for _, label in load_labels(data):
+        for label in load_problems(data).labels:
             label = Label.from_json(label.to_json())
             score = get_score_answer_fn(label.metadata["metadata"]["source_dataset"])
             assert score(label.references[0], label.metadata) == 1.0
@@ -261,14 +314,13 @@ def test_the_task_s_own_scorer_accepts_its_answer_after_the_journey():
 def test_a_task_with_many_solutions_has_no_reference_and_keeps_its_entry():
     from reasoning_gym import get_score_answer_fn
 
-    labels = load_labels(DataConfig(path="reasoning_gym:rush_hour", reasoning_gym={"size": 1}))
-    (_, label), *_ = labels
+    (label,) = load_problems(DataConfig(path="reasoning_gym:rush_hour", reasoning_gym={"size": 1})).labels
     assert label.references == [] and get_score_answer_fn("rush_hour")("", label.metadata) < 1.0
 
 
 def test_a_task_whose_scorer_needs_more_than_json_is_refused():
     with pytest.raises(DataError, match="the scorer of arc_agi refuses its own answer once stored as JSON"):
-        list(load_labels(DataConfig(path="reasoning_gym:arc_agi", reasoning_gym={"size": 1})))
+        load_problems(DataConfig(path="reasoning_gym:arc_agi", reasoning_gym={"size": 1}))
 
 
 @pytest.mark.parametrize(
@@ -282,7 +334,7 @@ def test_a_task_whose_scorer_needs_more_than_json_is_refused():
 )
 def test_bad_reasoning_gym_options(options, sentence):
     with pytest.raises(DataError) as refusal:
-        list(load_labels(DataConfig(path="reasoning_gym:chain_sum", reasoning_gym=options)))
+        load_problems(DataConfig(path="reasoning_gym:chain_sum", reasoning_gym=options))
     assert sentence in str(refusal.value)
 
 

@@ -74,10 +74,19 @@ def run(tmp_path):
 def test_the_summary_adds_counts_up_and_compares_the_first_with_the_last_quarter(run):
     for step in range(1, 9):
         run.append_metrics(metrics_of(step))
-    run.data_counts.write_text('{"num_problems": 90, "num_dropped_overlong": 7, "num_duplicates": 3}')
+    run.data_counts.write_text(
+        '{"num_problems": 90, "num_dropped_overlong": 7, "num_duplicates": 3, "num_unusable": 2}'
+    )
     text = text_of(summary_table(run))
     assert "my_run: 8 steps" in text
-    assert row_of(text, "problems (left out: too long / repeated)") == ["90", "(7", "/", "3)"]
+    assert row_of(text, "problems (rows left out: too long / repeated / unusable)") == [
+        "90",
+        "(7",
+        "/",
+        "3",
+        "/",
+        "2)",
+    ]
     assert row_of(text, "all correct / none correct / mixed") == ["8", "/", "24", "/", "32"]
     assert row_of(text, "collapsed groups before -> after replay") == ["32", "->", "8"]
     assert row_of(text, "rollouts recalled") == ["40"]
