@@ -35,6 +35,8 @@ def _nodes(expression: Basic) -> Iterator[Basic]:
     while waiting:
         node = waiting.pop()
         yield node
+        if isinstance(node, Pow) and node.base == 1:
+            continue  # whatever the exponent
         waiting.extend(argument for argument in node.args if isinstance(argument, Basic))
 
 
@@ -51,7 +53,7 @@ def _digits(node: Basic, depth: int = 0) -> float:
     match node:
         case Rational(p=p, q=q):
             return max(p.bit_length(), q.bit_length()) * math.log10(2)
-        case Pow(base=Integer(p=-1 | 0 | 1)):
+        case Pow(base=Integer(p=1)):
             return 0.0
         case Pow(base=base, exp=exponent):
             return max(_digits(base, depth + 1), 0.3 if base.is_number else 0.0) * _value(exponent, depth + 1)

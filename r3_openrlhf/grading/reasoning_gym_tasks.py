@@ -58,9 +58,15 @@ def _scorer(name: str) -> Callable[..., float]:
     return reasoning_gym.get_score_answer_fn(name)
 
 
+def load_scorer(name: str) -> None:
+    if why_refused(name) is None:
+        _scorer(name)
+
+
 def grade_reasoning_gym(answer: str, entry: dict | None) -> Result:
     """Score below 1: wrong, the score is kept. An entry whose own answer does not score 1: ungraded."""
-    name = ((entry or {}).get("metadata") or {}).get("source_dataset")
+    metadata = (entry or {}).get("metadata")
+    name = metadata.get("source_dataset") if isinstance(metadata, dict) else None
     if not isinstance(name, str) or why_refused(name) is not None:
         return "ungraded", "bad_reference", None, None
     if name in ("arc_agi", "rearc"):  # compared with tuples, which JSON and MessagePack turn into lists

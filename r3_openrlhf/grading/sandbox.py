@@ -52,9 +52,8 @@ _IN_OWN_DIRECTORY = _READ_FILE | _READ_DIR | _WRITE_FILE | 1 << 4 | 1 << 5 | 1 <
 
 def _readable_paths() -> list[str]:
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    libraries = {
-        path for name, path in sysconfig.get_paths().items() if name in ("stdlib", "platstdlib", "purelib", "platlib")
-    }
+    libraries = {path for name, path in sysconfig.get_paths().items() if name in ("stdlib", "platstdlib")}
+    libraries.update(entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages")))
     return [package, *libraries, "/usr/lib", "/lib", "/lib64", "/usr/share/zoneinfo", "/dev/null", "/dev/urandom"]
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from r3_openrlhf.grading.comparison import normalise
 from r3_openrlhf.grading.extraction import MAX_ANSWER_CHARS, after_thinking, last_boxes, last_line, tagged_answer
 from r3_openrlhf.grading.mathematics import Result, grade_mathematics
@@ -19,18 +17,36 @@ def short_answer(response: str) -> str | None:
     return boxes[-1] if boxes else tagged_answer(text) or last_line(text)
 
 
-def grade_item(item: Item, before_slow: Callable[[], None]) -> Result:
+def grade_item(item: Item, *, may_take_long: bool) -> Result | None:
+    """The verdict on one item; None when it may not take long and only something that may could decide."""
     if item.task == "math":
-        return grade_mathematics(item.response, item.references, item.truncated, before_slow)
+        return grade_mathematics(item.response, item.references, item.truncated, may_take_long=may_take_long)
     answer = short_answer(item.response)
     if answer is None:
         return "wrong", "no_answer", 0.0, None
     if item.task == "exact":
         return grade_exact(answer, item.references)
-    before_slow()
+    if not may_take_long:
+        return None
     from r3_openrlhf.grading.reasoning_gym_tasks import grade_reasoning_gym
 
     return grade_reasoning_gym(answer, item.metadata)
+
+
+def data_set_of(item: Item) -> str:
+    """The reasoning_gym data set that the item needs; "" when none."""
+    if item.task != "reasoning_gym":
+        return ""
+    metadata = (item.metadata or {}).get("metadata")
+    name = metadata.get("source_dataset") if isinstance(metadata, dict) else None
+    return name if isinstance(name, str) else ""
+
+
+def prepare(data_set: str) -> None:
+    """Loads a reasoning_gym data set, if there is one of this name."""
+    from r3_openrlhf.grading.reasoning_gym_tasks import load_scorer
+
+    load_scorer(data_set)
 
 
 def grade_exact(answer: str, references: tuple[str, ...]) -> Result:

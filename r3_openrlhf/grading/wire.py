@@ -12,6 +12,7 @@ import msgspec
 from r3_openrlhf.errors import GradingError
 
 _LENGTH = struct.Struct(">I")
+DEFERRED = "deferred"  # the verdict that cheap comparisons did not decide; never leaves the pool
 MAX_MESSAGE_BYTES = 256 * 2**20
 
 
@@ -43,7 +44,8 @@ def _plain(value: object) -> object:
 
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=_plain)
-decode_batch = msgspec.msgpack.Decoder(list[tuple[int, Item]]).decode  # number, item
+# may it take long?, [(number, item), ...]
+decode_batch = msgspec.msgpack.Decoder(tuple[bool, list[tuple[int, Item]]]).decode
 decode_outcomes = msgspec.msgpack.Decoder(list[Outcome]).decode
 
 
@@ -58,7 +60,7 @@ def encode_item(item: Item) -> msgspec.Raw:
         raise GradingError(f"the metadata of an item cannot be sent to a grading process: {error}") from error
 
 
-def frame(message: list) -> bytes:
+def frame(message: list | tuple) -> bytes:
     body = _encoder.encode(message)
     return _LENGTH.pack(len(body)) + body
 

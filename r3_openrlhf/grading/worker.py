@@ -1,6 +1,6 @@
 """The grading processes: a nursery that imports the libraries once and forks a worker whenever it is asked to.
 
-Started by pool.py as `python -I -c ...` with an empty environment; imports only what grading needs.
+Started by nursery.py as `python -I -c ...` with an empty environment; imports only what grading needs.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import tempfile
 import time
 
 from r3_openrlhf.grading.sandbox import confine, die_with_parent, take_violations, watch_for_code
-from r3_openrlhf.grading.tasks import grade_item
-from r3_openrlhf.grading.wire import Item, Outcome, decode_batch, frame, take_frame
+from r3_openrlhf.grading.tasks import data_set_of, grade_item, prepare
+from r3_openrlhf.grading.wire import DEFERRED, Item, Outcome, decode_batch, frame, take_frame
 
-LONG_RESPONSE_CHARS = 4096  # shorter ones cannot take long before `before_slow`
+LONG_RESPONSE_CHARS = 4096
 _WARM_UP = (
     ("x^2+1", "(x+1)^2-2x"),
     (r"\frac{1}{\sqrt{2}}", r"\frac{\sqrt{2}}{2}"),
@@ -38,7 +38,8 @@ _WARM_UP = (
 def run_nursery(control: socket.socket, *, memory_bytes: int, cpu_seconds: int, directory: str) -> None:
     """Serves fork requests until the pool closes its end of `control`.
 
-    A request is one byte with the worker's socket attached; the answer is one byte with a pidfd of the worker.
+    A fork request is b"f" with the worker's socket attached; the answer is the worker's pid with a pidfd attached.
+    b"p" and the name of a reasoning_gym data set has that one loaded before further forks.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     die_with_parent(signal.SIGTERM)
@@ -59,9 +60,12 @@ def _serve_forks(control: socket.socket, memory_bytes: int, cpu_seconds: int, di
             pass
         if not readable:
             continue
-        request, descriptors, _, _ = socket.recv_fds(control, 1, 1)
+        request, descriptors, _, _ = socket.recv_fds(control, 128, 1)
         if not request:
             return
+        if request[:1] == b"p":
+            prepare(request[1:].decode())
+            continue
         nursery = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -80,9 +84,9 @@ def warm_up() -> None:
     """Grades one example of each kind, so that the forked workers find modules imported and caches filled."""
     for answer, reference in _WARM_UP:
         for task in ("math", "exact"):
-            grade_item(Item(task, f"\\boxed{{{answer}}}", (reference,), False), lambda: None)
+            grade_item(Item(task, f"\\boxed{{{answer}}}", (reference,), False), may_take_long=True)
     entry = {"question": "", "answer": "1", "metadata": {"source_dataset": "chain_sum"}}
-    grade_item(Item("reasoning_gym", "1", ("1",), False, entry), lambda: None)
+    grade_item(Item("reasoning_gym", "1", ("1",), False, entry), may_take_long=True)
 
 
 def _reap() -> bool:
@@ -109,22 +113,13 @@ def _become_worker(
 
 
 def serve(connection: socket.socket, cpu_seconds: int) -> None:
-    """Grades batches of items in order until the connection is closed.
-
-    Outcomes are sent before an item may take long, so that the pool always knows which item is being graded.
-    """
+    """Grades batches of items in order until the connection is closed."""
     buffer, outcomes = bytearray(), []
 
     def flush() -> None:
         if outcomes:
             connection.sendall(frame(outcomes))
             outcomes.clear()
-
-    def before_slow() -> None:
-        flush()
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        limit = int(used.ru_utime + used.ru_stime) + cpu_seconds + 1
-        resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.getrlimit(resource.RLIMIT_CPU)[1]))
 
     while True:
         body = take_frame(buffer)
@@ -134,19 +129,32 @@ def serve(connection: socket.socket, cpu_seconds: int) -> None:
                 return
             buffer += received
             continue
-        for number, item in decode_batch(body):
+        may_take_long, items = decode_batch(body)
+        if may_take_long:
+            _limit_processor_time(cpu_seconds)
+        for number, item in items:
             if len(item.response) > LONG_RESPONSE_CHARS:
-                flush()
-            started = time.perf_counter()
-            try:
-                verdict, reason, score, extracted = grade_item(item, before_slow)
-            except MemoryError:
-                raise  # nothing in this process can be relied on any more
-            except Exception:  # a grader's own mistake: it must not look like the item's
-                verdict, reason, score, extracted = "ungraded", "grader_error", None, None
-            if take_violations():
-                verdict, reason, score = "ungraded", "blocked", None
-            outcomes.append(
-                Outcome(number, verdict, reason, score, extracted, round(time.perf_counter() - started, 6))
-            )
+                flush()  # so that the pool knows which item it is, should this one take long after all
+            outcomes.append(_grade(number, item, may_take_long))
         flush()
+
+
+def _grade(number: int, item: Item, may_take_long: bool) -> Outcome:
+    started = time.perf_counter()
+    try:
+        result = grade_item(item, may_take_long=may_take_long)
+    except MemoryError:
+        raise  # nothing in this process can be relied on any more
+    except Exception:  # a grader's own mistake: it must not look like the item's
+        result = "ungraded", "grader_error", None, None
+    if take_violations():
+        result = "ungraded", "blocked", None, None
+    verdict, reason, score, extracted = result or (DEFERRED, data_set_of(item), None, None)
+    return Outcome(number, verdict, reason, score, extracted, round(time.perf_counter() - started, 6))
+
+
+def _limit_processor_time(seconds: int) -> None:
+    """A second line behind the pool's deadline, should the pool be unable to act."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    limit = int(used.ru_utime + used.ru_stime) + seconds + 2
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.getrlimit(resource.RLIMIT_CPU)[1]))

@@ -104,7 +104,7 @@ def test_cancelled_items_are_not_graded(pool):
 
 
 def test_close_answers_what_is_waiting_and_ends_every_process():
-    pool = WorkerPool(num_workers=1, timeout_s=30.0, max_slow_workers=0)
+    pool = WorkerPool(num_workers=1, timeout_s=30.0, max_slow_workers=1)
     futures = [pool.submit(item(SLOW)) for _ in range(5)]
     wait_for(lambda: any(map(busy, workers()[1])))
     (nursery,), children = workers()

@@ -1,0 +1,94 @@
+"""Our verdicts against those of others, beside plain math-verify and OpenRLHF's grade_answer.
+
+    python benchmarks/grading_accuracy.py [--data ../shared/data/grader] [--list]
+
+Prints one line per file: rows, and the share of rows on which each grader agrees with the file's own verdict. With
+--list every row on which ours does not agree. An ungraded row agrees with nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import sys
+from pathlib import Path
+
+FILES = ("vectors", "outputs_gsm8k_openai", "outputs_rho_math500")
+
+
+def rows_of(path: Path) -> list[tuple[str, str, str, bool]]:
+    """(id, reference, response, verdict) of every row."""
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [
+        (row["id"], row["gold"], row.get("prediction", row.get("response")), row.get("expected", row.get("correct")))
+        for row in rows
+    ]
+
+
+async def grade_ours(rows: list) -> list:
+    from r3_openrlhf.config import RewardConfig
+    from r3_openrlhf.grading.client import make_grader
+    from r3_openrlhf.grading.request import GradeRequest
+
+    grader = make_grader(RewardConfig(timeout_s=20.0))
+    grades = await asyncio.gather(
+        *(
+            grader.grade(GradeRequest(response=text, references=(gold,), task="math", num_tokens=0, truncated=False))
+            for _, gold, text, _ in rows
+        )
+    )
+    grader.close()
+    return grades
+
+
+def with_math_verify(row: tuple) -> bool:
+    from math_verify import parse, verify
+
+    _, gold, text, _ = row
+    bare = "$" not in gold and "\\boxed" not in gold and not gold.replace(",", "").replace(" ", "").isalnum()
+    return verify(parse(f"${gold}$" if bare else gold), parse(text))
+
+
+def with_openrlhf(row: tuple) -> bool:
+    from openrlhf.utils.math_utils import extract_boxed_answer, grade_answer
+
+    _, gold, text, _ = row
+    return bool(grade_answer(extract_boxed_answer(text) or text, extract_boxed_answer(gold) or gold))
+
+
+def share(verdicts: list[bool], rows: list) -> float:
+    return sum(verdict == row[3] for verdict, row in zip(verdicts, rows, strict=True)) / len(rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--data", type=Path, default=Path("../shared/data/grader"))
+    parser.add_argument("--list", action="store_true", help="print every row on which ours does not agree")
+    options = parser.parse_args()
+    if not options.data.is_dir():
+        sys.exit(f"{options.data} does not exist; give the directory of the grader data with --data")
+    print(f"{'file':24} {'rows':>5} {'ours':>8} {'ungraded':>9} {'math-verify':>12} {'grade_answer':>13}")
+    for name in FILES:
+        rows = rows_of(options.data / f"{name}.jsonl")
+        grades = asyncio.run(grade_ours(rows))
+        with multiprocessing.get_context("spawn").Pool(2) as processes:  # others' graders: away from this process
+            others = [
+                share(processes.map(grader, rows, chunksize=25), rows) for grader in (with_math_verify, with_openrlhf)
+            ]
+        ours = [grade.verdict.value == "correct" if grade.score is not None else None for grade in grades]
+        print(
+            f"{name:24} {len(rows):5} {share(ours, rows):8.2%} {ours.count(None):9} {others[0]:12.2%} {others[1]:13.2%}"
+        )
+        if options.list:
+            for (key, gold, text, verdict), grade in zip(rows, grades, strict=True):
+                if (grade.verdict.value == "correct") != verdict or grade.score is None:
+                    print(
+                        f"  {key}: they say {'correct' if verdict else 'wrong'}, we {grade.verdict.value}"
+                        f" ({grade.reason}); reference {gold[-60:]!r}, found {grade.extracted!r}, end {text[-60:]!r}"
+                    )
+
+
+if __name__ == "__main__":
+    main()
