@@ -16,17 +16,10 @@ import sympy
 from reasoning_gym.factory import DATASETS
 
 from r3_openrlhf.grading.mathematics import Result
+from r3_openrlhf.grading.request import REFUSED_DATA_SETS
 from r3_openrlhf.grading.safe_expressions import integer_value, literal, parse_expression
 
 MAX_ANSWER_CHARS = 20_000
-
-# scorers that call answers correct which are not
-REFUSED = {
-    "coin_flip": "its scorer pays in full for an answer that is a prefix of the right one",
-    "composite": "its entries name the data set they come from; use that name",
-    "game_of_life_halting": "its scorer takes any text that is not empty for True",
-    "puzzle24": "its scorer does not check which numbers were used",
-}
 
 _WITH_SYMPY = types.SimpleNamespace(**{**vars(sympy), "parse_expr": parse_expression})
 _REPLACEMENTS = (
@@ -50,7 +43,7 @@ def why_refused(name: str) -> str | None:
     """Why a data set's answers cannot be graded here; None when they can."""
     if name not in DATASETS:
         return "reasoning_gym has no data set of this name"
-    return REFUSED.get(name)
+    return REFUSED_DATA_SETS.get(name)
 
 
 @cache

@@ -4,6 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from r3_openrlhf.errors import ConfigError
+
+TASKS = ("math", "exact", "reasoning_gym")
+
+# data sets of reasoning_gym whose scorers call answers correct which are not
+REFUSED_DATA_SETS = {
+    "coin_flip": "its scorer pays in full for an answer that is a prefix of the right one",
+    "composite": "its entries name the data set that they come from; use that one",
+    "game_of_life_halting": "its scorer takes any text that is not empty for True",
+    "puzzle24": "its scorer does not check which numbers were used",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradeRequest:
@@ -25,4 +37,9 @@ class GradeRequest:
     metadata: dict | None = None
 
 
-TASKS = ("math", "exact", "reasoning_gym")
+def check_data_set(name: str) -> None:
+    """ConfigError: answers to this reasoning_gym data set are not graded here."""
+    if name in REFUSED_DATA_SETS:
+        raise ConfigError(
+            f"data.path names the reasoning_gym data set {name!r}, which is not graded: {REFUSED_DATA_SETS[name]}"
+        )

@@ -1,0 +1,36 @@
+import asyncio
+
+import pytest
+
+from r3_openrlhf.config import RewardConfig
+from r3_openrlhf.grading.client import make_grader
+from r3_openrlhf.grading.request import GradeRequest
+
+
+@pytest.fixture(scope="session")
+def grade_many():
+    """Grades (response, reference) pairs in real worker processes."""
+    grader = make_grader(RewardConfig(timeout_s=20.0))
+
+    def grade(pairs, *, task="math", metadata=None, truncated=False):
+        async def run():
+            return await asyncio.gather(
+                *(
+                    grader.grade(
+                        GradeRequest(
+                            response=response,
+                            references=reference if isinstance(reference, tuple) else (reference,),
+                            task=task,
+                            num_tokens=8192,
+                            truncated=truncated,
+                            metadata=metadata[i] if metadata else None,
+                        )
+                    )
+                    for i, (response, reference) in enumerate(pairs)
+                )
+            )
+
+        return asyncio.run(run())
+
+    yield grade
+    grader.close()
