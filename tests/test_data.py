@@ -165,16 +165,17 @@ def test_problems_without_room_for_reflection_are_counted(tmp_path, byte_tokeniz
     assert prepare(config, byte_tokenizer, tmp_path / "p.jsonl").num_too_long_to_reflect == 1
 
 
+MORE = [{"problem": f"problem {n}", "answer": "0"} for n in range(30)]
 BAD_ROWS = {  # sentence -> (rows, settings)
     "no column 'problem' (data.problem_key); its columns are question, answer": (
         [{"question": "a", "answer": "1"}],
         {},
     ),
     "no column 'answer' (data.answer_key)": ([{"problem": "a", "solution": "1"}], {}),
-    "row 7: the problem (problem) is empty": ([*ROWS, {"problem": " ", "answer": "1"}], {"unusable": "error"}),
-    "row 7: the answer (answer) is empty": ([*ROWS, {"problem": "a", "answer": ""}], {"unusable": "error"}),
-    "row 2: the same problem has another answer further up; 2 of 8 rows cannot be used": (
-        [{"problem": "a", "answer": "1"}, {"problem": "a", "answer": "2"}, *ROWS],
+    "row 31: the problem (problem) is empty": ([*MORE, {"problem": " ", "answer": "1"}], {"unusable": "error"}),
+    "row 31: the answer (answer) is empty": ([*MORE, {"problem": "a", "answer": ""}], {"unusable": "error"}),
+    "row 2: the same problem has another answer further up; 2 of 32 rows cannot be used": (
+        [{"problem": "a", "answer": "1"}, {"problem": "a", "answer": "2"}, *MORE],
         {"unusable": "error"},
     ),
     "row 8: the uid sum-1 was seen before with another content": (
