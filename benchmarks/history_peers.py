@@ -108,7 +108,7 @@ class PickledDeques:
             with path.open("rb") as stream:
                 self._rows = pickle.load(stream)
 
-    def commit(self, step: int, rollouts: list[Rollout], *, save: bool = True) -> None:
+    def commit(self, step: int, rollouts: list[Rollout], save: bool = True) -> None:
         for rollout in rollouts:
             self._rows.setdefault((rollout.uid, rollout.verdict), deque(maxlen=CAP)).append((step, rollout))
         if save:

@@ -12,6 +12,7 @@ For each store and size, in a process of its own: fill it with steps of 2048 rol
 steps of the paper's scale, then 20 steps of the fill.
 
 Token ids are drawn from a Zipf law over 151,936, log-probs have random mantissas: real ones compress a little better.
+Wall time and the process's own CPU time: on a machine that does other work too, the second is the store's cost.
 Memory is the peak above what the process held before it opened the store (which includes the rollouts themselves).
 """
 
@@ -107,10 +108,11 @@ def step_of(step: int, templates: list[Rollout], *, num: int, problems: int) -> 
     return rollouts
 
 
-def seconds(function: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
+def timed(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float, float]:
+    """What the function returns, and its wall and CPU seconds."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    value = function(*arguments)
+    return value, time.perf_counter() - wall, time.process_time() - cpu
 
 
 def status_mb(name: str) -> float:
@@ -132,7 +134,7 @@ def bytes_on_disk(path: Path) -> int:
 
 
 def recall_times(store: Any, rng: np.random.Generator, *, uids: list[str], step: int, times: int) -> dict[str, float]:
-    taken, hits = [], 0
+    taken, busy, hits = [], [], 0
     for _ in range(times):
         requests = [
             RecallRequest(
@@ -144,13 +146,15 @@ def recall_times(store: Any, rng: np.random.Generator, *, uids: list[str], step:
             )
             for uid in rng.choice(uids, PROBLEMS_PER_STEP)
         ]
-        start = time.perf_counter()
-        answers = store.recall(requests)
-        taken.append(1000 * (time.perf_counter() - start))
+        answers, wall_s, cpu_s = timed(store.recall, requests)
+        taken.append(1000 * wall_s)
+        busy.append(1000 * cpu_s)
         hits += sum(map(len, answers))
     return {
         "p50_ms": statistics.median(taken),
         "p99_ms": float(np.percentile(taken, 99)),
+        "cpu_p50_ms": statistics.median(busy),
+        "cpu_p99_ms": float(np.percentile(busy, 99)),
         "rows": hits / times,
     }
 
@@ -178,14 +182,13 @@ def run_case(name: str, size: int, options: argparse.Namespace) -> dict[str, Any
     try:
         make = opener(name, path, size=size, width=PAPER_TOKENS, extra=options.commits * paper_rows)
         before = reset_peak_memory()
-        opened: list[Any] = []
         store = make()
         fill_s = 0.0
         for step in range(1, steps + 1):
             rollouts = step_of(step, templates, num=per_step, problems=problems)
             # The deques would write everything again with every step: saved once, at the end.
-            commit = (lambda s, r: store.commit(s, r, save=s == steps)) if name == "pickled deques" else store.commit
-            fill_s += seconds(lambda: commit(step, rollouts))  # noqa: B023
+            unsaved = (False,) if name == "pickled deques" and step < steps else ()
+            fill_s += timed(store.commit, step, rollouts, *unsaved)[1]
         tokens = sum(
             templates[(s * per_step + p) % 256].num_tokens for s in range(1, steps + 1) for p in range(per_step)
         )
@@ -202,21 +205,25 @@ def run_case(name: str, size: int, options: argparse.Namespace) -> dict[str, Any
         if name == "torchrl memmap":
             result["open_s"] = None  # the index by problem would have to be kept and loaded by the caller
         else:
-            result["open_s"] = seconds(lambda: opened.append(make()))
-            store = opened[0]
+            store, result["open_s"], _ = timed(make)
         uids = [f"problem-{number}" for number in range(problems)]
         store.recall([RecallRequest(uid=uids[0], verdict=Verdict.WRONG, k=2, step=steps, max_policy_lag=10**6)])
         result["recall"] = recall_times(store, rng, uids=uids, step=steps + 1, times=options.recalls)
-        taken = [
-            seconds(lambda: store.commit(steps + 1 + number, rollouts))  # noqa: B023
-            for number, rollouts in enumerate(paper_steps)
+        commits = [
+            timed(store.commit, steps + 1 + number, rollouts)[1:] for number, rollouts in enumerate(paper_steps)
         ]
-        result["commit_2048x8192_s"] = {"median": statistics.median(taken), "max": max(taken)}
+        taken, busy = zip(*commits, strict=True)
+        result["commit_2048x8192_s"] = {
+            "median": statistics.median(taken),
+            "max": max(taken),
+            "cpu_median": statistics.median(busy),
+        }
         long_uids = sorted({rollout.uid for rollouts in paper_steps for rollout in rollouts})
         result["recall_8192"] = recall_times(store, rng, uids=long_uids, step=steps + 9, times=options.recalls)
         result["peak_memory_added_mb"] = status_mb("VmHWM") - before
-        result["roll_back_paper_steps_s"] = seconds(lambda: store.roll_back(steps))
-        result["roll_back_20_steps_s"] = seconds(lambda: store.roll_back(max(0, steps - 20)))
+        for key, step in (("roll_back_paper_steps_s", steps), ("roll_back_20_steps_s", max(0, steps - 20))):
+            _, wall_s, cpu_s = timed(store.roll_back, step)
+            result[key] = {"wall": wall_s, "cpu": cpu_s}
         store.close()
         return result
     finally:
@@ -297,11 +304,16 @@ def line(result: dict[str, Any]) -> str:
     if "skipped" in result:
         return f"{head}  skipped: {result['skipped']}"
     opened = "-" if result["open_s"] is None else f"{result['open_s']:.3f}"
+    commit, recalls = result["commit_2048x8192_s"], (result["recall"], result["recall_8192"])
+    undone = result["roll_back_paper_steps_s"], result["roll_back_20_steps_s"]
+    short, long = (
+        f"p50 {r['p50_ms']:.1f} p99 {r['p99_ms']:.1f} (cpu {r['cpu_p50_ms']:.1f}, {r['cpu_p99_ms']:.1f})"
+        for r in recalls
+    )
     return (
-        f"{head}  commit {result['commit_2048x8192_s']['median']:.2f} s (max {result['commit_2048x8192_s']['max']:.2f})  "
-        f"recall p50 {result['recall']['p50_ms']:.1f} p99 {result['recall']['p99_ms']:.1f} ms, of 8192 tokens "
-        f"p50 {result['recall_8192']['p50_ms']:.1f} p99 {result['recall_8192']['p99_ms']:.1f} ms  open {opened} s  "
-        f"roll back {result['roll_back_paper_steps_s']:.2f} and {result['roll_back_20_steps_s']:.2f} s  "
+        f"{head}  commit {commit['median']:.2f} s (max {commit['max']:.2f}, cpu {commit['cpu_median']:.2f})  "
+        f"recall {short} ms, of 8192 tokens {long} ms  open {opened} s  "
+        f"roll back {undone[0]['wall']:.2f} and {undone[1]['wall']:.2f} s (cpu {undone[0]['cpu']:.2f}, {undone[1]['cpu']:.2f})  "
         f"{result['bytes_per_token']:.2f} B/token  +{result['peak_memory_added_mb']:.0f} MB  "
         f"fill {result['fill_rollouts_per_s']:.0f}/s"
     )
