@@ -20,6 +20,7 @@ from r3_openrlhf.grading.arithmetic import stated_precision
 from r3_openrlhf.grading.comparison import Number, compare_cheaply, number, numbers_agree
 from r3_openrlhf.grading.extraction import MAX_ANSWER_CHARS, FinalAnswer, final_answer, last_boxes, last_statement
 from r3_openrlhf.grading.magnitude import is_huge_number, is_too_large
+from r3_openrlhf.grading.refutation import surely_different
 from r3_openrlhf.grading.safe_expressions import replace_in_sympy
 
 Result = tuple[str, str, float | None, str | None]  # verdict, reason, score, extracted
@@ -146,6 +147,8 @@ def _digits(text: str) -> str:
 
 def _equal(gold: Basic | str, reading: Basic | str, gold_text: str, text: str) -> bool:
     try:
+        if surely_different(gold, reading):
+            return _rounds_to(gold, number(text)) or _rounds_to(reading, number(gold_text))
         if verify(gold, reading, timeout_seconds=None, raise_on_error=True, allow_set_relation_comp=True):
             return True
         return _rounds_to(gold, number(text)) or _rounds_to(reading, number(gold_text))
