@@ -2,8 +2,8 @@
 
 `install()` runs in the driver and, through Ray's worker_process_setup_hook, in every Ray worker. Nothing in
 site-packages is edited: torch.cuda's device queries answer "cpu", flash-attn's tensor helpers get plain torch
-versions, and a few upstream names are replaced right after their module is imported. Two of the replacements guard
-against failures that are silent upstream; they are marked SILENT. Each line names the upstream place it answers
+versions, and a few upstream names are replaced right after their module is imported. Three of the replacements
+guard against failures that are silent upstream; they are marked SILENT. Each line names the upstream place it answers
 (paths below openrlhf/ unless said otherwise).
 """
 
@@ -165,6 +165,23 @@ def _patch_actor(module) -> None:
         init(self, pretrain_or_model, attn_implementation=attn_implementation, **kwargs)
 
     module.Actor.__init__ = __init__
+
+
+@_after_import("deepspeed.runtime.zero.partition_parameters")
+def _patch_zero3_gather(module) -> None:
+    """SILENT: deepspeed/runtime/zero/partition_parameters.py:2082 launches one all-gather per parameter and waits for
+    the last one only. NCCL runs them in order; gloo does not, and an earlier gather then overwrites weights that were
+    just loaded: about one load in ten of a model with biases left garbage in a layer."""
+    dist = module.dist
+    gather = dist.all_gather_into_tensor
+
+    def all_gather_into_tensor(*args, **kwargs):
+        handle = gather(*args, **kwargs)
+        if handle is not None:
+            handle.wait()
+        return handle
+
+    dist.all_gather_into_tensor = all_gather_into_tensor
 
 
 @_after_import("openrlhf.utils.deepspeed.deepspeed")

@@ -22,7 +22,7 @@ from r3_openrlhf.config import R3Config
 from r3_openrlhf.errors import TrainingStopped
 from r3_openrlhf.mixed_batch import MixedBatch, Row, topk_decides
 from r3_openrlhf.openrlhf_adapter.batching import effective_ranks, even_slices, micro_batches, num_fillers, num_windows
-from r3_openrlhf.openrlhf_adapter.convert import experience_from_recalled, filler_experience, response_logprobs
+from r3_openrlhf.openrlhf_adapter.convert import experience_from_recalled, filler_experience
 from r3_openrlhf.types import Context, EntropyStatistics, Rollout, Verdict
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class R3ExperienceMaker(RecordingExperienceMaker):
             order=replay.order,
             contexts=contexts,
         )
-        for stored in found:  # the store keeps token ids
+        for stored in found if self.config.logging.rollout_text else ():  # the store keeps token ids
             stored.rollout.text = self.tokenizer.decode(stored.rollout.response_ids.tolist(), skip_special_tokens=True)
         return [stored.rollout for stored in found]
 
@@ -260,10 +260,16 @@ class R3ExperienceMaker(RecordingExperienceMaker):
                 action_mask=experience.action_mask,
                 reward_clip_range=self.args.reward.clip_range,
             )
-            experience.returns = self.get_cumulative_returns(reward_BA, experience.action_mask, 1.0)
+            experience.returns = returns_to_go(reward_BA, experience.action_mask)
             experience.advantages = experience.returns.clone()
             experience.info["return"] = reward_BA.sum(dim=-1)
             experience.kl = None
+
+
+def returns_to_go(reward_BA: torch.Tensor, action_mask_BA: torch.Tensor) -> torch.Tensor:
+    """sum of the rewards at t, t + 1, ...: upstream's get_cumulative_returns (:390) with gamma 1, which loops over
+    the positions in Python and takes longer than all the rest of the experience maker."""
+    return (reward_BA * action_mask_BA).flip(-1).cumsum(-1).flip(-1)
 
 
 def rows_of(experiences: list[Experience]):
@@ -287,13 +293,14 @@ def mean_abs_logprob_gap(experiences: list[Experience], fresh) -> float:
     """Mean |actor - rollout engine| log-prob over the response tokens of fresh rows, nats. The one number that shows
     a broken weight sync; signed means, checksums and rewards do not."""
     total, tokens = 0.0, 0
-    for experience, position, index in rows_of(experiences):
-        if index in fresh:
-            mask = experience.action_mask[position]
-            actor = response_logprobs(experience.action_log_probs[position], mask)
-            engine = response_logprobs(experience.rollout_log_probs[position], mask)
-            total += float(abs(actor - engine).sum())
-            tokens += len(actor)
+    for experience in experiences:
+        positions = [position for position, index in enumerate(experience.index) if index in fresh]
+        mask_BA = experience.action_mask[positions].bool()
+        gap_BA = (
+            experience.action_log_probs[positions].float() - experience.rollout_log_probs[positions].float()
+        ).abs()
+        total += gap_BA.masked_fill(~mask_BA, 0.0).sum(dtype=torch.float64).item()
+        tokens += int(mask_BA.sum())
     return total / tokens if tokens else 0.0
 
 
@@ -367,7 +374,7 @@ def record_of(rollout: Rollout, *, step: int, row: Row | None) -> dict:
         "reward": rollout.reward if row is None else row.reward,
         "ranked": row is not None and row.ranked,
         "advantage": row.advantage if row is not None and row.trained else None,
-        "recalled_from": rollout.policy_step if recalled else None,
+        "recalled_from": rollout.policy_step + 1 if recalled else None,  # the step that sampled it
         "truncated": rollout.truncated,
         "num_tokens": rollout.num_tokens,
         "entropy": None if entropy is None else [entropy.peak, entropy.global_, entropy.source],

@@ -41,6 +41,8 @@ def main() -> None:
     args = check_arguments(case["arguments"])
     strategy = get_strategy(args)
     strategy.setup_distributed()
+    if case["loads"]:
+        return load_again_and_again(strategy)
     actor = Actor(
         case["model"],
         attn_implementation="sdpa",
@@ -103,6 +105,20 @@ def main() -> None:
     }
     if rank == 0:
         torch.save({"weights": weights, "statuses": statuses}, case["output"])
+    torch.distributed.barrier()
+
+
+def load_again_and_again(strategy) -> None:
+    loaded = []
+    for _ in range(case["loads"]):
+        actor = Actor(case["model"], attn_implementation="sdpa", ds_config=strategy.get_ds_train_config())
+        weights = {}
+        for name, parameter in actor.model.named_parameters():
+            with deepspeed.zero.GatheredParameters([parameter]):
+                weights[name] = parameter.data.float().clone()
+        loaded.append(weights)
+    if rank == 0:
+        torch.save({"loaded": loaded}, case["output"])
     torch.distributed.barrier()
 
 

@@ -184,7 +184,7 @@ def test_a_stored_success_joins_an_all_wrong_group():
     assert last.sequences[-1][:4].tolist() == [1, 2, 9, 9]  # the group's prompt, the stored response
     assert last.action_mask[-1][:3].tolist() == [0, 1, 1]
     assert made.metrics["r3/replay/recalled"] == 1 and made.metrics["r3/replay/mean_lag"] == 3
-    assert [r["text"] for r in made.records if r["recalled_from"] == 2] == ["[9, 9]"]  # the store keeps ids only
+    assert [r["text"] for r in made.records if r["recalled_from"] == 3] == ["[9, 9]"]  # the store keeps ids only
 
 
 @pytest.mark.parametrize(("mode", "expected"), [("recompute", -0.9 + 0.05), ("behaviour", -0.9)])
