@@ -190,14 +190,15 @@ def describe_code() -> str:
 
 
 def _append_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
-    text = ""
+    """All lines, or none when one of them cannot be written."""
+    encoded = []
     for line in lines:
         if "step" not in line:
             raise ValueError(f"a line of {path.name} needs a step, got the keys {sorted(line)}")
-        text += json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n"
+        encoded.append(json.dumps(line, ensure_ascii=False, allow_nan=False).encode() + b"\n")
     with path.open("ab+") as file:
         _drop_torn_line(file)
-        file.write(text.encode())
+        file.writelines(encoded)
         file.flush()
         os.fsync(file.fileno())
 

@@ -118,6 +118,15 @@ def test_a_line_without_a_step_is_refused(run):
         run.append_metrics({"loss": 1.0})
 
 
+def test_a_step_is_appended_whole_or_not_at_all(run):
+    run.append_rollouts([{"step": 1, "text": "kept"}])
+    with pytest.raises(ValueError):
+        run.append_rollouts([{"step": 2, "text": "x" * 100_000}, {"step": 2, "reward": math.nan}])
+    assert list(run.read_rollouts()) == [{"step": 1, "text": "kept"}]
+    run.append_rollouts([{"step": 3}])
+    assert [line["step"] for line in run.read_rollouts()] == [1, 3]
+
+
 def test_rolling_back_forgets_later_steps_in_both_files(run):
     for step in (1, 2, 3):
         run.append_rollouts({"step": step, "text": f"r{step}{n} ü\n"} for n in range(2))

@@ -19,7 +19,8 @@ def rollout_from_response(response: dict, *, context: Context, step: int, epoch:
     (start, end) = response["action_ranges"][0]
     payload = response["r3"]
     grade, bounds = payload["grade"], payload["entropy_bounds"]
-    tokens = np.asarray(response["observation_tokens"], dtype=np.int32)
+    # copies: what Ray hands out lives in its object store, which must not fill up with the rollouts of a step
+    tokens = np.array(response["observation_tokens"], dtype=np.int32)
     if bounds is not None:
         peak_lower, global_lower = entropy_statistics(bounds[0], peak_fraction=peak_fraction)
         peak_upper, global_upper = entropy_statistics(bounds[1], peak_fraction=peak_fraction)
@@ -31,7 +32,7 @@ def rollout_from_response(response: dict, *, context: Context, step: int, epoch:
         context=context,
         prompt_ids=tokens[:start],
         response_ids=tokens[start:end],
-        response_logprobs=np.asarray(response["rollout_log_probs"][start:end], dtype=np.float32),
+        response_logprobs=np.array(response["rollout_log_probs"][start:end], dtype=np.float32),
         verdict=grade.verdict,
         reward=grade.reward,
         truncated=bool(response["truncated"]),
@@ -96,8 +97,3 @@ def filler_experience(sibling: Experience, pad_token_id: int) -> Experience:
         total_length=torch.tensor([2.0]),
         info={key: torch.zeros(1, dtype=tensor.dtype) for key, tensor in sibling.info.items()},
     )
-
-
-def response_logprobs(values_A: torch.Tensor, action_mask_A: torch.Tensor) -> np.ndarray:
-    """The response's part of one row's per-action values."""
-    return values_A[action_mask_A.bool()].float().numpy()

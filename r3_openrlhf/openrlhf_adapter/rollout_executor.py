@@ -31,6 +31,9 @@ from r3_openrlhf.openrlhf_adapter.recording import Recording
 
 class AgentExecutor(AgentExecutorBase):
     def __init__(self) -> None:
+        from r3_openrlhf.openrlhf_adapter import compact_logprobs  # vllm, which logprobs_array does without
+
+        compact_logprobs.install()
         self.config = config_from_environment()
         self.grader = make_grader(self.config.reward)
         self.top_logprobs = top_logprobs_wanted(self.config)
@@ -53,7 +56,7 @@ class AgentExecutor(AgentExecutorBase):
         params = deepcopy(sampling_params)
         params.max_tokens = max_tokens
         params.logprobs = self.top_logprobs
-        params.flat_logprobs = True  # primitive lists instead of a dict of objects per token
+        params.flat_logprobs = True  # one container a response (compact_logprobs.py), not a dict of objects per token
         params.detokenize = False  # the k alternatives' texts cost more than the log-probs; decoded once below
 
         output, key = await self._generate(llm_engine, prompt, prompt_ids, params)
@@ -81,15 +84,18 @@ class AgentExecutor(AgentExecutorBase):
                 metadata=record.metadata,
             )
         )
-        sampled = logprobs_TK[:, 0]
+        # Arrays, not the lists of upstream: they cross to the controller and become tensors without a loop over tokens.
+        prompt_length, length = len(prompt_ids), len(prompt_ids) + len(response_ids)
+        rollout_logprobs = np.zeros(length, dtype=np.float32)
+        rollout_logprobs[prompt_length:] = logprobs_TK[:, 0]
         return {
             "prompt": prompt,
             "label": label,
             "images": None,
             "mm_train_inputs": None,
-            "observation_tokens": list(prompt_ids) + response_ids,
-            "action_ranges": [(len(prompt_ids), len(prompt_ids) + len(response_ids))],
-            "rollout_log_probs": [0.0] * len(prompt_ids) + sampled.tolist(),
+            "observation_tokens": np.array(list(prompt_ids) + response_ids, dtype=np.int32),
+            "action_ranges": [(prompt_length, length)],
+            "rollout_log_probs": rollout_logprobs,
             "truncated": truncated,
             "reward": grade.reward,
             "scores": grade.score,

@@ -138,7 +138,7 @@ def test_upstream_makes_the_same_tensors_of_arrays_as_of_lists(response):
     generator = SamplesGenerator(SimpleNamespace(args=None), None, None, None, [])
     as_lists = dict(response)
     for key in ("observation_tokens", "rollout_log_probs"):
-        assert isinstance(response[key], np.ndarray)
+        assert response[key].dtype == {"observation_tokens": np.int32, "rollout_log_probs": np.float32}[key]
         as_lists[key] = response[key].tolist()
     arrays = generator._process_response_into_experience(crossed(response), max_len=16)
     lists = generator._process_response_into_experience(as_lists, max_len=16)
