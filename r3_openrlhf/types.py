@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
 import numpy as np
 
 
-class Verdict(str, Enum):
+class Verdict(StrEnum):
     """What the grader said about the final answer. UNGRADED is an absence, never a zero."""
 
     CORRECT = "correct"
@@ -16,7 +16,7 @@ class Verdict(str, Enum):
     UNGRADED = "ungraded"
 
 
-class Context(str, Enum):
+class Context(StrEnum):
     """Which prompt a rollout was sampled from: the problem alone, or problem + stored attempt + guidance (ISR)."""
 
     PLAIN = "plain"

@@ -1,6 +1,10 @@
 """What several test files need: a real tokenizer that needs no download."""
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("no deadline", deadline=None)  # a busy machine is no counterexample
+settings.load_profile("no deadline")
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<{{ message.role }}>{{ message.content }}</{{ message.role }}>{% endfor %}"
