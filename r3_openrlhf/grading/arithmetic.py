@@ -16,11 +16,11 @@ _TOKEN = re.compile(
     r"\s*(?:(?P<repeating>[0-9]*\.[0-9]*\\overline\s*\{[0-9]+\})"
     r"|(?P<scientific>[0-9]+(?:\.[0-9]+)?[eE][+-]?[0-9]{1,3}(?![0-9]))"
     r"|(?P<number>[0-9]{1,3}(?:[, ][0-9]{3})+(?![0-9])(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
-    r"|(?P<operator>\\cdot(?![a-zA-Z])|\\times(?![a-zA-Z])|\[0-9]iv(?![a-zA-Z])|\\frac(?![a-zA-Z])|\\sqrt(?![a-zA-Z])"
+    r"|(?P<operator>\\cdot(?![a-zA-Z])|\\times(?![a-zA-Z])|\\div(?![a-zA-Z])|\\frac(?![a-zA-Z])|\\sqrt(?![a-zA-Z])"
     r"|\*\*|[-+*/^(){}×÷·⋅−]))"
 )
 _DIGIT = re.compile("[0-9]")
-_SAME = {"\\cdot": "*", "\\times": "*", "×": "*", "·": "*", "⋅": "*", "÷": "/", "\[0-9]iv": "/", "−": "-", "**": "^"}
+_SAME = {"\\cdot": "*", "\\times": "*", "×": "*", "·": "*", "⋅": "*", "÷": "/", "\\div": "/", "−": "-", "**": "^"}
 
 
 class _NotArithmetic(Exception):
