@@ -25,7 +25,7 @@ from r3_openrlhf.data import Label
 from r3_openrlhf.errors import DataError
 from r3_openrlhf.grading.client import make_grader
 from r3_openrlhf.grading.request import GradeRequest
-from r3_openrlhf.openrlhf_adapter.environment import config_from_environment
+from r3_openrlhf.openrlhf_adapter.environment import config_from_environment, on_cpu
 from r3_openrlhf.openrlhf_adapter.recording import Recording
 
 
@@ -118,7 +118,8 @@ class AgentExecutor(AgentExecutorBase):
             flat = SimpleNamespace(logprobs=logprobs_TK.ravel())
             return SimpleNamespace(token_ids=token_ids, logprobs=flat, finish_reason=finish_reason), key
         if params.seed is not None:  # one seed per step arrives; responses to one prompt must differ
-            params.seed = self._sample_seed(params.seed, prompt)
+            # vLLM 0.29 on a CPU dies of seeded requests ("CPU Generator does not use offset") in mixed batches
+            params.seed = None if on_cpu() else self._sample_seed(params.seed, prompt)
         request_output = await llm_engine.generate(prompt_ids, params)
         return request_output.outputs[0], key
 
