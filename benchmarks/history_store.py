@@ -39,6 +39,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # runs from a checkout that 
 
 from benchmarks import history_peers  # noqa: E402
 from r3_openrlhf.history import HistoryLimits, HistoryStore, RecallRequest  # noqa: E402
+from r3_openrlhf.history.inspection import statistics as statistics_of  # noqa: E402
 from r3_openrlhf.types import Context, EntropyStatistics, Rollout, Verdict  # noqa: E402
 
 PROBLEMS_PER_STEP = 128
@@ -202,6 +203,9 @@ def run_case(name: str, size: int, options: argparse.Namespace) -> dict[str, Any
             "bytes_per_token": bytes_on_disk(path) / tokens,
             "file_mb": bytes_on_disk(path) / 1e6,
         }
+        if name.startswith("r3"):
+            sizes = statistics_of(path)["bytes"]
+            result["counted_bytes_per_file_byte"] = sizes["counted_towards_cap"] / sizes["file"]
         if name == "torchrl memmap":
             result["open_s"] = None  # the index by problem would have to be kept and loaded by the caller
         else:

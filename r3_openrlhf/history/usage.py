@@ -17,10 +17,16 @@ PROBLEM_BYTES = 640  # a row of `problems`, its index entry, its counters
 
 
 def blob_bytes(size: int) -> int:
-    """A blob above half a page takes whole pages."""
-    if size > PAGE_BYTES // 2:
-        return (size // (PAGE_BYTES - 4) + 1) * PAGE_BYTES + ROW_BYTES // 2
-    return size * 3 // 2
+    """What a blob takes on a leaf page, and on overflow pages of its own (sqlite.org/fileformat2.html, section 1.6)."""
+    usable, overflow = PAGE_BYTES, PAGE_BYTES - 4
+    local = size
+    if size > usable - 35:
+        least = (usable - 12) * 32 // 255 - 23
+        local = least + (size - least) % overflow
+        local = local if local <= usable - 35 else least
+    # Pages are not packed tightly: cells above a third of a page often have one to themselves.
+    leaf = PAGE_BYTES if local > PAGE_BYTES // 3 else local * 3 // 2
+    return leaf + (size - local) // overflow * PAGE_BYTES
 
 
 def row_bytes(logprob_bytes: int, token_bytes: int) -> int:

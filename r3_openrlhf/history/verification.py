@@ -45,7 +45,7 @@ _RULES = [
         "problem {0} has {1} recallable rows of the same content",
     ),
     (
-        "SELECT id, step, evicted_at FROM rollouts WHERE evicted_at <= step "
+        "SELECT id, step, evicted_at FROM rollouts WHERE evicted_at < step "
         "OR evicted_at > (SELECT max(step) FROM steps) "
         "OR evicted_at <= (SELECT value FROM meta WHERE key = 'floor')",
         "row {0} of step {1} says that step {2} evicted it",
