@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from r3_openrlhf.errors import HistoryError
-from r3_openrlhf.history import commit, recall, rollback
+from r3_openrlhf.history import recall, rollback
 from r3_openrlhf.history.codec import Codec
+from r3_openrlhf.history.commit import StepWriter
 from r3_openrlhf.history.connection import MEMORY, open_for_reading, open_for_writing, sentences, snapshot
 from r3_openrlhf.history.drafts import CONTEXTS, VERDICTS, merge_duplicates
 from r3_openrlhf.history.lease import Holder, Lease
@@ -113,18 +114,9 @@ class HistoryStore:
                 raise HistoryError(
                     f"cannot commit step {step} to {self.path}: its newest step is {last}; roll back first"
                 )
-            commit.write_step(
-                connection,
-                self._codec,
-                step=step,
-                epoch=epoch,
-                drafts=drafts,
-                ungraded=ungraded,
-                state=None if state is None else self._codec.pack_json(state),
-                limits=self.limits,
-                seed=self.seed,
-                sweep=self._sweep,
-            )
+            writer = StepWriter(connection, self._codec, step=step, limits=self.limits, seed=self.seed)
+            packed = None if state is None else self._codec.pack_json(state)
+            writer.write(epoch=epoch, drafts=drafts, ungraded=ungraded, state=packed, sweep=self._sweep)
         self._sweep = False
 
     def roll_back(self, step: int) -> int:

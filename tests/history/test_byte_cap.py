@@ -110,3 +110,15 @@ def test_moving_the_floor_makes_room(quick_path):
         assert len(store.recall("new", Verdict.WRONG, k=1, step=60, max_policy_lag=99)) == 1
         assert path.stat().st_size <= CAP
     assert verify(path).findings == []
+
+
+def test_without_room_for_a_newer_sample_the_older_one_stays(quick_path):
+    with open_store(quick_path / "history.sqlite") as store:
+        for step in range(60):
+            store.commit_step(step, 1, [noisy_rollout(f"p{step}", 5000)])
+        (old,) = store.recall("p20", Verdict.WRONG, k=1, step=60, max_policy_lag=99)
+        store.commit_step(60, 1, [old.rollout])
+        (still,) = store.recall("p20", Verdict.WRONG, k=1, step=60, max_policy_lag=99)
+        assert still.row == old.row
+        assert store.summary("p20").seen == 2
+    assert verify(quick_path / "history.sqlite").findings == []
