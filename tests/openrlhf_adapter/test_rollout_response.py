@@ -18,6 +18,7 @@ from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker  #
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator  # noqa: E402
 from vllm import SamplingParams  # noqa: E402
 from vllm.logprobs import FlatLogprobs  # noqa: E402
+from vllm.v1 import outputs as engine_outputs  # noqa: E402
 from vllm.v1.engine import logprobs as engine_logprobs  # noqa: E402
 
 from r3_openrlhf.config_loading import load_config  # noqa: E402
@@ -36,42 +37,46 @@ LABEL = Label(uid="u1", problem="1+1", references=["2"], task="exact").to_json()
 LOGPROBS_TK = np.log(np.array([[0.5, 0.5, 0.25], [0.25, 0.5, 0.25], [0.125, 0.5, 0.25]], dtype=np.float32))
 
 
-def engine_request():
+def engine_request(*, k=K, flat=True):
     """A request as vLLM's output processor starts it, without detokenising."""
-    params = SamplingParams(logprobs=K, flat_logprobs=True, detokenize=False)
+    params = SamplingParams(logprobs=k, flat_logprobs=flat, detokenize=False)
     return engine_logprobs.LogprobsProcessor.from_new_request(None, SimpleNamespace(sampling_params=params))
 
 
-def filled(processor):
-    for t, row in enumerate(LOGPROBS_TK):
-        ids = np.array([[10 + t, 1, 2]])
-        processor._update_sample_logprobs((ids, row[None], np.array([5]), None))
+def filled(processor, *, at_once=1):
+    """What the engine core sends: rows of ids, log-probs and ranks, of one token or (speculative decoding) more."""
+    for t in range(0, len(LOGPROBS_TK), at_once):
+        rows = LOGPROBS_TK[t : t + at_once]
+        ids = np.arange(rows.size).reshape(rows.shape)
+        processor._update_sample_logprobs(engine_outputs.LogprobsLists(ids, rows, ids[:, 0]))
     return processor.logprobs
 
 
 @pytest.fixture
 def compact(monkeypatch):
-    monkeypatch.setattr(engine_logprobs, "create_sample_logprobs", engine_logprobs.create_sample_logprobs)
+    monkeypatch.setattr(engine_logprobs, "create_sample_logprobs", compact_logprobs._create)
+    monkeypatch.setattr(engine_logprobs.LogprobsProcessor, "_update_sample_logprobs", compact_logprobs._update)
     compact_logprobs.install()
 
 
-def test_compact_log_probs_are_what_vllm_s_lists_hold(compact, monkeypatch):
-    found = filled(engine_request())
-    assert isinstance(found, compact_logprobs.CompactLogprobs) and len(found) == 3 and not found.token_ids
+@pytest.mark.parametrize("at_once", [1, 2])
+@pytest.mark.parametrize("k", [0, 1, K, -1])  # the batch's rows are K + 1 wide whatever this request asked for
+def test_compact_log_probs_are_what_vllm_s_lists_hold(compact, monkeypatch, k, at_once):
+    ours = engine_request(k=k)
+    found = filled(ours, at_once=at_once)
+    assert isinstance(found, compact_logprobs.CompactLogprobs)
     monkeypatch.undo()
-    lists = filled(engine_request())
+    stock = engine_request(k=k)
+    lists = filled(stock, at_once=at_once)
     assert type(lists) is FlatLogprobs
-    assert found.logprobs.tolist() == lists.logprobs
-    assert logprobs_array(found, 3).tolist() == logprobs_array(lists, 3).tolist() == LOGPROBS_TK.tolist()
+    assert found.logprobs.tolist() == lists.logprobs and len(lists.logprobs) == 3 * (K + 1 if k < 0 else k + 1)
+    assert ours.cumulative_logprob == stock.cumulative_logprob
+    assert logprobs_array(found, 3).tolist() == logprobs_array(lists, 3).tolist()
 
 
-def test_compact_log_probs_refuse_what_they_do_not_hold(compact):
-    with pytest.raises(TypeError, match="no token ids"):
-        filled(engine_request())[0]
-
-
-def test_requests_that_ask_for_no_flat_log_probs_keep_their_list(compact):
-    assert engine_logprobs.create_sample_logprobs(False) == []
+def test_other_requests_keep_vllm_s_own_container(compact):
+    (first, *_) = filled(engine_request(flat=False))
+    assert first[0].logprob == LOGPROBS_TK[0, 0]
 
 
 class Engine:
