@@ -89,6 +89,18 @@ def after_thinking(response: str) -> str | None:
     return None if "<think>" in head + tail else response
 
 
+def nesting_depth(text: str) -> int:
+    """How many brackets are open at once, of any kind."""
+    depth = deepest = 0
+    for character in text:
+        if character in "({[":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif character in ")}]":
+            depth = max(0, depth - 1)
+    return deepest
+
+
 def _matching_brace(text: str, opening: int, end: int) -> int | None:
     """Position of the brace that closes text[opening], escaped braces not counted, before `end`."""
     depth, position = 0, opening
@@ -134,9 +146,9 @@ def _box_content(text: str, start: int, end: int) -> tuple[str | None, int]:
         opening += 1
     if text.startswith("{", opening) and opening < end:
         closing = _matching_brace(text, opening, end)
-        return (None, end) if closing is None else (text[opening + 1 : closing].strip(), closing + 1)
+        return (None, end) if closing is None else (text[opening + 1 : closing].strip() or None, closing + 1)
     word = text[opening : min(end, opening + 50)].split(maxsplit=1)
-    return (word[0].strip("$."), opening + len(word[0])) if word else (None, end)
+    return (word[0].strip("$.") or None, opening + len(word[0])) if word else (None, end)
 
 
 def _belongs_together(between: str) -> bool:

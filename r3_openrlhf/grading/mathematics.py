@@ -18,10 +18,21 @@ from sympy import Basic, Expr
 
 from r3_openrlhf.grading.arithmetic import stated_precision
 from r3_openrlhf.grading.comparison import Number, compare_cheaply, number, numbers_agree
-from r3_openrlhf.grading.extraction import MAX_ANSWER_CHARS, FinalAnswer, final_answer, last_boxes, last_statement
+from r3_openrlhf.grading.extraction import (
+    MAX_ANSWER_CHARS,
+    FinalAnswer,
+    final_answer,
+    last_boxes,
+    last_statement,
+    nesting_depth,
+)
 from r3_openrlhf.grading.magnitude import is_huge_number, is_too_large
 from r3_openrlhf.grading.refutation import surely_different
 from r3_openrlhf.grading.safe_expressions import replace_in_sympy
+
+MAX_SYMBOLIC_CHARS = 400
+MAX_DEPTH = 10
+MAX_CELLS = 40
 
 Result = tuple[str, str, float | None, str | None]  # verdict, reason, score, extracted
 
@@ -108,7 +119,21 @@ def grade_mathematics(
             return "wrong", "wrong", 0.0, found.text
     if found.exact and _UNEVALUATED.search(found.text) and not any(map(_UNEVALUATED.search, golds)):
         return "wrong", "unevaluated", 0.0, found.text  # it leaves the computing to the grader
+    if found.exact and len(found.text) > max(MAX_SYMBOLIC_CHARS, 2 * max(map(len, golds))):
+        return "wrong", "answer_too_long", 0.0, found.text
+    if found.exact and _is_too_complex(found.text, golds):
+        return "ungraded", "too_large", None, found.text
     return _grade_symbolically(found, golds) if may_take_long else None
+
+
+def _is_too_complex(answer: str, golds: list[str]) -> bool:
+    """Nested so deeply, or a matrix so large, that parsing alone would take seconds.
+
+    Of 50,000 references of DeepScaleR and the evaluation sets none is nested more than 6 deep.
+    """
+    return nesting_depth(answer) > max(MAX_DEPTH, *map(nesting_depth, golds)) or answer.count("&") > max(
+        MAX_CELLS, *(gold.count("&") for gold in golds)
+    )
 
 
 def _compare_long_text(answer: str, golds: list[str]) -> Result:

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 MAX_BATCH = 32
 # processor time; or ten times as long of wall clock, so that on a busy machine nobody is slow for having to wait
 SLOW_AFTER_S = 0.03
-_PRIORITIES = ((0.5, 10), (1.5, 19))  # processor time from which on a process has this "nice" value
+_PRIORITIES = ((0.1, 10), (1.0, 19))  # processor time from which on a process has this "nice" value
 _LOOK_EVERY_S = 0.03
 START_TIMEOUT_S = 120.0
 MAX_FAILED_STARTS = 3

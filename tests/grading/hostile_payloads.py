@@ -31,7 +31,15 @@ CODE = [
     "cos\nsystem\n(S'touch CANARY'\ntR.",
 ]
 
-REALLY_ENDLESS = [  # these take the grader to its deadline
+ENDLESS_REFERENCE = "x+y=1"
+
+
+def endless(i: int = 0) -> str:
+    """An answer that takes the grader to its deadline, given ENDLESS_REFERENCE; another one for every i."""
+    return rf"x^7+y^5+x^3y^2=\sin(xy)+{i}"
+
+
+ENDLESS = [
     "\\sin(" * 100 + "x" + ")" * 100,
     "[0,1]\\cup" * 60 + "[0,1]",
     "\\{" * 40 + "1" + "\\}" * 40,
@@ -40,9 +48,9 @@ REALLY_ENDLESS = [  # these take the grader to its deadline
     "\\frac{(x^{200}-1)(x^{300}-1)}{(x^{7}-1)^{30}}",
     "\\sin(x)" + "".join(f"\\sin({k}x)" for k in range(2, 25)),
     "\\begin{vmatrix}" + "\\\\".join("&".join(f"x_{{{i}{j}}}" for j in range(9)) for i in range(9)) + "\\end{vmatrix}",
-]
-
-ENDLESS = [
+    "|x^5+|x^4-|3x^3+2x-7|||>|x^3-|x||",
+    "f(f(f(x^{30}+1)^{30}+1)^{30}+1)^{30}",
+    "x^2+1+10^{-9}(x^{9}+y^{9}+z^{9}+1)^{8}(x^7+y^7+z^7+3)^8",
     "(\\sqrt{2}+\\sqrt{3}+\\sqrt{5}+\\sqrt{7}+\\sqrt{11}+\\sqrt{13})^{40}",
     "7^{7^{7}}+x",
     "9**9**9**9",
@@ -120,4 +128,4 @@ UNICODE = [
     "İ" * 1000,
 ]
 
-PAYLOADS = CODE + REALLY_ENDLESS + ENDLESS + HUGE + UNICODE
+PAYLOADS = CODE + [endless()] + ENDLESS + HUGE + UNICODE

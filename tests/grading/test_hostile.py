@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from hostile_payloads import CODE, PAYLOADS, REALLY_ENDLESS
+from hostile_payloads import CODE, ENDLESS_REFERENCE, PAYLOADS, endless
 
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.grading.client import LocalGrader
@@ -64,7 +64,11 @@ def hostile_requests(canary):
         text = payload.replace("CANARY", str(canary))
         for response in (rf"\boxed{{{text}}}", f"The final answer is ${text}$. I hope it is correct."):
             yield GradeRequest(
-                response=response, references=("5", "x^2+1"), task="math", num_tokens=10, truncated=False
+                response=response,
+                references=("5", "x^2+1", "[1,2]", ENDLESS_REFERENCE),
+                task="math",
+                num_tokens=10,
+                truncated=False,
             )
         for task, entry in [("exact", None)] + [
             ("reasoning_gym", entry) for entry in (COUNTDOWN, STRING_INSERTION, INTEGRATION, NQUEENS)
@@ -120,7 +124,7 @@ def test_an_endless_item_takes_nobody_with_it():
     """One hanging item inside a batch: the items behind it are graded by others."""
     requests = [benign(i) for i in range(32)]
     requests[3] = GradeRequest(
-        response=rf"\boxed{{{REALLY_ENDLESS[0]}}}", references=("5",), task="math", num_tokens=1, truncated=False
+        response=rf"\boxed{{{endless()}}}", references=(ENDLESS_REFERENCE,), task="math", num_tokens=1, truncated=False
     )
     grades = grade_all(requests)
     assert (grades[3].verdict, grades[3].reason) == (Verdict.UNGRADED, "timeout")

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from hostile_payloads import REALLY_ENDLESS
+from hostile_payloads import ENDLESS_REFERENCE, endless
 
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.grading.client import make_grader
@@ -45,7 +45,7 @@ def test_a_wrong_answer_earns_nothing(grader):
 
 def test_an_item_that_never_ends_is_ungraded_and_its_neighbours_are_not_touched(grader):
     async def run():
-        hanging = [grader.grade(request(rf"\boxed{{{payload}}}", "5")) for payload in REALLY_ENDLESS[:2]]
+        hanging = [grader.grade(request(rf"\boxed{{{endless(i)}}}", ENDLESS_REFERENCE)) for i in range(2)]
         benign = [grader.grade(request(rf"\boxed{{x+{i}}}", "x+3")) for i in range(40)]
         return await asyncio.gather(*hanging, *benign)
 

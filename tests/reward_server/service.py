@@ -10,10 +10,7 @@ from contextlib import contextmanager
 
 import psutil
 
-
-def endless(i: int = 0) -> str:
-    """A response that takes the grader to its deadline; another one for every i."""
-    return "\\boxed{" + "\\sin(" * 100 + f"x+{i}" + ")" * 100 + "}"
+from tests.grading.hostile_payloads import ENDLESS_REFERENCE, endless
 
 
 class Service:
@@ -73,3 +70,8 @@ def post(url, route, body, **kwargs):
 
 def grade_item(response=r"\boxed{5}", *references, **fields):
     return {"response": response, "references": list(references or ("5",)), "num_tokens": 8192, **fields}
+
+
+def endless_item(i=0, **fields):
+    """Takes the grader to its deadline; another one for every i."""
+    return grade_item(rf"\boxed{{{endless(i)}}}", ENDLESS_REFERENCE, **fields)

@@ -6,9 +6,9 @@ import time
 import aiohttp
 import pytest
 
-from .service import endless, grade_item, running
+from .service import endless_item, grade_item, running
 
-HOSTILE = [endless(), r"\boxed{9^{9^{9^{9}}}}", r"\boxed{\prod_{n=1}^{100000000} n}", "{" * 20_000]
+HOSTILE = [r"\boxed{9^{9^{9^{9}}}}", r"\boxed{\prod_{n=1}^{100000000} n}", "{" * 20_000]
 
 
 async def client(session, url, number, until, tally):
@@ -17,7 +17,8 @@ async def client(session, url, number, until, tally):
         i += 1
         body = {"items": [grade_item(rf"{number} \boxed{{{i}}}", f"{i + k % 2}") for k in range(4)]}
         if number % 8 == 0 and i % 5 == 0:
-            body["items"].append(grade_item(f"{number} {i} " + HOSTILE[i % len(HOSTILE)], "5"))
+            hostile = [endless_item(1000 * number + i)] + [grade_item(f"{number} {i} {text}") for text in HOSTILE]
+            body["items"].append(hostile[i // 5 % len(hostile)])
         async with session.post(url + "/grade", json=body) as answer:
             tally[answer.status] = tally.get(answer.status, 0) + 1
             if answer.status == 200:

@@ -15,7 +15,7 @@ from r3_openrlhf.grading.client import make_grader
 from r3_openrlhf.grading.request import GradeRequest
 from r3_openrlhf.reward_server.settings import ServerSettings
 
-from .service import endless, grade_item, post, running
+from .service import endless_item, grade_item, post, running
 
 
 def metric(service, name):
@@ -33,7 +33,7 @@ def test_a_batch_is_answered_item_by_item(service):
         grade_item("I do not know", "5", truncated=True),
         grade_item("<answer>4</answer>", "4", task="reasoning_gym", metadata=entry),
         grade_item("Yes", "yes", task="exact"),
-        grade_item(endless()),
+        endless_item(),
         grade_item(r"\boxed{5}", ""),
     ]
     results = post(service.url, "/grade", {"items": items}).json()["results"]
@@ -51,19 +51,19 @@ def test_a_batch_is_answered_item_by_item(service):
 
 def test_an_item_that_is_sent_again_is_not_graded_again(service):
     before = metric(service, "r3_grading_repeated_total")
-    item = grade_item(endless(17), key="rollout-17")
+    item = endless_item(17, key="rollout-17")
     first = post(service.url, "/grade", {"items": [item]}).json()["results"][0]
     again = post(service.url, "/grade", {"items": [item]})
     assert first["reason"] == "timeout"
     assert again.json()["results"][0] == first and again.elapsed.total_seconds() < 1.0
     assert metric(service, "r3_grading_repeated_total") == before + 1
-    other = item | {"response": r"\boxed{5}"}  # the same key on another response is another item
+    other = item | {"response": r"\boxed{x+y=1}"}  # the same key on another response is another item
     assert post(service.url, "/grade", {"items": [other]}).json()["results"][0]["verdict"] == "correct"
 
 
 def test_the_same_item_at_the_same_time_is_graded_once(service):
     before = metric(service, "r3_grading_repeated_total")
-    item = grade_item(endless(18), key="rollout-18")
+    item = endless_item(18, key="rollout-18")
     with ThreadPoolExecutor(8) as threads:
         answers = list(threads.map(lambda _: post(service.url, "/grade", {"items": [item]}).json(), range(8)))
     assert all(answer == answers[0] for answer in answers)
@@ -126,7 +126,7 @@ def test_more_than_the_queue_holds_is_answered_with_503_and_nothing_is_lost():
     with running("--max-pending", "4", "--timeout", "1", "--workers", "1") as service:
 
         def send(i):
-            return post(service.url, "/grade", {"items": [grade_item(rf"\boxed{{{i}!!!!}}"), grade_item(endless(i))]})
+            return post(service.url, "/grade", {"items": [grade_item(rf"\boxed{{{i}!!!!}}"), endless_item(i)]})
 
         with ThreadPoolExecutor(12) as threads:
             answers = list(threads.map(send, range(12)))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from r3_openrlhf.reward_server.stock_contract import references_of, response_of, stock_answer
 from r3_openrlhf.types import Grade, Verdict
 
-from .service import endless, post
+from .service import endless_item, post
 
 CORRECT = Grade(verdict=Verdict.CORRECT, reason="correct", score=1.0, reward=1.75, extracted="5", seconds=0.5)
 UNGRADED = Grade(verdict=Verdict.UNGRADED, reason="timeout", score=None, reward=None)
@@ -72,12 +72,13 @@ def test_the_stock_client_gets_a_reward_of_the_right_shape(service):
 
 
 def test_an_ungraded_response_is_an_error_and_never_a_zero(service):
-    body = {"query": ["Q" + endless(1)], "prompts": ["Q"], "labels": ["5"]}
+    item = endless_item(1)
+    body = {"query": ["Q" + item["response"]], "prompts": ["Q"], "labels": item["references"]}
     answer = post(service.url, "/get_reward", body)
     assert answer.status_code == 422
     assert answer.json()["detail"] == "the response could not be graded: timeout; that is not a reward of 0"
     body = {key: value * 2 for key, value in body.items()}
-    body["query"][0] = r"Q\boxed{5}"
+    body["query"][0] = r"Q\boxed{x+y=1}"
     assert post(service.url, "/get_reward", body).json()["rewards"] == [1.0, None]
 
 
