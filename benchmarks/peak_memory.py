@@ -3,7 +3,7 @@
     python benchmarks/peak_memory.py make quickstart
 
 Memory is the proportional set size (PSS: a page shared by n processes counts 1/n in each), summed over the command and all its
-descendants, sampled every half second. Linux only. The exit code is the command's.
+descendants, sampled every two seconds. Linux only. The exit code is the command's.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 
 import psutil
 
-SAMPLE_S = 0.5
+SAMPLE_S = 2.0
 
 
 def tree_pss(process: psutil.Process) -> dict[str, int]:

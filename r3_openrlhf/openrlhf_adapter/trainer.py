@@ -141,6 +141,18 @@ class R3Trainer(UpstreamTrainer):
         self.run.append_rollouts(self.experience_maker.records)
         self.run.append_metrics({"step": global_step, **numbers})
         super().save_logs_and_checkpoints(global_step, logs_dict, client_states)
+        self._forget_what_no_checkpoint_needs(global_step)
+
+    def _forget_what_no_checkpoint_needs(self, global_step: int) -> None:
+        """The history keeps evicted rows until no checkpoint can ask for them. Without any checkpoint a run that is
+        started again starts from nothing."""
+        if self.history is None:
+            return
+        kept = [int(path.name.removeprefix("global_step")) for path in self.run.checkpoints.glob("_actor/global_step*")]
+        if kept:
+            self.history.set_rollback_floor(min(kept))
+        elif self.config.checkpoint.save_steps == -1:
+            self.history.set_rollback_floor(global_step)
 
     def fit(self, global_step: int = 0) -> None:
         try:
