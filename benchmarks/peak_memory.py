@@ -11,6 +11,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 
@@ -22,9 +23,13 @@ def tree_pss(process: psutil.Process) -> dict[str, int]:
     found: dict[str, int] = {}
     for member in [process, *process.children(recursive=True)]:
         try:
-            found[member.name()] = found.get(member.name(), 0) + member.memory_full_info().pss
-        except psutil.NoSuchProcess:
-            continue
+            rollup = Path(
+                f"/proc/{member.pid}/smaps_rollup"
+            ).read_text()  # the kernel adds up; psutil reads every mapping
+            pss = next(int(line.split()[1]) * 1024 for line in rollup.splitlines() if line.startswith("Pss:"))
+            found[member.name()] = found.get(member.name(), 0) + pss
+        except (psutil.NoSuchProcess, ProcessLookupError, FileNotFoundError, StopIteration):
+            continue  # it has ended, or is ending and has no memory left
     return found
 
 
