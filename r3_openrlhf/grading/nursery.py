@@ -42,11 +42,13 @@ class WorkerHandle:
         except OSError:
             return 0.0
 
-    def set_nice(self, nice: int) -> None:
+    def set_nice(self, nice: int) -> bool:
+        """False when it is not allowed, or when the process has just ended and its end of file is about to be read."""
         try:
             os.setpriority(os.PRIO_PROCESS, self.pid, nice)
-        except OSError:  # it has just ended; its end of file is about to be read
-            pass
+        except OSError:
+            return False
+        return True
 
     def send_some(self) -> None:
         """Sends as much of the outbox as the socket takes. OSError: the worker is gone."""

@@ -31,8 +31,9 @@ logger = logging.getLogger(__name__)
 MAX_BATCH = 32
 # processor time; or ten times as long of wall clock, so that on a busy machine nobody is slow for having to wait
 SLOW_AFTER_S = 0.03
-_PRIORITIES = ((0.1, 10), (1.0, 19))  # processor time from which on a process has this "nice" value
+_PRIORITIES = ((SLOW_AFTER_S, 10), (1.0, 19))  # processor time from which on a process has this "nice" value
 _LOOK_EVERY_S = 0.03
+FORGIVEN_PAUSE_S = 2.0
 START_TIMEOUT_S = 120.0
 MAX_FAILED_STARTS = 3
 MAX_ATTEMPTS = 3  # at an item whose process ends under it
@@ -135,8 +136,11 @@ class WorkerPool:
             while not self._closing:
                 self._keep_enough_workers()
                 self._hand_out()
-                for key, events in self._selector.select(self._seconds_to_next_look()):
+                planned, turn_started = self._seconds_to_next_look(), time.monotonic()
+                for key, events in self._selector.select(planned):
                     self._handle(key, events)
+                if planned is not None:
+                    self._forgive_pause(time.monotonic() - turn_started - planned)
                 self._look_at_clocks()
         except BaseException:
             logger.exception("the supervisor of the grading processes failed")
@@ -184,7 +188,8 @@ class WorkerPool:
                 self._directory, memory_bytes=self.memory_bytes, cpu_seconds=max(1, round(self.timeout_s))
             )
             self._selector.register(self._nursery.control, selectors.EVENT_READ, self._nursery)
-        wanted = self.num_workers + sum(worker.slow for worker in self._workers.values()) - len(self._workers)
+        # one more than there are places, so that nobody waits for a fork when one is killed
+        wanted = self.num_workers + 1 + sum(worker.slow for worker in self._workers.values()) - len(self._workers)
         for _ in range(wanted):
             handle = self._nursery.fork()
             if handle is None:  # its end of file is about to be read
@@ -256,7 +261,9 @@ class WorkerPool:
         if answered:
             worker.slow = False
             worker.start_clocks()
-            if worker.retired:
+            if worker.nice and worker.handle.set_nice(0):
+                worker.nice = 0
+            if worker.retired or worker.nice:  # without privileges a process cannot go back to its old priority
                 self._bury(worker, "")
         for data_set in data_sets - self._prepared - {""}:
             self._prepare(data_set)
@@ -281,6 +288,12 @@ class WorkerPool:
                 worker.retired = True
             else:
                 self._bury(worker, "")
+
+    def _forgive_pause(self, late: float) -> None:
+        """When this process was stopped for a while (a suspended job), so were the workers: it is not their time."""
+        if late > FORGIVEN_PAUSE_S:
+            for worker in self._workers.values():
+                worker.item_started += late
 
     def _look_at_clocks(self) -> None:
         now = time.monotonic()
@@ -314,10 +327,8 @@ class WorkerPool:
                 self._bury(worker, "")
                 return
         nice = max((nice for since, nice in _PRIORITIES if used >= since), default=0)
-        if nice > worker.nice:
+        if nice > worker.nice and worker.handle.set_nice(nice):
             worker.nice = nice
-            worker.retired = True  # without privileges a process cannot go back to its old priority
-            worker.handle.set_nice(nice)
 
     def _seconds_to_next_look(self) -> float | None:
         """None: nobody is working."""

@@ -51,8 +51,14 @@ def benign(i):
 def grade_all(requests):
     async def run():
         grader = LocalGrader(RewardConfig(timeout_s=DEADLINE_S, num_workers=2))
+        gate = asyncio.Semaphore(100)
+
+        async def grade(request):
+            async with gate:
+                return await grader.grade(request)
+
         try:
-            return await asyncio.gather(*(grader.grade(request) for request in requests))
+            return await asyncio.gather(*map(grade, requests))
         finally:
             grader.close()
 
@@ -62,10 +68,11 @@ def grade_all(requests):
 def hostile_requests(canary):
     for payload in PAYLOADS:
         text = payload.replace("CANARY", str(canary))
+        references = (ENDLESS_REFERENCE,) if payload == endless() else ("5", "x^2+1", "[1,2]")
         for response in (rf"\boxed{{{text}}}", f"The final answer is ${text}$. I hope it is correct."):
             yield GradeRequest(
                 response=response,
-                references=("5", "x^2+1", "[1,2]", ENDLESS_REFERENCE),
+                references=references,
                 task="math",
                 num_tokens=10,
                 truncated=False,

@@ -97,6 +97,35 @@ def test_a_stopped_worker_is_replaced_at_the_deadline(pool):
     assert set(reasons) == {"correct", "timeout"} and reasons.count("timeout") <= 2, reasons
 
 
+def test_a_pause_of_everything_is_nobodys_time(tmp_path):
+    """SIGSTOP for longer than the deadline, to the process and its workers, as job schedulers do it."""
+    program = f"""
+from r3_openrlhf.grading.pool import WorkerPool
+from r3_openrlhf.grading.wire import Item, encode_item
+pool = WorkerPool(num_workers=1, timeout_s=4.0)
+def grade(response, reference):
+    return pool.submit(encode_item(Item(task="math", response=response, references=(reference,), truncated=False)))
+grade("5", "5").result()
+future = grade({SLOW!r}, {ENDLESS_REFERENCE!r})
+print("running", flush=True)
+print(future.result().reason, future.result().seconds, flush=True)
+pool.close()
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+        process.stdout.readline()
+        family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+        wait_for(lambda: any(map(busy, family[2:])))
+        before = sum(sum(worker.cpu_times()[:2]) for worker in family[2:])
+        for member in family:
+            member.suspend()
+        time.sleep(5)
+        for member in family:
+            member.resume()
+        wait_for(lambda: sum(sum(worker.cpu_times()[:2]) for worker in family[2:]) > before + 0.2)  # it goes on
+        reason, seconds = process.stdout.readline().split()
+    assert reason == "timeout" and float(seconds) < 6
+
+
 def test_cancelled_items_are_not_graded(pool):
     pool.submit(item()).result(30)
     futures = [pool.submit(item(SLOW, ENDLESS_REFERENCE)) for _ in range(200)]
