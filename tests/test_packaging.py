@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from importlib.metadata import distributions
 from pathlib import Path
@@ -32,7 +33,9 @@ def pins(file: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def installed():
-    packages = {normal(package.name): package.version for package in distributions()}
+    packages = {
+        normal(package.name): package.version for package in distributions(path=[sysconfig.get_path("purelib")])
+    }
     if not packages.get("torch", "").endswith("+cpu"):
         pytest.skip("this environment was not made by make setup: its torch is no CPU build")
     return {

@@ -56,8 +56,11 @@ class R3SamplesGenerator(SamplesGenerator):
         if max_steps is not None and self.step >= max_steps:
             return [], None, 0, True
         if getattr(self, "_dataloader_iter", None) is None:
-            # the order of an epoch is a function of the seed and the epoch, so that a resumed run finds it again
-            torch.manual_seed(stable_seed(self.config.train.seed, "epoch", self.epoch))
+            # the order of an epoch is a function of the seed and the epoch, so that a resumed run finds it again;
+            # torchdata's sampler has a generator of its own, which would go on from epoch to epoch
+            seed = stable_seed(self.config.train.seed, "epoch", self.epoch)
+            torch.manual_seed(seed)
+            self.prompts_dataloader.sampler.generator.manual_seed(seed)
         self._training = True
         try:
             rows, pass_rate, consumed, _ = super().generate_samples(**generate_kwargs)

@@ -148,7 +148,9 @@ class R3Trainer(UpstreamTrainer):
         started again starts from nothing."""
         if self.history is None:
             return
-        kept = [int(path.name.removeprefix("global_step")) for path in self.run.checkpoints.glob("_actor/global_step*")]
+        kept = [
+            int(path.name.removeprefix("global_step")) for path in self.run.checkpoints.glob("_actor/global_step*")
+        ]
         if kept:
             self.history.set_rollback_floor(min(kept))
         elif self.config.checkpoint.save_steps == -1:
