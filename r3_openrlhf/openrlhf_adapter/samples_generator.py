@@ -56,11 +56,7 @@ class R3SamplesGenerator(SamplesGenerator):
         if max_steps is not None and self.step >= max_steps:
             return [], None, 0, True
         if getattr(self, "_dataloader_iter", None) is None:
-            # the order of an epoch is a function of the seed and the epoch, so that a resumed run finds it again;
-            # torchdata's sampler has a generator of its own, which would go on from epoch to epoch
-            seed = stable_seed(self.config.train.seed, "epoch", self.epoch)
-            torch.manual_seed(seed)
-            self.prompts_dataloader.sampler.generator.manual_seed(seed)
+            self._seed_epoch()
         self._training = True
         try:
             rows, pass_rate, consumed, _ = super().generate_samples(**generate_kwargs)
@@ -74,6 +70,13 @@ class R3SamplesGenerator(SamplesGenerator):
         if exhausted:
             self.epoch += 1
         return rows, pass_rate, consumed, exhausted
+
+    def _seed_epoch(self) -> None:
+        """The order of an epoch is a function of the seed and the epoch, so that a resumed run finds it again. The
+        loader's sampler has a generator of its own, which would go on from epoch to epoch."""
+        seed = stable_seed(self.config.train.seed, "epoch", self.epoch)
+        torch.manual_seed(seed)
+        self.prompts_dataloader.sampler.generator.manual_seed(seed)
 
     def _dispatch_prompts_to_vllm(self, prompts, labels, *, images=None, **generate_kwargs):
         if self._training:
