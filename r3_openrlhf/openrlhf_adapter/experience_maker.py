@@ -150,7 +150,7 @@ class R3ExperienceMaker(RecordingExperienceMaker):
             contexts=contexts,
         )
         for stored in found if self.config.logging.rollout_text else ():  # the store keeps token ids
-            stored.rollout.text = self.tokenizer.decode(stored.rollout.response_ids, skip_special_tokens=True)
+            stored.rollout.text = self.tokenizer.decode(stored.rollout.response_ids.tolist(), skip_special_tokens=True)
         return [stored.rollout for stored in found]
 
     def _samples(self, batch: MixedBatch, rows: list[Row], rollout_samples: list[Experience]) -> list[Experience]:

@@ -60,9 +60,7 @@ class AgentExecutor(AgentExecutorBase):
         params.detokenize = False  # the k alternatives' texts cost more than the log-probs; decoded once below
 
         output, key = await self._generate(llm_engine, prompt, prompt_ids, params)
-        # Arrays, not the lists of upstream: they become text, cross to the controller and become tensors without a loop
-        # over tokens.
-        response_ids = np.array(output.token_ids, dtype=np.int32)
+        response_ids = list(output.token_ids)
         truncated = output.finish_reason == "length"
         # with detokenize off the end token stays in token_ids, as OpenRLHF trains on it; it is no text
         text = hf_tokenizer.decode(response_ids, skip_special_tokens=True)
@@ -86,6 +84,7 @@ class AgentExecutor(AgentExecutorBase):
                 metadata=record.metadata,
             )
         )
+        # Arrays, not the lists of upstream: they cross to the controller and become tensors without a loop over tokens.
         prompt_length, length = len(prompt_ids), len(prompt_ids) + len(response_ids)
         rollout_logprobs = np.zeros(length, dtype=np.float32)
         rollout_logprobs[prompt_length:] = logprobs_TK[:, 0]
@@ -94,7 +93,7 @@ class AgentExecutor(AgentExecutorBase):
             "label": label,
             "images": None,
             "mm_train_inputs": None,
-            "observation_tokens": np.concatenate([np.array(prompt_ids, dtype=np.int32), response_ids]),
+            "observation_tokens": np.array(list(prompt_ids) + response_ids, dtype=np.int32),
             "action_ranges": [(prompt_length, length)],
             "rollout_log_probs": rollout_logprobs,
             "truncated": truncated,
