@@ -150,6 +150,7 @@ class TrainConfig:
 
     num_epochs: int = 2  # passes over the data; reflection starts in the second [P]
     max_steps: int | None = None  # stop after so many steps; None: run all epochs
+    max_generated_tokens: int | None = None  # stop once so many response tokens were sampled, filtered ones included
     batch_size: int | None = (
         None  # rollouts per optimizer step; None: rollout.batch_size * n_samples_per_prompt, one update a step [P]
     )
@@ -177,6 +178,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         _at_least("train.num_epochs", self.num_epochs, 1)
         _at_least("train.max_steps", self.max_steps, 1)
+        _at_least("train.max_generated_tokens", self.max_generated_tokens, 1)
         _at_least("train.batch_size", self.batch_size, 1)
         _at_least("train.micro_batch_size", self.micro_batch_size, 1)
         _at_least("train.inner_epochs", self.inner_epochs, 1)
@@ -301,6 +303,25 @@ class RewardConfig:
 
 
 @dataclass
+class EvaluationConfig:
+    """Held-out problems that the policy is asked while it trains (evaluations.jsonl). `r3 eval` asks afterwards."""
+
+    path: str | None = None  # as data.path; None: no evaluation. Keys, task and prompt are those of `data`
+    split: str = "test"
+    max_samples: int | None = None
+    reasoning_gym: dict[str, Any] = field(default_factory=dict)  # as data.reasoning_gym; another seed than there
+    every_steps: int = 20  # steps between evaluations; the first is before step 1, the last behind the last step
+    n_samples: int = 4  # responses per problem
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        _at_least("evaluation.max_samples", self.max_samples, 1)
+        _at_least("evaluation.every_steps", self.every_steps, 1)
+        _at_least("evaluation.n_samples", self.n_samples, 1)
+        _above("evaluation.temperature", self.temperature, 0.0)
+
+
+@dataclass
 class HistoryConfig:
     """The store of past rollouts (one SQLite file per run)."""
 
@@ -390,6 +411,7 @@ class R3Config:
     """A whole run."""
 
     algo: str = "r3"  # r3 | OpenRLHF's own: grpo, rloo, reinforce_pp_baseline, dapo
+    arm: str | None = None  # the name under which `r3 compare` groups runs that differ in the seed only; None: algo
     run_dir: str = MISSING
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
@@ -400,6 +422,7 @@ class R3Config:
     reflection: ReflectionConfig = field(default_factory=ReflectionConfig)
     ranking: RankingConfig = field(default_factory=RankingConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     history: HistoryConfig = field(default_factory=HistoryConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)

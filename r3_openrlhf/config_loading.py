@@ -123,7 +123,7 @@ def _known_keys(schema: type, prefix: str = "") -> list[str]:
 
 def _free_keys() -> list[str]:
     """Keys that hold a dictionary whose content is not ours to check here."""
-    return ["openrlhf", "data.reasoning_gym"]
+    return ["openrlhf", "data.reasoning_gym", "evaluation.reasoning_gym"]
 
 
 def _leaves(values: dict[str, Any], schema: type, prefix: str = ""):
