@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import random
 import time
 from typing import TYPE_CHECKING
 
@@ -18,12 +17,11 @@ from openrlhf.trainer.ppo_utils import samples_generator
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
-from r3_openrlhf import prompting
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.core.reflection import fit_attempt, is_hard, reflection_message
 from r3_openrlhf.data import Label
 from r3_openrlhf.openrlhf_adapter.convert import rollout_from_response
-from r3_openrlhf.types import Context, Verdict
+from r3_openrlhf.reflection_prompts import hard_problems, reflection_prompt
+from r3_openrlhf.types import Context
 
 if TYPE_CHECKING:
     from r3_openrlhf.history.store import HistoryStore
@@ -111,53 +109,22 @@ class R3SamplesGenerator(SamplesGenerator):
         if not settings.enabled or self.epoch < settings.first_epoch or self.history is None:
             return []
         records = [Label.from_json(label) for label in labels]
-        means = self.history.mean_rewards([record.uid for record in records])
-        hard = [
-            (record, label)
-            for record, label in zip(records, labels, strict=True)
-            if is_hard(means.get(record.uid), threshold=settings.threshold)
-        ]
-        self.hard_prompts = len(hard)
-        if settings.max_per_step is not None and len(hard) > settings.max_per_step:
-            draw = random.Random(f"{self.config.train.seed}/reflection/{self.step}")
-            hard = [hard[i] for i in sorted(draw.sample(range(len(hard)), settings.max_per_step))]
+        self.hard_prompts, places = hard_problems(records, history=self.history, config=self.config, step=self.step)
         reflections = []
-        for record, label in hard:
-            prompt = self._reflection_prompt(record)
+        for place in places:
+            prompt = reflection_prompt(
+                records[place],
+                history=self.history,
+                config=self.config,
+                tokenizer=self.tokenizer,
+                step=self.step,
+            )
             if prompt is None:
                 self.reflections_without_room += 1
                 continue
             self._reflection_prompts.add(prompt)
-            reflections.append((prompt, label))
+            reflections.append((prompt, labels[place]))
         return reflections
-
-    def _reflection_prompt(self, record: Label) -> str | None:
-        """Problem + one randomly drawn stored error + guidance, within the context. None: no stored error, or no
-        room for one beside the problem."""
-        stored = self.history.recall(
-            record.uid,
-            Verdict.WRONG,
-            k=1,
-            step=self.step,
-            max_policy_lag=self.config.replay.max_policy_lag,
-            order="uniform",
-        )
-        if not stored:
-            return None
-        attempt = self.tokenizer.decode(stored[0].rollout.response_ids.tolist(), skip_special_tokens=True)
-        problem = prompting.problem_message(self.config.data, record.problem)
-
-        def render(shortened: str) -> str:
-            return prompting.render(self.tokenizer, self.config.data, reflection_message(problem, shortened))
-
-        shortened = fit_attempt(
-            attempt,
-            num_prompt_tokens=lambda text: prompting.count_tokens(self.tokenizer, render(text)),
-            num_tokens=lambda text: prompting.count_tokens(self.tokenizer, text),
-            max_prompt_tokens=self.config.data.max_len - self.config.rollout.max_new_tokens,
-            max_attempt_tokens=self.config.reflection.max_attempt_tokens,
-        )
-        return None if shortened is None else render(shortened)
 
     # ── records ──
 
