@@ -7,10 +7,12 @@ a fork of it, there in milliseconds. Nothing of the parent, CUDA and Ray include
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -84,9 +86,12 @@ class WorkerHandle:
 class Nursery:
     """Must be started, and lives, in one thread: the kernel ends it together with the thread that started it."""
 
-    def __init__(self, directory: str, *, memory_bytes: int, cpu_seconds: int) -> None:
+    def __init__(self, *, memory_bytes: int, cpu_seconds: int) -> None:
+        """OSError: no process, socket or directory to be had."""
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         package_parent = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        # it removes this itself when it ends, so the next one needs another
+        self._directory = tempfile.mkdtemp(prefix="r3-grading-")
         program = _PROGRAM.format(
             path=[
                 package_parent,
@@ -95,24 +100,33 @@ class Nursery:
             fd=theirs.fileno(),
             memory=memory_bytes,
             cpu=cpu_seconds,
-            directory=directory,
+            directory=self._directory,
         )
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-c", program],
-            env={"PATH": os.defpath, "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-            cwd=directory,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
-        )
-        theirs.close()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-c", program],
+                env={"PATH": os.defpath, "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+                cwd=self._directory,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+            )
+        except OSError:
+            self.control.close()
+            os.rmdir(self._directory)
+            raise
+        finally:
+            theirs.close()
         self.started = time.monotonic()
         self.is_ready = False
         self._asked_for: deque[WorkerHandle] = deque()
 
     def fork(self) -> WorkerHandle | None:
-        """Asks for a worker, which runs a little later; None when the nursery is gone."""
-        ours, theirs = socket.socketpair()
+        """Asks for a worker, which runs a little later; None when the nursery is gone or no socket is to be had now."""
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError:
+            return None
         ours.setblocking(False)
         try:
             socket.send_fds(self.control, [b"f"], [theirs.fileno()])
@@ -126,14 +140,14 @@ class Nursery:
         return worker
 
     def prepare(self, data_set: str) -> None:
-        """Has a reasoning_gym data set loaded, for the workers that are forked from now on."""
+        """Has a reasoning_gym data set (a short ASCII name) loaded, for the workers that are forked from now on."""
         try:
-            self.control.send(b"p" + data_set.encode()[:100])
+            self.control.send(b"p" + data_set.encode("ascii"))
         except OSError:  # its end of file is about to be read
             pass
 
     def read(self) -> bool:
-        """Takes one message of the nursery; False when it is gone."""
+        """Takes one message of the nursery; False when it is gone, or when the worker in the message has no handle here."""
         try:
             message, descriptors, _, _ = socket.recv_fds(self.control, 16, 1)
         except OSError:
@@ -141,6 +155,8 @@ class Nursery:
         if message == b"ready":
             self.is_ready = True
         elif message:
+            if not descriptors:  # this process has as many open files as it may
+                return False
             worker = self._asked_for.popleft()
             worker.pid, worker.pidfd = int.from_bytes(message, "big"), descriptors[0]
             if worker.connection.fileno() < 0:  # given up before its process was known
@@ -152,3 +168,4 @@ class Nursery:
         self.control.close()
         self._process.kill()
         self._process.wait()
+        shutil.rmtree(self._directory, ignore_errors=True)

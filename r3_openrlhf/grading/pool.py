@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import logging
 import selectors
-import shutil
 import socket
-import tempfile
 import threading
 import time
 from collections import deque
@@ -37,6 +35,7 @@ FORGIVEN_PAUSE_S = 2.0
 START_TIMEOUT_S = 120.0
 MAX_FAILED_STARTS = 3
 MAX_ATTEMPTS = 3  # at an item whose process ends under it
+MAX_NAME_CHARS = 100  # of such a data set
 MAX_PREPARED = 50  # data sets of reasoning_gym that the nursery keeps loaded
 _CHEAP, _SYMBOLIC, _SET_BACK = range(3)
 
@@ -131,7 +130,6 @@ class WorkerPool:
         self._prepared: set[str] = set()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake_receiver, selectors.EVENT_READ, None)
-        self._directory = tempfile.mkdtemp(prefix="r3-grading-")
         try:
             while not self._closing:
                 self._keep_enough_workers()
@@ -184,15 +182,17 @@ class WorkerPool:
         if self._nursery is None:
             if not any(self._queues):
                 return
-            self._nursery = Nursery(
-                self._directory, memory_bytes=self.memory_bytes, cpu_seconds=max(1, round(self.timeout_s))
-            )
+            try:
+                self._nursery = Nursery(memory_bytes=self.memory_bytes, cpu_seconds=max(1, round(self.timeout_s)))
+            except OSError as error:
+                self._miss_start(str(error))
+                return
             self._selector.register(self._nursery.control, selectors.EVENT_READ, self._nursery)
         # one more than there are places, so that nobody waits for a fork when one is killed
         wanted = self.num_workers + 1 + sum(worker.slow for worker in self._workers.values()) - len(self._workers)
         for _ in range(wanted):
             handle = self._nursery.fork()
-            if handle is None:  # its end of file is about to be read
+            if handle is None:
                 return
             self._workers[handle] = _Worker(handle)
             self._selector.register(handle.connection, selectors.EVENT_READ, handle)
@@ -272,6 +272,8 @@ class WorkerPool:
         if outcome.verdict == DEFERRED:
             if job.stage != _CHEAP:
                 raise ValueError(f"item {job.number} was deferred twice")
+            if len(outcome.reason) > MAX_NAME_CHARS or not outcome.reason.isascii():
+                raise ValueError(f"item {job.number} needs a data set that cannot exist")
             job.stage = _SYMBOLIC
             self._queues[_SYMBOLIC].append(job)
         else:
@@ -331,14 +333,14 @@ class WorkerPool:
             worker.nice = nice
 
     def _seconds_to_next_look(self) -> float | None:
-        """None: nobody is working."""
+        """None: nobody is working and nothing waits."""
         now = time.monotonic()
         waits = [
             worker.item_started + self.timeout_s - now if worker.nice == _PRIORITIES[-1][1] else _LOOK_EVERY_S
             for worker in self._workers.values()
             if worker.jobs
         ]
-        if self._nursery and not self._nursery.is_ready:
+        if any(self._queues) or self._nursery and not self._nursery.is_ready:
             waits.append(1.0)
         return max(0.001, min(waits)) if waits else None
 
@@ -364,7 +366,7 @@ class WorkerPool:
     def _lose_nursery(self) -> None:
         """The nursery is gone and its workers with it: nobody's item is to blame."""
         self.restarts["nursery"] += 1
-        self._failed_starts += not self._nursery.is_ready
+        was_ready = self._nursery.is_ready
         self._selector.unregister(self._nursery.control)
         self._nursery.end()
         self._nursery = None
@@ -372,8 +374,13 @@ class WorkerPool:
         for worker in list(self._workers.values()):
             self._release(worker)
             self._set_back(worker.jobs)
+        if not was_ready:
+            self._miss_start("they end before they are ready; what they say is in this process's stderr")
+
+    def _miss_start(self, reason: str) -> None:
+        self._failed_starts += 1
         if self._failed_starts >= MAX_FAILED_STARTS:
-            logger.error("grading processes end before they are ready; what they say is in this process's stderr")
+            logger.error("no grading processes: %s", reason)
             for queue in self._queues:
                 _answer_all(queue, "unavailable")
 
@@ -385,7 +392,6 @@ class WorkerPool:
         if self._nursery is not None:
             self._nursery.end()
         self._selector.close()
-        shutil.rmtree(self._directory, ignore_errors=True)
         for queue in self._queues:
             _answer_all(queue, "closed")
 

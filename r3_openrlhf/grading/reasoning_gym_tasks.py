@@ -56,11 +56,17 @@ def load_scorer(name: str) -> None:
         _scorer(name)
 
 
-def grade_reasoning_gym(answer: str, entry: dict | None) -> Result:
-    """Score below 1: wrong, the score is kept. An entry whose own answer does not score 1: ungraded."""
+def named_data_set(entry: dict | None) -> str | None:
+    """The data set that an entry names; None when it names none, or one whose answers are not graded."""
     metadata = (entry or {}).get("metadata")
     name = metadata.get("source_dataset") if isinstance(metadata, dict) else None
-    if not isinstance(name, str) or why_refused(name) is not None:
+    return name if isinstance(name, str) and why_refused(name) is None else None
+
+
+def grade_reasoning_gym(answer: str, entry: dict | None) -> Result:
+    """Score below 1: wrong, the score is kept. An entry whose own answer does not score 1: ungraded."""
+    name = named_data_set(entry)
+    if name is None:
         return "ungraded", "bad_reference", None, None
     if name in ("arc_agi", "rearc"):  # compared with tuples, which JSON and MessagePack turn into lists
         entry = {**entry, "metadata": {**entry["metadata"], "output": _tuples(entry["metadata"]["output"])}}

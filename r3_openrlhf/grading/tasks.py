@@ -34,16 +34,16 @@ def grade_item(item: Item, *, may_take_long: bool) -> Result | None:
 
 
 def data_set_of(item: Item) -> str:
-    """The reasoning_gym data set that the item needs; "" when none."""
+    """The reasoning_gym data set that the item needs; "" when none, or none whose answers are graded."""
     if item.task != "reasoning_gym":
         return ""
-    metadata = (item.metadata or {}).get("metadata")
-    name = metadata.get("source_dataset") if isinstance(metadata, dict) else None
-    return name if isinstance(name, str) else ""
+    from r3_openrlhf.grading.reasoning_gym_tasks import named_data_set
+
+    return named_data_set(item.metadata) or ""
 
 
 def prepare(data_set: str) -> None:
-    """Loads a reasoning_gym data set, if there is one of this name."""
+    """Loads the scorer of a reasoning_gym data set, a name that data_set_of gave."""
     from r3_openrlhf.grading.reasoning_gym_tasks import load_scorer
 
     load_scorer(data_set)

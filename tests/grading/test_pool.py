@@ -5,14 +5,15 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import Future
 
 import psutil
 import pytest
 from hostile_payloads import ENDLESS_REFERENCE, endless
 
 from r3_openrlhf.errors import GradingError
-from r3_openrlhf.grading.pool import WorkerPool
-from r3_openrlhf.grading.wire import Item, encode_item
+from r3_openrlhf.grading.pool import WorkerPool, _Job
+from r3_openrlhf.grading.wire import DEFERRED, Item, Outcome, encode_item
 
 SLOW = rf"\boxed{{{endless()}}}"
 
@@ -87,6 +88,29 @@ def test_a_killed_nursery_costs_nobody_his_grade(pool):
     assert pool.restarts["nursery"] == 1
 
 
+def test_a_nursery_that_ends_by_itself_is_replaced(pool):
+    """SIGTERM lets it tidy up, its directory included."""
+    pool.submit(item()).result(30)
+    workers(pool)[0][0].terminate()
+    wait_for(lambda: pool.restarts["nursery"] == 1)
+    assert pool.submit(item()).result(30).verdict == "correct"
+
+
+def test_where_no_process_can_be_started_items_are_ungraded_until_one_can(pool, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", "/no/such/python")
+        assert pool.submit(item()).result(30).reason == "unavailable"
+        assert pool.submit(item()).result(30).reason == "unavailable"
+    assert pool.submit(item()).result(30).verdict == "correct"
+
+
+def test_a_process_that_names_what_cannot_exist_is_not_believed():
+    pool, data_set = WorkerPool(num_workers=1, timeout_s=1.0), "é" * 60
+    with pytest.raises(ValueError, match="cannot exist"):
+        pool._take_outcome(_Job(item(), Future(), 1), Outcome(1, DEFERRED, data_set, None, None, 0.0))
+    pool.close()
+
+
 def test_a_stopped_worker_is_replaced_at_the_deadline(pool):
     """A process that neither computes nor answers."""
     pool.submit(item()).result(30)
@@ -146,6 +170,16 @@ def test_close_answers_what_is_waiting_and_ends_every_process():
     wait_for(lambda: not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children))
     with pytest.raises(GradingError, match="closed"):
         pool.submit(item())
+
+
+def test_only_data_sets_that_exist_are_prepared(pool):
+    """Neither a name that is cut inside a letter, nor very many names, reach the nursery."""
+    names = ["x" + "é" * 99, "\x00", "", "coin_flip", *map(str, range(60)), "countdown"]
+    entries = [{"answer": "4", "metadata": {"source_dataset": name}} for name in names]
+    futures = [pool.submit(item(task="reasoning_gym", metadata=entry)) for entry in entries]
+    assert {future.result(30).reason for future in futures} == {"bad_reference"}
+    wait_for(lambda: not any(worker.jobs for worker in pool._workers.values()))
+    assert (pool.restarts, pool._prepared) == ({"timeout": 0, "crashed": 0, "nursery": 0}, {"countdown"})
 
 
 def test_metadata_that_is_not_plain_data_is_refused():

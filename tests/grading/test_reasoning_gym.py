@@ -67,7 +67,7 @@ def test_an_entry_that_cannot_be_scored_is_ungraded(grade_many):
         {"answer": "4", "metadata": {}},
         {"answer": "4", "metadata": {"source_dataset": "poetry"}},
         {"answer": "4", "metadata": {"source_dataset": ["chain_sum"]}},
-        {"answer": "4", "metadata": {"source_dataset": "é" * 99}},
+        {"answer": "4", "metadata": {"source_dataset": "x" + "é" * 99}},
         {"answer": "4", "metadata": {"source_dataset": "countdown"}},
         {"answer": "4", "metadata": {"source_dataset": "coin_flip"}},
     ]
