@@ -1,7 +1,7 @@
 """The directory of one run: what is where, and how lines get there so that a crash never costs more than one.
 
-config.yaml, code_state.txt, metrics.jsonl, rollouts.jsonl, history.sqlite, train.log, data/, tensorboard/,
-checkpoints/, final_model/.
+config.yaml, code_state.txt, metrics.jsonl, evaluations.jsonl, rollouts.jsonl, history.sqlite, train.log, data/,
+tensorboard/, checkpoints/, final_model/.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class RunDirectory:
         self.config = self.path / "config.yaml"
         self.code_state = self.path / "code_state.txt"
         self.metrics = self.path / "metrics.jsonl"
+        self.evaluations = self.path / "evaluations.jsonl"
         self.rollouts = self.path / "rollouts.jsonl"
         self.history = self.path / "history.sqlite"
         self.log = self.path / "train.log"
@@ -84,6 +85,7 @@ class RunDirectory:
             self._check_continues(config)
         elif self.config.is_file():
             self.data.unlink(missing_ok=True)
+            self.evaluations.unlink(missing_ok=True)  # one before the first step, of what may have been another model
         elif self.path.is_dir() and any(self.path.iterdir()):
             raise ConfigError(
                 f"run_dir {self.path} holds files but no run; choose another directory, or empty this one"
@@ -122,15 +124,22 @@ class RunDirectory:
         """Lines of rollouts.jsonl, on disk when this returns. Each needs "step". NaN and infinity raise ValueError."""
         _append_lines(self.rollouts, rollouts)
 
+    def append_evaluation(self, evaluation: dict[str, Any]) -> None:
+        """One line of evaluations.jsonl, on disk when this returns. Needs "step". NaN and infinity raise ValueError."""
+        _append_lines(self.evaluations, [evaluation])
+
     def read_metrics(self) -> list[dict[str, Any]]:
         return list(_read_lines(self.metrics))
+
+    def read_evaluations(self) -> list[dict[str, Any]]:
+        return list(_read_lines(self.evaluations))
 
     def read_rollouts(self) -> Iterator[dict[str, Any]]:
         return _read_lines(self.rollouts)
 
     def roll_back(self, step: int) -> None:
         """Forget every line of a step after `step`: the run goes on from the checkpoint of that step."""
-        for file in (self.metrics, self.rollouts):
+        for file in (self.metrics, self.evaluations, self.rollouts):
             if file.is_file():
                 _write_whole(
                     file,

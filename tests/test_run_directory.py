@@ -144,6 +144,21 @@ def test_rolling_back_to_the_beginning(run):
     assert run.read_metrics() == [] and not run.rollouts.exists()
 
 
+def test_evaluations_are_rolled_back_with_the_steps(run):
+    for step in (0, 2, 4):
+        run.append_evaluation({"step": step, "pass_at_1": step / 10})
+    run.roll_back(3)
+    assert run.read_evaluations() == [{"step": 0, "pass_at_1": 0.0}, {"step": 2, "pass_at_1": 0.2}]
+    with pytest.raises(ValueError, match="evaluations.jsonl needs a step"):
+        run.append_evaluation({"pass_at_1": 0.4})
+
+
+def test_a_start_without_a_finished_step_forgets_the_evaluation_before_it(run):
+    run.append_evaluation({"step": 0, "pass_at_1": 0.1})
+    run.create(config_at(run.path, "model.path=smollm2"))
+    assert run.read_evaluations() == []
+
+
 def test_garbage_inside_a_file_is_an_error_with_its_line(run):
     run.metrics.write_text('{"step": 1}\nnot json\n{"step": 2}\n')
     with pytest.raises(R3Error, match="metrics.jsonl, line 2 is not JSON"):
