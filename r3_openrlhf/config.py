@@ -72,6 +72,7 @@ class DataConfig:
     """The problems. One row is one problem with a reference answer."""
 
     path: str = MISSING  # .jsonl / .json / .parquet file, a directory of them, hub name, or "reasoning_gym:TASK"
+    subset: str | None = None  # configuration of a hub data set that has several
     split: str = "train"
     problem_key: str = "problem"
     answer_key: str = "answer"
@@ -319,6 +320,25 @@ class EvaluationConfig:
         _at_least("evaluation.every_steps", self.every_steps, 1)
         _at_least("evaluation.n_samples", self.n_samples, 1)
         _above("evaluation.temperature", self.temperature, 0.0)
+
+
+@dataclass
+class BenchmarkConfig:
+    """`r3 eval`: how the problems of a benchmark are sampled. The command's options, no section of a run."""
+
+    n_samples: int = 16  # responses per problem; the paper's figures go up to Pass@16
+    temperature: float = 0.6  # the paper leaves it open; what the 1.5B and 7B tables of others use
+    top_p: float = 1.0
+    max_new_tokens: int = 8192  # [P] 8K
+    seed: int = 42
+
+    def __post_init__(self) -> None:
+        _at_least("--n", self.n_samples, 1)
+        _at_least("--temperature", self.temperature, 0.0)
+        if not 0.0 < self.top_p <= 1.0:
+            raise ConfigError(f"--top-p is {self.top_p}; use a fraction above 0, up to 1")
+        _at_least("--max-new-tokens", self.max_new_tokens, 1)
+        _at_least("--seed", self.seed, 0)
 
 
 @dataclass

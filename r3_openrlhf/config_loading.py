@@ -1,7 +1,8 @@
 """Experiment name + overrides -> a checked R3Config, through Hydra.
 
-Hydra composes configs/train.yaml, configs/experiment/NAME.yaml and the overrides. The result is merged into a fresh
-structured R3Config: Hydra itself lets "+replay.max_lag=3" through even where a schema is registered.
+Hydra composes configs/train.yaml, configs/experiment/NAME.yaml, configs/algo/NAME.yaml where `algo=NAME` is given, and
+the other overrides. The result is merged into a fresh structured R3Config: Hydra itself lets "+replay.max_lag=3" through
+even where a schema is registered.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import OverrideType
+from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
@@ -30,29 +31,53 @@ def experiments() -> list[str]:
     return sorted(file.stem for file in (CONFIGS / "experiment").glob("*.yaml"))
 
 
+def presets() -> list[str]:
+    """The names that `algo=NAME` takes."""
+    return sorted(file.stem for file in (CONFIGS / "algo").glob("*.yaml"))
+
+
 def load_config(experiment: str, overrides: list[str]) -> R3Config:
     """Compose and check. Overrides are "key=value" in Hydra's grammar; lists and strings may be quoted.
 
-    Raises ConfigError with one sentence: unknown experiment or key (with the nearest known one), a value of the wrong
-    type or out of range, a key without a value, keys that exclude each other.
+    "algo=NAME" is no plain key here: it puts the preset configs/algo/NAME.yaml between the experiment and the other
+    overrides, and "_NAME" behind the experiment's run_dir, so that arms of one experiment do not meet.
+
+    Raises ConfigError with one sentence: unknown experiment, preset or key (with the nearest known one), a value of the
+    wrong type or out of range, a key without a value, keys that exclude each other.
     """
     known = experiments()
     if experiment not in known:
         raise ConfigError(
             f"experiment {experiment!r} does not exist in configs/experiment; {nearest(experiment, known)}"
         )
-    for override in overrides:
-        _check_override(override)
+    parsed = [(_check_override(override), override) for override in overrides]
+    preset = next((override.value() for override, _ in reversed(parsed) if override.key_or_group == "algo"), None)
+    if preset is not None and preset not in presets():
+        raise ConfigError(f"algo is {preset!r}, which does not exist in configs/algo; {nearest(str(preset), presets())}")
+    settings = [f"+experiment={experiment}", *([f"+algo={preset}"] if preset else [])]
     # "++" sets a key whether or not a YAML file names it; that it is one of ours was checked just now.
-    settings = [f"+experiment={experiment}", *(f"++{override.lstrip('+')}" for override in overrides)]
+    settings += [f"++{text.lstrip('+')}" for override, text in parsed if override.key_or_group != "algo"]
     try:
         with initialize_config_dir(config_dir=str(CONFIGS.resolve()), version_base="1.3"):
             composed = compose(config_name="train", overrides=settings)
     except HydraException as error:
         raise ConfigError(f"experiment {experiment!r} does not compose: {_one_line(error)}") from error
-    config = _checked(OmegaConf.to_container(composed), source=f"configs/experiment/{experiment}.yaml")
+    values = OmegaConf.to_container(composed)
+    if preset and "run_dir" in values and all(override.key_or_group != "run_dir" for override, _ in parsed):
+        values["run_dir"] = f"{values['run_dir']}_{preset}"
+    config = _checked(values, source=f"configs/experiment/{experiment}.yaml")
     config.run_dir = str(Path(config.run_dir).expanduser().absolute())  # Ray's workers have other working directories
     return config
+
+
+def with_overrides(values: dict[str, Any], overrides: list[str], *, source: str) -> R3Config:
+    """`values`, sections of an R3Config as dictionaries, with "key=value" overrides on top; raises as `load_config`."""
+    composed = OmegaConf.create(values)
+    for override in overrides:
+        _check_override(override)
+        parsed = OverridesParser.create().parse_override(override)
+        OmegaConf.update(composed, parsed.key_or_group, parsed.value(), merge=False, force_add=True)
+    return _checked(OmegaConf.to_container(composed), source=source)
 
 
 def config_to_json(config: R3Config) -> str:
@@ -91,7 +116,7 @@ def _checked(values: dict[str, Any], *, source: str) -> R3Config:
         raise ConfigError(f"{error.full_key}: {_one_line(error)}") from error
 
 
-def _check_override(text: str) -> None:
+def _check_override(text: str) -> Override:
     try:
         override = OverridesParser.create().parse_override(text)
     except HydraException as error:
@@ -107,6 +132,7 @@ def _check_override(text: str) -> None:
         if section:
             raise ConfigError(f"{key} is a group of keys; set one of them, like {section[0]}=...")
         raise ConfigError(f"{key} does not exist; {_nearest_key(key, known)}")
+    return override
 
 
 def _known_keys(schema: type, prefix: str = "") -> list[str]:

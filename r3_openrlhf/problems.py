@@ -156,7 +156,7 @@ def _load_table(data: DataConfig):
             raise DataError(f"data.path {data.path} has no rows")
         source, options = FILE_FORMATS[path.suffix], {"data_files": str(path), "split": "train"}
     elif path.is_dir() or _is_hub_name(data.path):  # a copy of a hub data set is a directory of its files
-        source, options = str(path), {"split": data.split}
+        source, options = str(path), {"name": data.subset, "split": data.split}
     else:
         raise DataError(
             f"data.path is {data.path}, which does not exist; use a file that ends in {', '.join(FILE_FORMATS)}, a "
