@@ -15,6 +15,7 @@ from r3_openrlhf.errors import ConfigError, R3Error
 
 # Each command loads its own modules when it is called: `r3 --help` imports no framework.
 ELSEWHERE = {
+    "compare": ("r3_openrlhf.comparison.cli", "compare"),
     "history": ("r3_openrlhf.history.cli", "history"),
     "serve-rewards": ("r3_openrlhf.reward_server.cli", "serve_rewards"),
 }
@@ -65,6 +66,13 @@ def train(settings: tuple[str, ...], dry_run: bool, verbose: bool) -> None:
     r3 train experiment=quickstart replay.k=4 run_dir=runs/k4
     r3 train experiment=quickstart reflection.enabled=false run_dir=runs/no_reflection
     r3 train experiment=r3_1p5b_deepscaler_8gpu model.path=/models/my_model --dry-run
+    r3 train experiment=quickstart algo=dapo             into runs/quickstart_dapo
+
+    \b
+    algo=NAME picks a preset of configs/algo:
+    stock OpenRLHF    grpo, dapo, rloo, reinforce_pp_baseline
+    R³, ablations     r3, r3_no_ccr, r3_no_isr, r3_no_serr
+    variants          r3_replace, r3_off_policy_only, r3_behaviour, r3_failed, r3_guarded
 
     Every key, its default and its unit: r3_openrlhf/config.py.
     """

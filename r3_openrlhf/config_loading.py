@@ -53,7 +53,9 @@ def load_config(experiment: str, overrides: list[str]) -> R3Config:
     parsed = [(_check_override(override), override) for override in overrides]
     preset = next((override.value() for override, _ in reversed(parsed) if override.key_or_group == "algo"), None)
     if preset is not None and preset not in presets():
-        raise ConfigError(f"algo is {preset!r}, which does not exist in configs/algo; {nearest(str(preset), presets())}")
+        raise ConfigError(
+            f"algo is {preset!r}, which does not exist in configs/algo; {nearest(str(preset), presets())}"
+        )
     settings = [f"+experiment={experiment}", *([f"+algo={preset}"] if preset else [])]
     # "++" sets a key whether or not a YAML file names it; that it is one of ours was checked just now.
     settings += [f"++{text.lstrip('+')}" for override, text in parsed if override.key_or_group != "algo"]

@@ -1,6 +1,7 @@
 """The command line: what it prints, where, and that a mistake is one sentence."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from r3_openrlhf.cli import main
-from r3_openrlhf.config_loading import experiments, load_config
+from r3_openrlhf.config_loading import experiments, load_config, presets
 from r3_openrlhf.run_directory import RunDirectory
 
 REPOSITORY = Path(__file__).parents[1]
@@ -57,7 +58,11 @@ MISTAKES = {
     ("train",): "r3 train needs one experiment=NAME; known: cpu_smoke",
     ("train", "experiment=cpu_smok"): "did you mean cpu_smoke?",
     ("train", "experiment=cpu_smoke", "replay.max_lag=3"): "did you mean replay.max_policy_lag?",
-    ("train", "experiment=cpu_smoke", "algo=gpro"): "did you mean grpo?",
+    (
+        "train",
+        "experiment=cpu_smoke",
+        "algo=gpro",
+    ): "algo is 'gpro', which does not exist in configs/algo; did you mean grpo?",
     ("train", "experiment=cpu_smoke", "data.path=/nowhere.jsonl", "--dry-run"): "there is no such file",
     ("train", "experiment=cpu_smoke", "model.path=/nowhere", "--dry-run"): "model.path is '/nowhere'",
     ("train", "experiment=cpu_smoke", "openrlhf.actor.x=1", "--dry-run"): "OpenRLHF has no flag --actor.x",
@@ -87,6 +92,8 @@ def test_help_and_version():
     for command in ("train", "show", "history", "serve-rewards"):
         assert f"\n  {command} " in result.stdout
     assert "r3 train experiment=quickstart replay.k=4" in call("train", "--help").stdout
+    for preset in presets():
+        assert re.search(rf"\b{preset}\b", call("train", "--help").stdout), preset
     assert call("--version").stdout == "r3-openrlhf 0.1.0\n"
 
 

@@ -15,6 +15,7 @@ from r3_openrlhf.config_loading import (
     experiments,
     flatten,
     load_config,
+    presets,
 )
 from r3_openrlhf.errors import ConfigError
 
@@ -68,9 +69,10 @@ REFUSED = {  # overrides -> words that the sentence must hold: the key, the valu
     ("replay.k=1,2",): "names several values",
     ("replay.k=abc",): "replay.k: Value 'abc'",
     ("data.path=???",): "data.path has no value; add data.path=",
-    ("algo=gpro",): "algo is 'gpro', which does not exist; did you mean grpo?",
-    ("algo=grpo",): "add replay.enabled=false reflection.enabled=false ranking.enabled=false",
-    ("algo=dapo",): "algo is dapo and replay.enabled is true",
+    ("algo=gpro",): "algo is 'gpro', which does not exist in configs/algo; did you mean grpo?",
+    ("algo=grpo,dapo",): "names several values",
+    ("algo=grpo", "replay.enabled=true"): "but replay would need algo=r3; add replay.enabled=false",
+    ("algo=dapo", "replay.enabled=true"): "algo is dapo and replay.enabled is true",
     ("openrlhf.algo.dynamic_filtering_enable=true",): "dynamic filtering removes exactly the groups that replay",
     ("openrlhf.algo.dynamic_filtering_enable=true", *GRPO): "use algo=dapo, or leave it off",
     ("openrlhf.train.async_enable=true",): "openrlhf.train.async_enable is on",
@@ -144,9 +146,51 @@ def test_a_bad_setting_is_refused_with_one_sentence(overrides):
     assert "\n" not in str(refusal.value)
 
 
-def test_stock_algorithms_run_with_the_mechanisms_off():
-    for algo in ("grpo", "rloo", "reinforce_pp_baseline", "dapo"):
-        assert load_config(SMOKE, [f"algo={algo}", *GRPO]).algo == algo
+R3_KEYS = ("replay.enabled", "reflection.enabled", "ranking.enabled", "replay.mode", "replay.old_logprobs")
+R3_KEYS += ("advantage.scope", "ranking.scope", "ranking.guard")
+WHOLE = dict(zip(R3_KEYS, (True, True, True, "add", "recompute", "literal", "truncated", "none"), strict=True))
+OFF = {"replay.enabled": False, "reflection.enabled": False, "ranking.enabled": False}
+ARMS = {  # preset -> what it changes in an experiment with all of R³ on
+    "r3": {},
+    "r3_no_ccr": {"replay.enabled": False},
+    "r3_no_isr": {"reflection.enabled": False},
+    "r3_no_serr": {"ranking.enabled": False},
+    "r3_replace": {"replay.mode": "replace"},
+    "r3_off_policy_only": {"advantage.scope": "off_policy_only"},
+    "r3_behaviour": {"replay.old_logprobs": "behaviour"},
+    "r3_failed": {"ranking.scope": "failed"},
+    "r3_guarded": {"ranking.guard": "no_std"},
+    "grpo": {"algo": "grpo", **OFF},
+    "rloo": {"algo": "rloo", **OFF},
+    "reinforce_pp_baseline": {"algo": "reinforce_pp_baseline", **OFF},
+    "dapo": {"algo": "dapo", "train.eps_clip_high": 0.28, "reward.length_reward": False, **OFF},
+}
+
+
+def test_every_preset_is_known_here():
+    assert sorted(ARMS) == presets()
+
+
+@pytest.mark.parametrize("preset", ARMS)
+@pytest.mark.parametrize("experiment", [SMOKE, "grpo_cpu_smoke"])
+def test_a_preset_changes_what_it_names_and_nothing_else(preset, experiment):
+    """From a stock experiment too: the mechanisms are on or off as the preset says."""
+    before, after = flatten(load_config(SMOKE, [])), flatten(load_config(experiment, [f"algo={preset}"]))
+    assert all(before[key] == value for key, value in WHOLE.items())
+    changed = {key: value for key, value in after.items() if value != before[key]}
+    assert changed.pop("run_dir") == before["run_dir"].replace(SMOKE, f"{experiment}_{preset}")
+    assert changed.pop("arm") == preset
+    assert changed == ARMS[preset]
+
+
+def test_what_is_said_on_the_command_line_wins_over_the_preset(tmp_path):
+    config = load_config(SMOKE, ["train.eps_clip_high=0.25", "algo=dapo", "arm=mine", f"run_dir={tmp_path}"])
+    assert (config.train.eps_clip_high, config.arm, config.run_dir) == (0.25, "mine", str(tmp_path))
+
+
+def test_an_experiment_may_set_the_plain_key():
+    config = load_config("grpo_cpu_smoke", [])
+    assert (config.algo, config.arm, config.run_dir[-14:]) == ("grpo", None, "grpo_cpu_smoke")
 
 
 def test_an_unknown_experiment_names_the_nearest():

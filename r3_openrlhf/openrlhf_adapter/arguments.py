@@ -30,8 +30,10 @@ ESTIMATORS = {
     "rloo": "rloo",
     "reinforce_pp_baseline": "reinforce_baseline",
 }
-DAPO_CLIP_HIGH = 0.28  # arXiv 2503.14476, section 3.1
-DAPO_OVERLONG_SHARE = 0.2  # its section 3.4: a buffer of 4,096 of 20,480 tokens
+DAPO_OVERLONG_SHARE = 0.2  # arXiv 2503.14476, section 3.4: a buffer of 4,096 of 20,480 tokens
+# Its penalty goes down to -1 beside verdicts of +1 and -1; ours are 1 and 0, half as far apart, and group_norm makes
+# everything but this proportion the same.
+DAPO_OVERLONG_FACTOR = 0.5
 
 
 def platform_of(config: R3Config) -> str:
@@ -113,7 +115,7 @@ def openrlhf_arguments(
         "actor.lr_scheduler": train.lr_scheduler,
         "actor.lr_warmup_ratio": train.lr_warmup_ratio,
         "actor.max_norm": train.max_grad_norm,
-        "actor.eps_clip_low_high": [train.eps_clip_low, DAPO_CLIP_HIGH if dapo else train.eps_clip_high],
+        "actor.eps_clip_low_high": [train.eps_clip_low, train.eps_clip_high],
         "actor.loss_agg_mode": train.loss_aggregation,
         "actor.entropy_coef": train.entropy_coef,
         "algo.advantage.estimator": ESTIMATORS[config.algo],
@@ -122,6 +124,7 @@ def openrlhf_arguments(
         "algo.kl.estimator": train.kl_estimator if train.kl_coef > 0 else None,
         "algo.dynamic_filtering_enable": dapo,
         "reward.overlong_buffer_len": int(DAPO_OVERLONG_SHARE * rollout.max_new_tokens) if dapo else None,
+        "reward.overlong_penalty_factor": DAPO_OVERLONG_FACTOR if dapo else None,
         # what is kept
         "ckpt.path": str(run.checkpoints),
         "ckpt.output_dir": str(run.final_model),

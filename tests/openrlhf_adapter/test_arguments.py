@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from r3_openrlhf.config_loading import experiments, load_config
+from r3_openrlhf.config_loading import experiments, load_config, presets
 from r3_openrlhf.errors import ConfigError
 from r3_openrlhf.openrlhf_adapter.arguments import (
     ROLLOUT_EXECUTOR,
@@ -14,8 +14,6 @@ from r3_openrlhf.openrlhf_adapter.arguments import (
     openrlhf_arguments,
 )
 from r3_openrlhf.run_directory import RunDirectory
-
-OFF = ["replay.enabled=false", "reflection.enabled=false", "ranking.enabled=false"]
 
 
 def arguments_for(*overrides, experiment="cpu_smoke", platform="cuda", resume=False):
@@ -85,13 +83,30 @@ def test_dynamic_batches_are_packed_as_upstream_wants(capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_stock_algorithms():
-    assert checked("algo=grpo", *OFF).algo.advantage.estimator == "group_norm"
-    assert checked("algo=rloo", *OFF).algo.advantage.estimator == "rloo"
-    assert checked("algo=reinforce_pp_baseline", *OFF).algo.advantage.estimator == "reinforce_baseline"
-    dapo = checked("algo=dapo", *OFF, "rollout.max_new_tokens=100")
-    assert dapo.algo.dynamic_filtering_enable and dapo.actor.eps_clip_low_high == [0.2, 0.28]
-    assert dapo.reward.overlong_buffer_len == 20
+@pytest.mark.parametrize("preset", presets())
+def test_openrlhf_accepts_every_preset_with_every_experiment(preset, capsys):
+    for experiment in experiments():
+        assert checked(f"algo={preset}", experiment=experiment).actor.loss_agg_mode == "token-mean"
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("preset", "estimator"),
+    [("grpo", "group_norm"), ("rloo", "rloo"), ("reinforce_pp_baseline", "reinforce_baseline"), ("r3", "group_norm")],
+)
+def test_stock_algorithms(preset, estimator):
+    args = checked(f"algo={preset}")
+    assert args.algo.advantage.estimator == estimator
+    assert not args.algo.dynamic_filtering_enable and args.reward.overlong_buffer_len is None
+    assert args.actor.eps_clip_low_high == [0.2, 0.2]
+
+
+def test_dapo():
+    args = checked("algo=dapo", "rollout.max_new_tokens=100")
+    assert args.algo.dynamic_filtering_enable and tuple(args.algo.dynamic_filtering_range) == (0, 1)
+    assert args.actor.eps_clip_low_high == [0.2, 0.28]
+    assert (args.reward.overlong_buffer_len, args.reward.overlong_penalty_factor) == (20, 0.5)
+    assert args.algo.advantage.estimator == "group_norm"
 
 
 def test_resuming_loads_the_checkpoint():
