@@ -17,6 +17,7 @@ from r3_openrlhf.errors import ConfigError, R3Error
 ELSEWHERE = {
     "compare": ("r3_openrlhf.comparison.cli", "compare"),
     "history": ("r3_openrlhf.history.cli", "history"),
+    "lab": ("r3_openrlhf.lab.cli", "lab"),
     "serve-rewards": ("r3_openrlhf.reward_server.cli", "serve_rewards"),
 }
 

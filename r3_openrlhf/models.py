@@ -1,6 +1,7 @@
 """model.path -> a directory that Transformers, OpenRLHF and vLLM can load, or the name of a model on the hub.
 
-Two models are built on the spot and kept in a cache: "smollm2" (real, 135M parameters) and "tiny" (trained in seconds).
+Three models are built on the spot and kept in a cache: "smollm2" (real, 135M parameters), "tiny" (trained in seconds)
+and "lab" (a million parameters, trained in minutes, for learning experiments).
 A directory in the cache is complete by construction: it is written under another name and renamed at the end. Its name
 ends in a hash of the code that built it, so a changed recipe is never answered with the old model.
 """
@@ -17,7 +18,8 @@ from pathlib import Path
 
 from r3_openrlhf.errors import ConfigError
 
-BUILDERS = {"smollm2": "smollm2_model", "tiny": "tiny_model"}  # name -> module here, with build(directory)
+# name -> modules here that make the model, the one with build(directory) first
+BUILDERS = {"smollm2": ("smollm2_model",), "tiny": ("tiny_model",), "lab": ("lab_model", "tiny_model")}
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
@@ -25,11 +27,11 @@ def locate_model(path: str, *, cache_dir: Path | None = None) -> str:
     """Where the model is, or will be once it is built. Reads nothing but directories, writes nothing.
 
     A model directory comes back absolute, a hub name ("org/name") as it is: whether the hub has it is not asked.
-    "smollm2" and "tiny" are always the built models; a directory of that name is "./tiny".
+    These names are always the built models; a directory of such a name is "./tiny".
     Raises ConfigError for anything else.
     """
     if path in BUILDERS:
-        code = Path(__file__).with_name(f"{BUILDERS[path]}.py").read_bytes()
+        code = b"".join(Path(__file__).with_name(f"{module}.py").read_bytes() for module in BUILDERS[path])
         return str((cache_dir or default_cache_dir()) / f"{path}-{hashlib.sha256(code).hexdigest()[:10]}")
     directory = Path(path).expanduser()
     if path and directory.is_dir():
@@ -48,14 +50,14 @@ def locate_model(path: str, *, cache_dir: Path | None = None) -> str:
 
 
 def resolve_model(path: str, *, cache_dir: Path | None = None) -> str:
-    """`locate_model`, and build the model if its name is "smollm2" or "tiny" and the cache does not have it yet.
+    """`locate_model`, and build the model if its name is one of BUILDERS and the cache does not have it yet.
 
-    A build takes about 20 s on two cores. Raises ConfigError as `locate_model` does, and when the weights of "smollm2"
+    A build takes about 20 s on two cores, that of "lab" some minutes. Raises ConfigError as `locate_model` does, and when the weights of "smollm2"
     are not installed or the cache cannot be written.
     """
     located = locate_model(path, cache_dir=cache_dir)
     if path in BUILDERS and not Path(located).is_dir():
-        _build(importlib.import_module(f"r3_openrlhf.{BUILDERS[path]}").build, Path(located))
+        _build(importlib.import_module(f"r3_openrlhf.{BUILDERS[path][0]}").build, Path(located))
     return located
 
 

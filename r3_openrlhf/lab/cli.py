@@ -1,0 +1,123 @@
+"""`r3 lab`: learning experiments on two cores."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from r3_openrlhf.errors import ConfigError
+
+
+@click.group()
+def lab() -> None:
+    """Arms x seeds of a million-parameter model, and controls that could show R³ to be useless.
+
+    \b
+    r3 lab study                                     six arms x five seeds into runs/lab
+    r3 lab study --arms grpo,r3 --seeds 1,2 --jobs 1 replay.k=4
+    r3 compare runs/lab
+    r3 lab controls                                  on the model that the study starts from
+    r3 lab train algo=r3 train.seed=1 run_dir=runs/try
+
+    The same experiment on the whole stack: r3 train experiment=lab algo=r3.
+    """
+
+
+@lab.command()
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--experiment", default="lab", show_default=True, help="A file of configs/experiment.")
+def train(settings: tuple[str, ...], experiment: str) -> None:
+    """One run in this process. The same command again does nothing once it has finished."""
+    from rich.progress import Progress
+
+    from r3_openrlhf.config_loading import load_config
+    from r3_openrlhf.lab.loop import Lab
+
+    config = load_config(experiment, list(settings))
+    with Progress(console=_stderr()) as bar:
+        task = bar.add_task("generated tokens", total=config.train.max_generated_tokens)
+        run = Lab(config).train(progress=lambda tokens: bar.update(task, completed=tokens))
+    for line in run.read_evaluations():
+        click.echo(
+            f"step {line['step']}, {line['generated_tokens']} tokens: held-out accuracy {line['pass_at_1']:.3f}"
+        )
+
+
+@lab.command()
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--experiment", default="lab", show_default=True, help="A file of configs/experiment.")
+@click.option("--arms", default=None, help="Comma-separated presets of configs/algo, or r3_shuffled_replay.")
+@click.option("--seeds", default=None, help="Comma-separated whole numbers.")
+@click.option("--jobs", default=2, show_default=True, type=click.IntRange(min=1), help="Runs side by side.")
+@click.option("--out", default="runs/lab", show_default=True, help="Directory of the run directories.")
+def study(
+    settings: tuple[str, ...], experiment: str, arms: str | None, seeds: str | None, jobs: int, out: str
+) -> None:
+    """Every arm with every seed. Finished runs are kept; `r3 compare OUT` draws the result."""
+    from rich.progress import Progress
+
+    from r3_openrlhf.lab.study import ARMS, SEEDS, run_study
+
+    wanted_arms = arms.split(",") if arms else ARMS
+    try:
+        wanted_seeds = [int(seed) for seed in seeds.split(",")] if seeds else SEEDS
+    except ValueError as error:
+        raise ConfigError(f"--seeds is {seeds!r}; use whole numbers with commas between them, like 1,2,3") from error
+    with Progress(console=_stderr()) as bar:
+        task = bar.add_task("runs", total=len(wanted_arms) * len(wanted_seeds))
+
+        def done(path: str, number: int, of: int) -> None:
+            bar.console.print(f"{number} of {of}: {path}")
+            bar.advance(task)
+
+        paths = run_study(
+            experiment,
+            arms=wanted_arms,
+            seeds=wanted_seeds,
+            directory=Path(out).absolute(),
+            jobs=jobs,
+            overrides=settings,
+            done=done,
+        )
+    for path in paths:
+        click.echo(path)
+
+
+@lab.command()
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--experiment", default="lab", show_default=True, help="A file of configs/experiment.")
+@click.option("--model", default=None, help="A Hugging Face directory, like RUN/final_model; default: model.path.")
+@click.option("--n", default=16, show_default=True, type=click.IntRange(min=2), help="Responses per problem.")
+@click.option("--out", default=None, help="Write the numbers to this JSON file as well.")
+def controls(settings: tuple[str, ...], experiment: str, model: str | None, n: int, out: str | None) -> None:
+    """Reflection against resampling, and the entropy rank against what happens later, on held-out problems."""
+    from dataclasses import asdict
+
+    from r3_openrlhf.config_loading import load_config
+    from r3_openrlhf.lab.controls import entropy_rank_against_outcome, reflection_against_resampling
+    from r3_openrlhf.lab.loop import Lab, held_out_problems
+
+    config = load_config(experiment, list(settings))
+    policy = Lab(config, model_dir=model)
+    labels = held_out_problems(config)
+    if not labels:
+        raise ConfigError("evaluation.path is not set; the controls need held-out problems")
+    found = {
+        "reflection": reflection_against_resampling(policy, labels, n=n, hard_below=config.reflection.threshold),
+        "entropy_rank": entropy_rank_against_outcome(policy, labels, n=n),
+    }
+    click.echo("| control | quantity | mean over problems [95% interval] | problems |\n|---|---|---|---|")
+    for name, intervals in found.items():
+        for quantity, interval in intervals.items():
+            click.echo(f"| {name} | {quantity} | {interval} | {interval.num_problems} |")
+    if out:
+        plain = {name: {key: asdict(value) for key, value in part.items()} for name, part in found.items()}
+        Path(out).write_text(json.dumps(plain, indent=1) + "\n", encoding="utf-8")
+
+
+def _stderr():
+    from rich.console import Console
+
+    return Console(stderr=True)

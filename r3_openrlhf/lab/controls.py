@@ -1,0 +1,209 @@
+"""Questions to a policy that could show a mechanism of R³ to be useless, each with an interval.
+
+reflection: does a stored error in the prompt help more than the tokens of another plain sample?
+entropy rank: do truncated responses that rank high turn out right more often when they may go on?
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+import numpy as np
+import torch
+
+from r3_openrlhf.core.entropy import entropy_statistics
+from r3_openrlhf.core.ranking import ranking_rewards
+from r3_openrlhf.core.reflection import fit_attempt, reflection_message
+from r3_openrlhf.data import Label
+from r3_openrlhf.lab.loop import Lab, Sampled
+from r3_openrlhf.prompting import count_tokens, problem_message, render
+from r3_openrlhf.types import Context, Rollout, Verdict
+
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A mean over problems and its 95% percentile bootstrap interval; problems are drawn, never single responses."""
+
+    mean: float
+    low: float
+    high: float
+    num_problems: int
+
+    def __str__(self) -> str:
+        return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+def bootstrap(values: Sequence[float]) -> Interval:
+    """ValueError: no values."""
+    array = np.asarray(values, dtype=np.float64)
+    if array.size == 0:
+        raise ValueError("an interval needs values")
+    draws = np.random.default_rng(0).integers(len(array), size=(RESAMPLES, len(array)))
+    low, high = np.percentile(array[draws].mean(axis=1), [2.5, 97.5])
+    return Interval(mean=float(array.mean()), low=float(low), high=float(high), num_problems=len(array))
+
+
+def by_uid(sampled: Sequence[Sampled]) -> dict[str, list[Sampled]]:
+    found = defaultdict(list)
+    for one in sampled:
+        found[one.rollout.uid].append(one)
+    return found
+
+
+def accuracy(sampled: Sequence[Sampled]) -> float:
+    return fmean(one.rollout.verdict is Verdict.CORRECT for one in sampled)
+
+
+# ── (a) reflection against resampling ──
+
+
+def reflection_against_resampling(
+    lab: Lab, labels: list[Label], *, n: int, hard_below: float, seed: int = 0
+) -> dict[str, Interval]:
+    """Both get one response of the same token limit per stored error: P(correct | reflection prompt) and P(correct |
+    plain prompt), mean over problems, and the difference problem by problem.
+
+    "hard" are the problems whose first n plain samples were right less often than `hard_below`; the plain samples that
+    are compared are drawn anew, so a problem that is hard by bad luck only does not favour either side.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    first = by_uid(
+        lab.ask([(label, lab.plain_prompt(label), Context.PLAIN) for label in labels], n=n, generator=generator)
+    )
+    reflect, plain, num_errors = [], [], {}
+    for label in labels:
+        errors = [one.rollout for one in first[label.uid] if one.rollout.verdict is Verdict.WRONG]
+        num_errors[label.uid] = len(errors)
+        for error in errors:
+            prompt = prompt_with_attempt(lab, label, error)
+            if prompt is not None:
+                reflect.append((label, prompt, Context.REFLECTION))
+                plain.append((label, lab.plain_prompt(label), Context.PLAIN))
+    reflected = by_uid(lab.ask(reflect, n=1, generator=generator))
+    resampled = by_uid(lab.ask(plain, n=1, generator=generator))
+    tokens = {
+        name: fmean(one.rollout.num_tokens for group in groups.values() for one in group)
+        for name, groups in (("reflection", reflected), ("resampling", resampled))
+    }
+    result: dict[str, Interval] = {}
+    hard = {uid for uid, group in first.items() if accuracy(group) < hard_below}
+    for name, uids in (("all", set(reflected)), ("hard", hard & set(reflected))):
+        if not uids:
+            continue
+        pairs = [(accuracy(reflected[uid]), accuracy(resampled[uid])) for uid in sorted(uids)]
+        result[f"{name}/reflection"] = bootstrap([a for a, _ in pairs])
+        result[f"{name}/resampling"] = bootstrap([b for _, b in pairs])
+        result[f"{name}/difference"] = bootstrap([a - b for a, b in pairs])
+    result["tokens/reflection"] = bootstrap([tokens["reflection"]])
+    result["tokens/resampling"] = bootstrap([tokens["resampling"]])
+    return result
+
+
+def prompt_with_attempt(lab: Lab, label: Label, error: Rollout) -> str | None:
+    config = lab.config
+    problem = problem_message(config.data, label.problem)
+
+    def rendered(text: str) -> str:
+        return render(lab.tokenizer, config.data, reflection_message(problem, text))
+
+    shortened = fit_attempt(
+        error.text,
+        num_prompt_tokens=lambda text: count_tokens(lab.tokenizer, rendered(text)),
+        num_tokens=lambda text: count_tokens(lab.tokenizer, text),
+        max_prompt_tokens=config.data.max_len - config.rollout.max_new_tokens,
+        max_attempt_tokens=config.reflection.max_attempt_tokens,
+    )
+    return None if shortened is None else rendered(shortened)
+
+
+# ── (b) does the entropy rank mean anything? ──
+
+
+def entropy_rank_against_outcome(lab: Lab, labels: list[Label], *, n: int, seed: int = 0) -> dict[str, Interval]:
+    """Truncated responses go on to twice the limit. Within each problem, over all pairs of one that then is right and
+    one that then is wrong: how often did the right one have the higher score (ties count half)? 0.5 is chance.
+
+    Scores: the ranking reward, peak entropy, falling global entropy, mean log-prob, a random number. All truncated
+    responses have the same length, so a rank by length is 0.5 by construction.
+
+    Sampling 2L tokens and looking at the first L of those that are longer is the same as sampling L and going on.
+    """
+    config = lab.config
+    limit = config.rollout.max_new_tokens
+    sampled = by_uid(
+        lab.ask(
+            [(label, lab.plain_prompt(label), Context.PLAIN) for label in labels],
+            n=n,
+            max_new_tokens=2 * limit,
+            generator=torch.Generator().manual_seed(seed),
+        )
+    )
+    rng = np.random.default_rng(seed)
+    areas: dict[str, list[float]] = defaultdict(list)
+    right_of_truncated, num_truncated, tied = [], 0, []
+    for uid in sorted(sampled):
+        group = [one for one in sampled[uid] if one.rollout.num_tokens > limit]
+        if len(group) < 2:
+            continue
+        num_truncated += len(group)
+        right = np.array([one.rollout.verdict is Verdict.CORRECT for one in group])
+        right_of_truncated.append(right.mean())
+        statistics = [
+            entropy_statistics(one.entropies[:limit], peak_fraction=config.ranking.peak_fraction) for one in group
+        ]
+        peaks, globals_ = zip(*statistics, strict=True)
+        rewards = ranking_rewards(peaks, globals_, max_reward=config.ranking.max_reward)
+        tied.append(len(set(rewards)) == 1)
+        scores = {
+            "ranking reward": rewards,
+            "peak entropy": peaks,
+            "low global entropy": [-value for value in globals_],
+            "mean log-prob": [float(one.rollout.response_logprobs[:limit].mean()) for one in group],
+            "random": rng.random(len(group)),
+            "length": [limit] * len(group),
+        }
+        if 0 < right.sum() < len(group):
+            for name, values in scores.items():
+                areas[name].append(area_under_curve(values, right))
+    result = {f"auc/{name}": bootstrap(values) for name, values in areas.items()}
+    if right_of_truncated:
+        result["right after twice the limit"] = bootstrap(right_of_truncated)
+        result["groups without any order"] = bootstrap([float(value) for value in tied])
+    return result
+
+
+def area_under_curve(scores: Sequence[float], right: Sequence[bool]) -> float:
+    """P(a right one scores higher than a wrong one), ties half. ValueError: no pair of a right and a wrong one."""
+    scores, right = np.asarray(scores, dtype=np.float64), np.asarray(right, dtype=bool)
+    high, low = scores[right][:, None], scores[~right][None, :]
+    if high.size == 0 or low.size == 0:
+        raise ValueError("an area needs right and wrong responses")
+    return float(((high > low) + 0.5 * (high == low)).mean())
+
+
+# ── (d) replay of shuffled verdicts ──
+
+
+class ShuffledReplay(Lab):
+    """Recalls rollouts of the problem whatever their verdict and gives them the reward of the one that was asked for:
+    as many off-policy rows as real replay, without its information. It must not help."""
+
+    def _recall(self, history, uid: str, verdict: Verdict) -> list[Rollout]:
+        recall: Callable[[Verdict], list[Rollout]] = lambda wanted: super(ShuffledReplay, self)._recall(  # noqa: E731
+            history, uid, wanted
+        )
+        asked_for = recall(verdict)
+        if not asked_for:
+            return []
+        other = Verdict.WRONG if verdict is Verdict.CORRECT else Verdict.CORRECT
+        pool = asked_for + recall(other)
+        rewards = [rollout.reward for rollout in asked_for]
+        drawn = self.rng.sample(pool, len(asked_for))
+        for rollout, reward in zip(drawn, rewards, strict=True):
+            rollout.verdict, rollout.reward = verdict, reward
+        return drawn

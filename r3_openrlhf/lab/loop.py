@@ -1,0 +1,414 @@
+"""The training loop of the lab: one process, a model of a million parameters, the same core modules as the real stack.
+
+Problems, prompts, history store, reflection prompts, mixed groups, rankings and advantages are the very functions that
+the OpenRLHF adapter calls; sampling and update are plain torch. tests/lab/test_agrees_with_the_stack.py compares the
+update with the real stack's on the same rollouts. The run directory is that of `r3 train`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from r3_openrlhf.config import R3Config
+from r3_openrlhf.core.entropy import entropy_statistics
+from r3_openrlhf.core.groups import GroupState, group_state
+from r3_openrlhf.core.rewards import outcome_reward
+from r3_openrlhf.data import Label, prepare
+from r3_openrlhf.errors import ConfigError
+from r3_openrlhf.grading.tasks import grade_exact, short_answer
+from r3_openrlhf.history.store import HistoryLimits, HistoryStore
+from r3_openrlhf.lab.sampling import Sample, sample
+from r3_openrlhf.lab.update import TrainedRow, accumulate_gradient, make_optimizer, step
+from r3_openrlhf.mixed_batch import MixedBatch, Row
+from r3_openrlhf.models import resolve_model
+from r3_openrlhf.problems import load_problems
+from r3_openrlhf.prompting import problem_message, render
+from r3_openrlhf.reflection_prompts import hard_problems, reflection_prompt
+from r3_openrlhf.run_directory import RunDirectory
+from r3_openrlhf.types import Context, EntropyStatistics, Rollout, Verdict
+
+ALGORITHMS = ("r3", "grpo", "dapo")
+DAPO_CLIP_HIGH, DAPO_OVERLONG_SHARE = 0.28, 0.2  # as openrlhf_adapter/arguments.py sets them for the real stack
+
+
+@dataclass(slots=True)
+class Sampled:
+    """One rollout of the step, with what the store does not keep."""
+
+    rollout: Rollout
+    group: tuple  # rollouts with the same value are one group
+    entropies: np.ndarray  # nats, per token
+
+
+class Lab:
+    """One run. `train` does everything; the parts are methods so that experiments can use them on their own."""
+
+    def __init__(self, config: R3Config, *, model_dir: str | None = None) -> None:
+        check(config)
+        self.config = config
+        directory = model_dir or resolve_model(config.model.path)
+        self.tokenizer = AutoTokenizer.from_pretrained(directory)
+        self.model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+        self.generator = torch.Generator().manual_seed(config.train.seed)
+        self.rng = random.Random(config.train.seed)
+        self.optimizer = make_optimizer(self.model, learning_rate=config.train.learning_rate)
+        self.step = 0
+        self.epoch = 1
+        self.tokens = 0  # response tokens sampled for training so far
+        self._prompt_ids: dict[str, np.ndarray] = {}
+
+    # ── sampling ──
+
+    def encode(self, prompt: str) -> np.ndarray:
+        if prompt not in self._prompt_ids:
+            ids = self.tokenizer(prompt, add_special_tokens=False)["input_ids"]
+            self._prompt_ids[prompt] = np.array(ids, dtype=np.int32)
+        return self._prompt_ids[prompt]
+
+    def plain_prompt(self, label: Label) -> str:
+        return render(self.tokenizer, self.config.data, problem_message(self.config.data, label.problem))
+
+    def ask(
+        self,
+        asked: list[tuple[Label, str, Context]],
+        *,
+        n: int,
+        temperature: float | None = None,
+        max_new_tokens: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> list[Sampled]:
+        """`n` graded rollouts of each (problem, prompt, context), prompt by prompt."""
+        samples = sample(
+            self.model,
+            [self.encode(prompt) for _, prompt, _ in asked],
+            n=n,
+            max_new_tokens=max_new_tokens or self.config.rollout.max_new_tokens,
+            temperature=temperature or self.config.rollout.temperature,
+            eos=self.tokenizer.eos_token_id,
+            generator=generator or self.generator,
+        )
+        return [self._graded(found, *asked[found.prompt], place=found.prompt) for found in samples]
+
+    def _graded(self, found: Sample, label: Label, prompt: str, context: Context, *, place: int) -> Sampled:
+        text = self.tokenizer.decode(found.response_ids.tolist(), skip_special_tokens=True)
+        answer = short_answer(text)
+        score = 0.0 if answer is None else grade_exact(answer, tuple(label.references))[2]
+        settings = self.config.reward
+        rollout = Rollout(
+            uid=label.uid,
+            context=context,
+            prompt_ids=self.encode(prompt),
+            response_ids=found.response_ids,
+            response_logprobs=found.logprobs,
+            verdict=Verdict.CORRECT if score == 1.0 else Verdict.WRONG,
+            reward=outcome_reward(
+                score,
+                len(found.response_ids),
+                max_tokens=settings.length_reward_max_tokens,
+                length_bonus=settings.length_reward,
+            ),
+            truncated=found.truncated,
+            finish_reason="length" if found.truncated else "stop",
+            policy_step=self.step,
+            epoch=self.epoch,
+            text=text,
+        )
+        return Sampled(rollout=rollout, group=(label.uid, context, place), entropies=found.entropies)
+
+    # ── one step ──
+
+    def sample_step(self, labels: list[Label], history: HistoryStore | None) -> tuple[list[Sampled], int]:
+        """The plain groups of the problems and, from the second epoch on, reflection groups (METHOD section 2)."""
+        config = self.config
+        asked = [(label, self.plain_prompt(label), Context.PLAIN) for label in labels]
+        num_hard = 0
+        if config.reflection.enabled and history is not None and self.epoch >= config.reflection.first_epoch:
+            num_hard, places = hard_problems(labels, history=history, config=config, step=self.step)
+            for place in places:
+                prompt = reflection_prompt(
+                    labels[place], history=history, config=config, tokenizer=self.tokenizer, step=self.step
+                )
+                if prompt is not None:
+                    asked.append((labels[place], prompt, Context.REFLECTION))
+        sampled = self.ask(asked, n=config.rollout.n_samples_per_prompt)
+        self.tokens += sum(one.rollout.num_tokens for one in sampled)
+        return sampled, num_hard
+
+    def mixed_batch(self, sampled: list[Sampled], history: HistoryStore | None) -> MixedBatch:
+        """Recall, rank, advantages: what openrlhf_adapter/experience_maker.py does with the same calls."""
+        config = self.config
+        batch = MixedBatch([one.rollout for one in sampled], [one.group for one in sampled])
+        if config.replay.enabled and history is not None:
+            rng = random.Random(f"{config.train.seed}/replace/{self.step}")
+            batch.recall(lambda uid, verdict: self._recall(history, uid, verdict), mode=config.replay.mode, rng=rng)
+        if config.ranking.enabled:
+            entropies = {id(one.rollout): one.entropies for one in sampled}
+
+            def statistics(row: Row) -> EntropyStatistics:
+                peak, global_ = entropy_statistics(
+                    entropies[id(row.rollout)], peak_fraction=config.ranking.peak_fraction
+                )
+                return EntropyStatistics(peak=peak, global_=global_, source="exact")
+
+            batch.rank(
+                batch.rows_to_rank(scope=config.ranking.scope), statistics, max_reward=config.ranking.max_reward
+            )
+        if config.algo == "dapo":
+            self._penalise_overlong(batch)
+        batch.advantages(
+            alpha=config.advantage.alpha,
+            lam=config.advantage.lam,
+            scope=config.advantage.scope,
+            guard=config.ranking.guard,
+            zero_collapsed=config.advantage.zero_collapsed,
+        )
+        return batch
+
+    def _recall(self, history: HistoryStore, uid: str, verdict: Verdict) -> list[Rollout]:
+        replay = self.config.replay
+        found = history.recall(
+            uid,
+            verdict,
+            k=replay.k,
+            step=self.step,
+            max_policy_lag=replay.max_policy_lag,
+            order=replay.order,
+            contexts=(Context.PLAIN, Context.REFLECTION) if replay.include_reflection else (Context.PLAIN,),
+        )
+        return [stored.rollout for stored in found]
+
+    def _penalise_overlong(self, batch: MixedBatch) -> None:
+        """trainer/ppo_utils/length_penalty.py:41-55 of OpenRLHF: up to -1 over the last part of the limit."""
+        limit = self.config.rollout.max_new_tokens
+        buffer = int(DAPO_OVERLONG_SHARE * limit)
+        for row in batch.rows:
+            exceeding = min(row.rollout.num_tokens - (limit - buffer), buffer)
+            if exceeding > 0:
+                row.reward -= exceeding / buffer
+
+    def update(self, batch: MixedBatch) -> tuple[float, float]:
+        """(loss, gradient norm) of one update on the trained rows of the mixed groups."""
+        config = self.config
+        rows = []
+        for row in batch.rows:
+            if not row.trained:
+                continue
+            first = batch.rows[batch.groups[row.group].rows[0]].rollout
+            same_prompt = np.array_equal(row.rollout.prompt_ids, first.prompt_ids)
+            stored = row.recalled and config.replay.old_logprobs == "behaviour" and same_prompt
+            rows.append(
+                TrainedRow(
+                    prompt_ids=first.prompt_ids,
+                    response_ids=row.rollout.response_ids,
+                    advantage=row.advantage,
+                    old_logprobs=row.rollout.response_logprobs if stored else None,
+                )
+            )
+        loss = accumulate_gradient(
+            self.model,
+            rows,
+            temperature=config.rollout.temperature,
+            eps_clip_low=config.train.eps_clip_low,
+            eps_clip_high=DAPO_CLIP_HIGH if config.algo == "dapo" else config.train.eps_clip_high,
+            micro_batch_size=config.train.micro_batch_size,
+        )
+        return loss, step(self.model, self.optimizer, max_grad_norm=config.train.max_grad_norm)
+
+    # ── the run ──
+
+    def train(self, *, progress=None) -> RunDirectory:
+        """Train until train.num_epochs, max_steps or max_generated_tokens is reached; a run directory remembers it.
+
+        A finished run is left as it is; an unfinished one starts again from nothing (it takes minutes).
+        `progress(tokens)` is called after every step.
+        """
+        config, run = self.config, RunDirectory(self.config.run_dir)
+        if run.is_finished(config):
+            return run
+        for leftover in (run.metrics, run.evaluations, run.rollouts, run.history):
+            leftover.unlink(missing_ok=True)
+        run.create(config)
+        prepare(config, self.tokenizer, run.data)
+        labels = load_problems(config.data).labels
+        held_out = held_out_problems(config)
+        history = None
+        if config.algo == "r3":
+            limits = HistoryLimits(
+                max_per_problem_and_verdict=config.history.max_per_problem_and_verdict,
+                max_bytes=config.history.max_bytes,
+                eviction=config.history.eviction,
+            )
+            history = HistoryStore.open(":memory:", limits=limits, seed=config.train.seed)
+        self._evaluate(run, held_out)
+        for batch_labels in self._batches(labels):
+            started = time.perf_counter()
+            before = self.tokens
+            sampled, num_hard = self.sample_step(batch_labels, history)
+            dropped = 0
+            if config.algo == "dapo":
+                sampled, dropped = self._filtered(sampled, labels)
+            sampling_s = time.perf_counter() - started
+            batch = self.mixed_batch(sampled, history)
+            metrics = batch.metrics(step=self.step)
+            loss, norm = self.update(batch)
+            if history is not None:
+                history.commit_step(self.step + 1, self.epoch, [one.rollout for one in sampled])
+            self.step += 1
+            entropies = np.concatenate([one.entropies for one in sampled])
+            run.append_metrics(
+                {
+                    "step": self.step,
+                    "epoch": self.epoch,
+                    **metrics,
+                    "loss": loss,
+                    "grad_norm": norm,
+                    "r3/entropy/estimate": float(entropies.mean()),
+                    "r3/reflection/hard_prompts": num_hard,
+                    "r3/filter/dropped_groups": dropped,
+                    "generated_tokens": self.tokens - before,
+                    "generated_tokens_total": self.tokens,
+                    "time/sampling_s": sampling_s,
+                    "time/step_s": time.perf_counter() - started,
+                }
+            )
+            last = self._is_last()
+            if last or self.step % config.evaluation.every_steps == 0:
+                self._evaluate(run, held_out)
+            if progress is not None:
+                progress(self.tokens)
+            if last:
+                break
+        if history is not None:
+            history.close()
+        self.model.save_pretrained(run.final_model)
+        self.tokenizer.save_pretrained(run.final_model)
+        run.mark_finished()
+        return run
+
+    def _is_last(self) -> bool:
+        train = self.config.train
+        return (train.max_steps is not None and self.step >= train.max_steps) or (
+            train.max_generated_tokens is not None and self.tokens >= train.max_generated_tokens
+        )
+
+    def _batches(self, labels: list[Label]) -> Iterator[list[Label]]:
+        """Every problem once an epoch, in an order of the seed and the epoch; an incomplete last batch is dropped."""
+        size = self.config.rollout.batch_size
+        self._spare: list[Label] = []
+        for epoch in range(1, self.config.train.num_epochs + 1):
+            self.epoch = epoch
+            order = list(labels)
+            random.Random(f"{self.config.train.seed}/epoch/{epoch}").shuffle(order)
+            while len(order) >= size:
+                batch, order = order[:size], order[size:]
+                self._spare = order  # dynamic sampling takes from here
+                yield batch
+                order = self._spare
+
+    def _filtered(self, sampled: list[Sampled], labels: list[Label]) -> tuple[list[Sampled], int]:
+        """Dynamic sampling: groups whose verdicts are all equal give way to groups of further problems until the
+        batch is full. Every token is counted. Upstream ends the epoch when the problems run out and throws the
+        accepted groups away; here problems of this epoch's beginning are asked again, which favours DAPO."""
+        wanted, kept, dropped = self.config.rollout.batch_size, [], 0
+        while True:
+            groups: dict[tuple, list[Sampled]] = {}
+            for one in sampled:
+                groups.setdefault(one.group, []).append(one)
+            for group in groups.values():
+                if group_state([one.rollout.verdict for one in group]) is GroupState.MIXED:
+                    kept.append([replace_group(one, (*one.group, len(kept))) for one in group])
+                else:
+                    dropped += 1
+            missing = wanted - len(kept)
+            out_of_budget = self._is_last()
+            if missing <= 0 or (out_of_budget and kept):
+                return [one for group in kept[:wanted] for one in group], dropped
+            further, self._spare = self._spare[:missing], self._spare[missing:]
+            further += self.rng.sample(labels, missing - len(further))
+            sampled, _ = self.sample_step(further, None)
+
+    def _evaluate(self, run: RunDirectory, labels: list[Label]) -> None:
+        if labels:
+            run.append_evaluation(
+                {
+                    "step": self.step,
+                    "epoch": self.epoch,
+                    "generated_tokens": self.tokens,
+                    "name": "held_out",
+                    **self.evaluate(labels),
+                }
+            )
+
+    def evaluate(self, labels: list[Label]) -> dict[str, float | int | str]:
+        """Accuracy on these problems. The random state is the same every time, and apart from the training's."""
+        settings = self.config.evaluation
+        sampled = self.ask(
+            [(label, self.plain_prompt(label), Context.PLAIN) for label in labels],
+            n=settings.n_samples,
+            temperature=settings.temperature,
+            generator=torch.Generator().manual_seed(0),
+        )
+        correct: dict[str, list[bool]] = {}
+        for one in sampled:
+            correct.setdefault(one.rollout.uid, []).append(one.rollout.verdict is Verdict.CORRECT)
+        return {
+            "num_problems": len(labels),
+            "n_samples": settings.n_samples,
+            "temperature": settings.temperature,
+            "max_new_tokens": self.config.rollout.max_new_tokens,
+            "pass_at_1": fmean(fmean(values) for values in correct.values()),
+            "pass_at_n": fmean(any(values) for values in correct.values()),
+            "response_tokens_mean": fmean(one.rollout.num_tokens for one in sampled),
+            "truncated_rate": fmean(one.rollout.truncated for one in sampled),
+            "num_ungraded": 0,
+            "problems_sha256": hashlib.sha256("\n".join(sorted(correct)).encode()).hexdigest(),
+        }
+
+
+def replace_group(one: Sampled, group: tuple) -> Sampled:
+    return Sampled(rollout=one.rollout, group=group, entropies=one.entropies)
+
+
+def held_out_problems(config: R3Config) -> list[Label]:
+    """The problems of `evaluation`, less those that are trained on. ConfigError when none is left."""
+    settings = config.evaluation
+    if settings.path is None:
+        return []
+    source = replace(
+        config.data, path=settings.path, split=settings.split, reasoning_gym=settings.reasoning_gym, max_samples=None
+    )
+    trained = {label.uid for label in load_problems(config.data).labels}
+    labels = [label for label in load_problems(source).labels if label.uid not in trained]
+    if not labels:
+        raise ConfigError("evaluation.path holds only problems that are trained on; use another seed or file")
+    return labels[: settings.max_samples]
+
+
+def check(config: R3Config) -> None:
+    """ConfigError for what the light loop does not do; the real stack does it all."""
+    if config.algo not in ALGORITHMS:
+        raise ConfigError(
+            f"algo is {config.algo}; the lab's loop knows {', '.join(ALGORITHMS)}, `r3 train` all of them"
+        )
+    if config.data.task != "exact":
+        raise ConfigError(
+            f"data.task is {config.data.task}; the lab grades in its own process, so use data.task=exact"
+        )
+    if config.train.batch_size is not None or config.train.inner_epochs != 1 or config.train.kl_coef > 0:
+        raise ConfigError("the lab's loop does one update a step without KL; use r3 train for other settings")
+    if config.train.loss_aggregation != "token-mean" or config.train.lr_scheduler not in (
+        "constant",
+        "constant_with_warmup",
+    ):
+        raise ConfigError(
+            "the lab's loop has the token-mean loss and a constant learning rate; use r3 train for others"
+        )

@@ -1,0 +1,122 @@
+"""Responses from a small causal model, with the log-prob and the exact entropy of every token.
+
+R rows, T tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from transformers import DynamicCache
+
+COMPACT_EVERY = 6  # tokens; rows that have ended leave the batch then
+
+
+@dataclass(slots=True, kw_only=True)
+class Sample:
+    """One response. Arrays are one-dimensional and equally long."""
+
+    prompt: int  # place of its prompt
+    response_ids: np.ndarray  # int32, the end token included
+    logprobs: np.ndarray  # float32, under the sampling distribution, natural log
+    entropies: np.ndarray  # float32, of the sampling distribution, nats
+    truncated: bool  # stopped by the token limit
+
+
+@torch.inference_mode()
+def sample(
+    model,
+    prompts: Sequence[Sequence[int]],
+    *,
+    n: int,
+    max_new_tokens: int,
+    temperature: float,
+    eos: int,
+    generator: torch.Generator,
+    max_rows: int = 512,
+) -> list[Sample]:
+    """`n` responses to every prompt, prompt by prompt: result i belongs to prompt i // n.
+
+    ValueError: no prompts, an empty prompt, n or max_new_tokens below 1.
+    """
+    if not prompts or not all(len(prompt) for prompt in prompts) or n < 1 or max_new_tokens < 1:
+        raise ValueError("sampling needs prompts with tokens, n and max_new_tokens of 1 or more")
+    found: list[Sample | None] = [None] * (len(prompts) * n)
+    # prompts of similar length share a batch: little padding
+    order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+    per_batch = max(1, max_rows // n)
+    for start in range(0, len(order), per_batch):
+        places = order[start : start + per_batch]
+        rows = _sample_batch(
+            model,
+            [prompts[i] for i in places],
+            n=n,
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            eos=eos,
+            generator=generator,
+        )
+        for row, (ids, logprobs, entropies, truncated) in enumerate(rows):
+            place = places[row // n]
+            found[place * n + row % n] = Sample(
+                prompt=place, response_ids=ids, logprobs=logprobs, entropies=entropies, truncated=truncated
+            )
+    return found
+
+
+def _sample_batch(model, prompts, *, n, max_new_tokens, temperature, eos, generator):
+    longest = max(map(len, prompts))
+    ids_PT = torch.full((len(prompts), longest), eos)
+    mask_PT = torch.zeros(len(prompts), longest, dtype=torch.long)
+    for i, prompt in enumerate(prompts):  # padded on the left: every row's next token is in the last column
+        ids_PT[i, longest - len(prompt) :] = torch.tensor(prompt)
+        mask_PT[i, longest - len(prompt) :] = 1
+    cache = DynamicCache(config=model.config)
+    positions_PT = (mask_PT.cumsum(1) - 1).clamp(min=0)
+    output = model(ids_PT, attention_mask=mask_PT, position_ids=positions_PT, past_key_values=cache, logits_to_keep=1)
+    cache.batch_repeat_interleave(n)
+    logits_RV = output.logits[:, -1].repeat_interleave(n, 0)
+    mask_RT = mask_PT.repeat_interleave(n, 0)
+    position_R = mask_RT.sum(1)
+
+    num_rows = len(prompts) * n
+    tokens = torch.full((num_rows, max_new_tokens), -1)
+    logprobs = torch.zeros(num_rows, max_new_tokens)
+    entropies = torch.zeros(num_rows, max_new_tokens)
+    alive = torch.arange(num_rows)  # the rows of this batch that the tensors below hold
+    ended = torch.zeros(num_rows, dtype=torch.bool)  # of all rows
+    for t in range(max_new_tokens):
+        logp_RV = (logits_RV.float() / temperature).log_softmax(-1)
+        p_RV = logp_RV.exp()
+        token_R = torch.multinomial(p_RV, 1, generator=generator)[:, 0]
+        writes = ~ended[alive]
+        rows = alive[writes]
+        tokens[rows, t] = token_R[writes]
+        logprobs[rows, t] = logp_RV.gather(1, token_R[:, None])[writes, 0]
+        entropies[rows, t] = -(p_RV * logp_RV).sum(-1)[writes]
+        ended[alive] |= token_R == eos
+        if ended.all() or t + 1 == max_new_tokens:
+            break
+        if (t + 1) % COMPACT_EVERY == 0 and ended[alive].any():
+            keep = (~ended[alive]).nonzero()[:, 0]
+            cache.batch_select_indices(keep)
+            alive, token_R, mask_RT, position_R = alive[keep], token_R[keep], mask_RT[keep], position_R[keep]
+        mask_RT = torch.cat([mask_RT, torch.ones(len(alive), 1, dtype=torch.long)], 1)
+        output = model(
+            token_R[:, None], attention_mask=mask_RT, position_ids=position_R[:, None], past_key_values=cache
+        )
+        position_R = position_R + 1
+        logits_RV = output.logits[:, -1]
+    lengths = (tokens >= 0).sum(1).tolist()
+    return [
+        (
+            tokens[row, :length].numpy().astype(np.int32),
+            logprobs[row, :length].numpy().copy(),
+            entropies[row, :length].clamp(min=0).numpy().copy(),
+            not bool(ended[row]),
+        )
+        for row, length in enumerate(lengths)
+    ]

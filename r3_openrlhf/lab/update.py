@@ -1,0 +1,87 @@
+"""One policy update on the rows of a step: OpenRLHF's clipped loss, summed over micro-batches, in plain torch.
+
+R rows, A action positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+ADAM_BETAS, ADAM_EPS = (0.9, 0.95), 1e-8  # OpenRLHF's defaults (cli/train_ppo_ray.py, --actor.adam.*)
+
+
+@dataclass(slots=True, kw_only=True)
+class TrainedRow:
+    """A response behind the prompt that it is trained with."""
+
+    prompt_ids: np.ndarray
+    response_ids: np.ndarray
+    advantage: float
+    old_logprobs: np.ndarray | None = None  # None: the current policy's own, so that the ratio is 1
+
+
+def make_optimizer(model, *, learning_rate: float) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=ADAM_BETAS, eps=ADAM_EPS, weight_decay=0.0)
+
+
+def accumulate_gradient(
+    model,
+    rows: Sequence[TrainedRow],
+    *,
+    temperature: float,
+    eps_clip_low: float,
+    eps_clip_high: float,
+    micro_batch_size: int,
+) -> float:
+    """Add the gradient of the token-mean loss to the parameters' .grad; returns the loss.
+
+        loss = - sum_r sum_t min(ratio_rt A_r, clip(ratio_rt, 1 - low, 1 + high) A_r) / (number of response tokens)
+
+    models/loss.py of OpenRLHF, PolicyLoss with token_level_loss. ValueError: no rows.
+    """
+    if not rows:
+        raise ValueError("an update needs rows")
+    num_tokens = sum(len(row.response_ids) for row in rows)
+    by_length = sorted(rows, key=lambda row: len(row.prompt_ids) + len(row.response_ids))
+    total = 0.0
+    for start in range(0, len(by_length), micro_batch_size):
+        loss = _loss_sum(model, by_length[start : start + micro_batch_size], temperature, eps_clip_low, eps_clip_high)
+        loss = loss / num_tokens
+        loss.backward()
+        total += loss.item()
+    return total
+
+
+def _loss_sum(model, rows, temperature, eps_clip_low, eps_clip_high):
+    longest = max(len(row.prompt_ids) + len(row.response_ids) for row in rows)
+    ids_RT = torch.zeros(len(rows), longest, dtype=torch.long)
+    is_action_RA = torch.zeros(len(rows), longest - 1, dtype=torch.bool)
+    old_RA = torch.full((len(rows), longest - 1), math.nan)
+    for i, row in enumerate(rows):  # padded on the right: a causal model never looks there
+        end, start = len(row.prompt_ids) + len(row.response_ids), len(row.prompt_ids)
+        ids_RT[i, :end] = torch.from_numpy(np.concatenate([row.prompt_ids, row.response_ids]).astype(np.int64))
+        is_action_RA[i, start - 1 : end - 1] = True
+        if row.old_logprobs is not None:
+            old_RA[i, start - 1 : end - 1] = torch.from_numpy(row.old_logprobs.astype(np.float32))
+    hidden_NH = model.model(ids_RT[:, :-1]).last_hidden_state[is_action_RA]
+    logp_NV = (model.lm_head(hidden_NH).float() / temperature).log_softmax(-1)
+    logp_N = logp_NV.gather(1, ids_RT[:, 1:][is_action_RA][:, None])[:, 0]
+    old_N = old_RA[is_action_RA]
+    old_N = torch.where(old_N.isnan(), logp_N.detach(), old_N)
+    advantage_N = torch.tensor([row.advantage for row in rows])[:, None].expand_as(is_action_RA)[is_action_RA]
+    ratio_N = (logp_N - old_N).clamp(-20, 20).exp()
+    clipped_N = ratio_N.clamp(1 - eps_clip_low, 1 + eps_clip_high)
+    return -torch.min(ratio_N * advantage_N, clipped_N * advantage_N).sum()
+
+
+def step(model, optimizer: torch.optim.Optimizer, *, max_grad_norm: float) -> float:
+    """Clip, update, clear; returns the gradient's norm before clipping."""
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm).item()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return norm

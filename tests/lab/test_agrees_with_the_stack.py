@@ -1,0 +1,43 @@
+"""The lab's update and the real one (DeepSpeed, OpenRLHF's trainer and loss) on the same rows."""
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
+
+from r3_openrlhf.lab.update import TrainedRow, accumulate_gradient  # noqa: E402
+from tests.openrlhf_adapter.mixed_rows import mixed_rows  # noqa: E402
+from tests.openrlhf_adapter.test_any_number_of_rows import LEARNING_RATE, ROWS, model, run_ranks  # noqa: E402, F401
+
+pytestmark = [pytest.mark.stack]
+
+
+def test_one_gradient_in_the_lab_and_on_the_stack(tmp_path, model):  # noqa: F811
+    from transformers import AutoModelForCausalLM
+
+    stack = run_ranks(tmp_path, model, ranks=1, stage=2, dynamic=False, offload=False)
+    policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    start = {name: parameter.detach().clone() for name, parameter in policy.named_parameters()}
+    for num_rows, status in zip(ROWS, stack["statuses"], strict=True):
+        rows = [
+            TrainedRow(
+                prompt_ids=np.array(row["tokens"][: row["prompt"]]),
+                response_ids=np.array(row["tokens"][row["prompt"] :]),
+                advantage=row["advantage"],
+            )
+            for row in mixed_rows(num_rows, seed=num_rows)
+        ]
+        accumulate_gradient(policy, rows, temperature=1.0, eps_clip_low=0.2, eps_clip_high=0.2, micro_batch_size=4)
+        gradients = [parameter.grad for parameter in policy.parameters()]
+        norm = torch.sqrt(sum((gradient**2).sum() for gradient in gradients)).item()
+        assert status["actor_grad_norm"] == pytest.approx(norm, rel=0.02)
+        with torch.no_grad():  # the optimizer of that test: learning rate times gradient, nearly
+            for parameter, gradient in zip(policy.parameters(), gradients, strict=True):
+                parameter -= LEARNING_RATE * gradient / (gradient.abs() + 1e4)
+        policy.zero_grad()
+    moved = {name: parameter.detach() - start[name] for name, parameter in policy.named_parameters()}
+    stack_moved = torch.cat([(stack["weights"][name] - start[name]).flatten() for name in start])
+    lab_moved = torch.cat([moved[name].flatten() for name in start])
+    assert torch.nn.functional.cosine_similarity(stack_moved, lab_moved, dim=0) > 0.995
+    assert stack_moved.norm().item() == pytest.approx(lab_moved.norm().item(), rel=0.02)

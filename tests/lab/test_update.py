@@ -1,0 +1,80 @@
+"""The lab's update, against autograd on one row at a time and against OpenRLHF's loss."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from r3_openrlhf.lab.update import TrainedRow, accumulate_gradient, make_optimizer, step
+
+
+def rows_of(seed=0, count=9, behaviour=False):
+    draw = np.random.default_rng(seed)
+    rows = []
+    for _ in range(count):
+        response = draw.integers(1, 60, draw.integers(1, 12)).astype(np.int32)
+        rows.append(
+            TrainedRow(
+                prompt_ids=draw.integers(1, 60, draw.integers(1, 8)).astype(np.int32),
+                response_ids=response,
+                advantage=float(draw.normal()),
+                old_logprobs=draw.normal(-4, 0.5, len(response)).astype(np.float32) if behaviour else None,
+            )
+        )
+    return rows
+
+
+def row_by_row(model, rows, *, low, high, temperature):
+    """The formula of the docstring, one row and one token at a time."""
+    tokens = sum(len(row.response_ids) for row in rows)
+    for row in rows:
+        ids = torch.tensor([[*row.prompt_ids, *row.response_ids]]).long()
+        logp = (model(ids).logits[0] / temperature).log_softmax(-1)
+        for t, token in enumerate(row.response_ids):
+            new = logp[len(row.prompt_ids) - 1 + t, int(token)]
+            old = new.detach() if row.old_logprobs is None else torch.tensor(row.old_logprobs[t])
+            ratio = (new - old).exp()
+            gain = torch.min(ratio * row.advantage, ratio.clamp(1 - low, 1 + high) * row.advantage)
+            (-gain / tokens).backward(retain_graph=True)
+
+
+@pytest.mark.parametrize("behaviour", [False, True])
+@pytest.mark.parametrize("micro_batch_size", [1, 4, 100])
+def test_the_gradient_is_that_of_the_formula(model, behaviour, micro_batch_size):
+    rows = rows_of(behaviour=behaviour)
+    ours, theirs = copy.deepcopy(model), copy.deepcopy(model)
+    accumulate_gradient(
+        ours, rows, temperature=0.8, eps_clip_low=0.2, eps_clip_high=0.28, micro_batch_size=micro_batch_size
+    )
+    row_by_row(theirs, rows, low=0.2, high=0.28, temperature=0.8)
+    for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, other.grad, rtol=1e-3, atol=1e-6)
+
+
+def test_the_loss_on_the_current_policy_is_minus_the_mean_advantage_per_token(model):
+    rows = rows_of(3)
+    loss = accumulate_gradient(
+        copy.deepcopy(model), rows, temperature=1.0, eps_clip_low=0.2, eps_clip_high=0.2, micro_batch_size=4
+    )
+    tokens = sum(len(row.response_ids) for row in rows)
+    assert loss == pytest.approx(-sum(row.advantage * len(row.response_ids) for row in rows) / tokens, abs=1e-5)
+
+
+def test_a_step_clips_and_clears(model):
+    policy = copy.deepcopy(model)
+    optimizer = make_optimizer(policy, learning_rate=1e-3)
+    rows = rows_of(4)
+    accumulate_gradient(policy, rows, temperature=1.0, eps_clip_low=0.2, eps_clip_high=0.2, micro_batch_size=4)
+    norm = math.sqrt(sum((p.grad**2).sum().item() for p in policy.parameters()))
+    assert step(policy, optimizer, max_grad_norm=1e-3) == pytest.approx(norm, rel=1e-4)
+    assert all(parameter.grad is None for parameter in policy.parameters())
+    # Adam's first step moves every weight that has a gradient by the learning rate
+    moved = torch.cat([(a - b).flatten() for a, b in zip(policy.parameters(), model.parameters(), strict=True)]).abs()
+    assert moved.max().item() == pytest.approx(1e-3, rel=0.05)
+
+
+def test_an_update_needs_rows(model):
+    with pytest.raises(ValueError, match="needs rows"):
+        accumulate_gradient(model, [], temperature=1.0, eps_clip_low=0.2, eps_clip_high=0.2, micro_batch_size=4)
