@@ -1,0 +1,104 @@
+"""`r3 eval`: a model on benchmarks. Tables go to stdout, progress and errors to stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+
+from r3_openrlhf.config import BenchmarkConfig
+from r3_openrlhf.errors import ConfigError, R3Error
+
+DEFAULTS = BenchmarkConfig()
+
+
+def _lengths(context: click.Context, parameter: click.Parameter, value: str | None) -> list[int]:
+    try:
+        return [int(part) for part in value.split(",")] if value else []
+    except ValueError as error:
+        raise click.ClickException(f"--lengths is {value!r}; use whole numbers with commas: 512,1024,2048") from error
+
+
+@click.command("eval")
+@click.argument("model")
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--benchmark", "benchmarks", multiple=True, metavar="NAME", help="See above; several are possible.")
+@click.option("--data-dir", metavar="DIR", help="Take named benchmarks from the files in DIR, not from the hub.")
+@click.option(
+    "--n", "n_samples", type=int, default=DEFAULTS.n_samples, show_default=True, help="Responses per problem."
+)
+@click.option("--temperature", type=float, default=DEFAULTS.temperature, show_default=True)
+@click.option("--top-p", type=float, default=DEFAULTS.top_p, show_default=True)
+@click.option("--max-new-tokens", type=int, default=DEFAULTS.max_new_tokens, show_default=True)
+@click.option("--seed", type=int, default=DEFAULTS.seed, show_default=True, help="Of sampling and of the bootstrap.")
+@click.option("--max-problems", type=click.IntRange(min=1), help="Only the first so many of each benchmark.")
+@click.option(
+    "--lengths", callback=_lengths, metavar="L,L,...", help="Also the results under these token limits, by cutting."
+)
+@click.option(
+    "--hard-of", metavar="DIR", help="Only problems that this evaluation (a base model's) got right at most once."
+)
+@click.option("--step", type=int, help="MODEL is a run: its checkpoint of this step instead of final_model.")
+@click.option("--experiment", metavar="NAME", help="Prompt and grading as in this experiment (a run brings its own).")
+@click.option("--output", metavar="DIR", help="Default: evaluations/ in the run, else runs/evaluations/MODEL.")
+@click.option("--tensor-parallel-size", type=int, default=DEFAULTS.tensor_parallel_size, show_default=True)
+@click.option("--gpu-memory-utilization", type=float, default=DEFAULTS.gpu_memory_utilization, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="results.json on stdout instead of the tables.")
+@click.option("--verbose", is_flag=True, help="Show the engine's log on the terminal, not only in eval.log.")
+def evaluate(
+    model: str,
+    settings: tuple[str, ...],
+    benchmarks: tuple[str, ...],
+    lengths: list[int],
+    as_json: bool,
+    n_samples: int,
+    temperature: float,
+    top_p: float,
+    max_new_tokens: int,
+    seed: int,
+    tensor_parallel_size: int,
+    gpu_memory_utilization: float,
+    **others,
+) -> None:
+    """Sample MODEL on benchmarks and grade as in training: Pass@1, Pass@k, maj@k, lengths, with intervals.
+
+    MODEL is a directory in Hugging Face format, a run directory (its final_model, or --step), smollm2, tiny, or a hub
+    name. A benchmark is aime24, math500, amc23, minerva, olympiadbench, gsm8k, a JSONL file, a hub data set (org/name),
+    or reasoning_gym:TASK. KEY=VALUE are keys of data, reward and cluster as in `r3 train`.
+
+    The same command again goes on where it stopped. The directory holds results.json, results.md, plots and samples.jsonl.
+
+    \b
+    r3 eval deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B --benchmark aime24 --benchmark math500
+    r3 eval runs/r3_1p5b --benchmark math500 --lengths 1024,2048,4096,8192
+    r3 eval runs/r3_1p5b --step 200 --benchmark aime24 --hard-of runs/evaluations/DeepSeek-R1-Distill-Qwen-1.5B
+    r3 eval smollm2 --benchmark gsm8k --data-dir data/math/eval --n 4 --max-new-tokens 256 --max-problems 20
+    r3 eval runs/quickstart --benchmark reasoning_gym:basic_arithmetic --max-new-tokens 22 data.reasoning_gym.seed=2
+    r3 eval MODEL --benchmark my.jsonl data.problem_key=question "data.prompt_template='{problem} Think first.'"
+    """
+    from r3_openrlhf.evaluation.results import markdown
+    from r3_openrlhf.evaluation.run import Request, run_evaluation
+
+    try:
+        if not benchmarks:
+            raise ConfigError("r3 eval needs --benchmark NAME; r3 eval --help lists them")
+        options = BenchmarkConfig(
+            n_samples=n_samples,
+            temperature=temperature,
+            top_p=top_p,
+            max_new_tokens=max_new_tokens,
+            seed=seed,
+            tensor_parallel_size=tensor_parallel_size,
+            gpu_memory_utilization=gpu_memory_utilization,
+        )
+        results, directory = run_evaluation(
+            Request(model=model, benchmarks=benchmarks, options=options, overrides=settings, lengths=lengths, **others)
+        )
+    except R3Error as error:
+        raise click.ClickException(str(error)) from error
+    except KeyboardInterrupt:
+        click.echo("Stopped. Finished problems are kept; the same command goes on with the others.", err=True)
+        sys.exit(130)
+    click.echo(json.dumps(results, ensure_ascii=False) if as_json else markdown(results), nl=as_json)
+    click.echo(f"{directory.path}: {', '.join(sorted(path.name for path in directory.path.glob('*.*')))}", err=True)

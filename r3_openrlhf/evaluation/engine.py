@@ -1,0 +1,109 @@
+"""vLLM, in the one file of the evaluation that imports it. All requests wait in the engine from the beginning.
+
+Requests are single responses, not groups: the engine is free to refill its batch with any of them, and each has a seed of its
+own where the platform can take one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from r3_openrlhf.config import BenchmarkConfig, ClusterConfig
+from r3_openrlhf.errors import ConfigError, R3Error
+from r3_openrlhf.openrlhf_adapter.cpu_platform import ENVIRONMENT, is_needed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    key: str
+    token_ids: Sequence[int]  # with the end token
+    finish_reason: str
+
+
+class Engine:
+    """An offline vLLM engine. Its processes end with `close`.
+
+    Raises R3Error where vLLM cannot load the model (a directory or hub name).
+    """
+
+    def __init__(self, model: str, *, max_model_len: int, options: BenchmarkConfig, cluster: ClusterConfig) -> None:
+        self._on_cpu = is_needed()
+        settings = {}
+        if self._on_cpu:
+            os.environ.update({key: value for key, value in ENVIRONMENT.items() if key not in os.environ})
+            settings = {"kv_cache_memory_bytes": cluster.cpu_kv_cache_mb * 2**20, "enforce_eager": True}
+        from vllm import LLM, SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        try:
+            self._engine = LLM(
+                model=model,
+                max_model_len=max_model_len,
+                seed=options.seed,
+                tensor_parallel_size=options.tensor_parallel_size,
+                gpu_memory_utilization=options.gpu_memory_utilization,
+                disable_log_stats=True,
+                **{"enforce_eager": cluster.vllm_enforce_eager, **settings},
+            ).llm_engine
+        except (RuntimeError, ValueError, OSError) as error:
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            raise R3Error(f"vLLM cannot serve {model}: {lines[-1] if lines else type(error).__name__}") from error
+        # As in training: no detokenization in the engine, the text is decoded once from all tokens.
+        self._params = SamplingParams(
+            temperature=options.temperature,
+            top_p=options.top_p,
+            max_tokens=options.max_new_tokens,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+
+    def submit(self, key: str, prompt_ids: Sequence[int], *, seed: int) -> None:
+        """Queue one response. Returns at once; `finished` hands it out under `key`."""
+        params = self._params.clone()
+        # vLLM 0.29 on a CPU dies of seeded requests ("CPU Generator does not use offset") in mixed batches
+        params.seed = None if self._on_cpu else seed
+        self._engine.add_request(key, {"prompt_token_ids": list(prompt_ids)}, params)
+
+    @property
+    def is_busy(self) -> bool:
+        return self._engine.has_unfinished_requests()
+
+    def finished(self) -> list[Completion]:
+        """The responses that ended in the next step of the engine, often none. Raises R3Error when the engine is dead."""
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        try:
+            outputs = self._engine.step()
+        except EngineDeadError as error:
+            raise R3Error(
+                "the engine died while it sampled (eval.log says why); finished problems are kept and the same command "
+                "goes on with the others"
+            ) from error
+        return [
+            Completion(
+                key=output.request_id,
+                token_ids=list(output.outputs[0].token_ids),
+                finish_reason=str(output.outputs[0].finish_reason),
+            )
+            for output in outputs
+            if output.finished
+        ]
+
+    def close(self) -> None:
+        self._engine.engine_core.shutdown()
+
+
+def check_context(model: str, *, max_prompt_tokens: int, max_new_tokens: int) -> int:
+    """Tokens of context that the engine needs. Raises ConfigError when the model has fewer positions."""
+    from transformers import AutoConfig
+
+    needed = max_prompt_tokens + max_new_tokens
+    positions = getattr(AutoConfig.from_pretrained(model).get_text_config(), "max_position_embeddings", None)
+    if positions is not None and needed > positions:
+        raise ConfigError(
+            f"--max-new-tokens is {max_new_tokens} and the longest prompt has {max_prompt_tokens} tokens, but {model} has "
+            f"{positions} positions; use --max-new-tokens {positions - max_prompt_tokens} or fewer"
+        )
+    return needed

@@ -1,0 +1,71 @@
+"""The directory of one evaluation: settings.json, samples.jsonl, results.json, results.md, the plots, eval.log."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from r3_openrlhf.errors import ConfigError
+from r3_openrlhf.evaluation.records import SampleFile
+
+
+class EvaluationDirectory:
+    """Paths. Nothing is created before `start`."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).expanduser().absolute()
+        self.settings = self.path / "settings.json"
+        self.samples = self.path / "samples.jsonl"
+        self.results = self.path / "results.json"
+        self.table = self.path / "results.md"
+        self.log = self.path / "eval.log"
+
+    @classmethod
+    def open(cls, path: str | Path) -> EvaluationDirectory:
+        """An evaluation that is there. Raises ConfigError when there is none."""
+        found = cls(path)
+        if not found.samples.is_file():
+            raise ConfigError(f"{path} holds no evaluation: it has no samples.jsonl")
+        return found
+
+    def start(self, settings: dict[str, Any]) -> SampleFile:
+        """Begin here, or go on with what is here.
+
+        Raises ConfigError when it was sampled with other settings (the differing ones are named), when the directory
+        holds other files, or cannot be written.
+        """
+        if self.settings.is_file():
+            self._check_same(settings)
+        elif self.path.is_dir() and any(self.path.iterdir()):
+            raise ConfigError(f"--output {self.path} holds files but no evaluation; choose another directory")
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_whole(self.settings, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
+        except OSError as error:
+            raise ConfigError(f"--output {self.path} cannot be written: {error.strerror}") from error
+        return SampleFile(self.samples)
+
+    def _check_same(self, settings: dict[str, Any]) -> None:
+        try:
+            before = json.loads(self.settings.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ConfigError(f"{self.settings} is not JSON: {error}") from error
+        differ = sorted(key for key in settings.keys() | before.keys() if settings.get(key) != before.get(key))
+        if differ:
+            shown = ", ".join(f"{key} ({before.get(key)} there, {settings.get(key)} now)" for key in differ)
+            raise ConfigError(
+                f"--output {self.path} holds an evaluation with other settings: {shown}; choose another --output, or use "
+                "the same settings"
+            )
+
+
+def write_whole(path: Path, text: str) -> None:
+    """The new content or the old one, never a part of it."""
+    unfinished = path.with_name(f".{path.name}.new")
+    with unfinished.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(path)

