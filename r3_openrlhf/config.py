@@ -331,6 +331,8 @@ class BenchmarkConfig:
     top_p: float = 1.0
     max_new_tokens: int = 8192  # [P] 8K
     seed: int = 42
+    tensor_parallel_size: int = 1
+    gpu_memory_utilization: float = 0.9  # nothing else is on the GPUs
 
     def __post_init__(self) -> None:
         _at_least("--n", self.n_samples, 1)
@@ -339,6 +341,11 @@ class BenchmarkConfig:
             raise ConfigError(f"--top-p is {self.top_p}; use a fraction above 0, up to 1")
         _at_least("--max-new-tokens", self.max_new_tokens, 1)
         _at_least("--seed", self.seed, 0)
+        _at_least("--tensor-parallel-size", self.tensor_parallel_size, 1)
+        if not 0.0 < self.gpu_memory_utilization <= 1.0:
+            raise ConfigError(
+                f"--gpu-memory-utilization is {self.gpu_memory_utilization}; use a fraction above 0, up to 1"
+            )
 
 
 @dataclass
