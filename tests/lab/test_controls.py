@@ -1,0 +1,74 @@
+"""The statistics of the controls, on numbers worked by hand."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from r3_openrlhf.config_loading import load_config
+from r3_openrlhf.lab.controls import (
+    area_under_curve,
+    bootstrap,
+    entropy_rank_against_outcome,
+    reflection_against_resampling,
+)
+from r3_openrlhf.lab.loop import Lab, held_out_problems
+
+
+def test_area_by_hand():
+    # pairs (right, wrong): (3, 1) won, (3, 3) tied, (2, 1) won, (2, 3) lost
+    assert area_under_curve([3, 1, 2, 3], [True, False, True, False]) == pytest.approx(2.5 / 4)
+    assert area_under_curve([5, 5], [True, False]) == 0.5
+
+
+@given(st.lists(st.tuples(st.integers(-5, 5), st.booleans()), min_size=2, max_size=20))
+def test_turning_the_scores_around_mirrors_the_area(rows):
+    scores, right = [s for s, _ in rows], [r for _, r in rows]
+    if len(set(right)) < 2:
+        with pytest.raises(ValueError, match="right and wrong"):
+            area_under_curve(scores, right)
+        return
+    turned = area_under_curve([-s for s in scores], right)
+    assert area_under_curve(scores, right) == pytest.approx(1 - turned)
+
+
+def test_a_bootstrap_interval_covers_the_mean_of_many():
+    covered = 0
+    for seed in range(60):
+        values = np.random.default_rng(seed).normal(0.3, 1, size=50)
+        interval = bootstrap(values)
+        assert interval.low <= interval.mean <= interval.high and interval.num_problems == 50
+        covered += interval.low <= 0.3 <= interval.high
+    assert covered >= 50
+
+
+def test_controls_of_a_policy_that_knows_nothing(model_dir, tmp_path):
+    """Neither reflection nor any rank can help a model whose weights are random: both sides are zero."""
+    settings = ["evaluation.max_samples=4", "evaluation.reasoning_gym.size=20", "data.reasoning_gym.size=20"]
+    config = load_config("lab", [*settings, f"run_dir={tmp_path}", "rollout.max_new_tokens=8", "rollout.batch_size=4"])
+    lab = Lab(config, model_dir=model_dir)
+    labels = held_out_problems(config)
+    found = reflection_against_resampling(lab, labels, n=4, hard_below=0.1)
+    assert found["all/reflection"].mean == found["all/resampling"].mean == 0.0
+    assert found["hard/difference"].num_problems == 4
+    ranks = entropy_rank_against_outcome(lab, labels, n=4)
+    assert ranks["right after twice the limit"].mean == 0.0
+    assert "auc/ranking reward" not in ranks  # nothing right to compare with
+
+
+def test_the_reflection_prompts_hold_the_errors(model_dir, tmp_path, monkeypatch):
+    config = load_config("lab", [f"run_dir={tmp_path}", "rollout.max_new_tokens=8", "evaluation.max_samples=2"])
+    lab = Lab(config, model_dir=model_dir)
+    asked = []
+    real = Lab.ask
+
+    def ask(self, questions, **options):
+        asked.append(questions)
+        return real(self, questions, **options)
+
+    monkeypatch.setattr(Lab, "ask", ask)
+    reflection_against_resampling(lab, held_out_problems(config), n=3, hard_below=0.1)
+    first, reflect, plain = asked
+    assert len(first) == 2 and len(reflect) == len(plain) == 6  # everything was wrong
+    assert all("earlier attempt begins" in prompt for _, prompt, _ in reflect)
+    assert not any("earlier attempt" in prompt for _, prompt, _ in plain)

@@ -1,0 +1,222 @@
+"""The lab's loop on an untrained model: counts, files and what is left alone. Learning is shown by `make lab`."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from r3_openrlhf.config_loading import load_config
+from r3_openrlhf.errors import ConfigError
+from r3_openrlhf.history.store import HistoryStore
+from r3_openrlhf.lab.controls import ShuffledReplay
+from r3_openrlhf.lab.loop import Lab, held_out_problems
+from r3_openrlhf.lab.study import settings_of
+from r3_openrlhf.types import Context, Rollout, Verdict
+
+SMALL = [
+    "data.reasoning_gym.size=12",
+    "evaluation.reasoning_gym.size=20",
+    "evaluation.max_samples=6",
+    "evaluation.n_samples=2",
+    "evaluation.every_steps=2",
+    "rollout.batch_size=4",
+    "rollout.n_samples_per_prompt=4",
+    "rollout.micro_batch_size=4",
+    "train.micro_batch_size=4",
+    "rollout.max_new_tokens=8",
+    "reflection.threshold=0.5",
+]
+
+
+def config_of(tmp_path, *overrides):
+    return load_config("lab", [*SMALL, f"run_dir={tmp_path / 'run'}", *overrides])
+
+
+def wrong_and_right(lab, labels, *, right):
+    """Rollouts of the problems as if the model had said them: `right[i]` of 4 are right."""
+    sampled = lab.ask([(label, lab.plain_prompt(label), Context.PLAIN) for label in labels], n=4)
+    for place, one in enumerate(sampled):
+        correct = place % 4 < right[place // 4]
+        one.rollout.verdict = Verdict.CORRECT if correct else Verdict.WRONG
+        one.rollout.reward = 1.5 if correct else 0.0
+    return sampled
+
+
+def test_a_run_leaves_the_files_of_a_run(model_dir, tmp_path):
+    config = config_of(tmp_path, "train.num_epochs=2")
+    run = Lab(config, model_dir=model_dir).train()
+    metrics, evaluations = run.read_metrics(), run.read_evaluations()
+    assert [line["step"] for line in metrics] == [1, 2, 3, 4, 5, 6]
+    assert [line["epoch"] for line in metrics] == [1, 1, 1, 2, 2, 2]
+    assert [line["step"] for line in evaluations] == [0, 2, 4, 6]
+    assert evaluations[0]["generated_tokens"] == 0
+    assert evaluations[-1]["generated_tokens"] == metrics[-1]["generated_tokens_total"]
+    assert sum(line["generated_tokens"] for line in metrics) == metrics[-1]["generated_tokens_total"]
+    # an untrained model fails everywhere, so every problem is hard in the second epoch
+    assert [line["r3/reflection/groups"] for line in metrics] == [0, 0, 0, 4, 4, 4]
+    assert all(line["generated_tokens"] == line["response_tokens"] for line in metrics)
+    assert run.is_finished(config) and (run.final_model / "config.json").is_file()
+
+
+def test_a_finished_run_is_left_alone_and_an_unfinished_one_starts_again(model_dir, tmp_path):
+    config = config_of(tmp_path, "train.max_steps=2")
+    run = Lab(config, model_dir=model_dir).train()
+    before = run.metrics.read_text()
+    stamp = run.metrics.stat().st_mtime_ns
+    Lab(config, model_dir=model_dir).train()
+    assert run.metrics.stat().st_mtime_ns == stamp
+    run.finished.unlink()
+    Lab(config, model_dir=model_dir).train()
+    times = ("time/sampling_s", "time/step_s")
+    lines = [
+        [{k: v for k, v in json.loads(x).items() if k not in times} for x in t.splitlines()]
+        for t in (before, run.metrics.read_text())
+    ]
+    assert lines[0] == lines[1]  # the same seed gives the same run
+
+
+def test_the_budget_ends_the_run(model_dir, tmp_path):
+    run = Lab(config_of(tmp_path, "train.max_generated_tokens=300"), model_dir=model_dir).train()
+    totals = [line["generated_tokens_total"] for line in run.read_metrics()]
+    assert totals[-1] >= 300 > max([0, *totals[:-1]])
+
+
+def test_a_collapsed_group_recalls_and_its_update_has_the_rows(model_dir, tmp_path):
+    config = config_of(tmp_path, "reflection.enabled=false", "ranking.enabled=false")
+    lab = Lab(config, model_dir=model_dir)
+    from r3_openrlhf.problems import load_problems
+
+    labels = load_problems(config.data).labels[:2]
+    with HistoryStore.open(":memory:") as history:
+        history.commit_step(1, 1, [one.rollout for one in wrong_and_right(lab, labels, right=[2, 0])])
+        lab.step = 1
+        batch = lab.mixed_batch(wrong_and_right(lab, labels, right=[0, 0]), history)
+        assert [len(group.recalled) for group in batch.groups] == [2, 0]
+        recalled = [row for row in batch.rows if row.recalled]
+        assert all(row.rollout.verdict is Verdict.CORRECT and row.advantage > 0 for row in recalled)
+        before = [parameter.clone() for parameter in lab.model.parameters()]
+        _, norm = lab.update(batch)
+        assert norm > 0
+        assert any((a != b).any() for a, b in zip(before, lab.model.parameters(), strict=True))
+
+
+def test_shuffled_replay_has_the_rows_and_the_rewards_but_not_the_verdicts(model_dir, tmp_path):
+    config = config_of(tmp_path, "reflection.enabled=false", "ranking.enabled=false")
+    lab = ShuffledReplay(config, model_dir=model_dir)
+    from r3_openrlhf.problems import load_problems
+
+    labels = load_problems(config.data).labels[:1]
+    with HistoryStore.open(":memory:") as history:
+        stored = wrong_and_right(lab, labels, right=[2])
+        history.commit_step(1, 1, [one.rollout for one in stored])
+        truly_right = {one.rollout.response_ids.tobytes() for one in stored[:2]}
+        lab.step, false = 1, 0
+        for _ in range(20):
+            rows = [
+                row for row in lab.mixed_batch(wrong_and_right(lab, labels, right=[0]), history).rows if row.recalled
+            ]
+            assert len(rows) == 2 and all(row.reward == 1.5 for row in rows)
+            false += sum(row.rollout.response_ids.tobytes() not in truly_right for row in rows)
+        assert 8 < false < 32  # of 40, half on average
+
+
+def test_dynamic_sampling_fills_the_batch_and_counts_every_token(model_dir, tmp_path, monkeypatch):
+    config = config_of(
+        tmp_path, "algo=dapo", "replay.enabled=false", "reflection.enabled=false", "ranking.enabled=false"
+    )
+    lab = Lab(config, model_dir=model_dir)
+    from r3_openrlhf.problems import load_problems
+
+    labels = load_problems(config.data).labels
+    asked, draw = [], np.random.default_rng(0)
+    real = Lab.ask
+
+    def ask(self, questions, **options):
+        sampled = real(self, questions, **options)
+        for one in sampled:  # a model that is right half of the time on every other problem
+            lucky = one.group[2] % 2 == 0 and draw.random() < 0.5
+            one.rollout.verdict = Verdict.CORRECT if lucky else Verdict.WRONG
+            one.rollout.reward = float(lucky)
+        asked.extend(sampled)
+        return sampled
+
+    monkeypatch.setattr(Lab, "ask", ask)
+    lab._spare = labels[4:]
+    sampled, _ = lab.sample_step(labels[:4], None)
+    kept, dropped = lab._filtered(sampled, labels)
+    assert len({one.group for one in kept}) == 4 and len(kept) == 16
+    assert dropped > 0
+    assert lab.tokens == sum(one.rollout.num_tokens for one in asked)
+    batch = lab.mixed_batch(kept, None)
+    assert len(batch.groups) == 4 and not any(group.collapsed_before for group in batch.groups)
+
+
+def test_the_overlong_penalty_is_upstreams(model_dir, tmp_path):
+    pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
+    from types import SimpleNamespace
+
+    from openrlhf.trainer.ppo_utils.length_penalty import apply_overlong_penalty
+
+    config = config_of(
+        tmp_path,
+        "algo=dapo",
+        "replay.enabled=false",
+        "reflection.enabled=false",
+        "ranking.enabled=false",
+        "rollout.max_new_tokens=20",
+    )
+    lab = Lab(config, model_dir=model_dir)
+    for length in range(1, 21):
+        rollout = Rollout(
+            uid="a",
+            context=Context.PLAIN,
+            prompt_ids=np.array([1]),
+            response_ids=np.zeros(length, dtype=np.int32),
+            response_logprobs=np.zeros(length, dtype=np.float32),
+            verdict=Verdict.CORRECT,
+            reward=1.0,
+            truncated=False,
+            finish_reason="stop",
+            policy_step=0,
+            epoch=1,
+        )
+        row = SimpleNamespace(rollout=rollout, reward=1.0)
+        lab._penalise_overlong(SimpleNamespace(rows=[row]))
+        experience = SimpleNamespace(response_length=torch.tensor([float(length)]), rewards=torch.tensor([1.0]))
+        apply_overlong_penalty([experience], max_new_tokens=20, overlong_buffer_len=4)
+        assert row.reward == pytest.approx(experience.rewards.item())
+
+
+def test_held_out_problems_are_not_trained_on(tmp_path):
+    config = config_of(tmp_path)
+    same = load_config("lab", [*SMALL, f"run_dir={tmp_path}", "evaluation.reasoning_gym.seed=1", "evaluation.reasoning_gym.size=12"])
+    assert len(held_out_problems(config)) == 6
+    with pytest.raises(ConfigError, match="only problems that are trained on"):
+        held_out_problems(same)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("algo=rloo", "r3 train"),
+        ("data.task=math", "data.task=exact"),
+        ("train.inner_epochs=2", "one update"),
+        ("train.lr_scheduler=cosine", "constant learning rate"),
+    ],
+)
+def test_what_the_loop_does_not_do_is_refused(model_dir, tmp_path, override, words):
+    off = ["replay.enabled=false", "reflection.enabled=false", "ranking.enabled=false"] if "rloo" in override else []
+    with pytest.raises(ConfigError, match=words):
+        Lab(config_of(tmp_path, *off, override), model_dir=model_dir)
+
+
+def test_the_settings_of_a_study(tmp_path):
+    assert settings_of("lab", "r3_no_ccr", 3, tmp_path, ["replay.k=4"]) == [
+        "lab",
+        "algo=r3_no_ccr",
+        "arm=r3_no_ccr",
+        "train.seed=3",
+        "replay.k=4",
+        f"run_dir={tmp_path / 'r3_no_ccr-3'}",
+    ]
