@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "mixed_batch": {"types", "errors", "core"},
     "history": {"types", "errors", "core", "config"},
     "grading": {"types", "errors", "core", "config"},
+    "comparison": {"errors", "config", "config_loading", "run_directory"},
 }
 # Files outside openrlhf_adapter that hold an engine, with what they may import for it.
 EXCEPTIONS = {

@@ -1,0 +1,1 @@
+"""Several runs, in arms by seeds, into one table and plots."""

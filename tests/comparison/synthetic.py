@@ -1,0 +1,94 @@
+"""Run directories written to disk the way a training loop writes them, with numbers that can be worked by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from r3_openrlhf.config_loading import load_config
+from r3_openrlhf.run_directory import RunDirectory
+
+TOKENS_PER_STEP = 100
+
+
+def evaluation_of(step: int, accuracy: float | None, **changes: Any) -> dict[str, Any]:
+    return {
+        "step": step,
+        "epoch": 1,
+        "generated_tokens": TOKENS_PER_STEP * step,
+        "name": "held_out",
+        "num_problems": 50,
+        "n_samples": 4,
+        "temperature": 1.0,
+        "max_new_tokens": 24,
+        "pass_at_1": accuracy,
+        "pass_at_n": 1.0,
+        "response_tokens_mean": 10.0,
+        "truncated_rate": 0.0,
+        "num_ungraded": 0,
+        "problems_sha256": "a" * 64,
+        **changes,
+    }
+
+
+def metrics_of(step: int, **changes: Any) -> dict[str, Any]:
+    """Ten groups: one all correct, four none correct, five mixed; replay repairs two of the five collapsed."""
+    return {
+        "step": step,
+        "generated_tokens": TOKENS_PER_STEP,
+        "generated_tokens_total": TOKENS_PER_STEP * step,
+        "r3/groups/all_correct": 1.0,
+        "r3/groups/none_correct": 4.0,
+        "r3/groups/mixed": 5.0,
+        "r3/groups/left_out": 0.0,
+        "r3/groups/collapsed_before": 5.0,
+        "r3/groups/collapsed_after": 3.0,
+        "r3/entropy/estimate": 1.0 / step,
+        "response_length_mean": 10.0 + step,
+        "truncated_rate": 0.25,
+        **changes,
+    }
+
+
+def write_run(
+    path: Path,
+    *overrides: str,
+    arm: str = "grpo",
+    seed: int = 1,
+    accuracies: Sequence[float] = (0.1, 0.2, 0.4),
+    every_steps: int = 2,
+    evaluations: Sequence[dict[str, Any]] | None = None,
+    metrics: Sequence[dict[str, Any]] | None = None,
+    problems: str | None = '{"input": "1 + 1", "label": "{}"}\n{"input": "2 + 2", "label": "{}"}\n',
+    finished: bool = True,
+) -> Path:
+    """A run evaluated before its first step and every `every_steps` steps, TOKENS_PER_STEP tokens a step."""
+    off = [] if arm.startswith("r3") else [f"{name}.enabled=false" for name in ("replay", "reflection", "ranking")]
+    algo = "r3" if arm.startswith("r3") else arm
+    named = [] if arm == algo else [f"arm={arm}"]
+    settings = [
+        f"run_dir={path}",
+        f"algo={algo}",
+        f"train.seed={seed}",
+        "evaluation.path=held_out.jsonl",
+        *named,
+        *off,
+    ]
+    run = RunDirectory(path)
+    run.create(load_config("cpu_smoke", [*settings, *overrides]))
+    run.code_state.write_text("commit 1\n")  # the real one changes while the code is being written
+    if evaluations is None:
+        evaluations = [evaluation_of(every_steps * i, accuracy) for i, accuracy in enumerate(accuracies)]
+    if metrics is None:
+        last = max((line["step"] for line in evaluations), default=2)
+        metrics = [metrics_of(step) for step in range(1, last + 1)]
+    for line in evaluations:
+        run.append_evaluation(line)
+    for line in metrics:
+        run.append_metrics(line)
+    if problems is not None:
+        run.data.write_text(problems)
+    if finished:
+        run.mark_finished()
+    return path
