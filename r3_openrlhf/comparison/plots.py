@@ -20,6 +20,7 @@ GROUPS = (
     ("solve-all groups", "r3/groups/all_correct"),
     ("solve-none groups", "r3/groups/none_correct"),
     ("collapsed after replay", "r3/groups/collapsed_after"),
+    ("dropped by dynamic sampling", "r3/filter/dropped_groups"),
 )
 LEVELS = (
     ("entropy.png", "entropy (nats per token)", "r3/entropy/estimate"),
@@ -56,6 +57,8 @@ def plot(runs: Sequence[Run], comparison: Comparison, out: Path, *, window: int)
         save(name, figure)
     smoothed = f"mean of {window} steps" if window > 1 else "each step"
     known = [(label, key) for label, key in GROUPS if _measured(runs, key)]
+    if not any(line.get(GROUPS[-1][1]) for run in runs for line in run.metrics):
+        known = [panel for panel in known if panel != GROUPS[-1]]  # no arm drops any
     if known:
         figure, panels = _figure(len(known))
         for axes, (label, key) in zip(panels, known, strict=True):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from r3_openrlhf.config_loading import load_config
+from r3_openrlhf.config_loading import config_to_yaml, load_config
 from r3_openrlhf.run_directory import RunDirectory
 
 TOKENS_PER_STEP = 100
@@ -44,6 +45,7 @@ def metrics_of(step: int, **changes: Any) -> dict[str, Any]:
         "r3/groups/left_out": 0.0,
         "r3/groups/collapsed_before": 5.0,
         "r3/groups/collapsed_after": 3.0,
+        "r3/filter/dropped_groups": 0.0,
         "r3/entropy/estimate": 1.0 / step,
         "response_length_mean": 10.0 + step,
         "truncated_rate": 0.25,
@@ -75,18 +77,17 @@ def write_run(
         *named,
         *off,
     ]
-    run = RunDirectory(path)
-    run.create(load_config("cpu_smoke", [*settings, *overrides]))
-    run.code_state.write_text("commit 1\n")  # the real one changes while the code is being written
     if evaluations is None:
         evaluations = [evaluation_of(every_steps * i, accuracy) for i, accuracy in enumerate(accuracies)]
     if metrics is None:
         last = max((line["step"] for line in evaluations), default=2)
         metrics = [metrics_of(step) for step in range(1, last + 1)]
-    for line in evaluations:
-        run.append_evaluation(line)
-    for line in metrics:
-        run.append_metrics(line)
+    run = RunDirectory(path)
+    run.data.parent.mkdir(parents=True)
+    run.config.write_text(config_to_yaml(load_config("cpu_smoke", [*settings, *overrides])))
+    run.code_state.write_text("commit 1\n")
+    for file, lines in ((run.evaluations, evaluations), (run.metrics, metrics)):
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     if problems is not None:
         run.data.write_text(problems)
     if finished:

@@ -134,6 +134,17 @@ def test_groups_are_counted_up_to_the_equal_tokens(runs):
             assert estimate_of(comparison, arm, quantity).mean == approx(value), (arm, quantity)
 
 
+def test_groups_that_dynamic_sampling_dropped_were_sampled(tmp_path):
+    """Eight mixed groups are trained on; for them twelve collapsed ones were dropped: 8 of 20 are effective."""
+    kept = {"all_correct": 0.0, "none_correct": 0.0, "mixed": 8.0, "collapsed_before": 0.0, "collapsed_after": 0.0}
+    groups = {f"r3/groups/{key}": value for key, value in kept.items()}
+    metrics = [metrics_of(step, **groups, **{"r3/filter/dropped_groups": 12.0}) for step in (1, 2, 3, 4)]
+    comparison = compare([read_run(write_run(tmp_path / "dapo", arm="dapo", metrics=metrics))])
+    for quantity in ("effective_before", "effective_after"):
+        assert estimate_of(comparison, "dapo", quantity).mean == approx(0.4)
+    assert estimate_of(comparison, "dapo", "dropped_per_step").mean == approx(12)
+
+
 def test_levels_are_means_of_the_last_quarter_of_the_steps(tmp_path):
     """Eight steps: 17 and 18 tokens per response in the last two."""
     run = read_run(write_run(tmp_path / "grpo", accuracies=(0.1, 0.2), every_steps=8))
@@ -224,7 +235,7 @@ def test_the_table(runs):
     ]
     assert rows["– median over the tokens of grpo's whole runs"] == ["0.87", "0.62"]
     assert rows["– ratio to grpo's, paired by seed"] == ["–", "0.71, 1 pair"]
-    assert rows["effective groups (not collapsed) after replay"] == ["70.0% [70.0%, 70.0%]"] * 2
+    assert rows["effective groups (not collapsed) of all sampled, after replay"] == ["70.0% [70.0%, 70.0%]"] * 2
 
 
 def test_the_details_name_every_run_and_every_setting_that_differs(runs):

@@ -82,6 +82,14 @@ def test_equal_numbers_give_equal_files_and_others_do_not(runs, tmp_path):
         )
 
 
+def test_dropped_groups_have_a_panel_where_groups_are_dropped(tmp_path):
+    for name, dropped in (("none", 0.0), ("some", 3.0)):
+        runs = write_lab(tmp_path / name / "lab", **{"r3/filter/dropped_groups": dropped})
+        plot(runs, compare(runs), tmp_path / name, window=1)
+    with Image.open(tmp_path / "none" / "groups.png") as none, Image.open(tmp_path / "some" / "groups.png") as some:
+        assert none.width * 4 == some.width * 3
+
+
 def test_what_no_run_has_measured_has_no_plot(tmp_path):
     bare = [{"step": step, "generated_tokens_total": 100 * step} for step in (1, 2)]
     run = read_run(write_run(tmp_path / "run", accuracies=(0.1, 0.2), metrics=bare))

@@ -19,7 +19,7 @@ def lab(tmp_path_factory):
     write_run(lab / "grpo_1", seed=1)
     write_run(lab / "more" / "grpo_2", seed=2)
     (lab / "model").mkdir()
-    (lab / "grpo_1" / "checkpoints" / "copy").mkdir()
+    (lab / "grpo_1" / "checkpoints" / "copy").mkdir(parents=True)
     (lab / "grpo_1" / "checkpoints" / "copy" / "config.yaml").write_text("what lies inside a run is no run")
     return lab
 
