@@ -50,7 +50,7 @@ def normalise(answer: str) -> str:
     """The same answer in one spelling, for comparison as text."""
     text = _TEXT.sub(r"\1", _AND_OR.sub(",", _tidy(answer)))
     text = text.replace("\\{", "{").replace("\\}", "}").replace("\\infin", "\\infty").replace("+\\infty", "\\infty")
-    return _SPACE.sub("", text)
+    return _SPACE.sub("", text).rstrip(".")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -114,7 +114,7 @@ def compare_cheaply(answer: str, reference: str) -> bool | None:
     a, b = number(answer), number(reference)
     if a is not None and b is not None:
         return numbers_agree(a, b)
-    if _is_decimal_comma(left, right) or _is_decimal_comma(right, left, min_decimals=2):
+    if _is_decimal_comma(answer, right) or _is_decimal_comma(reference, left, min_decimals=2):
         return True
     decided = _compare_names(left, right)
     if decided is None and left.isalpha() and right.isalpha() and _is_text(answer) | _is_text(reference):

@@ -29,6 +29,7 @@ from r3_openrlhf.grading.extraction import (
 from r3_openrlhf.grading.magnitude import is_huge_number, is_too_large
 from r3_openrlhf.grading.refutation import surely_different
 from r3_openrlhf.grading.safe_expressions import replace_in_sympy
+from r3_openrlhf.grading.spelling import UNEVALUATED, align, unify
 
 MAX_SYMBOLIC_CHARS = 400
 MAX_DEPTH = 10
@@ -47,7 +48,6 @@ math_verify.parser.parse_expr_cached = _parse_arithmetic
 for _name in ("math_verify.parser", "math_verify.grader"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 
-_UNEVALUATED = re.compile(r"\\(?:i*int|oint|sum|prod|lim)(?![a-zA-Z])")
 _NUMBER = re.compile(r"[0-9]+(?:[.,][0-9]+)*")
 _NO_DIGIT = re.compile(r"[^0-9]+")
 _IN_TEXT = (LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig())
@@ -89,6 +89,9 @@ def _parse_reference(reference: str) -> tuple:
     return tuple(_parse(reference))
 
 
+_unified = lru_cache(maxsize=4096)(unify)
+
+
 @lru_cache(maxsize=4096)
 def _reference_answer(reference: str) -> str:
     """The answer in a reference, which is either nothing else or a whole worked solution."""
@@ -111,13 +114,15 @@ def grade_mathematics(
         return "wrong", "no_answer", 0.0, None
     if len(found.text) > MAX_ANSWER_CHARS:
         return _compare_long_text(found.text, golds)
+    golds = list(map(_unified, golds))
     if found.exact:
-        decisions = [compare_cheaply(found.text, gold) for gold in golds]
+        text = unify(found.text)
+        decisions = [compare_cheaply(*align(text, gold)) for gold in golds]
         if True in decisions:
             return "correct", "correct", 1.0, found.text
         if all(decision is False for decision in decisions):
             return "wrong", "wrong", 0.0, found.text
-    if found.exact and _UNEVALUATED.search(found.text) and not any(map(_UNEVALUATED.search, golds)):
+    if found.exact and UNEVALUATED.search(unify(found.text)) and not any(map(UNEVALUATED.search, golds)):
         return "wrong", "unevaluated", 0.0, found.text  # it leaves the computing to the grader
     if found.exact and len(found.text) > max(MAX_SYMBOLIC_CHARS, 2 * max(map(len, golds))):
         return "wrong", "answer_too_long", 0.0, found.text
@@ -144,18 +149,22 @@ def _compare_long_text(answer: str, golds: list[str]) -> Result:
 
 
 def _grade_symbolically(found: FinalAnswer, golds: list[str]) -> Result:
-    readings = _parse(found.text) if found.exact else _parse_in_text(found.text)
-    if not readings or not found.exact and not _ends_the_text(str(readings[-1]), found):
+    pairs = [align(unify(found.text), gold) if found.exact else (found.text, gold) for gold in golds]
+    parse_answer = _parse if found.exact else _parse_in_text
+    readings = {answer: parse_answer(answer) for answer, _ in pairs}
+    every = [reading for found_readings in readings.values() for reading in found_readings]
+    if not every or not found.exact and not _ends_the_text(str(every[-1]), found):
         return "wrong", "no_answer", 0.0, None
-    extracted = found.text if found.exact else str(readings[-1])[:MAX_ANSWER_CHARS]
-    if any(map(is_too_large, readings)):
-        if is_huge_number(readings[0]) and None not in map(number, golds):
+    extracted = found.text if found.exact else str(every[-1])[:MAX_ANSWER_CHARS]
+    if any(map(is_too_large, every)):
+        if is_huge_number(every[0]) and None not in map(number, golds):
             return "wrong", "too_large", 0.0, extracted
         return "ungraded", "too_large", None, extracted
-    for gold in golds:
+    for answer, gold in pairs:
         if not found.exact and compare_cheaply(extracted, gold):
             return "correct", "correct", 1.0, extracted
-        if any(_equal(a, b, gold, extracted) for a in _parse_reference(gold) for b in readings):
+        text = answer if found.exact else extracted
+        if any(_equal(a, b, gold, text) for a in _parse_reference(gold) for b in readings[answer]):
             return "correct", "correct", 1.0, extracted
     return "wrong", "wrong", 0.0, extracted
 

@@ -71,6 +71,29 @@ def test_different_answers_are_wrong(grade_many):
     assert [pair for pair, verdict in zip(WRONG, verdicts(grades), strict=True) if verdict != "wrong"] == []
 
 
+@pytest.mark.parametrize("verdict", ["correct", "wrong"])
+def test_answers_in_many_spellings(grade_many, verdict):
+    """pairs_*.txt: answers and references in the style of competitions, as a person would judge them."""
+    lines = Path(__file__).with_name(f"pairs_{verdict}.txt").read_text(encoding="utf-8").splitlines()
+    pairs = [line.split(" === ") for line in lines]
+    grades = grade_many([(rf"\boxed{{{answer}}}", reference) for answer, reference in pairs])
+    assert [line for line, found in zip(lines, verdicts(grades), strict=True) if found != verdict] == []
+
+
+def test_what_is_still_called_wrong(grade_many):
+    """Right, and not recognised; docs/rewards.md lists them. When one is, move it to pairs_correct.txt."""
+    pairs = [
+        (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", "(1,2)"),
+        ("|x| < 3", "-3 < x < 3"),
+        (r"e^{i\pi}", "-1"),
+        ("0.333...", r"\frac13"),
+        ("€5", "5"),
+        (r"(-\infty,-2),(2,\infty)", r"(-\infty,-2)\cup(2,\infty)"),
+        (r"\text{Yes, it is}", "Yes"),
+    ]
+    assert set(verdicts(grade_many([(rf"\boxed{{{a}}}", b) for a, b in pairs]))) == {"wrong"}
+
+
 def test_reasons(grade_many):
     cases = [
         (r"\boxed{5}", "5", "correct"),
