@@ -167,7 +167,8 @@ class MixedBatch:
         group apart. `zero_collapsed` gives 0 to a group whose verdicts stay equal after replay, unless it was ranked.
 
         `guard` "no_std": where the only difference inside a group is a ranking (no correct row, so no verified
-        difference), the advantage is R_i - mean, not scaled up to unit spread.
+        difference), the advantage is R_i - mean, not scaled up to unit spread. "centred": the same, and the rankings'
+        mean is 0, what any other failure earns; otherwise being truncated is worth R_max / 2 on average.
         """
         for group in self.groups:
             rows = [self.rows[i] for i in group.rows]
@@ -175,13 +176,17 @@ class MixedBatch:
                 for row in rows:
                     row.advantage = 0.0
                 continue
+            rewards = [row.reward for row in rows]
+            if guard == "centred" and group.ranked:
+                middle = fmean(row.reward for row in rows if row.ranked)
+                rewards = [row.reward - middle if row.ranked else row.reward for row in rows]
             values = group_advantages(
-                [row.reward for row in rows],
+                rewards,
                 alpha=alpha,
                 lam=lam,
                 recalled=[row.recalled for row in rows],
                 off_policy_only=scope == "off_policy_only",
-                std_norm=not (guard == "no_std" and group.ranked and not verified_difference(rows)),
+                std_norm=not (guard != "none" and group.ranked and not verified_difference(rows)),
             )
             for row, value in zip(rows, values, strict=True):
                 row.advantage = value

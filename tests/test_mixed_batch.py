@@ -38,9 +38,9 @@ def group(*verdicts, **settings):
     return [rollout(v, **settings) for v in verdicts]
 
 
-def stored(verdict, count=1, step=3):
+def stored(verdict, count=1, step=3, reward=None):
     return lambda uid, wanted: (
-        [rollout(verdict, uid=uid, step=step) for _ in range(count)] if wanted is verdict else []
+        [rollout(verdict, uid=uid, step=step, reward=reward) for _ in range(count)] if wanted is verdict else []
     )
 
 
@@ -139,6 +139,17 @@ def test_the_guard_keeps_a_ranking_from_growing_to_full_size():
     assert batch.advantages(**EQ3) == approx([0.7071, -0.7071], abs=1e-4)
     assert batch.advantages(**{**EQ3, "guard": "no_std"}) == approx([0.25, -0.25])
     assert batch.metrics(step=0)["r3/advantage/unverified_share"] == 1
+
+
+def test_the_centred_guard_makes_being_truncated_worth_nothing():
+    """Rewards .5, 0 for two ranked rows and 0 for one that ended: without a guard the mean ranked row is above it."""
+    rows = [rollout(W, truncated=True), rollout(W, truncated=True), rollout(W)]
+    batch = MixedBatch(rows, ["g"] * 3)
+    batch.rank(batch.rows_to_rank(scope="truncated"), entropy_of([(2, 0.1), (1, 0.2)]), max_reward=0.5)
+    assert batch.advantages(**{**EQ3, "guard": "no_std"}) == approx([1 / 3, -1 / 6, -1 / 6])
+    assert batch.advantages(**{**EQ3, "guard": "centred"}) == approx([0.25, -0.25, 0.0])
+    recall(batch, stored(C, reward=1.0))  # rewards .25, -.25, 0, 1: mean .25, sample std .5401
+    assert batch.advantages(**{**EQ3, "guard": "centred"}) == approx([0.0, -0.9258, -0.4629, 1.3887], abs=1e-4)
 
 
 def test_the_guard_leaves_a_verified_difference_alone():
