@@ -61,9 +61,11 @@ def compare(
 
         try:
             out.mkdir(parents=True, exist_ok=True)
-            (out / "comparison.md").write_text(f"# Comparison\n\n{table}\n{details(comparison)}", encoding="utf-8")
-            (out / "comparison.json").write_text(encoded, encoding="utf-8")
             pictures = plot(runs, comparison, out, window=window)
+            shown = "".join(f"![{Path(name).stem}]({name})\n" for name in pictures)
+            document = f"# Comparison\n\n{table}\n## Plots\n\n{shown}\n{details(comparison)}"
+            (out / "comparison.md").write_text(document, encoding="utf-8")
+            (out / "comparison.json").write_text(encoded, encoding="utf-8")
         except OSError as error:
             raise R3Error(f"--out {out} cannot be written: {error.strerror}") from error
         for file in ("comparison.md", "comparison.json", *pictures):

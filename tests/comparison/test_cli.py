@@ -47,7 +47,8 @@ def test_files_and_json(lab, tmp_path):
     out = tmp_path / "deep" / "out"
     assert (out / "comparison.json").read_text() == result.stdout
     document = (out / "comparison.md").read_text()
-    assert document.startswith(f"# Comparison\n\n{call(lab).stdout}\n## Runs\n")
+    assert document.startswith(f"# Comparison\n\n{call(lab).stdout}\n## Plots\n")
+    assert all(f"]({picture.name})" in document for picture in out.glob("*.png")) and "\n## Runs\n" in document
     assert sorted(result.stderr.split()) == sorted(str(file) for file in out.iterdir())
 
     content = json.loads(result.stdout)
