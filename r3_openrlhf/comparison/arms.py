@@ -243,8 +243,8 @@ def _disagreements(runs: Sequence[Run]) -> list[str]:
         for line in run.evaluations:
             if totals.get(line["step"], line["generated_tokens"]) != line["generated_tokens"]:
                 notes.append(
-                    f"{run.path} has counted {line['generated_tokens']:,} generated tokens at step {line['step']} in "
-                    f"evaluations.jsonl and {totals[line['step']]:,} in metrics.jsonl."
+                    f"{run.path} has counted {line['generated_tokens']:,.0f} generated tokens at step {line['step']} in "
+                    f"evaluations.jsonl and {totals[line['step']]:,.0f} in metrics.jsonl."
                 )
                 break
     return notes
