@@ -38,7 +38,7 @@ class Engine:
         from vllm.sampling_params import RequestOutputKind
 
         try:
-            self._engine = LLM(
+            self.llm = LLM(
                 model=model,
                 max_model_len=max_model_len,
                 seed=options.seed,
@@ -46,10 +46,11 @@ class Engine:
                 gpu_memory_utilization=options.gpu_memory_utilization,
                 disable_log_stats=True,
                 **{"enforce_eager": cluster.vllm_enforce_eager, **settings},
-            ).llm_engine
+            )
         except (RuntimeError, ValueError, OSError) as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             raise R3Error(f"vLLM cannot serve {model}: {lines[-1] if lines else type(error).__name__}") from error
+        self._engine = self.llm.llm_engine
         # As in training: no detokenization in the engine, the text is decoded once from all tokens.
         self._params = SamplingParams(
             temperature=options.temperature,

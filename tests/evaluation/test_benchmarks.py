@@ -1,0 +1,97 @@
+"""Named benchmarks from files and from copies of the hub's data sets; their references; paths; reasoning-gym."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from r3_openrlhf.config import DataConfig
+from r3_openrlhf.errors import ConfigError, DataError
+from r3_openrlhf.evaluation.benchmarks import BENCHMARKS, load_problem_set, name_of
+from r3_openrlhf.problems import problem_uid
+
+DATA = Path(__file__).parents[2].parent / "shared" / "data" / "math" / "eval"
+SIZES = {"aime24": 30, "math500": 500, "amc23": 83, "minerva": 272, "olympiadbench": 675, "gsm8k": 1319}
+ANYTHING = DataConfig(path="-", task="exact", uid_key="x", problem_key="p", reasoning_gym={"seed": 3})
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="../shared/data/math/eval is not there")
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_every_benchmark_is_read_whole_from_files(name):
+    found = load_problem_set(name, ANYTHING, data_dir=str(DATA))
+    assert len(found.labels) == SIZES[name] and found.num_duplicates == found.num_unusable == 0
+    assert {label.task for label in found.labels} == {"math"}
+    assert all(label.uid == problem_uid(label.problem) and len(label.references) == 1 for label in found.labels)
+
+
+HUB_ROWS = {  # as the hub's columns are
+    "aime24": ({"id": 60, "problem": "P", "solution": "S", "answer": "204"}, ["204"]),
+    "math500": ({"problem": "P", "solution": "S", "answer": "p - q", "unique_id": "u"}, ["p - q"]),
+    "amc23": ({"id": 0, "problem": "P", "answer": 142.0, "url": ""}, ["142.0"]),
+    "minerva": ({"question": "P", "answer": "4.5e33"}, ["4.5e33"]),
+    "olympiadbench": ({"question": "P", "final_answer": ["$69$", "$84$"]}, ["$69$, $84$"]),
+    "gsm8k": ({"question": "P", "answer": "2 + 2 = <<2+2=4>>4 #hours\n#### 1,000"}, ["1,000"]),
+}
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_the_hubs_columns_are_read(name, tmp_path, monkeypatch):
+    """A directory called like the data set stands for the hub, as `datasets` itself has it."""
+    row, references = HUB_ROWS[name]
+    benchmark = BENCHMARKS[name]
+    copy = tmp_path / benchmark.hub
+    copy.mkdir(parents=True)
+    (copy / f"{benchmark.split}.jsonl").write_text(json.dumps(row) + "\n")
+    if benchmark.subset:
+        card = f"---\nconfigs:\n- config_name: {benchmark.subset}\n  data_files:\n  - split: {benchmark.split}\n    path: {benchmark.split}.jsonl\n- config_name: other\n  data_files: none.jsonl\n---\n"
+        (copy / "README.md").write_text(card)
+    monkeypatch.chdir(tmp_path)
+    found = load_problem_set(name, ANYTHING)
+    assert [(label.problem, label.references, label.task) for label in found.labels] == [("P", references, "math")]
+    assert found.source == benchmark.hub
+
+
+def test_the_sets_of_hub_and_files_name_the_same_problems(tmp_path, monkeypatch):
+    (tmp_path / "math-ai" / "minervamath").mkdir(parents=True)
+    (tmp_path / "math-ai" / "minervamath" / "test.jsonl").write_text('{"question": "What?", "answer": "1"}\n')
+    (tmp_path / "minerva.jsonl").write_text('{"id": "minerva-0", "problem": "What?", "answer": "1"}\n')
+    monkeypatch.chdir(tmp_path)
+    assert (
+        load_problem_set("minerva", ANYTHING).labels
+        == load_problem_set("minerva", ANYTHING, data_dir=str(tmp_path)).labels
+    )
+
+
+def test_a_file_has_the_columns_that_were_named(tmp_path):
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"q": "A?", "a": "1", "n": 7}\n{"q": "B?", "a": "2", "n": 8}\n')
+    data = DataConfig(path="-", problem_key="q", answer_key="a", uid_key="n", task="exact")
+    found = load_problem_set(str(path), data, max_problems=1)
+    assert found.name == "mine" and [(label.uid, label.task) for label in found.labels] == [("7", "exact")]
+
+
+def test_a_reasoning_gym_task_has_as_many_problems_as_are_wanted():
+    data = DataConfig(path="-", task="math", reasoning_gym={"seed": 3, "max_terms": 3})
+    found = load_problem_set("reasoning_gym:chain_sum", data, max_problems=5)
+    assert found.name == "chain_sum" and len(found.labels) == 5
+    assert {label.task for label in found.labels} == {"reasoning_gym"}
+
+
+def test_names():
+    assert name_of("math500") == "math500" and name_of("org/My-Set") == "My-Set"
+    assert name_of("/data/a.b.jsonl") == "a.b" and name_of("reasoning_gym:chain_sum") == "chain_sum"
+
+
+@pytest.mark.parametrize(
+    ("name", "data_dir", "error", "sentence"),
+    [
+        ("math50", None, ConfigError, "did you mean math500?"),
+        ("math500", "/nowhere", DataError, "--data-dir is /nowhere, which has no math500.jsonl"),
+        ("/nowhere.jsonl", None, DataError, "there is no such file"),
+        ("reasoning_gym:chain_summ", None, DataError, "did you mean chain_sum?"),
+    ],
+)
+def test_mistakes(name, data_dir, error, sentence):
+    with pytest.raises(error) as caught:
+        load_problem_set(name, DataConfig(path="-"), data_dir=data_dir)
+    assert sentence in str(caught.value)

@@ -1,0 +1,69 @@
+"""Records -> results and tables; the hard subset."""
+
+from pytest import approx
+
+from r3_openrlhf.evaluation.results import hard_uids, markdown, mean_over_benchmarks, response_of, summarise_benchmark
+from r3_openrlhf.types import Verdict
+from tests.evaluation.test_records import problem, response
+
+RIGHT, WRONG, NONE = (
+    response([1] * 10, verdict=verdict) for verdict in (Verdict.CORRECT, Verdict.WRONG, Verdict.UNGRADED)
+)
+
+
+def test_a_vote_is_the_answer_in_the_graders_spelling():
+    same = ["\\frac{1}{2}", "$\\dfrac{1}{2}$", " \\frac12. "]
+    assert len({response_of(response([1], extracted=text)).answer for text in same}) == 1
+    assert response_of(response([1], extracted="0.5")).answer == "0.5"  # equal in value, spelt differently
+    assert response_of(response([1], extracted=None)).answer is None
+    assert response_of(response([1], extracted=" $$ ")).answer != ""
+
+
+def test_summary_by_hand():
+    found = summarise_benchmark(
+        [problem("a", RIGHT, WRONG), problem("b", WRONG, NONE), problem("c", RIGHT, RIGHT)], n_samples=2, seed=0
+    )
+    assert found["pass_at_1"]["value"] == approx((1 / 2 + 0 + 1) / 3)
+    assert found["pass_at_k"]["2"]["value"] == approx((1 + 1) / 2) and found["pass_at_k"]["2"]["num_problems"] == 2
+    assert found["problems"]["b"] == {"correct": 0, "ungraded": 1}
+    assert found["ungraded_reasons"] == {"ungraded": 1} and found["num_ungraded"] == 1
+
+
+def test_hard_is_right_at_most_once_and_what_may_have_been_solved_is_not():
+    base = [
+        problem("never", WRONG, WRONG, WRONG),
+        problem("once", RIGHT, WRONG, WRONG),
+        problem("twice", RIGHT, RIGHT, WRONG),
+        problem("perhaps twice", RIGHT, NONE, WRONG),
+        problem("elsewhere", WRONG, WRONG, WRONG, benchmark="aime24"),
+    ]
+    hard, known = hard_uids(base, "math500")
+    assert hard == {"never", "once"} and known == {"never", "once", "twice", "perhaps twice"}
+
+
+def results_of(summaries, n):
+    return {
+        "model": {"name": "m"},
+        "settings": {"n_samples": n, "temperature": 0.6, "top_p": 1.0, "max_new_tokens": 8, "seed": 1},
+        "benchmarks": {
+            name: {"source": "s", "hard_of": None, "num_duplicates": 0, "num_unusable": 0, "lengths": {}, **found}
+            for name, found in summaries.items()
+        },
+        "mean": mean_over_benchmarks(summaries, n),
+    }
+
+
+def test_the_table_shows_the_numbers_and_dashes_for_what_is_not_there():
+    one = summarise_benchmark([problem("a", RIGHT, WRONG), problem("b", WRONG, WRONG)], n_samples=2, seed=0)
+    other = summarise_benchmark([problem("a", NONE, RIGHT)], n_samples=2, seed=0)
+    text = markdown(results_of({"one": one, "other": other}, 2))
+    rows = {
+        line.split("|")[1].strip(): [cell.strip() for cell in line.split("|")[2:-1]]
+        for line in text.splitlines()
+        if line.startswith("|")
+    }
+    assert rows["one"][0] == "2" and rows["one"][1].startswith("25.0 [0.0, 50.0]")
+    assert rows["other"] == ["1", "100.0", "-", "-", "10", "0.0", "1"]
+    assert rows["mean"][:3] == ["", "62.5", "-"]  # no mean over a benchmark that has no value
+    assert "1 of 2 responses could not be graded (1 ungraded)" in text
+    assert "would be 50.0 had they been wrong, 100.0 had they been correct" in text
