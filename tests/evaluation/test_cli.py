@@ -1,0 +1,271 @@
+"""`r3 eval`: mistakes are one sentence; a whole evaluation through the real engine, stopped and gone on with."""
+
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from pytest import approx
+
+from r3_openrlhf.cli import main
+from r3_openrlhf.config import BenchmarkConfig, ClusterConfig, DataConfig, RewardConfig
+from r3_openrlhf.evaluation.benchmarks import load_problem_set
+from r3_openrlhf.evaluation.grading_desk import GradingDesk
+from r3_openrlhf.evaluation.model_source import find_model, fingerprint
+from r3_openrlhf.evaluation.output import EvaluationDirectory
+from r3_openrlhf.evaluation.progress import Bar
+from r3_openrlhf.evaluation.records import SampleFile, cut
+from r3_openrlhf.evaluation.sampling import make_work, sample, shorten
+from r3_openrlhf.models import resolve_model
+from r3_openrlhf.types import Verdict
+from tests.evaluation.test_records import problem, response
+
+REPOSITORY = Path(__file__).parents[2]
+TASK = "reasoning_gym:basic_arithmetic"
+GYM = {
+    "seed": 7,
+    "min_terms": 2,
+    "max_terms": 3,
+    "min_digits": 1,
+    "max_digits": 1,
+    "operators": ["+"],
+    "allow_parentheses": False,
+    "allow_negation": False,
+}
+KEYS = [f"data.reasoning_gym.{key}={json.dumps(value)}" for key, value in GYM.items()]
+
+
+def call(*arguments):
+    return CliRunner().invoke(main, ["eval", *map(str, arguments)])
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+# ── mistakes ──
+
+
+@pytest.fixture
+def a_run(tmp_path):
+    """A run directory that has a checkpoint of step 20 and no final model."""
+    from r3_openrlhf.config_loading import load_config
+    from r3_openrlhf.run_directory import RunDirectory
+
+    run = RunDirectory(tmp_path / "run")
+    run.create(load_config("cpu_smoke", [f"run_dir={run.path}", "data.system_prompt=Add.", "reward.num_workers=3"]))
+    checkpoint = run.checkpoints / "global_step20_hf"
+    checkpoint.mkdir()
+    (checkpoint / "config.json").write_text("{}")
+    return run
+
+
+MISTAKES = {
+    "no benchmark": (["tiny"], "r3 eval needs --benchmark NAME"),
+    "unknown benchmark": (["tiny", "--benchmark", "math50"], "did you mean math500?"),
+    "unknown model": (["/nowhere", "--benchmark", "aime24"], "model.path is '/nowhere', which does not exist"),
+    "no directory": (["tiny", "--benchmark", "aime24", "--data-dir", "/no"], "--data-dir is /no, which has no aime24.jsonl"),
+    "temperature": (["tiny", "--benchmark", TASK, "--temperature", "-1"], "--temperature is -1.0; use 0.0 or more"),
+    "n": (["tiny", "--benchmark", TASK, "--n", "0"], "--n is 0; use 1 or more"),
+    "top_p": (["tiny", "--benchmark", TASK, "--top-p", "0"], "--top-p is 0.0; use a fraction above 0"),
+    "lengths": (["tiny", "--benchmark", TASK, "--lengths", "5,x"], "--lengths is '5,x'; use whole numbers"),
+    "too long": (["tiny", "--benchmark", TASK, "--lengths", "9000"], "--lengths holds 9000, but responses have 1 to 8192"),
+    "step": (["tiny", "--benchmark", TASK, "--step", "4"], "--step is 4, but tiny is not a run directory"),
+    "setting": (["tiny", "--benchmark", TASK, "train.seed=4"], "takes keys of data, reward, cluster behind the model"),
+    "key": (["tiny", "--benchmark", TASK, "data.sistem_prompt=x"], "did you mean data.system_prompt?"),
+    "path": (["tiny", "--benchmark", TASK, "data.path=x"], "the problems come from --benchmark"),
+    "experiment": (["tiny", "--benchmark", TASK, "--experiment", "cpu_smok"], "did you mean cpu_smoke?"),
+    "hard": (["tiny", "--benchmark", TASK, "--hard-of", "/no", "--max-problems", "2"], "/no holds no evaluation"),
+    "twice": (["tiny", "--benchmark", TASK, "--benchmark", TASK, "--max-problems", "2"], "two benchmarks are called"),
+    "task": (["tiny", "--benchmark", "reasoning_gym:chain_summ"], "did you mean chain_sum?"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_one_sentence_on_stderr(name, tmp_path):
+    arguments, sentence = MISTAKES[name]
+    result = call(*arguments)
+    assert result.exit_code == 1 and result.stdout == ""
+    assert sentence in result.stderr
+    assert result.stderr.startswith("Error: ") and result.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_says_what_it_has(a_run):
+    result = call(a_run.path, "--benchmark", TASK)
+    assert result.exit_code == 1
+    assert "has no final_model yet; its checkpoints are of step 20: use --step" in result.stderr
+    result = call(a_run.path, "--benchmark", TASK, "--step", 10)
+    assert "has no checkpoint of step 10 in Hugging Face format; its checkpoints are of step 20" in result.stderr
+    result = call(a_run.path, "--benchmark", TASK, "--step", 20, "--experiment", "cpu_smoke")
+    assert "has its own configuration" in result.stderr
+
+
+def test_a_run_brings_its_prompt_and_its_grading(a_run):
+    from r3_openrlhf.evaluation.run import Request, configuration_of
+
+    source = find_model(str(a_run.path), step=20)
+    assert source.path == str(a_run.checkpoints / "global_step20_hf") and source.output.parent.parent == a_run.path
+
+    def configured(*overrides, benchmark=TASK):
+        request = Request(model="", benchmarks=[benchmark], options=BenchmarkConfig(), overrides=overrides)
+        return configuration_of(request, source)
+
+    config = configured("data.reasoning_gym.seed=9")
+    assert config.data.system_prompt == "Add." and config.reward.num_workers == 3
+    assert config.data.reasoning_gym == {**a_run.load_config().data.reasoning_gym, "seed": 9}
+    assert configured("data.system_prompt=Think.").data.system_prompt == "Think."
+    assert configured(benchmark="reasoning_gym:chain_sum").data.reasoning_gym == {}  # another task's options
+
+
+def test_the_fingerprint_is_of_the_weights(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(bytes(3 * 2**20))
+    before = fingerprint(str(tmp_path))
+    shutil.copytree(tmp_path, tmp_path / "copy")
+    assert fingerprint(str(tmp_path / "copy")) == before
+    weights.write_bytes(bytes(3 * 2**20 - 1) + b"\1")
+    assert fingerprint(str(tmp_path)) != before
+    assert fingerprint("org/name") == "org/name"
+
+
+def test_other_settings_are_refused_by_name(tmp_path):
+    directory = EvaluationDirectory(tmp_path / "out")
+    directory.start({"n_samples": 4, "temperature": 0.6, "seed": 1})
+    directory.start({"n_samples": 4, "temperature": 0.6, "seed": 1})
+    with pytest.raises(Exception, match=r"other settings: n_samples \(4 there, 8 now\), seed \(1 there, None now\);"):
+        directory.start({"n_samples": 8, "temperature": 0.6})
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").write_text("")
+    with pytest.raises(Exception, match="holds files but no evaluation"):
+        EvaluationDirectory(tmp_path / "full").start({})
+
+
+def test_the_command_line_loads_no_framework():
+    code = (
+        "import sys; from r3_openrlhf.evaluation import cli, estimates, records, results, sampling, benchmarks; "
+        "print(*[m for m in ('torch', 'vllm', 'ray', 'transformers', 'matplotlib') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, cwd=REPOSITORY, check=True)
+    assert done.stdout.split() == []
+
+
+def test_a_shortened_response_is_graded_anew(byte_tokenizer, tmp_path):
+    """ "... 4 \\boxed{4}" is right, its beginning is not; a response that is short enough keeps its grade."""
+    label = load_problem_set(TASK, DataConfig(path=TASK, reasoning_gym=GYM), max_problems=1).labels[0]
+    answer = label.references[0]
+    text = f"The answer is \\boxed{{{answer}}}"
+    ids = byte_tokenizer(text=text, add_special_tokens=False)["input_ids"]
+    whole = problem(label.uid, response(ids, text=text, verdict=Verdict.CORRECT), benchmark="b")
+    with GradingDesk(RewardConfig(num_workers=1)) as desk:
+        labels = {whole.key: label}
+        (same,) = shorten([whole], len(ids), labels, desk, byte_tokenizer)
+        (shorter,) = shorten([whole], len(ids) - 2 - len(answer), labels, desk, byte_tokenizer)
+        (one_brace,) = shorten([whole] * 1, len(ids) - 1, labels, desk, byte_tokenizer)
+    assert same == whole
+    for found in (shorter, one_brace):
+        assert found.responses[0].truncated and found.responses[0].verdict is not Verdict.CORRECT
+    assert shorter.responses[0].text == "The answer is \\boxed"
+
+
+# ── the real engine ──
+
+stack = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vllm is not installed")
+
+
+@stack
+@pytest.mark.stack
+@pytest.mark.slow
+def test_an_evaluation_that_was_stopped_goes_on_and_samples_nothing_twice(tmp_path, monkeypatch):
+    command = ["tiny", "--benchmark", TASK, "--max-problems", 90, "--n", 4, "--max-new-tokens", 24, "--lengths", "12"]
+    command += ["--output", tmp_path / "out", *KEYS]
+    counted = Bar.problem
+    finished = []
+
+    def stop_at_the_fifth(self, sampled):
+        counted(self, sampled)
+        finished.append(sampled.uid)
+        if len(finished) == 5:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Bar, "problem", stop_at_the_fifth)
+        stopped = call(*command)
+    assert stopped.exit_code == 130 and "the same command goes on" in stopped.stderr
+    directory = EvaluationDirectory.open(tmp_path / "out")
+    kept = directory.samples.read_bytes()
+    assert kept.count(b"\n") == 5 and not directory.results.exists()
+
+    went_on = call(*command, "--json")
+    assert went_on.exit_code == 0, went_on.output
+    results = json.loads(went_on.stdout)
+    assert directory.samples.read_bytes().startswith(kept)
+    problems = list(SampleFile(directory.samples).read())
+    assert len(problems) == len({one.key for one in problems}) == 90
+    assert results["this_call"]["num_responses"] == (90 - 5) * 4
+    assert results == json.loads(directory.results.read_text())
+    found = results["benchmarks"]["basic_arithmetic"]
+    rights = [sum(r.verdict is Verdict.CORRECT for r in one.responses) / 4 for one in problems]
+    assert found["num_problems"] == 90 and found["pass_at_1"]["value"] == approx(sum(rights) / 90)
+    assert 0.1 < found["pass_at_1"]["value"] < 0.9 and found["num_ungraded"] == 0
+    at_12, at_24 = found["lengths"]["12"], found["lengths"]["24"]
+    assert at_24["pass_at_1"] == found["pass_at_1"] and at_12["pass_at_1"]["value"] < found["pass_at_1"]["value"]
+    assert at_12["truncated_rate"]["value"] > 0.9 and at_12["response_tokens_mean"]["value"] <= 12
+    for name in ("results.md", "pass_at_k.png", "lengths.png", "eval.log"):
+        assert (directory.path / name).stat().st_size > 0
+
+    # everything is there: no engine is started, and the same numbers come out
+    again = call(*command, "--json")
+    assert json.loads(again.stdout)["this_call"]["num_responses"] == 0
+    assert json.loads(again.stdout)["benchmarks"] == results["benchmarks"]
+    refused = call(*command, "--temperature", 1.0)
+    assert refused.exit_code == 1 and "other settings: temperature (0.6 there, 1.0 now)" in refused.stderr
+
+    # the hard subset of these results, answered from what was sampled
+    hard = call(*command, "--hard-of", directory.path, "--json")
+    assert json.loads(hard.stdout)["benchmarks"]["basic_arithmetic"]["num_problems"] == sum(r <= 1 / 4 for r in rights)
+
+
+@stack
+@pytest.mark.stack
+@pytest.mark.slow
+def test_a_cut_response_is_what_the_smaller_limit_gives(tmp_path):
+    """Greedy, so that both are the same draw: vLLM itself under the smaller limit, and our cut of the longer response."""
+    from transformers import AutoTokenizer
+
+    from r3_openrlhf.evaluation.engine import Engine
+
+    data = DataConfig(path=TASK, reasoning_gym=GYM)
+    options = BenchmarkConfig(n_samples=1, temperature=0.0, max_new_tokens=24)
+    model = resolve_model("tiny")
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    labels = load_problem_set(TASK, data, max_problems=30).labels
+    work = [make_work("b", label, data, tokenizer) for label in labels]
+    engine = Engine(model, max_model_len=256, options=options, cluster=ClusterConfig())
+    from vllm import SamplingParams
+
+    def under(limit):
+        params = SamplingParams(temperature=0.0, max_tokens=limit)
+        prompts = [{"prompt_token_ids": list(item.prompt_ids)} for item in work]
+        outputs = engine.llm.generate(prompts, params, use_tqdm=False)
+        return [(list(found.outputs[0].token_ids), found.outputs[0].finish_reason == "length") for found in outputs]
+
+    try:
+        file = SampleFile(tmp_path / "samples.jsonl")
+        with GradingDesk(RewardConfig(num_workers=1)) as desk:
+            sample(work, engine, desk, file, tokenizer, options)
+        sampled = {one.uid: one.responses[0] for one in file.read()}
+        lengths = {len(one.token_ids) for one in sampled.values()}
+        ended = {len(one.token_ids) for one in sampled.values() if not one.truncated}
+        assert len(lengths) > 1 and ended
+        for limit in sorted({5, *ended, min(ended) - 1})[:4]:  # the lengths of whole responses among them
+            cuts = [cut(sampled[item.label.uid], limit) for item in work]
+            assert [(list(ids), truncated) for ids, truncated in cuts] == under(limit)
+    finally:
+        engine.close()
