@@ -16,6 +16,7 @@ from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, veri
 from math_verify.parser import parse_latex_cached
 from sympy import Basic, Expr
 
+from r3_openrlhf.grading import two_stage_parsing
 from r3_openrlhf.grading.arithmetic import stated_precision
 from r3_openrlhf.grading.comparison import Number, compare_cheaply, number, numbers_agree
 from r3_openrlhf.grading.extraction import (
@@ -44,6 +45,7 @@ def _parse_arithmetic(expression: str):
 
 
 replace_in_sympy()
+two_stage_parsing.install()
 math_verify.parser.parse_expr_cached = _parse_arithmetic
 for _name in ("math_verify.parser", "math_verify.grader"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)
