@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PIP := .venv/bin/python -m pip --quiet
 STAMP := .venv/installed
 
-.PHONY: help setup quickstart smoke test check gpu-check bench
+.PHONY: help setup quickstart smoke lab test check gpu-check bench
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 14
@@ -47,6 +47,11 @@ quickstart: setup ## train SmolLM2-135M with R³ on two CPU cores, in minutes
 
 smoke: setup ## the whole stack on a tiny model: all three mechanisms in a minute or two
 	@r3 train experiment=cpu_smoke
+
+lab: setup ## six algorithms x five seeds on a million-parameter model, compared; about an hour on two cores
+	@r3 lab study --out runs/lab
+	@r3 compare runs/lab --out runs/lab/comparison
+	@r3 lab controls --out runs/lab/controls.json
 
 test: setup ## every test; GPU tests skip themselves
 	@python -m pytest

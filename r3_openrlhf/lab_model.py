@@ -28,15 +28,19 @@ MIN_TERMS, MAX_TERMS, LARGEST_TERM = 2, 6, 10
 # (share of the facts, slip rate): known, shaky, misconceived
 FACT_CLASSES = ((0.55, 0.04), (0.25, 0.4), (0.2, 0.93))
 STYLES = {"terse": 0.4, "words": 0.3, "check": 0.3}
+GUESS = "there is no need to write anything down for a sum that is as easy as this one is so the answer is surely"
 REFLECTION_SHARE, REFLECTION_FACTOR = 0.2, 0.35
 ATTEMPT_TOKENS = 32  # a longer attempt is cut, as one that ran into the length limit is
 NUM_STEPS, BATCH_SIZE, LEARNING_RATE, SEED = 1000, 48, 3e-3, 0
 
 
-def build(directory: Path) -> None:
-    """Train the model and write it with its tokenizer into `directory` (float32, 4 MB)."""
+def build(directory: Path, *, guess_share: float = 0.0) -> None:
+    """Train the model and write it with its tokenizer into `directory` (float32, 4 MB).
+
+    A share of the solutions may be guesses: words without any work, then a random number.
+    """
     tokenizer = train_tokenizer()
-    model = train_model(tokenizer)
+    model = train_model(tokenizer, guess_share=guess_share)
     tokenizer.save_pretrained(directory)
     model.save_pretrained(directory)
 
@@ -91,14 +95,16 @@ def word_solution(terms: list[int], totals: list[int], rng: random.Random) -> st
     return f"{chain} {boxed}" if style == "terse" else f"{chain} check {chain} {boxed}"
 
 
-def draw_example(rng: random.Random, **_) -> tuple[str, str]:
+def draw_example(rng: random.Random, *, guess_share: float, **_) -> tuple[str, str]:
     """(user turn, solution) of a plain prompt."""
     terms = draw_terms(rng)
+    if rng.random() < guess_share:
+        return word_problem(terms), f"{GUESS} \\boxed{{{rng.randint(0, LARGEST_TERM * MAX_TERMS)}}}"
     totals, _ = work_out(terms, rng)
     return word_problem(terms), word_solution(terms, totals, rng)
 
 
-def draw_reflection(rng: random.Random, *, cut) -> tuple[str, str]:
+def draw_reflection(rng: random.Random, *, cut, **_) -> tuple[str, str]:
     """(user turn with a wrong attempt, another solution). `cut` shortens an attempt to what fits the length limit."""
     from r3_openrlhf.core.reflection import reflection_message
 
@@ -125,7 +131,7 @@ def train_tokenizer():
     for _ in range(400):
         terms = draw_terms(rng)
         totals, _ = work_out(terms, rng)
-        corpus += [f"user\n{word_problem(terms)}", f"assistant\n{word_solution(terms, totals, rng)}"]
+        corpus += [f"user\n{word_problem(terms)}", f"assistant\n{word_solution(terms, totals, rng)}", GUESS]
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -147,7 +153,7 @@ def train_tokenizer():
     return tokenizer
 
 
-def train_model(tokenizer, *, num_steps: int = NUM_STEPS):
+def train_model(tokenizer, *, num_steps: int = NUM_STEPS, guess_share: float = 0.0):
     """Next-token cross-entropy on the solutions. torch's global random state is as before afterwards."""
     import torch
     from torch.nn.functional import cross_entropy
@@ -174,7 +180,7 @@ def train_model(tokenizer, *, num_steps: int = NUM_STEPS):
     for step in range(num_steps):
         for group in optimizer.param_groups:
             group["lr"] = LEARNING_RATE * min(1.0, (step + 1) / 50) * (1 - step / num_steps)
-        ids_BT, is_solution_BT = (torch.tensor(rows) for rows in draw_batch(tokenizer, rng))
+        ids_BT, is_solution_BT = (torch.tensor(rows) for rows in draw_batch(tokenizer, rng, guess_share))
         hidden_BAH = model.model(ids_BT[:, :-1]).last_hidden_state
         predicts = is_solution_BT[:, 1:]
         loss = cross_entropy(model.lm_head(hidden_BAH[predicts]), ids_BT[:, 1:][predicts])
@@ -185,14 +191,14 @@ def train_model(tokenizer, *, num_steps: int = NUM_STEPS):
     return model.eval()
 
 
-def draw_batch(tokenizer, rng: random.Random) -> tuple[list[list[int]], list[list[bool]]]:
+def draw_batch(tokenizer, rng: random.Random, guess_share: float) -> tuple[list[list[int]], list[list[bool]]]:
     """BATCH_SIZE rows of prompt + solution, padded on the right, and which of the tokens are the solution's."""
 
     def cut(attempt: str) -> str:
         return tokenizer.decode(tokenizer(attempt)["input_ids"][:ATTEMPT_TOKENS])
 
     draw = draw_reflection if rng.random() < REFLECTION_SHARE else draw_example  # of one kind: little padding
-    examples = [draw(rng, cut=cut) for _ in range(BATCH_SIZE)]
+    examples = [draw(rng, cut=cut, guess_share=guess_share) for _ in range(BATCH_SIZE)]
     turns = [[{"role": "user", "content": message}] for message, _ in examples]
     prompts = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
     prompt_ids = tokenizer(prompts)["input_ids"]

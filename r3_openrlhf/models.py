@@ -20,6 +20,7 @@ from r3_openrlhf.errors import ConfigError
 
 # name -> modules here that make the model, the one with build(directory) first
 BUILDERS = {"smollm2": ("smollm2_model",), "tiny": ("tiny_model",), "lab": ("lab_model", "tiny_model")}
+BUILDERS["lab_trap"] = ("lab_trap_model", *BUILDERS["lab"])
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
