@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +33,12 @@ class EvaluationDirectory:
             raise ConfigError(f"{path} holds no evaluation: it has no samples.jsonl")
         return found
 
-    def start(self, settings: dict[str, Any]) -> SampleFile:
-        """Begin here, or go on with what is here.
+    @contextmanager
+    def start(self, settings: dict[str, Any]) -> Iterator[SampleFile]:
+        """Begin here, or go on with what is here; nobody else does so meanwhile.
 
         Raises ConfigError when it was sampled with other settings (the differing ones are named), when the directory
-        holds other files, or cannot be written.
+        holds other files, cannot be written, or is being written by another process.
         """
         if self.settings.is_file():
             self._check_same(settings)
@@ -43,9 +47,17 @@ class EvaluationDirectory:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             write_whole(self.settings, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
+            lock = self.samples.open("ab")
         except OSError as error:
             raise ConfigError(f"--output {self.path} cannot be written: {error.strerror}") from error
-        return SampleFile(self.samples)
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise ConfigError(
+                    f"--output {self.path} is being written by another r3 eval; wait for its end"
+                ) from error
+            yield SampleFile(self.samples)
 
     def _check_same(self, settings: dict[str, Any]) -> None:
         try:

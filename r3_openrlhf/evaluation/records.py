@@ -75,15 +75,18 @@ def cut(response: SampledResponse, limit: int) -> tuple[Sequence[int], bool]:
 
 
 class SampleFile:
-    """Appends and reads lines. A torn last line, of a process that was killed, is dropped when the file is opened."""
+    """Appends and reads lines. A torn last line, of a process that was killed, is not there yet; the next append drops
+    it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        if path.is_file():
-            _drop_torn_line(path)
+        self._is_whole = not path.exists()
 
     def append(self, problem: SampledProblem) -> None:
         """On disk when this returns."""
+        if not self._is_whole:
+            _drop_torn_line(self.path)
+            self._is_whole = True
         with self.path.open("ab") as file:
             file.write(_encode(problem))
             file.flush()
@@ -95,6 +98,8 @@ class SampleFile:
             return
         with self.path.open("rb") as file:
             for number, line in enumerate(file, start=1):
+                if not line.endswith(b"\n"):
+                    return
                 try:
                     yield _decode(line)
                 except (ValueError, KeyError, TypeError, zlib.error) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from r3_openrlhf.evaluation.grading_desk import GradingDesk
 from r3_openrlhf.evaluation.model_source import PROMPT_KEYS, ModelSource, find_model, fingerprint, values_of
 from r3_openrlhf.evaluation.output import EvaluationDirectory, write_whole
 from r3_openrlhf.evaluation.progress import Terminal
-from r3_openrlhf.evaluation.records import SampleFile
+from r3_openrlhf.evaluation.records import SampledProblem, SampleFile
 from r3_openrlhf.evaluation.results import hard_uids, markdown, mean_over_benchmarks, summarise_benchmark
 from r3_openrlhf.evaluation.sampling import Speed, Work, make_work, outstanding, sample, shorten
 from r3_openrlhf.models import resolve_model
@@ -67,37 +67,40 @@ def run_evaluation(request: Request) -> tuple[dict[str, Any], EvaluationDirector
     work = [make_work(found.name, label, config.data, tokenizer) for found in sets for label in found.labels]
     directory = EvaluationDirectory(request.output or source.output)
     settings = settings_of(request.options, config, weights=fingerprint(model))
-    file = directory.start(settings)
-    missing = outstanding(work, file, n_samples=request.options.n_samples)
-    with Terminal(directory.log, verbose=request.verbose) as terminal, GradingDesk(config.reward) as desk:
+    with (
+        directory.start(settings) as file,
+        Terminal(directory.log, verbose=request.verbose) as terminal,
+        GradingDesk(config.reward) as desk,
+    ):
+        missing = outstanding(work, file, n_samples=request.options.n_samples)
         speed = _sample(missing, model, file, desk, tokenizer, request.options, config, terminal)
         labels = {item.key: item.label for item in work}
         summaries = {}
         for found in sets:
             keys = {(found.name, label.uid) for label in found.labels}
-            summary = _summarise(file, keys, request.options)
-            summary["lengths"] = {}
+            at_limits = {}
             for limit in lengths:
                 terminal.say(f"{found.name}: grading at {limit} tokens")
-                cut = shorten(_selected(file, keys), limit, labels, desk, tokenizer)
-                at_limit = summarise_benchmark(cut, n_samples=request.options.n_samples, seed=request.options.seed)
-                summary["lengths"][str(limit)] = {key: at_limit[key] for key in at_limit if key != "problems"}
+                problems = shorten(_selected(file, keys), limit, labels, desk, tokenizer)
+                at_limits[str(limit)] = _summarise(problems, request.options)
+                del at_limits[str(limit)]["problems"]
             summaries[found.name] = {
                 "source": found.source,
                 "hard_of": request.hard_of,
                 "num_duplicates": found.num_duplicates,
                 "num_unusable": found.num_unusable,
-                **summary,
+                **_summarise(_selected(file, keys), request.options),
+                "lengths": at_limits,
             }
-    results = {
-        "model": {"name": source.name, "path": source.path, "weights": settings["weights"]},
-        "settings": settings,
-        "versions": _versions(),
-        "benchmarks": summaries,
-        "mean": mean_over_benchmarks(summaries, request.options.n_samples),
-        "this_call": asdict(speed),  # 0 where every response was there already
-    }
-    _write(results, directory)
+        results = {
+            "model": {"name": source.name, "path": source.path, "weights": settings["weights"]},
+            "settings": settings,
+            "versions": _versions(),
+            "benchmarks": summaries,
+            "mean": mean_over_benchmarks(summaries, request.options.n_samples),
+            "this_call": asdict(speed),  # 0 where every response was there already
+        }
+        _write(results, directory)
     return results, directory
 
 
@@ -199,12 +202,12 @@ def _sample(
         engine.close()
 
 
-def _selected(file: SampleFile, keys: set[tuple[str, str]]):
+def _selected(file: SampleFile, keys: set[tuple[str, str]]) -> Iterator[SampledProblem]:
     return (problem for problem in file.read() if problem.key in keys)
 
 
-def _summarise(file: SampleFile, keys: set[tuple[str, str]], options: BenchmarkConfig) -> dict[str, Any]:
-    return summarise_benchmark(_selected(file, keys), n_samples=options.n_samples, seed=options.seed)
+def _summarise(problems: Iterable[SampledProblem], options: BenchmarkConfig) -> dict[str, Any]:
+    return summarise_benchmark(problems, n_samples=options.n_samples, seed=options.seed)
 
 
 def _versions() -> dict[str, str]:

@@ -13,6 +13,7 @@ from pytest import approx
 
 from r3_openrlhf.cli import main
 from r3_openrlhf.config import BenchmarkConfig, ClusterConfig, DataConfig, RewardConfig
+from r3_openrlhf.errors import ConfigError
 from r3_openrlhf.evaluation.benchmarks import load_problem_set
 from r3_openrlhf.evaluation.grading_desk import GradingDesk
 from r3_openrlhf.evaluation.model_source import find_model, fingerprint
@@ -137,14 +138,29 @@ def test_the_fingerprint_is_of_the_weights(tmp_path):
 
 def test_other_settings_are_refused_by_name(tmp_path):
     directory = EvaluationDirectory(tmp_path / "out")
-    directory.start({"n_samples": 4, "temperature": 0.6, "seed": 1})
-    directory.start({"n_samples": 4, "temperature": 0.6, "seed": 1})
-    with pytest.raises(Exception, match=r"other settings: n_samples \(4 there, 8 now\), seed \(1 there, None now\);"):
-        directory.start({"n_samples": 8, "temperature": 0.6})
+    settings = {"n_samples": 4, "temperature": 0.6, "seed": 1}
+    for _ in range(2):
+        with directory.start(settings) as file:
+            assert list(file.read()) == []
+    with pytest.raises(
+        ConfigError, match=r"other settings: n_samples \(4 there, 8 now\), seed \(1 there, None now\);"
+    ):
+        with directory.start({"n_samples": 8, "temperature": 0.6}):
+            pass
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("")
-    with pytest.raises(Exception, match="holds files but no evaluation"):
-        EvaluationDirectory(tmp_path / "full").start({})
+    with pytest.raises(ConfigError, match="holds files but no evaluation"):
+        with EvaluationDirectory(tmp_path / "full").start({}):
+            pass
+
+
+def test_two_evaluations_do_not_write_one_directory(tmp_path):
+    with EvaluationDirectory(tmp_path).start({}):
+        with pytest.raises(ConfigError, match="is being written by another r3 eval"):
+            with EvaluationDirectory(tmp_path).start({}):
+                pass
+    with EvaluationDirectory(tmp_path).start({}):
+        pass
 
 
 def test_the_command_line_loads_no_framework():
