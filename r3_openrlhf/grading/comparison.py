@@ -27,6 +27,8 @@ _PERCENT = re.compile(r"\s*(?:\\?%|(?:\\text\s*\{\s*)?\b(?:percent|percentage|pc
 _BASE = re.compile(r"(\d+)\s*_\s*\{?\s*(\d+)\s*\}?")
 _SPACED_DIGITS = re.compile(r"\d+(?: \d+)+")
 _CHOICE = re.compile(r"\(?([A-J])(?:\)|[.:]|$)")
+_ONE_CHOICE = re.compile(r"\(?([A-J])\)?")
+_LETTERS = re.compile(r"[A-J]{2,}")
 _ASSIGNMENT = re.compile(r"^\s*[a-zA-Z](?:_\{?\w+\}?)?\s*=(?!.*=)")
 _WORD = re.compile(r"[A-Za-z]{4,}|[A-Z]{3,}")
 _BRACKETS = {"(": ")]", "[": ")]", "{": "}"}
@@ -133,12 +135,21 @@ def _compare_names(left: str, right: str) -> bool | None:
     choice = _CHOICE.fullmatch(right)
     if choice is not None and (chosen := _CHOICE.match(left)):
         return chosen[1] == choice[1]
+    choices = _choices(left), _choices(right)
+    if choices[1] and "," in right and (all(choices) or _LETTERS.fullmatch(left)):  # several of them: "A and C", "AC"
+        return (choices[0] or set(left)) == choices[1]
     if _WORD.fullmatch(left) and _WORD.fullmatch(right):  # "east" is not the product "seat"
         return left.lower() == right.lower()
     bases = _BASE.fullmatch(left), _BASE.fullmatch(right)
     if all(bases):
         return bases[0].groups() == bases[1].groups()
     return None
+
+
+def _choices(normalised: str) -> set[str]:
+    """The letters of "(A),(C)"; none when it is anything else."""
+    parts = [_ONE_CHOICE.fullmatch(part) for part in normalised.split(",")]
+    return {part[1] for part in parts} if all(parts) else set()
 
 
 def _is_decimal_comma(comma: str, point: str, *, min_decimals: int = 1) -> bool:

@@ -23,6 +23,10 @@ _STATED_EXACTLY = re.compile(
     r"\.?\s*(?:I hope|\n|$)",
     re.IGNORECASE,
 )
+# "The correct answer is **(C)**." and nothing behind it
+_STATED_CHOICE = re.compile(
+    r"answer(?: is)?:?[\s*:]*(?:option |choice )?\(?(?P<letter>[A-J])\)?[\s*.]*(?:I hope|\n|$)", re.IGNORECASE
+)
 _UNFINISHED = ("^", "_", "+", "-", "*", "/", "=", "\\", "{", "(", "[", "<", ">", "&")  # a text that broke off
 _CJK = re.compile(r"[\u3000-\u30ff\u3400-\u9fff\uff00-\uffef]+")
 _CONCLUSION = re.compile(r"\b(?:answer|thus|therefore|hence|so|final|finally|equals?|gives?)\b", re.IGNORECASE)
@@ -63,6 +67,8 @@ def final_answer(response: str, *, truncated: bool) -> FinalAnswer | None:
     snippet = _CJK.sub(r" \g<0> ", snippet).strip()
     if statement and (exactly := _STATED_EXACTLY.search(snippet)):
         return FinalAnswer(exactly["math"] or exactly["number"], exact=True)
+    if statement and (choice := _STATED_CHOICE.search(snippet)) and choice["letter"].isupper():
+        return FinalAnswer(choice["letter"], exact=True)
     if not snippet or snippet.endswith(_UNFINISHED):
         return None
     return FinalAnswer(snippet, exact=False, stated=statement is not None)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 
+from r3_openrlhf.grading.comparison import number
+
 _FRACTIONS = {
     "½": (1, 2), "⅓": (1, 3), "⅔": (2, 3), "¼": (1, 4), "¾": (3, 4), "⅕": (1, 5), "⅖": (2, 5), "⅗": (3, 5),
     "⅘": (4, 5), "⅙": (1, 6), "⅚": (5, 6), "⅛": (1, 8), "⅜": (3, 8), "⅝": (5, 8), "⅞": (7, 8),
@@ -33,6 +35,7 @@ _REWRITES = [
         (r"(^|[(\[{,=]) *– *(?=[\d\\.(a-zA-Z])", r"\1-"),  # an en dash as sign, not in "5–7"
         (r"\\(?:[bB]igg?[lrm]?|displaystyle|textstyle)(?![a-zA-Z])", ""),
         (r"\\(?:hspace|vspace|phantom)\*?\s*\{[^{}]*\}", " "),
+        (r"\{:\}", ":"),
         (r"^\s*\\(?:approx|simeq)(?![a-zA-Z])", ""),
         (r"^\s*(?:\\text\s*\{\s*)?(?:[Oo]ption|[Cc]hoice)\s+\(?([A-J])\)?\s*\}?\s*$", r"\1"),
         (r"^\s*\\text\s*\{\s*(?:an?|the)\s+", r"\\text{"),
@@ -56,6 +59,7 @@ _FONT = re.compile(r"\\(?:boldsymbol|bm|pmb|underline|mathbf|mathit|mathsf|bf)(?
 UNEVALUATED = re.compile(r"\\(?:i*int|oint|sum|prod|lim)(?![a-zA-Z])")
 _PLUS_MINUS = re.compile(r"\\(?:pm|mp)(?![a-zA-Z])")
 _VALUE_OF = re.compile(r"\s*([a-zA-Z])\s*=([^=]*)")
+_ROWS = re.compile(r"\s*\\begin\s*\{(?:aligned|align\*?|gathered|cases|split)\}(.*?)\\end\s*\{\w+\*?\}\s*", re.DOTALL)
 _LABELLED = re.compile(
     r"^\s*\\(?:text|textbf|mathrm|mathbf)\s*\{\s*\(([A-J])\)\s*\}(?:\s|\\[ ,;:]|\\quad|~)*(\S.*)$", re.DOTALL
 )
@@ -65,6 +69,10 @@ _OR = re.compile(r"\\text\s*\{\s*or\s*\}|\\lor(?![a-zA-Z])|\bor\b")
 _RELATION = re.compile(r"(<|>|\\[lg]eq?(?:slant)?(?![a-zA-Z]))")
 _ANY_INTEGER = re.compile(
     r"[,;]?\s*(?:\\text\s*\{[^{}]*\}|\\quad|\\[ ,;])*\s*\(?[a-z]\s*\\in\s*\\mathbb\s*\{?\s*Z\s*\}?\)?\s*$"
+)
+
+_DOMAIN = re.compile(
+    r"[,;]?\s*\\text\s*\{\s*(?:for|where|with)\s*\}\s*[a-zA-Z]\s*(?:\\[lg]eq?|>|<|\\neq?)(?![a-zA-Z])[^,;=]*$"
 )
 
 
@@ -79,7 +87,25 @@ def unify(answer: str) -> str:
         text = text.translate(_UNICODE)
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
-    return _both_signs(_computed(_FONT.sub(r"\1", text)))
+    return _both_signs(_computed(_once(_system(_FONT.sub(r"\1", text)))))
+
+
+def _system(text: str) -> str:
+    r"""\begin{cases} x=1 \\ y=2 \end{cases} as x=1, y=2; only where every row says what a letter is."""
+    rows = _ROWS.fullmatch(text)
+    if rows is None:
+        return text
+    found = [_VALUE_OF.fullmatch(row.replace("&", " ")) for row in rows[1].split("\\\\") if row.strip()]
+    return ", ".join(f"{row[1]}={row[2].strip()}" for row in found) if all(found) else text
+
+
+def _once(text: str) -> str:
+    """A number that is said twice, "1/2 or 0.5", once."""
+    ways = _OR.split(text)
+    numbers = [number(way) for way in ways] if len(ways) > 1 else []
+    if not numbers or None in numbers or any(value.value != numbers[0].value for value in numbers):
+        return text
+    return ways[0]
 
 
 def _computed(text: str) -> str:
@@ -128,7 +154,8 @@ def _beside(text: str, other: str) -> str:
         return "(" + ",".join(value[2].strip() for value in sorted(values, key=lambda value: value[1])) + ")"
     if "\\cup" in other and "\\cup" not in text:
         return _as_union(text)
-    return _ANY_INTEGER.sub("", text) if "\\in" not in other else text
+    text = _ANY_INTEGER.sub("", text) if "\\in" not in other else text
+    return _DOMAIN.sub("", text) if "\\text" not in other else text
 
 
 def _as_union(text: str) -> str:
