@@ -1,6 +1,6 @@
 """Rows per second of the grading pool and of the reward service, beside math-verify and OpenRLHF's in-thread function.
 
-    python benchmarks/reward_service.py [--data ../shared/data] [--rows 4000] [--memory-items 100000]
+    python benchmarks/reward_service.py [--data ../shared/data] [--rows 4000] [--memory-items 100000] [--parts ...]
 
 Rows are references of MATH-500 and DeepScaleR with a right or a wrong answer in a box: `short` (one sentence), `long` (24,000
 characters of thinking before it); `hard` are the pairs of the vectors file. No row occurs twice. Everything is measured
@@ -212,6 +212,9 @@ def memory_over_time(config: RewardConfig, pid: int, rows: list[Row], items: int
     return asyncio.run(run())
 
 
+PARTS = ("throughput", "hanging", "latency", "memory")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
@@ -219,52 +222,64 @@ def main() -> None:
         "--rows", type=int, default=4000, help="short rows; a quarter as many long, a tenth as many hard ones"
     )
     parser.add_argument("--memory-items", type=int, default=100_000)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="all, unless said otherwise")
     options = parser.parse_args()
     if not options.data.is_dir():
         sys.exit(f"{options.data} does not exist; give the directory of the data with --data")
     print(f"{os.cpu_count()} cores, load average before the start {os.getloadavg()[0]:.1f}")
-    counts = {"short": options.rows, "long": options.rows // 4, "hard": options.rows // 10}
     local = RewardConfig(num_workers=2, timeout_s=2.0)
     started = time.perf_counter()
     with running("--workers", "2", "--timeout", "2", "--max-pending", "100000") as service:
         remote = RewardConfig(urls=[service.url], timeout_s=2.0)
         asyncio.run(ready(remote))
-        print(f"start-up until the first grade: {time.perf_counter() - started:.2f} s (target below 5)\n")
-        print(f"{'rows/s':8} {'rows':>6} {'math-verify':>12} {'grade_answer':>13} {'local pool':>20} {'service':>20}")
-        rate = 1.0
-        for kind, count in counts.items():
-            rows = make_rows(options.data, kind, count)
-            base = in_another_process(math_verify_loop, rows)
-            threads = in_another_process(openrlhf_in_threads, rows) if kind != "hard" else (float("nan"),) * 2
-            found = [ours(config, requests_of(rows)) for config in (local, remote)]
-            rate = count / found[1][0] if kind == "short" else rate
-            columns = [f"{count / wall:6.0f} ({base[0] / wall:4.1f}x {base[1] / cpu:4.1f}x)" for wall, cpu in found]
+        print(f"start-up until the first grade: {time.perf_counter() - started:.2f} s (target below 5)", flush=True)
+        short = make_rows(options.data, "short", options.rows)
+        if "throughput" in options.parts:
+            print_throughput(options, local, remote)
+        if "hanging" in options.parts:
+            print_hanging(short, local, remote)
+        if "latency" in options.parts:
+            rate = len(short) / ours(remote, requests_of([(f"again {text}", gold) for text, gold in short]))[0] / 2
+            seconds = sorted(latency_at_half_load(remote, [(f"once more {text}", gold) for text, gold in short], rate))
             print(
-                f"{kind:8} {count:6} {count / base[0]:12.0f} {count / threads[0]:13.0f} " + " ".join(columns),
+                f"\nservice at half load ({rate:.0f} short rows/s): median {statistics.median(seconds) * 1e3:.1f} ms,"
+                f" p99 {seconds[int(len(seconds) * 0.99)] * 1e3:.1f} ms (target below 100)",
                 flush=True,
             )
-        print("\n2% hanging items among short rows, deadline 2 s: benign rows/s with them / without (target 0.9)")
-        short = make_rows(options.data, "short", options.rows)
-        recognised = [(f"\\boxed{{{answer}}}", "5") for answer in ENDLESS]
-        to_the_deadline = [(f"\\boxed{{{endless(i)}}}", ENDLESS_REFERENCE) for i in range(len(short) // 50 + 1)]
-        for name, hanging_rows in (("recognised", recognised), ("up to the deadline", to_the_deadline)):
-            for where, config in (("local pool", local), ("service", remote)):
-                alone, mixed, everything = hanging_items(config, short, hanging_rows)
-                print(
-                    f"{name:24} {where:11} {len(short) / mixed:7.0f} / {len(short) / alone:7.0f} = {alone / mixed:.2f};"
-                    f" the hanging ones were answered after {everything:.1f} s",
-                    flush=True,
-                )
-        seconds = sorted(latency_at_half_load(remote, make_rows(options.data, "short", options.rows), rate / 2))
+        if "memory" in options.parts:
+            memory = memory_over_time(remote, service.process.pid, short, options.memory_items)
+            print(
+                f"\nservice and workers after each tenth of {options.memory_items} items, MB: "
+                + " ".join(f"{megabytes:.0f}" for megabytes in memory)
+            )
+
+
+def print_throughput(options: argparse.Namespace, local: RewardConfig, remote: RewardConfig) -> None:
+    print(f"\n{'rows/s':8} {'rows':>6} {'math-verify':>12} {'grade_answer':>13} {'local pool':>20} {'service':>20}")
+    for kind, count in {"short": options.rows, "long": options.rows // 4, "hard": options.rows // 10}.items():
+        rows = make_rows(options.data, kind, count)
+        base = in_another_process(math_verify_loop, rows)
+        threads = in_another_process(openrlhf_in_threads, rows) if kind != "hard" else (float("nan"),) * 2
+        found = [ours(config, requests_of(rows)) for config in (local, remote)]
+        columns = [f"{count / wall:6.0f} ({base[0] / wall:4.1f}x {base[1] / cpu:4.1f}x)" for wall, cpu in found]
         print(
-            f"\nservice at half load ({rate / 2:.0f} short rows/s): median {statistics.median(seconds) * 1e3:.1f} ms,"
-            f" p99 {seconds[int(len(seconds) * 0.99)] * 1e3:.1f} ms (target below 100)"
+            f"{kind:8} {count:6} {count / base[0]:12.0f} {count / threads[0]:13.0f} " + " ".join(columns),
+            flush=True,
         )
-        memory = memory_over_time(remote, service.process.pid, short, options.memory_items)
-        print(
-            f"service and workers after each tenth of {options.memory_items} items, MB: "
-            + " ".join(f"{megabytes:.0f}" for megabytes in memory)
-        )
+
+
+def print_hanging(short: list[Row], local: RewardConfig, remote: RewardConfig) -> None:
+    print("\n2% hanging items among short rows, deadline 2 s: benign rows/s with them / without (target 0.9)")
+    recognised = [(f"\\boxed{{{answer}}}", "5") for answer in ENDLESS]
+    to_the_deadline = [(f"\\boxed{{{endless(i)}}}", ENDLESS_REFERENCE) for i in range(len(short) // 50 + 1)]
+    for name, hanging_rows in (("recognised", recognised), ("up to the deadline", to_the_deadline)):
+        for where, config in (("local pool", local), ("service", remote)):
+            alone, mixed, everything = hanging_items(config, short, hanging_rows)
+            print(
+                f"{name:24} {where:11} {len(short) / mixed:7.0f} / {len(short) / alone:7.0f} = {alone / mixed:.2f};"
+                f" the hanging ones were answered after {everything:.1f} s",
+                flush=True,
+            )
 
 
 async def ready(config: RewardConfig) -> None:
