@@ -134,11 +134,13 @@ def _print_plan(config) -> None:
     """What `r3 train` would do. Local paths are looked at; the hub is not asked, and nothing is written."""
     from r3_openrlhf.config_loading import config_to_yaml
     from r3_openrlhf.data import check_source
+    from r3_openrlhf.held_out import check_held_out_source
     from r3_openrlhf.models import locate_model
     from r3_openrlhf.openrlhf_adapter.arguments import check_arguments, openrlhf_arguments, platform_of
     from r3_openrlhf.run_directory import RunDirectory
 
     check_source(config.data)
+    check_held_out_source(config)
     run = RunDirectory(config.run_dir)
     # A plan may be made on a machine without GPUs for one that has them.
     platform = "cuda" if config.cluster.device == "cuda" else platform_of(config)

@@ -310,7 +310,8 @@ class EvaluationConfig:
     path: str | None = None  # as data.path; None: no evaluation. Keys, task and prompt are those of `data`
     split: str = "test"
     max_samples: int | None = None
-    reasoning_gym: dict[str, Any] = field(default_factory=dict)  # as data.reasoning_gym; another seed than there
+    # as data.reasoning_gym; a task draws problem i from seed + i, so the seed must be far from the one there
+    reasoning_gym: dict[str, Any] = field(default_factory=dict)
     every_steps: int = 20  # steps between evaluations; the first is before step 1, the last behind the last step
     n_samples: int = 4  # responses per problem
     temperature: float = 1.0
@@ -476,19 +477,23 @@ class R3Config:
         """Rollouts per optimizer step."""
         return self.train.batch_size or self.rows_per_step
 
+    @property
+    def filters_groups(self) -> bool:
+        """Are groups without a difference replaced by groups of further problems (dynamic sampling)?"""
+        return self.algo == "dapo" or _flag(self.openrlhf, "algo.dynamic_filtering_enable")
+
     def _check_mechanisms(self) -> None:
         if _flag(self.openrlhf, "train.async_enable"):
             raise ConfigError(
                 "openrlhf.train.async_enable is on, but R³ needs each step's rollouts to be of the current policy; leave it off"
             )
-        filters = self.algo == "dapo" or _flag(self.openrlhf, "algo.dynamic_filtering_enable")
-        if filters and self.replay.enabled:
+        if self.filters_groups and self.replay.enabled:
             source = "algo is dapo" if self.algo == "dapo" else "openrlhf.algo.dynamic_filtering_enable is on"
             raise ConfigError(
                 f"{source} and replay.enabled is true: dynamic filtering removes exactly the groups that replay "
                 "repairs; use replay.enabled=false, or leave dynamic filtering off"
             )
-        if filters and self.algo == "r3":
+        if self.filters_groups and self.algo == "r3":
             raise ConfigError(
                 "openrlhf.algo.dynamic_filtering_enable is on with algo=r3: collapsed groups would be gone before they "
                 "are ranked or counted; use algo=dapo, or leave it off"

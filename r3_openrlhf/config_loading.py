@@ -17,7 +17,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
+from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from r3_openrlhf.config import R3Config, nearest
@@ -65,7 +65,11 @@ def load_config(experiment: str, overrides: list[str]) -> R3Config:
     except HydraException as error:
         raise ConfigError(f"experiment {experiment!r} does not compose: {_one_line(error)}") from error
     values = OmegaConf.to_container(composed)
-    if preset and "run_dir" in values and all(override.key_or_group != "run_dir" for override, _ in parsed):
+    if (
+        preset
+        and values.get("run_dir", MISSING) != MISSING
+        and all(override.key_or_group != "run_dir" for override, _ in parsed)
+    ):
         values["run_dir"] = f"{values['run_dir']}_{preset}"
     config = _checked(values, source=f"configs/experiment/{experiment}.yaml")
     config.run_dir = str(Path(config.run_dir).expanduser().absolute())  # Ray's workers have other working directories

@@ -9,11 +9,12 @@ from __future__ import annotations
 import filecmp
 import json
 import os
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from r3_openrlhf.config import R3Config
+from r3_openrlhf.config import DataConfig, R3Config
 from r3_openrlhf.core.reflection import MIN_VISIBLE_CHARACTERS, reflection_message
 from r3_openrlhf.errors import ConfigError, DataError
 from r3_openrlhf.problems import Label, check_source, load_problems
@@ -56,15 +57,8 @@ def prepare(config: R3Config, tokenizer: PreTrainedTokenizerBase, output: Path) 
     unfinished = output.with_name(f".{output.name}.{os.getpid()}")
     try:
         with unfinished.open("w", encoding="utf-8") as file:
-            for label in problems.labels:
-                prompt = render(tokenizer, data, problem_message(data, label.problem))
-                tokens = count_tokens(tokenizer, prompt)
-                if tokens > room:
-                    if data.overlong == "error":
-                        raise DataError(
-                            f"The prompt of problem {label.uid} of {data.path} has {tokens} tokens, but "
-                            f"data.max_len {data.max_len} leaves {room} beside rollout.max_new_tokens {config.rollout.max_new_tokens}; use data.overlong=drop or a larger max_len"
-                        )
+            for label, prompt, tokens in rendered(problems.labels, data, tokenizer, room=room):
+                if prompt is None:
                     overlong += 1
                     continue
                 if tokens < fewest:
@@ -101,6 +95,23 @@ def prepare(config: R3Config, tokenizer: PreTrainedTokenizerBase, output: Path) 
     counts = {key: value for key, value in asdict(prepared).items() if key != "path"}
     output.with_name("counts.json").write_text(json.dumps(counts) + "\n", encoding="utf-8")
     return prepared
+
+
+def rendered(
+    labels: Iterable[Label], data: DataConfig, tokenizer: PreTrainedTokenizerBase, *, room: int
+) -> Iterator[tuple[Label, str | None, int]]:
+    """(problem, its final prompt, tokens of that) for each problem. The prompt is None where it has more than `room`
+    tokens; with data.overlong=error that raises DataError."""
+    for label in labels:
+        prompt = render(tokenizer, data, problem_message(data, label.problem))
+        tokens = count_tokens(tokenizer, prompt)
+        if tokens > room and data.overlong == "error":
+            raise DataError(
+                f"The prompt of problem {label.uid} of {data.path} has {tokens} tokens, but data.max_len {data.max_len} "
+                f"leaves {room} beside rollout.max_new_tokens {data.max_len - room}; use data.overlong=drop or a larger "
+                "max_len"
+            )
+        yield label, prompt if tokens <= room else None, tokens
 
 
 def _too_long_to_reflect(

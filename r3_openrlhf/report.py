@@ -68,12 +68,22 @@ def summary_table(run: RunDirectory) -> Group:
             "problems (rows left out: too long / repeated / unusable)",
             f"{counts['num_problems']} ({counts['num_dropped_overlong']} / {counts['num_duplicates']} / {counts['num_unusable']})",
         )
+    sampled = metrics[-1].get("generated_tokens_total")
+    if sampled is not None:
+        table.add_row("response tokens sampled", f"{sampled:,.0f}")
     table.add_section()
     span = "first step -> last" if quarter == 1 else f"first {quarter} steps -> last {quarter}"
     for name, key, form in LEVELS:
         before, after = _mean(first, key), _mean(last, key)
         if before is not None and after is not None:
             table.add_row(f"{name}, {span}", f"{before:{form}} -> {after:{form}}")
+    evaluations = [line for line in run.read_evaluations() if line["pass_at_1"] is not None]
+    if evaluations:
+        before, after = evaluations[0], evaluations[-1]
+        names = (f"held-out accuracy, {before['n_samples']} responses", f"held-out pass@{before['n_samples']}")
+        for name, key in zip(names, ("pass_at_1", "pass_at_n"), strict=True):
+            span = f"step {before['step']} -> {after['step']}"
+            table.add_row(f"{name}, {span}", f"{before[key]:.3f} -> {after[key]:.3f}")
     table.add_section()
     for name, key in PHASES.items():
         seconds = _mean(metrics, key)

@@ -24,6 +24,7 @@ MAY_CHANGE = (
     "run_dir",
     "train.num_epochs",
     "train.max_steps",
+    "train.max_generated_tokens",
     "checkpoint.",
     "guard.",
     "rollout.record",
@@ -61,6 +62,7 @@ class RunDirectory:
         self.history = self.path / "history.sqlite"
         self.log = self.path / "train.log"
         self.data = self.path / "data" / "problems.jsonl"
+        self.held_out = self.path / "data" / "held_out.jsonl"
         self.data_counts = self.path / "data" / "counts.json"
         self.tensorboard = self.path / "tensorboard"
         self.checkpoints = self.path / "checkpoints"
@@ -85,6 +87,7 @@ class RunDirectory:
             self._check_continues(config)
         elif self.config.is_file():
             self.data.unlink(missing_ok=True)
+            self.held_out.unlink(missing_ok=True)
             self.evaluations.unlink(missing_ok=True)  # one before the first step, of what may have been another model
         elif self.path.is_dir() and any(self.path.iterdir()):
             raise ConfigError(
@@ -119,6 +122,12 @@ class RunDirectory:
         if bad:
             metrics = {**metrics, **dict.fromkeys(bad), "not_finite": bad}
         _append_lines(self.metrics, [metrics])
+
+    def complete_metrics(self, counts: dict[str, float]) -> None:
+        """Add `counts` to the last line of metrics.jsonl: what happened after its step and led to no further one."""
+        lines = self.read_metrics()
+        lines[-1] |= {key: lines[-1][key] + value for key, value in counts.items()}
+        _write_whole(self.metrics, (json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
 
     def append_rollouts(self, rollouts: Iterable[dict[str, Any]]) -> None:
         """Lines of rollouts.jsonl, on disk when this returns. Each needs "step". NaN and infinity raise ValueError."""

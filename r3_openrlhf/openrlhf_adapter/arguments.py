@@ -125,6 +125,9 @@ def openrlhf_arguments(
         "algo.dynamic_filtering_enable": dapo,
         "reward.overlong_buffer_len": int(DAPO_OVERLONG_SHARE * rollout.max_new_tokens) if dapo else None,
         "reward.overlong_penalty_factor": DAPO_OVERLONG_FACTOR if dapo else None,
+        # upstream's evaluation takes accuracy from rewards; R3Trainer has its own (config.evaluation)
+        "eval.dataset": None,
+        "eval.steps": None,
         # what is kept
         "ckpt.path": str(run.checkpoints),
         "ckpt.output_dir": str(run.final_model),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -54,31 +55,49 @@ class Console:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=console) as progress:
             task = progress.add_task("starting Ray, vLLM, DeepSpeed", total=self.num_steps)
-            lines = new_lines(self.run.metrics)
+            lines, evaluations = new_lines(self.run.metrics), new_lines(self.run.evaluations)
             done = False
             while not done:
                 done = self._done.wait(POLL_S)  # one more look after the run has ended
                 for line in next(lines):
                     progress.console.print(step_line(line), highlight=False)
                     progress.update(task, completed=line["step"], description="training")
+                for line in next(evaluations):
+                    progress.console.print(evaluation_line(line), highlight=False)
 
 
 def new_lines(path: Path):
-    """Each `next` yields the whole JSON lines that were added since the last one. A file that shrank (a resumed run
-    forgot steps) is read again from its new end."""
-    position = path.stat().st_size if path.is_file() else 0
+    """Each `next` yields the whole JSON lines that were added since the last one. A file that was replaced (a resumed
+    run forgot steps, the last line was completed) is read on behind as many lines as were seen of the old one."""
+    seen = position = inode = None
     while True:
         found = []
         if path.is_file():
-            position = min(position, path.stat().st_size)
             with path.open("rb") as file:
+                if os.fstat(file.fileno()).st_ino != inode:
+                    inode = os.fstat(file.fileno()).st_ino
+                    old = list(itertools.islice((line for line in file if line.endswith(b"\n")), seen))
+                    seen, position = len(old), sum(map(len, old))
                 file.seek(position)
                 for line in file:
                     if not line.endswith(b"\n"):
                         break
                     position += len(line)
+                    seen += 1
                     found.append(json.loads(line))
+        elif seen is None:
+            seen = 0  # everything in it will be new
         yield found
+
+
+def evaluation_line(line: dict) -> str:
+    if line["pass_at_1"] is None:
+        return f"held-out problems after step {line['step']}: no response could be graded"
+    return (
+        f"held-out problems after step {line['step']}: {line['pass_at_1']:.1%} of the responses right, "
+        f"{line['pass_at_n']:.1%} of the problems at least once in {line['n_samples']}, "
+        f"{line['response_tokens_mean']:.1f} tokens"
+    )
 
 
 def step_line(metrics: dict) -> str:

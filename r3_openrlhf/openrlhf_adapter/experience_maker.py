@@ -59,6 +59,19 @@ class RecordingExperienceMaker(RemoteExperienceMaker):
         self._report(batch, gap, {})
         return experiences
 
+    def split_rollout_samples(self, rollout_samples: list[Experience]) -> list[Experience]:
+        """Micro-batches for the forward passes: every rank gets the same number of rows and of micro-batches."""
+        if self.args.train.dynamic_batch_enable:  # upstream's count is a multiple of the ranks already
+            return super().split_rollout_samples(rollout_samples)
+        for i, sample in enumerate(rollout_samples):
+            sample.index = [i]
+        size = self.args.rollout.micro_batch_size
+        return [
+            Experience.concat_experiences(rollout_samples[rank][inside], self.tokenizer.pad_token_id)
+            for rank in even_slices(len(rollout_samples), effective_ranks(self.args))
+            for inside in micro_batches(rank.stop - rank.start, size)
+        ]
+
     def _batch(self, rollout_samples: list[Experience]) -> MixedBatch:
         self.rollouts = [sample.r3_rollout for sample in rollout_samples]
         for rollout in self.rollouts:
@@ -165,19 +178,6 @@ class R3ExperienceMaker(RecordingExperienceMaker):
                 samples.append(experience_from_recalled(row.rollout, prompt_ids=prompt_ids, sibling=sibling))
         missing = num_fillers(len(samples), ranks=effective_ranks(self.args), windows=num_windows(self.args))
         return samples + [filler_experience(samples[0], self.tokenizer.pad_token_id) for _ in range(missing)]
-
-    def split_rollout_samples(self, rollout_samples: list[Experience]) -> list[Experience]:
-        """Micro-batches for the forward passes: every rank gets the same number of rows and of micro-batches."""
-        if self.args.train.dynamic_batch_enable:  # upstream's count is a multiple of the ranks already
-            return super().split_rollout_samples(rollout_samples)
-        for i, sample in enumerate(rollout_samples):
-            sample.index = [i]
-        size = self.args.rollout.micro_batch_size
-        return [
-            Experience.concat_experiences(rollout_samples[rank][inside], self.tokenizer.pad_token_id)
-            for rank in even_slices(len(rollout_samples), effective_ranks(self.args))
-            for inside in micro_batches(rank.stop - rank.start, size)
-        ]
 
     # ── SERR ──
 
@@ -319,6 +319,9 @@ def complete_ungraded(rollout_samples: list[Experience], batch: MixedBatch) -> N
             sample.rewards, sample.scores = reward, (reward > 0).float()
             sample.info["reward"], sample.info["score"] = reward, sample.scores
             sample.action_mask = torch.zeros_like(sample.action_mask)
+            sample.response_length = torch.zeros_like(
+                sample.response_length
+            )  # an overlong penalty would move the mean
 
 
 def entropy_metrics(rollouts: list[Rollout]) -> dict[str, float]:

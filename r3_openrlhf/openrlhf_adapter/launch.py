@@ -20,6 +20,7 @@ from pathlib import Path
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.data import PreparedData, check_source, prepare
 from r3_openrlhf.errors import ConfigError, R3Error
+from r3_openrlhf.held_out import check_held_out_source, prepare_held_out
 from r3_openrlhf.models import resolve_model
 from r3_openrlhf.openrlhf_adapter import cpu_platform
 from r3_openrlhf.openrlhf_adapter.arguments import check_arguments, openrlhf_arguments, platform_of
@@ -39,6 +40,7 @@ def train(config: R3Config, *, verbose: bool = False) -> RunDirectory:
     model = resolve_model(config.model.path)
     check_context(config, model)
     check_source(config.data)
+    check_held_out_source(config)
     run = RunDirectory(config.run_dir)
     run.create(config)
     data = prepare_data(config, model, run)
@@ -47,7 +49,7 @@ def train(config: R3Config, *, verbose: bool = False) -> RunDirectory:
     check_arguments(arguments)
     with Console(run, num_steps=num_steps(config, data), verbose=verbose):
         try:
-            _run_upstream(config, arguments, platform)
+            _run_upstream(config, arguments, platform, short_batches=has_short_batches(config, data))
         except Exception as error:
             traceback.print_exc()  # into train.log
             raise r3_error(error, run.log) from error
@@ -68,7 +70,11 @@ def check_context(config: R3Config, model: str) -> None:
 def prepare_data(config: R3Config, model: str, run: RunDirectory) -> PreparedData:
     from transformers import AutoTokenizer
 
-    return prepare(config, AutoTokenizer.from_pretrained(model, trust_remote_code=True), run.data)
+    tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=True)
+    data = prepare(config, tokenizer, run.data)
+    if config.evaluation.path is not None:
+        prepare_held_out(config, tokenizer, run.data, run.held_out)
+    return data
 
 
 def num_steps(config: R3Config, data: PreparedData) -> int:
@@ -76,14 +82,19 @@ def num_steps(config: R3Config, data: PreparedData) -> int:
     return min(steps, config.train.max_steps or steps)
 
 
-def _run_upstream(config: R3Config, arguments: list[str], platform: str) -> None:
+def has_short_batches(config: R3Config, data: PreparedData) -> bool:
+    """May an epoch end with fewer groups than a batch has?"""
+    return config.filters_groups or data.num_problems % config.rollout.batch_size > 0
+
+
+def _run_upstream(config: R3Config, arguments: list[str], platform: str, *, short_batches: bool) -> None:
     if platform == "cpu":
         cpu_platform.install()
     import ray
 
     ray.init(**ray_options(config, platform))
     try:
-        _replace_names(config)
+        _replace_names(config, short_batches=short_batches)
         argv, sys.argv = sys.argv, [MODULE, *arguments]
         try:
             runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
@@ -116,7 +127,7 @@ def ray_options(config: R3Config, platform: str) -> dict:
     return options
 
 
-def _replace_names(config: R3Config) -> None:
+def _replace_names(config: R3Config, *, short_batches: bool) -> None:
     from openrlhf.trainer import ppo_trainer
     from openrlhf.trainer.ray import ppo_actor, vllm_engine
 
@@ -125,7 +136,7 @@ def _replace_names(config: R3Config) -> None:
     ppo_trainer.PPOTrainer = trainer.PPOTrainer
     vllm_engine.RolloutRayActor = rollout_engine.RolloutRayActor
     # stock algorithms keep the stock update, except where it loses gradients (policy_actor.R3ActorTrainer)
-    if config.algo == "r3" or config.train.dynamic_batch:
+    if config.algo == "r3" or config.train.dynamic_batch or short_batches:
         from r3_openrlhf.openrlhf_adapter import policy_actor
 
         ppo_actor.PolicyModelActor = policy_actor.PolicyModelActor

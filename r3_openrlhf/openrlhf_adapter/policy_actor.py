@@ -168,7 +168,9 @@ class R3ActorTrainer(ppo_actor.ActorPPOTrainer):
     Upstream lets DeepSpeed count micro-batches (gradient accumulation steps fixed at start-up). Here a step's windows
     have as many as its rows need, so the count and the accumulation boundary are set for each step. With dynamic
     batching upstream tells DeepSpeed that there is nothing to accumulate and calls `step` once a window
-    (deepspeed.py:541, ppo_actor.py:366); with ZeRO 2 only the last micro-batch's gradient survives then.
+    (deepspeed.py:541, ppo_actor.py:366); with ZeRO 2 only the last micro-batch's gradient survives then. A batch that is
+    short, as at the end of an epoch, never reaches upstream's boundary: its gradients join those of the next step, and
+    every later update is out of step with its rollouts.
     """
 
     def __init__(self, *args, **kwargs) -> None:

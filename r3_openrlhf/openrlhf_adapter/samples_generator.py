@@ -1,8 +1,9 @@
-"""Draws prompts, adds reflection prompts for hard problems (ISR), and keeps a record of every rollout.
+"""Draws prompts, adds reflection prompts for hard problems (ISR), and keeps a record and a count of every rollout.
 
 Answers trainer/ppo_utils/samples_generator.py: it has no problem id, returns groups in order of completion, and
 slices its output to batch_size * n_samples_per_prompt rows (:128-130), which would push the additional groups of
-reflection prompts into the next step.
+reflection prompts into the next step. Dynamic filtering (:171-195) compares the mean *score* with 0 and 1, which partial
+credit keeps above 0 in an all-wrong group, drops groups without a trace, and asks until the problems run out.
 """
 
 from __future__ import annotations
@@ -10,21 +11,33 @@ from __future__ import annotations
 import functools
 import hashlib
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import torch
 from openrlhf.trainer.ppo_utils import samples_generator
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.data import Label
+from r3_openrlhf.openrlhf_adapter.batching import effective_ranks, num_windows
 from r3_openrlhf.openrlhf_adapter.convert import rollout_from_response
 from r3_openrlhf.reflection_prompts import hard_problems, reflection_prompt
-from r3_openrlhf.types import Context
+from r3_openrlhf.types import Context, Rollout, Verdict
 
 if TYPE_CHECKING:
     from r3_openrlhf.history.store import HistoryStore
+
+
+COUNTS = (
+    "generated_tokens",
+    "r3/filter/dropped_groups",
+    "r3/filter/dropped_tokens",
+    "r3/filter/left_over_groups",
+    "r3/filter/left_over_tokens",
+)
 
 
 class R3SamplesGenerator(SamplesGenerator):
@@ -43,6 +56,9 @@ class R3SamplesGenerator(SamplesGenerator):
         self._reflection_prompts: set[str] = set()
         self._order: dict[tuple[str, str], int] = {}
         self._training = False
+        self._cut_short = False  # did the budget end the last epoch before its time?
+        self.tokens = 0  # response tokens sampled for training so far, whatever became of them
+        self._counts: Counter[str] = Counter()  # since the last step
 
     def generate_samples(self, **generate_kwargs):
         self.hard_prompts = self.reflections_without_room = 0
@@ -51,8 +67,9 @@ class R3SamplesGenerator(SamplesGenerator):
         self._reflection_prompts.clear()
         self._order.clear()
         max_steps = self.config.train.max_steps
-        if max_steps is not None and self.step >= max_steps:
+        if (max_steps is not None and self.step >= max_steps) or self._budget_is_spent():
             return [], None, 0, True
+        before = self._counts.copy()
         if getattr(self, "_dataloader_iter", None) is None:
             self._seed_epoch()
         self._training = True
@@ -65,9 +82,64 @@ class R3SamplesGenerator(SamplesGenerator):
         # results arrive in order of completion; a run must not depend on it
         rows.sort(key=lambda row: self._order[row.prompts[0], row.labels[0]])
         exhausted = self._dataloader_iter is None
-        if exhausted:
+        if exhausted and not self._cut_short:
             self.epoch += 1
-        return rows, pass_rate, consumed, exhausted
+        sampled = self._counts - before
+        size = self.config.rollout.n_samples_per_prompt
+        self._counts["r3/filter/dropped_groups"] += (sampled["responses"] - len(rows)) // size
+        self._counts["r3/filter/dropped_tokens"] += sampled["generated_tokens"] - num_tokens(rows)
+        kept = self._rows_that_divide(rows)
+        self._counts["r3/filter/left_over_groups"] += (len(rows) - len(kept)) // size
+        self._counts["r3/filter/left_over_tokens"] += num_tokens(rows) - num_tokens(kept)
+        return kept, pass_rate, consumed, exhausted
+
+    @torch.no_grad()
+    def generate_held_out(self, prompts: list[str], labels: list[str], **generate_kwargs) -> list[Rollout]:
+        """Every response to these prompts. They enter no buffer, no history and no count of training tokens.
+
+        Upstream's generate_eval_samples (:61) waits for the last response of each rollout.batch_size prompts.
+        """
+        if self.args.vllm.enable_sleep:
+            batch_vllm_engine_call(self.vllm_engines, "wake_up")
+        try:
+            items = iter([(None, prompts, labels, [None] * len(prompts))])
+            rows, _, _ = self._generate_vllm(items, len(prompts), False, **generate_kwargs)
+        finally:
+            if self.args.vllm.enable_sleep:
+                batch_vllm_engine_call(self.vllm_engines, "sleep")
+        return [row.r3_rollout for row in rows]
+
+    def take_counts(self) -> dict[str, float]:
+        """What was sampled since the last call, and what of it was not trained on, for metrics.jsonl."""
+        counts, self._counts = self._counts, Counter()
+        return {key: float(counts[key]) for key in COUNTS} | {"generated_tokens_total": float(self.tokens)}
+
+    def _budget_is_spent(self) -> bool:
+        budget = self.config.train.max_generated_tokens
+        return budget is not None and self.tokens >= budget
+
+    def _generate_vllm(self, dataloader_iter, num_prompts, dynamic_filtering, **generate_kwargs):
+        self._cut_short = False
+        if dynamic_filtering:  # it may ask for replacements up to the end of the epoch
+            dataloader_iter = self._while_budget_lasts(dataloader_iter)
+        return super()._generate_vllm(dataloader_iter, num_prompts, dynamic_filtering, **generate_kwargs)
+
+    def _while_budget_lasts(self, items):
+        while not self._budget_is_spent():
+            try:
+                yield next(items)
+            except StopIteration:
+                return
+        self._cut_short = True
+
+    def _rows_that_divide(self, rows: list[Experience]) -> list[Experience]:
+        """A stock algorithm's short batch at an epoch's end without the groups that would give ranks different numbers
+        of rows. R³ adds fillers instead (experience_maker.py)."""
+        if self.config.algo == "r3" or len(rows) == self.config.rows_per_step:
+            return rows
+        unit = effective_ranks(self.args) * num_windows(self.args)
+        size = self.config.rollout.n_samples_per_prompt
+        return next(rows[:end] for end in range(len(rows), -1, -size) if end % unit == 0)
 
     def _seed_epoch(self) -> None:
         """The order of an epoch is a function of the seed and the epoch, so that a resumed run finds it again. The
@@ -89,7 +161,7 @@ class R3SamplesGenerator(SamplesGenerator):
         if not self._seed_needed():
             return super()._dispatch_prompts_to_vllm(prompts, labels, images=images, **generate_kwargs)
         # samples_generator.py:234 makes the sampling parameters and knows no seed
-        seed = stable_seed(self.config.train.seed, "step", self.step if self._training else -1)
+        seed = stable_seed(self.config.train.seed, "step" if self._training else "held out", self.step)
         params = samples_generator.SamplingParams
         samples_generator.SamplingParams = functools.partial(params, seed=seed)
         try:
@@ -139,7 +211,17 @@ class R3SamplesGenerator(SamplesGenerator):
             peak_fraction=self.config.ranking.peak_fraction,
         )
         experience.r3_seconds = response["r3"]["seconds"]
+        if experience.scores is not None:  # what dynamic filtering looks at: verdicts, not partial credit
+            experience.scores = torch.tensor([float(experience.r3_rollout.verdict is Verdict.CORRECT)])
+        if self._training:
+            self.tokens += experience.r3_rollout.num_tokens
+            self._counts["generated_tokens"] += experience.r3_rollout.num_tokens
+            self._counts["responses"] += 1
         return experience
+
+
+def num_tokens(rows: list[Experience]) -> int:
+    return sum(row.r3_rollout.num_tokens for row in rows)
 
 
 def stable_seed(*parts) -> int:

@@ -13,6 +13,7 @@ import transformers
 from openrlhf.trainer import ppo_trainer
 
 from r3_openrlhf.errors import TrainingStopped
+from r3_openrlhf.held_out import evaluation_line, read_prompts
 from r3_openrlhf.history.store import HistoryLimits, HistoryStore
 from r3_openrlhf.openrlhf_adapter.environment import config_from_environment
 from r3_openrlhf.openrlhf_adapter.experience_maker import R3ExperienceMaker, RecordingExperienceMaker
@@ -88,6 +89,12 @@ class R3Trainer(UpstreamTrainer):
         self.run.roll_back(step)
         self._at(step)
         self.samples_generator.epoch = states["episode"] + 1
+        if step:  # a line is on disk before its checkpoint
+            self.samples_generator.tokens = int(self.run.read_metrics()[-1]["generated_tokens_total"])
+        if self._evaluation_is_due():  # before the first step, or the run was killed before this one
+            if step:
+                self.broadcast_to_vllm()  # upstream does so only after this method
+            self._evaluate()
         return states
 
     def get_max_steps(self) -> int:
@@ -116,6 +123,7 @@ class R3Trainer(UpstreamTrainer):
             self.history.commit_step(global_step, generator.epoch_of_batch, maker.rollouts)
         history_s = time.perf_counter() - started
         status.update(maker.metrics)
+        status.update(generator.take_counts())
         status.update(
             {
                 "loss": loss,
@@ -141,7 +149,51 @@ class R3Trainer(UpstreamTrainer):
         self.run.append_rollouts(self.experience_maker.records)
         self.run.append_metrics({"step": global_step, **numbers})
         super().save_logs_and_checkpoints(global_step, logs_dict, client_states)
+        if self._evaluation_is_due():
+            self._evaluate()
         self._forget_what_no_checkpoint_needs(global_step)
+
+    def _count_what_led_to_no_step(self) -> None:
+        """At the end of the last epoch dynamic filtering may have dropped every group."""
+        counts = self.samples_generator.take_counts()
+        counts["generated_tokens_total"] = counts["generated_tokens"]
+        if counts["generated_tokens"]:
+            if not self.run.read_metrics():
+                raise TrainingStopped(
+                    "every group of every epoch was filtered out (all right or all wrong), so there was no step; use "
+                    "other problems, or an algo without dynamic sampling"
+                )
+            self.run.complete_metrics(counts)
+
+    def _evaluation_is_due(self, *, last: bool = False) -> bool:
+        step, settings = self.samples_generator.step, self.config.evaluation
+        if settings.path is None or not (last or step % settings.every_steps == 0):
+            return False
+        return all(line["step"] != step for line in self.run.read_evaluations())
+
+    def _evaluate(self) -> None:
+        """Ask the held-out problems. Upstream's `evaluate` (:513) takes its accuracy from rewards, in which length
+        counts and an ungraded response has no place."""
+        step, settings = self.samples_generator.step, self.config.evaluation
+        so_far = ([{"epoch": 1, "generated_tokens_total": 0}] + self.run.read_metrics())[-1]
+        kwargs = self.generate_kwargs | {
+            "temperature": settings.temperature,
+            "n_samples_per_prompt": settings.n_samples,
+        }
+        line = evaluation_line(
+            self.samples_generator.generate_held_out(*read_prompts(self.run.held_out), **kwargs),
+            config=self.config,
+            step=step,
+            epoch=int(so_far["epoch"]),
+            generated_tokens=int(so_far["generated_tokens_total"]),
+        )
+        self.run.append_evaluation(line)
+        numbers = {
+            f"held_out/{key}": line[key]
+            for key in ("pass_at_1", "pass_at_n", "response_tokens_mean", "truncated_rate")
+        }
+        for tracker in filter(None, (self.wandb_logger, self.tensorboard_logger)):
+            tracker.log_eval(step, numbers)
 
     def _forget_what_no_checkpoint_needs(self, global_step: int) -> None:
         """The history keeps evicted rows until no checkpoint can ask for them. Without any checkpoint a run that is
@@ -157,9 +209,19 @@ class R3Trainer(UpstreamTrainer):
             self.history.set_rollback_floor(global_step)
 
     def fit(self, global_step: int = 0) -> None:
+        # upstream closes its trackers at the end (:503), before the last evaluation
+        trackers = [tracker for tracker in (self.wandb_logger, self.tensorboard_logger) if tracker]
+        for tracker in trackers:
+            tracker.close = lambda: None
         try:
             super().fit(global_step)
+            self._count_what_led_to_no_step()
+            if self._evaluation_is_due(last=True):
+                self._evaluate()
         finally:
+            for tracker in trackers:
+                del tracker.close
+                tracker.close()
             if self.history is not None:
                 self.history.close()
 
