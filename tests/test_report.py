@@ -71,6 +71,17 @@ def run(tmp_path):
     return run
 
 
+def test_the_summary_says_what_was_sampled_and_how_held_out_accuracy_went(run):
+    for step in (1, 2):
+        run.append_metrics(metrics_of(step, generated_tokens_total=1234567.0 * step))
+    for step, accuracy in ((0, 0.25), (1, None), (2, 0.5)):
+        run.append_evaluation({"step": step, "n_samples": 4, "pass_at_1": accuracy, "pass_at_n": accuracy})
+    text = text_of(summary_table(run))
+    assert row_of(text, "response tokens sampled") == ["2,469,134"]
+    assert row_of(text, "held-out accuracy, 4 responses, step 0 -> 2") == ["0.250", "->", "0.500"]
+    assert row_of(text, "held-out pass@4, step 0 -> 2") == ["0.250", "->", "0.500"]
+
+
 def test_the_summary_adds_counts_up_and_compares_the_first_with_the_last_quarter(run):
     for step in range(1, 9):
         run.append_metrics(metrics_of(step))
