@@ -22,6 +22,7 @@ import msgspec
 
 from r3_openrlhf.errors import GradingError
 from r3_openrlhf.grading.nursery import Nursery, WorkerHandle
+from r3_openrlhf.grading.sandbox import missing_layers
 from r3_openrlhf.grading.wire import DEFERRED, Outcome, decode_outcomes, frame, take_frame
 
 logger = logging.getLogger(__name__)
@@ -130,6 +131,8 @@ class WorkerPool:
         self._prepared: set[str] = set()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake_receiver, selectors.EVENT_READ, None)
+        for layer in missing_layers():
+            logger.warning("grading processes are less isolated than they should be: this kernel has no %s", layer)
         try:
             while not self._closing:
                 self._keep_enough_workers()

@@ -17,13 +17,23 @@ import sys
 import sysconfig
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _PR_SET_DUMPABLE, _PR_SET_SECCOMP = 1, 38, 4, 22
+_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _PR_SET_DUMPABLE, _PR_GET_SECCOMP, _PR_SET_SECCOMP = 1, 38, 4, 21, 22
 MAX_FILE_BYTES = 2**20
 
 
 def die_with_parent(signal_number: int) -> None:
     """The kernel sends this signal when the thread that started the process ends, however it ends."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0)
+
+
+def missing_layers() -> list[str]:
+    """Layers that this kernel does not have, with what is open without them."""
+    missing = []
+    if _libc.syscall(_CREATE_RULESET, None, 0, 1) < 1:
+        missing.append("Landlock (a worker can read and write what the user can, the service's environment included)")
+    if platform.machine() not in _ARCHITECTURES or _libc.prctl(_PR_GET_SECCOMP, 0, 0, 0, 0) < 0:
+        missing.append("seccomp (a worker can start programs and open sockets)")
+    return missing
 
 
 def confine(directory: str, *, memory_bytes: int) -> dict[str, bool]:

@@ -70,15 +70,16 @@ class Desk:
         try:
             encoded = encode_request(request)
         except GradingError:
-            future = asyncio.get_running_loop().create_future()
-            future.set_result(Outcome(0, "ungraded", "bad_metadata", None, None, 0.0))
-            return future
+            return _answered("bad_metadata")
         digest = hashlib.blake2b(bytes(encoded), key=key.encode("utf-8", "replace")[:64], digest_size=16).digest()
         known = self._outcomes.get(digest)
         if known is not None:
             self._metrics.repeated.inc()
             return known
-        future = asyncio.wrap_future(self.pool.submit(encoded))
+        try:
+            future = asyncio.wrap_future(self.pool.submit(encoded))
+        except GradingError:  # the service is ending
+            return _answered("closed")
         self._outcomes[digest] = future
         future.add_done_callback(lambda done: self._forget_if_passing(digest, done))
         while len(self._outcomes) > self._settings.remember_items and next(iter(self._outcomes.values())).done():
@@ -91,3 +92,9 @@ class Desk:
 
     def close(self) -> None:
         self.pool.close()
+
+
+def _answered(reason: str) -> asyncio.Future[Outcome]:
+    future = asyncio.get_running_loop().create_future()
+    future.set_result(Outcome(0, "ungraded", reason, None, None, 0.0))
+    return future

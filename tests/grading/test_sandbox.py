@@ -80,6 +80,15 @@ import decimal, fractions; print(os.urandom(1) != b'')
     assert confined(tmp_path, code) == ["x", "4", "True"]
 
 
+def test_the_layers_that_are_missing_are_those_that_confine_cannot_set_up(tmp_path):
+    program = PRELUDE.replace("if not all(layers.values()):", "if False:")
+    program += "from r3_openrlhf.grading.sandbox import missing_layers; print(layers, missing_layers())"
+    command = [sys.executable, "-c", program, str(tmp_path), "", ""]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    for layer, name in (("landlock", "Landlock ("), ("seccomp", "seccomp (")):
+        assert (f"'{layer}': False" in said) == (name in said), said
+
+
 def test_large_files_and_much_memory_are_refused(tmp_path):
     code = """
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

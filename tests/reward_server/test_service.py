@@ -13,6 +13,8 @@ from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.errors import ConfigError
 from r3_openrlhf.grading.client import make_grader
 from r3_openrlhf.grading.request import GradeRequest
+from r3_openrlhf.reward_server.desk import Desk
+from r3_openrlhf.reward_server.metrics import Metrics
 from r3_openrlhf.reward_server.settings import ServerSettings
 
 from .service import endless_item, grade_item, post, running
@@ -152,6 +154,16 @@ def test_the_token_is_needed_where_there_is_one():
             "http://", f"http://r3:{token}@"
         )  # for the stock client, which has only a URL
         assert post(with_password, "/grade", body).status_code == 200
+
+
+def test_while_the_service_ends_items_are_ungraded_and_nobody_fails():
+    async def run():
+        desk = Desk(ServerSettings(), Metrics())
+        desk.close()
+        request = GradeRequest(response="5", references=("5",), task="math", num_tokens=1, truncated=False)
+        return await desk.grade([(request, "")], reward=RewardConfig())
+
+    assert [grade.reason for grade in asyncio.run(run())] == ["closed"]
 
 
 def test_settings_that_would_be_unsafe_are_refused():
