@@ -118,13 +118,13 @@ def grade_mathematics(
         return _compare_long_text(found.text, golds)
     golds = list(map(_unified, golds))
     if found.exact:
-        text = unify(found.text)
+        text = _unified(found.text)
         decisions = [compare_cheaply(*align(text, gold)) for gold in golds]
         if True in decisions:
             return "correct", "correct", 1.0, found.text
         if all(decision is False for decision in decisions):
             return "wrong", "wrong", 0.0, found.text
-    if found.exact and UNEVALUATED.search(unify(found.text)) and not any(map(UNEVALUATED.search, golds)):
+    if found.exact and UNEVALUATED.search(_unified(found.text)) and not any(map(UNEVALUATED.search, golds)):
         return "wrong", "unevaluated", 0.0, found.text  # it leaves the computing to the grader
     if found.exact and len(found.text) > max(MAX_SYMBOLIC_CHARS, 2 * max(map(len, golds))):
         return "wrong", "answer_too_long", 0.0, found.text
@@ -151,7 +151,7 @@ def _compare_long_text(answer: str, golds: list[str]) -> Result:
 
 
 def _grade_symbolically(found: FinalAnswer, golds: list[str]) -> Result:
-    pairs = [align(unify(found.text), gold) if found.exact else (found.text, gold) for gold in golds]
+    pairs = [align(_unified(found.text), gold) if found.exact else (found.text, gold) for gold in golds]
     parse_answer = _parse if found.exact else _parse_in_text
     readings = {answer: parse_answer(answer) for answer, _ in pairs}
     every = [reading for found_readings in readings.values() for reading in found_readings]

@@ -55,6 +55,7 @@ _REWRITES = [
         (r"_\s*\{\s*\(\s*(\d+)\s*\)\s*\}", r"_{\1}"),
     )
 ]  # fmt: skip
+_PLAIN = re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?|[a-zA-Z]+")
 _FONT = re.compile(r"\\(?:boldsymbol|bm|pmb|underline|mathbf|mathit|mathsf|bf)(?![a-zA-Z])\s*\{([^{}]*)\}")
 UNEVALUATED = re.compile(r"\\(?:i*int|oint|sum|prod|lim)(?![a-zA-Z])")
 _PLUS_MINUS = re.compile(r"\\(?:pm|mp)(?![a-zA-Z])")
@@ -83,6 +84,8 @@ def _braced(argument: str) -> str:
 def unify(answer: str) -> str:
     """The same answer with LaTeX for Unicode, without fonts and sizes, with braces around arguments."""
     text = answer.strip()
+    if _PLAIN.fullmatch(text):
+        return text
     if not text.isascii():
         text = text.translate(_UNICODE)
     for pattern, replacement in _REWRITES:
