@@ -46,6 +46,14 @@ def test_a_run_is_read(lab):
     assert run.settings["data.path"] == "reasoning_gym:basic_arithmetic"
 
 
+def test_an_arm_is_named_by_its_key_else_by_its_algorithm(tmp_path):
+    names = [
+        read_run(write_run(tmp_path / "a", "replay.enabled=false", arm="r3_no_ccr")).arm,
+        read_run(write_run(tmp_path / "b", "arm=null", arm="grpo")).arm,
+    ]
+    assert names == ["r3_no_ccr", "grpo"]
+
+
 def test_a_step_that_was_done_again_counts_as_it_was_the_last_time(tmp_path):
     again = [evaluation_of(2, 0.9), evaluation_of(0, 0.1), evaluation_of(2, 0.3)]
     other = evaluation_of(1, 0.7, name="another_benchmark")
