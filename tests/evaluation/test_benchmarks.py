@@ -71,7 +71,13 @@ def test_a_file_has_the_columns_that_were_named(tmp_path):
 
 
 def test_a_reasoning_gym_task_has_as_many_problems_as_are_wanted():
-    data = DataConfig(path="-", task="math", reasoning_gym={"seed": 3, "max_terms": 3})
+    few = {
+        "min_terms": 2,
+        "max_terms": 2,
+        "min_digits": 1,
+        "max_digits": 1,
+    }  # not 1000 different ones, the usual number
+    data = DataConfig(path="-", task="math", reasoning_gym={"seed": 3, **few})
     found = load_problem_set("reasoning_gym:chain_sum", data, max_problems=5)
     assert found.name == "chain_sum" and len(found.labels) == 5
     assert {label.task for label in found.labels} == {"reasoning_gym"}
