@@ -263,7 +263,10 @@ class RankingConfig:
     max_reward: float = 0.5  # R_max, below 1 always
     scope: str = "truncated"  # truncated (algorithm 1) [P] | failed (abstract)
     entropy_source: str = "auto"  # auto: exact wherever top-k bounds do not decide | exact | topk
-    guard: str = "none"  # none | no_std: a group whose only difference is a ranking is not scaled to unit std
+    # centred: the mean of a ranking is the reward of a failure that is not ranked, and a group whose only difference is a
+    # ranking is not scaled to unit std. no_std: the second only. none: the paper's formulas [P], which reward being
+    # truncated (docs/RESULTS.md)
+    guard: str = "centred"
 
     def __post_init__(self) -> None:
         if not 0.0 < self.peak_fraction <= 1.0:
@@ -275,7 +278,7 @@ class RankingConfig:
             )
         _one_of("ranking.scope", self.scope, ("truncated", "failed"))
         _one_of("ranking.entropy_source", self.entropy_source, ("auto", "exact", "topk"))
-        _one_of("ranking.guard", self.guard, ("none", "no_std"))
+        _one_of("ranking.guard", self.guard, ("none", "no_std", "centred"))
 
 
 @dataclass

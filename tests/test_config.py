@@ -148,7 +148,7 @@ def test_a_bad_setting_is_refused_with_one_sentence(overrides):
 
 R3_KEYS = ("replay.enabled", "reflection.enabled", "ranking.enabled", "replay.mode", "replay.old_logprobs")
 R3_KEYS += ("advantage.scope", "ranking.scope", "ranking.guard")
-WHOLE = dict(zip(R3_KEYS, (True, True, True, "add", "recompute", "literal", "truncated", "none"), strict=True))
+WHOLE = dict(zip(R3_KEYS, (True, True, True, "add", "recompute", "literal", "truncated", "centred"), strict=True))
 OFF = {"replay.enabled": False, "reflection.enabled": False, "ranking.enabled": False}
 ARMS = {  # preset -> what it changes in an experiment with all of R³ on
     "r3": {},
@@ -160,6 +160,7 @@ ARMS = {  # preset -> what it changes in an experiment with all of R³ on
     "r3_behaviour": {"replay.old_logprobs": "behaviour"},
     "r3_failed": {"ranking.scope": "failed"},
     "r3_guarded": {"ranking.guard": "no_std"},
+    "r3_unguarded": {"ranking.guard": "none"},
     "grpo": {"algo": "grpo", **OFF},
     "rloo": {"algo": "rloo", **OFF},
     "reinforce_pp_baseline": {"algo": "reinforce_pp_baseline", **OFF},
