@@ -93,15 +93,18 @@ def study(
 @click.option("--out", default=None, help="Write the numbers to this JSON file as well.")
 def controls(settings: tuple[str, ...], experiment: str, model: str | None, n: int, out: str | None) -> None:
     """Reflection against resampling, and the entropy rank against what happens later, on held-out problems."""
+    import tempfile
     from dataclasses import asdict
 
     from r3_openrlhf.config_loading import load_config
     from r3_openrlhf.lab.controls import entropy_rank_against_outcome, reflection_against_resampling
     from r3_openrlhf.lab.loop import Lab, held_out_problems
+    from r3_openrlhf.run_directory import RunDirectory
 
     config = load_config(experiment, list(settings))
     policy = Lab(config, model_dir=model)
-    labels = held_out_problems(config)
+    with tempfile.TemporaryDirectory() as scratch:
+        labels = held_out_problems(config, policy.tokenizer, RunDirectory(scratch))
     if not labels:
         raise ConfigError("evaluation.path is not set; the controls need held-out problems")
     found = {

@@ -7,12 +7,10 @@ update with the real stack's on the same rollouts. The run directory is that of 
 
 from __future__ import annotations
 
-import hashlib
 import random
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from statistics import fmean
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -25,12 +23,12 @@ from r3_openrlhf.core.rewards import outcome_reward
 from r3_openrlhf.data import Label, prepare
 from r3_openrlhf.errors import ConfigError
 from r3_openrlhf.grading.tasks import grade_exact, short_answer
+from r3_openrlhf.held_out import evaluation_line, prepare_held_out, read_prompts
 from r3_openrlhf.history.store import HistoryLimits, HistoryStore
 from r3_openrlhf.lab.sampling import Sample, sample
 from r3_openrlhf.lab.update import TrainedRow, accumulate_gradient, make_optimizer, step
 from r3_openrlhf.mixed_batch import MixedBatch, Row
 from r3_openrlhf.models import resolve_model
-from r3_openrlhf.problems import load_problems
 from r3_openrlhf.prompting import problem_message, render
 from r3_openrlhf.reflection_prompts import hard_problems, reflection_prompt
 from r3_openrlhf.run_directory import RunDirectory
@@ -237,9 +235,8 @@ class Lab:
         for leftover in (run.metrics, run.evaluations, run.rollouts, run.history):
             leftover.unlink(missing_ok=True)
         run.create(config)
-        prepare(config, self.tokenizer, run.data)
-        labels = load_problems(config.data).labels
-        held_out = held_out_problems(config)
+        held_out = held_out_problems(config, self.tokenizer, run)
+        labels = [Label.from_json(label) for label in read_prompts(run.data)[1]]
         history = None
         if config.algo == "r3":
             limits = HistoryLimits(
@@ -316,8 +313,8 @@ class Lab:
 
     def _filtered(self, sampled: list[Sampled], labels: list[Label]) -> tuple[list[Sampled], int]:
         """Dynamic sampling: groups whose verdicts are all equal give way to groups of further problems until the
-        batch is full. Every token is counted. Upstream ends the epoch when the problems run out and throws the
-        accepted groups away; here problems of this epoch's beginning are asked again, which favours DAPO."""
+        batch is full. Every token is counted. Upstream ends an epoch that runs out of problems with a short batch;
+        here problems are asked again, so that every batch is full."""
         wanted, kept, dropped = self.config.rollout.batch_size, [], 0
         while True:
             groups: dict[tuple, list[Sampled]] = {}
@@ -338,17 +335,9 @@ class Lab:
 
     def _evaluate(self, run: RunDirectory, labels: list[Label]) -> None:
         if labels:
-            run.append_evaluation(
-                {
-                    "step": self.step,
-                    "epoch": self.epoch,
-                    "generated_tokens": self.tokens,
-                    "name": "held_out",
-                    **self.evaluate(labels),
-                }
-            )
+            run.append_evaluation(self.evaluate(labels))
 
-    def evaluate(self, labels: list[Label]) -> dict[str, float | int | str]:
+    def evaluate(self, labels: list[Label]) -> dict[str, float | int | str | None]:
         """Accuracy on these problems. The random state is the same every time, and apart from the training's."""
         settings = self.config.evaluation
         sampled = self.ask(
@@ -357,40 +346,29 @@ class Lab:
             temperature=settings.temperature,
             generator=torch.Generator().manual_seed(0),
         )
-        correct: dict[str, list[bool]] = {}
-        for one in sampled:
-            correct.setdefault(one.rollout.uid, []).append(one.rollout.verdict is Verdict.CORRECT)
-        return {
-            "num_problems": len(labels),
-            "n_samples": settings.n_samples,
-            "temperature": settings.temperature,
-            "max_new_tokens": self.config.rollout.max_new_tokens,
-            "pass_at_1": fmean(fmean(values) for values in correct.values()),
-            "pass_at_n": fmean(any(values) for values in correct.values()),
-            "response_tokens_mean": fmean(one.rollout.num_tokens for one in sampled),
-            "truncated_rate": fmean(one.rollout.truncated for one in sampled),
-            "num_ungraded": 0,
-            "problems_sha256": hashlib.sha256("\n".join(sorted(correct)).encode()).hexdigest(),
-        }
+        return evaluation_line(
+            [one.rollout for one in sampled],
+            config=self.config,
+            step=self.step,
+            epoch=self.epoch,
+            generated_tokens=self.tokens,
+        )
 
 
 def replace_group(one: Sampled, group: tuple) -> Sampled:
     return Sampled(rollout=one.rollout, group=group, entropies=one.entropies)
 
 
-def held_out_problems(config: R3Config) -> list[Label]:
-    """The problems of `evaluation`, less those that are trained on. ConfigError when none is left."""
-    settings = config.evaluation
-    if settings.path is None:
+def held_out_problems(config: R3Config, tokenizer, run: RunDirectory) -> list[Label]:
+    """The problems of `evaluation`, less those that are trained on; the run's two data files are written.
+
+    Raises DataError as data.prepare and held_out.prepare_held_out do.
+    """
+    prepare(config, tokenizer, run.data)
+    if config.evaluation.path is None:
         return []
-    source = replace(
-        config.data, path=settings.path, split=settings.split, reasoning_gym=settings.reasoning_gym, max_samples=None
-    )
-    trained = {label.uid for label in load_problems(config.data).labels}
-    labels = [label for label in load_problems(source).labels if label.uid not in trained]
-    if not labels:
-        raise ConfigError("evaluation.path holds only problems that are trained on; use another seed or file")
-    return labels[: settings.max_samples]
+    prepare_held_out(config, tokenizer, run.data, run.held_out)
+    return [Label.from_json(label) for label in read_prompts(run.held_out)[1]]
 
 
 def check(config: R3Config) -> None:

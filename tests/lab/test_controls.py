@@ -13,6 +13,7 @@ from r3_openrlhf.lab.controls import (
     reflection_against_resampling,
 )
 from r3_openrlhf.lab.loop import Lab, held_out_problems
+from r3_openrlhf.run_directory import RunDirectory
 
 
 def test_area_by_hand():
@@ -47,7 +48,7 @@ def test_controls_of_a_policy_that_knows_nothing(model_dir, tmp_path):
     settings = ["evaluation.max_samples=4", "evaluation.reasoning_gym.size=20", "data.reasoning_gym.size=20"]
     config = load_config("lab", [*settings, f"run_dir={tmp_path}", "rollout.max_new_tokens=8", "rollout.batch_size=4"])
     lab = Lab(config, model_dir=model_dir)
-    labels = held_out_problems(config)
+    labels = held_out_problems(config, lab.tokenizer, RunDirectory(tmp_path))
     found = reflection_against_resampling(lab, labels, n=4, hard_below=0.1)
     assert found["all/reflection"].mean == found["all/resampling"].mean == 0.0
     assert found["hard/difference"].num_problems == 4
@@ -67,7 +68,9 @@ def test_the_reflection_prompts_hold_the_errors(model_dir, tmp_path, monkeypatch
         return real(self, questions, **options)
 
     monkeypatch.setattr(Lab, "ask", ask)
-    reflection_against_resampling(lab, held_out_problems(config), n=3, hard_below=0.1)
+    reflection_against_resampling(
+        lab, held_out_problems(config, lab.tokenizer, RunDirectory(tmp_path)), n=3, hard_below=0.1
+    )
     first, reflect, plain = asked
     assert len(first) == 2 and len(reflect) == len(plain) == 6  # everything was wrong
     assert all("earlier attempt begins" in prompt for _, prompt, _ in reflect)

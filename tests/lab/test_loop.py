@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from r3_openrlhf.config_loading import load_config
-from r3_openrlhf.errors import ConfigError
+from r3_openrlhf.errors import ConfigError, DataError
 from r3_openrlhf.history.store import HistoryStore
 from r3_openrlhf.lab.controls import ShuffledReplay
 from r3_openrlhf.lab.loop import Lab, held_out_problems
 from r3_openrlhf.lab.study import settings_of
+from r3_openrlhf.run_directory import RunDirectory
 from r3_openrlhf.types import Context, Rollout, Verdict
 
 SMALL = [
@@ -188,12 +189,15 @@ def test_the_overlong_penalty_is_upstreams(model_dir, tmp_path):
         assert row.reward == pytest.approx(experience.rewards.item())
 
 
-def test_held_out_problems_are_not_trained_on(tmp_path):
+def test_held_out_problems_are_not_trained_on(model_dir, tmp_path):
     config = config_of(tmp_path)
-    same = load_config("lab", [*SMALL, f"run_dir={tmp_path}", "evaluation.reasoning_gym.seed=1", "evaluation.reasoning_gym.size=12"])
-    assert len(held_out_problems(config)) == 6
-    with pytest.raises(ConfigError, match="only problems that are trained on"):
-        held_out_problems(same)
+    lab = Lab(config, model_dir=model_dir)
+    same = load_config(
+        "lab", [*SMALL, f"run_dir={tmp_path}", "evaluation.reasoning_gym.seed=1", "evaluation.reasoning_gym.size=12"]
+    )
+    assert len(held_out_problems(config, lab.tokenizer, RunDirectory(tmp_path))) == 6
+    with pytest.raises(DataError, match="gives no problem that is not trained on"):
+        held_out_problems(same, lab.tokenizer, RunDirectory(tmp_path / "same"))
 
 
 @pytest.mark.parametrize(
