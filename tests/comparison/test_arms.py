@@ -81,6 +81,7 @@ def test_tokens_to_the_references_final_accuracy(runs):
     comparison = compare(runs)
     grpo, r3 = comparison.arms
     assert comparison.target_accuracy == approx(0.45) and not comparison.target_is_given
+    assert compare(runs[:3]).target_accuracy == approx(0.45)  # whatever the other arms' final accuracies
     assert [run.values["tokens_to_target"] for run in grpo.runs] == [None, approx(350)]
     found = r3.tokens_to_target
     assert (found.num_reached, found.num_runs, found.median, found.mean) == (1, 2, approx(250), approx(250))
