@@ -82,18 +82,17 @@ class Engine:
                 "the engine died while it sampled (eval.log says why); finished problems are kept and the same command "
                 "goes on with the others"
             ) from error
-        return [
-            Completion(
-                key=output.request_id,
-                token_ids=list(output.outputs[0].token_ids),
-                finish_reason=str(output.outputs[0].finish_reason),
-            )
-            for output in outputs
-            if output.finished
-        ]
+        return [_completion(output) for output in outputs if output.finished]
 
     def close(self) -> None:
         self._engine.engine_core.shutdown()
+
+
+def _completion(output) -> Completion:
+    response = output.outputs[0]
+    if response.finish_reason not in ("stop", "length"):  # "abort", "error": no response of the model
+        raise R3Error(f"the engine gave up a response ({response.finish_reason}); eval.log may say why")
+    return Completion(key=output.request_id, token_ids=list(response.token_ids), finish_reason=response.finish_reason)
 
 
 def check_context(model: str, *, max_prompt_tokens: int, max_new_tokens: int) -> int:

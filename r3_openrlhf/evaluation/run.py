@@ -60,10 +60,8 @@ def run_evaluation(request: Request) -> tuple[dict[str, Any], EvaluationDirector
         base = EvaluationDirectory.open(request.hard_of)
         sets = [_only_hard(found, base) for found in sets]
 
-    from transformers import AutoTokenizer
-
     model = resolve_model(source.path)
-    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer = _tokenizer_of(model)
     work = [make_work(found.name, label, config.data, tokenizer) for found in sets for label in found.labels]
     directory = EvaluationDirectory(request.output or source.output)
     settings = settings_of(request.options, config, weights=fingerprint(model))
@@ -144,6 +142,16 @@ def settings_of(options: BenchmarkConfig, config: R3Config, *, weights: str) -> 
         "seed": options.seed,
         **{f"data.{key}": getattr(config.data, key) for key in PROMPT_KEYS},
     }
+
+
+def _tokenizer_of(model: str):
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(model)
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ConfigError(f"the tokenizer of {model} cannot be loaded: {reason}") from error
 
 
 def _problem_set(benchmark: str, config: R3Config, request: Request) -> ProblemSet:

@@ -97,6 +97,19 @@ def test_a_mistake_is_one_sentence_on_stderr(name, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_model_that_cannot_be_loaded_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text('{"model_type": "no_such_model"}')
+    for model in ("model", "nobody/nothing"):
+        result = call(model, "--benchmark", TASK, "--max-problems", 2)
+        last = result.stderr.splitlines()[-1]  # Transformers may have something to say before
+        assert (
+            result.exit_code == 1 and last.startswith("Error: the tokenizer of") and "Traceback" not in result.stderr
+        )
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_run_says_what_it_has(a_run):
     result = call(a_run.path, "--benchmark", TASK)
     assert result.exit_code == 1
