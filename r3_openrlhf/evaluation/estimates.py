@@ -103,12 +103,12 @@ def _majority(answers: tuple[tuple[int, float], ...], num_blank: int, k: int) ->
 def bootstrap_interval(values: Sequence[float], *, seed: int) -> tuple[float, float] | None:
     """95% percentile interval of the mean, problems drawn with replacement NUM_RESAMPLES times.
 
-    Problems are the unit because responses to one problem are alike. None for fewer than two problems: one problem
-    says nothing about others.
+    Problems are the unit because responses to one problem are alike. None where all values are equal, as they are for a
+    single problem: every resample is then the same, which is no certainty (0 of 8 solved does not make it 0 of all).
     """
-    if len(values) < 2:
-        return None
     array = np.asarray(values, dtype=np.float64)
+    if array.min() == array.max():
+        return None
     rng = np.random.default_rng(seed)
     means = np.empty(NUM_RESAMPLES)
     at_once = max(1, _INDICES_AT_ONCE // len(array))

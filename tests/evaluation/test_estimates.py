@@ -122,8 +122,10 @@ def test_majority_of_sixty_four_different_answers():
 # ── intervals ──
 
 
-def test_the_interval_of_equal_values_is_a_point():
-    assert bootstrap_interval([0.5] * 20, seed=1) == (0.5, 0.5)
+def test_equal_values_have_no_interval():
+    """Eight failures in eight problems do not bound the accuracy at zero."""
+    assert bootstrap_interval([0.0] * 8, seed=1) is None and bootstrap_interval([0.5] * 20, seed=1) is None
+    assert bootstrap_interval([0.0, 0.0, 1.0], seed=1) == (0.0, 1.0)
 
 
 def test_the_interval_agrees_with_the_normal_approximation():
