@@ -86,6 +86,8 @@ class R3SamplesGenerator(SamplesGenerator):
             self.epoch += 1
         sampled = self._counts - before
         size = self.config.rollout.n_samples_per_prompt
+        if pass_rate is not None:
+            pass_rate = 100 * len(rows) / size / consumed  # upstream's (:118) is rows per prompt: up to 100 G
         self._counts["r3/filter/dropped_groups"] += (sampled["responses"] - len(rows)) // size
         self._counts["r3/filter/dropped_tokens"] += sampled["generated_tokens"] - num_tokens(rows)
         kept = self._rows_that_divide(rows)

@@ -125,6 +125,12 @@ def test_what_dynamic_sampling_drops_is_counted(engine):
     assert rest["generated_tokens"] == 0
 
 
+def test_the_pass_rate_is_that_of_groups(engine):
+    made = generator_for(engine, ["CW", "WW", "CW", "CW"])
+    _, pass_rate, consumed, _ = made.generate_samples(max_len=10**9, max_new_tokens=8)
+    assert consumed == 3 and pass_rate == pytest.approx(200 / 3)
+
+
 def test_groups_that_led_to_no_step_are_counted_with_the_next_or_at_the_end(engine):
     steps, rest = steps_of(generator_for(engine, ["CW", "WC", "WW", "CC"]), epochs=2)
     assert [problems for problems, _ in steps] == [["p0", "p1"]] * 2
