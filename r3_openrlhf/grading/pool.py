@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 MAX_BATCH = 32
 # processor time; or ten times as long of wall clock, so that on a busy machine nobody is slow for having to wait
 SLOW_AFTER_S = 0.03
-_PRIORITIES = ((SLOW_AFTER_S, 10), (1.0, 19))  # processor time from which on a process has this "nice" value
+_PRIORITIES = ((SLOW_AFTER_S, 10), (0.2, 19))  # processor time from which on a process has this "nice" value
 _LOOK_EVERY_S = 0.03
 FORGIVEN_PAUSE_S = 2.0
 START_TIMEOUT_S = 120.0

@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 MAX_BATCH_ITEMS = 64
 MAX_BATCH_BYTES = 4 * 2**20
 REQUESTS_PER_SERVER = 4  # at the same time; while they run, items gather to the next batches
+SLOW_AFTER_S = 0.2  # a request that takes longer waits for slow items, which keep nobody busy here
+MAX_REQUESTS = 64
 CONNECT_TIMEOUT_S = 5.0
 MAX_BACKOFF_S = 5.0
 _PASSING = frozenset({"closed", "unavailable"})  # a server's own trouble: ask again
@@ -36,6 +38,7 @@ _decode_item = msgspec.msgpack.Decoder(Item).decode
 
 
 class _Result(msgspec.Struct):
+    index: int
     verdict: str
     reason: str
     score: float | None
@@ -43,11 +46,7 @@ class _Result(msgspec.Struct):
     seconds: float
 
 
-class _Answer(msgspec.Struct):
-    results: list[_Result]
-
-
-_decode_answer = msgspec.json.Decoder(_Answer).decode
+_decode_result = msgspec.json.Decoder(_Result).decode
 
 
 @dataclass(slots=True, eq=False)
@@ -84,7 +83,7 @@ class RemoteGrader:
         self._servers = [_Server(url.rstrip("/").removesuffix("/grade") + "/grade") for url in config.urls]
         self._turn = itertools.count(random.randrange(len(self._servers)))
         self._states: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopState] = WeakKeyDictionary()
-        self._headers = {"Content-Type": "application/json"}
+        self._headers = {"Content-Type": "application/json", "Accept": "application/x-ndjson"}
         if token := os.environ.get("R3_REWARD_TOKEN"):
             self._headers["Authorization"] = f"Bearer {token}"
 
@@ -100,29 +99,40 @@ class RemoteGrader:
             body, time.monotonic() + self._config.deadline_s, asyncio.get_running_loop().create_future()
         )
         state.queue.append(waiting)
-        if state.num_senders < REQUESTS_PER_SERVER * len(self._servers):
+        self._start_senders(state)
+        return grade_of(await waiting.future, request.num_tokens, self._config)
+
+    def _start_senders(self, state: _LoopState) -> None:
+        if state.queue and state.num_senders < REQUESTS_PER_SERVER * len(self._servers):
             state.num_senders += 1
             task = asyncio.create_task(self._send_all(state))
             state.tasks.add(task)
             task.add_done_callback(state.tasks.discard)
-        return grade_of(await waiting.future, request.num_tokens, self._config)
 
     def _state(self) -> _LoopState:
         loop = asyncio.get_running_loop()
         state = self._states.get(loop)
         if state is None:
-            connector = aiohttp.TCPConnector(limit=REQUESTS_PER_SERVER * len(self._servers))
+            connector = aiohttp.TCPConnector(limit=MAX_REQUESTS)
             state = self._states[loop] = _LoopState(aiohttp.ClientSession(connector=connector, headers=self._headers))
         return state
 
     async def _send_all(self, state: _LoopState) -> None:
-        """Sends batches until nothing waits any more."""
+        """Sends batches until nothing waits any more. Who waits for slow items alone leaves its place to another."""
+        has_place = True
         try:
-            while state.queue:
+            while state.queue and has_place:
                 batch = _take_batch(state.queue)
+                sending = asyncio.ensure_future(self._send(state, batch))
                 try:
-                    await self._send(state, batch)
+                    await asyncio.wait([sending], timeout=SLOW_AFTER_S)
+                    if not sending.done() and len(state.tasks) < MAX_REQUESTS:
+                        has_place = False
+                        state.num_senders -= 1
+                        self._start_senders(state)
+                    await sending
                 except asyncio.CancelledError:
+                    sending.cancel()
                     _answer_all(batch, "closed")
                     raise
                 except Exception as error:  # whoever waits must hear of it, this task has no reader
@@ -130,7 +140,7 @@ class RemoteGrader:
                         if not waiting.future.done():
                             waiting.future.set_exception(error)
         finally:
-            state.num_senders -= 1
+            state.num_senders -= has_place
 
     async def _send(self, state: _LoopState, batch: list[_Waiting]) -> None:
         """Asks one server after the other until every item has an outcome or its deadline has passed."""
@@ -142,10 +152,8 @@ class RemoteGrader:
             if not batch:
                 return
             server = self._next_server(now)
-            status, answer, pause = await self._ask(state.session, server, batch)
-            if status == 200 and len(answer) == len(batch):
-                _deliver(batch, answer)
-            elif status == 401:
+            status, pause = await self._ask(state.session, server, batch)
+            if status == 401:
                 raise GradingError(
                     f"the reward server {server.url} does not accept the token; set R3_REWARD_TOKEN to the one that it"
                     " was started with"
@@ -156,7 +164,7 @@ class RemoteGrader:
                 await self._send(state, batch[middle:])
             elif status in (400, 413, 422):
                 _answer_all(batch, "refused")
-            else:
+            elif status != 200:
                 server.resting_until = time.monotonic() + pause
             if any(not waiting.future.done() for waiting in batch):
                 others = any(other.resting_until <= time.monotonic() for other in self._servers)
@@ -168,10 +176,8 @@ class RemoteGrader:
         in_turn = [self._servers[(start + i) % len(self._servers)] for i in range(len(self._servers))]
         return next((server for server in in_turn if server.resting_until <= now), in_turn[0])
 
-    async def _ask(
-        self, session: aiohttp.ClientSession, server: _Server, batch: list[_Waiting]
-    ) -> tuple[int, list[_Result], float]:
-        """Status, results and, when there are none, for how long the server should be left alone. 0: no answer."""
+    async def _ask(self, session: aiohttp.ClientSession, server: _Server, batch: list[_Waiting]) -> tuple[int, float]:
+        """Delivers results as they come. Status, 0 for no whole answer, and for how long the server is then to rest."""
         body = b'{"items":[' + b",".join(waiting.body for waiting in batch) + b"]}"
         left = max(0.1, max(waiting.deadline for waiting in batch) - time.monotonic())
         timeout = aiohttp.ClientTimeout(
@@ -180,11 +186,14 @@ class RemoteGrader:
         try:
             async with session.post(server.url, data=body, timeout=timeout) as response:
                 if response.status != 200:
-                    return response.status, [], _retry_after(response)
-                return 200, _decode_answer(await response.read()).results, 0.0
-        except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError) as error:
+                    return response.status, _retry_after(response)
+                async for line in response.content:
+                    result = _decode_result(line)
+                    _deliver(batch[result.index], result)
+                return 200, 0.0
+        except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError, IndexError) as error:
             logger.warning("reward server %s: %s: %s", server.url, type(error).__name__, error)
-            return 0, [], 1.0
+            return 0, 1.0
 
     def close(self) -> None:
         """Closes the sessions; responses that still wait are answered `ungraded: closed`. Callable from any thread."""
@@ -231,11 +240,10 @@ def _take_batch(queue: deque[_Waiting]) -> list[_Waiting]:
     return batch
 
 
-def _deliver(batch: list[_Waiting], results: list[_Result]) -> None:
-    for waiting, result in zip(batch, results, strict=True):
-        if not waiting.future.done() and result.reason not in _PASSING:
-            outcome = Outcome(0, result.verdict, result.reason, result.score, result.extracted, result.seconds)
-            waiting.future.set_result(outcome)
+def _deliver(waiting: _Waiting, result: _Result) -> None:
+    if not waiting.future.done() and result.reason not in _PASSING:
+        outcome = Outcome(0, result.verdict, result.reason, result.score, result.extracted, result.seconds)
+        waiting.future.set_result(outcome)
 
 
 def _retry_after(response: aiohttp.ClientResponse) -> float:

@@ -7,11 +7,12 @@ import binascii
 import hmac
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import msgspec
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.responses import StreamingResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from r3_openrlhf import __version__
@@ -22,7 +23,7 @@ from r3_openrlhf.reward_server.schema import GradeAnswer, GradeBody, Problem, St
 from r3_openrlhf.reward_server.settings import ServerSettings
 from r3_openrlhf.reward_server.stock_contract import references_of, response_of, stock_answer
 from r3_openrlhf.reward_server.token_counts import load_counter
-from r3_openrlhf.types import Verdict
+from r3_openrlhf.types import Grade, Verdict
 
 _PROBLEMS = {
     400: "The body is no JSON",
@@ -31,6 +32,7 @@ _PROBLEMS = {
     422: "The body does not have the documented form, or its only item could not be graded",
     503: "Too much is waiting, try again after Retry-After seconds",
 }
+_LINES = "application/x-ndjson"
 _OPEN_ROUTES = ("/health", "/ready")
 
 
@@ -61,7 +63,11 @@ def create_app(settings: ServerSettings) -> FastAPI:
 
     @app.post("/grade", response_model=GradeAnswer, responses=problems)
     async def grade(body: GradeBody, request: Request) -> Response:
-        """Grades a batch of responses."""
+        """Grades a batch of responses.
+
+        With `Accept: application/x-ndjson` the answer is one line per item, as soon as its grade is there, with its
+        `index`: then nobody waits for the slowest item of his batch.
+        """
         requests = [
             (
                 GradeRequest(
@@ -76,11 +82,16 @@ def create_app(settings: ServerSettings) -> FastAPI:
             )
             for item in body.items
         ]
+        desk = request.app.state.desk
         try:
-            grades = await request.app.state.desk.grade(requests, reward=settings.reward)
+            if request.headers.get("accept") == _LINES:
+                desk.check_room(requests)
+                return StreamingResponse(
+                    _lines(desk.grade_one_by_one(requests, reward=settings.reward)), media_type=_LINES
+                )
+            return _json({"results": await desk.grade(requests, reward=settings.reward)})
         except Busy:
             return _busy(metrics)
-        return _json({"results": grades})
 
     @app.post("/get_reward", response_model=StockAnswer, responses=problems)
     async def get_reward(body: StockBody, request: Request) -> Response:
@@ -139,6 +150,11 @@ def create_app(settings: ServerSettings) -> FastAPI:
         return Response(text, media_type="text/plain; version=0.0.4")
 
     return app
+
+
+async def _lines(grades: AsyncIterator[tuple[int, Grade]]) -> AsyncIterator[bytes]:
+    async for index, grade in grades:
+        yield msgspec.json.encode({"index": index, **asdict(grade)}) + b"\n"
 
 
 def _json(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:

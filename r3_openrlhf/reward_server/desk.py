@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import OrderedDict
+from collections.abc import AsyncIterator
+from functools import partial
 
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.errors import GradingError
@@ -42,29 +44,41 @@ class Desk:
 
     async def grade(self, requests: list[tuple[GradeRequest, str]], *, reward: RewardConfig) -> list[Grade]:
         """Grades of (request, key) pairs, in order. Busy when not all of them can be accepted; then none is."""
+        self.check_room(requests)
+        grades = {index: grade async for index, grade in self.grade_one_by_one(requests, reward=reward)}
+        return [grades[index] for index in range(len(requests))]
+
+    def check_room(self, requests: list[tuple[GradeRequest, str]]) -> None:
+        """Busy when not all of them can be accepted."""
         num_bytes = sum(len(request.response) for request, _ in requests)
         if (
             self.pending_items + len(requests) > self._settings.max_pending_items
             or self._pending_bytes + num_bytes > self._settings.max_pending_bytes
         ) and self.pending_items:
             raise Busy
+
+    async def grade_one_by_one(
+        self, requests: list[tuple[GradeRequest, str]], *, reward: RewardConfig
+    ) -> AsyncIterator[tuple[int, Grade]]:
+        """(index, grade) of each pair as soon as it is there."""
+        num_bytes = sum(len(request.response) for request, _ in requests)
         self.pending_items += len(requests)
         self._pending_bytes += num_bytes
         try:
             # shielded: another request may be waiting for the same outcome when this one is cancelled
-            outcomes = await asyncio.gather(
-                *(asyncio.shield(self._outcome(request, key)) for request, key in requests)
-            )
+            done: asyncio.Queue[tuple[int, asyncio.Future[Outcome]]] = asyncio.Queue()
+            for i, (request, key) in enumerate(requests):
+                # never awaited here: another request may be waiting for the same outcome when this one is cancelled
+                self._outcome(request, key).add_done_callback(partial(_note, done, i))
+            for _ in requests:
+                index, future = await done.get()
+                request = requests[index][0]
+                grade = grade_of(future.result(), request.num_tokens, reward)
+                self._metrics.count(request.task, grade)
+                yield index, grade
         finally:
             self.pending_items -= len(requests)
             self._pending_bytes -= num_bytes
-        grades = [
-            grade_of(outcome, request.num_tokens, reward)
-            for outcome, (request, _) in zip(outcomes, requests, strict=True)
-        ]
-        for (request, _), grade in zip(requests, grades, strict=True):
-            self._metrics.count(request.task, grade)
-        return grades
 
     def _outcome(self, request: GradeRequest, key: str) -> asyncio.Future[Outcome]:
         try:
@@ -92,6 +106,10 @@ class Desk:
 
     def close(self) -> None:
         self.pool.close()
+
+
+def _note(done: asyncio.Queue, index: int, future: asyncio.Future[Outcome]) -> None:
+    done.put_nowait((index, future))
 
 
 def _answered(reason: str) -> asyncio.Future[Outcome]:

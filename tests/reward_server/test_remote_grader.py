@@ -15,6 +15,7 @@ from r3_openrlhf.grading.client import make_grader
 from r3_openrlhf.grading.remote import RemoteGrader
 from r3_openrlhf.grading.request import GradeRequest
 from r3_openrlhf.types import Verdict
+from tests.grading.hostile_payloads import ENDLESS_REFERENCE, endless
 
 from .service import Service, running
 
@@ -105,6 +106,31 @@ def test_one_item_that_the_server_refuses_does_not_harm_its_batch():
         assert (grades[10].verdict, grades[10].reason) == (Verdict.UNGRADED, "refused")
         grades[10] = grades[13]
         check(grades)
+
+
+def test_nobody_waits_for_a_hanging_item_of_his_batch(service):
+    async def run():
+        grader = make_grader(RewardConfig(urls=[service.url]))
+        hanging = [
+            GradeRequest(
+                response=rf"\boxed{{{endless(500 + i)}}}",
+                references=(ENDLESS_REFERENCE,),
+                task="math",
+                num_tokens=1,
+                truncated=False,
+            )
+            for i in range(2)
+        ]
+        waiting = [asyncio.create_task(grader.grade(item)) for item in hanging]
+        grades = await asyncio.gather(*(grader.grade(request(i)) for i in range(30)))
+        still_waiting = [task.done() for task in waiting]
+        reasons = [(await task).reason for task in waiting]
+        grader.close()
+        return grades, still_waiting, reasons
+
+    grades, hanging_done, reasons = asyncio.run(run())
+    check(grades)
+    assert (hanging_done, reasons) == ([False, False], ["timeout", "timeout"])
 
 
 def test_a_busy_server_is_asked_again():
