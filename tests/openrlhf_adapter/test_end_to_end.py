@@ -156,5 +156,7 @@ def test_the_stock_baseline_runs_with_the_same_records(tmp_path):
     assert [step["step"] for step in metrics] == [1, 2, 3]
     assert not set(KEYS) - set(metrics[0])
     assert sum(step["r3/replay/recalled"] + step["r3/ranking/groups"] for step in metrics) == 0
+    sampled = sum(step["generated_tokens"] for step in metrics)
+    assert sampled == metrics[-1]["generated_tokens_total"] == sum(step["response_tokens"] for step in metrics) > 0
     advantages = [r["advantage"] for r in lines(tmp_path / "run" / "rollouts.jsonl")]
     assert len(advantages) == 3 * 64 and any(value != 0 for value in advantages)

@@ -72,6 +72,12 @@ def story(run_dir):
     return [tuple(row[key] for key in keys) for row in rows]
 
 
+def tokens(run_dir):
+    """What each step sampled, and all until then."""
+    steps = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [(step["step"], step["generated_tokens"], step["generated_tokens_total"]) for step in steps]
+
+
 def test_killed_and_resumed_is_the_same_run(tmp_path):
     recording = tmp_path / "recording"
     finish(start(tmp_path / "whole", f"rollout.record={recording}"), tmp_path / "whole")
@@ -87,6 +93,7 @@ def test_killed_and_resumed_is_the_same_run(tmp_path):
         kill_tree(process)
     finish(start(run_dir, f"rollout.playback={recording}"), run_dir)
     assert story(run_dir) == story(tmp_path / "whole")
+    assert tokens(run_dir) == tokens(tmp_path / "whole")
     rows = story(run_dir)
     assert {row[0] for row in rows} == set(range(1, 9))
     assert any(row[5] is not None for row in rows) and any(row[2] == "reflection" for row in rows)
