@@ -222,7 +222,10 @@ class ReplayConfig:
     max_policy_lag: int = 1000  # steps; older rollouts are never recalled
     order: str = "uniform"  # uniform | newest
     mode: str = "add"  # add: the group has G + k rows [P] | replace: k rows of the group give way, constant cost
-    old_logprobs: str = "recompute"  # recompute (current actor) | behaviour (stored when sampled)
+    # behaviour: stored when sampled, so that eps_clip bounds how far a recalled row moves the policy. recompute: those of
+    # the current actor, so that its ratio is 1 and nothing is clipped; recalled failures then dominate the gradient
+    # (docs/RESULTS.md)
+    old_logprobs: str = "behaviour"
     include_reflection: bool = False  # may rollouts sampled from a reflection prompt be recalled into plain groups?
 
     def __post_init__(self) -> None:

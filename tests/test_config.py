@@ -148,7 +148,7 @@ def test_a_bad_setting_is_refused_with_one_sentence(overrides):
 
 R3_KEYS = ("replay.enabled", "reflection.enabled", "ranking.enabled", "replay.mode", "replay.old_logprobs")
 R3_KEYS += ("advantage.scope", "ranking.scope", "ranking.guard")
-WHOLE = dict(zip(R3_KEYS, (True, True, True, "add", "recompute", "literal", "truncated", "centred"), strict=True))
+WHOLE = dict(zip(R3_KEYS, (True, True, True, "add", "behaviour", "literal", "truncated", "centred"), strict=True))
 OFF = {"replay.enabled": False, "reflection.enabled": False, "ranking.enabled": False}
 ARMS = {  # preset -> what it changes in an experiment with all of R³ on
     "r3": {},
@@ -157,7 +157,8 @@ ARMS = {  # preset -> what it changes in an experiment with all of R³ on
     "r3_no_serr": {"ranking.enabled": False},
     "r3_replace": {"replay.mode": "replace"},
     "r3_off_policy_only": {"advantage.scope": "off_policy_only"},
-    "r3_behaviour": {"replay.old_logprobs": "behaviour"},
+    "r3_behaviour": {},
+    "r3_recompute": {"replay.old_logprobs": "recompute"},
     "r3_failed": {"ranking.scope": "failed"},
     "r3_guarded": {"ranking.guard": "no_std"},
     "r3_unguarded": {"ranking.guard": "none"},
