@@ -28,13 +28,13 @@ arm k_4 replay.k=4
 arm replace replay.mode=replace
 arm newest replay.order=newest
 arm lag_10 replay.max_policy_lag=10
-arm behaviour replay.old_logprobs=behaviour
-arm include_reflection replay.include_reflection=true
+arm recompute replay.old_logprobs=recompute
+arm plain_recall_only replay.include_reflection=false
 arm alpha_2 advantage.alpha=2
 arm alpha_2_off_policy advantage.alpha=2 advantage.scope=off_policy_only
 arm zero_collapsed advantage.zero_collapsed=true
 arm threshold_0.05 reflection.threshold=0.05
 arm threshold_0.5 reflection.threshold=0.5
-arm reflections_2 reflection.max_per_step=2
+arm reflections_unlimited reflection.max_per_step=null
 
 r3 compare "$OUT" --out "$OUT/comparison"

@@ -1,0 +1,32 @@
+"""The scripts of examples/lab name arms, presets and keys that exist."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from r3_openrlhf.config_loading import load_config, presets
+
+SCRIPTS = Path(__file__).parents[2] / "examples" / "lab"
+
+
+def arms_of_the_sweep():
+    text = (SCRIPTS / "sweep.sh").read_text()
+    return [line.split()[1:] for line in text.splitlines() if re.match(r"arm \w", line)]
+
+
+@pytest.mark.parametrize("arm", arms_of_the_sweep(), ids=lambda arm: arm[0])
+def test_every_arm_of_the_sweep_is_a_setting_that_exists(arm):
+    name, *settings = arm
+    assert load_config("lab", ["algo=r3", *settings, f"arm={name}"]).arm == name
+
+
+def test_every_arm_of_the_sweep_differs_from_the_others():
+    plain = [{**load_config("lab", ["algo=r3", *arm[1:]]).__dict__, "arm": None} for arm in arms_of_the_sweep()]
+    assert len(plain) > 15
+    assert all(one != other for i, one in enumerate(plain) for other in plain[:i])
+
+
+def test_the_arms_on_the_stack_are_presets():
+    (arms,) = re.findall(r"for algo in ([\w ]+);", (SCRIPTS / "on_the_stack.sh").read_text())
+    assert set(arms.split()) <= set(presets())
