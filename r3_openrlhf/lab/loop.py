@@ -35,7 +35,8 @@ from r3_openrlhf.run_directory import RunDirectory
 from r3_openrlhf.types import Context, EntropyStatistics, Rollout, Verdict
 
 ALGORITHMS = ("r3", "grpo", "dapo")
-DAPO_CLIP_HIGH, DAPO_OVERLONG_SHARE = 0.28, 0.2  # as openrlhf_adapter/arguments.py sets them for the real stack
+# as openrlhf_adapter/arguments.py sets them for the real stack
+DAPO_OVERLONG_SHARE, DAPO_OVERLONG_FACTOR = 0.2, 0.5
 
 
 @dataclass(slots=True)
@@ -185,13 +186,14 @@ class Lab:
         return [stored.rollout for stored in found]
 
     def _penalise_overlong(self, batch: MixedBatch) -> None:
-        """trainer/ppo_utils/length_penalty.py:41-55 of OpenRLHF: up to -1 over the last part of the limit."""
+        """trainer/ppo_utils/length_penalty.py:41-55 of OpenRLHF: up to DAPO_OVERLONG_FACTOR less over the last part
+        of the limit."""
         limit = self.config.rollout.max_new_tokens
         buffer = int(DAPO_OVERLONG_SHARE * limit)
         for row in batch.rows:
             exceeding = min(row.rollout.num_tokens - (limit - buffer), buffer)
             if exceeding > 0:
-                row.reward -= exceeding / buffer
+                row.reward -= DAPO_OVERLONG_FACTOR * exceeding / buffer
 
     def update(self, batch: MixedBatch) -> tuple[float, float]:
         """(loss, gradient norm) of one update on the trained rows of the mixed groups."""
@@ -216,7 +218,7 @@ class Lab:
             rows,
             temperature=config.rollout.temperature,
             eps_clip_low=config.train.eps_clip_low,
-            eps_clip_high=DAPO_CLIP_HIGH if config.algo == "dapo" else config.train.eps_clip_high,
+            eps_clip_high=config.train.eps_clip_high,
             micro_batch_size=config.train.micro_batch_size,
         )
         return loss, step(self.model, self.optimizer, max_grad_norm=config.train.max_grad_norm)

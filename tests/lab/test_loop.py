@@ -185,7 +185,7 @@ def test_the_overlong_penalty_is_upstreams(model_dir, tmp_path):
         row = SimpleNamespace(rollout=rollout, reward=1.0)
         lab._penalise_overlong(SimpleNamespace(rows=[row]))
         experience = SimpleNamespace(response_length=torch.tensor([float(length)]), rewards=torch.tensor([1.0]))
-        apply_overlong_penalty([experience], max_new_tokens=20, overlong_buffer_len=4)
+        apply_overlong_penalty([experience], max_new_tokens=20, overlong_buffer_len=4, overlong_penalty_factor=0.5)
         assert row.reward == pytest.approx(experience.rewards.item())
 
 
