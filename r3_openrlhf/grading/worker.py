@@ -17,7 +17,7 @@ import tempfile
 import time
 
 from r3_openrlhf.grading.sandbox import confine, die_with_parent, take_violations, watch_for_code
-from r3_openrlhf.grading.tasks import data_set_of, grade_item, prepare
+from r3_openrlhf.grading.tasks import complexity_of, data_set_of, grade_item, prepare
 from r3_openrlhf.grading.wire import DEFERRED, Item, Outcome, decode_batch, frame, take_frame
 
 LONG_RESPONSE_CHARS = 4096
@@ -127,6 +127,8 @@ def _serve_forks(control: socket.socket, memory_bytes: int, cpu_seconds: int, di
             prepare(request[1:].decode())
             continue
         nursery = os.getpid()
+        # the interpreter swallows what is raised while it forks, SystemExit included
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         pid = os.fork()
         if pid == 0:
             try:
@@ -134,6 +136,7 @@ def _serve_forks(control: socket.socket, memory_bytes: int, cpu_seconds: int, di
                 _become_worker(nursery, socket.socket(fileno=descriptors[0]), memory_bytes, cpu_seconds, directory)
             finally:
                 os._exit(1)  # whatever happens, a worker never runs the nursery's code
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         os.close(descriptors[0])
         pidfd = os.pidfd_open(pid)
         socket.send_fds(control, [pid.to_bytes(4, "big")], [pidfd])
@@ -160,6 +163,7 @@ def _become_worker(
     nursery: int, connection: socket.socket, memory_bytes: int, cpu_seconds: int, directory: str
 ) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     die_with_parent(signal.SIGKILL)
     if os.getppid() != nursery:
         os._exit(1)
@@ -210,7 +214,8 @@ def _grade(number: int, item: Item, may_take_long: bool) -> Outcome:
     if take_violations():
         result = "ungraded", "blocked", None, None
     verdict, reason, score, extracted = result or (DEFERRED, data_set_of(item), None, None)
-    return Outcome(number, verdict, reason, score, extracted, round(time.perf_counter() - started, 6))
+    complexity = 0 if result else complexity_of(item)
+    return Outcome(number, verdict, reason, score, extracted, round(time.perf_counter() - started, 6), complexity)
 
 
 def _limit_processor_time(seconds: int) -> None:
