@@ -29,11 +29,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from r3_openrlhf.config import RewardConfig  # noqa: E402
 from r3_openrlhf.grading.client import make_grader  # noqa: E402
 from r3_openrlhf.grading.request import GradeRequest  # noqa: E402
+from r3_openrlhf.types import Verdict  # noqa: E402
 from tests.grading.hostile_payloads import ENDLESS, ENDLESS_REFERENCE, endless  # noqa: E402
 from tests.reward_server.service import running  # noqa: E402
 
 Row = tuple[str, str]  # response, reference
 THINKING_CHARS = 24_000
+SHARES = (0.9, 0.99, 0.995, 1.0)
 
 
 def read(path: Path) -> list[dict]:
@@ -142,22 +144,30 @@ def ours(config: RewardConfig, requests: list[GradeRequest]) -> tuple[float, flo
     return asyncio.run(run())
 
 
-def hanging_items(config: RewardConfig, rows: list[Row], hanging_rows: list[Row]) -> tuple[float, float, float]:
-    """Seconds for the benign rows alone; with 2% hanging ones among them; and until those were answered as well."""
+def hanging_items(
+    config: RewardConfig, rows: list[Row], hanging_rows: list[Row]
+) -> tuple[list[float], list[float], float]:
+    """Seconds until each benign row was answered, alone; with 2% hanging ones among them; until those were answered too."""
 
-    async def run(with_hanging: bool) -> tuple[float, float]:
+    async def run(with_hanging: bool) -> tuple[list[float], float]:
         grader = make_grader(config)
         await grade_all(grader, requests_of([("\\boxed{1}", "2")] * 50))
-        hanging, benign = [], []
+        hanging, benign, seconds = [], [], []
         started = time.perf_counter()
+
+        async def timed(request: GradeRequest) -> None:
+            grade = await grader.grade(request)
+            if grade.verdict is Verdict.UNGRADED and grade.reason == "timeout":
+                raise RuntimeError(f"a benign row was taken for a hanging one: {request}")
+            seconds.append(time.perf_counter() - started)
+
         for i, request in enumerate(requests_of([(f"{with_hanging} {response}", gold) for response, gold in rows])):
             if with_hanging and i % 50 == 0:
                 response, gold = hanging_rows[i // 50 % len(hanging_rows)]
                 bad = requests_of([(f"{i} {response}", gold)])[0]
                 hanging.append(asyncio.create_task(grader.grade(bad)))
-            benign.append(asyncio.create_task(grader.grade(request)))
+            benign.append(asyncio.create_task(timed(request)))
         await asyncio.gather(*benign)
-        seconds = time.perf_counter() - started
         await asyncio.gather(*hanging)
         everything = time.perf_counter() - started
         grader.close()
@@ -269,15 +279,22 @@ def print_throughput(options: argparse.Namespace, local: RewardConfig, remote: R
 
 
 def print_hanging(short: list[Row], local: RewardConfig, remote: RewardConfig) -> None:
-    print("\n2% hanging items among short rows, deadline 2 s: benign rows/s with them / without (target 0.9)")
+    shares = ", ".join(f"{100 * share:g}%" for share in SHARES)
+    print(
+        f"\n2% hanging items among short rows, deadline 2 s: rate of the first {shares} benign rows, with / without them"
+    )
     recognised = [(f"\\boxed{{{answer}}}", "5") for answer in ENDLESS]
     to_the_deadline = [(f"\\boxed{{{endless(i)}}}", ENDLESS_REFERENCE) for i in range(len(short) // 50 + 1)]
     for name, hanging_rows in (("recognised", recognised), ("up to the deadline", to_the_deadline)):
         for where, config in (("local pool", local), ("service", remote)):
             alone, mixed, everything = hanging_items(config, short, hanging_rows)
+            ratios = []
+            for share in SHARES:
+                last = max(1, round(share * len(short))) - 1
+                ratios.append(f"{alone[last] / mixed[last]:5.2f}")
             print(
-                f"{name:24} {where:11} {len(short) / mixed:7.0f} / {len(short) / alone:7.0f} = {alone / mixed:.2f};"
-                f" the hanging ones were answered after {everything:.1f} s",
+                f"{name:20} {where:11} {' '.join(ratios)}; all after {mixed[-1]:.1f} s with them, {alone[-1]:.1f} s"
+                f" without; the hanging ones were answered after {everything:.1f} s",
                 flush=True,
             )
 
