@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PIP := .venv/bin/python -m pip --quiet
 STAMP := .venv/installed
 
-.PHONY: help setup quickstart smoke lab test check gpu-check bench
+.PHONY: help setup quickstart smoke lab test soak check gpu-check bench
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 14
@@ -55,6 +55,9 @@ lab: setup ## six algorithms x five seeds on a million-parameter model, compared
 
 test: setup ## every test; GPU tests skip themselves
 	@python -m pytest
+
+soak: setup ## the reward service at full load: 256 clients, 5,000 items under SIGKILL, 10,000 fuzzed bodies
+	@python -m pytest -m soak
 
 check: setup ## formatting and lint
 	@ruff format --check .

@@ -88,7 +88,7 @@ def fuzzed_body(rng, route):
     return body
 
 
-@pytest.mark.parametrize("num_bodies", [600, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_bodies", [600, pytest.param(10_000, marks=pytest.mark.soak)])
 def test_fuzzed_bodies_meet_documented_answers_only(service, num_bodies):
     rng = random.Random(4)
     connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=30)

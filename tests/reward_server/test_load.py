@@ -30,7 +30,7 @@ async def client(session, url, number, until, tally):
                     tally[results[4]["reason"]] = tally.get(results[4]["reason"], 0) + 1
 
 
-@pytest.mark.parametrize(("num_clients", "seconds"), [(48, 4), pytest.param(256, 60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("num_clients", "seconds"), [(48, 4), pytest.param(256, 60, marks=pytest.mark.soak)])
 def test_many_clients_at_once(num_clients, seconds):
     async def run():
         tally = {}

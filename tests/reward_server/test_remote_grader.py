@@ -196,7 +196,7 @@ class Killer(threading.Thread):
 
 
 @pytest.mark.parametrize(
-    ("num_items", "restarts"), [(1000, 1), pytest.param(5000, 4, marks=pytest.mark.slow)], ids=["1000", "5000"]
+    ("num_items", "restarts"), [(1000, 1), pytest.param(5000, 4, marks=pytest.mark.soak)], ids=["1000", "5000"]
 )
 def test_every_item_has_one_verdict_while_workers_and_the_server_are_killed(num_items, restarts):
     async def run():
