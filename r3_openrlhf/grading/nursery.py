@@ -44,21 +44,10 @@ class WorkerHandle:
         except OSError:
             return 0.0
 
-    def lower_priority(self, *, idle: bool) -> None:
-        """To the lowest "nice" value, or to what is left over by everybody else (SCHED_IDLE)."""
+    def set_nice(self, nice: int) -> bool:
+        """False when it is not allowed, or when the process has just ended and its end of file is about to be read."""
         try:
-            if idle:
-                os.sched_setscheduler(self.pid, os.SCHED_IDLE, os.sched_param(0))
-            else:
-                os.setpriority(os.PRIO_PROCESS, self.pid, 19)
-        except OSError:  # it has just ended, and its end of file is about to be read
-            pass
-
-    def restore_priority(self) -> bool:
-        """False when it is not allowed, as without privileges, or when the process has just ended."""
-        try:
-            os.sched_setscheduler(self.pid, os.SCHED_OTHER, os.sched_param(0))
-            os.setpriority(os.PRIO_PROCESS, self.pid, 0)
+            os.setpriority(os.PRIO_PROCESS, self.pid, nice)
         except OSError:
             return False
         return True

@@ -1,16 +1,14 @@
 """Killable grading processes. One supervisor thread watches them; an item that overruns costs only itself.
 
-Every item is first given the cheap comparisons, in batches. What they do not decide waits for the symbolic ones, which
-are done one by one, the simple before the complex, and only when nothing cheap is waiting. An item that overruns its turn
-(TURNS_S) leaves its place to the next one and goes on beside it, at a priority that costs the others next to nothing. When
-too many do so it is begun again later, for a longer turn; after the last of these turns it waits for room beside the
-places. So an item that needs long waits for those that need less, whatever it is. At the deadline, which is wall
-clock from the moment a process begins with an item (the last time, if it was begun more than once), the process is killed.
+Every item is first given the cheap comparisons, in batches. What they do not decide waits in a second queue for the
+symbolic ones, which are done one by one and only when nothing cheap is waiting. An item that computes for longer than
+SLOW_AFTER_S leaves its place to the next one and goes on beside it at low priority; when too many do so, it is set
+back to a third queue and begun again when there is room. At the deadline, which is wall clock from the moment a
+process begins with an item, the process is killed.
 """
 
 from __future__ import annotations
 
-import heapq
 import logging
 import selectors
 import socket
@@ -31,20 +29,16 @@ logger = logging.getLogger(__name__)
 
 MAX_BATCH = 32
 # processor time; or ten times as long of wall clock, so that on a busy machine nobody is slow for having to wait
-TURNS_S = (0.06, 0.15)
-IDLE_AFTER_S = 0.15  # of processor time: from then on a process beside the places gets what the others leave
-_LOOK_EVERY_S = 0.01
-# An item that is expected to need a second lets pass what comes in the next PATIENCE seconds and needs nothing; not
-# more, so that nobody waits for ever.
-PATIENCE = 100.0
-SECONDS_PER_OPERATOR = 0.0015
-MAX_COMPLEXITY = 100
+SLOW_AFTER_S = 0.03
+_PRIORITIES = ((SLOW_AFTER_S, 10), (0.2, 19))  # processor time from which on a process has this "nice" value
+_LOOK_EVERY_S = 0.03
 FORGIVEN_PAUSE_S = 2.0
 START_TIMEOUT_S = 120.0
 MAX_FAILED_STARTS = 3
 MAX_ATTEMPTS = 3  # at an item whose process ends under it
 MAX_NAME_CHARS = 100  # of such a data set
 MAX_PREPARED = 50  # data sets of reasoning_gym that the nursery keeps loaded
+_CHEAP, _SYMBOLIC, _SET_BACK = range(3)
 
 
 @dataclass(slots=True, eq=False)
@@ -52,20 +46,8 @@ class _Job:
     encoded: msgspec.Raw
     future: Future
     number: int
+    stage: int = _CHEAP
     attempts: int = 0
-    symbolic: bool = False  # past the cheap comparisons
-    turn: int = 0  # index in TURNS_S; its length when only room beside the places is left
-    complexity: int = 0
-    rank: float = 0.0  # among the symbolic ones the lowest is next
-
-    def __lt__(self, other: _Job) -> bool:
-        return (self.rank, self.number) < (other.rank, other.number)
-
-    def line_up(self) -> None:
-        seconds = self.complexity * SECONDS_PER_OPERATOR + (
-            TURNS_S[min(self.turn, len(TURNS_S) - 1)] if self.turn else 0
-        )
-        self.symbolic, self.rank = True, time.monotonic() + PATIENCE * seconds
 
 
 @dataclass(slots=True, eq=False)
@@ -74,8 +56,8 @@ class _Worker:
     jobs: deque[_Job] = field(default_factory=deque)  # the first one is being graded
     item_started: float = 0.0  # wall clock
     item_started_cpu: float = 0.0  # processor time of the process
-    slow: bool = False  # goes on beside the places
-    idle: bool = False
+    slow: bool = False
+    nice: int = 0
     retired: bool = False  # to be killed once its item is answered
 
     def start_clocks(self) -> None:
@@ -142,9 +124,7 @@ class WorkerPool:
     # The supervisor thread
 
     def _supervise(self) -> None:
-        self._cheap: deque[_Job] = deque()
-        self._symbolic: list[_Job] = []  # heaps
-        self._beside: list[_Job] = []
+        self._queues: tuple[deque[_Job], ...] = (deque(), deque(), deque())
         self._workers: dict[WorkerHandle, _Worker] = {}
         self._nursery: Nursery | None = None
         self._failed_starts = 0
@@ -192,24 +172,18 @@ class WorkerPool:
             pass
         with self._lock:
             self._awake = False
-            self._cheap.extend(self._incoming)
+            self._queues[_CHEAP].extend(self._incoming)
             self._incoming.clear()
 
     def _set_back(self, jobs: deque[_Job]) -> None:
-        """To where they were in the queues that they came from."""
+        """To the front of the queues that they came from."""
         while jobs:
             job = jobs.pop()
-            if job.symbolic:
-                heapq.heappush(self._beside if job.turn == len(TURNS_S) else self._symbolic, job)
-            else:
-                self._cheap.appendleft(job)
-
-    def _is_anybody_waiting(self) -> bool:
-        return bool(self._cheap or self._symbolic or self._beside)
+            self._queues[job.stage].appendleft(job)
 
     def _keep_enough_workers(self) -> None:
         if self._nursery is None:
-            if not self._is_anybody_waiting():
+            if not any(self._queues):
                 return
             try:
                 self._nursery = Nursery(memory_bytes=self.memory_bytes, cpu_seconds=max(1, round(self.timeout_s)))
@@ -230,23 +204,18 @@ class WorkerPool:
         workers = self._workers.values()
         free = [worker for worker in workers if not worker.jobs and worker.handle.is_running]
         places = self.num_workers - sum(bool(worker.jobs) and not worker.slow for worker in workers)
-        while free and places > 0 and (batch := self._next_batch()):
-            places -= 1
-            self._begin(free.pop(), batch)
-        while free and self._has_room_for_slow() and (job := self._next_beside()):
-            worker = free.pop()
-            worker.slow = worker.idle = True
-            worker.handle.lower_priority(idle=True)
-            self._begin(worker, [job])
-
-    def _begin(self, worker: _Worker, batch: list[_Job]) -> None:
-        worker.jobs.extend(batch)
-        worker.start_clocks()
-        worker.handle.outbox += frame((batch[0].symbolic, [(job.number, job.encoded) for job in batch]))
-        self._write(worker)
+        for worker in free[: max(0, places)]:
+            batch = self._next_batch()
+            if not batch:
+                return
+            worker.jobs.extend(batch)
+            worker.start_clocks()
+            message = (batch[0].stage != _CHEAP, [(job.number, job.encoded) for job in batch])
+            worker.handle.outbox += frame(message)
+            self._write(worker)
 
     def _next_batch(self) -> list[_Job]:
-        cheap = self._cheap
+        cheap, symbolic, set_back = self._queues
         size = max(1, min(MAX_BATCH, len(cheap) // (2 * self.num_workers)))
         batch: list[_Job] = []
         while cheap and len(batch) < size and not (batch and cheap[0].attempts):  # one that ended a process: alone
@@ -255,21 +224,13 @@ class WorkerPool:
                 batch.append(job)
                 if job.attempts:
                     return batch
-        while self._symbolic and not batch:
-            job = heapq.heappop(self._symbolic)
-            if not job.future.cancelled():
-                batch.append(job)
+        queues = (symbolic, set_back) if self._has_room_for_slow() else (symbolic,)
+        for queue in queues:
+            while queue and not batch:
+                job = queue.popleft()
+                if not job.future.cancelled():
+                    batch.append(job)
         return batch
-
-    def _next_beside(self) -> _Job | None:
-        """One that has had its turns, when nobody else waits or it has been waiting long enough."""
-        while self._beside:
-            if (self._cheap or self._symbolic) and self._beside[0].rank > time.monotonic():
-                return None
-            job = heapq.heappop(self._beside)
-            if not job.future.cancelled():
-                return job
-        return None
 
     def _has_room_for_slow(self) -> bool:
         return sum(worker.slow for worker in self._workers.values()) < self.max_slow_workers
@@ -301,23 +262,23 @@ class WorkerPool:
             self._bury(worker, "crashed")
             return
         if answered:
-            if worker.slow and not worker.retired and worker.handle.restore_priority():
-                worker.slow = worker.idle = False
+            worker.slow = False
             worker.start_clocks()
-            if worker.retired or worker.slow:
+            if worker.nice and worker.handle.set_nice(0):
+                worker.nice = 0
+            if worker.retired or worker.nice:  # without privileges a process cannot go back to its old priority
                 self._bury(worker, "")
         for data_set in data_sets - self._prepared - {""}:
             self._prepare(data_set)
 
     def _take_outcome(self, job: _Job, outcome: Outcome) -> None:
         if outcome.verdict == DEFERRED:
-            if job.symbolic:
+            if job.stage != _CHEAP:
                 raise ValueError(f"item {job.number} was deferred twice")
             if len(outcome.reason) > MAX_NAME_CHARS or not outcome.reason.isascii():
                 raise ValueError(f"item {job.number} needs a data set that cannot exist")
-            job.complexity = min(max(0, outcome.complexity), MAX_COMPLEXITY)
-            job.line_up()
-            heapq.heappush(self._symbolic, job)
+            job.stage = _SYMBOLIC
+            self._queues[_SYMBOLIC].append(job)
         else:
             _answer(job, outcome)
 
@@ -347,41 +308,42 @@ class WorkerPool:
             elapsed = now - worker.item_started
             if elapsed >= self.timeout_s:
                 self._bury(worker, "timeout")
-            elif worker.slow and not worker.idle:
-                if worker.handle.processor_seconds() - worker.item_started_cpu >= IDLE_AFTER_S:
-                    worker.idle = True
-                    worker.handle.lower_priority(idle=True)
-            elif not worker.slow and elapsed >= (turn := TURNS_S[worker.jobs[0].turn]):
-                if worker.handle.processor_seconds() - worker.item_started_cpu >= turn or elapsed >= 10 * turn:
-                    self._make_way(worker)
+            elif elapsed >= SLOW_AFTER_S and worker.nice < _PRIORITIES[-1][1]:
+                used = worker.handle.processor_seconds() - worker.item_started_cpu
+                if used >= SLOW_AFTER_S or elapsed >= 10 * SLOW_AFTER_S:
+                    self._make_way(worker, used)
         if self._nursery and not self._nursery.is_ready and now - self._nursery.started > START_TIMEOUT_S:
             self._lose_nursery()
 
-    def _make_way(self, worker: _Worker) -> None:
+    def _make_way(self, worker: _Worker, used: float) -> None:
         """Keeps a slow item from holding up others."""
         if len(worker.jobs) > 1 and not worker.handle.outbox:
             worker.retired = True  # it has already been sent the items that others will grade now
             first = worker.jobs.popleft()
             self._set_back(worker.jobs)
             worker.jobs.append(first)
-        # low priority is no place to be while others wait: the item could starve there until its deadline
-        if self._has_room_for_slow() and not (self._cheap or self._symbolic):
-            worker.slow = True
-            worker.handle.lower_priority(idle=False)
-        else:
-            worker.jobs[0].turn += 1
-            worker.jobs[0].line_up()
-            self._bury(worker, "")
+        if not worker.slow:
+            if self._has_room_for_slow():
+                worker.slow = True
+            elif worker.jobs[0].stage == _SYMBOLIC:
+                job = worker.jobs.popleft()
+                job.stage = _SET_BACK
+                self._queues[_SET_BACK].append(job)
+                self._bury(worker, "")
+                return
+        nice = max((nice for since, nice in _PRIORITIES if used >= since), default=0)
+        if nice > worker.nice and worker.handle.set_nice(nice):
+            worker.nice = nice
 
     def _seconds_to_next_look(self) -> float | None:
         """None: nobody is working and nothing waits."""
         now = time.monotonic()
         waits = [
-            worker.item_started + self.timeout_s - now if worker.idle else _LOOK_EVERY_S
+            worker.item_started + self.timeout_s - now if worker.nice == _PRIORITIES[-1][1] else _LOOK_EVERY_S
             for worker in self._workers.values()
             if worker.jobs
         ]
-        if self._is_anybody_waiting() or self._nursery and not self._nursery.is_ready:
+        if any(self._queues) or self._nursery and not self._nursery.is_ready:
             waits.append(1.0)
         return max(0.001, min(waits)) if waits else None
 
@@ -393,7 +355,7 @@ class WorkerPool:
             culprit = worker.jobs.popleft()
             culprit.attempts += 1
             if reason == "crashed" and culprit.attempts < MAX_ATTEMPTS:  # perhaps somebody else killed the process
-                self._set_back(deque([culprit]))
+                self._queues[culprit.stage].appendleft(culprit)
             else:
                 seconds = time.monotonic() - worker.item_started
                 _answer(culprit, Outcome(culprit.number, "ungraded", reason, None, None, seconds))
@@ -422,7 +384,7 @@ class WorkerPool:
         self._failed_starts += 1
         if self._failed_starts >= MAX_FAILED_STARTS:
             logger.error("no grading processes: %s", reason)
-            for queue in (self._cheap, self._symbolic, self._beside):
+            for queue in self._queues:
                 _answer_all(queue, "unavailable")
 
     def _stop_everything(self) -> None:
@@ -433,13 +395,13 @@ class WorkerPool:
         if self._nursery is not None:
             self._nursery.end()
         self._selector.close()
-        for queue in (self._cheap, self._symbolic, self._beside):
+        for queue in self._queues:
             _answer_all(queue, "closed")
 
 
-def _answer_all(jobs: deque[_Job] | list[_Job], reason: str) -> None:
+def _answer_all(jobs: deque[_Job], reason: str) -> None:
     while jobs:
-        job = jobs.pop()
+        job = jobs.popleft()
         _answer(job, Outcome(job.number, "ungraded", reason, None, None, 0.0))
 
 

@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 from r3_openrlhf.grading.comparison import normalise
-from r3_openrlhf.grading.extraction import (
-    MAX_ANSWER_CHARS,
-    after_thinking,
-    final_answer,
-    last_boxes,
-    last_line,
-    tagged_answer,
-)
+from r3_openrlhf.grading.extraction import MAX_ANSWER_CHARS, after_thinking, last_boxes, last_line, tagged_answer
 from r3_openrlhf.grading.mathematics import Result, grade_mathematics
 from r3_openrlhf.grading.wire import Item
-
-_OPERATOR = re.compile(r"\\[a-zA-Z]+|[-=+*/^_<>|]")
 
 
 def short_answer(response: str) -> str | None:
@@ -42,17 +31,6 @@ def grade_item(item: Item, *, may_take_long: bool) -> Result | None:
     from r3_openrlhf.grading.reasoning_gym_tasks import grade_reasoning_gym
 
     return grade_reasoning_gym(answer, item.metadata)
-
-
-def complexity_of(item: Item) -> int:
-    """Operators and commands in the answer and the longest reference, a forecast of how long the symbolic comparison takes.
-
-    Parsing is most of that time. 0 where nothing is known.
-    """
-    found = final_answer(item.response, truncated=item.truncated) if item.task == "math" else None
-    if found is None:
-        return 0
-    return len(_OPERATOR.findall(found.text)) + len(_OPERATOR.findall(max(item.references, key=len, default="")))
 
 
 def data_set_of(item: Item) -> str:

@@ -17,7 +17,7 @@ import tempfile
 import time
 
 from r3_openrlhf.grading.sandbox import confine, die_with_parent, take_violations, watch_for_code
-from r3_openrlhf.grading.tasks import complexity_of, data_set_of, grade_item, prepare
+from r3_openrlhf.grading.tasks import data_set_of, grade_item, prepare
 from r3_openrlhf.grading.wire import DEFERRED, Item, Outcome, decode_batch, frame, take_frame
 
 LONG_RESPONSE_CHARS = 4096
@@ -214,8 +214,7 @@ def _grade(number: int, item: Item, may_take_long: bool) -> Outcome:
     if take_violations():
         result = "ungraded", "blocked", None, None
     verdict, reason, score, extracted = result or (DEFERRED, data_set_of(item), None, None)
-    complexity = 0 if result else complexity_of(item)
-    return Outcome(number, verdict, reason, score, extracted, round(time.perf_counter() - started, 6), complexity)
+    return Outcome(number, verdict, reason, score, extracted, round(time.perf_counter() - started, 6))
 
 
 def _limit_processor_time(seconds: int) -> None:

@@ -12,7 +12,6 @@ import pytest
 from hostile_payloads import ENDLESS_REFERENCE, endless
 
 from r3_openrlhf.errors import GradingError
-from r3_openrlhf.grading import pool as pool_module
 from r3_openrlhf.grading.pool import WorkerPool, _Job
 from r3_openrlhf.grading.wire import DEFERRED, Item, Outcome, encode_item
 
@@ -149,73 +148,6 @@ pool.close()
         wait_for(lambda: sum(sum(worker.cpu_times()[:2]) for worker in family[2:]) > before + 0.2)  # it goes on
         reason, seconds = process.stdout.readline().split()
     assert reason == "timeout" and float(seconds) < 6
-
-
-def order_of(futures):
-    """The names of the futures as they are answered, a list that grows."""
-    order = []
-    for name, future in futures:
-        future.add_done_callback(lambda _, name=name: order.append(name))
-    return order
-
-
-def test_simple_items_are_graded_before_complex_ones():
-    """All are waiting when the first process is ready."""
-    pool = WorkerPool(num_workers=1, timeout_s=20.0)
-    hard = [
-        ("hard", pool.submit(item(rf"\boxed{{\frac{{x^2+{i}}}{{\sqrt{{x-1}}}}+\frac{{\pi}}{{2}}}}", "x+1")))
-        for i in range(15)
-    ]
-    easy = [("easy", pool.submit(item(rf"\boxed{{{i}x}}", f"x{i}"))) for i in range(15)]
-    order = order_of(hard + easy)
-    assert {future.result(60).verdict for _, future in hard + easy} <= {"correct", "wrong"}
-    pool.close()
-    assert order == ["easy"] * 15 + ["hard"] * 15
-
-
-def test_an_item_that_needs_a_second_turn_does_not_wait_for_hanging_ones(monkeypatch):
-    """One place, room for one item beside it, four hanging items before one that needs more than the first turn."""
-    monkeypatch.setattr(pool_module, "TURNS_S", (0.03, 1.0), raising=False)
-    pool = WorkerPool(num_workers=1, timeout_s=10.0, max_slow_workers=1)
-    hanging = [("hanging", pool.submit(item(rf"\boxed{{{endless(i)}}}", ENDLESS_REFERENCE))) for i in range(4)]
-    long = r"+".join(rf"\frac{{x^{{{i}}}+1}}{{x-{i}}}" for i in range(2, 16))
-    needs_more = pool.submit(item(rf"\boxed{{{long}}}", r"\sqrt{x^2+1}"))
-    order = order_of([*hanging, ("needs more", needs_more)])
-    assert needs_more.result(60).verdict == "wrong"
-    assert order == ["needs more"]
-    pool.close()
-
-
-def test_a_flood_of_hanging_items_takes_no_place_and_nobodys_grade():
-    pool = WorkerPool(num_workers=2, timeout_s=1.0, max_slow_workers=3)
-    hanging = [pool.submit(item(rf"\boxed{{{endless(i)}}}", ENDLESS_REFERENCE)) for i in range(12)]
-    benign = [pool.submit(item(rf"\boxed{{x^2+{i}}}", f"x*x+{i}")) for i in range(60)]
-    assert [future.result(60).verdict for future in benign] == ["correct"] * 60
-    outcomes = [future.result(60) for future in hanging]
-    assert {outcome.reason for outcome in outcomes} == {"timeout"} and max(o.seconds for o in outcomes) < 1.5
-    assert pool.restarts == {"timeout": 12, "crashed": 0, "nursery": 0}
-    assert [pool.submit(item(rf"\boxed{{x^3+{i}}}", f"{i}+x*x*x")).result(30).verdict for i in range(4)] == [
-        "correct"
-    ] * 4
-    wait_for(
-        lambda: len(pool._workers) >= 3 and not any(worker.slow or worker.jobs for worker in pool._workers.values())
-    )
-    pool.close()
-
-
-def test_who_computes_for_long_gets_what_the_others_leave(pool):
-    pool.submit(item()).result(30)
-    future = pool.submit(item(SLOW, ENDLESS_REFERENCE))
-    wait_for(lambda: os.SCHED_IDLE in [os.sched_getscheduler(worker.pid) for worker in workers(pool)[1]])
-    assert future.result(30).reason == "timeout"
-    assert pool.submit(item(r"\boxed{x^2+1}", "x*x+1")).result(30).verdict == "correct"
-    wait_for(lambda: {os.sched_getscheduler(worker.pid) for worker in workers(pool)[1]} == {os.SCHED_OTHER})
-
-
-def test_nobody_lets_others_pass_for_ever():
-    job = _Job(item(), Future(), 1, complexity=pool_module.MAX_COMPLEXITY, turn=len(pool_module.TURNS_S))
-    job.line_up()
-    assert time.monotonic() + 10 < job.rank < time.monotonic() + 60
 
 
 def test_cancelled_items_are_not_graded(pool):
