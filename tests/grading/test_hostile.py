@@ -94,7 +94,7 @@ def hostile_requests(canary):
 def test_the_payloads_do_run_where_text_is_evaluated(canary):
     """Positive control: the same texts, given to the functions that the graders avoid, leave the canary."""
     program = """
-import sys
+import os, sys
 from sympy.parsing.sympy_parser import parse_expr
 for text in sys.argv[1:]:
     for evaluate in (parse_expr, eval):
@@ -102,6 +102,11 @@ for text in sys.argv[1:]:
             evaluate(text)
         except Exception:
             pass
+try:
+    while True:
+        os.wait()  # one payload starts a process and does not wait for it
+except ChildProcessError:
+    pass
 """
     for payload in CODE[:5]:
         subprocess.run([sys.executable, "-c", program, payload.replace("CANARY", str(canary))], check=True)

@@ -161,20 +161,20 @@ def test_held_out_problems_are_never_trained_on(whole):
 
 
 def test_a_run_ends_with_its_budget_and_goes_on_as_if_it_had_never_stopped(whole, tmp_path):
-    """The budget runs out in step 3, the checkpoint is of step 2, and the run had no time to evaluate step 2."""
+    """The budget runs out in step 4, whose evaluation is then lost. (A recording has held-out responses of the even
+    steps only, and a run asks after its last step.)"""
     run, recording, _ = whole
     wanted = lines(run / "metrics.jsonl")
-    budget = int(wanted[1]["generated_tokens_total"]) + 1
+    budget = int(wanted[2]["generated_tokens_total"]) + 1
     stopped = tmp_path / "stopped"
     train(stopped, f"rollout.playback={recording}", f"train.max_generated_tokens={budget}")
     metrics = lines(stopped / "metrics.jsonl")
-    assert [line["step"] for line in metrics] == [1, 2, 3]
-    assert metrics[1]["generated_tokens_total"] < budget <= metrics[2]["generated_tokens_total"]
+    assert [line["step"] for line in metrics] == [1, 2, 3, 4]
+    assert metrics[2]["generated_tokens_total"] < budget <= metrics[3]["generated_tokens_total"]
     assert (stopped / "final_model" / "config.json").is_file()
     evaluations = lines(stopped / "evaluations.jsonl")
-    assert [line["step"] for line in evaluations] == [0, 2, 3]
-    first = json.dumps(evaluations[0]) + "\n"
-    (stopped / "evaluations.jsonl").write_text(first + json.dumps(evaluations[2]) + "\n")
+    assert [line["step"] for line in evaluations] == [0, 2, 4]
+    (stopped / "evaluations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in evaluations[:2]))
 
     train(stopped, f"rollout.playback={recording}")
     keys = [key for key in wanted[0] if "generated_tokens" in key or key.startswith(("r3/filter", "r3/groups"))]
