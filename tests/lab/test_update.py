@@ -43,12 +43,18 @@ def row_by_row(model, rows, *, low, high, temperature):
 @pytest.mark.parametrize("behaviour", [False, True])
 @pytest.mark.parametrize("micro_batch_size", [1, 4, 100])
 def test_the_gradient_is_that_of_the_formula(model, behaviour, micro_batch_size):
-    rows = rows_of(behaviour=behaviour)
+    rows = rows_of(count=20, behaviour=behaviour)
+    draw = np.random.default_rng(1)
+    for row in rows if behaviour else ():  # near the policy, so that ratios fall on both sides of both bounds
+        ids = torch.tensor([[*row.prompt_ids, *row.response_ids]]).long()
+        logp = (model(ids).logits[0, len(row.prompt_ids) - 1 : -1] / 0.8).log_softmax(-1).detach()
+        own = logp.gather(1, torch.tensor(row.response_ids).long()[:, None])[:, 0].numpy()
+        row.old_logprobs = (own + draw.normal(0, 0.4, len(own))).astype(np.float32)
     ours, theirs = copy.deepcopy(model), copy.deepcopy(model)
     accumulate_gradient(
-        ours, rows, temperature=0.8, eps_clip_low=0.2, eps_clip_high=0.28, micro_batch_size=micro_batch_size
+        ours, rows, temperature=0.8, eps_clip_low=0.1, eps_clip_high=0.4, micro_batch_size=micro_batch_size
     )
-    row_by_row(theirs, rows, low=0.2, high=0.28, temperature=0.8)
+    row_by_row(theirs, rows, low=0.1, high=0.4, temperature=0.8)
     for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, other.grad, rtol=1e-3, atol=1e-6)
 
