@@ -20,6 +20,8 @@ import random
 import statistics
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -35,6 +37,7 @@ from tests.reward_server.service import running  # noqa: E402
 
 Row = tuple[str, str]  # response, reference
 THINKING_CHARS = 24_000
+SERVICE_OPTIONS = ("--workers", "2", "--timeout", "2", "--max-pending", "100000")
 SHARES = (0.9, 0.99, 0.995, 1.0)
 
 
@@ -144,12 +147,20 @@ def ours(config: RewardConfig, requests: list[GradeRequest]) -> tuple[float, flo
     return asyncio.run(run())
 
 
-def hanging_items(
-    config: RewardConfig, rows: list[Row], hanging_rows: list[Row]
-) -> tuple[list[float], list[float], float]:
+@contextmanager
+def fresh(where: str) -> Iterator[RewardConfig]:
+    """A pool or a service that has seen nothing yet, so that a second run does not find the caches of the first."""
+    if where == "local pool":
+        yield RewardConfig(num_workers=2, timeout_s=2.0)
+    else:
+        with running(*SERVICE_OPTIONS) as service:
+            yield RewardConfig(urls=[service.url], timeout_s=2.0)
+
+
+def hanging_items(where: str, rows: list[Row], hanging_rows: list[Row]) -> tuple[list[float], list[float], float]:
     """Seconds until each benign row was answered, alone; with 2% hanging ones among them; until those were answered too."""
 
-    async def run(with_hanging: bool) -> tuple[list[float], float]:
+    async def run(config: RewardConfig, with_hanging: bool) -> tuple[list[float], float]:
         grader = make_grader(config)
         await grade_all(grader, requests_of([("\\boxed{1}", "2")] * 50))
         hanging, benign, seconds = [], [], []
@@ -173,8 +184,10 @@ def hanging_items(
         grader.close()
         return seconds, everything
 
-    alone, _ = asyncio.run(run(False))
-    mixed, everything = asyncio.run(run(True))
+    with fresh(where) as config:
+        alone, _ = asyncio.run(run(config, False))
+    with fresh(where) as config:
+        mixed, everything = asyncio.run(run(config, True))
     return alone, mixed, everything
 
 
@@ -239,7 +252,7 @@ def main() -> None:
     print(f"{os.cpu_count()} cores, load average before the start {os.getloadavg()[0]:.1f}")
     local = RewardConfig(num_workers=2, timeout_s=2.0)
     started = time.perf_counter()
-    with running("--workers", "2", "--timeout", "2", "--max-pending", "100000") as service:
+    with running(*SERVICE_OPTIONS) as service:
         remote = RewardConfig(urls=[service.url], timeout_s=2.0)
         asyncio.run(ready(remote))
         print(f"start-up until the first grade: {time.perf_counter() - started:.2f} s (target below 5)", flush=True)
@@ -247,7 +260,7 @@ def main() -> None:
         if "throughput" in options.parts:
             print_throughput(options, local, remote)
         if "hanging" in options.parts:
-            print_hanging(short, local, remote)
+            print_hanging(short)
         if "latency" in options.parts:
             rate = len(short) / ours(remote, requests_of([(f"again {text}", gold) for text, gold in short]))[0] / 2
             seconds = sorted(latency_at_half_load(remote, [(f"once more {text}", gold) for text, gold in short], rate))
@@ -278,22 +291,29 @@ def print_throughput(options: argparse.Namespace, local: RewardConfig, remote: R
         )
 
 
-def print_hanging(short: list[Row], local: RewardConfig, remote: RewardConfig) -> None:
+def print_hanging(short: list[Row]) -> None:
     shares = ", ".join(f"{100 * share:g}%" for share in SHARES)
     print(
         f"\n2% hanging items among short rows, deadline 2 s: rate of the first {shares} benign rows, with / without them"
     )
     recognised = [(f"\\boxed{{{answer}}}", "5") for answer in ENDLESS]
-    to_the_deadline = [(f"\\boxed{{{endless(i)}}}", ENDLESS_REFERENCE) for i in range(len(short) // 50 + 1)]
-    for name, hanging_rows in (("recognised", recognised), ("up to the deadline", to_the_deadline)):
-        for where, config in (("local pool", local), ("service", remote)):
-            alone, mixed, everything = hanging_items(config, short, hanging_rows)
+    numbers = range(len(short) // 50 + 1)
+    one_problem = [(f"\\boxed{{{endless(i)}}}", ENDLESS_REFERENCE) for i in numbers]
+    many_problems = [(f"\\boxed{{{endless(i)}}}", f"{ENDLESS_REFERENCE}+{i}") for i in numbers]
+    kinds = {
+        "recognised": recognised,
+        "to the deadline, of one problem": one_problem,
+        "of many problems": many_problems,
+    }
+    for name, hanging_rows in kinds.items():
+        for where in ("local pool", "service"):
+            alone, mixed, everything = hanging_items(where, short, hanging_rows)
             ratios = []
             for share in SHARES:
                 last = max(1, round(share * len(short))) - 1
                 ratios.append(f"{alone[last] / mixed[last]:5.2f}")
             print(
-                f"{name:20} {where:11} {' '.join(ratios)}; all after {mixed[-1]:.1f} s with them, {alone[-1]:.1f} s"
+                f"{name:31} {where:11} {' '.join(ratios)}; all after {mixed[-1]:.1f} s with them, {alone[-1]:.1f} s"
                 f" without; the hanging ones were answered after {everything:.1f} s",
                 flush=True,
             )

@@ -52,6 +52,19 @@ class WorkerHandle:
             return False
         return True
 
+    def pause(self) -> None:
+        """Stops the process where it is; it keeps what it has computed."""
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        try:
+            signal.pidfd_send_signal(self.pidfd, number)
+        except ProcessLookupError:  # it has just ended; its end of file is about to be read
+            pass
+
     def send_some(self) -> None:
         """Sends as much of the outbox as the socket takes. OSError: the worker is gone."""
         try:
@@ -75,10 +88,7 @@ class WorkerHandle:
     def kill(self) -> None:
         self.connection.close()
         if self.pidfd is not None:
-            try:
-                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+            self._signal(signal.SIGKILL)
             os.close(self.pidfd)
             self.pidfd = None
 

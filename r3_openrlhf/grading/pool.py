@@ -1,14 +1,16 @@
 """Killable grading processes. One supervisor thread watches them; an item that overruns costs only itself.
 
-Every item is first given the cheap comparisons, in batches. What they do not decide waits in a second queue for the
-symbolic ones, which are done one by one and only when nothing cheap is waiting. An item that computes for longer than
-SLOW_AFTER_S leaves its place to the next one and goes on beside it at low priority; when too many do so, it is set
-back to a third queue and begun again when there is room. At the deadline, which is wall clock from the moment a
-process begins with an item, the process is killed.
+Every item is first given the cheap comparisons, in batches. What they do not decide waits for the symbolic ones, which
+are done one by one, those that are expected to be short first (forecast.py), and only when nothing cheap is waiting. An item that
+has computed for SLOW_AFTER_S leaves its place to the next one. It is paused (SIGSTOP) while others need the processors and
+goes on beside them when they do not, or when it has let enough of them pass. At the deadline, which is wall clock from the
+moment a process begins with an item, its pauses not counted, the process is killed. When too many are slow already,
+one that turns out to be slow is set back: it is begun again, with all of its time, when there is room.
 """
 
 from __future__ import annotations
 
+import heapq
 import logging
 import selectors
 import socket
@@ -21,6 +23,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from r3_openrlhf.errors import GradingError
+from r3_openrlhf.grading.forecast import Forecast, expected_seconds
 from r3_openrlhf.grading.nursery import Nursery, WorkerHandle
 from r3_openrlhf.grading.sandbox import missing_layers
 from r3_openrlhf.grading.wire import DEFERRED, Outcome, decode_outcomes, frame, take_frame
@@ -30,15 +33,20 @@ logger = logging.getLogger(__name__)
 MAX_BATCH = 32
 # processor time; or ten times as long of wall clock, so that on a busy machine nobody is slow for having to wait
 SLOW_AFTER_S = 0.03
-_PRIORITIES = ((SLOW_AFTER_S, 10), (0.2, 19))  # processor time from which on a process has this "nice" value
-_LOOK_EVERY_S = 0.03
+MAX_STEPS = 4  # an item that has computed for longer than SLOW_AFTER_S * 2 ** MAX_STEPS goes on to its end
+LOW_PRIORITY_AFTER_S = 0.2  # of processor time; the programs beside this pool have something to do as well
+LOW_PRIORITY = 10
+_LOOK_EVERY_S = 0.01
+# An item that needs (or is expected to need) a second lets pass what comes in the next PATIENCE seconds and needs
+# nothing; not more than in MAX_PATIENCE_S, so that nobody waits for ever.
+PATIENCE = 100.0
+MAX_PATIENCE_S = 15.0
 FORGIVEN_PAUSE_S = 2.0
 START_TIMEOUT_S = 120.0
 MAX_FAILED_STARTS = 3
 MAX_ATTEMPTS = 3  # at an item whose process ends under it
 MAX_NAME_CHARS = 100  # of such a data set
 MAX_PREPARED = 50  # data sets of reasoning_gym that the nursery keeps loaded
-_CHEAP, _SYMBOLIC, _SET_BACK = range(3)
 
 
 @dataclass(slots=True, eq=False)
@@ -46,38 +54,83 @@ class _Job:
     encoded: msgspec.Raw
     future: Future
     number: int
-    stage: int = _CHEAP
+    submitted: float  # wall clock
+    symbolic: bool = False  # past the cheap comparisons
+    subject: int = 0
     attempts: int = 0
+    rank: float = 0.0  # the lowest is next
+
+    def __post_init__(self) -> None:
+        self.rank = self.submitted
+
+    def __lt__(self, other: _Job) -> bool:
+        return (self.rank, self.number) < (other.rank, other.number)
+
+    def rank_for(self, seconds: float) -> float:
+        """Its place in the line when it takes so long: whoever came later than this may not pass it."""
+        return self.submitted + min(MAX_PATIENCE_S, PATIENCE * seconds)
 
 
 @dataclass(slots=True, eq=False)
 class _Worker:
     handle: WorkerHandle
     jobs: deque[_Job] = field(default_factory=deque)  # the first one is being graded
-    item_started: float = 0.0  # wall clock
+    item_started: float = 0.0  # wall clock, moved on by the pauses
     item_started_cpu: float = 0.0  # processor time of the process
-    slow: bool = False
-    nice: int = 0
+    slow: bool = False  # goes on beside the places
+    paused_at: float | None = None
+    nice: bool = False
     retired: bool = False  # to be killed once its item is answered
 
     def start_clocks(self) -> None:
         self.item_started = time.monotonic()
         self.item_started_cpu = self.handle.processor_seconds()
 
+    def seconds(self) -> float:
+        """Wall clock of the first item, pauses not counted."""
+        return (self.paused_at or time.monotonic()) - self.item_started
+
+    def processor_seconds(self) -> float:
+        return self.handle.processor_seconds() - self.item_started_cpu
+
+    def attained_seconds(self) -> float:
+        """Processor time of the item in steps of powers of two, so that slow items take turns that grow."""
+        steps = max(1, int(self.processor_seconds() / SLOW_AFTER_S).bit_length()) - 1
+        return SLOW_AFTER_S * 2 ** min(steps, MAX_STEPS)
+
+    def pause(self) -> None:
+        if self.paused_at is None:
+            self.handle.pause()
+            self.paused_at = time.monotonic()
+
+    def go_on(self) -> None:
+        if self.paused_at is not None:
+            self.item_started += time.monotonic() - self.paused_at
+            self.paused_at = None
+            self.handle.go_on()
+
 
 class WorkerPool:
     """Grades items in `num_workers` processes, `timeout_s` of wall clock each; a lost item is answered as ungraded.
 
-    max_slow_workers: items that go on beside the regular places, 1 or more.
+    max_slow_workers: slow items that go on beside the places at once, 1 or more.
+    max_paused_workers: slow items that are paused meanwhile, each a process of about 25 MB.
     memory_bytes: address space of one worker.
     """
 
     def __init__(
-        self, *, num_workers: int, timeout_s: float, max_slow_workers: int | None = None, memory_bytes: int = 2**30
+        self,
+        *,
+        num_workers: int,
+        timeout_s: float,
+        max_slow_workers: int | None = None,
+        max_paused_workers: int = 32,
+        memory_bytes: int = 2**30,
     ) -> None:
         self.num_workers = num_workers
         self.timeout_s = timeout_s
         self.max_slow_workers = 4 * num_workers if max_slow_workers is None else max(1, max_slow_workers)
+        self.max_paused_workers = max_paused_workers
         self.memory_bytes = memory_bytes
         self.restarts: dict[str, int] = {"timeout": 0, "crashed": 0, "nursery": 0}
         self._lock = threading.Lock()
@@ -97,7 +150,7 @@ class WorkerPool:
             if self._closing:
                 raise GradingError("the grading pool is closed; nothing can be graded any more")
             self._number += 1
-            job = _Job(encoded, Future(), self._number)
+            job = _Job(encoded, Future(), self._number, time.monotonic())
             self._incoming.append(job)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._supervise, name="r3-grading", daemon=True)
@@ -124,7 +177,10 @@ class WorkerPool:
     # The supervisor thread
 
     def _supervise(self) -> None:
-        self._queues: tuple[deque[_Job], ...] = (deque(), deque(), deque())
+        self._cheap: deque[_Job] = deque()
+        self._symbolic: list[_Job] = []  # a heap
+        self._set_back: deque[_Job] = deque()
+        self._forecast = Forecast()
         self._workers: dict[WorkerHandle, _Worker] = {}
         self._nursery: Nursery | None = None
         self._failed_starts = 0
@@ -137,6 +193,7 @@ class WorkerPool:
             while not self._closing:
                 self._keep_enough_workers()
                 self._hand_out()
+                self._pause_or_go_on()
                 planned, turn_started = self._seconds_to_next_look(), time.monotonic()
                 for key, events in self._selector.select(planned):
                     self._handle(key, events)
@@ -172,18 +229,28 @@ class WorkerPool:
             pass
         with self._lock:
             self._awake = False
-            self._queues[_CHEAP].extend(self._incoming)
+            self._cheap.extend(self._incoming)
             self._incoming.clear()
 
-    def _set_back(self, jobs: deque[_Job]) -> None:
-        """To the front of the queues that they came from."""
+    def _put_back(self, jobs: deque[_Job]) -> None:
+        """To where they were in the line."""
         while jobs:
             job = jobs.pop()
-            self._queues[job.stage].appendleft(job)
+            if job.symbolic:
+                heapq.heappush(self._symbolic, job)
+            else:
+                self._cheap.appendleft(job)
+
+    def _put_behind(self, job: _Job) -> None:
+        job.rank = job.rank_for(MAX_PATIENCE_S)
+        self._set_back.append(job)
+
+    def _is_anybody_waiting(self) -> bool:
+        return bool(self._cheap or self._symbolic or self._set_back)
 
     def _keep_enough_workers(self) -> None:
         if self._nursery is None:
-            if not any(self._queues):
+            if not self._is_anybody_waiting():
                 return
             try:
                 self._nursery = Nursery(memory_bytes=self.memory_bytes, cpu_seconds=max(1, round(self.timeout_s)))
@@ -192,7 +259,7 @@ class WorkerPool:
                 return
             self._selector.register(self._nursery.control, selectors.EVENT_READ, self._nursery)
         # one more than there are places, so that nobody waits for a fork when one is killed
-        wanted = self.num_workers + 1 + sum(worker.slow for worker in self._workers.values()) - len(self._workers)
+        wanted = self.num_workers + 1 + self._slow_workers() - len(self._workers)
         for _ in range(wanted):
             handle = self._nursery.fork()
             if handle is None:
@@ -210,30 +277,72 @@ class WorkerPool:
                 return
             worker.jobs.extend(batch)
             worker.start_clocks()
-            message = (batch[0].stage != _CHEAP, [(job.number, job.encoded) for job in batch])
+            message = (batch[0].symbolic, [(job.number, job.encoded) for job in batch])
             worker.handle.outbox += frame(message)
             self._write(worker)
 
     def _next_batch(self) -> list[_Job]:
-        cheap, symbolic, set_back = self._queues
-        size = max(1, min(MAX_BATCH, len(cheap) // (2 * self.num_workers)))
+        while self._set_back and self._set_back[0].future.cancelled():
+            self._set_back.popleft()
+        if self._set_back and self._set_back[0].rank < self._front_of_the_line():
+            if self._slow_workers() < self.max_slow_workers:
+                return [self._set_back.popleft()]  # it has let enough pass
         batch: list[_Job] = []
-        while cheap and len(batch) < size and not (batch and cheap[0].attempts):  # one that ended a process: alone
-            job = cheap.popleft()
+        size = max(1, min(MAX_BATCH, len(self._cheap) // (2 * self.num_workers)))
+        while self._cheap and len(batch) < size and not (batch and self._cheap[0].attempts):
+            job = self._cheap.popleft()
             if not job.future.cancelled():
                 batch.append(job)
-                if job.attempts:
+                if job.attempts:  # one that ended a process: alone
                     return batch
-        queues = (symbolic, set_back) if self._has_room_for_slow() else (symbolic,)
-        for queue in queues:
-            while queue and not batch:
-                job = queue.popleft()
-                if not job.future.cancelled():
-                    batch.append(job)
+        while self._symbolic and not batch:
+            job = heapq.heappop(self._symbolic)
+            if job.future.cancelled():
+                continue
+            if False:
+                self._put_behind(job)
+            else:
+                batch.append(job)
+        if self._set_back and not batch:
+            batch += self._next_set_back()
         return batch
 
-    def _has_room_for_slow(self) -> bool:
-        return sum(worker.slow for worker in self._workers.values()) < self.max_slow_workers
+    def _next_set_back(self) -> list[_Job]:
+        """The one that is expected to be the shortest, if it may go on; what will only be paused is not begun."""
+        job = min(self._set_back, key=lambda job: (self._forecast.known_seconds(job.subject), job.number))
+        room = self.max_slow_workers
+        if self._forecast.known_seconds(job.subject) <= SLOW_AFTER_S:
+            room += self.max_paused_workers
+        if self._slow_workers() >= room:
+            return []
+        self._set_back.remove(job)
+        return [job]
+
+    def _front_of_the_line(self) -> float:
+        """The lowest rank of the items that wait or are in a place."""
+        ranks = [worker.jobs[0].rank for worker in self._workers.values() if worker.jobs and not worker.slow]
+        ranks += [queue[0].rank for queue in (self._cheap, self._symbolic) if queue]
+        return min(ranks, default=float("inf"))
+
+    def _slow_workers(self) -> int:
+        return sum(worker.slow for worker in self._workers.values())
+
+    def _pause_or_go_on(self) -> None:
+        """Slow items have the processors that others leave, and a turn of their own when they have let enough pass."""
+        slow = [worker for worker in self._workers.values() if worker.slow]
+        if not slow:
+            return
+        busy = sum(bool(worker.jobs) and not worker.slow for worker in self._workers.values())
+        room = self.num_workers - busy if busy or self._cheap or self._symbolic else self.max_slow_workers
+        front = self._front_of_the_line()
+        attained = {worker.handle: worker.attained_seconds() for worker in slow}
+        slow.sort(key=lambda worker: (attained[worker.handle], worker.jobs[0].number))
+        for i, worker in enumerate(slow):
+            passes_others = worker.jobs[0].rank_for(attained[worker.handle]) <= front
+            if i < room or i < self.max_slow_workers and passes_others:
+                worker.go_on()
+            else:
+                worker.pause()
 
     def _write(self, worker: _Worker) -> None:
         try:
@@ -254,6 +363,8 @@ class WorkerPool:
                 for outcome in decode_outcomes(body):
                     if not worker.jobs or worker.jobs[0].number != outcome.number:
                         raise ValueError(f"an outcome for item {outcome.number}, which was not being graded")
+                    if worker.slow:  # the process does not know of its pauses
+                        outcome = msgspec.structs.replace(outcome, seconds=min(outcome.seconds, worker.seconds()))
                     self._take_outcome(worker.jobs.popleft(), outcome)
                     answered = True
                     if outcome.verdict == DEFERRED:
@@ -263,9 +374,10 @@ class WorkerPool:
             return
         if answered:
             worker.slow = False
+            worker.go_on()
             worker.start_clocks()
             if worker.nice and worker.handle.set_nice(0):
-                worker.nice = 0
+                worker.nice = False
             if worker.retired or worker.nice:  # without privileges a process cannot go back to its old priority
                 self._bury(worker, "")
         for data_set in data_sets - self._prepared - {""}:
@@ -273,13 +385,16 @@ class WorkerPool:
 
     def _take_outcome(self, job: _Job, outcome: Outcome) -> None:
         if outcome.verdict == DEFERRED:
-            if job.stage != _CHEAP:
+            if job.symbolic:
                 raise ValueError(f"item {job.number} was deferred twice")
             if len(outcome.reason) > MAX_NAME_CHARS or not outcome.reason.isascii():
                 raise ValueError(f"item {job.number} needs a data set that cannot exist")
-            job.stage = _SYMBOLIC
-            self._queues[_SYMBOLIC].append(job)
+            job.symbolic, job.subject = True, outcome.subject
+            job.rank = job.rank_for(expected_seconds(outcome.complexity))
+            heapq.heappush(self._symbolic, job)
         else:
+            if job.symbolic and outcome.seconds < SLOW_AFTER_S:
+                self._forecast.learn_fast(job.subject)
             _answer(job, outcome)
 
     def _prepare(self, data_set: str) -> None:
@@ -301,49 +416,46 @@ class WorkerPool:
                 worker.item_started += late
 
     def _look_at_clocks(self) -> None:
-        now = time.monotonic()
         for worker in list(self._workers.values()):
-            if not worker.jobs:
+            if not worker.jobs or worker.paused_at is not None:
                 continue
-            elapsed = now - worker.item_started
+            elapsed = worker.seconds()
             if elapsed >= self.timeout_s:
+                self._forecast.learn_slow(worker.jobs[0].subject, worker.jobs[0].number, elapsed)
                 self._bury(worker, "timeout")
-            elif elapsed >= SLOW_AFTER_S and worker.nice < _PRIORITIES[-1][1]:
-                used = worker.handle.processor_seconds() - worker.item_started_cpu
-                if used >= SLOW_AFTER_S or elapsed >= 10 * SLOW_AFTER_S:
-                    self._make_way(worker, used)
-        if self._nursery and not self._nursery.is_ready and now - self._nursery.started > START_TIMEOUT_S:
+            elif elapsed >= SLOW_AFTER_S and not worker.nice:
+                used, job = worker.processor_seconds(), worker.jobs[0]
+                if used >= SLOW_AFTER_S:
+                    self._forecast.learn_slow(job.subject, job.number, worker.attained_seconds())
+                if used >= LOW_PRIORITY_AFTER_S:
+                    worker.nice = worker.handle.set_nice(LOW_PRIORITY)
+                if not worker.slow and (used >= SLOW_AFTER_S or elapsed >= 10 * SLOW_AFTER_S):
+                    self._make_way(worker)
+        if self._nursery and not self._nursery.is_ready and time.monotonic() - self._nursery.started > START_TIMEOUT_S:
             self._lose_nursery()
 
-    def _make_way(self, worker: _Worker, used: float) -> None:
+    def _make_way(self, worker: _Worker) -> None:
         """Keeps a slow item from holding up others."""
         if len(worker.jobs) > 1 and not worker.handle.outbox:
             worker.retired = True  # it has already been sent the items that others will grade now
             first = worker.jobs.popleft()
-            self._set_back(worker.jobs)
+            self._put_back(worker.jobs)
             worker.jobs.append(first)
-        if not worker.slow:
-            if self._has_room_for_slow():
-                worker.slow = True
-            elif worker.jobs[0].stage == _SYMBOLIC:
-                job = worker.jobs.popleft()
-                job.stage = _SET_BACK
-                self._queues[_SET_BACK].append(job)
-                self._bury(worker, "")
-                return
-        nice = max((nice for since, nice in _PRIORITIES if used >= since), default=0)
-        if nice > worker.nice and worker.handle.set_nice(nice):
-            worker.nice = nice
+        job = worker.jobs[0]
+        if self._slow_workers() < self.max_slow_workers + self.max_paused_workers:
+            worker.slow = True
+        elif job.symbolic:
+            self._put_behind(worker.jobs.popleft())
+            self._bury(worker, "")
 
     def _seconds_to_next_look(self) -> float | None:
         """None: nobody is working and nothing waits."""
-        now = time.monotonic()
         waits = [
-            worker.item_started + self.timeout_s - now if worker.nice == _PRIORITIES[-1][1] else _LOOK_EVERY_S
+            self.timeout_s - worker.seconds() if worker.nice else _LOOK_EVERY_S
             for worker in self._workers.values()
-            if worker.jobs
+            if worker.jobs and worker.paused_at is None
         ]
-        if any(self._queues) or self._nursery and not self._nursery.is_ready:
+        if self._is_anybody_waiting() or self._nursery and not self._nursery.is_ready:
             waits.append(1.0)
         return max(0.001, min(waits)) if waits else None
 
@@ -355,11 +467,10 @@ class WorkerPool:
             culprit = worker.jobs.popleft()
             culprit.attempts += 1
             if reason == "crashed" and culprit.attempts < MAX_ATTEMPTS:  # perhaps somebody else killed the process
-                self._queues[culprit.stage].appendleft(culprit)
+                self._put_back(deque([culprit]))
             else:
-                seconds = time.monotonic() - worker.item_started
-                _answer(culprit, Outcome(culprit.number, "ungraded", reason, None, None, seconds))
-        self._set_back(worker.jobs)
+                _answer(culprit, Outcome(culprit.number, "ungraded", reason, None, None, worker.seconds()))
+        self._put_back(worker.jobs)
 
     def _release(self, worker: _Worker) -> None:
         self._selector.unregister(worker.handle.connection)
@@ -376,7 +487,7 @@ class WorkerPool:
         self._prepared.clear()
         for worker in list(self._workers.values()):
             self._release(worker)
-            self._set_back(worker.jobs)
+            self._put_back(worker.jobs)
         if not was_ready:
             self._miss_start("they end before they are ready; what they say is in this process's stderr")
 
@@ -384,7 +495,7 @@ class WorkerPool:
         self._failed_starts += 1
         if self._failed_starts >= MAX_FAILED_STARTS:
             logger.error("no grading processes: %s", reason)
-            for queue in self._queues:
+            for queue in (self._cheap, self._symbolic, self._set_back):
                 _answer_all(queue, "unavailable")
 
     def _stop_everything(self) -> None:
@@ -395,13 +506,13 @@ class WorkerPool:
         if self._nursery is not None:
             self._nursery.end()
         self._selector.close()
-        for queue in self._queues:
+        for queue in (self._cheap, self._symbolic, self._set_back):
             _answer_all(queue, "closed")
 
 
-def _answer_all(jobs: deque[_Job], reason: str) -> None:
+def _answer_all(jobs: deque[_Job] | list[_Job], reason: str) -> None:
     while jobs:
-        job = jobs.popleft()
+        job = jobs.pop()
         _answer(job, Outcome(job.number, "ungraded", reason, None, None, 0.0))
 
 

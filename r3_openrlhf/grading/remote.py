@@ -31,6 +31,7 @@ REQUESTS_PER_SERVER = 4  # at the same time; while they run, items gather to the
 SLOW_AFTER_S = 0.2  # a request that takes longer waits for slow items, which keep nobody busy here
 MAX_REQUESTS = 64
 CONNECT_TIMEOUT_S = 5.0
+SILENCE_S = 10.0  # without a line; the service gives a sign of life every 2 s while it grades
 MAX_BACKOFF_S = 5.0
 _PASSING = frozenset({"closed", "unavailable"})  # a server's own trouble: ask again
 
@@ -180,14 +181,14 @@ class RemoteGrader:
         """Delivers results as they come. Status, 0 for no whole answer, and for how long the server is then to rest."""
         body = b'{"items":[' + b",".join(waiting.body for waiting in batch) + b"]}"
         left = max(0.1, max(waiting.deadline for waiting in batch) - time.monotonic())
-        timeout = aiohttp.ClientTimeout(
-            total=min(left, 2 * self._config.timeout_s + 10.0), sock_connect=CONNECT_TIMEOUT_S
-        )
+        timeout = aiohttp.ClientTimeout(total=left, sock_connect=CONNECT_TIMEOUT_S, sock_read=SILENCE_S)
         try:
             async with session.post(server.url, data=body, timeout=timeout) as response:
                 if response.status != 200:
                     return response.status, _retry_after(response)
                 async for line in response.content:
+                    if line == b"\n":  # a sign of life
+                        continue
                     result = _decode_result(line)
                     _deliver(batch[result.index], result)
                 return 200, 0.0

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from zlib import crc32
+
 from r3_openrlhf.grading.comparison import normalise
-from r3_openrlhf.grading.extraction import MAX_ANSWER_CHARS, after_thinking, last_boxes, last_line, tagged_answer
+from r3_openrlhf.grading.extraction import (
+    MAX_ANSWER_CHARS,
+    after_thinking,
+    final_answer,
+    last_boxes,
+    last_line,
+    tagged_answer,
+)
 from r3_openrlhf.grading.mathematics import Result, grade_mathematics
 from r3_openrlhf.grading.wire import Item
+
+_OPERATOR = re.compile(r"\\[a-zA-Z]+|[-=+*/^_<>|]")
 
 
 def short_answer(response: str) -> str | None:
@@ -31,6 +43,21 @@ def grade_item(item: Item, *, may_take_long: bool) -> Result | None:
     from r3_openrlhf.grading.reasoning_gym_tasks import grade_reasoning_gym
 
     return grade_reasoning_gym(answer, item.metadata)
+
+
+def complexity_of(item: Item) -> int:
+    """Operators and commands in the answer and the longest reference; 0 where nothing is known."""
+    found = final_answer(item.response, truncated=item.truncated) if item.task == "math" else None
+    if found is None:
+        return 0
+    return len(_OPERATOR.findall(found.text)) + len(_OPERATOR.findall(max(item.references, key=len, default="")))
+
+
+def subject_of(item: Item) -> int:
+    """A number that items with the same references have in common; 0: whatever takes long, plain references are not why."""
+    if item.task == "math" and not any(map(_OPERATOR.search, item.references)):
+        return 0
+    return crc32("\0".join((item.task, *item.references)).encode("utf-8", "surrogatepass"))
 
 
 def data_set_of(item: Item) -> str:

@@ -27,7 +27,7 @@ class Item(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Outcome(msgspec.Struct, array_like=True, frozen=True):
-    """What a grading process says about one item. score is None when ungraded."""
+    """What a grading process says about one item. score is None when ungraded; the last two: of a deferred item."""
 
     number: int
     verdict: str
@@ -35,6 +35,8 @@ class Outcome(msgspec.Struct, array_like=True, frozen=True):
     score: float | None
     extracted: str | None
     seconds: float
+    complexity: int = 0
+    subject: int = 0
 
 
 def _plain(value: object) -> object:

@@ -17,7 +17,7 @@ import tempfile
 import time
 
 from r3_openrlhf.grading.sandbox import confine, die_with_parent, take_violations, watch_for_code
-from r3_openrlhf.grading.tasks import data_set_of, grade_item, prepare
+from r3_openrlhf.grading.tasks import complexity_of, data_set_of, grade_item, prepare, subject_of
 from r3_openrlhf.grading.wire import DEFERRED, Item, Outcome, decode_batch, frame, take_frame
 
 LONG_RESPONSE_CHARS = 4096
@@ -213,7 +213,10 @@ def _grade(number: int, item: Item, may_take_long: bool) -> Outcome:
         result = "ungraded", "grader_error", None, None
     if take_violations():
         result = "ungraded", "blocked", None, None
-    verdict, reason, score, extracted = result or (DEFERRED, data_set_of(item), None, None)
+    if result is None:
+        seconds = round(time.perf_counter() - started, 6)
+        return Outcome(number, DEFERRED, data_set_of(item), None, None, seconds, complexity_of(item), subject_of(item))
+    verdict, reason, score, extracted = result
     return Outcome(number, verdict, reason, score, extracted, round(time.perf_counter() - started, 6))
 
 

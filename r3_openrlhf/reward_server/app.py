@@ -66,7 +66,8 @@ def create_app(settings: ServerSettings) -> FastAPI:
         """Grades a batch of responses.
 
         With `Accept: application/x-ndjson` the answer is one line per item, as soon as its grade is there, with its
-        `index`: then nobody waits for the slowest item of his batch.
+        `index`: then nobody waits for the slowest item of his batch. While nothing is ready, an empty line comes every few
+        seconds: a service that says nothing at all is not there any more.
         """
         requests = [
             (
@@ -152,9 +153,12 @@ def create_app(settings: ServerSettings) -> FastAPI:
     return app
 
 
-async def _lines(grades: AsyncIterator[tuple[int, Grade]]) -> AsyncIterator[bytes]:
-    async for index, grade in grades:
-        yield msgspec.json.encode({"index": index, **asdict(grade)}) + b"\n"
+async def _lines(grades: AsyncIterator[tuple[int, Grade] | None]) -> AsyncIterator[bytes]:
+    async for graded in grades:
+        if graded is not None:
+            index, grade = graded
+            yield msgspec.json.encode({"index": index, **asdict(grade)})
+        yield b"\n"
 
 
 def _json(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:

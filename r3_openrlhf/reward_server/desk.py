@@ -18,6 +18,8 @@ from r3_openrlhf.reward_server.metrics import Metrics
 from r3_openrlhf.reward_server.settings import ServerSettings
 from r3_openrlhf.types import Grade
 
+SIGN_OF_LIFE_S = 2.0
+
 
 class Busy(Exception):
     """Nothing more can be accepted now."""
@@ -45,7 +47,7 @@ class Desk:
     async def grade(self, requests: list[tuple[GradeRequest, str]], *, reward: RewardConfig) -> list[Grade]:
         """Grades of (request, key) pairs, in order. Busy when not all of them can be accepted; then none is."""
         self.check_room(requests)
-        grades = {index: grade async for index, grade in self.grade_one_by_one(requests, reward=reward)}
+        grades = dict([graded async for graded in self.grade_one_by_one(requests, reward=reward) if graded])
         return [grades[index] for index in range(len(requests))]
 
     def check_room(self, requests: list[tuple[GradeRequest, str]]) -> None:
@@ -59,8 +61,8 @@ class Desk:
 
     async def grade_one_by_one(
         self, requests: list[tuple[GradeRequest, str]], *, reward: RewardConfig
-    ) -> AsyncIterator[tuple[int, Grade]]:
-        """(index, grade) of each pair as soon as it is there."""
+    ) -> AsyncIterator[tuple[int, Grade] | None]:
+        """(index, grade) of each pair as soon as it is there; None when there was none for SIGN_OF_LIFE_S."""
         num_bytes = sum(len(request.response) for request, _ in requests)
         self.pending_items += len(requests)
         self._pending_bytes += num_bytes
@@ -70,8 +72,15 @@ class Desk:
             for i, (request, key) in enumerate(requests):
                 # never awaited here: another request may be waiting for the same outcome when this one is cancelled
                 self._outcome(request, key).add_done_callback(partial(_note, done, i))
-            for _ in requests:
-                index, future = await done.get()
+            num_left = len(requests)
+            while num_left:
+                try:
+                    async with asyncio.timeout(SIGN_OF_LIFE_S):
+                        index, future = await done.get()
+                except TimeoutError:
+                    yield None
+                    continue
+                num_left -= 1
                 request = requests[index][0]
                 grade = grade_of(future.result(), request.num_tokens, reward)
                 self._metrics.count(request.task, grade)

@@ -107,7 +107,7 @@ def test_where_no_process_can_be_started_items_are_ungraded_until_one_can(pool, 
 def test_a_process_that_names_what_cannot_exist_is_not_believed():
     pool, data_set = WorkerPool(num_workers=1, timeout_s=1.0), "é" * 60
     with pytest.raises(ValueError, match="cannot exist"):
-        pool._take_outcome(_Job(item(), Future(), 1), Outcome(1, DEFERRED, data_set, None, None, 0.0))
+        pool._take_outcome(_Job(item(), Future(), 1, 0.0), Outcome(1, DEFERRED, data_set, None, None, 0.0))
     pool.close()
 
 
@@ -156,6 +156,67 @@ def test_cancelled_items_are_not_graded(pool):
     for future in futures:
         future.cancel()
     assert pool.submit(item()).result(30).verdict == "correct"
+
+
+def test_a_slow_item_is_paused_while_others_need_its_place():
+    pool = WorkerPool(num_workers=1, timeout_s=1.5)
+    pool.submit(item()).result(30)
+    slow = pool.submit(item(SLOW, ENDLESS_REFERENCE))
+    wait_for(lambda: any(worker.slow for worker in pool._workers.values()))
+    (process,) = [psutil.Process(handle.pid) for handle, worker in pool._workers.items() if worker.slow]
+    futures = [pool.submit(item(rf"\boxed{{x^2+{i}}}", f"x*x+{i}")) for i in range(300)]
+    wait_for(lambda: process.status() == psutil.STATUS_STOPPED)
+    assert [future.result(30).verdict for future in futures] == ["correct"] * 300
+    assert not slow.done()
+    outcome = slow.result(30)
+    assert outcome.reason == "timeout" and 1.5 <= outcome.seconds < 2.0  # its pauses not counted
+    pool.close()
+
+
+def test_a_long_comparison_among_many_others_has_its_whole_time():
+    """About 0.4 s of work, a deadline of 1.2 s, and work for seconds beside it."""
+    pool = WorkerPool(num_workers=1, timeout_s=1.2)
+    pool.submit(item()).result(30)
+    started = time.monotonic()
+    long = pool.submit(item(rf"\boxed{{{'x_{x_{x_{x_{x}}}}' * 4}}}", "5"))
+    wait_for(lambda: long.done() or any(worker.slow for worker in pool._workers.values()))
+    futures = [pool.submit(item(rf"\boxed{{x^2+{i}}}", f"x*x+{i}")) for i in range(900)]
+    outcome = long.result(60)
+    assert (outcome.verdict, outcome.reason) == ("wrong", "wrong")
+    assert outcome.seconds < 1.2 < time.monotonic() - started  # it was paused for longer than its deadline
+    assert {future.result(60).verdict for future in futures} == {"correct"}
+    pool.close()
+
+
+def test_however_many_items_are_slow_there_is_a_bound_on_processes_and_others_are_graded():
+    pool = WorkerPool(num_workers=1, timeout_s=0.5, max_slow_workers=1, max_paused_workers=2)
+    pool.submit(item()).result(30)
+    hanging = [pool.submit(item(rf"\boxed{{{endless(i)}}}", f"{ENDLESS_REFERENCE}+{i}")) for i in range(8)]
+    benign = [pool.submit(item(rf"\boxed{{x^2+{i}}}", f"x*x+{i}")) for i in range(50)]
+    most = 0
+    while not all(future.done() for future in hanging):
+        most = max(most, len(pool._workers))
+    assert {future.result().reason for future in hanging} == {"timeout"}
+    assert {future.result(30).verdict for future in benign} == {"correct"}
+    assert most <= 1 + 1 + 1 + 2  # places, one to spare, beside them, paused
+    pool.close()
+
+
+def test_items_of_a_subject_that_is_known_to_be_slow_come_last():
+    pool = WorkerPool(num_workers=1, timeout_s=0.6, max_slow_workers=1)
+    pool.submit(item()).result(30)
+    first = [pool.submit(item(rf"\boxed{{{endless(i)}}}", ENDLESS_REFERENCE)) for i in range(2)]
+    assert {future.result(30).reason for future in first} == {"timeout"}
+    order = []
+    more = [pool.submit(item(rf"\boxed{{{endless(i)}}}", ENDLESS_REFERENCE)) for i in range(2, 4)]
+    # more complex than the hanging ones, so that only what is known of these can be why they come later
+    others = [pool.submit(item(rf"\boxed{{x^7+y^5+x^3y^2+z+w+a+b+{i}}}", "5-x*y*z")) for i in range(4)]
+    for name, futures in (("hanging", more), ("other", others)):
+        for future in futures:
+            future.add_done_callback(lambda _, name=name: order.append(name))
+    wait_for(lambda: len(order) == 6)
+    assert order[:4] == ["other"] * 4, order
+    pool.close()
 
 
 def test_close_answers_what_is_waiting_and_ends_every_process():

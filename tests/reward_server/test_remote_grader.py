@@ -6,11 +6,13 @@ import socket
 import threading
 import time
 
+import httpx
 import psutil
 import pytest
 
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.errors import GradingError
+from r3_openrlhf.grading import remote
 from r3_openrlhf.grading.client import make_grader
 from r3_openrlhf.grading.remote import RemoteGrader
 from r3_openrlhf.grading.request import GradeRequest
@@ -75,6 +77,29 @@ def test_the_run_decides_on_the_length_reward(service):
 def test_a_dead_server_is_left_for_a_living_one(service):
     dead = f"http://127.0.0.1:{free_port()}"
     check(grade_all(RewardConfig(urls=[dead, service.url]), [request(i) for i in range(200)]))
+
+
+def test_a_server_that_says_nothing_is_left_for_another(service, monkeypatch):
+    """It takes the connection and the request, as a server does whose machine is stopped."""
+    monkeypatch.setattr(remote, "SILENCE_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        urls = [f"http://127.0.0.1:{silent.getsockname()[1]}", service.url]
+        check(grade_all(RewardConfig(urls=urls), [request(i) for i in range(200)]))
+
+
+def test_an_item_may_take_longer_than_a_server_may_be_silent(monkeypatch):
+    monkeypatch.setattr(remote, "SILENCE_S", 3.0)
+    with running("--timeout", "6", "--workers", "1") as service:
+        hanging = GradeRequest(
+            response=rf"\boxed{{{endless(900)}}}",
+            references=(ENDLESS_REFERENCE,),
+            task="math",
+            num_tokens=1,
+            truncated=False,
+        )
+        (grade,) = grade_all(RewardConfig(urls=[service.url]), [hanging])
+        assert grade.seconds > 3.0
+        assert "r3_grading_repeated_total 0.0" in httpx.get(service.url + "/metrics").text  # it was asked once
 
 
 def test_without_any_server_an_item_is_unreachable_at_its_deadline():

@@ -1,6 +1,7 @@
 """The routes of a running service."""
 
 import asyncio
+import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -49,6 +50,17 @@ def test_a_batch_is_answered_item_by_item(service):
         ("ungraded", "bad_reference", None, None),
     ]
     assert results[0]["extracted"] == "5" and results[5]["seconds"] == pytest.approx(2.0, abs=0.5)
+
+
+def test_while_an_item_takes_long_lines_without_a_grade_say_that_the_service_is_there():
+    with running("--timeout", "5", "--workers", "1") as service:
+        body = {"items": [grade_item(r"\boxed{5}"), endless_item()]}
+        headers = {"accept": "application/x-ndjson"}
+        with httpx.stream("POST", service.url + "/grade", json=body, headers=headers, timeout=60) as answer:
+            lines = list(answer.iter_lines())
+    grades = [json.loads(line) for line in lines if line]
+    assert [grade["index"] for grade in grades] == [0, 1] and grades[1]["seconds"] > 2.5
+    assert "" in lines[lines.index(next(filter(None, lines))) + 1 : -1]
 
 
 def test_an_item_that_is_sent_again_is_not_graded_again(service):
