@@ -299,7 +299,7 @@ class WorkerPool:
             job = heapq.heappop(self._symbolic)
             if job.future.cancelled():
                 continue
-            if False:
+            if self._forecast.known_seconds(job.subject):
                 self._put_behind(job)
             else:
                 batch.append(job)
