@@ -214,6 +214,8 @@ def test_items_of_a_subject_that_is_known_to_be_slow_come_last():
     for name, futures in (("hanging", more), ("other", others)):
         for future in futures:
             future.add_done_callback(lambda _, name=name: order.append(name))
+    wait_for(lambda: len(pool._set_back) == 2 or order)
+    assert order == []  # they wait before anything has been computed for them
     wait_for(lambda: len(order) == 6)
     assert order[:4] == ["other"] * 4, order
     pool.close()
