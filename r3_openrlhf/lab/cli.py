@@ -48,7 +48,9 @@ def train(settings: tuple[str, ...], experiment: str) -> None:
 @lab.command()
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--experiment", default="lab", show_default=True, help="A file of configs/experiment.")
-@click.option("--arms", default=None, help="Comma-separated presets of configs/algo, or r3_shuffled_replay.")
+@click.option(
+    "--arms", default=None, help="Comma-separated presets of configs/algo, r3_shuffled_replay or r3_known_successes."
+)
 @click.option("--seeds", default=None, help="Comma-separated whole numbers.")
 @click.option("--jobs", default=2, show_default=True, type=click.IntRange(min=1), help="Runs side by side.")
 @click.option("--out", default="runs/lab", show_default=True, help="Directory of the run directories.")

@@ -172,6 +172,9 @@ class Lab:
         )
         return batch
 
+    def prepare_history(self, labels: list[Label]) -> None:
+        """Before the first step. Nothing here; a control knows more."""
+
     def _recall(self, history: HistoryStore, uid: str, verdict: Verdict) -> list[Rollout]:
         replay = self.config.replay
         found = history.recall(
@@ -247,6 +250,7 @@ class Lab:
                 eviction=config.history.eviction,
             )
             history = HistoryStore.open(":memory:", limits=limits, seed=config.train.seed)
+            self.prepare_history(labels)
         self._evaluate(run, held_out)
         for batch_labels in self._batches(labels):
             started = time.perf_counter()

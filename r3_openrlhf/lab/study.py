@@ -11,14 +11,15 @@ from r3_openrlhf.config_loading import load_config
 from r3_openrlhf.models import resolve_model
 from r3_openrlhf.run_directory import RunDirectory
 
-SHUFFLED = "r3_shuffled_replay"  # a control, not an algorithm: only the lab has it
+CONTROLS = ("r3_shuffled_replay", "r3_known_successes")
 ARMS = ("grpo", "dapo", "r3", "r3_no_ccr", "r3_no_isr", "r3_no_serr")
 SEEDS = (1, 2, 3, 4, 5)
 
 
 def settings_of(experiment: str, arm: str, seed: int, directory: Path, overrides: Iterable[str]) -> list[str]:
     """What `r3 train` would be given for this run, the experiment first."""
-    preset = [f"algo={'r3' if arm == SHUFFLED else arm}", f"arm={arm}"]
+    # a control is no algorithm: only the lab has it
+    preset = [f"algo={'r3' if arm in CONTROLS else arm}", f"arm={arm}"]
     return [experiment, *preset, f"train.seed={seed}", *overrides, f"run_dir={directory / f'{arm}-{seed}'}"]
 
 
@@ -26,12 +27,12 @@ def run_one(settings: list[str]) -> str:
     """One run on one thread, in a process of its own."""
     import torch
 
-    from r3_openrlhf.lab.controls import ShuffledReplay
+    from r3_openrlhf.lab.controls import LAB_OF_CONTROL
     from r3_openrlhf.lab.loop import Lab
 
     torch.set_num_threads(1)
     config = load_config(settings[0], settings[1:])
-    return str((ShuffledReplay if config.arm == SHUFFLED else Lab)(config).train().path)
+    return str(LAB_OF_CONTROL.get(config.arm, Lab)(config).train().path)
 
 
 def run_study(

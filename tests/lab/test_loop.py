@@ -9,7 +9,7 @@ import torch
 from r3_openrlhf.config_loading import load_config
 from r3_openrlhf.errors import ConfigError, DataError
 from r3_openrlhf.history.store import HistoryStore
-from r3_openrlhf.lab.controls import ShuffledReplay
+from r3_openrlhf.lab.controls import KnownSuccesses, ShuffledReplay
 from r3_openrlhf.lab.loop import Lab, held_out_problems
 from r3_openrlhf.lab.study import settings_of
 from r3_openrlhf.run_directory import RunDirectory
@@ -120,6 +120,33 @@ def test_shuffled_replay_has_the_rows_and_the_rewards_but_not_the_verdicts(model
             assert len(rows) == 2 and all(row.reward == 1.5 for row in rows)
             false += sum(row.rollout.response_ids.tobytes() not in truly_right for row in rows)
         assert 8 < false < 32  # of 40, half on average
+
+
+def test_known_successes_are_recalled_where_history_has_none(model_dir, tmp_path, monkeypatch):
+    config = config_of(tmp_path, "reflection.enabled=false", "ranking.enabled=false")
+    lab = KnownSuccesses(config, model_dir=model_dir)
+    from r3_openrlhf.problems import load_problems
+
+    labels = load_problems(config.data).labels[:2]
+    both_right, none_right = wrong_and_right(lab, labels, right=[1, 1]), wrong_and_right(lab, labels, right=[0, 0])
+    answers = [none_right, [one for one in both_right if one.rollout.uid == labels[0].uid], both_right]
+    asked_for = []
+    with monkeypatch.context() as patch:
+        patch.setattr(lab, "ask", lambda asked, **_: asked_for.append(len(asked)) or answers.pop(0))
+        lab.prepare_history(labels)
+    assert asked_for == [2, 2, 1]  # until every problem has one
+    assert {uid: rollout.verdict for uid, rollout in lab.known.items()} == {
+        label.uid: Verdict.CORRECT for label in labels
+    }
+    assert lab.tokens == 0  # they cost nothing
+    with HistoryStore.open(":memory:") as history:
+        recalled = [row for row in lab.mixed_batch(none_right, history).rows if row.recalled]
+        assert [row.rollout.response_ids.tobytes() for row in recalled] == [
+            lab.known[label.uid].response_ids.tobytes() for label in labels
+        ]
+        assert all(row.reward > 0 for row in recalled)
+        del lab.known[labels[0].uid]
+        assert sum(row.recalled for row in lab.mixed_batch(none_right, history).rows) == 1
 
 
 def test_dynamic_sampling_fills_the_batch_and_counts_every_token(model_dir, tmp_path, monkeypatch):
