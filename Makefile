@@ -56,8 +56,9 @@ lab: setup ## six algorithms x five seeds on a million-parameter model, compared
 test: setup ## every test; GPU tests skip themselves
 	@python -m pytest
 
-soak: setup ## the reward service at full load: 256 clients, 5,000 items under SIGKILL, 10,000 fuzzed bodies
+soak: setup ## the reward service at full load: 256 clients, 5,000 items under SIGKILL, 10,000 fuzzed bodies; a run killed five times
 	@python -m pytest -m soak
+	@R3_TEST_KILLS=5 python -m pytest tests/openrlhf_adapter/test_resume.py
 
 check: setup ## formatting and lint
 	@ruff format --check .

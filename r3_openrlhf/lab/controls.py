@@ -235,4 +235,15 @@ class KnownSuccesses(Lab):
         return found
 
 
-LAB_OF_CONTROL: dict[str, type[Lab]] = {"r3_shuffled_replay": ShuffledReplay, "r3_known_successes": KnownSuccesses}
+class SuccessesOnly(Lab):
+    """Half of replay: an all-wrong group gets past successes, an all-correct one nothing."""
+
+    def _recall(self, history, uid: str, verdict: Verdict) -> list[Rollout]:
+        return super()._recall(history, uid, verdict) if verdict is Verdict.CORRECT else []
+
+
+LAB_OF_CONTROL: dict[str, type[Lab]] = {
+    "r3_shuffled_replay": ShuffledReplay,
+    "r3_known_successes": KnownSuccesses,
+    "r3_recall_successes": SuccessesOnly,
+}

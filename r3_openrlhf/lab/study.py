@@ -11,7 +11,7 @@ from r3_openrlhf.config_loading import load_config
 from r3_openrlhf.models import resolve_model
 from r3_openrlhf.run_directory import RunDirectory
 
-CONTROLS = ("r3_shuffled_replay", "r3_known_successes")
+CONTROLS = ("r3_shuffled_replay", "r3_known_successes", "r3_recall_successes")
 ARMS = ("grpo", "dapo", "r3", "r3_no_ccr", "r3_no_isr", "r3_no_serr")
 SEEDS = (1, 2, 3, 4, 5)
 

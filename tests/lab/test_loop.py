@@ -9,9 +9,9 @@ import torch
 from r3_openrlhf.config_loading import load_config
 from r3_openrlhf.errors import ConfigError, DataError
 from r3_openrlhf.history.store import HistoryStore
-from r3_openrlhf.lab.controls import KnownSuccesses, ShuffledReplay
+from r3_openrlhf.lab.controls import LAB_OF_CONTROL, KnownSuccesses, ShuffledReplay, SuccessesOnly
 from r3_openrlhf.lab.loop import Lab, held_out_problems
-from r3_openrlhf.lab.study import settings_of
+from r3_openrlhf.lab.study import CONTROLS, settings_of
 from r3_openrlhf.run_directory import RunDirectory
 from r3_openrlhf.types import Context, Rollout, Verdict
 
@@ -147,6 +147,27 @@ def test_known_successes_are_recalled_where_history_has_none(model_dir, tmp_path
         assert all(row.reward > 0 for row in recalled)
         del lab.known[labels[0].uid]
         assert sum(row.recalled for row in lab.mixed_batch(none_right, history).rows) == 1
+
+
+def test_half_of_replay_recalls_successes_and_no_failures(model_dir, tmp_path):
+    config = config_of(tmp_path, "reflection.enabled=false", "ranking.enabled=false")
+    lab = SuccessesOnly(config, model_dir=model_dir)
+    from r3_openrlhf.problems import load_problems
+
+    labels = load_problems(config.data).labels[:2]
+    with HistoryStore.open(":memory:") as history:
+        history.commit_step(1, 1, [one.rollout for one in wrong_and_right(lab, labels, right=[2, 2])])
+        lab.step = 1
+        rows = lab.mixed_batch(wrong_and_right(lab, labels, right=[0, 4]), history).rows
+        recalled = [row.rollout for row in rows if row.recalled]
+        assert recalled and {(one.uid, one.verdict) for one in recalled} == {(labels[0].uid, Verdict.CORRECT)}
+
+
+@pytest.mark.parametrize("arm", CONTROLS)
+def test_every_control_is_an_arm_of_its_own(arm, tmp_path):
+    settings = settings_of("lab", arm, 1, tmp_path, [])
+    config = load_config(settings[0], settings[1:])
+    assert (config.algo, config.arm) == ("r3", arm) and arm in LAB_OF_CONTROL
 
 
 def test_dynamic_sampling_fills_the_batch_and_counts_every_token(model_dir, tmp_path, monkeypatch):

@@ -24,7 +24,7 @@ if torch.cuda.is_available():
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
 R3 = Path(sys.executable).with_name("r3")
-KILLS = int(os.environ.get("R3_TEST_KILLS", "3"))
+KILLS = int(os.environ.get("R3_TEST_KILLS", "2"))
 # 30 problems in batches of 8: epochs end with a short batch, inside and outside of checkpoints
 SETTINGS = ["experiment=cpu_smoke", "data.max_samples=30", "checkpoint.save_steps=2", "checkpoint.max_num=2"]
 
