@@ -48,9 +48,7 @@ def train(settings: tuple[str, ...], experiment: str) -> None:
 @lab.command()
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--experiment", default="lab", show_default=True, help="A file of configs/experiment.")
-@click.option(
-    "--arms", default=None, help=f"Comma-separated presets of configs/algo or controls ({', '.join(CONTROLS)})."
-)
+@click.option("--arms", default=None, help="Comma-separated presets of configs/algo or controls (docs/lab.md).")
 @click.option("--seeds", default=None, help="Comma-separated whole numbers.")
 @click.option("--jobs", default=2, show_default=True, type=click.IntRange(min=1), help="Runs side by side.")
 @click.option("--out", default="runs/lab", show_default=True, help="Directory of the run directories.")
@@ -60,7 +58,7 @@ def study(
     """Every arm with every seed. Finished runs are kept; `r3 compare OUT` draws the result."""
     from rich.progress import Progress
 
-    from r3_openrlhf.lab.study import ARMS, CONTROLS, SEEDS, run_study
+    from r3_openrlhf.lab.study import ARMS, SEEDS, run_study
 
     wanted_arms = arms.split(",") if arms else ARMS
     try:
