@@ -10,37 +10,32 @@ one that turns out to be slow is set back: it is begun again, with all of its ti
 
 from __future__ import annotations
 
-import heapq
 import logging
 import selectors
 import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 
 import msgspec
 
 from r3_openrlhf.errors import GradingError
-from r3_openrlhf.grading.forecast import Forecast, expected_seconds
+from r3_openrlhf.grading.line import Job, Line
 from r3_openrlhf.grading.nursery import Nursery, WorkerHandle
 from r3_openrlhf.grading.sandbox import missing_layers
 from r3_openrlhf.grading.wire import DEFERRED, Outcome, decode_outcomes, frame, take_frame
 
 logger = logging.getLogger(__name__)
 
-MAX_BATCH = 32
 # processor time; or ten times as long of wall clock, so that on a busy machine nobody is slow for having to wait
 SLOW_AFTER_S = 0.03
 MAX_STEPS = 4  # an item that has computed for longer than SLOW_AFTER_S * 2 ** MAX_STEPS goes on to its end
 LOW_PRIORITY_AFTER_S = 0.2  # of processor time; the programs beside this pool have something to do as well
 LOW_PRIORITY = 10
 _LOOK_EVERY_S = 0.01
-# An item that needs (or is expected to need) a second lets pass what comes in the next PATIENCE seconds and needs
-# nothing; not more than in MAX_PATIENCE_S, so that nobody waits for ever.
-PATIENCE = 100.0
-MAX_PATIENCE_S = 15.0
 FORGIVEN_PAUSE_S = 2.0
 START_TIMEOUT_S = 120.0
 MAX_FAILED_STARTS = 3
@@ -50,31 +45,9 @@ MAX_PREPARED = 50  # data sets of reasoning_gym that the nursery keeps loaded
 
 
 @dataclass(slots=True, eq=False)
-class _Job:
-    encoded: msgspec.Raw
-    future: Future
-    number: int
-    submitted: float  # wall clock
-    symbolic: bool = False  # past the cheap comparisons
-    subject: int = 0
-    attempts: int = 0
-    rank: float = 0.0  # the lowest is next
-
-    def __post_init__(self) -> None:
-        self.rank = self.submitted
-
-    def __lt__(self, other: _Job) -> bool:
-        return (self.rank, self.number) < (other.rank, other.number)
-
-    def rank_for(self, seconds: float) -> float:
-        """Its place in the line when it takes so long: whoever came later than this may not pass it."""
-        return self.submitted + min(MAX_PATIENCE_S, PATIENCE * seconds)
-
-
-@dataclass(slots=True, eq=False)
 class _Worker:
     handle: WorkerHandle
-    jobs: deque[_Job] = field(default_factory=deque)  # the first one is being graded
+    jobs: deque[Job] = field(default_factory=deque)  # the first one is being graded
     item_started: float = 0.0  # wall clock, moved on by the pauses
     item_started_cpu: float = 0.0  # processor time of the process
     slow: bool = False  # goes on beside the places
@@ -134,7 +107,7 @@ class WorkerPool:
         self.memory_bytes = memory_bytes
         self.restarts: dict[str, int] = {"timeout": 0, "crashed": 0, "nursery": 0}
         self._lock = threading.Lock()
-        self._incoming: deque[_Job] = deque()
+        self._incoming: deque[Job] = deque()
         self._number = 0
         self._closing = False
         self._thread: threading.Thread | None = None
@@ -150,7 +123,7 @@ class WorkerPool:
             if self._closing:
                 raise GradingError("the grading pool is closed; nothing can be graded any more")
             self._number += 1
-            job = _Job(encoded, Future(), self._number, time.monotonic())
+            job = Job(encoded, Future(), self._number, time.monotonic())
             self._incoming.append(job)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._supervise, name="r3-grading", daemon=True)
@@ -177,10 +150,7 @@ class WorkerPool:
     # The supervisor thread
 
     def _supervise(self) -> None:
-        self._cheap: deque[_Job] = deque()
-        self._symbolic: list[_Job] = []  # a heap
-        self._set_back: deque[_Job] = deque()
-        self._forecast = Forecast()
+        self._line = Line()
         self._workers: dict[WorkerHandle, _Worker] = {}
         self._nursery: Nursery | None = None
         self._failed_starts = 0
@@ -229,28 +199,12 @@ class WorkerPool:
             pass
         with self._lock:
             self._awake = False
-            self._cheap.extend(self._incoming)
+            self._line.add(self._incoming)
             self._incoming.clear()
-
-    def _put_back(self, jobs: deque[_Job]) -> None:
-        """To where they were in the line."""
-        while jobs:
-            job = jobs.pop()
-            if job.symbolic:
-                heapq.heappush(self._symbolic, job)
-            else:
-                self._cheap.appendleft(job)
-
-    def _put_behind(self, job: _Job) -> None:
-        job.rank = job.rank_for(MAX_PATIENCE_S)
-        self._set_back.append(job)
-
-    def _is_anybody_waiting(self) -> bool:
-        return bool(self._cheap or self._symbolic or self._set_back)
 
     def _keep_enough_workers(self) -> None:
         if self._nursery is None:
-            if not self._is_anybody_waiting():
+            if not self._line:
                 return
             try:
                 self._nursery = Nursery(memory_bytes=self.memory_bytes, cpu_seconds=max(1, round(self.timeout_s)))
@@ -272,7 +226,13 @@ class WorkerPool:
         free = [worker for worker in workers if not worker.jobs and worker.handle.is_running]
         places = self.num_workers - sum(bool(worker.jobs) and not worker.slow for worker in workers)
         for worker in free[: max(0, places)]:
-            batch = self._next_batch()
+            slow = self._slow_workers()
+            batch = self._line.next_batch(
+                num_workers=self.num_workers,
+                front=self._front_of_the_places(),
+                room=self.max_slow_workers - slow,
+                room_paused=self.max_slow_workers + self.max_paused_workers - slow,
+            )
             if not batch:
                 return
             worker.jobs.extend(batch)
@@ -281,47 +241,9 @@ class WorkerPool:
             worker.handle.outbox += frame(message)
             self._write(worker)
 
-    def _next_batch(self) -> list[_Job]:
-        while self._set_back and self._set_back[0].future.cancelled():
-            self._set_back.popleft()
-        if self._set_back and self._set_back[0].rank < self._front_of_the_line():
-            if self._slow_workers() < self.max_slow_workers:
-                return [self._set_back.popleft()]  # it has let enough pass
-        batch: list[_Job] = []
-        size = max(1, min(MAX_BATCH, len(self._cheap) // (2 * self.num_workers)))
-        while self._cheap and len(batch) < size and not (batch and self._cheap[0].attempts):
-            job = self._cheap.popleft()
-            if not job.future.cancelled():
-                batch.append(job)
-                if job.attempts:  # one that ended a process: alone
-                    return batch
-        while self._symbolic and not batch:
-            job = heapq.heappop(self._symbolic)
-            if job.future.cancelled():
-                continue
-            if self._forecast.known_seconds(job.subject):
-                self._put_behind(job)
-            else:
-                batch.append(job)
-        if self._set_back and not batch:
-            batch += self._next_set_back()
-        return batch
-
-    def _next_set_back(self) -> list[_Job]:
-        """The one that is expected to be the shortest, if it may go on; what will only be paused is not begun."""
-        job = min(self._set_back, key=lambda job: (self._forecast.known_seconds(job.subject), job.number))
-        room = self.max_slow_workers
-        if self._forecast.known_seconds(job.subject) <= SLOW_AFTER_S:
-            room += self.max_paused_workers
-        if self._slow_workers() >= room:
-            return []
-        self._set_back.remove(job)
-        return [job]
-
-    def _front_of_the_line(self) -> float:
-        """The lowest rank of the items that wait or are in a place."""
+    def _front_of_the_places(self) -> float:
+        """The lowest rank of what is being graded in a place."""
         ranks = [worker.jobs[0].rank for worker in self._workers.values() if worker.jobs and not worker.slow]
-        ranks += [queue[0].rank for queue in (self._cheap, self._symbolic) if queue]
         return min(ranks, default=float("inf"))
 
     def _slow_workers(self) -> int:
@@ -333,8 +255,8 @@ class WorkerPool:
         if not slow:
             return
         busy = sum(bool(worker.jobs) and not worker.slow for worker in self._workers.values())
-        room = self.num_workers - busy if busy or self._cheap or self._symbolic else self.max_slow_workers
-        front = self._front_of_the_line()
+        room = self.num_workers - busy if busy or self._line.num_fresh else self.max_slow_workers
+        front = min(self._front_of_the_places(), self._line.front())
         attained = {worker.handle: worker.attained_seconds() for worker in slow}
         slow.sort(key=lambda worker: (attained[worker.handle], worker.jobs[0].number))
         for i, worker in enumerate(slow):
@@ -383,18 +305,16 @@ class WorkerPool:
         for data_set in data_sets - self._prepared - {""}:
             self._prepare(data_set)
 
-    def _take_outcome(self, job: _Job, outcome: Outcome) -> None:
+    def _take_outcome(self, job: Job, outcome: Outcome) -> None:
         if outcome.verdict == DEFERRED:
             if job.symbolic:
                 raise ValueError(f"item {job.number} was deferred twice")
             if len(outcome.reason) > MAX_NAME_CHARS or not outcome.reason.isascii():
                 raise ValueError(f"item {job.number} needs a data set that cannot exist")
-            job.symbolic, job.subject = True, outcome.subject
-            job.rank = job.rank_for(expected_seconds(outcome.complexity))
-            heapq.heappush(self._symbolic, job)
+            self._line.add_symbolic(job, complexity=outcome.complexity, subject=outcome.subject)
         else:
             if job.symbolic and outcome.seconds < SLOW_AFTER_S:
-                self._forecast.learn_fast(job.subject)
+                self._line.forecast.learn_fast(job.subject)
             _answer(job, outcome)
 
     def _prepare(self, data_set: str) -> None:
@@ -421,12 +341,12 @@ class WorkerPool:
                 continue
             elapsed = worker.seconds()
             if elapsed >= self.timeout_s:
-                self._forecast.learn_slow(worker.jobs[0].subject, worker.jobs[0].number, elapsed)
+                self._line.forecast.learn_slow(worker.jobs[0].subject, worker.jobs[0].number, elapsed)
                 self._bury(worker, "timeout")
             elif elapsed >= SLOW_AFTER_S and not worker.nice:
                 used, job = worker.processor_seconds(), worker.jobs[0]
                 if used >= SLOW_AFTER_S:
-                    self._forecast.learn_slow(job.subject, job.number, worker.attained_seconds())
+                    self._line.forecast.learn_slow(job.subject, job.number, worker.attained_seconds())
                 if used >= LOW_PRIORITY_AFTER_S:
                     worker.nice = worker.handle.set_nice(LOW_PRIORITY)
                 if not worker.slow and (used >= SLOW_AFTER_S or elapsed >= 10 * SLOW_AFTER_S):
@@ -439,13 +359,13 @@ class WorkerPool:
         if len(worker.jobs) > 1 and not worker.handle.outbox:
             worker.retired = True  # it has already been sent the items that others will grade now
             first = worker.jobs.popleft()
-            self._put_back(worker.jobs)
+            self._line.put_back(worker.jobs)
             worker.jobs.append(first)
         job = worker.jobs[0]
         if self._slow_workers() < self.max_slow_workers + self.max_paused_workers:
             worker.slow = True
         elif job.symbolic:
-            self._put_behind(worker.jobs.popleft())
+            self._line.set_back(worker.jobs.popleft())
             self._bury(worker, "")
 
     def _seconds_to_next_look(self) -> float | None:
@@ -455,7 +375,7 @@ class WorkerPool:
             for worker in self._workers.values()
             if worker.jobs and worker.paused_at is None
         ]
-        if self._is_anybody_waiting() or self._nursery and not self._nursery.is_ready:
+        if self._line or self._nursery and not self._nursery.is_ready:
             waits.append(1.0)
         return max(0.001, min(waits)) if waits else None
 
@@ -467,10 +387,10 @@ class WorkerPool:
             culprit = worker.jobs.popleft()
             culprit.attempts += 1
             if reason == "crashed" and culprit.attempts < MAX_ATTEMPTS:  # perhaps somebody else killed the process
-                self._put_back(deque([culprit]))
+                self._line.put_back(deque([culprit]))
             else:
                 _answer(culprit, Outcome(culprit.number, "ungraded", reason, None, None, worker.seconds()))
-        self._put_back(worker.jobs)
+        self._line.put_back(worker.jobs)
 
     def _release(self, worker: _Worker) -> None:
         self._selector.unregister(worker.handle.connection)
@@ -487,7 +407,7 @@ class WorkerPool:
         self._prepared.clear()
         for worker in list(self._workers.values()):
             self._release(worker)
-            self._put_back(worker.jobs)
+            self._line.put_back(worker.jobs)
         if not was_ready:
             self._miss_start("they end before they are ready; what they say is in this process's stderr")
 
@@ -495,8 +415,7 @@ class WorkerPool:
         self._failed_starts += 1
         if self._failed_starts >= MAX_FAILED_STARTS:
             logger.error("no grading processes: %s", reason)
-            for queue in (self._cheap, self._symbolic, self._set_back):
-                _answer_all(queue, "unavailable")
+            _answer_all(self._line.take_all(), "unavailable")
 
     def _stop_everything(self) -> None:
         self._take_incoming()
@@ -506,17 +425,15 @@ class WorkerPool:
         if self._nursery is not None:
             self._nursery.end()
         self._selector.close()
-        for queue in (self._cheap, self._symbolic, self._set_back):
-            _answer_all(queue, "closed")
+        _answer_all(self._line.take_all(), "closed")
 
 
-def _answer_all(jobs: deque[_Job] | list[_Job], reason: str) -> None:
-    while jobs:
-        job = jobs.pop()
+def _answer_all(jobs: Iterable[Job], reason: str) -> None:
+    for job in jobs:
         _answer(job, Outcome(job.number, "ungraded", reason, None, None, 0.0))
 
 
-def _answer(job: _Job, outcome: Outcome) -> None:
+def _answer(job: Job, outcome: Outcome) -> None:
     try:
         job.future.set_result(outcome)
     except InvalidStateError:  # whoever asked has gone
