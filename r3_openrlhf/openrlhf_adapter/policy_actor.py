@@ -110,6 +110,10 @@ def logprobs_and_entropy(actor, sequences_BT, action_mask_BA, attention_mask_BT,
     return logprobs_BA, entropy_BA, time.perf_counter() - started
 
 
+def _num_tokens(item) -> int:
+    return int(item.total_length.item())
+
+
 class R3ReplayBuffer(NaiveReplayBuffer):
     """Hands out whole micro-batches, so that no row is dropped and no rank has more of them than another.
 
@@ -123,13 +127,21 @@ class R3ReplayBuffer(NaiveReplayBuffer):
 
     def lay_out(self, *, windows: int, micro_batch_size: int, seed: int | None) -> int:
         """Fix the micro-batches of the coming pass, rows shuffled by `seed` (None: as they are). Returns how many make
-        up one optimizer step."""
+        up one optimizer step.
+
+        Which rows share a micro-batch does not change a window's gradient. Where micro-batches are padded, rows of similar
+        length share one, or a few reflection prompts make all of them long. Packed ones stay mixed: then it would be the
+        largest micro-batch, and the memory it needs, that grows.
+        """
         if len(self.items) % windows:
             raise ValueError(f"{len(self.items)} rows on this rank do not make {windows} equal windows")
         if seed is not None:
             order = torch.randperm(len(self.items), generator=torch.Generator().manual_seed(seed)).tolist()
             self.items = [self.items[i] for i in order]
         size = len(self.items) // windows
+        if not self.packing_samples:
+            for start in range(0, len(self.items), size):
+                self.items[start : start + size] = sorted(self.items[start : start + size], key=_num_tokens)
         inside = micro_batches(size, micro_batch_size)
         self.slices = [slice(w * size + s.start, w * size + s.stop) for w in range(windows) for s in inside]
         self.sample_batch_size = 1

@@ -89,13 +89,20 @@ def test_entropy_of_the_rows_that_asked(model, rows):
     assert policy.pop_entropy() == []
 
 
-def test_the_buffer_hands_out_every_row_once_in_its_window():
-    buffer = R3ReplayBuffer(2)
+@pytest.mark.parametrize("packing", [True, False])
+def test_the_buffer_hands_out_every_row_once_in_its_window(packing):
+    """Packed in the order they came, padded by length, so that short rows are not padded to long ones."""
+    buffer = R3ReplayBuffer(2, packing_samples=packing)
     for row in mixed_rows(10, seed=2):
         experience = experience_of(row)
         experience.advantages = experience.action_mask.float()
         buffer.append(experience)
-    order = [id(item) for item in buffer.items]
+    items = list(buffer.items)
+    if not packing:
+        for window in (slice(0, 5), slice(5, 10)):
+            items[window] = sorted(items[window], key=lambda item: len(item.sequences))
+        assert [id(item) for item in items] != [id(item) for item in buffer.items]
+    order = [id(item) for item in items]
     assert buffer.lay_out(windows=2, micro_batch_size=3, seed=None) == 2
     given = [[id(item) for item in buffer[i]] for i in range(len(buffer))]
     assert [len(batch) for batch in given] == [3, 2, 3, 2]
