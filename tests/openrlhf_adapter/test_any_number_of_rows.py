@@ -12,32 +12,12 @@ import torch
 
 pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
 
-from tests.openrlhf_adapter.mixed_rows import VOCAB, mixed_rows  # noqa: E402
+from tests.openrlhf_adapter.mixed_rows import mixed_rows  # noqa: E402
 
 pytestmark = [pytest.mark.stack]
 ROOT = Path(__file__).parents[2]
 ROWS = [7, 12]  # two steps; 7 rows do not divide among two ranks, 12 rows are more than train.batch_size
 LEARNING_RATE = 1.0  # with adam.eps this large an Adam step is (nearly) learning rate times gradient
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
-    path = tmp_path_factory.mktemp("model")
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=VOCAB,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=64,
-        initializer_range=0.2,
-    )
-    Qwen2ForCausalLM(config).to(torch.bfloat16).save_pretrained(path)
-    return path
 
 
 def arguments(model, *, ranks, stage, dynamic, offload, micro_batch_size=2):

@@ -11,28 +11,9 @@ from openrlhf.trainer.ppo_utils.experience import Experience  # noqa: E402
 from r3_openrlhf.core.entropy import entropy_statistics  # noqa: E402
 from r3_openrlhf.openrlhf_adapter.batching import even_slices, micro_batches, num_fillers  # noqa: E402
 from r3_openrlhf.openrlhf_adapter.policy_actor import R3PolicyActor, R3ReplayBuffer, logprobs_and_entropy  # noqa: E402
-from tests.openrlhf_adapter.mixed_rows import VOCAB, experience_of, mixed_rows  # noqa: E402
+from tests.openrlhf_adapter.mixed_rows import experience_of, mixed_rows  # noqa: E402
 
 pytestmark = pytest.mark.stack
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
-    path = tmp_path_factory.mktemp("model")
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=VOCAB,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        initializer_range=0.2,
-    )
-    Qwen2ForCausalLM(config).to(torch.bfloat16).save_pretrained(path)
-    return str(path)
 
 
 @pytest.fixture(scope="module")
