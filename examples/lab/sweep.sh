@@ -37,4 +37,4 @@ arm threshold_0.05 reflection.threshold=0.05
 arm threshold_0.5 reflection.threshold=0.5
 arm reflections_unlimited reflection.max_per_step=null
 
-r3 compare "$OUT" --out "$OUT/comparison"
+r3 compare "$OUT" --reference default --out "$OUT/comparison"
