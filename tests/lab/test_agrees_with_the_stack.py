@@ -7,15 +7,16 @@ import torch
 pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
 
 from r3_openrlhf.lab.update import TrainedRow, accumulate_gradient  # noqa: E402
-from tests.openrlhf_adapter.mixed_rows import mixed_rows  # noqa: E402
-from tests.openrlhf_adapter.test_any_number_of_rows import LEARNING_RATE, ROWS, model, run_ranks  # noqa: E402, F401
+from tests.openrlhf_adapter.mixed_rows import mixed_rows, save_model  # noqa: E402
+from tests.openrlhf_adapter.test_any_number_of_rows import LEARNING_RATE, ROWS, run_ranks  # noqa: E402
 
 pytestmark = [pytest.mark.stack]
 
 
-def test_one_gradient_in_the_lab_and_on_the_stack(tmp_path, model):  # noqa: F811
+def test_one_gradient_in_the_lab_and_on_the_stack(tmp_path):
     from transformers import AutoModelForCausalLM
 
+    model = save_model(tmp_path / "model")
     stack = run_ranks(tmp_path, model, ranks=1, stage=2, dynamic=False, offload=False)
     policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     start = {name: parameter.detach().clone() for name, parameter in policy.named_parameters()}

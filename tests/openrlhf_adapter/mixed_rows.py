@@ -43,3 +43,22 @@ def experience_of(row: dict) -> Experience:
         total_length=torch.tensor([float(length)]),
         info={"reward": torch.tensor([row["advantage"]])},
     )
+
+
+def save_model(path):
+    """A model of a few thousand parameters, far from uniform, in that directory; its name."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=VOCAB,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=64,
+        initializer_range=0.2,
+    )
+    Qwen2ForCausalLM(config).to(torch.bfloat16).save_pretrained(path)
+    return str(path)
