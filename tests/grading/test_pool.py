@@ -115,11 +115,12 @@ def test_a_process_that_names_what_cannot_exist_is_not_believed():
 def test_a_stopped_worker_is_replaced_at_the_deadline(pool):
     """A process that neither computes nor answers."""
     pool.submit(item()).result(30)
+    wait_for(lambda: len(workers(pool)[1]) == 3)  # one to spare
     for worker in workers(pool)[1]:
         worker.suspend()
     futures = [pool.submit(item()) for _ in range(2)]  # nobody waits, so nobody is paused and sent on again
     assert [future.result(30).reason for future in futures] == ["timeout"] * 2
-    reasons = [pool.submit(item()).result(30).reason for _ in range(3)]  # one to spare was stopped too
+    reasons = [pool.submit(item()).result(30).reason for _ in range(3)]  # the spare one was stopped too
     assert reasons in (["correct"] * 3, ["timeout", "correct", "correct"])
 
 
