@@ -29,6 +29,7 @@ LEVELS = (
 )
 TOKENS, STEPS = "generated tokens", "steps"
 Style = tuple[str, str]  # colour, line
+MAX_THIN_LINES = 8  # of one arm
 
 
 def plot(runs: Sequence[Run], comparison: Comparison, out: Path, *, window: int) -> list[str]:
@@ -87,12 +88,13 @@ def _figure(num_panels: int) -> tuple[Figure, list[Axes]]:
 
 
 def _draw(axes: Axes, runs: Sequence[Run], styles: dict[str, Style], curve_of: Callable[[Run], Curve | None]) -> None:
-    """Per arm: each run as a thin line, their mean where all of them are known, and its interval as a band."""
+    """Per arm: each run as a thin line (while they can be told apart), their mean where all of them are known, and its
+    interval as a band."""
     for arm, (colour, line) in styles.items():
         curves = [curve for run in runs if run.arm == arm and (curve := curve_of(run)) is not None]
         if not curves:
             continue
-        for curve in curves:
+        for curve in curves if len(curves) <= MAX_THIN_LINES else []:
             axes.plot(curve.xs, curve.ys, color=colour, linestyle=line, linewidth=0.6, alpha=0.4)
         points = mean_curve(curves)
         seeds = f"{arm} ({len(curves)} seed{'s' if len(curves) > 1 else ''})"

@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 from PIL import Image, ImageColor
 
+from r3_openrlhf.comparison import plots
 from r3_openrlhf.comparison.arms import compare
 from r3_openrlhf.comparison.plots import COLOURS, plot
 from r3_openrlhf.comparison.runs import read_run
@@ -68,6 +69,18 @@ def test_every_plot_is_there_and_shows_every_arm(runs, tmp_path):
         if name != "tokens_to_target.png":  # lines cover at least this many pixels; bars are paler than their arm
             assert colours[ImageColor.getrgb(COLOURS[0])] > 200, name
         assert colours[(0, 0, 0)] > 200, name
+
+
+def test_many_runs_of_an_arm_are_shown_by_their_mean_and_interval_alone(tmp_path, monkeypatch):
+    runs = write_lab(tmp_path / "lab")
+    names = {}
+    for most in (1, 2):
+        monkeypatch.setattr(plots, "MAX_THIN_LINES", most)
+        (tmp_path / str(most)).mkdir()
+        names[most] = plot(runs, compare(runs), tmp_path / str(most), window=1)
+    assert names[1] == names[2]
+    paler = [len(colours_of(tmp_path / str(most) / "accuracy_tokens.png")) for most in (1, 2)]
+    assert paler[0] < paler[1]
 
 
 def test_equal_numbers_give_equal_files_and_others_do_not(runs, tmp_path):
