@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-SECONDS_PER_OPERATOR = 0.003  # 340 symbolic ones of 2,000 short rows of benchmarks/reward_service.py
+SECONDS_PER_OPERATOR = 0.003  # a rough guess; what matters is the order
 MAX_COMPLEXITY = 100
 MAX_SUBJECTS = 10_000
 

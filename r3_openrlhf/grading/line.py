@@ -99,7 +99,8 @@ class Line:
         """
         while self._set_back and self._set_back[0].future.cancelled():
             self._set_back.popleft()
-        if self._set_back and room > 0 and self._set_back[0].rank < min(front, self.front()):
+        is_due = self._set_back and self.num_fresh and self._set_back[0].rank < min(front, self.front())
+        if is_due and room > 0:
             return [self._set_back.popleft()]  # it has let enough pass
         batch: list[Job] = []
         size = max(1, min(MAX_BATCH, len(self._cheap) // (2 * num_workers)))
@@ -122,12 +123,11 @@ class Line:
         return batch
 
     def _next_set_back(self, room: int, room_paused: int) -> list[Job]:
-        """The shortest, if it may go on. One of a slow subject that would only be paused is not begun."""
+        """The shortest, if it may go on (the caller of the first one is still there). One of a slow subject that would only be paused is not begun."""
         if room <= 0 and room_paused <= 0:
             return []
-        job = min(
-            islice(self._set_back, _LOOK_AT), key=lambda job: (self.forecast.known_seconds(job.subject), job.number)
-        )
+        present = (job for job in islice(self._set_back, _LOOK_AT) if not job.future.cancelled())
+        job = min(present, key=lambda job: (self.forecast.known_seconds(job.subject), job.number))
         if room <= 0 and self.forecast.known_seconds(job.subject):
             return []
         self._set_back.remove(job)

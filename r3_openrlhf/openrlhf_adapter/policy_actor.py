@@ -140,8 +140,8 @@ class R3ReplayBuffer(NaiveReplayBuffer):
             self.items = [self.items[i] for i in order]
         size = len(self.items) // windows
         if not self.packing_samples:
-            for start in range(0, len(self.items), size):
-                self.items[start : start + size] = sorted(self.items[start : start + size], key=_num_tokens)
+            for window in (slice(w * size, (w + 1) * size) for w in range(windows)):
+                self.items[window] = sorted(self.items[window], key=_num_tokens)
         inside = micro_batches(size, micro_batch_size)
         self.slices = [slice(w * size + s.start, w * size + s.stop) for w in range(windows) for s in inside]
         self.sample_batch_size = 1

@@ -99,6 +99,16 @@ def test_the_shortest_of_those_that_are_set_back_is_next():
     assert take_all(line) == [1, 0]
 
 
+def test_while_nobody_else_waits_those_that_are_set_back_go_by_length_and_not_by_age():
+    line = Line()
+    slow(line, 7)
+    old, young = job(0), job(1)
+    old.subject = 7
+    line.set_back(old)
+    line.set_back(young)
+    assert take_all(line) == [1, 0]
+
+
 def test_one_that_is_set_back_passes_those_that_came_much_later():
     line = Line()
     line.set_back(job(0, 0.0))
@@ -139,6 +149,15 @@ def test_nobody_is_handed_out_whose_caller_has_gone():
         if one.number in (5, 0, 9):
             one.future.cancel()
     assert take_all(line) == [6, 2, 1] and not line
+
+
+def test_nobody_in_the_middle_of_those_that_are_set_back_is_begun_for_a_caller_who_has_gone():
+    line = Line()
+    jobs = [job(2), job(1), job(3)]
+    for one in jobs:
+        line.set_back(one)
+    jobs[1].future.cancel()
+    assert take_all(line) == [2, 3] and not line
 
 
 def test_take_all_leaves_nothing():
