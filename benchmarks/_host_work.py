@@ -157,11 +157,11 @@ class Step:
     def __init__(self, scale: Scale, directory: Path) -> None:
         from transformers import AutoTokenizer
 
-        from r3_openrlhf import prompting
         from r3_openrlhf.config_loading import load_config
-        from r3_openrlhf.data import Label
         from r3_openrlhf.openrlhf_adapter.arguments import check_arguments, openrlhf_arguments
-        from r3_openrlhf.run_directory import RunDirectory
+        from r3_openrlhf.problems import prompts as prompting
+        from r3_openrlhf.problems.training_file import Label
+        from r3_openrlhf.runs.directory import RunDirectory
 
         self.scale = scale
         self.tokenizer = AutoTokenizer.from_pretrained(scale.tokenizer)
@@ -441,7 +441,7 @@ def stored_rollouts(step: Step, flat: list, number: int) -> list:
     """An earlier step's rollouts of the same problems. Half of the always-wrong problems were right once."""
     import numpy as np
 
-    from r3_openrlhf.data import Label
+    from r3_openrlhf.problems.training_file import Label
     from r3_openrlhf.types import Context, Rollout, Verdict
 
     columns = [np.asarray(f.logprobs[:: step.scale.top_logprobs + 1], dtype=np.float32) for f in flat]
@@ -477,7 +477,7 @@ def measure(side: str, scale: Scale, directory: str) -> dict:
     sys.path.insert(0, str(Path(__file__).parents[1]))
     import torch
 
-    from r3_openrlhf.openrlhf_adapter import cpu_platform
+    from r3_openrlhf.cpu_stack import cpu_platform
 
     torch.set_num_threads(scale.threads)
     if cpu_platform.is_needed():

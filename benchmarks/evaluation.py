@@ -19,10 +19,10 @@ from pathlib import Path
 
 from r3_openrlhf.config import BenchmarkConfig, ClusterConfig, DataConfig, RewardConfig
 from r3_openrlhf.evaluation.benchmarks import load_problem_set
-from r3_openrlhf.evaluation.grading_desk import GradingDesk
-from r3_openrlhf.evaluation.records import SampleFile
+from r3_openrlhf.evaluation.grading_thread import GradingDesk
+from r3_openrlhf.evaluation.sample_file import SampleFile
 from r3_openrlhf.evaluation.sampling import make_work, sample
-from r3_openrlhf.models import resolve_model
+from r3_openrlhf.models.locate import resolve_model
 
 
 def bare(llm, params, work, options: BenchmarkConfig) -> tuple[int, float]:

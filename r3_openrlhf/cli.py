@@ -89,7 +89,7 @@ def train(settings: tuple[str, ...], dry_run: bool, verbose: bool) -> None:
         _print_plan(config)
         return
 
-    from r3_openrlhf.run_directory import RunDirectory
+    from r3_openrlhf.runs.directory import RunDirectory
 
     run = RunDirectory(config.run_dir)
     if config.checkpoint.resume and run.is_finished(config):
@@ -124,8 +124,8 @@ def show(run: str, step: int | None, uid: str | None) -> None:
         _show_summary(run)
         return
 
-    from r3_openrlhf.report import group_table, step_table
-    from r3_openrlhf.run_directory import RunDirectory
+    from r3_openrlhf.runs.directory import RunDirectory
+    from r3_openrlhf.runs.report import group_table, step_table
 
     directory = RunDirectory.open(run)
     _print(step_table(directory, step=step) if uid is None else group_table(directory, step=step, uid=uid))
@@ -134,11 +134,11 @@ def show(run: str, step: int | None, uid: str | None) -> None:
 def _print_plan(config) -> None:
     """What `r3 train` would do. Local paths are looked at; the hub is not asked, and nothing is written."""
     from r3_openrlhf.config_loading import config_to_yaml
-    from r3_openrlhf.data import check_source
-    from r3_openrlhf.held_out import check_held_out_source
-    from r3_openrlhf.models import locate_model
+    from r3_openrlhf.models.locate import locate_model
     from r3_openrlhf.openrlhf_adapter.arguments import check_arguments, openrlhf_arguments, platform_of
-    from r3_openrlhf.run_directory import RunDirectory
+    from r3_openrlhf.problems.held_out import check_held_out_source
+    from r3_openrlhf.problems.training_file import check_source
+    from r3_openrlhf.runs.directory import RunDirectory
 
     check_source(config.data)
     check_held_out_source(config)
@@ -155,8 +155,8 @@ def _print_plan(config) -> None:
 
 
 def _show_summary(path: str) -> None:
-    from r3_openrlhf.report import summary_table
-    from r3_openrlhf.run_directory import RunDirectory
+    from r3_openrlhf.runs.directory import RunDirectory
+    from r3_openrlhf.runs.report import summary_table
 
     _print(summary_table(RunDirectory.open(path)))
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from r3_openrlhf.cli import main
 from r3_openrlhf.config_loading import experiments, load_config, presets
-from r3_openrlhf.run_directory import RunDirectory
+from r3_openrlhf.runs.directory import RunDirectory
 
 REPOSITORY = Path(__file__).parents[1]
 SCRIPTS = sorted(path for path in (REPOSITORY / "examples" / "scripts").glob("*.sh") if os.access(path, os.X_OK))
@@ -40,7 +40,7 @@ def test_every_experiment_dry_runs_and_writes_nothing(experiment, tmp_path):
 
 def test_the_printed_command_is_a_command():
     """A shell splits what is printed into the very arguments that were checked."""
-    from r3_openrlhf.models import locate_model
+    from r3_openrlhf.models.locate import locate_model
     from r3_openrlhf.openrlhf_adapter.arguments import openrlhf_arguments
 
     overrides = ["run_dir='/runs/a b'", "cluster.device=cuda"]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from r3_openrlhf.comparison.estimates import Estimate, estimate, paired_difference, paired_ratio
+from r3_openrlhf.comparison.intervals import Estimate, estimate, paired_difference, paired_ratio
 from r3_openrlhf.comparison.runs import SAME_IN_EVALUATIONS, Run, check_comparable, settings_that_differ
 from r3_openrlhf.config import nearest
 from r3_openrlhf.errors import R3Error

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from r3_openrlhf.comparison.arms import Comparison
-from r3_openrlhf.comparison.estimates import CONFIDENCE, Curve, mean_curve, trailing_mean
+from r3_openrlhf.comparison.intervals import CONFIDENCE, Curve, mean_curve, trailing_mean
 from r3_openrlhf.comparison.runs import Run
 
 # Okabe and Ito's colours, told apart without red and green; the reference is black. Further arms repeat them dashed.

@@ -10,10 +10,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from r3_openrlhf.comparison.estimates import Curve
+from r3_openrlhf.comparison.intervals import Curve
 from r3_openrlhf.config_loading import flatten
 from r3_openrlhf.errors import R3Error
-from r3_openrlhf.run_directory import RunDirectory
+from r3_openrlhf.runs.directory import RunDirectory
 
 EVALUATION = "held_out"  # the lines of evaluations.jsonl with this name are compared
 # What an accuracy depends on beside the training: it must be equal in all runs.

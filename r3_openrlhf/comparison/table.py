@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 
 from r3_openrlhf.comparison.arms import ArmResult, Comparison
-from r3_openrlhf.comparison.estimates import CONFIDENCE, Estimate
+from r3_openrlhf.comparison.intervals import CONFIDENCE, Estimate
 
 NOTHING = "–"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from r3_openrlhf.config import DataConfig, nearest
 from r3_openrlhf.errors import ConfigError, DataError
-from r3_openrlhf.problems import FILE_FORMATS, REASONING_GYM, Label, load_problems
+from r3_openrlhf.problems.sources import FILE_FORMATS, REASONING_GYM, Label, load_problems
 
 
 def as_it_is(references: list[str]) -> list[str]:

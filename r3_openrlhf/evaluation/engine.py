@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from r3_openrlhf.config import BenchmarkConfig, ClusterConfig
+from r3_openrlhf.cpu_stack.cpu_platform import ENVIRONMENT, is_needed
 from r3_openrlhf.errors import ConfigError, R3Error
-from r3_openrlhf.openrlhf_adapter.cpu_platform import ENVIRONMENT, is_needed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

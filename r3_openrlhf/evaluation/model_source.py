@@ -10,8 +10,8 @@ from typing import Any
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.errors import ConfigError
-from r3_openrlhf.models import locate_model
-from r3_openrlhf.run_directory import RunDirectory
+from r3_openrlhf.models.locate import locate_model
+from r3_openrlhf.runs.directory import RunDirectory
 
 PROMPT_KEYS = ("chat_template", "system_prompt", "prompt_template", "few_shot")
 _EDGE_BYTES = 2**20  # of each weight file that go into the fingerprint, at both ends

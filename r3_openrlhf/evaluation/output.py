@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from r3_openrlhf.errors import ConfigError
-from r3_openrlhf.evaluation.records import SampleFile
+from r3_openrlhf.evaluation.sample_file import SampleFile
 
 
 class EvaluationDirectory:

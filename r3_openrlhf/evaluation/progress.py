@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from r3_openrlhf.evaluation.records import SampledProblem
+from r3_openrlhf.evaluation.sample_file import SampledProblem
 from r3_openrlhf.types import Verdict
 
 

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from r3_openrlhf.evaluation.estimates import Response, ks_up_to, summarise
-from r3_openrlhf.evaluation.records import SampledProblem, SampledResponse
-from r3_openrlhf.grading.comparison import normalise
+from r3_openrlhf.evaluation.pass_rates import Response, ks_up_to, summarise
+from r3_openrlhf.evaluation.sample_file import SampledProblem, SampledResponse
+from r3_openrlhf.grading.answers.comparison import normalise
 from r3_openrlhf.types import Verdict
 
 HARD_AT_MOST = 1  # correct responses of the base model, the paper's hard subset

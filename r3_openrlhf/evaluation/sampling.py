@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from r3_openrlhf.config import BenchmarkConfig, DataConfig
 from r3_openrlhf.errors import ConfigError
-from r3_openrlhf.evaluation.grading_desk import GradingDesk
-from r3_openrlhf.evaluation.records import SampledProblem, SampledResponse, SampleFile, cut, graded
-from r3_openrlhf.problems import Label
-from r3_openrlhf.prompting import problem_message, render
+from r3_openrlhf.evaluation.grading_thread import GradingDesk
+from r3_openrlhf.evaluation.sample_file import SampledProblem, SampledResponse, SampleFile, cut, graded
+from r3_openrlhf.problems.prompts import problem_message, render
+from r3_openrlhf.problems.sources import Label
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

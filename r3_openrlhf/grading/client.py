@@ -10,9 +10,9 @@ import msgspec
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.core.rewards import outcome_reward
 from r3_openrlhf.errors import ConfigError
-from r3_openrlhf.grading.pool import WorkerPool
-from r3_openrlhf.grading.request import TASKS, GradeRequest
-from r3_openrlhf.grading.wire import Item, Outcome, encode_item
+from r3_openrlhf.grading.answers.request import TASKS, GradeRequest
+from r3_openrlhf.grading.processes.pool import WorkerPool
+from r3_openrlhf.grading.processes.wire import Item, Outcome, encode_item
 from r3_openrlhf.types import Grade, Verdict
 
 MAX_RESPONSE_CHARS = 1_000_000  # of a longer response, the end

@@ -99,7 +99,7 @@ def controls(settings: tuple[str, ...], experiment: str, model: str | None, n: i
     from r3_openrlhf.config_loading import load_config
     from r3_openrlhf.lab.controls import entropy_rank_against_outcome, reflection_against_resampling
     from r3_openrlhf.lab.loop import Lab, held_out_problems
-    from r3_openrlhf.run_directory import RunDirectory
+    from r3_openrlhf.runs.directory import RunDirectory
 
     config = load_config(experiment, list(settings))
     policy = Lab(config, model_dir=model)

@@ -17,9 +17,9 @@ import torch
 from r3_openrlhf.core.entropy import entropy_statistics
 from r3_openrlhf.core.ranking import ranking_rewards
 from r3_openrlhf.core.reflection import fit_attempt, reflection_message
-from r3_openrlhf.data import Label
 from r3_openrlhf.lab.loop import Lab, Sampled
-from r3_openrlhf.prompting import count_tokens, problem_message, render
+from r3_openrlhf.problems.prompts import count_tokens, problem_message, render
+from r3_openrlhf.problems.training_file import Label
 from r3_openrlhf.types import Context, Rollout, Verdict
 
 RESAMPLES = 2000

@@ -19,19 +19,19 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.core.entropy import entropy_statistics
 from r3_openrlhf.core.groups import GroupState, group_state
+from r3_openrlhf.core.mixed_batch import MixedBatch, Row
 from r3_openrlhf.core.rewards import outcome_reward
-from r3_openrlhf.data import Label, prepare
 from r3_openrlhf.errors import ConfigError
-from r3_openrlhf.grading.tasks import grade_exact, short_answer
-from r3_openrlhf.held_out import evaluation_line, prepare_held_out, read_prompts
+from r3_openrlhf.grading.answers.tasks import grade_exact, short_answer
 from r3_openrlhf.history.store import HistoryLimits, HistoryStore
 from r3_openrlhf.lab.sampling import Sample, sample
 from r3_openrlhf.lab.update import TrainedRow, accumulate_gradient, make_optimizer, step
-from r3_openrlhf.mixed_batch import MixedBatch, Row
-from r3_openrlhf.models import resolve_model
-from r3_openrlhf.prompting import problem_message, render
-from r3_openrlhf.reflection_prompts import hard_problems, reflection_prompt
-from r3_openrlhf.run_directory import RunDirectory
+from r3_openrlhf.models.locate import resolve_model
+from r3_openrlhf.problems.held_out import evaluation_line, prepare_held_out, read_prompts
+from r3_openrlhf.problems.prompts import problem_message, render
+from r3_openrlhf.problems.reflection_prompts import hard_problems, reflection_prompt
+from r3_openrlhf.problems.training_file import Label, prepare
+from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.types import Context, EntropyStatistics, Rollout, Verdict
 
 ALGORITHMS = ("r3", "grpo", "dapo")

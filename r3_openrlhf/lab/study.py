@@ -8,8 +8,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 from r3_openrlhf.config_loading import load_config
-from r3_openrlhf.models import resolve_model
-from r3_openrlhf.run_directory import RunDirectory
+from r3_openrlhf.models.locate import resolve_model
+from r3_openrlhf.runs.directory import RunDirectory
 
 CONTROLS = ("r3_shuffled_replay", "r3_known_successes", "r3_recall_successes")
 ARMS = ("grpo", "dapo", "r3", "r3_no_ccr", "r3_no_isr", "r3_no_serr")

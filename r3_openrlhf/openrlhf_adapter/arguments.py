@@ -19,7 +19,7 @@ from typing import Any
 
 from r3_openrlhf.config import R3Config, nearest
 from r3_openrlhf.errors import ConfigError
-from r3_openrlhf.run_directory import RunDirectory
+from r3_openrlhf.runs.directory import RunDirectory
 
 ROLLOUT_EXECUTOR = Path(__file__).with_name("rollout_executor.py")
 # config.algo -> --algo.advantage.estimator. With r3 the advantages are ours; group_norm is what they reduce to.

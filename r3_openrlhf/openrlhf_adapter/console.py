@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from r3_openrlhf.run_directory import RunDirectory
+from r3_openrlhf.runs.directory import RunDirectory
 
 POLL_S = 0.5
 

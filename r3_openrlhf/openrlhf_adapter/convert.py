@@ -10,7 +10,7 @@ import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
 
 from r3_openrlhf.core.entropy import entropy_statistics
-from r3_openrlhf.data import Label
+from r3_openrlhf.problems.training_file import Label
 from r3_openrlhf.types import Context, EntropyBounds, Rollout
 
 

@@ -19,8 +19,8 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
 from r3_openrlhf.config import R3Config
+from r3_openrlhf.core.mixed_batch import MixedBatch, Row, topk_decides
 from r3_openrlhf.errors import TrainingStopped
-from r3_openrlhf.mixed_batch import MixedBatch, Row, topk_decides
 from r3_openrlhf.openrlhf_adapter.batching import effective_ranks, even_slices, micro_batches, num_fillers, num_windows
 from r3_openrlhf.openrlhf_adapter.convert import experience_from_recalled, filler_experience
 from r3_openrlhf.types import Context, EntropyStatistics, Rollout, Verdict

@@ -18,15 +18,15 @@ import traceback
 from pathlib import Path
 
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.data import PreparedData, check_source, prepare
+from r3_openrlhf.cpu_stack import cpu_platform
 from r3_openrlhf.errors import ConfigError, R3Error
-from r3_openrlhf.held_out import check_held_out_source, prepare_held_out
-from r3_openrlhf.models import resolve_model
-from r3_openrlhf.openrlhf_adapter import cpu_platform
+from r3_openrlhf.models.locate import resolve_model
 from r3_openrlhf.openrlhf_adapter.arguments import check_arguments, openrlhf_arguments, platform_of
 from r3_openrlhf.openrlhf_adapter.console import Console
 from r3_openrlhf.openrlhf_adapter.environment import environment_of
-from r3_openrlhf.run_directory import RunDirectory
+from r3_openrlhf.problems.held_out import check_held_out_source, prepare_held_out
+from r3_openrlhf.problems.training_file import PreparedData, check_source, prepare
+from r3_openrlhf.runs.directory import RunDirectory
 
 MODULE = "openrlhf.cli.train_ppo_ray"
 

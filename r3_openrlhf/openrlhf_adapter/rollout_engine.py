@@ -7,7 +7,7 @@ import os
 import ray
 from openrlhf.trainer.ray import vllm_engine
 
-from r3_openrlhf.openrlhf_adapter import cpu_platform
+from r3_openrlhf.cpu_stack import cpu_platform
 from r3_openrlhf.openrlhf_adapter.environment import config_from_environment, on_cpu
 
 # trainer/ray/vllm_engine.py:37: the name is a Ray actor class already; this is the class that was decorated

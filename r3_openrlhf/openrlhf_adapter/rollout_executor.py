@@ -21,12 +21,12 @@ from openrlhf.utils.agent import AgentExecutorBase
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.core.entropy import topk_entropy_bounds
-from r3_openrlhf.data import Label
 from r3_openrlhf.errors import DataError
+from r3_openrlhf.grading.answers.request import GradeRequest
 from r3_openrlhf.grading.client import make_grader
-from r3_openrlhf.grading.request import GradeRequest
 from r3_openrlhf.openrlhf_adapter.environment import config_from_environment, on_cpu
-from r3_openrlhf.openrlhf_adapter.recording import Recording
+from r3_openrlhf.openrlhf_adapter.recorded_rollouts import Recording
+from r3_openrlhf.problems.training_file import Label
 
 
 class AgentExecutor(AgentExecutorBase):

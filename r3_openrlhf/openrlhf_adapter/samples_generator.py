@@ -21,10 +21,10 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.data import Label
 from r3_openrlhf.openrlhf_adapter.batching import effective_ranks, num_windows
 from r3_openrlhf.openrlhf_adapter.convert import rollout_from_response
-from r3_openrlhf.reflection_prompts import hard_problems, reflection_prompt
+from r3_openrlhf.problems.reflection_prompts import hard_problems, reflection_prompt
+from r3_openrlhf.problems.training_file import Label
 from r3_openrlhf.types import Context, Rollout, Verdict
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ import transformers
 from openrlhf.trainer import ppo_trainer
 
 from r3_openrlhf.errors import TrainingStopped
-from r3_openrlhf.held_out import evaluation_line, read_prompts
 from r3_openrlhf.history.store import HistoryLimits, HistoryStore
 from r3_openrlhf.openrlhf_adapter.environment import config_from_environment
 from r3_openrlhf.openrlhf_adapter.experience_maker import R3ExperienceMaker, RecordingExperienceMaker
 from r3_openrlhf.openrlhf_adapter.samples_generator import R3SamplesGenerator
-from r3_openrlhf.run_directory import RunDirectory
+from r3_openrlhf.problems.held_out import evaluation_line, read_prompts
+from r3_openrlhf.runs.directory import RunDirectory
 
 # trainer/ppo_trainer.py:424: the name is a Ray actor class already; this is the class that was decorated
 UpstreamTrainer = ppo_trainer.PPOTrainer.__ray_metadata__.modified_class.__ray_actor_class__

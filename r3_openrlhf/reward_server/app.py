@@ -16,7 +16,7 @@ from fastapi.responses import StreamingResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from r3_openrlhf import __version__
-from r3_openrlhf.grading.request import GradeRequest
+from r3_openrlhf.grading.answers.request import GradeRequest
 from r3_openrlhf.reward_server.desk import Busy, Desk
 from r3_openrlhf.reward_server.metrics import Metrics
 from r3_openrlhf.reward_server.schema import GradeAnswer, GradeBody, Problem, StockAnswer, StockBody

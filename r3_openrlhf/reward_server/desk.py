@@ -10,10 +10,10 @@ from functools import partial
 
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.errors import GradingError
+from r3_openrlhf.grading.answers.request import GradeRequest
 from r3_openrlhf.grading.client import encode_request, grade_of
-from r3_openrlhf.grading.pool import WorkerPool
-from r3_openrlhf.grading.request import GradeRequest
-from r3_openrlhf.grading.wire import Outcome
+from r3_openrlhf.grading.processes.pool import WorkerPool
+from r3_openrlhf.grading.processes.wire import Outcome
 from r3_openrlhf.reward_server.metrics import Metrics
 from r3_openrlhf.reward_server.settings import ServerSettings
 from r3_openrlhf.types import Grade

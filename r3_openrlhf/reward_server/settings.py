@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.errors import ConfigError
-from r3_openrlhf.grading.request import TASKS
+from r3_openrlhf.grading.answers.request import TASKS
 
 MIN_TOKEN_CHARS = 16
 

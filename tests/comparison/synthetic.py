@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from r3_openrlhf.config_loading import config_to_yaml, load_config
-from r3_openrlhf.run_directory import RunDirectory
+from r3_openrlhf.runs.directory import RunDirectory
 
 TOKENS_PER_STEP = 100
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pytest import approx
 
 from r3_openrlhf.comparison.arms import compare
-from r3_openrlhf.comparison.estimates import Estimate
+from r3_openrlhf.comparison.intervals import Estimate
 from r3_openrlhf.comparison.runs import read_run
 from r3_openrlhf.comparison.table import comparison_table, details
 from r3_openrlhf.errors import R3Error

@@ -18,7 +18,7 @@ GROUP = 8
 @pytest.fixture(scope="module")
 def openrlhf_models():
     pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
-    from r3_openrlhf.openrlhf_adapter import cpu_platform
+    from r3_openrlhf.cpu_stack import cpu_platform
 
     cpu_platform.install()
     import openrlhf.models.utils

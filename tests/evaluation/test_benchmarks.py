@@ -8,7 +8,7 @@ import pytest
 from r3_openrlhf.config import DataConfig
 from r3_openrlhf.errors import ConfigError, DataError
 from r3_openrlhf.evaluation.benchmarks import BENCHMARKS, load_problem_set, name_of
-from r3_openrlhf.problems import problem_uid
+from r3_openrlhf.problems.sources import problem_uid
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data" / "math" / "eval"
 SIZES = {"aime24": 30, "math500": 500, "amc23": 83, "minerva": 272, "olympiadbench": 675, "gsm8k": 1319}

@@ -10,10 +10,10 @@ import pytest
 from pytest import approx
 
 from r3_openrlhf.config import RewardConfig
-from r3_openrlhf.evaluation.grading_desk import GradingDesk
-from r3_openrlhf.evaluation.records import SampledProblem, graded
+from r3_openrlhf.evaluation.grading_thread import GradingDesk
 from r3_openrlhf.evaluation.results import summarise_benchmark
-from r3_openrlhf.problems import Label, problem_uid
+from r3_openrlhf.evaluation.sample_file import SampledProblem, graded
+from r3_openrlhf.problems.sources import Label, problem_uid
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data" / "grader"
 FILES = {"outputs_gsm8k_openai": 0.005, "outputs_rho_math500": 0.02}  # largest difference of accuracies, per model

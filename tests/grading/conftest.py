@@ -3,8 +3,8 @@ import asyncio
 import pytest
 
 from r3_openrlhf.config import RewardConfig
+from r3_openrlhf.grading.answers.request import GradeRequest
 from r3_openrlhf.grading.client import make_grader
-from r3_openrlhf.grading.request import GradeRequest
 
 
 @pytest.fixture(scope="session")

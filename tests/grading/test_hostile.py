@@ -6,12 +6,12 @@ import subprocess
 import sys
 
 import pytest
-from hostile_payloads import CODE, ENDLESS_REFERENCE, PAYLOADS, endless
 
 from r3_openrlhf.config import RewardConfig
+from r3_openrlhf.grading.answers.request import GradeRequest
 from r3_openrlhf.grading.client import LocalGrader
-from r3_openrlhf.grading.request import GradeRequest
 from r3_openrlhf.types import Verdict
+from tests.grading.hostile_payloads import CODE, ENDLESS_REFERENCE, PAYLOADS, endless
 
 DEADLINE_S = 3.0
 COUNTDOWN = {

@@ -3,12 +3,12 @@
 import asyncio
 
 import pytest
-from hostile_payloads import ENDLESS_REFERENCE, endless
 
 from r3_openrlhf.config import RewardConfig
+from r3_openrlhf.grading.answers.request import GradeRequest
 from r3_openrlhf.grading.client import make_grader
-from r3_openrlhf.grading.request import GradeRequest
 from r3_openrlhf.types import Verdict
+from tests.grading.hostile_payloads import ENDLESS_REFERENCE, endless
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from r3_openrlhf.lab_model import VOCAB_SIZE, train_tokenizer
+from r3_openrlhf.models.lab import VOCAB_SIZE, train_tokenizer
 
 
 @pytest.fixture(scope="session")

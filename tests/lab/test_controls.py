@@ -13,7 +13,7 @@ from r3_openrlhf.lab.controls import (
     reflection_against_resampling,
 )
 from r3_openrlhf.lab.loop import Lab, held_out_problems
-from r3_openrlhf.run_directory import RunDirectory
+from r3_openrlhf.runs.directory import RunDirectory
 
 
 def test_area_by_hand():

@@ -12,7 +12,7 @@ from r3_openrlhf.history.store import HistoryStore
 from r3_openrlhf.lab.controls import LAB_OF_CONTROL, KnownSuccesses, ShuffledReplay, SuccessesOnly
 from r3_openrlhf.lab.loop import Lab, held_out_problems
 from r3_openrlhf.lab.study import CONTROLS, settings_of
-from r3_openrlhf.run_directory import RunDirectory
+from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.types import Context, Rollout, Verdict
 
 SMALL = [
@@ -86,7 +86,7 @@ def test_the_budget_ends_the_run(model_dir, tmp_path):
 def test_a_collapsed_group_recalls_and_its_update_has_the_rows(model_dir, tmp_path):
     config = config_of(tmp_path, "reflection.enabled=false", "ranking.enabled=false")
     lab = Lab(config, model_dir=model_dir)
-    from r3_openrlhf.problems import load_problems
+    from r3_openrlhf.problems.sources import load_problems
 
     labels = load_problems(config.data).labels[:2]
     with HistoryStore.open(":memory:") as history:
@@ -105,7 +105,7 @@ def test_a_collapsed_group_recalls_and_its_update_has_the_rows(model_dir, tmp_pa
 def test_shuffled_replay_has_the_rows_and_the_rewards_but_not_the_verdicts(model_dir, tmp_path):
     config = config_of(tmp_path, "reflection.enabled=false", "ranking.enabled=false")
     lab = ShuffledReplay(config, model_dir=model_dir)
-    from r3_openrlhf.problems import load_problems
+    from r3_openrlhf.problems.sources import load_problems
 
     labels = load_problems(config.data).labels[:1]
     with HistoryStore.open(":memory:") as history:
@@ -125,7 +125,7 @@ def test_shuffled_replay_has_the_rows_and_the_rewards_but_not_the_verdicts(model
 def test_known_successes_are_recalled_where_history_has_none(model_dir, tmp_path, monkeypatch):
     config = config_of(tmp_path, "reflection.enabled=false", "ranking.enabled=false")
     lab = KnownSuccesses(config, model_dir=model_dir)
-    from r3_openrlhf.problems import load_problems
+    from r3_openrlhf.problems.sources import load_problems
 
     labels = load_problems(config.data).labels[:2]
     both_right, none_right = wrong_and_right(lab, labels, right=[1, 1]), wrong_and_right(lab, labels, right=[0, 0])
@@ -152,7 +152,7 @@ def test_known_successes_are_recalled_where_history_has_none(model_dir, tmp_path
 def test_half_of_replay_recalls_successes_and_no_failures(model_dir, tmp_path):
     config = config_of(tmp_path, "reflection.enabled=false", "ranking.enabled=false")
     lab = SuccessesOnly(config, model_dir=model_dir)
-    from r3_openrlhf.problems import load_problems
+    from r3_openrlhf.problems.sources import load_problems
 
     labels = load_problems(config.data).labels[:2]
     with HistoryStore.open(":memory:") as history:
@@ -175,7 +175,7 @@ def test_dynamic_sampling_fills_the_batch_and_counts_every_token(model_dir, tmp_
         tmp_path, "algo=dapo", "replay.enabled=false", "reflection.enabled=false", "ranking.enabled=false"
     )
     lab = Lab(config, model_dir=model_dir)
-    from r3_openrlhf.problems import load_problems
+    from r3_openrlhf.problems.sources import load_problems
 
     labels = load_problems(config.data).labels
     asked, draw = [], np.random.default_rng(0)

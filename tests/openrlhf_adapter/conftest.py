@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 
 if importlib.util.find_spec("openrlhf") is not None:
-    from r3_openrlhf.openrlhf_adapter import cpu_platform
+    from r3_openrlhf.cpu_stack import cpu_platform
 
     cpu_platform.install()
 

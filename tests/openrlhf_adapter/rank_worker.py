@@ -18,7 +18,7 @@ os.environ |= {
     "OMP_NUM_THREADS": "1",
 }
 
-from r3_openrlhf.openrlhf_adapter import cpu_platform  # noqa: E402
+from r3_openrlhf.cpu_stack import cpu_platform  # noqa: E402
 
 cpu_platform.install()
 

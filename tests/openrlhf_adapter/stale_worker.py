@@ -2,7 +2,7 @@
 
 import torch
 
-from r3_openrlhf.openrlhf_adapter.cpu_vllm_worker import CpuWorkerWrap
+from r3_openrlhf.cpu_stack.vllm_worker import CpuWorkerWrap
 
 
 class StaleHead(CpuWorkerWrap):

@@ -13,7 +13,7 @@ from r3_openrlhf.openrlhf_adapter.arguments import (
     installed_source,
     openrlhf_arguments,
 )
-from r3_openrlhf.run_directory import RunDirectory
+from r3_openrlhf.runs.directory import RunDirectory
 
 
 def arguments_for(*overrides, experiment="cpu_smoke", platform="cuda", resume=False):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from r3_openrlhf.openrlhf_adapter.console import evaluation_line, new_lines
-from r3_openrlhf.run_directory import RunDirectory
+from r3_openrlhf.runs.directory import RunDirectory
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from ray.exceptions import RayTaskError  # noqa: E402
 
 from r3_openrlhf.config_loading import config_from_json, load_config  # noqa: E402
 from r3_openrlhf.errors import ConfigError, R3Error, TrainingStopped  # noqa: E402
-from r3_openrlhf.models import locate_model  # noqa: E402
+from r3_openrlhf.models.locate import locate_model  # noqa: E402
 from r3_openrlhf.openrlhf_adapter import environment  # noqa: E402
 from r3_openrlhf.openrlhf_adapter.launch import check_context, num_steps, r3_error, ray_options  # noqa: E402
 

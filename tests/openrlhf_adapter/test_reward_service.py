@@ -20,9 +20,9 @@ if torch.cuda.is_available():
     pytest.skip("these runs are for the CPU platform", allow_module_level=True)
 
 from r3_openrlhf.config import RewardConfig  # noqa: E402
+from r3_openrlhf.grading.answers.request import GradeRequest  # noqa: E402
 from r3_openrlhf.grading.client import make_grader  # noqa: E402
-from r3_openrlhf.grading.request import GradeRequest  # noqa: E402
-from r3_openrlhf.problems import Label  # noqa: E402
+from r3_openrlhf.problems.sources import Label  # noqa: E402
 from tests.reward_server.service import Service  # noqa: E402
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]

@@ -22,12 +22,12 @@ from vllm.v1 import outputs as engine_outputs  # noqa: E402
 from vllm.v1.engine import logprobs as engine_logprobs  # noqa: E402
 
 from r3_openrlhf.config_loading import load_config  # noqa: E402
-from r3_openrlhf.data import Label  # noqa: E402
 from r3_openrlhf.openrlhf_adapter import compact_logprobs  # noqa: E402
 from r3_openrlhf.openrlhf_adapter.convert import rollout_from_response  # noqa: E402
 from r3_openrlhf.openrlhf_adapter.environment import config_from_environment, environment_of  # noqa: E402
 from r3_openrlhf.openrlhf_adapter.experience_maker import mean_abs_logprob_gap, returns_to_go  # noqa: E402
 from r3_openrlhf.openrlhf_adapter.rollout_executor import AgentExecutor, logprobs_array  # noqa: E402
+from r3_openrlhf.problems.training_file import Label  # noqa: E402
 from r3_openrlhf.types import Context, Grade, Verdict  # noqa: E402
 
 pytestmark = pytest.mark.stack

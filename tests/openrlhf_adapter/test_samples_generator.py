@@ -14,8 +14,8 @@ import ray  # noqa: E402
 from torchdata.stateful_dataloader import StatefulDataLoader  # noqa: E402
 
 from r3_openrlhf.config_loading import load_config  # noqa: E402
-from r3_openrlhf.data import Label  # noqa: E402
 from r3_openrlhf.openrlhf_adapter.samples_generator import R3SamplesGenerator  # noqa: E402
+from r3_openrlhf.problems.training_file import Label  # noqa: E402
 
 pytestmark = pytest.mark.stack
 COUNTS = ("dropped_groups", "dropped_tokens", "left_over_groups", "left_over_tokens")
@@ -28,7 +28,7 @@ def engine():
             return 0
 
         def generate_responses(self, prompt, label, sampling_params, num_samples, **others):
-            from r3_openrlhf.data import Label
+            from r3_openrlhf.problems.training_file import Label
             from r3_openrlhf.types import Grade, Verdict
 
             script = Label.from_json(label).metadata

@@ -13,9 +13,9 @@ import pytest
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.errors import GradingError
 from r3_openrlhf.grading import remote
+from r3_openrlhf.grading.answers.request import GradeRequest
 from r3_openrlhf.grading.client import make_grader
 from r3_openrlhf.grading.remote import RemoteGrader
-from r3_openrlhf.grading.request import GradeRequest
 from r3_openrlhf.types import Verdict
 from tests.grading.hostile_payloads import ENDLESS_REFERENCE, endless
 

@@ -12,8 +12,8 @@ import pytest
 
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.errors import ConfigError
+from r3_openrlhf.grading.answers.request import GradeRequest
 from r3_openrlhf.grading.client import make_grader
-from r3_openrlhf.grading.request import GradeRequest
 from r3_openrlhf.reward_server.desk import Desk
 from r3_openrlhf.reward_server.metrics import Metrics
 from r3_openrlhf.reward_server.settings import ServerSettings

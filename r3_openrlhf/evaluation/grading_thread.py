@@ -1,0 +1,48 @@
+"""The grader of training behind plain futures: the engine's loop never waits for a grade."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import Future
+
+from r3_openrlhf.config import RewardConfig
+from r3_openrlhf.grading.answers.request import GradeRequest
+from r3_openrlhf.grading.client import make_grader
+from r3_openrlhf.problems.sources import Label
+from r3_openrlhf.types import Grade
+
+
+class GradingDesk:
+    """Context manager. Grades in the worker processes, or on the servers, that `config` names; a thread looks after
+    them."""
+
+    def __init__(self, config: RewardConfig) -> None:
+        self._config = config
+
+    def __enter__(self) -> GradingDesk:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="r3-evaluation-grading", daemon=True)
+        self._thread.start()
+        self._grader = asyncio.run_coroutine_threadsafe(self._make(), self._loop).result()
+        return self
+
+    def __exit__(self, *error) -> None:
+        self._grader.close()  # what is still waiting is answered as ungraded, and nobody reads it
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _make(self):
+        return make_grader(self._config)  # inside the loop: a remote grader opens its connections there
+
+    def submit(self, label: Label, text: str, *, num_tokens: int, truncated: bool) -> Future[Grade]:
+        request = GradeRequest(
+            response=text,
+            references=tuple(label.references),
+            task=label.task,
+            num_tokens=num_tokens,
+            truncated=truncated,
+            metadata=label.metadata,
+        )
+        return asyncio.run_coroutine_threadsafe(self._grader.grade(request), self._loop)

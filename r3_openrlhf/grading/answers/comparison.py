@@ -1,0 +1,191 @@
+"""Cheap comparisons of two final answers: as text, as exact numbers, element by element. Linear time, no library."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from r3_openrlhf.grading.answers.arithmetic import exact_value, stated_precision
+from r3_openrlhf.grading.answers.units import split_unit
+
+MIN_DIGITS = 4  # a rounded decimal needs so many significant digits to stand for an exact value
+MAX_RELATIVE_ERROR = Fraction(1, 10**4)  # and may be off by this much: the tolerance of the Qwen2.5-Math evaluator
+
+_MATH_DELIMITERS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
+_FRAC_NAMES = re.compile(r"\\[dtc]frac(?![a-zA-Z])")
+_FRAC_DIGITS = re.compile(r"\\frac\s*(\d)\s*(\d)(?!\d)")
+_COMMANDS = re.compile(r"\\(?:left|right|bigl?|bigr|displaystyle|quad|qquad)(?![a-zA-Z])|\\[,!;: ]|~")
+_TEXT = re.compile(r"\\(?:text|mbox|textbf|textit|textrm|textnormal|mathrm|mathbf)\s*\{([^{}]*)\}")
+_THOUSANDS = re.compile(r"(?:,\\!|\{,\})\s*")
+_DEGREES = re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))|°")
+_AND_OR = re.compile(r"[,;]?\s*(?:\\text\s*\{\s*(?:and|or)\s*\}|(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z]))\s*,?|;")
+_SPACE = re.compile(r"(?<![0-9])\s+|\s+(?![0-9])")  # between digits it says that they are two numbers
+_SCALE_WORD = re.compile(r"\s*(?:\\text\s*\{\s*)?(thousand|million|billion|trillion)\s*\}?$")
+_SCALES = {"thousand": "*10^3", "million": "*10^6", "billion": "*10^9", "trillion": "*10^12"}
+_PERCENT = re.compile(r"\s*(?:\\?%|(?:\\text\s*\{\s*)?\b(?:percent|percentage|pct)\b\s*\}?)$")
+_BASE = re.compile(r"(\d+)\s*_\s*\{?\s*(\d+)\s*\}?")
+_SPACED_DIGITS = re.compile(r"\d+(?: \d+)+")
+_CHOICE = re.compile(r"\(?([A-J])(?:\)|[.:]|$)")
+_ONE_CHOICE = re.compile(r"\(?([A-J])\)?")
+_LETTERS = re.compile(r"[A-J]{2,}")
+_ASSIGNMENT = re.compile(r"^\s*[a-zA-Z](?:_\{?\w+\}?)?\s*=(?!.*=)")
+_WORD = re.compile(r"[A-Za-z]{4,}|[A-Z]{3,}")
+_BRACKETS = {"(": ")]", "[": ")]", "{": "}"}
+
+
+def _tidy(answer: str) -> str:
+    """Without delimiters, size commands and the full stop; the spaces stay, "32, 349" is not "32,349"."""
+    text = answer.strip().strip("*").rstrip(".").strip()
+    for opening, closing in _MATH_DELIMITERS:
+        inner = text[len(opening) : -len(closing)]
+        if text.startswith(opening) and text.endswith(closing) and inner and "$" not in inner:
+            text = inner.strip()
+            break
+    text = text.replace("\\$", "").replace("$", "").replace("−", "-")
+    text = _THOUSANDS.sub(",", text)
+    text = _FRAC_DIGITS.sub(r"\\frac{\1}{\2}", _FRAC_NAMES.sub(r"\\frac", text))
+    return _DEGREES.sub("", _COMMANDS.sub(" ", text)).strip().rstrip(".")
+
+
+def normalise(answer: str) -> str:
+    """The same answer in one spelling, for comparison as text."""
+    text = _TEXT.sub(r"\1", _AND_OR.sub(",", _tidy(answer)))
+    text = text.replace("\\{", "{").replace("\\}", "}").replace("\\infin", "\\infty").replace("+\\infty", "\\infty")
+    return _SPACE.sub("", text).rstrip(".")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Number:
+    """Exact value of a purely numeric answer, the text that states it, and what followed."""
+
+    value: Fraction
+    text: str
+    percent: bool = False
+    unit: str | None = field(default=None, compare=False)
+
+
+def number(answer: str) -> Number | None:
+    """The number that an answer is; None when it is anything else."""
+    text = _tidy(answer)
+    text, percent = _PERCENT.subn("", text)
+    if scaled := _SCALE_WORD.search(text):
+        text = text[: scaled.start()] + _SCALES[scaled[1]]
+        unit = None
+    else:
+        text, unit = split_unit(text)
+    value = exact_value(text)
+    return None if value is None else Number(value, text, bool(percent), unit)
+
+
+def numbers_agree(a: Number, b: Number) -> bool:
+    """Equal, or one is a decimal to which the other rounds, of enough digits to be no accident.
+
+    The evaluator that the paper uses (Qwen2.5-Math) takes any relative difference up to 1e-4, so also 10001 for 10000;
+    here two exact notations must agree exactly. As the field does, 28% agrees with 28 and with 0.28.
+    """
+    if a.unit and b.unit and a.unit != b.unit:
+        return False
+    if a.value == b.value or a.percent != b.percent and 100 in (_ratio(a, b), _ratio(b, a)):
+        return True
+    for exact, decimal in ((a, b), (b, a)):
+        precision = stated_precision(decimal.text)
+        if precision is not None and precision[0] >= MIN_DIGITS and exact.percent == decimal.percent:
+            error = abs(exact.value - decimal.value)
+            if error <= precision[1] and error <= MAX_RELATIVE_ERROR * abs(exact.value):
+                return True
+    return False
+
+
+def _ratio(a: Number, b: Number) -> Fraction | None:
+    """a / b where a carries the percent sign."""
+    return a.value / b.value if a.percent and b.value else None
+
+
+def compare_cheaply(answer: str, reference: str) -> bool | None:
+    """True: equal. False: certainly different. None: not decided here.
+
+    The answer may use a decimal comma where the reference has a point ("1,22" for 1.22).
+    """
+    answer, reference = _tidy(answer), _tidy(reference)
+    if bool(_ASSIGNMENT.match(answer)) != bool(_ASSIGNMENT.match(reference)):  # "x = 5" for 5
+        answer, reference = _ASSIGNMENT.sub("", answer), _ASSIGNMENT.sub("", reference)
+    left, right = normalise(answer), normalise(reference)
+    if left and left == right:
+        return True
+    a, b = number(answer), number(reference)
+    if a is not None and b is not None:
+        return numbers_agree(a, b)
+    if _is_decimal_comma(answer, right) or _is_decimal_comma(reference, left, min_decimals=2):
+        return True
+    decided = _compare_names(left, right)
+    if decided is None and left.isalpha() and right.isalpha() and _is_text(answer) | _is_text(reference):
+        decided = left.casefold() == right.casefold()
+    if decided is None and b is not None and _SPACED_DIGITS.fullmatch(answer):
+        decided = False  # LaTeX would read "1 2" as 12
+    return _compare_elements(left, right) if decided is None else decided
+
+
+def _is_text(answer: str) -> bool:
+    return _TEXT.fullmatch(answer) is not None
+
+
+def _compare_names(left: str, right: str) -> bool | None:
+    """Choices, words and numerals of another base, which as mathematics would be products or plain numbers."""
+    choice = _CHOICE.fullmatch(right)
+    if choice is not None and (chosen := _CHOICE.match(left)):
+        return chosen[1] == choice[1]
+    choices = _choices(left), _choices(right)
+    if choices[1] and "," in right and (all(choices) or _LETTERS.fullmatch(left)):  # several of them: "A and C", "AC"
+        return (choices[0] or set(left)) == choices[1]
+    if _WORD.fullmatch(left) and _WORD.fullmatch(right):  # "east" is not the product "seat"
+        return left.lower() == right.lower()
+    bases = _BASE.fullmatch(left), _BASE.fullmatch(right)
+    if all(bases):
+        return bases[0].groups() == bases[1].groups()
+    return None
+
+
+def _choices(normalised: str) -> set[str]:
+    """The letters of "(A),(C)"; none when it is anything else."""
+    parts = [_ONE_CHOICE.fullmatch(part) for part in normalised.split(",")]
+    return {part[1] for part in parts} if all(parts) else set()
+
+
+def _is_decimal_comma(comma: str, point: str, *, min_decimals: int = 1) -> bool:
+    whole, separator, decimals = comma.partition(",")
+    return (
+        bool(separator)
+        and whole.lstrip("-").isdecimal()
+        and decimals.isdecimal()
+        and len(decimals) >= min_decimals
+        and f"{whole}.{decimals}" == point
+    )
+
+
+def _elements(normalised: str) -> tuple[str, list[str]] | None:
+    """Brackets and elements of "(1,2]", "{1,2}" or "1,2"; None when there is a bracket inside."""
+    brackets = ""
+    if normalised[:1] in _BRACKETS and normalised[-1] in _BRACKETS[normalised[0]]:
+        brackets, normalised = normalised[0] + normalised[-1], normalised[1:-1]
+    if any(character in normalised for character in "()[]") or brackets == "{}" and "{" in normalised:
+        return None
+    return brackets, normalised.split(",")
+
+
+def _compare_elements(left: str, right: str) -> bool | None:
+    """Tuples and intervals in order, bare lists in any order, sets as sets; only where every element is a number."""
+    a, b = _elements(left), _elements(right)
+    if a is None or b is None or len(a[1]) == len(b[1]) == 1:
+        return None
+    unordered = a[0] in ("", "{}") and b[0] in ("", "{}")
+    if not unordered and a[0] != b[0]:
+        return None
+    x, y = ([number(element) for element in elements] for _, elements in (a, b))
+    if None in x or None in y:
+        return None
+    if a[0] == b[0] == "{}":
+        x, y = set(x), set(y)
+    if unordered:
+        x, y = sorted(x), sorted(y)
+    return len(x) == len(y) and all(map(numbers_agree, x, y))

@@ -1,0 +1,98 @@
+"""Grader of task "reasoning_gym": the data set's own scorer, chosen by the entry's `metadata.source_dataset`.
+
+Several scorers pass the answer to eval or to sympy.parse_expr, which runs it. Before any scorer is used, those names
+are replaced inside their modules by parsers that only read.
+"""
+
+from __future__ import annotations
+
+import importlib
+import types
+from collections.abc import Callable
+from functools import cache
+
+import reasoning_gym
+import sympy
+from reasoning_gym.factory import DATASETS
+
+from r3_openrlhf.grading.answers.mathematics import Result
+from r3_openrlhf.grading.answers.request import REFUSED_DATA_SETS
+from r3_openrlhf.grading.answers.safe_expressions import integer_value, literal, parse_expression
+
+MAX_ANSWER_CHARS = 20_000
+
+_WITH_SYMPY = types.SimpleNamespace(**{**vars(sympy), "parse_expr": parse_expression})
+_REPLACEMENTS = (
+    ("reasoning_gym.algebra.intermediate_integration", "sympy", _WITH_SYMPY),
+    ("reasoning_gym.algebra.simple_integration", "sympy", _WITH_SYMPY),
+    ("reasoning_gym.algebra.polynomial_multiplication", "sp", _WITH_SYMPY),
+    ("reasoning_gym.games.countdown", "parse_expr", parse_expression),
+    ("reasoning_gym.games.puzzle24", "parse_expr", parse_expression),
+    ("reasoning_gym.games.n_queens", "eval", literal),
+    ("reasoning_gym.algorithmic.binary_matrix", "eval", literal),
+    ("reasoning_gym.algorithmic.number_sorting", "eval", literal),
+    ("reasoning_gym.algorithmic.spiral_matrix", "eval", literal),
+    ("reasoning_gym.algorithmic.string_insertion", "eval", literal),
+    ("reasoning_gym.arithmetic.bitwise_arithmetic", "eval", integer_value),
+)
+for _module, _name, _replacement in _REPLACEMENTS:
+    setattr(importlib.import_module(_module), _name, _replacement)
+
+
+def why_refused(name: str) -> str | None:
+    """Why a data set's answers cannot be graded here; None when they can."""
+    if name not in DATASETS:
+        return "reasoning_gym has no data set of this name"
+    return REFUSED_DATA_SETS.get(name)
+
+
+@cache
+def _scorer(name: str) -> Callable[..., float]:
+    return reasoning_gym.get_score_answer_fn(name)
+
+
+def load_scorer(name: str) -> None:
+    if why_refused(name) is None:
+        _scorer(name)
+
+
+def named_data_set(entry: dict | None) -> str | None:
+    """The data set that an entry names; None when it names none, or one whose answers are not graded."""
+    metadata = (entry or {}).get("metadata")
+    name = metadata.get("source_dataset") if isinstance(metadata, dict) else None
+    return name if isinstance(name, str) and why_refused(name) is None else None
+
+
+def grade_reasoning_gym(answer: str, entry: dict | None) -> Result:
+    """Score below 1: wrong, the score is kept. An entry whose own answer does not score 1: ungraded."""
+    name = named_data_set(entry)
+    if name is None:
+        return "ungraded", "bad_reference", None, None
+    if name in ("arc_agi", "rearc"):  # compared with tuples, which JSON and MessagePack turn into lists
+        entry = {**entry, "metadata": {**entry["metadata"], "output": _tuples(entry["metadata"]["output"])}}
+    extracted = answer[:1000]
+    score = _score(name, answer, entry) if len(answer) <= MAX_ANSWER_CHARS else 0.0
+    if score == 1.0:
+        return "correct", "correct", 1.0, extracted
+    own_answer = entry.get("answer")
+    if own_answer is not None and _score(name, own_answer, entry) != 1.0:
+        return "ungraded", "bad_reference", None, extracted
+    if score is None:  # scorers raise anything for answers of the wrong form
+        return "wrong", "unreadable", 0.0, extracted
+    if not 0.0 <= score < 1.0:
+        return "ungraded", "bad_score", None, extracted
+    return "wrong", "wrong", score, extracted
+
+
+def _score(name: str, answer: str, entry: dict) -> float | None:
+    """None: the scorer has raised."""
+    try:
+        return float(_scorer(name)(answer=answer, entry=entry))
+    except MemoryError:
+        raise
+    except Exception:
+        return None
+
+
+def _tuples(board: list) -> tuple:
+    return tuple(tuple(row) for row in board)

@@ -1,0 +1,179 @@
+r"""One spelling for what is written in many: Unicode signs, fonts, sizes of brackets, \frac without braces.
+
+Applied before any comparison, to answer and reference alike. Linear time: the text is hostile.
+"""
+
+from __future__ import annotations
+
+import re
+
+from r3_openrlhf.grading.answers.comparison import number
+
+_FRACTIONS = {
+    "½": (1, 2), "⅓": (1, 3), "⅔": (2, 3), "¼": (1, 4), "¾": (3, 4), "⅕": (1, 5), "⅖": (2, 5), "⅗": (3, 5),
+    "⅘": (4, 5), "⅙": (1, 6), "⅚": (5, 6), "⅛": (1, 8), "⅜": (3, 8), "⅝": (5, 8), "⅞": (7, 8),
+}  # fmt: skip
+_SIGNS = {
+    "−": "-", "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "±": r"\pm ", "×": r"\times ", "÷": r"\div ",
+    "·": r"\cdot ", "⋅": r"\cdot ", "∅": r"\emptyset ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "≈": r"\approx ",
+    "ℝ": r"\mathbb{R}", "⟨": r"\langle ", "⟩": r"\rangle ", "π": r"\pi ", "θ": r"\theta ",
+    "\u00a0": " ", "\u2009": " ", "\u202f": " ",
+}  # fmt: skip
+_UNICODE = str.maketrans(_SIGNS | {sign: rf"\frac{{{top}}}{{{bottom}}}" for sign, (top, bottom) in _FRACTIONS.items()})
+_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
+_BASES = "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen".split()
+_GREEK = r"\\(?:pi|alpha|beta|theta|phi|lambda|mu|omega)(?![a-zA-Z])"
+_ARGUMENT = rf"(\{{[^{{}}]*\}}|{_GREEK}|[0-9a-zA-Z])"
+_CIRC = r"(?:\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))|°)"
+
+_REWRITES = [
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺]+", lambda m: "^{" + m[0].translate(_SUPERSCRIPTS) + "}"),
+        (r"√\s*(\d+|[a-zA-Z])", r"\\sqrt{\1}"),
+        (r"√\s*\(([^()]*)\)", r"\\sqrt{\1}"),
+        (r"(^|[(\[{,=]) *– *(?=[\d\\.(a-zA-Z])", r"\1-"),  # an en dash as sign, not in "5–7"
+        (r"\\(?:[bB]igg?[lrm]?|displaystyle|textstyle)(?![a-zA-Z])", ""),
+        (r"\\(?:hspace|vspace|phantom)\*?\s*\{[^{}]*\}", " "),
+        (r"\{:\}", ":"),
+        (r"^\s*\\(?:approx|simeq)(?![a-zA-Z])", ""),
+        (r"^\s*(?:\\text\s*\{\s*)?(?:[Oo]ption|[Cc]hoice)\s+\(?([A-J])\)?\s*\}?\s*$", r"\1"),
+        (r"^\s*\\text\s*\{\s*(?:an?|the)\s+", r"\\text{"),
+        (r"^\s*\\text\s*\{[^{}]*\}\s*=(?!.*=)", ""),  # "\text{Area} = 12"
+        (r"\\varnothing(?![a-zA-Z])", r"\\emptyset"),
+        (r"\\overline\s*\{\s*([A-Z]'?\s*[A-Z]'?)\s*\}", r"\1"),  # a segment; of digits it is a period
+        (r"\\left\s*(?:<|\\langle(?![a-zA-Z]))|\\langle(?![a-zA-Z])", "("),
+        (r"\\right\s*(?:>|\\rangle(?![a-zA-Z]))|\\rangle(?![a-zA-Z])", ")"),
+        (rf"\\[dtc]?frac(?![a-zA-Z])\s*{_ARGUMENT}\s*{_ARGUMENT}(?!\d)", lambda m: rf"\frac{_braced(m[1])}{_braced(m[2])}"),
+        (r"^\s*([+-]?\d+)\s+(\d+)\s*/\s*(\d+)(?![\d./])", r"\1\\frac{\2}{\3}"),  # the mixed number 3 1/2
+        (r"^\s*([-+]?[\d.,]+(?:/\d+)?)\s*=\s*([a-zA-Z])\s*$", r"\2=\1"),
+        (r"^\s*([-+]?\d+\.\d*)\((\d+)\)\s*$", r"\1\\overline{\2}"),
+        (r"(?<=[\d.])\\dot\s*\{?(\d)\}?(\d*)\\dot\s*\{?(\d)\}?", r"\\overline{\1\2\3}"),
+        (r"(?<=[\d.])\\dot\s*\{?(\d)\}?", r"\\overline{\1}"),
+        (rf"\\(sin|cos|tan|cot|sec|csc)\s*(?:\(\s*(\d+)\s*{_CIRC}\s*\)|(\d+)\s*{_CIRC})", lambda m: rf"\{m[1]}(\frac{{{m[2] or m[3]}\pi}}{{180}})"),
+        (r"_\s*\{\s*(?:\\text\s*\{\s*)?([a-z]{3,8})\s*\}?\s*\}", lambda m: f"_{{{_BASES.index(m[1]) + 2}}}" if m[1] in _BASES else m[0]),
+        (r"_\s*\{\s*\(\s*(\d+)\s*\)\s*\}", r"_{\1}"),
+    )
+]  # fmt: skip
+_PLAIN = re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?|[a-zA-Z]+")
+_FONT = re.compile(r"\\(?:boldsymbol|bm|pmb|underline|mathbf|mathit|mathsf|bf)(?![a-zA-Z])\s*\{([^{}]*)\}")
+UNEVALUATED = re.compile(r"\\(?:i*int|oint|sum|prod|lim)(?![a-zA-Z])")
+_PLUS_MINUS = re.compile(r"\\(?:pm|mp)(?![a-zA-Z])")
+_VALUE_OF = re.compile(r"\s*([a-zA-Z])\s*=([^=]*)")
+_ROWS = re.compile(r"\s*\\begin\s*\{(?:aligned|align\*?|gathered|cases|split)\}(.*?)\\end\s*\{\w+\*?\}\s*", re.DOTALL)
+_LABELLED = re.compile(
+    r"^\s*\\(?:text|textbf|mathrm|mathbf)\s*\{\s*\(([A-J])\)\s*\}(?:\s|\\[ ,;:]|\\quad|~)*(\S.*)$", re.DOTALL
+)
+_CHOICE = re.compile(r"\s*(?:\\(?:text|textbf|mathrm|mathbf)\s*\{)?\s*\(?[A-J]\)?\s*\}?\s*\.?\s*")
+
+_OR = re.compile(r"\\text\s*\{\s*or\s*\}|\\lor(?![a-zA-Z])|\bor\b")
+_RELATION = re.compile(r"(<|>|\\[lg]eq?(?:slant)?(?![a-zA-Z]))")
+_ANY_INTEGER = re.compile(
+    r"[,;]?\s*(?:\\text\s*\{[^{}]*\}|\\quad|\\[ ,;])*\s*\(?[a-z]\s*\\in\s*\\mathbb\s*\{?\s*Z\s*\}?\)?\s*$"
+)
+
+_DOMAIN = re.compile(
+    r"[,;]?\s*\\text\s*\{\s*(?:for|where|with)\s*\}\s*[a-zA-Z]\s*(?:\\[lg]eq?|>|<|\\neq?)(?![a-zA-Z])[^,;=]*$"
+)
+
+
+def _braced(argument: str) -> str:
+    return argument if argument.startswith("{") else f"{{{argument}}}"
+
+
+def unify(answer: str) -> str:
+    """The same answer with LaTeX for Unicode, without fonts and sizes, with braces around arguments."""
+    text = answer.strip()
+    if _PLAIN.fullmatch(text):
+        return text
+    if not text.isascii():
+        text = text.translate(_UNICODE)
+    for pattern, replacement in _REWRITES:
+        text = pattern.sub(replacement, text)
+    return _both_signs(_computed(_once(_system(_FONT.sub(r"\1", text)))))
+
+
+def _system(text: str) -> str:
+    r"""\begin{cases} x=1 \\ y=2 \end{cases} as x=1, y=2; only where every row says what a letter is."""
+    rows = _ROWS.fullmatch(text)
+    if rows is None:
+        return text
+    found = [_VALUE_OF.fullmatch(row.replace("&", " ")) for row in rows[1].split("\\\\") if row.strip()]
+    return ", ".join(f"{row[1]}={row[2].strip()}" for row in found) if all(found) else text
+
+
+def _once(text: str) -> str:
+    """A number that is said twice, "1/2 or 0.5", once."""
+    ways = _OR.split(text)
+    numbers = [number(way) for way in ways] if len(ways) > 1 else []
+    if not numbers or None in numbers or any(value.value != numbers[0].value for value in numbers):
+        return text
+    return ways[0]
+
+
+def _computed(text: str) -> str:
+    r"""What \sum_{k=1}^{4} k = 10 comes to: 10."""
+    if not UNEVALUATED.search(text) or "=" not in text:
+        return text
+    depth, last = 0, -1
+    for position, character in enumerate(text):
+        depth += (character in "{(") - (character in "})")
+        if character == "=" and depth == 0:
+            last = position
+    return text[last + 1 :].strip() or text
+
+
+def _both_signs(text: str) -> str:
+    r"""\frac{-1\pm\sqrt{5}}{2} as a list of two; a sign outside of braces is left to math-verify."""
+    signs = _PLUS_MINUS.findall(text)
+    if (
+        len(signs) != 1
+        or "," in text
+        or text.count("{", 0, text.index(signs[0])) == text.count("}", 0, text.index(signs[0]))
+    ):
+        return text
+    upper, lower = ("+", "-") if signs[0] == "\\pm" else ("-", "+")
+    return f"{_PLUS_MINUS.sub(upper, text)}, {_PLUS_MINUS.sub(lower, text)}"
+
+
+def align(answer: str, reference: str) -> tuple[str, str]:
+    r"""Both, where one says more than the other about the same thing, in the form that both have.
+
+    "x=1, y=2" beside a pair (1,2) becomes the pair, its variables in alphabetical order; "\textbf{(E)} 12" beside 12
+    becomes 12, beside E it becomes E; "x < 1 or x > 2" beside a union becomes a union; "k \in \mathbb{Z}" is left out
+    where the other does not say it.
+    """
+    return _beside(answer, reference), _beside(reference, answer)
+
+
+def _beside(text: str, other: str) -> str:
+    if labelled := _LABELLED.match(text):
+        if _CHOICE.fullmatch(other):
+            return labelled[1]
+        return text if _LABELLED.match(other) else labelled[2]
+    values = [_VALUE_OF.fullmatch(part) for part in text.split(",")]
+    names = [value[1] for value in values if value]
+    if len(values) == len(names) == len(set(names)) > 1 and other.strip().startswith(("(", "\\left(")):
+        return "(" + ",".join(value[2].strip() for value in sorted(values, key=lambda value: value[1])) + ")"
+    if "\\cup" in other and "\\cup" not in text:
+        return _as_union(text)
+    text = _ANY_INTEGER.sub("", text) if "\\in" not in other else text
+    return _DOMAIN.sub("", text) if "\\text" not in other else text
+
+
+def _as_union(text: str) -> str:
+    """Inequalities in one variable, with "or" between them, as a union of intervals; other texts as they are."""
+    intervals, names = [], set()
+    for part in _OR.split(text):
+        sides = [side.strip() for side in _RELATION.split(part)]
+        downwards = {">" in relation or "\\g" in relation for relation in sides[1::2]}
+        if len(sides) not in (3, 5) or len(downwards) > 1:
+            return text
+        if downwards == {True}:
+            sides.reverse()
+        if len(sides) == 3:
+            sides = ["-\\infty", "<", *sides] if sides[0].isalpha() else [*sides, "<", "\\infty"]
+        low, first, name, second, high = sides
+        names.add(name)
+        intervals.append(f"{'[('[first in '<>']}{low},{high}{'])'[second in '<>']}")
+    return "\\cup ".join(intervals) if len(names) == 1 and names.pop().isalpha() else text

@@ -1,0 +1,140 @@
+"""Held-out problems that the policy is asked while it trains: which ones, and one line of evaluations.jsonl."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from r3_openrlhf.config import DataConfig, R3Config
+from r3_openrlhf.errors import DataError
+from r3_openrlhf.problems.sources import REASONING_GYM, Label, check_source, load_problems
+from r3_openrlhf.problems.training_file import rendered
+from r3_openrlhf.types import Rollout, Verdict
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+def held_out_data(config: R3Config) -> DataConfig | None:
+    """Where the held-out problems come from: `evaluation`, with the columns, grader and prompt of `data`."""
+    settings, data = config.evaluation, config.data
+    if settings.path is None:
+        return None
+    return replace(
+        data,
+        path=settings.path,
+        split=settings.split,
+        reasoning_gym=settings.reasoning_gym,
+        max_samples=settings.max_samples,
+        task=None if data.task == "reasoning_gym" else data.task,  # None: the one that fits the path
+    )
+
+
+def check_held_out_source(config: R3Config) -> None:
+    """As problems.check_source, for `evaluation`."""
+    data = held_out_data(config)
+    if data is not None:
+        with _errors_name_the_right_key():
+            check_source(data)
+
+
+def prepare_held_out(config: R3Config, tokenizer: PreTrainedTokenizerBase, training: Path, output: Path) -> None:
+    """Write the prompts of the held-out problems as data.prepare writes those of `training`, which must be there.
+
+    Generated problems meet by chance: those that are trained on are left out, before evaluation.max_samples counts. In
+    a file or a hub data set such a problem is a mistake. Raises DataError with one sentence: a held-out problem that is
+    trained on, none left, other held-out problems than those of an earlier start; and as load_problems.
+    """
+    data = held_out_data(config)
+    with _errors_name_the_right_key():
+        labels = load_problems(data).labels
+    with training.open(encoding="utf-8") as file:
+        trained = [Label.from_json(json.loads(line)["label"]) for line in file]
+    uids, texts = {label.uid for label in trained}, {label.problem for label in trained}
+    both = [label for label in labels if label.uid in uids or label.problem in texts]
+    if both and not data.path.startswith(REASONING_GYM):
+        raise DataError(
+            f"evaluation.path {data.path} holds {len(both)} of the problems that are trained on ({both[0].uid} is the "
+            "first), so it is not held out; use another file or split, or leave them out of one of the two"
+        )
+    left_out = {label.uid for label in both}
+    rows = []
+    room = data.max_len - config.rollout.max_new_tokens
+    for label, prompt, _ in rendered([one for one in labels if one.uid not in left_out], data, tokenizer, room=room):
+        if prompt is not None:
+            row = {"input": prompt, "label": label.to_json(), "datasource": "held_out"}
+            rows.append(json.dumps(row, ensure_ascii=False) + "\n")
+        if len(rows) == data.max_samples:
+            break
+    if not rows:
+        raise DataError(
+            f"evaluation.path {data.path} gives no problem that is not trained on and leaves room for a response; use "
+            "another file, or an evaluation.reasoning_gym.seed that is further away (problem i comes from seed + i)"
+        )
+    text = "".join(rows)
+    if output.is_file() and output.read_text(encoding="utf-8") != text:
+        raise DataError(
+            f"{output} holds other problems than evaluation.path {data.path} gives now; a run goes on with the problems "
+            "it was started with, so restore them or choose another run_dir"
+        )
+    output.write_text(text, encoding="utf-8")
+
+
+def read_prompts(path: Path) -> tuple[list[str], list[str]]:
+    """(prompts, labels) of a file that prepare_held_out wrote."""
+    with path.open(encoding="utf-8") as file:
+        rows = [json.loads(line) for line in file]
+    return [row["input"] for row in rows], [row["label"] for row in rows]
+
+
+def evaluation_line(
+    rollouts: Sequence[Rollout], *, config: R3Config, step: int, epoch: int, generated_tokens: int
+) -> dict[str, float | int | str | None]:
+    """One line of evaluations.jsonl (docs/metrics.md) from every response to the held-out problems.
+
+    pass_at_1 is the mean over problems of the share of correct responses, pass_at_n the share of problems with a
+    correct one. An ungraded response counts in neither; a problem without any graded response has no value and leaves
+    both means, which are None when no problem has one. step: optimizer steps done. generated_tokens: sampled for
+    training so far; the evaluation's own are not among them.
+    """
+    verdicts: dict[str, list[bool]] = defaultdict(list)
+    for rollout in rollouts:
+        if rollout.verdict is not Verdict.UNGRADED:
+            verdicts[rollout.uid].append(rollout.verdict is Verdict.CORRECT)
+    uids = {rollout.uid for rollout in rollouts}
+    settings = config.evaluation
+    return {
+        "step": step,
+        "epoch": epoch,
+        "generated_tokens": generated_tokens,
+        "name": "held_out",
+        "num_problems": len(uids),
+        "n_samples": settings.n_samples,
+        "temperature": settings.temperature,
+        "max_new_tokens": config.rollout.max_new_tokens,
+        "pass_at_1": fmean(fmean(found) for found in verdicts.values()) if verdicts else None,
+        "pass_at_n": fmean(any(found) for found in verdicts.values()) if verdicts else None,
+        "response_tokens_mean": fmean(rollout.num_tokens for rollout in rollouts),
+        "truncated_rate": fmean(rollout.truncated for rollout in rollouts),
+        "num_ungraded": sum(rollout.verdict is Verdict.UNGRADED for rollout in rollouts),
+        "problems_sha256": hashlib.sha256("\n".join(sorted(uids)).encode()).hexdigest(),
+    }
+
+
+@contextmanager
+def _errors_name_the_right_key() -> Iterator[None]:
+    """What problems.py says of data.path is about evaluation.path here."""
+    try:
+        yield
+    except DataError as error:
+        text = str(error)
+        for key in ("path", "reasoning_gym", "split"):
+            text = text.replace(f"data.{key}", f"evaluation.{key}")
+        raise DataError(text) from error

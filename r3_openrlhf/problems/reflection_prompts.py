@@ -1,0 +1,61 @@
+"""Which problems of a batch get a reflection group, and from which prompt (ISR, METHOD section 5)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from r3_openrlhf.core.reflection import fit_attempt, is_hard, reflection_message
+from r3_openrlhf.problems import prompts as prompting
+from r3_openrlhf.problems.training_file import Label
+from r3_openrlhf.types import Verdict
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from r3_openrlhf.config import R3Config
+    from r3_openrlhf.history.store import HistoryStore
+
+
+def hard_problems(
+    labels: Sequence[Label], *, history: HistoryStore, config: R3Config, step: int
+) -> tuple[int, list[int]]:
+    """(how many of the batch's problems are hard, places of those that are asked again with a reflection prompt).
+
+    A problem is hard when the mean stored reward of its plain rollouts is below reflection.threshold. More than
+    reflection.max_per_step are drawn from, reproducibly from train.seed and `step`.
+    """
+    settings = config.reflection
+    means = history.mean_rewards([label.uid for label in labels])
+    hard = [i for i, label in enumerate(labels) if is_hard(means.get(label.uid), threshold=settings.threshold)]
+    if settings.max_per_step is None or len(hard) <= settings.max_per_step:
+        return len(hard), hard
+    draw = random.Random(f"{config.train.seed}/reflection/{step}")
+    return len(hard), sorted(draw.sample(hard, settings.max_per_step))
+
+
+def reflection_prompt(
+    label: Label, *, history: HistoryStore, config: R3Config, tokenizer: PreTrainedTokenizerBase, step: int
+) -> str | None:
+    """Problem + one randomly drawn stored error + guidance, within the context. None: no stored error, or no room
+    for one beside the problem."""
+    stored = history.recall(
+        label.uid, Verdict.WRONG, k=1, step=step, max_policy_lag=config.replay.max_policy_lag, order="uniform"
+    )
+    if not stored:
+        return None
+    attempt = tokenizer.decode(stored[0].rollout.response_ids.tolist(), skip_special_tokens=True)
+    problem = prompting.problem_message(config.data, label.problem)
+
+    def render(shortened: str) -> str:
+        return prompting.render(tokenizer, config.data, reflection_message(problem, shortened))
+
+    shortened = fit_attempt(
+        attempt,
+        num_prompt_tokens=lambda text: prompting.count_tokens(tokenizer, render(text)),
+        num_tokens=lambda text: prompting.count_tokens(tokenizer, text),
+        max_prompt_tokens=config.data.max_len - config.rollout.max_new_tokens,
+        max_attempt_tokens=config.reflection.max_attempt_tokens,
+    )
+    return None if shortened is None else render(shortened)

@@ -1,0 +1,132 @@
+"""The problems of a run -> one JSONL of final prompts, which OpenRLHF loads as it is.
+
+Each line is {"input": final prompt, "label": JSON of a Label, "datasource": name}. The label reaches the rollout
+executor unchanged, which is how a rollout knows its uid, its references and its grader.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from r3_openrlhf.config import DataConfig, R3Config
+from r3_openrlhf.core.reflection import MIN_VISIBLE_CHARACTERS, reflection_message
+from r3_openrlhf.errors import ConfigError, DataError
+from r3_openrlhf.problems.prompts import count_tokens, problem_message, render
+from r3_openrlhf.problems.sources import Label, check_source, load_problems
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["Label", "PreparedData", "check_source", "prepare"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedData:
+    """The file that OpenRLHF reads, and what was left out of it."""
+
+    path: Path
+    num_problems: int
+    num_dropped_overlong: int  # prompts longer than data.max_len - rollout.max_new_tokens
+    num_duplicates: int  # rows equal to an earlier one
+    num_unusable: int  # rows without problem or answer, or with contradictory answers
+    max_prompt_tokens: int  # of the problems that were kept
+    num_too_long_to_reflect: int  # kept, but a reflection prompt beside them would not fit
+
+
+def prepare(config: R3Config, tokenizer: PreTrainedTokenizerBase, output: Path) -> PreparedData:
+    """Load, check, render and write all problems of a run. `output` appears whole or not at all; what was left out
+    stands beside it in counts.json.
+
+    Raises DataError with one sentence: as `load_problems` does, fewer problems than one batch, a prompt that is too
+    long (data.overlong=error), an `output` of an earlier start with other problems. Raises ConfigError when no problem leaves room for a reflection
+    prompt.
+    """
+    data = config.data
+    room = data.max_len - config.rollout.max_new_tokens  # tokens of a prompt, at most
+    problems = load_problems(data)
+    lengths: list[int] = []
+    overlong = 0
+    shortest, fewest = None, room + 1
+    output.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = output.with_name(f".{output.name}.{os.getpid()}")
+    try:
+        with unfinished.open("w", encoding="utf-8") as file:
+            for label, prompt, tokens in rendered(problems.labels, data, tokenizer, room=room):
+                if prompt is None:
+                    overlong += 1
+                    continue
+                if tokens < fewest:
+                    shortest, fewest = label, tokens
+                lengths.append(tokens)
+                row = {"input": prompt, "label": label.to_json(), "datasource": data.path.rpartition("/")[2]}
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                if len(lengths) == data.max_samples:
+                    break
+        if len(lengths) < config.rollout.batch_size:
+            dropped = f" ({overlong} were longer than {room} tokens)" if overlong else ""
+            raise DataError(
+                f"data.path {data.path} gives {len(lengths)} problems{dropped}, fewer than one batch: "
+                f"rollout.batch_size is {config.rollout.batch_size}"
+            )
+        too_long = _too_long_to_reflect(config, tokenizer, shortest, lengths) if config.reflection.enabled else 0
+        if output.is_file() and not filecmp.cmp(unfinished, output, shallow=False):
+            raise DataError(
+                f"{output} holds other problems than data.path {data.path} gives now; a run goes on with the data it was "
+                "started with, so restore them or choose another run_dir"
+            )
+        unfinished.replace(output)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    prepared = PreparedData(
+        path=output,
+        num_problems=len(lengths),
+        num_dropped_overlong=overlong,
+        num_duplicates=problems.num_duplicates,
+        num_unusable=problems.num_unusable,
+        max_prompt_tokens=max(lengths),
+        num_too_long_to_reflect=too_long,
+    )
+    counts = {key: value for key, value in asdict(prepared).items() if key != "path"}
+    output.with_name("counts.json").write_text(json.dumps(counts) + "\n", encoding="utf-8")
+    return prepared
+
+
+def rendered(
+    labels: Iterable[Label], data: DataConfig, tokenizer: PreTrainedTokenizerBase, *, room: int
+) -> Iterator[tuple[Label, str | None, int]]:
+    """(problem, its final prompt, tokens of that) for each problem. The prompt is None where it has more than `room`
+    tokens; with data.overlong=error that raises DataError."""
+    for label in labels:
+        prompt = render(tokenizer, data, problem_message(data, label.problem))
+        tokens = count_tokens(tokenizer, prompt)
+        if tokens > room and data.overlong == "error":
+            raise DataError(
+                f"The prompt of problem {label.uid} of {data.path} has {tokens} tokens, but data.max_len {data.max_len} "
+                f"leaves {room} beside rollout.max_new_tokens {data.max_len - room}; use data.overlong=drop or a larger "
+                "max_len"
+            )
+        yield label, prompt if tokens <= room else None, tokens
+
+
+def _too_long_to_reflect(
+    config: R3Config, tokenizer: PreTrainedTokenizerBase, shortest: Label, lengths: list[int]
+) -> int:
+    """How many problems leave no room for a stored attempt and its guidance. ConfigError when it is all of them."""
+    data = config.data
+    attempt = "attempt " * (MIN_VISIBLE_CHARACTERS // len("attempt "))
+    message = reflection_message(problem_message(data, shortest.problem), attempt)
+    overhead = count_tokens(tokenizer, render(tokenizer, data, message)) - min(lengths)
+    room = data.max_len - config.rollout.max_new_tokens
+    if min(lengths) + overhead > room:
+        raise ConfigError(
+            f"data.max_len {data.max_len} leaves {room} tokens for a prompt beside rollout.max_new_tokens "
+            f"{config.rollout.max_new_tokens}, but the shortest reflection prompt needs {min(lengths) + overhead}; "
+            "use a larger data.max_len or reflection.enabled=false"
+        )
+    return sum(length + overhead > room for length in lengths)

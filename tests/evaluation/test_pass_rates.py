@@ -1,0 +1,199 @@
+"""Pass@k and maj@k against all subsets, by hand, and by laws; absence is not zero."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pytest import approx
+
+from r3_openrlhf.evaluation.pass_rates import (
+    Response,
+    bootstrap_interval,
+    estimate,
+    ks_up_to,
+    majority_at_k,
+    pass_at_k,
+    summarise,
+)
+
+
+def response(correct, *, answer="1", num_tokens=10, truncated=False):
+    return Response(correct=correct, answer=answer, num_tokens=num_tokens, truncated=truncated)
+
+
+# ── Pass@k ──
+
+
+def test_pass_at_k_by_hand():
+    assert pass_at_k(4, 1, k=1) == approx(1 / 4)
+    assert pass_at_k(4, 1, k=2) == approx(1 / 2)  # the correct one is in 3 of the 6 pairs
+    assert pass_at_k(4, 2, k=2) == approx(5 / 6)  # only the pair of both wrong ones fails
+    assert pass_at_k(16, 0, k=16) == 0.0 and pass_at_k(16, 1, k=16) == 1.0
+
+
+@pytest.mark.parametrize("num_graded", range(1, 9))
+def test_pass_at_k_is_the_share_of_subsets_with_a_correct_response(num_graded):
+    for num_correct in range(num_graded + 1):
+        verdicts = [True] * num_correct + [False] * (num_graded - num_correct)
+        for k in range(1, num_graded + 1):
+            subsets = [any(subset) for subset in combinations(verdicts, k)]
+            assert pass_at_k(num_graded, num_correct, k=k) == approx(sum(subsets) / len(subsets), abs=1e-12)
+
+
+@given(st.integers(1, 200).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n))))
+def test_pass_at_k_grows_with_k_and_with_correct_responses(sizes):
+    num_graded, num_correct = sizes
+    curve = [pass_at_k(num_graded, num_correct, k=k) for k in range(1, num_graded + 1)]
+    assert curve == sorted(curve)
+    assert curve[0] == approx(num_correct / num_graded)
+    assert curve[-1] == (num_correct > 0)
+    if num_correct:
+        assert all(
+            more >= fewer - 1e-12
+            for k, more in enumerate(curve, start=1)
+            for fewer in [pass_at_k(num_graded, num_correct - 1, k=k)]
+        )
+
+
+@pytest.mark.parametrize(("num_graded", "num_correct", "k"), [(4, 1, 0), (4, 1, 5), (4, 5, 1), (0, 0, 1)])
+def test_what_does_not_exist_is_refused(num_graded, num_correct, k):
+    with pytest.raises(ValueError, match="does not exist"):
+        pass_at_k(num_graded, num_correct, k=k)
+
+
+# ── maj@k ──
+
+
+def majority_by_brute_force(votes, k):
+    """Every subset: who has most votes; the share of the tied winners that is correct."""
+    scores = []
+    for subset in combinations(range(len(votes)), k):
+        counts = {}
+        for index in subset:
+            answer = votes[index][0]
+            if answer is not None:
+                counts[answer] = counts.get(answer, 0) + 1
+        winners = [answer for answer, count in counts.items() if count == max(counts.values())]
+        shares = [np.mean([correct for answer, correct in votes if answer == winner]) for winner in winners]
+        scores.append(np.mean(shares) if shares else 0.0)
+    return np.mean(scores)
+
+
+def test_majority_by_hand():
+    votes = [("4", True), ("4", True), ("5", False)]
+    assert majority_at_k(votes, k=3) == 1.0
+    assert majority_at_k(votes, k=1) == approx(2 / 3)
+    # pairs: 4 4 is right; 4 5, twice, is a tie and half right
+    assert majority_at_k(votes, k=2) == approx(2 / 3)
+    assert majority_at_k([(None, False), (None, False), ("4", True)], k=3) == 1.0  # silence is no vote
+    assert majority_at_k([(None, False), (None, False)], k=2) == 0.0
+
+
+VOTES = st.lists(st.tuples(st.sampled_from([None, "1", "2", "3"]), st.booleans()), min_size=1, max_size=8)
+
+
+@given(VOTES, st.data())
+def test_majority_is_the_mean_over_all_subsets(votes, data):
+    k = data.draw(st.integers(1, len(votes)))
+    assert majority_at_k(votes, k=k) == approx(majority_by_brute_force(votes, k), abs=1e-9)
+
+
+@given(VOTES, st.randoms())
+def test_majority_does_not_depend_on_the_order_or_the_names(votes, random):
+    mixed = [(answer if answer is None else f"x = {answer}", correct) for answer, correct in votes]
+    random.shuffle(mixed)
+    for k in range(1, len(votes) + 1):
+        assert majority_at_k(mixed, k=k) == approx(majority_at_k(votes, k=k), abs=1e-12)
+
+
+@given(st.lists(st.tuples(st.sampled_from("123"), st.booleans()), min_size=1, max_size=12))
+def test_majority_of_one_is_pass_at_1(votes):
+    assert majority_at_k(votes, k=1) == approx(pass_at_k(len(votes), sum(ok for _, ok in votes), k=1))
+
+
+def test_majority_of_sixty_four_different_answers():
+    votes = [(str(number), number == 0) for number in range(64)]
+    assert majority_at_k(votes, k=64) == approx(1 / 64)
+    assert majority_at_k(votes, k=8) == approx(1 / 64)  # in 8 of 64 subsets, and then one of 8 tied winners
+
+
+# ── intervals ──
+
+
+def test_equal_values_have_no_interval():
+    """Eight failures in eight problems do not bound the accuracy at zero."""
+    assert bootstrap_interval([0.0] * 8, seed=1) is None and bootstrap_interval([0.5] * 20, seed=1) is None
+    assert bootstrap_interval([0.0, 0.0, 1.0], seed=1) == (0.0, 1.0)
+
+
+def test_the_interval_agrees_with_the_normal_approximation():
+    values = np.random.default_rng(0).random(400)
+    low, high = bootstrap_interval(values, seed=1)
+    half = 1.96 * values.std() / np.sqrt(len(values))
+    assert low == approx(values.mean() - half, abs=0.1 * half) and high == approx(values.mean() + half, abs=0.1 * half)
+
+
+def test_the_interval_covers_the_truth_about_as_often_as_it_says():
+    rng = np.random.default_rng(5)
+    covered = [
+        low <= 0.3 <= high for low, high in (bootstrap_interval(rng.random(60) < 0.3, seed=i) for i in range(100))
+    ]
+    assert 85 <= sum(covered) <= 100
+
+
+def test_the_interval_is_the_seeds(monkeypatch):
+    values = [0.0, 0.25, 1.0, 0.75, 0.5]
+    assert bootstrap_interval(values, seed=1) == bootstrap_interval(values, seed=1)
+    before = bootstrap_interval(values, seed=1)
+    monkeypatch.setattr("r3_openrlhf.evaluation.pass_rates._INDICES_AT_ONCE", 5 * 100)  # smaller pieces, same draws
+    assert bootstrap_interval(values, seed=1) == before
+
+
+def test_one_problem_has_no_interval():
+    assert bootstrap_interval([1.0], seed=0) is None
+    found = estimate([None, 0.5], seed=0)
+    assert (found.value, found.low, found.high, found.num_problems) == (0.5, None, None, 1)
+
+
+# ── absence ──
+
+
+def test_an_ungraded_response_is_absent_never_a_zero():
+    problems = [
+        [response(True), response(True), response(None), response(False)],
+        [response(None)] * 4,
+    ]
+    found = summarise(problems, ks=[1, 2, 4], seed=0)
+    assert found["num_ungraded"] == 5 and found["num_problems_without_grade"] == 1
+    assert found["pass_at_1"]["value"] == approx(2 / 3) and found["pass_at_1"]["num_problems"] == 1
+    assert found["pass_at_k"]["2"]["value"] == 1.0
+    assert found["pass_at_k"]["4"] == {"value": None, "low": None, "high": None, "num_problems": 0}
+    # had they been wrong: (2/4 + 0) / 2; had they been right: (3/4 + 1) / 2
+    assert found["pass_at_1_if_ungraded"] == {"wrong": approx(1 / 4), "correct": approx(7 / 8)}
+
+
+@given(st.lists(st.lists(st.sampled_from([True, False, None]), min_size=1, max_size=6), min_size=1, max_size=6))
+def test_the_bounds_enclose_pass_at_1_where_every_problem_has_a_grade(verdicts):
+    found = summarise([[response(v) for v in problem] for problem in verdicts], ks=[1], seed=0)
+    bounds = found["pass_at_1_if_ungraded"]
+    if found["num_problems_without_grade"] == 0:
+        assert bounds["wrong"] - 1e-12 <= found["pass_at_1"]["value"] <= bounds["correct"] + 1e-12
+    if found["num_ungraded"] == 0:
+        assert bounds["wrong"] == approx(bounds["correct"])
+
+
+def test_lengths_and_truncation_count_every_response():
+    problems = [
+        [response(None, num_tokens=40, truncated=True), response(True, num_tokens=20)],
+        [response(False, num_tokens=10), response(False, num_tokens=10)],
+    ]
+    found = summarise(problems, ks=[1], seed=0)
+    assert found["response_tokens_mean"]["value"] == approx(20.0)
+    assert found["truncated_rate"]["value"] == approx(0.25)
+
+
+def test_ks():
+    assert ks_up_to(1) == [1] and ks_up_to(2) == [1, 2] and ks_up_to(6) == [1, 2, 4, 6]
+    assert ks_up_to(16) == [1, 2, 4, 8, 16]

@@ -1,0 +1,91 @@
+"""samples.jsonl: what is written is read again, a torn line is dropped, a shorter limit is a cut."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from r3_openrlhf.errors import DataError
+from r3_openrlhf.evaluation.sample_file import (
+    SampledProblem,
+    SampledResponse,
+    SampleFile,
+    cut,
+    decode_token_ids,
+    encode_token_ids,
+)
+from r3_openrlhf.types import Verdict
+
+
+def response(token_ids, *, finish_reason="stop", verdict=Verdict.WRONG, extracted="4", text="it is 4"):
+    return SampledResponse(
+        text=text,
+        token_ids=token_ids,
+        finish_reason=finish_reason,
+        verdict=verdict,
+        reason=verdict.value,
+        score=None if verdict is Verdict.UNGRADED else float(verdict is Verdict.CORRECT),
+        extracted=extracted,
+    )
+
+
+def problem(uid, *responses, benchmark="math500", content="c"):
+    return SampledProblem(benchmark=benchmark, uid=uid, content=content, responses=list(responses))
+
+
+def test_what_is_written_is_read(tmp_path):
+    file = SampleFile(tmp_path / "samples.jsonl")
+    assert list(file.read()) == []
+    written = [
+        problem("a", response([1, 2, 70000]), response([5], verdict=Verdict.UNGRADED, extracted=None)),
+        problem("b", response([7], finish_reason="length", text="lone \ud800 surrogate, \u2028 and a \n line")),
+    ]
+    for one in written:
+        file.append(one)
+    assert list(SampleFile(file.path).read()) == written
+    assert file.path.read_bytes().count(b"\n") == 2
+
+
+@given(st.lists(st.integers(0, 2**31 - 1), max_size=50))
+def test_token_ids_survive(token_ids):
+    assert decode_token_ids(encode_token_ids(token_ids)) == token_ids
+    assert decode_token_ids(encode_token_ids(np.array(token_ids, dtype=np.int64))) == token_ids
+
+
+@pytest.mark.parametrize("kept", [0, 1, 40])
+def test_a_torn_line_is_dropped_and_the_next_one_starts_afresh(tmp_path, kept):
+    file = SampleFile(tmp_path / "samples.jsonl")
+    file.append(problem("a", response([1])))
+    whole = file.path.read_bytes()
+    file.path.write_bytes(whole + whole[:kept])
+    again = SampleFile(file.path)
+    again.append(problem("b", response([2])))
+    assert [one.uid for one in again.read()] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "line", ["nonsense", "{}", json.dumps({"benchmark": "m", "uid": "u", "content": "", "responses": [{}]})]
+)
+def test_a_line_that_is_no_problem_is_named(tmp_path, line):
+    path = tmp_path / "samples.jsonl"
+    path.write_text(line + "\n")
+    with pytest.raises(DataError, match="line 1 is not a finished problem"):
+        list(SampleFile(path).read())
+
+
+def test_a_cut_by_hand():
+    ended = response([1, 2, 3, 4])  # the fourth token is the end
+    assert cut(ended, 3) == ([1, 2, 3], True)
+    assert cut(ended, 4) == ([1, 2, 3, 4], False)  # the end token is looked for before tokens are counted
+    assert cut(ended, 9) == ([1, 2, 3, 4], False)
+    unended = response([1, 2, 3, 4], finish_reason="length")
+    assert cut(unended, 4) == ([1, 2, 3, 4], True) and cut(unended, 2) == ([1, 2], True)
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=20), st.integers(1, 25), st.integers(1, 25))
+def test_cutting_twice_is_cutting_at_the_smaller_limit(token_ids, first, second):
+    ids, truncated = cut(response(token_ids), first)
+    once = response(ids, finish_reason="length" if truncated else "stop")
+    assert cut(once, second) == cut(response(token_ids), min(first, second))

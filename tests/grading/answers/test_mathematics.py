@@ -1,0 +1,255 @@
+"""Verdicts of the grader of mathematics, symbolic comparison included, in real worker processes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+CORRECT = [  # answer in the box, reference
+    ("(x-1)(x+1)", "x^2-1"),
+    (r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt{2}}"),
+    (r"\frac{x+2}{7}", r"\frac{x}{7}+\frac{2}{7}"),
+    ("2i+3", "3+2i"),
+    ("x>1", "1<x"),
+    ("(3,5)", "3<x<5"),
+    ("-2 \\le x \\le 7", r"x \in [-2,7]"),
+    (r"x=2 \text{ or } x=3", "2,3"),
+    ("y=3-2x", "2x+y=3"),
+    ("x+1", "f(x)=x+1"),
+    ("120", r"\binom{10}{3}"),
+    ("3", r"\log_2 8"),
+    ("1.5", r"1\frac{1}{2}"),
+    ("1.4142", r"\sqrt{2}"),
+    ("6.2832", r"2\pi"),
+    ("2008!-1", "2008!-1"),
+    (r"\{\}", r"\emptyset"),
+    ("2:4", "1:2"),
+    ("ba", "ab"),
+    (r"\begin{bmatrix}1\\2\end{bmatrix}", r"\begin{pmatrix}1\\2\end{pmatrix}"),
+    (r"\tan^2(y)+1", r"\sec^2(y)"),
+    ("1267650600228229401496703205376", "2^{100}"),
+    (r"\sum_{k=1}^{n} k", r"\sum_{k=1}^{n} k"),
+]
+WRONG = [
+    ("(2,1)", "(1,2)"),
+    ("(1,2)", "[1,2]"),
+    (r"(-\infty,0)", r"(-\infty,0]"),
+    (r"x\ge 3", "x>3"),
+    ("y=1", "x=1"),
+    ("3-2i", "3+2i"),
+    ("5", r"\pm 5"),
+    (r"\pm 5", "5"),
+    ("5 or 6", "5"),
+    (r"x=2 \text{ or } x=3", "3"),
+    ("x^2+0.0000001", "x^2"),
+    ("6.28", r"2\pi"),
+    (r"18\pi", "18"),
+    ("0.5", r"1\frac{1}{2}"),
+    ("1267650600228229401496703205377", "2^{100}"),
+    (r"9.1\times10^{-31}", r"1.6\times10^{-19}"),
+    ("1026", "1000(26)"),
+    (r"\text{two}", "2"),
+    (r"\int_0^1 x dx", r"\frac{1}{2}"),  # it leaves the computing to the grader
+    (r"\sum_{k=1}^{10} k", "55"),
+    ("y+1", "x+1"),
+    ("54", "204_5"),
+    ("[3,5]", "3<x<5"),
+]
+
+
+def verdicts(grades):
+    return [grade.verdict.value for grade in grades]
+
+
+def test_equal_answers_are_correct(grade_many):
+    grades = grade_many([(rf"\boxed{{{answer}}}", reference) for answer, reference in CORRECT])
+    assert [pair for pair, verdict in zip(CORRECT, verdicts(grades), strict=True) if verdict != "correct"] == []
+
+
+def test_different_answers_are_wrong(grade_many):
+    grades = grade_many([(rf"\boxed{{{answer}}}", reference) for answer, reference in WRONG])
+    assert [pair for pair, verdict in zip(WRONG, verdicts(grades), strict=True) if verdict != "wrong"] == []
+
+
+@pytest.mark.parametrize("verdict", ["correct", "wrong"])
+def test_answers_in_many_spellings(grade_many, verdict):
+    """pairs_*.txt: answers and references in the style of competitions, as a person would judge them."""
+    lines = Path(__file__).with_name(f"pairs_{verdict}.txt").read_text(encoding="utf-8").splitlines()
+    pairs = [line.split(" === ") for line in lines]
+    grades = grade_many([(rf"\boxed{{{answer}}}", reference) for answer, reference in pairs])
+    assert [line for line, found in zip(lines, verdicts(grades), strict=True) if found != verdict] == []
+
+
+RESPONSES = [  # verdict, response, reference
+    ("correct", r"**Answer:** $12$", "12"),
+    ("correct", r"**Final Answer:** \(\frac{1}{2}\)", "1/2"),
+    ("correct", "**Final Answer**\n\\[\\boxed{12}\\]", "12"),
+    ("correct", r"The answer is (C).", "C"),
+    ("correct", r"The correct answer is **C**.", "C"),
+    ("correct", r"Therefore, the answer is \(\boxed{\text{(C)}}\).", "C"),
+    ("correct", r"Answer: B", "B"),
+    ("wrong", r"Answer: B", "C"),
+    ("correct", r"So $x = \boxed{5}$ and $y = \boxed{6}$.", "5,6"),
+    ("correct", r"The solutions are $\boxed{1}$, $\boxed{2}$, and $\boxed{3}$.", "1,2,3"),
+    ("wrong", r"First $\boxed{5}$. Therefore $\boxed{6}$.", "5"),
+    ("correct", r"First $\boxed{5}$. Therefore $\boxed{6}$.", "6"),
+    ("correct", r"$$\boxed{\begin{aligned} x&=1\\ y&=2\end{aligned}}$$", "x=1,y=2"),
+    ("correct", r"\boxed{12}.", "12"),
+    ("correct", r"\boxed{ 12 \text{ cm}^2 }", "12"),
+    ("correct", r"$\boxed{\$12.50}$", "12.5"),
+    ("correct", r"\boxed{\textbf{(D) }\frac{3}{4}}", "D"),
+    ("correct", r"\boxed{D}", "\\textbf{(D)}\\ \\frac34"),
+    ("wrong", r"\boxed{D}", "\\textbf{(E)}\\ \\frac34"),
+    ("correct", "#### 1,234", "1234"),
+    ("correct", "The total is $1,234.\n#### $1,234", "1234"),
+    ("correct", "<think>long \\boxed{3}</think> The answer is \\boxed{4}", "4"),
+    ("wrong", "<think>long \\boxed{4}", "4"),
+    ("wrong", "<think>so \\boxed{4}</think> I am not sure.", "4"),
+    ("correct", "Hence the answer is $\\frac{3}{4}$.", "0.75"),
+    ("correct", "Thus the final answer is $2\\sqrt{3}$.", "\\sqrt{12}"),
+    ("correct", "答案是 $12$。", "12"),
+    ("correct", "因此答案为\\boxed{12}。", "12"),
+    ("correct", "La réponse est $12$.", "12"),
+    ("correct", "We get 5 + 7 = 12.", "12"),
+    ("wrong", "We get 5 + 7 = 12.", "5"),
+    ("correct", "\\boxed{\\frac{1}{2}} or equivalently 0.5", "1/2"),
+    ("correct", "\\fbox{12}", "12"),
+    ("correct", "$\\boxed 5$", "5"),
+    ("correct", "\\boxed{\\boxed{5}}", "5"),
+    ("wrong", "\\boxed{}", "5"),
+    ("wrong", "\\boxed{?}", "5"),
+    ("wrong", "\\boxed{\\text{answer}}", "5"),
+    ("wrong", "\\boxed{5 \\text{ or } 6 \\text{ or } 7}", "5"),
+    ("wrong", "\\boxed{1,2,3,4,5,6,7,8,9}", "5"),
+    ("wrong", "\\boxed{0 \\le x \\le 10}", "5"),
+    ("wrong", "\\boxed{x}", "5"),
+    ("wrong", "\\boxed{ans = 5x}", "5"),
+    ("correct", "\\boxed{\\text{The answer is } 5}", "5"),
+    ("correct", "\\boxed{5 \\text{ (units)}}", "5"),
+    ("correct", "\\boxed{5\\,\\text{units}^2}", "5"),
+    ("correct", "\\boxed{-\\frac{1}{2}\\text{ or }-0.5}", "-1/2"),
+    ("correct", "\\boxed{x = 5,\\ y = -3}", "(5,-3)"),
+    ("correct", "\\boxed{(x,y) = (5,-3)}", "x=5,y=-3"),
+    ("correct", "\\boxed{\\left\\{ \\left( 1,2 \\right), \\left( 2,1 \\right) \\right\\}}", "(1,2),(2,1)"),
+    ("correct", "\\boxed{1 : 2}", "1:2"),
+    ("correct", "\\boxed{50\\text{ percent}}", "50"),
+    ("correct", "\\boxed{2^{10} = 1024}", "1024"),
+    ("correct", "\\boxed{1024 = 2^{10}}", "2^{10}"),
+    ("wrong", "\\boxed{2^{10} = 1000}", "1024"),
+    ("correct", "\\boxed{\\sin x = \\frac12}", "\\frac12"),
+    ("correct", "\\boxed{n = 2^{k} - 1}", "2^k-1"),
+    ("correct", "\\boxed{a_n = \\frac{n(n+1)}{2}}", "\\frac{n^2+n}{2}"),
+    ("correct", "\\boxed{(n+1)^2 \\text{ for } n \\ge 1}", "(n+1)^2"),
+    ("correct", "\\boxed{\\text{(A) and (C)}}", "A, C"),
+    ("correct", "\\boxed{A \\text{ and } C}", "A,C"),
+    ("correct", "\\boxed{AC}", "A,C"),
+    ("correct", "\\boxed{\\text{10:30 a.m.}}", "10:30 a.m."),
+    ("correct", "\\boxed{10{:}30}", "10:30"),
+    ("correct", "\\boxed{\\text{True}}", "True"),
+    ("wrong", "\\boxed{\\text{True}}", "False"),
+    ("correct", "\\boxed{3.14\\ldots}", "3.14"),
+    ("correct", "\\boxed{\\frac{5}{3}\\approx 1.67}", "\\frac{5}{3}"),
+    ("correct", "\\boxed{\\frac{5}{3}\\text{ or }1\\frac{2}{3}}", "\\frac{5}{3}"),
+]
+
+
+def test_answers_in_whole_responses(grade_many):
+    grades = grade_many([(response, reference) for _, response, reference in RESPONSES])
+    assert [row for row, verdict in zip(RESPONSES, verdicts(grades), strict=True) if verdict != row[0]] == []
+
+
+def test_what_is_still_called_wrong(grade_many):
+    """Right, and not recognised; docs/rewards.md lists them. When one is, move it to pairs_correct.txt."""
+    pairs = [
+        (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", "(1,2)"),
+        ("|x| < 3", "-3 < x < 3"),
+        (r"e^{i\pi}", "-1"),
+        ("0.333...", r"\frac13"),
+        ("€5", "5"),
+        (r"(-\infty,-2),(2,\infty)", r"(-\infty,-2)\cup(2,\infty)"),
+        (r"\text{Yes, it is}", "Yes"),
+    ]
+    assert set(verdicts(grade_many([(rf"\boxed{{{a}}}", b) for a, b in pairs]))) == {"wrong"}
+
+
+def test_reasons(grade_many):
+    cases = [
+        (r"\boxed{5}", "5", "correct"),
+        (r"\boxed{6}", "5", "wrong"),
+        ("I cannot say.", "5", "no_answer"),
+        (r"<think>\boxed{5}", "5", "no_answer"),
+        ("", "5", "no_answer"),
+        (r"\boxed{5}", "", "bad_reference"),
+        (r"\boxed{" + "1+" * 600 + "1}", "5", "answer_too_long"),
+        (r"\boxed{9^{9^{9^{9}}}}", "5", "too_large"),
+        (r"\boxed{9^{9^{9^{9}}}+x}", "5", "too_large"),
+        (r"\boxed{\int_0^1 x dx}", "0.5", "unevaluated"),
+    ]
+    grades = grade_many([(response, reference) for response, reference, _ in cases])
+    assert [grade.reason for grade in grades] == [reason for *_, reason in cases]
+    # surely larger than 5, so wrong; with x nobody can say without computing
+    assert verdicts(grades)[7:9] == ["wrong", "ungraded"]
+
+
+def test_any_of_several_references_counts(grade_many):
+    grades = grade_many([(r"\boxed{x^2}", ("7", "x*x")), (r"\boxed{8}", ("7", "9")), (r"\boxed{8}", ("", "8"))])
+    assert verdicts(grades) == ["correct", "wrong", "correct"]
+
+
+def test_references_may_be_whole_solutions(grade_many):
+    grades = grade_many(
+        [
+            (r"\boxed{1,-2}", r"We have $n=1$ ... so the integers are $\boxed{1,-2}$."),
+            ("28", "Final Answer: The final answer is $28$. I hope it is correct."),
+        ]
+    )
+    assert verdicts(grades) == ["correct", "correct"]
+
+
+def test_a_truncated_response_is_graded_on_the_answer_that_is_there(grade_many):
+    grades = grade_many([(r"\boxed{5} and", "5"), ("3, 4 and 5", "5")], truncated=True)
+    assert [(grade.verdict.value, grade.reason) for grade in grades] == [
+        ("correct", "correct"),
+        ("wrong", "no_answer"),
+    ]
+
+
+def test_the_end_of_the_text_is_a_guess_for_complete_responses(grade_many):
+    cases = [
+        ("So there are 5.", "5"),
+        ("Donc 79 g.", "79"),
+        ("一共有99颗弹珠。", "99"),
+        (r"which equals $\frac{1}{2}$", "0.5"),
+    ]
+    assert verdicts(grade_many(cases)) == ["correct"] * 4
+
+
+def test_exact(grade_many):
+    cases = [
+        ("Yes", "yes"),
+        (r"\boxed{ A }", "a"),
+        ("<answer>x y</answer>", "x y"),
+        ("x y", "xz"),
+        ("a\nb", "b"),
+        ("a", ""),
+    ]
+    assert verdicts(grade_many(cases, task="exact")) == ["correct", "correct", "correct", "wrong", "correct", "wrong"]
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "rows"),
+    [("vectors", 0.975, 284), ("outputs_gsm8k_openai", 0.995, 975), ("outputs_rho_math500", 0.98, 1000)],
+)
+def test_agreement_with_the_verdicts_of_others(grade_many, name, least, rows):
+    """benchmarks/grading_accuracy.py lists the rest, docs/rewards.md explains it. Plain math-verify: 0.954 on vectors."""
+    path = Path(__file__).parents[3] / "../shared/data/grader" / f"{name}.jsonl"
+    if not path.is_file():
+        pytest.skip(f"{path.name} of the grader data is not there")
+    data = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len(data) == rows
+    grades = grade_many([(row.get("prediction", row.get("response")), row["gold"]) for row in data])
+    agree = [
+        g.verdict.value == ("correct" if row.get("expected", row.get("correct")) else "wrong")
+        for g, row in zip(grades, data, strict=True)
+    ]
+    assert sum(agree) / rows >= least

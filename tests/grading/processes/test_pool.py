@@ -1,0 +1,283 @@
+"""The pool of grading processes: what happens to items when processes are killed from outside."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import Future
+
+import psutil
+import pytest
+
+from r3_openrlhf.errors import GradingError
+from r3_openrlhf.grading.processes.line import Job
+from r3_openrlhf.grading.processes.pool import WorkerPool
+from r3_openrlhf.grading.processes.wire import DEFERRED, Item, Outcome, encode_item
+from tests.grading.hostile_payloads import ENDLESS_REFERENCE, endless
+
+SLOW = rf"\boxed{{{endless()}}}"
+
+
+def item(response=r"\boxed{5}", reference="5", task="math", metadata=None):
+    return encode_item(Item(task=task, response=response, references=(reference,), truncated=False, metadata=metadata))
+
+
+@pytest.fixture
+def pool():
+    pool = WorkerPool(num_workers=2, timeout_s=2.0)
+    yield pool
+    pool.close()
+
+
+def workers(pool):
+    """The nursery of the pool and its workers; none before the first item."""
+    if pool._thread is None or getattr(pool, "_nursery", None) is None:
+        return [], []
+    nursery = psutil.Process(pool._nursery._process.pid)
+    return [nursery], nursery.children()
+
+
+def wait_for(condition, seconds=60.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "this did not happen in time"
+        time.sleep(0.01)
+
+
+def busy(worker):
+    return worker.cpu_times().user > 0.05
+
+
+def test_nothing_is_started_before_the_first_item(pool):
+    assert workers(pool) == ([], [])
+    assert pool.submit(item()).result(30).verdict == "correct"
+    assert len(workers(pool)[0]) == 1
+
+
+def test_an_item_whose_worker_is_killed_by_somebody_else_is_graded_again(pool):
+    pool.submit(item()).result(30)
+    future = pool.submit(item(SLOW, ENDLESS_REFERENCE))
+    wait_for(lambda: any(map(busy, workers(pool)[1])))
+    for worker in filter(busy, workers(pool)[1]):
+        worker.kill()
+    assert future.result(30).reason == "timeout"  # it ran a second time, up to the deadline
+    assert pool.submit(item()).result(30).verdict == "correct"
+    assert pool.restarts["crashed"] == 1
+
+
+def test_an_item_whose_worker_dies_three_times_is_ungraded(pool):
+    pool.submit(item()).result(30)
+    future = pool.submit(item(SLOW, ENDLESS_REFERENCE))
+    killed = set()
+    while not future.done():
+        for worker in workers(pool)[1]:
+            try:
+                if worker.pid not in killed and busy(worker):
+                    worker.kill()
+                    killed.add(worker.pid)
+            except psutil.NoSuchProcess:
+                pass
+    assert (future.result().verdict, future.result().reason, len(killed)) == ("ungraded", "crashed", 3)
+
+
+def test_a_killed_nursery_costs_nobody_his_grade(pool):
+    pool.submit(item()).result(30)
+    futures = [pool.submit(item(rf"\boxed{{x^2+{i}}}", f"x*x+{i}")) for i in range(60)]
+    workers(pool)[0][0].kill()
+    assert [future.result(30).verdict for future in futures] == ["correct"] * 60
+    assert pool.restarts["nursery"] == 1
+
+
+def test_a_nursery_that_ends_by_itself_is_replaced(pool):
+    """SIGTERM lets it tidy up, its directory included."""
+    pool.submit(item()).result(30)
+    workers(pool)[0][0].terminate()
+    wait_for(lambda: pool.restarts["nursery"] == 1)
+    assert pool.submit(item()).result(30).verdict == "correct"
+
+
+def test_where_no_process_can_be_started_items_are_ungraded_until_one_can(pool, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", "/no/such/python")
+        assert pool.submit(item()).result(30).reason == "unavailable"
+        assert pool.submit(item()).result(30).reason == "unavailable"
+    assert pool.submit(item()).result(30).verdict == "correct"
+
+
+def test_a_process_that_names_what_cannot_exist_is_not_believed():
+    pool, data_set = WorkerPool(num_workers=1, timeout_s=1.0), "é" * 60
+    with pytest.raises(ValueError, match="cannot exist"):
+        pool._take_outcome(Job(item(), Future(), 1, 0.0), Outcome(1, DEFERRED, data_set, None, None, 0.0))
+    pool.close()
+
+
+def test_a_stopped_worker_is_replaced_at_the_deadline(pool):
+    """A process that neither computes nor answers."""
+    pool.submit(item()).result(30)
+    wait_for(lambda: len(workers(pool)[1]) == 3)  # one to spare
+    for worker in workers(pool)[1]:
+        worker.suspend()
+    futures = [pool.submit(item()) for _ in range(2)]  # nobody waits, so nobody is paused and sent on again
+    assert [future.result(30).reason for future in futures] == ["timeout"] * 2
+    reasons = [pool.submit(item()).result(30).reason for _ in range(3)]  # the spare one was stopped too
+    assert reasons in (["correct"] * 3, ["timeout", "correct", "correct"])
+
+
+def test_a_pause_of_everything_is_nobodys_time(tmp_path):
+    """SIGSTOP for longer than the deadline, to the process and its workers, as job schedulers do it."""
+    program = f"""
+from r3_openrlhf.grading.processes.pool import WorkerPool
+from r3_openrlhf.grading.processes.wire import Item, encode_item
+pool = WorkerPool(num_workers=1, timeout_s=4.0)
+def grade(response, reference):
+    return pool.submit(encode_item(Item(task="math", response=response, references=(reference,), truncated=False)))
+grade("5", "5").result()
+future = grade({SLOW!r}, {ENDLESS_REFERENCE!r})
+print("running", flush=True)
+print(future.result().reason, future.result().seconds, flush=True)
+pool.close()
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+        process.stdout.readline()
+        family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+        wait_for(lambda: any(map(busy, family[2:])))
+        before = sum(sum(worker.cpu_times()[:2]) for worker in family[2:])
+        for member in family:
+            member.suspend()
+        time.sleep(5)
+        for member in family:
+            member.resume()
+        wait_for(lambda: sum(sum(worker.cpu_times()[:2]) for worker in family[2:]) > before + 0.2)  # it goes on
+        reason, seconds = process.stdout.readline().split()
+    assert reason == "timeout" and float(seconds) < 6
+
+
+def test_cancelled_items_are_not_graded(pool):
+    pool.submit(item()).result(30)
+    futures = [pool.submit(item(SLOW, ENDLESS_REFERENCE)) for _ in range(200)]
+    for future in futures:
+        future.cancel()
+    assert pool.submit(item()).result(30).verdict == "correct"
+
+
+def test_a_slow_item_is_paused_while_others_need_its_place():
+    pool = WorkerPool(num_workers=1, timeout_s=1.5)
+    pool.submit(item()).result(30)
+    slow = pool.submit(item(SLOW, ENDLESS_REFERENCE))
+    wait_for(lambda: any(worker.slow for worker in pool._workers.values()))
+    (process,) = [psutil.Process(handle.pid) for handle, worker in pool._workers.items() if worker.slow]
+    futures = [pool.submit(item(rf"\boxed{{x^2+{i}}}", f"x*x+{i}")) for i in range(300)]
+    wait_for(lambda: process.status() == psutil.STATUS_STOPPED)
+    assert [future.result(30).verdict for future in futures] == ["correct"] * 300
+    assert not slow.done()
+    outcome = slow.result(30)
+    assert outcome.reason == "timeout" and 1.5 <= outcome.seconds < 2.0  # its pauses not counted
+    pool.close()
+
+
+def test_a_long_comparison_among_many_others_has_its_whole_time():
+    """About 0.4 s of work, a deadline of 1.2 s, and work for seconds beside it."""
+    pool = WorkerPool(num_workers=1, timeout_s=1.2)
+    pool.submit(item()).result(30)
+    started = time.monotonic()
+    long = pool.submit(item(rf"\boxed{{{'x_{x_{x_{x_{x}}}}' * 4}}}", "5"))
+    wait_for(lambda: long.done() or any(worker.slow for worker in pool._workers.values()))
+    futures = [pool.submit(item(rf"\boxed{{x^2+{i}}}", f"x*x+{i}")) for i in range(900)]
+    outcome = long.result(60)
+    assert (outcome.verdict, outcome.reason) == ("wrong", "wrong")
+    assert outcome.seconds < 1.2 < time.monotonic() - started  # it was paused for longer than its deadline
+    assert {future.result(60).verdict for future in futures} == {"correct"}
+    pool.close()
+
+
+def test_however_many_items_are_slow_there_is_a_bound_on_processes_and_others_are_graded():
+    pool = WorkerPool(num_workers=1, timeout_s=0.5, max_slow_workers=1, max_paused_workers=2)
+    pool.submit(item()).result(30)
+    hanging = [pool.submit(item(rf"\boxed{{{endless(i)}}}", f"{ENDLESS_REFERENCE}+{i}")) for i in range(8)]
+    benign = [pool.submit(item(rf"\boxed{{x^2+{i}}}", f"x*x+{i}")) for i in range(50)]
+    most = 0
+    while not all(future.done() for future in hanging):
+        most = max(most, len(pool._workers))
+    assert {future.result().reason for future in hanging} == {"timeout"}
+    assert {future.result(30).verdict for future in benign} == {"correct"}
+    assert most <= 1 + 1 + 1 + 2  # places, one to spare, beside them, paused
+    pool.close()
+
+
+def test_items_of_a_subject_that_is_known_to_be_slow_come_last():
+    pool = WorkerPool(num_workers=1, timeout_s=0.6, max_slow_workers=1)
+    pool.submit(item()).result(30)
+    first = [pool.submit(item(rf"\boxed{{{endless(i)}}}", ENDLESS_REFERENCE)) for i in range(2)]
+    assert {future.result(30).reason for future in first} == {"timeout"}
+    order = []
+    more = [pool.submit(item(rf"\boxed{{{endless(i)}}}", ENDLESS_REFERENCE)) for i in range(2, 4)]
+    # more complex than the hanging ones, so that only what is known of these can be why they come later
+    others = [pool.submit(item(rf"\boxed{{x^7+y^5+x^3y^2+z+w+a+b+{i}}}", "5-x*y*z")) for i in range(4)]
+    for name, futures in (("hanging", more), ("other", others)):
+        for future in futures:
+            future.add_done_callback(lambda _, name=name: order.append(name))
+    wait_for(lambda: len(pool._line._set_back) == 2 or order)
+    assert order == []  # they wait before anything has been computed for them
+    wait_for(lambda: len(order) == 6)
+    assert order[:4] == ["other"] * 4, order
+    pool.close()
+
+
+def test_close_answers_what_is_waiting_and_ends_every_process():
+    pool = WorkerPool(num_workers=1, timeout_s=30.0, max_slow_workers=1)
+    futures = [pool.submit(item(SLOW, ENDLESS_REFERENCE)) for _ in range(5)]
+    wait_for(lambda: any(map(busy, workers(pool)[1])))
+    (nursery,), children = workers(pool)
+    pool.close()
+    pool.close()
+    assert [future.result(1).reason for future in futures] == ["closed"] * 5
+    assert not nursery.is_running()
+    wait_for(lambda: not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children))
+    with pytest.raises(GradingError, match="closed"):
+        pool.submit(item())
+
+
+def test_only_data_sets_that_exist_are_prepared(pool):
+    """Neither a name that is cut inside a letter, nor very many names, reach the nursery."""
+    names = ["x" + "é" * 99, "\x00", "", "coin_flip", *map(str, range(60)), "countdown"]
+    entries = [{"answer": "4", "metadata": {"source_dataset": name}} for name in names]
+    futures = [pool.submit(item(task="reasoning_gym", metadata=entry)) for entry in entries]
+    assert {future.result(30).reason for future in futures} == {"bad_reference"}
+    wait_for(lambda: not any(worker.jobs for worker in pool._workers.values()))
+    assert (pool.restarts, pool._prepared) == ({"timeout": 0, "crashed": 0, "nursery": 0}, {"countdown"})
+
+
+def test_metadata_that_is_not_plain_data_is_refused():
+    with pytest.raises(GradingError, match="object"):
+        item(metadata={"x": object()})
+
+
+def test_processes_and_directories_end_with_a_process_that_is_killed(tmp_path):
+    program = f"""
+import sys, tempfile
+tempfile.tempdir = {str(tmp_path)!r}
+from r3_openrlhf.grading.processes.pool import WorkerPool
+from r3_openrlhf.grading.processes.wire import Item, encode_item
+pool = WorkerPool(num_workers=2, timeout_s=60.0)
+item = encode_item(Item(task="math", response={SLOW!r}, references=({ENDLESS_REFERENCE!r},), truncated=False))
+for _ in range(4):
+    pool.submit(item)
+print("running", flush=True)
+sys.stdin.read()
+"""
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True
+    )
+    parent.stdout.readline()
+    process = psutil.Process(parent.pid)
+    wait_for(
+        lambda: len(process.children(recursive=True)) >= 3 and any(map(busy, process.children(recursive=True)[1:])), 30
+    )
+    family = process.children(recursive=True)
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    wait_for(lambda: not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in family))
+    wait_for(lambda: os.listdir(tmp_path) == [])
+    parent.stdout.close()
+    parent.stdin.close()

@@ -1,0 +1,182 @@
+"""Which problems are held out, and what is said about the answers to them."""
+
+import json
+
+import numpy as np
+import pytest
+
+from r3_openrlhf.config import ClusterConfig, DataConfig, EvaluationConfig, R3Config, ReflectionConfig, RolloutConfig
+from r3_openrlhf.errors import DataError
+from r3_openrlhf.problems.held_out import check_held_out_source, evaluation_line, prepare_held_out, read_prompts
+from r3_openrlhf.problems.sources import Label, problem_uid
+from r3_openrlhf.problems.training_file import prepare
+from r3_openrlhf.types import Context, Rollout, Verdict
+
+C, W, U = Verdict.CORRECT, Verdict.WRONG, Verdict.UNGRADED
+SUMS = {"size": 60, "seed": 1, "min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1, "operators": ["+"]}
+SUMS |= {"allow_parentheses": False, "allow_negation": False}
+
+
+def problems(path, numbers):
+    path.write_text("".join(json.dumps({"problem": f"What is {n}?", "answer": str(n)}) + "\n" for n in numbers))
+    return str(path)
+
+
+def config_for(source, *, data=None, **evaluation):
+    return R3Config(
+        data=DataConfig(path=source, max_len=4096, **(data or {})),
+        rollout=RolloutConfig(batch_size=2, n_samples_per_prompt=8, max_new_tokens=16),
+        reflection=ReflectionConfig(enabled=False),
+        cluster=ClusterConfig(gpus_per_node=1),
+        evaluation=EvaluationConfig(**evaluation),
+    )
+
+
+@pytest.fixture
+def prepared(tmp_path, byte_tokenizer):
+    """A function: what is written for a configuration, as (prompts, labels)."""
+
+    def run(config):
+        training, output = tmp_path / "data" / "problems.jsonl", tmp_path / "data" / "held_out.jsonl"
+        prepare(config, byte_tokenizer, training)
+        prepare_held_out(config, byte_tokenizer, training, output)
+        prompts, labels = read_prompts(output)
+        return prompts, [Label.from_json(label) for label in labels]
+
+    return run
+
+
+def test_held_out_problems_are_rendered_as_the_training_ones(tmp_path, prepared):
+    path = problems(tmp_path / "test.jsonl", [7, 8, 9])
+    config = config_for(
+        problems(tmp_path / "train.jsonl", range(5)),
+        data={"system_prompt": "Be brief.", "prompt_template": "Q: {problem}", "max_samples": 4},
+        path=path,
+        max_samples=2,
+    )
+    prompts, labels = prepared(config)
+    assert prompts[0] == "<system>Be brief.</system><user>Q: What is 7?</user><assistant>"
+    assert labels == [
+        Label(uid=problem_uid(f"What is {n}?"), problem=f"What is {n}?", references=[str(n)], task="math")
+        for n in (7, 8)
+    ]
+
+
+def test_a_problem_that_is_trained_on_is_not_held_out(tmp_path, prepared):
+    train = problems(tmp_path / "train.jsonl", range(5))
+    test = problems(tmp_path / "test.jsonl", [7, 3, 4])
+    with pytest.raises(DataError) as refusal:
+        prepared(config_for(train, path=test))
+    first = problem_uid("What is 3?")
+    assert f"test.jsonl holds 2 of the problems that are trained on ({first} is the first)" in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_only_problems_that_are_really_trained_on_count(tmp_path, prepared):
+    train = problems(tmp_path / "train.jsonl", range(5))
+    test = problems(tmp_path / "test.jsonl", [7, 3])
+    _, labels = prepared(config_for(train, data={"max_samples": 3}, path=test))
+    assert [label.references for label in labels] == [["7"], ["3"]]
+
+
+def test_the_same_problem_under_another_uid_is_found(tmp_path, prepared):
+    train, test = tmp_path / "train.jsonl", tmp_path / "test.jsonl"
+    for path, number in ((train, 1), (test, 9)):
+        rows = [{"problem": f"What is {n}?", "answer": str(n), "id": f"{number}-{n}"} for n in range(4)]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(DataError, match="holds 4 of the problems that are trained on .9-0 is the first"):
+        prepared(config_for(str(train), data={"uid_key": "id"}, path=str(test)))
+
+
+def test_generated_problems_that_meet_by_chance_are_left_out(prepared):
+    """60 of the 81 sums of two digits (1 to 9) are trained on, so two draws of 60 must share 39 or more."""
+    source = "reasoning_gym:basic_arithmetic"
+    config = config_for(
+        source, data={"reasoning_gym": SUMS}, path=source, reasoning_gym=SUMS | {"seed": 1000}, max_samples=5
+    )
+    _, labels = prepared(config)
+    assert len(labels) == 5 and all(label.task == "reasoning_gym" for label in labels)
+    config.evaluation.max_samples = None
+    config.evaluation.reasoning_gym = SUMS
+    with pytest.raises(DataError, match="gives no problem that is not trained on"):
+        prepared(config)
+
+
+def test_a_run_goes_on_with_the_problems_it_was_started_with(tmp_path, prepared):
+    train = problems(tmp_path / "train.jsonl", range(5))
+    prepared(config_for(train, path=problems(tmp_path / "test.jsonl", [7, 8])))
+    prepared(config_for(train, path=problems(tmp_path / "test.jsonl", [7, 8])))
+    with pytest.raises(DataError, match="held_out.jsonl holds other problems than evaluation.path"):
+        prepared(config_for(train, path=problems(tmp_path / "test.jsonl", [7, 9])))
+
+
+@pytest.mark.parametrize(
+    ("path", "sentence"),
+    [
+        ("/nowhere.jsonl", "evaluation.path is /nowhere.jsonl, but there is no such file"),
+        (
+            "reasoning_gym:basic_arithmetc",
+            "evaluation.path is reasoning_gym:basic_arithmetc, but reasoning-gym has no",
+        ),
+    ],
+)
+def test_a_wrong_source_is_named_by_its_own_key(tmp_path, path, sentence):
+    with pytest.raises(DataError) as refusal:
+        check_held_out_source(config_for(problems(tmp_path / "train.jsonl", range(5)), path=path))
+    assert sentence in str(refusal.value) and "data.path" not in str(refusal.value)
+
+
+def test_without_evaluation_there_is_nothing_to_check():
+    check_held_out_source(config_for("unused"))
+
+
+def rollout(uid, verdict, *, tokens=2, truncated=False):
+    return Rollout(
+        uid=uid,
+        context=Context.PLAIN,
+        prompt_ids=np.zeros(1, dtype=np.int32),
+        response_ids=np.zeros(tokens, dtype=np.int32),
+        response_logprobs=np.zeros(tokens, dtype=np.float32),
+        verdict=verdict,
+        reward=None if verdict is U else 1.7 * (verdict is C),  # length is in the reward, and must not be in accuracy
+        truncated=truncated,
+        finish_reason="stop",
+        policy_step=3,
+        epoch=1,
+    )
+
+
+def line_of(rollouts):
+    config = config_for("unused", path="x", n_samples=3, temperature=0.7)
+    return evaluation_line(rollouts, config=config, step=3, epoch=2, generated_tokens=99)
+
+
+def test_the_line_by_hand():
+    rollouts = [rollout("b", v) for v in (C, W, W)] + [rollout("a", v, tokens=4) for v in (W, W, W)]
+    rollouts += [rollout("c", v, tokens=6, truncated=True) for v in (C, U, C)]
+    assert line_of(rollouts) == {
+        "step": 3,
+        "epoch": 2,
+        "generated_tokens": 99,
+        "name": "held_out",
+        "num_problems": 3,
+        "n_samples": 3,
+        "temperature": 0.7,
+        "max_new_tokens": 16,
+        "pass_at_1": pytest.approx((1 / 3 + 0 + 1) / 3),
+        "pass_at_n": pytest.approx(2 / 3),
+        "response_tokens_mean": 4.0,
+        "truncated_rate": pytest.approx(1 / 3),
+        "num_ungraded": 1,
+        # printf 'a\nb\nc' | sha256sum
+        "problems_sha256": "ea7fb08b7a2dc4619ffb7c7bb38d95a2047935fa165d71b12efd3852a2e6d0cc",
+    }
+
+
+def test_what_could_not_be_graded_is_absent_and_not_zero():
+    """Problem a has one verdict, problem b none: b's two responses change nothing but the counts."""
+    line = line_of([rollout("a", C), rollout("a", U), rollout("b", U), rollout("b", U)])
+    assert (line["pass_at_1"], line["pass_at_n"], line["num_problems"], line["num_ungraded"]) == (1.0, 1.0, 2, 3)
+    line = line_of([rollout("a", U)])
+    assert line["pass_at_1"] is None and line["pass_at_n"] is None
+    assert json.loads(json.dumps(line)) == line

@@ -1,0 +1,369 @@
+"""Problems from every kind of source, and each way in which they can be unusable."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from r3_openrlhf.config import ClusterConfig, DataConfig, R3Config, ReflectionConfig, RolloutConfig
+from r3_openrlhf.errors import ConfigError, DataError
+from r3_openrlhf.problems.sources import Label, check_source, load_problems, problem_uid
+from r3_openrlhf.problems.training_file import prepare
+
+DEEPSCALER = Path(__file__).parents[3] / "shared" / "data" / "math" / "train" / "deepscaler_clean.jsonl"
+ROWS = [{"problem": f"What is {n} + {n}?", "answer": str(2 * n), "id": f"sum-{n}"} for n in range(1, 7)]
+
+
+def write_jsonl(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def config_for(path, *, prompts=2, max_len=4096, reflection=False, **data):
+    return R3Config(
+        data=DataConfig(path=path, max_len=max_len, **data),
+        rollout=RolloutConfig(batch_size=prompts, n_samples_per_prompt=8, max_new_tokens=16),
+        reflection=ReflectionConfig(enabled=reflection),
+        cluster=ClusterConfig(gpus_per_node=1),
+    )
+
+
+def read(prepared):
+    rows = [json.loads(line) for line in prepared.path.read_text().splitlines()]
+    return [(row["input"], Label.from_json(row["label"])) for row in rows]
+
+
+@pytest.fixture
+def sums(tmp_path):
+    return write_jsonl(tmp_path / "sums.jsonl", ROWS)
+
+
+def test_a_row_becomes_a_final_prompt_and_a_label(sums, tmp_path, byte_tokenizer):
+    prepared = prepare(config_for(sums, system_prompt="Be brief."), byte_tokenizer, tmp_path / "out" / "p.jsonl")
+    prompt, label = read(prepared)[0]
+    assert prompt == "<system>Be brief.</system><user>What is 1 + 1?</user><assistant>"
+    assert label == Label(uid=problem_uid("What is 1 + 1?"), problem="What is 1 + 1?", references=["2"], task="math")
+    assert (prepared.num_problems, prepared.max_prompt_tokens) == (6, len(prompt))
+    assert problem_uid("abc") == "ba7816bf8f01cfea"  # sha256("abc") is a published test vector
+
+
+def test_openrlhf_loads_the_file_with_its_own_loader(sums, tmp_path, byte_tokenizer):
+    from types import SimpleNamespace
+
+    from openrlhf.datasets.prompts_dataset import PromptDataset
+    from openrlhf.datasets.utils import blending_datasets
+
+    prepared = prepare(config_for(sums), byte_tokenizer, tmp_path / "problems.jsonl")
+    data = SimpleNamespace(input_key="input", label_key="label", apply_chat_template=False, image_key="images")
+    strategy = SimpleNamespace(args=SimpleNamespace(data=data, use_ms=False), print=print, is_rank_0=lambda: False)
+    loaded = PromptDataset(blending_datasets(str(prepared.path), strategy=strategy), byte_tokenizer, strategy)
+    ours = read(prepared)
+    assert len(loaded) == len(ours) == 6
+    for (datasource, prompt, label, images), (our_prompt, our_label) in zip(loaded, ours, strict=True):
+        assert (datasource, prompt, images) == ("sums.jsonl", our_prompt, None)
+        assert Label.from_json(label) == our_label
+
+
+def test_the_uid_is_the_problem_s_not_the_template_s(sums, tmp_path, byte_tokenizer):
+    plain = prepare(config_for(sums), byte_tokenizer, tmp_path / "a.jsonl")
+    other = prepare(config_for(sums, prompt_template="Q: {problem}\nA:"), byte_tokenizer, tmp_path / "b.jsonl")
+    assert [label.uid for _, label in read(plain)] == [label.uid for _, label in read(other)]
+    named = prepare(config_for(sums, uid_key="id"), byte_tokenizer, tmp_path / "c.jsonl")
+    assert [label.uid for _, label in read(named)] == [row["id"] for row in ROWS]
+
+
+def test_json_and_parquet_give_the_same_as_jsonl(sums, tmp_path, byte_tokenizer):
+    import pandas
+
+    (tmp_path / "sums.json").write_text(json.dumps(ROWS))
+    pandas.DataFrame(ROWS).to_parquet(tmp_path / "sums.parquet")
+    first = read(prepare(config_for(sums), byte_tokenizer, tmp_path / "a.jsonl"))
+    for name in ("sums.json", "sums.parquet"):
+        assert read(prepare(config_for(str(tmp_path / name)), byte_tokenizer, tmp_path / f"{name}.out.jsonl")) == first
+
+
+def test_a_copy_of_a_hub_data_set(tmp_path, monkeypatch, byte_tokenizer):
+    """The columns of agentica-org/DeepScaleR-Preview-Dataset: the default keys fit, the solution is not needed."""
+    (tmp_path / "DeepScaleR").mkdir()
+    rows = [{**row, "solution": "long"} for row in ROWS]
+    write_jsonl(tmp_path / "DeepScaleR" / "train.jsonl", rows[:4])
+    write_jsonl(tmp_path / "DeepScaleR" / "test.jsonl", rows[4:])
+    monkeypatch.chdir(tmp_path)
+    for split, expected in {"train": rows[:4], "test": rows[4:]}.items():
+        labels = load_problems(DataConfig(path="DeepScaleR", split=split)).labels
+        assert [(label.problem, label.references) for label in labels] == [
+            (row["problem"], [row["answer"]]) for row in expected
+        ]
+
+
+def test_a_hub_that_cannot_be_reached(monkeypatch):
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    with pytest.raises(DataError, match="data.path nobody/nothing cannot be loaded: .*nobody/nothing"):
+        load_problems(DataConfig(path="nobody/nothing"))
+
+
+def test_several_references_and_numbers(tmp_path, byte_tokenizer):
+    rows = [{"problem": "a", "answer": ["1", "one"]}, {"problem": "b", "answer": ["2"]}]
+    path = write_jsonl(tmp_path / "lists.jsonl", rows)
+    assert [label.references for label in load_problems(DataConfig(path=path)).labels] == [["1", "one"], ["2"]]
+    path = write_jsonl(tmp_path / "numbers.jsonl", [{"problem": "a", "answer": 3}])
+    assert [label.references for label in load_problems(DataConfig(path=path)).labels] == [["3"]]
+
+
+def test_equal_rows_count_once(tmp_path, byte_tokenizer):
+    path = write_jsonl(tmp_path / "twice.jsonl", ROWS + ROWS[:2])
+    prepared = prepare(config_for(path), byte_tokenizer, tmp_path / "p.jsonl")
+    assert (prepared.num_problems, prepared.num_duplicates) == (6, 2)
+
+
+def test_max_samples_takes_the_first(sums, tmp_path, byte_tokenizer):
+    prepared = prepare(config_for(sums, max_samples=3), byte_tokenizer, tmp_path / "p.jsonl")
+    assert [label.problem for _, label in read(prepared)] == [row["problem"] for row in ROWS[:3]]
+
+
+def test_overlong_prompts_are_dropped_and_counted_or_refused(tmp_path, byte_tokenizer):
+    rows = [*ROWS, {"problem": "x" * 100, "answer": "1"}]
+    path = write_jsonl(tmp_path / "long.jsonl", rows)
+    wrapping = len("<user></user><assistant>")
+    config = config_for(path, max_len=100 + wrapping + 16 - 1)  # one token too few for the last row
+    prepared = prepare(config, byte_tokenizer, tmp_path / "p.jsonl")
+    assert (prepared.num_problems, prepared.num_dropped_overlong) == (6, 1)
+    assert json.loads((tmp_path / "counts.json").read_text())["num_dropped_overlong"] == 1
+    config.data.max_len += 1
+    assert prepare(config, byte_tokenizer, tmp_path / "q.jsonl").num_dropped_overlong == 0
+    config.data.max_len -= 1
+    config.data.overlong = "error"
+    with pytest.raises(
+        DataError,
+        match="The prompt of problem [0-9a-f]{16} of .*long.jsonl has 124 tokens, but data.max_len 139 leaves 123",
+    ):
+        prepare(config, byte_tokenizer, tmp_path / "r.jsonl")
+    assert not list(tmp_path.glob("*r.jsonl*"))  # nothing half-written stays
+
+
+def test_a_context_too_short_for_one_reflection_prompt(sums, tmp_path, byte_tokenizer):
+    config = config_for(sums, reflection=True)
+    assert prepare(config, byte_tokenizer, tmp_path / "p.jsonl").num_too_long_to_reflect == 0
+    config.data.max_len = 200
+    with pytest.raises(
+        ConfigError, match="data.max_len 200 leaves 184 tokens for a prompt .* reflection.enabled=false"
+    ):
+        prepare(config, byte_tokenizer, tmp_path / "q.jsonl")
+    config.reflection.enabled = False
+    assert prepare(config, byte_tokenizer, tmp_path / "q.jsonl").num_problems == 6
+
+
+def test_problems_without_room_for_reflection_are_counted(tmp_path, byte_tokenizer):
+    """The prompt of the long problem is exactly as long as the room, so nothing fits beside it."""
+    path = write_jsonl(tmp_path / "mixed.jsonl", [*ROWS, {"problem": "x" * 2000, "answer": "1"}])
+    config = config_for(path, reflection=True, max_len=2000 + len("<user></user><assistant>") + 16)
+    assert prepare(config, byte_tokenizer, tmp_path / "p.jsonl").num_too_long_to_reflect == 1
+
+
+MORE = [{"problem": f"problem {n}", "answer": "0"} for n in range(30)]
+BAD_ROWS = {  # sentence -> (rows, settings)
+    "no column 'problem' (data.problem_key); its columns are question, answer": (
+        [{"question": "a", "answer": "1"}],
+        {},
+    ),
+    "no column 'answer' (data.answer_key)": ([{"problem": "a", "solution": "1"}], {}),
+    "row 31: the problem (problem) is empty": ([*MORE, {"problem": " ", "answer": "1"}], {"unusable": "error"}),
+    "row 31: the answer (answer) is empty": ([*MORE, {"problem": "a", "answer": ""}], {"unusable": "error"}),
+    "row 2: the same problem has another answer further up; 2 of 32 rows cannot be used": (
+        [{"problem": "a", "answer": "1"}, {"problem": "a", "answer": "2"}, *MORE],
+        {"unusable": "error"},
+    ),
+    "row 8: the uid sum-1 was seen before with another content": (
+        [*ROWS, {"problem": "b", "answer": "2", "id": "q"}, {"problem": "a", "answer": "2", "id": "sum-1"}],
+        {"uid_key": "id"},
+    ),
+    "row 1: the answer (answer) is empty; 1 of 7 rows cannot be used": ([{"problem": "a", "answer": None}, *ROWS], {}),
+    "gives 1 problems, fewer than one batch: rollout.batch_size is 2": ([{"problem": "a", "answer": "1"}], {}),
+}
+
+
+@pytest.mark.parametrize("sentence", BAD_ROWS)
+def test_bad_rows_are_refused_with_their_place(sentence, tmp_path, byte_tokenizer):
+    rows, options = BAD_ROWS[sentence]
+    path = write_jsonl(tmp_path / "bad.jsonl", rows)
+    with pytest.raises(DataError) as refusal:
+        prepare(config_for(path, **options), byte_tokenizer, tmp_path / "p.jsonl")
+    assert sentence in str(refusal.value) and "\n" not in str(refusal.value)
+    assert not (tmp_path / "p.jsonl").exists()
+
+
+def test_a_few_unusable_rows_are_left_out_and_counted(tmp_path):
+    """Of 40 rows one has no answer, one problem has two answers (which is right?), and one row is there twice."""
+    rows = [{"problem": f"{n}", "answer": f"{n}"} for n in range(36)]
+    rows += [
+        {"problem": "empty", "answer": " "},
+        rows[5],
+        {"problem": "7", "answer": "8"},
+        {"problem": "x", "answer": "1"},
+    ]
+    problems = load_problems(DataConfig(path=write_jsonl(tmp_path / "few.jsonl", rows)))
+    assert [label.problem for label in problems.labels] == [f"{n}" for n in range(36) if n != 7] + ["x"]
+    assert (problems.num_duplicates, problems.num_unusable) == (1, 3)
+
+
+@given(kinds=st.lists(st.sampled_from("abcde"), min_size=1, max_size=12))
+@settings(max_examples=30, deadline=None)
+def test_every_row_is_a_problem_or_is_counted(tmp_path_factory, kinds):
+    """Law: rows = problems + repeated + unusable, whatever the file holds; or the file is refused as a whole."""
+    rows = {
+        "a": {"problem": "p", "answer": "1"},
+        "b": {"problem": "p", "answer": "2"},
+        "c": {"problem": "q", "answer": "1"},
+        "d": {"problem": "r", "answer": ""},
+        "e": {"problem": "s", "answer": "3"},
+    }
+    fillers = [{"problem": f"filler {n}", "answer": "0"} for n in range(150)]
+    rows_in_file = [rows[kind] for kind in kinds] + fillers
+    path = write_jsonl(tmp_path_factory.mktemp("law") / "x.jsonl", rows_in_file)
+    problems = load_problems(DataConfig(path=path))
+    contradictory = {"a", "b"} <= set(kinds)
+    kept = {label.problem for label in problems.labels}
+    assert kept - {row["problem"] for row in fillers} == {
+        rows[kind]["problem"] for kind in kinds if kind != "d" and not (contradictory and kind in "ab")
+    }
+    assert len(problems.labels) + problems.num_duplicates + problems.num_unusable == len(rows_in_file)
+
+
+def test_a_missing_uid_column_is_refused(sums):
+    with pytest.raises(DataError, match=r"no column 'key' \(data.uid_key\)"):
+        check_source(DataConfig(path=sums, uid_key="key"))
+
+
+@pytest.mark.parametrize(
+    ("path", "sentence"),
+    [
+        ("nowhere.jsonl", "data.path is nowhere.jsonl, but there is no such file"),
+        ("some/deep/path", "which does not exist; use a file that ends in .jsonl, .json, .parquet, a directory"),
+        ("reasoning_gym:chain_sun", "has no task 'chain_sun'; did you mean chain_sum?"),
+    ],
+)
+def test_sources_that_do_not_exist(path, sentence):
+    with pytest.raises(DataError) as refusal:
+        check_source(DataConfig(path=path))
+    assert sentence in str(refusal.value)
+
+
+@pytest.mark.parametrize("content", ["", "\n", "not json\n", '{"problem": "a", "answer"'])
+def test_a_file_without_usable_rows(content, tmp_path):
+    path = tmp_path / "broken.jsonl"
+    path.write_text(content)
+    with pytest.raises(DataError, match="broken.jsonl (cannot be loaded: JSON|has no rows)"):
+        check_source(DataConfig(path=str(path)))
+
+
+def test_a_hub_name_is_not_looked_up_by_the_check(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    check_source(DataConfig(path="agentica-org/DeepScaleR-Preview-Dataset"))
+
+
+@pytest.mark.skipif(not DEEPSCALER.is_file(), reason=f"{DEEPSCALER.name} is not beside the repository")
+def test_deepscaler_loads_with_the_default_keys(tmp_path, byte_tokenizer):
+    config = config_for(str(DEEPSCALER), prompts=128, max_samples=2000)
+    prepared = prepare(config, byte_tokenizer, tmp_path / "p.jsonl")
+    first = json.loads(DEEPSCALER.open().readline())
+    _, label = read(prepared)[0]
+    assert prepared.num_problems == 2000
+    assert (label.problem, label.references) == (first["problem"], [first["answer"]])
+
+
+# ── reasoning-gym ──
+
+CHAIN_SUM = {"size": 20, "seed": 1, "min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
+
+
+def test_reasoning_gym_gives_as_many_different_problems_as_asked(tmp_path, byte_tokenizer):
+    config = config_for("reasoning_gym:chain_sum", reasoning_gym=CHAIN_SUM)
+    problems = read(prepare(config, byte_tokenizer, tmp_path / "p.jsonl"))
+    assert len({label.uid for _, label in problems}) == len(problems) == 20
+    for prompt, label in problems:
+        expression = label.problem.rpartition(": ")[2].removesuffix(" =")
+        left, sign, right = expression.split()
+        assert label.references == [str(int(left) + int(right) if sign == "+" else int(left) - int(right))]
+        assert label.problem in prompt and label.task == "reasoning_gym"
+
+
+def test_a_larger_size_keeps_the_problems_of_a_smaller_one():
+    def problems(size):
+        data = DataConfig(path="reasoning_gym:chain_sum", reasoning_gym={**CHAIN_SUM, "size": size})
+        return [label.problem for label in load_problems(data).labels]
+
+    assert problems(30)[:20] == problems(20)
+
+
+def test_the_task_s_own_scorer_accepts_its_answer_after_the_journey():
+    from reasoning_gym import get_score_answer_fn
+
+    for task in ("chain_sum", "gsm_symbolic", "countdown", "leg_counting"):
+        data = DataConfig(path=f"reasoning_gym:{task}", reasoning_gym={"size": 3, "seed": 7})
+        for label in load_problems(data).labels:
+            label = Label.from_json(label.to_json())
+            score = get_score_answer_fn(label.metadata["metadata"]["source_dataset"])
+            assert score(label.references[0], label.metadata) == 1.0
+            assert score("no answer", label.metadata) < 1.0
+
+
+def test_a_task_with_many_solutions_has_no_reference_and_keeps_its_entry():
+    from reasoning_gym import get_score_answer_fn
+
+    (label,) = load_problems(DataConfig(path="reasoning_gym:rush_hour", reasoning_gym={"size": 1})).labels
+    assert label.references == [] and get_score_answer_fn("rush_hour")("", label.metadata) < 1.0
+
+
+def test_a_task_whose_scorer_needs_more_than_json_is_refused():
+    with pytest.raises(DataError, match="the scorer of arc_agi refuses its own answer once stored as JSON"):
+        load_problems(DataConfig(path="reasoning_gym:arc_agi", reasoning_gym={"size": 1}))
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({**CHAIN_SUM, "size": 500}, "different problems with these options, not 500"),
+        ({**CHAIN_SUM, "size": 0}, "data.reasoning_gym.size is 0"),
+        ({**CHAIN_SUM, "terms": 2}, "data.reasoning_gym does not fit the task chain_sum"),
+        ({**CHAIN_SUM, "min_terms": 9}, "data.reasoning_gym does not fit the task chain_sum"),
+    ],
+)
+def test_bad_reasoning_gym_options(options, sentence):
+    with pytest.raises(DataError) as refusal:
+        load_problems(DataConfig(path="reasoning_gym:chain_sum", reasoning_gym=options))
+    assert sentence in str(refusal.value)
+
+
+# ── the file of a run that goes on ──
+
+
+def test_the_same_problems_may_be_prepared_again_and_others_may_not(sums, tmp_path, byte_tokenizer):
+    config = config_for(sums)
+    first = prepare(config, byte_tokenizer, tmp_path / "p.jsonl")
+    content = first.path.read_bytes()
+    assert prepare(config, byte_tokenizer, tmp_path / "p.jsonl") == first
+    write_jsonl(Path(sums), ROWS[:5])
+    with pytest.raises(DataError, match="holds other problems than data.path"):
+        prepare(config, byte_tokenizer, tmp_path / "p.jsonl")
+    assert first.path.read_bytes() == content
+
+
+text = st.text(min_size=1)
+
+
+@given(
+    uid=text,
+    problem=text,
+    references=st.lists(text, min_size=1),
+    metadata=st.none() | st.dictionaries(text, st.none() | st.integers() | text),
+)
+def test_a_label_survives_its_journey(uid, problem, references, metadata):
+    label = Label(uid=uid, problem=problem, references=references, task="math", metadata=metadata)
+    line = json.dumps({"label": label.to_json()})
+    assert Label.from_json(json.loads(line)["label"]) == label
+    assert dataclasses.asdict(label) == json.loads(label.to_json())

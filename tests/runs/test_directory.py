@@ -1,0 +1,189 @@
+"""The directory of a run: what starts, what goes on, what is refused, and what a crash can cost."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from r3_openrlhf.config_loading import load_config
+from r3_openrlhf.errors import ConfigError, R3Error
+from r3_openrlhf.runs.directory import RunDirectory, describe_code
+
+
+def config_at(path, *overrides):
+    return load_config("cpu_smoke", [f"run_dir={path}", *overrides])
+
+
+@pytest.fixture
+def run(tmp_path):
+    run = RunDirectory(tmp_path / "run")
+    run.create(config_at(run.path))
+    return run
+
+
+def test_a_new_run_holds_its_configuration_and_its_code_state(run):
+    assert run.load_config() == config_at(run.path)
+    state = run.code_state.read_text()
+    assert "openrlhf 0.11.2" in state and "\ncommit " in state
+    assert run.checkpoints.is_dir() and run.tensorboard.is_dir() and run.data.parent.is_dir()
+
+
+def test_code_state_without_a_repository(tmp_path):
+    """The package copied to where there is no git still says which versions it ran with."""
+    import r3_openrlhf
+
+    os.symlink(os.path.dirname(r3_openrlhf.__file__), tmp_path / "r3_openrlhf")
+    code = "from r3_openrlhf.runs.directory import describe_code; print(describe_code())"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PATH": "/nowhere"}
+    state = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert "openrlhf 0.11.2" in state.stdout and "commit unknown: not a git checkout" in state.stdout
+
+
+def test_the_diff_is_in_the_code_state():
+    """The same two commands by hand."""
+    here = os.path.dirname(__file__)
+    diff = subprocess.run(["git", "-C", here, "diff", "HEAD"], capture_output=True, text=True)
+    if diff.returncode:
+        pytest.skip("the tests are not in a git checkout")
+    assert describe_code().endswith(diff.stdout)
+
+
+def test_the_same_command_goes_on(run):
+    run.append_metrics({"step": 1})
+    run.create(config_at(run.path))
+    assert run.read_metrics() == [{"step": 1}]
+
+
+def test_a_run_may_go_on_for_longer(run):
+    run.append_metrics({"step": 1})
+    run.create(config_at(run.path, "train.num_epochs=9", "reward.timeout_s=20", "logging.rollout_text=false"))
+    assert run.load_config().train.num_epochs == 9
+
+
+def test_other_settings_are_refused_and_named(run):
+    run.append_metrics({"step": 1})
+    before = run.config.read_text()
+    with pytest.raises(
+        ConfigError, match=r"other settings: replay.k \(2 there, 3 now\), train.seed \(42 there, 7 now\)"
+    ):
+        run.create(config_at(run.path, "replay.k=3", "train.seed=7"))
+    assert run.config.read_text() == before
+
+
+def test_a_run_without_a_finished_step_may_be_started_anew(run):
+    run.data.write_text("left over")
+    run.create(config_at(run.path, "replay.k=3"))
+    assert run.load_config().replay.k == 3 and not run.data.exists()
+
+
+def test_resume_false_refuses_a_directory_in_use(run):
+    run.append_metrics({"step": 1})
+    with pytest.raises(ConfigError, match="already holds a run and checkpoint.resume is false"):
+        run.create(config_at(run.path, "checkpoint.resume=false"))
+
+
+def test_a_directory_with_other_files_is_refused(tmp_path):
+    (tmp_path / "thesis.txt").write_text("precious")
+    with pytest.raises(ConfigError, match="holds files but no run"):
+        RunDirectory(tmp_path).create(config_at(tmp_path))
+
+
+def test_a_place_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot be written: Not a directory"):
+        RunDirectory(tmp_path / "file" / "run").create(config_at(tmp_path / "file" / "run"))
+
+
+def test_opening_what_is_no_run(tmp_path):
+    with pytest.raises(R3Error, match="is not a run directory: it has no config.yaml"):
+        RunDirectory.open(tmp_path)
+
+
+def test_numbers_that_are_not_finite_become_null_and_are_named(run):
+    run.append_metrics({"step": 1, "loss": math.nan, "reward_mean": 0.5, "grad_norm": -math.inf})
+    expected = {"step": 1, "loss": None, "reward_mean": 0.5, "grad_norm": None, "not_finite": ["grad_norm", "loss"]}
+    assert json.loads(run.metrics.read_text()) == expected
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        run.append_rollouts([{"step": 1, "reward": math.nan}])
+    assert not run.rollouts.exists()
+
+
+def test_a_line_without_a_step_is_refused(run):
+    with pytest.raises(ValueError, match="a line of metrics.jsonl needs a step"):
+        run.append_metrics({"loss": 1.0})
+
+
+def test_a_step_is_appended_whole_or_not_at_all(run):
+    run.append_rollouts([{"step": 1, "text": "kept"}])
+    with pytest.raises(ValueError):
+        run.append_rollouts([{"step": 2, "text": "x" * 100_000}, {"step": 2, "reward": math.nan}])
+    assert list(run.read_rollouts()) == [{"step": 1, "text": "kept"}]
+    run.append_rollouts([{"step": 3}])
+    assert [line["step"] for line in run.read_rollouts()] == [1, 3]
+
+
+def test_rolling_back_forgets_later_steps_in_both_files(run):
+    for step in (1, 2, 3):
+        run.append_rollouts({"step": step, "text": f"r{step}{n} ü\n"} for n in range(2))
+        run.append_metrics({"step": step})
+    run.roll_back(1)
+    assert run.read_metrics() == [{"step": 1}]
+    assert [row["text"] for row in run.read_rollouts()] == ["r10 ü\n", "r11 ü\n"]
+    run.append_metrics({"step": 2})
+    assert [line["step"] for line in run.read_metrics()] == [1, 2]
+
+
+def test_rolling_back_to_the_beginning(run):
+    run.append_metrics({"step": 1})
+    run.roll_back(0)
+    assert run.read_metrics() == [] and not run.rollouts.exists()
+
+
+def test_evaluations_are_rolled_back_with_the_steps(run):
+    for step in (0, 2, 4):
+        run.append_evaluation({"step": step, "pass_at_1": step / 10})
+    run.roll_back(3)
+    assert run.read_evaluations() == [{"step": 0, "pass_at_1": 0.0}, {"step": 2, "pass_at_1": 0.2}]
+    with pytest.raises(ValueError, match="evaluations.jsonl needs a step"):
+        run.append_evaluation({"pass_at_1": 0.4})
+
+
+def test_a_start_without_a_finished_step_forgets_the_evaluation_before_it(run):
+    run.append_evaluation({"step": 0, "pass_at_1": 0.1})
+    run.create(config_at(run.path, "model.path=smollm2"))
+    assert run.read_evaluations() == []
+
+
+def test_garbage_inside_a_file_is_an_error_with_its_line(run):
+    run.metrics.write_text('{"step": 1}\nnot json\n{"step": 2}\n')
+    with pytest.raises(R3Error, match="metrics.jsonl, line 2 is not JSON"):
+        run.read_metrics()
+
+
+lines = st.lists(st.fixed_dictionaries({"step": st.integers(0, 9), "text": st.text(max_size=20)}), max_size=8)
+
+
+@given(before=lines, torn=st.integers(1, 400), after=lines)
+@settings(max_examples=60, deadline=None)
+def test_a_torn_last_line_costs_itself_only(tmp_path_factory, before, torn, after):
+    """Law: cut the file anywhere; every line that was whole is read, and writing goes on behind it."""
+    run = RunDirectory(tmp_path_factory.mktemp("torn"))
+    run.append_rollouts(before)
+    content = run.rollouts.read_bytes()
+    kept = content[: max(0, len(content) - torn)]
+    run.rollouts.write_bytes(kept)
+    whole = before[: kept.count(b"\n")]
+    assert list(run.read_rollouts()) == whole
+    run.append_rollouts(after)
+    assert list(run.read_rollouts()) == whole + after
+
+
+def test_a_torn_line_longer_than_one_block_of_the_search(run):
+    run.rollouts.write_bytes(b'{"step": 1}\n' + b"x" * 200_000)
+    run.append_rollouts([{"step": 2}])
+    assert [row["step"] for row in run.read_rollouts()] == [1, 2]

@@ -1,0 +1,171 @@
+"""The tables of a run, from files written by hand."""
+
+import pytest
+from rich.console import Console
+
+from r3_openrlhf.config_loading import load_config
+from r3_openrlhf.errors import R3Error
+from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.report import group_table, step_table, summary_table
+
+
+def text_of(renderable) -> str:
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(renderable)
+    return capture.get()
+
+
+def row_of(text: str, name: str) -> list[str]:
+    """The words behind `name` in its row."""
+    line = next(line for line in text.splitlines() if name in line)
+    return line.split(name)[1].replace("│", " ").replace("┃", " ").split()
+
+
+def metrics_of(step, **changes):
+    return {
+        "step": step,
+        "r3/groups/all_correct": 1.0,
+        "r3/groups/none_correct": 3.0,
+        "r3/groups/mixed": 4.0,
+        "r3/groups/collapsed_before": 4.0,
+        "r3/groups/collapsed_after": 1.0,
+        "r3/replay/recalled": 5.0,
+        "r3/reflection/groups": 2.0,
+        "r3/ranking/groups": 1.0,
+        "r3/grading/ungraded": 0.0,
+        "reward_mean": 0.1 * step,
+        "r3/entropy/estimate": 1.0 / step,
+        "response_length_mean": 20.0,
+        "truncated_rate": 0.5,
+        "timing/generation": 2.0,
+        "timing/ppo_train": 3.0,
+        "timing/step_total": 10.0,
+        "r3/time/added_s": 0.1,
+        **changes,
+    }
+
+
+def rollout_of(uid, verdict, **changes):
+    return {
+        "step": 3,
+        "uid": uid,
+        "context": "plain",
+        "verdict": verdict,
+        "reason": verdict,
+        "reward": 1.5 if verdict == "correct" else 0.0,
+        "ranked": False,
+        "advantage": 1.0 if verdict == "correct" else -0.5,
+        "recalled_from": None,
+        "truncated": False,
+        "num_tokens": 7,
+        "text": f"the answer of {uid}",
+        **changes,
+    }
+
+
+@pytest.fixture
+def run(tmp_path):
+    run = RunDirectory(tmp_path / "my_run")
+    run.create(load_config("cpu_smoke", [f"run_dir={run.path}"]))
+    return run
+
+
+def test_the_summary_says_what_was_sampled_and_how_held_out_accuracy_went(run):
+    for step in (1, 2):
+        run.append_metrics(metrics_of(step, generated_tokens_total=1234567.0 * step))
+    for step, accuracy in ((0, 0.25), (1, None), (2, 0.5)):
+        run.append_evaluation({"step": step, "n_samples": 4, "pass_at_1": accuracy, "pass_at_n": accuracy})
+    text = text_of(summary_table(run))
+    assert row_of(text, "response tokens sampled") == ["2,469,134"]
+    assert row_of(text, "held-out accuracy, 4 responses, step 0 -> 2") == ["0.250", "->", "0.500"]
+    assert row_of(text, "held-out pass@4, step 0 -> 2") == ["0.250", "->", "0.500"]
+
+
+def test_the_summary_adds_counts_up_and_compares_the_first_with_the_last_quarter(run):
+    for step in range(1, 9):
+        run.append_metrics(metrics_of(step))
+    run.data_counts.write_text(
+        '{"num_problems": 90, "num_dropped_overlong": 7, "num_duplicates": 3, "num_unusable": 2}'
+    )
+    text = text_of(summary_table(run))
+    assert "my_run: 8 steps" in text
+    assert row_of(text, "problems (rows left out: too long / repeated / unusable)") == [
+        "90",
+        "(7",
+        "/",
+        "3",
+        "/",
+        "2)",
+    ]
+    assert row_of(text, "all correct / none correct / mixed") == ["8", "/", "24", "/", "32"]
+    assert row_of(text, "collapsed groups before -> after replay") == ["32", "->", "8"]
+    assert row_of(text, "rollouts recalled") == ["40"]
+    assert row_of(text, "reflection groups") == ["16"]
+    assert row_of(text, "ranked groups") == ["8"]
+    # steps 1, 2 and 7, 8: (.1 + .2) / 2 and (.7 + .8) / 2
+    assert row_of(text, "reward, first 2 steps -> last 2") == ["0.150", "->", "0.750"]
+    assert row_of(text, "entropy (nats per token), first 2 steps -> last 2") == ["0.750", "->", "0.134"]
+    assert row_of(text, "seconds per step: sampling") == ["2.00"]
+    assert row_of(text, "seconds per step: added by R³") == ["0.100", "(1.0%", "of", "10.00)"]
+    assert str(run.metrics) in text and "history" not in text  # only files that are there
+
+
+def test_a_level_that_was_not_finite_is_left_out_of_the_mean(run):
+    run.append_metrics(metrics_of(1, reward_mean=float("nan")))
+    text = text_of(summary_table(run))
+    assert "reward, first" not in text and "tokens per response, first step -> last" in text
+
+
+def test_a_run_without_steps_says_where_its_log_is(run):
+    with pytest.raises(R3Error, match="no finished step yet; its log is .*train.log"):
+        summary_table(run)
+
+
+def test_a_step_lists_its_groups(run):
+    run.append_rollouts(
+        [
+            rollout_of("aaa", "correct"),
+            rollout_of("aaa", "wrong"),
+            rollout_of("aaa", "correct", recalled_from=1),
+            rollout_of("bbb", "wrong", context="reflection", reward=0.25, ranked=True),
+            rollout_of("ccc", "ungraded", reward=None, advantage=None),
+            rollout_of("aaa", "wrong", step=4),
+        ]
+    )
+    text = text_of(step_table(run, step=3))
+    assert row_of(text, "aaa") == ["plain", "3", "1", "1", "1", "0", "1.000", "2.500"]
+    assert row_of(text, "bbb") == ["reflection", "1", "0", "1", "0", "1", "0.250", "0.500"]
+    assert row_of(text, "ccc") == ["plain", "1", "0", "0", "0", "0", "-", "0.000"]
+    run.append_metrics({"step": 4})
+    with pytest.raises(R3Error, match="has no rollouts of step 9; its steps are 4 to 4"):
+        step_table(run, step=9)
+
+
+def test_one_group_shows_where_each_row_comes_from(run):
+    run.append_rollouts(
+        [
+            rollout_of("abc", "wrong", truncated=True, reward=0.25, ranked=True, text="a " * 100),
+            rollout_of("abc", "correct", recalled_from=1, text="[red]not markup[/red]"),
+            rollout_of("abc", "ungraded", reason="timeout", reward=None, advantage=None),
+            rollout_of("xyz", "wrong"),
+        ]
+    )
+    text = text_of(group_table(run, uid="ab", step=3))
+    assert "problem abc" in text and "xyz" not in text
+    wrong, correct, ungraded = (line.split("│")[1:-1] for line in text.splitlines() if line.startswith("│"))
+    cells = [cell.strip() for cell in wrong]
+    assert cells[:7] == ["3", "plain", "wrong", "0.250 (ranked)", "", "-0.500", "7 (cut)"]
+    assert cells[7].endswith("...") and len(cells[7]) == 60
+    assert [cell.strip() for cell in correct][2:] == [
+        "correct", "1.500", "step 1", "+1.000", "7", "[red]not markup[/red]",
+    ]  # fmt: skip
+    assert [cell.strip() for cell in ungraded][2:6] == ["ungraded (timeout)", "-", "", "-"]
+
+
+def test_a_problem_that_is_not_there_and_one_that_is_two(run):
+    run.append_rollouts([rollout_of("abc", "wrong"), rollout_of("abd", "wrong")])
+    with pytest.raises(R3Error, match="has no rollouts of problem q; `r3 show .* --step N`"):
+        group_table(run, uid="q", step=None)
+    with pytest.raises(R3Error, match="ab is the beginning of 2 problems in .*: abc, abd; write more of it"):
+        group_table(run, uid="ab", step=None)
