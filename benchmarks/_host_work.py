@@ -158,7 +158,8 @@ class Step:
         from transformers import AutoTokenizer
 
         from r3_openrlhf.config_loading import load_config
-        from r3_openrlhf.openrlhf_adapter.arguments import check_arguments, openrlhf_arguments
+        from r3_openrlhf.openrlhf_adapter.arguments import openrlhf_arguments
+        from r3_openrlhf.openrlhf_adapter.upstream_parser import check_arguments
         from r3_openrlhf.problems import prompts as prompting
         from r3_openrlhf.problems.training_file import Label
         from r3_openrlhf.runs.directory import RunDirectory

@@ -135,7 +135,8 @@ def _print_plan(config) -> None:
     """What `r3 train` would do. Local paths are looked at; the hub is not asked, and nothing is written."""
     from r3_openrlhf.config_loading import config_to_yaml
     from r3_openrlhf.models.locate import locate_model
-    from r3_openrlhf.openrlhf_adapter.arguments import check_arguments, openrlhf_arguments, platform_of
+    from r3_openrlhf.openrlhf_adapter.arguments import openrlhf_arguments, platform_of
+    from r3_openrlhf.openrlhf_adapter.upstream_parser import check_arguments
     from r3_openrlhf.problems.held_out import check_held_out_source
     from r3_openrlhf.problems.training_file import check_source
     from r3_openrlhf.runs.directory import RunDirectory

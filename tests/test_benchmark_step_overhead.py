@@ -19,7 +19,7 @@ import _stack_runs  # noqa: E402
 import step_overhead  # noqa: E402
 
 from r3_openrlhf.config_loading import experiments  # noqa: E402
-from r3_openrlhf.openrlhf_adapter.arguments import installed_source  # noqa: E402
+from r3_openrlhf.openrlhf_adapter.upstream_parser import installed_source  # noqa: E402
 
 
 @pytest.fixture(scope="module")

@@ -18,9 +18,9 @@ import msgspec
 
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.errors import GradingError
-from r3_openrlhf.grading.answers.request import GradeRequest
-from r3_openrlhf.grading.client import encode_request, grade_of
-from r3_openrlhf.grading.processes.wire import Item, Outcome
+from r3_openrlhf.grading.answers.request import GradeRequest, Item
+from r3_openrlhf.grading.exchange import encode_request, grade_of
+from r3_openrlhf.grading.processes.wire import Outcome
 from r3_openrlhf.types import Grade
 
 logger = logging.getLogger(__name__)

@@ -61,7 +61,7 @@ def resolve_model(path: str, *, cache_dir: Path | None = None) -> str:
     """
     located = locate_model(path, cache_dir=cache_dir)
     if path in BUILDERS and not Path(located).is_dir():
-        _build(importlib.import_module(f"r3_openrlhf.models.locate.{BUILDERS[path][0]}").build, Path(located))
+        _build(importlib.import_module(f"r3_openrlhf.models.{BUILDERS[path][0]}").build, Path(located))
     return located
 
 

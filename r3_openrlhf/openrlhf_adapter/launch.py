@@ -21,9 +21,10 @@ from r3_openrlhf.config import R3Config
 from r3_openrlhf.cpu_stack import cpu_platform
 from r3_openrlhf.errors import ConfigError, R3Error
 from r3_openrlhf.models.locate import resolve_model
-from r3_openrlhf.openrlhf_adapter.arguments import check_arguments, openrlhf_arguments, platform_of
+from r3_openrlhf.openrlhf_adapter.arguments import openrlhf_arguments, platform_of
 from r3_openrlhf.openrlhf_adapter.console import Console
 from r3_openrlhf.openrlhf_adapter.environment import environment_of
+from r3_openrlhf.openrlhf_adapter.upstream_parser import check_arguments
 from r3_openrlhf.problems.held_out import check_held_out_source, prepare_held_out
 from r3_openrlhf.problems.training_file import PreparedData, check_source, prepare
 from r3_openrlhf.runs.directory import RunDirectory
@@ -135,7 +136,7 @@ def _replace_names(config: R3Config, *, short_batches: bool) -> None:
 
     ppo_trainer.PPOTrainer = trainer.PPOTrainer
     vllm_engine.RolloutRayActor = rollout_engine.RolloutRayActor
-    # stock algorithms keep the stock update, except where it loses gradients (policy_actor.R3ActorTrainer)
+    # stock algorithms keep the stock update, except where it loses gradients (policy_update.R3ActorTrainer)
     if config.algo == "r3" or config.train.dynamic_batch or short_batches:
         from r3_openrlhf.openrlhf_adapter import policy_actor
 

@@ -11,7 +11,7 @@ from functools import partial
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.errors import GradingError
 from r3_openrlhf.grading.answers.request import GradeRequest
-from r3_openrlhf.grading.client import encode_request, grade_of
+from r3_openrlhf.grading.exchange import encode_request, grade_of
 from r3_openrlhf.grading.processes.pool import WorkerPool
 from r3_openrlhf.grading.processes.wire import Outcome
 from r3_openrlhf.reward_server.metrics import Metrics

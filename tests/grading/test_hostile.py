@@ -9,7 +9,7 @@ import pytest
 
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.grading.answers.request import GradeRequest
-from r3_openrlhf.grading.client import LocalGrader
+from r3_openrlhf.grading.local import LocalGrader
 from r3_openrlhf.types import Verdict
 from tests.grading.hostile_payloads import CODE, ENDLESS_REFERENCE, PAYLOADS, endless
 

@@ -29,11 +29,12 @@ from openrlhf.trainer.ppo_utils.experience import balance_experiences  # noqa: E
 from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer  # noqa: E402
 from openrlhf.utils import get_strategy  # noqa: E402
 
-from r3_openrlhf.openrlhf_adapter.arguments import check_arguments  # noqa: E402
 from r3_openrlhf.openrlhf_adapter.batching import num_fillers, num_windows  # noqa: E402
 from r3_openrlhf.openrlhf_adapter.convert import filler_experience  # noqa: E402
 from r3_openrlhf.openrlhf_adapter.experience_maker import R3ExperienceMaker  # noqa: E402
-from r3_openrlhf.openrlhf_adapter.policy_actor import R3ActorTrainer, logprobs_and_entropy  # noqa: E402
+from r3_openrlhf.openrlhf_adapter.policy_actor import logprobs_and_entropy  # noqa: E402
+from r3_openrlhf.openrlhf_adapter.policy_update import R3ActorTrainer  # noqa: E402
+from r3_openrlhf.openrlhf_adapter.upstream_parser import check_arguments  # noqa: E402
 from tests.openrlhf_adapter.mixed_rows import experience_of, mixed_rows  # noqa: E402
 
 

@@ -7,12 +7,8 @@ import pytest
 
 from r3_openrlhf.config_loading import experiments, load_config, presets
 from r3_openrlhf.errors import ConfigError
-from r3_openrlhf.openrlhf_adapter.arguments import (
-    ROLLOUT_EXECUTOR,
-    check_arguments,
-    installed_source,
-    openrlhf_arguments,
-)
+from r3_openrlhf.openrlhf_adapter.arguments import ROLLOUT_EXECUTOR, openrlhf_arguments
+from r3_openrlhf.openrlhf_adapter.upstream_parser import check_arguments, installed_source
 from r3_openrlhf.runs.directory import RunDirectory
 
 
@@ -158,7 +154,7 @@ def heavy_modules_of(statement):
 
 
 def test_checking_loads_no_framework():
-    check = "from r3_openrlhf.openrlhf_adapter.arguments import check_arguments as c; c(['--vllm.num_engines', '1', '--train.agent_func_path', 'x', '--actor.model_name_or_path', 'm', '--actor.num_gpus_per_node', '1'])"
+    check = "from r3_openrlhf.openrlhf_adapter.upstream_parser import check_arguments as c; c(['--vllm.num_engines', '1', '--train.agent_func_path', 'x', '--actor.model_name_or_path', 'm', '--actor.num_gpus_per_node', '1'])"
     assert heavy_modules_of(check) == []
 
 

@@ -10,7 +10,8 @@ from openrlhf.trainer.ppo_utils.experience import Experience  # noqa: E402
 
 from r3_openrlhf.core.entropy import entropy_statistics  # noqa: E402
 from r3_openrlhf.openrlhf_adapter.batching import even_slices, micro_batches, num_fillers  # noqa: E402
-from r3_openrlhf.openrlhf_adapter.policy_actor import R3PolicyActor, R3ReplayBuffer, logprobs_and_entropy  # noqa: E402
+from r3_openrlhf.openrlhf_adapter.policy_actor import R3PolicyActor, logprobs_and_entropy  # noqa: E402
+from r3_openrlhf.openrlhf_adapter.policy_update import R3ReplayBuffer  # noqa: E402
 from tests.openrlhf_adapter.mixed_rows import experience_of, mixed_rows  # noqa: E402
 
 pytestmark = pytest.mark.stack

@@ -47,6 +47,7 @@ def test_version():
         (experience.Experience, "if items[0] is None:\n            return None"),
         # policy_actor.py
         (ppo_actor, "self.trainer = ActorPPOTrainer("),
+        # policy_update.py
         (ppo_actor.ActorPPOTrainer.ppo_train, "dataloader = DataLoader("),
         (ppo_actor.ActorPPOTrainer.ppo_train, "drop_last=True"),
         (ppo_actor.ActorPPOTrainer.ppo_train, "self.strategy.accumulated_gradient"),
@@ -80,7 +81,8 @@ def test_the_class_below_a_ray_actor_can_be_subclassed(actor):
 
 def test_our_overrides_have_upstreams_signatures():
     from r3_openrlhf.openrlhf_adapter.experience_maker import R3ExperienceMaker
-    from r3_openrlhf.openrlhf_adapter.policy_actor import R3ActorTrainer, R3PolicyActor, R3ReplayBuffer
+    from r3_openrlhf.openrlhf_adapter.policy_actor import R3PolicyActor
+    from r3_openrlhf.openrlhf_adapter.policy_update import R3ActorTrainer, R3ReplayBuffer
     from r3_openrlhf.openrlhf_adapter.rollout_executor import AgentExecutor
     from r3_openrlhf.openrlhf_adapter.samples_generator import R3SamplesGenerator
     from r3_openrlhf.openrlhf_adapter.trainer import R3Trainer

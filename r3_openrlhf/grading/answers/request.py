@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from r3_openrlhf.errors import ConfigError
 
 TASKS = ("math", "exact", "reasoning_gym")
@@ -33,6 +35,16 @@ class GradeRequest:
     references: tuple[str, ...]
     task: str
     num_tokens: int
+    truncated: bool
+    metadata: dict | None = None
+
+
+class Item(msgspec.Struct, array_like=True, frozen=True):
+    """A GradeRequest as a grading process takes it."""
+
+    task: str
+    response: str
+    references: tuple[str, ...]
     truncated: bool
     metadata: dict | None = None
 

@@ -15,7 +15,7 @@ from r3_openrlhf.grading.answers.extraction import (
     tagged_answer,
 )
 from r3_openrlhf.grading.answers.mathematics import Result, grade_mathematics
-from r3_openrlhf.grading.processes.wire import Item
+from r3_openrlhf.grading.answers.request import Item
 
 _OPERATOR = re.compile(r"\\[a-zA-Z]+|[-=+*/^_<>|]")
 

@@ -10,20 +10,11 @@ import struct
 import msgspec
 
 from r3_openrlhf.errors import GradingError
+from r3_openrlhf.grading.answers.request import Item
 
 _LENGTH = struct.Struct(">I")
 DEFERRED = "deferred"  # the verdict that cheap comparisons did not decide; never leaves the pool
 MAX_MESSAGE_BYTES = 256 * 2**20
-
-
-class Item(msgspec.Struct, array_like=True, frozen=True):
-    """One response to grade."""
-
-    task: str
-    response: str
-    references: tuple[str, ...]
-    truncated: bool
-    metadata: dict | None = None
 
 
 class Outcome(msgspec.Struct, array_like=True, frozen=True):

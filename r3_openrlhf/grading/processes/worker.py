@@ -16,9 +16,10 @@ import sys
 import tempfile
 import time
 
+from r3_openrlhf.grading.answers.request import Item
 from r3_openrlhf.grading.answers.tasks import complexity_of, data_set_of, grade_item, prepare, subject_of
 from r3_openrlhf.grading.processes.sandbox import confine, die_with_parent, take_violations, watch_for_code
-from r3_openrlhf.grading.processes.wire import DEFERRED, Item, Outcome, decode_batch, frame, take_frame
+from r3_openrlhf.grading.processes.wire import DEFERRED, Outcome, decode_batch, frame, take_frame
 
 LONG_RESPONSE_CHARS = 4096
 _WARM_UP = (

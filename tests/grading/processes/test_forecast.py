@@ -1,9 +1,9 @@
 """Which symbolic comparison is expected to be short."""
 
+from r3_openrlhf.grading.answers.request import Item
 from r3_openrlhf.grading.answers.tasks import complexity_of, subject_of
 from r3_openrlhf.grading.processes import forecast
 from r3_openrlhf.grading.processes.forecast import Forecast, expected_seconds
-from r3_openrlhf.grading.processes.wire import Item
 
 
 def item(answer, *references, task="math"):

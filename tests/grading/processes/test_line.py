@@ -6,8 +6,9 @@ from concurrent.futures import Future
 from hypothesis import given
 from hypothesis import strategies as st
 
+from r3_openrlhf.grading.answers.request import Item
 from r3_openrlhf.grading.processes.line import MAX_BATCH, MAX_PATIENCE_S, Job, Line
-from r3_openrlhf.grading.processes.wire import Item, encode_item
+from r3_openrlhf.grading.processes.wire import encode_item
 
 ITEM = encode_item(Item("math", "5", ("5",), False))
 

@@ -11,9 +11,10 @@ import psutil
 import pytest
 
 from r3_openrlhf.errors import GradingError
+from r3_openrlhf.grading.answers.request import Item
 from r3_openrlhf.grading.processes.line import Job
 from r3_openrlhf.grading.processes.pool import WorkerPool
-from r3_openrlhf.grading.processes.wire import DEFERRED, Item, Outcome, encode_item
+from r3_openrlhf.grading.processes.wire import DEFERRED, Outcome, encode_item
 from tests.grading.hostile_payloads import ENDLESS_REFERENCE, endless
 
 SLOW = rf"\boxed{{{endless()}}}"
@@ -128,7 +129,8 @@ def test_a_pause_of_everything_is_nobodys_time(tmp_path):
     """SIGSTOP for longer than the deadline, to the process and its workers, as job schedulers do it."""
     program = f"""
 from r3_openrlhf.grading.processes.pool import WorkerPool
-from r3_openrlhf.grading.processes.wire import Item, encode_item
+from r3_openrlhf.grading.answers.request import Item
+from r3_openrlhf.grading.processes.wire import encode_item
 pool = WorkerPool(num_workers=1, timeout_s=4.0)
 def grade(response, reference):
     return pool.submit(encode_item(Item(task="math", response=response, references=(reference,), truncated=False)))
@@ -258,7 +260,8 @@ def test_processes_and_directories_end_with_a_process_that_is_killed(tmp_path):
 import sys, tempfile
 tempfile.tempdir = {str(tmp_path)!r}
 from r3_openrlhf.grading.processes.pool import WorkerPool
-from r3_openrlhf.grading.processes.wire import Item, encode_item
+from r3_openrlhf.grading.answers.request import Item
+from r3_openrlhf.grading.processes.wire import encode_item
 pool = WorkerPool(num_workers=2, timeout_s=60.0)
 item = encode_item(Item(task="math", response={SLOW!r}, references=({ENDLESS_REFERENCE!r},), truncated=False))
 for _ in range(4):
