@@ -7,11 +7,24 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[1] / "r3_openrlhf"
+REPOSITORY = Path(__file__).parents[1]
+PACKAGE = REPOSITORY / "r3_openrlhf"
+sys.path.insert(0, str(REPOSITORY / "tools"))
+from import_diagram import Diagram, import_diagram  # noqa: E402
+
 FRAMEWORKS = {"ray", "vllm", "deepspeed", "openrlhf", "hydra", "omegaconf", "transformers"}
 ENGINES = {"ray", "vllm", "deepspeed", "openrlhf"}
 CORE = sorted(path.stem for path in (PACKAGE / "core").glob("*.py") if path.stem != "__init__")
 
+# The rooms from the ground up. A room imports rooms of lower floors only.
+FLOORS = (
+    {"types", "errors", "__init__"},
+    {"core", "config", "cpu_stack", "grading.answers"},
+    {"config_loading", "history", "models", "grading.processes"},
+    {"problems", "runs", "grading"},
+    {"openrlhf_adapter", "evaluation", "comparison", "reward_server", "lab"},
+    {"cli"},
+)
 # What each part may import of this project. A part that is not named may import any part but the siblings.
 MAY_IMPORT = {
     "types": set(),
@@ -115,3 +128,39 @@ def test_right_imports_are_not_found(tmp_path):
     (package / "core" / "groups.py").write_text("import numpy\nfrom r3_openrlhf.core.checks import x\n")
     (package / "cli.py").write_text("from r3_openrlhf.openrlhf_adapter.launch import train\nimport r3_openrlhf\n")
     assert violations(package) == []
+
+
+def wrong_arrows(diagram: Diagram, floors=FLOORS) -> list[str]:
+    """Every arrow that does not go down. KeyError: a room that has no floor yet."""
+    floor_of = {room: number for number, rooms in enumerate(floors) for room in rooms}
+    return [f"{one} -> {other}" for one, other in diagram.rooms.edges if floor_of[one] <= floor_of[other]]
+
+
+def test_every_room_has_its_floor_and_there_is_no_circle():
+    diagram = import_diagram(REPOSITORY)
+    assert set(diagram.rooms) == set().union(*FLOORS)
+    assert wrong_arrows(diagram) == []
+    assert diagram.circles == []
+
+
+def test_circles_and_arrows_upwards_are_found(tmp_path):
+    """Two files of one room in a circle, and a room that knows one above it; a room inside a room is a room."""
+    for place, source in {
+        "__init__.py": "",
+        "cellar.py": "def late():\n    from house.attic import left",
+        "attic/__init__.py": "",
+        "attic/left.py": "import house.attic.right",
+        "attic/right.py": "from house.attic.left import x",
+        "attic/box/__init__.py": "",
+        "attic/box/doll.py": "",
+        "attic/box/note.py": "import house.attic.box.doll",
+    }.items():
+        file = tmp_path / "house" / place
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(source)
+    diagram = import_diagram(tmp_path, "house")
+    assert diagram.circles == [["house.attic.left", "house.attic.right"]]
+    floors = ({"__init__", "cellar", "attic.box"}, {"attic"})
+    assert set(diagram.rooms) == set().union(*floors)
+    assert wrong_arrows(diagram, floors) == ["cellar -> attic"]
+    assert diagram.floors == [["__init__", "attic", "attic.box"], ["cellar"]]
