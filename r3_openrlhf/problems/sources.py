@@ -8,11 +8,14 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from r3_openrlhf.config import DataConfig, nearest
 from r3_openrlhf.errors import DataError
+from r3_openrlhf.problem_table import Numeral, Table, read_json
 
 FILE_FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}
 REASONING_GYM = "reasoning_gym:"
@@ -96,12 +99,18 @@ def load_problems(data: DataConfig) -> Problems:
 
 
 def check_source(data: DataConfig) -> None:
-    """Everything about data.path that can be known without a tokenizer or the hub: file, columns, task.
+    """Everything about data.path that can be known without a tokenizer or the hub: file, columns, task, a usable row.
 
     Raises DataError as `load_problems` does.
     """
-    if not _is_hub_name(data.path) and next(_rows(data), None) is None:
-        raise DataError(f"data.path {data.path} has no rows")
+    if _is_hub_name(data.path):
+        return
+    unusable = None
+    for _, found in _rows(data):
+        if isinstance(found, Label):
+            return
+        unusable = unusable or found
+    raise DataError(f"{unusable}; no row can be used" if unusable else f"data.path {data.path} has no rows")
 
 
 def grader_of(data: DataConfig) -> str:
@@ -123,59 +132,130 @@ def _table_rows(data: DataConfig) -> Iterator[tuple[str, Label | DataError]]:
     table = _load_table(data)
     for option in ("problem_key", "answer_key", "uid_key"):
         column = getattr(data, option)
-        if column is not None and column not in table.column_names:
+        if column is not None and column not in table.columns and table.columns:
             raise DataError(
                 f"data.path {data.path} has no column {column!r} (data.{option}); "
-                f"its columns are {', '.join(table.column_names)}"
+                f"its columns are {', '.join(table.columns)}"
             )
-    for index, row in enumerate(table):
-        place = f"data.path {data.path}, row {index + 1}"
-        problem, references = row[data.problem_key], _references(row[data.answer_key])
-        uid = row[data.uid_key] if data.uid_key else None
-        if not isinstance(problem, str) or not problem.strip():
-            yield place, DataError(f"{place}: the problem ({data.problem_key}) is empty or not a text")
-        elif not references:
-            yield place, DataError(f"{place}: the answer ({data.answer_key}) is empty")
-        elif data.uid_key and (uid is None or not str(uid).strip()):
-            yield place, DataError(f"{place}: the uid ({data.uid_key}) is empty")
-        else:
-            uid = str(uid) if data.uid_key else problem_uid(problem)
-            yield place, Label(uid=uid, problem=problem, references=references, task=grader_of(data))
+    for place, row in table.rows:
+        yield place, row if isinstance(row, DataError) else _label(data, place, row)
 
 
-def _load_table(data: DataConfig):
-    import datasets
+def _label(data: DataConfig, place: str, row: dict[str, Any]) -> Label | DataError:
+    """The problem in a row, or why it cannot be used."""
+    problem, answer = row[data.problem_key], row[data.answer_key]
+    uid = row[data.uid_key] if data.uid_key else None
+    if not isinstance(problem, str) or isinstance(problem, Numeral) or not problem.strip():
+        return DataError(f"{place}: the problem ({data.problem_key}) is empty or not a text")
+    if not _is_answer(answer):
+        return DataError(f"{place}: the answer ({data.answer_key}) is neither a text nor a number, nor a list of them")
+    references = _references(answer)
+    if not references:
+        return DataError(f"{place}: the answer ({data.answer_key}) is empty")
+    if data.uid_key and (uid is None or not str(uid).strip()):
+        return DataError(f"{place}: the uid ({data.uid_key}) is empty")
+    uid = str(uid) if data.uid_key else None
+    if not all(map(_is_unicode, (problem, uid or "", *references))):
+        return DataError(f"{place} holds half of a surrogate pair, which is no Unicode text")
+    return Label(uid=uid or problem_uid(problem), problem=problem, references=references, task=grader_of(data))
 
+
+def _load_table(data: DataConfig) -> Table:
     path = Path(data.path).expanduser()
+    wanted = [key for key in (data.problem_key, data.answer_key, data.uid_key) if key]
     if path.suffix in FILE_FORMATS:
         if not path.is_file():
             raise DataError(f"data.path is {data.path}, but there is no such file")
-        with path.open("rb") as file:
-            blank = not any(line.strip() for line in file)  # reads up to the first line with something in it
-        if blank:
-            raise DataError(f"data.path {data.path} has no rows")
-        source, options = FILE_FORMATS[path.suffix], {"data_files": str(path), "split": "train"}
-    elif path.is_dir() or _is_hub_name(data.path):  # a copy of a hub data set is a directory of its files
-        source, options = str(path), {"name": data.subset, "split": data.split}
-    else:
+        if FILE_FORMATS[path.suffix] == "json":
+            try:
+                return read_json(path, name=f"data.path {data.path}", wanted=wanted)
+            except OSError as error:
+                raise DataError(f"data.path {data.path} cannot be read: {error.strerror}") from error
+    elif not path.is_dir() and not _is_hub_name(data.path):  # a copy of a hub data set is a directory of its files
         raise DataError(
             f"data.path is {data.path}, which does not exist; use a file that ends in {', '.join(FILE_FORMATS)}, a "
             f"directory of such files, a hub name (org/name), or {REASONING_GYM}TASK"
         )
     try:
-        return datasets.load_dataset(source, **options)
+        return _load_with_datasets(data, path, wanted)
+    except DataError:
+        raise
     except Exception as error:  # the loaders behind this call raise almost anything; each means: not readable
         raise DataError(f"data.path {data.path} cannot be loaded: {_cause(error)}") from error
+
+
+def _load_with_datasets(data: DataConfig, path: Path, wanted: list[str]) -> Table:
+    """Parquet, and directories and hub data sets of any format; their JSON files are read here."""
+    import datasets
+    from datasets.packaged_modules.csv.csv import Csv
+    from datasets.packaged_modules.json.json import Json
+
+    if path.suffix in FILE_FORMATS:
+        return _table_of(datasets.load_dataset("parquet", data_files=str(path), split="train"), data, wanted)
+    options: dict[str, Any] = {"name": data.subset}
+    builder = datasets.load_dataset_builder(str(path), **options)
+    if isinstance(builder, Json):
+        return _json_files(data, builder, wanted)
+    if isinstance(builder, Csv):
+        options |= {
+            "converters": dict.fromkeys(wanted, str),
+            "keep_default_na": False,
+        }  # else 007 is 7, and the answer None is empty
+    return _table_of(datasets.load_dataset(str(path), split=data.split, **options), data, wanted)
+
+
+def _json_files(data: DataConfig, builder: Any, wanted: list[str]) -> Table:
+    """data.split of a data set of JSON files: "train", "train[:100]", "train+test"."""
+    import datasets
+
+    files = {
+        str(split): datasets.DownloadManager().download_and_extract(list(names))
+        for split, names in builder.config.data_files.items()
+        if str(split) in data.split
+    }
+    columns: dict[str, None] = {}
+    rows: dict[str, list] = {}
+    for split, paths in files.items():
+        rows[split] = []
+        for path in paths:
+            table = read_json(
+                Path(path), name=f"data.path {data.path}, {Path(path).name}", wanted=wanted, field=builder.config.field
+            )
+            columns |= dict.fromkeys(table.columns)
+            rows[split] += table.rows
+    parts = datasets.ReadInstruction.from_spec(data.split).to_absolute({split: len(rows[split]) for split in rows})
+    return Table(list(columns), [row for part in parts for row in rows[part.splitname][part.from_ : part.to]])
+
+
+def _table_of(dataset: Any, data: DataConfig, wanted: list[str]) -> Table:
+    """A data set whose columns have types."""
+    kept = [column for column in wanted if column in dataset.column_names]
+    rows = (
+        (f"data.path {data.path}, row {index + 1}", dict.fromkeys(wanted) | row)
+        for index, row in enumerate(dataset.select_columns(kept))
+    )
+    return Table(dataset.column_names, rows)
 
 
 def _is_hub_name(path: str) -> bool:
     return Path(path).suffix not in FILE_FORMATS and bool(_HUB_NAME.fullmatch(path)) and not Path(path).exists()
 
 
+def _is_answer(answer: Any) -> bool:
+    answers = answer if isinstance(answer, list) else [answer]
+    return all(item is None or isinstance(item, str | int | float | Decimal | date) for item in answers)
+
+
 def _references(answer: Any) -> list[str]:
     """One accepted answer, or several when the column holds a list; none when it is empty."""
     answers = answer if isinstance(answer, list) else [answer]
-    return [str(item) for item in answers if item is not None and str(item).strip()]
+    there = [item for item in answers if item is not None and item == item]  # a NaN is not equal to itself
+    texts = [format(item, "f") if isinstance(item, Decimal) else str(item) for item in there]
+    return [text for text in texts if text.strip()]
+
+
+def _is_unicode(text: str) -> bool:
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _reasoning_gym_rows(data: DataConfig) -> Iterator[tuple[str, Label]]:

@@ -115,6 +115,119 @@ def test_several_references_and_numbers(tmp_path, byte_tokenizer):
     assert [label.references for label in load_problems(DataConfig(path=path)).labels] == [["3"]]
 
 
+LONG = "12345678901234567890123"
+NUMBERS = [LONG, "0.10", "1e5", "-0", "184467440737095516160", "3.00000000000000000001", "2"]
+
+
+def numbers_file(path, numbers=NUMBERS):
+    path.write_text("".join(f'{{"problem": "p{n}", "answer": {number}}}\n' for n, number in enumerate(numbers)))
+    return path
+
+
+def references_of(path, **data):
+    return [label.references for label in load_problems(DataConfig(path=str(path), **data)).labels]
+
+
+def test_numbers_reach_the_grader_as_they_are_written(tmp_path):
+    """A float or a large integer elsewhere in the column changes no answer."""
+    assert references_of(numbers_file(tmp_path / "n.jsonl")) == [[number] for number in NUMBERS]
+    lists = [f"[{number}, {LONG}]" for number in NUMBERS]
+    assert references_of(numbers_file(tmp_path / "l.jsonl", lists)) == [[number, LONG] for number in NUMBERS]
+    document = ",".join(numbers_file(tmp_path / "n.jsonl").read_text().splitlines())
+    (tmp_path / "n.json").write_text(f"[{document}]")
+    assert references_of(tmp_path / "n.json") == [[number] for number in NUMBERS]
+    (tmp_path / "columns.json").write_text('{"problem": ["a",\n"b"], "answer": [' + LONG + ", 0.5]}")
+    assert references_of(tmp_path / "columns.json") == [[LONG], ["0.5"]]
+
+
+def test_numbers_in_a_directory_of_files_are_kept_too(tmp_path):
+    (tmp_path / "set").mkdir()
+    numbers_file(tmp_path / "set" / "train.jsonl")
+    assert references_of(tmp_path / "set") == [[number] for number in NUMBERS]
+    assert references_of(tmp_path / "set", split="train[1:3]") == [["0.10"], ["1e5"]]
+    (tmp_path / "table").mkdir()
+    (tmp_path / "table" / "train.csv").write_text(f"problem,answer\np,{LONG}\nq,0.50\nr,007\ns,None\n")
+    assert references_of(tmp_path / "table") == [[LONG], ["0.50"], ["007"], ["None"]]
+
+
+def test_decimals_of_a_parquet_file_are_written_out(tmp_path):
+    import decimal
+
+    import pyarrow
+    import pyarrow.parquet
+
+    table = pyarrow.table(
+        {"problem": ["p"], "answer": pyarrow.array([decimal.Decimal("1E+22")], pyarrow.decimal128(38, 0))}
+    )
+    pyarrow.parquet.write_table(table, tmp_path / "d.parquet")
+    assert references_of(tmp_path / "d.parquet") == [["10000000000000000000000"]]
+
+
+def test_texts_that_look_like_dates_stay_texts(tmp_path):
+    rows = [{"problem": "2024-01-01", "answer": "2024-01-02"}]
+    assert references_of(write_jsonl(tmp_path / "dates.jsonl", rows)) == [["2024-01-02"]]
+
+
+@pytest.mark.parametrize("task", ["math", "exact"])
+def test_the_true_answer_beyond_64_bits_is_correct(task, tmp_path):
+    import asyncio
+
+    from r3_openrlhf.config import RewardConfig
+    from r3_openrlhf.grading.client import LocalGrader
+    from r3_openrlhf.grading.request import GradeRequest
+
+    label = load_problems(DataConfig(path=str(numbers_file(tmp_path / "n.jsonl")), task=task)).labels[0]
+    request = GradeRequest(
+        response=rf"\boxed{{{LONG}}}",
+        references=tuple(label.references),
+        task=label.task,
+        num_tokens=1,
+        truncated=False,
+    )
+    grader = LocalGrader(RewardConfig(num_workers=1))
+    try:
+        assert asyncio.run(grader.grade(request)).verdict == "correct"
+    finally:
+        grader.close()
+
+
+BROKEN_LINES = {  # third line -> sentence
+    "null": None,
+    "[1, 2]": None,
+    '"text"': None,
+    '{"problem": "p", "answer": {"a": 1}}': None,
+    '{"problem": 5, "answer": "1"}': None,
+    '{"problem": "\\ud800", "answer": "1"}': None,
+    '{"problem": "p", "answer": NaN}': "line 3 is not JSON",
+    '{"problem": "p"': "line 3 is not JSON",
+    "[" * 100_000: "line 3 is nested too deeply",
+    "\udcff": "line 3 is not UTF-8",
+}
+
+
+@pytest.mark.parametrize("line", BROKEN_LINES, ids=range(len(BROKEN_LINES)))
+def test_a_broken_line_is_counted_or_named(line, tmp_path):
+    """`null` rows ended the process; what is JSON but no row is unusable, what is no JSON stops with its line."""
+    path = tmp_path / "broken.jsonl"
+    lines = [json.dumps(row) for row in MORE[:2]] + [line] + [json.dumps(row) for row in MORE[2:]]
+    path.write_bytes("\n".join(lines).encode(errors="surrogateescape"))
+    sentence = BROKEN_LINES[line]
+    if sentence is None:
+        problems = load_problems(DataConfig(path=str(path)))
+        assert (len(problems.labels), problems.num_unusable) == (30, 1)
+        with pytest.raises(DataError, match=r"broken.jsonl, line 3( holds|: the)"):
+            load_problems(DataConfig(path=str(path), unusable="error"))
+    else:
+        with pytest.raises(DataError, match=sentence):
+            load_problems(DataConfig(path=str(path)))
+
+
+@pytest.mark.parametrize("rows", [[None], [{"problem": "", "answer": "1"}], [{"problem": "p", "answer": None}] * 3])
+def test_the_check_asks_for_one_usable_row(rows, tmp_path):
+    with pytest.raises(DataError, match="line 1.*no row can be used|no column"):
+        check_source(DataConfig(path=write_jsonl(tmp_path / "useless.jsonl", rows)))
+
+
 def test_equal_rows_count_once(tmp_path, byte_tokenizer):
     path = write_jsonl(tmp_path / "twice.jsonl", ROWS + ROWS[:2])
     prepared = prepare(config_for(path), byte_tokenizer, tmp_path / "p.jsonl")
@@ -172,17 +285,20 @@ BAD_ROWS = {  # sentence -> (rows, settings)
         {},
     ),
     "no column 'answer' (data.answer_key)": ([{"problem": "a", "solution": "1"}], {}),
-    "row 31: the problem (problem) is empty": ([*MORE, {"problem": " ", "answer": "1"}], {"unusable": "error"}),
-    "row 31: the answer (answer) is empty": ([*MORE, {"problem": "a", "answer": ""}], {"unusable": "error"}),
-    "row 2: the same problem has another answer further up; 2 of 32 rows cannot be used": (
+    "line 31: the problem (problem) is empty": ([*MORE, {"problem": " ", "answer": "1"}], {"unusable": "error"}),
+    "line 31: the answer (answer) is empty": ([*MORE, {"problem": "a", "answer": ""}], {"unusable": "error"}),
+    "line 2: the same problem has another answer further up; 2 of 32 rows cannot be used": (
         [{"problem": "a", "answer": "1"}, {"problem": "a", "answer": "2"}, *MORE],
         {"unusable": "error"},
     ),
-    "row 8: the uid sum-1 was seen before with another content": (
+    "line 8: the uid sum-1 was seen before with another content": (
         [*ROWS, {"problem": "b", "answer": "2", "id": "q"}, {"problem": "a", "answer": "2", "id": "sum-1"}],
         {"uid_key": "id"},
     ),
-    "row 1: the answer (answer) is empty; 1 of 7 rows cannot be used": ([{"problem": "a", "answer": None}, *ROWS], {}),
+    "line 1: the answer (answer) is empty; 1 of 7 rows cannot be used": (
+        [{"problem": "a", "answer": None}, *ROWS],
+        {},
+    ),
     "gives 1 problems, fewer than one batch: rollout.batch_size is 2": ([{"problem": "a", "answer": "1"}], {}),
 }
 
@@ -257,7 +373,7 @@ def test_sources_that_do_not_exist(path, sentence):
 def test_a_file_without_usable_rows(content, tmp_path):
     path = tmp_path / "broken.jsonl"
     path.write_text(content)
-    with pytest.raises(DataError, match="broken.jsonl (cannot be loaded: JSON|has no rows)"):
+    with pytest.raises(DataError, match="broken.jsonl(, line 1 is not JSON| has no rows)"):
         check_source(DataConfig(path=str(path)))
 
 

@@ -1,0 +1,111 @@
+"""The rows of a data set, with every answer as it was written.
+
+JSON is read here, line by line, and not by the reader of `datasets`: that one gives a column one type, so that a single
+float or an integer beyond 64 bits turns 12345678901234567890123 into 1.2345678901234568e+22; it turns texts that look
+like dates into dates; and a row that is `null` ends the process. Here a number stays the text that stands in the file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from r3_openrlhf.errors import DataError
+
+
+class Numeral(str):
+    """A number of a JSON file, spelt as it is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """columns: every name that some row has. rows: (where it stands, the wanted columns or why there are none)."""
+
+    columns: list[str]
+    rows: Iterable[tuple[str, dict[str, Any] | DataError]]
+
+
+def read_json(path: Path, *, name: str, wanted: Iterable[str], field: str | None = None) -> Table:
+    """JSON Lines, one list of objects, or one object of columns; `field`: the key of a whole document that holds them.
+
+    name: how sentences call the file. Raises DataError with file and line for what is not JSON or not UTF-8. A row that
+    is no object is an unusable row.
+    """
+    wanted = tuple(wanted)
+    columns: dict[str, None] = {}
+    rows: list[tuple[str, dict[str, Any] | DataError]] = []
+    for place, value in _values(path, name, field):
+        if isinstance(value, dict):
+            columns |= dict.fromkeys(value)
+            rows.append((place, {column: value.get(column) for column in wanted}))
+        else:
+            rows.append((place, DataError(f"{place} holds {_kind(value)} where a row {{...}} should be")))
+    return Table(list(columns), rows)
+
+
+def _values(path: Path, name: str, field: str | None) -> Iterator[tuple[str, Any]]:
+    if field is None and not _is_one_document(path):
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    place = f"{name}, line {number}"
+                    yield place, _parse(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line, place)
+        return
+    document = _parse(path.read_bytes().removeprefix(b"\xef\xbb\xbf"), name)
+    if field is not None:
+        if not isinstance(document, dict) or field not in document:
+            raise DataError(f"{name} has no {field!r}, where its rows should be")
+        document = document[field]
+    for index, value in enumerate(_rows_of_document(document, name), start=1):
+        yield f"{name}, row {index}", value
+
+
+def _rows_of_document(document: Any, name: str) -> Iterable[Any]:
+    if isinstance(document, list):
+        return document
+    if isinstance(document, dict) and document and all(isinstance(column, list) for column in document.values()):
+        if len({len(column) for column in document.values()}) > 1:
+            raise DataError(f"{name} holds columns of different lengths; use one line per row")
+        return [dict(zip(document, values, strict=True)) for values in zip(*document.values(), strict=True)]
+    return [document]
+
+
+def _is_one_document(path: Path) -> bool:
+    """A list, or an object over several lines: what its first line holds is no whole value."""
+    with path.open("rb") as file:
+        for line in file:
+            line = line.removeprefix(b"\xef\xbb\xbf").strip()
+            if line:
+                return line.startswith(b"[") or (
+                    line.startswith(b"{") and not line.endswith(b"}") and path.suffix == ".json"
+                )
+    return False
+
+
+def _parse(text: bytes, place: str) -> Any:
+    try:
+        return _decoder.decode(text.decode("utf-8").strip())
+    except UnicodeDecodeError as error:
+        raise DataError(f"{place} is not UTF-8: byte {error.object[error.start]:#04x}; convert the file") from error
+    except RecursionError as error:
+        raise DataError(f"{place} is nested too deeply to be read") from error
+    except ValueError as error:
+        raise DataError(f"{place} is not JSON: {error}") from error
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no number in JSON")
+
+
+_decoder = json.JSONDecoder(parse_int=Numeral, parse_float=Numeral, parse_constant=_refuse)
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "a list" if isinstance(value, list) else "a number" if isinstance(value, Numeral) else "a text"
