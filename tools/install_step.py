@@ -1,0 +1,136 @@
+"""Runs one step of an installation: its own output goes to a log, the terminal gets one line that keeps moving.
+
+    python tools/install_step.py --step 2/5 --log .venv/install.log "PyTorch for CPUs" -- COMMAND...
+
+The packages that this project needs are not there yet, so this file needs nothing but Python. On a terminal the line is
+rewritten every second; elsewhere there is a line when the step starts, one for every INTERVAL_S of waiting and one at its
+end. A step that fails shows the end of its output, and says where the rest is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+INTERVAL_S = 9.0  # between two plain lines: nobody waits for more than ten seconds without a word
+REFRESH_S = 1.0
+TAIL = 15  # lines of a failed step
+WIDTH = 79  # a longer line would wrap, and a wrapped line cannot be rewritten
+# pip says this of every package that it finds on a read-only layer; it is about neither the user nor us
+NOISE = re.compile(r"^WARNING: (Location|Skipping) .* is ignored|^\[notice\]")
+REMEDY = "`.venv/bin/r3 doctor` says what this machine lacks; the same command tries again"
+
+
+class Activity:
+    """What pip is busy with, from its output line by line. `total` is the number of packages, 0 for unknown."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.seen = 0
+        self.now = ""
+
+    def read(self, line: str) -> None:
+        if found := re.match(r"(?:Collecting|Processing|Requirement already satisfied:) (\S+)", line):
+            self.seen += 1
+            file = found[1].rpartition("/")[2]
+            name = file.split("-")[0] if line.startswith("Processing") else re.split(r"[=<>\[;]", file)[0]
+            self.now = f"{name}, {self.seen} of {self.total} packages" if self.total else name
+        elif found := re.match(r"\s+Downloading (\S+) \((.*)\)", line):
+            self.now = f"downloading {found[1].rpartition('/')[2].split('-')[0]} ({found[2]})"
+        elif found := re.match(r"\s*Building (?:editable|wheel) for (\S+) .*: started", line):
+            self.now = f"building {found[1]}"
+        elif found := re.match(r"Installing collected packages: (.*)", line):
+            count = found[1].count(",") + 1
+            self.now = "copying files" if count == 1 else f"copying the files of {count} packages"
+
+
+class Line:
+    """The line of a step. `clock` gives seconds; `terminal` decides whether it can be rewritten."""
+
+    def __init__(self, title: str, *, stream, terminal: bool, clock=time.monotonic) -> None:
+        self.title = title
+        self.stream = stream
+        self.terminal = terminal
+        self.clock = clock
+        self.started = self.said = clock()
+        self._write(title)
+
+    def tick(self, doing: str) -> None:
+        if self.clock() - self.said >= (REFRESH_S if self.terminal else INTERVAL_S):
+            self.said = self.clock()
+            self._write(f"{self.title}: {self._elapsed()}{', ' if doing else ''}{doing}")
+
+    def end(self, outcome: str) -> None:
+        self._write(f"{self.title}: {outcome}, {self._elapsed()}", last=True)
+
+    def _elapsed(self) -> str:
+        seconds = int(self.clock() - self.started)
+        return f"{seconds} s" if seconds < 100 else f"{seconds // 60} min {seconds % 60:02d} s"
+
+    def _write(self, text: str, last: bool = False) -> None:
+        text = text if len(text) <= WIDTH else text[: WIDTH - 3] + "..."
+        self.stream.write(f"\r\x1b[K{text}{chr(10) if last else ''}" if self.terminal else f"{text}\n")
+        self.stream.flush()
+
+
+def run_step(command: list[str], *, title: str, log: Path, stream) -> int:
+    """Run it. Returns its exit status; `log` gets everything that it says."""
+    line = Line(title, stream=stream, terminal=stream.isatty())
+    activity = Activity(packages_in(command))
+    with log.open("a", encoding="utf-8") as output:
+        output.write(f"\n== {title}: {' '.join(command)}\n")
+        output.flush()
+        start = output.tell()
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+    with log.open(encoding="utf-8", errors="replace") as output:
+        output.seek(start)
+        said, unfinished = [], ""
+        status = None
+        while status is None:
+            try:
+                status = process.wait(timeout=REFRESH_S / 2)
+            except subprocess.TimeoutExpired:
+                pass  # still at work: read on
+            *whole, unfinished = (unfinished + output.read()).split("\n")
+            for text in whole:
+                activity.read(text)
+            said += whole
+            if status is None:
+                line.tick(activity.now)
+    line.end("done" if status == 0 else "failed")
+    if status:
+        kept = [text for text in [*said, unfinished] if text.strip() and not NOISE.match(text)]
+        stream.writelines(f"    {text}\n" for text in kept[-TAIL:])
+        stream.write(f"Error: {title} failed with exit status {status}; everything it said is in {log}. {REMEDY}.\n")
+    return status
+
+
+def packages_in(command: list[str]) -> int:
+    """How many packages the requirement files of a pip command name."""
+    files = [file for flag, file in zip(command, command[1:], strict=False) if flag in ("-r", "--requirement")]
+    lines = [line for file in files for line in Path(file).read_text(encoding="utf-8").splitlines()]
+    return sum(bool(re.match(r"\w", line)) for line in lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--step", required=True, metavar="K/N")
+    parser.add_argument("--log", required=True, type=Path)
+    parser.add_argument("title")
+    parser.add_argument("command", nargs="+")
+    options = parser.parse_args()
+    number, total = options.step.split("/")
+    title = f"installing group {number} of {total}, {options.title}"
+    try:
+        return run_step(options.command, title=title, log=options.log, stream=sys.stderr)
+    except KeyboardInterrupt:
+        print(f"\nStopped at {title}. The same command installs again.", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
