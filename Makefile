@@ -68,9 +68,17 @@ soak: setup ## the reward service at full load: 256 clients, 5,000 items under S
 	@python -m pytest -m soak
 	@R3_TEST_KILLS=5 python -m pytest tests/openrlhf_adapter/test_resume.py
 
-check: setup ## formatting and lint
+check: setup ## formatting and lint, docker/Dockerfile too
 	@ruff format --check .
 	@ruff check .
+	@hadolint docker/Dockerfile
+
+.PHONY: setup-gpu lock-gpu
+setup-gpu: ## create .venv with the stack on CUDA GPUs, from requirements-gpu.lock; docs/install.md
+	@scripts/setup_gpu.sh
+
+lock-gpu: ## requirements.txt -> requirements-gpu.lock, by a resolver
+	@scripts/lock_gpu.sh
 
 gpu-check: ## tests/gpu and benchmarks/entropy.py on one CUDA device, with the torch of GPU_PYTHON; skips itself without one
 	@$(GPU_PYTHON) -m pytest tests/gpu

@@ -16,6 +16,7 @@ from r3_openrlhf.errors import ConfigError, R3Error
 # Each command loads its own modules when it is called: `r3 --help` imports no framework.
 ELSEWHERE = {
     "eval": ("r3_openrlhf.evaluation.cli", "evaluate"),
+    "doctor": ("r3_openrlhf.doctor.cli", "doctor"),
     "compare": ("r3_openrlhf.comparison.cli", "compare"),
     "history": ("r3_openrlhf.history.cli", "history"),
     "lab": ("r3_openrlhf.lab.cli", "lab"),

@@ -22,7 +22,7 @@ FLOORS = (
     {"core", "config", "cpu_stack", "grading.answers"},
     {"config_loading", "history", "models", "grading.processes"},
     {"problems", "runs", "grading"},
-    {"openrlhf_adapter", "evaluation", "comparison", "reward_server", "lab"},
+    {"openrlhf_adapter", "evaluation", "comparison", "reward_server", "lab", "doctor"},
     {"cli"},
 )
 # What each part may import of this project. A part that is not named may import any part but the siblings.

@@ -50,7 +50,7 @@ def installed_source() -> Path:
     """openrlhf/cli/train_ppo_ray.py. The package `openrlhf` itself imports nothing; `openrlhf.cli` would."""
     spec = importlib.util.find_spec("openrlhf")
     if spec is None or not spec.submodule_search_locations:
-        raise ConfigError("OpenRLHF is not installed; run make setup, or pip install -r requirements.txt")
+        raise ConfigError("OpenRLHF is not installed; run make setup or make setup-gpu. r3 doctor shows what is there")
     return Path(spec.submodule_search_locations[0]) / "cli" / "train_ppo_ray.py"
 
 

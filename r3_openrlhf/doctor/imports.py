@@ -1,0 +1,151 @@
+"""What cannot be known without importing it: does each part of the stack load, which torch is it, what does it see?
+
+The imports happen in another process, so that one that crashes (a wheel for other processors dies of SIGILL) is a line too.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from r3_openrlhf.doctor.line import Line, judged
+from r3_openrlhf.doctor.packages import SETUP, wanted
+
+# module to import -> the package that it belongs to. vllm._C is vLLM's compiled part; "vllm" alone loads nothing.
+MODULES = {
+    "cpu": ("torch", "ray", "transformers", "deepspeed", "vllm._C"),
+    "gpu": ("torch", "flash_attn", "ray", "transformers", "deepspeed", "vllm._C"),
+}
+TIME_LIMIT_S = 300
+_CHILD = """
+import importlib, json, os, sys
+out = os.fdopen(int(sys.argv[1]), "w")
+for name in sys.argv[2:]:
+    answer = {"module": name}
+    try:
+        module = importlib.import_module(name)
+        if name == "torch":
+            cuda = module.version.cuda
+            answer |= {"version": module.__version__, "cuda": cuda, "devices": [], "gloo": False, "nccl": None}
+            answer["gloo"] = module.distributed.is_available() and module.distributed.is_gloo_available()
+            if cuda and module.distributed.is_nccl_available():
+                answer["nccl"] = ".".join(map(str, module.cuda.nccl.version()))
+            if module.cuda.is_available():
+                answer["devices"] = [module.cuda.get_device_name(i) for i in range(module.cuda.device_count())]
+    except BaseException as error:  # also SystemExit: whatever an import does, it is reported
+        answer["error"] = f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"
+    print(json.dumps(answer), file=out, flush=True)
+"""
+
+
+def load(modules: tuple[str, ...], tell: Callable[[str], None]) -> dict[str, dict[str, Any]]:
+    """module -> what its import answered; "error" is there where it failed. `tell` hears each name before its import."""
+    answers: dict[str, dict[str, Any]] = {}
+    waiting = list(modules)
+    while waiting:
+        tell(waiting[0])
+        read, write = os.pipe()
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-c", _CHILD, str(write), *waiting],
+            pass_fds=[write], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            env={**os.environ, "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"},
+        )  # fmt: skip
+        os.close(write)
+        limit = threading.Timer(TIME_LIMIT_S, child.kill)
+        limit.start()
+        with os.fdopen(read) as lines:
+            for line in lines:
+                answer = json.loads(line)
+                waiting.remove(answer["module"])
+                answers[answer["module"]] = answer
+                if waiting:
+                    tell(waiting[0])
+        code = child.wait()
+        limit.cancel()
+        if waiting:  # it died of the first that has no answer
+            name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            answers[waiting[0]] = {"module": waiting[0], "error": f"the import ended its process with {name}"}
+            del waiting[0]
+    return answers
+
+
+def import_lines(
+    stack: str, *, num_devices: int | None, driver: str | None, tell: Callable[[str], None]
+) -> list[Line]:
+    """num_devices: GPUs that the experiment wants here, None where none was given. driver: version of NVIDIA's driver."""
+    answers = load(tuple(name for name in MODULES[stack] if _exists(name)), tell)
+    lines = _torch_lines(answers["torch"], stack, num_devices, driver) if "torch" in answers else []
+    for module in MODULES[stack]:
+        if module == "torch" or module not in answers:
+            continue  # has lines of its own; or is a package that is not installed, which has its line
+        error = answers[module].get("error")
+        lines.append(
+            judged(
+                error is None,
+                f"{SETUP[stack]}, in an environment without other packages; if torch fails too, that first",
+                what=f"import {module}", found=error or "loads", wanted="loads",
+            )
+        )  # fmt: skip
+    if stack == "cpu":
+        lines.append(Line(what="flash-attn", found="not used on CPUs", wanted="nothing"))
+    return lines
+
+
+def _exists(module: str) -> bool:
+    spec = importlib.machinery.PathFinder.find_spec(module.partition(".")[0])
+    return (
+        spec is not None and spec.origin is not None
+    )  # a mere directory of that name, as Ray's /tmp/ray, is no package
+
+
+def _torch_lines(torch: dict[str, Any], stack: str, num_devices: int | None, driver: str | None) -> list[Line]:
+    want = "CPU build" if stack == "cpu" else f"CUDA {cuda_version()} build"
+    if "error" in torch:
+        return [judged(False, SETUP[stack], what="torch build", found=torch["error"], wanted=want)]
+    found = f"CUDA {torch['cuda']} build" if torch["cuda"] else "CPU build"
+    if stack == "cpu":
+        remedy = "make setup; where GPUs are to be used: r3 doctor --stack gpu"
+        build = judged(
+            not torch["cuda"], remedy, what="torch build", found=f"{found} ({torch['version']})", wanted=want
+        )
+        devices = Line(what="CUDA devices", found=str(len(torch["devices"]) or "none"), wanted="none needed")
+        gloo = judged(
+            torch["gloo"],
+            SETUP[stack],
+            what="NCCL",
+            found="gloo" if torch["gloo"] else "no gloo",
+            wanted="gloo instead",
+        )
+        return [build, devices, gloo]
+    remedy = "make setup-gpu (where pip knows an index of CPU builds, a plain pip install takes one); on CPUs: experiment=quickstart"
+    build = judged(found == want, remedy, what="torch build", found=f"{found} ({torch['version']})", wanted=want)
+    nccl = wanted("gpu")["nvidia-nccl-cu13"]
+    least, seen = num_devices or 1, torch["devices"]
+    if driver is None:
+        remedy = "no NVIDIA driver is visible: install one, or start the container with --gpus all"
+    else:
+        remedy = "CUDA_VISIBLE_DEVICES, the driver's version, or cluster.gpus_per_node"
+    names = ", ".join(sorted(set(seen)))
+    return [
+        build,
+        judged(
+            len(seen) >= least, remedy,
+            what="CUDA devices", found=f"{len(seen)} x {names}" if seen else "none", wanted=f"{least} or more",
+        ),
+        judged(
+            torch["nccl"] == nccl, "make setup-gpu",
+            what="NCCL", found=torch["nccl"] or "this torch has none", wanted=nccl,
+        ),
+    ]  # fmt: skip
+
+
+def cuda_version() -> str:
+    """ "13.0": what the locked torch is built for, by the version of cuda-toolkit that it asks for."""
+    return ".".join(wanted("gpu")["cuda-toolkit"].split(".")[:2])

@@ -1,0 +1,198 @@
+"""The GPU stack's lock, the script that installs it, and the container file: what of them a machine without a GPU can check."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib.metadata import distributions
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from r3_openrlhf.doctor.packages import normal, pins
+
+REPOSITORY = Path(__file__).parents[1]
+LOCK = (REPOSITORY / "requirements-gpu.lock").read_text()
+DOCKERFILE = REPOSITORY / "docker" / "Dockerfile"
+# Packages of both stacks with different releases; the reasons stand in scripts/lock_gpu.sh.
+DIFFERENT = {"torch": ("2.13.0", "2.13.0+cpu"), "apache-tvm-ffi": None, "protobuf": None}
+
+
+@pytest.fixture(scope="module")
+def locked():
+    return pins(LOCK)
+
+
+def test_the_lock_satisfies_the_requirements(locked):
+    lines = [line.partition("#")[0].strip() for line in (REPOSITORY / "requirements.txt").read_text().splitlines()]
+    requirements = [Requirement(line) for line in lines if line]
+    assert len(requirements) > 20
+    for requirement in requirements:
+        assert requirement.specifier.contains(locked[normal(requirement.name)]), requirement
+
+
+def test_every_package_of_the_lock_has_a_hash_and_no_address():
+    blocks = re.split(r"\n(?=[^ #])", LOCK.partition("\n#    make lock-gpu\n")[2])
+    for block in blocks:
+        assert re.match(r"[\w.-]+(\[[\w,-]+\])?==\S+ \\\n( +--hash=sha256:[0-9a-f]{64}( \\)?\n?)+$", block), block[
+            :200
+        ]
+    assert len(blocks) == len(pins(LOCK)) > 200
+
+
+def test_the_lock_has_the_releases_that_the_tests_run_with(locked):
+    cpu = pins((REPOSITORY / "requirements-cpu.txt").read_text())
+    script = (REPOSITORY / "scripts" / "lock_gpu.sh").read_text()
+    different = {name for name in locked.keys() & cpu.keys() if locked[name] != cpu[name]}
+    assert different == DIFFERENT.keys()
+    assert (locked["torch"], cpu["torch"]) == DIFFERENT["torch"]
+    assert all(re.search(rf"#   .*\b{name}\b", script) for name in different)
+    assert len(locked.keys() & cpu.keys()) > 150
+
+
+def test_nothing_that_a_locked_package_asks_for_is_missing(locked):
+    """The metadata of the packages that are installed here too, read without the resolver."""
+    asked = 0
+    for package in distributions():
+        if locked.get(normal(package.name)) != package.version:
+            continue
+        for text in package.requires or []:
+            requirement = Requirement(text)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                version = locked.get(normal(requirement.name))
+                assert version and requirement.specifier.contains(Version(version), prereleases=True), (
+                    f"{package.name} asks for {requirement}, the lock has {version}"
+                )
+                asked += 1
+    assert asked > 300
+
+
+# ── the script ──
+
+
+@pytest.fixture(scope="module")
+def calls(tmp_path_factory):
+    """What scripts/setup_gpu.sh does, in order: (arguments of pip, packages of the requirements file that it was given).
+
+    The real script runs; in the place of Python stands a program that writes down what it is asked for."""
+    copy = tmp_path_factory.mktemp("gpu") / "repository"
+    (copy / "scripts").mkdir(parents=True)
+    shutil.copy(REPOSITORY / "scripts" / "setup_gpu.sh", copy / "scripts")
+    shutil.copy(REPOSITORY / "requirements-gpu.lock", copy)
+    programs = copy / "programs"
+    programs.mkdir()
+    log = copy / "calls.txt"
+    (programs / "nvcc").write_text("#!/bin/bash\n")
+    (programs / "python3.11").write_text(
+        "#!/bin/bash\n"
+        f'if [ "$2" = venv ]; then mkdir -p "$3/bin"; cp "$0" "$3/bin/python"; touch "$3/installed"; exit; fi\n'
+        f'echo "CALL FORCE=$FLASH_ATTENTION_FORCE_BUILD $*" >>"{log}"\n'
+        "while [ $# -gt 0 ]; do\n"
+        f'    if [ "$1" = --requirement ]; then cat "$2" >>"{log}"; fi\n'
+        "    shift\n"
+        "done\n"
+    )
+    for program in programs.iterdir():
+        program.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
+    environment.pop("PYTHON_FOR_VENV", None)
+    done = subprocess.run(
+        [copy / "scripts" / "setup_gpu.sh"], env=environment, cwd="/", capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert [line[:3] for line in done.stderr.splitlines() if line[:1].isdigit()] == ["1/4", "2/4", "3/4", "4/4"]
+    parts = log.read_text().split("CALL ")[1:]
+    return [(part.partition("\n")[0].split(), pins(part.partition("\n")[2])) for part in parts]
+
+
+def test_the_script_installs_the_whole_lock_and_nothing_else(calls, locked):
+    together = {}
+    for _, packages in calls:
+        together |= packages
+    assert together == locked
+    for arguments, packages in calls:
+        assert {"--no-deps", "--no-build-isolation"} <= set(arguments)
+        assert "--require-hashes" in arguments if packages else arguments[-2:] == ["--editable", "."]
+    assert [bool(packages) for _, packages in calls] == [True] * (len(calls) - 1) + [False]
+
+
+def test_the_script_builds_after_torch_and_the_build_tools(calls):
+    order = {}
+    for position, (_, packages) in enumerate(calls):
+        for name in packages:
+            order.setdefault(name, position)
+    tools = [order[name] for name in ("setuptools", "wheel", "packaging", "ninja", "psutil")]
+    assert max(tools) < order["torch"] < order["deepspeed"] < order["flash-attn"]
+    assert order["vllm"] == order["torch"]
+    wheels_only = [packages for arguments, packages in calls if "--only-binary" in arguments]
+    built = [name for arguments, packages in calls if "--no-binary" in arguments for name in packages]
+    assert len(wheels_only) == 1 and not wheels_only[0].keys() & set(built)
+    assert built[:2] == ["deepspeed", "flash-attn"]
+    assert all("FORCE=TRUE" in arguments for arguments, _ in calls)
+
+
+def test_the_script_says_what_is_missing_before_it_installs(tmp_path):
+    for programs, sentence in (
+        (["dirname"], "Python 3.11 is needed, but there is no python3.11"),
+        (["dirname", "python3.11"], "g++ is needed"),
+        (["dirname", "python3.11", "g++"], "nvcc is needed to build flash-attn"),
+    ):
+        folder = tmp_path / str(len(programs))
+        folder.mkdir()
+        for program in programs:
+            real = sys.executable if program == "python3.11" else shutil.which(program)
+            (folder / program).symlink_to(real)
+        environment = {"PATH": str(folder), "CUDA_HOME": str(tmp_path)}
+        command = [shutil.which("bash"), str(REPOSITORY / "scripts" / "setup_gpu.sh")]
+        done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 1 and sentence in done.stderr, done.stderr
+
+
+# ── the container file ──
+
+
+def instructions() -> list[tuple[str, str]]:
+    text = re.sub(r"^\s*#.*\n", "", DOCKERFILE.read_text(), flags=re.MULTILINE).replace("\\\n", " ")
+    return [tuple(line.split(maxsplit=1)) for line in text.splitlines() if line.strip()]
+
+
+def test_the_container_file_passes_its_linter(tmp_path):
+    hadolint = Path(sys.executable).with_name("hadolint")
+    done = subprocess.run([hadolint, DOCKERFILE], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    bad = tmp_path / "Dockerfile"
+    bad.write_text(DOCKERFILE.read_text().replace("# hadolint ignore=DL3041\n", ""))
+    done = subprocess.run([hadolint, bad], capture_output=True, text=True)
+    assert done.returncode == 1 and "DL3041" in done.stdout
+
+
+def test_the_container_is_installed_by_the_script(locked):
+    runs = [text for name, text in instructions() if name == "RUN"]
+    assert len(runs) == 2 and runs[0].startswith("dnf install -y ") and runs[1].endswith(" scripts/setup_gpu.sh")
+    assert not any(re.search(r"\b(pip3?|uv|curl|wget)\s", run.replace("python3.11-pip", "")) for run in runs)
+    assert ("CMD", '["r3", "doctor", "--stack", "gpu"]') in instructions()
+    cuda = re.search(r"nvidia/cuda:(\d+\.\d+)\.\d+-devel", dict(instructions())["FROM"])[1]
+    assert locked["cuda-toolkit"].startswith(f"{cuda}.")
+
+
+def test_the_container_gets_every_file_that_the_installation_reads(tmp_path):
+    """What COPY copies is there, passes .dockerignore, and is enough: a wheel of it has the lists of the doctor."""
+    allowed = {line[1:] for line in (REPOSITORY / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    copied = [word for name, text in instructions() if name == "COPY" for word in text.split()[:-1]]
+    assert set(copied) == allowed
+    for name in copied:
+        source = REPOSITORY / name
+        if source.is_dir():
+            shutil.copytree(source, tmp_path / name, symlinks=True)
+        else:
+            shutil.copy(source, tmp_path)
+    broken = [str(path) for path in tmp_path.rglob("*") if path.is_symlink() and not path.exists()]
+    assert broken == []
+    script = (tmp_path / "scripts" / "setup_gpu.sh").read_text()
+    lock = re.search(r"^lock=(.*)$", script, re.MULTILINE)[1]
+    assert (
+        (tmp_path / lock).is_file() and (tmp_path / "pyproject.toml").is_file() and (tmp_path / "README.md").is_file()
+    )
