@@ -20,6 +20,7 @@ ELSEWHERE = {
     "compare": ("r3_openrlhf.comparison.cli", "compare"),
     "history": ("r3_openrlhf.history.cli", "history"),
     "lab": ("r3_openrlhf.lab.cli", "lab"),
+    "submit": ("r3_openrlhf.cluster.cli", "submit"),
     "serve-rewards": ("r3_openrlhf.reward_server.cli", "serve_rewards"),
 }
 

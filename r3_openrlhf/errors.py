@@ -23,3 +23,11 @@ class GradingError(R3Error):
 
 class TrainingStopped(R3Error):
     """A running job met a condition under which its numbers would no longer mean anything."""
+
+
+class ClusterError(R3Error):
+    """A job, a node or a cluster's software is not as it must be."""
+
+
+class RunInterrupted(R3Error):
+    """The run was asked to end before its end; it goes on from its newest checkpoint. No mistake of anybody's."""

@@ -22,7 +22,7 @@ FLOORS = (
     {"core", "config", "cpu_stack", "grading.answers"},
     {"config_loading", "history", "models", "grading.processes"},
     {"problems", "runs", "grading"},
-    {"openrlhf_adapter", "evaluation", "comparison", "reward_server", "lab", "doctor"},
+    {"openrlhf_adapter", "evaluation", "comparison", "reward_server", "lab", "doctor", "cluster"},
     {"cli"},
 )
 # What each part may import of this project. A part that is not named may import any part but the siblings.
@@ -33,11 +33,13 @@ MAY_IMPORT = {
     "config": {"types", "errors"},
     "history": {"types", "errors", "core", "config"},
     "grading": {"types", "errors", "core", "config"},
+    "cluster": {"errors", "config", "config_loading", "runs"},
     "comparison": {"errors", "config", "config_loading", "runs"},
 }
 # Files outside openrlhf_adapter that hold an engine, with what they may import for it.
 EXCEPTIONS = {
     ("evaluation", "engine"): {"vllm"},
+    ("cluster", "ray_on_nodes"): {"ray"},
 }
 SIBLINGS = {"openrlhf_adapter", "reward_server", "evaluation"}  # only the command line knows more than one of them
 

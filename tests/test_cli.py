@@ -129,8 +129,6 @@ def test_there_is_a_script_for_each_first_thing():
     assert [script.name for script in SCRIPTS] == [
         "ablation_no_replay_1p5b_8gpu.sh",
         "grpo_1p5b_8gpu.sh",
-        "grpo_7b_multinode.sh",
         "quickstart.sh",
         "r3_1p5b_8gpu.sh",
-        "r3_7b_multinode.sh",
     ]

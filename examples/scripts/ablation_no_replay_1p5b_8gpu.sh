@@ -1,7 +1,8 @@
 #!/bin/bash
 # r3_1p5b_8gpu.sh without cross-context replay: reflection and ranking stay on.
-# Usage: examples/scripts/ablation_no_replay_1p5b_8gpu.sh [key=value ...] [--dry-run]
+# Usage: examples/scripts/ablation_no_replay_1p5b_8gpu.sh [key=value ...] [--dry-run], or sbatch --gpus-per-node=8 with the same
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+[[ -d r3_openrlhf ]] || cd "$SLURM_SUBMIT_DIR" # sbatch runs a copy from Slurm's spool; submit from the repository
 PATH="$PWD/.venv/bin:$PATH"
 exec r3 train experiment=r3_1p5b_deepscaler_8gpu run_dir=runs/r3_1p5b_no_replay replay.enabled=false "$@"

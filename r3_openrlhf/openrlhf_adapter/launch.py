@@ -109,17 +109,26 @@ def ray_options(config: R3Config, platform: str) -> dict:
     """Arguments of ray.init: a cluster that is there (cluster.ray_address, RAY_ADDRESS), else one for this run."""
     environment = {"TOKENIZERS_PARALLELISM": "false", **environment_of(config, platform)}
     runtime: dict = {"env_vars": environment}
-    address = config.cluster.ray_address or os.environ.get("RAY_ADDRESS")
+    address = config.cluster.ray_address
+    if address in (None, "auto"):
+        address = os.environ.get("RAY_ADDRESS") or address
+    options: dict = {"runtime_env": runtime}
     if address:
-        return {"address": address, "runtime_env": runtime}
-    options: dict = {"address": "local", "include_dashboard": False, "runtime_env": runtime}
+        options["address"] = address
+    elif config.cluster.num_nodes > 1:
+        raise ConfigError(
+            f"cluster.num_nodes is {config.cluster.num_nodes}, but no Ray cluster is given; `r3 submit slurm` starts one on "
+            "the nodes of a job, or set RAY_ADDRESS to one that is there"
+        )
+    else:
+        options |= {"address": "local", "include_dashboard": False}
     if platform == "cpu":
         ranks = config.cluster.num_ranks
         threads = str(max(1, (os.cpu_count() or 1) // ranks))
         runtime["worker_process_setup_hook"] = f"{cpu_platform.__name__}.install"
         environment |= cpu_platform.ENVIRONMENT | {"OMP_NUM_THREADS": threads, "VLLM_LOGGING_LEVEL": "WARNING"}
-        # GPUs are bookkeeping here: upstream asks for one per rank
-        options |= {"num_gpus": ranks, "num_cpus": ranks + 4, "object_store_memory": 500 * 2**20}
+        if not address:  # GPUs are bookkeeping here: upstream asks for one per rank
+            options |= {"num_gpus": ranks, "num_cpus": ranks + 4, "object_store_memory": 500 * 2**20}
     else:
         environment |= {
             "NCCL_DEBUG": os.environ.get("NCCL_DEBUG", "WARN"),

@@ -67,6 +67,8 @@ class RunDirectory:
         self.tensorboard = self.path / "tensorboard"
         self.checkpoints = self.path / "checkpoints"
         self.final_model = self.path / "final_model"
+        self.cluster = self.path / "cluster"  # job script, its log and records: there before the run is
+        self.stop_request = self.path / "stop_request"  # runs/stop_request.py
         self.finished = self.path / "finished.yaml"  # the configuration with which the run came to its end
 
     @classmethod
@@ -83,13 +85,18 @@ class RunDirectory:
         Raises ConfigError when the directory holds a run with other settings (the differing keys are named), a run
         that checkpoint.resume=false forbids to continue, or files that are not a run's.
         """
+        if "runtime_resources" in self.path.parts:
+            raise ConfigError(
+                f"run_dir {self.path} lies in a folder that Ray unpacked for this job and deletes after it; use an absolute "
+                "run_dir on storage that the nodes share"
+            )
         if self.config.is_file() and self.metrics.is_file() and self.metrics.stat().st_size:
             self._check_continues(config)
         elif self.config.is_file():
             self.data.unlink(missing_ok=True)
             self.held_out.unlink(missing_ok=True)
             self.evaluations.unlink(missing_ok=True)  # one before the first step, of what may have been another model
-        elif self.path.is_dir() and any(self.path.iterdir()):
+        elif self.path.is_dir() and any(entry != self.cluster for entry in self.path.iterdir()):
             raise ConfigError(
                 f"run_dir {self.path} holds files but no run; choose another directory, or empty this one"
             )

@@ -35,6 +35,24 @@ def test_a_given_cluster_is_joined_with_nothing_but_the_environment(config, monk
     assert "worker_process_setup_hook" not in options["runtime_env"]
 
 
+def test_on_a_given_cluster_the_cpu_platform_is_put_into_every_process(config, monkeypatch):
+    """Without the hook its processes end with "No module named 'flash_attn'"."""
+    monkeypatch.setenv("RAY_ADDRESS", "somewhere:6379")
+    config.cluster.ray_address = "auto"  # the one of the environment, which `ray job` and the node agents set
+    options = ray_options(config, "cpu")
+    assert set(options) == {"address", "runtime_env"} and options["address"] == "somewhere:6379"
+    assert options["runtime_env"]["worker_process_setup_hook"].endswith("cpu_platform.install")
+    assert options["runtime_env"]["env_vars"]["DS_ACCELERATOR"] == "cpu"
+
+
+def test_several_nodes_without_a_cluster(config):
+    config.cluster.num_nodes = 2
+    with pytest.raises(
+        ConfigError, match="cluster.num_nodes is 2, but no Ray cluster is given; `r3 submit slurm` starts"
+    ):
+        ray_options(config, "cuda")
+
+
 @pytest.mark.parametrize("platform", ["cpu", "cuda"])
 def test_every_process_knows_the_configuration_and_the_platform(config, monkeypatch, platform):
     """An engine that spans GPUs has none of its own: what it sees of CUDA says nothing about the platform."""

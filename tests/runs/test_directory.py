@@ -53,6 +53,20 @@ def test_the_diff_is_in_the_code_state():
     assert describe_code().endswith(diff.stdout)
 
 
+def test_a_folder_that_ray_deletes_is_no_run_directory(tmp_path):
+    """`ray job submit --working-dir .` unpacks the files there; a relative run_dir would lie among them."""
+    unpacked = tmp_path / "ray" / "session_1" / "runtime_resources" / "working_dir_files" / "_ray_pkg_1"
+    with pytest.raises(ConfigError, match="Ray unpacked for this job and deletes after it; use an absolute run_dir"):
+        RunDirectory(unpacked / "runs" / "x").create(config_at(unpacked / "runs" / "x"))
+    assert not (unpacked / "runs").exists()
+
+
+def test_the_script_of_a_job_may_be_there_before_the_run(tmp_path):
+    (tmp_path / "run" / "cluster").mkdir(parents=True)
+    RunDirectory(tmp_path / "run").create(config_at(tmp_path / "run"))
+    assert (tmp_path / "run" / "config.yaml").is_file()
+
+
 def test_the_same_command_goes_on(run):
     run.append_metrics({"step": 1})
     run.create(config_at(run.path))

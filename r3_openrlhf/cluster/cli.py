@@ -1,0 +1,113 @@
+"""`r3 submit`: jobs on clusters."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+
+import click
+
+from r3_openrlhf.config import R3Config
+from r3_openrlhf.errors import ConfigError
+
+
+@click.group()
+def submit() -> None:
+    """Train on a cluster: Slurm, or Ray jobs."""
+
+
+@submit.command()
+@click.argument("settings", nargs=-1, metavar="experiment=NAME [KEY=VALUE]...")
+@click.option("--nodes", type=click.IntRange(1), help="Nodes; sets cluster.num_nodes. Default: the experiment's.")
+@click.option("--partition")
+@click.option("--account")
+@click.option("--qos")
+@click.option("--time", help="Time limit, as sbatch takes it: 24:00:00.")
+@click.option("--gres", help="Instead of --gpus-per-node=N, like gpu:h100:8.")
+@click.option("--cpus-per-task", type=click.IntRange(1), help="CPU cores per node.")
+@click.option("--exclusive", is_flag=True, help="Whole nodes.")
+@click.option("--container", help="A .sif file (Apptainer) or an image for pyxis.")
+@click.option("--mounts", help="HOST:CONTAINER,...; the run directory is added.")
+@click.option("--prologue", help="A file that the job sources first.")
+@click.option("--ray-args", help="Further arguments of `ray start` on every node.")
+@click.option("--seeds", help="1,2,3: a job array, one run per seed in run_dir/seedN.")
+@click.option("--after", help="Start when this job has ended, however.")
+@click.option("--sbatch", "sbatch_options", multiple=True, metavar="OPTION", help="A further line #SBATCH OPTION.")
+@click.option("--template", help="A template of your own instead of r3_openrlhf/cluster/templates/slurm.sh.j2.")
+@click.option(
+    "--lead", type=click.IntRange(1), help="Seconds between the signal and the time limit; default: measured."
+)
+@click.option("--dry-run", is_flag=True, help="Write and print the job script; submit nothing.")
+def slurm(
+    settings: tuple[str, ...], nodes: int | None, seeds: str | None, lead: int | None, dry_run: bool, **given
+) -> None:
+    """Write a job script into the run directory and submit it. It goes on by itself when it is preempted.
+
+    \b
+    r3 submit slurm experiment=r3_7b_deepscaler_multinode --nodes 4 --time 24:00:00
+    r3 submit slurm experiment=r3_1p5b_deepscaler_8gpu --seeds 1,2,3 --partition gpu --account me
+
+    Partition, account, prologue, container and so on can stand in ~/.config/r3/site.yaml (or the file R3_SITE names).
+    """
+    from r3_openrlhf.cluster import slurm as jobs
+    from r3_openrlhf.cluster.site import load_site
+
+    config, plain = checked(settings, nodes)
+    site = load_site()
+    chosen = {name: given[name] or getattr(site, name) for name in site.__dataclass_fields__}
+    job = jobs.SlurmJob(
+        nodes=config.cluster.num_nodes,
+        settings=plain,
+        seeds=jobs.seeds_of(seeds),
+        after=given["after"],
+        exclusive=given["exclusive"],
+        sbatch_options=given["sbatch_options"],
+        lead_s=lead or jobs.LEAD_S,
+        environment=jobs.forwarded(os.environ),
+        written_by=f"r3 {shlex.join(sys.argv[1:])}",
+        **chosen,
+    )
+    text = jobs.render(job, config)
+    script = jobs.script_of(config)
+    write_script(script, text)
+    if dry_run:
+        click.echo(text, nl=False)
+        click.echo(f"Not submitted: {script}", err=True)
+        return
+    number = jobs.sbatch(script)
+    log = script.with_name(f"slurm-{number}_N.log" if seeds else f"slurm-{number}.log")
+    click.echo(number)
+    click.echo(
+        f"Job {number}: {script}\n"
+        f"  follow  tail -F {log}\n"
+        f"  status  r3 status {config.run_dir}\n"
+        f"  stop    scancel {number}              (scancel --signal=USR1 {number}: after a checkpoint, and it goes on)\n"
+        f"  resume  sbatch {script}",
+        err=True,
+    )
+
+
+def checked(settings: tuple[str, ...], nodes: int | None) -> tuple[R3Config, list[str]]:
+    """The run's configuration, and the settings without run_dir and cluster.num_nodes. Raises ConfigError now, not in
+    the job."""
+    from r3_openrlhf.config_loading import experiments, load_config
+
+    names = [setting.partition("=")[2] for setting in settings if setting.startswith("experiment=")]
+    if len(names) != 1:
+        raise ConfigError(f"r3 submit needs one experiment=NAME; known: {', '.join(experiments())}")
+    if nodes is not None:
+        settings = (*settings, f"cluster.num_nodes={nodes}")
+    config = load_config(names[0], [setting for setting in settings if not setting.startswith("experiment=")])
+    plain = [setting for setting in settings if not setting.startswith(("run_dir=", "cluster.num_nodes="))]
+    return config, plain
+
+
+def write_script(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        path.chmod(0o755)
+    except OSError as error:
+        raise ConfigError(f"run_dir {path.parent.parent} cannot be written: {error.strerror}") from error

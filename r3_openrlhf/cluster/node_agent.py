@@ -1,0 +1,494 @@
+"""What runs on every node of a Slurm job, one process per node: `srun ... python -m r3_openrlhf.cluster.node_agent`.
+
+Task 0 is the head. It checks the nodes, starts Ray on all of them (none where the job has one node: the run starts its
+own), runs the job's command, and watches everything to the end:
+
+    a signal              goes on to the command, which saves and ends with code 85 (stop_request.GO_ON)
+    the command ends      every node is tidied, and all agents end with the command's code
+    a node or Ray ends    the command is ended, and all agents end with code 86 (LOST)
+    a check fails         nothing is started, the bad nodes are written to NAME.exclude, and the code is 87 (BAD_NODE)
+
+The agents of the other nodes hold one TCP connection to the head, with a heartbeat both ways. They find the head by a
+file in the run directory, which thereby proves that all nodes see the same file system; it also holds the job's secret.
+Every process that an agent starts has a session of its own, so that Slurm's signals reach the agent only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import ctypes
+import fcntl
+import hmac
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+
+from r3_openrlhf.cluster import node_checks, ray_on_nodes, shared_memory
+from r3_openrlhf.errors import ClusterError, R3Error
+from r3_openrlhf.runs.stop_request import GO_ON, SIGNALS
+
+FAILED, LOST, BAD_NODE = 1, 86, 87
+BEAT_S = 5.0
+SILENCE_S = 30.0  # no heartbeat for so long: the node is lost
+TIDY_S = 10.0  # between SIGTERM and SIGKILL for what was started
+STARTS_WITHOUT_PROGRESS = 3
+PR_SET_CHILD_SUBREAPER = 36
+TEMP_PREFIX = "r3-ray-"
+
+
+class Ended(Exception):
+    """The job is over on this node: exit code and the reason, for the log."""
+
+    def __init__(self, code: int, why: str) -> None:
+        super().__init__(why)
+        self.code, self.why = code, why
+
+
+class Agent:
+    """What head and workers share: the environment of the task, child processes, tidying."""
+
+    def __init__(self, options: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> None:
+        self.options = options
+        self.task = int(environment.get("SLURM_PROCID", "0"))
+        self.num_nodes = int(environment.get("SLURM_STEP_NUM_TASKS", environment.get("SLURM_NTASKS", "1")))
+        self.node = environment.get("SLURMD_NODENAME", os.uname().nodename)
+        self.job = environment.get("SLURM_JOB_ID", str(os.getpid()))
+        self.start = f"{self.job}.{environment.get('SLURM_RESTART_COUNT') or 0}"
+        self.folder = Path(options.run_dir) / "cluster"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.temp_dir: Path | None = None
+        self.asked = asyncio.Event()
+        self.signal = signal.SIGUSR1
+
+    def say(self, text: str) -> None:
+        print(f"{time.strftime('%H:%M:%S')} {self.node}: {text}", file=sys.stderr, flush=True)
+
+    async def run(self) -> int:
+        # orphans of what is started here become children of this process, and are found when it tidies
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self._on_signal, number)
+        removed = [*sweep_temp_dirs(), *shared_memory.sweep()]
+        if removed:
+            self.say(f"removed what an ended job had left: {', '.join(removed)}")
+        self._make_temp_dir()
+        try:
+            await self.work()
+            raise AssertionError("work() ends with Ended")
+        except Ended as ended:
+            self.say(f"{ended.why}; code {ended.code}")
+            await self.leave(ended)
+            return ended.code
+        except R3Error as error:
+            self.say(str(error))
+            await self.leave(Ended(FAILED, str(error)))
+            return FAILED
+        finally:
+            self.tidy()
+
+    async def work(self) -> None:
+        raise NotImplementedError
+
+    async def leave(self, ended: Ended) -> None:
+        """Tell whom it concerns."""
+
+    def _on_signal(self, number: int) -> None:
+        if not self.asked.is_set():
+            self.say(f"signal {signal.Signals(number).name}")
+        self.signal = signal.Signals(number)
+        self.asked.set()
+
+    def _make_temp_dir(self) -> None:
+        """Ray's files of this node. Unix sockets below it allow about 40 characters."""
+        base = tempfile.gettempdir()
+        self.temp_dir = Path(base if len(base) <= 16 else "/tmp") / f"{TEMP_PREFIX}{self.start}-{self.task}"
+        self.temp_dir.mkdir(mode=0o700, exist_ok=True)
+        self._lock = (self.temp_dir / "in_use").open("w")
+        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    async def spawn(self, command: list[str], **environment: str) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            *command, env={**os.environ, **environment}, start_new_session=True, stdin=asyncio.subprocess.DEVNULL
+        )
+
+    def start_ray(self, *, port: int | None, head: str | None, environment: dict[str, str]):
+        command = ray_on_nodes.start_command(
+            address=ray_on_nodes.node_address(self.node),
+            port=port,
+            head=head,
+            node=self.node,
+            temp_dir=self.temp_dir,
+            gpus=self.options.gpus,
+            ray_args=self.options.ray_args,
+        )
+        self.say(" ".join(command))
+        return self.spawn(command, **environment)
+
+    def check(self) -> dict:
+        return node_checks.look(gpus=self.options.gpus, device=self.options.device)
+
+    def tidy(self) -> None:
+        """End every process that was started here, keep Ray's logs, remove the rest."""
+        children = psutil.Process().children(recursive=True)
+        for child in children:
+            _signal(child, signal.SIGTERM)
+        _, alive = psutil.wait_procs(children, timeout=TIDY_S)
+        alive += [child for child in psutil.Process().children(recursive=True) if child not in alive]
+        for child in alive:
+            _signal(child, signal.SIGKILL)
+        psutil.wait_procs(alive, timeout=TIDY_S)
+        if self.temp_dir is not None:
+            for logs in self.temp_dir.glob("session_20*/logs"):
+                kept = self.folder / "ray_logs" / self.start / self.node
+                shutil.copytree(logs, kept, dirs_exist_ok=True, symlinks=True)
+            shutil.rmtree(self.temp_dir, ignore_errors=True)
+            self._lock.close()
+        shared_memory.sweep()
+
+
+class Head(Agent):
+    def __init__(self, options: argparse.Namespace) -> None:
+        super().__init__(options)
+        self.workers: dict[str, tuple[asyncio.StreamReader, asyncio.StreamWriter]] = {}
+        self.looks: dict[str, dict] = {}
+        self.arrived = asyncio.Event()
+        self.command: asyncio.subprocess.Process | None = None
+        self.watched: set[asyncio.Task] = set()
+        self.rendezvous = self.folder / f"{self.start}.head"
+
+    async def work(self) -> None:
+        self._count_this_start()
+        self.state("starting")
+        environment: dict[str, str] = {"RAY_TMPDIR": str(self.temp_dir)}
+        self.looks[self.node] = self.check()
+        if self.num_nodes > 1:
+            environment = ray_on_nodes.authentication()
+            await self._within(self._gather(environment["RAY_AUTH_TOKEN"]), "other nodes to start")
+        self._judge()
+        if self.num_nodes > 1:
+            environment["RAY_ADDRESS"] = await self._within(self._start_ray(environment), "Ray to start on every node")
+        self.state("running")
+        self.command = await self.spawn(self.options.command, **environment, R3_NODES=str(self.num_nodes))
+        command = self._watch("command", self.command.wait())
+        asked = asyncio.create_task(self.asked.wait())
+        while True:
+            done, _ = await asyncio.wait({*self.watched, asked}, return_when=asyncio.FIRST_COMPLETED)
+            if command in done:
+                raise Ended(_exit_code(command.result()), f"{self.options.command[0]} ended with {command.result()}")
+            self._raise_lost(done)
+            if asked in done:
+                self.state("stopping")
+                self.command.send_signal(self.signal)
+                asked = asyncio.create_task(asyncio.Event().wait())  # a second signal changes nothing
+
+    async def leave(self, ended: Ended) -> None:
+        self.state("ended", code=ended.code, why=ended.why)
+        self.rendezvous.unlink(missing_ok=True)
+        for _, writer in self.workers.values():
+            send(writer, do="stop", code=ended.code, why=ended.why)
+        # they close their ends when they are tidy
+        nodes = [task for task in self.watched if task.get_name().startswith("node ") and not task.done()]
+        if nodes:
+            await asyncio.wait(nodes, timeout=3 * TIDY_S)
+
+    def state(self, state: str, **more) -> None:
+        content = {
+            "job": self.job,
+            "start": self.start,
+            "state": state,
+            "nodes": sorted({self.node, *self.workers}),
+            "time": time.time(),
+            **more,
+        }
+        write_whole(self.folder / "state.json", json.dumps(content))
+
+    def _count_this_start(self) -> None:
+        """Starts of this job are counted as long as its newest checkpoint stays the same."""
+        latest = self.folder.parent / "checkpoints" / "_actor" / "latest"
+        checkpoint = latest.read_text().strip() if latest.is_file() else "none"
+        log = self.folder / "starts.jsonl"
+        lines = [json.loads(line) for line in log.read_text().splitlines()] if log.is_file() else []
+        same = 0
+        for line in reversed([line for line in lines if line["job"] == self.job]):
+            if line["checkpoint"] != checkpoint:
+                break
+            same += 1
+        if same >= STARTS_WITHOUT_PROGRESS:
+            raise Ended(
+                FAILED,
+                f"this job was started {same} times and its newest checkpoint is still {checkpoint}: it is not started "
+                "again. A smaller checkpoint.save_minutes or a longer --time lets it get further; the log above "
+                "says how each start ended",
+            )
+        with log.open("a") as file:
+            file.write(
+                json.dumps({"job": self.job, "start": self.start, "checkpoint": checkpoint, "node": self.node}) + "\n"
+            )
+
+    def _watch(self, name: str, awaitable) -> asyncio.Task:
+        task = asyncio.ensure_future(awaitable)
+        task.set_name(name)
+        self.watched.add(task)
+        return task
+
+    def _raise_lost(self, done: set[asyncio.Task]) -> None:
+        for task in done & self.watched:
+            if task.get_name() != "command":
+                raise Ended(LOST, f"{task.get_name()}: {task.result()}")
+
+    async def _within(self, work, what: str):
+        """The result of `work`; a lost node or a signal ends the wait."""
+        task, asked = asyncio.ensure_future(work), asyncio.create_task(self.asked.wait())
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self.options.start_timeout
+        while True:
+            done, _ = await asyncio.wait(
+                {task, asked, *self.watched}, timeout=max(0.0, end - loop.time()), return_when=asyncio.FIRST_COMPLETED
+            )
+            if task in done:
+                return task.result()
+            task_left = task if not done else None
+            self._raise_lost(done)
+            if asked in done:
+                task.cancel()
+                raise Ended(GO_ON, "asked to end before the first step")
+            if task_left is not None:
+                task.cancel()
+                here = ", ".join(sorted({self.node, *self.workers}))
+                raise Ended(
+                    LOST,
+                    f"waited {self.options.start_timeout:.0f} s for {what}; {1 + len(self.workers)} of {self.num_nodes} "
+                    f"nodes are here ({here}). Do all nodes see {self.folder}, and are TCP ports open between them?",
+                )
+
+    async def _gather(self, token: str) -> None:
+        """Wait for the agents of the other nodes."""
+
+        async def welcome(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            hello = await receive(reader)
+            if hello is None or not hmac.compare_digest(str(hello.get("token")), token):
+                writer.close()
+                return
+            self.workers[hello["node"]] = reader, writer
+            hello["look"]["clock_gap_s"] = hello["now"] - time.time()
+            self.looks[hello["node"]] = hello["look"]
+            self._watch(f"node {hello['node']}", self._listen(reader, writer))
+            self.arrived.set()
+
+        self.server = await asyncio.start_server(welcome, "0.0.0.0", 0)
+        place = {
+            "host": ray_on_nodes.node_address(self.node),
+            "port": self.server.sockets[0].getsockname()[1],
+            "token": token,
+        }
+        write_whole(self.rendezvous, json.dumps(place), mode=0o600)
+        while len(self.workers) < self.num_nodes - 1:
+            await self.arrived.wait()
+            self.arrived.clear()
+
+    async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str:
+        """Until the node is lost; why."""
+        beating = asyncio.create_task(beat(writer))
+        try:
+            while True:
+                message = await receive(reader, timeout=SILENCE_S)
+                if message is None:
+                    return "the connection to its agent broke"
+                if "ended" in message:
+                    return message["ended"]
+        except TimeoutError:
+            return f"no sign of life for {SILENCE_S:.0f} s"
+        finally:
+            beating.cancel()
+
+    def _judge(self) -> None:
+        faults = node_checks.faults(self.looks, gpus=self.options.gpus, device=self.options.device)
+        for node, look in sorted(self.looks.items()):
+            self.say(f"{node}: {node_checks.describe(look)}")
+        write_whole(self.folder / "node_checks.json", json.dumps({"start": self.start, "nodes": self.looks}, indent=1))
+        if faults:
+            write_whole(self.folder / f"{self.job}.exclude", ",".join(sorted(faults)))
+            raise Ended(BAD_NODE, "; ".join(f"{node}: {why}" for node, why in sorted(faults.items())))
+
+    async def _start_ray(self, authentication: dict[str, str]) -> str:
+        os.environ.update(authentication)
+        port = ray_on_nodes.free_port()
+        address = f"{ray_on_nodes.node_address(self.node)}:{port}"
+        ray = await self.start_ray(port=port, head=None, environment=authentication)
+        self._watch(f"Ray on {self.node}", _end_of(ray, "`ray start` ended"))
+        await _answers(address)
+        for _, writer in self.workers.values():
+            send(writer, do="join", address=address, environment=authentication)
+        wanted = sorted({self.node, *self.workers})
+        while (joined := await asyncio.to_thread(ray_on_nodes.joined_nodes, address)) != wanted:
+            self.say(f"Ray has {len(joined)} of {len(wanted)} nodes")
+            await asyncio.sleep(1)  # only the pace of asking
+        self.say(f"Ray has {len(joined)} of {len(wanted)} nodes at {address}: {', '.join(joined)}")
+        return address
+
+
+class Worker(Agent):
+    writer: asyncio.StreamWriter | None = None
+
+    async def work(self) -> None:
+        look = self.check()
+        try:
+            place = await asyncio.wait_for(self._find_head(), self.options.start_timeout)
+        except TimeoutError:
+            raise Ended(
+                LOST,
+                f"waited {self.options.start_timeout:.0f} s for the first node's file in {self.folder}; is it shared?",
+            ) from None
+        reader, self.writer = await asyncio.open_connection(place["host"], place["port"])
+        send(self.writer, token=place["token"], node=self.node, look=look, now=time.time())
+        beating = asyncio.create_task(beat(self.writer))
+        ray_ended: asyncio.Task | None = None
+        heard = asyncio.create_task(receive(reader, timeout=SILENCE_S))
+        try:
+            while True:
+                tasks = {heard} if ray_ended is None else {heard, ray_ended}
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                if ray_ended in done:
+                    send(self.writer, ended=ray_ended.result())
+                    raise Ended(LOST, ray_ended.result())
+                message = _heard(heard)
+                if message.get("do") == "stop":
+                    raise Ended(message["code"], f"the head says: {message['why']}")
+                if message.get("do") == "join":
+                    ray = await self.start_ray(port=None, head=message["address"], environment=message["environment"])
+                    ray_ended = asyncio.create_task(_end_of(ray, "`ray start` ended"))
+                heard = asyncio.create_task(receive(reader, timeout=SILENCE_S))
+        finally:
+            beating.cancel()
+
+    async def _find_head(self) -> dict:
+        place = self.folder / f"{self.start}.head"
+        while True:
+            os.listdir(self.folder)  # a fresh look also where the file system remembers
+            if place.is_file():
+                return json.loads(place.read_text())
+            await asyncio.sleep(0.2)  # only the pace of asking
+
+
+def _heard(heard: asyncio.Task) -> dict:
+    try:
+        message = heard.result()
+    except TimeoutError:
+        raise Ended(LOST, f"no sign of life of the head for {SILENCE_S:.0f} s") from None
+    if message is None:
+        raise Ended(LOST, "the connection to the head broke")
+    return message
+
+
+def send(writer: asyncio.StreamWriter, **message) -> None:
+    writer.write(json.dumps(message).encode() + b"\n")
+
+
+async def receive(reader: asyncio.StreamReader, timeout: float | None = None) -> dict | None:
+    """One message; None: the connection is closed. Raises TimeoutError."""
+    try:
+        line = await asyncio.wait_for(reader.readline(), timeout)
+    except ConnectionError:
+        return None
+    return json.loads(line) if line.endswith(b"\n") else None
+
+
+async def beat(writer: asyncio.StreamWriter) -> None:
+    while not writer.is_closing():
+        send(writer, beat=True)
+        await asyncio.sleep(BEAT_S)
+
+
+async def _end_of(process: asyncio.subprocess.Process, words: str) -> str:
+    return f"{words} with {await process.wait()}"
+
+
+async def _answers(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    while True:
+        try:
+            _, writer = await asyncio.open_connection(host, int(port))
+        except OSError:
+            await asyncio.sleep(0.2)  # only the pace of asking
+            continue
+        writer.close()
+        return
+
+
+def _exit_code(code: int) -> int:
+    return 128 - code if code < 0 else code
+
+
+def _signal(process: psutil.Process, number: int) -> None:
+    try:
+        process.send_signal(number)
+    except psutil.NoSuchProcess:
+        return
+
+
+def write_whole(path: Path, text: str, *, mode: int = 0o644) -> None:
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(descriptor)
+    unfinished.replace(path)
+
+
+def sweep_temp_dirs() -> list[str]:
+    """Remove this user's folders of agents that are gone; returns their names."""
+    removed = []
+    for folder in {Path(tempfile.gettempdir()), Path("/tmp")}:
+        for left in folder.glob(f"{TEMP_PREFIX}*"):
+            try:
+                with (left / "in_use").open("r") as lock:
+                    if left.stat().st_uid != os.getuid():
+                        continue
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(left, ignore_errors=True)
+                    removed.append(str(left))
+            except OSError:
+                continue  # held by a living agent, another user's, or gone meanwhile
+    return removed
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m r3_openrlhf.cluster.node_agent", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("--run-dir", required=True)
+    parser.add_argument("--gpus", type=int, help="GPUs per node")
+    parser.add_argument("--device", choices=("auto", "cuda"), default="auto", help="cuda: nodes without GPUs are bad")
+    parser.add_argument("--ray-args", default="", help="further arguments of `ray start`")
+    parser.add_argument("--start-timeout", type=float, default=600.0, help="seconds for all nodes to come together")
+    parser.add_argument("command", nargs="+", help="what task 0 runs, behind --")
+    return parser.parse_args(arguments)
+
+
+def main() -> None:
+    options = parse(sys.argv[1:])
+    agent = Head if int(os.environ.get("SLURM_PROCID", "0")) == 0 else Worker
+    try:
+        code = asyncio.run(_run(agent, options))
+    except ClusterError as error:
+        sys.exit(f"Error: {error}")
+    sys.exit(code)
+
+
+async def _run(agent: type[Agent], options: argparse.Namespace) -> int:
+    return await agent(options).run()
+
+
+if __name__ == "__main__":
+    main()

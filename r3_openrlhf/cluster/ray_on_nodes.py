@@ -1,0 +1,94 @@
+"""`ray start` on the nodes of one job: command lines, ports, and the proof that the nodes are this job's.
+
+Every job has a secret token (Ray's RAY_AUTH_MODE=token): a node of another job cannot join, and a process of this job
+cannot end up in another job's Ray. Ports are free ones, chosen at the start: two jobs may share a node.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import shlex
+import socket
+import sys
+from pathlib import Path
+
+from r3_openrlhf.errors import ClusterError
+
+# Below the ephemeral range, so that the kernel hands none of them to another process between choice and use.
+PORTS = range(20000, 32000)
+NODE_LABEL = "r3-node"
+
+
+def authentication() -> dict[str, str]:
+    """Environment of everything that may talk to this job's Ray."""
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+
+
+def free_port() -> int:
+    draw = random.SystemRandom()
+    for _ in range(1000):
+        port = draw.choice(PORTS)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", port))
+            except OSError:
+                continue
+            return port
+    raise ClusterError(f"no free TCP port between {PORTS.start} and {PORTS.stop} on {socket.gethostname()}")
+
+
+def node_address(name: str | None = None) -> str:
+    """The address under which the other nodes reach this one: R3_NODE_IP, else the node name's, else the default
+    route's. A loopback address is nobody's address: Ray's clients would replace it."""
+    given = os.environ.get("R3_NODE_IP")
+    if given:
+        return given
+    for candidate in (name, socket.gethostname()):
+        if candidate is None:
+            continue
+        try:
+            address = socket.gethostbyname(candidate)
+        except OSError:
+            continue  # a node name that is no host name
+        if not address.startswith("127."):
+            return address
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing
+        except OSError as error:
+            raise ClusterError(
+                f"{socket.gethostname()} has no address that other nodes could reach; export R3_NODE_IP in the prologue"
+            ) from error
+        return probe.getsockname()[0]
+
+
+def start_command(
+    *, address: str, port: int | None, head: str | None, node: str, temp_dir: Path, gpus: int | None, ray_args: str
+) -> list[str]:
+    """`ray start` of one node. port: of the head, which this node is; head: HOST:PORT that this node joins."""
+    command = [str(Path(sys.executable).with_name("ray")), "start", "--block", "--disable-usage-stats"]
+    if head is None:
+        command += ["--head", f"--port={port}", "--include-dashboard=false", f"--ray-client-server-port={free_port()}"]
+    else:
+        command += [f"--address={head}"]
+    command += [f"--node-ip-address={address}", f"--temp-dir={temp_dir}", f"--labels={NODE_LABEL}={node}"]
+    # 0: ports of the kernel's choice, so that jobs on one node do not meet in Ray's fixed ranges
+    command += ["--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0"]
+    if gpus is not None:
+        command += [f"--num-gpus={gpus}"]
+    return command + shlex.split(ray_args)  # of an option given twice Ray takes the last
+
+
+def joined_nodes(address: str) -> list[str]:
+    """The names of the living nodes, by the label that each was started with. Connects to Ray for a moment."""
+    import ray
+
+    ray.init(address=address, log_to_driver=False, logging_level="warning")
+    try:
+        return sorted(
+            node["Labels"].get(NODE_LABEL, node["NodeManagerAddress"]) for node in ray.nodes() if node["Alive"]
+        )
+    finally:
+        ray.shutdown()

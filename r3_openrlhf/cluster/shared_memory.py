@@ -1,0 +1,51 @@
+"""What a killed job leaves in /dev/shm, and whose it still is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import psutil
+
+FOLDER = Path("/dev/shm")
+# Python's SharedMemory and semaphores (vLLM, torch's data loaders), torch's file system sharing, Ray's object store, NCCL
+STACK_NAMES = ("psm_*", "sem.mp-*", "sem.loky-*", "torch_*", "plasma*", "nccl-*")
+
+
+def sweep(folder: Path = FOLDER) -> list[str]:
+    """Remove this user's files of the stack that no process has open or mapped; returns their names.
+
+    A job that runs beside this one keeps its own: its processes hold them. Where the processes of the node cannot be
+    seen (a container with process ids of its own) nothing is removed.
+    """
+    if not _node_is_visible():
+        return []
+    found = {path for name in STACK_NAMES for path in folder.glob(name) if path.stat().st_uid == os.getuid()}
+    if not found:
+        return []
+    removed = []
+    for path in sorted(found - _held(found)):
+        path.unlink(missing_ok=True)
+        removed.append(path.name)
+    return removed
+
+
+def _node_is_visible() -> bool:
+    """Slurm says which process id the task has on the node; is it an ancestor of ours here?"""
+    task = os.environ.get("SLURM_TASK_PID")
+    return task is None or int(task) in {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+
+
+def _held(paths: set[Path]) -> set[Path]:
+    held = set()
+    names = {str(path): path for path in paths}
+    for process in psutil.process_iter():
+        try:
+            if process.uids().real != os.getuid():
+                continue
+            used = {line.split(None, 5)[-1] for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines()}
+            used |= {os.readlink(entry) for entry in os.scandir(f"/proc/{process.pid}/fd")}
+        except (OSError, psutil.Error):
+            continue  # it ended while it was looked at
+        held |= {names[name] for name in used & names.keys()}
+    return held

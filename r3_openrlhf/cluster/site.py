@@ -1,0 +1,55 @@
+"""Settings of a site that every submission needs: one file of the user, ~/.config/r3/site.yaml or what R3_SITE names."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from r3_openrlhf.config import nearest
+from r3_openrlhf.errors import ConfigError
+
+VARIABLE = "R3_SITE"
+DEFAULT = Path("~/.config/r3/site.yaml")
+
+
+@dataclass
+class Site:
+    """Each is the default of the option of `r3 submit slurm` with the same name."""
+
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    time: str | None = None  # as sbatch takes it: 24:00:00, 2-12:00:00
+    gres: str | None = None  # instead of --gpus-per-node=N, where the site counts GPUs as gpu:TYPE:N
+    cpus_per_task: int | None = None
+    container: str | None = None  # a .sif file: Apptainer; anything else: pyxis
+    mounts: str | None = None  # HOST:CONTAINER,... ; the run directory is added
+    prologue: str | None = None  # a file that the job sources first: modules, environment, proxies
+    ray_args: str = ""  # further arguments of `ray start`
+    template: str | None = None  # instead of r3_openrlhf/cluster/templates/slurm.sh.j2
+
+
+def load_site() -> Site:
+    """The user's file, or nothing set where there is none. Raises ConfigError."""
+    named = os.environ.get(VARIABLE)
+    path = Path(named or DEFAULT).expanduser()
+    if not path.is_file():
+        if named:
+            raise ConfigError(f"{VARIABLE} is {named}, and there is no such file")
+        return Site()
+    try:
+        values = OmegaConf.load(path)
+    except Exception as error:  # of YAML or omegaconf; all mean the same to a user
+        raise ConfigError(f"{path} cannot be read as YAML: {str(error).splitlines()[0]}") from error
+    known = [field.name for field in fields(Site)]
+    for key in values:
+        if key not in known:
+            raise ConfigError(f"{path} sets {key}, which does not exist; {nearest(str(key), known)}")
+    try:
+        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Site), values))
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{path}, {error.full_key}: {str(error).splitlines()[0]}") from error

@@ -1,0 +1,162 @@
+"""`r3 submit slurm`: the settings of a run -> the text of a job script (pure) -> sbatch."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import jinja2
+
+from r3_openrlhf.config import R3Config
+from r3_openrlhf.errors import ClusterError, ConfigError
+
+TEMPLATE = Path(__file__).parent / "templates" / "slurm.sh.j2"
+# What a job must have of the environment in which it was submitted, whatever the site's sbatch exports. Keys and tokens
+# are none of them: the script is a file in the run directory.
+FORWARDED = ("HF_HOME", "HF_HUB_OFFLINE", "PYTHONPATH", "NCCL_", "WANDB_", "R3_", "GLOO_SOCKET_IFNAME")
+SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
+LEAD_S = 600  # before anything is measured
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmJob:
+    """What `render` needs beside the run's configuration. None and empty: the site's default."""
+
+    nodes: int
+    settings: Sequence[str]  # experiment=... key=value ..., without run_dir
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    time: str | None = None
+    gres: str | None = None
+    cpus_per_task: int | None = None
+    exclusive: bool = False
+    container: str | None = None
+    mounts: str | None = None
+    prologue: str | None = None
+    ray_args: str = ""
+    seeds: Sequence[int] = ()
+    after: str | None = None
+    sbatch_options: Sequence[str] = ()
+    template: str | None = None
+    lead_s: int = LEAD_S
+    environment: Mapping[str, str] = field(default_factory=dict)
+    python: str = sys.executable
+    written_by: str = "r3 submit slurm"
+
+
+def render(job: SlurmJob, config: R3Config) -> str:
+    """The job script. Pure but for reading the template. Raises ConfigError for a template that does not render."""
+    run_dir = Path(config.run_dir)
+    cuda = config.cluster.device == "cuda"
+    source = Path(job.template).expanduser() if job.template else TEMPLATE
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    environment.filters["quote"] = shlex.quote
+    container_options, prefix, bare = _container(job, run_dir)
+    python = f"{prefix}{shlex.quote(job.python) if bare else 'python'}"
+    r3 = shlex.quote(str(Path(job.python).with_name("r3"))) if bare else "r3"
+    agent_options = f" --gpus {config.cluster.gpus_per_node}" + (" --device cuda" if cuda else "")
+    if job.ray_args:
+        agent_options += f" --ray-args={shlex.quote(job.ray_args)}"
+    try:
+        return environment.from_string(source.read_text(encoding="utf-8")).render(
+            written_by=" ".join(job.written_by.split()),
+            script=shlex.quote(str(script_of(config))),
+            job_name=job_name(config),
+            nodes=job.nodes,
+            gres=job.gres,
+            gpus=config.cluster.gpus_per_node if cuda else None,
+            cpus_per_task=job.cpus_per_task,
+            exclusive=job.exclusive,
+            partition=job.partition,
+            account=job.account,
+            qos=job.qos,
+            time=job.time,
+            lead_s=job.lead_s,
+            seeds=list(job.seeds),
+            dependency=_dependency(job),
+            log=run_dir / "cluster" / ("slurm-%A_%a.log" if job.seeds else "slurm-%j.log"),
+            sbatch_options=list(job.sbatch_options),
+            environment=dict(job.environment),
+            prologue=job.prologue and str(Path(job.prologue).expanduser().absolute()),
+            run_dir=str(run_dir),
+            container_options=container_options,
+            python=python,
+            agent_options=agent_options,
+            train=" ".join([r3, "train", *map(shlex.quote, job.settings), f"cluster.num_nodes={job.nodes}"]),
+        )
+    except FileNotFoundError as error:
+        raise ConfigError(f"template {source} does not exist") from error
+    except jinja2.TemplateError as error:
+        raise ConfigError(f"template {source} does not render: {error}") from error
+
+
+def script_of(config: R3Config) -> Path:
+    return Path(config.run_dir) / "cluster" / "job.sh"
+
+
+def job_name(config: R3Config) -> str:
+    """The same for the same run directory: two jobs of one run wait for each other (--dependency=singleton)."""
+    path = Path(config.run_dir)
+    return f"r3-{path.name}-{hashlib.sha256(str(path).encode()).hexdigest()[:6]}"
+
+
+def forwarded(environment: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in sorted(environment.items())
+        if name.startswith(FORWARDED) and not any(word in name for word in SECRET) and name != "R3_DEADLINE"
+    }
+
+
+def seeds_of(text: str | None) -> list[int]:
+    if not text:
+        return []
+    try:
+        seeds = [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise ConfigError(f"--seeds is {text!r}; give whole numbers with commas between them, like 1,2,3") from error
+    if len(set(seeds)) < len(seeds) or min(seeds) < 0:
+        raise ConfigError(f"--seeds is {text!r}; give different numbers from 0 up")
+    return seeds
+
+
+def sbatch(script: Path) -> str:
+    """Submit; returns the job id. Raises ClusterError with sbatch's own words."""
+    if shutil.which("sbatch") is None:
+        raise ClusterError(f"sbatch is not in the PATH; submit {script} from a node that has Slurm")
+    # a job inside a job would inherit the outer one's numbers
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_JOB", "SLURM_N"))}
+    done = subprocess.run(
+        ["sbatch", "--parsable", str(script)], capture_output=True, text=True, env=environment, timeout=120
+    )
+    if done.returncode:
+        raise ClusterError(f"sbatch refused {script}: {done.stderr.strip().splitlines()[-1]}")
+    return done.stdout.strip().split(";")[0]
+
+
+def _dependency(job: SlurmJob) -> str | None:
+    """Two jobs of the same run never run at once. Tasks of an array have one name and different runs."""
+    parts = [] if job.seeds else ["singleton"]
+    if job.after:
+        parts.append(f"afterany:{job.after}")
+    return ",".join(parts) or None
+
+
+def _container(job: SlurmJob, run_dir: Path) -> tuple[str, str, bool]:
+    """Options of srun, prefix of the command, and whether the job runs bare."""
+    if job.container is None:
+        return "", "", True
+    mounts = ",".join(filter(None, [job.mounts, f"{run_dir}:{run_dir}"]))
+    if job.container.endswith(".sif"):
+        return "", f"apptainer exec --nv --bind {shlex.quote(mounts)} {shlex.quote(job.container)} ", False
+    return f" --container-image={shlex.quote(job.container)} --container-mounts={shlex.quote(mounts)}", "", False

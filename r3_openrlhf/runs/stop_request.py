@@ -1,0 +1,93 @@
+"""How a running run is asked to save and to end, and whether the time that is left allows another step.
+
+The request is the content of one file in the run directory, because the trainer may be on another node than the process
+that gets the signal. The file is there, empty, before the first step: opening a file again shows what another node
+wrote (close-to-open consistency of NFS), while a file that is missing may be remembered as missing for a minute.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+# Saved, and to be started again: what HTCondor calls the exit code of a self-checkpointing job.
+GO_ON = 85
+DEADLINE = "R3_DEADLINE"  # environment variable: seconds since 1970 at which the job will be killed
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+RESERVE_S = 30.0  # for leaving: Ray's processes end, logs are copied
+
+
+class StopRequest:
+    """A file that holds why the run is to end after its current step; empty: it is not."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def clear(self) -> None:
+        self.path.write_text("", encoding="utf-8")
+
+    def ask(self, why: str) -> None:
+        self.path.write_text(why, encoding="utf-8")
+
+    def reason(self) -> str | None:
+        try:
+            return self.path.read_text(encoding="utf-8").strip() or None
+        except FileNotFoundError:
+            return None
+
+    def on_signals(self) -> None:
+        """SIGTERM and SIGUSR1 ask from now on; a second one changes nothing. Ctrl-C still ends the run at once."""
+
+        def asked(number: int, frame) -> None:
+            self.ask(f"signal {signal.Signals(number).name}")
+
+        for number in SIGNALS:
+            signal.signal(number, asked)
+
+
+class StepClock:
+    """Measures steps and checkpoints of this process. Times are seconds of `now`, a clock like time.time."""
+
+    def __init__(
+        self,
+        *,
+        save_minutes: float | None = None,
+        deadline: float = math.inf,
+        now=time.time,
+        started: float | None = None,
+    ) -> None:
+        self.save_minutes, self.deadline, self._now = save_minutes, deadline, now
+        self._step_began = self._saved = started if started is not None else now()
+        self.longest_step_s = self.longest_save_s = 0.0
+
+    @classmethod
+    def from_environment(cls, *, save_minutes: float | None, environment: Mapping[str, str] = os.environ) -> StepClock:
+        deadline = float(environment.get(DEADLINE) or math.inf)
+        return cls(save_minutes=save_minutes, deadline=deadline)
+
+    def step_ended(self) -> None:
+        self.longest_step_s = max(self.longest_step_s, self._now() - self._step_began)
+
+    def saved(self, seconds: float) -> None:
+        self._saved = self._now()
+        self.longest_save_s = max(self.longest_save_s, seconds)
+
+    def next_step(self) -> None:
+        self._step_began = self._now()
+
+    def is_time_to_save(self) -> bool:
+        return self.save_minutes is not None and self._now() - self._saved >= 60 * self.save_minutes
+
+    def reason_to_stop(self) -> str | None:
+        """Another step as long as the longest so far, and a checkpoint, would not end before the deadline.
+
+        Nothing is known of a checkpoint before the first one: it counts as long as a step."""
+        save_s = self.longest_save_s or self.longest_step_s
+        left = self.deadline - self._now()
+        if left >= 1.2 * self.longest_step_s + 1.5 * save_s + RESERVE_S:
+            return None
+        return f"{left:.0f} s are left, a step takes {self.longest_step_s:.0f} s and a checkpoint {save_s:.0f} s"

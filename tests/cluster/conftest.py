@@ -1,0 +1,216 @@
+"""A real Slurm of this test session: munged, slurmctld and two slurmd on the loopback, as this user, without systemd.
+
+Both nodes are this machine: one network and one /dev/shm. Where Slurm is not installed the tests skip."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+NODES = ("node1", "node2")
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "scancel")
+SBIN = "/usr/sbin:/usr/local/sbin"
+CONFIGURATION = """
+ClusterName=r3test
+SlurmctldHost=localhost(127.0.0.1)
+SlurmUser={user}
+SlurmdUser={user}
+SlurmctldPort={ports[0]}
+AuthType=auth/munge
+CredType=cred/munge
+AuthInfo=socket={folder}/munge.sock,cred_expire=5
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.%n.pid
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool.%n
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+JobCompType=jobcomp/filetxt
+JobCompLoc={folder}/jobcomp.log
+MpiDefault=none
+SlurmdParameters=config_overrides
+KillWait=30
+SlurmdTimeout=10
+MinJobAge=86400
+ReturnToService=2
+SchedulerParameters=sched_min_interval=0,bf_interval=1
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+NodeName=node1 NodeAddr=127.0.0.1 NodeHostname=localhost Port={ports[1]} CPUs=8 RealMemory=8000 State=UNKNOWN
+NodeName=node2 NodeAddr=127.0.0.1 NodeHostname=localhost Port={ports[2]} CPUs=8 RealMemory=8000 State=UNKNOWN
+PartitionName=main Nodes=ALL Default=YES PriorityTier=1 GraceTime=20
+PartitionName=urgent Nodes=ALL PriorityTier=10
+"""
+
+
+def until(condition, *, seconds=120.0, what="it"):
+    """The first true value of condition()."""
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < end, f"waited {seconds:.0f} s for {what}"
+        time.sleep(0.1)  # only the pace of asking
+    return value
+
+
+class Slurm:
+    """The running cluster. Its folder is short, for the sockets in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("SLURM")},
+            "SLURM_CONF": str(folder / "slurm.conf"),
+            "PATH": f"{BIN}:{os.environ['PATH']}:{SBIN}",
+            "PYTHONPATH": str(REPOSITORY),
+            "OMP_NUM_THREADS": "1",
+        }
+
+    def call(self, *command, check=True, **options) -> str:
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=120, **options)
+        assert done.returncode == 0 or not check, f"{command}: {done.stdout}{done.stderr}"
+        return done.stdout.strip()
+
+    def start(self) -> None:
+        with_ports = [socket.socket() for _ in range(3)]
+        for listener in with_ports:
+            listener.bind(("127.0.0.1", 0))
+        ports = [listener.getsockname()[1] for listener in with_ports]
+        for listener in with_ports:
+            listener.close()
+        for name in ("state", *(f"spool.{node}" for node in NODES)):
+            (self.folder / name).mkdir()
+        user = psutil.Process().username()
+        (self.folder / "slurm.conf").write_text(CONFIGURATION.format(user=user, ports=ports, folder=self.folder))
+        key = self.folder / "munge.key"
+        key.write_bytes(os.urandom(128))
+        key.chmod(0o600)
+        place = {"key-file": "key", "socket": "sock", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
+        self.call("munged", "--force", *(f"--{option}={self.folder}/munge.{end}" for option, end in place.items()))
+        self.call("slurmctld")
+        for node in NODES:
+            self.call("slurmd", "-N", node)
+        until(lambda: self.idle() == len(NODES), what="the nodes to be idle")
+
+    def idle(self) -> int:
+        return int(self.call("sinfo", "-h", "-p", "main", "-t", "idle", "-o", "%D", check=False) or 0)
+
+    def stop(self) -> None:
+        """By the pid files that the daemons wrote."""
+        self.call("scancel", "--signal=KILL", "--full", "--partition=main,urgent", check=False)
+        self.call("scancel", "--partition=main", check=False)
+        self.call("scancel", "--partition=urgent", check=False)
+        processes = []
+        for name in ("slurmctld.pid", *(f"slurmd.{node}.pid" for node in NODES), "munge.pid"):
+            try:
+                processes.append(psutil.Process(int((self.folder / name).read_text())))
+                processes[-1].terminate()
+            except (OSError, ValueError, psutil.NoSuchProcess):
+                continue  # it did not come up; the test says so
+        _, alive = psutil.wait_procs(processes, timeout=20)
+        for process in alive:
+            process.kill()
+
+    def submit(self, run_dir: Path, *arguments: str, template: Path | None = None) -> str:
+        """`r3 submit slurm experiment=cpu_smoke`; returns the job's number."""
+        if template is not None:
+            arguments = (*arguments, f"--template={template}")
+        command = ["r3", "submit", "slurm", "experiment=cpu_smoke", f"run_dir={run_dir}", *arguments]
+        return self.call(*command)
+
+    def job(self, number: str) -> dict[str, str]:
+        fields = self.call("scontrol", "show", "job", "-o", number).split()
+        return dict(field.split("=", 1) for field in fields if "=" in field)
+
+    def state(self, number: str) -> str:
+        return self.job(number)["JobState"]
+
+    def wait(self, number: str, *states: str, seconds: float = 120.0) -> dict[str, str]:
+        """Until the job is in one of the states. One that was requeued does not wait for the credentials to expire."""
+
+        def reached():
+            job = self.job(number)
+            if job["JobState"] == "PENDING" and job["Reason"] == "BeginTime" and "PENDING" not in states:
+                self.call("scontrol", "update", f"jobid={number}", "StartTime=now", check=False)
+            return job if job["JobState"] in states else None
+
+        return until(
+            reached, seconds=seconds, what=f"job {number} to be {' or '.join(states)}, not {self.state(number)}"
+        )
+
+    def processes(self, number: str) -> list[psutil.Process]:
+        """Living processes of a job of this cluster, by their environment."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                environment = process.environ()
+            except psutil.Error:
+                continue  # another user's, or gone
+            if (environment.get("SLURM_CONF"), environment.get("SLURM_JOB_ID")) == (
+                self.environment["SLURM_CONF"],
+                number,
+            ):
+                found.append(process)
+        return found
+
+    def assert_nothing_left(self, number: str) -> None:
+        until(lambda: not self.processes(number), seconds=60, what=f"processes of job {number} to end")
+        assert not list(Path("/tmp").glob(f"r3-ray-{number}.*"))
+
+
+@pytest.fixture(scope="session")
+def slurm(tmp_path_factory):
+    path = f"{os.environ['PATH']}:{SBIN}"
+    missing = [program for program in PROGRAMS if shutil.which(program, path=path) is None]
+    if missing:
+        pytest.skip(f"Slurm is not installed ({', '.join(missing)}); apt-get install slurm-wlm munge")
+    folder = Path(f"/tmp/r3slurm{os.getpid()}")  # sockets need a short path
+    folder.mkdir(mode=0o755)
+    cluster = Slurm(folder)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def job_template(tmp_path):
+    """The shipped template with another program in place of `r3 train`."""
+    shipped = (REPOSITORY / "r3_openrlhf" / "cluster" / "templates" / "slurm.sh.j2").read_text()
+    line = '{{ train }} run_dir="$run_dir" ${seed[@]+"${seed[@]}"}'
+    assert shipped.count(line) == 1
+
+    def made(command: str) -> Path:
+        path = tmp_path / "template.j2"
+        path.write_text(shipped.replace(line, command))
+        return path
+
+    return made
+
+
+def log_of(run_dir: Path, number: str) -> str:
+    path = run_dir / "cluster" / f"slurm-{number}.log"
+    return path.read_text() if path.is_file() else ""
+
+
+def kill(process: psutil.Process) -> None:
+    process.send_signal(signal.SIGKILL)

@@ -1,0 +1,107 @@
+"""The text of a job script, and what is refused before there is one. No Slurm."""
+
+import subprocess
+
+import pytest
+from click.testing import CliRunner
+
+from r3_openrlhf.cli import main
+from r3_openrlhf.cluster.slurm import forwarded
+
+
+@pytest.fixture(autouse=True)
+def no_site(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("R3_SITE", raising=False)
+
+
+def dry_run(tmp_path, *arguments):
+    command = ["submit", "slurm", "experiment=cpu_smoke", f"run_dir={tmp_path}/run", *arguments, "--dry-run"]
+    return CliRunner().invoke(main, command)
+
+
+def header(text):
+    """{"nodes": "2", ...}"""
+    lines = [line.removeprefix("#SBATCH --") for line in text.splitlines() if line.startswith("#SBATCH --")]
+    return dict(line.partition("=")[::2] for line in lines)
+
+
+def test_options_are_lines_of_the_script_that_is_written_and_printed(tmp_path):
+    result = dry_run(tmp_path, "--nodes=2", "--partition=gpu", "--account=me", "--time=2:00:00", "--after=12", "--lead=90",
+                     "--sbatch=--constraint=a b", "replay.k=3")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    found = header(result.stdout)
+    assert {name: found[name] for name in ("nodes", "partition", "account", "time", "signal", "constraint")} == {
+        "nodes": "2", "partition": "gpu", "account": "me", "time": "2:00:00", "signal": "USR1@90", "constraint": "a b",
+    }  # fmt: skip
+    assert found["dependency"] == "singleton,afterany:12" and "requeue" in found and found["open-mode"] == "append"
+    assert "replay.k=3 cluster.num_nodes=2 run_dir=" in result.stdout
+    script = tmp_path / "run" / "cluster" / "job.sh"
+    assert script.read_text() == result.stdout
+    assert subprocess.run(["bash", "-n", script], capture_output=True, text=True).stderr == ""
+
+
+def test_gpus_are_asked_for_where_the_experiment_needs_them(tmp_path):
+    text = (
+        CliRunner()
+        .invoke(
+            main,
+            ["submit", "slurm", "experiment=r3_7b_deepscaler_multinode", f"run_dir={tmp_path}/run", "--dry-run"],
+        )
+        .stdout
+    )
+    assert (header(text)["nodes"], header(text)["gpus-per-node"]) == ("4", "8")
+    assert "--gpus 8 --device cuda" in text
+    assert "gpus-per-node" not in header(dry_run(tmp_path).stdout)
+
+
+def test_the_sites_file_gives_defaults_and_the_command_line_wins(tmp_path, monkeypatch):
+    site = tmp_path / "site.yaml"
+    site.write_text("partition: gpu\naccount: site\nray_args: --num-cpus=4\n")
+    monkeypatch.setenv("R3_SITE", str(site))
+    result = dry_run(tmp_path, "--account=mine")
+    assert (header(result.stdout)["partition"], header(result.stdout)["account"]) == ("gpu", "mine")
+    assert "--ray-args=--num-cpus=4" in result.stdout
+    site.write_text("partion: gpu\n")
+    assert "site.yaml sets partion, which does not exist; did you mean partition?" in dry_run(tmp_path).stderr
+
+
+def test_containers(tmp_path):
+    pyxis = dry_run(tmp_path, "--container=nvcr.io/x:1", "--mounts=/data:/data").stdout
+    mounts = f"/data:/data,{tmp_path}/run:{tmp_path}/run"
+    assert f"--container-image=nvcr.io/x:1 --container-mounts={mounts} \\\n    python -m" in pyxis
+    apptainer = dry_run(tmp_path, "--container=/images/x.sif").stdout
+    assert f"apptainer exec --nv --bind {tmp_path}/run:{tmp_path}/run /images/x.sif python -m" in apptainer
+
+
+def test_seeds_are_an_array_with_a_run_each(tmp_path):
+    text = dry_run(tmp_path, "--seeds=1,2,5").stdout
+    assert header(text)["array"] == "1,2,5" and "dependency" not in header(text)
+    assert 'seed=(train.seed="$SLURM_ARRAY_TASK_ID")' in text
+
+
+def test_no_secret_is_written():
+    environment = {
+        "WANDB_PROJECT": "p",
+        "WANDB_API_KEY": "k",
+        "HF_HOME": "/h",
+        "HF_TOKEN": "t",
+        "NCCL_DEBUG": "INFO",
+        "X": "x",
+    }
+    assert forwarded(environment) == {"HF_HOME": "/h", "NCCL_DEBUG": "INFO", "WANDB_PROJECT": "p"}
+
+
+MISTAKES = {
+    ("replay.kk=1",): "replay.kk does not exist; did you mean replay.k?",
+    ("--seeds=1,x",): "--seeds is '1,x'",
+    ("--template=/nowhere",): "template /nowhere does not exist",
+    ("experiment=quickstart",): "r3 submit needs one experiment=NAME",
+}
+
+
+@pytest.mark.parametrize("arguments", MISTAKES, ids=" ".join)
+def test_a_mistake_is_one_sentence_before_anything_is_written(tmp_path, arguments):
+    result = dry_run(tmp_path, *arguments)
+    assert result.exit_code == 1 and MISTAKES[arguments] in result.stderr and result.stdout == ""
+    assert not (tmp_path / "run").exists()
