@@ -281,7 +281,8 @@ def stock_side(step: Step, clock: Clock, memory: Memory) -> dict:
 
 def r3_side(step: Step, clock: Clock, memory: Memory) -> dict:
     """All of R³'s host work of one step."""
-    from r3_openrlhf.history.store import HistoryLimits, HistoryStore
+    from r3_openrlhf.history.store import HistoryStore
+    from r3_openrlhf.method import history_limits
     from r3_openrlhf.openrlhf_adapter.experience_maker import R3ExperienceMaker
     from r3_openrlhf.openrlhf_adapter.samples_generator import R3SamplesGenerator
 
@@ -290,11 +291,7 @@ def r3_side(step: Step, clock: Clock, memory: Memory) -> dict:
     flat, engine_bytes = engine_logprobs(scale, clock, responses=DISTINCT_LOGPROBS)
     history = HistoryStore.open(
         step.run.history,
-        limits=HistoryLimits(
-            max_per_problem_and_verdict=config.history.max_per_problem_and_verdict,
-            max_bytes=config.history.max_bytes,
-            eviction=config.history.eviction,
-        ),
+        limits=history_limits(config.history),
         seed=config.train.seed,
     )
     for number in range(1, STORED_STEPS + 1):

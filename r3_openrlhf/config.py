@@ -13,6 +13,18 @@ from typing import Any
 from omegaconf import MISSING
 
 from r3_openrlhf.errors import ConfigError
+from r3_openrlhf.types import (
+    AdvantageScope,
+    EntropySource,
+    Eviction,
+    Journal,
+    OldLogprobs,
+    RankingGuard,
+    RankingScope,
+    RecallOrder,
+    ReplayMode,
+    Task,
+)
 
 ALGORITHMS = ("r3", "grpo", "rloo", "reinforce_pp_baseline", "dapo")
 SCHEDULERS = (  # of transformers.get_scheduler, those that need no further options
@@ -94,7 +106,7 @@ class DataConfig:
         _one_of("data.overlong", self.overlong, ("drop", "error"))
         _one_of("data.unusable", self.unusable, ("drop", "error"))
         if self.task is not None:
-            _one_of("data.task", self.task, ("math", "exact", "reasoning_gym"))
+            _one_of("data.task", self.task, tuple(Task))
         if self.task == "reasoning_gym" and not self.path.startswith("reasoning_gym:"):
             raise ConfigError(
                 f"data.task is reasoning_gym, whose graders need its own problems, but data.path is {self.path}; "
@@ -210,7 +222,7 @@ class AdvantageConfig:
     def __post_init__(self) -> None:
         _above("advantage.alpha", self.alpha, 0.0)
         _at_least("advantage.lam", self.lam, 0.0)
-        _one_of("advantage.scope", self.scope, ("literal", "off_policy_only"))
+        _one_of("advantage.scope", self.scope, tuple(AdvantageScope))
 
 
 @dataclass
@@ -235,9 +247,9 @@ class ReplayConfig:
             raise ConfigError(
                 f"replay.max_policy_lag is {self.max_policy_lag}; use 1 or more, or replay.enabled=false"
             )
-        _one_of("replay.order", self.order, ("uniform", "newest"))
-        _one_of("replay.mode", self.mode, ("add", "replace"))
-        _one_of("replay.old_logprobs", self.old_logprobs, ("recompute", "behaviour"))
+        _one_of("replay.order", self.order, tuple(RecallOrder))
+        _one_of("replay.mode", self.mode, tuple(ReplayMode))
+        _one_of("replay.old_logprobs", self.old_logprobs, tuple(OldLogprobs))
 
 
 @dataclass
@@ -279,9 +291,9 @@ class RankingConfig:
                 f"ranking.max_reward is {self.max_reward}; use a number between 0 and 1, both excluded, so that no "
                 "failure can earn as much as a correct answer"
             )
-        _one_of("ranking.scope", self.scope, ("truncated", "failed"))
-        _one_of("ranking.entropy_source", self.entropy_source, ("auto", "exact", "topk"))
-        _one_of("ranking.guard", self.guard, ("none", "no_std", "centred"))
+        _one_of("ranking.scope", self.scope, tuple(RankingScope))
+        _one_of("ranking.entropy_source", self.entropy_source, tuple(EntropySource))
+        _one_of("ranking.guard", self.guard, tuple(RankingGuard))
 
 
 @dataclass
@@ -367,8 +379,8 @@ class HistoryConfig:
     def __post_init__(self) -> None:
         _at_least("history.max_per_problem_and_verdict", self.max_per_problem_and_verdict, 1)
         _at_least("history.max_bytes", self.max_bytes, 1_000_000)
-        _one_of("history.eviction", self.eviction, ("oldest", "reservoir", "shortest_correct"))
-        _one_of("history.journal", self.journal, ("auto", "wal", "delete"))
+        _one_of("history.eviction", self.eviction, tuple(Eviction))
+        _one_of("history.journal", self.journal, tuple(Journal))
 
 
 @dataclass

@@ -1,14 +1,31 @@
-"""The records that every other file passes around. Plain values; no framework but numpy."""
+"""The records that every other file passes around, and the words that have a fixed set of values. Plain values; no
+framework but numpy."""
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Self
 
 import numpy as np
 
 
-class Verdict(StrEnum):
+class Word(StrEnum):
+    """One of a fixed set of words. Plain text is equal to it, and is checked where it comes in."""
+
+    @classmethod
+    def checked(cls, name: str, value: str) -> Self:
+        """The member that `value` spells. ValueError says which argument, which value and which words there are."""
+        try:
+            return cls(value)
+        except ValueError:
+            near = difflib.get_close_matches(str(value), list(cls), n=1, cutoff=0.5)
+            hint = f"did you mean {str(near[0])!r}? " if near else ""
+            raise ValueError(f"{name} is {value!r}; {hint}it must be one of {', '.join(cls)}") from None
+
+
+class Verdict(Word):
     """What the grader said about the final answer. UNGRADED is an absence, never a zero."""
 
     CORRECT = "correct"
@@ -16,11 +33,87 @@ class Verdict(StrEnum):
     UNGRADED = "ungraded"
 
 
-class Context(StrEnum):
+class Context(Word):
     """Which prompt a rollout was sampled from: the problem alone, or problem + stored attempt + guidance (ISR)."""
 
     PLAIN = "plain"
     REFLECTION = "reflection"
+
+
+class ReplayMode(Word):
+    """Do recalled rollouts join a collapsed group [P], or take the place of as many fresh ones?"""
+
+    ADD = "add"
+    REPLACE = "replace"
+
+
+class RecallOrder(Word):
+    """Which stored rollouts are recalled when there are more than are asked for."""
+
+    UNIFORM = "uniform"
+    NEWEST = "newest"
+
+
+class OldLogprobs(Word):
+    """The old log-probs of a recalled rollout: those it was sampled with, or the current policy's."""
+
+    BEHAVIOUR = "behaviour"
+    RECOMPUTE = "recompute"
+
+
+class AdvantageScope(Word):
+    """Does alpha of eq. 3 damp the whole mixed group, or the recalled rows alone?"""
+
+    LITERAL = "literal"
+    OFF_POLICY_ONLY = "off_policy_only"
+
+
+class RankingScope(Word):
+    """Which failures of an all-wrong group are ranked: the truncated ones (algorithm 1) or all (the paper's abstract)."""
+
+    TRUNCATED = "truncated"
+    FAILED = "failed"
+
+
+class RankingGuard(Word):
+    """What keeps a ranking from paying for being truncated (core/mixed_batch.py); `none` is the paper's formula."""
+
+    NONE = "none"
+    NO_STD = "no_std"
+    CENTRED = "centred"
+
+
+class EntropySource(Word):
+    """Where entropy statistics come from: the policy's own logits, the engine's top-k log-probs, or exact ones wherever
+    those do not decide."""
+
+    AUTO = "auto"
+    EXACT = "exact"
+    TOPK = "topk"
+
+
+class Eviction(Word):
+    """Which stored rollouts of a problem go first when there are too many."""
+
+    OLDEST = "oldest"
+    RESERVOIR = "reservoir"
+    SHORTEST_CORRECT = "shortest_correct"
+
+
+class Journal(Word):
+    """How SQLite keeps the history store safe: by the file system, write-ahead (local disk), or rollback (NFS, Lustre)."""
+
+    AUTO = "auto"
+    WAL = "wal"
+    DELETE = "delete"
+
+
+class Task(Word):
+    """Which grader judges a response."""
+
+    MATH = "math"
+    EXACT = "exact"
+    REASONING_GYM = "reasoning_gym"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +138,11 @@ class EntropyStatistics:
 
     peak: float
     global_: float
-    source: str
+    source: str  # EntropySource, but never "auto"
+
+    def __post_init__(self) -> None:
+        if EntropySource.checked("source", self.source) is EntropySource.AUTO:
+            raise ValueError("source is 'auto'; statistics come from 'exact' or 'topk'")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +157,10 @@ class EntropyBounds:
 
 @dataclass(slots=True, kw_only=True)
 class Rollout:
-    """One sampled response with its log-probs and grade. Arrays are one-dimensional."""
+    """One sampled response with its log-probs and grade. Arrays are one-dimensional.
+
+    ValueError: a context or a verdict that does not exist.
+    """
 
     uid: str
     context: Context
@@ -77,6 +177,10 @@ class Rollout:
     entropy_bounds: EntropyBounds | None = None
     text: str = ""  # decoded response, for people; the token ids are what counts
     reason: str = ""  # the grader's reason
+
+    def __post_init__(self) -> None:
+        self.context = Context.checked("context", self.context)
+        self.verdict = Verdict.checked("verdict", self.verdict)
 
     @property
     def num_tokens(self) -> int:

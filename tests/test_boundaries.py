@@ -21,7 +21,7 @@ FLOORS = (
     {"types", "errors", "__init__"},
     {"core", "config", "cpu_stack", "grading.answers"},
     {"config_loading", "history", "models", "grading.processes"},
-    {"problems", "runs", "grading"},
+    {"problems", "runs", "grading", "method"},
     {"openrlhf_adapter", "evaluation", "comparison", "reward_server", "lab", "doctor", "cluster"},
     {"cli"},
 )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from r3_openrlhf.comparison.intervals import Estimate, estimate, paired_difference, paired_ratio
+from r3_openrlhf.comparison.intervals import SeedEstimate, estimate, paired_difference, paired_ratio
 from r3_openrlhf.comparison.runs import SAME_IN_EVALUATIONS, Run, check_comparable, settings_that_differ
 from r3_openrlhf.config import nearest
 from r3_openrlhf.errors import R3Error
@@ -49,7 +49,9 @@ class TokensToTarget:
     mean: float | None
     ratio_to_whole_runs: float | None  # median / mean tokens of the reference's whole runs
     ratio_of_medians: float | None  # median / median of the reference's runs that reached it
-    paired_ratio: Estimate | None  # geometric mean over the seeds of which the run here and the reference's reached it
+    paired_ratio: (
+        SeedEstimate | None
+    )  # geometric mean over the seeds of which the run here and the reference's reached it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +62,8 @@ class ArmResult:
 
     name: str
     runs: list[RunResult]
-    estimates: dict[str, Estimate | None]
-    differences: dict[str, Estimate | None]
+    estimates: dict[str, SeedEstimate | None]
+    differences: dict[str, SeedEstimate | None]
     tokens_to_target: TokensToTarget
 
 

@@ -12,7 +12,7 @@ CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class SeedEstimate:
     """A mean and the interval that Student's t gives it; no interval below two values."""
 
     mean: float
@@ -21,30 +21,30 @@ class Estimate:
     num: int
 
 
-def estimate(values: Sequence[float]) -> Estimate | None:
+def estimate(values: Sequence[float]) -> SeedEstimate | None:
     """mean ± t(n - 1) * s / sqrt(n), where s divides by n - 1. None without a value."""
     if not values:
         return None
     mean = statistics.fmean(values)
     if len(values) < 2:
-        return Estimate(mean, None, None, 1)
+        return SeedEstimate(mean, None, None, 1)
     half = t_quantile(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
-    return Estimate(mean, mean - half, mean + half, len(values))
+    return SeedEstimate(mean, mean - half, mean + half, len(values))
 
 
-def paired_difference(values: Mapping[int, float], reference: Mapping[int, float]) -> Estimate | None:
+def paired_difference(values: Mapping[int, float], reference: Mapping[int, float]) -> SeedEstimate | None:
     """Estimate of value - reference over the seeds that both have. None without one."""
     return estimate([values[seed] - reference[seed] for seed in sorted(values.keys() & reference.keys())])
 
 
-def paired_ratio(values: Mapping[int, float], reference: Mapping[int, float]) -> Estimate | None:
+def paired_ratio(values: Mapping[int, float], reference: Mapping[int, float]) -> SeedEstimate | None:
     """Geometric mean of value / reference over the seeds in which both are above 0, with the interval of its logarithm."""
     seeds = [seed for seed in sorted(values.keys() & reference.keys()) if values[seed] > 0 and reference[seed] > 0]
     found = estimate([math.log(values[seed] / reference[seed]) for seed in seeds])
     if found is None:
         return None
     low, high = (None if bound is None else math.exp(bound) for bound in (found.low, found.high))
-    return Estimate(math.exp(found.mean), low, high, found.num)
+    return SeedEstimate(math.exp(found.mean), low, high, found.num)
 
 
 def t_quantile(degrees: int, *, confidence: float = CONFIDENCE) -> float:
@@ -131,7 +131,7 @@ class Curve:
         return None
 
 
-def mean_curve(curves: Sequence[Curve]) -> list[tuple[float, Estimate]]:
+def mean_curve(curves: Sequence[Curve]) -> list[tuple[float, SeedEstimate]]:
     """(x, estimate over the curves) at every measured x that all of them cover."""
     start, end = max(curve.start for curve in curves), min(curve.end for curve in curves)
     xs = sorted({x for curve in curves for x in curve.xs if start <= x <= end})

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 
 from r3_openrlhf.comparison.arms import ArmResult, Comparison
-from r3_openrlhf.comparison.intervals import CONFIDENCE, Estimate
+from r3_openrlhf.comparison.intervals import CONFIDENCE, SeedEstimate
 
 NOTHING = "–"
 
@@ -122,7 +122,7 @@ def _rows(comparison: Comparison) -> list[tuple[str, Callable[[ArmResult], str]]
     return rows
 
 
-def _estimate(found: Estimate | None, form: str, *, num_runs: int | None) -> str:
+def _estimate(found: SeedEstimate | None, form: str, *, num_runs: int | None) -> str:
     """ "0.412 [0.380, 0.444]"; the number of runs or pairs where it is not all runs of the arm."""
     if found is None:
         return NOTHING

@@ -1,14 +1,15 @@
 """One training step's rollouts as mixed groups: who collapsed, who was recalled, who was ranked, which advantage.
 
 Algorithm 1 of the paper between "responses are graded" and "one policy update", on plain values: no tensor, no
-framework, no I/O but the `recall` function that is passed in. The OpenRLHF adapter and any other training loop call
-the same five steps:
+framework, no I/O but the `recall` function that is passed in:
 
     batch = MixedBatch(rollouts, group_ids)          # ungraded rollouts leave their group here
     batch.recall(...)                                # CCR
     batch.rows_to_rank(...) ; batch.rank(...)        # SERR
     batch.advantages(...)                            # eq. 3
-    batch.metrics(...)
+    batch_metrics(batch, ...)                        # core/batch_metrics.py
+
+method.py makes these calls as a configuration says.
 """
 
 from __future__ import annotations
@@ -17,13 +18,22 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, pstdev
 
 from r3_openrlhf.core.advantages import group_advantages
 from r3_openrlhf.core.groups import GroupState, group_state, opposite_verdict
-from r3_openrlhf.core.ranking import bounds_decide, ranking_rewards
+from r3_openrlhf.core.ranking import bounds_decide, centre_rankings, ranking_rewards
 from r3_openrlhf.core.replay import rows_to_replace
-from r3_openrlhf.types import Context, EntropyBounds, EntropyStatistics, Rollout, Verdict
+from r3_openrlhf.types import (
+    AdvantageScope,
+    Context,
+    EntropyBounds,
+    EntropyStatistics,
+    RankingGuard,
+    RankingScope,
+    ReplayMode,
+    Rollout,
+    Verdict,
+)
 
 RecallFunction = Callable[[str, Verdict], Sequence[Rollout]]
 
@@ -32,6 +42,7 @@ RecallFunction = Callable[[str, Verdict], Sequence[Rollout]]
 class Row:
     """One rollout in the step's batch."""
 
+    index: int  # into MixedBatch.rows
     rollout: Rollout
     group: int  # index into MixedBatch.groups
     recalled: bool = False
@@ -94,20 +105,43 @@ class MixedBatch:
                 continue
             group = Group(uid=rollouts[graded[0]].uid, context=rollouts[graded[0]].context, rows=[], state=state)
             for i in graded:
-                group.rows.append(len(self.rows))
-                self.rows.append(
-                    Row(rollout=rollouts[i], group=len(self.groups), source=i, reward=float(rollouts[i].reward))
-                )
+                self._add(group, len(self.groups), rollouts[i], source=i)
             self.groups.append(group)
+
+    def _add(self, group: Group, number: int, rollout: Rollout, *, source: int | None = None) -> Row:
+        row = Row(
+            index=len(self.rows),
+            rollout=rollout,
+            group=number,
+            recalled=source is None,
+            source=source,
+            reward=float(rollout.reward),
+        )
+        group.rows.append(row.index)
+        self.rows.append(row)
+        return row
+
+    def first_of(self, row: Row) -> Row:
+        """The first row of the same group, always a fresh one: its prompt is the prompt of the group."""
+        return self.rows[self.groups[row.group].rows[0]]
+
+    def has_own_prompt(self, row: Row) -> bool:
+        """Was the row sampled from the prompt of its group? A recalled one may come from the same problem in another
+        context or under another template; its stored log-probs then say nothing about this prompt."""
+        first = self.first_of(row).rollout
+        return row.rollout is first or row.rollout.prompt_ids.tolist() == first.prompt_ids.tolist()
 
     # ── CCR ──
 
-    def recall(self, recall: RecallFunction, *, mode: str, rng: random.Random) -> None:
+    def recall(self, recall: RecallFunction, *, mode: ReplayMode | str, rng: random.Random) -> None:
         """Add stored rollouts of the opposite verdict to every collapsed group (METHOD section 4).
 
         `mode` "replace" lets as many fresh rows of the group give way as were recalled (never all of them): they
         stay in the group's statistics with their outcome reward, and leave the ranking and the update.
+
+        ValueError: a mode that does not exist.
         """
+        mode = ReplayMode.checked("mode", mode)
         for index, group in enumerate(self.groups):
             verdict = opposite_verdict(group.state)
             if verdict is None:
@@ -115,17 +149,19 @@ class MixedBatch:
             group.wanted = True
             fresh = list(group.rows)
             for stored in recall(group.uid, verdict):
-                group.recalled.append(len(self.rows))
-                group.rows.append(len(self.rows))
-                self.rows.append(Row(rollout=stored, group=index, recalled=True, reward=float(stored.reward)))
-            if mode == "replace" and group.recalled:
+                group.recalled.append(self._add(group, index, stored).index)
+            if mode is ReplayMode.REPLACE and group.recalled:
                 for position in rows_to_replace(len(fresh), min(len(group.recalled), len(fresh) - 1), rng):
                     self.rows[fresh[position]].trained = False
 
     # ── SERR ──
 
-    def rows_to_rank(self, *, scope: str) -> dict[int, list[int]]:
-        """Group index -> indices of the fresh rows to rank: truncated (or all failed) rows of all-wrong groups."""
+    def rows_to_rank(self, *, scope: RankingScope | str) -> dict[int, list[int]]:
+        """Group index -> indices of the fresh rows to rank: truncated (or all failed) rows of all-wrong groups.
+
+        ValueError: a scope that does not exist.
+        """
+        scope = RankingScope.checked("scope", scope)
         found = {}
         for index, group in enumerate(self.groups):
             if group.state is not GroupState.NONE_CORRECT:
@@ -135,7 +171,7 @@ class MixedBatch:
                 for i in group.rows
                 if not self.rows[i].recalled
                 and self.rows[i].trained
-                and (scope == "failed" or self.rows[i].rollout.truncated)
+                and (scope is RankingScope.FAILED or self.rows[i].rollout.truncated)
             ]
             if len(rows) > 1:  # one row alone has nothing to be ranked against
                 found[index] = rows
@@ -159,7 +195,13 @@ class MixedBatch:
     # ── eq. 3 ──
 
     def advantages(
-        self, *, alpha: float, lam: float, scope: str, guard: str, zero_collapsed: bool = False
+        self,
+        *,
+        alpha: float,
+        lam: float,
+        scope: AdvantageScope | str,
+        guard: RankingGuard | str,
+        zero_collapsed: bool = False,
     ) -> list[float]:
         """Eq. 3 in every group; one value per row, also kept in `row.advantage`.
 
@@ -169,7 +211,10 @@ class MixedBatch:
         `guard` "no_std": where the only difference inside a group is a ranking (no correct row, so no verified
         difference), the advantage is R_i - mean, not scaled up to unit spread. "centred": the same, and the rankings'
         mean is 0, what any other failure earns; otherwise being truncated is worth R_max / 2 on average.
+
+        ValueError: a scope or a guard that does not exist.
         """
+        scope, guard = AdvantageScope.checked("scope", scope), RankingGuard.checked("guard", guard)
         for group in self.groups:
             rows = [self.rows[i] for i in group.rows]
             if zero_collapsed and not group.ranked and not verified_difference(rows):
@@ -177,72 +222,19 @@ class MixedBatch:
                     row.advantage = 0.0
                 continue
             rewards = [row.reward for row in rows]
-            if guard == "centred" and group.ranked:
-                middle = fmean(row.reward for row in rows if row.ranked)
-                rewards = [row.reward - middle if row.ranked else row.reward for row in rows]
+            if guard is RankingGuard.CENTRED and group.ranked:
+                rewards = centre_rankings(rewards, [row.ranked for row in rows])
             values = group_advantages(
                 rewards,
                 alpha=alpha,
                 lam=lam,
                 recalled=[row.recalled for row in rows],
-                off_policy_only=scope == "off_policy_only",
-                std_norm=not (guard != "none" and group.ranked and not verified_difference(rows)),
+                off_policy_only=scope is AdvantageScope.OFF_POLICY_ONLY,
+                std_norm=not (guard is not RankingGuard.NONE and group.ranked and not verified_difference(rows)),
             )
             for row, value in zip(rows, values, strict=True):
                 row.advantage = value
         return [row.advantage for row in self.rows]
-
-    # ── what happened ──
-
-    def metrics(self, *, step: int) -> dict[str, float]:
-        """The counts of METHOD section 7 that follow from the rows alone."""
-        groups, rows = self.groups, self.rows
-        recalled = [row for row in rows if row.recalled]
-        lags = [step - row.rollout.policy_step for row in recalled]
-        wanted = [group for group in groups if group.wanted]
-        ranked = [row.reward for row in rows if row.ranked]
-        mass = sum(abs(row.advantage) for row in rows if row.trained)
-        unverified = sum(
-            abs(row.advantage)
-            for group in groups
-            if not verified_difference([rows[i] for i in group.rows])
-            for row in (rows[i] for i in group.rows)
-            if row.trained
-        )
-        graded = [r for r in self.rollouts if r.verdict is not Verdict.UNGRADED]
-        num_rollouts = max(1, len(self.rollouts))
-        reflection_uids = {g.uid for g in groups if g.context is Context.REFLECTION}
-        return {
-            "r3/groups/all_correct": count(g.state is GroupState.ALL_CORRECT for g in groups),
-            "r3/groups/none_correct": count(g.state is GroupState.NONE_CORRECT for g in groups),
-            "r3/groups/mixed": count(g.state is GroupState.MIXED for g in groups),
-            "r3/groups/left_out": float(self.num_left_out_groups),
-            "r3/groups/collapsed_before": count(g.collapsed_before for g in groups),
-            "r3/groups/collapsed_after": count(g.collapsed_after for g in groups),
-            "r3/replay/recalled": float(len(recalled)),
-            "r3/replay/hits": count(bool(g.recalled) for g in wanted),
-            "r3/replay/misses": count(not g.recalled for g in wanted),
-            "r3/replay/mean_lag": mean_or_zero(lags),
-            "r3/replay/max_lag": float(max(lags, default=0)),
-            "r3/replay/row_share": len(recalled) / max(1, count(row.trained for row in rows)),
-            "r3/reflection/groups": count(g.context is Context.REFLECTION for g in groups),
-            "r3/reflection/accuracy": accuracy(graded, Context.REFLECTION, reflection_uids),
-            "r3/reflection/plain_accuracy": accuracy(graded, Context.PLAIN, reflection_uids),
-            "r3/ranking/groups": count(g.ranked for g in groups),
-            "r3/ranking/groups_exact": count(g.ranked and g.entropy_source == "exact" for g in groups),
-            "r3/ranking/rows": float(len(ranked)),
-            "r3/ranking/reward_mean": mean_or_zero(ranked),
-            "r3/ranking/reward_std": pstdev(ranked) if ranked else 0.0,
-            "r3/advantage/abs_sum": mass,
-            "r3/advantage/unverified_share": unverified / mass if mass else 0.0,
-            "r3/grading/ungraded": float(self.num_ungraded),
-            "r3/grading/ungraded_rate": self.num_ungraded / num_rollouts,
-            "accuracy": mean_or_zero([r.verdict is Verdict.CORRECT for r in graded if r.context is Context.PLAIN]),
-            "reward_mean": mean_or_zero([r.reward for r in graded]),
-            "response_length_mean": mean_or_zero([r.num_tokens for r in self.rollouts]),
-            "response_tokens": float(sum(r.num_tokens for r in self.rollouts)),
-            "truncated_rate": mean_or_zero([r.truncated for r in self.rollouts]),
-        }
 
 
 def verified_difference(rows: Sequence[Row]) -> bool:
@@ -261,15 +253,3 @@ def topk_decides(rows: Sequence[Row], bounds: Callable[[Row], EntropyBounds | No
         [b.global_lower for b in found],
         [b.global_upper for b in found],
     )
-
-
-def accuracy(rollouts: Sequence[Rollout], context: Context, uids: set[str]) -> float:
-    return mean_or_zero([r.verdict is Verdict.CORRECT for r in rollouts if r.context is context and r.uid in uids])
-
-
-def count(values) -> float:
-    return float(sum(map(bool, values)))
-
-
-def mean_or_zero(values: Sequence[float]) -> float:
-    return fmean(values) if values else 0.0

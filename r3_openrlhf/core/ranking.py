@@ -7,6 +7,7 @@ entropy) ranks above one that is the other way round. The order is partial: most
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 
 from r3_openrlhf.core.checks import finite_value, finite_values, same_length
 
@@ -44,6 +45,24 @@ def ranking_rewards(peak: Sequence[float], global_: Sequence[float], *, max_rewa
         last = first + counts.count(count) - 1
         rewards.append(max_reward * (1 - (first + last) / 2 / (len(counts) - 1)))
     return rewards
+
+
+def centre_rankings(rewards: Sequence[float], ranked: Sequence[bool]) -> list[float]:
+    """Ranking rewards around 0, which is what any other failure earns.
+
+        R_i - mean(R_j, j ranked)   where row i is ranked,   R_i elsewhere
+
+    A ranking then says which truncated failure is better, and nothing about being truncated: left as it is, that is
+    worth max_reward / 2 on average. Without a ranked row nothing changes.
+
+    ValueError: no rewards, a reward that is not finite, `ranked` of another length.
+    """
+    values, marks = finite_values("rewards", rewards), [bool(mark) for mark in ranked]
+    same_length(rewards=values, ranked=marks)
+    if not any(marks):
+        return values
+    middle = fmean(value for value, mark in zip(values, marks, strict=True) if mark)
+    return [value - middle if mark else value for value, mark in zip(values, marks, strict=True)]
 
 
 def bounds_decide(

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from r3_openrlhf.core.checks import whole_number
-
-ORDERS = ("uniform", "newest")
+from r3_openrlhf.types import RecallOrder
 
 
 class Candidate(Protocol):
@@ -30,7 +29,7 @@ def choose(
     candidates: Sequence[CandidateT],
     *,
     k: int,
-    order: str,
+    order: RecallOrder | str,
     rng: random.Random,
     key: Callable[[CandidateT], Any] = response_bytes,
 ) -> list[CandidateT]:
@@ -42,10 +41,9 @@ def choose(
     ValueError: k below 1, an order that is neither "uniform" nor "newest".
     """
     k = whole_number("k", k, minimum=1)
-    if order not in ORDERS:
-        raise ValueError(f"order is {order!r}; it must be one of {', '.join(ORDERS)}")
+    order = RecallOrder.checked("order", order)
     newest_first = sorted(candidates, key=lambda candidate: (-candidate.policy_step, key(candidate)))
-    if order == "newest":
+    if order is RecallOrder.NEWEST:
         return newest_first[:k]
     return rng.sample(newest_first, min(k, len(newest_first)))
 

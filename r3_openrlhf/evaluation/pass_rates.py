@@ -32,7 +32,7 @@ class Response:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class BenchmarkEstimate:
     """A mean over problems with its bootstrap interval; all None where no problem has a value."""
 
     value: float | None
@@ -119,13 +119,13 @@ def bootstrap_interval(values: Sequence[float], *, seed: int) -> tuple[float, fl
     return float(low), float(high)
 
 
-def estimate(values: Sequence[float | None], *, seed: int) -> Estimate:
+def estimate(values: Sequence[float | None], *, seed: int) -> BenchmarkEstimate:
     """Mean and interval over the problems that have a value."""
     present = [value for value in values if value is not None]
     if not present:
-        return Estimate(value=None, low=None, high=None, num_problems=0)
+        return BenchmarkEstimate(value=None, low=None, high=None, num_problems=0)
     low, high = bootstrap_interval(present, seed=seed) or (None, None)
-    return Estimate(value=math.fsum(present) / len(present), low=low, high=high, num_problems=len(present))
+    return BenchmarkEstimate(value=math.fsum(present) / len(present), low=low, high=high, num_problems=len(present))
 
 
 def ks_up_to(num_samples: int) -> list[int]:

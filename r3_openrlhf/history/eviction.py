@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from r3_openrlhf.history.codec import digest
-from r3_openrlhf.types import Context, Verdict
+from r3_openrlhf.types import Context, Eviction, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,10 @@ class Candidate:
 def rows_to_evict(
     candidates: Sequence[Candidate], *, cap: int, policy: str, verdict: Verdict, seed: int
 ) -> list[Candidate]:
-    """The candidates (all of one problem and verdict) that have to leave, first to leave first."""
+    """The candidates (all of one problem and verdict) that have to leave, first to leave first.
+
+    ValueError: a policy that does not exist.
+    """
     surplus = len(candidates) - cap
     if surplus <= 0:
         return []
@@ -44,9 +47,10 @@ def _leaves_first(policy: str, verdict: Verdict, seed: int) -> Callable[[Candida
     def is_plain(candidate: Candidate) -> bool:
         return candidate.context is Context.PLAIN
 
-    if policy == "reservoir":
+    policy = Eviction.checked("policy", policy)
+    if policy is Eviction.RESERVOIR:
         prefix = b"reservoir", str(seed).encode()
         return lambda c: (is_plain(c), -int.from_bytes(digest(*prefix, c.content), "big"))
-    if policy == "shortest_correct" and verdict is Verdict.CORRECT:
+    if policy is Eviction.SHORTEST_CORRECT and verdict is Verdict.CORRECT:
         return lambda c: (is_plain(c), -c.num_tokens, c.step, c.content)
     return lambda c: (is_plain(c), c.step, c.content)

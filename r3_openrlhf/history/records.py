@@ -6,11 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from r3_openrlhf.errors import HistoryError
-from r3_openrlhf.types import Context, Rollout, Verdict
+from r3_openrlhf.types import Context, Eviction, RecallOrder, Rollout, Verdict
 
-EVICTIONS = ("oldest", "reservoir", "shortest_correct")
-ORDERS = ("uniform", "newest")
-JOURNALS = ("auto", "wal", "delete")
 MIN_BYTES = 1_000_000
 
 
@@ -29,8 +26,8 @@ class HistoryLimits:
             )
         if self.max_bytes < MIN_BYTES:
             raise HistoryError(f"history.max_bytes is {self.max_bytes}; use {MIN_BYTES} or more")
-        if self.eviction not in EVICTIONS:
-            raise HistoryError(f"history.eviction is '{self.eviction}'; use one of {', '.join(EVICTIONS)}")
+        if self.eviction not in tuple(Eviction):
+            raise HistoryError(f"history.eviction is '{self.eviction}'; use one of {', '.join(Eviction)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +59,8 @@ class RecallRequest:
             raise HistoryError(f"cannot recall k = {self.k} rollouts; use 0 or more")
         if self.max_policy_lag < 0:
             raise HistoryError(f"max_policy_lag is {self.max_policy_lag}; use 0 or more")
-        if self.order not in ORDERS:
-            raise HistoryError(f"recall order is '{self.order}'; use one of {', '.join(ORDERS)}")
+        if self.order not in tuple(RecallOrder):
+            raise HistoryError(f"recall order is '{self.order}'; use one of {', '.join(RecallOrder)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,14 +18,13 @@ from r3_openrlhf.history.connection import MEMORY, open_for_reading, open_for_wr
 from r3_openrlhf.history.drafts import CONTEXTS, VERDICTS, merge_duplicates
 from r3_openrlhf.history.lease import Holder, Lease
 from r3_openrlhf.history.records import (
-    JOURNALS,
     HistoryLimits,
     ProblemSummary,
     RecallRequest,
     StoredRollout,
     Tally,
 )
-from r3_openrlhf.types import Context, Rollout, Verdict
+from r3_openrlhf.types import Context, Journal, Rollout, Verdict
 
 
 class HistoryStore:
@@ -72,8 +71,8 @@ class HistoryStore:
         writing. `journal`: "wal" | "delete" | "auto" (by the file system, docs/history.md). `seed` goes into recall
         and into the reservoir.
         """
-        if journal not in JOURNALS:
-            raise HistoryError(f"history.journal is '{journal}'; use one of {', '.join(JOURNALS)}")
+        if journal not in tuple(Journal):
+            raise HistoryError(f"history.journal is '{journal}'; use one of {', '.join(Journal)}")
         limits = limits or HistoryLimits()
         path = str(path)
         if not writer:

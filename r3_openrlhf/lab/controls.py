@@ -26,7 +26,7 @@ RESAMPLES = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
+class ControlEstimate:
     """A mean over problems and its 95% percentile bootstrap interval; problems are drawn, never single responses."""
 
     mean: float
@@ -38,14 +38,14 @@ class Interval:
         return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
-def bootstrap(values: Sequence[float]) -> Interval:
+def bootstrap(values: Sequence[float]) -> ControlEstimate:
     """ValueError: no values."""
     array = np.asarray(values, dtype=np.float64)
     if array.size == 0:
         raise ValueError("an interval needs values")
     draws = np.random.default_rng(0).integers(len(array), size=(RESAMPLES, len(array)))
     low, high = np.percentile(array[draws].mean(axis=1), [2.5, 97.5])
-    return Interval(mean=float(array.mean()), low=float(low), high=float(high), num_problems=len(array))
+    return ControlEstimate(mean=float(array.mean()), low=float(low), high=float(high), num_problems=len(array))
 
 
 def by_uid(sampled: Sequence[Sampled]) -> dict[str, list[Sampled]]:
@@ -64,7 +64,7 @@ def accuracy(sampled: Sequence[Sampled]) -> float:
 
 def reflection_against_resampling(
     lab: Lab, labels: list[Label], *, n: int, hard_below: float, seed: int = 0
-) -> dict[str, Interval]:
+) -> dict[str, ControlEstimate]:
     """Both get one response of the same token limit per stored error: P(correct | reflection prompt) and P(correct |
     plain prompt), mean over problems, and the difference problem by problem.
 
@@ -90,7 +90,7 @@ def reflection_against_resampling(
         name: fmean(one.rollout.num_tokens for group in groups.values() for one in group)
         for name, groups in (("reflection", reflected), ("resampling", resampled))
     }
-    result: dict[str, Interval] = {}
+    result: dict[str, ControlEstimate] = {}
     hard = {uid for uid, group in first.items() if accuracy(group) < hard_below}
     for name, uids in (("all", set(reflected)), ("hard", hard & set(reflected))):
         if not uids:
@@ -124,7 +124,9 @@ def prompt_with_attempt(lab: Lab, label: Label, error: Rollout) -> str | None:
 # ── (b) does the entropy rank mean anything? ──
 
 
-def entropy_rank_against_outcome(lab: Lab, labels: list[Label], *, n: int, seed: int = 0) -> dict[str, Interval]:
+def entropy_rank_against_outcome(
+    lab: Lab, labels: list[Label], *, n: int, seed: int = 0
+) -> dict[str, ControlEstimate]:
     """Truncated responses go on to twice the limit. Within each problem, over all pairs of one that then is right and
     one that then is wrong: how often did the right one have the higher score (ties count half)? 0.5 is chance.
 

@@ -11,19 +11,22 @@ import random
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from r3_openrlhf import method
 from r3_openrlhf.config import R3Config
+from r3_openrlhf.core.batch_metrics import batch_metrics
 from r3_openrlhf.core.entropy import entropy_statistics
 from r3_openrlhf.core.groups import GroupState, group_state
 from r3_openrlhf.core.mixed_batch import MixedBatch, Row
 from r3_openrlhf.core.rewards import outcome_reward
 from r3_openrlhf.errors import ConfigError
 from r3_openrlhf.grading.answers.tasks import grade_exact, short_answer
-from r3_openrlhf.history.store import HistoryLimits, HistoryStore
+from r3_openrlhf.history.store import HistoryStore
 from r3_openrlhf.lab.sampling import Sample, sample
 from r3_openrlhf.lab.update import TrainedRow, accumulate_gradient, make_optimizer, step
 from r3_openrlhf.models.locate import resolve_model
@@ -35,8 +38,6 @@ from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.types import Context, EntropyStatistics, Rollout, Verdict
 
 ALGORITHMS = ("r3", "grpo", "dapo")
-# as openrlhf_adapter/arguments.py sets them for the real stack
-DAPO_OVERLONG_SHARE, DAPO_OVERLONG_FACTOR = 0.2, 0.5
 
 
 @dataclass(slots=True)
@@ -143,60 +144,24 @@ class Lab:
         return sampled, num_hard
 
     def mixed_batch(self, sampled: list[Sampled], history: HistoryStore | None) -> MixedBatch:
-        """Recall, rank, advantages: what openrlhf_adapter/experience_maker.py does with the same calls."""
-        config = self.config
+        """Recall, rank, advantages: method.py, which openrlhf_adapter/experience_maker.py calls too."""
         batch = MixedBatch([one.rollout for one in sampled], [one.group for one in sampled])
-        if config.replay.enabled and history is not None:
-            rng = random.Random(f"{config.train.seed}/replace/{self.step}")
-            batch.recall(lambda uid, verdict: self._recall(history, uid, verdict), mode=config.replay.mode, rng=rng)
-        if config.ranking.enabled:
-            entropies = {id(one.rollout): one.entropies for one in sampled}
+        if history is not None:
+            method.recall(batch, partial(self._recall, history), self.config, step=self.step)
 
-            def statistics(row: Row) -> EntropyStatistics:
-                peak, global_ = entropy_statistics(
-                    entropies[id(row.rollout)], peak_fraction=config.ranking.peak_fraction
-                )
-                return EntropyStatistics(peak=peak, global_=global_, source="exact")
+        def entropy(row: Row) -> EntropyStatistics:
+            entropies = sampled[row.source].entropies
+            peak, global_ = entropy_statistics(entropies, peak_fraction=self.config.ranking.peak_fraction)
+            return EntropyStatistics(peak=peak, global_=global_, source="exact")
 
-            batch.rank(
-                batch.rows_to_rank(scope=config.ranking.scope), statistics, max_reward=config.ranking.max_reward
-            )
-        if config.algo == "dapo":
-            self._penalise_overlong(batch)
-        batch.advantages(
-            alpha=config.advantage.alpha,
-            lam=config.advantage.lam,
-            scope=config.advantage.scope,
-            guard=config.ranking.guard,
-            zero_collapsed=config.advantage.zero_collapsed,
-        )
+        method.assign_advantages(batch, method.rows_to_rank(batch, self.config), entropy, self.config)
         return batch
 
     def prepare_history(self, labels: list[Label]) -> None:
         """Before the first step. Nothing here; a control knows more."""
 
     def _recall(self, history: HistoryStore, uid: str, verdict: Verdict) -> list[Rollout]:
-        replay = self.config.replay
-        found = history.recall(
-            uid,
-            verdict,
-            k=replay.k,
-            step=self.step,
-            max_policy_lag=replay.max_policy_lag,
-            order=replay.order,
-            contexts=(Context.PLAIN, Context.REFLECTION) if replay.include_reflection else (Context.PLAIN,),
-        )
-        return [stored.rollout for stored in found]
-
-    def _penalise_overlong(self, batch: MixedBatch) -> None:
-        """trainer/ppo_utils/length_penalty.py:41-55 of OpenRLHF: up to DAPO_OVERLONG_FACTOR less over the last part
-        of the limit."""
-        limit = self.config.rollout.max_new_tokens
-        buffer = int(DAPO_OVERLONG_SHARE * limit)
-        for row in batch.rows:
-            exceeding = min(row.rollout.num_tokens - (limit - buffer), buffer)
-            if exceeding > 0:
-                row.reward -= DAPO_OVERLONG_FACTOR * exceeding / buffer
+        return method.stored_rollouts(history, self.config, uid, verdict, step=self.step)
 
     def update(self, batch: MixedBatch) -> tuple[float, float]:
         """(loss, gradient norm) of one update on the trained rows of the mixed groups."""
@@ -205,12 +170,10 @@ class Lab:
         for row in batch.rows:
             if not row.trained:
                 continue
-            first = batch.rows[batch.groups[row.group].rows[0]].rollout
-            same_prompt = np.array_equal(row.rollout.prompt_ids, first.prompt_ids)
-            stored = row.recalled and config.replay.old_logprobs == "behaviour" and same_prompt
+            stored = method.uses_stored_logprobs(batch, row, config)
             rows.append(
                 TrainedRow(
-                    prompt_ids=first.prompt_ids,
+                    prompt_ids=batch.first_of(row).rollout.prompt_ids,
                     response_ids=row.rollout.response_ids,
                     advantage=row.advantage,
                     old_logprobs=row.rollout.response_logprobs if stored else None,
@@ -244,11 +207,7 @@ class Lab:
         labels = [Label.from_json(label) for label in read_prompts(run.data)[1]]
         history = None
         if config.algo == "r3":
-            limits = HistoryLimits(
-                max_per_problem_and_verdict=config.history.max_per_problem_and_verdict,
-                max_bytes=config.history.max_bytes,
-                eviction=config.history.eviction,
-            )
+            limits = method.history_limits(config.history)
             history = HistoryStore.open(":memory:", limits=limits, seed=config.train.seed)
             self.prepare_history(labels)
         self._evaluate(run, held_out)
@@ -261,7 +220,7 @@ class Lab:
                 sampled, dropped = self._filtered(sampled, labels)
             sampling_s = time.perf_counter() - started
             batch = self.mixed_batch(sampled, history)
-            metrics = batch.metrics(step=self.step)
+            metrics = batch_metrics(batch, step=self.step)
             loss, norm = self.update(batch)
             if history is not None:
                 history.commit_step(self.step + 1, self.epoch, [one.rollout for one in sampled])

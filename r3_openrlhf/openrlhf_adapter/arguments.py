@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from r3_openrlhf.config import R3Config
+from r3_openrlhf.core.rewards import DAPO_OVERLONG_FACTOR, DAPO_OVERLONG_SHARE
 from r3_openrlhf.errors import ConfigError
 from r3_openrlhf.runs.directory import RunDirectory
 
@@ -23,10 +24,6 @@ ESTIMATORS = {
     "rloo": "rloo",
     "reinforce_pp_baseline": "reinforce_baseline",
 }
-DAPO_OVERLONG_SHARE = 0.2  # arXiv 2503.14476, section 3.4: a buffer of 4,096 of 20,480 tokens
-# Its penalty goes down to -1 beside verdicts of +1 and -1; ours are 1 and 0, half as far apart, and group_norm makes
-# everything but this proportion the same.
-DAPO_OVERLONG_FACTOR = 0.5
 
 
 def platform_of(config: R3Config) -> str:

@@ -1,4 +1,4 @@
-"""Between "responses are graded" and "one policy update": calls mixed_batch, and moves its results into tensors.
+"""Between "responses are graded" and "one policy update": calls method.py, and moves its results into tensors.
 
 Answers trainer/ppo_utils/experience_maker.py: groups by `reshape(-1, n_samples_per_prompt)` (:284), which cannot
 hold mixed groups; micro-batches that need not divide evenly among ranks (:65-91).
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import random
 import time
 from typing import TYPE_CHECKING
 
@@ -18,18 +17,21 @@ from openrlhf.models.utils import compute_reward
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
+from r3_openrlhf import method
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.core.mixed_batch import MixedBatch, Row, topk_decides
+from r3_openrlhf.core.batch_metrics import batch_metrics, entropy_metrics
+from r3_openrlhf.core.mixed_batch import MixedBatch, Row
 from r3_openrlhf.errors import TrainingStopped
 from r3_openrlhf.openrlhf_adapter.batching import effective_ranks, even_slices, micro_batches, num_fillers, num_windows
 from r3_openrlhf.openrlhf_adapter.convert import experience_from_recalled, filler_experience
-from r3_openrlhf.types import Context, EntropyStatistics, Rollout, Verdict
+from r3_openrlhf.runs.rollout_records import records_of
+from r3_openrlhf.types import EntropyStatistics, Rollout, Verdict
 
 if TYPE_CHECKING:
     from r3_openrlhf.history.store import HistoryStore
 
 
-class RecordingExperienceMaker(RemoteExperienceMaker):
+class StockExperienceMaker(RemoteExperienceMaker):
     """Upstream's estimators untouched; keeps the records and metrics that every run reports.
 
     After each call of `make_experience_batch`: `metrics`, and `records`, one dict per rollout for rollouts.jsonl.
@@ -95,12 +97,12 @@ class RecordingExperienceMaker(RemoteExperienceMaker):
                 f"more than guard.max_abs_logprob_gap={limit}; the weight sync is broken or the settings differ "
                 "(temperature, dtype)"
             )
-        self.metrics = {**batch.metrics(step=self.step), "r3/sync/abs_logprob_gap": gap, **metrics}
+        self.metrics = {**batch_metrics(batch, step=self.step), "r3/sync/abs_logprob_gap": gap, **metrics}
         self.metrics.update(entropy_metrics(self.rollouts))
         self.records = records_of(batch, step=self.step + 1, texts=self.config.logging.rollout_text)
 
 
-class R3ExperienceMaker(RecordingExperienceMaker):
+class R3ExperienceMaker(StockExperienceMaker):
     """Recall, rank, eq. 3."""
 
     def make_experience_batch(self, rollout_samples: list[Experience]) -> list[Experience]:
@@ -109,37 +111,25 @@ class R3ExperienceMaker(RecordingExperienceMaker):
         batch = self._batch(rollout_samples)
         if not batch.rows:
             raise TrainingStopped("no group of this step has two graded rollouts; see r3/grading in metrics.jsonl")
-        if config.replay.enabled:
-            rng = random.Random(f"{config.train.seed}/replace/{self.step}")
-            batch.recall(self._recall, mode=config.replay.mode, rng=rng)
+        method.recall(batch, self._recall, config, step=self.step)
         seconds["r3/time/recall_s"] = time.perf_counter() - started
 
         started = time.perf_counter()
         rows = [row for row in batch.rows if row.trained]
         samples = self._samples(batch, rows, rollout_samples)
-        ranked = batch.rows_to_rank(scope=config.ranking.scope) if config.ranking.enabled else {}
-        exact = self._needs_exact(batch, ranked)
+        ranked = method.rows_to_rank(batch, config)
+        exact = method.rows_with_exact_entropy(batch, ranked, config)
         seconds["r3/time/batch_s"] = time.perf_counter() - started
 
         samples_list = self.split_rollout_samples(samples)
         if exact:
-            self._announce_entropy(samples_list, {i for i, row in enumerate(rows) if id(row) in exact})
+            self._announce_entropy(samples_list, {i for i, row in enumerate(rows) if row.index in exact})
         experiences = self.make_experience(samples_list)
         found, seconds["r3/time/entropy_s"] = self._exact_entropy(samples_list) if exact else ({}, 0.0)
 
         started = time.perf_counter()
-        entropy = {id(row): found[i] for i, row in enumerate(rows) if i in found}
-        batch.rank(
-            ranked, lambda row: entropy.get(id(row)) or topk_statistics(row), max_reward=config.ranking.max_reward
-        )
-        advantage = config.advantage
-        batch.advantages(
-            alpha=advantage.alpha,
-            lam=advantage.lam,
-            scope=advantage.scope,
-            guard=config.ranking.guard,
-            zero_collapsed=advantage.zero_collapsed,
-        )
+        entropy = {row.index: found[i] for i, row in enumerate(rows) if i in found}
+        method.assign_advantages(batch, ranked, lambda row: entropy.get(row.index) or topk_statistics(row), config)
         off_policy = self._set_old_logprobs(experiences, rows, batch)
         self._set_advantages(experiences, rows)
         fresh = {i for i, row in enumerate(rows) if not row.recalled}
@@ -151,20 +141,10 @@ class R3ExperienceMaker(RecordingExperienceMaker):
     # ── CCR ──
 
     def _recall(self, uid: str, verdict: Verdict) -> list[Rollout]:
-        replay = self.config.replay
-        contexts = (Context.PLAIN, Context.REFLECTION) if replay.include_reflection else (Context.PLAIN,)
-        found = self.history.recall(
-            uid,
-            verdict,
-            k=replay.k,
-            step=self.step,
-            max_policy_lag=replay.max_policy_lag,
-            order=replay.order,
-            contexts=contexts,
-        )
-        for stored in found if self.config.logging.rollout_text else ():  # the store keeps token ids
-            stored.rollout.text = self.tokenizer.decode(stored.rollout.response_ids.tolist(), skip_special_tokens=True)
-        return [stored.rollout for stored in found]
+        found = method.stored_rollouts(self.history, self.config, uid, verdict, step=self.step)
+        for rollout in found if self.config.logging.rollout_text else ():  # the store keeps token ids
+            rollout.text = self.tokenizer.decode(rollout.response_ids.tolist(), skip_special_tokens=True)
+        return found
 
     def _samples(self, batch: MixedBatch, rows: list[Row], rollout_samples: list[Experience]) -> list[Experience]:
         """One Experience per trained row, then the fillers."""
@@ -173,24 +153,13 @@ class R3ExperienceMaker(RecordingExperienceMaker):
             if row.source is not None:
                 samples.append(rollout_samples[row.source])
             else:
-                sibling = rollout_samples[batch.rows[batch.groups[row.group].rows[0]].source]
+                sibling = rollout_samples[batch.first_of(row).source]
                 prompt_ids = sibling.r3_rollout.prompt_ids
                 samples.append(experience_from_recalled(row.rollout, prompt_ids=prompt_ids, sibling=sibling))
         missing = num_fillers(len(samples), ranks=effective_ranks(self.args), windows=num_windows(self.args))
         return samples + [filler_experience(samples[0], self.tokenizer.pad_token_id) for _ in range(missing)]
 
     # ── SERR ──
-
-    def _needs_exact(self, batch: MixedBatch, ranked: dict[int, list[int]]) -> set[int]:
-        """id() of the rows whose entropy the actor must compute, by ranking.entropy_source."""
-        source, found = self.config.ranking.entropy_source, set()
-        for indices in ranked.values():
-            rows = [batch.rows[i] for i in indices]
-            if source == "exact" or (
-                source == "auto" and not topk_decides(rows, lambda row: row.rollout.entropy_bounds)
-            ):
-                found.update(id(row) for row in rows)
-        return found
 
     def _announce_entropy(self, samples_list: list[Experience], wanted: set[int]) -> None:
         rows = [[index in wanted for index in samples.index] for samples in samples_list]
@@ -220,16 +189,14 @@ class R3ExperienceMaker(RecordingExperienceMaker):
             if index >= len(rows) or not rows[index].recalled:
                 continue
             row = rows[index]
-            first = batch.rows[batch.groups[row.group].rows[0]].rollout
-            same_prompt = row.rollout.prompt_ids.tolist() == first.prompt_ids.tolist()
-            if same_prompt:
+            if batch.has_own_prompt(row):
                 mask = experience.action_mask[position].bool()
                 stored = experience.rollout_log_probs[position][mask].float()
                 ratio = (experience.action_log_probs[position][mask].float() - stored).clamp(-20, 20).exp()
                 ratios += ratio.sum().item()
                 clipped += int(((ratio < 1 - low) | (ratio > 1 + high)).sum())
                 tokens += ratio.numel()
-            if self.config.replay.old_logprobs == "behaviour" and same_prompt:
+            if method.uses_stored_logprobs(batch, row, self.config):
                 experience.action_log_probs[position] = experience.rollout_log_probs[position].to(
                     experience.action_log_probs.dtype
                 )
@@ -322,67 +289,3 @@ def complete_ungraded(rollout_samples: list[Experience], batch: MixedBatch) -> N
             sample.response_length = torch.zeros_like(
                 sample.response_length
             )  # an overlong penalty would move the mean
-
-
-def entropy_metrics(rollouts: list[Rollout]) -> dict[str, float]:
-    """Entropy of this step's fresh rollouts, nats per token.
-
-    `estimate` is the mean of -ln p(sampled token): unbiased for the mean token entropy, free, always there. Bounds
-    come from the engine's top-k log-probs, peak and global from exact statistics where the ranking needed them."""
-    tokens = sum(r.num_tokens for r in rollouts)
-    metrics = {"r3/entropy/estimate": -sum(float(r.response_logprobs.sum()) for r in rollouts) / max(1, tokens)}
-    bounds = [r.entropy_bounds for r in rollouts if r.entropy_bounds is not None]
-    if bounds:
-        lower = sum(b.global_lower for b in bounds) / len(bounds)
-        upper = sum(b.global_upper for b in bounds) / len(bounds)
-        metrics |= {
-            "r3/entropy/global_lower": lower,
-            "r3/entropy/global_upper": upper,
-            "r3/entropy/bound_width": upper - lower,
-            "r3/entropy/peak_lower": sum(b.peak_lower for b in bounds) / len(bounds),
-        }
-    exact = [r.entropy for r in rollouts if r.entropy is not None and r.entropy.source == "exact"]
-    if exact:
-        metrics["r3/entropy/ranked_peak"] = sum(e.peak for e in exact) / len(exact)
-        metrics["r3/entropy/ranked_global"] = sum(e.global_ for e in exact) / len(exact)
-    return metrics
-
-
-def records_of(batch: MixedBatch, *, step: int, texts: bool = True) -> list[dict]:
-    """One dict per rollout of the step, ungraded and recalled ones included, for rollouts.jsonl."""
-    records = []
-    placed = set()
-    for row in batch.rows:
-        if row.source is not None:
-            placed.add(row.source)
-        records.append(record_of(row.rollout, step=step, row=row))
-    records += [record_of(r, step=step, row=None) for i, r in enumerate(batch.rollouts) if i not in placed]
-    if not texts:
-        for record in records:
-            del record["text"]
-    return records
-
-
-def record_of(rollout: Rollout, *, step: int, row: Row | None) -> dict:
-    entropy, bounds = rollout.entropy, rollout.entropy_bounds
-    recalled = row is not None and row.recalled
-    return {
-        "step": step,
-        "uid": rollout.uid,
-        "context": rollout.context.value,
-        "group": None if row is None else row.group,
-        "verdict": rollout.verdict.value,
-        "reason": rollout.reason,
-        "outcome_reward": rollout.reward,
-        "reward": rollout.reward if row is None else row.reward,
-        "ranked": row is not None and row.ranked,
-        "advantage": row.advantage if row is not None and row.trained else None,
-        "recalled_from": rollout.policy_step + 1 if recalled else None,  # the step that sampled it
-        "truncated": rollout.truncated,
-        "num_tokens": rollout.num_tokens,
-        "entropy": None if entropy is None else [entropy.peak, entropy.global_, entropy.source],
-        "entropy_bounds": None
-        if bounds is None
-        else [bounds.peak_lower, bounds.peak_upper, bounds.global_lower, bounds.global_upper],
-        "text": rollout.text,
-    }

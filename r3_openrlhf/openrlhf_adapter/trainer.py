@@ -13,9 +13,10 @@ import transformers
 from openrlhf.trainer import ppo_trainer
 
 from r3_openrlhf.errors import TrainingStopped
-from r3_openrlhf.history.store import HistoryLimits, HistoryStore
+from r3_openrlhf.history.store import HistoryStore
+from r3_openrlhf.method import history_limits
 from r3_openrlhf.openrlhf_adapter.environment import config_from_environment
-from r3_openrlhf.openrlhf_adapter.experience_maker import R3ExperienceMaker, RecordingExperienceMaker
+from r3_openrlhf.openrlhf_adapter.experience_maker import R3ExperienceMaker, StockExperienceMaker
 from r3_openrlhf.openrlhf_adapter.samples_generator import R3SamplesGenerator
 from r3_openrlhf.problems.held_out import evaluation_line, read_prompts
 from r3_openrlhf.runs.directory import RunDirectory
@@ -54,7 +55,7 @@ class R3Trainer(UpstreamTrainer):
             config=self.config,
             history=self.history,
         )
-        maker = R3ExperienceMaker if self.config.algo == "r3" else RecordingExperienceMaker
+        maker = R3ExperienceMaker if self.config.algo == "r3" else StockExperienceMaker
         self.experience_maker = maker(
             self.actor_model_group,
             self.critic_model_group,
@@ -71,11 +72,7 @@ class R3Trainer(UpstreamTrainer):
         settings = self.config.history
         return HistoryStore.open(
             self.run.history,
-            limits=HistoryLimits(
-                max_per_problem_and_verdict=settings.max_per_problem_and_verdict,
-                max_bytes=settings.max_bytes,
-                eviction=settings.eviction,
-            ),
+            limits=history_limits(settings),
             journal=settings.journal,
             seed=self.config.train.seed,
         )

@@ -15,7 +15,7 @@ from typing import Any
 
 from r3_openrlhf.config import DataConfig, nearest
 from r3_openrlhf.errors import DataError
-from r3_openrlhf.problem_table import Numeral, Table, read_json
+from r3_openrlhf.problems.table import Numeral, Table, read_json
 
 FILE_FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}
 REASONING_GYM = "reasoning_gym:"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pytest import approx
 
 from r3_openrlhf.comparison.arms import compare
-from r3_openrlhf.comparison.intervals import Estimate
+from r3_openrlhf.comparison.intervals import SeedEstimate
 from r3_openrlhf.comparison.runs import read_run
 from r3_openrlhf.comparison.table import comparison_table, details
 from r3_openrlhf.errors import R3Error
@@ -87,7 +87,7 @@ def test_tokens_to_the_references_final_accuracy(runs):
     assert (found.num_reached, found.num_runs, found.median, found.mean) == (1, 2, approx(250), approx(250))
     assert found.ratio_to_whole_runs == approx(250 / 400)
     assert found.ratio_of_medians == approx(250 / 350)
-    assert found.paired_ratio == Estimate(approx(250 / 350), None, None, 1)
+    assert found.paired_ratio == SeedEstimate(approx(250 / 350), None, None, 1)
     assert grpo.tokens_to_target.ratio_of_medians is None and grpo.tokens_to_target.paired_ratio is None
 
 
@@ -163,7 +163,7 @@ def test_what_an_arm_does_not_log_is_missing_and_not_zero(tmp_path, runs):
     comparison = compare([*runs, dapo])
     assert estimate_of(comparison, "dapo", "entropy") is None
     assert comparison.arms[1].differences["entropy"] is None
-    assert estimate_of(comparison, "dapo", "effective_before") == Estimate(0.5, None, None, 1)
+    assert estimate_of(comparison, "dapo", "effective_before") == SeedEstimate(0.5, None, None, 1)
     (row,) = [line for line in comparison_table(comparison).splitlines() if line.startswith("| entropy")]
     assert row.split("|")[3].strip() == "–"
 

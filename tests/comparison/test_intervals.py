@@ -11,7 +11,7 @@ from pytest import approx
 
 from r3_openrlhf.comparison.intervals import (
     Curve,
-    Estimate,
+    SeedEstimate,
     estimate,
     mean_curve,
     paired_difference,
@@ -63,7 +63,7 @@ def test_an_interval_by_hand():
 
 
 def test_one_value_has_no_interval_and_none_has_no_mean():
-    assert estimate([0.7]) == Estimate(0.7, None, None, 1)
+    assert estimate([0.7]) == SeedEstimate(0.7, None, None, 1)
     assert estimate([]) is None
 
 

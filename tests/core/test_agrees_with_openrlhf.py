@@ -10,6 +10,7 @@ from pytest import approx
 
 from r3_openrlhf.core.advantages import group_advantages
 from r3_openrlhf.core.entropy import token_logprobs_and_entropy
+from r3_openrlhf.core.rewards import DAPO_OVERLONG_FACTOR, overlong_penalty
 
 pytestmark = pytest.mark.stack
 GROUP = 8
@@ -87,3 +88,14 @@ def test_logprobs_are_those_of_the_actor(openrlhf_models, temperature):
         openrlhf_models.compute_entropy, "_torchdynamo_orig_callable", openrlhf_models.compute_entropy
     )
     torch.testing.assert_close(entropy_T, stock_entropy(scaled_BTV)[0], atol=1e-4, rtol=0)
+
+
+def test_the_overlong_penalty_is_upstreams(openrlhf_models):
+    from openrlhf.trainer.ppo_utils.length_penalty import apply_overlong_penalty
+
+    for length in range(1, 21):
+        experience = SimpleNamespace(response_length=torch.tensor([float(length)]), rewards=torch.tensor([1.0]))
+        apply_overlong_penalty(
+            [experience], max_new_tokens=20, overlong_buffer_len=4, overlong_penalty_factor=DAPO_OVERLONG_FACTOR
+        )
+        assert 1 - overlong_penalty(length, max_tokens=20) == approx(experience.rewards.item())

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pytest import approx
 
 from r3_openrlhf.core.advantages import group_advantages
+from r3_openrlhf.core.batch_metrics import batch_metrics
 from r3_openrlhf.core.mixed_batch import MixedBatch, topk_decides
 from r3_openrlhf.types import Context, EntropyBounds, EntropyStatistics, Rollout, Verdict
 
@@ -67,14 +68,14 @@ def test_collapse_is_decided_on_verdicts_not_on_rewards():
 def test_a_mixed_group_asks_for_nothing():
     batch = MixedBatch(group(W, C, W), ["g"] * 3)
     recall(batch, lambda uid, verdict: pytest.fail("a mixed group was offered a replay"))
-    assert batch.metrics(step=4)["r3/groups/mixed"] == 1
+    assert batch_metrics(batch, step=4)["r3/groups/mixed"] == 1
 
 
 def test_a_group_with_nothing_to_recall_stays_collapsed_with_zero_advantages():
     batch = MixedBatch(group(W, W), ["g"] * 2)
     recall(batch, stored(W))
     assert batch.advantages(**EQ3) == [0.0, 0.0]
-    metrics = batch.metrics(step=4)
+    metrics = batch_metrics(batch, step=4)
     assert (metrics["r3/replay/misses"], metrics["r3/groups/collapsed_after"]) == (1, 1)
 
 
@@ -83,13 +84,24 @@ def test_an_ungraded_rollout_leaves_its_group():
     batch = MixedBatch(group(C, U, W), ["g"] * 3)
     assert batch.advantages(**EQ3) == approx(group_advantages([1.5, 0.0]))
     assert [row.source for row in batch.rows] == [0, 2]
-    assert batch.metrics(step=0)["r3/grading/ungraded"] == 1
+    assert batch_metrics(batch, step=0)["r3/grading/ungraded"] == 1
 
 
 def test_a_group_with_one_graded_rollout_is_left_out():
     batch = MixedBatch(group(C, U) + group(C, W, uid="b"), ["g", "g", "h", "h"])
     assert [g.uid for g in batch.groups] == ["b"]
-    assert batch.metrics(step=0)["r3/groups/left_out"] == 1
+    assert batch_metrics(batch, step=0)["r3/groups/left_out"] == 1
+
+
+def test_a_row_knows_its_place_and_the_prompt_of_its_group():
+    """A recalled row of another prompt is told from one of the group's own; a fresh row always has its own."""
+    batch = MixedBatch(group(W, W) + group(C, W, uid="b"), ["g", "g", "h", "h"])
+    elsewhere = rollout(C)
+    elsewhere.prompt_ids = np.array([1, 2, 9], dtype=np.int32)
+    recall(batch, lambda uid, verdict: [rollout(C), elsewhere])
+    assert [row.index for row in batch.rows] == list(range(6)) and batch.groups[0].rows == [0, 1, 4, 5]
+    assert [batch.first_of(row).index for row in batch.rows] == [0, 0, 2, 2, 0, 0]
+    assert [batch.has_own_prompt(row) for row in batch.rows] == [True] * 5 + [False]
 
 
 def test_lengths_alone_tell_an_all_correct_group_apart_unless_switched_off():
@@ -138,7 +150,7 @@ def test_the_guard_keeps_a_ranking_from_growing_to_full_size():
     batch.rank(batch.rows_to_rank(scope="truncated"), entropy_of([(2, 0.1), (1, 0.2)]), max_reward=0.5)
     assert batch.advantages(**EQ3) == approx([0.7071, -0.7071], abs=1e-4)
     assert batch.advantages(**{**EQ3, "guard": "no_std"}) == approx([0.25, -0.25])
-    assert batch.metrics(step=0)["r3/advantage/unverified_share"] == 1
+    assert batch_metrics(batch, step=0)["r3/advantage/unverified_share"] == 1
 
 
 def test_the_centred_guard_makes_being_truncated_worth_nothing():
@@ -157,7 +169,7 @@ def test_the_guard_leaves_a_verified_difference_alone():
     recall(batch, stored(C))
     batch.rank(batch.rows_to_rank(scope="truncated"), entropy_of([(2, 0.1), (1, 0.2)]), max_reward=0.5)
     assert batch.advantages(**EQ3) == batch.advantages(**{**EQ3, "guard": "no_std"})
-    assert batch.metrics(step=5)["r3/advantage/unverified_share"] == 0
+    assert batch_metrics(batch, step=5)["r3/advantage/unverified_share"] == 0
 
 
 def test_metrics_of_replay_and_reflection():
@@ -166,7 +178,7 @@ def test_metrics_of_replay_and_reflection():
     batch = MixedBatch(plain + reflected, ["g", "g", "r", "r"])
     recall(batch, stored(C, count=2, step=3))
     batch.advantages(**EQ3)
-    metrics = batch.metrics(step=10)
+    metrics = batch_metrics(batch, step=10)
     assert metrics["r3/replay/recalled"] == 2
     assert metrics["r3/replay/mean_lag"] == 7
     assert metrics["r3/reflection/groups"] == 1

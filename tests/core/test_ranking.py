@@ -1,12 +1,13 @@
 import math
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis.strategies import composite, floats, integers, lists, permutations, tuples
+from hypothesis.strategies import booleans, composite, floats, integers, lists, permutations, tuples
 from pytest import approx
 
-from r3_openrlhf.core.ranking import bounds_decide, dominated_counts, ranking_rewards
+from r3_openrlhf.core.ranking import bounds_decide, centre_rankings, dominated_counts, ranking_rewards
 
 ROWS = lists(tuples(integers(0, 6), integers(0, 6)), min_size=1, max_size=12)  # few values: ties are the normal case
 
@@ -174,3 +175,29 @@ def test_bounds_refuse():
         bounds_decide([2, 2], [2, 2], [0, 2], [0, 1])
     with pytest.raises(ValueError, match="global_upper is empty"):
         bounds_decide([2], [2], [0], [])
+
+
+class TestCentreRankings:
+    def test_by_hand(self):
+        """Ranked rows 0.5 and 0.1 have mean 0.3; a failure that ended stays at 0, a recalled success at 1."""
+        assert centre_rankings([0.5, 0.0, 0.1, 1.0], [True, False, True, False]) == approx([0.2, 0.0, -0.2, 1.0])
+        assert centre_rankings([1.5, 0.0], [False, False]) == [1.5, 0.0]
+
+    @given(lists(tuples(floats(-2, 2), booleans()), min_size=1, max_size=10), floats(-1, 1))
+    def test_a_bonus_for_being_ranked_changes_nothing(self, rows, bonus):
+        rewards, ranked = [reward for reward, _ in rows], [mark for _, mark in rows]
+        paid = [reward + bonus * mark for reward, mark in rows]
+        assert centre_rankings(paid, ranked) == approx(centre_rankings(rewards, ranked), abs=1e-9)
+
+    @given(lists(tuples(floats(-2, 2), booleans()), min_size=1, max_size=10))
+    def test_agrees_with_numpy(self, rows):
+        rewards, ranked = np.array([reward for reward, _ in rows]), np.array([mark for _, mark in rows])
+        if ranked.any():
+            rewards[ranked] -= rewards[ranked].mean()
+        assert centre_rankings([reward for reward, _ in rows], ranked) == approx(rewards.tolist(), abs=1e-9)
+
+    def test_refusals(self):
+        with pytest.raises(ValueError, match="rewards has 2, ranked has 1 values"):
+            centre_rankings([0.1, 0.2], [True])
+        with pytest.raises(ValueError, match=r"rewards\[0\] is nan"):
+            centre_rankings([math.nan], [True])

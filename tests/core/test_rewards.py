@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis.strategies import floats, integers
 from pytest import approx
 
-from r3_openrlhf.core.rewards import length_reward, outcome_reward
+from r3_openrlhf.core.rewards import length_reward, outcome_reward, overlong_penalty
 
 L_MAX = 32768
 LENGTHS = integers(0, 100_000)
@@ -53,3 +53,15 @@ def test_a_right_answer_always_earns_more_than_any_other(right, other, score):
 def test_refuses(call, named):
     with pytest.raises(ValueError, match=named):
         call()
+
+
+def test_the_overlong_penalty_by_hand():
+    """Limit 20: a buffer of 4, so 16 tokens are free, then an eighth a token up to a half."""
+    assert [overlong_penalty(n, max_tokens=20) for n in (1, 16, 17, 18, 20, 30)] == [0, 0, 0.125, 0.25, 0.5, 0.5]
+    assert overlong_penalty(4, max_tokens=4) == 0  # no room for a buffer
+
+
+@given(LENGTHS, LENGTHS, integers(1, 20_000))
+def test_the_overlong_penalty_never_falls_with_length(one, other, limit):
+    short, long = sorted((one, other))
+    assert 0 <= overlong_penalty(short, max_tokens=limit) <= overlong_penalty(long, max_tokens=limit) <= 0.5

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from r3_openrlhf.history.codec import digest
 from r3_openrlhf.history.eviction import Candidate, rows_to_evict
-from r3_openrlhf.history.records import EVICTIONS
-from r3_openrlhf.types import Context, Verdict
+from r3_openrlhf.types import Context, Eviction, Verdict
 
 
 def candidate(name, *, step=0, num_tokens=1, context=Context.PLAIN):
@@ -49,14 +48,16 @@ def test_of_wrong_ones_the_oldest_leave_first_whatever_their_length():
     assert evict([new, old], 1, "shortest_correct", Verdict.WRONG) == [old]
 
 
-@pytest.mark.parametrize("policy", EVICTIONS)
+@pytest.mark.parametrize("policy", list(Eviction))
 def test_rows_from_reflection_prompts_leave_before_plain_ones(policy):
     plain = candidate("plain", step=0, num_tokens=100)
     reflections = [candidate(n, step=9, num_tokens=1, context=Context.REFLECTION) for n in range(3)]
     assert set(evict([plain, *reflections], 1, policy)) == set(reflections)
 
 
-@given(candidates_, st.integers(1, 6), st.sampled_from(EVICTIONS), st.sampled_from([Verdict.CORRECT, Verdict.WRONG]))
+@given(
+    candidates_, st.integers(1, 6), st.sampled_from(list(Eviction)), st.sampled_from([Verdict.CORRECT, Verdict.WRONG])
+)
 def test_the_cap_is_met_exactly_and_arrival_does_not_matter(candidates, cap, policy, verdict):
     leaving = evict(candidates, cap, policy, verdict)
     assert len(leaving) == max(0, len(candidates) - cap)

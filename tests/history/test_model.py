@@ -14,9 +14,8 @@ from r3_openrlhf.errors import HistoryError
 from r3_openrlhf.history import HistoryLimits, HistoryStore, RecallRequest
 from r3_openrlhf.history.codec import digest
 from r3_openrlhf.history.drafts import content_digest
-from r3_openrlhf.history.records import EVICTIONS
 from r3_openrlhf.history.verification import verify
-from r3_openrlhf.types import Context, Verdict
+from r3_openrlhf.types import Context, Eviction, Verdict
 
 from .conftest import SHARED_MEMORY
 from .samples import dump, make_rollout, values
@@ -91,7 +90,9 @@ class Model:
 
 
 class StoreAgainstModel(RuleBasedStateMachine):
-    @initialize(cap=st.integers(1, 4), policy=st.sampled_from(EVICTIONS), journal=st.sampled_from(["wal", "delete"]))
+    @initialize(
+        cap=st.integers(1, 4), policy=st.sampled_from(list(Eviction)), journal=st.sampled_from(["wal", "delete"])
+    )
     def start(self, cap, policy, journal):
         self.directory = Path(tempfile.mkdtemp(dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None))
         self.limits = HistoryLimits(max_per_problem_and_verdict=cap, eviction=policy)

@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-import torch
 
 from r3_openrlhf.config_loading import load_config
 from r3_openrlhf.errors import ConfigError, DataError
@@ -13,7 +12,7 @@ from r3_openrlhf.lab.controls import LAB_OF_CONTROL, KnownSuccesses, ShuffledRep
 from r3_openrlhf.lab.loop import Lab, held_out_problems
 from r3_openrlhf.lab.study import CONTROLS, settings_of
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.types import Context, Rollout, Verdict
+from r3_openrlhf.types import Context, Verdict
 
 SMALL = [
     "data.reasoning_gym.size=12",
@@ -199,42 +198,6 @@ def test_dynamic_sampling_fills_the_batch_and_counts_every_token(model_dir, tmp_
     assert lab.tokens == sum(one.rollout.num_tokens for one in asked)
     batch = lab.mixed_batch(kept, None)
     assert len(batch.groups) == 4 and not any(group.collapsed_before for group in batch.groups)
-
-
-def test_the_overlong_penalty_is_upstreams(model_dir, tmp_path):
-    pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
-    from types import SimpleNamespace
-
-    from openrlhf.trainer.ppo_utils.length_penalty import apply_overlong_penalty
-
-    config = config_of(
-        tmp_path,
-        "algo=dapo",
-        "replay.enabled=false",
-        "reflection.enabled=false",
-        "ranking.enabled=false",
-        "rollout.max_new_tokens=20",
-    )
-    lab = Lab(config, model_dir=model_dir)
-    for length in range(1, 21):
-        rollout = Rollout(
-            uid="a",
-            context=Context.PLAIN,
-            prompt_ids=np.array([1]),
-            response_ids=np.zeros(length, dtype=np.int32),
-            response_logprobs=np.zeros(length, dtype=np.float32),
-            verdict=Verdict.CORRECT,
-            reward=1.0,
-            truncated=False,
-            finish_reason="stop",
-            policy_step=0,
-            epoch=1,
-        )
-        row = SimpleNamespace(rollout=rollout, reward=1.0)
-        lab._penalise_overlong(SimpleNamespace(rows=[row]))
-        experience = SimpleNamespace(response_length=torch.tensor([float(length)]), rewards=torch.tensor([1.0]))
-        apply_overlong_penalty([experience], max_new_tokens=20, overlong_buffer_len=4, overlong_penalty_factor=0.5)
-        assert row.reward == pytest.approx(experience.rewards.item())
 
 
 def test_held_out_problems_are_not_trained_on(model_dir, tmp_path):

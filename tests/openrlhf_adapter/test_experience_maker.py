@@ -19,7 +19,7 @@ from r3_openrlhf.errors import TrainingStopped  # noqa: E402
 from r3_openrlhf.history.store import HistoryStore  # noqa: E402
 from r3_openrlhf.openrlhf_adapter.experience_maker import (  # noqa: E402
     R3ExperienceMaker,
-    RecordingExperienceMaker,
+    StockExperienceMaker,
     topk_statistics,
 )
 from r3_openrlhf.types import Context, EntropyBounds, EntropyStatistics, Rollout, Verdict  # noqa: E402
@@ -66,7 +66,7 @@ class Ours(Given, R3ExperienceMaker):
     pass
 
 
-class Recording(Given, RecordingExperienceMaker):
+class Recording(Given, StockExperienceMaker):
     pass
 
 

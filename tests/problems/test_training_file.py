@@ -173,8 +173,8 @@ def test_the_true_answer_beyond_64_bits_is_correct(task, tmp_path):
     import asyncio
 
     from r3_openrlhf.config import RewardConfig
+    from r3_openrlhf.grading.answers.request import GradeRequest
     from r3_openrlhf.grading.client import LocalGrader
-    from r3_openrlhf.grading.request import GradeRequest
 
     label = load_problems(DataConfig(path=str(numbers_file(tmp_path / "n.jsonl")), task=task)).labels[0]
     request = GradeRequest(

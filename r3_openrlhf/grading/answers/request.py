@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import msgspec
 
 from r3_openrlhf.errors import ConfigError
+from r3_openrlhf.types import Task
 
-TASKS = ("math", "exact", "reasoning_gym")
+TASKS = tuple(Task)
 
 # data sets of reasoning_gym whose scorers call answers correct which are not
 REFUSED_DATA_SETS = {

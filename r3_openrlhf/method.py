@@ -1,0 +1,105 @@
+"""One step of R³ as a configuration says: from graded rollouts to advantages and old log-probs (algorithm 1).
+
+Every training loop makes the same calls, the OpenRLHF adapter, the lab and yours (examples/own_loop.py):
+
+    batch = MixedBatch(rollouts, group_ids)                     # ungraded rollouts leave their group
+    recall(batch, stored, config, step=step)                    # CCR: `stored` is often `stored_rollouts` of a history
+    ranked = rows_to_rank(batch, config)                        # SERR: the rows whose entropy is needed
+    assign_advantages(batch, ranked, entropy, config)           # SERR and eq. 3
+    uses_stored_logprobs(batch, row, config)                    # for each trained row: which old log-probs
+
+A loop samples, grades, computes entropies and updates; it decides nothing of this.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from r3_openrlhf.config import HistoryConfig, R3Config
+from r3_openrlhf.core.mixed_batch import MixedBatch, RecallFunction, Row, topk_decides
+from r3_openrlhf.core.rewards import overlong_penalty
+from r3_openrlhf.history.records import HistoryLimits
+from r3_openrlhf.history.store import HistoryStore
+from r3_openrlhf.types import Context, EntropySource, EntropyStatistics, OldLogprobs, Rollout, Verdict
+
+
+def history_limits(settings: HistoryConfig) -> HistoryLimits:
+    """The bounds of a run's history store."""
+    return HistoryLimits(
+        max_per_problem_and_verdict=settings.max_per_problem_and_verdict,
+        max_bytes=settings.max_bytes,
+        eviction=settings.eviction,
+    )
+
+
+def stored_rollouts(
+    history: HistoryStore, config: R3Config, uid: str, verdict: Verdict, *, step: int
+) -> list[Rollout]:
+    """The rollouts of one problem with one verdict that `replay` recalls in this step; their text is empty."""
+    replay = config.replay
+    found = history.recall(
+        uid,
+        verdict,
+        k=replay.k,
+        step=step,
+        max_policy_lag=replay.max_policy_lag,
+        order=replay.order,
+        contexts=(Context.PLAIN, Context.REFLECTION) if replay.include_reflection else (Context.PLAIN,),
+    )
+    return [stored.rollout for stored in found]
+
+
+def recall(batch: MixedBatch, stored: RecallFunction, config: R3Config, *, step: int) -> None:
+    """CCR: what `stored(uid, verdict)` gives joins each collapsed group. Nothing with replay.enabled=false."""
+    if config.replay.enabled:
+        rng = random.Random(f"{config.train.seed}/replace/{step}")
+        batch.recall(stored, mode=config.replay.mode, rng=rng)
+
+
+def rows_to_rank(batch: MixedBatch, config: R3Config) -> dict[int, list[int]]:
+    """SERR: group index -> indices of the rows that are ranked. None with ranking.enabled=false."""
+    return batch.rows_to_rank(scope=config.ranking.scope) if config.ranking.enabled else {}
+
+
+def rows_with_exact_entropy(batch: MixedBatch, ranked: dict[int, list[int]], config: R3Config) -> set[int]:
+    """Indices of the ranked rows whose entropy must come from the policy's own logits, by ranking.entropy_source. For
+    the others the engine's top-k log-probs will do."""
+    source = EntropySource.checked("ranking.entropy_source", config.ranking.entropy_source)
+    found: set[int] = set()
+    for indices in ranked.values():
+        rows = [batch.rows[i] for i in indices]
+        if source is EntropySource.EXACT or (
+            source is EntropySource.AUTO and not topk_decides(rows, lambda row: row.rollout.entropy_bounds)
+        ):
+            found.update(indices)
+    return found
+
+
+def assign_advantages(
+    batch: MixedBatch,
+    ranked: dict[int, list[int]],
+    entropy: Callable[[Row], EntropyStatistics],
+    config: R3Config,
+) -> None:
+    """SERR and eq. 3: `row.reward` and `row.advantage` of every row. `entropy` is asked for the ranked rows alone."""
+    batch.rank(ranked, entropy, max_reward=config.ranking.max_reward)
+    if config.algo == "dapo":
+        for row in batch.rows:
+            row.reward -= overlong_penalty(row.rollout.num_tokens, max_tokens=config.rollout.max_new_tokens)
+    batch.advantages(
+        alpha=config.advantage.alpha,
+        lam=config.advantage.lam,
+        scope=config.advantage.scope,
+        guard=config.ranking.guard,
+        zero_collapsed=config.advantage.zero_collapsed,
+    )
+
+
+def uses_stored_logprobs(batch: MixedBatch, row: Row, config: R3Config) -> bool:
+    """Is the row's ratio taken against the log-probs it was sampled with (METHOD section 4), not the current policy's?
+
+    Only a recalled row has a choice, and only where it was sampled from the prompt of its group.
+    """
+    wanted = OldLogprobs.checked("replay.old_logprobs", config.replay.old_logprobs)
+    return row.recalled and wanted is OldLogprobs.BEHAVIOUR and batch.has_own_prompt(row)

@@ -1,0 +1,144 @@
+"""The step that every loop makes: what a configuration decides, on rows that can be worked out by hand."""
+
+import numpy as np
+import pytest
+from pytest import approx
+
+from r3_openrlhf import method
+from r3_openrlhf.config import R3Config
+from r3_openrlhf.core.mixed_batch import MixedBatch
+from r3_openrlhf.history.store import HistoryStore
+from r3_openrlhf.types import Context, EntropyBounds, EntropyStatistics, Rollout, Verdict
+
+C, W = Verdict.CORRECT, Verdict.WRONG
+
+
+def config_of(**keys):
+    """R3Config of a paper-like run with some keys changed: section__key=value."""
+    config = R3Config(run_dir="nowhere")
+    for key, value in keys.items():
+        section, _, name = key.rpartition("__")
+        owner = getattr(config, section) if section else config
+        assert hasattr(owner, name)
+        setattr(owner, name, value)
+    return config
+
+
+def rollout(
+    verdict=W, *, number=0, uid="a", truncated=False, step=0, context=Context.PLAIN, prompt=(1, 2), bounds=None
+):
+    return Rollout(
+        uid=uid,
+        context=context,
+        prompt_ids=np.array(prompt, dtype=np.int32),
+        response_ids=np.array([7, number], dtype=np.int32),
+        response_logprobs=np.full(2, -0.5, dtype=np.float32),
+        verdict=verdict,
+        reward=1.0 if verdict == C else 0.0,
+        truncated=truncated,
+        finish_reason="length" if truncated else "stop",
+        policy_step=step,
+        epoch=1,
+        entropy_bounds=bounds,
+    )
+
+
+@pytest.fixture
+def history():
+    """Of problem "a": successes of the steps 0, 4 and 5, the last from a reflection prompt."""
+    with HistoryStore.open(":memory:") as store:
+        store.commit_step(1, 1, [rollout(C, number=1)])
+        store.commit_step(5, 1, [rollout(C, number=2, step=4)])
+        store.commit_step(6, 1, [rollout(C, number=3, step=5, context=Context.REFLECTION, prompt=(1, 2, 3))])
+        yield store
+
+
+def numbers(found):
+    return sorted(int(one.response_ids[1]) for one in found)
+
+
+def test_what_is_recalled_follows_the_section_replay(history):
+    def recalled(**keys):
+        config = config_of(**{f"replay__{name}": value for name, value in keys.items()})
+        return numbers(method.stored_rollouts(history, config, "a", C, step=6))
+
+    assert recalled() == [1, 2]
+    assert recalled(k=1, order="newest") == [2]
+    assert recalled(max_policy_lag=2) == [2]
+    assert recalled(include_reflection=True, k=5) == [1, 2, 3]
+    assert numbers(method.stored_rollouts(history, config_of(), "a", W, step=6)) == []
+
+
+def test_nothing_is_recalled_or_ranked_where_it_is_switched_off():
+    rows = [rollout(W, number=i, truncated=True) for i in range(2)]
+    batch = MixedBatch(rows, ["g", "g"])
+    method.recall(batch, lambda uid, verdict: [rollout(C)], config_of(replay__enabled=False), step=0)
+    assert len(batch.rows) == 2
+    assert method.rows_to_rank(batch, config_of(ranking__enabled=False)) == {}
+    assert method.rows_to_rank(batch, config_of()) == {0: [0, 1]}
+    assert method.rows_to_rank(batch, config_of(ranking__scope="failed")) == {0: [0, 1]}
+
+
+def test_which_rows_give_way_depends_on_seed_and_step_alone():
+    def given_way(seed, step):
+        batch = MixedBatch([rollout(W, number=i) for i in range(8)], ["g"] * 8)
+        config = config_of(replay__mode="replace", train__seed=seed)
+        method.recall(batch, lambda uid, verdict: [rollout(C, number=9)], config, step=step)
+        return [row.index for row in batch.rows if not row.trained]
+
+    assert given_way(1, 1) == given_way(1, 1) and len(given_way(1, 1)) == 1
+    assert len({tuple(given_way(seed, step)) for seed in range(6) for step in range(6)}) > 3
+
+
+def test_stored_logprobs_need_the_same_prompt_and_the_key():
+    batch = MixedBatch([rollout(W), rollout(W, number=1)], ["g", "g"])
+    method.recall(batch, lambda uid, verdict: [rollout(C), rollout(C, prompt=(9,))], config_of(), step=1)
+    assert [method.uses_stored_logprobs(batch, row, config_of()) for row in batch.rows] == [False, False, True, False]
+    config = config_of(replay__old_logprobs="recompute")
+    assert not any(method.uses_stored_logprobs(batch, row, config) for row in batch.rows)
+
+
+def bounds(peak, width):
+    return EntropyBounds(peak_lower=peak, peak_upper=peak + width, global_lower=1 / peak, global_upper=1 / peak)
+
+
+@pytest.mark.parametrize(
+    ("source", "width", "exact"),
+    [("auto", 0.1, set()), ("auto", 9.0, {0, 1}), ("exact", 0.1, {0, 1}), ("topk", 9.0, set())],
+)
+def test_exact_entropy_is_asked_for_where_bounds_do_not_decide(source, width, exact):
+    rows = [rollout(W, number=i, truncated=True, bounds=bounds(1.0 + i, width)) for i in range(2)]
+    batch, config = MixedBatch(rows, ["g", "g"]), config_of(ranking__entropy_source=source)
+    assert method.rows_with_exact_entropy(batch, method.rows_to_rank(batch, config), config) == exact
+
+
+def test_advantages_by_hand():
+    """Two truncated failures, ranked 0.5 and 0, centred to 0.25 and -0.25, not scaled: nobody verified a difference."""
+    batch = MixedBatch([rollout(W, number=i, truncated=True) for i in range(2)], ["g", "g"])
+    ranked = method.rows_to_rank(batch, config_of())
+    entropy = {0: (2.0, 0.1), 1: (1.0, 0.2)}
+    method.assign_advantages(
+        batch,
+        ranked,
+        lambda row: EntropyStatistics(peak=entropy[row.index][0], global_=entropy[row.index][1], source="exact"),
+        config_of(),
+    )
+    assert [row.reward for row in batch.rows] == [0.5, 0.0]
+    assert [row.advantage for row in batch.rows] == approx([0.25, -0.25])
+
+
+def test_dapo_pays_less_for_long_responses():
+    """A limit of 2 leaves no buffer; of 10, a response of 2 tokens is free. Rewards 1 and 0, and 1 - 0.5 at the limit."""
+    for limit, length, reward in ((10, 2, 1.0), (10, 9, 0.75), (10, 10, 0.5)):
+        right = rollout(C)
+        right.response_ids = np.zeros(length, dtype=np.int32)
+        batch = MixedBatch([right, rollout(W)], ["g", "g"])
+        method.assign_advantages(batch, {}, pytest.fail, config_of(algo="dapo", rollout__max_new_tokens=limit))
+        assert [row.reward for row in batch.rows] == [reward, 0.0]
+
+
+def test_the_history_is_bounded_as_the_configuration_says():
+    limits = method.history_limits(
+        config_of(history__max_per_problem_and_verdict=3, history__eviction="reservoir").history
+    )
+    assert (limits.max_per_problem_and_verdict, limits.max_bytes, limits.eviction) == (3, 20_000_000_000, "reservoir")
