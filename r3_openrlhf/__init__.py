@@ -1,3 +1,67 @@
-"""R³ (Replay, Reflection and Ranking rewards, arXiv 2601.19620) for OpenRLHF. Importing this loads no framework."""
+"""R³ (replay, reflection, ranking rewards; arXiv 2601.19620) as an add-on to OpenRLHF 0.11.2, and for any other loop.
+
+The names below are the public interface; each is loaded when it is first used, so that `import r3_openrlhf` costs
+nothing. `method` holds the calls of one step; examples/own_loop.py puts them into a loop of plain torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from r3_openrlhf import method
+    from r3_openrlhf.config import R3Config
+    from r3_openrlhf.core.advantages import group_advantages
+    from r3_openrlhf.core.batch_metrics import batch_metrics
+    from r3_openrlhf.core.entropy import entropy_statistics
+    from r3_openrlhf.core.mixed_batch import MixedBatch
+    from r3_openrlhf.core.ranking import ranking_rewards
+    from r3_openrlhf.core.rewards import outcome_reward
+    from r3_openrlhf.history.store import HistoryStore
+    from r3_openrlhf.types import Context, EntropyStatistics, Rollout, Verdict
 
 __version__ = "0.1.0"
+__all__ = [
+    "Context",
+    "EntropyStatistics",
+    "HistoryStore",
+    "MixedBatch",
+    "R3Config",
+    "Rollout",
+    "Verdict",
+    "batch_metrics",
+    "entropy_statistics",
+    "group_advantages",
+    "method",
+    "outcome_reward",
+    "ranking_rewards",
+]
+
+_HOME = {
+    "Context": "types",
+    "EntropyStatistics": "types",
+    "HistoryStore": "history.store",
+    "MixedBatch": "core.mixed_batch",
+    "R3Config": "config",
+    "Rollout": "types",
+    "Verdict": "types",
+    "batch_metrics": "core.batch_metrics",
+    "entropy_statistics": "core.entropy",
+    "group_advantages": "core.advantages",
+    "outcome_reward": "core.rewards",
+    "ranking_rewards": "core.ranking",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "method":
+        return importlib.import_module("r3_openrlhf.method")
+    if name not in _HOME:
+        raise AttributeError(f"module 'r3_openrlhf' has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(f"r3_openrlhf.{_HOME[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
