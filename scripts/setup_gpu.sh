@@ -25,8 +25,11 @@ trap 'echo "The GPU installation did not finish. What is missing: PYTHONPATH=. $
 
 command -v "$python" >/dev/null || fail "Python 3.11 is needed, but there is no $python; install it, or set PYTHON_FOR_VENV=/path/to/python3.11"
 command -v g++ >/dev/null || fail "g++ is needed to build flash-attn and DeepSpeed's operators; install it, for example with: apt install g++"
+if [ -z "${CUDA_HOME:-}" ] && [ -x /usr/local/cuda/bin/nvcc ]; then
+    export CUDA_HOME=/usr/local/cuda # torch would take the folder above the nvcc in PATH, which may be a mere link
+fi
 if [ "${FLASH_ATTENTION_SKIP_CUDA_BUILD:-FALSE}" != TRUE ]; then
-    command -v "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" >/dev/null || command -v nvcc >/dev/null ||
+    command -v "${CUDA_HOME:+$CUDA_HOME/bin/}nvcc" >/dev/null ||
         fail "nvcc is needed to build flash-attn; install the CUDA 13.0 toolkit and set CUDA_HOME, or use docker/Dockerfile"
 fi
 

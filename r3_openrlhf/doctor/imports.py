@@ -18,10 +18,11 @@ from typing import Any
 from r3_openrlhf.doctor.line import Line, judged
 from r3_openrlhf.doctor.packages import SETUP, wanted
 
-# module to import -> the package that it belongs to. vllm._C is vLLM's compiled part; "vllm" alone loads nothing.
+# What a run imports first; the last of each is vLLM's compiled part ("vllm" alone loads none of it). On CPUs vLLM itself picks
+# the one for this processor (vllm/platforms/cpu.py: import_kernels) and only warns where none loads; _CHILD asks what it has.
 MODULES = {
-    "cpu": ("torch", "ray", "transformers", "deepspeed", "vllm._C"),
-    "gpu": ("torch", "flash_attn", "ray", "transformers", "deepspeed", "vllm._C"),
+    "cpu": ("torch", "ray", "transformers", "deepspeed", "vllm"),
+    "gpu": ("torch", "flash_attn", "ray", "transformers", "deepspeed", "vllm._C_stable_libtorch"),
 }
 TIME_LIMIT_S = 300
 _CHILD = """
@@ -31,6 +32,11 @@ for name in sys.argv[2:]:
     answer = {"module": name}
     try:
         module = importlib.import_module(name)
+        if name == "vllm":
+            import torch
+            from vllm.platforms import current_platform
+            current_platform.import_kernels()
+            torch.ops._C.rms_norm
         if name == "torch":
             cuda = module.version.cuda
             answer |= {"version": module.__version__, "cuda": cuda, "devices": [], "gloo": False, "nccl": None}
@@ -89,7 +95,7 @@ def import_lines(
         lines.append(
             judged(
                 error is None,
-                f"{SETUP[stack]}, in an environment without other packages; if torch fails too, that first",
+                f"{SETUP[stack]} (if torch or the driver fails too, that first)",
                 what=f"import {module}", found=error or "loads", wanted="loads",
             )
         )  # fmt: skip
