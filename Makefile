@@ -14,7 +14,7 @@ STAMP := .venv/installed
 INSTALL_LOG := .venv/install.log
 STEP := .venv/bin/python tools/install_step.py --log $(INSTALL_LOG) --step
 
-.PHONY: help setup quickstart smoke lab test soak check gpu-check bench
+.PHONY: help setup quickstart smoke lab test soak check docs gpu-check bench
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 14
@@ -79,6 +79,9 @@ setup-gpu: ## create .venv with the stack on CUDA GPUs, from requirements-gpu.lo
 
 lock-gpu: ## requirements.txt -> requirements-gpu.lock, by a resolver
 	@scripts/lock_gpu.sh
+
+docs: setup ## the documentation as a site, in build/site
+	@NO_MKDOCS_2_WARNING=1 python -m mkdocs build --strict
 
 gpu-check: ## tests/gpu and benchmarks/entropy.py on one CUDA device, with the torch of GPU_PYTHON; skips itself without one
 	@$(GPU_PYTHON) -m pytest tests/gpu

@@ -1,0 +1,91 @@
+"""Every link of every document leads somewhere; what a document calls a file, a key or a preset is one."""
+
+import re
+
+import pytest
+
+from r3_openrlhf.config_loading import experiments, flatten, load_config, presets
+from tests.docs.pages import DOCS, PAGES, PARSER, REPOSITORY, inline_code, links_of
+
+PACKAGE = REPOSITORY / "r3_openrlhf"
+KEYS = set(flatten(load_config("cpu_smoke", [])))
+SECTIONS = sorted({key.partition(".")[0] for key in KEYS if "." in key})
+FILE = re.compile(r"[\w./-]+\.(?:py|sh|md|yaml|toml|txt|svg|png)|(?:[\w-]+/)+")
+KEY = re.compile(rf"((?:{'|'.join(SECTIONS)})\.[a-z_]+)(=.*)?")
+# Files that a run or a build makes, and placeholders; anything else that looks like a file is one of the repository.
+MADE_BY_A_RUN = re.compile(
+    r"(?:RUN|OUT|runs|data|evaluations|checkpoints|tensorboard|final_model|build|\.venv)/.*|(?:train|eval/held_out)/"
+    r"|history\.sqlite.*|train\.log|(?:config|settings|finished)\.yaml|code_state\.txt|(?:comparison|results)\.md|my\.[a-z]+|[a-z_]+\.png"
+)
+
+
+def anchors_of(page) -> set[str]:
+    """The anchors of the headings, as the site and the usual viewers make them."""
+    tokens = PARSER.parse(page.read_text(encoding="utf-8"))
+    titles = [
+        "".join(child.content for child in tokens[i + 1].children)
+        for i, token in enumerate(tokens)
+        if token.type == "heading_open"
+    ]
+    return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower()) for title in titles}
+
+
+def broken_links(page) -> list[str]:
+    found = []
+    for link in links_of(page):
+        path, _, anchor = link.partition("#")
+        if re.match(r"[a-z]+:", link):
+            continue
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists():
+            found.append(f"{page.name} links to {link}, which does not exist")
+        elif anchor and anchor not in anchors_of(target):
+            found.append(f"{page.name} links to {link}, but {target.name} has no such heading")
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    assert broken_links(page) == []
+
+
+def test_a_broken_link_is_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# A page\n\n[a](other.md) [b](#a-page) [c](#nothing) [d](https://arxiv.org) ![e](f.svg)")
+    assert [sentence.split()[3].rstrip(",") for sentence in broken_links(page)] == ["other.md", "#nothing", "f.svg"]
+
+
+def unknown_names(page) -> list[str]:
+    """Inline code that looks like a file or a key of the configuration, and is none."""
+    found = []
+    for line, code in inline_code(page):
+        for word in code.split():
+            name = word.partition("::")[0]
+            if MADE_BY_A_RUN.fullmatch(name):
+                continue
+            if FILE.fullmatch(name):
+                if not any((place / name).exists() for place in (REPOSITORY, PACKAGE, DOCS)):
+                    found.append(f"{page.name}:{line}: there is no file {name}")
+            elif (key := KEY.fullmatch(word)) and key[1] not in KEYS:
+                found.append(f"{page.name}:{line}: there is no key {key[1]}")
+            elif word.startswith("algo=") and word[5:] not in {*presets(), "NAME"}:
+                found.append(f"{page.name}:{line}: there is no preset {word[5:]}")
+            elif word.startswith("experiment=") and word[11:] not in {*experiments(), "NAME"}:
+                found.append(f"{page.name}:{line}: there is no experiment {word[11:]}")
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_names_in_the_text_exist(page):
+    assert unknown_names(page) == []
+
+
+def test_a_name_that_does_not_exist_is_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "`core/advantages.py` `core/gone.py` `replay.k=4` `replay.kk` `algo=r3_gone` `experiment=gone` `RUN/config.yaml`"
+        " `pytest tests/test_gone.py -k x` `no file`"
+    )
+    assert [sentence.split()[-1] for sentence in unknown_names(page)] == [
+        "core/gone.py", "replay.kk", "r3_gone", "gone", "tests/test_gone.py",
+    ]  # fmt: skip

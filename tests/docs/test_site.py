@@ -1,0 +1,110 @@
+"""The site builds without a warning, asks no other host for anything, and shows every page."""
+
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import pytest
+import yaml
+
+from tests.docs.pages import REPOSITORY, SITE_PAGES
+
+
+def build(config, site) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(config), "-d", str(site)],
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},  # an advertisement
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    place = tmp_path_factory.mktemp("site")
+    done = build(REPOSITORY / "mkdocs.yml", place)
+    assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr
+    return place
+
+
+class Requests(HTMLParser):
+    """What a browser fetches to show a page, and the words of its paragraphs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fetched: list[str] = []
+        self.paragraphs: list[str] = []
+        self._inside = False
+
+    def handle_starttag(self, tag, attributes):
+        values = dict(attributes)
+        if tag in ("script", "img", "iframe", "source", "object", "video"):
+            self.fetched.append(values.get("src") or values.get("data") or "")
+        if tag == "link" and values.get("rel") not in ("canonical", "prev", "next"):
+            self.fetched.append(values.get("href", ""))
+        if tag == "p":
+            self._inside = True
+            self.paragraphs.append("")
+
+    def handle_endtag(self, tag):
+        if tag == "p":
+            self._inside = False
+
+    def handle_data(self, data):
+        if self._inside:
+            self.paragraphs[-1] += data
+
+
+def read(page) -> Requests:
+    parser = Requests()
+    parser.feed(page.read_text(encoding="utf-8"))
+    return parser
+
+
+def test_no_page_asks_another_host(site):
+    pages = sorted(site.rglob("*.html"))
+    assert len(pages) > len(SITE_PAGES)
+    asked = {url for page in pages for url in read(page).fetched}
+    assert not [url for url in asked if re.match(r"[a-z]*:?//", url)]
+    styles = "".join(style.read_text() for style in site.rglob("*.css"))
+    assert not re.findall(r"(?:@import|url\()\s*[\"']?(?:https?:)?//[^)\"']*", styles)
+
+
+def test_lists_are_lists(site):
+    """A list right below a line of text is a list for some readers of Markdown only."""
+    found = {
+        (page.stem, line)
+        for page in site.glob("*.html")
+        for paragraph in read(page).paragraphs
+        for line in paragraph.splitlines()
+        if re.match(r"(?:[*-]|\d\.) ", line)
+    }
+    assert found == set()
+
+
+def test_a_file_of_the_repository_is_a_page_and_a_mark_is_visible(site):
+    assert "def group_advantages" in re.sub(
+        r"<[^>]+>", "", (site / "source/r3_openrlhf/core/advantages.py.html").read_text()
+    )
+    assert 'href="source/r3_openrlhf/core/advantages.py.html"' in (site / "how-a-step-works.html").read_text()
+    assert "not executed: " in " ".join(read(site / "usage.html").paragraphs)
+
+
+def test_every_page_is_in_the_menu():
+    config = yaml.load((REPOSITORY / "mkdocs.yml").read_text(), Loader=yaml.BaseLoader)
+    assert sorted(page for section in config["nav"] for page in next(iter(section.values()))) == sorted(
+        page.name for page in SITE_PAGES
+    )
+
+
+def test_a_broken_link_is_refused(tmp_path):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "tools").symlink_to(REPOSITORY / "tools")
+    (tmp_path / "mkdocs.yml").write_text((REPOSITORY / "mkdocs.yml").read_text().partition("\nnav:")[0])
+    (tmp_path / "docs" / "index.md").write_text("# Start\n\n[gone](../r3_openrlhf/gone.py) [gone](gone.md)\n")
+    done = build(tmp_path / "mkdocs.yml", tmp_path / "site")
+    assert done.returncode != 0
+    assert "gone.py" in done.stderr and "gone.md" in done.stderr

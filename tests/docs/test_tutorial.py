@@ -1,0 +1,114 @@
+"""The tutorial, word by word: its commands train on its data with its reward (docs/tutorial.md)."""
+
+import asyncio
+import contextlib
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from r3_openrlhf.config import RewardConfig
+from r3_openrlhf.grading.answers.request import GradeRequest
+from r3_openrlhf.grading.remote import RemoteGrader
+from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.types import Verdict
+from tests.docs.pages import DOCS, REPOSITORY, blocks_of
+
+PORT = "5005"  # in the text; the test takes a free one
+
+
+def load_example():
+    spec = importlib.util.spec_from_file_location("own_reward", REPOSITORY / "examples" / "own_reward.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["own_reward"] = module  # pydantic looks its names up there
+    spec.loader.exec_module(module)
+    return module
+
+
+@contextlib.contextmanager
+def serving(app):
+    import uvicorn
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+        listener.close()
+
+
+@pytest.mark.parametrize(
+    ("response", "verdict", "reward"),
+    [
+        ("Step by step: 5+10=15 so it is 23", Verdict.CORRECT, 1.5),  # 16 of 32 tokens
+        ("It is 24.", Verdict.CORRECT, 1.5),
+        ("It is 25.", Verdict.WRONG, 0.0),
+        ("I do not know.", Verdict.WRONG, 0.0),
+        ("9" * 5000, Verdict.WRONG, 0.0),
+    ],
+)
+def test_a_run_understands_what_the_example_answers(response, verdict, reward):
+    request = GradeRequest(response=response, references=("23",), task="math", num_tokens=16, truncated=False)
+
+    async def ask(url):
+        grader = RemoteGrader(RewardConfig(urls=[url], length_reward_max_tokens=32, deadline_s=60.0))
+        try:
+            return await asyncio.gather(*[grader.grade(request) for _ in range(3)])
+        finally:
+            grader.close()
+
+    with serving(load_example().app) as url:
+        grades = asyncio.run(ask(url))
+    assert [(grade.verdict, grade.reward) for grade in grades] == [(verdict, reward)] * 3
+
+
+def test_what_cannot_be_said_is_ungraded():
+    example = load_example()
+    example.is_right = lambda response, references: (None, None)
+    item = example.Item(response="?", references=["1"], num_tokens=1)
+    (line,) = map(json.loads, example.lines([item]))
+    assert (line["verdict"], line["score"]) == ("ungraded", None)
+
+
+@pytest.mark.stack
+@pytest.mark.slow
+def test_the_tutorial_trains_with_its_own_reward(tmp_path):
+    for name in ("configs", "examples"):
+        (tmp_path / name).symlink_to(REPOSITORY / name)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
+    mark = f"executed by {Path(__file__).relative_to(REPOSITORY).as_posix()}"
+    commands = "".join(block.text for block in blocks_of(DOCS / "tutorial.md") if block.mark == mark)
+    assert commands.count(PORT) == 3
+    script = f"trap 'kill $(jobs -p)' EXIT\n{commands.replace(PORT, port)}"
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(REPOSITORY),
+    }
+    with (tmp_path / "output").open("w+") as output:  # a pipe would wait for the server, which has it, too
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", script], cwd=tmp_path, env=environment, stdout=output, stderr=output
+        )
+        output.seek(0)
+        assert done.returncode == 0, output.read()
+    run = RunDirectory.open(tmp_path / "runs" / "own")
+    labels = [json.loads(json.loads(line)["label"]) for line in run.data.read_text().splitlines()]
+    references = {label["uid"]: label["references"] for label in labels}
+    assert len(references) == 32
+    is_right = load_example().is_right
+    rollouts = list(run.read_rollouts())
+    assert len(rollouts) >= 2 * 32 * 8
+    for rollout in rollouts:
+        right, _ = is_right(rollout["text"], references[rollout["uid"]])
+        assert rollout["verdict"] == ("correct" if right else "wrong")
