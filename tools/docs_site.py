@@ -1,4 +1,4 @@
-"""Hooks of mkdocs.yml: links to files of the repository, and marks of commands that no test executes.
+"""Hooks of mkdocs.yml: links to files of the repository, marks of commands that no test executes, pages without a menu.
 
 A page links to `../r3_openrlhf/core/advantages.py`. That works in the repository, and nowhere on a site that holds
 docs/ alone. Here each file that a page links to becomes a page of its own, with its text, and the links lead there.
@@ -16,6 +16,15 @@ from mkdocs.structure.pages import Page
 LINK = re.compile(r"\]\((?:\.\./)+([^)#\s]+)(#[^)\s]*)?\)")  # pages lie in docs/ itself, so all of these leave it
 NOT_EXECUTED = re.compile(r"^( *)<!-- (not executed: .+?) -->$", re.MULTILINE)
 LANGUAGES = {".py": "python", ".sh": "bash", ".yaml": "yaml", ".toml": "toml", ".jsonl": "json", ".json": "json"}
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """A page that no menu of mkdocs.yml names is in the menu "More"."""
+    named = {page for section in config.nav or [] for page in next(iter(section.values()))}
+    others = sorted({page.name for page in Path(config.docs_dir).glob("*.md")} - named)
+    if config.nav and others:
+        config.nav.append({"More": others})
+    return config
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:

@@ -1,9 +1,11 @@
 """Every link of every document leads somewhere; what a document calls a file, a key or a preset is one."""
 
+import dataclasses
 import re
 
 import pytest
 
+from r3_openrlhf.config import R3Config
 from r3_openrlhf.config_loading import experiments, flatten, load_config, presets
 from tests.docs.pages import DOCS, PAGES, PARSER, REPOSITORY, inline_code, links_of
 
@@ -89,3 +91,29 @@ def test_a_name_that_does_not_exist_is_found(tmp_path):
     assert [sentence.split()[-1] for sentence in unknown_names(page)] == [
         "core/gone.py", "replay.kk", "r3_gone", "gone", "tests/test_gone.py",
     ]  # fmt: skip
+
+
+def defaults_in(text: str) -> list[tuple[str, str]]:
+    """(key, what the table of docs/paper-and-code.md says its default is)."""
+    rows = [line.split("|") for line in text.splitlines() if line.startswith("|")]
+    pairs = [(KEY.match(row[4].strip().strip("`")), row[5].strip()) for row in rows]
+    return [(key[1], default.split()[0]) for key, default in pairs if key and default]
+
+
+def test_the_table_of_the_paper_has_the_defaults():
+    settings = dataclasses.asdict(R3Config(run_dir="none"))
+    found = defaults_in((DOCS / "paper-and-code.md").read_text())
+    assert len(found) > 10
+    for key, said in found:
+        section, name = key.split(".")
+        value = settings[section][name]
+        if key == "train.batch_size":
+            assert (said, value) == ("the", None)  # "the whole step"
+        else:
+            assert said == str(value) or float(said) == value, f"{key} is {value}, the table says {said}"
+
+
+def test_a_table_is_read():
+    assert defaults_in("| x | y | z | `replay.k` (k) | 2 rows | ours |\n| a | b | c | no key | 3 | d |") == [
+        ("replay.k", "2")
+    ]
