@@ -223,18 +223,30 @@ def test_no_shared_memory(tmp_path, monkeypatch):
 
 
 def test_a_full_disk(namespace, tmp_path):
-    """A tmpfs of 8 GiB is a disk with room; the same with a file of 7.9 GiB is full. Nothing of it is written."""
+    """A file system of 4 MiB of which 3.9 are taken."""
     runs = tmp_path / "runs"
     runs.mkdir()
-    mount = f"mount -t tmpfs -o size=8g tmpfs {runs}"
-    full = f"{mount}; fallocate --length 8100M {runs}/other_run"
-    if shutil.disk_usage("/dev/shm").free < 9 * 2**30:
-        mount, full = f"mount -t tmpfs -o size=4m tmpfs {runs}", f"mount -t tmpfs -o size=2m tmpfs {runs}"
-    line = in_namespace(namespace, full, cwd=tmp_path)["disk of the run directory"]
-    assert line.endswith(
-        f"full ({runs}); wanted: 5 GiB free, below 95% full; FAIL: free space in {runs}, or another place with run_dir=..."
+    full = f"mount -t tmpfs -o size=4m tmpfs {runs}; head --bytes=4M /dev/zero >{runs}/other_run || true"
+    command = [*namespace, "bash", "-euc", f'{full}; exec "$@" 2>&1', "bash", sys.executable, "-S", *DOCTOR]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(TMPDIR=str(tmp_path)), capture_output=True, text=True)
+    assert done.returncode == 1
+    assert (
+        f"\ndisk of the run directory: 0.00 GiB free, 100% full ({runs}); wanted: 5 GiB free, below 95% full; "
+        f"FAIL: free space in {runs}, or another place with run_dir=...\n"
+    ) in done.stdout
+
+
+def test_a_disk_that_is_nearly_full_though_there_is_room(namespace, tmp_path):
+    """Ray counts the share, not the bytes."""
+    code = (
+        "from pathlib import Path; from r3_openrlhf.doctor.machine import disk_line; "
+        "print(disk_line('disk', Path('runs/new'), least=1000, setting='run_dir').status)"
     )
-    assert line.startswith(("0.09 GiB free, 99%", "0.00 GiB free, "))
+    for taken, status in ((3, OK), (0.1, OK), (3.9, FAIL)):
+        fill = f"mkdir -p runs; mount -t tmpfs -o size=4m tmpfs runs; head --bytes={int(taken * 1024)}K /dev/zero >runs/other"
+        command = [*namespace, "bash", "-euc", f'{fill}; exec "$@"', "bash", sys.executable, "-S", "-c", code]
+        done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True)
+        assert done.stdout == f"{status}\n"
 
 
 def test_a_disk_with_room(tmp_path):
