@@ -25,6 +25,7 @@ MAX_DISK_USE = 0.95
 MIN_OPEN_FILES = 8192  # what Ray recommends (ray/_private/worker.py:1753)
 RAY_RAISES_TO = 65536  # and to what it raises the soft limit itself (worker.py:1739)
 MIN_DRIVER = 580  # the first driver branch for CUDA 13 (release notes of the CUDA toolkit 13.0, table 3)
+RAY_PORTS = (6379, 8265, 10001)  # of `ray start --head`: head, dashboard, client server
 SHM = Path("/dev/shm")
 
 
@@ -120,7 +121,7 @@ def open_files_line() -> Line:
     )
 
 
-def ray_ports_line(*, address: str | None, num_nodes: int) -> Line:
+def ray_ports_line(*, address: str | None, num_nodes: int, ports: tuple[int, ...] = RAY_PORTS) -> Line:
     """`address`: a cluster that is there already (cluster.ray_address, RAY_ADDRESS).
 
     A cluster that `r3 train` starts itself, on one node, takes ports that are free; `ray start --head` takes fixed ones.
@@ -133,19 +134,18 @@ def ray_ports_line(*, address: str | None, num_nodes: int) -> Line:
         try:
             socket.create_connection((host, int(port)), timeout=10).close()
         except OSError as error:
-            remedy = "start Ray there (examples/scripts/slurm_ray.sh), or unset RAY_ADDRESS and cluster.ray_address"
+            remedy = "start Ray there, or unset RAY_ADDRESS and cluster.ray_address"
             return judged(False, remedy, what="Ray", found=f"{address}: {error}", wanted="host:port answers")
         return Line(what="Ray", found=f"{address} answers", wanted="host:port answers")
-    ports = (int(os.environ.get("RAY_PORT") or 6379), 8265, 10001)  # head, dashboard, client server
     taken = [port for port in ports if not _is_free(port)]
     line = {"what": "Ray's ports", "wanted": f"{', '.join(map(str, ports))} free"}
     if not taken:
         return Line(found="free", **line)
     found = f"taken: {', '.join(map(str, taken))}"
     if num_nodes > 1:
-        remedy = "another Ray runs here (ray stop ends it, RAY_ADDRESS uses it), or another port: RAY_PORT=6380"
+        remedy = "another Ray runs here (ray stop ends it, RAY_ADDRESS uses it), or other ports: ray start --head --port=6380"
         return judged(False, remedy, found=found, **line)
-    remedy = "only `ray start --head` on several nodes minds: ray stop, or RAY_PORT=6380"
+    remedy = "only `ray start --head` on several nodes minds: ray stop, or ray start --head --port=6380"
     return Line(found=found, status=NOTE, remedy=remedy, **line)
 
 

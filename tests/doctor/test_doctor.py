@@ -271,17 +271,13 @@ def test_the_limit_of_open_files(tmp_path):
     assert lines["open files"].endswith("ok") == (hard == machine.resource.RLIM_INFINITY or hard >= 8192)
 
 
-def test_a_port_that_is_taken(tmp_path, monkeypatch):
+def test_a_port_that_is_taken():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        _, lines = bare(cwd=tmp_path, RAY_PORT=str(port))
-        assert (
-            lines["Ray's ports"].startswith(f"taken: {port}")
-            and "; NOTE: only `ray start --head`" in lines["Ray's ports"]
-        )
-        monkeypatch.setenv("RAY_PORT", str(port))
-        line = machine.ray_ports_line(address=None, num_nodes=2)
-        assert line.status == FAIL and line.found.startswith(f"taken: {port}")
+        line = machine.ray_ports_line(address=None, num_nodes=1, ports=(port,))
+        assert line.status == NOTE and line.found == f"taken: {port}" and "only `ray start --head`" in line.remedy
+        line = machine.ray_ports_line(address=None, num_nodes=2, ports=(port,))
+        assert line.status == FAIL and line.found == f"taken: {port}"
         for address in (f"127.0.0.1:{port}", f"ray://127.0.0.1:{port}"):
             assert machine.ray_ports_line(address=address, num_nodes=2).found == f"{address} answers"
     line = machine.ray_ports_line(address=f"127.0.0.1:{port}", num_nodes=1)
