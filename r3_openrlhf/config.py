@@ -426,6 +426,9 @@ class CheckpointConfig:
     max_num: int = 3
     save_hf: bool = True  # also in Hugging Face format
     resume: bool = True  # go on from the newest checkpoint in run_dir, if there is one
+    accept_lost_history: bool = (
+        False  # go on although history.sqlite is not the one that the checkpoint was written with
+    )
 
     def __post_init__(self) -> None:
         if self.save_steps != -1 and self.save_steps < 1:

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from r3_openrlhf.errors import HistoryError, R3Error
+from r3_openrlhf.history.connection import CONTENT_ERRORS
 from r3_openrlhf.history.export import FORMATS, export
 from r3_openrlhf.history.inspection import attempts, statistics
 from r3_openrlhf.history.store import HistoryStore
@@ -44,6 +45,10 @@ def _command(name: str) -> Callable:
                 function(_store_of(run), as_json, **options)
             except R3Error as error:
                 raise click.ClickException(str(error)) from error
+            except CONTENT_ERRORS as error:  # read without complaint, but no table can be made of it
+                raise click.ClickException(
+                    f"{run} holds what cannot be there ({type(error).__name__}: {error}); `r3 history verify {run}` says where"
+                ) from error
 
         run = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout instead of a table.")(
             run

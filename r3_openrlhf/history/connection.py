@@ -15,6 +15,8 @@ from r3_openrlhf.history import filesystem, schema
 MEMORY = ":memory:"
 PAGE_BYTES = 4096
 CACHE_KIB = 32_768  # SQLite's page cache: the only part of the store's memory that does not depend on the caller
+# What damaged content makes of a computation on it; no file, however damaged, ends in a traceback.
+CONTENT_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 JOURNAL_BYTES = 64_000_000  # a WAL that grew beyond this in one large commit is cut back afterwards
 BUSY_S = 300.0  # how long a commit waits for a reader, and a reader for a commit
 
@@ -46,6 +48,11 @@ def sentences(path: str, doing: str) -> Iterator[None]:
         raise HistoryError(f"cannot {doing} {path}: {problem}") from error
     except UnicodeEncodeError as error:
         raise HistoryError(f"cannot {doing} {path}: the text {error.object!r} is not valid Unicode") from error
+    except CONTENT_ERRORS as error:
+        raise HistoryError(
+            f"cannot {doing} {path}: it holds what cannot be there ({type(error).__name__}: {error}); `r3 history verify` "
+            "says where"
+        ) from error
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,10 @@ CONTEXT_CODES = {Context.PLAIN: 0, Context.REFLECTION: 1}
 VERDICT_CODES = {Verdict.CORRECT: 0, Verdict.WRONG: 1, Verdict.UNGRADED: 2}
 CONTEXTS = {code: context for context, code in CONTEXT_CODES.items()}
 VERDICTS = {code: verdict for verdict, code in VERDICT_CODES.items()}
+
+
+MAX_WHOLE = 2**53  # what every reader of the file, JSON included, takes for the number that it is
+MAX_REWARD = 1e6  # rewards are 2 at most; far beyond, sums of them would lose their last digits, then everything
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +59,49 @@ def content_digest(context: Context, prompt_digest: bytes, response_digest: byte
     return digest(context.value.encode(), prompt_digest, response_digest, verdict.value.encode())
 
 
+def whole_number(value: object, *, name: str, low: int = 0) -> int:
+    """`value` as an int. Raises HistoryError for anything but a whole number from `low` to MAX_WHOLE."""
+    if isinstance(value, int | np.integer) or isinstance(value, float | np.floating) and float(value).is_integer():
+        if low <= value <= MAX_WHOLE:
+            return int(value)
+    raise HistoryError(f"{name} is {value!r}; the history store takes whole numbers from {low} to 2**53")
+
+
+def check_rollout(rollout: Rollout) -> None:
+    """Raises HistoryError for a rollout, graded or not, that the store cannot hold as it is."""
+    name = f"a rollout of problem {rollout.uid!r}"
+    for field in ("uid", "finish_reason", "reason"):
+        if not isinstance(getattr(rollout, field), str):
+            raise HistoryError(f"{name} has the {field} {getattr(rollout, field)!r}, which is no text")
+    if not isinstance(rollout.context, Context) or not isinstance(rollout.verdict, Verdict):
+        raise HistoryError(f"{name} has the context {rollout.context!r} and the verdict {rollout.verdict!r}")
+    if not isinstance(rollout.truncated, bool | np.bool_ | int):
+        raise HistoryError(f"{name} has {rollout.truncated!r} where truncated should be true or false")
+    whole_number(rollout.policy_step, name=f"policy_step of {name}")
+    whole_number(rollout.epoch, name=f"epoch of {name}")
+    if rollout.verdict is Verdict.UNGRADED:
+        return
+    if not _is_number(rollout.reward, most=MAX_REWARD):
+        raise HistoryError(f"{name} is {rollout.verdict.value} but its reward is {rollout.reward}")
+    entropy = rollout.entropy
+    if entropy is not None and not (
+        _is_number(entropy.peak, most=sys.float_info.max)
+        and _is_number(entropy.global_, most=sys.float_info.max)
+        and isinstance(entropy.source, str)
+    ):
+        raise HistoryError(f"{name} has entropies {entropy.peak} and {entropy.global_} of {entropy.source!r}")
+
+
+def _is_number(value: object, *, most: float) -> bool:
+    """A finite number (a comparison with NaN is false)."""
+    return isinstance(value, int | float | np.integer | np.floating) and abs(value) <= most
+
+
 def _read(rollout: Rollout, prompts: dict[int, tuple[np.ndarray, bytes]]) -> Draft:
     name = f"a rollout of problem '{rollout.uid}'"
-    if rollout.reward is None or not math.isfinite(rollout.reward):
-        raise HistoryError(f"{name} is {rollout.verdict.value} but its reward is {rollout.reward}")
-    if rollout.entropy is not None and not (
-        math.isfinite(rollout.entropy.peak) and math.isfinite(rollout.entropy.global_)
-    ):
-        raise HistoryError(f"{name} has entropies {rollout.entropy.peak} and {rollout.entropy.global_}")
+    for field in ("prompt_ids", "response_ids", "response_logprobs"):
+        if np.ndim(getattr(rollout, field)) != 1:
+            raise HistoryError(f"{name} has {field} that are no one-dimensional array")
     if len(rollout.response_ids) != len(rollout.response_logprobs):
         raise HistoryError(
             f"{name} has {len(rollout.response_ids)} response tokens and {len(rollout.response_logprobs)} log-probs"

@@ -8,6 +8,10 @@ seconds, a new beat. Who finds the lock free takes over
 * from another machine, when the record did not change while we watched it for `watch_s` seconds: there the lock
   proves nothing, because some network file systems keep locks to each node.
 
+A store has one lock file for each of its names. So that a hard link, or a symbolic one, admits no second writer, the
+writer also locks one byte of the store itself, far behind those that SQLite locks: an open-file-description lock, because
+SQLite, when it unlocks, takes every POSIX lock of the process away.
+
 A holder that was taken for dead (suspended, cut off) and comes back meets the token in the store's own `lease` table,
 which every transaction checks: it cannot write any more.
 """
@@ -20,6 +24,7 @@ import json
 import logging
 import os
 import socket
+import struct
 import threading
 import time
 import uuid
@@ -39,6 +44,19 @@ _log = logging.getLogger(__name__)
 # file would drop the first. So our own leases are looked up here, by process (a forked child owns none of them).
 _own: dict[tuple[int, str], Holder] = {}
 _own_guard = threading.Lock()
+_own_inodes: set[tuple[int, int, int]] = set()  # (process, device, inode) of stores that this process writes to
+_OWN_BYTE = 2**62  # of the store; SQLite's own locks are at 2**30 (sqlite.org/src/file/src/os.h, PENDING_BYTE)
+_own_stores: set[int] = set()  # descriptors that hold such a lock
+
+
+def _forget_stores() -> None:
+    """A forked child would share the lock, and keep it when its parent is killed."""
+    for descriptor in _own_stores:
+        os.close(descriptor)
+    _own_stores.clear()
+
+
+os.register_at_fork(after_in_child=_forget_stores)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +94,8 @@ class Lease:
         self._descriptor = descriptor
         self._beat_s = beat_s
         self._beat = 0
+        self._store: int | None = None  # a descriptor of the store
+        self._inode: tuple[int, int, int] | None = None
         self._stop = threading.Event()
         self._write()
         self._thread = threading.Thread(target=self._keep_beating, name="r3-history-lease", daemon=True)
@@ -107,6 +127,35 @@ class Lease:
                 raise HistoryError(f"cannot write the lock file {path}: {error.strerror}") from error
             raise
 
+    def claim(self, store: Path) -> None:
+        """Raises HistoryError when this process writes to the file at `store` under another name. Opens nothing: closing any
+        descriptor of a file drops every POSIX lock of this process on it."""
+        try:
+            status = os.stat(store)
+        except FileNotFoundError:
+            return
+        key = os.getpid(), status.st_dev, status.st_ino
+        with _own_guard:
+            if key in _own_inodes and key != self._inode:
+                raise _linked(store)
+            _own_inodes.add(key)
+        self._inode = key
+
+    def lock_store(self, store: Path) -> None:
+        """Raises HistoryError when another process does. Call it behind SQLite's connect, and release() behind its close."""
+        self.claim(store)
+        self._store = os.open(store, os.O_RDWR)
+        try:
+            with _own_guard:
+                _own_stores.add(self._store)
+            fcntl.fcntl(self._store, fcntl.F_OFD_SETLK, struct.pack("hhqqii", fcntl.F_WRLCK, 0, _OWN_BYTE, 1, 0, 0))
+        except OSError as error:
+            if error.errno in _UNSUPPORTED:
+                return
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                raise
+            raise _linked(store) from error
+
     def release(self) -> None:
         """Lets the next writer in at once. Harmless when repeated, and in a forked child, which holds nothing."""
         with _own_guard:
@@ -117,6 +166,11 @@ class Lease:
         if self._is_ours():
             os.pwrite(self._descriptor, b" " * _RECORD_BYTES, 0)
         os.close(self._descriptor)
+        with _own_guard:
+            if self._store is not None:
+                os.close(self._store)
+                _own_stores.discard(self._store)
+            _own_inodes.discard(self._inode)
 
     def _keep_beating(self) -> None:
         while not self._stop.wait(self._beat_s):
@@ -197,6 +251,13 @@ def _check_last_holder(descriptor: int, path: Path, store: Path, me: Holder, *, 
 def _refusal(store: Path, holder: Holder | None) -> HistoryError:
     who = str(holder) if holder else "another process"
     return HistoryError(f"{store} is being written by {who}; stop that run first, or give this one another run_dir")
+
+
+def _linked(store: Path) -> HistoryError:
+    return HistoryError(
+        f"{store} is being written under another name of the same file (it is linked); stop that run first, or give this one "
+        "another run_dir"
+    )
 
 
 def _read(descriptor: int) -> tuple[Holder | None, bytes]:

@@ -43,7 +43,7 @@ def choose(connection: sqlite3.Connection, request: RecallRequest, *, seed: int)
         return []
     codes = sorted(CONTEXT_CODES[context] for context in request.contexts)
     marks = ", ".join("?" * len(codes))
-    oldest = int(request.step) - int(request.max_policy_lag)
+    oldest = max(0, int(request.step) - int(request.max_policy_lag))  # however far back the lag reaches
     found = connection.execute(
         "SELECT r.id, r.policy_step, r.content FROM rollouts r JOIN problems p ON p.id = r.problem "
         f"WHERE p.uid = ? AND r.verdict = ? AND r.context IN ({marks}) AND r.evicted_at IS NULL AND r.policy_step >= ?",

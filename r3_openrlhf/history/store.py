@@ -15,7 +15,7 @@ from r3_openrlhf.history import recall, rollback
 from r3_openrlhf.history.codec import Codec
 from r3_openrlhf.history.commit import StepWriter
 from r3_openrlhf.history.connection import MEMORY, open_for_reading, open_for_writing, sentences, snapshot
-from r3_openrlhf.history.drafts import CONTEXTS, VERDICTS, merge_duplicates
+from r3_openrlhf.history.drafts import CONTEXTS, VERDICTS, check_rollout, merge_duplicates, whole_number
 from r3_openrlhf.history.lease import Holder, Lease
 from r3_openrlhf.history.records import (
     HistoryLimits,
@@ -23,6 +23,14 @@ from r3_openrlhf.history.records import (
     RecallRequest,
     StoredRollout,
     Tally,
+)
+from r3_openrlhf.history.witness import (
+    FILE_NAME,
+    StoreRecord,
+    check_against,
+    raise_unless_written_with,
+    read_records,
+    record_at,
 )
 from r3_openrlhf.types import Context, Journal, Rollout, Verdict
 
@@ -83,7 +91,15 @@ class HistoryStore:
                 raise HistoryError(f"cannot create {path}: its directory does not exist")
             lease = Lease.acquire(Path(path))
         try:
+            if lease is not None:
+                lease.claim(Path(path))
             connection = open_for_writing(path, journal=journal)
+            if lease is not None:
+                try:
+                    lease.lock_store(Path(path))
+                except BaseException:
+                    connection.close()
+                    raise
             store = cls(connection, path=path, limits=limits, seed=seed, lease=lease, writer=True)
             if lease is not None:
                 store._sign(lease.holder)
@@ -103,8 +119,10 @@ class HistoryStore:
         After return it survives a power failure; before, nothing of it is visible. Ungraded rollouts are counted and
         not stored. `state` (plain JSON) comes back from state_of(step).
         """
-        step, epoch = int(step), int(epoch)
+        step, epoch = whole_number(step, name="the step"), whole_number(epoch, name="the epoch")
         rollouts = list(rollouts)
+        for rollout in rollouts:
+            check_rollout(rollout)
         drafts = merge_duplicates(rollout for rollout in rollouts if rollout.verdict is not Verdict.UNGRADED)
         ungraded = [rollout for rollout in rollouts if rollout.verdict is Verdict.UNGRADED]
         with self._transaction(f"commit step {step} to") as connection:
@@ -124,7 +142,7 @@ class HistoryStore:
         Rows that a later step evicted are back, and the counters are those of `step`. Raises HistoryError when
         `step` lies before the rollback floor, unless nothing at all would be left (then the store is emptied).
         """
-        step = int(step)
+        step = whole_number(step, name="the step", low=-1)
         with self._transaction(f"roll back to step {step} in") as connection:
             floor = self.rollback_floor
             (first,) = connection.execute("SELECT min(step) FROM steps").fetchone()
@@ -142,7 +160,7 @@ class HistoryStore:
 
         Call it with the oldest checkpoint that is kept. A run without checkpoints calls it with every step.
         """
-        step = int(step)
+        step = whole_number(step, name="the rollback floor", low=-1)
         with self._transaction(f"set the rollback floor {step} of") as connection:
             last, floor = self.last_step, self.rollback_floor
             if last is None:
@@ -249,8 +267,22 @@ class HistoryStore:
     def state_of(self, step: int) -> dict[str, Any] | None:
         """What commit_step was given for `step`; None: nothing, no such step, or one below the rollback floor."""
         with self._reading() as connection:
-            row = connection.execute("SELECT state FROM steps WHERE step = ?", (int(step),)).fetchone()
+            row = connection.execute(
+                "SELECT state FROM steps WHERE step = ?", (whole_number(step, name="the step", low=-1),)
+            ).fetchone()
             return self._codec.unpack_json(row[0]) if row and row[0] is not None else None
+
+    def record(self, step: int) -> StoreRecord:
+        """What a checkpoint of `step` remembers of the store."""
+        with self._reading() as connection, snapshot(connection):
+            return record_at(connection, whole_number(step, name="the step"))
+
+    def check_checkpoint(self, checkpoints: Path, *, step: int) -> None:
+        """Raises HistoryError when this is not the store that the checkpoint of `step` was written with."""
+        with self._reading() as connection, snapshot(connection):
+            raise_unless_written_with(
+                Path(self.path), check_against(connection, read_records(checkpoints / FILE_NAME), step=step), step=step
+            )
 
     def close(self) -> None:
         """Ends the connection and gives the lease back. Harmless when repeated."""

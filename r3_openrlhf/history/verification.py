@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,10 +13,12 @@ import numpy as np
 
 from r3_openrlhf.errors import HistoryError
 from r3_openrlhf.history.codec import Codec, digest
-from r3_openrlhf.history.connection import open_for_reading, sentences, snapshot
+from r3_openrlhf.history.column_rules import findings_of_schema, findings_of_values
+from r3_openrlhf.history.connection import CONTENT_ERRORS, open_for_reading, sentences, snapshot
 from r3_openrlhf.history.drafts import CONTEXTS, VERDICTS, content_digest
 from r3_openrlhf.history.lease import last_holder
 from r3_openrlhf.history.usage import Usage
+from r3_openrlhf.history.witness import FILE_NAME, check_against, read_records
 
 _CHUNK = 256
 _MAX_FINDINGS = 20  # of one kind: one lost page can damage thousands of rows
@@ -71,6 +74,110 @@ _RULES = [
         "step {0} had {1} rollouts, {2} are accounted for",
     ),
 ]
+_RULES += [
+    (
+        "SELECT step, num_rollouts, num_ungraded, num_rows, num_unkept FROM steps "
+        "WHERE num_ungraded > num_rollouts OR num_rows + num_ungraded + num_unkept > num_rollouts",
+        "step {0} says that of {1} rollouts {2} were ungraded, {3} became rows and {4} were not kept",
+    ),
+    (
+        "SELECT (SELECT sum(num_rollouts) FROM steps) AS a, (SELECT sum(count) FROM counters) AS b, "
+        "(SELECT sum(num_ungraded) FROM steps) AS c, (SELECT coalesce(sum(count), 0) FROM counters WHERE verdict = 2) AS d "
+        "WHERE a != b OR c != d",
+        "the steps brought {0} rollouts, {2} of them ungraded; the counters hold {1}, {3} of them ungraded",
+    ),
+    (
+        "SELECT step FROM (SELECT step, "
+        "last_problem < lag(last_problem, 1, 0) OVER w OR last_prompt < lag(last_prompt, 1, 0) OVER w OR "
+        "last_response < lag(last_response, 1, 0) OVER w OR last_rollout < lag(last_rollout, 1, 0) OVER w OR "
+        "epoch < lag(epoch, 1, 0) OVER w AS back FROM steps WINDOW w AS (ORDER BY step)) WHERE back",
+        "step {0} has a smaller epoch or id than the step before it",
+    ),
+    *(
+        (
+            f"SELECT max(id), (SELECT {column} FROM steps ORDER BY step DESC LIMIT 1) AS last FROM {table} "
+            "HAVING max(id) > coalesce(last, 0)",
+            f"the newest step gave out {table} up to {{1}}, but {{0}} is there",
+        )
+        for table, column in (
+            ("problems", "last_problem"),
+            ("prompts", "last_prompt"),
+            ("responses", "last_response"),
+            ("rollouts", "last_rollout"),
+        )
+    ),
+    (
+        "SELECT r.id, r.step, s.step FROM rollouts r JOIN steps s ON s.step = (SELECT min(step) FROM steps WHERE "
+        "last_rollout >= r.id) WHERE s.step != r.step",
+        "row {0} says that it is of step {1}; its id is of step {2}",
+    ),
+    *(
+        (
+            f"SELECT c.problem FROM {table} c LEFT JOIN problems p ON p.id = c.problem WHERE p.id IS NULL",
+            f"{table} counts for problem {{0}}, which does not exist",
+        )
+        for table in ("counters", "counters_before", "gone", "prompts", "responses")
+    ),
+    (
+        "SELECT id FROM problems p WHERE NOT EXISTS (SELECT 1 FROM counters WHERE problem = p.id)",
+        "problem {0} was never counted",
+    ),
+    *(
+        (
+            f"SELECT r.id FROM rollouts r JOIN {table} a ON a.id = r.{column} WHERE a.problem != r.problem",
+            f"row {{0}} has the {column} of another problem",
+        )
+        for table, column in (("prompts", "prompt"), ("responses", "response"))
+    ),
+    (
+        "SELECT r.id, r.num_tokens, a.num_tokens FROM rollouts r JOIN responses a ON a.id = r.response "
+        "WHERE a.num_tokens != r.num_tokens",
+        "row {0} has {1} tokens, its response {2}",
+    ),
+    (
+        "SELECT id, entropy_peak, entropy_global, entropy_source FROM rollouts WHERE "
+        "(entropy_peak IS NULL) + (entropy_global IS NULL) + (entropy_source IS NULL) NOT IN (0, 3)",
+        "row {0} has only a part of its entropies: {1}, {2}, {3}",
+    ),
+    (
+        "SELECT id, verdict FROM rollouts WHERE verdict = 2",
+        "row {0} is of an ungraded rollout, which is never stored",
+    ),
+    (
+        "SELECT id, reward, reward_sum FROM rollouts WHERE samples = 1 AND reward != reward_sum",
+        "row {0} has the reward {1}, the sum of its one sample is {2}",
+    ),
+    (
+        "SELECT problem, reward_sum FROM counters WHERE (verdict = 2 AND reward_sum != 0) OR count < 1",
+        "a counter of problem {0} counts nothing, or the reward {1} of ungraded rollouts",
+    ),
+    (
+        "SELECT step, problem FROM gone WHERE count < 1 OR step > (SELECT max(step) FROM steps)",
+        "gone counts nothing for step {0} and problem {1}",
+    ),
+    (
+        # What a counter was before a step is what it is now, less what the steps from then on counted.
+        "SELECT step, problem FROM (SELECT b.*, lead(b.count) OVER w AS next_count, lead(b.reward_sum) OVER w AS next_sum "
+        "FROM counters_before b WINDOW w AS (PARTITION BY problem, context, verdict ORDER BY step)) x "
+        "JOIN counters c USING (problem, context, verdict) "
+        "WHERE x.count >= coalesce(next_count, c.count) OR x.reward_sum > coalesce(next_sum, c.reward_sum) + 1e-9 "
+        "AND c.reward_sum >= 0 AND c.verdict != 1",
+        "what a counter of problem {1} was before step {0} is more than what it is now",
+    ),
+    (
+        "SELECT value, (SELECT max(step) FROM steps) FROM meta WHERE key = 'floor' "
+        "AND value > coalesce((SELECT max(step) FROM steps), -1)",
+        "the rollback floor {0} lies after the newest step {1}",
+    ),
+    (
+        "SELECT 1 WHERE (SELECT count(*) FROM lease) = 0 AND (SELECT count(*) FROM steps) > 0",
+        "nobody ever signed the lease",
+    ),
+    (
+        "SELECT 1 WHERE (SELECT count(*) FROM steps) > 0 AND NOT EXISTS (SELECT 1 FROM meta WHERE key = 'limits')",
+        "meta lacks the limits",
+    ),
+]
 _RECOUNT = (
     "SELECT problem, context, verdict, samples, reward_sum FROM rollouts UNION ALL "
     "SELECT problem, context, verdict, count, reward_sum FROM gone"
@@ -106,11 +213,12 @@ def verify(path: Path, *, progress: Callable[[int, int], None] = lambda done, to
     try:
         with sentences(str(path), "verify"):
             _check_pages(connection, path, result)
-            with snapshot(connection):
-                _check_rules(connection, result)
-                _check_counters(connection, result)
-                _check_usage(connection, result)
-            _check_arrays(connection, result, progress)
+            result.findings += findings_of_schema(connection)
+            for check in (_count, _check_values, _check_rules, _check_counters, _check_usage, _check_witness):
+                with snapshot(connection), _what_it_finds(result, check.__name__):
+                    check(connection, result)
+            with _what_it_finds(result, "_check_arrays"):
+                _check_arrays(connection, result, progress)
     finally:
         connection.close()
     return result
@@ -127,11 +235,43 @@ def _check_pages(connection: sqlite3.Connection, path: Path, result: Verificatio
             result.findings.append(line)
 
 
-def _check_rules(connection: sqlite3.Connection, result: Verification) -> None:
+@contextmanager
+def _what_it_finds(result: Verification, check: str) -> Iterator[None]:
+    """A check that damaged content keeps from coming to its end is a finding, and the others still run."""
+    try:
+        yield
+    except (sqlite3.OperationalError, sqlite3.DataError, *CONTENT_ERRORS) as error:
+        name = check.removeprefix("_").replace("_", " ")
+        result.findings.append(f"{name} could not be finished: {type(error).__name__}: {error}")
+
+
+def _check_values(connection: sqlite3.Connection, result: Verification) -> None:
+    result.findings += findings_of_values(connection, at_most=_MAX_FINDINGS)
+
+
+def _check_witness(connection: sqlite3.Connection, result: Verification) -> None:
+    """Against the newest checkpoint that is not below the floor: what came before it is still there."""
+    checkpoints = Path(result.path).parent / "checkpoints"
+    records = read_records(checkpoints / FILE_NAME)
+    if not records:
+        return
+    newest = records[-1]
+    row = connection.execute("SELECT value FROM meta WHERE key = 'floor'").fetchone()
+    if row is not None and newest.step < row[0]:
+        return
+    why = check_against(connection, records, step=newest.step)
+    if why is not None:
+        result.findings.append(f"it is not the history of the checkpoint of step {newest.step}: {why}")
+
+
+def _count(connection: sqlite3.Connection, result: Verification) -> None:
     result.problems, result.steps, result.rows, result.counters = connection.execute(
         "SELECT (SELECT count(*) FROM problems), (SELECT count(*) FROM steps), (SELECT count(*) FROM rollouts), "
         "(SELECT count(*) FROM counters)"
     ).fetchone()
+
+
+def _check_rules(connection: sqlite3.Connection, result: Verification) -> None:
     for sql, sentence in _RULES:
         for row in connection.execute(f"{sql} LIMIT {_MAX_FINDINGS}"):
             result.findings.append(sentence.format(*row))
@@ -157,9 +297,13 @@ def _check_counters(connection: sqlite3.Connection, result: Verification) -> Non
         uid = connection.execute("SELECT uid FROM problems WHERE id = ?", (problem,)).fetchone()
         key = problem, context, verdict
         result.findings.append(
-            f"problem {uid[0] if uid else problem} counts {stored.get(key, (0, 0.0))} {CONTEXTS[context].value} "
-            f"{VERDICTS[verdict].value} rollouts and rewards; its rows give {recounted.get(key, (0, 0.0))}"
+            f"problem {uid[0] if uid else problem} counts {stored.get(key, (0, 0.0))} {_name(CONTEXTS, context)} "
+            f"{_name(VERDICTS, verdict)} rollouts and rewards; its rows give {recounted.get(key, (0, 0.0))}"
         )
+
+
+def _name(names: dict, code: object) -> str:
+    return names[code].value if code in names else f"(code {code!r})"
 
 
 def _agree(recounted: tuple[int, float], stored: tuple[int, float]) -> bool:
@@ -190,7 +334,14 @@ def _check_arrays(connection: sqlite3.Connection, result: Verification, progress
     ):
         _check_array(codec, findings, f"response of row {row}", ids, np.int32, num_tokens, response_digest)
         _check_array(codec, findings, f"log-probs of row {row}", logprobs, np.float32, num_tokens, None)
-        if content != content_digest(CONTEXTS[context], prompt_digest, response_digest, VERDICTS[verdict]):
+        known = (
+            context in CONTEXTS
+            and verdict in VERDICTS
+            and all(type(d) is bytes for d in (prompt_digest, response_digest))
+        )
+        if not known or content != content_digest(
+            CONTEXTS[context], prompt_digest, response_digest, VERDICTS[verdict]
+        ):
             findings.append(f"row {row} is not the content that its hash names")
         done += 1
         if done % _CHUNK == 0:
@@ -200,7 +351,7 @@ def _check_arrays(connection: sqlite3.Connection, result: Verification, progress
     ):
         try:
             codec.unpack_json(packed)
-        except (HistoryError, ValueError) as error:
+        except (HistoryError, RecursionError, *CONTENT_ERRORS) as error:
             findings.append(f"state of step {step}: {error}")
     result.findings += findings[:_MAX_FINDINGS]
     if len(findings) > _MAX_FINDINGS:
@@ -225,7 +376,7 @@ def _check_array(
 ) -> None:
     try:
         array = codec.unpack(packed, dtype, length=num_tokens)
-    except HistoryError as error:
+    except (HistoryError, MemoryError, *CONTENT_ERRORS) as error:
         findings.append(f"{name}: {error}")
         return
     if stored_digest is not None and digest(array.tobytes()) != stored_digest:

@@ -20,6 +20,7 @@ from pathlib import Path
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.cpu_stack import cpu_platform
 from r3_openrlhf.errors import ConfigError, R3Error
+from r3_openrlhf.history.witness import check_checkpoint
 from r3_openrlhf.models.locate import resolve_model
 from r3_openrlhf.openrlhf_adapter.arguments import openrlhf_arguments, platform_of
 from r3_openrlhf.openrlhf_adapter.console import Console
@@ -46,6 +47,8 @@ def train(config: R3Config, *, verbose: bool = False) -> RunDirectory:
     run.create(config)
     data = prepare_data(config, model, run)
     resume = config.checkpoint.resume and (run.checkpoints / "_actor" / "latest").is_file()
+    if resume and config.algo == "r3" and not config.checkpoint.accept_lost_history:
+        check_history(run)
     arguments = openrlhf_arguments(config, run, model_dir=model, platform=platform, resume=resume)
     check_arguments(arguments)
     with Console(run, num_steps=num_steps(config, data), verbose=verbose):
@@ -55,6 +58,19 @@ def train(config: R3Config, *, verbose: bool = False) -> RunDirectory:
             traceback.print_exc()  # into train.log
             raise r3_error(error, run.log) from error
     return run
+
+
+def check_history(run: RunDirectory) -> None:
+    """Is the store the one that the newest checkpoint was written with? The trainer asks again; here nothing has started."""
+    try:
+        tag = (run.checkpoints / "_actor" / "latest").read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{run.checkpoints}/_actor/latest cannot be read: {error}; restore it from a copy"
+        ) from error
+    step = tag.removeprefix("global_step")
+    if step.isdecimal():
+        check_checkpoint(run.history, run.checkpoints, step=int(step))
 
 
 def check_context(config: R3Config, model: str) -> None:

@@ -14,6 +14,7 @@ from openrlhf.trainer import ppo_trainer
 
 from r3_openrlhf.errors import TrainingStopped
 from r3_openrlhf.history.store import HistoryStore
+from r3_openrlhf.history.witness import FILE_NAME, append_record
 from r3_openrlhf.method import history_limits
 from r3_openrlhf.openrlhf_adapter.environment import config_from_environment
 from r3_openrlhf.openrlhf_adapter.experience_maker import R3ExperienceMaker, StockExperienceMaker
@@ -82,12 +83,20 @@ class R3Trainer(UpstreamTrainer):
         states = super().init_checkpoint_states()
         step = states["global_step"]
         if self.history is not None:
+            if step and not self.config.checkpoint.accept_lost_history:
+                self.history.check_checkpoint(self.run.checkpoints, step=step)
             self.history.roll_back(step)
         self.run.roll_back(step)
         self._at(step)
         self.samples_generator.epoch = states["episode"] + 1
         if step:  # a line is on disk before its checkpoint
-            self.samples_generator.tokens = int(self.run.read_metrics()[-1]["generated_tokens_total"])
+            lines = self.run.read_metrics()
+            if not lines or lines[-1]["step"] != step:
+                raise TrainingStopped(
+                    f"{self.run.metrics} has no line of step {step}, of which there is a checkpoint; restore it from a copy, or "
+                    "choose another run_dir"
+                )
+            self.samples_generator.tokens = int(lines[-1]["generated_tokens_total"])
         if self._evaluation_is_due():  # before the first step, or the run was killed before this one
             if step:
                 self.broadcast_to_vllm()  # upstream does so only after this method
@@ -145,6 +154,8 @@ class R3Trainer(UpstreamTrainer):
         numbers = {key: value for key, value in (logs_dict or {}).items() if isinstance(value, (int, float))}
         self.run.append_rollouts(self.experience_maker.records)
         self.run.append_metrics({"step": global_step, **numbers})
+        if self.history is not None and global_step % self.args.ckpt.save_steps == 0:  # upstream's condition (:394)
+            append_record(self.run.checkpoints / FILE_NAME, self.history.record(global_step))
         super().save_logs_and_checkpoints(global_step, logs_dict, client_states)
         if self._evaluation_is_due():
             self._evaluate()

@@ -192,3 +192,24 @@ def test_readers_need_no_lease(tmp_path):
             assert reader.last_step == 2
             with pytest.raises(HistoryError, match="was opened for reading"):
                 reader.commit_step(3, 1, [])
+
+
+@pytest.mark.parametrize("link", [os.link, os.symlink])
+@pytest.mark.parametrize("journal", ["wal", "delete"])
+def test_another_name_of_the_same_file_admits_no_second_writer(link, journal, tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    path, other = tmp_path / "a" / "history.sqlite", tmp_path / "b" / "history.sqlite"
+    HistoryStore.open(path).close()
+    link(path, other)
+    with HistoryStore.open(path, journal=journal) as store:
+        for attempt in range(2):
+            answer = in_child(lambda: HistoryStore.open(other, journal=journal).close())
+            assert "under another name of the same file" in answer["error"]
+            with pytest.raises(HistoryError, match="under another name of the same file"):
+                HistoryStore.open(other, journal=journal)
+            store.commit_step(attempt + 1, 1, [make_rollout(ids=[attempt])])
+    assert in_child(lambda: HistoryStore.open(other).close()) is None  # one name after the other is fine
+    HistoryStore.open(other).close()
+    with HistoryStore.open(path) as store:
+        assert store.last_step == 2

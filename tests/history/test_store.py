@@ -46,7 +46,7 @@ any_float32 = st.integers(0, 2**32 - 1).map(lambda bits: np.uint32(bits).view(np
     uid=st.text(max_size=20),
     ids=st.lists(st.integers(-(2**31), 2**31 - 1), max_size=40),
     prompt=st.lists(st.integers(0, 2**31 - 1), max_size=40),
-    reward=st.floats(allow_nan=False, allow_infinity=False),
+    reward=st.floats(-1e6, 1e6),
     verdict=st.sampled_from([Verdict.CORRECT, Verdict.WRONG]),
     context=st.sampled_from(Context),
     entropy=st.none() | st.tuples(st.floats(0, 20), st.floats(0, 20)),

@@ -99,3 +99,21 @@ def test_killed_and_resumed_is_the_same_run(tmp_path):
     assert any(row[5] is not None for row in rows) and any(row[2] == "reflection" for row in rows)
     verified = subprocess.run([R3, "history", "verify", str(run_dir)], capture_output=True, text=True)
     assert verified.returncode == 0, verified.stdout + verified.stderr
+
+
+def test_a_run_whose_history_is_gone_stops_with_a_sentence(tmp_path):
+    """Without the flag nothing starts; with it the run goes on, and its next checkpoint is a witness of the new store."""
+    run_dir = tmp_path / "run"
+    finish(start(run_dir, "train.max_steps=2"), run_dir)
+    records = (run_dir / "checkpoints" / "history.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in records] == [2]
+    for lost in run_dir.glob("history.sqlite*"):
+        lost.unlink()
+    process = start(run_dir, "train.max_steps=4")
+    _, said = process.communicate(timeout=600)
+    assert process.returncode == 1 and "history.sqlite is not the history of the checkpoint of step 2" in said
+    assert "Traceback" not in said and not (run_dir / "history.sqlite").exists()
+    finish(start(run_dir, "train.max_steps=4", "checkpoint.accept_lost_history=true"), run_dir)
+    assert steps_done(run_dir) == 4
+    verified = subprocess.run([R3, "history", "verify", str(run_dir)], capture_output=True, text=True)
+    assert verified.returncode == 0, verified.stdout + verified.stderr
