@@ -14,10 +14,9 @@ from r3_openrlhf.history.codec import Codec
 from r3_openrlhf.history.drafts import CONTEXT_CODES, CONTEXTS, VERDICT_CODES, VERDICTS, Draft
 from r3_openrlhf.history.eviction import Candidate, rows_to_evict
 from r3_openrlhf.history.records import HistoryLimits
-from r3_openrlhf.history.usage import PROBLEM_BYTES, Usage, blob_bytes, row_bytes
+from r3_openrlhf.history.room import richest_first
+from r3_openrlhf.history.usage import PROBLEM_BYTES, Usage, blob_bytes, live_bytes, row_bytes
 from r3_openrlhf.types import Rollout, Verdict
-
-_BATCH = 256  # rows fetched at a time when the byte cap asks for evictions
 
 
 @dataclass(slots=True)
@@ -255,24 +254,27 @@ class StepWriter:
                 self._evict(candidate.row, live[candidate.content].bytes)
 
     def _make_room(self) -> None:
-        """Evicts the oldest rows of the whole store ahead of need.
+        """Evicts rows of the richest sets (room.py) ahead of need.
 
         An evicted row keeps its bytes until the rollback floor passes it. So there must always be room for what comes
         until then, taken to be a quarter more than what came since the floor moved last, and at most half of the store.
         """
         arrived = Usage.arrived_since_floor(self._connection) + self._arrived_bytes
-        room = self._limits.max_bytes - self._usage.fixed
-        most = room - min(arrived + arrived // 4, room // 2)
-        while self._usage.live > most:
-            oldest = self._connection.execute(
-                "SELECT id, bytes FROM rollouts WHERE evicted_at IS NULL ORDER BY step, content LIMIT ?", (_BATCH,)
-            ).fetchall()
-            if not oldest:
+        most = live_bytes(self._limits.max_bytes - self._usage.fixed, arrived=arrived)
+        surplus = self._usage.live - most
+        if surplus <= 0:
+            return
+        leaving = richest_first(
+            self._connection,
+            policy=self._limits.eviction,
+            seed=self._seed,
+            surplus=surplus,
+            live=self._usage.live,
+        )
+        for row, size in leaving:
+            self._evict(row, size)
+            if self._usage.live <= most:
                 return
-            for row, size in oldest:
-                if self._usage.live <= most:
-                    return
-                self._evict(row, size)
 
     def _count(self) -> None:
         """Adds to the counters and keeps what they were."""

@@ -33,6 +33,12 @@ def row_bytes(logprob_bytes: int, token_bytes: int) -> int:
     return ROW_BYTES + blob_bytes(logprob_bytes) + blob_bytes(token_bytes)
 
 
+def live_bytes(room: int, *, arrived: int) -> int:
+    """How many of `room` bytes recallable rows may take, so that a quarter more than what `arrived` since the rollback
+    floor moved last finds room beside them, as far as half of it goes."""
+    return room - min(arrived + arrived // 4, room // 2)
+
+
 @dataclass(slots=True)
 class Usage:
     live: int = 0  # recallable rows
