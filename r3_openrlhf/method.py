@@ -14,12 +14,14 @@ A loop samples, grades, computes entropies and updates; it decides nothing of th
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 
 from r3_openrlhf.config import HistoryConfig, R3Config
+from r3_openrlhf.core.groups import opposite_verdict
 from r3_openrlhf.core.mixed_batch import MixedBatch, RecallFunction, Row, topk_decides
 from r3_openrlhf.core.rewards import overlong_penalty
-from r3_openrlhf.history.records import HistoryLimits
+from r3_openrlhf.history.records import Absence, HistoryLimits, RecallRequest
 from r3_openrlhf.history.store import HistoryStore
 from r3_openrlhf.types import Context, EntropySource, EntropyStatistics, OldLogprobs, Rollout, Verdict
 
@@ -37,17 +39,34 @@ def stored_rollouts(
     history: HistoryStore, config: R3Config, uid: str, verdict: Verdict, *, step: int
 ) -> list[Rollout]:
     """The rollouts of one problem with one verdict that `replay` recalls in this step; their text is empty."""
+    (found,) = history.recall_many([_request(config, uid, verdict, step=step)])
+    return [stored.rollout for stored in found]
+
+
+def coverage_metrics(batch: MixedBatch, history: HistoryStore, config: R3Config, *, step: int) -> dict[str, float]:
+    """How many of the collapsed groups had something to recall, and why the others had not. Call it after `recall` and
+    before the step is committed. Nothing with replay.enabled=false."""
+    if not config.replay.enabled:
+        return {}
+    reasons: Counter[Absence | None] = Counter()
+    collapsed = [group for group in batch.groups if group.collapsed_before]
+    for group in collapsed:
+        reasons[history.absence(_request(config, group.uid, opposite_verdict(group.state), step=step))] += 1
+    covered = reasons[None] / len(collapsed) if collapsed else 1.0
+    return {"r3/history/coverage": covered} | {f"r3/history/{why}": float(reasons[why]) for why in Absence}
+
+
+def _request(config: R3Config, uid: str, verdict: Verdict, *, step: int) -> RecallRequest:
     replay = config.replay
-    found = history.recall(
-        uid,
-        verdict,
+    return RecallRequest(
+        uid=uid,
+        verdict=verdict,
         k=replay.k,
         step=step,
         max_policy_lag=replay.max_policy_lag,
         order=replay.order,
         contexts=(Context.PLAIN, Context.REFLECTION) if replay.include_reflection else (Context.PLAIN,),
     )
-    return [stored.rollout for stored in found]
 
 
 def recall(batch: MixedBatch, stored: RecallFunction, config: R3Config, *, step: int) -> None:

@@ -6,7 +6,9 @@ from pytest import approx
 
 from r3_openrlhf import method
 from r3_openrlhf.config import R3Config
+from r3_openrlhf.core.batch_metrics import batch_metrics
 from r3_openrlhf.core.mixed_batch import MixedBatch
+from r3_openrlhf.history.records import HistoryLimits
 from r3_openrlhf.history.store import HistoryStore
 from r3_openrlhf.types import Context, EntropyBounds, EntropyStatistics, Rollout, Verdict
 
@@ -67,6 +69,35 @@ def test_what_is_recalled_follows_the_section_replay(history):
     assert recalled(max_policy_lag=2) == [2]
     assert recalled(include_reflection=True, k=5) == [1, 2, 3]
     assert numbers(method.stored_rollouts(history, config_of(), "a", W, step=6)) == []
+
+
+def test_coverage_says_what_could_be_recalled_and_why_not():
+    """Five collapsed groups: one with a stored success, one whose successes were evicted, one whose are too old, one that
+    never had any, and one that is all right and has a stored failure. The sixth is mixed and asks for nothing."""
+    limits = HistoryLimits(max_per_problem_and_verdict=1)
+    with HistoryStore.open(":memory:", limits=limits) as store:
+        store.commit_step(1, 1, [rollout(C, uid=uid, step=7) for uid in ("stored", "evicted")])
+        store.commit_step(2, 1, [rollout(C, uid="too old", step=1), rollout(W, uid="right", step=7)])
+        store.set_rollback_floor(2)
+        with store._transaction("evict from") as connection:  # as a full file does
+            connection.execute(
+                "UPDATE rollouts SET evicted_at = 2 WHERE problem = (SELECT id FROM problems WHERE uid = 'evicted')"
+            )
+        uids = ("stored", "evicted", "too old", "never")
+        fresh = [rollout(W, uid=uid, number=i) for uid in uids for i in range(2)]
+        fresh += [rollout(C, uid="right", number=i) for i in range(2)] + [rollout(C, uid="m"), rollout(W, uid="m")]
+        batch, config = MixedBatch(fresh, [r.uid for r in fresh]), config_of(replay__max_policy_lag=5)
+        method.recall(batch, lambda *asked: method.stored_rollouts(store, config, *asked, step=9), config, step=9)
+        assert method.coverage_metrics(batch, store, config, step=9) == {
+            "r3/history/coverage": 2 / 5,
+            "r3/history/never_sampled": 1.0,
+            "r3/history/evicted": 1.0,
+            "r3/history/too_old": 1.0,
+        }
+        assert batch_metrics(batch, step=9)["r3/replay/hits"] == 2
+        assert method.coverage_metrics(batch, store, config_of(replay__enabled=False), step=9) == {}
+        none = MixedBatch([rollout(C), rollout(W)], ["m", "m"])
+        assert method.coverage_metrics(none, store, config, step=9)["r3/history/coverage"] == 1.0
 
 
 def test_nothing_is_recalled_or_ranked_where_it_is_switched_off():

@@ -16,7 +16,7 @@ import numpy as np
 from r3_openrlhf.core import replay
 from r3_openrlhf.history.codec import Codec, digest
 from r3_openrlhf.history.drafts import CONTEXT_CODES, CONTEXTS, VERDICT_CODES, VERDICTS
-from r3_openrlhf.history.records import RecallRequest, StoredRollout
+from r3_openrlhf.history.records import Absence, RecallRequest, StoredRollout
 from r3_openrlhf.types import EntropyStatistics, Rollout
 
 _COLUMNS = (
@@ -56,6 +56,23 @@ def choose(connection: sqlite3.Connection, request: RecallRequest, *, seed: int)
     rng = random.Random(int.from_bytes(key, "big"))
     chosen = replay.choose(candidates, k=request.k, order=request.order, rng=rng, key=lambda c: c.content)
     return [candidate.row for candidate in chosen]
+
+
+def absence(connection: sqlite3.Connection, request: RecallRequest) -> Absence | None:
+    """Why nothing answers a request, whatever its k; None: something does."""
+    codes = sorted(CONTEXT_CODES[context] for context in request.contexts)
+    of_request = (
+        "problem = (SELECT id FROM problems WHERE uid = ?) AND verdict = ? "
+        f"AND context IN ({', '.join('?' * len(codes))})"
+    )
+    values = request.uid, VERDICT_CODES[request.verdict], *codes
+    (newest,) = connection.execute(
+        f"SELECT max(policy_step) FROM rollouts WHERE {of_request} AND evicted_at IS NULL", values
+    ).fetchone()
+    if newest is not None:
+        return Absence.TOO_OLD if newest < int(request.step) - int(request.max_policy_lag) else None
+    (sampled,) = connection.execute(f"SELECT sum(count) FROM counters WHERE {of_request}", values).fetchone()
+    return Absence.EVICTED if sampled else Absence.NEVER_SAMPLED
 
 
 def read(connection: sqlite3.Connection, codec: Codec, rows: Sequence[int]) -> list[StoredRollout]:

@@ -6,9 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from r3_openrlhf.errors import HistoryError
-from r3_openrlhf.types import Context, Eviction, RecallOrder, Rollout, Verdict
+from r3_openrlhf.types import Context, Eviction, RecallOrder, Rollout, Verdict, Word
 
 MIN_BYTES = 1_000_000
+
+
+class Absence(Word):
+    """Why nothing can be recalled: no such rollout was ever graded; all have left the store (evicted, or there was no room
+    for them); those that are there come from weights that are too old."""
+
+    NEVER_SAMPLED = "never_sampled"
+    EVICTED = "evicted"
+    TOO_OLD = "too_old"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

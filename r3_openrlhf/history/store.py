@@ -18,6 +18,7 @@ from r3_openrlhf.history.connection import MEMORY, open_for_reading, open_for_wr
 from r3_openrlhf.history.drafts import CONTEXTS, VERDICTS, check_rollout, merge_duplicates, whole_number
 from r3_openrlhf.history.lease import Holder, Lease
 from r3_openrlhf.history.records import (
+    Absence,
     HistoryLimits,
     ProblemSummary,
     RecallRequest,
@@ -228,6 +229,11 @@ class HistoryStore:
                 recall.read(connection, self._codec, recall.choose(connection, request, seed=self.seed))
                 for request in requests
             ]
+
+    def absence(self, request: RecallRequest) -> Absence | None:
+        """Why a request for one or more rollouts gets none; None: it gets some."""
+        with self._reading() as connection, snapshot(connection):
+            return recall.absence(connection, request)
 
     def mean_reward(self, uid: str, contexts: Sequence[Context] = (Context.PLAIN,)) -> float | None:
         """Mean reward of everything graded that was ever committed for a problem; None: nothing was."""

@@ -32,7 +32,7 @@ from r3_openrlhf.lab.update import TrainedRow, accumulate_gradient, make_optimiz
 from r3_openrlhf.models.locate import resolve_model
 from r3_openrlhf.problems.held_out import evaluation_line, prepare_held_out, read_prompts
 from r3_openrlhf.problems.prompts import problem_message, render
-from r3_openrlhf.problems.reflection_prompts import hard_problems, reflection_prompt
+from r3_openrlhf.problems.reflection_prompts import hard_problems, reflection_prompt, stored_error
 from r3_openrlhf.problems.training_file import Label, prepare
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.types import Context, EntropyStatistics, Rollout, Verdict
@@ -134,11 +134,13 @@ class Lab:
         if config.reflection.enabled and history is not None and self.epoch >= config.reflection.first_epoch:
             num_hard, places = hard_problems(labels, history=history, config=config, step=self.step)
             for place in places:
-                prompt = reflection_prompt(
-                    labels[place], history=history, config=config, tokenizer=self.tokenizer, step=self.step
-                )
+                label = labels[place]
+                error = stored_error(label, history=history, config=config, step=self.step)
+                if error is None:
+                    continue
+                prompt = reflection_prompt(label, error, config=config, tokenizer=self.tokenizer)
                 if prompt is not None:
-                    asked.append((labels[place], prompt, Context.REFLECTION))
+                    asked.append((label, prompt, Context.REFLECTION))
         sampled = self.ask(asked, n=config.rollout.n_samples_per_prompt)
         self.tokens += sum(one.rollout.num_tokens for one in sampled)
         return sampled, num_hard
@@ -221,6 +223,8 @@ class Lab:
             sampling_s = time.perf_counter() - started
             batch = self.mixed_batch(sampled, history)
             metrics = batch_metrics(batch, step=self.step)
+            if history is not None:
+                metrics |= method.coverage_metrics(batch, history, config, step=self.step)
             loss, norm = self.update(batch)
             if history is not None:
                 history.commit_step(self.step + 1, self.epoch, [one.rollout for one in sampled])

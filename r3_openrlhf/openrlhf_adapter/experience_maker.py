@@ -112,6 +112,7 @@ class R3ExperienceMaker(StockExperienceMaker):
         if not batch.rows:
             raise TrainingStopped("no group of this step has two graded rollouts; see r3/grading in metrics.jsonl")
         method.recall(batch, self._recall, config, step=self.step)
+        coverage = method.coverage_metrics(batch, self.history, config, step=self.step)
         seconds["r3/time/recall_s"] = time.perf_counter() - started
 
         started = time.perf_counter()
@@ -135,7 +136,7 @@ class R3ExperienceMaker(StockExperienceMaker):
         fresh = {i for i, row in enumerate(rows) if not row.recalled}
         gap = mean_abs_logprob_gap(experiences, fresh)
         seconds["r3/time/advantage_s"] = time.perf_counter() - started
-        self._report(batch, gap, {**off_policy, **seconds})
+        self._report(batch, gap, {**off_policy, **coverage, **seconds})
         return experiences
 
     # ── CCR ──

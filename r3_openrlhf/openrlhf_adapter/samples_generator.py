@@ -23,7 +23,7 @@ from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.openrlhf_adapter.batching import effective_ranks, num_windows
 from r3_openrlhf.openrlhf_adapter.convert import rollout_from_response
-from r3_openrlhf.problems.reflection_prompts import hard_problems, reflection_prompt
+from r3_openrlhf.problems.reflection_prompts import hard_problems, reflection_prompt, stored_error
 from r3_openrlhf.problems.training_file import Label
 from r3_openrlhf.types import Context, Rollout, Verdict
 
@@ -51,6 +51,7 @@ class R3SamplesGenerator(SamplesGenerator):
         self.epoch = 1
         self.epoch_of_batch = 1  # the epoch that the last batch came from
         self.hard_prompts = 0
+        self.reflections_without_error = 0  # hard, but the store has no wrong answer of theirs (any more)
         self.reflections_without_room = 0
         self.seconds = 0.0  # of this step, on what R³ adds
         self._reflection_prompts: set[str] = set()
@@ -61,7 +62,7 @@ class R3SamplesGenerator(SamplesGenerator):
         self._counts: Counter[str] = Counter()  # since the last step
 
     def generate_samples(self, **generate_kwargs):
-        self.hard_prompts = self.reflections_without_room = 0
+        self.hard_prompts = self.reflections_without_error = self.reflections_without_room = 0
         self.seconds = 0.0
         self.epoch_of_batch = self.epoch
         self._reflection_prompts.clear()
@@ -186,13 +187,11 @@ class R3SamplesGenerator(SamplesGenerator):
         self.hard_prompts, places = hard_problems(records, history=self.history, config=self.config, step=self.step)
         reflections = []
         for place in places:
-            prompt = reflection_prompt(
-                records[place],
-                history=self.history,
-                config=self.config,
-                tokenizer=self.tokenizer,
-                step=self.step,
-            )
+            error = stored_error(records[place], history=self.history, config=self.config, step=self.step)
+            if error is None:
+                self.reflections_without_error += 1
+                continue
+            prompt = reflection_prompt(records[place], error, config=self.config, tokenizer=self.tokenizer)
             if prompt is None:
                 self.reflections_without_room += 1
                 continue

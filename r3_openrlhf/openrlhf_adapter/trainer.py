@@ -136,6 +136,7 @@ class R3Trainer(UpstreamTrainer):
                 "grad_norm": norm,
                 "epoch": float(generator.epoch_of_batch),
                 "r3/reflection/hard_prompts": float(generator.hard_prompts),
+                "r3/reflection/without_error": float(generator.reflections_without_error),
                 "r3/reflection/without_room": float(generator.reflections_without_room),
                 "r3/time/generator_s": generator.seconds,
                 "r3/time/bounds_s": seconds_on_bounds,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from r3_openrlhf.core.reflection import fit_attempt, is_hard, reflection_message
 from r3_openrlhf.problems import prompts as prompting
 from r3_openrlhf.problems.training_file import Label
-from r3_openrlhf.types import Verdict
+from r3_openrlhf.types import Rollout, Verdict
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -35,17 +35,19 @@ def hard_problems(
     return len(hard), sorted(draw.sample(hard, settings.max_per_step))
 
 
-def reflection_prompt(
-    label: Label, *, history: HistoryStore, config: R3Config, tokenizer: PreTrainedTokenizerBase, step: int
-) -> str | None:
-    """Problem + one randomly drawn stored error + guidance, within the context. None: no stored error, or no room
-    for one beside the problem."""
+def stored_error(label: Label, *, history: HistoryStore, config: R3Config, step: int) -> Rollout | None:
+    """A randomly drawn wrong answer to the plain prompt; None: the store has none (any more)."""
     stored = history.recall(
         label.uid, Verdict.WRONG, k=1, step=step, max_policy_lag=config.replay.max_policy_lag, order="uniform"
     )
-    if not stored:
-        return None
-    attempt = tokenizer.decode(stored[0].rollout.response_ids.tolist(), skip_special_tokens=True)
+    return stored[0].rollout if stored else None
+
+
+def reflection_prompt(
+    label: Label, error: Rollout, *, config: R3Config, tokenizer: PreTrainedTokenizerBase
+) -> str | None:
+    """Problem + stored error + guidance, within the context. None: no room for an error beside the problem."""
+    attempt = tokenizer.decode(error.response_ids.tolist(), skip_special_tokens=True)
     problem = prompting.problem_message(config.data, label.problem)
 
     def render(shortened: str) -> str:
