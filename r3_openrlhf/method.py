@@ -21,6 +21,7 @@ from r3_openrlhf.config import HistoryConfig, R3Config
 from r3_openrlhf.core.groups import opposite_verdict
 from r3_openrlhf.core.mixed_batch import MixedBatch, RecallFunction, Row, topk_decides
 from r3_openrlhf.core.rewards import overlong_penalty
+from r3_openrlhf.history.forecast import ENOUGH, forecast
 from r3_openrlhf.history.records import Absence, HistoryLimits, RecallRequest
 from r3_openrlhf.history.store import HistoryStore
 from r3_openrlhf.types import Context, EntropySource, EntropyStatistics, OldLogprobs, Rollout, Verdict
@@ -33,6 +34,39 @@ def history_limits(settings: HistoryConfig) -> HistoryLimits:
         max_bytes=settings.max_bytes,
         eviction=settings.eviction,
     )
+
+
+def history_warnings(config: R3Config, *, num_problems: int) -> list[str]:
+    """Sentences about a history that will be too small to recall from; [] where it is large enough.
+
+    Responses are taken to be half as long as rollout.max_new_tokens on average.
+    """
+    if config.algo != "r3" or not (config.replay.enabled or config.reflection.enabled):
+        return []
+    mean_tokens, checkpoint = config.rollout.max_new_tokens / 2, config.checkpoint
+    steps_to_floor = 1 if checkpoint.save_steps == -1 else checkpoint.save_steps * checkpoint.max_num
+    expected = forecast(
+        history_limits(config.history),
+        num_problems=num_problems,
+        problems_per_step=config.rollout.batch_size,
+        samples=config.rollout.n_samples_per_prompt,
+        mean_tokens=mean_tokens,
+        steps_to_floor=min(steps_to_floor, -(-num_problems * config.train.num_epochs // config.rollout.batch_size)),
+    )
+    found, given = [], f"history.max_bytes is {config.history.max_bytes:,}"
+    if expected.coverage < ENOUGH:
+        found.append(
+            f"{given}: with {num_problems:,} problems and responses of {mean_tokens:,.0f} tokens it will hold a success and an "
+            f"error of about {expected.coverage:.0%} of them, and replay will find nothing for the others; "
+            f"use {expected.enough_bytes:,} or more"
+        )
+    if expected.arriving_share > 0.5:
+        found.append(
+            f"{given}, of which {expected.arriving_share:.0%} would be new before the oldest of {checkpoint.max_num} checkpoints "
+            f"frees any: some rollouts will be counted but not kept; lower checkpoint.save_steps ({checkpoint.save_steps}) or "
+            "checkpoint.max_num, or raise history.max_bytes"
+        )
+    return found
 
 
 def stored_rollouts(

@@ -21,6 +21,7 @@ from r3_openrlhf.config import R3Config
 from r3_openrlhf.cpu_stack import cpu_platform
 from r3_openrlhf.errors import ConfigError, R3Error
 from r3_openrlhf.history.witness import check_checkpoint
+from r3_openrlhf.method import history_warnings
 from r3_openrlhf.models.locate import resolve_model
 from r3_openrlhf.openrlhf_adapter.arguments import openrlhf_arguments, platform_of
 from r3_openrlhf.openrlhf_adapter.console import Console
@@ -46,6 +47,8 @@ def train(config: R3Config, *, verbose: bool = False) -> RunDirectory:
     run = RunDirectory(config.run_dir)
     run.create(config)
     data = prepare_data(config, model, run)
+    for sentence in history_warnings(config, num_problems=data.num_problems):
+        print(f"Warning: {sentence}", file=sys.stderr)
     resume = config.checkpoint.resume and (run.checkpoints / "_actor" / "latest").is_file()
     if resume and config.algo == "r3" and not config.checkpoint.accept_lost_history:
         check_history(run)
