@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from r3_openrlhf import __version__
 from r3_openrlhf.errors import ConfigError, R3Error
+
+if TYPE_CHECKING:
+    from r3_openrlhf.config import R3Config
+    from r3_openrlhf.runs.directory import RunDirectory
 
 # Each command loads its own modules when it is called: `r3 --help` imports no framework.
 ELSEWHERE = {
@@ -62,7 +68,11 @@ def main() -> None:
     "--dry-run", is_flag=True, help="Print the resolved configuration and OpenRLHF's arguments; start nothing."
 )
 @click.option("--verbose", is_flag=True, help="Show the stack's whole log on the terminal, not only in train.log.")
-def train(settings: tuple[str, ...], dry_run: bool, verbose: bool) -> None:
+@click.option("--quiet", is_flag=True, help="Errors only.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="What the run did (or, with --dry-run, would do) as one JSON object."
+)
+def train(settings: tuple[str, ...], dry_run: bool, verbose: bool, quiet: bool, as_json: bool) -> None:
     """Train a model, or go on with the run in run_dir.
 
     \b
@@ -88,33 +98,39 @@ def train(settings: tuple[str, ...], dry_run: bool, verbose: bool) -> None:
         raise ConfigError(f"r3 train needs one experiment=NAME; known: {', '.join(experiments())}")
     config = load_config(names[0], [setting for setting in settings if not setting.startswith("experiment=")])
     if dry_run:
-        _print_plan(config)
+        _print_plan(config, as_json=as_json)
         return
 
     from r3_openrlhf.runs.directory import RunDirectory
 
     run = RunDirectory(config.run_dir)
     if config.checkpoint.resume and run.is_finished(config):
-        click.echo(f"This run is finished; run_dir=ANOTHER trains again. {run.path} says:", err=True)
+        if not quiet:
+            click.echo(f"This run is finished; run_dir=ANOTHER trains again. {run.path} says:", err=True)
     else:
         from r3_openrlhf.openrlhf_adapter.launch import train as launch
 
         # DeepSpeed looks for ninja, which lies beside this command, also when the environment is not activated.
         os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         try:
-            launch(config, verbose=verbose)
+            launch(config, verbose=verbose, quiet=quiet)
         except KeyboardInterrupt:
-            click.echo("Stopped. The same command goes on from the newest checkpoint, if there is one.", err=True)
+            if not quiet:
+                click.echo("Stopped. The same command goes on from the newest checkpoint, if there is one.", err=True)
             sys.exit(130)
         run.mark_finished()
-    _show_summary(config.run_dir)
+    if as_json or not quiet:
+        _show_summary(run, as_json=as_json)
+    if not (as_json or quiet):
+        click.echo(_next_commands(names[0], config, run), err=True)
 
 
 @main.command()
 @click.argument("run")
 @click.option("--step", type=int, help="The groups of this step.")
 @click.option("--uid", help="The groups of this problem; with --step the one group.")
-def show(run: str, step: int | None, uid: str | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, with nothing rounded or cut.")
+def show(run: str, step: int | None, uid: str | None, as_json: bool) -> None:
     """Read a run: its summary, the groups of a step, or one group.
 
     \b
@@ -122,20 +138,26 @@ def show(run: str, step: int | None, uid: str | None) -> None:
     r3 show runs/quickstart --step 9
     r3 show runs/quickstart --step 9 --uid 1f6d0c3f5a0be2b4
     """
-    if step is None and uid is None:
-        _show_summary(run)
-        return
-
     from r3_openrlhf.runs.directory import RunDirectory
-    from r3_openrlhf.runs.report import group_table, step_table
+    from r3_openrlhf.runs.report import group_rollouts, group_table, step_groups, step_table
 
     directory = RunDirectory.open(run)
-    _print(step_table(directory, step=step) if uid is None else group_table(directory, step=step, uid=uid))
+    if step is None and uid is None:
+        _show_summary(directory, as_json=as_json)
+    elif not as_json:
+        _print(
+            step_table(directory, step=step) if uid is None else group_table(directory, step=step, uid=uid), width=160
+        )
+    elif uid is None:
+        click.echo(json.dumps({"step": step, "groups": step_groups(directory, step=step)}))
+    else:
+        rollouts = group_rollouts(directory, step=step, uid=uid)
+        click.echo(json.dumps({"uid": rollouts[0]["uid"], "rollouts": rollouts}))
 
 
-def _print_plan(config) -> None:
+def _print_plan(config, *, as_json: bool) -> None:
     """What `r3 train` would do. Local paths are looked at; the hub is not asked, and nothing is written."""
-    from r3_openrlhf.config_loading import config_to_yaml
+    from r3_openrlhf.config_loading import config_to_json, config_to_yaml
     from r3_openrlhf.models.locate import locate_model
     from r3_openrlhf.openrlhf_adapter.arguments import openrlhf_arguments, platform_of
     from r3_openrlhf.openrlhf_adapter.upstream_parser import check_arguments
@@ -150,6 +172,10 @@ def _print_plan(config) -> None:
     platform = "cuda" if config.cluster.device == "cuda" else platform_of(config)
     arguments = openrlhf_arguments(config, run, model_dir=locate_model(config.model.path), platform=platform)
     check_arguments(arguments)
+    if as_json:
+        plan = {"configuration": json.loads(config_to_json(config)), "platform": platform, "arguments": arguments}
+        click.echo(json.dumps(plan))
+        return
     click.echo(f"# configuration\n{config_to_yaml(config)}")
     click.echo(f"# OpenRLHF's arguments, on {platform}\npython -m openrlhf.cli.train_ppo_ray", nl=False)
     for argument in arguments:
@@ -157,14 +183,36 @@ def _print_plan(config) -> None:
     click.echo()
 
 
-def _show_summary(path: str) -> None:
-    from r3_openrlhf.runs.directory import RunDirectory
-    from r3_openrlhf.runs.report import summary_table
+def _show_summary(run: RunDirectory, *, as_json: bool) -> None:
+    from r3_openrlhf.runs.report import summary, summary_table
 
-    _print(summary_table(RunDirectory.open(path)))
+    if as_json:
+        click.echo(json.dumps(summary(run)))
+    else:
+        _print(summary_table(run), width=80)
 
 
-def _print(renderable) -> None:
+def _print(renderable, *, width: int) -> None:
+    """On a terminal as wide as that is, elsewhere `width`."""
     from rich.console import Console
 
-    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160).print(renderable)
+    Console(file=sys.stdout, width=None if sys.stdout.isatty() else width).print(renderable)
+
+
+def _next_commands(experiment: str, config: R3Config, run: RunDirectory) -> str:
+    """Three commands to go on with, as they can be typed in the directory that this one was typed in."""
+    r3 = sys.argv[0] if sys.argv[0].endswith("/r3") and not os.path.isabs(sys.argv[0]) else "r3"
+    place = os.path.relpath(run.path)
+    place = shlex.quote(str(run.path) if place.startswith("..") else place)
+    benchmark = "math500"
+    if config.data.path.startswith("reasoning_gym:"):  # other problems of the same kind, and no hub is asked
+        benchmark = f"{config.data.path} --max-new-tokens {config.rollout.max_new_tokens} data.reasoning_gym.seed=1234"
+    other = "grpo" if config.algo == "r3" else "r3"
+    return "\n".join(
+        (
+            "Next:",
+            f"  {r3} show {place} --step {run.read_metrics()[-1]['step']}",
+            f"  {r3} eval {place} --benchmark {benchmark}",
+            f"  {r3} train experiment={experiment} algo={other}",
+        )
+    )

@@ -84,10 +84,10 @@ def test_what_pip_is_busy_with():
     activity = Activity(total=3)
     expected = {
         "Looking in links: /somewhere": "",
-        "Collecting torch==2.13.0+cpu": "torch, 1 of 3 packages",
+        "Collecting torch==2.13.0+cpu": "torch, 1 of 3",
         "  Downloading torch-2.13.0%2Bcpu-cp311-cp311-linux_x86_64.whl (190.1 MB)": "downloading torch (190.1 MB)",
-        "Processing /cache/ray-2.55.0-cp311-cp311-manylinux2014_x86_64.whl": "ray, 2 of 3 packages",
-        "Collecting deepspeed==0.19.6 (from -r requirements-cpu.txt (line 40))": "deepspeed, 3 of 3 packages",
+        "Processing /cache/ray-2.55.0-cp311-cp311-manylinux2014_x86_64.whl": "ray, 2 of 3",
+        "Collecting deepspeed==0.19.6 (from -r requirements-cpu.txt (line 40))": "deepspeed, 3 of 3",
         "  Building wheel for deepspeed (setup.py): started": "building deepspeed",
         "Installing collected packages: torch, ray, deepspeed": "copying the files of 3 packages",
         "Successfully installed ray-2.55.0": "copying the files of 3 packages",

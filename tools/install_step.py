@@ -38,7 +38,7 @@ class Activity:
             self.seen += 1
             file = found[1].rpartition("/")[2]
             name = file.split("-")[0] if line.startswith("Processing") else re.split(r"[=<>\[;]", file)[0]
-            self.now = f"{name}, {self.seen} of {self.total} packages" if self.total else name
+            self.now = f"{name}, {self.seen} of {self.total}" if self.total else name
         elif found := re.match(r"\s+Downloading (\S+) \((.*)\)", line):
             self.now = f"downloading {found[1].rpartition('/')[2].split('-')[0]} ({found[2]})"
         elif found := re.match(r"\s*Building (?:editable|wheel) for (\S+) .*: started", line):
@@ -72,7 +72,8 @@ class Line:
         return f"{seconds} s" if seconds < 100 else f"{seconds // 60} min {seconds % 60:02d} s"
 
     def _write(self, text: str, last: bool = False) -> None:
-        text = text if len(text) <= WIDTH else text[: WIDTH - 3] + "..."
+        if self.terminal and len(text) > WIDTH:
+            text = text[: WIDTH - 3] + "..."
         self.stream.write(f"\r\x1b[K{text}{chr(10) if last else ''}" if self.terminal else f"{text}\n")
         self.stream.flush()
 

@@ -1,29 +1,45 @@
-"""What a user sees while a run works: a progress bar and one line per step; everything else goes to train.log."""
+"""What a user sees while a run works: a line per phase and per step, and something that moves; the rest is in train.log.
+
+On a terminal there is a live line below them. Elsewhere lines are plain, and a wait has one every HEARTBEAT_S.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
+import shutil
 import sys
+import tempfile
 import threading
+import time
 from pathlib import Path
 
 from rich.console import Console as RichConsole
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Column
 
+from r3_openrlhf.errors import R3Error
+from r3_openrlhf.openrlhf_adapter.phases import Phase, announce
 from r3_openrlhf.runs.directory import RunDirectory
 
-POLL_S = 0.5
+POLL_S = 0.2
+HEARTBEAT_S = 9.0  # nobody waits for more than ten seconds without a word
 
 
 class Console:
-    """Context manager. Standard output and error of this process and its children go to run.log meanwhile."""
+    """Context manager. Standard output and error of this process and its children go to a file meanwhile: to the
+    run's log once `attach` has named the run. `verbose` shows that file on the terminal too, `quiet` nothing at all.
+    """
 
-    def __init__(self, run: RunDirectory, *, num_steps: int, verbose: bool) -> None:
-        self.run = run
-        self.num_steps = num_steps
+    def __init__(self, *, verbose: bool = False, quiet: bool = False) -> None:
+        self.run: RunDirectory | None = None
         self.verbose = verbose
+        self.quiet = quiet
+        self._early: list[Phase] = []  # before there was a run directory to note them in
+        self._log_position = 0
+        self._lock = threading.Lock()
         self._done = threading.Event()
 
     def __enter__(self) -> Console:
@@ -31,16 +47,14 @@ class Console:
         sys.stderr.flush()
         self._saved = [os.dup(1), os.dup(2)]
         self._terminal = os.fdopen(os.dup(2), "w")
-        if not self.verbose:
-            log = os.open(self.run.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-            os.dup2(log, 1)
-            os.dup2(log, 2)
-            os.close(log)
+        self._sink = tempfile.NamedTemporaryFile(prefix="r3-", suffix=".log")  # noqa: SIM115 (closed in __exit__)
+        _send_output_to(self._sink.fileno())
+        self._display = Display(_screen(self._terminal, self.quiet))
         self._thread = threading.Thread(target=self._follow, daemon=True)
         self._thread.start()
         return self
 
-    def __exit__(self, *error) -> None:
+    def __exit__(self, kind, error, trace) -> None:
         self._done.set()
         self._thread.join()
         sys.stdout.flush()
@@ -48,22 +62,223 @@ class Console:
         for descriptor, saved in zip((1, 2), self._saved, strict=True):
             os.dup2(saved, descriptor)
             os.close(saved)
+        if self.run is None and error is not None and not isinstance(error, (R3Error, KeyboardInterrupt)):
+            self._terminal.write(Path(self._sink.name).read_text(errors="replace"))  # there is no log to look into
+        self._sink.close()
         self._terminal.close()
 
+    def announce(self, phase: Phase) -> None:
+        """A phase of this process begins."""
+        if self.run is not None:
+            announce(self.run, phase)  # and comes back with those of the other processes
+            return
+        self._early.append(phase)
+        with self._lock:
+            self._display.phase(phase)
+
+    def attach(self, run: RunDirectory, *, first_phase: Phase) -> None:
+        """From now on output goes to the log of `run`, which exists, and the events of its processes are shown."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        with run.log.open("ab") as log:
+            self._log_position = log.tell()
+            with open(self._sink.name, "rb") as early:
+                shutil.copyfileobj(early, log)
+            log.flush()
+            _send_output_to(log.fileno())
+        for phase in self._early:
+            announce(run, phase)
+        files = [new_lines(file) for file in (run.events, run.metrics, run.evaluations)]
+        for lines in files:
+            next(lines)
+        with self._lock:
+            self._files = files
+            self.run = run
+        self.announce(first_phase)
+
+    def say(self, text: str) -> None:
+        """A line of ours, in the log too."""
+        print(text)
+        with self._lock:
+            self._display.line(text)
+
+    def expect(self, num_steps: int) -> None:
+        with self._lock:
+            self._display.num_steps = num_steps
+
     def _follow(self) -> None:
-        console = RichConsole(file=self._terminal)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        with Progress(*columns, console=console) as progress:
-            task = progress.add_task("starting Ray, vLLM, DeepSpeed", total=self.num_steps)
-            lines, evaluations = new_lines(self.run.metrics), new_lines(self.run.evaluations)
+        with self._display.screen:
             done = False
             while not done:
                 done = self._done.wait(POLL_S)  # one more look after the run has ended
-                for line in next(lines):
-                    progress.console.print(step_line(line), highlight=False)
-                    progress.update(task, completed=line["step"], description="training")
-                for line in next(evaluations):
-                    progress.console.print(evaluation_line(line), highlight=False)
+                with self._lock:
+                    if self.run is not None:
+                        self._show_what_is_new()
+                    self._display.tick()
+            self._display.end()
+
+    def _show_what_is_new(self) -> None:
+        events, metrics, evaluations = (next(lines) for lines in self._files)
+        if self.verbose and not self.quiet:
+            with self.run.log.open("rb") as log:
+                log.seek(self._log_position)
+                for line in log:
+                    if line.endswith(b"\n"):
+                        self._log_position += len(line)
+                        self._display.line(line.decode(errors="replace").rstrip())
+        for line in metrics:
+            self._display.step_is_done(line)
+        for line in evaluations:
+            self._display.line(evaluation_line(line))
+        for event in events:
+            self._display.phase(event["phase"], event["step"])
+
+
+def _send_output_to(descriptor: int) -> None:
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+
+
+def _screen(terminal, quiet: bool):
+    if quiet:
+        return NoScreen()
+    if terminal.isatty() and os.environ.get("TERM") not in (None, "", "dumb", "unknown"):
+        return LiveScreen(terminal)
+    return PlainScreen(terminal)
+
+
+class Display:
+    """What is said when. `screen` shows it; `clock` gives seconds."""
+
+    def __init__(self, screen, *, clock=time.monotonic) -> None:
+        self.screen = screen
+        self.clock = clock
+        self.num_steps: int | None = None
+        self._title: str | None = None
+        self._in_step = False
+        self._started = self._phase_began = self._said = clock()
+
+    def phase(self, phase: str, step: int | None = None) -> None:
+        title = phase if step is None else f"step {step} of {self.num_steps or '?'}: {phase}"
+        if title == self._title:
+            return
+        now = self.clock()
+        if self._title is not None and not self._in_step:
+            self.screen.phase_ended(self._title, now - self._phase_began)
+        self._title, self._in_step, self._phase_began = title, step is not None, now
+        if self.screen.phase_began(title, minor=self._in_step, elapsed=now - self._started):
+            self._said = now
+
+    def step_is_done(self, metrics: dict) -> None:
+        self.screen.steps(metrics["step"], self.num_steps)
+        self.line(step_line(metrics))
+
+    def line(self, text: str) -> None:
+        self._said = self.clock()
+        self.screen.line(text, elapsed=self._said - self._started)
+
+    def tick(self) -> None:
+        """Called all the time."""
+        if self._title is None:
+            return
+        now = self.clock()
+        if now - self._said >= self.screen.heartbeat_s:
+            self._said = now
+            self.screen.heartbeat(self._title, now - self._phase_began, elapsed=now - self._started)
+
+    def end(self) -> None:
+        if self._title is not None and not self._in_step:
+            self.screen.phase_ended(self._title, self.clock() - self._phase_began)
+
+
+class NoScreen(contextlib.nullcontext):
+    heartbeat_s = float("inf")
+
+    def phase_began(self, title: str, *, minor: bool, elapsed: float) -> bool:
+        return False
+
+    def phase_ended(self, title: str, seconds: float) -> None: ...
+
+    def heartbeat(self, title: str, seconds: float, *, elapsed: float) -> None: ...
+
+    def line(self, text: str, *, elapsed: float) -> None: ...
+
+    def steps(self, done: int, total: int | None) -> None: ...
+
+
+class PlainScreen(NoScreen):
+    """Lines for a file or a pipe, each with the time since the start. Phases inside a step only show in heartbeats."""
+
+    heartbeat_s = HEARTBEAT_S
+
+    def __init__(self, stream) -> None:
+        super().__init__()
+        self.stream = stream
+
+    def phase_began(self, title: str, *, minor: bool, elapsed: float) -> bool:
+        if not minor:
+            self.line(title, elapsed=elapsed)
+        return not minor
+
+    def heartbeat(self, title: str, seconds: float, *, elapsed: float) -> None:
+        self.line(f"{title}, {seconds:.0f} s", elapsed=elapsed)
+
+    def line(self, text: str, *, elapsed: float) -> None:
+        self.stream.write(f"{_hours(elapsed)} {text}\n")
+        self.stream.flush()
+
+
+class LiveScreen(NoScreen):
+    """A terminal: the live line shows the phase and how long it has lasted; what stays stands above it."""
+
+    heartbeat_s = 0.0  # with every tick
+
+    def __init__(self, stream) -> None:
+        super().__init__()
+        self.progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis")),
+            BarColumn(bar_width=16),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=RichConsole(file=stream, force_terminal=True),
+            refresh_per_second=4,
+            # what libraries print goes to the log, not above the live line
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self.task = self.progress.add_task("starting", total=None)
+
+    def __enter__(self):
+        return self.progress.__enter__()
+
+    def __exit__(self, *error) -> None:
+        self.progress.update(self.task, visible=False)
+        self.progress.__exit__(*error)
+
+    def phase_began(self, title: str, *, minor: bool, elapsed: float) -> bool:
+        self.progress.update(self.task, description=title, refresh=True)
+        return True
+
+    def phase_ended(self, title: str, seconds: float) -> None:
+        self._print(f"{title:<40} {seconds:6.1f} s")
+
+    def heartbeat(self, title: str, seconds: float, *, elapsed: float) -> None:
+        self.progress.update(self.task, description=f"{title}, {seconds:.0f} s")
+
+    def line(self, text: str, *, elapsed: float) -> None:
+        self._print(text)
+
+    def steps(self, done: int, total: int | None) -> None:
+        self.progress.update(self.task, completed=done, total=total)
+
+    def _print(self, text: str) -> None:
+        self.progress.console.print(text, highlight=False, markup=False)
+
+
+def _hours(seconds: float) -> str:
+    minutes, seconds = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
 
 
 def new_lines(path: Path):

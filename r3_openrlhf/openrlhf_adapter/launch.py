@@ -22,10 +22,11 @@ from r3_openrlhf.cpu_stack import cpu_platform
 from r3_openrlhf.errors import ConfigError, R3Error
 from r3_openrlhf.history.witness import check_checkpoint
 from r3_openrlhf.method import history_warnings
-from r3_openrlhf.models.locate import resolve_model
+from r3_openrlhf.models.locate import BUILDERS, locate_model, resolve_model
 from r3_openrlhf.openrlhf_adapter.arguments import openrlhf_arguments, platform_of
 from r3_openrlhf.openrlhf_adapter.console import Console
 from r3_openrlhf.openrlhf_adapter.environment import environment_of
+from r3_openrlhf.openrlhf_adapter.phases import Phase
 from r3_openrlhf.openrlhf_adapter.upstream_parser import check_arguments
 from r3_openrlhf.problems.held_out import check_held_out_source, prepare_held_out
 from r3_openrlhf.problems.training_file import PreparedData, check_source, prepare
@@ -34,29 +35,35 @@ from r3_openrlhf.runs.directory import RunDirectory
 MODULE = "openrlhf.cli.train_ppo_ray"
 
 
-def train(config: R3Config, *, verbose: bool = False) -> RunDirectory:
+def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> RunDirectory:
     """Prepare the data, start Ray where none is given, train, and leave no process behind.
 
-    What the stack prints goes to train.log in the run directory; `verbose` shows it too. Raises R3Error.
+    What the stack prints goes to train.log in the run directory; `verbose` shows it too, `quiet` shows nothing at all.
+    Raises R3Error.
     """
-    platform = platform_of(config)
-    model = resolve_model(config.model.path)
-    check_context(config, model)
-    check_source(config.data)
-    check_held_out_source(config)
-    run = RunDirectory(config.run_dir)
-    run.create(config)
-    data = prepare_data(config, model, run)
-    for sentence in history_warnings(config, num_problems=data.num_problems):
-        print(f"Warning: {sentence}", file=sys.stderr)
-    resume = config.checkpoint.resume and (run.checkpoints / "_actor" / "latest").is_file()
-    if resume and config.algo == "r3" and not config.checkpoint.accept_lost_history:
-        check_history(run)
-    arguments = openrlhf_arguments(config, run, model_dir=model, platform=platform, resume=resume)
-    check_arguments(arguments)
-    with Console(run, num_steps=num_steps(config, data), verbose=verbose):
+    with Console(verbose=verbose, quiet=quiet) as console:
+        console.announce(Phase.CHECKING)
+        platform = platform_of(config)
+        if config.model.path in BUILDERS and not Path(locate_model(config.model.path)).is_dir():
+            console.announce(Phase.UNPACKING if config.model.path == "smollm2" else Phase.TRAINING_MODEL)
+        model = resolve_model(config.model.path)
+        check_context(config, model)
+        check_source(config.data)
+        check_held_out_source(config)
+        run = RunDirectory(config.run_dir)
+        run.create(config)
+        console.attach(run, first_phase=Phase.DATA)
+        data = prepare_data(config, model, run)
+        for sentence in history_warnings(config, num_problems=data.num_problems):
+            console.say(f"Warning: {sentence}")
+        resume = config.checkpoint.resume and (run.checkpoints / "_actor" / "latest").is_file()
+        if resume and config.algo == "r3" and not config.checkpoint.accept_lost_history:
+            check_history(run)
+        arguments = openrlhf_arguments(config, run, model_dir=model, platform=platform, resume=resume)
+        check_arguments(arguments)
+        console.expect(num_steps(config, data))
         try:
-            _run_upstream(config, arguments, platform, short_batches=has_short_batches(config, data))
+            _run_upstream(config, arguments, platform, console, short_batches=has_short_batches(config, data))
         except Exception as error:
             traceback.print_exc()  # into train.log
             raise r3_error(error, run.log) from error
@@ -107,20 +114,26 @@ def has_short_batches(config: R3Config, data: PreparedData) -> bool:
     return config.filters_groups or data.num_problems % config.rollout.batch_size > 0
 
 
-def _run_upstream(config: R3Config, arguments: list[str], platform: str, *, short_batches: bool) -> None:
+def _run_upstream(
+    config: R3Config, arguments: list[str], platform: str, console: Console, *, short_batches: bool
+) -> None:
+    console.announce(Phase.RAY)
     if platform == "cpu":
         cpu_platform.install()
     import ray
 
     ray.init(**ray_options(config, platform))
     try:
+        console.announce(Phase.LIBRARIES)
         _replace_names(config, short_batches=short_batches)
+        console.announce(Phase.ENGINE)  # first of all upstream makes the engines; the trainer waits for them
         argv, sys.argv = sys.argv, [MODULE, *arguments]
         try:
             runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
         finally:
             sys.argv = argv
     finally:
+        console.announce(Phase.STOPPING)
         ray.shutdown()
 
 
@@ -160,15 +173,13 @@ def _replace_names(config: R3Config, *, short_batches: bool) -> None:
     from openrlhf.trainer import ppo_trainer
     from openrlhf.trainer.ray import ppo_actor, vllm_engine
 
-    from r3_openrlhf.openrlhf_adapter import rollout_engine, trainer
+    from r3_openrlhf.openrlhf_adapter import policy_actor, rollout_engine, trainer
 
     ppo_trainer.PPOTrainer = trainer.PPOTrainer
     vllm_engine.RolloutRayActor = rollout_engine.RolloutRayActor
     # stock algorithms keep the stock update, except where it loses gradients (policy_update.R3ActorTrainer)
-    if config.algo == "r3" or config.train.dynamic_batch or short_batches:
-        from r3_openrlhf.openrlhf_adapter import policy_actor
-
-        ppo_actor.PolicyModelActor = policy_actor.PolicyModelActor
+    ours = config.algo == "r3" or config.train.dynamic_batch or short_batches
+    ppo_actor.PolicyModelActor = policy_actor.PolicyModelActor if ours else policy_actor.StockPolicyModelActor
 
 
 def r3_error(error: BaseException, log: Path) -> R3Error:

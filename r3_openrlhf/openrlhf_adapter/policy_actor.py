@@ -12,18 +12,28 @@ from collections import deque
 
 import ray
 import torch
+from deepspeed.ops.op_builder import builder
 from openrlhf.models.ring_attn_utils import gather_and_pad_tensor, unpad_and_slice_tensor
 from openrlhf.trainer.ray import ppo_actor
 
 from r3_openrlhf.core.entropy import entropy_statistics, token_logprobs_and_entropy
 from r3_openrlhf.openrlhf_adapter.environment import config_from_environment
+from r3_openrlhf.openrlhf_adapter.phases import announce_builds
 from r3_openrlhf.openrlhf_adapter.policy_update import R3ActorTrainer
 
 # trainer/ray/ppo_actor.py:475: the name is a Ray actor class already; this is the class that was decorated
 UpstreamPolicyActor = ppo_actor.PolicyModelActor.__ray_metadata__.modified_class.__ray_actor_class__
 
 
-class R3PolicyActor(UpstreamPolicyActor):
+class StockPolicyActor(UpstreamPolicyActor):
+    """Upstream's, but that it says when DeepSpeed compiles operators."""
+
+    def init_model_from_pretrained(self, *args, **kwargs):
+        announce_builds(builder)
+        return super().init_model_from_pretrained(*args, **kwargs)
+
+
+class R3PolicyActor(StockPolicyActor):
     def init_model_from_pretrained(self, *args, **kwargs):
         # ppo_actor.py:571 builds its trainer from the module's global name
         ppo_actor.ActorPPOTrainer = R3ActorTrainer
@@ -108,3 +118,4 @@ def logprobs_and_entropy(actor, sequences_BT, action_mask_BA, attention_mask_BT,
 
 
 PolicyModelActor = ray.remote(num_gpus=1)(R3PolicyActor)
+StockPolicyModelActor = ray.remote(num_gpus=1)(StockPolicyActor)

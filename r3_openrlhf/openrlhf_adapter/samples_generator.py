@@ -12,6 +12,7 @@ import functools
 import hashlib
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -55,6 +56,7 @@ class R3SamplesGenerator(SamplesGenerator):
         self.reflections_without_room = 0
         self.seconds = 0.0  # of this step, on what R³ adds
         self._reflection_prompts: set[str] = set()
+        self.before_sampling: Callable[[], None] = lambda: None
         self._order: dict[tuple[str, str], int] = {}
         self._training = False
         self._cut_short = False  # did the budget end the last epoch before its time?
@@ -70,6 +72,7 @@ class R3SamplesGenerator(SamplesGenerator):
         max_steps = self.config.train.max_steps
         if (max_steps is not None and self.step >= max_steps) or self._budget_is_spent():
             return [], None, 0, True
+        self.before_sampling()
         before = self._counts.copy()
         if getattr(self, "_dataloader_iter", None) is None:
             self._seed_epoch()

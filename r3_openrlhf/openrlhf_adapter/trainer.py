@@ -18,6 +18,7 @@ from r3_openrlhf.history.witness import FILE_NAME, append_record
 from r3_openrlhf.method import history_limits
 from r3_openrlhf.openrlhf_adapter.environment import config_from_environment
 from r3_openrlhf.openrlhf_adapter.experience_maker import R3ExperienceMaker, StockExperienceMaker
+from r3_openrlhf.openrlhf_adapter.phases import Phase, announce
 from r3_openrlhf.openrlhf_adapter.samples_generator import R3SamplesGenerator
 from r3_openrlhf.problems.held_out import evaluation_line, read_prompts
 from r3_openrlhf.runs.directory import RunDirectory
@@ -56,6 +57,7 @@ class R3Trainer(UpstreamTrainer):
             config=self.config,
             history=self.history,
         )
+        self.samples_generator.before_sampling = lambda: self._announce(Phase.SAMPLING)
         maker = R3ExperienceMaker if self.config.algo == "r3" else StockExperienceMaker
         self.experience_maker = maker(
             self.actor_model_group,
@@ -107,14 +109,27 @@ class R3Trainer(UpstreamTrainer):
         """Upstream asks for this before it loads the models, which then wait for the engines to join the weight sync:
         an engine that died at start-up would leave them waiting for ever. Its error surfaces here."""
         ray.get([engine.get_num_unfinished_requests.remote() for engine in self.vllm_engines])
+        announce(self.run, Phase.LOADING)
         return super().get_max_steps()
 
     def _at(self, step: int) -> None:
         self.samples_generator.step = self.experience_maker.step = step
 
+    def _announce(self, phase: Phase) -> None:
+        announce(self.run, phase, step=self.samples_generator.step + 1)
+
+    def ppo_train(self, global_steps: int) -> dict:
+        self._announce(Phase.UPDATE)
+        return super().ppo_train(global_steps)
+
+    def broadcast_to_vllm(self) -> None:
+        self._announce(Phase.SYNC)
+        super().broadcast_to_vllm()
+
     def train_step(self, rollout_samples, global_step: int):
         if not rollout_samples:
             raise TrainingStopped("the rollout engine returned no rollouts for a step")
+        self._announce(Phase.REWARDS)
         seconds_on_bounds = sum(sample.r3_seconds for sample in rollout_samples) / len(self.vllm_engines)
         status, global_step = super().train_step(rollout_samples, global_step)
         maker, generator = self.experience_maker, self.samples_generator
@@ -155,8 +170,10 @@ class R3Trainer(UpstreamTrainer):
         numbers = {key: value for key, value in (logs_dict or {}).items() if isinstance(value, (int, float))}
         self.run.append_rollouts(self.experience_maker.records)
         self.run.append_metrics({"step": global_step, **numbers})
-        if self.history is not None and global_step % self.args.ckpt.save_steps == 0:  # upstream's condition (:394)
-            append_record(self.run.checkpoints / FILE_NAME, self.history.record(global_step))
+        if global_step % self.args.ckpt.save_steps == 0:  # upstream's condition (:394)
+            announce(self.run, Phase.CHECKPOINT, step=global_step)
+            if self.history is not None:
+                append_record(self.run.checkpoints / FILE_NAME, self.history.record(global_step))
         super().save_logs_and_checkpoints(global_step, logs_dict, client_states)
         if self._evaluation_is_due():
             self._evaluate()
@@ -184,6 +201,7 @@ class R3Trainer(UpstreamTrainer):
         """Ask the held-out problems. Upstream's `evaluate` (:513) takes its accuracy from rewards, in which length
         counts and an ungraded response has no place."""
         step, settings = self.samples_generator.step, self.config.evaluation
+        announce(self.run, Phase.EVALUATION, step=step or None)
         so_far = ([{"epoch": 1, "generated_tokens_total": 0}] + self.run.read_metrics())[-1]
         kwargs = self.generate_kwargs | {
             "temperature": settings.temperature,
@@ -227,6 +245,7 @@ class R3Trainer(UpstreamTrainer):
             self._count_what_led_to_no_step()
             if self._evaluation_is_due(last=True):
                 self._evaluate()
+            announce(self.run, Phase.SAVING)  # upstream does so next
         finally:
             for tracker in trackers:
                 del tracker.close

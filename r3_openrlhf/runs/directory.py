@@ -1,7 +1,7 @@
 """The directory of one run: what is where, and how lines get there so that a crash never costs more than one.
 
-config.yaml, code_state.txt, metrics.jsonl, evaluations.jsonl, rollouts.jsonl, history.sqlite, train.log, data/,
-tensorboard/, checkpoints/, final_model/.
+config.yaml, code_state.txt, metrics.jsonl, evaluations.jsonl, rollouts.jsonl, events.jsonl, history.sqlite, train.log,
+data/, tensorboard/, checkpoints/, final_model/.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ class RunDirectory:
         self.metrics = self.path / "metrics.jsonl"
         self.evaluations = self.path / "evaluations.jsonl"
         self.rollouts = self.path / "rollouts.jsonl"
+        self.events = self.path / "events.jsonl"  # when each phase began, over all starts of the run
         self.history = self.path / "history.sqlite"
         self.log = self.path / "train.log"
         self.data = self.path / "data" / "problems.jsonl"

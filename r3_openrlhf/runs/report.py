@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from rich.console import Group
@@ -19,6 +20,7 @@ PHASES = {
     "policy update": "timing/ppo_train",
     "weights to the engine": "timing/broadcast",
 }
+STEP_S, ADDED_S = "timing/step_total", "r3/time/added_s"
 MECHANISMS = (
     (
         "groups all correct / none correct / mixed",
@@ -44,8 +46,9 @@ LEVELS = (
 TEXT_START = 60  # characters of a response in a table
 
 
-def summary_table(run: RunDirectory) -> Group:
-    """Totals of what R³ did, levels at the beginning and at the end, seconds per phase, and where the files are.
+def summary(run: RunDirectory) -> dict[str, Any]:
+    """What a run did, for machines: sums of counts, means over the first and the last quarter of the steps, mean seconds
+    per step, the first and the last evaluation, files. A number that the run does not have is left out.
 
     Raises R3Error when the run has no finished step.
     """
@@ -53,78 +56,114 @@ def summary_table(run: RunDirectory) -> Group:
     if not metrics:
         raise R3Error(f"{run.path} has no finished step yet; its log is {run.log}")
     quarter = max(1, len(metrics) // 4)
-    first, last = metrics[:quarter], metrics[-quarter:]
+    evaluations = [line for line in run.read_evaluations() if line["pass_at_1"] is not None]
+    found = {
+        "run_dir": str(run.path),
+        "finished": run.finished.is_file(),
+        "steps": len(metrics),
+        "totals": {key: _total(metrics, key) for _, *keys in MECHANISMS for key in keys},
+        "data": json.loads(run.data_counts.read_text()) if run.data_counts.is_file() else None,
+        "generated_tokens_total": metrics[-1].get("generated_tokens_total"),
+        "steps_per_mean": quarter,
+        "first": {key: _mean(metrics[:quarter], key) for _, key, _ in LEVELS},
+        "last": {key: _mean(metrics[-quarter:], key) for _, key, _ in LEVELS},
+        "first_evaluation": evaluations[0] if evaluations else None,
+        "last_evaluation": evaluations[-1] if evaluations else None,
+        "seconds_per_step": {key: _mean(metrics, key) for key in (*PHASES.values(), STEP_S, ADDED_S)},
+        "files": {name: str(path) for name, path in _files(run)},
+    }
+    return _without_absent(found)
 
-    table = Table(title=f"{run.path.name}: {len(metrics)} steps", title_justify="left", show_header=False)
+
+def summary_table(run: RunDirectory) -> Group:
+    """`summary` for people, 80 columns wide. Raises R3Error when the run has no finished step."""
+    numbers = summary(run)
+    totals, first, last = numbers["totals"], numbers["first"], numbers["last"]
+
+    table = Table(title=f"{run.path.name}: {numbers['steps']} steps", title_justify="left", show_header=False)
     table.add_column(style="bold")
     table.add_column(justify="right")
     for name, *keys in MECHANISMS:
-        totals = [_total(metrics, key) for key in keys]
-        if None not in totals:
-            table.add_row(name, (" -> " if "->" in name else " / ").join(f"{total:.0f}" for total in totals))
-    if run.data_counts.is_file():
-        counts = json.loads(run.data_counts.read_text())
-        table.add_row(
-            "problems (rows left out: too long / repeated / unusable)",
-            f"{counts['num_problems']} ({counts['num_dropped_overlong']} / {counts['num_duplicates']} / {counts['num_unusable']})",
-        )
-    sampled = metrics[-1].get("generated_tokens_total")
-    if sampled is not None:
-        table.add_row("response tokens sampled", f"{sampled:,.0f}")
+        if all(key in totals for key in keys):
+            table.add_row(name, (" -> " if "->" in name else " / ").join(f"{totals[key]:.0f}" for key in keys))
+    if "data" in numbers:
+        counts = numbers["data"]
+        table.add_row("problems", str(counts["num_problems"]))
+        left_out = (counts[key] for key in ("num_dropped_overlong", "num_duplicates", "num_unusable"))
+        table.add_row("rows left out: too long / repeated / unusable", " / ".join(map(str, left_out)))
+    if "generated_tokens_total" in numbers:
+        table.add_row("response tokens sampled", f"{numbers['generated_tokens_total']:,.0f}")
     table.add_section()
-    span = "first step -> last" if quarter == 1 else f"first {quarter} steps -> last {quarter}"
+    quarter = numbers["steps_per_mean"]
+    table.add_row("means over", "first step -> last" if quarter == 1 else f"first {quarter} steps -> last {quarter}")
     for name, key, form in LEVELS:
-        before, after = _mean(first, key), _mean(last, key)
-        if before is not None and after is not None:
-            table.add_row(f"{name}, {span}", f"{before:{form}} -> {after:{form}}")
-    evaluations = [line for line in run.read_evaluations() if line["pass_at_1"] is not None]
-    if evaluations:
-        before, after = evaluations[0], evaluations[-1]
+        if key in first and key in last:
+            table.add_row(f"  {name}", f"{first[key]:{form}} -> {last[key]:{form}}")
+    if "first_evaluation" in numbers:
+        before, after = numbers["first_evaluation"], numbers["last_evaluation"]
         names = (f"held-out accuracy, {before['n_samples']} responses", f"held-out pass@{before['n_samples']}")
         for name, key in zip(names, ("pass_at_1", "pass_at_n"), strict=True):
             span = f"step {before['step']} -> {after['step']}"
             table.add_row(f"{name}, {span}", f"{before[key]:.3f} -> {after[key]:.3f}")
     table.add_section()
+    seconds = numbers["seconds_per_step"]
     for name, key in PHASES.items():
-        seconds = _mean(metrics, key)
-        if seconds is not None:
-            table.add_row(f"seconds per step: {name}", f"{seconds:.2f}")
-    added, whole = _mean(metrics, "r3/time/added_s"), _mean(metrics, "timing/step_total")
+        if key in seconds:
+            table.add_row(f"seconds per step: {name}", f"{seconds[key]:.2f}")
+    added, whole = seconds.get(ADDED_S), seconds.get(STEP_S)
     if added is not None and whole:
         table.add_row("seconds per step: added by R³", f"{added:.3f} ({added / whole:.1%} of {whole:.2f})")
-    return Group(table, _files(run))
+    files = [path.name for _, path in _files(run)]
+    # a path is to be copied: it is never broken, however wide it is
+    return Group(table, Text(f"In {run.path}:", no_wrap=True, overflow="ignore"), Text(f"  {', '.join(files)}"))
 
 
-def step_table(run: RunDirectory, *, step: int) -> Table:
-    """One row per group of a step. Raises R3Error when the step is not there."""
+def step_groups(run: RunDirectory, *, step: int) -> list[dict[str, Any]]:
+    """One object per group of a step. Raises R3Error when the step is not there."""
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for rollout in run.read_rollouts():
         if rollout["step"] == step:
             groups.setdefault((rollout["uid"], rollout["context"]), []).append(rollout)
     if not groups:
         raise R3Error(f"{run.path} has no rollouts of step {step}; its steps are {_steps(run)}")
-    table = Table(title=f"step {step}: {len(groups)} groups", title_justify="left")
-    for column in ("uid", "context", "rows", "correct", "wrong", "recalled", "ranked", "reward", "sum |advantage|"):
-        table.add_column(column, justify="left" if column in ("uid", "context") else "right")
+    found = []
     for (uid, context), rows in groups.items():
         fresh = [row for row in rows if row["recalled_from"] is None]
         rewards = [row["reward"] for row in rows if row["reward"] is not None]
+        found.append(
+            {
+                "uid": uid,
+                "context": context,
+                "rows": len(rows),
+                "correct": sum(row["verdict"] == "correct" for row in fresh),
+                "wrong": sum(row["verdict"] == "wrong" for row in fresh),
+                "recalled": len(rows) - len(fresh),
+                "ranked": sum(bool(row.get("ranked")) for row in rows),
+                "reward": sum(rewards) / len(rewards) if rewards else None,
+                "sum |advantage|": sum(abs(row["advantage"] or 0.0) for row in rows),
+            }
+        )
+    return found
+
+
+def step_table(run: RunDirectory, *, step: int) -> Table:
+    """One row per group of a step. Raises R3Error when the step is not there."""
+    groups = step_groups(run, step=step)
+    table = Table(title=f"step {step}: {len(groups)} groups", title_justify="left")
+    for column in groups[0]:
+        table.add_column(column, justify="left" if column in ("uid", "context") else "right")
+    for group in groups:
         table.add_row(
-            uid,
-            context,
-            str(len(rows)),
-            str(sum(row["verdict"] == "correct" for row in fresh)),
-            str(sum(row["verdict"] == "wrong" for row in fresh)),
-            str(len(rows) - len(fresh)),
-            str(sum(bool(row.get("ranked")) for row in rows)),
-            f"{sum(rewards) / len(rewards):.3f}" if rewards else "-",
-            f"{sum(abs(row['advantage'] or 0.0) for row in rows):.3f}",
+            *(
+                "-" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
+                for value in group.values()
+            )
         )
     return table
 
 
-def group_table(run: RunDirectory, *, uid: str, step: int | None) -> Table:
-    """Every rollout of a problem, of one step or of all: verdict, reward, where it was recalled from, advantage, text.
+def group_rollouts(run: RunDirectory, *, uid: str, step: int | None) -> list[dict[str, Any]]:
+    """Every rollout of a problem, of one step or of all, in the order of steps.
 
     `uid` may be its beginning. Raises R3Error when there is no such problem or the beginning fits several.
     """
@@ -137,11 +176,17 @@ def group_table(run: RunDirectory, *, uid: str, step: int | None) -> Table:
             if not uids
             else f"{uid} is the beginning of {len(uids)} problems in {where}: {', '.join(uids[:5])}; write more of it"
         )
-    table = Table(title=f"problem {uids[0]}", title_justify="left")
+    return sorted(found, key=lambda row: row["step"])
+
+
+def group_table(run: RunDirectory, *, uid: str, step: int | None) -> Table:
+    """`group_rollouts`: verdict, reward, where each was recalled from, advantage, text."""
+    found = group_rollouts(run, uid=uid, step=step)
+    table = Table(title=f"problem {found[0]['uid']}", title_justify="left")
     for column in ("step", "context", "verdict", "reward", "recalled from", "advantage", "tokens", "response"):
         left = column in ("context", "verdict", "response")
         table.add_column(column, justify="left" if left else "right", no_wrap=column != "response")
-    for row in sorted(found, key=lambda row: row["step"]):
+    for row in found:
         ranked = " (ranked)" if row.get("ranked") else ""
         reason = f" ({row['reason']})" if row["verdict"] == "ungraded" else ""
         table.add_row(
@@ -157,19 +202,25 @@ def group_table(run: RunDirectory, *, uid: str, step: int | None) -> Table:
     return table
 
 
-def _files(run: RunDirectory) -> Table:
-    table = Table(box=None, show_header=False, padding=(0, 1))
-    for name, path in (
+def _files(run: RunDirectory) -> list[tuple[str, Path]]:
+    """(name, path) of those that are there."""
+    files = (
         ("metrics", run.metrics),
         ("rollouts", run.rollouts),
         ("history", run.history),
         ("checkpoints", run.checkpoints),
-        ("final model", run.final_model),
+        ("final_model", run.final_model),
         ("log", run.log),
-    ):
-        if path.exists():
-            table.add_row(name, Text(str(path), overflow="fold"))
-    return table
+    )
+    return [(name, path) for name, path in files if path.exists()]
+
+
+def _without_absent(numbers: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: _without_absent(value) if isinstance(value, dict) else value
+        for key, value in numbers.items()
+        if value is not None
+    }
 
 
 def _values(metrics: Iterable[dict[str, Any]], key: str) -> list[float]:

@@ -1,12 +1,14 @@
 """The tables of a run, from files written by hand."""
 
+import json
+
 import pytest
 from rich.console import Console
 
 from r3_openrlhf.config_loading import load_config
 from r3_openrlhf.errors import R3Error
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.runs.report import group_table, step_table, summary_table
+from r3_openrlhf.runs.report import group_table, step_table, summary, summary_table
 
 
 def text_of(renderable) -> str:
@@ -90,31 +92,60 @@ def test_the_summary_adds_counts_up_and_compares_the_first_with_the_last_quarter
     )
     text = text_of(summary_table(run))
     assert "my_run: 8 steps" in text
-    assert row_of(text, "problems (rows left out: too long / repeated / unusable)") == [
-        "90",
-        "(7",
-        "/",
-        "3",
-        "/",
-        "2)",
-    ]
+    assert row_of(text, "problems") == ["90"]
+    assert row_of(text, "rows left out: too long / repeated / unusable") == ["7", "/", "3", "/", "2"]
     assert row_of(text, "all correct / none correct / mixed") == ["8", "/", "24", "/", "32"]
     assert row_of(text, "collapsed groups before -> after replay") == ["32", "->", "8"]
     assert row_of(text, "rollouts recalled") == ["40"]
     assert row_of(text, "reflection groups") == ["16"]
     assert row_of(text, "ranked groups") == ["8"]
     # steps 1, 2 and 7, 8: (.1 + .2) / 2 and (.7 + .8) / 2
-    assert row_of(text, "reward, first 2 steps -> last 2") == ["0.150", "->", "0.750"]
-    assert row_of(text, "entropy (nats per token), first 2 steps -> last 2") == ["0.750", "->", "0.134"]
+    assert row_of(text, "means over") == ["first", "2", "steps", "->", "last", "2"]
+    assert row_of(text, "  reward") == ["0.150", "->", "0.750"]
+    assert row_of(text, "entropy (nats per token)") == ["0.750", "->", "0.134"]
     assert row_of(text, "seconds per step: sampling") == ["2.00"]
     assert row_of(text, "seconds per step: added by R³") == ["0.100", "(1.0%", "of", "10.00)"]
-    assert str(run.metrics) in text and "history" not in text  # only files that are there
+    assert f"In {run.path}:\n  metrics.jsonl, checkpoints\n" in text  # only files that are there
 
 
 def test_a_level_that_was_not_finite_is_left_out_of_the_mean(run):
     run.append_metrics(metrics_of(1, reward_mean=float("nan")))
     text = text_of(summary_table(run))
-    assert "reward, first" not in text and "tokens per response, first step -> last" in text
+    assert "│   reward" not in text and "│   tokens per response" in text
+    assert row_of(text, "means over") == ["first", "step", "->", "last"]
+
+
+@pytest.mark.parametrize("digits", [1, 7])
+def test_the_summary_fits_80_columns(run, digits):
+    """With numbers as long as those of a run of weeks; a path is never broken, whatever its length."""
+    for step in range(1, 10**4 if digits > 1 else 2):
+        big = {key: float(10**digits) for key in metrics_of(step) if key.startswith("r3/groups")}
+        metrics = metrics_of(
+            step, **big, generated_tokens_total=10.0**digits, accuracy=0.5, **{"timing/broadcast": 1.0}
+        )
+        run.metrics.open("a").write(json.dumps(metrics) + "\n")
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(summary_table(run))
+    shown = capture.get().splitlines()
+    place = next(number for number, line in enumerate(shown) if line.startswith("In "))
+    assert shown[place] == f"In {run.path}:"
+    assert max(len(line.rstrip()) for line in shown[:place] + shown[place + 1 :]) <= 80
+    assert not any("…" in line for line in shown)
+
+
+def test_the_summary_for_machines_is_the_one_for_people(run):
+    for step in range(1, 9):
+        run.append_metrics(metrics_of(step, reward_mean=None if step == 8 else 0.1 * step))
+    run.append_evaluation({"step": 0, "n_samples": 4, "pass_at_1": 0.25, "pass_at_n": 0.5})
+    numbers = json.loads(json.dumps(summary(run)))
+    assert numbers["run_dir"] == str(run.path) and numbers["steps"] == 8 and numbers["finished"] is False
+    assert numbers["totals"]["r3/replay/recalled"] == 40 and numbers["totals"]["r3/groups/collapsed_after"] == 8
+    assert numbers["steps_per_mean"] == 2 and numbers["last"]["reward_mean"] == pytest.approx(0.7)  # of one step
+    assert numbers["first_evaluation"] == numbers["last_evaluation"] == run.read_evaluations()[0]
+    assert numbers["seconds_per_step"]["timing/generation"] == 2.0
+    assert "timing/make_experience" not in numbers["seconds_per_step"]  # absence is not zero
+    assert numbers["files"] == {"metrics": str(run.metrics), "checkpoints": str(run.checkpoints)}
 
 
 def test_a_run_without_steps_says_where_its_log_is(run):
