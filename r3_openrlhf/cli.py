@@ -50,8 +50,18 @@ class R3Group(click.Group):
             raise click.ClickException(str(error)) from error
 
 
+def _print_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    from r3_openrlhf.runs.commit import commit_of, version_line
+
+    if wanted and not context.resilient_parsing:
+        click.echo(version_line(__version__, commit_of()))
+        context.exit()
+
+
 @click.group(cls=R3Group, context_settings={"max_content_width": 110, "help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, message="r3-openrlhf %(version)s")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Version and commit."
+)
 def main() -> None:
     """R³ (replay, reflection, ranking rewards; arXiv 2601.19620) for OpenRLHF.
 

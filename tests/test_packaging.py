@@ -1,15 +1,21 @@
-"""What is pinned is what is installed, and an installed wheel finds its experiments."""
+"""What is pinned is what is installed, and what is published works where this checkout is not."""
 
+import json
+import os
 import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
+import venv
 import zipfile
 from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
+
+from r3_openrlhf.runs.commit import commit_of, version_line
 
 REPOSITORY = Path(__file__).parents[1]
 TOOLS = {"pip", "wheel", "uv", "r3-openrlhf"}
@@ -66,21 +72,129 @@ def test_both_stacks_have_the_same_versions():
     assert {name: cpu[name] for name in gpu} == gpu
 
 
-def test_an_installed_wheel_finds_its_experiments(tmp_path):
-    source = tmp_path / "source"  # a build leaves its traces where it happens
+# ── what is published ──
+
+REQUIREMENTS = ("requirements-cpu.txt", "requirements-gpu.lock")  # r3 doctor compares with them
+
+
+def run(*command, cwd, **environment):
+    """Without this checkout on Python's path, and without the user's git settings."""
+    kept = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}
+    kept |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull, **environment}
+    done = subprocess.run(list(map(str, command)), cwd=cwd, env=kept, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """A repository with one commit: what is here now. A build leaves its traces where it happens."""
+    source = tmp_path_factory.mktemp("checkout")
     for folder in ("r3_openrlhf", "configs"):
-        shutil.copytree(REPOSITORY / folder, source / folder, symlinks=True)
-    for file in ("pyproject.toml", "README.md", "requirements-cpu.txt", "requirements-gpu.lock"):
+        shutil.copytree(
+            REPOSITORY / folder, source / folder, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
+        )
+    files = ("pyproject.toml", "setup.py", "README.md", "LICENSE", ".gitignore", *REQUIREMENTS)
+    for file in files:
         shutil.copy(REPOSITORY / file, source)
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", str(tmp_path)]
-    subprocess.run([*build, str(source)], check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
-    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
-    code = "from r3_openrlhf import config_loading as c; print(c.CONFIGS, *c.experiments()); c.load_config('cpu_smoke', [])"
-    environment = {"PYTHONPATH": str(tmp_path / "site"), "PATH": "/usr/bin"}
-    output = subprocess.run(
-        [sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    folder, *names = output.stdout.split()
-    assert folder == str(tmp_path / "site" / "r3_openrlhf" / "configs")
-    assert names == sorted(file.stem for file in (REPOSITORY / "configs" / "experiment").glob("*.yaml"))
+    who = ("-c", "user.name=a test", "-c", "user.email=test@example.invalid")
+    for command in (("init", "-q"), ("add", "."), (*who, "commit", "-q", "-m", "everything")):
+        run("git", *command, cwd=source)
+    return source
+
+
+def build_wheel(source, output):
+    pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", output)
+    run(*pip, source, cwd=output)
+    (wheel,) = output.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def wheel(checkout, tmp_path_factory):
+    return build_wheel(checkout, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def elsewhere(wheel, tmp_path_factory):
+    """Another environment: the wheel is installed there, the stack is seen through a path file, so nothing is loaded
+    from anywhere, and an editable installation of this checkout is not seen."""
+    directory = tmp_path_factory.mktemp("elsewhere")
+    venv.create(directory, symlinks=True)
+    pip = (sys.executable, "-m", "pip", "--quiet", "--python", directory / "bin" / "python", "install")
+    run(*pip, "--no-deps", "--no-index", wheel, cwd=directory)
+    (site,) = directory.glob("lib/python*/site-packages")
+    (site / "stack.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return directory / "bin"
+
+
+def test_an_installed_wheel_says_its_commit(elsewhere, checkout, tmp_path):
+    commit = run("git", "rev-parse", "HEAD", cwd=checkout).strip()
+    expected = f"r3-openrlhf 0.1.0 (commit {commit[:12]})\n"
+    assert run(elsewhere / "r3", "--version", cwd=tmp_path) == expected
+    assert run(elsewhere / "r3", "--version", cwd=tmp_path, PATH="/nowhere") == expected  # without git
+    code = "from r3_openrlhf.runs.directory import describe_code; print(describe_code())"
+    assert run(elsewhere / "python", "-c", code, cwd=tmp_path).endswith(f"\ncommit {commit}\n\n")
+
+
+@pytest.mark.stack
+def test_an_installed_wheel_plans_a_run_from_any_directory(elsewhere, tmp_path):
+    pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
+    plan = json.loads(run(elsewhere / "r3", "train", "experiment=quickstart", "--dry-run", "--json", cwd=tmp_path))
+    assert plan["configuration"]["run_dir"] == str(tmp_path / "runs" / "quickstart")
+    place = plan["arguments"].index("--train.agent_func_path")
+    assert Path(plan["arguments"][place + 1]).is_relative_to(elsewhere.parent)  # not from this checkout
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_installed_wheel_finds_its_experiments(elsewhere, tmp_path):
+    code = "from r3_openrlhf import config_loading as c; print(c.CONFIGS, *c.experiments(), *c.presets())"
+    folder, *names = run(elsewhere / "python", "-c", code, cwd=tmp_path).split()
+    assert Path(folder).is_relative_to(elsewhere.parent)
+    assert names == [
+        file.stem for part in ("experiment", "algo") for file in sorted((REPOSITORY / "configs" / part).glob("*.yaml"))
+    ]
+
+
+def test_a_source_archive_makes_the_same_wheel_without_git(checkout, wheel, tmp_path):
+    code = "from setuptools import build_meta; print(build_meta.build_sdist({!r}))"
+    archive = tmp_path / run(sys.executable, "-c", code.format(str(tmp_path)), cwd=checkout).split()[-1]
+    with tarfile.open(archive) as content:
+        assert not [member.name for member in content if member.issym() or member.islnk()]
+        content.extractall(tmp_path / "source", filter="data")
+    (source,) = (tmp_path / "source").iterdir()
+    (tmp_path / "again").mkdir()
+    again = build_wheel(source, tmp_path / "again")
+    files = []
+    for path in (wheel, again):
+        with zipfile.ZipFile(path) as content:
+            files.append({name: content.read(name) for name in content.namelist() if ".dist-info/" not in name})
+    assert files[0] == files[1]
+    assert {"r3_openrlhf/commit.txt", "r3_openrlhf/configs/train.yaml"} <= set(files[0])
+
+
+def test_a_changed_checkout_says_so(checkout, tmp_path):
+    source = tmp_path / "checkout"
+    shutil.copytree(checkout, source, symlinks=True)
+    commit = run("git", "rev-parse", "HEAD", cwd=source).strip()
+    shutil.rmtree(source / "build", ignore_errors=True)
+    package = source / "r3_openrlhf"
+    assert commit_of(package) == commit
+    (source / "notes.txt").write_text("not installed")
+    assert commit_of(package) == commit
+    with (source / "configs" / "train.yaml").open("a") as file:
+        file.write("# changed\n")
+    assert commit_of(package) == f"{commit}, modified"
+    assert version_line("0.1.0", commit_of(package)) == f"r3-openrlhf 0.1.0 (commit {commit[:12]}, modified)"
+
+
+def test_a_commit_that_nobody_knows(checkout, tmp_path, monkeypatch):
+    """No repository; a repository that is another project's; no git at all."""
+    package = tmp_path / "r3_openrlhf"
+    shutil.copytree(checkout / "r3_openrlhf", package, symlinks=True)
+    assert commit_of(package) is None
+    run("git", "init", "-q", cwd=tmp_path)
+    assert commit_of(package) is None
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert commit_of(checkout / "r3_openrlhf") is None
+    assert version_line("0.1.0", None) == "r3-openrlhf 0.1.0 (commit unknown)"

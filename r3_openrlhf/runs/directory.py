@@ -10,7 +10,6 @@ import importlib.metadata
 import json
 import math
 import os
-import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.config_loading import config_from_yaml, config_to_yaml, flatten
 from r3_openrlhf.errors import ConfigError, R3Error
+from r3_openrlhf.runs.commit import FILE, PACKAGE, commit_of, git
 
 # Keys that may differ when a run goes on: they change how long or where it runs, not what it computes per step.
 MAY_CHANGE = (
@@ -190,28 +190,19 @@ class RunDirectory:
 
 
 def describe_code() -> str:
-    """Git commit and diff of this package's checkout (or that there is none), and the versions of the main packages."""
-    here = Path(__file__).parents[1]
-
-    def git(*command: str) -> str | None:
-        try:
-            return subprocess.run(
-                ["git", "-C", str(here), *command], capture_output=True, text=True, check=True, timeout=60
-            ).stdout
-        except (OSError, subprocess.SubprocessError):
-            return None  # no git, or no repository: said in the text below
-
+    """Commit of this package, the diff to it in a git checkout, and the versions of the main packages."""
     versions = []
     for package in PACKAGES:
         try:
             versions.append(f"{package} {importlib.metadata.version(package)}")
         except importlib.metadata.PackageNotFoundError:
             versions.append(f"{package} not installed")
-    tracked = git("ls-files", "--error-unmatch", str(Path(__file__)))
-    commit = git("rev-parse", "HEAD") if tracked else None
-    source = (
-        f"commit {commit.strip()}\n{git('diff', 'HEAD') or ''}" if commit else "commit unknown: not a git checkout\n"
-    )
+    commit = commit_of(PACKAGE)
+    source = "commit unknown: not a git checkout\n"
+    if commit is not None:
+        source = f"commit {commit}\n" + (
+            (git(PACKAGE, "diff", "HEAD") or "") if not (PACKAGE / FILE).is_file() else ""
+        )
     return "\n".join(["# code state", *versions, source])
 
 

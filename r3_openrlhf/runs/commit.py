@@ -1,0 +1,44 @@
+"""Which commit this code is: asked of git in a checkout, written down by setup.py in a wheel and in a source archive."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1]
+FILE = "commit.txt"  # in the package; never in a checkout
+# what makes a difference once it is installed
+INSTALLED = ("r3_openrlhf", "configs", "pyproject.toml", "setup.py", "requirements-cpu.txt", "requirements-gpu.lock")
+
+
+def commit_of(package: Path = PACKAGE) -> str | None:
+    """The full hash, followed by ", modified" where what would be installed differs from it; None where nobody knows."""
+    if (package / FILE).is_file():
+        return (package / FILE).read_text(encoding="utf-8").strip()
+    root = package.absolute().parent
+    # a package in somebody else's repository (an environment inside a checkout) is not of that repository's commit
+    if git(root, "ls-files", "--error-unmatch", f"{package.name}/__init__.py") is None:
+        return None
+    commit = git(root, "rev-parse", "HEAD")
+    changes = git(root, "status", "--porcelain", "--", *INSTALLED)
+    if commit is None or changes is None:
+        return None
+    return commit.strip() + (", modified" if changes else "")
+
+
+def git(directory: Path, *command: str) -> str | None:
+    """What git says; None where there is no git, or it refuses."""
+    try:
+        return subprocess.run(
+            ["git", "-C", str(directory), *command], capture_output=True, text=True, check=True, timeout=60
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None  # the callers say "unknown"
+
+
+def version_line(version: str, commit: str | None) -> str:
+    """What `r3 --version` prints."""
+    if commit is None:
+        return f"r3-openrlhf {version} (commit unknown)"
+    commit, *modified = commit.split(", ")
+    return f"r3-openrlhf {version} (commit {', '.join([commit[:12], *modified])})"
