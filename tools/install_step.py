@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-INTERVAL_S = 9.0  # between two plain lines: nobody waits for more than ten seconds without a word
+INTERVAL_S = 8.0  # between two plain lines: nobody waits for more than ten seconds without a word
 REFRESH_S = 1.0
 TAIL = 15  # lines of a failed step
 WIDTH = 79  # a longer line would wrap, and a wrapped line cannot be rewritten

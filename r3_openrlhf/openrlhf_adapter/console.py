@@ -25,7 +25,7 @@ from r3_openrlhf.openrlhf_adapter.phases import Phase, announce
 from r3_openrlhf.runs.directory import RunDirectory
 
 POLL_S = 0.2
-HEARTBEAT_S = 9.0  # nobody waits for more than ten seconds without a word
+HEARTBEAT_S = 8.0  # nobody waits for more than ten seconds without a word, on a busy machine either
 
 
 class Console:
@@ -37,7 +37,7 @@ class Console:
         self.run: RunDirectory | None = None
         self.verbose = verbose
         self.quiet = quiet
-        self._early: list[Phase] = []  # before there was a run directory to note them in
+        self._early: list[tuple[Phase, float]] = []  # before there was a run directory to note them in
         self._log_position = 0
         self._lock = threading.Lock()
         self._done = threading.Event()
@@ -72,7 +72,7 @@ class Console:
         if self.run is not None:
             announce(self.run, phase)  # and comes back with those of the other processes
             return
-        self._early.append(phase)
+        self._early.append((phase, time.time()))
         with self._lock:
             self._display.phase(phase)
 
@@ -86,8 +86,8 @@ class Console:
                 shutil.copyfileobj(early, log)
             log.flush()
             _send_output_to(log.fileno())
-        for phase in self._early:
-            announce(run, phase)
+        for phase, at in self._early:
+            announce(run, phase, at=at)
         files = [new_lines(file) for file in (run.events, run.metrics, run.evaluations)]
         for lines in files:
             next(lines)
@@ -104,7 +104,7 @@ class Console:
 
     def expect(self, num_steps: int) -> None:
         with self._lock:
-            self._display.num_steps = num_steps
+            self._display.expect(num_steps)
 
     def _follow(self) -> None:
         with self._display.screen:
@@ -157,6 +157,10 @@ class Display:
         self._title: str | None = None
         self._in_step = False
         self._started = self._phase_began = self._said = clock()
+
+    def expect(self, num_steps: int) -> None:
+        self.num_steps = num_steps
+        self.screen.steps(0, num_steps)
 
     def phase(self, phase: str, step: int | None = None) -> None:
         title = phase if step is None else f"step {step} of {self.num_steps or '?'}: {phase}"

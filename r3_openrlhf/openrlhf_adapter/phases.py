@@ -35,9 +35,9 @@ class Phase(StrEnum):
     STOPPING = "stopping Ray"
 
 
-def announce(run: RunDirectory, phase: Phase, *, step: int | None = None) -> None:
-    """A phase begins. One write of one line, so that processes on one machine do not mix theirs."""
-    line = json.dumps({"time": round(time.time(), 3), "phase": phase, "step": step}) + "\n"
+def announce(run: RunDirectory, phase: Phase, *, step: int | None = None, at: float | None = None) -> None:
+    """A phase begins, now or at that time. One write of one line, so that processes on one machine do not mix theirs."""
+    line = json.dumps({"time": round(time.time() if at is None else at, 3), "phase": phase, "step": step}) + "\n"
     file = os.open(run.events, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
         os.write(file, line.encode())

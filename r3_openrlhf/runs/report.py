@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Group
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -16,7 +17,7 @@ from r3_openrlhf.runs.directory import RunDirectory
 
 PHASES = {
     "sampling": "timing/generation",
-    "log-probs, rewards, advantages": "timing/make_experience",
+    "log-probs and rewards": "timing/make_experience",
     "policy update": "timing/ppo_train",
     "weights to the engine": "timing/broadcast",
 }
@@ -95,7 +96,7 @@ def summary_table(run: RunDirectory) -> Group:
         table.add_row("response tokens sampled", f"{numbers['generated_tokens_total']:,.0f}")
     table.add_section()
     quarter = numbers["steps_per_mean"]
-    table.add_row("means over", "first step -> last" if quarter == 1 else f"first {quarter} steps -> last {quarter}")
+    table.add_row("mean of" + (" a step" if quarter == 1 else f" {quarter} steps"), "first -> last")
     for name, key, form in LEVELS:
         if key in first and key in last:
             table.add_row(f"  {name}", f"{first[key]:{form}} -> {last[key]:{form}}")
@@ -115,7 +116,11 @@ def summary_table(run: RunDirectory) -> Group:
         table.add_row("seconds per step: added by R³", f"{added:.3f} ({added / whole:.1%} of {whole:.2f})")
     files = [path.name for _, path in _files(run)]
     # a path is to be copied: it is never broken, however wide it is
-    return Group(table, Text(f"In {run.path}:", no_wrap=True, overflow="ignore"), Text(f"  {', '.join(files)}"))
+    return Group(
+        table,
+        Text(f"In {run.path}:", no_wrap=True, overflow="ignore"),
+        Padding(", ".join(files), (0, 0, 0, 2), expand=False),
+    )
 
 
 def step_groups(run: RunDirectory, *, step: int) -> list[dict[str, Any]]:

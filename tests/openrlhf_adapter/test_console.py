@@ -121,7 +121,7 @@ def play(screen_of):
     clock = Clock()
     stream = Stamped(clock)
     display = Display(screen_of(stream), clock=clock)
-    display.num_steps = 2
+    display.expect(2)
     events = list(RUN)
     with display.screen:
         for tick in range(195 * 5 + 1):
@@ -144,9 +144,9 @@ def test_no_wait_is_silent_for_ten_seconds_in_a_pipe():
     assert text.startswith(
         "0:00:00 checking the settings\n0:00:03 starting Ray\n0:00:07 starting the rollout engine\n"
     )
-    assert "0:00:16 starting the rollout engine, 9 s\n0:00:25 starting the rollout engine, 18 s\n" in text
-    assert text.count("building DeepSpeed's operators") == 1 + 4  # 45 s: at once, and after 9, 18, 27, 36
-    assert "0:02:25 loading the models\n0:02:34 step 1 of 2: policy update, 2 s\n0:02:43 " in text
+    assert "0:00:15 starting the rollout engine, 8 s\n0:00:23 starting the rollout engine, 16 s\n" in text
+    assert text.count("building DeepSpeed's operators") == 1 + 5  # 45 s: at once, and after 8, 16, 24, 32, 40
+    assert "0:02:25 loading the models\n0:02:33 step 1 of 2: policy update, 1 s\n0:02:41 " in text
     assert "sampling" not in text  # a short phase of a step is no line of its own
 
 
