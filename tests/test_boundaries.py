@@ -23,7 +23,7 @@ FLOORS = (
     {"config_loading", "history", "models", "grading.processes"},
     {"problems", "runs", "grading", "method"},
     {"__init__"},  # the public names; the rooms above take the version from it
-    {"openrlhf_adapter", "evaluation", "comparison", "reward_server", "lab", "doctor", "cluster"},
+    {"openrlhf_adapter", "evaluation", "comparison", "reward_server", "lab", "doctor", "cluster", "attack"},
     {"cli"},
 )
 # What each part may import of this project. A part that is not named may import any part but the siblings.

@@ -44,5 +44,6 @@ class GradingDesk:
             num_tokens=num_tokens,
             truncated=truncated,
             metadata=label.metadata,
+            problem=label.problem,
         )
         return asyncio.run_coroutine_threadsafe(self._grader.grade(request), self._loop)

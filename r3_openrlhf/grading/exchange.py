@@ -12,6 +12,7 @@ from r3_openrlhf.grading.processes.wire import Outcome, encode_item
 from r3_openrlhf.types import Grade, Verdict
 
 MAX_RESPONSE_CHARS = 1_000_000  # of a longer response, the end
+MAX_PROBLEM_CHARS = 20_000
 
 
 def grade_of(outcome: Outcome, num_tokens: int, config: RewardConfig) -> Grade:
@@ -45,6 +46,7 @@ def encode_request(request: GradeRequest) -> msgspec.Raw:
             references=tuple(map(_encodable, request.references)),
             truncated=request.truncated,
             metadata=request.metadata,
+            problem=_encodable(request.problem[:MAX_PROBLEM_CHARS]),
         )
     )
 

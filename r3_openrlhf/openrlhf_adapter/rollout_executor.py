@@ -82,6 +82,7 @@ class AgentExecutor(AgentExecutorBase):
                 num_tokens=len(response_ids),
                 truncated=truncated,
                 metadata=record.metadata,
+                problem=record.problem,
             )
         )
         # Arrays, not the lists of upstream: they cross to the controller and become tensors without a loop over tokens.

@@ -78,6 +78,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
                     num_tokens=item.num_tokens,
                     truncated=item.truncated,
                     metadata=item.metadata,
+                    problem=item.problem,
                 ),
                 item.key,
             )
@@ -114,6 +115,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
                         num_tokens=count_tokens(response),
                         truncated=False,
                         metadata=metadata,
+                        problem=prompt,
                     ),
                     "",
                 )

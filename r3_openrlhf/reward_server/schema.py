@@ -21,6 +21,7 @@ class GradeItem(BaseModel):
     num_tokens: int = Field(ge=0, le=10_000_000, description="Length of the response, for the length reward")
     truncated: bool = Field(default=False, description="The response ended because of the token limit")
     metadata: dict[str, Any] | None = Field(default=None, description="reasoning_gym: the entry of the data set")
+    problem: Text = Field(default="", description="math: the problem; a formula copied from it is no answer")
     key: str = Field(default="", max_length=200, description="Idempotency key: the same key is graded once")
 
 

@@ -12,7 +12,7 @@ def grade_many():
     """Grades (response, reference) pairs in real worker processes."""
     grader = make_grader(RewardConfig(timeout_s=20.0))
 
-    def grade(pairs, *, task="math", metadata=None, truncated=False):
+    def grade(pairs, *, task="math", metadata=None, truncated=False, problems=None):
         async def run():
             return await asyncio.gather(
                 *(
@@ -24,6 +24,7 @@ def grade_many():
                             num_tokens=8192,
                             truncated=truncated,
                             metadata=metadata[i] if metadata else None,
+                            problem=problems[i] if problems else "",
                         )
                     )
                     for i, (response, reference) in enumerate(pairs)

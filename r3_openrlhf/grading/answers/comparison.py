@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from r3_openrlhf.grading.answers.arithmetic import exact_value, stated_precision
-from r3_openrlhf.grading.answers.units import split_unit
+from r3_openrlhf.grading.answers.units import conversion, split_unit, unit_of
 
 MIN_DIGITS = 4  # a rounded decimal needs so many significant digits to stand for an exact value
+FLOAT_DIGITS = 12  # so many are the result of a computation with floating-point numbers,
+FLOAT_ERROR = Fraction(1, 10**11)  # which is off by less than this, relatively
 MAX_RELATIVE_ERROR = Fraction(1, 10**4)  # and may be off by this much: the tolerance of the Qwen2.5-Math evaluator
 
 _MATH_DELIMITERS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
@@ -20,12 +22,28 @@ _TEXT = re.compile(r"\\(?:text|mbox|textbf|textit|textrm|textnormal|mathrm|mathb
 _THOUSANDS = re.compile(r"(?:,\\!|\{,\})\s*")
 _DEGREES = re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))|°")
 _AND_OR = re.compile(r"[,;]?\s*(?:\\text\s*\{\s*(?:and|or)\s*\}|(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z]))\s*,?|;")
+_CURRENCY = re.compile(r"\\\$|[€£¥]")
 _SPACE = re.compile(r"(?<![0-9])\s+|\s+(?![0-9])")  # between digits it says that they are two numbers
 _SCALE_WORD = re.compile(r"\s*(?:\\text\s*\{\s*)?(thousand|million|billion|trillion)\s*\}?$")
 _SCALES = {"thousand": "*10^3", "million": "*10^6", "billion": "*10^9", "trillion": "*10^12"}
 _PERCENT = re.compile(r"\s*(?:\\?%|(?:\\text\s*\{\s*)?\b(?:percent|percentage|pct)\b\s*\}?)$")
 _BASE = re.compile(r"(\d+)\s*_\s*\{?\s*(\d+)\s*\}?")
 _SPACED_DIGITS = re.compile(r"\d+(?: \d+)+")
+_TEMPERATURE = re.compile(r"\s*(?:\\(?:text|mathrm)\s*\{)?\s*[CF]\s*\}?$")
+_INEQUALITY = re.compile(r"[<>]|\\(?:leq?|geq?|lt|gt)(?:slant)?(?![a-zA-Z])")
+_SAYS_OR = re.compile(r"\bor\b|\\(?:lor|vee|cup)(?![a-zA-Z])")
+_SAYS_AND = re.compile(r"\band\b|\\(?:land|wedge|cap)(?![a-zA-Z])")
+_PRIME = re.compile(r"([a-zA-Z])\s*('+|\^\s*\{?\s*(?:\\prime\s*)+\}?)")
+_NEGATION = re.compile(r"\\neg(?![a-zA-Z])")
+_PERMUTATION = re.compile(r"(?:\(\s*\d+(?:\s+\d+)+\s*\)\s*)+")
+_COMMA_OF_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+_COMMA_AND_SPACE = re.compile(r",\s")
+_POINTS = re.compile(r"(\\(?:angle|measuredangle|widehat|overrightarrow|vec|overset\{\\frown\}))?\{?([A-Z]{2,4})\}?")
+_ARROWS = ("\\overrightarrow", "\\vec")
+_SHORT_WORDS = frozenset("an am as at be by do go he if in is it me my no of on or so to up us we".split())
+_OTHER_CHOICE = re.compile(
+    r"(?<![a-zA-Z0-9])\(?[A-J]\)|^[,;/]\(?[A-J](?![a-zA-Z])|(?<![a-zA-Z])[A-J][.:](?![a-zA-Z0-9])"
+)
 _CHOICE = re.compile(r"\(?([A-J])(?:\)|[.:]|$)")
 _ONE_CHOICE = re.compile(r"\(?([A-J])\)?")
 _LETTERS = re.compile(r"[A-J]{2,}")
@@ -42,7 +60,7 @@ def _tidy(answer: str) -> str:
         if text.startswith(opening) and text.endswith(closing) and inner and "$" not in inner:
             text = inner.strip()
             break
-    text = text.replace("\\$", "").replace("$", "").replace("−", "-")
+    text = _CURRENCY.sub("", text).replace("$", "").replace("−", "-")
     text = _THOUSANDS.sub(",", text)
     text = _FRAC_DIGITS.sub(r"\\frac{\1}{\2}", _FRAC_NAMES.sub(r"\\frac", text))
     return _DEGREES.sub("", _COMMANDS.sub(" ", text)).strip().rstrip(".")
@@ -68,6 +86,8 @@ class Number:
 def number(answer: str) -> Number | None:
     """The number that an answer is; None when it is anything else."""
     text = _tidy(answer)
+    stated = unit_of(answer)
+    text = _TEMPERATURE.sub("", text) if stated in ("celsius", "fahrenheit") else text
     text, percent = _PERCENT.subn("", text)
     if scaled := _SCALE_WORD.search(text):
         text = text[: scaled.start()] + _SCALES[scaled[1]]
@@ -75,7 +95,7 @@ def number(answer: str) -> Number | None:
     else:
         text, unit = split_unit(text)
     value = exact_value(text)
-    return None if value is None else Number(value, text, bool(percent), unit)
+    return None if value is None else Number(value, text, bool(percent), stated or unit)
 
 
 def numbers_agree(a: Number, b: Number) -> bool:
@@ -85,13 +105,16 @@ def numbers_agree(a: Number, b: Number) -> bool:
     here two exact notations must agree exactly. As the field does, 28% agrees with 28 and with 0.28.
     """
     if a.unit and b.unit and a.unit != b.unit:
-        return False
+        factor = conversion(a.unit, b.unit)
+        return factor is not None and a.value * factor == b.value
     if a.value == b.value or a.percent != b.percent and 100 in (_ratio(a, b), _ratio(b, a)):
         return True
     for exact, decimal in ((a, b), (b, a)):
         precision = stated_precision(decimal.text)
         if precision is not None and precision[0] >= MIN_DIGITS and exact.percent == decimal.percent:
             error = abs(exact.value - decimal.value)
+            if precision[0] >= FLOAT_DIGITS and error <= FLOAT_ERROR * abs(exact.value):
+                return True
             if error <= precision[1] and error <= MAX_RELATIVE_ERROR * abs(exact.value):
                 return True
     return False
@@ -107,7 +130,16 @@ def compare_cheaply(answer: str, reference: str) -> bool | None:
 
     The answer may use a decimal comma where the reference has a point ("1,22" for 1.22).
     """
+    if _connectives_differ(answer, reference) or _marks_differ(answer, reference):
+        return False
+    units = unit_of(answer), unit_of(reference)
+    if all(units) and units[0] != units[1]:
+        a, b = number(answer), number(reference)
+        return a is not None and b is not None and numbers_agree(a, b)
     answer, reference = _tidy(answer), _tidy(reference)
+    cycles = _cycles(answer), _cycles(reference)
+    if all(cycles):
+        return cycles[0] == cycles[1]
     if bool(_ASSIGNMENT.match(answer)) != bool(_ASSIGNMENT.match(reference)):  # "x = 5" for 5
         answer, reference = _ASSIGNMENT.sub("", answer), _ASSIGNMENT.sub("", reference)
     left, right = normalise(answer), normalise(reference)
@@ -123,7 +155,41 @@ def compare_cheaply(answer: str, reference: str) -> bool | None:
         decided = left.casefold() == right.casefold()
     if decided is None and b is not None and _SPACED_DIGITS.fullmatch(answer):
         decided = False  # LaTeX would read "1 2" as 12
-    return _compare_elements(left, right) if decided is None else decided
+    if decided is None:
+        decided = _compare_elements(left, right)
+        spaced = normalise(_without_thousands(answer)), normalise(_without_thousands(reference))
+        if not decided and spaced != (left, right) and _compare_elements(*spaced):
+            return True
+    return decided
+
+
+def _without_thousands(answer: str) -> str:
+    """ "(1,000, 2,000)" as (1000, 2000): where elements are set off by spaces, other commas are of thousands."""
+    return _COMMA_OF_THOUSANDS.sub("", answer) if _COMMA_AND_SPACE.search(answer) else answer
+
+
+def _connectives_differ(answer: str, reference: str) -> bool:
+    """Whether one says "or" between inequalities, or a union, where the other says "and"."""
+    if not (_INEQUALITY.search(answer) or _INEQUALITY.search(reference)):
+        return False
+    kinds = [(bool(_SAYS_OR.search(text)), bool(_SAYS_AND.search(text))) for text in (answer, reference)]
+    return kinds in ([(True, False), (False, True)], [(False, True), (True, False)])
+
+
+def _marks_differ(answer: str, reference: str) -> bool:
+    """Whether letters carry other primes or negations: f' is not f, and neither is the negation of p."""
+    if ("=" in answer) != ("=" in reference):  # "f'(x) = 2x" for 2x
+        return False
+    return any(sorted(marks.findall(answer)) != sorted(marks.findall(reference)) for marks in (_PRIME, _NEGATION))
+
+
+def _cycles(answer: str) -> frozenset | None:
+    """A permutation written in cycles such as "(1 2 3)(4 5)": cycles commute, and begin anywhere."""
+    if not _PERMUTATION.fullmatch(answer):
+        return None
+    found = [tuple(cycle.split()) for cycle in re.findall(r"\(([^()]*)\)", answer)]
+    turned = [cycle[cycle.index(min(cycle)) :] + cycle[: cycle.index(min(cycle))] for cycle in found]
+    return frozenset(turned)
 
 
 def _is_text(answer: str) -> bool:
@@ -134,16 +200,34 @@ def _compare_names(left: str, right: str) -> bool | None:
     """Choices, words and numerals of another base, which as mathematics would be products or plain numbers."""
     choice = _CHOICE.fullmatch(right)
     if choice is not None and (chosen := _CHOICE.match(left)):
-        return chosen[1] == choice[1]
+        others = {
+            letter for found in _OTHER_CHOICE.findall(left[chosen.end() :]) for letter in found if letter.isalpha()
+        }
+        return chosen[1] == choice[1] and others <= {choice[1]}
+    points = _POINTS.fullmatch(left), _POINTS.fullmatch(right)
+    if all(points) and (points[0][1] or points[1][1]):  # an angle has two directions, an arrow one
+        commands = {match[1] for match in points} - {None}
+        turned = points[0][2][::-1] if commands.isdisjoint(_ARROWS) else None
+        return points[1][2] in (points[0][2], turned)
     choices = _choices(left), _choices(right)
     if choices[1] and "," in right and (all(choices) or _LETTERS.fullmatch(left)):  # several of them: "A and C", "AC"
         return (choices[0] or set(left)) == choices[1]
-    if _WORD.fullmatch(left) and _WORD.fullmatch(right):  # "east" is not the product "seat"
+    if _is_word(left) and _is_word(right):  # "east" is not the product "seat"
         return left.lower() == right.lower()
     bases = _BASE.fullmatch(left), _BASE.fullmatch(right)
     if all(bases):
         return bases[0].groups() == bases[1].groups()
     return None
+
+
+def _is_word(text: str) -> bool:
+    """A name or a word, no product of letters: four letters, three capitals, or short and with a vowel ("cat", "no")."""
+    if _WORD.fullmatch(text):
+        return True
+    short = text.lower()
+    if len(short) == 2:
+        return short in _SHORT_WORDS
+    return len(short) == 3 and short.isalpha() and not set(short).isdisjoint("aeiou") and not set(short) <= set("abcd")
 
 
 def _choices(normalised: str) -> set[str]:

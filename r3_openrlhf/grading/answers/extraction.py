@@ -19,7 +19,8 @@ _STATEMENT = re.compile(
     re.IGNORECASE,
 )
 _STATED_EXACTLY = re.compile(
-    r"answer(?: is)?:?\s*(?:\$(?P<math>[^$\n]{1,200})\$(?!\s*(?:,|and|or)\s*\$)|(?P<number>-?[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?))"
+    r"answer(?: is)?:?\s*\}?\s*(?:\$(?P<math>[^$\n]{1,200})\$(?!\s*(?:,|and|or)\s*\$)"
+    r"|(?P<number>[-+]?(?:\\?\$)?[-+]?[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?))"
     r"\.?\s*(?:I hope|\n|$)",
     re.IGNORECASE,
 )
@@ -27,9 +28,28 @@ _STATED_EXACTLY = re.compile(
 _STATED_CHOICE = re.compile(
     r"answer(?: is)?:?[\s*:]*(?:option |choice )?\(?(?P<letter>[A-J])\)?[\s*.]*(?:I hope|\n|$)", re.IGNORECASE
 )
+# "The final answer is Evelyn."
+_STATED_WORDS = re.compile(
+    r"answer(?: is|:)[\s*:]*(?P<words>[A-Za-z]+(?:[ '-][A-Za-z]+){0,3})[*]*\.?\s*(?:I hope|\n|$)", re.IGNORECASE
+)
+# what may follow "final answer" without "is": otherwise the sentence speaks about an answer that stands elsewhere
+_ANSWER_FOLLOWS = re.compile(r"[\s*_#]*(?:\$|\\[(\[]|\\(?:boxed|fbox)|[-+]?\d)")
+_SAYS_NOTHING = re.compile(
+    r"[\s*_:]*(?:$|[.!]|(?:above|below|correct|boxed|given|stated|shown|the one|as|in|that|this|therefore|thus|indeed|now|then)\b)",
+    re.IGNORECASE,
+)
+_HEADING = re.compile(r"[\s*_]*[A-Za-z]{3,}")
+_FULL_WIDTH = re.compile("[\uff10-\uff19\uff21-\uff3a\uff41-\uff5a\uff5b\uff5d]")
+FULL_WIDTH = {
+    code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)
+}  # the signs of ASCII, as wide as a Chinese one
 _UNFINISHED = ("^", "_", "+", "-", "*", "/", "=", "\\", "{", "(", "[", "<", ">", "&")  # a text that broke off
 _CJK = re.compile(r"[\u3000-\u30ff\u3400-\u9fff\uff00-\uffef]+")
-_CONCLUSION = re.compile(r"\b(?:answer|thus|therefore|hence|so|final|finally|equals?|gives?)\b", re.IGNORECASE)
+_CONCLUSION = re.compile(
+    r"\b(?:answer|thus|therefore|hence|so|final|finally|equals?|gives?"
+    r"|wait|no|not|actually|wrong|incorrect|mistake|error|instead|sorry|oops|rather|correction|but|however|hmm)\b",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,24 +71,31 @@ def final_answer(response: str, *, truncated: bool) -> FinalAnswer | None:
     text = after_thinking(response)
     if text is None:
         return None
-    boxes = last_boxes(text)
+    if not text.isascii() and _FULL_WIDTH.search(text):
+        text = text.translate(FULL_WIDTH)
+    boxed = boxed_answer(text)
     statement = last_statement(text)
-    if boxes and not (statement and _FINAL.match(text, statement[0]) and not _BOX.search(text, statement[0])):
-        return FinalAnswer(", ".join(boxes), exact=True)
+    if boxed and not (statement and _FINAL.match(text, statement[0]) and not _BOX.search(text, statement[0])):
+        return FinalAnswer(boxed, exact=True)
     tagged = tagged_answer(text)
     if tagged:
         return FinalAnswer(tagged, exact=True)
     marker = text.rfind("####")
-    if marker >= 0 and (line := text[marker + 4 :].lstrip(" ").partition("\n")[0].strip()):
-        return FinalAnswer(line, exact=True)
+    line, _, rest = text[marker + 4 :].lstrip(" ").partition("\n")
+    is_heading = _HEADING.match(line) and (rest.strip() or last_statement(line))
+    if marker >= 0 and line.strip() and not is_heading:
+        return FinalAnswer(line.strip(), exact=True)
     if truncated:
-        return FinalAnswer(", ".join(boxes), exact=True) if boxes else None
+        return FinalAnswer(boxed, exact=True) if boxed else None
     snippet = statement[1] if statement else text[-TAIL_CHARS:]
     snippet = _CJK.sub(r" \g<0> ", snippet).strip()
     if statement and (exactly := _STATED_EXACTLY.search(snippet)):
-        return FinalAnswer(exactly["math"] or exactly["number"], exact=True)
+        math = exactly["math"] or ""  # "\\$" inside: a formula ends there, or an amount of money begins
+        return FinalAnswer(math.rpartition("\\$ ")[2].strip() or math or exactly["number"], exact=True)
     if statement and (choice := _STATED_CHOICE.search(snippet)) and choice["letter"].isupper():
         return FinalAnswer(choice["letter"], exact=True)
+    if statement and (stated := _STATED_WORDS.search(snippet)):
+        return FinalAnswer(stated["words"], exact=True)
     if not snippet or snippet.endswith(_UNFINISHED):
         return None
     return FinalAnswer(snippet, exact=False, stated=statement is not None)
@@ -77,14 +104,24 @@ def final_answer(response: str, *, truncated: bool) -> FinalAnswer | None:
 def last_statement(text: str) -> tuple[int, str] | None:
     """Position and text of the last sentence that announces an answer, in words of several languages."""
     match = None
-    for match in _STATEMENT.finditer(text, max(0, len(text) - STATEMENT_CHARS)):  # noqa: B007
-        pass
+    for found in _STATEMENT.finditer(text, max(0, len(text) - STATEMENT_CHARS)):
+        if _announces(text, found):
+            match = found
     if match is None:
         return None
     start = match.start()
     if _FINAL.match(text, start) is None:
         return start, "Answer: " + text[match.end() : match.end() + 300]
     return start, text[start : start + 300]
+
+
+def _announces(text: str, statement: re.Match) -> bool:
+    """Whether an answer follows: not in "This is the final answer." and "The final answer is above."."""
+    if _FINAL.match(statement[0]) is None:
+        return True
+    if statement[0].lower().endswith("is") or text.startswith(":", statement.end()):
+        return _SAYS_NOTHING.match(text, statement.end() + text.startswith(":", statement.end())) is None
+    return _ANSWER_FOLLOWS.match(text, statement.end()) is not None
 
 
 def after_thinking(response: str) -> str | None:
@@ -123,6 +160,15 @@ def _matching_brace(text: str, opening: int, end: int) -> int | None:
                 return position
         position += 1
     return None
+
+
+def boxed_answer(text: str) -> str | None:
+    """The last boxes as one answer; boxes with "or" between them as one that says so."""
+    boxes = last_boxes(text)
+    if len(boxes) < 2:
+        return boxes[0] if boxes else None
+    said_or = re.search(r"\bor\b", text[text.rfind(boxes[-2], 0, text.rfind(boxes[-1])) :]) is not None
+    return (" or " if said_or else ", ").join(boxes)
 
 
 def last_boxes(text: str) -> list[str]:

@@ -25,11 +25,6 @@ def is_too_large(expression: object) -> bool:
     return False
 
 
-def is_huge_number(expression: object) -> bool:
-    """Whether it is a number that surely has more than MAX_DIGITS digits: a tower of integers, powers, factorials."""
-    return isinstance(expression, Basic) and _is_tower(expression) and _digits(expression) > MAX_DIGITS
-
-
 def _nodes(expression: Basic) -> Iterator[Basic]:
     waiting = [expression]
     while waiting:
@@ -38,12 +33,6 @@ def _nodes(expression: Basic) -> Iterator[Basic]:
         if isinstance(node, Pow) and node.base == 1:
             continue  # whatever the exponent
         waiting.extend(argument for argument in node.args if isinstance(argument, Basic))
-
-
-def _is_tower(expression: Basic) -> bool:
-    if isinstance(expression, Integer):
-        return expression.p >= 2
-    return isinstance(expression, Pow | Mul | factorial) and all(map(_is_tower, expression.args))
 
 
 def _digits(node: Basic, depth: int = 0) -> float:

@@ -18,17 +18,19 @@ from sympy import Basic, Expr
 
 from r3_openrlhf.grading.answers import two_stage_parsing
 from r3_openrlhf.grading.answers.arithmetic import stated_precision
-from r3_openrlhf.grading.answers.comparison import Number, compare_cheaply, number, numbers_agree
+from r3_openrlhf.grading.answers.comparison import Number, compare_cheaply, normalise, number, numbers_agree
 from r3_openrlhf.grading.answers.extraction import (
     MAX_ANSWER_CHARS,
     FinalAnswer,
+    boxed_answer,
     final_answer,
-    last_boxes,
     last_statement,
     nesting_depth,
 )
-from r3_openrlhf.grading.answers.magnitude import is_huge_number, is_too_large
-from r3_openrlhf.grading.answers.refutation import surely_different
+from r3_openrlhf.grading.answers.form import is_copied, is_plain, objection
+from r3_openrlhf.grading.answers.magnitude import is_too_large
+from r3_openrlhf.grading.answers.parts import agree_part_by_part
+from r3_openrlhf.grading.answers.refutation import agree_at_points, surely_different, with_imaginary_unit
 from r3_openrlhf.grading.answers.safe_expressions import replace_in_sympy
 from r3_openrlhf.grading.answers.spelling import UNEVALUATED, align, unify
 
@@ -97,17 +99,20 @@ _unified = lru_cache(maxsize=4096)(unify)
 @lru_cache(maxsize=4096)
 def _reference_answer(reference: str) -> str:
     """The answer in a reference, which is either nothing else or a whole worked solution."""
-    boxes = last_boxes(reference)
-    if boxes:
-        return ", ".join(boxes)
+    boxed = boxed_answer(reference)
+    if boxed:
+        return boxed
     statement = last_statement(reference)
     return statement[1] if statement else reference.strip()
 
 
 def grade_mathematics(
-    response: str, references: tuple[str, ...], truncated: bool, *, may_take_long: bool
+    response: str, references: tuple[str, ...], truncated: bool, *, may_take_long: bool, problem: str = ""
 ) -> Result | None:
-    """The verdict on one response; None when it may not take long and cheap comparisons do not decide."""
+    """The verdict on one response; None when it may not take long and cheap comparisons do not decide.
+
+    problem: the text of the problem, where it is known: what is copied from it is no answer (form.py).
+    """
     golds = [gold for gold in map(_reference_answer, references) if gold]
     if not golds:
         return "ungraded", "bad_reference", None, None
@@ -120,8 +125,9 @@ def grade_mathematics(
     if found.exact:
         text = _unified(found.text)
         decisions = [compare_cheaply(*align(text, gold)) for gold in golds]
-        if True in decisions:
-            return "correct", "correct", 1.0, found.text
+        for gold, decision in zip(golds, decisions, strict=True):
+            if decision and (is_plain(text) or may_take_long or normalise(text) == normalise(gold)):
+                return _in_its_form(text, gold, problem, found.text)
         if all(decision is False for decision in decisions):
             return "wrong", "wrong", 0.0, found.text
     if found.exact and UNEVALUATED.search(_unified(found.text)) and not any(map(UNEVALUATED.search, golds)):
@@ -129,8 +135,29 @@ def grade_mathematics(
     if found.exact and len(found.text) > max(MAX_SYMBOLIC_CHARS, 2 * max(map(len, golds))):
         return "wrong", "answer_too_long", 0.0, found.text
     if found.exact and _is_too_complex(found.text, golds):
-        return "ungraded", "too_large", None, found.text
-    return _grade_symbolically(found, golds) if may_take_long else None
+        return "wrong", "too_large", 0.0, found.text
+    if found.exact and problem and all(is_copied(_unified(found.text), gold, problem) for gold in golds):
+        return "wrong", "restated", 0.0, found.text  # whatever its value
+    return _grade_symbolically(found, golds, problem) if may_take_long else None
+
+
+def _in_its_form(answer: str, gold: str, problem: str, extracted: str) -> Result:
+    """Correct, unless the answer equals the reference without being solved."""
+    reason = None if is_plain(answer) else objection(*align(answer, gold), problem, _same_value)
+    if reason is not None:
+        return "wrong", reason, 0.0, extracted
+    return "correct", "correct", 1.0, extracted
+
+
+def _same_value(a: str, b: str) -> bool:
+    """Whether two texts are expressions of the same value, at sample points where they have letters."""
+    x, y = number(a), number(b)
+    if x is not None and y is not None:
+        return numbers_agree(x, y)
+    left, right = (next(iter(_parse_reference(text)), "") for text in (a, b))
+    if is_too_large(left) or is_too_large(right):
+        return False
+    return agree_at_points(with_imaginary_unit(left), with_imaginary_unit(right))
 
 
 def _is_too_complex(answer: str, golds: list[str]) -> bool:
@@ -150,7 +177,7 @@ def _compare_long_text(answer: str, golds: list[str]) -> Result:
     return "wrong", "answer_too_long", 0.0, answer[:MAX_ANSWER_CHARS]
 
 
-def _grade_symbolically(found: FinalAnswer, golds: list[str]) -> Result:
+def _grade_symbolically(found: FinalAnswer, golds: list[str], problem: str) -> Result:
     pairs = [align(_unified(found.text), gold) if found.exact else (found.text, gold) for gold in golds]
     parse_answer = _parse if found.exact else _parse_in_text
     readings = {answer: parse_answer(answer) for answer, _ in pairs}
@@ -158,17 +185,33 @@ def _grade_symbolically(found: FinalAnswer, golds: list[str]) -> Result:
     if not every or not found.exact and not _ends_the_text(str(every[-1]), found):
         return "wrong", "no_answer", 0.0, None
     extracted = found.text if found.exact else str(every[-1])[:MAX_ANSWER_CHARS]
-    if any(map(is_too_large, every)):
-        if is_huge_number(every[0]) and None not in map(number, golds):
-            return "wrong", "too_large", 0.0, extracted
+    if not found.exact and UNEVALUATED.search(extracted) and not any(map(UNEVALUATED.search, golds)):
+        return "wrong", "unevaluated", 0.0, extracted
+    if any(map(is_too_large, (reading for gold in golds for reading in _parse_reference(gold)))):
         return "ungraded", "too_large", None, extracted
+    if any(map(is_too_large, every)):
+        return "wrong", "too_large", 0.0, extracted  # none of the references is
     for answer, gold in pairs:
-        if not found.exact and compare_cheaply(extracted, gold):
-            return "correct", "correct", 1.0, extracted
+        if not found.exact and compare_cheaply(*align(_unified(extracted), gold)):
+            return _in_its_form(_unified(extracted), gold, problem, extracted)
         text = answer if found.exact else extracted
-        if any(_equal(a, b, gold, text) for a in _parse_reference(gold) for b in readings[answer]):
-            return "correct", "correct", 1.0, extracted
+        if any(_equal(a, b, gold, text) for a in _parse_reference(gold) for b in readings[answer]) or (
+            found.exact and agree_part_by_part(answer, gold, _agree)
+        ):
+            # a guess at the end of a text: what comes out of "1/2 = 10/9" is the last side
+            last = text.rpartition("=")[2].strip()
+            if not found.exact and last != text and _agree(_unified(last), gold):
+                text = last
+            return _in_its_form(_unified(text), gold, problem, extracted)
     return "wrong", "wrong", 0.0, extracted
+
+
+def _agree(answer: str, gold: str) -> bool:
+    """Whether one element of an answer is one of the reference."""
+    decision = compare_cheaply(answer, gold)
+    if decision is not None:
+        return decision
+    return any(_equal(a, b, gold, answer) for a in _parse_reference(gold) for b in _parse_bare(answer))
 
 
 def _ends_the_text(extracted: str, found: FinalAnswer) -> bool:
@@ -182,10 +225,19 @@ def _digits(text: str) -> str:
 
 
 def _equal(gold: Basic | str, reading: Basic | str, gold_text: str, text: str) -> bool:
+    if _are_equal(gold, reading, gold_text, text):
+        return True
+    complex_gold, complex_reading = with_imaginary_unit(gold), with_imaginary_unit(reading)
+    if complex_gold is gold and complex_reading is reading:
+        return False
+    return _are_equal(complex_gold, complex_reading, gold_text, text)
+
+
+def _are_equal(gold: Basic | str, reading: Basic | str, gold_text: str, text: str) -> bool:
     try:
-        if surely_different(gold, reading):
-            return _rounds_to(gold, number(text)) or _rounds_to(reading, number(gold_text))
-        if verify(gold, reading, timeout_seconds=None, raise_on_error=True, allow_set_relation_comp=True):
+        if not surely_different(gold, reading) and verify(
+            gold, reading, timeout_seconds=None, raise_on_error=True, allow_set_relation_comp=True
+        ):
             return True
         return _rounds_to(gold, number(text)) or _rounds_to(reading, number(gold_text))
     except MemoryError:

@@ -18,6 +18,7 @@ from reasoning_gym.factory import DATASETS
 from r3_openrlhf.grading.answers.mathematics import Result
 from r3_openrlhf.grading.answers.request import REFUSED_DATA_SETS
 from r3_openrlhf.grading.answers.safe_expressions import integer_value, literal, parse_expression
+from r3_openrlhf.grading.answers.scorer_guards import is_too_long_to_score, passes
 
 MAX_ANSWER_CHARS = 20_000
 
@@ -64,23 +65,27 @@ def named_data_set(entry: dict | None) -> str | None:
 
 
 def grade_reasoning_gym(answer: str, entry: dict | None) -> Result:
-    """Score below 1: wrong, the score is kept. An entry whose own answer does not score 1: ungraded."""
+    """Score below 1: wrong, the score is kept. A full score that the guard of the data set refuses: wrong, "loophole".
+
+    An entry whose own answer does not score 1: ungraded.
+    """
     name = named_data_set(entry)
     if name is None:
         return "ungraded", "bad_reference", None, None
     if name in ("arc_agi", "rearc"):  # compared with tuples, which JSON and MessagePack turn into lists
         entry = {**entry, "metadata": {**entry["metadata"], "output": _tuples(entry["metadata"]["output"])}}
     extracted = answer[:1000]
-    score = _score(name, answer, entry) if len(answer) <= MAX_ANSWER_CHARS else 0.0
-    if score == 1.0:
+    too_long = len(answer) > MAX_ANSWER_CHARS or is_too_long_to_score(name, answer)
+    score = 0.0 if too_long else _score(name, answer, entry)
+    if score == 1.0 and passes(name, answer, entry):
         return "correct", "correct", 1.0, extracted
     own_answer = entry.get("answer")
     if own_answer is not None and _score(name, own_answer, entry) != 1.0:
         return "ungraded", "bad_reference", None, extracted
     if score is None:  # scorers raise anything for answers of the wrong form
         return "wrong", "unreadable", 0.0, extracted
-    if not 0.0 <= score < 1.0:
-        return "ungraded", "bad_score", None, extracted
+    if not 0.0 <= score < 1.0:  # the entry is sound, so this is the answer's doing
+        return "wrong", "loophole", 0.0, extracted
     return "wrong", "wrong", score, extracted
 
 

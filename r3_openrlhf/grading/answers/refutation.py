@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 
-from sympy import Basic, Expr, FiniteSet, Interval, Rational, Symbol, Tuple, UnevaluatedExpr
+from sympy import Basic, Expr, FiniteSet, I, Interval, Rational, Symbol, Tuple, UnevaluatedExpr
 from sympy.core.function import AppliedUndef
 
 MAX_SYMBOLS = 8
 _TOLERANCE = 1e-3  # relative; math-verify's own is 1e-6 absolute
+_CLOSE = 1e-9  # relative: the same value
 # one value per symbol, not special for any usual function
 _VALUES = [Rational(p, q) for p, q in ((7, 11), (13, 17), (19, 23), (29, 31), (37, 41), (43, 47), (53, 59), (61, 67))]
 
@@ -37,12 +38,50 @@ def _differ_at_a_point(a: Expr, b: Expr) -> bool:
     values = dict(zip(names, _VALUES, strict=False))
     point = {symbol: values[str(symbol)] for symbol in symbols}
     try:
-        x, y = complex(a.evalf(15, subs=point)), complex(b.evalf(15, subs=point))
+        value_a, value_b = a.evalf(15, subs=point), b.evalf(15, subs=point)
+        try:
+            x, y = complex(value_a), complex(value_b)
+        except OverflowError:  # one is beyond floating-point numbers
+            return bool(abs(value_a - value_b) > 1)
     except (TypeError, ValueError, OverflowError, ZeroDivisionError, AttributeError, NotImplementedError):
         return False  # no value there
     if not all(map(math.isfinite, (x.real, x.imag, y.real, y.imag))):
         return False
     return abs(x - y) > _TOLERANCE * max(1.0, abs(x), abs(y))
+
+
+def agree_at_points(a: object, b: object) -> bool:
+    """Whether two expressions have the same finite value at two points; False where that cannot be seen."""
+    if not isinstance(a, Expr) or not isinstance(b, Expr):
+        return False
+    names = sorted({str(symbol) for symbol in a.free_symbols | b.free_symbols})
+    if len(names) > MAX_SYMBOLS:
+        return False
+    for shift in (0, 1):
+        values = {name: value + shift for name, value in zip(names, _VALUES, strict=False)}
+        x, y = (_value_at(expression, values) for expression in (a, b))
+        if x is None or y is None or abs(x - y) > _CLOSE * max(1e-6, abs(x), abs(y)):
+            return False
+    return True
+
+
+def _value_at(expression: Expr, values: dict[str, Rational]) -> complex | None:
+    try:
+        value = complex(expression.evalf(15, subs={symbol: values[str(symbol)] for symbol in expression.free_symbols}))
+    except (TypeError, ValueError, OverflowError, ZeroDivisionError, AttributeError, NotImplementedError):
+        return None
+    return value if math.isfinite(value.real) and math.isfinite(value.imag) else None
+
+
+def with_imaginary_unit(expression: object) -> object:
+    """The letter i as the imaginary unit, which the LaTeX parser takes for a name."""
+    if not isinstance(expression, Basic):
+        return expression
+    letters = {symbol: I for symbol in expression.free_symbols if str(symbol) == "i"}
+    try:
+        return expression.xreplace(letters) if letters else expression
+    except (TypeError, ValueError, AttributeError):  # "i > 3"
+        return expression
 
 
 def _num_values(answer: Basic) -> float | None:

@@ -16,6 +16,7 @@ REFUSED_DATA_SETS = {
     "coin_flip": "its scorer pays in full for an answer that is a prefix of the right one",
     "composite": "its entries name the data set that they come from; use that one",
     "game_of_life_halting": "its scorer takes any text that is not empty for True",
+    "propositional_logic": "its scorer pays in full for the premises themselves, joined by AND",
     "puzzle24": "its scorer does not check which numbers were used",
 }
 
@@ -30,6 +31,7 @@ class GradeRequest:
     num_tokens: length of the response in tokens, for the length reward.
     truncated: the response ended because of the token limit.
     metadata: reasoning_gym only: the data-set entry, with its `metadata.source_dataset`.
+    problem: the text of the problem, trusted; math only: a formula that is copied from it is no answer. "" if unknown.
     """
 
     response: str
@@ -38,6 +40,7 @@ class GradeRequest:
     num_tokens: int
     truncated: bool
     metadata: dict | None = None
+    problem: str = ""
 
 
 class Item(msgspec.Struct, array_like=True, frozen=True):
@@ -48,6 +51,7 @@ class Item(msgspec.Struct, array_like=True, frozen=True):
     references: tuple[str, ...]
     truncated: bool
     metadata: dict | None = None
+    problem: str = ""
 
 
 def check_data_set(name: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from r3_openrlhf.grading.answers.comparison import number
+from r3_openrlhf.grading.answers.extraction import FULL_WIDTH
 
 _FRACTIONS = {
     "½": (1, 2), "⅓": (1, 3), "⅔": (2, 3), "¼": (1, 4), "¾": (3, 4), "⅕": (1, 5), "⅖": (2, 5), "⅗": (3, 5),
@@ -17,19 +18,33 @@ _SIGNS = {
     "−": "-", "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "±": r"\pm ", "×": r"\times ", "÷": r"\div ",
     "·": r"\cdot ", "⋅": r"\cdot ", "∅": r"\emptyset ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "≈": r"\approx ",
     "ℝ": r"\mathbb{R}", "⟨": r"\langle ", "⟩": r"\rangle ", "π": r"\pi ", "θ": r"\theta ",
-    "\u00a0": " ", "\u2009": " ", "\u202f": " ",
+    "¬": r"\neg ", "\u00a0": " ", "\u2009": " ", "\u202f": " ",
 }  # fmt: skip
 _UNICODE = str.maketrans(_SIGNS | {sign: rf"\frac{{{top}}}{{{bottom}}}" for sign, (top, bottom) in _FRACTIONS.items()})
+_UNICODE |= FULL_WIDTH
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
 _BASES = "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen".split()
 _GREEK = r"\\(?:pi|alpha|beta|theta|phi|lambda|mu|omega)(?![a-zA-Z])"
 _ARGUMENT = rf"(\{{[^{{}}]*\}}|{_GREEK}|[0-9a-zA-Z])"
 _CIRC = r"(?:\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))|°)"
 
+_DEGREES_INSIDE = re.compile(rf"(\d+(?:\.\d+)?)\s*{_CIRC}")
+
+
+def _in_radians(match: re.Match) -> str:
+    r"""\sin(90^\circ - as \sin(\frac{90\pi}{180} -."""
+    return _DEGREES_INSIDE.sub(r"\\frac{\1\\pi}{180}", match[0])
+
+
 _REWRITES = [
     (re.compile(pattern), replacement)
     for pattern, replacement in (
         (r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺]+", lambda m: "^{" + m[0].translate(_SUPERSCRIPTS) + "}"),
+        (r"^\s*[=:]\s*(?=[^\s>=])", ""),
+        (r"^\s*\\text\s*\{(?![^{}]*\bnot\b)[^{}]*\b(?:answer|result|value|solution|total)\b[^{}]*(?:\b(?:is|are|equals)|:)\s*\}", ""),
+        (r"(?<=\d)\s*\^?\s*\{?\s*\\(?:text|textrm|mathrm|textsuperscript)\s*\{\s*(?:st|nd|rd|th)\s*\}\s*\}?", ""),
+        (r"(?<=\d)(?:st|nd|rd|th)\b|(?<=\d)\^\s*\{\s*(?:st|nd|rd|th)\s*\}", ""),
+        (r"\\(?:lnot|sim)(?![a-zA-Z])|((?:^|\(|\\(?:land|lor|wedge|vee|to|rightarrow)(?![a-zA-Z]))\s*)~(?=\s*[a-zA-Z(])", r"\1\\neg "),
         (r"√\s*(\d+|[a-zA-Z])", r"\\sqrt{\1}"),
         (r"√\s*\(([^()]*)\)", r"\\sqrt{\1}"),
         (r"(^|[(\[{,=]) *– *(?=[\d\\.(a-zA-Z])", r"\1-"),  # an en dash as sign, not in "5–7"
@@ -51,13 +66,17 @@ _REWRITES = [
         (r"(?<=[\d.])\\dot\s*\{?(\d)\}?(\d*)\\dot\s*\{?(\d)\}?", r"\\overline{\1\2\3}"),
         (r"(?<=[\d.])\\dot\s*\{?(\d)\}?", r"\\overline{\1}"),
         (rf"\\(sin|cos|tan|cot|sec|csc)\s*(?:\(\s*(\d+)\s*{_CIRC}\s*\)|(\d+)\s*{_CIRC})", lambda m: rf"\{m[1]}(\frac{{{m[2] or m[3]}\pi}}{{180}})"),
+        (rf"\\(?:sin|cos|tan|cot|sec|csc)\s*(?:\^\s*\{{?\d\}}?)?\s*(?:\\left)?[({{][^(){{}}]*(?:{_CIRC})", _in_radians),
         (r"_\s*\{\s*(?:\\text\s*\{\s*)?([a-z]{3,8})\s*\}?\s*\}", lambda m: f"_{{{_BASES.index(m[1]) + 2}}}" if m[1] in _BASES else m[0]),
         (r"_\s*\{\s*\(\s*(\d+)\s*\)\s*\}", r"_{\1}"),
     )
 ]  # fmt: skip
 _PLAIN = re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?|[a-zA-Z]+")
 _FONT = re.compile(r"\\(?:boldsymbol|bm|pmb|underline|mathbf|mathit|mathsf|bf)(?![a-zA-Z])\s*\{([^{}]*)\}")
-UNEVALUATED = re.compile(r"\\(?:i*int|oint|sum|prod|lim)(?![a-zA-Z])")
+UNEVALUATED = re.compile(
+    r"\\(?:i*int|oint|sum|prod|lim|det|gcd|lcm|max|min|nabla)(?![a-zA-Z])|\\operatorname\s*\{\s*(?:gcd|lcm|max|min|det)\s*\}"
+    r"|\\frac\s*\{\s*(?:d|\\partial)(?:\s*\^\s*\{?\s*\w\s*\}?)?\s*\}\s*\{\s*(?:d|\\partial)\s*[a-zA-Z]"
+)
 _PLUS_MINUS = re.compile(r"\\(?:pm|mp)(?![a-zA-Z])")
 _VALUE_OF = re.compile(r"\s*([a-zA-Z])\s*=([^=]*)")
 _ROWS = re.compile(r"\s*\\begin\s*\{(?:aligned|align\*?|gathered|cases|split)\}(.*?)\\end\s*\{\w+\*?\}\s*", re.DOTALL)
@@ -68,6 +87,9 @@ _CHOICE = re.compile(r"\s*(?:\\(?:text|textbf|mathrm|mathbf)\s*\{)?\s*\(?[A-J]\)
 
 _OR = re.compile(r"\\text\s*\{\s*or\s*\}|\\lor(?![a-zA-Z])|\bor\b")
 _RELATION = re.compile(r"(<|>|\\[lg]eq?(?:slant)?(?![a-zA-Z]))")
+_SET_OF = re.compile(r"^\s*\\?\{\s*[a-z]\s*(?:\\mid|\\vert|\||:)([^{}]*[<>=][^{}]*|[^{}]*\\[lg][et][^{}]*)\\?\}\s*$")
+_FUNCTION_VALUE = re.compile(r"^\s*[a-zA-Z]\s*\(\s*[a-zA-Z]\s*\)\s*=(?!.*=)")
+_Y_VALUE = re.compile(r"^\s*y\s*=(?!.*=)")
 _ANY_INTEGER = re.compile(
     r"[,;]?\s*(?:\\text\s*\{[^{}]*\}|\\quad|\\[ ,;])*\s*\(?[a-z]\s*\\in\s*\\mathbb\s*\{?\s*Z\s*\}?\)?\s*$"
 )
@@ -139,7 +161,7 @@ def _both_signs(text: str) -> str:
 def align(answer: str, reference: str) -> tuple[str, str]:
     r"""Both, where one says more than the other about the same thing, in the form that both have.
 
-    "x=1, y=2" beside a pair (1,2) becomes the pair, its variables in alphabetical order; "\textbf{(E)} 12" beside 12
+    "f(x)=2x" and "y=2x" are both 2x; "x=1, y=2" beside a pair (1,2) becomes the pair, its variables in alphabetical order; "\textbf{(E)} 12" beside 12
     becomes 12, beside E it becomes E; "x < 1 or x > 2" beside a union becomes a union; "k \in \mathbb{Z}" is left out
     where the other does not say it.
     """
@@ -151,6 +173,10 @@ def _beside(text: str, other: str) -> str:
         if _CHOICE.fullmatch(other):
             return labelled[1]
         return text if _LABELLED.match(other) else labelled[2]
+    if (described := _SET_OF.match(text)) and not _SET_OF.match(other):
+        text = described[1].rstrip("\\ ").strip()
+    if _FUNCTION_VALUE.match(text) and _Y_VALUE.match(other) or _Y_VALUE.match(text) and _FUNCTION_VALUE.match(other):
+        return text.partition("=")[2].strip()  # "f(x) = 2x" beside "y = 2x"
     values = [_VALUE_OF.fullmatch(part) for part in text.split(",")]
     names = [value[1] for value in values if value]
     if len(values) == len(names) == len(set(names)) > 1 and other.strip().startswith(("(", "\\left(")):

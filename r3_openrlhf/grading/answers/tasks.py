@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from zlib import crc32
 
-from r3_openrlhf.grading.answers.comparison import normalise
 from r3_openrlhf.grading.answers.extraction import (
     MAX_ANSWER_CHARS,
     after_thinking,
@@ -18,6 +17,11 @@ from r3_openrlhf.grading.answers.mathematics import Result, grade_mathematics
 from r3_openrlhf.grading.answers.request import Item
 
 _OPERATOR = re.compile(r"\\[a-zA-Z]+|[-=+*/^_<>|]")
+
+_TEXT_COMMAND = re.compile(r"\\(?:text|mbox|textbf|textit|textrm|textnormal|mathrm|mathbf)\s*\{([^{}]*)\}")
+_SPACES = re.compile(r"(?:\s|\\[,;! ]|(?<!\\)~(?!\s*[a-zA-Z(]))+")
+_AROUND_MARKS = re.compile(r"\s*([,;:()\[\]{}=<>|])\s*")
+_QUOTES = (("**", "**"), ("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ('"', '"'), ("'", "'"), ("`", "`"))
 
 
 def short_answer(response: str) -> str | None:
@@ -32,7 +36,9 @@ def short_answer(response: str) -> str | None:
 def grade_item(item: Item, *, may_take_long: bool) -> Result | None:
     """The verdict on one item; None when it may not take long and only something that may could decide."""
     if item.task == "math":
-        return grade_mathematics(item.response, item.references, item.truncated, may_take_long=may_take_long)
+        return grade_mathematics(
+            item.response, item.references, item.truncated, may_take_long=may_take_long, problem=item.problem
+        )
     answer = short_answer(item.response)
     if answer is None:
         return "wrong", "no_answer", 0.0, None
@@ -77,9 +83,23 @@ def prepare(data_set: str) -> None:
 
 
 def grade_exact(answer: str, references: tuple[str, ...]) -> Result:
-    """Equal in one spelling (comparison.normalise), letters in any case."""
+    """Equal letter by letter, in any case, spacing and quoting aside."""
     if len(answer) > MAX_ANSWER_CHARS + 2 * max(map(len, references), default=0):
         return "wrong", "answer_too_long", 0.0, answer[:MAX_ANSWER_CHARS]
-    if normalise(answer).casefold() in {normalise(reference).casefold() for reference in references}:
+    if exact_text(answer) in set(map(exact_text, references)):
         return "correct", "correct", 1.0, answer
     return "wrong", "wrong", 0.0, answer
+
+
+def exact_text(text: str) -> str:
+    """One spelling of a text that is compared letter by letter; what stands in it is never left out, only around it."""
+    text = _SPACES.sub(" ", _TEXT_COMMAND.sub(r"\1", text)).strip()
+    if text.endswith(".") and any(map(str.isalnum, text)):
+        text = text.rstrip(". ")
+    for opening, closing in _QUOTES:
+        inside = text[len(opening) : -len(closing)].strip()
+        if text.startswith(opening) and text.endswith(closing) and any(map(str.isalnum, inside)):
+            text = inside
+    if text.endswith(".") and any(map(str.isalnum, text)):
+        text = text.rstrip(". ")
+    return _AROUND_MARKS.sub(r"\1", text).casefold()

@@ -1,8 +1,9 @@
-"""Units behind a number. A missing unit is forgiven, as the field does; another unit is not."""
+"""Units of an answer. A missing unit is forgiven, as the field does; another unit is not, unless the amount is the same."""
 
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 _SYNONYMS = {
     "mm": "mm millimeter millimetre",
@@ -13,6 +14,7 @@ _SYNONYMS = {
     "foot": "ft foot feet",
     "yard": "yd yard",
     "mile": "mi mile",
+    "mg": "mg milligram",
     "g": "g gram",
     "kg": "kg kilogram",
     "pound": "lb pound",
@@ -26,34 +28,99 @@ _SYNONYMS = {
     "year": "yr year",
     "dollar": "dollar",
     "cent": "cent",
+    "euro": "euro",
     "degree": "degree",
+    "celsius": "celsius",
+    "fahrenheit": "fahrenheit",
+    "kelvin": "kelvin",
     "radian": "rad radian",
-    "mph": "mph",
     "liter": "l liter litre",
     "ml": "ml milliliter millilitre",
-    "unit": "unit",
+    "gallon": "gal gallon",
+    "newton": "newton",
+    "joule": "joule",
+    "watt": "watt",
+    "am": "am",
+    "pm": "pm",
 }
 _UNITS = {word: unit for unit, words in _SYNONYMS.items() for word in words.split()}
-_WRAPPED = re.compile(r"\s*\\(?:text|mbox|textrm|mathrm|textnormal)\s*\{([a-zA-Z ./]*)\}(?:\s*\^\s*\{?[23]\}?)?$")
-_PLAIN = re.compile(r"(?<=[\d)}])\s*((?:square |cubic |sq\.? |cu\.? )?[a-zA-Z]+)(?:\s*\^\s*\{?[23]\}?|[²³])?$")
+_SPEEDS = {"mph": "mile/hour", "kph": "km/hour", "kmh": "km/hour", "kmph": "km/hour", "mps": "m/second"}
+_POWERS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cu": 3, "cubed": 3}
+# amounts of one kind: unit -> (kind, how many of the smallest)
+_AMOUNTS = {
+    "mm": ("length", 1), "cm": ("length", 10), "m": ("length", 1000), "km": ("length", 10**6),
+    "inch": ("feet", 1), "foot": ("feet", 12), "yard": ("feet", 36), "mile": ("feet", 63360),
+    "mg": ("mass", 1), "g": ("mass", 1000), "kg": ("mass", 10**6),
+    "ounce": ("pounds", 1), "pound": ("pounds", 16),
+    "second": ("time", 1), "minute": ("time", 60), "hour": ("time", 3600), "day": ("time", 86400), "week": ("time", 604800),
+    "cent": ("money", 1), "dollar": ("money", 100),
+    "ml": ("volume", 1), "liter": ("volume", 1000),
+}  # fmt: skip
+_CURRENCY = {"\\$": "dollar", "€": "euro", "£": "pound sterling", "¥": "yen"}
+_CURRENCY_SIGN = re.compile(r"^\s*(?:\\text\s*\{\s*)?[-+]?\s*(\\\$|[€£¥])")
+_CIRC = r"(?:\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))|°)"
+_DEGREES = re.compile(rf"{_CIRC}\s*(?:\\(?:text|mathrm)\s*\{{)?\s*([CF]?)\s*\}}?\s*\$?$")
+_WRAPPED = re.compile(r"\s*\\(?:text|mbox|textrm|mathrm|textnormal)\s*\{([a-zA-Z ./]*)\}(\s*\^\s*\{?[23]\}?)?$")
+_WRAPPED_SPEED = re.compile(
+    r"\s*\\(?:text|mbox|textrm|mathrm)\s*\{\s*([a-zA-Z]+)\s*\}\s*/\s*\\(?:text|mbox|textrm|mathrm)\s*\{\s*([a-zA-Z]+)\s*\}$"
+)
+_PLAIN = re.compile(
+    r"(?<=[\d)}])\s*((?:square |cubic |sq\.? |cu\.? )?[a-zA-Z]+(?:(?:/| per )[a-zA-Z]+)?|[ap]\.m\.?)(\s*\^\s*\{?[23]\}?|[²³])?$"
+)
+_NO_UNIT = re.compile(r"\b(?:or|not|no|than|least|most|and|but|less|more|maybe|neither|wrong|except|other)\b")
 
 
 def split_unit(text: str) -> tuple[str, str | None]:
-    """("15", "cm") for "15\\text{ cm}^2" and "15 square centimeters"; the unit is None when none is known.
+    """("15", "cm^2") for "15\\text{ cm}^2" and "15 square centimeters"; the unit is None when none is known.
 
-    Anything inside \\text{} behind a number counts as a unit, known or not ("5\\text{ apples}"); plain words only when
-    they are known. Powers are not told apart.
+    Anything inside \\text{} behind a number counts as a unit, known or not ("5\\text{ apples}"), unless it takes back
+    what stands before it ("5\\text{ or more}"); plain words only when they are known.
     """
+    if match := _WRAPPED_SPEED.search(text):
+        return text[: match.start()], _known(f"{match[1]}/{match[2]}", None)
     if match := _WRAPPED.search(text):
-        return text[: match.start()], _known(match[1])
-    if (match := _PLAIN.search(text)) and (unit := _known(match[1])):
+        if _NO_UNIT.search(match[1].lower()):
+            return text, None
+        return text[: match.start()], _known(match[1], match[2])
+    if (match := _PLAIN.search(text)) and (unit := _known(match[1], match[2])):
         return text[: match.start()], unit
     return text, None
 
 
-def _known(words: str) -> str | None:
-    parts = words.lower().replace(".", " ").split()
-    if not parts:
+def unit_of(answer: str) -> str | None:
+    """The unit that an answer states, by a sign or a word; None when it states none that is known."""
+    if sign := _CURRENCY_SIGN.match(answer):
+        return _CURRENCY[sign[1]]
+    if degrees := _DEGREES.search(answer):
+        return {"C": "celsius", "F": "fahrenheit"}.get(degrees[1], "degree")
+    return split_unit(answer.strip().removesuffix("."))[1]
+
+
+def conversion(unit: str, other: str) -> Fraction | None:
+    """How many of `other` one `unit` is; None when they measure different things, or it is not known."""
+    if unit == other:
+        return Fraction(1)
+    a, b = _AMOUNTS.get(unit), _AMOUNTS.get(other)
+    return Fraction(a[1], b[1]) if a and b and a[0] == b[0] else None
+
+
+def _known(words: str, power: str | None) -> str | None:
+    text = words.lower().replace(".", "").strip()
+    if text in _SPEEDS:
+        return _SPEEDS[text]
+    parts = [_one(part) for part in re.split(r"/|\bper\b", text)]
+    if not all(parts):
         return None
-    word = parts[-1]
-    return _UNITS.get(word) or _UNITS.get(word.removesuffix("s"))
+    unit = "/".join(parts)
+    exponent = re.search(r"[23²³]", power or "")
+    return f"{unit}^{ {'²': '2', '³': '3'}.get(exponent[0], exponent[0]) }" if exponent else unit
+
+
+def _one(words: str) -> str | None:
+    parts = words.split()
+    powers = [_POWERS[part] for part in parts if part in _POWERS]
+    names = [part for part in parts if part not in _POWERS]
+    if not names or len(powers) > 1:
+        return None
+    unit = _UNITS.get(names[-1]) or _UNITS.get(names[-1].removesuffix("s"))
+    return f"{unit}^{powers[0]}" if unit and powers else unit

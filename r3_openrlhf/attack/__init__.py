@@ -1,0 +1,1 @@
+"""Known ways around a grader, tried against a user's own problems (`r3 attack-rewards`)."""

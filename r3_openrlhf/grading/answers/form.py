@@ -1,0 +1,274 @@
+r"""Is an answer that equals the reference also an answer, or still the task? Only asked of answers that would be correct.
+
+`x^2-5x+6<0` has the solutions (2,3), and `\frac{3}{\sqrt{27}}` is \frac{\sqrt3}{3}: both may be copied from the problem. An
+answer counts in the form of the reference, or solved: an inequality with a variable alone on one side, an equation
+that says what a name or a quantity is, a formula that is not the problem's own. With the text of the problem, what stands
+in it is no answer unless the reference stands there too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from r3_openrlhf.grading.answers.comparison import normalise, number
+from r3_openrlhf.grading.answers.spelling import unify
+
+MAX_FORMULAS = 60  # of a problem; the first ones
+MIN_SIZE = 3  # smaller formulas of a problem (x, 12, -3) are common as answers, or parts of them
+MIN_COPIED_SIZE = 2  # of one that is the whole answer
+
+SameValue = Callable[[str, str], bool]
+
+_SEGMENTS = re.compile(
+    r"\$\$(.+?)\$\$|\$(.+?)\$|\\\[(.+?)\\\]|\\\((.+?)\\\)|\\begin\{((?:align|equation|gather)\*?)\}(.+?)\\end\{\5\}",
+    re.DOTALL,
+)
+_PLAIN_ARITHMETIC = re.compile(r"[0-9(][-+*/^0-9(). ×÷]{2,200}[0-9)]")
+_INEQUALITY = re.compile(r"<|>|\\(?:l|g)(?:eq?|t)(?:slant)?(?![a-zA-Z])|\\neq?(?![a-zA-Z])")
+_SIDES = re.compile(rf"{_INEQUALITY.pattern}|=|\\equiv(?![a-zA-Z])|\\approx(?![a-zA-Z])|&")
+_CONNECTIVE = re.compile(
+    r"\\text\s*\{\s*(?:or|and|for|where|with|if|when)\s*\}|\\(?:lor|land|vee|wedge|cup|quad|qquad)(?![a-zA-Z])|\b(?:or|and)\b|\\\\|;|,"
+)
+_SET_OF = re.compile(
+    r"^\s*(?:[a-zA-Z]\s*\\in\s*)?\\?\{\s*\(?[a-zA-Z](?:\s*,\s*[a-zA-Z])*\)?\s*(?:\\in\s*\\?\w*\s*(?:\{\s*\w\s*\})?)?\s*(?:\\mid|\\vert|\||:)(.*)\\?\}\s*$"
+)
+_NAME = re.compile(
+    r"[-+]?\|?(?:\\[a-zA-Z]+\s*)?(?:[a-zA-Z]|\\[a-zA-Z]+)'*(?:_\s*(?:\{[^{}]*\}|\w))?'*(?:\s*\([a-zA-Z](?:,[a-zA-Z])*\))?\|?"
+)
+_BRACKETED = re.compile(
+    r"[_^]\s*\{[^{}]*\}|[_^]\s*\\?\w|(?<=[a-zA-Z}'])\s*\([^()=]*\)|(?<=[a-zA-Z}'])\s*\[[^\[\]=]*\]"
+)
+_LIMIT = re.compile(r"\\(?:lim|sum|prod|i*int|max|min|gcd|operatorname|det)(?![a-zA-Z])")
+_TOKEN = re.compile(r"\\[a-zA-Z]+|\d+(?:\.\d+)?|[a-zA-Z]|[-+^=<>!|%']")
+_NO_TOKEN = frozenset(
+    r"\left \right \cdot \times \displaystyle \text \mathrm \quad \qquad \big \Big \bigl \bigr \limits \ast \cdots".split()
+)
+_SAME_TOKEN = {"\\div": "\\frac", "\\dbinom": "\\binom", "\\leq": "\\le", "\\geq": "\\ge", "\\lt": "<", "\\gt": ">"}
+_LITERAL = re.compile(
+    r"[-+]?\s*(?:\d[\d, ]*(?:\.\d*)?|\.\d+)(?:\\overline\s*\{\d+\})?(?:\s*(?:\\times|\\cdot|\*)\s*10\s*\^\s*(?:\{\s*-?\d+\s*\}|\d))?"
+    r"|[-+]?\s*(?:\\frac\s*\{\s*[-+]?\s*\d+\s*\}\s*\{\s*\d+\s*\}|\d+\s*/\s*\d+|\d+\s*\\frac\s*\{\s*\d+\s*\}\s*\{\s*\d+\s*\})"
+)
+_FRACTION = re.compile(r"[-+]?\s*(?:\\frac\s*\{\s*([-+]?\d+)\s*\}\s*\{\s*(\d+)\s*\}|(\d+)\s*/\s*(\d+))")
+_ASKS_FOR_NOTATION = re.compile(
+    r"\b(?:decimal|percent|percentage|fraction|mixed number|simplest|simplify|lowest|reduced?)\b", re.I
+)
+_TAKEN_BACK = re.compile(  # "5 or more" for 5
+    r"\b(?:more|less|than|least|most|not|never|maybe|perhaps|possibly|wrong|neither|nor|except|either|unknown)\b"
+    r"|\\text\s*\{(?!\s*or\s*\})[^{}]*\bor\b",
+    re.IGNORECASE,
+)
+_FACTOR = re.compile(r"\bfactor", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """A formula of a problem: in one spelling, as text and as a bag of its signs, brackets and products left out."""
+
+    text: str
+    plain: str
+    signs: Counter
+
+    @property
+    def size(self) -> int:
+        return self.signs.total()
+
+
+def objection(answer: str, gold: str, problem: str, same_value: SameValue) -> str | None:
+    """Why an answer that equals `gold` does not count ("unsolved", "restated"); None when it does.
+
+    answer, gold: in one spelling (spelling.unify). same_value: whether two texts have the same value.
+    """
+    if normalise(answer) == normalise(gold):
+        return None
+    if _TAKEN_BACK.search(answer) and not _TAKEN_BACK.search(gold):
+        return "unsolved"
+    if _is_unsolved_inequality(answer) and not _is_unsolved_inequality(gold):
+        return "unsolved"
+    if "=" in answer and _is_unsolved_equation(answer, gold, problem, same_value):
+        return "unsolved"
+    if problem and _is_restated(answer, gold, problem, same_value):
+        return "restated"
+    return None
+
+
+def is_plain(answer: str) -> bool:
+    """Whether there can be no objection, whatever the problem: no relation, and one number, name or choice."""
+    return answer.isalnum()
+
+
+def is_copied(answer: str, gold: str, problem: str) -> bool:
+    """Whether the answer is, sign by sign, a formula of the problem which is neither a number nor the reference."""
+    own, wanted = _formula(answer), _formula(gold)
+    if own.size < MIN_COPIED_SIZE or own.signs <= wanted.signs or own.plain == wanted.plain or is_literal(answer):
+        return False
+    return any(own.plain == formula.plain for formula in formulas(problem))
+
+
+# Inequalities
+
+
+def _is_unsolved_inequality(text: str) -> bool:
+    """Whether some inequality in it has no side that is a variable alone, which stands on no other side."""
+    inside = _SET_OF.match(text)
+    for piece in _CONNECTIVE.split(inside[1] if inside else text):
+        if not _INEQUALITY.search(piece):
+            continue
+        sides = [side.strip(" $&") for side in _SIDES.split(piece)]
+        if not any(
+            _NAME.fullmatch(side) and not any(_mentions(other, side) for j, other in enumerate(sides) if j != i)
+            for i, side in enumerate(sides)
+        ):
+            return True
+    return False
+
+
+def _mentions(text: str, name: str) -> bool:
+    letters = set(re.findall(r"(?<![\\a-zA-Z])[a-zA-Z](?![a-zA-Z])", name)) or {name.strip("|-+")}
+    return any(re.search(rf"(?<![\\a-zA-Z]){re.escape(letter)}(?![a-zA-Z])", text) for letter in letters)
+
+
+# Equations
+
+
+def _is_unsolved_equation(answer: str, gold: str, problem: str, same_value: SameValue) -> bool:
+    """Whether a part of the answer is an equation that still has to be solved: `x+1=2` for 2, `2x+3=7` for x=2."""
+    if "=" in gold and not _is_value_of(gold):
+        return False  # the reference is an equation: of a line, a circle
+    for piece in _CONNECTIVE.split(answer):
+        if "=" not in piece or _INEQUALITY.search(piece):
+            continue
+        sides = [side.strip(" $&") for side in piece.split("=")]
+        left, right = sides[0], sides[-1]
+        if not left or not right or _is_quantity(left) or _is_quantity(right):
+            continue
+        if _asked_for(left, piece, problem):
+            continue
+        if len(sides) > 2 and same_value(sides[-2], right):  # the end of a computation
+            continue
+        values = [number(side) for side in sides]
+        if None in values:
+            if not same_value(left, right):
+                return True
+        elif any(value.value != values[0].value for value in values):
+            return True
+    return False
+
+
+def _is_value_of(equation: str) -> bool:
+    """Whether it says what a name is, without another unknown: x=2, but not y=2x+1."""
+    left, _, right = equation.partition("=")
+    return bool(_NAME.fullmatch(left.strip())) and not re.search(r"(?<![\\a-zA-Z])[a-zA-Z](?![a-zA-Z])", right)
+
+
+def _is_quantity(side: str) -> bool:
+    r"""Whether it only names what is asked for: x, m+n, f(2), P(A), |AB|, a_{10}, \sin x, \angle ABC; not x+1, 2x, 6."""
+    if _LIMIT.search(side):
+        return True
+    bare = _BRACKETED.sub("", _BRACKETED.sub("", side))
+    return (
+        not re.search(r"\d", bare)
+        and re.search(r"[a-zA-Z]", re.sub(r"\\(?:frac|sqrt|cdot|times|pi)", "", bare)) is not None
+    )
+
+
+def _asked_for(left: str, equation: str, problem: str) -> bool:
+    """Whether the problem has the left side and not the whole equation: "find 2x+3y", "2x+3y=12"."""
+    text = _squeezed(problem)
+    return _squeezed(left) in text and _squeezed(equation) not in text if text else False
+
+
+def _squeezed(text: str) -> str:
+    return re.sub(r"\\[,;!: ]|\s|\$|\\left|\\right", "", text)
+
+
+# Copies of the problem
+
+
+def _is_restated(answer: str, gold: str, problem: str, same_value: SameValue) -> bool:
+    if answer.isalnum():
+        return False
+    own, wanted = _formula(answer), _formula(gold)
+    value = answer.rpartition("=")[2] if "=" in answer and not _INEQUALITY.search(answer) else answer
+    if is_literal(value):
+        return "=" not in answer and _other_notation(value, gold, problem) or _stands_as_equation(own, wanted, problem)
+    value = _formula(value)
+    if is_copied(answer, gold, problem) or is_copied(value.text, gold, problem):
+        return True
+    factor_wanted = _FACTOR.search(problem) is not None
+    for formula in formulas(problem):
+        if (
+            formula.size < MIN_SIZE
+            or formula.signs <= wanted.signs
+            and not factor_wanted
+            or formula.plain == wanted.plain
+        ):
+            continue
+        contained = formula.signs <= value.signs and formula.size > 0.5 * value.size
+        unsimplified = formula.size > wanted.size and (
+            value.size > 1.5 * wanted.size + 2 or is_literal(gold) and value.size > wanted.size + 1
+        )
+        if (contained or unsimplified) and not _INEQUALITY.search(formula.text) and same_value(formula.text, gold):
+            return True
+    return False
+
+
+def _stands_as_equation(own: Formula, wanted: Formula, problem: str) -> bool:
+    return (
+        "=" in own.text
+        and own.plain != wanted.plain
+        and any(own.plain == formula.plain for formula in formulas(problem))
+    )
+
+
+def _other_notation(answer: str, gold: str, problem: str) -> bool:
+    """Whether a number is only copied where the problem asks for another notation of it: 3/20 as a decimal, 34/14 reduced."""
+    if not is_literal(gold) or not any(_formula(answer).plain == formula.plain for formula in formulas(problem)):
+        return False
+    own, wanted = _FRACTION.fullmatch(answer.strip()), _FRACTION.fullmatch(gold.strip())
+    if own is not None and wanted is not None:
+        return True  # two fractions of one value: the other is the reduced one
+    repeating = "\\overline" in answer and "\\overline" not in gold
+    return repeating or (own is None) != (wanted is None) and _ASKS_FOR_NOTATION.search(problem) is not None
+
+
+def is_literal(text: str) -> bool:
+    """Whether it is a number as one writes it down, not one that is still to be computed."""
+    found = number(text)
+    return found is not None and _LITERAL.fullmatch(found.text.strip()) is not None
+
+
+@lru_cache(maxsize=1024)
+def formulas(problem: str) -> tuple[Formula, ...]:
+    """What stands in a problem as mathematics, whole and side by side."""
+    found: dict[str, None] = {}
+    for match in _SEGMENTS.finditer(problem):
+        found[next(group for group in (*match.groups()[:4], match[6]) if group)] = None
+    for match in _PLAIN_ARITHMETIC.finditer(_SEGMENTS.sub(" ", problem)):
+        found[match[0]] = None
+    texts: dict[str, None] = {}
+    for segment in list(found)[:MAX_FORMULAS]:
+        whole = unify(segment.strip().rstrip(".,;:?").strip())
+        for part in (whole, *_SIDES.split(whole), *re.split(r"\\\\|\\quad|\\qquad|;", whole)):
+            if part.strip(" &,."):
+                texts[part.strip(" &,.")] = None
+    return tuple(_formula(text) for text in list(texts)[: 3 * MAX_FORMULAS])
+
+
+@lru_cache(maxsize=4096)
+def _formula(text: str) -> Formula:
+    signs = [
+        _SAME_TOKEN.get(sign, sign)
+        for sign in _TOKEN.findall(
+            re.sub(r"\+(?=[\s({\[]*-)", "", text.replace("/", "\\frac ").replace("÷", "\\frac "))
+        )
+        if sign not in _NO_TOKEN
+    ]
+    return Formula(
+        text,
+        "".join(re.sub(r"\\left|\\right|\\cdot|\\times|[\s*{}()$\[\]~]|\\[,;:! ]", "", text).split()),
+        Counter(signs),
+    )

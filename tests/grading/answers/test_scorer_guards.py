@@ -1,0 +1,130 @@
+"""Answers that solve nothing, tried on every data set of reasoning_gym; and right ones that the guards must let pass."""
+
+import json
+import random
+
+import pytest
+
+reasoning_gym = pytest.importorskip("reasoning_gym")
+
+from reasoning_gym.factory import DATASETS  # noqa: E402
+
+from r3_openrlhf.attack.scorer_attacks import scorer_attacks  # noqa: E402
+from r3_openrlhf.grading.answers.request import REFUSED_DATA_SETS  # noqa: E402
+from r3_openrlhf.grading.answers.scorer_guards import GUARDED_DATA_SETS, passes  # noqa: E402
+
+GRADED = sorted(set(DATASETS) - set(REFUSED_DATA_SETS))
+SLOW = {"simple_integration", "intermediate_integration", "rubiks_cube", "sokoban", "arc_agi"}  # 0.1 s an answer
+
+
+def plain(value):
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+def entries_of(name, *, size, seed):
+    made = reasoning_gym.create_dataset(name, size=size, seed=seed)
+    return [json.loads(json.dumps(made[i], default=plain)) for i in range(size)]
+
+
+def graded(grade_many, cases):
+    """cases: (entry, answer) pairs."""
+    return grade_many(
+        [(f"<answer>{answer}</answer>", "") for _, answer in cases],
+        task="reasoning_gym",
+        metadata=[entry for entry, _ in cases],
+    )
+
+
+def accepted(grade_many, names, *, size, seed, per_entry):
+    """One line per attack that was not called wrong."""
+    cases = []
+    for name in names:
+        for entry in entries_of(name, size=size, seed=seed):
+            attacks = list(scorer_attacks(entry))
+            count = per_entry // 10 if name in SLOW else per_entry
+            random.Random(seed).shuffle(attacks)
+            cases += [(entry, family, answer) for family, answer in attacks[:count]]
+    grades = graded(grade_many, [(entry, answer) for entry, _, answer in cases])
+    return [
+        f"{entry['metadata']['source_dataset']}: {family}: {answer[:100]!r}: {grade.verdict.value} {grade.reason}"
+        for (entry, family, answer), grade in zip(cases, grades, strict=True)
+        if grade.verdict.value != "wrong"
+    ]
+
+
+def test_no_attack_is_paid_by_any_data_set(grade_many):
+    assert accepted(grade_many, GRADED, size=1, seed=3, per_entry=200) == []
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", [101, 102, 103])
+def test_no_attack_at_volume(grade_many, seed):
+    assert accepted(grade_many, GRADED, size=10, seed=seed, per_entry=10_000) == []
+
+
+def test_every_own_answer_passes_its_guard():
+    for name in GUARDED_DATA_SETS:
+        for entry in entries_of(name, size=25, seed=8):
+            if entry["answer"] is not None:
+                assert passes(name, entry["answer"], entry), (name, entry["answer"])
+
+
+WRONG = [  # data set, answer: from an attack by others, and what was found beside it
+    ("complex_arithmetic", "nan"),
+    ("complex_arithmetic", "nan+nanj"),
+    ("number_sorting", lambda e: json.dumps(["nan"] * len(e["metadata"]["sorted_numbers"]))),
+    ("number_sorting", lambda e: str([str(float(x) + 0.9) for x in e["metadata"]["sorted_numbers"]])),
+    ("countdown", lambda e: f"{e['metadata']['target']}e0+0e0*({'+'.join(map(str, e['metadata']['numbers']))})"),
+    ("countdown", lambda e: f"{hex(e['metadata']['target'])}+0x0*({'+'.join(map(str, e['metadata']['numbers']))})"),
+    ("countdown", lambda e: f"{'_'.join(str(e['metadata']['target']))}+0_0*({'+'.join(map(str, e['metadata']['numbers']))})"),
+    ("gsm_symbolic", lambda e: f"-{e['answer']}"),
+    ("gsm_symbolic", lambda e: f"{e['answer']} or 17.5"),
+    ("spell_backward", lambda e: e["answer"] + "x"),
+    ("bitwise_arithmetic", lambda e: e["metadata"]["problem"]),
+    ("fraction_simplification", lambda e: e["answer"] + " or $1/2$"),
+    ("knights_knaves", lambda e: "It is not true that " + e["answer"]),
+    ("survo", lambda e: "not " + e["answer"]),
+    ("word_sorting", lambda e: e["answer"] + ", zebra"),
+    ("rubiks_cube", "R999999999999"),
+    ("decimal_arithmetic", lambda e: e["answer"][:-2]),
+]  # fmt: skip
+
+
+def test_what_the_scorers_pay_for_nothing_is_wrong(grade_many):
+    cases = []
+    for name, answer in WRONG:
+        (entry,) = entries_of(name, size=1, seed=5)
+        cases.append((entry, answer(entry) if callable(answer) else answer))
+    grades = graded(grade_many, cases)
+    assert [
+        (name, case[1], grade.verdict.value, grade.reason)
+        for (name, _), case, grade in zip(WRONG, cases, grades, strict=True)
+        if grade.verdict.value != "wrong"
+    ] == []
+
+
+RIGHT = [  # other ways to write the right answer, which a guard must not refuse
+    ("complex_arithmetic", lambda e: "{:g}+{:g}i".format(*e["metadata"]["result"]).replace("+-", "-")),
+    ("number_sorting", lambda e: json.dumps([float(x) for x in e["metadata"]["sorted_numbers"]])),
+    ("countdown", lambda e: f" ({e['metadata']['expression']}) "),
+    ("gsm_symbolic", lambda e: f"{e['answer']} apples"),
+    ("gsm_symbolic", lambda e: f"${e['answer']}"),
+    ("fraction_simplification", lambda e: "{simplified_numerator}/{simplified_denominator}".format(**e["metadata"])),
+    ("bitwise_arithmetic", lambda e: str(int(e["answer"], 16))),
+    ("knights_knaves", lambda e: ", ".join(e["answer"].rstrip(".").lower().split(", and "))),
+    ("survo", lambda e: e["answer"].replace(" ", "  ")),
+    ("word_sorting", lambda e: e["answer"].replace(", ", ",")),
+    ("game_of_life", lambda e: e["answer"].replace(",", ", ")),
+    ("time_intervals", lambda e: e["answer"] + " "),
+    ("quantum_lock", lambda e: e["answer"].replace("→", "->")),
+]
+
+
+def test_other_ways_to_write_it_are_right(grade_many):
+    cases = [(entry, answer(entry)) for name, answer in RIGHT for entry in entries_of(name, size=2, seed=6)]
+    grades = graded(grade_many, cases)
+    assert [
+        (entry["metadata"]["source_dataset"], answer, grade.reason)
+        for (entry, answer), grade in zip(cases, grades, strict=True)
+        if grade.verdict.value != "correct"
+    ] == []
