@@ -91,3 +91,17 @@ def test_the_picture_is_one():
     words = " ".join(root.itertext())
     for name in ("Replay", "Reflection", "Ranking"):
         assert name in words
+
+
+def labels_in(page) -> list[str]:
+    """The first column of the tables of a run that a page shows."""
+    lines = [line for block in blocks_of(page) for line in block.text.splitlines() if line.startswith("│")]
+    return [line.split("│")[1].strip() for line in lines]
+
+
+@pytest.mark.parametrize("page", [README, DOCS / "usage.md"], ids=lambda page: page.name)
+def test_what_the_quickstart_shows_is_what_it_shows_now(page):
+    printed = (REPOSITORY / "r3_openrlhf" / "runs" / "report.py").read_text()
+    found = [label.removeprefix("seconds per step: ") for label in labels_in(page) if not label.startswith("mean of ")]
+    assert len(found) >= 4
+    assert [label for label in found if f'"{label}"' not in printed and label not in printed] == []
