@@ -96,8 +96,7 @@ def train(settings: tuple[str, ...], dry_run: bool, verbose: bool, quiet: bool, 
     algo=NAME picks a preset of configs/algo:
     stock OpenRLHF    grpo, dapo, rloo, reinforce_pp_baseline
     R³, ablations     r3, r3_no_ccr, r3_no_isr, r3_no_serr
-    variants          r3_replace, r3_off_policy_only, r3_behaviour, r3_recompute, r3_failed, r3_guarded,
-                      r3_unguarded
+    variants          r3_replace, r3_off_policy_only, r3_recompute, r3_failed, r3_no_std, r3_unguarded
 
     Every key, its default and its unit: r3_openrlhf/config.py.
     """

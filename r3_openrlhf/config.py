@@ -322,7 +322,7 @@ class RewardConfig:
 
 
 @dataclass
-class EvaluationConfig:
+class HeldOutConfig:
     """Held-out problems that the policy is asked while it trains (evaluations.jsonl). `r3 eval` asks afterwards."""
 
     path: str | None = None  # as data.path; None: no evaluation. Keys, task and prompt are those of `data`
@@ -335,10 +335,10 @@ class EvaluationConfig:
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        _at_least("evaluation.max_samples", self.max_samples, 1)
-        _at_least("evaluation.every_steps", self.every_steps, 1)
-        _at_least("evaluation.n_samples", self.n_samples, 1)
-        _above("evaluation.temperature", self.temperature, 0.0)
+        _at_least("held_out.max_samples", self.max_samples, 1)
+        _at_least("held_out.every_steps", self.every_steps, 1)
+        _at_least("held_out.n_samples", self.n_samples, 1)
+        _above("held_out.temperature", self.temperature, 0.0)
 
 
 @dataclass
@@ -439,13 +439,13 @@ class CheckpointConfig:
 
 
 @dataclass
-class GuardConfig:
+class StopConfig:
     """Conditions that stop a run."""
 
     max_abs_logprob_gap: float = 0.1  # mean |actor - rollout| log-prob on fresh rollouts, nats
 
     def __post_init__(self) -> None:
-        _above("guard.max_abs_logprob_gap", self.max_abs_logprob_gap, 0.0)
+        _above("stop.max_abs_logprob_gap", self.max_abs_logprob_gap, 0.0)
 
 
 @dataclass
@@ -471,11 +471,11 @@ class R3Config:
     reflection: ReflectionConfig = field(default_factory=ReflectionConfig)
     ranking: RankingConfig = field(default_factory=RankingConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
-    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    held_out: HeldOutConfig = field(default_factory=HeldOutConfig)
     history: HistoryConfig = field(default_factory=HistoryConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
-    guard: GuardConfig = field(default_factory=GuardConfig)
+    stop: StopConfig = field(default_factory=StopConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     openrlhf: dict[str, Any] = field(default_factory=dict)  # further OpenRLHF flags, "actor.eps_clip: 0.3"
 

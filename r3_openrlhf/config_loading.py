@@ -8,11 +8,13 @@ even where a schema is registered.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import typing
 from pathlib import Path
 from typing import Any
 
+import click
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
@@ -23,6 +25,9 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from r3_openrlhf.config import R3Config, nearest
 from r3_openrlhf.errors import ConfigError
 
+# Names that said something else than they meant -> the names now. The old ones still load, with a line that says so.
+RENAMED_SECTIONS = {"evaluation": "held_out", "guard": "stop"}
+RENAMED_PRESETS = {"r3_guarded": "r3_no_std", "r3_behaviour": "r3"}
 CONFIGS = Path(__file__).parent / "configs"  # in a checkout a link to the top-level configs/
 
 
@@ -50,8 +55,12 @@ def load_config(experiment: str, overrides: list[str]) -> R3Config:
         raise ConfigError(
             f"experiment {experiment!r} does not exist in configs/experiment; {nearest(experiment, known)}"
         )
+    overrides = [_with_new_name(override) for override in overrides]
     parsed = [(_check_override(override), override) for override in overrides]
     preset = next((override.value() for override, _ in reversed(parsed) if override.key_or_group == "algo"), None)
+    if preset in RENAMED_PRESETS:
+        _say(f"algo={preset} is called algo={RENAMED_PRESETS[preset]} now")
+        preset = RENAMED_PRESETS[preset]
     if preset is not None and preset not in presets():
         raise ConfigError(
             f"algo is {preset!r}, which does not exist in configs/algo; {nearest(str(preset), presets())}"
@@ -79,7 +88,7 @@ def load_config(experiment: str, overrides: list[str]) -> R3Config:
 def with_overrides(values: dict[str, Any], overrides: list[str], *, source: str) -> R3Config:
     """`values`, sections of an R3Config as dictionaries, with "key=value" overrides on top; raises as `load_config`."""
     composed = OmegaConf.create(values)
-    for override in overrides:
+    for override in map(_with_new_name, overrides):
         _check_override(override)
         parsed = OverridesParser.create().parse_override(override)
         OmegaConf.update(composed, parsed.key_or_group, parsed.value(), merge=False, force_add=True)
@@ -110,6 +119,7 @@ def flatten(config: R3Config | dict[str, Any]) -> dict[str, Any]:
 
 
 def _checked(values: dict[str, Any], *, source: str) -> R3Config:
+    values = _with_new_sections(values, source=source)
     known = _known_keys(R3Config)
     for key, _ in _leaves(values, R3Config):
         if key not in known:
@@ -120,6 +130,36 @@ def _checked(values: dict[str, Any], *, source: str) -> R3Config:
         raise ConfigError(f"{error.full_key} has no value; add {error.full_key}=... to the command") from error
     except OmegaConfBaseException as error:
         raise ConfigError(f"{error.full_key}: {_one_line(error)}") from error
+
+
+def _with_new_sections(values: dict[str, Any], *, source: str) -> dict[str, Any]:
+    """`values` under the names that sections have now. ConfigError where a section stands there under both."""
+    for old, new in RENAMED_SECTIONS.items():
+        if old not in values:
+            continue
+        if new in values:
+            raise ConfigError(
+                f"{source} has the section {old} and the section {new}, which is its new name; keep {new}"
+            )
+        _say(f"the section {old} is called {new} now")
+        values = {new if name == old else name: value for name, value in values.items()}
+    return values
+
+
+def _with_new_name(override: str) -> str:
+    """ "evaluation.path=x" is "held_out.path=x" now."""
+    key = override.partition("=")[0]
+    section, dot, rest = key.lstrip("+~").partition(".")
+    if not dot or section not in RENAMED_SECTIONS:
+        return override
+    new = f"{RENAMED_SECTIONS[section]}.{rest}"
+    _say(f"{section}.{rest} is called {new} now")
+    return override.replace(f"{section}.{rest}", new, 1)
+
+
+@functools.cache  # once, however many old runs are read
+def _say(line: str) -> None:
+    click.echo(f"Note: {line}.", err=True)
 
 
 def _check_override(text: str) -> Override:
@@ -155,7 +195,7 @@ def _known_keys(schema: type, prefix: str = "") -> list[str]:
 
 def _free_keys() -> list[str]:
     """Keys that hold a dictionary whose content is not ours to check here."""
-    return ["openrlhf", "data.reasoning_gym", "evaluation.reasoning_gym"]
+    return ["openrlhf", "data.reasoning_gym", "held_out.reasoning_gym"]
 
 
 def _leaves(values: dict[str, Any], schema: type, prefix: str = ""):

@@ -17,7 +17,7 @@ from r3_openrlhf.runs.directory import RunDirectory
 
 EVALUATION = "held_out"  # the lines of evaluations.jsonl with this name are compared
 # What an accuracy depends on beside the training: it must be equal in all runs.
-SAME_SETTINGS = ("data.", "model.path", "evaluation.", "rollout.max_new_tokens", "rollout.temperature")
+SAME_SETTINGS = ("data.", "model.path", "held_out.", "rollout.max_new_tokens", "rollout.temperature")
 SAME_IN_EVALUATIONS = ("num_problems", "n_samples", "temperature", "max_new_tokens", "problems_sha256")
 MAY_DIFFER_WITHIN_ARM = ("train.seed", "run_dir", "arm")  # arm: its name is equal, be it from `arm` or from `algo`
 SHOWN = 3  # differences in one message
@@ -91,7 +91,7 @@ def read_run(path: Path, *, unfinished: bool = False) -> Run:
     evaluations = _by_step(line for line in directory.read_evaluations() if line.get("name", EVALUATION) == EVALUATION)
     if not evaluations:
         raise R3Error(
-            f"{path} has no evaluations of held-out problems (evaluations.jsonl); train it with evaluation.path=..."
+            f"{path} has no evaluations of held-out problems (evaluations.jsonl); train it with held_out.path=..."
         )
     metrics = _by_step(directory.read_metrics())
     _check_numbers(directory.evaluations, evaluations, ("generated_tokens", "pass_at_1"))

@@ -37,8 +37,8 @@ def path_lines(config: R3Config) -> list[Line]:
     try:
         lines = [_model_line(config)]
         lines.append(_data_line("data.path", config.data.path, lambda: _check_data(config)))
-        if config.evaluation.path is not None:
-            lines.append(_data_line("evaluation.path", config.evaluation.path, lambda: _check_held_out(config)))
+        if config.held_out.path is not None:
+            lines.append(_data_line("held_out.path", config.held_out.path, lambda: _check_held_out(config)))
     except ImportError as error:
         return [_failed("model and data", "cannot be looked at", "there", f"{error}: make setup (or make setup-gpu)")]
     return lines

@@ -46,7 +46,7 @@ def values_of(config: R3Config, benchmarks: Sequence[str]) -> dict[str, Any]:
     Where a benchmark is the reasoning-gym task of its held-out (or else its training) problems, their options too.
     """
     data = {key: getattr(config.data, key) for key in PROMPT_KEYS}
-    for section in (config.data, config.evaluation):
+    for section in (config.data, config.held_out):
         if section.path in benchmarks:
             data["reasoning_gym"] = section.reasoning_gym
     return {

@@ -106,7 +106,7 @@ def controls(settings: tuple[str, ...], experiment: str, model: str | None, n: i
     with tempfile.TemporaryDirectory() as scratch:
         labels = held_out_problems(config, policy.tokenizer, RunDirectory(scratch))
     if not labels:
-        raise ConfigError("evaluation.path is not set; the controls need held-out problems")
+        raise ConfigError("held_out.path is not set; the controls need held-out problems")
     found = {
         "reflection": reflection_against_resampling(policy, labels, n=n, hard_below=config.reflection.threshold),
         "entropy_rank": entropy_rank_against_outcome(policy, labels, n=n),

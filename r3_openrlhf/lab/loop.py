@@ -247,7 +247,7 @@ class Lab:
                 }
             )
             last = self._is_last()
-            if last or self.step % config.evaluation.every_steps == 0:
+            if last or self.step % config.held_out.every_steps == 0:
                 self._evaluate(run, held_out)
             if progress is not None:
                 progress(self.tokens)
@@ -308,7 +308,7 @@ class Lab:
 
     def evaluate(self, labels: list[Label]) -> dict[str, float | int | str | None]:
         """Accuracy on these problems. The random state is the same every time, and apart from the training's."""
-        settings = self.config.evaluation
+        settings = self.config.held_out
         sampled = self.ask(
             [(label, self.plain_prompt(label), Context.PLAIN) for label in labels],
             n=settings.n_samples,
@@ -334,7 +334,7 @@ def held_out_problems(config: R3Config, tokenizer, run: RunDirectory) -> list[La
     Raises DataError as data.prepare and held_out.prepare_held_out do.
     """
     prepare(config, tokenizer, run.data)
-    if config.evaluation.path is None:
+    if config.held_out.path is None:
         return []
     prepare_held_out(config, tokenizer, run.data, run.held_out)
     return [Label.from_json(label) for label in read_prompts(run.held_out)[1]]

@@ -115,7 +115,7 @@ def openrlhf_arguments(
         "algo.dynamic_filtering_enable": dapo,
         "reward.overlong_buffer_len": int(DAPO_OVERLONG_SHARE * rollout.max_new_tokens) if dapo else None,
         "reward.overlong_penalty_factor": DAPO_OVERLONG_FACTOR if dapo else None,
-        # upstream's evaluation takes accuracy from rewards; R3Trainer has its own (config.evaluation)
+        # upstream's evaluation takes accuracy from rewards; R3Trainer has its own (config.held_out)
         "eval.dataset": None,
         "eval.steps": None,
         # what is kept

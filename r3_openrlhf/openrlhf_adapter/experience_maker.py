@@ -90,11 +90,11 @@ class StockExperienceMaker(RemoteExperienceMaker):
         return batch
 
     def _report(self, batch: MixedBatch, gap: float, metrics: dict[str, float]) -> None:
-        limit = self.config.guard.max_abs_logprob_gap
+        limit = self.config.stop.max_abs_logprob_gap
         if not gap <= limit:
             raise TrainingStopped(
                 f"actor and rollout engine disagree: mean |log-prob difference| on fresh rollouts is {gap:.4g} nats, "
-                f"more than guard.max_abs_logprob_gap={limit}; the weight sync is broken or the settings differ "
+                f"more than stop.max_abs_logprob_gap={limit}; the weight sync is broken or the settings differ "
                 "(temperature, dtype)"
             )
         self.metrics = {**batch_metrics(batch, step=self.step), "r3/sync/abs_logprob_gap": gap, **metrics}

@@ -99,7 +99,7 @@ def prepare_data(config: R3Config, model: str, run: RunDirectory) -> PreparedDat
 
     tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=True)
     data = prepare(config, tokenizer, run.data)
-    if config.evaluation.path is not None:
+    if config.held_out.path is not None:
         prepare_held_out(config, tokenizer, run.data, run.held_out)
     return data
 

@@ -192,7 +192,7 @@ class R3Trainer(UpstreamTrainer):
             self.run.complete_metrics(counts)
 
     def _evaluation_is_due(self, *, last: bool = False) -> bool:
-        step, settings = self.samples_generator.step, self.config.evaluation
+        step, settings = self.samples_generator.step, self.config.held_out
         if settings.path is None or not (last or step % settings.every_steps == 0):
             return False
         return all(line["step"] != step for line in self.run.read_evaluations())
@@ -200,7 +200,7 @@ class R3Trainer(UpstreamTrainer):
     def _evaluate(self) -> None:
         """Ask the held-out problems. Upstream's `evaluate` (:513) takes its accuracy from rewards, in which length
         counts and an ungraded response has no place."""
-        step, settings = self.samples_generator.step, self.config.evaluation
+        step, settings = self.samples_generator.step, self.config.held_out
         announce(self.run, Phase.EVALUATION, step=step or None)
         so_far = ([{"epoch": 1, "generated_tokens_total": 0}] + self.run.read_metrics())[-1]
         kwargs = self.generate_kwargs | {

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 def held_out_data(config: R3Config) -> DataConfig | None:
-    """Where the held-out problems come from: `evaluation`, with the columns, grader and prompt of `data`."""
-    settings, data = config.evaluation, config.data
+    """Where the held-out problems come from: `held_out`, with the columns, grader and prompt of `data`."""
+    settings, data = config.held_out, config.data
     if settings.path is None:
         return None
     return replace(
@@ -38,7 +38,7 @@ def held_out_data(config: R3Config) -> DataConfig | None:
 
 
 def check_held_out_source(config: R3Config) -> None:
-    """As problems.check_source, for `evaluation`."""
+    """As problems.check_source, for `held_out`."""
     data = held_out_data(config)
     if data is not None:
         with _errors_name_the_right_key():
@@ -48,7 +48,7 @@ def check_held_out_source(config: R3Config) -> None:
 def prepare_held_out(config: R3Config, tokenizer: PreTrainedTokenizerBase, training: Path, output: Path) -> None:
     """Write the prompts of the held-out problems as data.prepare writes those of `training`, which must be there.
 
-    Generated problems meet by chance: those that are trained on are left out, before evaluation.max_samples counts. In
+    Generated problems meet by chance: those that are trained on are left out, before held_out.max_samples counts. In
     a file or a hub data set such a problem is a mistake. Raises DataError with one sentence: a held-out problem that is
     trained on, none left, other held-out problems than those of an earlier start; and as load_problems.
     """
@@ -61,7 +61,7 @@ def prepare_held_out(config: R3Config, tokenizer: PreTrainedTokenizerBase, train
     both = [label for label in labels if label.uid in uids or label.problem in texts]
     if both and not data.path.startswith(REASONING_GYM):
         raise DataError(
-            f"evaluation.path {data.path} holds {len(both)} of the problems that are trained on ({both[0].uid} is the "
+            f"held_out.path {data.path} holds {len(both)} of the problems that are trained on ({both[0].uid} is the "
             "first), so it is not held out; use another file or split, or leave them out of one of the two"
         )
     left_out = {label.uid for label in both}
@@ -75,13 +75,13 @@ def prepare_held_out(config: R3Config, tokenizer: PreTrainedTokenizerBase, train
             break
     if not rows:
         raise DataError(
-            f"evaluation.path {data.path} gives no problem that is not trained on and leaves room for a response; use "
-            "another file, or an evaluation.reasoning_gym.seed that is further away (problem i comes from seed + i)"
+            f"held_out.path {data.path} gives no problem that is not trained on and leaves room for a response; use "
+            "another file, or a held_out.reasoning_gym.seed that is further away (problem i comes from seed + i)"
         )
     text = "".join(rows)
     if output.is_file() and output.read_text(encoding="utf-8") != text:
         raise DataError(
-            f"{output} holds other problems than evaluation.path {data.path} gives now; a run goes on with the problems "
+            f"{output} holds other problems than held_out.path {data.path} gives now; a run goes on with the problems "
             "it was started with, so restore them or choose another run_dir"
         )
     output.write_text(text, encoding="utf-8")
@@ -109,7 +109,7 @@ def evaluation_line(
         if rollout.verdict is not Verdict.UNGRADED:
             verdicts[rollout.uid].append(rollout.verdict is Verdict.CORRECT)
     uids = {rollout.uid for rollout in rollouts}
-    settings = config.evaluation
+    settings = config.held_out
     return {
         "step": step,
         "epoch": epoch,
@@ -130,11 +130,11 @@ def evaluation_line(
 
 @contextmanager
 def _errors_name_the_right_key() -> Iterator[None]:
-    """What problems.py says of data.path is about evaluation.path here."""
+    """What problems/sources.py says of data.path is about held_out.path here."""
     try:
         yield
     except DataError as error:
         text = str(error)
         for key in ("path", "reasoning_gym", "split"):
-            text = text.replace(f"data.{key}", f"evaluation.{key}")
+            text = text.replace(f"data.{key}", f"held_out.{key}")
         raise DataError(text) from error

@@ -73,7 +73,7 @@ def write_run(
         f"run_dir={path}",
         f"algo={algo}",
         f"train.seed={seed}",
-        "evaluation.path=held_out.jsonl",
+        "held_out.path=held_out.jsonl",
         *named,
         *off,
     ]

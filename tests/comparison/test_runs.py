@@ -130,8 +130,8 @@ UNLIKE = {
         "differ: model.path is tiny in the first and smollm2 in the second",
     ),
     "evaluation": (
-        {"overrides": ["evaluation.n_samples=8"], "arm": "r3"},
-        "differ: evaluation.n_samples is 4 in the first and 8 in the second",
+        {"overrides": ["held_out.n_samples=8"], "arm": "r3"},
+        "differ: held_out.n_samples is 4 in the first and 8 in the second",
     ),
     "held-out problems": (
         {"evaluations": [line | {"problems_sha256": "b"} for line in FURTHER], "arm": "r3"},
@@ -150,8 +150,8 @@ UNLIKE = {
         "differ: rollout.temperature is 1.0 in the first and 0.6 in the second",
     ),
     "several": (
-        {"overrides": ["model.path=smollm2", "evaluation.n_samples=8", "rollout.temperature=0.6", "data.max_len=128"]},
-        "data.max_len is 256 in the first and 128 in the second, evaluation.n_samples is 4 in the first and 8 in the "
+        {"overrides": ["model.path=smollm2", "held_out.n_samples=8", "rollout.temperature=0.6", "data.max_len=128"]},
+        "data.max_len is 256 in the first and 128 in the second, held_out.n_samples is 4 in the first and 8 in the "
         "second, model.path is tiny in the first and smollm2 in the second, and 1 more",
     ),
     "one arm, another learning rate": (

@@ -45,7 +45,7 @@ def test_a_bootstrap_interval_covers_the_mean_of_many():
 
 def test_controls_of_a_policy_that_knows_nothing(model_dir, tmp_path):
     """Neither reflection nor any rank can help a model whose weights are random: both sides are zero."""
-    settings = ["evaluation.max_samples=4", "evaluation.reasoning_gym.size=20", "data.reasoning_gym.size=20"]
+    settings = ["held_out.max_samples=4", "held_out.reasoning_gym.size=20", "data.reasoning_gym.size=20"]
     config = load_config("lab", [*settings, f"run_dir={tmp_path}", "rollout.max_new_tokens=8", "rollout.batch_size=4"])
     lab = Lab(config, model_dir=model_dir)
     labels = held_out_problems(config, lab.tokenizer, RunDirectory(tmp_path))
@@ -58,7 +58,7 @@ def test_controls_of_a_policy_that_knows_nothing(model_dir, tmp_path):
 
 
 def test_the_reflection_prompts_hold_the_errors(model_dir, tmp_path, monkeypatch):
-    config = load_config("lab", [f"run_dir={tmp_path}", "rollout.max_new_tokens=8", "evaluation.max_samples=2"])
+    config = load_config("lab", [f"run_dir={tmp_path}", "rollout.max_new_tokens=8", "held_out.max_samples=2"])
     lab = Lab(config, model_dir=model_dir)
     asked = []
     real = Lab.ask

@@ -16,10 +16,10 @@ from r3_openrlhf.types import Context, Verdict
 
 SMALL = [
     "data.reasoning_gym.size=12",
-    "evaluation.reasoning_gym.size=20",
-    "evaluation.max_samples=6",
-    "evaluation.n_samples=2",
-    "evaluation.every_steps=2",
+    "held_out.reasoning_gym.size=20",
+    "held_out.max_samples=6",
+    "held_out.n_samples=2",
+    "held_out.every_steps=2",
     "rollout.batch_size=4",
     "rollout.n_samples_per_prompt=4",
     "rollout.micro_batch_size=4",
@@ -204,7 +204,7 @@ def test_held_out_problems_are_not_trained_on(model_dir, tmp_path):
     config = config_of(tmp_path)
     lab = Lab(config, model_dir=model_dir)
     same = load_config(
-        "lab", [*SMALL, f"run_dir={tmp_path}", "evaluation.reasoning_gym.seed=1", "evaluation.reasoning_gym.size=12"]
+        "lab", [*SMALL, f"run_dir={tmp_path}", "held_out.reasoning_gym.seed=1", "held_out.reasoning_gym.size=12"]
     )
     assert len(held_out_problems(config, lab.tokenizer, RunDirectory(tmp_path))) == 6
     with pytest.raises(DataError, match="gives no problem that is not trained on"):

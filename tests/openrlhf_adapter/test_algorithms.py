@@ -29,10 +29,10 @@ SETTINGS = [
     "experiment=cpu_smoke",
     "algo=dapo",
     "checkpoint.save_steps=2",
-    "evaluation.path=reasoning_gym:basic_arithmetic",
-    f"evaluation.reasoning_gym={{{HELD_OUT}, allow_parentheses: false, allow_negation: false}}",
-    "evaluation.every_steps=1",  # every step: a recording can then answer a run that ends anywhere
-    "evaluation.n_samples=2",
+    "held_out.path=reasoning_gym:basic_arithmetic",
+    f"held_out.reasoning_gym={{{HELD_OUT}, allow_parentheses: false, allow_negation: false}}",
+    "held_out.every_steps=1",  # every step: a recording can then answer a run that ends anywhere
+    "held_out.n_samples=2",
 ]
 
 

@@ -124,7 +124,7 @@ def test_a_stale_weight_sync_is_caught(tmp_path):
         "R3_CPU_WORKER_EXTENSION": "tests.openrlhf_adapter.stale_worker.StaleHead",
         "PYTHONPATH": str(ROOT),
     }
-    settings = ("guard.max_abs_logprob_gap=0.02", "train.learning_rate=3e-3")  # weights must move to become stale
+    settings = ("stop.max_abs_logprob_gap=0.02", "train.learning_rate=3e-3")  # weights must move to become stale
     done = train(tmp_path / "run", *settings, environment=environment)
     assert done.returncode == 1
     assert "actor and rollout engine disagree" in done.stderr, done.stderr + tail(tmp_path / "run")

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from r3_openrlhf.config import ClusterConfig, DataConfig, EvaluationConfig, R3Config, ReflectionConfig, RolloutConfig
+from r3_openrlhf.config import ClusterConfig, DataConfig, HeldOutConfig, R3Config, ReflectionConfig, RolloutConfig
 from r3_openrlhf.errors import DataError
 from r3_openrlhf.problems.held_out import check_held_out_source, evaluation_line, prepare_held_out, read_prompts
 from r3_openrlhf.problems.sources import Label, problem_uid
@@ -28,7 +28,7 @@ def config_for(source, *, data=None, **evaluation):
         rollout=RolloutConfig(batch_size=2, n_samples_per_prompt=8, max_new_tokens=16),
         reflection=ReflectionConfig(enabled=False),
         cluster=ClusterConfig(gpus_per_node=1),
-        evaluation=EvaluationConfig(**evaluation),
+        held_out=HeldOutConfig(**evaluation),
     )
 
 
@@ -96,8 +96,8 @@ def test_generated_problems_that_meet_by_chance_are_left_out(prepared):
     )
     _, labels = prepared(config)
     assert len(labels) == 5 and all(label.task == "reasoning_gym" for label in labels)
-    config.evaluation.max_samples = None
-    config.evaluation.reasoning_gym = SUMS
+    config.held_out.max_samples = None
+    config.held_out.reasoning_gym = SUMS
     with pytest.raises(DataError, match="gives no problem that is not trained on"):
         prepared(config)
 
@@ -106,17 +106,17 @@ def test_a_run_goes_on_with_the_problems_it_was_started_with(tmp_path, prepared)
     train = problems(tmp_path / "train.jsonl", range(5))
     prepared(config_for(train, path=problems(tmp_path / "test.jsonl", [7, 8])))
     prepared(config_for(train, path=problems(tmp_path / "test.jsonl", [7, 8])))
-    with pytest.raises(DataError, match="held_out.jsonl holds other problems than evaluation.path"):
+    with pytest.raises(DataError, match="held_out.jsonl holds other problems than held_out.path"):
         prepared(config_for(train, path=problems(tmp_path / "test.jsonl", [7, 9])))
 
 
 @pytest.mark.parametrize(
     ("path", "sentence"),
     [
-        ("/nowhere.jsonl", "evaluation.path is /nowhere.jsonl, but there is no such file"),
+        ("/nowhere.jsonl", "held_out.path is /nowhere.jsonl, but there is no such file"),
         (
             "reasoning_gym:basic_arithmetc",
-            "evaluation.path is reasoning_gym:basic_arithmetc, but reasoning-gym has no",
+            "held_out.path is reasoning_gym:basic_arithmetc, but reasoning-gym has no",
         ),
     ],
 )
