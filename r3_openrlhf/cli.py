@@ -164,26 +164,17 @@ def show(run: str, step: int | None, uid: str | None, as_json: bool) -> None:
         click.echo(json.dumps({"uid": rollouts[0]["uid"], "rollouts": rollouts}))
 
 
-def _print_plan(config, *, as_json: bool) -> None:
-    """What `r3 train` would do. Local paths are looked at; the hub is not asked, and nothing is written."""
+def _print_plan(config: R3Config, *, as_json: bool) -> None:
+    """What `r3 train` would do, after its own checks. The hub is not asked, no model is built, and nothing stays."""
     from r3_openrlhf.config_loading import config_to_json, config_to_yaml
-    from r3_openrlhf.models.locate import locate_model
-    from r3_openrlhf.openrlhf_adapter.arguments import openrlhf_arguments, platform_of
-    from r3_openrlhf.openrlhf_adapter.upstream_parser import check_arguments
-    from r3_openrlhf.problems.held_out import check_held_out_source
-    from r3_openrlhf.problems.training_file import check_source
-    from r3_openrlhf.runs.directory import RunDirectory
+    from r3_openrlhf.openrlhf_adapter.launch import plan
 
-    check_source(config.data)
-    check_held_out_source(config)
-    run = RunDirectory(config.run_dir)
-    # A plan may be made on a machine without GPUs for one that has them.
-    platform = "cuda" if config.cluster.device == "cuda" else platform_of(config)
-    arguments = openrlhf_arguments(config, run, model_dir=locate_model(config.model.path), platform=platform)
-    check_arguments(arguments)
+    platform, arguments, notes = plan(config)
+    for note in notes:
+        click.echo(note, err=True)
     if as_json:
-        plan = {"configuration": json.loads(config_to_json(config)), "platform": platform, "arguments": arguments}
-        click.echo(json.dumps(plan))
+        found = {"configuration": json.loads(config_to_json(config)), "platform": platform, "arguments": arguments}
+        click.echo(json.dumps(found))
         return
     click.echo(f"# configuration\n{config_to_yaml(config)}")
     click.echo(f"# OpenRLHF's arguments, on {platform}\npython -m openrlhf.cli.train_ppo_ray", nl=False)

@@ -54,6 +54,48 @@ def test_the_printed_command_is_a_command():
     assert words == ["python", "-m", "openrlhf.cli.train_ppo_ray", *arguments, ""]
 
 
+def rows(path, num):
+    path.write_text("".join(f'{{"problem": "What is {n}?", "answer": "{n}"}}\n' for n in range(num)))
+    return f"data.path={path}"
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (["data.max_len=100000"], "data.max_len is 100000, but model.path tiny has 512 positions"),
+        (["data.max_len=30", "reflection.enabled=false"], "fewer than one batch"),
+        (["data.max_len=45"], "but the shortest reflection prompt needs"),
+        (["held_out.path=FILE"], "of the problems that are trained on"),
+    ],
+)
+def test_a_dry_run_finds_what_a_start_would_find(settings, sentence, tmp_path):
+    """Model, prompts and held-out problems are looked at, and what was written for that is gone."""
+    from r3_openrlhf.models.locate import resolve_model
+
+    resolve_model("tiny")
+    source = rows(tmp_path / "rows.jsonl", 8)
+    settings = [setting.replace("FILE", str(tmp_path / "rows.jsonl")) for setting in settings]
+    common = [source, "data.task=math", f"run_dir={tmp_path / 'run'}"]
+    result = call("train", "experiment=cpu_smoke", *common, *settings, "--dry-run")
+    assert result.exit_code == 1 and sentence in result.stderr, result.output
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
+def test_a_dry_run_in_the_directory_of_another_run_is_refused(tmp_path):
+    run = RunDirectory(tmp_path / "run")
+    run.create(load_config("cpu_smoke", [f"run_dir={run.path}"]))
+    run.append_metrics({"step": 1})
+    result = call("train", "experiment=cpu_smoke", f"run_dir={run.path}", "replay.k=5", "--dry-run")
+    assert result.exit_code == 1 and "replay.k (2 there, 5 now)" in result.stderr
+    result = call("train", "experiment=cpu_smoke", f"run_dir={tmp_path / 'run' / 'data'}", "--dry-run")
+    assert result.exit_code == 0
+
+
+def test_a_dry_run_says_what_it_could_not_check():
+    result = call("train", "experiment=cpu_smoke", "model.path=org/name", "--dry-run")
+    assert result.exit_code == 0 and "Not checked: the prompts' length and the model's context" in result.stderr
+
+
 MISTAKES = {
     ("train",): "r3 train needs one experiment=NAME; known: cpu_smoke",
     ("train", "experiment=cpu_smok"): "did you mean cpu_smoke?",

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import os
 import runpy
+import shutil
 import sys
+import tempfile
 import traceback
 from pathlib import Path
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.cpu_stack import cpu_platform
-from r3_openrlhf.errors import ConfigError, R3Error
+from r3_openrlhf.errors import ConfigError, DataError, R3Error
 from r3_openrlhf.history.witness import check_checkpoint
 from r3_openrlhf.method import history_warnings
 from r3_openrlhf.models.locate import BUILDERS, locate_model, resolve_model
@@ -29,6 +31,7 @@ from r3_openrlhf.openrlhf_adapter.environment import environment_of
 from r3_openrlhf.openrlhf_adapter.phases import Phase
 from r3_openrlhf.openrlhf_adapter.upstream_parser import check_arguments
 from r3_openrlhf.problems.held_out import check_held_out_source, prepare_held_out
+from r3_openrlhf.problems.sources import is_on_the_hub
 from r3_openrlhf.problems.training_file import PreparedData, check_source, prepare
 from r3_openrlhf.runs.directory import RunDirectory
 
@@ -48,19 +51,13 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
             console.announce(Phase.UNPACKING if config.model.path == "smollm2" else Phase.TRAINING_MODEL)
         model = resolve_model(config.model.path)
         check_context(config, model)
-        check_source(config.data)
-        check_held_out_source(config)
         run = RunDirectory(config.run_dir)
+        arguments = checked_arguments(config, run, model, platform=platform)
         run.create(config)
         console.attach(run, first_phase=Phase.DATA)
         data = prepare_data(config, model, run)
         for sentence in history_warnings(config, num_problems=data.num_problems):
             console.say(f"Warning: {sentence}")
-        resume = config.checkpoint.resume and (run.checkpoints / "_actor" / "latest").is_file()
-        if resume and config.algo == "r3" and not config.checkpoint.accept_lost_history:
-            check_history(run)
-        arguments = openrlhf_arguments(config, run, model_dir=model, platform=platform, resume=resume)
-        check_arguments(arguments)
         console.expect(num_steps(config, data))
         try:
             _run_upstream(config, arguments, platform, console, short_batches=has_short_batches(config, data))
@@ -81,6 +78,54 @@ def check_history(run: RunDirectory) -> None:
     step = tag.removeprefix("global_step")
     if step.isdecimal():
         check_checkpoint(run.history, run.checkpoints, step=int(step))
+
+
+def plan(config: R3Config) -> tuple[str, list[str], list[str]]:
+    """What `train` would do: (platform, OpenRLHF's arguments, what a person should know beside them).
+
+    Every check of `train` that needs neither the hub nor a model that is yet to be built. Writes nothing that stays.
+    """
+    # A plan may be made on a machine without GPUs for one that has them.
+    platform = "cuda" if config.cluster.device == "cuda" else platform_of(config)
+    run, model = RunDirectory(config.run_dir), locate_model(config.model.path)
+    is_here = (Path(model) / "config.json").is_file()  # no name on the hub, and built already
+    if is_here:
+        check_context(config, model)
+    arguments = checked_arguments(config, run, model, platform=platform)
+    if not is_here:
+        return (
+            platform,
+            arguments,
+            ["Not checked: the prompts' length and the model's context, as the model is not here."],
+        )
+    if any(map(is_on_the_hub, filter(None, (config.data.path, config.held_out.path)))):
+        return platform, arguments, ["Not checked: the problems, as they are on the hub."]
+    with tempfile.TemporaryDirectory(prefix="r3-plan-") as folder:
+        scratch = RunDirectory(folder)
+        scratch.data.parent.mkdir()
+        if run.has_steps:  # it goes on with the problems that it was started with
+            for file in filter(Path.is_file, (run.data, run.held_out)):
+                shutil.copy(file, scratch.data.parent)
+        try:
+            data = prepare_data(config, model, scratch)
+        except DataError as error:
+            raise DataError(str(error).replace(str(scratch.path), str(run.path))) from error
+    warnings = history_warnings(config, num_problems=data.num_problems)
+    return platform, arguments, [f"Warning: {sentence}" for sentence in warnings]
+
+
+def checked_arguments(config: R3Config, run: RunDirectory, model: str, *, platform: str) -> list[str]:
+    """OpenRLHF's command line, after every check that reads and writes nothing of the run: the same for a plan and for
+    a start. Raises R3Error."""
+    check_source(config.data)
+    check_held_out_source(config)
+    run.check(config)
+    resume = config.checkpoint.resume and (run.checkpoints / "_actor" / "latest").is_file()
+    if resume and config.algo == "r3" and not config.checkpoint.accept_lost_history:
+        check_history(run)
+    arguments = openrlhf_arguments(config, run, model_dir=model, platform=platform, resume=resume)
+    check_arguments(arguments)
+    return arguments
 
 
 def check_context(config: R3Config, model: str) -> None:

@@ -103,7 +103,7 @@ def check_source(data: DataConfig) -> None:
 
     Raises DataError as `load_problems` does.
     """
-    if _is_hub_name(data.path):
+    if is_on_the_hub(data.path):
         return
     unusable = None
     for _, found in _rows(data):
@@ -171,7 +171,7 @@ def _load_table(data: DataConfig) -> Table:
                 return read_json(path, name=f"data.path {data.path}", wanted=wanted)
             except OSError as error:
                 raise DataError(f"data.path {data.path} cannot be read: {error.strerror}") from error
-    elif not path.is_dir() and not _is_hub_name(data.path):  # a copy of a hub data set is a directory of its files
+    elif not path.is_dir() and not is_on_the_hub(data.path):  # a copy of a hub data set is a directory of its files
         raise DataError(
             f"data.path is {data.path}, which does not exist; use a file that ends in {', '.join(FILE_FORMATS)}, a "
             f"directory of such files, a hub name (org/name), or {REASONING_GYM}TASK"
@@ -237,7 +237,8 @@ def _table_of(dataset: Any, data: DataConfig, wanted: list[str]) -> Table:
     return Table(dataset.column_names, rows)
 
 
-def _is_hub_name(path: str) -> bool:
+def is_on_the_hub(path: str) -> bool:
+    """Is data.path the name of a data set on the hub, and no file or directory here?"""
     return Path(path).suffix not in FILE_FORMATS and bool(_HUB_NAME.fullmatch(path)) and not Path(path).exists()
 
 

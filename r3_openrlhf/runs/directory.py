@@ -80,8 +80,13 @@ class RunDirectory:
             raise R3Error(f"{path} is not a run directory: it has no config.yaml")
         return run
 
-    def create(self, config: R3Config) -> None:
-        """Start a run here, or go on with the one that is here. One that has not finished a step may be started anew.
+    @property
+    def has_steps(self) -> bool:
+        """Is there a run here that has finished a step?"""
+        return self.config.is_file() and self.metrics.is_file() and self.metrics.stat().st_size > 0
+
+    def check(self, config: R3Config) -> None:
+        """May `create` be called? Writes nothing.
 
         Raises ConfigError when the directory holds a run with other settings (the differing keys are named), a run
         that checkpoint.resume=false forbids to continue, or files that are not a run's.
@@ -91,16 +96,23 @@ class RunDirectory:
                 f"run_dir {self.path} lies in a folder that Ray unpacked for this job and deletes after it; use an absolute "
                 "run_dir on storage that the nodes share"
             )
-        if self.config.is_file() and self.metrics.is_file() and self.metrics.stat().st_size:
+        if self.has_steps:
             self._check_continues(config)
-        elif self.config.is_file():
-            self.data.unlink(missing_ok=True)
-            self.held_out.unlink(missing_ok=True)
-            self.evaluations.unlink(missing_ok=True)  # one before the first step, of what may have been another model
-        elif self.path.is_dir() and any(entry != self.cluster for entry in self.path.iterdir()):
+        elif not self.config.is_file() and self.path.is_dir() and any(p != self.cluster for p in self.path.iterdir()):
             raise ConfigError(
                 f"run_dir {self.path} holds files but no run; choose another directory, or empty this one"
             )
+
+    def create(self, config: R3Config) -> None:
+        """Start a run here, or go on with the one that is here. One that has not finished a step may be started anew.
+
+        Raises ConfigError as `check` does, and when the directory cannot be written.
+        """
+        self.check(config)
+        if self.config.is_file() and not self.has_steps:
+            self.data.unlink(missing_ok=True)
+            self.held_out.unlink(missing_ok=True)
+            self.evaluations.unlink(missing_ok=True)  # one before the first step, of what may have been another model
         try:
             for directory in (self.path, self.data.parent, self.tensorboard, self.checkpoints):
                 directory.mkdir(parents=True, exist_ok=True)
@@ -116,7 +128,9 @@ class RunDirectory:
 
     def is_finished(self, config: R3Config) -> bool:
         """Would the same command have nothing left to do?"""
-        return self.finished.is_file() and self.finished.read_text(encoding="utf-8") == config_to_yaml(config)
+        if not self.finished.is_file():
+            return False
+        return config_from_yaml(self.finished.read_text(encoding="utf-8"), source=str(self.finished)) == config
 
     def load_config(self) -> R3Config:
         return config_from_yaml(self.config.read_text(encoding="utf-8"), source=str(self.config))

@@ -201,3 +201,11 @@ def test_a_torn_line_longer_than_one_block_of_the_search(run):
     run.rollouts.write_bytes(b'{"step": 1}\n' + b"x" * 200_000)
     run.append_rollouts([{"step": 2}])
     assert [row["step"] for row in run.read_rollouts()] == [1, 2]
+
+
+def test_a_run_that_finished_under_old_names_is_finished(run):
+    """Its section `stop` was called `guard`."""
+    run.mark_finished()
+    assert run.is_finished(config_at(run.path))
+    run.finished.write_text(run.finished.read_text().replace("\nstop:", "\nguard:"))
+    assert run.is_finished(config_at(run.path)) and not run.is_finished(config_at(run.path, "replay.k=5"))
