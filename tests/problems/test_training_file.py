@@ -172,8 +172,6 @@ def test_texts_that_look_like_dates_stay_texts(tmp_path):
 def test_the_true_answer_beyond_64_bits_is_correct(task, tmp_path):
     import asyncio
 
-    from r3_openrlhf.grading.request import GradeRequest
-
     from r3_openrlhf.config import RewardConfig
     from r3_openrlhf.grading.answers.request import GradeRequest
     from r3_openrlhf.grading.client import LocalGrader
