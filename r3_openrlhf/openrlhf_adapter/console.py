@@ -274,7 +274,8 @@ class LiveScreen(NoScreen):
         self._print(text)
 
     def steps(self, done: int, total: int | None) -> None:
-        self.progress.update(self.task, completed=done, total=total)
+        # never quite complete: rich stops the spinner and the clock of a finished task, and the run still has to be saved
+        self.progress.update(self.task, completed=done, total=None if total is None else total + 0.5)
 
     def _print(self, text: str) -> None:
         self.progress.console.print(text, highlight=False, markup=False)

@@ -157,6 +157,21 @@ def test_a_terminal_says_every_phase_and_how_long_those_before_the_steps_took():
     assert re.search(r"starting the rollout engine +90\.0 s *\n", text.replace("\r", ""))
 
 
+def test_the_live_line_moves_on_after_the_last_step():
+    clock = Clock()
+    stream = Stamped(clock)
+    display = Display(LiveScreen(stream), clock=clock)
+    display.expect(1)
+    with display.screen:
+        display.phase(Phase.SAMPLING, 1)
+        display.step_is_done({"step": 1})
+        assert not display.screen.progress.tasks[0].finished
+        stream.written.clear()
+        display.phase(Phase.SAVING)
+    text = "".join(text for _, text in stream.written)
+    assert "⠋" in text and "1/1" in text
+
+
 CHATTY = """
 import os, subprocess, sys
 from r3_openrlhf.config_loading import load_config
