@@ -17,9 +17,10 @@ import click
 import pytest
 
 from r3_openrlhf.cli import main
-from r3_openrlhf.config_loading import load_config
+from r3_openrlhf.config_loading import load_config, presets
 from r3_openrlhf.errors import R3Error
 from r3_openrlhf.history.store import HistoryStore
+from r3_openrlhf.lab.study import CONTROLS
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.types import Context, Verdict
 from tests.comparison.synthetic import metrics_of, write_run
@@ -223,6 +224,8 @@ def wrong_with_r3(words: list[str]) -> Iterator[str]:
     except click.ClickException as error:
         yield error.format_message()
         return
+    arms = parsed.get("arms") or ""
+    yield from (f"there is no arm {arm}" for arm in arms.split(",") if arm and arm not in {*presets(), *CONTROLS})
     settings = [word for word in words if SETTING.fullmatch(word)]
     experiments = [word.partition("=")[2] for word in settings if word.startswith("experiment=")]
     experiment = (experiments or [parsed.get("experiment") or "cpu_smoke"])[0]
@@ -274,6 +277,7 @@ def test_python_that_is_not_executed_can_be_read(block):
         "for algo in grpo gone; do r3 train experiment=cpu_smoke algo=$algo; done",
         "r3 train experiment=quickstart \\\n    replay.kk=4",
         "r3 lab study --arms grpo --seed 1",
+        "r3 lab study --arms grpo,r3_gone",
         "r3 lab study ranking.max_rewards=0.2",
         "r3 history stat RUN",
         "make quickstrat",
