@@ -68,9 +68,10 @@ soak: setup ## the reward service at full load: 256 clients, 5,000 items under S
 	@python -m pytest -m soak
 	@R3_TEST_KILLS=5 python -m pytest tests/openrlhf_adapter/test_resume.py
 
-check: setup ## formatting and lint, docker/Dockerfile too
+check: setup ## formatting, lint and types, docker/Dockerfile too
 	@ruff format --check .
 	@ruff check .
+	@python -m mypy --no-error-summary
 	@hadolint docker/Dockerfile
 
 .PHONY: setup-gpu lock-gpu

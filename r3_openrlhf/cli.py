@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import sys
+import typing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -151,14 +152,14 @@ def show(run: str, step: int | None, uid: str | None, as_json: bool) -> None:
     from r3_openrlhf.runs.report import group_rollouts, group_table, step_groups, step_table
 
     directory = RunDirectory.open(run)
-    if step is None and uid is None:
+    if uid is None and step is None:
         _show_summary(directory, as_json=as_json)
-    elif not as_json:
-        _print(
-            step_table(directory, step=step) if uid is None else group_table(directory, step=step, uid=uid), width=160
-        )
+    elif uid is None and as_json:
+        click.echo(json.dumps({"step": step, "groups": step_groups(directory, step=typing.cast(int, step))}))
     elif uid is None:
-        click.echo(json.dumps({"step": step, "groups": step_groups(directory, step=step)}))
+        _print(step_table(directory, step=typing.cast(int, step)), width=160)
+    elif not as_json:
+        _print(group_table(directory, step=step, uid=uid), width=160)
     else:
         rollouts = group_rollouts(directory, step=step, uid=uid)
         click.echo(json.dumps({"uid": rollouts[0]["uid"], "rollouts": rollouts}))

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import json
 import typing
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,14 +58,13 @@ def load_config(experiment: str, overrides: list[str]) -> R3Config:
         )
     overrides = [_with_new_name(override) for override in overrides]
     parsed = [(_check_override(override), override) for override in overrides]
-    preset = next((override.value() for override, _ in reversed(parsed) if override.key_or_group == "algo"), None)
+    chosen = next((override.value() for override, _ in reversed(parsed) if override.key_or_group == "algo"), None)
+    preset = None if chosen is None else str(chosen)
     if preset in RENAMED_PRESETS:
         _say(f"algo={preset} is called algo={RENAMED_PRESETS[preset]} now")
         preset = RENAMED_PRESETS[preset]
     if preset is not None and preset not in presets():
-        raise ConfigError(
-            f"algo is {preset!r}, which does not exist in configs/algo; {nearest(str(preset), presets())}"
-        )
+        raise ConfigError(f"algo is {preset!r}, which does not exist in configs/algo; {nearest(preset, presets())}")
     settings = [f"+experiment={experiment}", *([f"+algo={preset}"] if preset else [])]
     # "++" sets a key whether or not a YAML file names it; that it is one of ours was checked just now.
     settings += [f"++{text.lstrip('+')}" for override, text in parsed if override.key_or_group != "algo"]
@@ -73,7 +73,7 @@ def load_config(experiment: str, overrides: list[str]) -> R3Config:
             composed = compose(config_name="train", overrides=settings)
     except HydraException as error:
         raise ConfigError(f"experiment {experiment!r} does not compose: {_one_line(error)}") from error
-    values = OmegaConf.to_container(composed)
+    values = _container(composed)
     if (
         preset
         and values.get("run_dir", MISSING) != MISSING
@@ -92,7 +92,7 @@ def with_overrides(values: dict[str, Any], overrides: list[str], *, source: str)
         _check_override(override)
         parsed = OverridesParser.create().parse_override(override)
         OmegaConf.update(composed, parsed.key_or_group, parsed.value(), merge=False, force_add=True)
-    return _checked(OmegaConf.to_container(composed), source=source)
+    return _checked(_container(composed), source=source)
 
 
 def config_to_json(config: R3Config) -> str:
@@ -109,7 +109,7 @@ def config_to_yaml(config: R3Config) -> str:
 
 
 def config_from_yaml(text: str, *, source: str) -> R3Config:
-    return _checked(OmegaConf.to_container(OmegaConf.create(text)), source=source)
+    return _checked(_container(OmegaConf.create(text)), source=source)
 
 
 def flatten(config: R3Config | dict[str, Any]) -> dict[str, Any]:
@@ -125,11 +125,17 @@ def _checked(values: dict[str, Any], *, source: str) -> R3Config:
         if key not in known:
             raise ConfigError(f"{source} sets {key}, which does not exist; {_nearest_key(key, known)}")
     try:
-        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(R3Config), values))
+        config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(R3Config), values))
     except MissingMandatoryValue as error:
         raise ConfigError(f"{error.full_key} has no value; add {error.full_key}=... to the command") from error
     except OmegaConfBaseException as error:
         raise ConfigError(f"{error.full_key}: {_one_line(error)}") from error
+    assert isinstance(config, R3Config)  # OmegaConf gives back what the structure was made from
+    return config
+
+
+def _container(composed: Any) -> dict[str, Any]:
+    return typing.cast("dict[str, Any]", OmegaConf.to_container(composed))
 
 
 def _with_new_sections(values: dict[str, Any], *, source: str) -> dict[str, Any]:
@@ -198,7 +204,7 @@ def _free_keys() -> list[str]:
     return ["openrlhf", "data.reasoning_gym", "held_out.reasoning_gym"]
 
 
-def _leaves(values: dict[str, Any], schema: type, prefix: str = ""):
+def _leaves(values: dict[str, Any], schema: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     hints = typing.get_type_hints(schema)
     for name, value in values.items():
         section = hints.get(name)

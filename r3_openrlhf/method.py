@@ -83,9 +83,10 @@ def coverage_metrics(batch: MixedBatch, history: HistoryStore, config: R3Config,
     if not config.replay.enabled:
         return {}
     reasons: Counter[Absence | None] = Counter()
-    collapsed = [group for group in batch.groups if group.collapsed_before]
-    for group in collapsed:
-        reasons[history.absence(_request(config, group.uid, opposite_verdict(group.state), step=step))] += 1
+    wanted = [(group.uid, opposite_verdict(group.state)) for group in batch.groups]
+    collapsed = [(uid, verdict) for uid, verdict in wanted if verdict is not None]
+    for uid, verdict in collapsed:
+        reasons[history.absence(_request(config, uid, verdict, step=step))] += 1
     covered = reasons[None] / len(collapsed) if collapsed else 1.0
     return {"r3/history/coverage": covered} | {f"r3/history/{why}": float(reasons[why]) for why in Absence}
 

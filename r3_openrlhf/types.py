@@ -183,5 +183,12 @@ class Rollout:
         self.verdict = Verdict.checked("verdict", self.verdict)
 
     @property
+    def graded_reward(self) -> float:
+        """The reward of a graded rollout. ValueError where there is none: absence is not zero."""
+        if self.reward is None:
+            raise ValueError(f"the rollout of problem {self.uid} is {self.verdict} and has no reward; grade it first")
+        return float(self.reward)
+
+    @property
     def num_tokens(self) -> int:
         return len(self.response_ids)

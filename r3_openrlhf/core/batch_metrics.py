@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean, pstdev
 
 from r3_openrlhf.core.groups import GroupState
@@ -54,7 +54,7 @@ def batch_metrics(batch: MixedBatch, *, step: int) -> dict[str, float]:
         "r3/grading/ungraded": float(batch.num_ungraded),
         "r3/grading/ungraded_rate": batch.num_ungraded / num_rollouts,
         "accuracy": mean_or_zero([r.verdict is Verdict.CORRECT for r in graded if r.context is Context.PLAIN]),
-        "reward_mean": mean_or_zero([r.reward for r in graded]),
+        "reward_mean": mean_or_zero([r.graded_reward for r in graded]),
         "response_length_mean": mean_or_zero([r.num_tokens for r in batch.rollouts]),
         "response_tokens": float(sum(r.num_tokens for r in batch.rollouts)),
         "truncated_rate": mean_or_zero([r.truncated for r in batch.rollouts]),
@@ -89,7 +89,7 @@ def accuracy(rollouts: Sequence[Rollout], context: Context, uids: set[str]) -> f
     return mean_or_zero([r.verdict is Verdict.CORRECT for r in rollouts if r.context is context and r.uid in uids])
 
 
-def count(values) -> float:
+def count(values: Iterable[object]) -> float:
     return float(sum(map(bool, values)))
 
 

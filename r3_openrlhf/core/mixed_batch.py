@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
 from r3_openrlhf.core.advantages import group_advantages
@@ -86,7 +86,7 @@ class MixedBatch:
     than two graded rollouts cannot be normalised and is left out as a whole.
     """
 
-    def __init__(self, rollouts: Sequence[Rollout], group_ids: Sequence) -> None:
+    def __init__(self, rollouts: Sequence[Rollout], group_ids: Sequence[Hashable]) -> None:
         if len(rollouts) != len(group_ids):
             raise ValueError(f"{len(rollouts)} rollouts but {len(group_ids)} group ids")
         self.rollouts = list(rollouts)
@@ -94,7 +94,7 @@ class MixedBatch:
         self.groups: list[Group] = []
         self.num_ungraded = sum(r.verdict is Verdict.UNGRADED for r in rollouts)
         self.num_left_out_groups = 0
-        members: dict = defaultdict(list)
+        members: dict[Hashable, list[int]] = defaultdict(list)
         for index, group_id in enumerate(group_ids):
             members[group_id].append(index)
         for indices in members.values():
@@ -115,7 +115,7 @@ class MixedBatch:
             group=number,
             recalled=source is None,
             source=source,
-            reward=float(rollout.reward),
+            reward=rollout.graded_reward,
         )
         group.rows.append(row.index)
         self.rows.append(row)
@@ -244,8 +244,8 @@ def verified_difference(rows: Sequence[Row]) -> bool:
 
 def topk_decides(rows: Sequence[Row], bounds: Callable[[Row], EntropyBounds | None]) -> bool:
     """Do the bounds from the engine's top-k log-probs already decide the ranking of these rows?"""
-    found = [bounds(row) for row in rows]
-    if any(bound is None for bound in found):
+    found = [bound for row in rows if (bound := bounds(row)) is not None]
+    if len(found) < len(rows):
         return False
     return bounds_decide(
         [b.peak_lower for b in found],

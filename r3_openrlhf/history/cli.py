@@ -35,10 +35,10 @@ def history() -> None:
     """
 
 
-def _command(name: str) -> Callable:
+def _command(name: str) -> Callable[..., Any]:
     """A command on one store: RUN, --json, and errors as one sentence."""
 
-    def decorate(function: Callable) -> Callable:
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def run(run: str, as_json: bool, **options: Any) -> None:
             try:

@@ -32,7 +32,7 @@ class Codec:
     def pack(self, array: np.ndarray) -> bytes:
         """int32 or float32 [n] -> bytes."""
         halves_2n = np.ascontiguousarray(array.view("<u2").reshape(-1, 2).T)
-        return self._compressor.compress(halves_2n)
+        return self._compressor.compress(halves_2n.data)
 
     def unpack(self, data: bytes, dtype: type, *, length: int) -> np.ndarray:
         """Inverse of pack, for an array known to have `length` values. Raises HistoryError when the bytes are damaged."""

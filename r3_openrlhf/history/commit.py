@@ -162,7 +162,9 @@ class StepWriter:
             seed=self._seed,
         )
 
-    def _evict(self, row: int, size: int) -> None:
+    def _evict(self, row: int | None, size: int) -> None:
+        if row is None:
+            raise ValueError("a rollout that is not stored cannot be evicted")
         self._connection.execute("UPDATE rollouts SET evicted_at = ? WHERE id = ?", (self._step, row))
         self._usage.live -= size
         self._usage.retained += size
@@ -206,7 +208,7 @@ class StepWriter:
                 self._step,
                 int(rollout.epoch),
                 int(rollout.policy_step),
-                float(rollout.reward),
+                rollout.graded_reward,
                 bool(rollout.truncated),
                 _printable(rollout.finish_reason),
                 _printable(rollout.reason),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import sys
+import typing
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -46,7 +48,7 @@ def merge_duplicates(rollouts: Iterable[Rollout]) -> list[Draft]:
     kept; among equals a fixed order of their contents decides, so that the choice does not depend on arrival.
     Raises HistoryError for a rollout that cannot be stored as it is.
     """
-    same: dict[tuple, list[Draft]] = {}
+    same: dict[tuple[Any, ...], list[Draft]] = {}
     prompts: dict[int, tuple[np.ndarray, bytes]] = {}  # the samples of a group usually share one array
     for rollout in rollouts:
         draft = _read(rollout, prompts)
@@ -92,9 +94,9 @@ def check_rollout(rollout: Rollout) -> None:
         raise HistoryError(f"{name} has entropies {entropy.peak} and {entropy.global_} of {entropy.source!r}")
 
 
-def _is_number(value: object, *, most: float) -> bool:
+def _is_number(value: Any, *, most: float) -> bool:
     """A finite number (a comparison with NaN is false)."""
-    return isinstance(value, int | float | np.integer | np.floating) and abs(value) <= most
+    return isinstance(value, int | float | np.integer | np.floating) and bool(abs(typing.cast(float, value)) <= most)
 
 
 def _read(rollout: Rollout, prompts: dict[int, tuple[np.ndarray, bytes]]) -> Draft:
@@ -122,7 +124,7 @@ def _read(rollout: Rollout, prompts: dict[int, tuple[np.ndarray, bytes]]) -> Dra
         response_digest=response_digest,
         content=content_digest(rollout.context, prompt_digest, response_digest, rollout.verdict),
         samples=1,
-        reward_sum=float(rollout.reward),
+        reward_sum=rollout.graded_reward,
     )
 
 
@@ -143,7 +145,7 @@ def _merge(drafts: Sequence[Draft]) -> Draft:
     )
 
 
-def _preference(draft: Draft) -> tuple:
+def _preference(draft: Draft) -> tuple[Any, ...]:
     rollout = draft.rollout
     entropy = rollout.entropy
     return (

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from r3_openrlhf.history.codec import digest
 from r3_openrlhf.types import Context, Eviction, Verdict
@@ -43,7 +44,7 @@ def rows_to_evict(
     return sorted(candidates, key=_leaves_first(policy, verdict, seed))[:surplus]
 
 
-def _leaves_first(policy: str, verdict: Verdict, seed: int) -> Callable[[Candidate], tuple]:
+def _leaves_first(policy: str, verdict: Verdict, seed: int) -> Callable[[Candidate], tuple[Any, ...]]:
     def is_plain(candidate: Candidate) -> bool:
         return candidate.context is Context.PLAIN
 

@@ -29,7 +29,7 @@ def statistics(path: Path) -> dict[str, Any]:
 
 
 def _statistics(connection: sqlite3.Connection, path: Path) -> dict[str, Any]:
-    def one(sql: str, *parameters: Any) -> tuple:
+    def one(sql: str, *parameters: Any) -> tuple[Any, ...]:
         return connection.execute(sql, parameters).fetchone()
 
     steps, first, last, epoch, unkept = one(
@@ -85,9 +85,9 @@ def _statistics(connection: sqlite3.Connection, path: Path) -> dict[str, Any]:
     }
 
 
-def _sampled(connection: sqlite3.Connection) -> dict[str, dict[str, dict[str, float]]]:
+def _sampled(connection: sqlite3.Connection) -> dict[str, dict[str, dict[str, float | None]]]:
     """Everything ever committed: context -> verdict -> count and mean reward."""
-    sampled: dict[str, dict[str, dict[str, float]]] = {context.value: {} for context in Context}
+    sampled: dict[str, dict[str, dict[str, float | None]]] = {context.value: {} for context in Context}
     for context, verdict, count, reward_sum in connection.execute(
         "SELECT context, verdict, sum(count), sum(reward_sum) FROM counters GROUP BY context, verdict"
     ):
@@ -136,7 +136,7 @@ def attempts(path: Path, uid: str) -> dict[str, Any]:
         connection.close()
 
 
-def _attempt(columns: list[str], row: tuple) -> dict[str, Any]:
+def _attempt(columns: list[str], row: tuple[Any, ...]) -> dict[str, Any]:
     values = dict(zip(columns, row, strict=True))
     values["row"] = values.pop("id")
     values["context"] = CONTEXTS[values["context"]].value

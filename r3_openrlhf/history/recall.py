@@ -10,6 +10,7 @@ import random
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -96,7 +97,7 @@ def read_between(connection: sqlite3.Connection, codec: Codec, *, after: int, li
 
 
 def _stored(
-    connection: sqlite3.Connection, codec: Codec, found: tuple, prompts: dict[int, tuple[np.ndarray, str]]
+    connection: sqlite3.Connection, codec: Codec, found: tuple[Any, ...], prompts: dict[int, tuple[np.ndarray, str]]
 ) -> StoredRollout:
     (row, uid, context, verdict, prompt, step, epoch, policy_step, reward, truncated, finish_reason, reason) = found[
         :12

@@ -313,7 +313,7 @@ class HistoryStore:
 
     def _sign(self, holder: Holder) -> None:
         with self._guard, sentences(self.path, "open"):
-            self._connection.execute(
+            self._usable_connection().execute(
                 "INSERT OR REPLACE INTO lease VALUES (1, ?, ?, ?, ?)",
                 (holder.token, holder.host, holder.pid, holder.since),
             )

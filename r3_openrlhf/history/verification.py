@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -302,7 +303,7 @@ def _check_counters(connection: sqlite3.Connection, result: Verification) -> Non
         )
 
 
-def _name(names: dict, code: object) -> str:
+def _name(names: Mapping[Any, Any], code: object) -> str:
     return names[code].value if code in names else f"(code {code!r})"
 
 
@@ -358,7 +359,7 @@ def _check_arrays(connection: sqlite3.Connection, result: Verification, progress
         result.findings.append(f"and {len(findings) - _MAX_FINDINGS} more arrays")
 
 
-def _chunks(connection: sqlite3.Connection, sql: str) -> Iterator[tuple]:
+def _chunks(connection: sqlite3.Connection, sql: str) -> Iterator[tuple[Any, ...]]:
     after = -1
     while rows := connection.execute(sql, (after, _CHUNK)).fetchall():
         yield from rows

@@ -100,7 +100,7 @@ def check_against(connection: sqlite3.Connection, records: list[StoreRecord], *,
 
 def check_checkpoint(store: Path, checkpoints: Path, *, step: int) -> None:
     """Raises HistoryError when the store at `store` is not the one that the checkpoint of `step` was written with."""
-    why = "it is not there"
+    why: str | None = "it is not there"
     if store.is_file() and store.stat().st_size:
         connection = open_for_reading(str(store))
         try:

@@ -53,6 +53,8 @@ def prepare_held_out(config: R3Config, tokenizer: PreTrainedTokenizerBase, train
     trained on, none left, other held-out problems than those of an earlier start; and as load_problems.
     """
     data = held_out_data(config)
+    if data is None:
+        raise ValueError("held_out.path is not set; there is nothing to prepare")
     with _errors_name_the_right_key():
         labels = load_problems(data).labels
     with training.open(encoding="utf-8") as file:

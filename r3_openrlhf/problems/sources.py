@@ -214,7 +214,7 @@ def _json_files(data: DataConfig, builder: Any, wanted: list[str]) -> Table:
         if str(split) in data.split
     }
     columns: dict[str, None] = {}
-    rows: dict[str, list] = {}
+    rows: dict[str, list[Any]] = {}
     for split, paths in files.items():
         rows[split] = []
         for path in paths:

@@ -52,7 +52,8 @@ def prepare(config: R3Config, tokenizer: PreTrainedTokenizerBase, output: Path) 
     problems = load_problems(data)
     lengths: list[int] = []
     overlong = 0
-    shortest, fewest = None, room + 1
+    shortest: Label | None = None
+    fewest = room + 1
     output.parent.mkdir(parents=True, exist_ok=True)
     unfinished = output.with_name(f".{output.name}.{os.getpid()}")
     try:
@@ -74,7 +75,9 @@ def prepare(config: R3Config, tokenizer: PreTrainedTokenizerBase, output: Path) 
                 f"data.path {data.path} gives {len(lengths)} problems{dropped}, fewer than one batch: "
                 f"rollout.batch_size is {config.rollout.batch_size}"
             )
-        too_long = _too_long_to_reflect(config, tokenizer, shortest, lengths) if config.reflection.enabled else 0
+        too_long = (
+            _too_long_to_reflect(config, tokenizer, shortest, lengths) if shortest and config.reflection.enabled else 0
+        )
         if output.is_file() and not filecmp.cmp(unfinished, output, shallow=False):
             raise DataError(
                 f"{output} holds other problems than data.path {data.path} gives now; a run goes on with the data it was "

@@ -12,7 +12,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.config_loading import config_from_yaml, config_to_yaml, flatten
@@ -234,7 +234,7 @@ def _append_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
         os.fsync(file.fileno())
 
 
-def _drop_torn_line(file) -> None:
+def _drop_torn_line(file: BinaryIO) -> None:
     """A process that was killed while writing leaves a last line without its end."""
     size = file.seek(0, os.SEEK_END)
     position, tail = size, b""

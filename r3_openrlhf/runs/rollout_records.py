@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from r3_openrlhf.core.mixed_batch import MixedBatch, Row
 from r3_openrlhf.types import Rollout
 
 
-def records_of(batch: MixedBatch, *, step: int, texts: bool = True) -> list[dict]:
+def records_of(batch: MixedBatch, *, step: int, texts: bool = True) -> list[dict[str, Any]]:
     """One dict per rollout of the step, ungraded and recalled ones included, for rollouts.jsonl."""
     records = []
     placed = set()
@@ -21,7 +23,7 @@ def records_of(batch: MixedBatch, *, step: int, texts: bool = True) -> list[dict
     return records
 
 
-def record_of(rollout: Rollout, *, step: int, row: Row | None) -> dict:
+def record_of(rollout: Rollout, *, step: int, row: Row | None) -> dict[str, Any]:
     entropy, bounds = rollout.entropy, rollout.entropy_bounds
     recalled = row is not None and row.recalled
     return {

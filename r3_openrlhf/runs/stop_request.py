@@ -11,8 +11,9 @@ import math
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import FrameType
 
 # Saved, and to be started again: what HTCondor calls the exit code of a self-checkpointing job.
 GO_ON = 85
@@ -42,7 +43,7 @@ class StopRequest:
     def on_signals(self) -> None:
         """SIGTERM and SIGUSR1 ask from now on; a second one changes nothing. Ctrl-C still ends the run at once."""
 
-        def asked(number: int, frame) -> None:
+        def asked(number: int, frame: FrameType | None) -> None:
             self.ask(f"signal {signal.Signals(number).name}")
 
         for number in SIGNALS:
@@ -57,7 +58,7 @@ class StepClock:
         *,
         save_minutes: float | None = None,
         deadline: float = math.inf,
-        now=time.time,
+        now: Callable[[], float] = time.time,
         started: float | None = None,
     ) -> None:
         self.save_minutes, self.deadline, self._now = save_minutes, deadline, now
