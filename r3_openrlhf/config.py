@@ -14,6 +14,8 @@ from omegaconf import MISSING
 
 from r3_openrlhf.errors import ConfigError
 from r3_openrlhf.types import (
+    MIN_HISTORY_BYTES,
+    MIN_RECALLED,
     AdvantageScope,
     EntropySource,
     Eviction,
@@ -241,8 +243,8 @@ class ReplayConfig:
     include_reflection: bool = False  # may rollouts sampled from a reflection prompt be recalled into plain groups?
 
     def __post_init__(self) -> None:
-        if self.k < 1:
-            raise ConfigError(f"replay.k is {self.k}; use 1 or more, or replay.enabled=false")
+        if self.k < MIN_RECALLED:
+            raise ConfigError(f"replay.k is {self.k}; use {MIN_RECALLED} or more, or replay.enabled=false")
         if self.max_policy_lag < 1:
             raise ConfigError(
                 f"replay.max_policy_lag is {self.max_policy_lag}; use 1 or more, or replay.enabled=false"
@@ -378,7 +380,7 @@ class HistoryConfig:
 
     def __post_init__(self) -> None:
         _at_least("history.max_per_problem_and_verdict", self.max_per_problem_and_verdict, 1)
-        _at_least("history.max_bytes", self.max_bytes, 1_000_000)
+        _at_least("history.max_bytes", self.max_bytes, MIN_HISTORY_BYTES)
         _one_of("history.eviction", self.eviction, tuple(Eviction))
         _one_of("history.journal", self.journal, tuple(Journal))
 

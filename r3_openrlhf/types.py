@@ -25,6 +25,11 @@ class Word(StrEnum):
             raise ValueError(f"{name} is {value!r}; {hint}it must be one of {', '.join(cls)}") from None
 
 
+# The smallest values that make sense, for the configuration and for whoever is called without one.
+MIN_RECALLED = 1  # k: rollouts asked for at a time
+MIN_HISTORY_BYTES = 1_000_000
+
+
 class Verdict(Word):
     """What the grader said about the final answer. UNGRADED is an absence, never a zero."""
 

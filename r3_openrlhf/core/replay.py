@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from r3_openrlhf.core.checks import whole_number
-from r3_openrlhf.types import RecallOrder
+from r3_openrlhf.types import MIN_RECALLED, RecallOrder
 
 
 class Candidate(Protocol):
@@ -40,7 +40,7 @@ def choose(
 
     ValueError: k below 1, an order that is neither "uniform" nor "newest".
     """
-    k = whole_number("k", k, minimum=1)
+    k = whole_number("k", k, minimum=MIN_RECALLED)
     order = RecallOrder.checked("order", order)
     newest_first = sorted(candidates, key=lambda candidate: (-candidate.policy_step, key(candidate)))
     if order is RecallOrder.NEWEST:

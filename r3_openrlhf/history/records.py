@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from r3_openrlhf.config import HistoryConfig
 from r3_openrlhf.errors import HistoryError
-from r3_openrlhf.types import Context, Eviction, RecallOrder, Rollout, Verdict, Word
-
-MIN_BYTES = 1_000_000
+from r3_openrlhf.types import MIN_HISTORY_BYTES, MIN_RECALLED, Context, Eviction, RecallOrder, Rollout, Verdict, Word
 
 
 class Absence(Word):
@@ -24,17 +23,19 @@ class Absence(Word):
 class HistoryLimits:
     """The bounds of a store. They bind from the next commit on, also for a store that was written under others."""
 
-    max_per_problem_and_verdict: int = 32  # recallable rollouts of one problem with one verdict, contexts together
-    max_bytes: int = 20_000_000_000  # of the whole file, by the store's own accounting (docs/history.md)
-    eviction: str = "oldest"
+    max_per_problem_and_verdict: int = (
+        HistoryConfig.max_per_problem_and_verdict
+    )  # recallable rollouts of one problem with one verdict, contexts together
+    max_bytes: int = HistoryConfig.max_bytes  # of the whole file, by the store's own accounting (docs/history.md)
+    eviction: str = HistoryConfig.eviction
 
     def __post_init__(self) -> None:
         if self.max_per_problem_and_verdict < 1:
             raise HistoryError(
                 f"history.max_per_problem_and_verdict is {self.max_per_problem_and_verdict}; use 1 or more"
             )
-        if self.max_bytes < MIN_BYTES:
-            raise HistoryError(f"history.max_bytes is {self.max_bytes}; use {MIN_BYTES} or more")
+        if self.max_bytes < MIN_HISTORY_BYTES:
+            raise HistoryError(f"history.max_bytes is {self.max_bytes}; use {MIN_HISTORY_BYTES} or more")
         if self.eviction not in tuple(Eviction):
             raise HistoryError(f"history.eviction is '{self.eviction}'; use one of {', '.join(Eviction)}")
 
@@ -64,8 +65,8 @@ class RecallRequest:
     contexts: tuple[Context, ...] = (Context.PLAIN,)
 
     def __post_init__(self) -> None:
-        if self.k < 0:
-            raise HistoryError(f"cannot recall k = {self.k} rollouts; use 0 or more")
+        if self.k < MIN_RECALLED:
+            raise HistoryError(f"cannot recall k = {self.k} rollouts; use {MIN_RECALLED} or more")
         if self.max_policy_lag < 0:
             raise HistoryError(f"max_policy_lag is {self.max_policy_lag}; use 0 or more")
         if self.order not in tuple(RecallOrder):

@@ -430,7 +430,7 @@ def test_bad_limits_are_named(limits, sentence):
 def test_bad_requests_are_named():
     store = open_memory()
     for options, sentence in (
-        ({"k": -1}, "k = -1"),
+        ({"k": 0}, "k = 0 rollouts; use 1 or more"),
         ({"max_policy_lag": -1}, "max_policy_lag is -1"),
         ({"order": "best"}, "'best'; use one of uniform"),
     ):
