@@ -424,6 +424,8 @@ class ClusterConfig:
 
 @dataclass
 class CheckpointConfig:
+    """What is kept on the way, and whether a run goes on from it."""
+
     save_steps: int = 20  # steps between checkpoints; -1: only the final model
     max_num: int = 3
     save_hf: bool = True  # also in Hugging Face format
@@ -452,6 +454,8 @@ class StopConfig:
 
 @dataclass
 class LoggingConfig:
+    """Where numbers and texts go beside the run directory."""
+
     tensorboard: bool = True
     wandb_project: str | None = None
     rollout_text: bool = True  # write response texts to rollouts.jsonl

@@ -101,14 +101,17 @@ def config_to_json(config: R3Config) -> str:
 
 
 def config_from_json(text: str) -> R3Config:
+    """The configuration that `config_to_json` wrote. Raises ConfigError as `load_config` does."""
     return _checked(json.loads(text), source="the stored configuration")
 
 
 def config_to_yaml(config: R3Config) -> str:
+    """Every key with its value, as config.yaml holds it."""
     return OmegaConf.to_yaml(OmegaConf.structured(config))
 
 
 def config_from_yaml(text: str, *, source: str) -> R3Config:
+    """The configuration in `text`; `source` names it in a ConfigError. Old names of sections load too."""
     return _checked(_container(OmegaConf.create(text)), source=source)
 
 

@@ -86,12 +86,15 @@ def entropy_metrics(rollouts: list[Rollout]) -> dict[str, float]:
 
 
 def accuracy(rollouts: Sequence[Rollout], context: Context, uids: set[str]) -> float:
+    """Share of correct rollouts among those of these problems in this context; 0.0 where there is none."""
     return mean_or_zero([r.verdict is Verdict.CORRECT for r in rollouts if r.context is context and r.uid in uids])
 
 
 def count(values: Iterable[object]) -> float:
+    """How many of the values are true."""
     return float(sum(map(bool, values)))
 
 
 def mean_or_zero(values: Sequence[float]) -> float:
+    """The mean; 0.0 of no values, because a metric has to be a number."""
     return fmean(values) if values else 0.0

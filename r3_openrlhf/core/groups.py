@@ -12,6 +12,8 @@ from r3_openrlhf.types import Verdict
 
 
 class GroupState(StrEnum):
+    """The verdicts of one group, in a word."""
+
     ALL_CORRECT = "all_correct"
     NONE_CORRECT = "none_correct"
     MIXED = "mixed"

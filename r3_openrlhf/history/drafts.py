@@ -58,6 +58,7 @@ def merge_duplicates(rollouts: Iterable[Rollout]) -> list[Draft]:
 
 
 def content_digest(context: Context, prompt_digest: bytes, response_digest: bytes, verdict: Verdict) -> bytes:
+    """What makes two stored rollouts the same: context, prompt, response and verdict."""
     return digest(context.value.encode(), prompt_digest, response_digest, verdict.value.encode())
 
 

@@ -24,6 +24,8 @@ ENOUGH = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
+    """What a store of given limits will hold of a run."""
+
     row_bytes: int
     rows_per_set: float  # of one problem with one verdict; at most the cap
     coverage: float  # share of problems and verdicts with something to recall

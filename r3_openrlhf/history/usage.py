@@ -30,6 +30,7 @@ def blob_bytes(size: int) -> int:
 
 
 def row_bytes(logprob_bytes: int, token_bytes: int) -> int:
+    """Bytes that a stored rollout takes, its blobs included."""
     return ROW_BYTES + blob_bytes(logprob_bytes) + blob_bytes(token_bytes)
 
 
@@ -41,6 +42,8 @@ def live_bytes(room: int, *, arrived: int) -> int:
 
 @dataclass(slots=True)
 class Usage:
+    """The bytes of a store by its own accounting, by what takes them."""
+
     live: int = 0  # recallable rows
     retained: int = 0  # evicted rows that a roll-back may still bring back
     prompts: int = 0

@@ -112,6 +112,7 @@ def check_checkpoint(store: Path, checkpoints: Path, *, step: int) -> None:
 
 
 def raise_unless_written_with(store: Path, why: str | None, *, step: int) -> None:
+    """HistoryError with the reason `why`; nothing where there is none."""
     if why is not None:
         raise HistoryError(
             f"{store} is not the history of the checkpoint of step {step}: {why}; restore it from a copy together with its "

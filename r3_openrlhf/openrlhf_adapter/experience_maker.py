@@ -49,7 +49,7 @@ class StockExperienceMaker(RemoteExperienceMaker):
 
     def make_experience_batch(self, rollout_samples: list[Experience]) -> list[Experience]:
         batch = self._batch(rollout_samples)
-        complete_ungraded(rollout_samples, batch)
+        complete_ungraded(rollout_samples)
         experiences = super().make_experience_batch(rollout_samples)
         for experience, position, index in rows_of(experiences):
             mask = experience.action_mask[position].bool()
@@ -272,7 +272,7 @@ def mean_abs_logprob_gap(experiences: list[Experience], fresh) -> float:
     return total / tokens if tokens else 0.0
 
 
-def complete_ungraded(rollout_samples: list[Experience], batch: MixedBatch) -> None:
+def complete_ungraded(rollout_samples: list[Experience]) -> None:
     """Stock estimators need full groups. An ungraded rollout gets the mean reward of its graded siblings and no
     action tokens: it moves no group mean and carries no gradient; a group without any graded rollout likewise.
     The group's sample std shrinks by sqrt((m - 1) / (n - 1)) with m of n rollouts graded."""

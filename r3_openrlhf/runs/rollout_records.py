@@ -24,6 +24,7 @@ def records_of(batch: MixedBatch, *, step: int, texts: bool = True) -> list[dict
 
 
 def record_of(rollout: Rollout, *, step: int, row: Row | None) -> dict[str, Any]:
+    """One line of rollouts.jsonl. `row` is None for a rollout that is in no group."""
     entropy, bounds = rollout.entropy, rollout.entropy_bounds
     recalled = row is not None and row.recalled
     return {
