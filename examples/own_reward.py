@@ -20,11 +20,13 @@ from pydantic import BaseModel
 
 
 def is_right(response: str, references: list[str]) -> tuple[bool | None, str | None]:
-    """(verdict, the answer that was found). Here: the last number may be one off. None: it cannot be said."""
-    numbers = re.findall(r"(?<!\d)-?\d{1,9}(?!\d)", response)
+    """(verdict, the answer that was found). Here: the last number is right, and nothing is said in words.
+    None: it cannot be said."""
+    numbers = re.findall(r"-?\d+", response)
     if not numbers:
         return False, None
-    return any(abs(int(numbers[-1]) - int(reference)) <= 1 for reference in references), numbers[-1]
+    in_words = re.search("[A-Za-z]{2}", response.replace("\\boxed", ""))
+    return numbers[-1] in references and not in_words, numbers[-1]
 
 
 class Item(BaseModel):

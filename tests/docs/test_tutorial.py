@@ -5,6 +5,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -50,9 +51,10 @@ def serving(app):
 @pytest.mark.parametrize(
     ("response", "verdict", "reward"),
     [
-        ("Step by step: 5+10=15 so it is 23", Verdict.CORRECT, 1.5),  # 16 of 32 tokens
-        ("It is 24.", Verdict.CORRECT, 1.5),
-        ("It is 25.", Verdict.WRONG, 0.0),
+        ("5+10=15 15+8=23 \\boxed{23}", Verdict.CORRECT, 1.5),  # 16 of 32 tokens
+        ("23", Verdict.CORRECT, 1.5),
+        ("Step by step: 5+10=15 then 15+8=23 so the answer is \\boxed{23}", Verdict.WRONG, 0.0),
+        ("5+10=15 15+8=24 \\boxed{24}", Verdict.WRONG, 0.0),
         ("I do not know.", Verdict.WRONG, 0.0),
         ("9" * 5000, Verdict.WRONG, 0.0),
     ],
@@ -82,6 +84,7 @@ def test_what_cannot_be_said_is_ungraded():
 
 @pytest.mark.stack
 @pytest.mark.slow
+@pytest.mark.skipif(shutil.which("curl") is None, reason="the tutorial asks its server with curl, which is not here")
 def test_the_tutorial_trains_with_its_own_reward(tmp_path):
     for name in ("configs", "examples"):
         (tmp_path / name).symlink_to(REPOSITORY / name)
