@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from r3_openrlhf import __version__
-from r3_openrlhf.errors import ConfigError, R3Error
+from r3_openrlhf.errors import ConfigError, R3Error, RunInterrupted
 
 if TYPE_CHECKING:
     from r3_openrlhf.config import R3Config
@@ -119,6 +119,7 @@ def train(settings: tuple[str, ...], dry_run: bool, verbose: bool, quiet: bool, 
             click.echo(f"This run is finished; run_dir=ANOTHER trains again. {run.path} says:", err=True)
     else:
         from r3_openrlhf.openrlhf_adapter.launch import train as launch
+        from r3_openrlhf.runs.stop_request import GO_ON
 
         # DeepSpeed looks for ninja, which lies beside this command, also when the environment is not activated.
         os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
@@ -128,6 +129,9 @@ def train(settings: tuple[str, ...], dry_run: bool, verbose: bool, quiet: bool, 
             if not quiet:
                 click.echo("Stopped. The same command goes on from the newest checkpoint, if there is one.", err=True)
             sys.exit(130)
+        except RunInterrupted as interrupted:
+            click.echo(str(interrupted), err=True)
+            sys.exit(GO_ON)
         run.mark_finished()
     if as_json or not quiet:
         _show_summary(run, as_json=as_json)

@@ -427,6 +427,7 @@ class CheckpointConfig:
     """What is kept on the way, and whether a run goes on from it."""
 
     save_steps: int = 20  # steps between checkpoints; -1: only the final model
+    save_minutes: float | None = None  # also with the first step that ends so long after the last checkpoint
     max_num: int = 3
     save_hf: bool = True  # also in Hugging Face format
     resume: bool = True  # go on from the newest checkpoint in run_dir, if there is one
@@ -439,6 +440,8 @@ class CheckpointConfig:
             raise ConfigError(
                 f"checkpoint.save_steps is {self.save_steps}; use 1 or more, or -1 for the final model only"
             )
+        if self.save_minutes is not None:
+            _above("checkpoint.save_minutes", self.save_minutes, 0.0)
         _at_least("checkpoint.max_num", self.max_num, 1)
 
 

@@ -184,7 +184,10 @@ class Head(Agent):
         while True:
             done, _ = await asyncio.wait({*self.watched, asked}, return_when=asyncio.FIRST_COMPLETED)
             if command in done:
-                raise Ended(_exit_code(command.result()), f"{self.options.command[0]} ended with {command.result()}")
+                code = command.result()
+                if self.asked.is_set() and code == -self.signal:  # before it listened to signals: nothing was lost
+                    code = GO_ON
+                raise Ended(_exit_code(code), f"{Path(self.options.command[0]).name} ended with {code}")
             self._raise_lost(done)
             if asked in done:
                 self.state("stopping")
@@ -193,6 +196,8 @@ class Head(Agent):
 
     async def leave(self, ended: Ended) -> None:
         self.state("ended", code=ended.code, why=ended.why)
+        # srun ends with the highest code of its tasks, which may be that of a task that was killed
+        write_whole(self.folder / f"{self.job}.code", str(ended.code))
         self.rendezvous.unlink(missing_ok=True)
         for _, writer in self.workers.values():
             send(writer, do="stop", code=ended.code, why=ended.why)

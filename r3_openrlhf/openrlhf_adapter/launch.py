@@ -21,7 +21,7 @@ from pathlib import Path
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.cpu_stack import cpu_platform
-from r3_openrlhf.errors import ConfigError, DataError, R3Error
+from r3_openrlhf.errors import ConfigError, DataError, R3Error, RunInterrupted
 from r3_openrlhf.history.witness import check_checkpoint
 from r3_openrlhf.method import history_warnings
 from r3_openrlhf.models.locate import BUILDERS, locate_model, resolve_model
@@ -34,6 +34,7 @@ from r3_openrlhf.problems.held_out import check_held_out_source, prepare_held_ou
 from r3_openrlhf.problems.sources import is_on_the_hub
 from r3_openrlhf.problems.training_file import PreparedData, check_source, prepare
 from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.stop_request import DEADLINE, StopRequest
 
 MODULE = "openrlhf.cli.train_ppo_ray"
 
@@ -54,16 +55,21 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
         run = RunDirectory(config.run_dir)
         arguments = checked_arguments(config, run, model, platform=platform)
         run.create(config)
+        stop = StopRequest(run.stop_request)
+        stop.clear()
+        stop.on_signals()
         console.attach(run, first_phase=Phase.DATA)
         data = prepare_data(config, model, run)
         for sentence in history_warnings(config, num_problems=data.num_problems):
             console.say(f"Warning: {sentence}")
         console.expect(num_steps(config, data))
         try:
-            _run_upstream(config, arguments, platform, console, short_batches=has_short_batches(config, data))
+            _run_upstream(config, arguments, platform, console, stop, short_batches=has_short_batches(config, data))
         except Exception as error:
-            traceback.print_exc()  # into train.log
-            raise r3_error(error, run.log) from error
+            found = r3_error(error, run.log)
+            if not isinstance(found, RunInterrupted):
+                traceback.print_exc()  # into train.log
+            raise found from error
     return run
 
 
@@ -160,7 +166,7 @@ def has_short_batches(config: R3Config, data: PreparedData) -> bool:
 
 
 def _run_upstream(
-    config: R3Config, arguments: list[str], platform: str, console: Console, *, short_batches: bool
+    config: R3Config, arguments: list[str], platform: str, console: Console, stop: StopRequest, *, short_batches: bool
 ) -> None:
     console.announce(Phase.RAY)
     if platform == "cpu":
@@ -168,6 +174,7 @@ def _run_upstream(
     import ray
 
     ray.init(**ray_options(config, platform))
+    stop.on_signals()  # Ray has put a handler of its own there
     try:
         console.announce(Phase.LIBRARIES)
         _replace_names(config, short_batches=short_batches)
@@ -185,6 +192,7 @@ def _run_upstream(
 def ray_options(config: R3Config, platform: str) -> dict:
     """Arguments of ray.init: a cluster that is there (cluster.ray_address, RAY_ADDRESS), else one for this run."""
     environment = {"TOKENIZERS_PARALLELISM": "false", **environment_of(config, platform)}
+    environment |= {name: os.environ[name] for name in (DEADLINE,) if os.environ.get(name)}
     runtime: dict = {"env_vars": environment}
     address = config.cluster.ray_address
     if address in (None, "auto"):

@@ -12,7 +12,7 @@ import ray
 import transformers
 from openrlhf.trainer import ppo_trainer
 
-from r3_openrlhf.errors import TrainingStopped
+from r3_openrlhf.errors import RunInterrupted, TrainingStopped
 from r3_openrlhf.history.store import HistoryStore
 from r3_openrlhf.history.witness import FILE_NAME, append_record
 from r3_openrlhf.method import history_limits
@@ -22,6 +22,7 @@ from r3_openrlhf.openrlhf_adapter.phases import Phase, announce
 from r3_openrlhf.openrlhf_adapter.samples_generator import R3SamplesGenerator
 from r3_openrlhf.problems.held_out import evaluation_line, read_prompts
 from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.stop_request import StepClock, StopRequest
 
 # trainer/ppo_trainer.py:424: the name is a Ray actor class already; this is the class that was decorated
 UpstreamTrainer = ppo_trainer.PPOTrainer.__ray_metadata__.modified_class.__ray_actor_class__
@@ -43,6 +44,8 @@ class R3Trainer(UpstreamTrainer):
     def __init__(self, pretrain, strategy, actor_model_group, critic_model_group, *args, **kwargs) -> None:
         self.config = config_from_environment()
         self.run = RunDirectory(self.config.run_dir)
+        self.stop = StopRequest(self.run.stop_request)
+        self.clock = StepClock.from_environment(save_minutes=self.config.checkpoint.save_minutes)
         # upstream seeds its model actors only; the order of the prompts comes from this process
         transformers.set_seed(self.config.train.seed)
         super().__init__(pretrain, strategy, actor_model_group, critic_model_group, *args, **kwargs)
@@ -103,6 +106,10 @@ class R3Trainer(UpstreamTrainer):
             if step:
                 self.broadcast_to_vllm()  # upstream does so only after this method
             self._evaluate()
+        why = self.stop.reason()
+        if why:
+            raise RunInterrupted(f"asked to end ({why}) before step {step + 1}; nothing was lost")
+        self.clock.next_step()
         return states
 
     def get_max_steps(self) -> int:
@@ -170,14 +177,34 @@ class R3Trainer(UpstreamTrainer):
         numbers = {key: value for key, value in (logs_dict or {}).items() if isinstance(value, (int, float))}
         self.run.append_rollouts(self.experience_maker.records)
         self.run.append_metrics({"step": global_step, **numbers})
-        if global_step % self.args.ckpt.save_steps == 0:  # upstream's condition (:394)
-            announce(self.run, Phase.CHECKPOINT, step=global_step)
-            if self.history is not None:
-                append_record(self.run.checkpoints / FILE_NAME, self.history.record(global_step))
-        super().save_logs_and_checkpoints(global_step, logs_dict, client_states)
-        if self._evaluation_is_due():
+        self.clock.step_ended()
+        why = self.stop.reason() or self.clock.reason_to_stop()
+        self._save(global_step, logs_dict, client_states, now=why is not None or self.clock.is_time_to_save())
+        if why is None and self._evaluation_is_due():  # a run that goes on makes up for it
             self._evaluate()
         self._forget_what_no_checkpoint_needs(global_step)
+        if why:
+            raise RunInterrupted(
+                f"preempted at step {global_step}, saved ({why}); the same command goes on from there"
+            )
+        self.clock.next_step()
+
+    def _save(self, global_step: int, logs_dict, client_states, *, now: bool) -> None:
+        """Upstream's logs, and its checkpoint when it is due (:397) or `now`."""
+        settings = self.args.ckpt
+        every, settings.save_steps = settings.save_steps, 1 if now else settings.save_steps
+        is_due = global_step % settings.save_steps == 0  # upstream's condition (:394)
+        started = time.time()
+        try:
+            if is_due:
+                announce(self.run, Phase.CHECKPOINT, step=global_step)
+                if self.history is not None:
+                    append_record(self.run.checkpoints / FILE_NAME, self.history.record(global_step))
+            super().save_logs_and_checkpoints(global_step, logs_dict, client_states)
+        finally:
+            settings.save_steps = every
+        if is_due:
+            self.clock.saved(time.time() - started)
 
     def _count_what_led_to_no_step(self) -> None:
         """At the end of the last epoch dynamic filtering may have dropped every group."""

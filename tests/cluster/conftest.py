@@ -138,12 +138,15 @@ class Slurm:
         return self.job(number)["JobState"]
 
     def wait(self, number: str, *states: str, seconds: float = 120.0) -> dict[str, str]:
-        """Until the job is in one of the states. One that was requeued does not wait for the credentials to expire."""
+        """Until the job is in one of the states. One that was requeued would wait a while for its old credential to
+        expire; a new one, of another second, is taken at once."""
+        hurried = set()
 
         def reached():
             job = self.job(number)
-            if job["JobState"] == "PENDING" and job["Reason"] == "BeginTime" and "PENDING" not in states:
-                self.call("scontrol", "update", f"jobid={number}", "StartTime=now", check=False)
+            if job["JobState"] == "PENDING" and job["Reason"] == "BeginTime" and job["Restarts"] not in hurried:
+                hurried.add(job["Restarts"])
+                self.call("scontrol", "update", f"jobid={number}", "StartTime=now+3", check=False)
             return job if job["JobState"] in states else None
 
         return until(

@@ -1,0 +1,127 @@
+"""Jobs that are interrupted in every way that Slurm has, on a real Slurm. What ran, what was lost, what is left.
+
+The jobs run at the same time, their steps take a fraction of a second and need no stack: tests/cluster/steps.py."""
+
+import json
+import re
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from tests.cluster.conftest import REPOSITORY, kill, log_of, until
+
+STEPS = f'{{{{ python }}}} {REPOSITORY}/tests/cluster/steps.py "$run_dir"'
+
+
+def steps_of(run_dir):
+    path = run_dir / "metrics.jsonl"
+    return [json.loads(line)["step"] for line in path.read_text().splitlines()] if path.is_file() else []
+
+
+@pytest.fixture
+def start(slurm, tmp_path, job_template):
+    """Submit a run of so many steps, and wait until it has made one."""
+
+    def started(name, steps, step_s, *arguments):
+        run_dir = tmp_path / name
+        number = slurm.submit(run_dir, *arguments, template=job_template(f"{STEPS} {steps} {step_s}"))
+        until(lambda: steps_of(run_dir), what=f"the first step of job {number}: {log_of(run_dir, number)}")
+        return SimpleNamespace(run_dir=run_dir, number=number, log=lambda: log_of(run_dir, number))
+
+    return started
+
+
+def assert_finished_without_a_loss(slurm, job, *, steps, saved):
+    """Every step once, in one log of as many starts."""
+    ended = slurm.wait(job.number, "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT")
+    assert ended["JobState"] == "COMPLETED", job.log()
+    assert steps_of(job.run_dir) == list(range(1, steps + 1))
+    assert len(re.findall(r"saved step \d+", job.log())) == saved and ended["Restarts"] == str(saved)
+    assert len(re.findall(r"job \d+, start \d+, on node", job.log())) == saved + 1
+    slurm.assert_nothing_left(job.number)
+
+
+def test_a_signal_saves_and_the_job_goes_on_in_the_same_log(slurm, start):
+    job = start("run", 12, 0.5)
+    slurm.call("scancel", "--signal=USR1", job.number)
+    assert_finished_without_a_loss(slurm, job, steps=12, saved=1)
+    assert "signal SIGUSR1" in job.log()
+
+
+def test_a_partition_preempts_and_no_step_is_lost(slurm, start, tmp_path):
+    job = start("run", 12, 0.5, "--sbatch=--nodelist=node2")
+    urgent = slurm.call("sbatch", "--parsable", "-p", "urgent", "--nodelist=node2", "--exclusive", "-o", tmp_path / "log",
+                        "--wrap", f"until grep -q 'saved step' {job.run_dir}/cluster/slurm-{job.number}.log; do sleep 0.2; done")  # fmt: skip
+    slurm.wait(urgent, "COMPLETED")
+    assert_finished_without_a_loss(slurm, job, steps=12, saved=1)
+    assert "signal SIGTERM" in job.log()
+
+
+def test_a_time_limit_is_no_end(slurm, start):
+    """35 s of steps in a minute of which 30 s are kept for leaving: they take two starts."""
+    job = start("run", 35, 1.0, "--time=1", "--lead=5")
+    assert_finished_without_a_loss(slurm, job, steps=35, saved=1)
+    assert "s are left, a step takes 1 s" in job.log()
+
+
+def test_a_cancelled_job_saves_and_stays_cancelled(slurm, start):
+    job = start("run", 1000, 0.5)
+    slurm.call("scancel", job.number)
+    ended = slurm.wait(job.number, "CANCELLED", "COMPLETED", "FAILED")
+    slurm.assert_nothing_left(job.number)
+    assert "saved step" in job.log() and f"saved step {steps_of(job.run_dir)[-1]}:" in job.log()
+    assert (ended["JobState"], slurm.job(job.number)["Restarts"]) == ("CANCELLED", "0")
+
+
+def test_a_job_without_progress_is_not_started_for_ever(slurm, run_dir, job_template):
+    """Its command ends as if a node were lost, before any checkpoint."""
+    job = slurm.submit(run_dir, template=job_template("bash -c 'exit 86'"))
+    assert slurm.wait(job, "FAILED", "COMPLETED")["Restarts"] == "3", log_of(run_dir, job)
+    assert "this job was started 3 times and its newest checkpoint is still none" in log_of(run_dir, job)
+
+
+def test_seeds_are_runs_of_their_own(slurm, run_dir, job_template):
+    job = slurm.submit(
+        run_dir,
+        "--seeds=3,5",
+        template=job_template('bash -c \'echo "${@: -1}" > "$0/seen"\' "$run_dir" "${seed[@]}"'),
+    )
+    until(lambda: all((run_dir / f"seed{seed}" / "seen").is_file() for seed in (3, 5)), what=f"both tasks of {job}")
+    for seed in (3, 5):
+        assert (run_dir / f"seed{seed}" / "seen").read_text() == f"train.seed={seed}\n"
+
+
+def test_two_jobs_of_one_run_follow_each_other(slurm, start, run_dir, job_template):
+    first = start("run", 8, 0.5)
+    second = slurm.submit(run_dir, template=job_template(f"{STEPS} 8 0"))
+    assert slurm.job(second)["Reason"] == "Dependency"
+    third = slurm.submit(run_dir.with_name("other"), f"--after={second}", template=job_template(f"{STEPS} 1 0"))
+    assert slurm.wait(third, "COMPLETED", "FAILED")["JobState"] == "COMPLETED"
+    times = [
+        (slurm.job(number)["StartTime"], slurm.job(number)["EndTime"]) for number in (first.number, second, third)
+    ]
+    assert times[0][1] <= times[1][0] and times[1][1] <= times[2][0]
+
+
+@pytest.mark.slow
+def test_a_lost_node_is_noticed_and_the_job_starts_again(slurm, run_dir, job_template):
+    """Everything on node2 dies, Slurm's own daemon too; when the node is back the job goes on by itself."""
+    probe = f'{{{{ python }}}} {REPOSITORY}/tests/cluster/ray_probe.py "$run_dir"'
+    job = slurm.submit(
+        run_dir, "--nodes=2", "--ray-args=--num-cpus=1 --object-store-memory=80000000", template=job_template(probe)
+    )
+    until((run_dir / "probe.json").is_file, seconds=200, what=f"Ray: {log_of(run_dir, job)}")
+    (run_dir / "probe.json").unlink()
+    slurmd = psutil.Process(int((slurm.folder / "slurmd.node2.pid").read_text()))
+    lost = [slurmd, *(process for process in slurm.processes(job) if process.environ().get("SLURMD_NODENAME") == "node2"
+                      and process.environ().get("SLURM_PROCID") == "1")]  # fmt: skip
+    for process in lost:
+        kill(process)
+    psutil.wait_procs(lost, timeout=30)
+    until(lambda: "node node2: the connection to its agent broke; code 86" in log_of(run_dir, job), seconds=60)
+    slurm.call("slurmd", "-N", "node2")
+    (run_dir / "go").touch()
+    assert slurm.wait(job, "COMPLETED", "FAILED", seconds=200)["Restarts"] == "1", log_of(run_dir, job)
+    assert json.loads((run_dir / "probe.json").read_text())["nodes"] == ["node1", "node2"]
+    slurm.assert_nothing_left(job)
