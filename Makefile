@@ -14,7 +14,7 @@ STAMP := .venv/installed
 INSTALL_LOG := .venv/install.log
 STEP := .venv/bin/python tools/install_step.py --log $(INSTALL_LOG) --step
 
-.PHONY: help setup quickstart smoke lab test soak check docs gpu-check bench
+.PHONY: help setup quickstart smoke lab test soak check docs gpu-check cluster-check bench
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 14
@@ -68,7 +68,7 @@ soak: setup ## the reward service at full load: 256 clients, 5,000 items under S
 	@python -m pytest -m soak
 	@R3_TEST_KILLS=5 python -m pytest tests/openrlhf_adapter/test_resume.py
 
-check: setup ## formatting, lint and types, docker/Dockerfile too
+cluster-check: setup ## formatting, lint and types, docker/Dockerfile too
 	@ruff format --check .
 	@ruff check .
 	@python -m mypy --no-error-summary

@@ -28,6 +28,7 @@ ELSEWHERE = {
     "history": ("r3_openrlhf.history.cli", "history"),
     "lab": ("r3_openrlhf.lab.cli", "lab"),
     "submit": ("r3_openrlhf.cluster.cli", "submit"),
+    "status": ("r3_openrlhf.cluster.cli", "status"),
     "serve-rewards": ("r3_openrlhf.reward_server.cli", "serve_rewards"),
 }
 

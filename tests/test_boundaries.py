@@ -41,6 +41,7 @@ MAY_IMPORT = {
 EXCEPTIONS = {
     ("evaluation", "engine"): {"vllm"},
     ("cluster", "ray_on_nodes"): {"ray"},
+    ("cluster", "ray_jobs"): {"ray"},
 }
 SIBLINGS = {"openrlhf_adapter", "reward_server", "evaluation"}  # only the command line knows more than one of them
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
@@ -53,6 +54,7 @@ def slurm(
     """
     from r3_openrlhf.cluster import slurm as jobs
     from r3_openrlhf.cluster.site import load_site
+    from r3_openrlhf.cluster.status import SUBMITTED
 
     config, plain = checked(settings, nodes)
     site = load_site()
@@ -77,6 +79,8 @@ def slurm(
         click.echo(f"Not submitted: {script}", err=True)
         return
     number = jobs.sbatch(script)
+    with script.with_name(SUBMITTED).open("a") as file:
+        file.write(json.dumps({"job": number}) + "\n")
     log = script.with_name(f"slurm-{number}_N.log" if seeds else f"slurm-{number}.log")
     click.echo(number)
     click.echo(
@@ -111,3 +115,95 @@ def write_script(path: Path, text: str) -> None:
         path.chmod(0o755)
     except OSError as error:
         raise ConfigError(f"run_dir {path.parent.parent} cannot be written: {error.strerror}") from error
+
+
+@submit.command()
+@click.argument("settings", nargs=-1, metavar="experiment=NAME [KEY=VALUE]...")
+@click.option("--address", envvar="RAY_API_SERVER_ADDRESS", help="The dashboard, like http://HOST:8265.")
+@click.option("--nodes", type=click.IntRange(1), help="Nodes; sets cluster.num_nodes. Default: the experiment's.")
+@click.option(
+    "--working-dir", help="Upload this folder as the job's working directory. Default: none; r3 is installed there."
+)
+@click.option("--follow", is_flag=True, help="Show the job's output until it ends.")
+@click.option("--manifest", is_flag=True, help="Print a RayJob for KubeRay instead; submit nothing.")
+@click.option("--image", help="With --manifest: the image of all pods.")
+@click.option("--claim", help="With --manifest: the PersistentVolumeClaim that holds run_dir.")
+@click.option("--mount", help="With --manifest: where the claim is mounted; run_dir lies below it.")
+@click.option("--dry-run", is_flag=True, help="Print the job's command; submit nothing.")
+def ray(
+    settings: tuple[str, ...],
+    address: str | None,
+    nodes: int | None,
+    working_dir: str | None,
+    follow: bool,
+    manifest: bool,
+    dry_run: bool,
+    **kubernetes: str | None,
+) -> None:
+    """Submit a run to a Ray cluster that is there. run_dir lies on storage that its nodes share.
+
+    \b
+    r3 submit ray experiment=r3_1p5b_deepscaler_8gpu run_dir=/shared/r3 --address http://HOST:8265 --follow
+    r3 submit ray experiment=r3_1p5b_deepscaler_8gpu run_dir=/runs/r3 --manifest --image IMAGE --claim runs --mount /runs
+    """
+    from r3_openrlhf.cluster import ray_jobs
+    from r3_openrlhf.cluster.slurm import forwarded, job_name
+
+    config, plain = checked(settings, nodes)
+    plain.append(f"cluster.num_nodes={config.cluster.num_nodes}")
+    environment = forwarded(os.environ)
+    if manifest:
+        missing = [f"--{name}" for name in ("image", "claim", "mount") if not kubernetes[name]]
+        if missing:
+            raise ConfigError(f"--manifest needs {' and '.join(missing)} too")
+        if not Path(config.run_dir).is_relative_to(kubernetes["mount"]):
+            raise ConfigError(f"run_dir {config.run_dir} does not lie below --mount {kubernetes['mount']}")
+        environment.pop("PYTHONPATH", None)  # of this machine
+        from omegaconf import OmegaConf
+
+        name = job_name(config).lower().replace("_", "-")[:40].strip("-")
+        click.echo(
+            OmegaConf.to_yaml(ray_jobs.manifest(config, plain, name=name, environment=environment, **kubernetes)),
+            nl=False,
+        )
+        return
+    if dry_run:
+        click.echo(ray_jobs.entrypoint(config, plain))
+        return
+    if not address:
+        raise ConfigError("no Ray dashboard is given; use --address http://HOST:8265 or set RAY_API_SERVER_ADDRESS")
+    job = ray_jobs.submit(config, plain, address=address, environment=environment, working_dir=working_dir)
+    click.echo(job)
+    click.echo(
+        f"Job {job} at {address}\n"
+        f"  follow  ray job logs --address {address} --follow {job}\n"
+        f"  status  r3 status {config.run_dir}\n"
+        f"  stop    ray job stop --address {address} {job}     (after its step and a checkpoint)\n"
+        f"  resume  the same command",
+        err=True,
+    )
+    if follow:
+        for text in ray_jobs.follow(address, job):
+            click.echo(text, nl=False)
+        sys.exit(0 if ray_jobs.state(address, job) == "SUCCEEDED" else 1)
+
+
+@click.command()
+@click.argument("runs", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--all", "below", is_flag=False, flag_value="runs", help="Every run below this folder (runs).")
+def status(runs: tuple[Path, ...], below: str | None) -> None:
+    """One line per run: its job, step, tokens, reward, held-out accuracy, newest checkpoint, nodes, why it ended.
+
+    \b
+    r3 status runs/quickstart
+    r3 status --all
+    """
+    from rich.console import Console
+
+    from r3_openrlhf.cluster.status import find_runs, status_of, status_table
+
+    paths = [*runs, *(find_runs(Path(below)) if below else [])]
+    if not paths:
+        raise ConfigError(f"there is no run below {below}" if below else "name a run directory, or use --all")
+    table = status_table([status_of(path) for path in paths])
+    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 200).print(table)

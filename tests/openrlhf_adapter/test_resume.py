@@ -8,6 +8,8 @@ recalled rows, verdicts) must follow.
 import json
 import os
 import random
+import re
+import signal
 import subprocess
 import sys
 import time
@@ -78,9 +80,16 @@ def tokens(run_dir):
     return [(step["step"], step["generated_tokens"], step["generated_tokens_total"]) for step in steps]
 
 
-def test_killed_and_resumed_is_the_same_run(tmp_path):
-    recording = tmp_path / "recording"
-    finish(start(tmp_path / "whole", f"rollout.record={recording}"), tmp_path / "whole")
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """An undisturbed run, and the folder of its recorded responses."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    finish(start(folder / "whole", f"rollout.record={folder / 'recording'}"), folder / "whole")
+    return folder / "whole", folder / "recording"
+
+
+def test_killed_and_resumed_is_the_same_run(whole, tmp_path):
+    undisturbed, recording = whole
     draw = random.Random(0)
     run_dir = tmp_path / "killed"
     for kill in range(KILLS):
@@ -92,8 +101,8 @@ def test_killed_and_resumed_is_the_same_run(tmp_path):
         time.sleep(draw.uniform(0, 2))  # anywhere inside a step or a checkpoint
         kill_tree(process)
     finish(start(run_dir, f"rollout.playback={recording}"), run_dir)
-    assert story(run_dir) == story(tmp_path / "whole")
-    assert tokens(run_dir) == tokens(tmp_path / "whole")
+    assert story(run_dir) == story(undisturbed)
+    assert tokens(run_dir) == tokens(undisturbed)
     rows = story(run_dir)
     assert {row[0] for row in rows} == set(range(1, 9))
     assert any(row[5] is not None for row in rows) and any(row[2] == "reflection" for row in rows)
@@ -117,3 +126,27 @@ def test_a_run_whose_history_is_gone_stops_with_a_sentence(tmp_path):
     assert steps_done(run_dir) == 4
     verified = subprocess.run([R3, "history", "verify", str(run_dir)], capture_output=True, text=True)
     assert verified.returncode == 0, verified.stdout + verified.stderr
+
+
+def test_preempted_and_resumed_is_the_same_run_and_loses_no_step(whole, tmp_path):
+    """SIGTERM, then SIGUSR1, anywhere in the run: it ends its step, saves, and says with its code that it goes on. No
+    checkpoint is due by itself."""
+    undisturbed, recording = whole
+    run_dir = tmp_path / "preempted"
+    settings = (f"rollout.playback={recording}", "checkpoint.save_steps=-1")
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        before = steps_done(run_dir)
+        process = start(run_dir, *settings)
+        deadline = time.monotonic() + 300
+        while steps_done(run_dir) == before and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)  # only the pace of asking
+        process.send_signal(number)
+        _, said = process.communicate(timeout=300)
+        assert process.returncode == 85, said
+        found = re.search(rf"preempted at step (\d+), saved \(signal {number.name}\)", said)
+        assert found and int(found[1]) == steps_done(run_dir) > before
+        assert (run_dir / "checkpoints" / "_actor" / "latest").read_text() == f"global_step{found[1]}"
+        assert not (run_dir / "final_model").exists()
+    finish(start(run_dir, *settings), run_dir)
+    assert story(run_dir) == story(undisturbed)
+    assert tokens(run_dir) == tokens(undisturbed)

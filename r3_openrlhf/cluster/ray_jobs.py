@@ -1,0 +1,120 @@
+"""`r3 submit ray`: a run as a job of a Ray cluster that is there, through the cluster's dashboard; or a KubeRay manifest."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from r3_openrlhf.config import R3Config
+from r3_openrlhf.errors import ClusterError
+
+# Between `ray job stop` and the kill: a step and a checkpoint must fit into it. Ray's own default is 3 s.
+STOP_WAIT = {"RAY_JOB_STOP_WAIT_TIME_S": "600"}
+RUNNING = {"PENDING", "RUNNING"}
+
+
+def entrypoint(config: R3Config, settings: Sequence[str]) -> str:
+    """The run directory is absolute: the job's working directory is a folder that Ray deletes."""
+    return shlex.join(["r3", "train", *settings, f"run_dir={config.run_dir}"])
+
+
+def submit(
+    config: R3Config, settings: Sequence[str], *, address: str, environment: Mapping[str, str], working_dir: str | None
+) -> str:
+    """Returns Ray's id of the job. Raises ClusterError: no dashboard there, or a job of this run is running."""
+    client = connect(address)
+    for job in client.list_jobs():
+        if (job.metadata or {}).get("run_dir") == config.run_dir and job.status.value in RUNNING:
+            raise ClusterError(
+                f"job {job.submission_id} of {config.run_dir} is {job.status.value.lower()}; stop it with "
+                f"`ray job stop --address {address} {job.submission_id}`, or choose another run_dir"
+            )
+    runtime: dict[str, Any] = {"env_vars": {**STOP_WAIT, **environment}}
+    if working_dir:
+        runtime["working_dir"] = working_dir
+    return client.submit_job(
+        entrypoint=entrypoint(config, settings), runtime_env=runtime, metadata={"run_dir": config.run_dir}
+    )
+
+
+def connect(address: str):
+    from ray.job_submission import JobSubmissionClient
+
+    try:
+        return JobSubmissionClient(address)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise ClusterError(f"no Ray dashboard answers at {address}: {str(error).splitlines()[0]}") from error
+
+
+def follow(address: str, job: str) -> Iterator[str]:
+    """The job's output as it comes."""
+    import asyncio
+
+    lines = connect(address).tail_job_logs(job)
+    with asyncio.Runner() as runner:
+        while True:
+            try:
+                yield runner.run(anext(lines))
+            except StopAsyncIteration:
+                return
+
+
+def state(address: str, job: str) -> str:
+    return connect(address).get_job_status(job).value
+
+
+def manifest(
+    config: R3Config,
+    settings: Sequence[str],
+    *,
+    name: str,
+    image: str,
+    claim: str,
+    mount: str,
+    environment: Mapping[str, str],
+) -> dict[str, Any]:
+    """A RayJob of KubeRay (ray.io/v1). claim: a PersistentVolumeClaim that every pod mounts at `mount`, on which run_dir
+    lies. The head has no GPU; there is one worker pod per node."""
+    import ray
+
+    def pod(gpus: int) -> dict[str, Any]:
+        container: dict[str, Any] = {
+            "name": "ray",
+            "image": image,
+            "env": [{"name": key, "value": value} for key, value in environment.items()],
+            "volumeMounts": [{"name": "runs", "mountPath": mount}, {"name": "shm", "mountPath": "/dev/shm"}],
+        }
+        if gpus:
+            container["resources"] = {"limits": {"nvidia.com/gpu": gpus}, "requests": {"nvidia.com/gpu": gpus}}
+        volumes = [
+            {"name": "runs", "persistentVolumeClaim": {"claimName": claim}},
+            {"name": "shm", "emptyDir": {"medium": "Memory"}},
+        ]
+        return {"spec": {"containers": [container], "volumes": volumes}}
+
+    cluster = config.cluster
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayJob",
+        "metadata": {"name": name},
+        "spec": {
+            "entrypoint": entrypoint(config, settings),
+            "backoffLimit": 3,  # a new cluster and the same command: the run goes on
+            "shutdownAfterJobFinishes": True,
+            "rayClusterSpec": {
+                "rayVersion": ray.__version__,
+                "headGroupSpec": {"rayStartParams": {"num-gpus": "0"}, "template": pod(0)},
+                "workerGroupSpecs": [
+                    {
+                        "groupName": "gpus",
+                        "replicas": cluster.num_nodes,
+                        "minReplicas": cluster.num_nodes,
+                        "maxReplicas": cluster.num_nodes,
+                        "rayStartParams": {},
+                        "template": pod(cluster.gpus_per_node),
+                    }
+                ],
+            },
+        },
+    }
