@@ -180,6 +180,7 @@ class R3Trainer(UpstreamTrainer):
         self.clock.step_ended()
         why = self.stop.reason() or self.clock.reason_to_stop()
         self._save(global_step, logs_dict, client_states, now=why is not None or self.clock.is_time_to_save())
+        self.clock.next_step()  # an evaluation counts with the step that follows
         if why is None and self._evaluation_is_due():  # a run that goes on makes up for it
             self._evaluate()
         self._forget_what_no_checkpoint_needs(global_step)
@@ -187,7 +188,6 @@ class R3Trainer(UpstreamTrainer):
             raise RunInterrupted(
                 f"preempted at step {global_step}, saved ({why}); the same command goes on from there"
             )
-        self.clock.next_step()
 
     def _save(self, global_step: int, logs_dict, client_states, *, now: bool) -> None:
         """Upstream's logs, and its checkpoint when it is due (:397) or `now`."""
