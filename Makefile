@@ -68,7 +68,10 @@ soak: setup ## the reward service at full load: 256 clients, 5,000 items under S
 	@python -m pytest -m soak
 	@R3_TEST_KILLS=5 python -m pytest tests/openrlhf_adapter/test_resume.py
 
-cluster-check: setup ## formatting, lint and types, docker/Dockerfile too
+cluster-check: setup ## tests/cluster on a real Slurm and a real Ray, and a run as two Ray jobs with the whole stack
+	@python -m pytest -m "soak or not soak" tests/cluster
+
+check: setup ## formatting, lint and types, docker/Dockerfile too
 	@ruff format --check .
 	@ruff check .
 	@python -m mypy --no-error-summary
