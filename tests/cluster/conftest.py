@@ -195,19 +195,19 @@ def run_dir(tmp_path):
     return tmp_path / "run"
 
 
-@pytest.fixture
-def job_template(tmp_path):
+def template_in(folder: Path, command: str) -> Path:
     """The shipped template with another program in place of `r3 train`."""
     shipped = (REPOSITORY / "r3_openrlhf" / "cluster" / "templates" / "slurm.sh.j2").read_text()
     line = '{{ train }} run_dir="$run_dir" ${seed[@]+"${seed[@]}"}'
     assert shipped.count(line) == 1
+    path = folder / "template.j2"
+    path.write_text(shipped.replace(line, command))
+    return path
 
-    def made(command: str) -> Path:
-        path = tmp_path / "template.j2"
-        path.write_text(shipped.replace(line, command))
-        return path
 
-    return made
+@pytest.fixture
+def job_template(tmp_path):
+    return lambda command: template_in(tmp_path, command)
 
 
 def log_of(run_dir: Path, number: str) -> str:
