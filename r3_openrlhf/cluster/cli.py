@@ -66,7 +66,7 @@ def slurm(
         after=given["after"],
         exclusive=given["exclusive"],
         sbatch_options=given["sbatch_options"],
-        lead_s=lead or jobs.LEAD_S,
+        lead_s=lead or jobs.lead_of(chosen["time"], longest_step(config)),
         environment=jobs.forwarded(os.environ),
         written_by=f"r3 {shlex.join(sys.argv[1:])}",
         **chosen,
@@ -106,6 +106,14 @@ def checked(settings: tuple[str, ...], nodes: int | None) -> tuple[R3Config, lis
     config = load_config(names[0], [setting for setting in settings if not setting.startswith("experiment=")])
     plain = [setting for setting in settings if not setting.startswith(("run_dir=", "cluster.num_nodes="))]
     return config, plain
+
+
+def longest_step(config: R3Config) -> float | None:
+    """Seconds, of the last twenty steps of a run that goes on."""
+    from r3_openrlhf.runs.directory import RunDirectory
+
+    lines = RunDirectory(config.run_dir).read_metrics()[-20:]
+    return max((line["timing/step_total"] for line in lines if "timing/step_total" in line), default=None)
 
 
 def write_script(path: Path, text: str) -> None:

@@ -130,6 +130,24 @@ def seeds_of(text: str | None) -> list[int]:
     return seeds
 
 
+def limit_s(time: str) -> int | None:
+    """Seconds of a --time as sbatch takes it: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S. None: none of these."""
+    days, dash, rest = time.rpartition("-")
+    parts = rest.split(":")
+    if not all(part.isdigit() for part in [*parts, days or "0"]) or len(parts) > 3:
+        return None
+    units = (3600, 60, 1) if dash or len(parts) == 3 else (60, 1)
+    return int(days or 0) * 86400 + sum(int(part) * unit for part, unit in zip(parts, units, strict=False))
+
+
+def lead_of(time: str | None, longest_step_s: float | None) -> int:
+    """Seconds between the signal and the limit: two steps and a minute, or LEAD_S before a step was measured; at most a
+    quarter of the limit, because a job that gets its signal at the start makes no step."""
+    lead = LEAD_S if longest_step_s is None else int(2 * longest_step_s + 60)
+    limit = limit_s(time) if time else None
+    return lead if limit is None else max(1, min(lead, limit // 4))
+
+
 def sbatch(script: Path) -> str:
     """Submit; returns the job id. Raises ClusterError with sbatch's own words."""
     if shutil.which("sbatch") is None:

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from r3_openrlhf.cli import main
-from r3_openrlhf.cluster.slurm import forwarded
+from r3_openrlhf.cluster.slurm import forwarded, lead_of, limit_s
 
 
 @pytest.fixture(autouse=True)
@@ -90,6 +90,29 @@ def test_no_secret_is_written():
         "X": "x",
     }
     assert forwarded(environment) == {"HF_HOME": "/h", "NCCL_DEBUG": "INFO", "WANDB_PROJECT": "p"}
+
+
+@pytest.mark.parametrize(
+    ("time", "seconds"),
+    [
+        ("10", 600),
+        ("10:30", 630),
+        ("1:00:00", 3600),
+        ("2-12", 216000),
+        ("1-0:30", 88200),
+        ("1-00:00:01", 86401),
+        ("x", None),
+    ],
+)
+def test_the_time_limits_of_sbatch(time, seconds):
+    assert limit_s(time) == seconds
+
+
+def test_the_lead_is_two_steps_and_a_minute_and_never_the_whole_job():
+    assert lead_of("24:00:00", None) == 600
+    assert lead_of("24:00:00", 400.0) == 860
+    assert lead_of("10", None) == 150
+    assert lead_of(None, None) == 600
 
 
 MISTAKES = {
