@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # Each command loads its own modules when it is called: `r3 --help` imports no framework.
 ELSEWHERE = {
+    "attack-rewards": ("r3_openrlhf.attack.cli", "attack_rewards"),
     "eval": ("r3_openrlhf.evaluation.cli", "evaluate"),
     "doctor": ("r3_openrlhf.doctor.cli", "doctor"),
     "compare": ("r3_openrlhf.comparison.cli", "compare"),

@@ -100,6 +100,11 @@ def is_plain(answer: str) -> bool:
     return answer.isalnum()
 
 
+def is_single(gold: str) -> bool:
+    """Whether a reference is one value: no list, no alternatives, no relation, no words."""
+    return not re.search(r"[,;<>=]|\\(?:text|pm|mp|cup|cap|le|ge|ne|lor|in|begin)|[a-zA-Z]{2} |\bor\b|\band\b", gold)
+
+
 def is_copied(answer: str, gold: str, problem: str) -> bool:
     """Whether the answer is, sign by sign, a formula of the problem which is neither a number nor the reference."""
     own, wanted = _formula(answer), _formula(gold)
@@ -143,6 +148,8 @@ def _is_unsolved_equation(answer: str, gold: str, problem: str, same_value: Same
             continue
         sides = [side.strip(" $&") for side in piece.split("=")]
         left, right = sides[0], sides[-1]
+        if left == right:
+            return True
         if not left or not right or _is_quantity(left) or _is_quantity(right):
             continue
         if _asked_for(left, piece, problem):
@@ -176,13 +183,10 @@ def _is_quantity(side: str) -> bool:
 
 
 def _asked_for(left: str, equation: str, problem: str) -> bool:
-    """Whether the problem has the left side and not the whole equation: "find 2x+3y", "2x+3y=12"."""
-    text = _squeezed(problem)
-    return _squeezed(left) in text and _squeezed(equation) not in text if text else False
-
-
-def _squeezed(text: str) -> str:
-    return re.sub(r"\\[,;!: ]|\s|\$|\\left|\\right", "", text)
+    """Whether the left side stands in the problem, with letters, and not the whole equation: "find 2x+3y", "2x+3y=12"."""
+    own, whole = _formula(left), _formula(equation)
+    plain = {formula.plain for formula in formulas(problem)} if problem and re.search("[a-zA-Z]", left) else set()
+    return own.plain in plain and whole.plain not in plain
 
 
 # Copies of the problem

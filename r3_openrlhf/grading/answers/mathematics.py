@@ -27,12 +27,12 @@ from r3_openrlhf.grading.answers.extraction import (
     last_statement,
     nesting_depth,
 )
-from r3_openrlhf.grading.answers.form import is_copied, is_plain, objection
+from r3_openrlhf.grading.answers.form import is_copied, is_plain, is_single, objection
 from r3_openrlhf.grading.answers.magnitude import is_too_large
 from r3_openrlhf.grading.answers.parts import agree_part_by_part
 from r3_openrlhf.grading.answers.refutation import agree_at_points, surely_different, with_imaginary_unit
 from r3_openrlhf.grading.answers.safe_expressions import replace_in_sympy
-from r3_openrlhf.grading.answers.spelling import UNEVALUATED, align, unify
+from r3_openrlhf.grading.answers.spelling import OR, UNEVALUATED, align, unify
 
 MAX_SYMBOLIC_CHARS = 400
 MAX_DEPTH = 10
@@ -130,7 +130,7 @@ def grade_mathematics(
                 return _in_its_form(text, gold, problem, found.text)
         if all(decision is False for decision in decisions):
             return "wrong", "wrong", 0.0, found.text
-    if found.exact and UNEVALUATED.search(_unified(found.text)) and not any(map(UNEVALUATED.search, golds)):
+    if found.exact and _leaves_the_computing(_unified(found.text), golds):
         return "wrong", "unevaluated", 0.0, found.text  # it leaves the computing to the grader
     if found.exact and len(found.text) > max(MAX_SYMBOLIC_CHARS, 2 * max(map(len, golds))):
         return "wrong", "answer_too_long", 0.0, found.text
@@ -143,7 +143,12 @@ def grade_mathematics(
 
 def _in_its_form(answer: str, gold: str, problem: str, extracted: str) -> Result:
     """Correct, unless the answer equals the reference without being solved."""
-    reason = None if is_plain(answer) else objection(*align(answer, gold), problem, _same_value)
+    reason = None
+    if not is_plain(answer):
+        reason = objection(*align(answer, gold), problem, _same_value)
+        ways = OR.split(answer)
+        if len(ways) > 1 and is_single(gold) and not all(_agree(way.strip(), gold) for way in ways):
+            reason = "several"  # one of them is right
     if reason is not None:
         return "wrong", reason, 0.0, extracted
     return "correct", "correct", 1.0, extracted
@@ -158,6 +163,13 @@ def _same_value(a: str, b: str) -> bool:
     if is_too_large(left) or is_too_large(right):
         return False
     return agree_at_points(with_imaginary_unit(left), with_imaginary_unit(right))
+
+
+def _leaves_the_computing(answer: str, golds: list[str]) -> bool:
+    """Whether it has an integral, a sum or the like that no reference has."""
+    return not set(UNEVALUATED.findall(answer)) <= {
+        operator for gold in golds for operator in UNEVALUATED.findall(gold)
+    }
 
 
 def _is_too_complex(answer: str, golds: list[str]) -> bool:
@@ -185,7 +197,7 @@ def _grade_symbolically(found: FinalAnswer, golds: list[str], problem: str) -> R
     if not every or not found.exact and not _ends_the_text(str(every[-1]), found):
         return "wrong", "no_answer", 0.0, None
     extracted = found.text if found.exact else str(every[-1])[:MAX_ANSWER_CHARS]
-    if not found.exact and UNEVALUATED.search(extracted) and not any(map(UNEVALUATED.search, golds)):
+    if not found.exact and _leaves_the_computing(extracted, golds):
         return "wrong", "unevaluated", 0.0, extracted
     if any(map(is_too_large, (reading for gold in golds for reading in _parse_reference(gold)))):
         return "ungraded", "too_large", None, extracted

@@ -85,7 +85,7 @@ _LABELLED = re.compile(
 )
 _CHOICE = re.compile(r"\s*(?:\\(?:text|textbf|mathrm|mathbf)\s*\{)?\s*\(?[A-J]\)?\s*\}?\s*\.?\s*")
 
-_OR = re.compile(r"\\text\s*\{\s*or\s*\}|\\lor(?![a-zA-Z])|\bor\b")
+OR = re.compile(r"\\text\s*\{\s*or\s*\}|\\lor(?![a-zA-Z])|\bor\b")
 _RELATION = re.compile(r"(<|>|\\[lg]eq?(?:slant)?(?![a-zA-Z]))")
 _SET_OF = re.compile(r"^\s*\\?\{\s*[a-z]\s*(?:\\mid|\\vert|\||:)([^{}]*[<>=][^{}]*|[^{}]*\\[lg][et][^{}]*)\\?\}\s*$")
 _FUNCTION_VALUE = re.compile(r"^\s*[a-zA-Z]\s*\(\s*[a-zA-Z]\s*\)\s*=(?!.*=)")
@@ -126,7 +126,7 @@ def _system(text: str) -> str:
 
 def _once(text: str) -> str:
     """A number that is said twice, "1/2 or 0.5", once."""
-    ways = _OR.split(text)
+    ways = OR.split(text)
     numbers = [number(way) for way in ways] if len(ways) > 1 else []
     if not numbers or None in numbers or any(value.value != numbers[0].value for value in numbers):
         return text
@@ -190,7 +190,7 @@ def _beside(text: str, other: str) -> str:
 def _as_union(text: str) -> str:
     """Inequalities in one variable, with "or" between them, as a union of intervals; other texts as they are."""
     intervals, names = [], set()
-    for part in _OR.split(text):
+    for part in OR.split(text):
         sides = [side.strip() for side in _RELATION.split(part)]
         downwards = {">" in relation or "\\g" in relation for relation in sides[1::2]}
         if len(sides) not in (3, 5) or len(downwards) > 1:

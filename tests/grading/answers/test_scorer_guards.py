@@ -2,6 +2,8 @@
 
 import json
 import random
+import re
+from pathlib import Path
 
 import pytest
 
@@ -53,7 +55,7 @@ def accepted(grade_many, names, *, size, seed, per_entry):
 
 
 def test_no_attack_is_paid_by_any_data_set(grade_many):
-    assert accepted(grade_many, GRADED, size=1, seed=3, per_entry=200) == []
+    assert accepted(grade_many, GRADED, size=1, seed=3, per_entry=60) == []
 
 
 @pytest.mark.soak
@@ -128,3 +130,11 @@ def test_other_ways_to_write_it_are_right(grade_many):
         for (entry, answer), grade in zip(cases, grades, strict=True)
         if grade.verdict.value != "correct"
     ] == []
+
+
+def test_the_documented_table_is_the_one_in_force():
+    lines = (Path(__file__).parents[3] / "docs/rewards.md").read_text(encoding="utf-8").splitlines()
+    for kind, names in (("guarded", GUARDED_DATA_SETS), ("refused, with a sentence", REFUSED_DATA_SETS)):
+        (line,) = [line for line in lines if line.startswith(f"| {kind} |")]
+        assert set(re.findall(r"`(\w+)`", line)) == set(names)
+    assert f"| as they are | the other {len(DATASETS) - len(GUARDED_DATA_SETS) - len(REFUSED_DATA_SETS)} |" in lines

@@ -1,0 +1,66 @@
+"""New cases of each class, from templates and hypothesis: what is made to be wrong is wrong, and the same answer written otherwise is right."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from r3_openrlhf.attack.answer_attacks import answer_attacks
+from r3_openrlhf.grading.answers.tasks import exact_text, grade_exact
+
+NUMBERS = st.integers(-999, 999)
+
+
+def problems(rng, count):
+    """(problem, reference, the same answer in another spelling): the reference is worked out here, not by a grader."""
+    made = []
+    for _ in range(count):
+        a, b, c = rng.randint(2, 60), rng.randint(2, 60), rng.randint(2, 9)
+        low, high = sorted(rng.sample(range(-20, 20), 2))
+        unit = rng.choice(["cm", "mph", "hours", "kg", "p.m."])
+        word = rng.choice(["circle", "Monday", "even", "dog", "cat", "Alice"])
+        made += [
+            (f"Compute ${a} \\cdot {b} + {c}^2$.", str(a * b + c * c), f"{a * b + c * c}.0"),
+            (f"Solve $x^2 - {low + high}x + {low * high} < 0$.".replace("--", "+").replace("+ -", "- "), f"({low},{high})", f"{low} < x < {high}"),
+            (f"Solve ${c}x + {a} = {c * b + a}$.", str(b), f"x = {b}"),
+            (f"Expand $(x+{a})(x+{b})$.", f"x^2+{a + b}x+{a * b}", f"{a * b} + {a + b}x + x^2"),
+            (f"Differentiate $y = {a}x^{c}$.", f"{a * c}x^{{{c - 1}}}", f"{c * a} x^{{{c - 1}}}"),
+            (f"How far? It moves at ${a}$ for ${b}$.", rf"{a * b} \text{{ {unit}}}", str(a * b)),
+            (f"What is it, if $a={a}$?", rf"\text{{{word}}}", word),
+            (f"(A) {a} (B) {b} (C) {c}", rng.choice("ABC"), None),
+            (f"When is $|x-{a}| > {b}$?", rf"(-\infty,{a - b})\cup({a + b},\infty)", rf"x<{a - b} \text{{ or }} x>{a + b}"),
+        ]  # fmt: skip
+    return made
+
+
+def not_as_they_should(grade_many, made):
+    cases = [(reference, "correct", rf"\boxed{{{reference}}}", problem) for problem, reference, _ in made]
+    cases += [(reference, "correct", rf"\boxed{{{other}}}", problem) for problem, reference, other in made if other]
+    cases += [
+        (reference, "wrong", response, problem)
+        for problem, reference, _ in made
+        for _, response in answer_attacks(problem, reference, "math")
+    ]
+    grades = grade_many([(case[2], case[0]) for case in cases], problems=[case[3] for case in cases])
+    return [(grade.reason, *case) for case, grade in zip(cases, grades, strict=True) if grade.verdict.value != case[1]]
+
+
+def test_attacks_from_templates_are_wrong_and_other_spellings_right(grade_many):
+    assert not_as_they_should(grade_many, problems(random.Random(1), 2)) == []
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", [11, 12, 13])
+def test_attacks_from_templates_at_volume(grade_many, seed):
+    assert not_as_they_should(grade_many, problems(random.Random(seed), 100)) == []
+
+
+@given(st.text(min_size=1, max_size=20), st.text(min_size=1, max_size=20))
+@settings(max_examples=100, deadline=None)
+def test_exact_never_equates_texts_of_other_letters(a, b):
+    """Whatever is left out around an answer, its letters and digits are not."""
+    letters = ["".join(filter(str.isalnum, text.casefold())) for text in (a, b)]
+    if letters[0] != letters[1]:
+        assert grade_exact(a, (b,))[0] == "wrong"
+    assert grade_exact(b, (b,))[0] == "correct" and exact_text(exact_text(b)) == exact_text(b)
