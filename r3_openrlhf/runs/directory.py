@@ -19,7 +19,9 @@ from r3_openrlhf.config_loading import config_from_yaml, config_to_yaml, flatten
 from r3_openrlhf.errors import ConfigError, R3Error
 from r3_openrlhf.runs.commit import FILE, PACKAGE, commit_of, git
 
-# Keys that may differ when a run goes on: they change how long or where it runs, not what it computes per step.
+# Keys that may differ when a run goes on: they change how long or where it runs and how much memory and disk it takes, not
+# what it computes per step. Rows that share a micro-batch do not change a gradient, and the engines' limits no response. How
+# many rollouts the history keeps says what may be recalled, not how: changes.jsonl has it.
 MAY_CHANGE = (
     "run_dir",
     "train.num_epochs",
@@ -34,6 +36,16 @@ MAY_CHANGE = (
     "reward.timeout_s",
     "reward.num_workers",
     "cluster.ray_address",
+    "train.max_tokens_per_gpu",
+    "train.micro_batch_size",
+    "rollout.max_tokens_per_gpu",
+    "rollout.micro_batch_size",
+    "model.gradient_checkpointing",
+    "cluster.vllm_",
+    "cluster.cpu_kv_cache_mb",
+    "history.max_bytes",
+    "history.max_per_problem_and_verdict",
+    "history.journal",
 )
 PACKAGES = (
     "openrlhf",
@@ -56,6 +68,7 @@ class RunDirectory:
         self.path = Path(path).expanduser().absolute()
         self.config = self.path / "config.yaml"
         self.code_state = self.path / "code_state.txt"
+        self.changes = self.path / "changes.jsonl"  # keys that were other ones when the run was started
         self.metrics = self.path / "metrics.jsonl"
         self.evaluations = self.path / "evaluations.jsonl"
         self.rollouts = self.path / "rollouts.jsonl"
@@ -97,7 +110,7 @@ class RunDirectory:
                 "run_dir on storage that the nodes share"
             )
         if self.has_steps:
-            self._check_continues(config)
+            self._changes(config)
         elif not self.config.is_file() and self.path.is_dir() and any(p != self.cluster for p in self.path.iterdir()):
             raise ConfigError(
                 f"run_dir {self.path} holds files but no run; choose another directory, or empty this one"
@@ -109,14 +122,18 @@ class RunDirectory:
         Raises ConfigError as `check` does, and when the directory cannot be written.
         """
         self.check(config)
+        changes = self._changes(config) if self.has_steps else []
         if self.config.is_file() and not self.has_steps:
             self.data.unlink(missing_ok=True)
+            self.changes.unlink(missing_ok=True)
             self.held_out.unlink(missing_ok=True)
             self.evaluations.unlink(missing_ok=True)  # one before the first step, of what may have been another model
         try:
             for directory in (self.path, self.data.parent, self.tensorboard, self.checkpoints):
                 directory.mkdir(parents=True, exist_ok=True)
             self.finished.unlink(missing_ok=True)
+            if changes:
+                _append_lines(self.changes, changes)
             _write_whole(self.config, config_to_yaml(config))
             self._add_code_state()
         except OSError as error:
@@ -181,19 +198,24 @@ class RunDirectory:
                     ),
                 )
 
-    def _check_continues(self, config: R3Config) -> None:
+    def _changes(self, config: R3Config) -> list[dict[str, Any]]:
+        """What differs from the run that is here, behind its last step, as lines of changes.jsonl. Raises ConfigError when it
+        would be another run."""
         if not config.checkpoint.resume:
             raise ConfigError(
                 f"run_dir {self.path} already holds a run and checkpoint.resume is false; choose another run_dir"
             )
         before, now = flatten(self.load_config()), flatten(config)
-        differ = sorted(key for key in now if before.get(key) != now[key] and not key.startswith(MAY_CHANGE))
+        changed = sorted(key for key in now if before.get(key) != now[key])
+        differ = [key for key in changed if not key.startswith(MAY_CHANGE)]
         if differ:
             shown = ", ".join(f"{key} ({before.get(key)} there, {now[key]} now)" for key in differ[:5])
             more = f" and {len(differ) - 5} more" if len(differ) > 5 else ""
             raise ConfigError(
                 f"run_dir {self.path} holds a run with other settings: {shown}{more}; choose another run_dir, or use the same settings"
             )
+        step = self.read_metrics()[-1]["step"]
+        return [{"step": step, "key": key, "before": before.get(key), "now": now[key]} for key in changed]
 
     def _add_code_state(self) -> None:
         """A run that went on with other code has one section per state, oldest first."""

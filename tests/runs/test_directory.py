@@ -79,6 +79,35 @@ def test_a_run_may_go_on_for_longer(run):
     assert run.load_config().train.num_epochs == 9
 
 
+def test_a_run_that_ran_out_of_memory_goes_on_with_less(run):
+    """Every key that costs memory or disk, one by one; what changed, and behind which step, stays on record."""
+    run.append_metrics({"step": 1})
+    run.append_metrics({"step": 2})
+    smaller = {
+        "train.max_tokens_per_gpu": (16384, 8192),
+        "train.micro_batch_size": (16, 8),
+        "rollout.max_tokens_per_gpu": (None, 8192),
+        "rollout.micro_batch_size": (8, 4),
+        "model.gradient_checkpointing": (False, True),
+        "cluster.vllm_gpu_memory_utilization": (0.2, 0.1),
+        "cluster.vllm_enforce_eager": (False, True),
+        "cluster.cpu_kv_cache_mb": (256, 128),
+        "history.max_bytes": (20_000_000_000, 10_000_000_000),
+        "history.max_per_problem_and_verdict": (32, 6),
+        "history.journal": ("auto", "delete"),
+    }
+    overrides = []
+    for key, (_, now) in smaller.items():
+        overrides.append(f"{key}={now}")
+        run.create(config_at(run.path, *overrides))
+    lines = [json.loads(line) for line in run.changes.read_text().splitlines()]
+    assert lines == [{"step": 2, "key": key, "before": before, "now": now} for key, (before, now) in smaller.items()]
+    run.create(config_at(run.path, *overrides))  # nothing has changed
+    assert len(run.changes.read_text().splitlines()) == len(smaller)
+    with pytest.raises(ConfigError, match="other settings: history.eviction"):
+        run.create(config_at(run.path, *overrides, "history.eviction=reservoir"))
+
+
 def test_other_settings_are_refused_and_named(run):
     run.append_metrics({"step": 1})
     before = run.config.read_text()
