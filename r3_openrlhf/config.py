@@ -240,6 +240,10 @@ class ReplayConfig:
     # the current actor, so that its ratio is 1 and nothing is clipped; recalled failures then dominate the gradient
     # (docs/RESULTS.md)
     old_logprobs: str = "behaviour"
+    # Where A < 0 the loss of a token is at most dual_clip |A|; eps_clip does not bound it there. null: as OpenRLHF's default,
+    # only exp(20) does. Fresh rows have ratio 1 as long as a step makes one update, so it concerns recalled rows
+    # (docs/method.md)
+    dual_clip: float | None = 3.0
     include_reflection: bool = False  # may rollouts sampled from a reflection prompt be recalled into plain groups?
 
     def __post_init__(self) -> None:
@@ -249,6 +253,8 @@ class ReplayConfig:
             raise ConfigError(
                 f"replay.max_policy_lag is {self.max_policy_lag}; use 1 or more, or replay.enabled=false"
             )
+        if self.dual_clip is not None:
+            _above("replay.dual_clip", self.dual_clip, 1.0)
         _one_of("replay.order", self.order, tuple(RecallOrder))
         _one_of("replay.mode", self.mode, tuple(ReplayMode))
         _one_of("replay.old_logprobs", self.old_logprobs, tuple(OldLogprobs))
@@ -506,6 +512,11 @@ class R3Config:
     def train_batch_size(self) -> int:
         """Rollouts per optimizer step."""
         return self.train.batch_size or self.rows_per_step
+
+    @property
+    def dual_clip(self) -> float | None:
+        """The bound on a ratio where the advantage is negative; None where nothing is replayed."""
+        return self.replay.dual_clip if self.algo == "r3" and self.replay.enabled else None
 
     @property
     def filters_groups(self) -> bool:

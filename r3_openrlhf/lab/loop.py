@@ -165,8 +165,8 @@ class Lab:
     def _recall(self, history: HistoryStore, uid: str, verdict: Verdict) -> list[Rollout]:
         return method.stored_rollouts(history, self.config, uid, verdict, step=self.step)
 
-    def update(self, batch: MixedBatch) -> tuple[float, float]:
-        """(loss, gradient norm) of one update on the trained rows of the mixed groups."""
+    def update(self, batch: MixedBatch) -> tuple[float, float, float]:
+        """(loss, largest ratio of a recalled token, gradient norm) of one update on the trained rows of the mixed groups."""
         config = self.config
         rows = []
         for row in batch.rows:
@@ -181,15 +181,16 @@ class Lab:
                     old_logprobs=row.rollout.response_logprobs if stored else None,
                 )
             )
-        loss = accumulate_gradient(
+        gradient = accumulate_gradient(
             self.model,
             rows,
             temperature=config.rollout.temperature,
             eps_clip_low=config.train.eps_clip_low,
             eps_clip_high=config.train.eps_clip_high,
             micro_batch_size=config.train.micro_batch_size,
+            dual_clip=config.dual_clip,
         )
-        return loss, step(self.model, self.optimizer, max_grad_norm=config.train.max_grad_norm)
+        return *gradient, step(self.model, self.optimizer, max_grad_norm=config.train.max_grad_norm)
 
     # ── the run ──
 
@@ -225,7 +226,7 @@ class Lab:
             metrics = batch_metrics(batch, step=self.step)
             if history is not None:
                 metrics |= method.coverage_metrics(batch, history, config, step=self.step)
-            loss, norm = self.update(batch)
+            loss, ratio_max, norm = self.update(batch)
             if history is not None:
                 history.commit_step(self.step + 1, self.epoch, [one.rollout for one in sampled])
             self.step += 1
@@ -235,6 +236,7 @@ class Lab:
                     "step": self.step,
                     "epoch": self.epoch,
                     **metrics,
+                    "r3/replay/ratio_max": ratio_max,
                     "loss": loss,
                     "grad_norm": norm,
                     "r3/entropy/estimate": float(entropies.mean()),

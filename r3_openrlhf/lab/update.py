@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,6 +26,13 @@ class TrainedRow:
     old_logprobs: np.ndarray | None = None  # None: the current policy's own, so that the ratio is 1
 
 
+class Gradient(NamedTuple):
+    """What accumulate_gradient found."""
+
+    loss: float
+    ratio_max: float  # the largest ratio of a token that has stored log-probs; 0 without any
+
+
 def make_optimizer(model, *, learning_rate: float) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=ADAM_BETAS, eps=ADAM_EPS, weight_decay=0.0)
 
@@ -37,27 +45,30 @@ def accumulate_gradient(
     eps_clip_low: float,
     eps_clip_high: float,
     micro_batch_size: int,
-) -> float:
-    """Add the gradient of the token-mean loss to the parameters' .grad; returns the loss.
+    dual_clip: float | None = None,
+) -> Gradient:
+    """Add the gradient of the token-mean loss to the parameters' .grad.
 
-        loss = - sum_r sum_t min(ratio_rt A_r, clip(ratio_rt, 1 - low, 1 + high) A_r) / (number of response tokens)
+        loss = - sum_r sum_t g_rt / (number of response tokens)
+        g    = min(ratio A, clip(ratio, 1 - low, 1 + high) A), and where A < 0: max(g, dual_clip A)
 
-    models/loss.py of OpenRLHF, PolicyLoss with token_level_loss. ValueError: no rows.
+    models/loss.py of OpenRLHF, PolicyLoss with token_level_loss; dual clip: arXiv 1912.09729. ValueError: no rows.
     """
     if not rows:
         raise ValueError("an update needs rows")
     num_tokens = sum(len(row.response_ids) for row in rows)
     by_length = sorted(rows, key=lambda row: len(row.prompt_ids) + len(row.response_ids))
-    total = 0.0
+    total = largest = 0.0
     for start in range(0, len(by_length), micro_batch_size):
-        loss = _loss_sum(model, by_length[start : start + micro_batch_size], temperature, eps_clip_low, eps_clip_high)
+        part = by_length[start : start + micro_batch_size]
+        loss, ratio_max = _loss_sum(model, part, temperature, eps_clip_low, eps_clip_high, dual_clip)
         loss = loss / num_tokens
         loss.backward()
-        total += loss.item()
-    return total
+        total, largest = total + loss.item(), max(largest, ratio_max)
+    return Gradient(loss=total, ratio_max=largest)
 
 
-def _loss_sum(model, rows, temperature, eps_clip_low, eps_clip_high):
+def _loss_sum(model, rows, temperature, eps_clip_low, eps_clip_high, dual_clip):
     longest = max(len(row.prompt_ids) + len(row.response_ids) for row in rows)
     ids_RT = torch.zeros(len(rows), longest, dtype=torch.long)
     is_action_RA = torch.zeros(len(rows), longest - 1, dtype=torch.bool)
@@ -72,11 +83,16 @@ def _loss_sum(model, rows, temperature, eps_clip_low, eps_clip_high):
     logp_NV = (model.lm_head(hidden_NH).float() / temperature).log_softmax(-1)
     logp_N = logp_NV.gather(1, ids_RT[:, 1:][is_action_RA][:, None])[:, 0]
     old_N = old_RA[is_action_RA]
-    old_N = torch.where(old_N.isnan(), logp_N.detach(), old_N)
+    stored_N = ~old_N.isnan()
+    old_N = torch.where(stored_N, old_N, logp_N.detach())
     advantage_N = torch.tensor([row.advantage for row in rows])[:, None].expand_as(is_action_RA)[is_action_RA]
     ratio_N = (logp_N - old_N).clamp(-20, 20).exp()
     clipped_N = ratio_N.clamp(1 - eps_clip_low, 1 + eps_clip_high)
-    return -torch.min(ratio_N * advantage_N, clipped_N * advantage_N).sum()
+    gain_N = torch.min(ratio_N * advantage_N, clipped_N * advantage_N)
+    if dual_clip is not None:
+        gain_N = torch.where(advantage_N < 0, torch.max(gain_N, dual_clip * advantage_N), gain_N)
+    ratio_max = ratio_N[stored_N].max().item() if stored_N.any() else 0.0
+    return -gain_N.sum(), ratio_max
 
 
 def step(model, optimizer: torch.optim.Optimizer, *, max_grad_norm: float) -> float:

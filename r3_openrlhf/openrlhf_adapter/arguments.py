@@ -133,6 +133,8 @@ def openrlhf_arguments(
         # Upstream logs to wandb when a key is given, and prefers the one of `wandb login` or WANDB_API_KEY: a real key
         # never belongs on a command line.
         flags["logger.wandb.key"] = "from_the_environment"
+    if config.algo == "r3" and config.replay.enabled:
+        flags["actor.dual_clip"] = config.dual_clip
     arguments: list[str] = []
     for name, value in flags.items():
         arguments += _flag(name, value)

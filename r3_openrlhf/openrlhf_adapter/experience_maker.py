@@ -184,7 +184,7 @@ class R3ExperienceMaker(StockExperienceMaker):
 
     def _set_old_logprobs(self, experiences: list[Experience], rows: list[Row], batch: MixedBatch) -> dict[str, float]:
         """Which log-probs a recalled row's ratio is taken against (METHOD section 4), and how far off-policy it is."""
-        ratios, clipped, tokens = 0.0, 0, 0
+        ratios, largest, clipped, tokens = 0.0, 0.0, 0, 0
         low, high = self.args.actor.eps_clip_low_high
         for experience, position, index in rows_of(experiences):
             if index >= len(rows) or not rows[index].recalled:
@@ -195,6 +195,7 @@ class R3ExperienceMaker(StockExperienceMaker):
                 stored = experience.rollout_log_probs[position][mask].float()
                 ratio = (experience.action_log_probs[position][mask].float() - stored).clamp(-20, 20).exp()
                 ratios += ratio.sum().item()
+                largest = max(largest, ratio.max().item() if len(ratio) else 0.0)
                 clipped += int(((ratio < 1 - low) | (ratio > 1 + high)).sum())
                 tokens += ratio.numel()
             if method.uses_stored_logprobs(batch, row, self.config):
@@ -207,6 +208,7 @@ class R3ExperienceMaker(StockExperienceMaker):
                 )
         return {
             "r3/replay/ratio_mean": ratios / tokens if tokens else 0.0,
+            "r3/replay/ratio_max": largest,
             "r3/replay/clip_fraction": clipped / tokens if tokens else 0.0,
         }
 

@@ -96,7 +96,7 @@ def test_a_collapsed_group_recalls_and_its_update_has_the_rows(model_dir, tmp_pa
         recalled = [row for row in batch.rows if row.recalled]
         assert all(row.rollout.verdict is Verdict.CORRECT and row.advantage > 0 for row in recalled)
         before = [parameter.clone() for parameter in lab.model.parameters()]
-        _, norm = lab.update(batch)
+        _, _, norm = lab.update(batch)
         assert norm > 0
         assert any((a != b).any() for a, b in zip(before, lab.model.parameters(), strict=True))
 

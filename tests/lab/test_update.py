@@ -61,11 +61,14 @@ def test_the_gradient_is_that_of_the_formula(model, behaviour, micro_batch_size)
 
 def test_the_loss_on_the_current_policy_is_minus_the_mean_advantage_per_token(model):
     rows = rows_of(3)
-    loss = accumulate_gradient(
+    gradient = accumulate_gradient(
         copy.deepcopy(model), rows, temperature=1.0, eps_clip_low=0.2, eps_clip_high=0.2, micro_batch_size=4
     )
     tokens = sum(len(row.response_ids) for row in rows)
-    assert loss == pytest.approx(-sum(row.advantage * len(row.response_ids) for row in rows) / tokens, abs=1e-5)
+    assert gradient.ratio_max == 0.0  # no row has stored log-probs
+    assert gradient.loss == pytest.approx(
+        -sum(row.advantage * len(row.response_ids) for row in rows) / tokens, abs=1e-5
+    )
 
 
 def test_a_step_clips_and_clears(model):
@@ -84,3 +87,70 @@ def test_a_step_clips_and_clears(model):
 def test_an_update_needs_rows(model):
     with pytest.raises(ValueError, match="needs rows"):
         accumulate_gradient(model, [], temperature=1.0, eps_clip_low=0.2, eps_clip_high=0.2, micro_batch_size=4)
+
+
+@pytest.mark.parametrize("dual_clip", [None, 1.5, 3.0])
+def test_what_bounds_what(model, dual_clip):
+    """One recalled token, by hand. A success stops pulling at 1 + high, and a failure pushing at 1 - low; above 1, a
+    failure's loss grows with the ratio until the dual clip ends it."""
+    ids = torch.tensor([[5, 7]])
+    new = model(ids).logits[0, 0].log_softmax(-1)[7].item()
+    for ratio in (0.5, 1.1, 2.0, 50.0):
+        for advantage in (2.0, -2.0):
+            row = TrainedRow(
+                prompt_ids=np.array([5]),
+                response_ids=np.array([7]),
+                advantage=advantage,
+                old_logprobs=np.array([new - math.log(ratio)]),
+            )
+            policy = copy.deepcopy(model)
+            loss, ratio_max = accumulate_gradient(
+                policy,
+                [row],
+                temperature=1.0,
+                eps_clip_low=0.2,
+                eps_clip_high=0.2,
+                micro_batch_size=1,
+                dual_clip=dual_clip,
+            )
+            bound = {2.0: min(ratio, 1.2), -2.0: min(max(ratio, 0.8), dual_clip or math.inf)}[advantage]
+            assert loss == pytest.approx(-advantage * bound, rel=1e-4) and ratio_max == pytest.approx(ratio, rel=1e-4)
+            moved = any(p.grad is not None and p.grad.abs().max() > 0 for p in policy.parameters())
+            assert moved == (bound == ratio)
+
+
+@pytest.mark.stack
+@pytest.mark.parametrize("dual_clip", [None, 1.5, 3.0])
+def test_the_loss_is_openrlhfs(model, dual_clip):
+    pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
+    from r3_openrlhf.cpu_stack import cpu_platform
+
+    cpu_platform.install()
+    from openrlhf.models.loss import PolicyLoss
+
+    rows = rows_of(count=20, behaviour=True)
+    for row in rows:
+        row.old_logprobs -= 2.0  # less likely when they were sampled than now: ratios beyond every bound
+    policy_loss = PolicyLoss(0.1, 0.4, dual_clip=dual_clip, token_level_loss=False)
+    expected, tokens = 0.0, sum(len(row.response_ids) for row in rows)
+    largest = 0.0
+    for row in rows:
+        ids = torch.tensor([[*row.prompt_ids, *row.response_ids]]).long()
+        logp = model(ids).logits[0, len(row.prompt_ids) - 1 : -1].log_softmax(-1)
+        logp = logp.gather(1, torch.tensor(row.response_ids).long()[:, None]).T.detach()
+        old = torch.tensor(row.old_logprobs)[None]
+        largest = max(largest, (logp - old).exp().max().item())
+        advantages, mask = torch.full_like(logp, row.advantage), torch.ones_like(logp)
+        mean = policy_loss(logp, old, advantages, action_mask=mask)[0].item()
+        expected += mean * logp.shape[1] / tokens
+    gradient = accumulate_gradient(
+        copy.deepcopy(model),
+        rows,
+        temperature=1.0,
+        eps_clip_low=0.1,
+        eps_clip_high=0.4,
+        micro_batch_size=4,
+        dual_clip=dual_clip,
+    )
+    assert gradient.loss == pytest.approx(expected, rel=1e-4)
+    assert gradient.ratio_max == pytest.approx(largest, rel=1e-4) and largest > 3.0

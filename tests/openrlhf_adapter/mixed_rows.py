@@ -23,6 +23,11 @@ def mixed_rows(count: int, *, seed: int) -> list[dict]:
     return rows
 
 
+def log_ratios(count: int) -> list[float]:
+    """How much likelier each row's tokens are now than when they were sampled; 0 for a fresh row. Far from every bound."""
+    return [(0.0, 2.0, -1.0)[row % 3] for row in range(count)]
+
+
 def experience_of(row: dict) -> Experience:
     length = len(row["tokens"])
     mask = torch.zeros(1, length - 1, dtype=torch.long)

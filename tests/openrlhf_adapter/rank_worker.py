@@ -35,7 +35,7 @@ from r3_openrlhf.openrlhf_adapter.experience_maker import R3ExperienceMaker  # n
 from r3_openrlhf.openrlhf_adapter.policy_actor import logprobs_and_entropy  # noqa: E402
 from r3_openrlhf.openrlhf_adapter.policy_update import R3ActorTrainer  # noqa: E402
 from r3_openrlhf.openrlhf_adapter.upstream_parser import check_arguments  # noqa: E402
-from tests.openrlhf_adapter.mixed_rows import experience_of, mixed_rows  # noqa: E402
+from tests.openrlhf_adapter.mixed_rows import experience_of, log_ratios, mixed_rows  # noqa: E402
 
 
 def main() -> None:
@@ -91,6 +91,9 @@ def main() -> None:
         parts = [None] * case["ranks"]
         torch.distributed.all_gather_object(parts, mine)
         for experience, logprobs in zip(experiences, [p for part in parts for p in part], strict=True):
+            if case["off_policy"]:
+                for position, index in enumerate(experience.index):
+                    logprobs[position] -= [*log_ratios(num_rows), *[0.0] * missing][index]
             experience.action_log_probs, experience.kl = logprobs, torch.zeros_like(logprobs)
         maker._set_advantages(experiences, rows)
         if args.train.dynamic_batch_enable:

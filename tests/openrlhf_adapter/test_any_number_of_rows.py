@@ -20,7 +20,7 @@ ROWS = [7, 12]  # two steps; 7 rows do not divide among two ranks, 12 rows are m
 LEARNING_RATE = 1.0  # with adam.eps this large an Adam step is (nearly) learning rate times gradient
 
 
-def arguments(model, *, ranks, stage, dynamic, offload, micro_batch_size=2):
+def arguments(model, *, ranks, stage, dynamic, offload, micro_batch_size=2, dual_clip=None):
     flags = {
         "actor.model_name_or_path": model,
         "data.prompt_dataset": "unused",
@@ -39,13 +39,15 @@ def arguments(model, *, ranks, stage, dynamic, offload, micro_batch_size=2):
         "actor.adam.betas": "0.0 0.0",
         "train.max_tokens_per_gpu": 40,
     }
+    if dual_clip is not None:
+        flags["actor.dual_clip"] = dual_clip
     switches = ["train.colocate_all"] + ["train.dynamic_batch_enable"] * dynamic + ["ds.adam_offload"] * offload
     return [part for key, value in flags.items() for part in (f"--{key}", *str(value).split())] + [
         f"--{switch}" for switch in switches
     ]
 
 
-def run_ranks(tmp_path, model, *, rows_per_step=ROWS, stock=False, loads=0, **settings):
+def run_ranks(tmp_path, model, *, rows_per_step=ROWS, stock=False, loads=0, off_policy=False, **settings):
     ranks = settings["ranks"]
     tmp_path.mkdir(exist_ok=True)
     with socket.socket() as probe:
@@ -59,6 +61,7 @@ def run_ranks(tmp_path, model, *, rows_per_step=ROWS, stock=False, loads=0, **se
         "rows_per_step": rows_per_step,
         "stock": stock,
         "loads": loads,
+        "off_policy": off_policy,
         "output": str(tmp_path / "result.pt"),
     }
     (tmp_path / "case.json").write_text(json.dumps(case))
