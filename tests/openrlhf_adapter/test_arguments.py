@@ -46,14 +46,14 @@ def test_the_settings_arrive_where_openrlhf_looks_for_them():
         "train.batch_size=32",
         "train.micro_batch_size=2",
         "train.num_epochs=3",
-        "openrlhf.actor.dual_clip=3.0",
+        "replay.dual_clip=2.5",
         "cluster.enable_sleep=true",
     )
     assert (args.actor.num_nodes, args.actor.num_gpus_per_node, args.vllm.num_engines) == (2, 4, 4)
     assert (args.ref.num_nodes, args.ref.num_gpus_per_node) == (2, 4)
     assert (args.algo.kl.init_coef, args.algo.kl.use_loss, args.algo.kl.estimator) == (0.01, True, "k3")
     assert (args.train.batch_size, args.train.micro_batch_size, args.train.num_episodes) == (32, 2, 3)
-    assert args.actor.dual_clip == 3.0
+    assert args.actor.dual_clip == 2.5
     assert (args.ckpt.path, args.ckpt.output_dir) == ("/runs/x/checkpoints", "/runs/x/final_model")
     assert args.vllm.enable_sleep and args.ds.enable_sleep
     assert args.algo.advantage.estimator == "group_norm" and args.critic.model_name_or_path is None
@@ -123,7 +123,7 @@ def test_further_flags_in_both_spellings_and_kinds():
         ("openrlhf.actor.dual_clp=3", "OpenRLHF has no flag --actor.dual_clp; did you mean --actor.dual_clip?"),
         ("openrlhf.actor.dual=3", "OpenRLHF has no flag --actor.dual"),  # argparse would take the beginning of a flag
         ("openrlhf.ds.param_dtype=fp8", "argument --ds.param_dtype: invalid choice: 'fp8'"),
-        ("openrlhf.actor.dual_clip=high", "argument --actor.dual_clip: invalid float value: 'high'"),
+        ("openrlhf.actor.adam.eps=high", "argument --actor.adam.eps: invalid float value: 'high'"),
         ("openrlhf.train.partial_rollout_enable=true", "requires --train.async_enable"),  # an assertion of upstream
     ],
 )
