@@ -400,6 +400,11 @@ class ClusterConfig:
     vllm_tensor_parallel_size: int = 1
     vllm_gpu_memory_utilization: float = 0.6
     vllm_enforce_eager: bool = False
+    # Sequences that an engine decodes at once. null: a quarter more than a step's rollouts for each engine, for reflection
+    # groups, from vLLM's own 128 up to 1024. More than that wait in a queue, and the last of them sample alone
+    vllm_max_num_seqs: int | None = None
+    vllm_max_num_batched_tokens: int | None = None  # tokens of one engine step; null: 8192, on a CPU what vLLM takes
+    vllm_prefix_caching: bool = True  # the samples of one prompt share its KV cache; not used on a CPU
     enable_sleep: bool = True  # offload vLLM while training and DeepSpeed while sampling
     sync_backend: str = "nccl"
     cpu_kv_cache_mb: int = 256  # vLLM's KV cache per engine where there is no GPU
@@ -419,6 +424,8 @@ class ClusterConfig:
             raise ConfigError(
                 f"cluster.vllm_gpu_memory_utilization is {self.vllm_gpu_memory_utilization}; use a fraction between 0 and 1"
             )
+        _at_least("cluster.vllm_max_num_seqs", self.vllm_max_num_seqs, 1)
+        _at_least("cluster.vllm_max_num_batched_tokens", self.vllm_max_num_batched_tokens, self.vllm_max_num_seqs or 1)
         _one_of("cluster.sync_backend", self.sync_backend, ("nccl", "gloo"))
         _one_of("cluster.device", self.device, ("auto", "cuda"))
 
@@ -514,6 +521,14 @@ class R3Config:
         return self.train.batch_size or self.rows_per_step
 
     @property
+    def sequences_per_engine(self) -> int:
+        """How many responses one vLLM engine decodes at once."""
+        if self.cluster.vllm_max_num_seqs is not None:
+            return self.cluster.vllm_max_num_seqs
+        engines = self.cluster.num_ranks // self.cluster.vllm_tensor_parallel_size
+        return min(1024, max(128, math.ceil(1.25 * self.rows_per_step / engines)))
+
+    @property
     def dual_clip(self) -> float | None:
         """The bound on a ratio where the advantage is negative; None where nothing is replayed."""
         return self.replay.dual_clip if self.algo == "r3" and self.replay.enabled else None
@@ -577,6 +592,14 @@ class R3Config:
                 f"rollout.micro_batch_size is {self.rollout.micro_batch_size}: the {rows} rows of a step ({size}) make "
                 f"fewer micro-batches than there are ranks ({ranks})"
             )
+        if self.train.dynamic_batch:
+            for section in ("train", "rollout"):
+                tokens = getattr(self, section).max_tokens_per_gpu
+                if tokens is not None and tokens < self.data.max_len:
+                    raise ConfigError(
+                        f"{section}.max_tokens_per_gpu is {tokens}, but one row may have data.max_len={self.data.max_len} tokens "
+                        f"and cannot be split; use {self.data.max_len} or more, or a smaller data.max_len"
+                    )
         for name in ("packing", "dynamic_batch"):
             if getattr(self.train, name) and "flash" not in self.model.attn_implementation:
                 raise ConfigError(

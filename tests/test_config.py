@@ -95,6 +95,20 @@ REFUSED = {  # overrides -> words that the sentence must hold: the key, the valu
     ("rollout.top_logprobs=-1",): "rollout.top_logprobs is -1",
     ("rollout.max_new_tokens=300",): "no room is left for a prompt",
     ("rollout.micro_batch_size=128",): "rollout.micro_batch_size is 128",
+    ("replay.dual_clip=1",): "replay.dual_clip is 1.0; use a number above 1",
+    ("cluster.vllm_max_num_seqs=0",): "cluster.vllm_max_num_seqs is 0",
+    (
+        "cluster.vllm_max_num_seqs=64",
+        "cluster.vllm_max_num_batched_tokens=32",
+    ): "cluster.vllm_max_num_batched_tokens is 32; use 64 or more",
+    (
+        "train.dynamic_batch=true",
+        "train.max_tokens_per_gpu=255",
+    ): "train.max_tokens_per_gpu is 255, but one row may have data.max_len=256 tokens and cannot be split; use 256 or more",
+    (
+        "train.dynamic_batch=true",
+        "rollout.max_tokens_per_gpu=200",
+    ): "rollout.max_tokens_per_gpu is 200, but one row may have data.max_len=256",
     ("train.batch_size=48",): "train.batch_size is 48, which does not divide the 64 rows of a step",
     ("train.batch_size=128",): "train.batch_size is 128, which does not divide the 64 rows",
     ("train.micro_batch_size=128",): "train.micro_batch_size 128 on 1 ranks makes 128 rows",
@@ -280,3 +294,17 @@ class TestOldNames:
         saved = config_to_yaml(load_config(SMOKE, [])) + "guard: {max_abs_logprob_gap: 0.5}\n"
         with pytest.raises(ConfigError, match="config.yaml has the section guard and the section stop.*keep stop"):
             config_from_yaml(saved, source="config.yaml")
+
+
+@pytest.mark.parametrize(
+    ("experiment", "overrides", "sequences"),
+    [
+        ("cpu_smoke", [], 128),  # 64 rollouts: vLLM's own 128 are enough
+        ("r3_1p5b_deepscaler_8gpu", [], 320),  # 2,048 rollouts, 8 engines, and a quarter more
+        ("r3_7b_deepscaler_multinode", [], 160),  # 16 engines
+        ("r3_7b_deepscaler_multinode", ["cluster.vllm_max_num_seqs=64"], 64),
+        ("r3_1p5b_deepscaler_8gpu", ["cluster.gpus_per_node=1"], 1024),
+    ],
+)
+def test_an_engine_takes_the_rollouts_of_a_step_at_once(experiment, overrides, sequences):
+    assert load_config(experiment, overrides).sequences_per_engine == sequences

@@ -13,6 +13,7 @@ from typing import Any
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.core.rewards import DAPO_OVERLONG_FACTOR, DAPO_OVERLONG_SHARE
 from r3_openrlhf.errors import ConfigError
+from r3_openrlhf.openrlhf_adapter.flags import ALSO_SET, check_flag
 from r3_openrlhf.runs.directory import RunDirectory
 
 ROLLOUT_EXECUTOR = Path(__file__).with_name("rollout_executor.py")
@@ -47,6 +48,30 @@ def openrlhf_arguments(
     platform: "cuda" or "cpu". resume: a checkpoint is there and is to be loaded.
     Raises ConfigError when config.openrlhf repeats a flag that is set here.
     """
+    flags = _own_flags(config, run, model_dir=model_dir, platform=platform, resume=resume)
+    arguments: list[str] = []
+    for name, value in flags.items():
+        arguments += _flag(name, value)
+    for name, value in _flat(config.openrlhf):
+        if name in flags or name in ALSO_SET:
+            raise ConfigError(
+                f"openrlhf.{name} is set by R³ itself; use the key of the configuration that it comes from"
+            )
+        check_flag(name, value, config)
+        arguments += _flag(name, value)
+    return arguments
+
+
+def own_flags() -> frozenset[str]:
+    """The names of all flags that a run with algo=r3 sets."""
+    config = R3Config(run_dir="run")
+    config.model.path = config.data.path = ""
+    return frozenset(_own_flags(config, RunDirectory("run"), model_dir="", platform="cuda", resume=False))
+
+
+def _own_flags(
+    config: R3Config, run: RunDirectory, *, model_dir: str | Path, platform: str, resume: bool
+) -> dict[str, Any]:
     data, rollout, train, cluster, checkpoint = (
         config.data,
         config.rollout,
@@ -68,6 +93,7 @@ def openrlhf_arguments(
         "vllm.tensor_parallel_size": cluster.vllm_tensor_parallel_size,
         "vllm.gpu_memory_utilization": cluster.vllm_gpu_memory_utilization,
         "vllm.enforce_eager": cpu or cluster.vllm_enforce_eager,
+        "vllm.enable_prefix_caching": cluster.vllm_prefix_caching and not cpu,
         "vllm.sync_backend": "gloo" if cpu else cluster.sync_backend,
         "vllm.enable_sleep": cluster.enable_sleep and not cpu,
         "ds.enable_sleep": cluster.enable_sleep and not cpu,
@@ -135,16 +161,7 @@ def openrlhf_arguments(
         flags["logger.wandb.key"] = "from_the_environment"
     if config.algo == "r3" and config.replay.enabled:
         flags["actor.dual_clip"] = config.dual_clip
-    arguments: list[str] = []
-    for name, value in flags.items():
-        arguments += _flag(name, value)
-    for name, value in _flat(config.openrlhf):
-        if name in flags or name == "actor.eps_clip":
-            raise ConfigError(
-                f"openrlhf.{name} is set by R³ itself; use the key of the configuration that it comes from"
-            )
-        arguments += _flag(name, value)
-    return arguments
+    return flags
 
 
 def _flag(name: str, value: Any) -> list[str]:

@@ -7,11 +7,23 @@ import os
 import ray
 from openrlhf.trainer.ray import vllm_engine
 
+from r3_openrlhf.config import R3Config
 from r3_openrlhf.cpu_stack import cpu_platform
 from r3_openrlhf.openrlhf_adapter.environment import config_from_environment, on_cpu
 
+DEFAULT_BATCHED_TOKENS = 8192
 # trainer/ray/vllm_engine.py:37: the name is a Ray actor class already; this is the class that was decorated
 UpstreamRolloutActor = vllm_engine.RolloutRayActor.__ray_metadata__.modified_class.__ray_actor_class__
+
+
+def engine_limits(config: R3Config, *, cpu: bool) -> dict[str, int]:
+    """Sequences and tokens of one engine step. An engine that is made from engine arguments, as this one is, takes 128 and
+    2,048 unless it is told (vllm/engine/arg_utils.py:2751, config/scheduler.py:42)."""
+    limits = {"max_num_seqs": config.sequences_per_engine}
+    tokens = config.cluster.vllm_max_num_batched_tokens or (None if cpu else DEFAULT_BATCHED_TOKENS)
+    if tokens is not None:
+        limits["max_num_batched_tokens"] = max(tokens, config.sequences_per_engine)
+    return limits
 
 
 class R3RolloutActor(UpstreamRolloutActor):
@@ -23,6 +35,7 @@ class R3RolloutActor(UpstreamRolloutActor):
         config = config_from_environment()
         kwargs["logprobs_mode"] = "processed_logprobs"
         kwargs["max_logprobs"] = max(1, config.rollout.top_logprobs)
+        kwargs |= engine_limits(config, cpu=on_cpu())
         if on_cpu():
             kwargs["worker_extension_cls"] = os.environ.get("R3_CPU_WORKER_EXTENSION", cpu_platform.WORKER_EXTENSION)
             kwargs["kv_cache_memory_bytes"] = config.cluster.cpu_kv_cache_mb * 2**20

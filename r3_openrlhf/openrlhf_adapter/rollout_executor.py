@@ -31,9 +31,12 @@ from r3_openrlhf.problems.training_file import Label
 
 class AgentExecutor(AgentExecutorBase):
     def __init__(self) -> None:
-        from r3_openrlhf.openrlhf_adapter import compact_logprobs  # vllm, which logprobs_array does without
+        from vllm.sampling_params import RequestOutputKind  # logprobs_array does without vllm
+
+        from r3_openrlhf.openrlhf_adapter import compact_logprobs
 
         compact_logprobs.install()
+        self.output_kind = RequestOutputKind.FINAL_ONLY
         self.config = config_from_environment()
         self.grader = make_grader(self.config.reward)
         self.top_logprobs = top_logprobs_wanted(self.config)
@@ -57,6 +60,7 @@ class AgentExecutor(AgentExecutorBase):
         params.max_tokens = max_tokens
         params.logprobs = self.top_logprobs
         params.flat_logprobs = True  # one container a response (compact_logprobs.py), not a dict of objects per token
+        params.output_kind = self.output_kind  # final only: else vLLM makes an output of every response for each token
         params.detokenize = False  # the k alternatives' texts cost more than the log-probs; decoded once below
 
         output, key = await self._generate(llm_engine, prompt, prompt_ids, params)

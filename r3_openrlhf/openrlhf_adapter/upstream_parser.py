@@ -46,6 +46,13 @@ def check_arguments(arguments: list[str], *, source: Path | None = None) -> Simp
     return checked
 
 
+def installed_flags() -> list[str]:
+    """Every flag of the installed OpenRLHF, without its two dashes."""
+    parser, _ = _upstream(installed_source())
+    options = [option for action in parser._actions for option in action.option_strings]
+    return [option.removeprefix("--") for option in options if option not in ("-h", "--help")]
+
+
 def installed_source() -> Path:
     """openrlhf/cli/train_ppo_ray.py. The package `openrlhf` itself imports nothing; `openrlhf.cli` would."""
     spec = importlib.util.find_spec("openrlhf")

@@ -2,13 +2,15 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from r3_openrlhf.config_loading import experiments, load_config, presets
 from r3_openrlhf.errors import ConfigError
-from r3_openrlhf.openrlhf_adapter.arguments import ROLLOUT_EXECUTOR, openrlhf_arguments
-from r3_openrlhf.openrlhf_adapter.upstream_parser import check_arguments, installed_source
+from r3_openrlhf.openrlhf_adapter import flags
+from r3_openrlhf.openrlhf_adapter.arguments import ROLLOUT_EXECUTOR, openrlhf_arguments, own_flags
+from r3_openrlhf.openrlhf_adapter.upstream_parser import check_arguments, installed_flags, installed_source
 from r3_openrlhf.runs.directory import RunDirectory
 
 
@@ -124,7 +126,10 @@ def test_further_flags_in_both_spellings_and_kinds():
         ("openrlhf.actor.dual=3", "OpenRLHF has no flag --actor.dual"),  # argparse would take the beginning of a flag
         ("openrlhf.ds.param_dtype=fp8", "argument --ds.param_dtype: invalid choice: 'fp8'"),
         ("openrlhf.actor.adam.eps=high", "argument --actor.adam.eps: invalid float value: 'high'"),
-        ("openrlhf.train.partial_rollout_enable=true", "requires --train.async_enable"),  # an assertion of upstream
+        (
+            "openrlhf.algo.advantage.is_correction_threshold=[1,2,3]",
+            "takes HIGH or LOW HIGH",
+        ),  # an assertion of upstream
     ],
 )
 def test_bad_flags(setting, sentence):
@@ -160,3 +165,47 @@ def test_checking_loads_no_framework():
 
 def test_the_check_for_frameworks_can_fail():
     assert "torch" in heavy_modules_of("import torch")
+
+
+def test_the_table_of_flags_names_every_flag_of_the_installed_parser():
+    """A flag that a new OpenRLHF adds is in no list: KeyError. One that it drops is in the page and not in the parser."""
+    page = Path(__file__).parents[2] / "docs" / "openrlhf-flags.md"
+    assert page.read_text(encoding="utf-8") == flags.table(installed_flags(), own_flags())
+    known = set(installed_flags())
+    named = {*flags.REFUSED, *flags.REFUSED_WITH_R3, *flags.PASSED, *flags.ALSO_SET}
+    assert named <= known and own_flags() <= known
+    lists = (set(flags.REFUSED), set(flags.REFUSED_WITH_R3), set(flags.PASSED), set(flags.ALSO_SET) | own_flags())
+    assert sum(map(len, lists)) == len(set().union(*lists))  # each in one list
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (
+            ["openrlhf.reward.stop_properly_penalty_coef=0.5"],
+            "penalty_coef is 0.5, but eq. 3 takes the graders' rewards",
+        ),
+        (
+            ["openrlhf.train.enable_ema=true"],
+            "enable_ema is True, but without train.dynamic_batch OpenRLHF averages after",
+        ),
+        (["openrlhf.ds.lora.rank=8"], "lora.rank is 8, but the weight sync would send base_model"),
+        (["openrlhf.critic.freezing_steps=10"], "freezing_steps is 10, but no algorithm here has a critic"),
+        (["openrlhf.data.apply_chat_template=true"], "the template would be applied twice; use data.chat_template"),
+        (["openrlhf.data.max_samples=100"], "it would cut the data behind R³'s back"),
+        (["openrlhf.ds.ring_attn_size=2"], "ring_attn_size is 2, but it needs the package ring-flash-attn"),
+        (["openrlhf.algo.advantage.no_std_norm=true"], "advantages come from eq. 3"),
+        (["openrlhf.ckpt.disable_ds=true"], "cannot go on"),
+    ],
+)
+def test_flags_that_would_be_ignored_or_break_the_run_are_refused(overrides, sentence):
+    with pytest.raises(ConfigError) as refusal:
+        arguments_for(*overrides)
+    assert sentence in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+def test_what_is_refused_for_r3_alone_reaches_a_stock_algorithm():
+    args = checked("algo=grpo", "openrlhf.reward.stop_properly_penalty_coef=0.5")
+    assert args.reward.stop_properly_penalty_coef == 0.5
+    args = checked("openrlhf.train.enable_ema=false", "openrlhf.ds.ring_attn_size=1", "openrlhf.ds.zpg=8")
+    assert (args.ds.zpg, args.ds.ring_attn_size, args.train.enable_ema) == (8, 1, False)

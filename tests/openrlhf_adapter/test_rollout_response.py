@@ -17,6 +17,7 @@ from openrlhf.trainer.ppo_utils.experience import Experience  # noqa: E402
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker  # noqa: E402
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator  # noqa: E402
 from vllm import SamplingParams  # noqa: E402
+from vllm.sampling_params import RequestOutputKind  # noqa: E402
 from vllm.logprobs import FlatLogprobs  # noqa: E402
 from vllm.v1 import outputs as engine_outputs  # noqa: E402
 from vllm.v1.engine import logprobs as engine_logprobs  # noqa: E402
@@ -82,6 +83,7 @@ def test_other_requests_keep_vllm_s_own_container(compact):
 class Engine:
     async def generate(self, prompt_ids, params):
         assert (params.logprobs, params.flat_logprobs, params.detokenize) == (K, True, False)
+        assert params.output_kind is RequestOutputKind.FINAL_ONLY  # not one output per token
         processor = engine_request()
         completion = SimpleNamespace(token_ids=[70, 71, 72], logprobs=filled(processor), finish_reason="length")
         return SimpleNamespace(outputs=[completion])
@@ -172,3 +174,18 @@ def test_the_gap_is_over_the_responses_of_fresh_rows_alone():
     # |-1 + 1.5| + |-2 + 1| over the two tokens of row 0, no difference in row 1; row 2 was recalled
     assert mean_abs_logprob_gap([experience], {0, 1}) == pytest.approx(1.5 / 5)
     assert mean_abs_logprob_gap([experience], {1}) == 0.0
+
+
+def test_the_engine_is_told_its_limits():
+    """vLLM's AsyncEngineArgs take both names; a CPU keeps its own number of tokens."""
+    import vllm
+
+    from r3_openrlhf.openrlhf_adapter.rollout_engine import engine_limits
+
+    config = load_config("r3_1p5b_deepscaler_8gpu", [])
+    limits = engine_limits(config, cpu=False)
+    assert limits == {"max_num_seqs": 320, "max_num_batched_tokens": 8192}
+    assert vllm.AsyncEngineArgs(model="m", **limits).max_num_seqs == 320
+    assert engine_limits(config, cpu=True) == {"max_num_seqs": 320}
+    few = load_config("cpu_smoke", ["cluster.vllm_max_num_seqs=16", "cluster.vllm_max_num_batched_tokens=64"])
+    assert engine_limits(few, cpu=True) == {"max_num_seqs": 16, "max_num_batched_tokens": 64}
