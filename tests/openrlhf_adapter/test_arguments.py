@@ -113,8 +113,8 @@ def test_resuming_loads_the_checkpoint():
 
 
 def test_further_flags_in_both_spellings_and_kinds():
-    args = checked("openrlhf={actor.adam.betas: [0.9, 0.98], vllm.enable_prefix_caching: true, ds: {zpg: 2}}")
-    assert args.actor.adam.betas == [0.9, 0.98] and args.vllm.enable_prefix_caching and args.ds.zpg == 2
+    args = checked("openrlhf={actor.adam.betas: [0.9, 0.98], ds.overlap_comm: true, ds: {zpg: 2}}")
+    assert args.actor.adam.betas == [0.9, 0.98] and args.ds.overlap_comm and args.ds.zpg == 2
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from openrlhf.trainer.ppo_utils.experience import Experience  # noqa: E402
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker  # noqa: E402
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator  # noqa: E402
 from vllm import SamplingParams  # noqa: E402
-from vllm.sampling_params import RequestOutputKind  # noqa: E402
 from vllm.logprobs import FlatLogprobs  # noqa: E402
+from vllm.sampling_params import RequestOutputKind  # noqa: E402
 from vllm.v1 import outputs as engine_outputs  # noqa: E402
 from vllm.v1.engine import logprobs as engine_logprobs  # noqa: E402
 
