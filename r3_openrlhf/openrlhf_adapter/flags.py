@@ -9,6 +9,7 @@ a reason: it would be ignored, or break the run later. A test compares this tabl
 from __future__ import annotations
 
 import importlib.util
+import sys
 from typing import Any
 
 from r3_openrlhf.config import R3Config
@@ -17,7 +18,7 @@ from r3_openrlhf.errors import ConfigError
 _NO_CRITIC = "no algorithm here has a critic"
 _GRADERS = "rewards come from graders (reward.*), not from a reward model"
 _OWN_DATA = "R³ writes the final prompts itself; use the keys of data"
-_OWN_EVALUATION = "R³ asks held-out problems itself; use the keys of evaluation"
+_OWN_EVALUATION = "R³ asks held-out problems itself; use the keys of held_out"
 _TEXT_ONLY = "R³ trains on text alone"
 _ASYNC = "R³ needs each step's rollouts to be of the current policy"
 _LORA = "the weight sync would send base_model.* names, which vLLM refuses after a whole step; train all weights"
@@ -168,7 +169,7 @@ def main() -> None:
     from r3_openrlhf.openrlhf_adapter.arguments import own_flags
     from r3_openrlhf.openrlhf_adapter.upstream_parser import installed_flags
 
-    print(table(installed_flags(), own_flags()), end="")
+    sys.stdout.write(table(installed_flags(), own_flags()))
 
 
 if __name__ == "__main__":
