@@ -28,7 +28,7 @@ MAY_CHANGE = (
     "train.max_steps",
     "train.max_generated_tokens",
     "checkpoint.",
-    "guard.",
+    "stop.",
     "rollout.record",
     "rollout.playback",
     "logging.",

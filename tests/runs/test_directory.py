@@ -75,7 +75,7 @@ def test_the_same_command_goes_on(run):
 
 def test_a_run_may_go_on_for_longer(run):
     run.append_metrics({"step": 1})
-    run.create(config_at(run.path, "train.num_epochs=9", "reward.timeout_s=20", "logging.rollout_text=false"))
+    run.create(config_at(run.path, "train.num_epochs=9", "reward.timeout_s=20", "stop.max_abs_logprob_gap=0.5"))
     assert run.load_config().train.num_epochs == 9
 
 
