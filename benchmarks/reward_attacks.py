@@ -18,6 +18,7 @@ import random
 import re
 import subprocess
 import sys
+from functools import lru_cache
 from pathlib import Path
 
 USED_FOR_RULES = 1548  # rows of DeepScaleR, in the order of seed 1, that the rules were looked at with
@@ -149,10 +150,18 @@ def math_verify_wrapped(case: Case) -> bool:
 def _math_verify(case: Case, gold: str) -> bool:
     import logging
 
-    from math_verify import parse, verify
+    from math_verify import verify
 
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)
-    return verify(parse(gold), parse(case[1]))
+    return verify(_parsed(gold), _parsed(case[1]))
+
+
+@lru_cache(maxsize=100_000)
+def _parsed(text: str) -> list:
+    """Endless responses, the same for each problem, cost math-verify its time limit of 5 s only once."""
+    from math_verify import parse
+
+    return parse(text)
 
 
 def openrlhf(case: Case) -> bool:
