@@ -1,6 +1,6 @@
 """What becomes of every flag of the installed OpenRLHF when it is given as `openrlhf.FLAG=VALUE`.
 
-    python -m r3_openrlhf.openrlhf_adapter.flags        prints docs/openrlhf-flags.md
+    python tools/openrlhf_flags.py        prints docs/openrlhf-flags.md
 
 A flag is set from our configuration, passed through to OpenRLHF, whose parser and checks judge its value, or refused with
 a reason: it would be ignored, or break the run later. A test compares this table with the installed parser.
@@ -9,7 +9,6 @@ a reason: it would be ignored, or break the run later. A test compares this tabl
 from __future__ import annotations
 
 import importlib.util
-import sys
 from typing import Any
 
 from r3_openrlhf.config import R3Config
@@ -156,21 +155,10 @@ def fate(name: str, own: frozenset[str]) -> tuple[str, str]:
 
 def table(flags: list[str], own: frozenset[str]) -> str:
     """docs/openrlhf-flags.md."""
-    rows = [f"| `{name}` | {what} | {why} |" for name in sorted(flags) for what, why in [fate(name, own)]]
+    rows = [f"| `--{name}` | {what} | {why} |" for name in sorted(flags) for what, why in [fate(name, own)]]
     head = (
         "# OpenRLHF's flags\n\nEvery flag of OpenRLHF 0.11.2 and what becomes of it as `openrlhf.FLAG=VALUE`. This page is printed by\n"
-        "`python -m r3_openrlhf.openrlhf_adapter.flags`; a test compares it with the installed parser.\n\n"
+        "`python tools/openrlhf_flags.py`; a test compares it with the installed parser.\n\n"
         "| Flag | What becomes of it | Why |\n|---|---|---|\n"
     )
     return head + "\n".join(rows) + "\n"
-
-
-def main() -> None:
-    from r3_openrlhf.openrlhf_adapter.arguments import own_flags
-    from r3_openrlhf.openrlhf_adapter.upstream_parser import installed_flags
-
-    sys.stdout.write(table(installed_flags(), own_flags()))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,18 @@
+"""Prints docs/openrlhf-flags.md: every flag of the installed OpenRLHF and what becomes of it.
+
+python tools/openrlhf_flags.py > docs/openrlhf-flags.md
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # runs from a checkout that is not installed
+
+from r3_openrlhf.openrlhf_adapter.arguments import own_flags  # noqa: E402
+from r3_openrlhf.openrlhf_adapter.flags import table  # noqa: E402
+from r3_openrlhf.openrlhf_adapter.upstream_parser import installed_flags  # noqa: E402
+
+if __name__ == "__main__":
+    sys.stdout.write(table(installed_flags(), own_flags()))
