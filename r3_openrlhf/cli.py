@@ -7,6 +7,8 @@ import json
 import os
 import shlex
 import sys
+import tempfile
+import traceback
 import typing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,10 +49,29 @@ class R3Group(click.Group):
         return super().get_command(context, name)
 
     def invoke(self, context: click.Context):
+        """The one place where errors become sentences."""
         try:
             return super().invoke(context)
         except R3Error as error:
             raise click.ClickException(str(error)) from error
+        except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):
+            raise
+        except Exception as error:  # none of ours: a fault of this program, or of the machine
+            place = _write_traceback()
+            first = " ".join(str(error).split())[:200]
+            raise click.ClickException(
+                f"an unexpected {type(error).__name__}{f' ({first})' if first else ''} ended the command; the traceback is in "
+                f"{place}, please report it"
+            ) from error
+
+
+def _write_traceback() -> str:
+    """Of the exception that is being handled, into a file of its own."""
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="r3-", suffix="-traceback.txt", delete=False, encoding="utf-8"
+    ) as file:
+        file.write(traceback.format_exc())
+    return file.name
 
 
 def _print_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:

@@ -9,6 +9,7 @@ import difflib
 import math
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 from omegaconf import MISSING
 
@@ -41,6 +42,12 @@ SCHEDULERS = (  # of transformers.get_scheduler, those that need no further opti
 )
 
 
+MAX_VALUE = 2**53
+MAX_RECALLED = 10_000  # rows per group: more than any group has; it would only take memory
+MAX_SEED = 2**32 - 1  # of numpy
+ATTENTIONS = ("flash_attention_2", "flash_attention_3", "sdpa", "eager", "flex_attention")
+
+
 def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
     """The end of an error sentence: the most similar known name, or all of them."""
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
@@ -56,13 +63,21 @@ def _one_of(key: str, value: str, known: tuple[str, ...]) -> None:
 
 def _at_least(key: str, value: float | None, low: float) -> None:
     """None is 'not set' and always fine."""
-    if value is not None and not (math.isfinite(value) and value >= low):
-        raise ConfigError(f"{key} is {value}; use {low} or more")
+    if value is not None and not low <= value <= MAX_VALUE:
+        raise ConfigError(f"{key} is {value}; use {low} or more" + (", up to 2**53" if value > MAX_VALUE else ""))
 
 
 def _above(key: str, value: float, low: float) -> None:
     if not (math.isfinite(value) and value > low):
         raise ConfigError(f"{key} is {value}; use a number above {low}")
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:  # a port that is none
+        return False
 
 
 def _fraction(key: str, value: float) -> None:
@@ -79,6 +94,10 @@ class ModelConfig:
     )
     attn_implementation: str = "flash_attention_2"  # "sdpa" where flash-attn is not installed
     gradient_checkpointing: bool = False
+
+    def __post_init__(self) -> None:
+        if "/" not in self.attn_implementation:  # "org/kernel" is one of the hub
+            _one_of("model.attn_implementation", self.attn_implementation, ATTENTIONS)
 
 
 @dataclass
@@ -191,6 +210,8 @@ class TrainConfig:
     deterministic: bool = False
 
     def __post_init__(self) -> None:
+        if not 0 <= self.seed <= MAX_SEED:
+            raise ConfigError(f"train.seed is {self.seed}; use a whole number from 0 to {MAX_SEED}")
         _at_least("train.num_epochs", self.num_epochs, 1)
         _at_least("train.max_steps", self.max_steps, 1)
         _at_least("train.max_generated_tokens", self.max_generated_tokens, 1)
@@ -249,6 +270,9 @@ class ReplayConfig:
     def __post_init__(self) -> None:
         if self.k < MIN_RECALLED:
             raise ConfigError(f"replay.k is {self.k}; use {MIN_RECALLED} or more, or replay.enabled=false")
+        if self.k > MAX_RECALLED:
+            raise ConfigError(f"replay.k is {self.k}; use {MAX_RECALLED} or less")
+        _at_least("replay.max_policy_lag", max(self.max_policy_lag, 0), 0)
         if self.max_policy_lag < 1:
             raise ConfigError(
                 f"replay.max_policy_lag is {self.max_policy_lag}; use 1 or more, or replay.enabled=false"
@@ -323,7 +347,7 @@ class RewardConfig:
         _above("reward.deadline_s", self.deadline_s, 0.0)
         _fraction("reward.max_ungraded_rate", self.max_ungraded_rate)
         for url in self.urls:
-            if not url.startswith(("http://", "https://")):
+            if not _is_address(url):
                 raise ConfigError(
                     f"reward.urls holds {url!r}; a reward server's address starts with http:// or https://"
                 )

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import click
+import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
-from omegaconf import MISSING, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from r3_openrlhf.config import R3Config, nearest
@@ -29,6 +30,7 @@ from r3_openrlhf.errors import ConfigError
 # Names that said something else than they meant -> the names now. The old ones still load, with a line that says so.
 RENAMED_SECTIONS = {"evaluation": "held_out", "guard": "stop"}
 RENAMED_PRESETS = {"r3_guarded": "r3_no_std", "r3_behaviour": "r3"}
+MAX_YAML_CHARS, MAX_YAML_DEPTH = 1_000_000, 20
 CONFIGS = Path(__file__).parent / "configs"  # in a checkout a link to the top-level configs/
 
 
@@ -81,6 +83,8 @@ def load_config(experiment: str, overrides: list[str]) -> R3Config:
     ):
         values["run_dir"] = f"{values['run_dir']}_{preset}"
     config = _checked(values, source=f"configs/experiment/{experiment}.yaml")
+    if not config.run_dir.strip():
+        raise ConfigError("run_dir is empty; use run_dir=DIRECTORY")
     config.run_dir = str(Path(config.run_dir).expanduser().absolute())  # Ray's workers have other working directories
     return config
 
@@ -111,8 +115,38 @@ def config_to_yaml(config: R3Config) -> str:
 
 
 def config_from_yaml(text: str, *, source: str) -> R3Config:
-    """The configuration in `text`; `source` names it in a ConfigError. Old names of sections load too."""
-    return _checked(_container(OmegaConf.create(text)), source=source)
+    """The configuration in `text`; `source` names it in a ConfigError. Old names of sections load too.
+
+    Raises ConfigError for what is no YAML, or not the mapping that config_to_yaml wrote.
+    """
+    _check_yaml(text, source)
+    try:
+        values = OmegaConf.create(text)
+    except (yaml.YAMLError, OmegaConfBaseException, AssertionError, ValueError, TypeError) as error:
+        raise ConfigError(f"{source} cannot be read: {_one_line(error)}; restore it from a copy") from error
+    if not isinstance(values, DictConfig):
+        raise ConfigError(f"{source} holds no configuration; restore it from a copy")
+    try:
+        return _checked(_container(values), source=source)
+    except ConfigError as error:
+        if source in str(error):
+            raise
+        raise ConfigError(f"{source}: {error}") from error
+
+
+def _check_yaml(text: str, source: str) -> None:
+    """Refuses what config_to_yaml never writes and what costs more to read than it shows: aliases, depth, size."""
+    depth = 0
+    try:
+        if len(text) > MAX_YAML_CHARS:
+            raise ConfigError(f"{source} has more than {MAX_YAML_CHARS} characters; restore it from a copy")
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if isinstance(event, yaml.AliasEvent) or depth > MAX_YAML_DEPTH:
+                what = "an alias" if isinstance(event, yaml.AliasEvent) else f"more than {MAX_YAML_DEPTH} levels"
+                raise ConfigError(f"{source} holds {what}, which no run writes; restore it from a copy")
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ConfigError(f"{source} is not YAML: {_one_line(error)}; restore it from a copy") from error
 
 
 def flatten(config: R3Config | dict[str, Any]) -> dict[str, Any]:
@@ -132,7 +166,9 @@ def _checked(values: dict[str, Any], *, source: str) -> R3Config:
     except MissingMandatoryValue as error:
         raise ConfigError(f"{error.full_key} has no value; add {error.full_key}=... to the command") from error
     except OmegaConfBaseException as error:
-        raise ConfigError(f"{error.full_key}: {_one_line(error)}") from error
+        raise ConfigError(f"{error.full_key or source}: {_one_line(error)}") from error
+    except (TypeError, ValueError, AttributeError, RecursionError) as error:  # a value that no check of ours expected
+        raise ConfigError(f"{source} holds a value that cannot be used: {_one_line(error)}") from error
     assert isinstance(config, R3Config)  # OmegaConf gives back what the structure was made from
     return config
 
@@ -172,6 +208,8 @@ def _say(line: str) -> None:
 
 
 def _check_override(text: str) -> Override:
+    if not text.isprintable() and any("\ud800" <= character <= "\udfff" for character in text):
+        raise ConfigError(f"{text!r} holds bytes that are no UTF-8 text; write the value in UTF-8")
     try:
         override = OverridesParser.create().parse_override(text)
     except HydraException as error:

@@ -49,6 +49,8 @@ def compare(
     r3 compare runs/grpo_* runs/r3_* runs/r3_no_ccr_* --reference r3
     r3 compare runs/lab --target 0.5 --json
     """
+    if target is not None and target != target:
+        raise R3Error("--target is nan; use an accuracy from 0 to 1")
     found, without = find_runs(paths)
     for path in without:
         click.echo(f"Left out: there is no run in {path}", err=True)

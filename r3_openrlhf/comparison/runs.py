@@ -14,6 +14,7 @@ from r3_openrlhf.comparison.intervals import Curve
 from r3_openrlhf.config_loading import flatten
 from r3_openrlhf.errors import R3Error
 from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.files import read_text
 
 EVALUATION = "held_out"  # the lines of evaluations.jsonl with this name are compared
 # What an accuracy depends on beside the training: it must be equal in all runs.
@@ -107,7 +108,7 @@ def read_run(path: Path, *, unfinished: bool = False) -> Run:
         evaluations=evaluations,
         metrics=metrics,
         training_problems=_hash_of_lines(directory.data) if directory.data.is_file() else None,
-        code_state=code_state.read_text(encoding="utf-8") if code_state.is_file() else None,
+        code_state=read_text(code_state) if code_state.is_file() else None,
     )
 
 

@@ -25,6 +25,7 @@ MAX_UNUSABLE_SHARE = 0.1
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 # reasoning-gym repeats problems when a task is small; this many draws per wanted problem decide that there are no more.
 _DRAWS_PER_PROBLEM = 50
+MAX_GENERATED = 10_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,13 +272,14 @@ def _reasoning_gym_rows(data: DataConfig) -> Iterator[tuple[str, Label]]:
         )
     options = dict(data.reasoning_gym)
     wanted = options.pop("size", 1000)
-    if not isinstance(wanted, int) or wanted < 1:
-        raise DataError(f"data.reasoning_gym.size is {wanted!r}; use a whole number, 1 or more")
+    if type(wanted) is not int or not 1 <= wanted <= MAX_GENERATED:
+        raise DataError(f"data.reasoning_gym.size is {wanted!r}; use a whole number from 1 to {MAX_GENERATED}")
+    seed = options.pop("seed", 42)
+    if type(seed) is not int or not 0 <= seed < 2**63:
+        raise DataError(f"data.reasoning_gym.seed is {seed!r}; use a whole number, 0 or more")
     try:
-        entries = reasoning_gym.create_dataset(
-            task, size=wanted * _DRAWS_PER_PROBLEM, seed=options.pop("seed", 42), **options
-        )
-    except (TypeError, AssertionError, ValueError) as error:
+        entries = reasoning_gym.create_dataset(task, size=wanted * _DRAWS_PER_PROBLEM, seed=seed, **options)
+    except Exception as error:  # a task raises almost anything about its options
         raise DataError(f"data.reasoning_gym does not fit the task {task}: {_cause(error)}") from error
     score_answer = get_score_answer_fn(task)
     uids: set[str] = set()

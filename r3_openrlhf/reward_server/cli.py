@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from r3_openrlhf.config import RewardConfig
-from r3_openrlhf.errors import R3Error
+from r3_openrlhf.errors import ConfigError, R3Error
 from r3_openrlhf.reward_server.settings import ServerSettings
 
 _REWARD = RewardConfig()
@@ -38,6 +38,27 @@ _REWARD = RewardConfig()
 @click.option(
     "--max-pending", default=ServerSettings.max_pending_items, show_default=True, help="Items waiting; above it 503."
 )
+@click.option(
+    "--max-pending-mb",
+    default=ServerSettings.max_pending_bytes // 2**20,
+    show_default=True,
+    help="MB of items waiting and of bodies being read; above it 503.",
+)
+@click.option(
+    "--max-connections", default=ServerSettings.max_connections, show_default=True, help="Open at once; above it 503."
+)
+@click.option(
+    "--max-connections-per-peer",
+    default=ServerSettings.max_connections_per_peer,
+    show_default=True,
+    help="The same, from one address.",
+)
+@click.option(
+    "--read-timeout",
+    default=ServerSettings.read_timeout_s,
+    show_default=True,
+    help="Seconds for the headers of a request, and again for its body.",
+)
 def serve_rewards(
     host: str,
     port: int,
@@ -50,6 +71,10 @@ def serve_rewards(
     token_file: str | None,
     max_body_mb: int,
     max_pending: int,
+    max_pending_mb: int,
+    max_connections: int,
+    max_connections_per_peer: int,
+    read_timeout: float,
 ) -> None:
     """Serve grades and rewards over HTTP, for `reward.urls` or for OpenRLHF's own --reward.remote_url.
 
@@ -64,6 +89,10 @@ def serve_rewards(
             tokenizer=tokenizer,
             max_body_bytes=max_body_mb * 2**20,
             max_pending_items=max_pending,
+            max_pending_bytes=max_pending_mb * 2**20,
+            max_connections=max_connections,
+            max_connections_per_peer=max_connections_per_peer,
+            read_timeout_s=read_timeout,
             reward=RewardConfig(
                 length_reward=length_reward,
                 length_reward_max_tokens=length_reward_max_tokens,
@@ -78,11 +107,16 @@ def serve_rewards(
 
 def _token(token_file: str | None) -> str | None:
     if token_file is None:
-        return os.environ.get("R3_REWARD_TOKEN") or None
+        return (os.environ.get("R3_REWARD_TOKEN") or "").rstrip("\r\n") or None
     path = Path(token_file)
     if not path.is_file():
         raise click.ClickException(f"--token-file: {path} does not exist")
-    return path.read_text().strip()
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"--token-file: {path} is no UTF-8 text") from error
+    except OSError as error:
+        raise ConfigError(f"--token-file: {path} cannot be read: {error.strerror}") from error
 
 
 def run(settings: ServerSettings) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
+import math
+import re
 from dataclasses import dataclass, field
 
 from r3_openrlhf.config import RewardConfig
@@ -10,6 +12,8 @@ from r3_openrlhf.errors import ConfigError
 from r3_openrlhf.grading.answers.request import TASKS
 
 MIN_TOKEN_CHARS = 16
+MAX_SIZE = 2**20
+_TOKEN = re.compile(rf"[!-~]{{{MIN_TOKEN_CHARS},}}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +24,10 @@ class ServerSettings:
     task: grader of the OpenRLHF route, which cannot say it.
     tokenizer: path of a tokenizer.json (or its directory), to count tokens on the OpenRLHF route; without it that
         route pays no length reward.
-    max_pending_items, max_pending_bytes: accepted and not yet answered; above it, 503.
+    max_pending_items, max_pending_bytes: accepted and not yet answered; above it, 503. The bytes are those of whole items
+        (response, references, metadata), and of bodies that are being read.
+    max_connections, max_connections_per_peer: open at once, in all and from one address; above it, 503 and closed.
+    read_timeout_s: for the headers of a request, and again for its body; then the connection is closed.
     remember_items: outcomes kept for retries of the same item.
     """
 
@@ -32,6 +39,9 @@ class ServerSettings:
     max_body_bytes: int = 32 * 2**20
     max_pending_items: int = 8192
     max_pending_bytes: int = 256 * 2**20
+    max_connections: int = 4096
+    max_connections_per_peer: int = 1024
+    read_timeout_s: float = 20.0
     remember_items: int = 20_000
     reward: RewardConfig = field(default_factory=RewardConfig)
 
@@ -45,8 +55,22 @@ class ServerSettings:
                 f"--host is {self.host}, which others can reach: set R3_REWARD_TOKEN (or --token-file) to a token of at"
                 f" least {MIN_TOKEN_CHARS} characters that callers must show, or use --host 127.0.0.1"
             )
-        if self.token is not None and (len(self.token) < MIN_TOKEN_CHARS or not self.token.isascii()):
-            raise ConfigError(f"the reward token needs at least {MIN_TOKEN_CHARS} ASCII characters")
+        if self.token is not None and not _TOKEN.fullmatch(self.token):
+            raise ConfigError(
+                f"the reward token needs at least {MIN_TOKEN_CHARS} printable ASCII characters without blanks or line ends: "
+                "nobody could send another one in a header"
+            )
+        for option, value in (
+            ("--max-body-mb", self.max_body_bytes // 2**20),
+            ("--max-pending", self.max_pending_items),
+            ("--max-pending-mb", self.max_pending_bytes // 2**20),
+            ("--max-connections", self.max_connections),
+            ("--max-connections-per-peer", self.max_connections_per_peer),
+        ):
+            if not 1 <= value <= MAX_SIZE:
+                raise ConfigError(f"{option} is {value}; use a whole number from 1 to {MAX_SIZE}")
+        if not (math.isfinite(self.read_timeout_s) and self.read_timeout_s > 0):
+            raise ConfigError(f"--read-timeout is {self.read_timeout_s}; use a number of seconds above 0")
 
 
 def is_loopback(host: str) -> bool:

@@ -17,5 +17,10 @@ def load_counter(path: str) -> Callable[[str], int]:
         file = file / "tokenizer.json"
     if not file.is_file():
         raise ConfigError(f"--tokenizer: {file} does not exist; give a tokenizer.json or the directory that holds one")
-    tokenizer = Tokenizer.from_file(str(file))
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises plain Exception for whatever is wrong with the file
+        raise ConfigError(
+            f"--tokenizer: {file} is no tokenizer ({error}); give a tokenizer.json of Hugging Face"
+        ) from error
     return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)

@@ -18,6 +18,7 @@ from r3_openrlhf.config import R3Config
 from r3_openrlhf.config_loading import config_from_yaml, config_to_yaml, flatten
 from r3_openrlhf.errors import ConfigError, R3Error
 from r3_openrlhf.runs.commit import FILE, PACKAGE, commit_of, git
+from r3_openrlhf.runs.files import EvaluationLine, MetricsLine, read_lines, read_text
 
 # Keys that may differ when a run goes on: they change how long or where it runs and how much memory and disk it takes, not
 # what it computes per step. Rows that share a micro-batch do not change a gradient, and the engines' limits no response. How
@@ -104,6 +105,7 @@ class RunDirectory:
         Raises ConfigError when the directory holds a run with other settings (the differing keys are named), a run
         that checkpoint.resume=false forbids to continue, or files that are not a run's.
         """
+        self.check_place()
         if "runtime_resources" in self.path.parts:
             raise ConfigError(
                 f"run_dir {self.path} lies in a folder that Ray unpacked for this job and deletes after it; use an absolute "
@@ -139,18 +141,30 @@ class RunDirectory:
         except OSError as error:
             raise ConfigError(f"run_dir {self.path} cannot be written: {error.strerror}") from error
 
+    def check_place(self) -> None:
+        """Raises ConfigError where no run can be: the path, or a part of it, is a file or cannot be written to."""
+        place = next(path for path in (self.path, *self.path.parents) if os.path.lexists(path))
+        if not place.is_dir():
+            raise ConfigError(
+                f"run_dir {self.path} cannot be written: Not a directory: {place}; choose another run_dir"
+            )
+        if not os.access(place, os.W_OK | os.X_OK):
+            raise ConfigError(
+                f"run_dir {self.path} cannot be written: {place} is not ours to write; choose another run_dir"
+            )
+
     def mark_finished(self) -> None:
         """Training came to its end with the configuration that is here."""
-        _write_whole(self.finished, self.config.read_text(encoding="utf-8"))
+        _write_whole(self.finished, read_text(self.config))
 
     def is_finished(self, config: R3Config) -> bool:
         """Would the same command have nothing left to do?"""
         if not self.finished.is_file():
             return False
-        return config_from_yaml(self.finished.read_text(encoding="utf-8"), source=str(self.finished)) == config
+        return config_from_yaml(read_text(self.finished), source=str(self.finished)) == config
 
     def load_config(self) -> R3Config:
-        return config_from_yaml(self.config.read_text(encoding="utf-8"), source=str(self.config))
+        return config_from_yaml(read_text(self.config), source=str(self.config))
 
     def append_metrics(self, metrics: dict[str, Any]) -> None:
         """One line of metrics.jsonl, on disk when this returns. Needs "step".
@@ -177,13 +191,13 @@ class RunDirectory:
         _append_lines(self.evaluations, [evaluation])
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        return list(_read_lines(self.metrics))
+        return list(read_lines(self.metrics, MetricsLine))
 
     def read_evaluations(self) -> list[dict[str, Any]]:
-        return list(_read_lines(self.evaluations))
+        return list(read_lines(self.evaluations, EvaluationLine))
 
     def read_rollouts(self) -> Iterator[dict[str, Any]]:
-        return _read_lines(self.rollouts)
+        return read_lines(self.rollouts)
 
     def roll_back(self, step: int) -> None:
         """Forget every line of a step after `step`: the run goes on from the checkpoint of that step."""
@@ -191,11 +205,7 @@ class RunDirectory:
             if file.is_file():
                 _write_whole(
                     file,
-                    (
-                        json.dumps(line, ensure_ascii=False) + "\n"
-                        for line in _read_lines(file)
-                        if line["step"] <= step
-                    ),
+                    (json.dumps(line, ensure_ascii=False) + "\n" for line in read_lines(file) if line["step"] <= step),
                 )
 
     def _changes(self, config: R3Config) -> list[dict[str, Any]]:
@@ -220,7 +230,7 @@ class RunDirectory:
     def _add_code_state(self) -> None:
         """A run that went on with other code has one section per state, oldest first."""
         state = describe_code()
-        before = self.code_state.read_text(encoding="utf-8") if self.code_state.is_file() else ""
+        before = read_text(self.code_state) if self.code_state.is_file() else ""
         if not before.endswith(state):
             _write_whole(self.code_state, before + state)
 
@@ -267,20 +277,6 @@ def _drop_torn_line(file: BinaryIO) -> None:
         if position + len(tail) == size and tail.endswith(b"\n"):
             return
     file.truncate(position + tail.rfind(b"\n") + 1 if b"\n" in tail else 0)
-
-
-def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Every whole line. A torn last one is not there yet; garbage anywhere else is an error."""
-    if not path.is_file():
-        return
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.endswith(b"\n"):
-                return
-            try:
-                yield json.loads(line)
-            except ValueError as error:
-                raise R3Error(f"{path}, line {number} is not JSON: {error}") from error
 
 
 def _write_whole(path: Path, text: str | Iterable[str]) -> None:

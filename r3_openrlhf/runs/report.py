@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from rich.text import Text
 
 from r3_openrlhf.errors import R3Error
 from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.files import DataCounts, RolloutLine, read_json, read_lines
 
 PHASES = {
     "sampling": "timing/generation",
@@ -63,7 +63,7 @@ def summary(run: RunDirectory) -> dict[str, Any]:
         "finished": run.finished.is_file(),
         "steps": len(metrics),
         "totals": {key: _total(metrics, key) for _, *keys in MECHANISMS for key in keys},
-        "data": json.loads(run.data_counts.read_text()) if run.data_counts.is_file() else None,
+        "data": read_json(run.data_counts, DataCounts) if run.data_counts.is_file() else None,
         "generated_tokens_total": metrics[-1].get("generated_tokens_total"),
         "steps_per_mean": quarter,
         "first": {key: _mean(metrics[:quarter], key) for _, key, _ in LEVELS},
@@ -126,7 +126,7 @@ def summary_table(run: RunDirectory) -> Group:
 def step_groups(run: RunDirectory, *, step: int) -> list[dict[str, Any]]:
     """One object per group of a step. Raises R3Error when the step is not there."""
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for rollout in run.read_rollouts():
+    for rollout in read_lines(run.rollouts, RolloutLine):
         if rollout["step"] == step:
             groups.setdefault((rollout["uid"], rollout["context"]), []).append(rollout)
     if not groups:
@@ -172,7 +172,11 @@ def group_rollouts(run: RunDirectory, *, uid: str, step: int | None) -> list[dic
 
     `uid` may be its beginning. Raises R3Error when there is no such problem or the beginning fits several.
     """
-    found = [row for row in run.read_rollouts() if row["uid"].startswith(uid) and step in (None, row["step"])]
+    found = [
+        row
+        for row in read_lines(run.rollouts, RolloutLine)
+        if row["uid"].startswith(uid) and step in (None, row["step"])
+    ]
     uids = sorted({row["uid"] for row in found})
     if len(uids) != 1:
         where = f"{run.path}" if step is None else f"step {step} of {run.path}"

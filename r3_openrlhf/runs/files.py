@@ -1,0 +1,118 @@
+"""Reading the files that a run leaves behind: what they must hold is checked here, once for every command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, NotRequired, TypedDict
+
+import msgspec
+
+from r3_openrlhf.errors import R3Error
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] | None
+Number = float | None
+
+
+class MetricsLine(TypedDict):
+    """Any further key holds a number, or null where there is none."""
+
+    step: Count
+    not_finite: NotRequired[list[str]]
+
+
+class EvaluationLine(TypedDict):
+    step: Count
+    pass_at_1: NotRequired[Share]
+    pass_at_n: NotRequired[Share]
+    generated_tokens: NotRequired[Count | None]
+    num_problems: NotRequired[Count]
+    n_samples: NotRequired[Count]
+    name: NotRequired[str]
+
+
+class RolloutLine(TypedDict):
+    step: Count
+    uid: str
+    context: str
+    verdict: str
+    reward: Number
+    recalled_from: Count | None
+    advantage: Number
+    num_tokens: Count
+    truncated: bool
+    ranked: NotRequired[bool | None]
+    reason: NotRequired[str]
+    text: NotRequired[str]
+
+
+class AnyLine(TypedDict):
+    step: Count
+
+
+class DataCounts(TypedDict):
+    """data/counts.json."""
+
+    num_problems: Count
+    num_dropped_overlong: Count
+    num_duplicates: Count
+    num_unusable: Count
+
+
+def read_text(path: Path) -> str:
+    """Raises R3Error for a file that cannot be read or is no text."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise R3Error(f"{path} is damaged: it is no UTF-8 text; restore it from a copy") from error
+    except OSError as error:
+        raise R3Error(f"{path} cannot be read: {error.strerror}") from error
+
+
+def read_json(path: Path, kind: type) -> dict[str, Any]:
+    """One JSON object. Raises R3Error for what does not fit `kind`."""
+    try:
+        return _decode(path.read_bytes(), kind)
+    except OSError as error:
+        raise R3Error(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise R3Error(f"{path} is damaged: {error}; restore it from a copy, or remove it") from error
+
+
+def read_lines(path: Path, kind: type = AnyLine) -> Iterator[dict[str, Any]]:
+    """Every whole line. A torn last one is not there yet. Raises R3Error, with the line's number, for what does not fit `kind`."""
+    if not path.is_file():
+        return
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.endswith(b"\n") and line.startswith(b"{"):
+                    return
+                try:
+                    yield _decode(line, kind)
+                except ValueError as error:
+                    raise R3Error(
+                        f"{path}, line {number} is damaged: {error}; restore the file from a copy"
+                    ) from error
+    except OSError as error:
+        raise R3Error(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _decode(text: bytes, kind: type) -> dict[str, Any]:
+    try:
+        value = msgspec.json.decode(text)
+        msgspec.convert(value, kind, strict=True)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    except UnicodeDecodeError as error:
+        raise ValueError("it is no UTF-8 text") from error
+    except msgspec.ValidationError as error:
+        raise ValueError(f"it is not what a run writes ({error})") from error
+    except msgspec.DecodeError as error:
+        raise ValueError(f"it is not JSON ({error})") from error
+    if kind is MetricsLine:
+        for key, number in value.items():
+            if key != "not_finite" and (isinstance(number, bool) or not isinstance(number, int | float | None)):
+                raise ValueError(f"{key} is no number")
+    return value

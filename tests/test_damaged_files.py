@@ -1,0 +1,261 @@
+"""Every command on every damaged file and wrong value: exit code 1 or 2, one sentence, no traceback, nothing unexpected."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from r3_openrlhf.cli import main
+from r3_openrlhf.config_loading import config_to_yaml, load_config
+from r3_openrlhf.runs.directory import RunDirectory
+
+ALIAS_BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
+)
+ANY_FILE = {
+    "binary": b"\x00\xff\xfe\x80" * 64,
+    "list": b"[1, 2]\n",
+    "scalar": b"5\n",
+    "null": b"null\n",
+    "text": b'"text"\n',
+    "garbage": b"}{ not anything: [\n",
+    "deep": b"[" * 50_000 + b"]" * 50_000 + b"\n",
+    "deep objects": b'{"a":' * 50_000 + b"1" + b"}" * 50_000 + b"\n",
+    "directory": None,
+}
+YAML = {
+    "alias bomb": ALIAS_BOMB.encode(),
+    "tabs": b"algo:\tr3\n\ttrain: 1\n",
+    "tag": b"algo: !!python/object/apply:os.system [true]\n",
+    "unknown key": b"nonsense: 1\n",
+    "interpolation": b"run_dir: ${run_dir}\n",
+    "wrong section": b"train: 5\n",
+    "wrong type": b"train: {seed: many}\n",
+    "nan": b"train: {learning_rate: .nan}\n",
+    "empty": b"",
+}
+STEP = {"step": 1, "generated_tokens_total": 10, "reward_mean": 0.5}
+EVALUATION = {
+    "step": 1, "generated_tokens": 10, "pass_at_1": 0.5, "pass_at_n": 0.5, "n_samples": 2, "num_problems": 3, "name": "held_out",
+}  # fmt: skip
+ROLLOUT = {
+    "step": 1, "uid": "p", "context": "plain", "verdict": "wrong", "reward": 0.0, "recalled_from": None, "advantage": 0.1,
+    "num_tokens": 3, "truncated": False, "ranked": False, "reason": "wrong", "text": "x",
+}  # fmt: skip
+COUNTS = {"num_problems": 1, "num_dropped_overlong": 0, "num_duplicates": 0, "num_unusable": 0}
+
+
+def changed(line, **changes):
+    return json.dumps({**line, **changes}).encode() + b"\n"
+
+
+def without(line, key):
+    return json.dumps({name: value for name, value in line.items() if name != key}).encode() + b"\n"
+
+
+DAMAGE = {
+    "config.yaml": {**ANY_FILE, **YAML},
+    "metrics.jsonl": {
+        **ANY_FILE,
+        "no step": without(STEP, "step"),
+        "text step": changed(STEP, step="one"),
+        "negative step": changed(STEP, step=-1),
+        "huge step": changed(STEP, step=2**63),
+        "NaN": changed(STEP, reward_mean=float("nan")),
+        "infinity": b'{"step": 1, "reward_mean": 1e999}\n',
+        "text": changed(STEP, reward_mean="high"),
+        "list value": changed(STEP, generated_tokens_total=[1]),
+        "truth": changed(STEP, reward_mean=True),
+    },
+    "evaluations.jsonl": {
+        **ANY_FILE,
+        "no step": without(EVALUATION, "step"),
+        "text step": changed(EVALUATION, step="one"),
+        "NaN": changed(EVALUATION, pass_at_1=float("nan")),
+        "accuracy 5.0": changed(EVALUATION, pass_at_1=5.0),
+        "negative accuracy": changed(EVALUATION, pass_at_n=-0.1),
+        "text accuracy": changed(EVALUATION, pass_at_1="good"),
+        "list tokens": changed(EVALUATION, generated_tokens=[1]),
+        "text samples": changed(EVALUATION, n_samples="two"),
+    },
+    "rollouts.jsonl": {
+        **ANY_FILE,
+        **{f"no {key}": without(ROLLOUT, key) for key in ROLLOUT if key not in ("ranked", "reason", "text")},
+        **{
+            f"{kind} {key}": changed(ROLLOUT, **{key: value})
+            for key in ROLLOUT
+            for kind, value in {"object": {"a": 1}, "list": [1]}.items()
+        },
+        "NaN": changed(ROLLOUT, reward=float("nan")),
+    },
+    "data/counts.json": {
+        **ANY_FILE,
+        "text count": changed(COUNTS, num_problems="many"),
+        "no count": without(COUNTS, "num_unusable"),
+    },
+    "finished.yaml": {"binary": ANY_FILE["binary"]},
+    "code_state.txt": {"binary": ANY_FILE["binary"]},
+    "history.sqlite": {key: ANY_FILE[key] for key in ("binary", "text", "directory", "deep")},
+}
+READ_BY = {  # what each command reads
+    "config.yaml": ["compare", "eval"],
+    "metrics.jsonl": ["show", "compare"],
+    "evaluations.jsonl": ["show", "compare"],
+    "rollouts.jsonl": ["show step", "show uid"],
+    "data/counts.json": ["show"],
+    "finished.yaml": ["train"],
+    "code_state.txt": ["compare"],
+    "history.sqlite": ["history stats", "history show", "history export", "history verify", "history compact"],
+}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A finished run, as far as these commands look at it."""
+    path = tmp_path / "run"
+    (path / "data").mkdir(parents=True)
+    config = load_config("cpu_smoke", [f"run_dir={path}"])
+    (path / "config.yaml").write_text(config_to_yaml(config))
+    (path / "finished.yaml").write_text(config_to_yaml(config))
+    (path / "metrics.jsonl").write_bytes(changed(STEP))
+    (path / "evaluations.jsonl").write_bytes(changed(EVALUATION, step=0, generated_tokens=0) + changed(EVALUATION))
+    (path / "rollouts.jsonl").write_bytes(changed(ROLLOUT))
+    (path / "data" / "counts.json").write_bytes(changed(COUNTS))
+    (path / "code_state.txt").write_text("commit unknown\n")
+    return path
+
+
+def commands(run: Path) -> dict[str, list[str]]:
+    return {
+        "show": ["show", str(run)],
+        "show step": ["show", str(run), "--step", "1"],
+        "show uid": ["show", str(run), "--uid", "p"],
+        "compare": ["compare", str(run)],
+        "eval": ["eval", str(run), "--benchmark", "gsm8k"],
+        "train": ["train", "experiment=cpu_smoke", f"run_dir={run}"],
+        "history stats": ["history", "stats", str(run)],
+        "history show": ["history", "show", str(run), "p"],
+        "history export": ["history", "export", str(run), "--output", str(run / "out.parquet")],
+        "history verify": ["history", "verify", str(run)],
+        "history compact": ["history", "compact", str(run)],
+    }
+
+
+def refused(arguments):
+    """The sentence of a command that must refuse."""
+    result = CliRunner().invoke(main, arguments)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
+    assert result.exit_code in (1, 2), (result.exit_code, result.output)
+    assert "Traceback" not in result.output and "unexpected" not in result.output, result.output
+    (sentence,) = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
+    assert len(sentence) < 1000
+    return sentence
+
+
+def test_the_run_of_these_tests_is_read_by_every_command(run):
+    for name in ("show", "show step", "show uid", "compare", "train"):
+        result = CliRunner().invoke(main, commands(run)[name])
+        assert result.exit_code == 0, (name, result.output)
+
+
+@pytest.mark.parametrize(("name", "kind"), [(name, kind) for name, kinds in DAMAGE.items() for kind in kinds])
+def test_a_damaged_file_is_one_sentence(name, kind, run):
+    content = DAMAGE[name][kind]
+    file = run / name
+    file.unlink(missing_ok=True)
+    if content is None:
+        file.mkdir()
+    else:
+        file.write_bytes(content)
+    if name == "config.yaml":
+        (run / "finished.yaml").unlink()
+        (run / "final_model").mkdir()
+        (run / "final_model" / "config.json").write_text("{}")
+    for command in READ_BY[name]:
+        arguments = commands(run)[command]
+        if content is None and command in ("show", "compare", "eval", "train", "show step", "show uid"):
+            result = CliRunner().invoke(main, arguments)  # no file there, as far as some of them are concerned
+            assert "Traceback" not in result.output and "unexpected" not in result.output
+            assert result.exception is None or isinstance(result.exception, SystemExit)
+            continue
+        sentence = refused([*arguments, "--unfinished"] if command == "compare" else arguments)
+        assert file.name in sentence or str(run) in sentence or "config.yaml" in sentence
+
+
+TRAIN = ["train", "experiment=cpu_smoke", "--dry-run"]
+WRONG_VALUES = {
+    "run_dir is empty": [*TRAIN, "run_dir="],
+    "cannot be written: Not a directory": [*TRAIN, "run_dir={file}"],
+    "cannot be written: Not a directory: {file}": [*TRAIN, "run_dir={file}/run"],
+    "train.seed is -1": [*TRAIN, "train.seed=-1"],
+    "train.seed is 1000000000000000": [*TRAIN, f"train.seed={10**15}"],
+    "replay.k is 1000000000": [*TRAIN, f"replay.k={10**23}"],
+    "replay.max_policy_lag is 1000": [*TRAIN, f"replay.max_policy_lag={10**23}"],
+    "rollout.max_new_tokens is 100": [*TRAIN, f"rollout.max_new_tokens={10**23}"],
+    "model.attn_implementation is 'foo'": [*TRAIN, "model.attn_implementation=foo"],
+    "reward.urls holds 'http://'": [*TRAIN, "reward.urls=['http://']"],
+    "reward.urls holds 'http://:80'": [*TRAIN, "reward.urls=['http://:80']"],
+    "reward.urls holds 'http://a:99999'": [*TRAIN, "reward.urls=['http://a:99999']"],
+    "no row can be used": [*TRAIN, "data.path={useless}", "data.task=math", "data.reasoning_gym={}"],
+    "line 1 is not UTF-8": [*TRAIN, "data.path={binary}", "data.task=math", "data.reasoning_gym={}"],
+    "data.reasoning_gym.seed is 'x'": [*TRAIN, "data.reasoning_gym.seed=x"],
+    "data.reasoning_gym.seed is [1, 2]": [*TRAIN, "data.reasoning_gym.seed=[1,2]"],
+    "data.reasoning_gym.size is 1000": [*TRAIN, f"data.reasoning_gym.size={10**23}"],
+    "bytes that are no UTF-8": [*TRAIN, "run_dir=/tmp/\udcff"],
+    "--target": ["compare", "{run}", "--target", "nan"],
+    "cannot be written": ["compare", "{run}", "--out", "{file}"],
+    "run_dir {file} cannot be written": ["lab", "train", "run_dir={file}"],
+    "--out {file}": ["lab", "study", "--out", "{file}", "--arms", "grpo", "--seeds", "1", "--jobs", "1"],
+    "--model {missing}": ["lab", "controls", "--model", "{missing}"],
+    "--out {missing}/deep": ["lab", "controls", "--model", "{missing}", "--out", "{missing}/deep/out.json"],
+    "is no UTF-8 text": ["serve-rewards", "--token-file", "{binary}"],
+    "is no tokenizer": ["serve-rewards", "--tokenizer", "{broken_tokenizer}"],
+    "--max-body-mb is -1": ["serve-rewards", "--max-body-mb", "-1"],
+    "--max-body-mb is 0": ["serve-rewards", "--max-body-mb", "0"],
+    "--max-pending is -5": ["serve-rewards", "--max-pending", "-5"],
+    "num_workers is -1": ["serve-rewards", "--workers", "-1"],
+    "timeout_s is nan": ["serve-rewards", "--timeout", "nan"],
+    "length_reward_max_tokens is -3": ["serve-rewards", "--length-reward-max-tokens", "-3"],
+    "the reward token": ["serve-rewards", "--token-file", "{newline_token}"],
+    "the reward token needs at least": ["serve-rewards", "--token-file", "{blank_token}"],
+    "there is no history store": ["history", "stats", "{missing}"],
+    "is not a run directory": ["show", "{missing}"],
+    "does not exist": ["compare", "{missing}"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("expected", WRONG_VALUES)
+def test_a_wrong_value_is_one_sentence(expected, run, tmp_path):
+    files = {
+        name: tmp_path / name for name in ("file", "missing", "useless", "binary", "newline_token", "blank_token")
+    }
+    files = {
+        name: path.with_suffix(".jsonl") if name in ("useless", "binary") else path for name, path in files.items()
+    }
+    files["file"].write_text("x")
+    files["useless"].write_text('{"problem": "", "answer": "1"}\n' * 3)
+    files["binary"].write_bytes(ANY_FILE["binary"])
+    files["newline_token"].write_text("0123456789abcdef\n0123456789abcdef")
+    files["blank_token"].write_text(" " * 32)
+    files["broken_tokenizer"] = tmp_path / "tokenizer.json"
+    files["broken_tokenizer"].write_text('{"version": 1}')
+    arguments = [
+        argument.format(run=run, **files) if "{" in argument else argument
+        for argument in (a.replace("reasoning_gym={}", "reasoning_gym={{}}") for a in WRONG_VALUES[expected])
+    ]
+    assert expected.format(**files) in refused(arguments)
+
+
+def test_what_nobody_expected_is_one_sentence_with_the_place_of_its_traceback(run, monkeypatch, tmp_path):
+    def fail(self):
+        raise ZeroDivisionError("by\nnothing")
+
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(RunDirectory, "read_metrics", fail)
+    result = CliRunner().invoke(main, ["show", str(run)])
+    assert result.exit_code == 1 and result.output.count("\n") == 1
+    assert "an unexpected ZeroDivisionError (by nothing) ended the command" in result.output
+    (written,) = tmp_path.glob("r3-*-traceback.txt")
+    assert str(written) in result.output and "in fail" in written.read_text()
