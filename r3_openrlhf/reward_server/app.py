@@ -136,13 +136,9 @@ def create_app(settings: ServerSettings) -> FastAPI:
     @app.get("/ready", responses={503: problems[503]}, response_model=dict[str, str])
     async def ready(request: Request) -> Response:
         """A grading process has answered a probe."""
-        probe = GradeRequest(response=r"\boxed{1}", references=("1",), task="math", num_tokens=1, truncated=False)
-        try:
-            (answer,) = await request.app.state.desk.grade([(probe, "ready")], reward=settings.reward)
-        except Busy:
-            return _busy(metrics)
-        if answer.verdict is not Verdict.CORRECT:
-            return _problem(503, f"the grading processes do not answer: {answer.reason}", {"Retry-After": "1"})
+        why = await request.app.state.desk.why_not_ready()
+        if why is not None:
+            return _problem(503, f"the grading processes do not answer: {why}", {"Retry-After": "1"})
         return _json({"status": "ready"})
 
     @app.get("/metrics", responses={**plain, 200: {"content": {"text/plain": {}}}}, response_class=Response)
@@ -198,8 +194,16 @@ class _Gate:
         headers = dict(scope["headers"])
         if self._token is not None and scope["path"] not in _OPEN_ROUTES and not self._is_known(headers):
             answer = _problem(
-                401, "show the token of this service as 'Authorization: Bearer TOKEN'", {"WWW-Authenticate": "Bearer"}
+                401,
+                "show the token of this service as 'Authorization: Bearer TOKEN'",
+                {"WWW-Authenticate": "Bearer", "Connection": "close"},
             )
+            await answer(scope, receive, send)
+            return
+        if scope["method"] in ("GET", "HEAD") and (
+            headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
+        ):
+            answer = _problem(413, "this route takes no body", {"Connection": "close"})
             await answer(scope, receive, send)
             return
         declared = headers.get(b"content-length", b"0")

@@ -124,6 +124,7 @@ def run(settings: ServerSettings) -> None:
     import uvicorn
 
     from r3_openrlhf.reward_server.app import create_app
+    from r3_openrlhf.reward_server.connections import MAX_HEADER_BYTES, bounded_protocol
 
     logging.basicConfig(level=logging.INFO)
     config = uvicorn.Config(
@@ -134,6 +135,13 @@ def run(settings: ServerSettings) -> None:
         access_log=False,
         timeout_graceful_shutdown=10,
         backlog=4096,
+        http=bounded_protocol(
+            max_connections=settings.max_connections,
+            max_per_peer=settings.max_connections_per_peer,
+            read_timeout_s=settings.read_timeout_s,
+        ),
+        ws="none",
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
     )
     listener = config.bind_socket()
     listener.listen(config.backlog)  # from here on callers wait instead of being refused

@@ -204,7 +204,7 @@ def test_a_start_without_a_finished_step_forgets_the_evaluation_before_it(run):
 
 def test_garbage_inside_a_file_is_an_error_with_its_line(run):
     run.metrics.write_text('{"step": 1}\nnot json\n{"step": 2}\n')
-    with pytest.raises(R3Error, match="metrics.jsonl, line 2 is not JSON"):
+    with pytest.raises(R3Error, match="metrics.jsonl, line 2 is damaged: it is not JSON"):
         run.read_metrics()
 
 

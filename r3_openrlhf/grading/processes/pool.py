@@ -235,6 +235,9 @@ class WorkerPool:
             )
             if not batch:
                 return
+            for job in batch:
+                if not job.future.running():  # an item that is begun again is running already
+                    job.future.set_running_or_notify_cancel()
             worker.jobs.extend(batch)
             worker.start_clocks()
             message = (batch[0].symbolic, [(job.number, job.encoded) for job in batch])

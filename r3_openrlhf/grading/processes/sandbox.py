@@ -29,8 +29,13 @@ def die_with_parent(signal_number: int) -> None:
 def missing_layers() -> list[str]:
     """Layers that this kernel does not have, with what is open without them."""
     missing = []
-    if _libc.syscall(_CREATE_RULESET, None, 0, 1) < 1:
+    version = _libc.syscall(_CREATE_RULESET, None, 0, 1)
+    if version < 1:
         missing.append("Landlock (a worker can read and write what the user can, the service's environment included)")
+    elif version < 6:
+        missing.append(
+            f"Landlock scopes (its version is {version}, 6 has them; that a worker reaches no other process hangs on seccomp alone)"
+        )
     if platform.machine() not in _ARCHITECTURES or _libc.prctl(_PR_GET_SECCOMP, 0, 0, 0, 0) < 0:
         missing.append("seccomp (a worker can start programs and open sockets)")
     return missing
@@ -108,11 +113,35 @@ _ARCHITECTURES = {
         0xC000003E,
         # socket, clone, fork, vfork, execve, kill, ptrace, tkill, process_vm_readv/writev, seccomp, bpf, execveat,
         # io_uring_setup, pidfd_send_signal, clone3
-        (41, 56, 57, 58, 59, 62, 101, 200, 310, 311, 317, 321, 322, 425, 424, 435),
+        (41, 56, 57, 58, 59, 62, 101, 200, 310, 311, 317, 321, 322, 425, 424, 435)
+        # tgkill, rt_sigqueueinfo, rt_tgsigqueueinfo, unshare, setns, pidfd_open, pidfd_getfd, kcmp, socketpair
+        + (234, 129, 297, 272, 308, 434, 438, 312, 53)
+        # shm: get, at, ctl; sem: get, op, ctl; msg: get, snd, rcv, ctl; mq_open
+        + (29, 30, 31, 64, 65, 66, 68, 69, 70, 71, 240)
+        # chmod, fchmod, chown, fchown, lchown, utime, utimes, futimesat, fchownat, fchmodat, utimensat, fchmodat2
+        + (90, 91, 92, 93, 94, 132, 235, 261, 260, 268, 280, 452)
+        # setxattr, lsetxattr, fsetxattr, removexattr, lremovexattr, fremovexattr; mount, umount2, pivot_root, chroot
+        + (188, 189, 190, 197, 198, 199, 165, 166, 155, 161)
+        # setpriority, sched: setparam, setscheduler, setaffinity; ioprio_set, migrate_pages, move_pages, process_madvise
+        + (141, 142, 144, 203, 251, 256, 279, 440)
+        # add_key, request_key, keyctl, perf_event_open, userfaultfd, open_by_handle_at, io_uring_enter, io_uring_register
+        + (248, 249, 250, 298, 323, 304, 426, 427),
+        302,  # prlimit64, which is also how a process sets its own limits: allowed for pid 0
     ),
-    "aarch64": (0xC00000B7, (198, 220, 221, 129, 117, 130, 270, 271, 277, 280, 281, 425, 424, 435)),
+    "aarch64": (
+        0xC00000B7,
+        (198, 220, 221, 129, 117, 130, 270, 271, 277, 280, 281, 425, 424, 435)
+        + (131, 138, 240, 97, 268, 434, 438, 272, 199)
+        + (194, 196, 195, 190, 193, 191, 186, 189, 188, 187, 180)
+        + (52, 53, 54, 55, 88, 452)
+        + (5, 6, 7, 14, 15, 16, 40, 39, 41, 51)
+        + (140, 118, 119, 122, 30, 238, 239, 440)
+        + (217, 218, 219, 241, 282, 265, 426, 427),
+        261,
+    ),
 }
-_LOAD, _JUMP_EQUAL, _RETURN = 0x20, 0x15, 0x06
+_X32_BIT = 0x40000000  # a second set of numbers for the same calls on x86_64
+_LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
 _SECCOMP_MODE_FILTER = 2
 _ALLOW, _KILL, _EPERM = 0x7FFF0000, 0x80000000, 0x00050001
 
@@ -124,10 +153,16 @@ class _Program(ctypes.Structure):
 def _restrict_system_calls() -> bool:
     if platform.machine() not in _ARCHITECTURES:
         return False
-    architecture, refused = _ARCHITECTURES[platform.machine()]
+    architecture, refused, set_limit = _ARCHITECTURES[platform.machine()]
     code = [(_LOAD, 0, 0, 4), (_JUMP_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, 0)]
-    code += [(_JUMP_EQUAL, len(refused) - i, 0, number) for i, number in enumerate(refused)]
-    code += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _EPERM)]
+    code += [(_JUMP_AT_LEAST, len(refused) + 5, 0, _X32_BIT)]
+    code += [(_JUMP_EQUAL, len(refused) + 4 - i, 0, number) for i, number in enumerate(refused)]
+    code += [
+        (_JUMP_EQUAL, 0, 2, set_limit),
+        (_LOAD, 0, 0, 16),
+        (_JUMP_EQUAL, 0, 1, 0),
+    ]  # lower half of the first argument
+    code += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _EPERM), (_RETURN, 0, 0, _EPERM)]
     instructions = b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
     program = _Program(len(code), instructions)
     return _libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0) == 0
