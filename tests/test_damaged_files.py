@@ -208,7 +208,7 @@ WRONG_VALUES = {
     "run_dir {file} cannot be written": ["lab", "train", "run_dir={file}"],
     "--out {file}": ["lab", "study", "--out", "{file}", "--arms", "grpo", "--seeds", "1", "--jobs", "1"],
     "--model {missing}": ["lab", "controls", "--model", "{missing}"],
-    "--out {missing}/deep": ["lab", "controls", "--model", "{missing}", "--out", "{missing}/deep/out.json"],
+    "--out {missing}/deep": ["lab", "controls", "--out", "{missing}/deep/out.json"],
     "is no UTF-8 text": ["serve-rewards", "--token-file", "{binary}"],
     "is no tokenizer": ["serve-rewards", "--tokenizer", "{broken_tokenizer}"],
     "--max-body-mb is -1": ["serve-rewards", "--max-body-mb", "-1"],

@@ -34,8 +34,10 @@ def train(settings: tuple[str, ...], experiment: str) -> None:
 
     from r3_openrlhf.config_loading import load_config
     from r3_openrlhf.lab.loop import Lab
+    from r3_openrlhf.runs.directory import RunDirectory
 
     config = load_config(experiment, list(settings))
+    RunDirectory(config.run_dir).check(config)  # before the model, which takes a minute to build
     with Progress(console=_stderr()) as bar:
         task = bar.add_task("generated tokens", total=config.train.max_generated_tokens)
         run = Lab(config).train(progress=lambda tokens: bar.update(task, completed=tokens))
@@ -65,6 +67,8 @@ def study(
         wanted_seeds = [int(seed) for seed in seeds.split(",")] if seeds else SEEDS
     except ValueError as error:
         raise ConfigError(f"--seeds is {seeds!r}; use whole numbers with commas between them, like 1,2,3") from error
+    if Path(out).exists() and not Path(out).is_dir():
+        raise ConfigError(f"--out {out} is a file; choose a directory")
     with Progress(console=_stderr()) as bar:
         task = bar.add_task("runs", total=len(wanted_arms) * len(wanted_seeds))
 
@@ -102,6 +106,10 @@ def controls(settings: tuple[str, ...], experiment: str, model: str | None, n: i
     from r3_openrlhf.runs.directory import RunDirectory
 
     config = load_config(experiment, list(settings))
+    if model is not None and not Path(model).is_dir():
+        raise ConfigError(f"--model {model} is no directory; give one in Hugging Face format, like RUN/final_model")
+    if out is not None and (Path(out).is_dir() or not Path(out).absolute().parent.is_dir()):
+        raise ConfigError(f"--out {out} cannot be written: it is a directory, or its directory does not exist")
     policy = Lab(config, model_dir=model)
     with tempfile.TemporaryDirectory() as scratch:
         labels = held_out_problems(config, policy.tokenizer, RunDirectory(scratch))

@@ -19,7 +19,9 @@ _BUSY = (
 )
 
 
-def bounded_protocol(*, max_connections: int, max_per_peer: int, read_timeout_s: float) -> type[H11Protocol]:
+def bounded_protocol(  # noqa: C901 - a class of small methods
+    *, max_connections: int, max_per_peer: int, read_timeout_s: float
+) -> type[H11Protocol]:
     """A protocol for uvicorn.Config(http=...). A connection over a bound is answered 503 and closed; one that has not sent
     its headers, or then its body, in time is closed."""
     open_of: Counter[str] = Counter()

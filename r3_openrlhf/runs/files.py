@@ -23,6 +23,8 @@ class MetricsLine(TypedDict):
 
 
 class EvaluationLine(TypedDict):
+    """A line of evaluations.jsonl, as far as commands look at it."""
+
     step: Count
     pass_at_1: NotRequired[Share]
     pass_at_n: NotRequired[Share]
@@ -33,6 +35,8 @@ class EvaluationLine(TypedDict):
 
 
 class RolloutLine(TypedDict):
+    """A line of rollouts.jsonl, as far as commands look at it."""
+
     step: Count
     uid: str
     context: str
@@ -48,6 +52,8 @@ class RolloutLine(TypedDict):
 
 
 class AnyLine(TypedDict):
+    """What every line has."""
+
     step: Count
 
 
