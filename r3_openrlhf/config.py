@@ -157,7 +157,7 @@ class RolloutConfig:
     micro_batch_size: int = 4  # rows per forward pass and rank
     max_tokens_per_gpu: int | None = None  # with train.dynamic_batch
     record: str | None = None  # directory: keep every response with its log-probs there
-    playback: str | None = None  # directory of a recording: responses come from it, not from the engine
+    playback: str | None = None  # a recording, directory or packed file: responses come from it, not from the engine
 
     def __post_init__(self) -> None:
         _at_least("rollout.batch_size", self.batch_size, 1)
@@ -335,7 +335,7 @@ class RewardConfig:
     length_reward: bool = True  # [P]
     length_reward_max_tokens: int = 32768  # L_max [P]
     urls: list[str] = field(default_factory=list)  # reward servers; empty: grade in local worker processes
-    timeout_s: float = 10.0  # wall clock for one response
+    timeout_s: float = 10.0  # of its own time for one response; the wait for a processor on a busy machine does not count
     num_workers: int = 2  # grading processes per rollout engine, without urls
     deadline_s: float = 300.0  # a response that no server has answered by then is ungraded; with urls
     max_ungraded_rate: float = 0.1  # the run stops when more of a step's rollouts could not be graded

@@ -124,7 +124,8 @@ def test_hostile_responses_do_no_harm(canary):
 
     assert not canary.exists()
     for request, grade in zip(hostile, grades[::2], strict=True):
-        assert grade.seconds < DEADLINE_S + 0.5, request.response[:80]
+        # late by no more than RLIMIT_CPU allows, however busy the machine is (worker.py, whole seconds, two to spare)
+        assert grade.seconds < DEADLINE_S + 3.5, request.response[:80]
         # some payloads are honest: "5" in other digits is 5
         allowed = grade.verdict is not Verdict.CORRECT or "5" in request.response or "５" in request.response
         assert allowed, (request.response[:80], grade)

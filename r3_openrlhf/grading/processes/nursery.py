@@ -45,6 +45,15 @@ class WorkerHandle:
         except OSError:
             return 0.0
 
+    def waiting_seconds(self) -> float:
+        """How long the process was ready to run while others had the processors; 0.0 where the kernel does not count it
+        (no CONFIG_SCHED_INFO), and when the process has just ended."""
+        try:
+            with open(f"/proc/{self.pid}/schedstat") as file:  # nanoseconds running, nanoseconds waiting, turns
+                return int(file.read().split()[1]) / 1e9
+        except (OSError, IndexError):
+            return 0.0
+
     def set_nice(self, nice: int) -> bool:
         """False when it is not allowed, or when the process has just ended and its end of file is about to be read."""
         try:

@@ -3,9 +3,12 @@
 Every item is first given the cheap comparisons, in batches. What they do not decide waits for the symbolic ones, which
 are done one by one, those that are expected to be short first (forecast.py), and only when nothing cheap is waiting. An item that
 has computed for SLOW_AFTER_S leaves its place to the next one. It is paused (SIGSTOP) while others need the processors and
-goes on beside them when they do not, or when it has let enough of them pass. At the deadline, which is wall clock from the
-moment a process begins with an item, its pauses not counted, the process is killed. When too many are slow already,
+goes on beside them when they do not, or when it has let enough of them pass. When too many are slow already,
 one that turns out to be slow is set back: it is begun again, with all of its time, when there is room.
+
+At the deadline the process is killed. An item's time is wall clock from the moment a process begins with it, less its
+pauses, less the time in which the process was ready to run and other programs had the processors: so a grade does not
+depend on how busy the machine is, and a process that sleeps or was stopped by somebody else still comes to its end.
 """
 
 from __future__ import annotations
@@ -50,6 +53,7 @@ class _Worker:
     jobs: deque[Job] = field(default_factory=deque)  # the first one is being graded
     item_started: float = 0.0  # wall clock, moved on by the pauses
     item_started_cpu: float = 0.0  # processor time of the process
+    item_started_waiting: float = 0.0  # its time in the processors' queue
     slow: bool = False  # goes on beside the places
     paused_at: float | None = None
     nice: bool = False
@@ -58,10 +62,16 @@ class _Worker:
     def start_clocks(self) -> None:
         self.item_started = time.monotonic()
         self.item_started_cpu = self.handle.processor_seconds()
+        self.item_started_waiting = self.handle.waiting_seconds()
+
+    def wall_seconds(self) -> float:
+        """Of the first item, pauses not counted."""
+        return (self.paused_at or time.monotonic()) - self.item_started
 
     def seconds(self) -> float:
-        """Wall clock of the first item, pauses not counted."""
-        return (self.paused_at or time.monotonic()) - self.item_started
+        """The first item's own time: `wall_seconds`, the wait for a processor not counted."""
+        waited = max(0.0, self.handle.waiting_seconds() - self.item_started_waiting)
+        return max(0.0, self.wall_seconds() - waited)
 
     def processor_seconds(self) -> float:
         return self.handle.processor_seconds() - self.item_started_cpu
@@ -84,7 +94,7 @@ class _Worker:
 
 
 class WorkerPool:
-    """Grades items in `num_workers` processes, `timeout_s` of wall clock each; a lost item is answered as ungraded.
+    """Grades items in `num_workers` processes, `timeout_s` of its own time each; a lost item is answered as ungraded.
 
     max_slow_workers: slow items that go on beside the places at once, 1 or more.
     max_paused_workers: slow items that are paused meanwhile, each a process of about 25 MB.
@@ -342,9 +352,9 @@ class WorkerPool:
         for worker in list(self._workers.values()):
             if not worker.jobs or worker.paused_at is not None:
                 continue
-            elapsed = worker.seconds()
-            if elapsed >= self.timeout_s:
-                self._line.forecast.learn_slow(worker.jobs[0].subject, worker.jobs[0].number, elapsed)
+            elapsed = worker.wall_seconds()
+            if elapsed >= self.timeout_s and worker.seconds() >= self.timeout_s:
+                self._line.forecast.learn_slow(worker.jobs[0].subject, worker.jobs[0].number, worker.seconds())
                 self._bury(worker, "timeout")
             elif elapsed >= SLOW_AFTER_S and not worker.nice:
                 used, job = worker.processor_seconds(), worker.jobs[0]
@@ -374,7 +384,7 @@ class WorkerPool:
     def _seconds_to_next_look(self) -> float | None:
         """None: nobody is working and nothing waits."""
         waits = [
-            self.timeout_s - worker.seconds() if worker.nice else _LOOK_EVERY_S
+            max(_LOOK_EVERY_S, self.timeout_s - worker.seconds()) if worker.nice else _LOOK_EVERY_S
             for worker in self._workers.values()
             if worker.jobs and worker.paused_at is None
         ]
