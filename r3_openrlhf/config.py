@@ -335,7 +335,9 @@ class RewardConfig:
     length_reward: bool = True  # [P]
     length_reward_max_tokens: int = 32768  # L_max [P]
     urls: list[str] = field(default_factory=list)  # reward servers; empty: grade in local worker processes
-    timeout_s: float = 10.0  # of its own time for one response; the wait for a processor on a busy machine does not count
+    timeout_s: float = (
+        10.0  # of its own time for one response; the wait for a processor on a busy machine does not count
+    )
     num_workers: int = 2  # grading processes per rollout engine, without urls
     deadline_s: float = 300.0  # a response that no server has answered by then is ungraded; with urls
     max_ungraded_rate: float = 0.1  # the run stops when more of a step's rollouts could not be graded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -37,15 +38,32 @@ def _node_is_visible() -> bool:
 
 
 def _held(paths: set[Path]) -> set[Path]:
+    """Those that a process of this user has mapped or open. By inode: glibc's sem_open maps a semaphore under another name
+    and then links it to its own, so /proc/PID/maps does not show the name that another process will open."""
+    names = {(path.stat().st_dev, path.stat().st_ino): path for path in paths if path.exists()}
     held = set()
-    names = {str(path): path for path in paths}
     for process in psutil.process_iter():
         try:
             if process.uids().real != os.getuid():
                 continue
-            used = {line.split(None, 5)[-1] for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines()}
-            used |= {os.readlink(entry) for entry in os.scandir(f"/proc/{process.pid}/fd")}
+            used = set(_mapped(process.pid)) | set(_open(process.pid))
         except (OSError, psutil.Error):
             continue  # it ended while it was looked at
-        held |= {names[name] for name in used & names.keys()}
+        held |= {names[file] for file in used & names.keys()}
     return held
+
+
+def _mapped(pid: int) -> Iterator[tuple[int, int]]:
+    for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+        _, _, _, device, inode, *_ = line.split(None, 5)
+        major, minor = device.split(":")
+        yield os.makedev(int(major, 16), int(minor, 16)), int(inode)
+
+
+def _open(pid: int) -> Iterator[tuple[int, int]]:
+    for entry in os.scandir(f"/proc/{pid}/fd"):
+        try:
+            found = os.stat(entry.path)
+        except FileNotFoundError:
+            continue  # closed while it was looked at
+        yield found.st_dev, found.st_ino

@@ -1,15 +1,11 @@
 """DAPO on the real stack, the arm in which most can be lost: tokens, groups, updates, and held-out accuracy.
 
-One run is recorded; everything is counted again from the recorded responses. A second one, played back, ends at a
-token budget and goes on without one.
+A recorded run is played back, stopped by a token budget, and goes on without one. Everything is counted again from the
+recorded responses, and compared with the run that was recorded, which never stopped.
 """
 
-import hashlib
 import json
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,64 +15,65 @@ torch = pytest.importorskip("torch")
 if torch.cuda.is_available():
     pytest.skip("these runs are for the CPU platform", allow_module_level=True)
 
+from r3_openrlhf.openrlhf_adapter.recorded_rollouts import response_key  # noqa: E402
 from r3_openrlhf.openrlhf_adapter.samples_generator import stable_seed  # noqa: E402
+from tests.openrlhf_adapter.training import lines, train  # noqa: E402
+from tests.recordings import counts, playback_of, recorded, recorded_counts, story  # noqa: E402
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
-ROOT = Path(__file__).parents[2]
-R3 = Path(sys.executable).with_name("r3")
-HELD_OUT = "size: 8, seed: 1000, min_terms: 2, max_terms: 3, min_digits: 1, max_digits: 1, operators: ['+']"
-SETTINGS = [
-    "experiment=cpu_smoke",
-    "algo=dapo",
-    "checkpoint.save_steps=2",
-    "held_out.path=reasoning_gym:basic_arithmetic",
-    f"held_out.reasoning_gym={{{HELD_OUT}, allow_parentheses: false, allow_negation: false}}",
-    "held_out.every_steps=1",  # every step: a recording can then answer a run that ends anywhere
-    "held_out.n_samples=2",
-]
-
-
-def train(run_dir, *settings):
-    done = subprocess.run(
-        [R3, "train", *SETTINGS, f"run_dir={run_dir}", *settings],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    log = run_dir / "train.log"
-    assert done.returncode == 0, done.stderr + (log.read_text()[-3000:] if log.is_file() else "")
-    return done
-
-
-def lines(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("runs")
-    done = train(directory / "whole", f"rollout.record={directory / 'recording'}")
-    return directory / "whole", directory / "recording", done
+def stopped(tmp_path_factory):
+    """The budget runs out in step 3, the checkpoint is of step 2, whose evaluation is then lost."""
+    run_dir = tmp_path_factory.mktemp("runs") / "run"
+    budget = int(recorded_counts("dapo")[1]["generated_tokens_total"]) + 1
+    train(run_dir, *playback_of("dapo"), f"train.max_generated_tokens={budget}")
+    found = {name: lines(run_dir / f"{name}.jsonl") for name in ("metrics", "evaluations")}
+    found |= {"budget": budget, "final_model": (run_dir / "final_model" / "config.json").is_file()}
+    kept = found["evaluations"][:2]
+    (run_dir / "evaluations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept))
+    return run_dir, found
 
 
 @pytest.fixture(scope="module")
-def recorded(whole):
-    """(token ids of every response by its key, keys of the held-out ones by (step, problem))."""
-    run, recording, _ = whole
-    found = {path.stem: np.load(path)["token_ids"].tolist() for path in recording.glob("*.npz")}
+def whole(stopped):
+    """The run directory when it has gone on to the end, and what was printed."""
+    return stopped[0], train(stopped[0], *playback_of("dapo"))
+
+
+@pytest.fixture(scope="module")
+def responses(whole):
+    """(token ids of every response by its key, keys of the held-out ones by (step, label of the problem))."""
+    run, _ = whole
+    found = {key: ids for key, (ids, _, _) in recorded("dapo")[0].items()}
     asked = {}
     for line in lines(run / "evaluations.jsonl"):
         seed = stable_seed(42, "held out", line["step"])
         for row in lines(run / "data" / "held_out.jsonl"):
-            texts = [f"{seed}/{sample}/{row['input']}" for sample in (1, 2)]
-            keys = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
+            keys = [response_key(seed, sample, row["input"]) for sample in (1, 2)]
             asked[line["step"], row["label"]] = keys
     return found, asked
 
 
-def test_every_sampled_token_is_counted(whole, recorded):
-    found, asked = recorded
+def test_a_run_ends_with_its_budget(stopped):
+    _, found = stopped
+    assert [line["step"] for line in found["metrics"]] == [1, 2, 3]
+    totals = [line["generated_tokens_total"] for line in found["metrics"]]
+    assert totals[1] < found["budget"] <= totals[2]
+    assert found["final_model"]
+    assert [line["step"] for line in found["evaluations"]] == [0, 1, 2, 3]
+
+
+def test_it_goes_on_as_if_it_had_never_stopped(whole):
+    about = recorded("dapo")[1]
+    assert story(whole[0]) == about["story"]
+    assert counts(whole[0]) == recorded_counts("dapo")
+    assert lines(whole[0] / "evaluations.jsonl") == about["evaluations"]
+
+
+def test_every_sampled_token_is_counted(whole, responses):
+    found, asked = responses
     held_out = {key for keys in asked.values() for key in keys}
     assert held_out < set(found)
     metrics = lines(whole[0] / "metrics.jsonl")
@@ -86,16 +83,13 @@ def test_every_sampled_token_is_counted(whole, recorded):
     lost = sum(step["r3/filter/dropped_tokens"] + step["r3/filter/left_over_tokens"] for step in metrics)
     assert trained + lost == total and lost > 0
     dropped = sum(step["r3/filter/dropped_groups"] for step in metrics)
-    assert (len(found) - len(held_out)) / 8 == len({(r["step"], r["group"]) for r in rollouts(whole[0])}) + dropped
-
-
-def rollouts(run):
-    return lines(run / "rollouts.jsonl")
+    trained_groups = {(row["step"], row["group"]) for row in lines(whole[0] / "rollouts.jsonl")}
+    assert (len(found) - len(held_out)) / 8 == len(trained_groups) + dropped
 
 
 def test_only_groups_that_a_verdict_tells_apart_are_trained_on(whole):
     groups = {}
-    for row in rollouts(whole[0]):
+    for row in lines(whole[0] / "rollouts.jsonl"):
         groups.setdefault((row["step"], row["group"]), set()).add(row["verdict"])
     assert groups and all(verdicts == {"correct", "wrong"} for verdicts in groups.values())
 
@@ -103,7 +97,7 @@ def test_only_groups_that_a_verdict_tells_apart_are_trained_on(whole):
 def test_the_overlong_penalty_is_all_that_is_added_to_a_verdict(whole):
     """Advantages by hand: verdict, and -1/2 at the limit of 24 tokens, from 20 tokens on (a buffer of 4)."""
     groups, penalised = {}, 0
-    for row in rollouts(whole[0]):
+    for row in lines(whole[0] / "rollouts.jsonl"):
         groups.setdefault((row["step"], row["group"]), []).append(row)
     for group in groups.values():
         over = [max(0, row["num_tokens"] - 20) / 4 for row in group]
@@ -115,27 +109,32 @@ def test_the_overlong_penalty_is_all_that_is_added_to_a_verdict(whole):
 
 
 def test_a_short_batch_makes_its_own_update(whole):
-    """Every group that is not dropped is trained on, and there are as many updates in DeepSpeed's own count as steps,
-    although epochs end with short batches (unless a multiple of 8 groups happens to be kept)."""
-    metrics = lines(whole[0] / "metrics.jsonl")
-    for epoch in {step["epoch"] for step in metrics}:
-        mine = [step for step in metrics if step["epoch"] == epoch]
-        rows = sum(step["response_tokens"] / step["response_length_mean"] for step in mine)
-        kept = 32 - sum(step["r3/filter/dropped_groups"] for step in mine)  # of 32 problems
-        assert rows == pytest.approx(8 * kept) and len(mine) == -(-kept // 8)
-    checkpoints = sorted((whole[0] / "checkpoints" / "_actor").glob("global_step*"))
+    """Both epochs of the recorded run end with a short batch. Every group that is not dropped is trained on, and there
+    are as many updates in DeepSpeed's own count as steps. (Groups dropped behind the last step of an epoch are counted
+    in the next step, which is of the next epoch.)"""
+    run, _ = whole
+    metrics, rows = lines(run / "metrics.jsonl"), lines(run / "rollouts.jsonl")
+    dropped = sum(step["r3/filter/dropped_groups"] for step in metrics)
+    groups_of = {step["step"]: 0 for step in metrics}
+    for step, _ in {(row["step"], row["group"]) for row in rows}:
+        groups_of[step] += 1
+    assert sum(groups_of.values()) + dropped == 2 * 32  # two epochs over 32 problems
+    for epoch in (1, 2):
+        sizes = [groups_of[step["step"]] for step in metrics if step["epoch"] == epoch]
+        assert sizes[:-1] == [8] * (len(sizes) - 1) and 0 < sizes[-1] < 8
+    checkpoints = sorted((run / "checkpoints" / "_actor").glob("global_step*"))
     for path in checkpoints:
         state = torch.load(path / "mp_rank_00_model_states.pt", weights_only=False)
         assert state["global_steps"] == int(path.name.removeprefix("global_step"))
     assert checkpoints
 
 
-def test_held_out_accuracy_is_that_of_the_verdicts(whole, recorded):
+def test_held_out_accuracy_is_that_of_the_verdicts(whole, responses):
     """Against the last box of each recorded response."""
     from transformers import AutoTokenizer
 
-    run, _, done = whole
-    found, asked = recorded
+    run, done = whole
+    found, asked = responses
     tokenizer = AutoTokenizer.from_pretrained(run / "final_model")
 
     def right(key, label):
@@ -156,31 +155,10 @@ def test_held_out_accuracy_is_that_of_the_verdicts(whole, recorded):
     totals = {line["step"]: line["generated_tokens_total"] for line in lines(run / "metrics.jsonl")}
     for line in evaluations[:-1]:
         assert line["generated_tokens"] == ({0: 0} | totals)[line["step"]]
+    # the console's lines of the second part: the evaluation of step 2 was lost and came again
     assert "held-out problems after step 2" in done.stderr and "held-out accuracy, 2 responses" in done.stdout
 
 
 def test_held_out_problems_are_never_trained_on(whole):
     held_out = {json.loads(row["label"])["uid"] for row in lines(whole[0] / "data" / "held_out.jsonl")}
-    assert held_out and not held_out & {row["uid"] for row in rollouts(whole[0])}
-
-
-def test_a_run_ends_with_its_budget_and_goes_on_as_if_it_had_never_stopped(whole, tmp_path):
-    """The budget runs out in step 3, the checkpoint is of step 2, whose evaluation is then lost."""
-    run, recording, _ = whole
-    wanted = lines(run / "metrics.jsonl")
-    budget = int(wanted[1]["generated_tokens_total"]) + 1
-    stopped = tmp_path / "stopped"
-    train(stopped, f"rollout.playback={recording}", f"train.max_generated_tokens={budget}")
-    metrics = lines(stopped / "metrics.jsonl")
-    assert [line["step"] for line in metrics] == [1, 2, 3]
-    assert metrics[1]["generated_tokens_total"] < budget <= metrics[2]["generated_tokens_total"]
-    assert (stopped / "final_model" / "config.json").is_file()
-    evaluations = lines(stopped / "evaluations.jsonl")
-    assert [line["step"] for line in evaluations] == [0, 1, 2, 3]
-    (stopped / "evaluations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in evaluations[:2]))
-
-    train(stopped, f"rollout.playback={recording}")
-    keys = [key for key in wanted[0] if "generated_tokens" in key or key.startswith(("r3/filter", "r3/groups"))]
-    story = [[line[key] for key in ("step", "epoch", *keys)] for line in lines(stopped / "metrics.jsonl")]
-    assert story == [[line[key] for key in ("step", "epoch", *keys)] for line in wanted]
-    assert lines(stopped / "evaluations.jsonl") == lines(run / "evaluations.jsonl")
+    assert held_out and not held_out & {row["uid"] for row in lines(whole[0] / "rollouts.jsonl")}

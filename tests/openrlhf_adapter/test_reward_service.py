@@ -1,17 +1,9 @@
 """The whole stack with its rewards from another process, which is killed in the middle of the run."""
 
 import asyncio
-import json
-import os
-import signal
 import socket
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import httpx
-import psutil
 import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
@@ -23,51 +15,18 @@ from r3_openrlhf.config import RewardConfig  # noqa: E402
 from r3_openrlhf.grading.answers.request import GradeRequest  # noqa: E402
 from r3_openrlhf.grading.client import make_grader  # noqa: E402
 from r3_openrlhf.problems.sources import Label  # noqa: E402
+from tests.openrlhf_adapter.training import Run, lines  # noqa: E402
+from tests.recordings import playback_of  # noqa: E402
 from tests.reward_server.service import Service  # noqa: E402
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
-ROOT = Path(__file__).parents[2]
-R3 = Path(sys.executable).with_name("r3")
 STEPS = 4
 
 
-def read(path):
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
-
-
-class Run:
-    """`r3 train` with the rewards of `service`."""
-
-    def __init__(self, run_dir, service, *settings):
-        self.dir = run_dir
-        self.process = subprocess.Popen(
-            [R3, "train", "experiment=cpu_smoke", f"run_dir={run_dir}", f"train.max_steps={STEPS}"]
-            + [f"reward.urls=[{service.url}]", "checkpoint.save_steps=-1", *settings],
-            cwd=ROOT,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-
-    def wait_for_step(self, step):
-        deadline = time.monotonic() + 300
-        while len(read(self.dir / "metrics.jsonl")) < step:
-            assert self.process.poll() is None, self.process.stderr.read()
-            assert time.monotonic() < deadline, f"step {step} was not reached"
-            time.sleep(0.02)
-
-    def finish(self):
-        _, said = self.process.communicate(timeout=300)
-        return self.process.returncode, said
-
-    def end(self):
-        """Also of a run that a failed test left."""
-        if self.process.poll() is None:
-            for member in psutil.Process(self.process.pid).children(recursive=True):
-                member.kill()
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.communicate()
+def run_with(service, run_dir, *settings):
+    """The recorded run, so that there are right and wrong answers, with the rewards of `service`."""
+    url = f"reward.urls=[{service.url}]"
+    return Run(run_dir, *playback_of("r3"), f"train.max_steps={STEPS}", url, "checkpoint.save_steps=-1", *settings)
 
 
 def wait_for_a_caller(port):
@@ -80,7 +39,7 @@ def wait_for_a_caller(port):
 def grade_again(rows, run_dir):
     """The grades of the rows' texts, by local worker processes."""
     labels = {
-        label.uid: label for label in (Label.from_json(row["label"]) for row in read(run_dir / "data/problems.jsonl"))
+        label.uid: label for label in (Label.from_json(row["label"]) for row in lines(run_dir / "data/problems.jsonl"))
     }
 
     async def run():
@@ -106,23 +65,22 @@ def grade_again(rows, run_dir):
 
 def test_the_service_is_killed_and_comes_back_and_no_reward_is_lost(tmp_path):
     service = Service("--workers", "1")
-    run = Run(tmp_path / "run", service)
     try:
-        run.wait_for_step(1)
-        service.kill()
-        wait_for_a_caller(service.port)
-        steps_before = len(read(run.dir / "metrics.jsonl"))
-        service = Service("--workers", "1", port=service.port)
-        code, said = run.finish()
+        with run_with(service, tmp_path / "run") as run:
+            run.wait_for_step(1)
+            service.kill()
+            wait_for_a_caller(service.port)
+            steps_before = run.steps_done()
+            service = Service("--workers", "1", port=service.port)
+            done = run.finish()
     finally:
-        run.end()
         service.stop()
-    assert code == 0, said
-    metrics = read(run.dir / "metrics.jsonl")
+    assert done.returncode == 0, run.story(done.stderr)
+    metrics = lines(run.dir / "metrics.jsonl")
     assert [step["step"] for step in metrics] == list(range(1, STEPS + 1)) and 1 <= steps_before < STEPS
     assert [step["r3/grading/ungraded"] for step in metrics] == [0] * STEPS
-    fresh = [row for row in read(run.dir / "rollouts.jsonl") if row["recalled_from"] is None]
-    assert len(fresh) >= STEPS * 64
+    fresh = [row for row in lines(run.dir / "rollouts.jsonl") if row["recalled_from"] is None]
+    assert len(fresh) == 30 * 8  # the first epoch
     again = grade_again(fresh, run.dir)
     assert [(row["verdict"], row["reason"]) for row in fresh] == [(g.verdict.value, g.reason) for g in again]
     assert [row["outcome_reward"] for row in fresh] == pytest.approx([grade.reward for grade in again])
@@ -131,21 +89,16 @@ def test_the_service_is_killed_and_comes_back_and_no_reward_is_lost(tmp_path):
 
 def test_a_service_that_stays_away_stops_the_run_with_a_sentence(tmp_path):
     service = Service("--workers", "1")
-    assert httpx.get(service.url + "/ready", timeout=60).status_code == 200  # its processes start with the first item
-    run = Run(tmp_path / "run", service, "reward.deadline_s=8")
     try:
-        run.wait_for_step(1)
-        service.kill()
-        code, said = run.finish()
+        assert httpx.get(service.url + "/ready", timeout=60).status_code == 200  # its processes start with an item
+        with run_with(service, tmp_path / "run", "reward.deadline_s=8") as run:
+            run.wait_for_step(1)
+            service.kill()
+            done = run.finish()
     finally:
-        run.end()
         if service.process.poll() is None:
             service.stop()
-    assert code == 1
-    assert "reward.max_ungraded_rate" in said and "Traceback" not in said, said
-    assert {row["reason"] for row in read(run.dir / "rollouts.jsonl")} <= {
-        "correct",
-        "wrong",
-        "no_answer",
-        "unreadable",
-    }
+    assert done.returncode == 1
+    assert "reward.max_ungraded_rate" in done.stderr and "Traceback" not in done.stderr, done.stderr
+    reasons = {row["reason"] for row in lines(run.dir / "rollouts.jsonl")}
+    assert reasons <= {"correct", "wrong", "no_answer", "unreadable"}

@@ -1,0 +1,85 @@
+"""`r3 train` as a user starts it, in another process; and the end of all of its processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+
+from tests.recordings import COMMAND, lines
+
+ROOT = Path(__file__).parents[2]
+R3 = Path(sys.executable).with_name("r3")
+LIMIT_S = 1200  # a whole run takes about a minute; a machine that is busy with other things is no failure
+__all__ = ["LIMIT_S", "R3", "ROOT", "Run", "lines", "train"]
+
+
+class Run:
+    """A training run in the background. Use as a context manager: no process is left behind."""
+
+    def __init__(self, run_dir: Path, *settings: str, experiment: str = "cpu_smoke", environment=None) -> None:
+        self.dir = run_dir
+        self.settings = settings
+        self.process = subprocess.Popen(
+            [R3, "train", f"experiment={experiment}", f"run_dir={run_dir}", *settings],
+            cwd=ROOT,
+            env={**os.environ, **(environment or {})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *error) -> None:
+        self.kill()
+
+    def steps_done(self) -> int:
+        path = self.dir / "metrics.jsonl"
+        return path.read_text().count("\n") if path.is_file() else 0
+
+    def wait_for_step(self, step: int) -> None:
+        """Until the step's metrics are written. The run ends no later than LIMIT_S, and so does this."""
+        while self.steps_done() < step:
+            try:
+                self.process.wait(timeout=0.05)
+            except subprocess.TimeoutExpired:
+                continue
+            assert self.steps_done() >= step, self.story()
+            return
+
+    def finish(self) -> subprocess.CompletedProcess:
+        out, said = self.process.communicate(timeout=LIMIT_S)
+        return subprocess.CompletedProcess(self.process.args, self.process.returncode, out, said)
+
+    def story(self, said: str = "") -> str:
+        """For the message of a failed assertion."""
+        log = self.dir / "train.log"
+        stale = f"\nif the recording is stale: {COMMAND}" if any("playback" in text for text in self.settings) else ""
+        return said + (log.read_text()[-4000:] if log.is_file() else "no train.log") + stale
+
+    def kill(self) -> None:
+        """SIGKILL for the program and everything that it started, as a node failure would."""
+        if self.process.poll() is None:
+            family = [psutil.Process(self.process.pid), *psutil.Process(self.process.pid).children(recursive=True)]
+            for member in family:
+                try:
+                    member.send_signal(signal.SIGKILL)
+                except psutil.NoSuchProcess:
+                    continue  # ended by itself meanwhile
+            psutil.wait_procs(family, timeout=60)
+            self.process.communicate()
+
+
+def train(run_dir: Path, *settings: str, code: int = 0, **options) -> subprocess.CompletedProcess:
+    """Until the end, which must be with this exit code."""
+    with Run(run_dir, *settings, **options) as run:
+        done = run.finish()
+        assert done.returncode == code, run.story(done.stderr)
+        return done

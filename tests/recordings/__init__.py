@@ -1,0 +1,79 @@
+"""Recorded runs of the whole stack, and what happened in them. Tests that assert on *which* rollouts came up play them back.
+
+Each NAME.npz holds every response of one run with its log-probs, the configuration, and the story of the run. The model
+that answered lies beside them, because a model that is trained anew on another processor is another model.
+
+    python -m tests.recordings            make them all anew, about a minute each; then commit the files
+    python -m tests.recordings dapo       one of them
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+from r3_openrlhf.openrlhf_adapter.recorded_rollouts import read_packed
+
+HERE = Path(__file__).parent
+MODEL = HERE / "tiny"
+COMMAND = "python -m tests.recordings"
+HELD_OUT = "size: 8, seed: 1000, min_terms: 2, max_terms: 3, min_digits: 1, max_digits: 1, operators: ['+']"
+SETTINGS = {
+    # 30 problems in batches of 8: epochs end with a short batch, inside and outside of checkpoints
+    "r3": ["data.max_samples=30", "checkpoint.save_steps=2", "checkpoint.max_num=2"],
+    "dapo": [
+        "algo=dapo",
+        "checkpoint.save_steps=2",
+        "held_out.path=reasoning_gym:basic_arithmetic",
+        f"held_out.reasoning_gym={{{HELD_OUT}, allow_parentheses: false, allow_negation: false}}",
+        "held_out.every_steps=1",  # every step: the recording can then answer a run that ends anywhere
+        "held_out.n_samples=2",
+    ],
+}
+# What a step counts. Times, losses and other results of floating-point work are no part of it.
+COUNTS = (
+    *("step", "epoch", "generated_tokens", "generated_tokens_total", "response_tokens"),
+    *(f"r3/groups/{name}" for name in ("all_correct", "none_correct", "mixed", "collapsed_before", "collapsed_after")),
+    *("r3/reflection/groups", "r3/reflection/hard_prompts", "r3/grading/ungraded"),
+    *(f"r3/filter/{what}_{unit}" for what in ("dropped", "left_over") for unit in ("groups", "tokens")),
+)
+STORY = ("step", "uid", "context", "verdict", "outcome_reward", "recalled_from", "truncated", "text")
+
+
+def path_of(name: str) -> Path:
+    return HERE / f"{name}.npz"
+
+
+def settings_of(name: str) -> list[str]:
+    """What a run needs behind `experiment=cpu_smoke` to be the recorded one."""
+    return [*SETTINGS[name], f"model.path={MODEL}"]
+
+
+def playback_of(name: str) -> list[str]:
+    """`settings_of`, and the responses from the recording."""
+    return [*settings_of(name), f"rollout.playback={path_of(name)}"]
+
+
+@cache
+def recorded(name: str) -> tuple[dict, dict]:
+    """(responses by key, what is stored about them: config, story, metrics, evaluations)."""
+    return read_packed(path_of(name))
+
+
+def story(run_dir: Path) -> list[list]:
+    """What happened in a run, row by row: all of it follows from the responses."""
+    return [[row[key] for key in STORY] for row in lines(run_dir / "rollouts.jsonl")]
+
+
+def counts(run_dir: Path) -> list[dict]:
+    """What each step counted: all of it follows from the responses."""
+    return [{key: line[key] for key in COUNTS} for line in lines(run_dir / "metrics.jsonl")]
+
+
+def recorded_counts(name: str) -> list[dict]:
+    return [{key: line[key] for key in COUNTS} for line in recorded(name)[1]["counts"]]
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
