@@ -14,7 +14,7 @@ STAMP := .venv/installed
 INSTALL_LOG := .venv/install.log
 STEP := .venv/bin/python tools/install_step.py --log $(INSTALL_LOG) --step
 
-.PHONY: help setup quickstart smoke lab test soak check docs gpu-check cluster-check bench
+.PHONY: help setup quickstart smoke lab test test-fast test-repeat soak check docs gpu-check cluster-check bench
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 14
@@ -61,8 +61,19 @@ lab: setup ## six algorithms x five seeds on a million-parameter model, compared
 	@r3 compare runs/lab --out runs/lab/comparison
 	@r3 lab controls --out runs/lab/controls.json
 
+# Two at a time: a run of the stack waits a good part of its time. A file's tests stay together, for what they share.
+SIDE_BY_SIDE := -n 2 --dist loadfile
+
 test: setup ## every test; GPU tests skip themselves
-	@python -m pytest
+	@python -m pytest $(SIDE_BY_SIDE)
+
+test-fast: setup ## the tests that start no cluster
+	@python -m pytest $(SIDE_BY_SIDE) -m "not slow and not soak"
+
+test-repeat: setup ## the whole suite N times in several orders, half of them on busy cores: make test-repeat N=10
+	@python tools/repeat_tests.py $(N) $(SIDE_BY_SIDE)
+
+N ?= 10
 
 soak: setup ## the reward service at full load: 256 clients, 5,000 items under SIGKILL, 10,000 fuzzed bodies; a run killed five times
 	@python -m pytest -m soak
