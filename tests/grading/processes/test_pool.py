@@ -208,8 +208,8 @@ def test_the_wait_for_a_processor_is_nobodys_time():
     program = f"""
 import os, subprocess, sys, time
 os.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})  # of this process and all that it starts
-from r3_openrlhf.grading.pool import WorkerPool
-from r3_openrlhf.grading.wire import Item, encode_item
+from r3_openrlhf.grading.processes.pool import WorkerPool
+from r3_openrlhf.grading.processes.wire import Item, encode_item
 pool = WorkerPool(num_workers=1, timeout_s=1.2)
 def grade(response, reference):
     return pool.submit(encode_item(Item(task="math", response=response, references=(reference,), truncated=False)))
