@@ -21,7 +21,7 @@ def make(name: str) -> None:
             subprocess.run([Path(sys.executable).with_name("r3"), "train", *settings], check=True)
             config = load_config("cpu_smoke", SETTINGS[name])
             about = {"config": config_to_yaml(config), "story": story(run), "counts": counts(run)}
-            if config.evaluation.path is not None:
+            if config.held_out.path is not None:
                 about["evaluations"] = lines(run / "evaluations.jsonl")
             if missing := what_is_missing(name, about):
                 print(f"{name} once more: {missing}", file=sys.stderr)
