@@ -54,6 +54,15 @@ class WorkerHandle:
         except (OSError, IndexError):
             return 0.0
 
+    @property
+    def is_runnable(self) -> bool:
+        """Does it compute, or wait for a processor? (It could also sleep, be stopped or have ended.)"""
+        try:
+            with open(f"/proc/{self.pid}/stat") as file:
+                return file.read().rpartition(")")[2].split()[0] == "R"
+        except OSError:
+            return False
+
     def set_nice(self, nice: int) -> bool:
         """False when it is not allowed, or when the process has just ended and its end of file is about to be read."""
         try:

@@ -71,7 +71,9 @@ class _Worker:
     def seconds(self) -> float:
         """The first item's own time: `wall_seconds`, the wait for a processor not counted."""
         waited = max(0.0, self.handle.waiting_seconds() - self.item_started_waiting)
-        return max(0.0, self.wall_seconds() - waited)
+        own = max(0.0, self.wall_seconds() - waited)
+        # a wait that still lasts is not in the kernel's count yet
+        return min(own, self.processor_seconds()) if self.handle.is_runnable else own
 
     def processor_seconds(self) -> float:
         return self.handle.processor_seconds() - self.item_started_cpu
