@@ -36,7 +36,7 @@ def host(tmp_path_factory, tiny_tokenizer):
     sizes = "--prompts 16 --samples 4 --tokens 64 --top-logprobs 3 --engines 2".split()
     command = [sys.executable, BENCHMARKS / "step_overhead.py", "host", *sizes]
     done = subprocess.run(
-        [*command, "--tokenizer", tiny_tokenizer, "--output", output], text=True, capture_output=True, timeout=300
+        [*command, "--tokenizer", tiny_tokenizer, "--output", output], text=True, capture_output=True, timeout=900
     )
     assert done.returncode == 0, done.stderr
     return done.stdout, json.loads(output.read_text())

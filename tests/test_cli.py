@@ -160,7 +160,7 @@ def test_every_example_script_dry_runs(script, tmp_path):
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     result = subprocess.run(
         ["bash", str(script), "train.seed=7", "--dry-run"],
-        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120,
+        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     assert "--train.seed 7" in result.stdout

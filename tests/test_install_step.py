@@ -20,7 +20,7 @@ CHATTY = (
 
 def step(log, code, stderr=subprocess.PIPE):
     command = [*STEP, "--log", str(log), "PyTorch", "--", sys.executable, "-c", code]
-    return subprocess.run(command, stdout=subprocess.PIPE, stderr=stderr, text=True, timeout=60)
+    return subprocess.run(command, stdout=subprocess.PIPE, stderr=stderr, text=True, timeout=600)
 
 
 def test_what_a_step_says_goes_to_the_log_only(tmp_path):

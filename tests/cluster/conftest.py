@@ -79,7 +79,7 @@ class Slurm:
         }
 
     def call(self, *command, check=True, **options) -> str:
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=120, **options)
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=600, **options)
         assert done.returncode == 0 or not check, f"{command}: {done.stdout}{done.stderr}"
         return done.stdout.strip()
 

@@ -75,7 +75,7 @@ def run_ranks(tmp_path, model, *, rows_per_step=ROWS, stock=False, loads=0, off_
         for rank in range(ranks)
     ]
     try:
-        codes = [worker.wait(timeout=300) for worker in workers]
+        codes = [worker.wait(timeout=1200) for worker in workers]
     finally:
         for worker in workers:
             worker.kill()

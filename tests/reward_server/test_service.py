@@ -86,7 +86,7 @@ def test_the_same_item_at_the_same_time_is_graded_once(service):
 
 def test_health_ready_metrics_and_openapi(service):
     assert httpx.get(service.url + "/health").json() == {"status": "ok"}
-    assert httpx.get(service.url + "/ready", timeout=20).json() == {"status": "ready"}
+    assert httpx.get(service.url + "/ready", timeout=300).json() == {"status": "ready"}
     assert 'r3_grading_items_total{reason="correct"' in httpx.get(service.url + "/metrics").text
     assert set(httpx.get(service.url + "/openapi.json").json()["paths"]) == {
         "/grade", "/get_reward", "/health", "/ready", "/metrics",

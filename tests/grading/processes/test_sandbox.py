@@ -29,7 +29,7 @@ def confined(tmp_path, code):
     outside.mkdir()
     (outside / "secret").write_text("secret")
     program = [sys.executable, "-c", PRELUDE + code, str(own), str(outside), str(os.getpid())]
-    done = subprocess.run(program, capture_output=True, text=True, env={**os.environ, "SECRET": "x"}, timeout=30)
+    done = subprocess.run(program, capture_output=True, text=True, env={**os.environ, "SECRET": "x"}, timeout=300)
     if "LAYER MISSING" in done.stdout:
         pytest.skip(f"this kernel lacks a layer: {done.stdout.strip()}")
     assert done.stderr == ""
