@@ -151,7 +151,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
     @rule(
         uid=st.sampled_from(UIDS),
         verdict=st.sampled_from(GRADED),
-        k=st.integers(0, 5),
+        k=st.integers(1, 5),
         step=st.integers(0, 12),
         lag=st.integers(0, 8),
         order=st.sampled_from(["uniform", "newest"]),

@@ -72,7 +72,9 @@ def test_the_upstream_line_that_an_adapter_answers_is_still_there(owner, line):
 
 
 @pytest.mark.parametrize(
-    "actor", [ppo_trainer.PPOTrainer, ppo_actor.PolicyModelActor, vllm_engine.RolloutRayActor], ids=lambda a: str(a)
+    "actor",
+    [ppo_trainer.PPOTrainer, ppo_actor.PolicyModelActor, vllm_engine.RolloutRayActor],
+    ids=["trainer", "policy", "engine"],
 )
 def test_the_class_below_a_ray_actor_can_be_subclassed(actor):
     plain = actor.__ray_metadata__.modified_class.__ray_actor_class__
