@@ -42,7 +42,7 @@ _REWARD = RewardConfig()
     "--max-pending-mb",
     default=ServerSettings.max_pending_bytes // 2**20,
     show_default=True,
-    help="MB of items waiting and of bodies being read; above it 503.",
+    help="MB of items that wait, references and metadata included; above it 503.",
 )
 @click.option(
     "--max-connections", default=ServerSettings.max_connections, show_default=True, help="Open at once; above it 503."

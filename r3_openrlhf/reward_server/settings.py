@@ -25,7 +25,7 @@ class ServerSettings:
     tokenizer: path of a tokenizer.json (or its directory), to count tokens on the OpenRLHF route; without it that
         route pays no length reward.
     max_pending_items, max_pending_bytes: accepted and not yet answered; above it, 503. The bytes are those of whole items
-        (response, references, metadata), and of bodies that are being read.
+        (response, references, metadata). Bodies that are still being read do not count.
     max_connections, max_connections_per_peer: open at once, in all and from one address; above it, 503 and closed.
     read_timeout_s: for the headers of a request, and again for its body; then the connection is closed.
     remember_items: outcomes kept for retries of the same item.
