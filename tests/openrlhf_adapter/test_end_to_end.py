@@ -99,5 +99,7 @@ def test_the_stock_baseline_runs_with_the_same_records(tmp_path):
     assert [len(group) for group in groups.values()] == [8] * 24
     for group in groups.values():  # group_norm, written out
         rewards = torch.tensor([row["reward"] for row in group], dtype=torch.float64)
+        if len(set(rewards.tolist())) == 1:
+            continue  # upstream divides the rounding error of the mean by 1e-9 (docs/LOG.md)
         expected = (rewards - rewards.mean()) / (rewards.std() + 1e-9)
         assert [row["advantage"] for row in group] == pytest.approx(expected.tolist(), abs=1e-3)
