@@ -174,6 +174,7 @@ class Step:
                 f"rollout.n_samples_per_prompt={scale.samples}",
                 f"rollout.max_new_tokens={scale.tokens}",
                 f"rollout.top_logprobs={scale.top_logprobs}",
+                "ranking.entropy_source=auto",  # the bounds are one of the parts; the experiment has exact
                 f"data.max_len={scale.tokens + 4096}",
                 f"data.chat_template={str(self.tokenizer.chat_template is not None).lower()}",
                 f"cluster.gpus_per_node={scale.engines}",

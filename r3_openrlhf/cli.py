@@ -224,7 +224,7 @@ def _print(renderable, *, width: int) -> None:
     """On a terminal as wide as that is, elsewhere `width`."""
     from rich.console import Console
 
-    Console(file=sys.stdout, width=None if sys.stdout.isatty() else width).print(renderable)
+    Console(file=sys.stdout, width=None if sys.stdout.isatty() else width).print(renderable, crop=False)
 
 
 def _next_commands(experiment: str, config: R3Config, run: RunDirectory) -> str:

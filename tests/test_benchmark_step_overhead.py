@@ -152,11 +152,11 @@ def test_the_timings_exist():
 
 def test_a_run_that_fails_says_why(tmp_path):
     with pytest.raises(_stack_runs.RunFailed, match="no_such_model"):
-        _stack_runs.train("cpu_smoke", [f"run_dir={tmp_path / 'run'}", "model.path=no_such_model"], timeout_s=120)
+        _stack_runs.train("cpu_smoke", [f"run_dir={tmp_path / 'run'}", "model.path=no_such_model"], timeout_s=600)
 
 
 def test_a_run_that_takes_too_long_leaves_nothing_behind(tmp_path):
     with pytest.raises(_stack_runs.RunFailed, match="took more than 1 s"):
         _stack_runs.train("cpu_smoke", [f"run_dir={tmp_path / 'run'}"], timeout_s=1)
-    left = [child for child in psutil.Process().children(recursive=True) if str(tmp_path) in " ".join(child.cmdline())]
-    assert not left
+    running = [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
+    assert not [child for child in running if str(tmp_path) in " ".join(child.cmdline())]

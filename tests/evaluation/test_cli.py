@@ -178,7 +178,7 @@ def test_two_evaluations_do_not_write_one_directory(tmp_path):
 
 def test_the_command_line_loads_no_framework():
     code = (
-        "import sys; from r3_openrlhf.evaluation import cli, estimates, records, results, sampling, benchmarks; "
+        "import sys; from r3_openrlhf.evaluation import cli, pass_rates, sample_file, results, sampling, benchmarks; "
         "print(*[m for m in ('torch', 'vllm', 'ray', 'transformers', 'matplotlib') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, cwd=REPOSITORY, check=True)

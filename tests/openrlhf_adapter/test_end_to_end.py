@@ -71,17 +71,22 @@ def test_a_stale_weight_sync_is_caught(tmp_path):
 
 
 def test_two_ranks_zero_3_reference_model_and_an_odd_number_of_rows(tmp_path):
-    """Two data-parallel ranks, two engines, a reference model and a KL loss. 3 prompts x 7 responses are an odd number
-    of rows; nothing can be recalled in the first step, so that one at least stays odd."""
+    """Two data-parallel ranks, two engines, a reference model and a KL loss. 9 problems in batches of 6: the second batch
+    has 3 x 7 responses, an odd number of rows, and in the first epoch there is nothing to recall for them."""
     settings = ("cluster.gpus_per_node=2", "train.zero_stage=3", "train.kl_coef=0.001", "replay.k=3")
-    shape = ("rollout.batch_size=3", "rollout.n_samples_per_prompt=7", "data.max_samples=3", "train.num_epochs=3")
+    shape = (
+        "rollout.batch_size=6",
+        "rollout.n_samples_per_prompt=7",
+        "data.max_samples=9",
+        "train.micro_batch_size=7",
+    )
     train(tmp_path / "run", *settings, *shape, "checkpoint.save_steps=-1")
     metrics = lines(tmp_path / "run" / "metrics.jsonl")
-    assert [step["step"] for step in metrics] == [1, 2, 3]
+    assert [step["step"] for step in metrics] == [1, 2, 3, 4]
     rows = Counter(row["step"] for row in lines(tmp_path / "run" / "rollouts.jsonl"))
-    assert rows[1] == 21
-    for step in metrics:
-        assert rows[step["step"]] == 21 + 7 * step["r3/reflection/groups"] + step["r3/replay/recalled"]
+    assert rows[2] == 21
+    for step, sampled in zip(metrics, (42, 21, 42, 21), strict=True):
+        assert rows[step["step"]] == sampled + 7 * step["r3/reflection/groups"] + step["r3/replay/recalled"]
         assert step["r3/sync/abs_logprob_gap"] < 0.02
 
 

@@ -20,6 +20,7 @@ def make(name: str) -> None:
             settings = ["experiment=cpu_smoke", *settings_of(name), f"run_dir={run}", f"rollout.record={responses}"]
             subprocess.run([Path(sys.executable).with_name("r3"), "train", *settings], check=True)
             config = load_config("cpu_smoke", SETTINGS[name])
+            config.run_dir = "elsewhere"
             about = {"config": config_to_yaml(config), "story": story(run), "counts": counts(run)}
             if config.held_out.path is not None:
                 about["evaluations"] = lines(run / "evaluations.jsonl")
