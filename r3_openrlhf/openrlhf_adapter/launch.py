@@ -214,7 +214,7 @@ def ray_options(config: R3Config, platform: str) -> dict:
         runtime["worker_process_setup_hook"] = f"{cpu_platform.__name__}.install"
         environment |= cpu_platform.ENVIRONMENT | {"OMP_NUM_THREADS": threads, "VLLM_LOGGING_LEVEL": "WARNING"}
         # vllm/platforms/cpu.py:271 puts the engine's worker into one more process, so that OMP can be set for it. It is
-        # set above; an engine starts in two thirds of the time without
+        # set above, so that process, which would import everything once more, is not needed
         environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         if not address:  # GPUs are bookkeeping here: upstream asks for one per rank
             options |= {"num_gpus": ranks, "num_cpus": ranks + 4, "object_store_memory": 500 * 2**20}
