@@ -137,6 +137,10 @@ class Slurm:
     def state(self, number: str) -> str:
         return self.job(number)["JobState"]
 
+    def ended(self, number: str) -> bool:
+        """Neither waiting for its nodes, as every job does at first, nor at work."""
+        return self.state(number) not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED")
+
     def wait(self, number: str, *states: str, seconds: float = 120.0) -> dict[str, str]:
         """Until the job is in one of the states. One that was requeued would wait a while for its old credential to
         expire; a new one, of another second, is taken at once."""

@@ -35,7 +35,7 @@ def test_two_jobs_on_the_same_two_nodes_have_two_rays(slurm, tmp_path, job_templ
     runs = [tmp_path / "one", tmp_path / "two"]
     jobs = [slurm.submit(run, "--nodes=2", SMALL_RAY, template=template) for run in runs]
     for run, job in zip(runs, jobs, strict=True):
-        until(lambda run=run, job=job: (run / "probe.json").is_file() or slurm.state(job) != "RUNNING", seconds=200)
+        until(lambda run=run, job=job: (run / "probe.json").is_file() or slurm.ended(job), seconds=200)
         assert (run / "probe.json").is_file(), log_of(run, job)
     seen = [json.loads((run / "probe.json").read_text()) for run in runs]
     for probe in seen:
