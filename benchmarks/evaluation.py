@@ -19,7 +19,7 @@ from pathlib import Path
 
 from r3_openrlhf.config import BenchmarkConfig, ClusterConfig, DataConfig, RewardConfig
 from r3_openrlhf.evaluation.benchmarks import load_problem_set
-from r3_openrlhf.evaluation.grading_thread import GradingDesk
+from r3_openrlhf.evaluation.grading_thread import GradingThread
 from r3_openrlhf.evaluation.sample_file import SampleFile
 from r3_openrlhf.evaluation.sampling import make_work, sample
 from r3_openrlhf.models.locate import resolve_model
@@ -34,9 +34,9 @@ def bare(llm, params, work, options: BenchmarkConfig) -> tuple[int, float]:
     return sum(len(output.outputs[0].token_ids) for output in outputs), seconds
 
 
-def ours(engine, desk, tokenizer, work, options: BenchmarkConfig, directory: Path) -> tuple[int, float]:
+def ours(engine, grading, tokenizer, work, options: BenchmarkConfig, directory: Path) -> tuple[int, float]:
     started = time.perf_counter()
-    speed = sample(work, engine, desk, SampleFile(directory / "samples.jsonl"), tokenizer, options)
+    speed = sample(work, engine, grading, SampleFile(directory / "samples.jsonl"), tokenizer, options)
     return speed.num_tokens, time.perf_counter() - started
 
 
@@ -68,14 +68,14 @@ def main() -> None:
     from vllm import SamplingParams
 
     params = SamplingParams(temperature=options.temperature, top_p=options.top_p, max_tokens=options.max_new_tokens)
-    with tempfile.TemporaryDirectory() as scratch, GradingDesk(RewardConfig()) as desk:
+    with tempfile.TemporaryDirectory() as scratch, GradingThread(RewardConfig()) as grading:
         bare(engine.llm, params, work[:2], options)  # both sides warm: the engine, and the grading processes
-        ours(engine, desk, tokenizer, work[:2], options, Path(scratch))
+        ours(engine, grading, tokenizer, work[:2], options, Path(scratch))
         for number in range(given.rounds):
             for side in ("ours", "bare") if number % 2 == 0 else ("bare", "ours"):
                 engine.llm.reset_prefix_cache()
                 if side == "ours":
-                    tokens, seconds = ours(engine, desk, tokenizer, work, options, Path(scratch))
+                    tokens, seconds = ours(engine, grading, tokenizer, work, options, Path(scratch))
                 else:
                     tokens, seconds = bare(engine.llm, params, work, options)
                 totals[side][0] += tokens

@@ -13,14 +13,14 @@ from r3_openrlhf.problems.sources import Label
 from r3_openrlhf.types import Grade
 
 
-class GradingDesk:
+class GradingThread:
     """Context manager. Grades in the worker processes, or on the servers, that `config` names; a thread looks after
     them."""
 
     def __init__(self, config: RewardConfig) -> None:
         self._config = config
 
-    def __enter__(self) -> GradingDesk:
+    def __enter__(self) -> GradingThread:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="r3-evaluation-grading", daemon=True)
         self._thread.start()

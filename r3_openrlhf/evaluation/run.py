@@ -13,7 +13,7 @@ from r3_openrlhf.config import BenchmarkConfig, R3Config
 from r3_openrlhf.config_loading import load_config, with_overrides
 from r3_openrlhf.errors import ConfigError, DataError
 from r3_openrlhf.evaluation.benchmarks import ProblemSet, load_problem_set
-from r3_openrlhf.evaluation.grading_thread import GradingDesk
+from r3_openrlhf.evaluation.grading_thread import GradingThread
 from r3_openrlhf.evaluation.model_source import PROMPT_KEYS, ModelSource, find_model, fingerprint, values_of
 from r3_openrlhf.evaluation.output import EvaluationDirectory, write_whole
 from r3_openrlhf.evaluation.progress import Terminal
@@ -68,10 +68,10 @@ def run_evaluation(request: Request) -> tuple[dict[str, Any], EvaluationDirector
     with (
         directory.start(settings) as file,
         Terminal(directory.log, verbose=request.verbose) as terminal,
-        GradingDesk(config.reward) as desk,
+        GradingThread(config.reward) as grading,
     ):
         missing = outstanding(work, file, n_samples=request.options.n_samples)
-        speed = _sample(missing, model, file, desk, tokenizer, request.options, config, terminal)
+        speed = _sample(missing, model, file, grading, tokenizer, request.options, config, terminal)
         labels = {item.key: item.label for item in work}
         summaries = {}
         for found in sets:
@@ -79,7 +79,7 @@ def run_evaluation(request: Request) -> tuple[dict[str, Any], EvaluationDirector
             at_limits = {}
             for limit in lengths:
                 terminal.say(f"{found.name}: grading at {limit} tokens")
-                problems = shorten(_selected(file, keys), limit, labels, desk, tokenizer)
+                problems = shorten(_selected(file, keys), limit, labels, grading, tokenizer)
                 at_limits[str(limit)] = _summarise(problems, request.options)
                 del at_limits[str(limit)]["problems"]
             summaries[found.name] = {
@@ -187,7 +187,7 @@ def _sample(
     missing: Sequence[Work],
     model: str,
     file: SampleFile,
-    desk: GradingDesk,
+    grading: GradingThread,
     tokenizer,
     options: BenchmarkConfig,
     config: R3Config,
@@ -204,7 +204,7 @@ def _sample(
     try:
         with terminal.bar(num_responses=len(missing) * options.n_samples) as bar:
             return sample(
-                missing, engine, desk, file, tokenizer, options, on_response=bar.response, on_problem=bar.problem
+                missing, engine, grading, file, tokenizer, options, on_response=bar.response, on_problem=bar.problem
             )
     finally:
         engine.close()

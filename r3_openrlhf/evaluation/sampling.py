@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from r3_openrlhf.config import BenchmarkConfig, DataConfig
 from r3_openrlhf.errors import ConfigError
-from r3_openrlhf.evaluation.grading_thread import GradingDesk
+from r3_openrlhf.evaluation.grading_thread import GradingThread
 from r3_openrlhf.evaluation.sample_file import SampledProblem, SampledResponse, SampleFile, cut, graded
 from r3_openrlhf.problems.prompts import problem_message, render
 from r3_openrlhf.problems.sources import Label
@@ -94,7 +94,7 @@ def response_seed(seed: int, work: Work, index: int) -> int:
 def sample(
     work: Sequence[Work],
     engine: SamplingEngine,
-    desk: GradingDesk,
+    grading: GradingThread,
     file: SampleFile,
     tokenizer: PreTrainedTokenizerBase,
     options: BenchmarkConfig,
@@ -118,7 +118,7 @@ def sample(
                 num_responses += 1
                 num_tokens += len(completion.token_ids)
                 on_response(len(completion.token_ids))
-                _ask_for_grade(completion, work, desk, tokenizer, answers)
+                _ask_for_grade(completion, work, grading, tokenizer, answers)
         while not answers.empty() or (unfinished and not engine.is_busy):
             completion, text, future = answers.get()
             number, index = map(int, completion.key.split("/"))
@@ -135,11 +135,11 @@ def sample(
     return Speed(num_responses=num_responses, num_tokens=num_tokens, seconds=ended - started if work else 0.0)
 
 
-def _ask_for_grade(completion, work, desk, tokenizer, answers) -> None:
+def _ask_for_grade(completion, work, grading, tokenizer, answers) -> None:
     label = work[int(completion.key.partition("/")[0])].label
     # with detokenize off the end token stays in token_ids; it is no text (as in training)
     text = tokenizer.decode(completion.token_ids, skip_special_tokens=True)
-    future = desk.submit(
+    future = grading.submit(
         label, text, num_tokens=len(completion.token_ids), truncated=completion.finish_reason == "length"
     )
     future.add_done_callback(lambda done: answers.put((completion, text, done)))
@@ -149,7 +149,7 @@ def shorten(
     problems: Iterable[SampledProblem],
     limit: int,
     labels: dict[tuple[str, str], Label],
-    desk: GradingDesk,
+    grading: GradingThread,
     tokenizer: PreTrainedTokenizerBase,
 ) -> Iterator[SampledProblem]:
     """The same problems as if they had been sampled with the token limit `limit`; shortened responses are graded anew."""
@@ -164,7 +164,7 @@ def shorten(
                 parts.append(response)
                 continue
             text = tokenizer.decode(token_ids, skip_special_tokens=True)
-            future = desk.submit(labels[problem.key], text, num_tokens=len(token_ids), truncated=truncated)
+            future = grading.submit(labels[problem.key], text, num_tokens=len(token_ids), truncated=truncated)
             parts.append((text, token_ids, future))
         window.append((problem, parts))
     while window:

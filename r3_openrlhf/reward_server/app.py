@@ -1,4 +1,4 @@
-"""The HTTP routes of the reward service: parse, ask the desk, answer."""
+"""The HTTP routes of the reward service: parse, ask the queue, answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from r3_openrlhf import __version__
 from r3_openrlhf.grading.answers.request import GradeRequest
-from r3_openrlhf.reward_server.desk import Busy, Desk
+from r3_openrlhf.reward_server.admission_queue import AdmissionQueue, Busy
 from r3_openrlhf.reward_server.metrics import Metrics
 from r3_openrlhf.reward_server.schema import GradeAnswer, GradeBody, Problem, StockAnswer, StockBody
 from r3_openrlhf.reward_server.settings import ServerSettings
@@ -44,9 +44,9 @@ def create_app(settings: ServerSettings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.desk = Desk(settings, metrics)
+        app.state.queue = AdmissionQueue(settings, metrics)
         yield
-        app.state.desk.close()
+        app.state.queue.close()
 
     app = FastAPI(
         title="R³ reward service",
@@ -84,14 +84,14 @@ def create_app(settings: ServerSettings) -> FastAPI:
             )
             for item in body.items
         ]
-        desk = request.app.state.desk
+        queue = request.app.state.queue
         try:
             if request.headers.get("accept") == _LINES:
-                desk.check_room(requests)
+                queue.check_room(requests)
                 return StreamingResponse(
-                    _lines(desk.grade_one_by_one(requests, reward=settings.reward)), media_type=_LINES
+                    _lines(queue.grade_one_by_one(requests, reward=settings.reward)), media_type=_LINES
                 )
-            return _json({"results": await desk.grade(requests, reward=settings.reward)})
+            return _json({"results": await queue.grade(requests, reward=settings.reward)})
         except Busy:
             return _busy(metrics)
 
@@ -121,7 +121,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
                 )
             )
         try:
-            grades = await request.app.state.desk.grade(requests, reward=stock_reward)
+            grades = await request.app.state.queue.grade(requests, reward=stock_reward)
         except Busy:
             return _busy(metrics)
         if len(grades) == 1 and grades[0].verdict is Verdict.UNGRADED:
@@ -136,7 +136,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
     @app.get("/ready", responses={503: problems[503]}, response_model=dict[str, str])
     async def ready(request: Request) -> Response:
         """A grading process has answered a probe."""
-        why = await request.app.state.desk.why_not_ready()
+        why = await request.app.state.queue.why_not_ready()
         if why is not None:
             return _problem(503, f"the grading processes do not answer: {why}", {"Retry-After": "1"})
         return _json({"status": "ready"})
@@ -144,8 +144,8 @@ def create_app(settings: ServerSettings) -> FastAPI:
     @app.get("/metrics", responses={**plain, 200: {"content": {"text/plain": {}}}}, response_class=Response)
     async def read_metrics(request: Request) -> Response:
         """Prometheus metrics."""
-        desk = request.app.state.desk
-        text = metrics.text(pending=desk.pending_items, restarts=desk.pool.restarts)
+        queue = request.app.state.queue
+        text = metrics.text(pending=queue.pending_items, restarts=queue.pool.restarts)
         return Response(text, media_type="text/plain; version=0.0.4")
 
     return app

@@ -15,7 +15,7 @@ from r3_openrlhf.cli import main
 from r3_openrlhf.config import BenchmarkConfig, ClusterConfig, DataConfig, RewardConfig
 from r3_openrlhf.errors import ConfigError
 from r3_openrlhf.evaluation.benchmarks import load_problem_set
-from r3_openrlhf.evaluation.grading_thread import GradingDesk
+from r3_openrlhf.evaluation.grading_thread import GradingThread
 from r3_openrlhf.evaluation.model_source import find_model, fingerprint
 from r3_openrlhf.evaluation.output import EvaluationDirectory
 from r3_openrlhf.evaluation.progress import Bar
@@ -192,11 +192,11 @@ def test_a_shortened_response_is_graded_anew(byte_tokenizer, tmp_path):
     text = f"The answer is \\boxed{{{answer}}}"
     ids = byte_tokenizer(text=text, add_special_tokens=False)["input_ids"]
     whole = problem(label.uid, response(ids, text=text, verdict=Verdict.CORRECT), benchmark="b")
-    with GradingDesk(RewardConfig(num_workers=1)) as desk:
+    with GradingThread(RewardConfig(num_workers=1)) as grading:
         labels = {whole.key: label}
-        (same,) = shorten([whole], len(ids), labels, desk, byte_tokenizer)
-        (shorter,) = shorten([whole], len(ids) - 2 - len(answer), labels, desk, byte_tokenizer)
-        (one_brace,) = shorten([whole] * 1, len(ids) - 1, labels, desk, byte_tokenizer)
+        (same,) = shorten([whole], len(ids), labels, grading, byte_tokenizer)
+        (shorter,) = shorten([whole], len(ids) - 2 - len(answer), labels, grading, byte_tokenizer)
+        (one_brace,) = shorten([whole] * 1, len(ids) - 1, labels, grading, byte_tokenizer)
     assert same == whole
     for found in (shorter, one_brace):
         assert found.responses[0].truncated and found.responses[0].verdict is not Verdict.CORRECT
@@ -292,8 +292,8 @@ def test_a_cut_response_is_what_the_smaller_limit_gives(tmp_path):
 
     try:
         file = SampleFile(tmp_path / "samples.jsonl")
-        with GradingDesk(RewardConfig(num_workers=1)) as desk:
-            sample(work, engine, desk, file, tokenizer, options)
+        with GradingThread(RewardConfig(num_workers=1)) as grading:
+            sample(work, engine, grading, file, tokenizer, options)
         sampled = {one.uid: one.responses[0] for one in file.read()}
         lengths = {len(one.token_ids) for one in sampled.values()}
         ended = {len(one.token_ids) for one in sampled.values() if not one.truncated}

@@ -10,7 +10,7 @@ import pytest
 from pytest import approx
 
 from r3_openrlhf.config import RewardConfig
-from r3_openrlhf.evaluation.grading_thread import GradingDesk
+from r3_openrlhf.evaluation.grading_thread import GradingThread
 from r3_openrlhf.evaluation.results import summarise_benchmark
 from r3_openrlhf.evaluation.sample_file import SampledProblem, graded
 from r3_openrlhf.problems.sources import Label, problem_uid
@@ -26,11 +26,11 @@ def outputs(request):
     """(file, rows with the authors' verdicts, our grade of each)."""
     lines = (DATA / f"{request.param}.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
-    with GradingDesk(RewardConfig(timeout_s=20.0)) as desk:
+    with GradingThread(RewardConfig(timeout_s=20.0)) as grading:
         futures = []
         for row in rows:
             label = Label(uid=row["id"], problem=row["problem"], references=[row["gold"]], task="math")
-            futures.append(desk.submit(label, row["response"], num_tokens=len(row["response"]), truncated=False))
+            futures.append(grading.submit(label, row["response"], num_tokens=len(row["response"]), truncated=False))
         grades = [future.result() for future in futures]
     return request.param, rows, grades
 

@@ -14,7 +14,7 @@ from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.errors import ConfigError
 from r3_openrlhf.grading.answers.request import GradeRequest
 from r3_openrlhf.grading.client import make_grader
-from r3_openrlhf.reward_server.desk import Desk
+from r3_openrlhf.reward_server.admission_queue import AdmissionQueue
 from r3_openrlhf.reward_server.metrics import Metrics
 from r3_openrlhf.reward_server.settings import ServerSettings
 
@@ -170,10 +170,10 @@ def test_the_token_is_needed_where_there_is_one():
 
 def test_while_the_service_ends_items_are_ungraded_and_nobody_fails():
     async def run():
-        desk = Desk(ServerSettings(), Metrics())
-        desk.close()
+        queue = AdmissionQueue(ServerSettings(), Metrics())
+        queue.close()
         request = GradeRequest(response="5", references=("5",), task="math", num_tokens=1, truncated=False)
-        return await desk.grade([(request, "")], reward=RewardConfig())
+        return await queue.grade([(request, "")], reward=RewardConfig())
 
     assert [grade.reason for grade in asyncio.run(run())] == ["closed"]
 

@@ -34,8 +34,8 @@ class Busy(Exception):
 _PASSING = frozenset({"crashed", "closed", "unavailable"})
 
 
-class Desk:
-    """Grades requests with a pool of its own.
+class AdmissionQueue:
+    """Grades requests with a pool of its own; what would not fit into its bounds is refused.
 
     Two items with the same key and content share one grading, at the same time or one after the other. The content is
     part of the key: a key that is used for something else gets a grade of its own.
