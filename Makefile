@@ -62,7 +62,8 @@ lab: setup ## six algorithms x five seeds on a million-parameter model, compared
 	@r3 lab controls --out runs/lab/controls.json
 
 # Two at a time: a run of the stack waits a good part of its time. A file's tests stay together, for what they share.
-SIDE_BY_SIDE := -n 2 --dist loadfile
+# tests/conftest.py puts the long files first; xdist would put them last, because they have few tests.
+SIDE_BY_SIDE := -n 2 --dist loadfile --no-loadscope-reorder
 
 test: setup ## every test; GPU tests skip themselves
 	@python -m pytest $(SIDE_BY_SIDE)
