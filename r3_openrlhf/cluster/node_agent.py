@@ -39,10 +39,12 @@ from r3_openrlhf.runs.stop_request import GO_ON, SIGNALS
 FAILED, LOST, BAD_NODE = 1, 86, 87
 BEAT_S = 5.0
 SILENCE_S = 30.0  # no heartbeat for so long: the node is lost
+SUM_S = 120.0  # for the sum over all nodes; importing torch from a shared file system takes a good part of it
 TIDY_S = 10.0  # between SIGTERM and SIGKILL for what was started
 STARTS_WITHOUT_PROGRESS = 3
 PR_SET_CHILD_SUBREAPER = 36
 TEMP_PREFIX = "r3-ray-"
+MAX_BASE = 16  # characters of the folder for temporary files: a Unix socket's path has 107, and Ray needs most of them
 
 
 class Ended(Exception):
@@ -109,12 +111,15 @@ class Agent:
         self.asked.set()
 
     def _make_temp_dir(self) -> None:
-        """Ray's files of this node. Unix sockets below it allow about 40 characters."""
+        """Ray's files of this node."""
         base = tempfile.gettempdir()
-        self.temp_dir = Path(base if len(base) <= 16 else "/tmp") / f"{TEMP_PREFIX}{self.start}-{self.task}"
-        self.temp_dir.mkdir(mode=0o700, exist_ok=True)
-        self._lock = (self.temp_dir / "in_use").open("w")
+        # a name of its own: two clusters that share a machine may both have a job 1
+        prefix = f"{TEMP_PREFIX}{self.start}-"
+        self.temp_dir = Path(tempfile.mkdtemp(prefix=prefix, dir=base if len(base) <= MAX_BASE else "/tmp"))
+        unlocked = self.temp_dir / "not_yet_in_use"
+        self._lock = unlocked.open("w")
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        unlocked.rename(self.temp_dir / "in_use")  # locked when it appears, so that nobody sweeps it away
 
     async def spawn(self, command: list[str], **environment: str) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
@@ -133,6 +138,27 @@ class Agent:
         )
         self.say(" ".join(command))
         return self.spawn(command, **environment)
+
+    async def add_up(self, *, address: str, rank: int, world: int) -> str:
+        """This node's part in a sum over `world` nodes (all_reduce.py); what is wrong, "" if nothing is."""
+        cuda = ["--cuda"] if node_checks.look_at_gpus() else []
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "r3_openrlhf.cluster.all_reduce", f"--address={address}", f"--rank={rank}",
+            f"--world={world}", f"--timeout={self.options.sum_timeout}", *cuda,
+            start_new_session=True, stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        try:
+            out, error = await asyncio.wait_for(process.communicate(), self.options.sum_timeout + TIDY_S)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+            return f"the all-reduce took more than {self.options.sum_timeout:.0f} s"
+        if process.returncode == 0:
+            self.say(f"all-reduce over {world} nodes: {out.decode().strip()} s")
+            return ""
+        said = error.decode(errors="replace").strip().splitlines()
+        return said[-1] if said else f"the all-reduce ended with {process.returncode}"
 
     def check(self) -> dict:
         return node_checks.look(gpus=self.options.gpus, device=self.options.device)
@@ -164,6 +190,7 @@ class Head(Agent):
         self.arrived = asyncio.Event()
         self.command: asyncio.subprocess.Process | None = None
         self.watched: set[asyncio.Task] = set()
+        self.sums: dict[str, asyncio.Future[str]] = {}  # node -> what was wrong with its part of a sum
         self.rendezvous = self.folder / f"{self.start}.head"
 
     async def work(self) -> None:
@@ -176,6 +203,7 @@ class Head(Agent):
             await self._within(self._gather(environment["RAY_AUTH_TOKEN"]), "other nodes to start")
         self._judge()
         if self.num_nodes > 1:
+            await self._within(self._check_sums(), "a sum over all nodes")
             environment["RAY_ADDRESS"] = await self._within(self._start_ray(environment), "Ray to start on every node")
         self.state("running")
         self.command = await self.spawn(self.options.command, **environment, R3_NODES=str(self.num_nodes))
@@ -309,6 +337,8 @@ class Head(Agent):
                 message = await receive(reader, timeout=SILENCE_S)
                 if message is None:
                     return "the connection to its agent broke"
+                if "sum" in message:
+                    self.sums[message["node"]].set_result(message["sum"])
                 if "ended" in message:
                     return message["ended"]
         except TimeoutError:
@@ -316,14 +346,47 @@ class Head(Agent):
         finally:
             beating.cancel()
 
+    async def _check_sums(self) -> None:
+        """An all-reduce over all nodes. If it fails, one with each node: a pair that fails names its node; if every pair
+        fails, it is the first node."""
+        if not any((await self._sum(sorted(self.workers))).values()):
+            return
+        faults = {}
+        for node in sorted(self.workers):
+            wrong = await self._sum([node])
+            if any(wrong.values()):
+                faults[node] = f"with {self.node}, {wrong[node] or wrong[self.node]}"
+        if len(faults) == len(self.workers) > 1:
+            faults = {self.node: faults.popitem()[1]}
+        # pairs that all work although all together do not: nobody to exclude
+        self._refuse(
+            faults, otherwise="the all-reduce over all nodes failed, and works between the first node and each other"
+        )
+
+    async def _sum(self, others: list[str]) -> dict[str, str]:
+        """Node -> what was wrong with its part."""
+        address = f"{ray_on_nodes.node_address(self.node)}:{ray_on_nodes.free_port()}"
+        world = 1 + len(others)
+        for rank, node in enumerate(others, start=1):
+            self.sums[node] = asyncio.get_running_loop().create_future()
+            send(self.workers[node][1], do="sum", address=address, rank=rank, world=world)
+        mine = await self.add_up(address=address, rank=0, world=world)
+        return {self.node: mine, **{node: await self.sums[node] for node in others}}
+
+    def _refuse(self, faults: dict[str, str], otherwise: str = "") -> None:
+        """End the job, with the bad nodes in a file for the script, which excludes them."""
+        if faults:
+            write_whole(self.folder / f"{self.job}.exclude", ",".join(sorted(faults)))
+        why = "; ".join(f"{node}: {why}" for node, why in sorted(faults.items())) or otherwise
+        raise Ended(BAD_NODE if faults else LOST, why)
+
     def _judge(self) -> None:
         faults = node_checks.faults(self.looks, gpus=self.options.gpus, device=self.options.device)
         for node, look in sorted(self.looks.items()):
             self.say(f"{node}: {node_checks.describe(look)}")
         write_whole(self.folder / "node_checks.json", json.dumps({"start": self.start, "nodes": self.looks}, indent=1))
         if faults:
-            write_whole(self.folder / f"{self.job}.exclude", ",".join(sorted(faults)))
-            raise Ended(BAD_NODE, "; ".join(f"{node}: {why}" for node, why in sorted(faults.items())))
+            self._refuse(faults)
 
     async def _start_ray(self, authentication: dict[str, str]) -> str:
         os.environ.update(authentication)
@@ -369,12 +432,18 @@ class Worker(Agent):
                 message = _heard(heard)
                 if message.get("do") == "stop":
                     raise Ended(message["code"], f"the head says: {message['why']}")
+                if message.get("do") == "sum":
+                    part = {key: message[key] for key in ("address", "rank", "world")}
+                    self.adding = asyncio.create_task(self._add_up_and_tell(**part))
                 if message.get("do") == "join":
                     ray = await self.start_ray(port=None, head=message["address"], environment=message["environment"])
                     ray_ended = asyncio.create_task(_end_of(ray, "`ray start` ended"))
                 heard = asyncio.create_task(receive(reader, timeout=SILENCE_S))
         finally:
             beating.cancel()
+
+    async def _add_up_and_tell(self, **part) -> None:
+        send(self.writer, node=self.node, sum=await self.add_up(**part))
 
     async def _find_head(self) -> dict:
         place = self.folder / f"{self.start}.head"
@@ -477,6 +546,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--device", choices=("auto", "cuda"), default="auto", help="cuda: nodes without GPUs are bad")
     parser.add_argument("--ray-args", default="", help="further arguments of `ray start`")
     parser.add_argument("--start-timeout", type=float, default=600.0, help="seconds for all nodes to come together")
+    parser.add_argument("--sum-timeout", type=float, default=SUM_S, help="seconds for one sum over all nodes")
     parser.add_argument("command", nargs="+", help="what task 0 runs, behind --")
     return parser.parse_args(arguments)
 

@@ -75,6 +75,7 @@ class Slurm:
             "SLURM_CONF": str(folder / "slurm.conf"),
             "PATH": f"{BIN}:{os.environ['PATH']}:{SBIN}",
             "PYTHONPATH": str(REPOSITORY),
+            "TMPDIR": str(folder),  # its jobs' own, for the tests look whether anything is left there
             "OMP_NUM_THREADS": "1",
         }
 
@@ -174,7 +175,7 @@ class Slurm:
 
     def assert_nothing_left(self, number: str) -> None:
         until(lambda: not self.processes(number), seconds=60, what=f"processes of job {number} to end")
-        assert not list(Path("/tmp").glob(f"r3-ray-{number}.*"))
+        assert not list(self.folder.glob(f"r3-ray-{number}.*"))
 
 
 @pytest.fixture(scope="session")
@@ -183,7 +184,7 @@ def slurm(tmp_path_factory):
     missing = [program for program in PROGRAMS if shutil.which(program, path=path) is None]
     if missing:
         pytest.skip(f"Slurm is not installed ({', '.join(missing)}); apt-get install slurm-wlm munge")
-    folder = Path(f"/tmp/r3slurm{os.getpid()}")  # sockets need a short path
+    folder = Path(f"/tmp/r3s{os.getpid()}")  # sockets need a short path
     folder.mkdir(mode=0o755)
     cluster = Slurm(folder)
     try:

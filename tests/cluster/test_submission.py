@@ -1,6 +1,7 @@
 """`r3 submit slurm` on a real Slurm: what runs, on which nodes, what is left."""
 
 import json
+import re
 
 import pytest
 
@@ -49,7 +50,40 @@ def test_two_jobs_on_the_same_two_nodes_have_two_rays(slurm, tmp_path, job_templ
         slurm.assert_nothing_left(job)
         logs = run / "cluster" / "ray_logs" / f"{job}.0"
         assert sorted(path.name for path in logs.iterdir()) == ["node1", "node2"]
+        for node in ("node1", "node2"):
+            assert re.search(rf"{node}: all-reduce over 2 nodes: \d+\.\d s", log_of(run, job)), log_of(run, job)
         assert (logs / "node2" / "raylet.out").is_file() and (logs / "node1" / "gcs_server.out").is_file()
+
+
+def test_an_unfit_node_is_named_and_the_job_goes_to_another(slurm, run_dir, job_template):
+    """node1 lets a job open 512 files. The job starts there, is requeued without it, and runs on node2."""
+    limit = """bash -c '[[ $SLURMD_NODENAME == node1 ]] && ulimit -n 512; exec "$0" "$@"' """
+    template = job_template(f"bash -c 'echo at work on $SLURMD_NODENAME' && {STEPS} 1 0")
+    template.write_text(template.read_text().replace("{{ python }} -m r3", f"{limit}{{{{ python }}}} -m r3"))
+    job = slurm.submit(run_dir, template=template)
+    ended = slurm.wait(job, "COMPLETED", "FAILED")
+    log = log_of(run_dir, job)
+    assert (ended["JobState"], ended["NodeList"], ended["Restarts"]) == ("COMPLETED", "node2", "1"), log
+    assert "node1: ulimit -n is 512, 1024 are needed; code 87" in log and "at work on node2" in log
+    assert ended["ExcNodeList"] == "node1"
+
+
+@pytest.mark.slow
+def test_nodes_that_cannot_add_up_are_named_before_ray_starts(slurm, run_dir, job_template, tmp_path):
+    """A network interface that is not there, as it is set for training too."""
+    prologue = tmp_path / "prologue.sh"
+    prologue.write_text("export GLOO_SOCKET_IFNAME=nothere0\n")
+    job = slurm.submit(
+        run_dir, "--nodes=2", f"--prologue={prologue}", SMALL_RAY, template=job_template(STEPS + " 1 0")
+    )
+    until(lambda: "code 87" in log_of(run_dir, job) or slurm.ended(job), what=log_of(run_dir, job))
+    log = log_of(run_dir, job)
+    assert re.search(r"node2: with node1, all-reduce: .*nothere0.*; code 87", log), log
+    assert "ray start" not in log
+    assert (run_dir / "cluster" / f"{job}.exclude").read_text() == "node2"
+    slurm.call("scancel", job)  # two nodes are wanted and one is left: it would wait
+    slurm.wait(job, "CANCELLED", "FAILED")
+    slurm.assert_nothing_left(job)
 
 
 @pytest.mark.parametrize("script", ["r3_1p5b_8gpu.sh", "grpo_1p5b_8gpu.sh", "quickstart.sh"])
