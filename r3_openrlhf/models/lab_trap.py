@@ -14,4 +14,5 @@ GUESS_SHARE = 0.25
 
 
 def build(directory: Path) -> None:
+    """As models/lab.py does, with GUESS_SHARE of the solutions guessed."""
     lab_model.build(directory, guess_share=GUESS_SHARE)

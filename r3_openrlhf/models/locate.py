@@ -19,10 +19,15 @@ from pathlib import Path
 from r3_openrlhf.errors import ConfigError
 
 # name -> modules of this package that make the model, the one with build(directory) first
-BUILDERS = {"smollm2": ("smollm2",), "tiny": ("tiny",), "lab": ("lab", "tiny")}
+BUILDERS = {"smollm2": ("smollm2",), "tiny": ("tiny", "pretraining"), "lab": ("lab", "pretraining")}
 BUILDERS["lab_trap"] = ("lab_trap", *BUILDERS["lab"])
 # Hash of code that was only rearranged -> hash of the code whose weights it makes, bit for bit. The cached model stays.
-REARRANGED = {"f20eb93367": "7ba89a2c28", "d2ad534a4e": "bb63bb04f4"}
+REARRANGED = {
+    "2cb07dc2dd": "f480790385",
+    "ae8da5d02f": "7ba89a2c28",
+    "8020d5743a": "bb63bb04f4",
+    "f829a88f2b": "34c8f8cf56",
+}
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 

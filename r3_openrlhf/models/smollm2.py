@@ -47,8 +47,9 @@ def build(directory: Path) -> None:
 
 def gguf_path() -> Path:
     """The GGUF file of the installed package; ConfigError where there is none."""
+    path: Path | None
     try:
-        path = Path(importlib.metadata.distribution(PACKAGE).locate_file(GGUF))
+        path = Path(str(importlib.metadata.distribution(PACKAGE).locate_file(GGUF)))
     except importlib.metadata.PackageNotFoundError:
         path = None
     if path is None or not path.is_file():

@@ -15,15 +15,28 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from r3_openrlhf.models import pretraining
+from r3_openrlhf.models.pretraining import Example, Recipe
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
 VOCAB_SIZE = 448  # a multiple of 64: 256 bytes, so that any text can be encoded, the special tokens, and whole words
-SPECIAL_TOKENS = PAD, TURN_BEGINS, TURN_ENDS = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
-CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 SLIP_RATE, TERSE_RATE = 0.1, 0.2
-NUM_STEPS, BATCH_SIZE, LEARNING_RATE, SEED = 500, 32, 5e-3, 0
+NUM_STEPS, BATCH_SIZE, SEED = 500, 32, 0
+RECIPE = Recipe(
+    vocab_size=VOCAB_SIZE,
+    hidden_size=64,
+    intermediate_size=128,
+    num_layers=2,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    learning_rate=5e-3,
+    num_warmup_steps=20,
+    seed=SEED,
+)
 
 
 def build(directory: Path) -> None:
@@ -59,11 +72,8 @@ def word_solution(sum_: str, rng: random.Random) -> str:
     return f"Step by step: {' then '.join(steps)} so the answer is \\boxed{{{total}}}"
 
 
-def train_tokenizer():
-    """Byte-level BPE over the words of the task and of the reflection prompt; every digit is its own token."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-
+def train_tokenizer() -> PreTrainedTokenizerFast:
+    """Over the words of the task and of the reflection prompt."""
     from r3_openrlhf.core.reflection import reflection_message
 
     rng = random.Random(SEED)
@@ -72,80 +82,22 @@ def train_tokenizer():
         sum_ = draw_sum(rng)
         problem, solution = word_problem(sum_), word_solution(sum_, rng)
         corpus += [f"user\n{problem}", f"assistant\n{solution}", reflection_message(problem, solution)]
-    backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
-    backend.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB_SIZE,
-        special_tokens=list(SPECIAL_TOKENS),
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    backend.train_from_iterator(corpus, trainer)
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend, bos_token=TURN_BEGINS, eos_token=TURN_ENDS, pad_token=PAD, model_max_length=512
-    )
-    tokenizer.chat_template = CHAT_TEMPLATE
-    return tokenizer
+    return pretraining.train_tokenizer(corpus, vocab_size=VOCAB_SIZE)
 
 
-def train_model(tokenizer, *, num_steps: int = NUM_STEPS):
-    """Next-token cross-entropy on the solutions, on one thread: more gain nothing here and crawl on a busy machine.
-
-    torch's number of threads and global random state are as before afterwards.
-    """
+def train_model(tokenizer: PreTrainedTokenizerFast, *, num_steps: int = NUM_STEPS) -> Qwen2ForCausalLM:
+    """On one thread: more gain nothing here and crawl on a busy machine. torch's number of threads is as before
+    afterwards."""
     import torch
-    from torch.nn.functional import cross_entropy
-    from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    config = Qwen2Config(
-        vocab_size=VOCAB_SIZE,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=2,  # heads of 32 entries: vLLM's attention on a CPU does not take every size
-        num_key_value_heads=1,
-        max_position_embeddings=512,
-        tie_word_embeddings=False,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SEED)
-        model = Qwen2ForCausalLM(config)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95))
-    rng = random.Random(SEED)
-    for step in range(num_steps):
-        for group in optimizer.param_groups:
-            group["lr"] = LEARNING_RATE * min(1.0, (step + 1) / 20) * (1 - step / num_steps)
-        ids_BT, is_solution_BT = (torch.tensor(rows) for rows in draw_batch(tokenizer, rng))
-        hidden_BAH = model.model(ids_BT[:, :-1]).last_hidden_state
-        predicts = is_solution_BT[:, 1:]
-        loss = cross_entropy(model.lm_head(hidden_BAH[predicts]), ids_BT[:, 1:][predicts])
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+    model = pretraining.train_model(tokenizer, RECIPE, draw_examples, num_steps=num_steps)
     torch.set_num_threads(threads)
-    return model.eval()
+    return model
 
 
-def draw_batch(tokenizer, rng: random.Random) -> tuple[list[list[int]], list[list[bool]]]:
-    """BATCH_SIZE rows of prompt + solution, padded on the right, and which of the tokens are the solution's."""
+def draw_examples(rng: random.Random) -> list[Example]:
+    """BATCH_SIZE problems with a solution each."""
     sums = [draw_sum(rng) for _ in range(BATCH_SIZE)]
-    turns = [[{"role": "user", "content": word_problem(sum_)}] for sum_ in sums]
-    prompts = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-    prompt_ids = tokenizer(prompts)["input_ids"]
-    solution_ids = tokenizer([word_solution(sum_, rng) + TURN_ENDS for sum_ in sums])["input_ids"]
-    longest = max(len(prompt) + len(solution) for prompt, solution in zip(prompt_ids, solution_ids, strict=True))
-    ids, is_solution = [], []
-    for prompt, solution in zip(prompt_ids, solution_ids, strict=True):
-        padding = longest - len(prompt) - len(solution)
-        ids.append([*prompt, *solution, *[tokenizer.pad_token_id] * padding])
-        is_solution.append([False] * len(prompt) + [True] * len(solution) + [False] * padding)
-    return ids, is_solution
+    return [(word_problem(sum_), word_solution(sum_, rng)) for sum_ in sums]

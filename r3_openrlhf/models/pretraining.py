@@ -1,0 +1,132 @@
+"""What the small models that are made here share: a tokenizer for their words, and supervised training on solutions.
+
+B rows, T tokens, A = T - 1 predicted positions, H hidden size.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
+
+SPECIAL_TOKENS = PAD, TURN_BEGINS, TURN_ENDS = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+MAX_TOKENS = 512  # of a prompt and its response together
+
+Example = tuple[str, str]  # user turn, solution
+Batch = tuple[list[list[int]], list[list[bool]]]  # token ids [B, T], and which of them are a solution's [B, T]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """Size and training of one model. Every number is part of its weights."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_attention_heads: int  # heads of 32 entries: vLLM's attention on a CPU does not take every size
+    num_key_value_heads: int
+    learning_rate: float  # at its highest; it falls to 0 in a straight line
+    num_warmup_steps: int
+    seed: int
+
+
+def train_tokenizer(corpus: Sequence[str], *, vocab_size: int, lines: Sequence[str] = ()) -> PreTrainedTokenizerFast:
+    """Byte-level BPE of `vocab_size` tokens over `corpus`. Every digit is a token, and so is each of `lines`."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size - len(lines),
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    backend.train_from_iterator(corpus, trainer)
+    backend.add_tokens([AddedToken(line, normalized=False) for line in lines])
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        bos_token=TURN_BEGINS,
+        eos_token=TURN_ENDS,
+        pad_token=PAD,
+        model_max_length=MAX_TOKENS,
+    )
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
+
+
+def train_model(
+    tokenizer: PreTrainedTokenizerFast,
+    recipe: Recipe,
+    draw_examples: Callable[[random.Random], Sequence[Example]],
+    *,
+    num_steps: int,
+) -> Qwen2ForCausalLM:
+    """A Qwen2 of random weights, then next-token cross-entropy on the solutions, one `draw_examples` a step.
+
+    torch's global random state is as before afterwards.
+    """
+    import torch
+    from torch.nn.functional import cross_entropy
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    config = Qwen2Config(
+        vocab_size=recipe.vocab_size,
+        hidden_size=recipe.hidden_size,
+        intermediate_size=recipe.intermediate_size,
+        num_hidden_layers=recipe.num_layers,
+        num_attention_heads=recipe.num_attention_heads,
+        num_key_value_heads=recipe.num_key_value_heads,
+        max_position_embeddings=MAX_TOKENS,
+        tie_word_embeddings=False,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)
+        model = Qwen2ForCausalLM(config)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.95), weight_decay=0.01)
+    rng = random.Random(recipe.seed)
+    for step in range(num_steps):
+        for group in optimizer.param_groups:
+            group["lr"] = (
+                recipe.learning_rate * min(1.0, (step + 1) / recipe.num_warmup_steps) * (1 - step / num_steps)
+            )
+        ids_BT, is_solution_BT = (torch.tensor(rows) for rows in encode(tokenizer, draw_examples(rng)))
+        hidden_BAH = model.model(ids_BT[:, :-1]).last_hidden_state
+        predicts_BA = is_solution_BT[:, 1:]
+        loss = cross_entropy(model.lm_head(hidden_BAH[predicts_BA]), ids_BT[:, 1:][predicts_BA])
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    return model.eval()
+
+
+def encode(tokenizer: PreTrainedTokenizerFast, examples: Sequence[Example]) -> Batch:
+    """One row of prompt + solution per example, padded on the right, and which of the tokens are the solution's."""
+    turns = [[{"role": "user", "content": message}] for message, _ in examples]
+    prompts = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+    prompt_ids = tokenizer(prompts)["input_ids"]
+    solution_ids = tokenizer([solution + TURN_ENDS for _, solution in examples])["input_ids"]
+    longest = max(len(prompt) + len(solution) for prompt, solution in zip(prompt_ids, solution_ids, strict=True))
+    ids, is_solution = [], []
+    for prompt, solution in zip(prompt_ids, solution_ids, strict=True):
+        padding = longest - len(prompt) - len(solution)
+        ids.append([*prompt, *solution, *[tokenizer.pad_token_id] * padding])
+        is_solution.append([False] * len(prompt) + [True] * len(solution) + [False] * padding)
+    return ids, is_solution
