@@ -164,14 +164,15 @@ def ray(
         missing = [f"--{name}" for name in ("image", "claim", "mount") if not kubernetes[name]]
         if missing:
             raise ConfigError(f"--manifest needs {' and '.join(missing)} too")
-        if not Path(config.run_dir).is_relative_to(kubernetes["mount"]):
-            raise ConfigError(f"run_dir {config.run_dir} does not lie below --mount {kubernetes['mount']}")
+        given = {name: value for name, value in kubernetes.items() if value is not None}
+        if not Path(config.run_dir).is_relative_to(given["mount"]):
+            raise ConfigError(f"run_dir {config.run_dir} does not lie below --mount {given['mount']}")
         environment.pop("PYTHONPATH", None)  # of this machine
         from omegaconf import OmegaConf
 
         name = job_name(config).lower().replace("_", "-")[:40].strip("-")
         click.echo(
-            OmegaConf.to_yaml(ray_jobs.manifest(config, plain, name=name, environment=environment, **kubernetes)),
+            OmegaConf.to_yaml(ray_jobs.manifest(config, plain, name=name, environment=environment, **given)),
             nl=False,
         )
         return

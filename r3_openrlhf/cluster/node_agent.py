@@ -67,7 +67,7 @@ class Agent:
         self.start = f"{self.job}.{environment.get('SLURM_RESTART_COUNT') or 0}"
         self.folder = Path(options.run_dir) / "cluster"
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.temp_dir: Path | None = None
+        self.temp_dir: Path | None = None  # made by `run`
         self.asked = asyncio.Event()
         self.signal = signal.SIGUSR1
 
@@ -83,7 +83,7 @@ class Agent:
         removed = [*sweep_temp_dirs(), *shared_memory.sweep()]
         if removed:
             self.say(f"removed what an ended job had left: {', '.join(removed)}")
-        self._make_temp_dir()
+        self.temp_dir = self._make_temp_dir()
         try:
             await self.work()
             raise AssertionError("work() ends with Ended")
@@ -110,23 +110,28 @@ class Agent:
         self.signal = signal.Signals(number)
         self.asked.set()
 
-    def _make_temp_dir(self) -> None:
+    def _make_temp_dir(self) -> Path:
         """Ray's files of this node."""
         base = tempfile.gettempdir()
         # a name of its own: two clusters that share a machine may both have a job 1
         prefix = f"{TEMP_PREFIX}{self.start}-"
-        self.temp_dir = Path(tempfile.mkdtemp(prefix=prefix, dir=base if len(base) <= MAX_BASE else "/tmp"))
-        unlocked = self.temp_dir / "not_yet_in_use"
+        made = Path(tempfile.mkdtemp(prefix=prefix, dir=base if len(base) <= MAX_BASE else "/tmp"))
+        unlocked = made / "not_yet_in_use"
         self._lock = unlocked.open("w")
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        unlocked.rename(self.temp_dir / "in_use")  # locked when it appears, so that nobody sweeps it away
+        unlocked.rename(made / "in_use")  # locked when it appears, so that nobody sweeps it away
+        return made
 
     async def spawn(self, command: list[str], **environment: str) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
             *command, env={**os.environ, **environment}, start_new_session=True, stdin=asyncio.subprocess.DEVNULL
         )
 
-    def start_ray(self, *, port: int | None, head: str | None, environment: dict[str, str]):
+    async def start_ray(
+        self, *, port: int | None, head: str | None, environment: dict[str, str]
+    ) -> asyncio.subprocess.Process:
+        if self.temp_dir is None:
+            raise AssertionError("run() makes the directory before work() starts Ray")
         command = ray_on_nodes.start_command(
             address=ray_on_nodes.node_address(self.node),
             port=port,
@@ -137,7 +142,7 @@ class Agent:
             ray_args=self.options.ray_args,
         )
         self.say(" ".join(command))
-        return self.spawn(command, **environment)
+        return await self.spawn(command, **environment)
 
     async def add_up(self, *, address: str, rank: int, world: int) -> str:
         """This node's part in a sum over `world` nodes (all_reduce.py); what is wrong, "" if nothing is."""

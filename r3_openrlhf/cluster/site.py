@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import cast
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from r3_openrlhf.config import nearest
@@ -46,10 +47,12 @@ def load_site() -> Site:
     except Exception as error:  # of YAML or omegaconf; all mean the same to a user
         raise ConfigError(f"{path} cannot be read as YAML: {str(error).splitlines()[0]}") from error
     known = [field.name for field in fields(Site)]
-    for key in values:
+    if not isinstance(values, DictConfig):
+        raise ConfigError(f"{path} holds a list; write one KEY: VALUE a line, of {', '.join(known)}")
+    for key in map(str, values):
         if key not in known:
-            raise ConfigError(f"{path} sets {key}, which does not exist; {nearest(str(key), known)}")
+            raise ConfigError(f"{path} sets {key}, which does not exist; {nearest(key, known)}")
     try:
-        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Site), values))
+        return cast(Site, OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Site), values)))
     except OmegaConfBaseException as error:
         raise ConfigError(f"{path}, {error.full_key}: {str(error).splitlines()[0]}") from error

@@ -193,20 +193,20 @@ def _tokens_to_target(runs: list[RunResult], reference: list[RunResult], *, is_r
     here, there = _by_seed(runs, "tokens_to_target"), _by_seed(reference, "tokens_to_target")
     median = statistics.median(here.values()) if here else None
     whole = statistics.fmean(_by_seed(reference, "generated_tokens").values())
-    medians = here and there and not is_reference and statistics.median(there.values())  # 0: at the target untrained
+    other = statistics.median(there.values()) if there and not is_reference else None
     return TokensToTarget(
         num_reached=len(here),
         num_runs=len(runs),
         median=median,
         mean=statistics.fmean(here.values()) if here else None,
-        ratio_to_whole_runs=median / whole if here else None,
-        ratio_of_medians=median / medians if medians else None,
+        ratio_to_whole_runs=None if median is None else median / whole,
+        ratio_of_medians=median / other if median is not None and other else None,  # 0: at the target untrained
         paired_ratio=None if is_reference else paired_ratio(here, there),
     )
 
 
 def _by_seed(runs: list[RunResult], quantity: str) -> dict[int, float]:
-    return {run.seed: run.values[quantity] for run in runs if run.values[quantity] is not None}
+    return {run.seed: value for run in runs if (value := run.values[quantity]) is not None}
 
 
 def _notes(runs: Sequence[Run], *, end: float) -> list[str]:

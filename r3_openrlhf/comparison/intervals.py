@@ -135,7 +135,7 @@ def mean_curve(curves: Sequence[Curve]) -> list[tuple[float, SeedEstimate]]:
     """(x, estimate over the curves) at every measured x that all of them cover."""
     start, end = max(curve.start for curve in curves), min(curve.end for curve in curves)
     xs = sorted({x for curve in curves for x in curve.xs if start <= x <= end})
-    return [(x, estimate([curve.at(x) for curve in curves])) for x in xs]
+    return [(x, found) for x in xs if (found := estimate([curve.at(x) for curve in curves])) is not None]
 
 
 def trailing_mean(values: Sequence[float], window: int) -> list[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -63,13 +64,13 @@ def plot(runs: Sequence[Run], comparison: Comparison, out: Path, *, window: int)
     if known:
         figure, panels = _figure(len(known))
         for axes, (label, key) in zip(panels, known, strict=True):
-            _draw(axes, runs, styles, lambda run, key=key: _steps_of(run, key, "step", window))
+            _draw(axes, runs, styles, partial(_steps_of, key=key, x="step", window=window))
             _label(axes, STEPS, f"{label} per step ({smoothed})")
         save("groups.png", figure)
     for name, label, key in LEVELS:
         if _measured(runs, key):
             figure, (axes,) = _figure(1)
-            _draw(axes, runs, styles, lambda run, key=key: _steps_of(run, key, "generated_tokens_total", window))
+            _draw(axes, runs, styles, partial(_steps_of, key=key, x="generated_tokens_total", window=window))
             _label(axes, TOKENS, f"{label} ({smoothed})")
             save(name, figure)
     save("tokens_to_target.png", _tokens_to_target(comparison, styles))
@@ -136,8 +137,7 @@ def _tokens_to_target(comparison: Comparison, styles: dict[str, Style]) -> Figur
     figure, (axes,) = _figure(1)
     for place, arm in enumerate(comparison.arms):
         found, (colour, _) = arm.tokens_to_target, styles[arm.name]
-        reached = [run.values["tokens_to_target"] for run in arm.runs]
-        reached = [tokens for tokens in reached if tokens is not None]
+        reached = [tokens for run in arm.runs if (tokens := run.values["tokens_to_target"]) is not None]
         if reached:
             axes.barh(place, found.median, color=colour, alpha=0.4)
             axes.plot(reached, [place] * len(reached), "o", color=colour, markersize=4)
@@ -145,7 +145,8 @@ def _tokens_to_target(comparison: Comparison, styles: dict[str, Style]) -> Figur
         beside = {"xytext": (6, 0), "textcoords": "offset points"}
         axes.annotate(text, (max(reached, default=0), place), va="center", fontsize="small", **beside)
     axes.set_yticks(range(len(comparison.arms)), [arm.name for arm in comparison.arms])
-    longest = max(run.values["generated_tokens"] for arm in comparison.arms for run in arm.runs)
+    runs = [run for arm in comparison.arms for run in arm.runs]
+    longest = max(tokens for run in runs if (tokens := run.values["generated_tokens"]) is not None)
     axes.set(
         xlim=(0, 1.3 * longest),  # room for the text beside a bar
         ylim=(len(comparison.arms) - 0.5, -0.5),

@@ -85,7 +85,7 @@ def _rows(comparison: Comparison) -> list[tuple[str, Callable[[ArmResult], str]]
     def difference(quantity: str) -> Callable[[ArmResult], str]:
         return lambda arm: _estimate(arm.differences.get(quantity), "+.3f", num_runs=None)
 
-    rows = [("seeds", _seeds)]
+    rows: list[tuple[str, Callable[[ArmResult], str]]] = [("seeds", _seeds)]
     for quantity, label in (
         ("accuracy_at_equal_tokens", f"held-out accuracy at {at}"),
         ("mean_accuracy", f"its mean over {span} (area under the curve)"),

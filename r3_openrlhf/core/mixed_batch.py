@@ -52,6 +52,13 @@ class Row:
     ranked: bool = False
     advantage: float = 0.0
 
+    @property
+    def fresh_source(self) -> int:
+        """`source` of a fresh row. ValueError for a recalled one, which comes from no rollout of this step."""
+        if self.source is None:
+            raise ValueError(f"row {self.index} is recalled and was not among the rollouts of this step")
+        return self.source
+
 
 @dataclass(slots=True)
 class Group:

@@ -141,7 +141,7 @@ class _PostImport(importlib.abc.MetaPathFinder):
             execute(module)
             _patches[name](module)
 
-        spec.loader.exec_module = exec_module
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]  # of this one loader
         return spec
 
 

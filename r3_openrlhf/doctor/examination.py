@@ -31,7 +31,7 @@ def examine(settings: tuple[str, ...], *, stack: str | None = None, tell: Callab
     cluster = config.cluster if config is not None else None
 
     lines = [machine.python_line(), *packages.package_lines(stack)]
-    num_devices = cluster.gpus_per_node if wants_cuda else None
+    num_devices = cluster.gpus_per_node if cluster is not None and wants_cuda else None
     lines += imports.import_lines(stack, num_devices=num_devices, driver=driver, tell=tell)
     if stack == "gpu":
         lines += [machine.driver_line(driver), machine.toolkit_line(imports.cuda_version())]

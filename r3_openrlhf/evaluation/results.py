@@ -29,7 +29,8 @@ def response_of(sampled: SampledResponse) -> Response:
 
 def summarise_benchmark(problems: Iterable[SampledProblem], *, n_samples: int, seed: int) -> dict[str, Any]:
     """Estimates, why responses were not graded, and the counts of each problem."""
-    responses, reasons, counts = [], Counter(), {}
+    responses, counts = [], {}
+    reasons: Counter[str] = Counter()
     for problem in problems:
         row = [response_of(response) for response in problem.responses]
         responses.append(row)
@@ -64,7 +65,8 @@ def mean_over_benchmarks(summaries: dict[str, dict[str, Any]], n_samples: int) -
     """Unweighted means, as tables of papers have them; None where a benchmark has no value."""
 
     def mean(values: Sequence[float | None]) -> float | None:
-        return None if None in values or not values else math.fsum(values) / len(values)
+        known = [value for value in values if value is not None]
+        return math.fsum(known) / len(known) if values and len(known) == len(values) else None
 
     last = str(n_samples)
     return {

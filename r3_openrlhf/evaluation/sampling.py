@@ -17,12 +17,14 @@ from r3_openrlhf.evaluation.grading_thread import GradingThread
 from r3_openrlhf.evaluation.sample_file import SampledProblem, SampledResponse, SampleFile, cut, graded
 from r3_openrlhf.problems.prompts import problem_message, render
 from r3_openrlhf.problems.sources import Label
+from r3_openrlhf.types import Grade
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from r3_openrlhf.evaluation.engine import Completion
 
+Shortened = tuple[str, Sequence[int], Future[Grade]]  # text, token ids, the grade that is under way
 WINDOW = 64  # problems whose shortened responses are being graded at a time
 
 
@@ -104,12 +106,12 @@ def sample(
 ) -> Speed:
     """options.n_samples responses to each problem. A problem is written when its last response has been graded."""
     started = ended = time.perf_counter()
-    unfinished: dict[int, list[SampledResponse | None]] = {}
+    unfinished: dict[int, dict[int, SampledResponse]] = {}  # place in `work` -> what has been graded of it
     for number, item in enumerate(work):
-        unfinished[number] = [None] * options.n_samples
+        unfinished[number] = {}
         for index in range(options.n_samples):
             engine.submit(f"{number}/{index}", item.prompt_ids, seed=response_seed(options.seed, item, index))
-    answers: queue.SimpleQueue[tuple[Completion, str, Future]] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[tuple[Completion, str, Future[Grade]]] = queue.SimpleQueue()
     num_responses = num_tokens = 0
     while unfinished:
         if engine.is_busy:
@@ -124,10 +126,13 @@ def sample(
             number, index = map(int, completion.key.split("/"))
             responses = unfinished[number]
             responses[index] = graded(text, completion.token_ids, completion.finish_reason, future.result())
-            if None not in responses:
+            if len(responses) == options.n_samples:
                 item = work[number]
                 problem = SampledProblem(
-                    benchmark=item.benchmark, uid=item.label.uid, content=item.content, responses=responses
+                    benchmark=item.benchmark,
+                    uid=item.label.uid,
+                    content=item.content,
+                    responses=[responses[i] for i in range(options.n_samples)],
                 )
                 file.append(problem)
                 del unfinished[number]
@@ -153,11 +158,11 @@ def shorten(
     tokenizer: PreTrainedTokenizerBase,
 ) -> Iterator[SampledProblem]:
     """The same problems as if they had been sampled with the token limit `limit`; shortened responses are graded anew."""
-    window: deque[tuple[SampledProblem, list]] = deque()
+    window: deque[tuple[SampledProblem, list[SampledResponse | Shortened]]] = deque()
     for problem in problems:
         if len(window) == WINDOW:
             yield _collect(*window.popleft())
-        parts = []
+        parts: list[SampledResponse | Shortened] = []
         for response in problem.responses:
             token_ids, truncated = cut(response, limit)
             if len(token_ids) == len(response.token_ids):
@@ -171,7 +176,7 @@ def shorten(
         yield _collect(*window.popleft())
 
 
-def _collect(problem: SampledProblem, parts: list) -> SampledProblem:
+def _collect(problem: SampledProblem, parts: list[SampledResponse | Shortened]) -> SampledProblem:
     responses = [
         part if isinstance(part, SampledResponse) else graded(part[0], part[1], "length", part[2].result())
         for part in parts

@@ -232,7 +232,8 @@ def _answer_all(batch: list[_Waiting], reason: str) -> None:
 
 
 def _take_batch(queue: deque[_Waiting]) -> list[_Waiting]:
-    batch, num_bytes = [], 0
+    batch: list[_Waiting] = []
+    num_bytes = 0
     while queue and len(batch) < MAX_BATCH_ITEMS and (not batch or num_bytes + len(queue[0].body) <= MAX_BATCH_BYTES):
         waiting = queue.popleft()
         num_bytes += len(waiting.body)

@@ -13,6 +13,7 @@ from statistics import fmean
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from r3_openrlhf.core.entropy import entropy_statistics
 from r3_openrlhf.core.ranking import ranking_rewards
@@ -161,7 +162,7 @@ def entropy_rank_against_outcome(
         peaks, globals_ = zip(*statistics, strict=True)
         rewards = ranking_rewards(peaks, globals_, max_reward=config.ranking.max_reward)
         tied.append(len(set(rewards)) == 1)
-        scores = {
+        scores: dict[str, ArrayLike] = {
             "ranking reward": rewards,
             "peak entropy": peaks,
             "low global entropy": [-value for value in globals_],
@@ -179,10 +180,10 @@ def entropy_rank_against_outcome(
     return result
 
 
-def area_under_curve(scores: Sequence[float], right: Sequence[bool]) -> float:
+def area_under_curve(scores: ArrayLike, right: ArrayLike) -> float:
     """P(a right one scores higher than a wrong one), ties half. ValueError: no pair of a right and a wrong one."""
-    scores, right = np.asarray(scores, dtype=np.float64), np.asarray(right, dtype=bool)
-    high, low = scores[right][:, None], scores[~right][None, :]
+    values, is_right = np.asarray(scores, dtype=np.float64), np.asarray(right, dtype=bool)
+    high, low = values[is_right][:, None], values[~is_right][None, :]
     if high.size == 0 or low.size == 0:
         raise ValueError("an area needs right and wrong responses")
     return float(((high > low) + 0.5 * (high == low)).mean())

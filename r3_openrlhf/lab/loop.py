@@ -101,7 +101,7 @@ class Lab:
     def _graded(self, found: Sample, label: Label, prompt: str, context: Context, *, place: int) -> Sampled:
         text = self.tokenizer.decode(found.response_ids.tolist(), skip_special_tokens=True)
         answer = short_answer(text)
-        score = 0.0 if answer is None else grade_exact(answer, tuple(label.references))[2]
+        correct = answer is not None and grade_exact(answer, tuple(label.references))[0] == Verdict.CORRECT
         settings = self.config.reward
         rollout = Rollout(
             uid=label.uid,
@@ -109,9 +109,9 @@ class Lab:
             prompt_ids=self.encode(prompt),
             response_ids=found.response_ids,
             response_logprobs=found.logprobs,
-            verdict=Verdict.CORRECT if score == 1.0 else Verdict.WRONG,
+            verdict=Verdict.CORRECT if correct else Verdict.WRONG,
             reward=outcome_reward(
-                score,
+                float(correct),
                 len(found.response_ids),
                 max_tokens=settings.length_reward_max_tokens,
                 length_bonus=settings.length_reward,
@@ -152,7 +152,7 @@ class Lab:
             method.recall(batch, partial(self._recall, history), self.config, step=self.step)
 
         def entropy(row: Row) -> EntropyStatistics:
-            entropies = sampled[row.source].entropies
+            entropies = sampled[row.fresh_source].entropies
             peak, global_ = entropy_statistics(entropies, peak_fraction=self.config.ranking.peak_fraction)
             return EntropyStatistics(peak=peak, global_=global_, source="exact")
 
@@ -286,7 +286,8 @@ class Lab:
         """Dynamic sampling: groups whose verdicts are all equal give way to groups of further problems until the
         batch is full. Every token is counted. Upstream ends an epoch that runs out of problems with a short batch;
         here problems are asked again, so that every batch is full."""
-        wanted, kept, dropped = self.config.rollout.batch_size, [], 0
+        wanted, dropped = self.config.rollout.batch_size, 0
+        kept: list[list[Sampled]] = []
         while True:
             groups: dict[tuple, list[Sampled]] = {}
             for one in sampled:

@@ -44,7 +44,7 @@ def sample(
     """
     if not prompts or not all(len(prompt) for prompt in prompts) or n < 1 or max_new_tokens < 1:
         raise ValueError("sampling needs prompts with tokens, n and max_new_tokens of 1 or more")
-    found: list[Sample | None] = [None] * (len(prompts) * n)
+    found: dict[int, Sample] = {}  # place in the result -> sample
     # prompts of similar length share a batch: little padding
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     per_batch = max(1, max_rows // n)
@@ -64,7 +64,7 @@ def sample(
             found[place * n + row % n] = Sample(
                 prompt=place, response_ids=ids, logprobs=logprobs, entropies=entropies, truncated=truncated
             )
-    return found
+    return [found[place] for place in range(len(prompts) * n)]
 
 
 def _sample_batch(model, prompts, *, n, max_new_tokens, temperature, eos, generator):

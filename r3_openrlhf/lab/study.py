@@ -32,7 +32,7 @@ def run_one(settings: list[str]) -> str:
 
     torch.set_num_threads(1)
     config = load_config(settings[0], settings[1:])
-    return str(LAB_OF_CONTROL.get(config.arm, Lab)(config).train().path)
+    return str(LAB_OF_CONTROL.get(config.arm or "", Lab)(config).train().path)
 
 
 def run_study(

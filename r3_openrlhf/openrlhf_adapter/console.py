@@ -113,14 +113,14 @@ class Console:
                 done = self._done.wait(POLL_S)  # one more look after the run has ended
                 with self._lock:
                     if self.run is not None:
-                        self._show_what_is_new()
+                        self._show_what_is_new(self.run)
                     self._display.tick()
             self._display.end()
 
-    def _show_what_is_new(self) -> None:
+    def _show_what_is_new(self, run: RunDirectory) -> None:
         events, metrics, evaluations = (next(lines) for lines in self._files)
         if self.verbose and not self.quiet:
-            with self.run.log.open("rb") as log:
+            with run.log.open("rb") as log:
                 log.seek(self._log_position)
                 for line in log:
                     if line.endswith(b"\n"):
@@ -289,14 +289,17 @@ def _hours(seconds: float) -> str:
 def new_lines(path: Path):
     """Each `next` yields the whole JSON lines that were added since the last one. A file that was replaced (a resumed
     run forgot steps, the last line was completed) is read on behind as many lines as were seen of the old one."""
-    seen = position = inode = None
+    seen = position = 0
+    inode: int | None = None
+    first = True
     while True:
         found = []
         if path.is_file():
             with path.open("rb") as file:
                 if os.fstat(file.fileno()).st_ino != inode:
                     inode = os.fstat(file.fileno()).st_ino
-                    old = list(itertools.islice((line for line in file if line.endswith(b"\n")), seen))
+                    lines = (line for line in file if line.endswith(b"\n"))
+                    old = list(itertools.islice(lines, None if first else seen))
                     seen, position = len(old), sum(map(len, old))
                 file.seek(position)
                 for line in file:
@@ -305,8 +308,7 @@ def new_lines(path: Path):
                     position += len(line)
                     seen += 1
                     found.append(json.loads(line))
-        elif seen is None:
-            seen = 0  # everything in it will be new
+        first = False  # of a file that comes later everything is new
         yield found
 
 

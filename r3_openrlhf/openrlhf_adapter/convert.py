@@ -56,7 +56,8 @@ def experience_from_recalled(rollout: Rollout, *, prompt_ids: np.ndarray, siblin
     action_mask_A[len(prompt_ids) - 1 :] = 1
     logprobs_A = torch.zeros(len(sequences_T) - 1, dtype=torch.float32)
     logprobs_A[len(prompt_ids) - 1 :] = torch.from_numpy(rollout.response_logprobs.astype(np.float32))
-    values = {"reward": rollout.reward, "score": float(rollout.reward > 0)}
+    reward = rollout.graded_reward
+    values = {"reward": reward, "score": float(reward > 0)}
     info = {key: torch.tensor([values.get(key, 0.0)], dtype=tensor.dtype) for key, tensor in sibling.info.items()}
     return Experience(
         sequences=sequences_T.unsqueeze(0),
@@ -67,7 +68,7 @@ def experience_from_recalled(rollout: Rollout, *, prompt_ids: np.ndarray, siblin
         labels=list(sibling.labels),
         images=[None],
         mm_train_inputs=[None],
-        rewards=torch.tensor([rollout.reward], dtype=torch.float32),
+        rewards=torch.tensor([reward], dtype=torch.float32),
         scores=torch.tensor([values["score"]], dtype=torch.float32),
         response_length=torch.tensor([rollout.num_tokens]),
         truncated=torch.tensor([rollout.truncated]),

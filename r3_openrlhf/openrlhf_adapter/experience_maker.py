@@ -56,7 +56,7 @@ class StockExperienceMaker(RemoteExperienceMaker):
             if mask.any():
                 rollout_samples[index].r3_advantage = experience.advantages[position][mask].mean().item()
         for row in batch.rows:
-            row.advantage = getattr(rollout_samples[row.source], "r3_advantage", 0.0)
+            row.advantage = getattr(rollout_samples[row.fresh_source], "r3_advantage", 0.0)
         gap = mean_abs_logprob_gap(experiences, range(len(rollout_samples)))
         self._report(batch, gap, {})
         return experiences
@@ -77,7 +77,7 @@ class StockExperienceMaker(RemoteExperienceMaker):
     def _batch(self, rollout_samples: list[Experience]) -> MixedBatch:
         self.rollouts = [sample.r3_rollout for sample in rollout_samples]
         for rollout in self.rollouts:
-            if rollout.verdict is not Verdict.UNGRADED and not math.isfinite(rollout.reward):
+            if rollout.verdict is not Verdict.UNGRADED and not math.isfinite(rollout.graded_reward):
                 raise TrainingStopped(f"the reward of a rollout of problem {rollout.uid} is {rollout.reward}")
         batch = MixedBatch(self.rollouts, [(sample.prompts[0], sample.labels[0]) for sample in rollout_samples])
         rate, limit = batch.num_ungraded / len(self.rollouts), self.config.reward.max_ungraded_rate
@@ -104,6 +104,8 @@ class StockExperienceMaker(RemoteExperienceMaker):
 
 class R3ExperienceMaker(StockExperienceMaker):
     """Recall, rank, eq. 3."""
+
+    history: HistoryStore  # algo=r3 always has one
 
     def make_experience_batch(self, rollout_samples: list[Experience]) -> list[Experience]:
         config, seconds = self.config, {}
@@ -154,7 +156,7 @@ class R3ExperienceMaker(StockExperienceMaker):
             if row.source is not None:
                 samples.append(rollout_samples[row.source])
             else:
-                sibling = rollout_samples[batch.first_of(row).source]
+                sibling = rollout_samples[batch.first_of(row).fresh_source]
                 prompt_ids = sibling.r3_rollout.prompt_ids
                 samples.append(experience_from_recalled(row.rollout, prompt_ids=prompt_ids, sibling=sibling))
         missing = num_fillers(len(samples), ranks=effective_ranks(self.args), windows=num_windows(self.args))
@@ -278,7 +280,7 @@ def complete_ungraded(rollout_samples: list[Experience]) -> None:
     """Stock estimators need full groups. An ungraded rollout gets the mean reward of its graded siblings and no
     action tokens: it moves no group mean and carries no gradient; a group without any graded rollout likewise.
     The group's sample std shrinks by sqrt((m - 1) / (n - 1)) with m of n rollouts graded."""
-    means = {}
+    means: dict[tuple[str, str], list[float]] = {}
     for sample in rollout_samples:
         if sample.r3_rollout.verdict is not Verdict.UNGRADED:
             means.setdefault((sample.prompts[0], sample.labels[0]), []).append(sample.r3_rollout.reward)

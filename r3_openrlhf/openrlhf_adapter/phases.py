@@ -71,5 +71,5 @@ def announce_builds(builder) -> None:
         finally:
             announce(run, Phase.LOADING)
 
-    announced.announces = True
+    vars(announced)["announces"] = True
     builder.OpBuilder.jit_load = announced

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
+from typing import Any
 
 import ray
 import torch
@@ -22,7 +23,7 @@ from r3_openrlhf.openrlhf_adapter.phases import announce_builds
 from r3_openrlhf.openrlhf_adapter.policy_update import R3ActorTrainer
 
 # trainer/ray/ppo_actor.py:475: the name is a Ray actor class already; this is the class that was decorated
-UpstreamPolicyActor = ppo_actor.PolicyModelActor.__ray_metadata__.modified_class.__ray_actor_class__
+UpstreamPolicyActor: Any = ppo_actor.PolicyModelActor.__ray_metadata__.modified_class.__ray_actor_class__
 
 
 class StockPolicyActor(UpstreamPolicyActor):

@@ -6,6 +6,7 @@ B rows.
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from openrlhf.trainer.ppo_utils.replay_buffer import NaiveReplayBuffer
@@ -29,6 +30,7 @@ class R3ReplayBuffer(NaiveReplayBuffer):
     """
 
     windows: list[list[slice]]
+    items: list[Any]  # upstream's; one row each
 
     def lay_out(self, *, windows: int, micro_batch_size: int, seed: int | None) -> int:
         """Fix the micro-batches of the coming pass, rows shuffled by `seed` (None: as they are). Returns how many make
@@ -90,6 +92,8 @@ class R3ActorTrainer(ppo_actor.ActorPPOTrainer):
     every later update is out of step with its rollouts.
     """
 
+    replay_buffer: R3ReplayBuffer
+
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
         upstream = self.replay_buffer
@@ -100,7 +104,7 @@ class R3ActorTrainer(ppo_actor.ActorPPOTrainer):
             upstream.packing_samples,
             upstream.dynamic_batch,
         )
-        self._micro_batches_per_window = None
+        self._micro_batches_per_window: int | None = None
 
     def ppo_train(self, kl_ctl: float):
         engine = self.actor.model

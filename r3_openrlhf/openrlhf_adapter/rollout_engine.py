@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import ray
 from openrlhf.trainer.ray import vllm_engine
@@ -13,7 +14,7 @@ from r3_openrlhf.openrlhf_adapter.environment import config_from_environment, on
 
 DEFAULT_BATCHED_TOKENS = 8192
 # trainer/ray/vllm_engine.py:37: the name is a Ray actor class already; this is the class that was decorated
-UpstreamRolloutActor = vllm_engine.RolloutRayActor.__ray_metadata__.modified_class.__ray_actor_class__
+UpstreamRolloutActor: Any = vllm_engine.RolloutRayActor.__ray_metadata__.modified_class.__ray_actor_class__
 
 
 def engine_limits(config: R3Config, *, cpu: bool) -> dict[str, int]:

@@ -40,7 +40,7 @@ class AgentExecutor(AgentExecutorBase):
         self.config = config_from_environment()
         self.grader = make_grader(self.config.reward)
         self.top_logprobs = top_logprobs_wanted(self.config)
-        self.vocab_size = None
+        self.vocab_size: int | None = None
         rollout = self.config.rollout
         self.record = Recording(rollout.record) if rollout.record else None
         self.playback = Recording(rollout.playback) if rollout.playback else None
@@ -116,12 +116,12 @@ class AgentExecutor(AgentExecutorBase):
 
     async def _generate(self, llm_engine, prompt: str, prompt_ids: list[int], params):
         """(completion, key of its recording). From the engine, or from rollout.playback."""
-        source = self.playback or self.record
-        key = source.key(params.seed, prompt) if source else None
         if self.playback is not None:
-            token_ids, logprobs_TK, finish_reason = await self.playback.read(key)
+            played = self.playback.key(params.seed, prompt)
+            token_ids, logprobs_TK, finish_reason = await self.playback.read(played)
             flat = SimpleNamespace(logprobs=logprobs_TK.ravel())
-            return SimpleNamespace(token_ids=token_ids, logprobs=flat, finish_reason=finish_reason), key
+            return SimpleNamespace(token_ids=token_ids, logprobs=flat, finish_reason=finish_reason), played
+        key = self.record.key(params.seed, prompt) if self.record is not None else None
         if params.seed is not None:  # one seed per step arrives; responses to one prompt must differ
             # vLLM 0.29 on a CPU dies of seeded requests ("CPU Generator does not use offset") in mixed batches
             params.seed = None if on_cpu() else self._sample_seed(params.seed, prompt)

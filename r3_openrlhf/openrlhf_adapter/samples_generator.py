@@ -44,6 +44,8 @@ COUNTS = (
 class R3SamplesGenerator(SamplesGenerator):
     """`step` and `epoch` are set by the trainer: optimizer steps done so far, and 1 for the first pass."""
 
+    _sample_buffer: list[Experience]  # upstream's: what an epoch has sampled beyond its batches
+
     def __init__(self, *args, config: R3Config, history: HistoryStore | None, **kwargs) -> None:
         super().__init__(*args, **kwargs)
         self.config = config

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from typing import Any
 
 import ray
 import transformers
@@ -25,7 +26,7 @@ from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.stop_request import StepClock, StopRequest
 
 # trainer/ppo_trainer.py:424: the name is a Ray actor class already; this is the class that was decorated
-UpstreamTrainer = ppo_trainer.PPOTrainer.__ray_metadata__.modified_class.__ray_actor_class__
+UpstreamTrainer: Any = ppo_trainer.PPOTrainer.__ray_metadata__.modified_class.__ray_actor_class__
 
 ADDED_SECONDS = (
     "r3/time/generator_s",
@@ -40,6 +41,8 @@ ADDED_SECONDS = (
 
 class R3Trainer(UpstreamTrainer):
     """The single controller. `algo` other than r3 keeps upstream's estimators and only records."""
+
+    samples_generator: R3SamplesGenerator
 
     def __init__(self, pretrain, strategy, actor_model_group, critic_model_group, *args, **kwargs) -> None:
         self.config = config_from_environment()

@@ -98,6 +98,8 @@ def _imports(tree: ast.Module) -> list[ast.stmt]:
 def _hierarchize(package: Path) -> Callable:
     path = package / "utils" / "config.py"
     spec = importlib.util.spec_from_file_location("_openrlhf_utils_config", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} cannot be loaded")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.hierarchize

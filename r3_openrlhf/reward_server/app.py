@@ -192,7 +192,7 @@ class _Gate:
             await self._app(scope, receive, send)
             return
         headers = dict(scope["headers"])
-        if self._token is not None and scope["path"] not in _OPEN_ROUTES and not self._is_known(headers):
+        if self._token is not None and scope["path"] not in _OPEN_ROUTES and not self._is_known(headers, self._token):
             answer = _problem(
                 401,
                 "show the token of this service as 'Authorization: Bearer TOKEN'",
@@ -232,7 +232,7 @@ class _Gate:
         answer = _problem(413, f"a body has at most {self._max_body_bytes} bytes", {"Connection": "close"})
         await answer(scope, receive, send)
 
-    def _is_known(self, headers: dict[bytes, bytes]) -> bool:
+    def _is_known(self, headers: dict[bytes, bytes], token: str) -> bool:
         """Bearer TOKEN, or basic authentication with the token as password, which fits into a URL."""
         scheme, _, value = headers.get(b"authorization", b"").partition(b" ")
         if scheme.lower() == b"basic":
@@ -242,4 +242,4 @@ class _Gate:
                 return False
         elif scheme.lower() != b"bearer":
             return False
-        return hmac.compare_digest(value.strip(), self._token.encode())
+        return hmac.compare_digest(value.strip(), token.encode())

@@ -30,7 +30,7 @@ def bounded_protocol(  # noqa: C901 - a class of small methods
         _peer: str | None = None  # as long as it is counted
         _reader: asyncio.TimerHandle | None = None
 
-        def connection_made(self, transport: asyncio.Transport) -> None:
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's does
             super().connection_made(transport)
             peer = self.client[0] if self.client else ""
             if open_of[peer] >= max_per_peer or open_of.total() >= max_connections:

@@ -55,7 +55,7 @@ def references_of(label: object) -> tuple[tuple[str, ...], dict | None]:
         try:
             label = json.loads(label)
         except ValueError:
-            return (label,), None
+            return (str(label),), None
     if isinstance(label, dict):
         return (str(label.get("answer", "")),), label
     if isinstance(label, list):
@@ -67,7 +67,7 @@ def stock_answer(grades: Sequence[Grade]) -> dict:
     """The answer for graded items: numbers for one item, lists for several; null where an item is ungraded."""
     rewards = [grade.reward for grade in grades]
     scores = [grade.score for grade in grades]
-    logs = {
+    logs: dict[str, list[float | None]] = {
         "r3_correct": [None if g.verdict is Verdict.UNGRADED else float(g.verdict is Verdict.CORRECT) for g in grades],
         "r3_no_answer": [float(grade.reason == "no_answer") for grade in grades],
         "r3_grading_s": [grade.seconds for grade in grades],

@@ -204,20 +204,18 @@ def _compare_names(left: str, right: str) -> bool | None:
             letter for found in _OTHER_CHOICE.findall(left[chosen.end() :]) for letter in found if letter.isalpha()
         }
         return chosen[1] == choice[1] and others <= {choice[1]}
-    points = _POINTS.fullmatch(left), _POINTS.fullmatch(right)
-    if all(points) and (points[0][1] or points[1][1]):  # an angle has two directions, an arrow one
-        commands = {match[1] for match in points} - {None}
-        turned = points[0][2][::-1] if commands.isdisjoint(_ARROWS) else None
-        return points[1][2] in (points[0][2], turned)
+    here, there = _POINTS.fullmatch(left), _POINTS.fullmatch(right)
+    if here and there and (here[1] or there[1]):  # an angle has two directions, an arrow one
+        commands = {here[1], there[1]} - {None}
+        turned = here[2][::-1] if commands.isdisjoint(_ARROWS) else None
+        return there[2] in (here[2], turned)
     choices = _choices(left), _choices(right)
     if choices[1] and "," in right and (all(choices) or _LETTERS.fullmatch(left)):  # several of them: "A and C", "AC"
         return (choices[0] or set(left)) == choices[1]
     if _is_word(left) and _is_word(right):  # "east" is not the product "seat"
         return left.lower() == right.lower()
-    bases = _BASE.fullmatch(left), _BASE.fullmatch(right)
-    if all(bases):
-        return bases[0].groups() == bases[1].groups()
-    return None
+    here, there = _BASE.fullmatch(left), _BASE.fullmatch(right)
+    return here.groups() == there.groups() if here and there else None
 
 
 def _is_word(text: str) -> bool:
@@ -232,8 +230,9 @@ def _is_word(text: str) -> bool:
 
 def _choices(normalised: str) -> set[str]:
     """The letters of "(A),(C)"; none when it is anything else."""
-    parts = [_ONE_CHOICE.fullmatch(part) for part in normalised.split(",")]
-    return {part[1] for part in parts} if all(parts) else set()
+    parts = normalised.split(",")
+    found = [match[1] for part in parts if (match := _ONE_CHOICE.fullmatch(part))]
+    return set(found) if len(found) == len(parts) else set()
 
 
 def _is_decimal_comma(comma: str, point: str, *, min_decimals: int = 1) -> bool:
@@ -265,11 +264,11 @@ def _compare_elements(left: str, right: str) -> bool | None:
     unordered = a[0] in ("", "{}") and b[0] in ("", "{}")
     if not unordered and a[0] != b[0]:
         return None
-    x, y = ([number(element) for element in elements] for _, elements in (a, b))
-    if None in x or None in y:
+    x, y = ([found for element in elements if (found := number(element))] for _, elements in (a, b))
+    if len(x) < len(a[1]) or len(y) < len(b[1]):
         return None
     if a[0] == b[0] == "{}":
-        x, y = set(x), set(y)
+        x, y = list(set(x)), list(set(y))
     if unordered:
         x, y = sorted(x), sorted(y)
     return len(x) == len(y) and all(map(numbers_agree, x, y))

@@ -156,11 +156,12 @@ def _is_unsolved_equation(answer: str, gold: str, problem: str, same_value: Same
             continue
         if len(sides) > 2 and same_value(sides[-2], right):  # the end of a computation
             continue
-        values = [number(side) for side in sides]
-        if None in values:
+        numbers = [number(side) for side in sides]
+        values = {found.value for found in numbers if found is not None}
+        if None in numbers:
             if not same_value(left, right):
                 return True
-        elif any(value.value != values[0].value for value in values):
+        elif len(values) > 1:
             return True
     return False
 
@@ -196,10 +197,10 @@ def _is_restated(answer: str, gold: str, problem: str, same_value: SameValue) ->
     if answer.isalnum():
         return False
     own, wanted = _formula(answer), _formula(gold)
-    value = answer.rpartition("=")[2] if "=" in answer and not _INEQUALITY.search(answer) else answer
-    if is_literal(value):
-        return "=" not in answer and _other_notation(value, gold, problem) or _stands_as_equation(own, wanted, problem)
-    value = _formula(value)
+    said = answer.rpartition("=")[2] if "=" in answer and not _INEQUALITY.search(answer) else answer
+    if is_literal(said):
+        return "=" not in answer and _other_notation(said, gold, problem) or _stands_as_equation(own, wanted, problem)
+    value = _formula(said)
     if is_copied(answer, gold, problem) or is_copied(value.text, gold, problem):
         return True
     factor_wanted = _FACTOR.search(problem) is not None

@@ -70,7 +70,7 @@ def grade_reasoning_gym(answer: str, entry: dict | None) -> Result:
     An entry whose own answer does not score 1: ungraded.
     """
     name = named_data_set(entry)
-    if name is None:
+    if entry is None or name is None:
         return "ungraded", "bad_reference", None, None
     if name in ("arc_agi", "rearc"):  # compared with tuples, which JSON and MessagePack turn into lists
         entry = {**entry, "metadata": {**entry["metadata"], "output": _tuples(entry["metadata"]["output"])}}

@@ -179,7 +179,10 @@ def _known_words(answer: str, entry: dict) -> bool:
 
 def _decimal(answer: str, entry: dict) -> bool:
     """decimal_arithmetic: all the decimals that it asks for; its scorer allows a millionth."""
-    unit = Decimal(1).scaleb(Decimal(entry["answer"]).as_tuple().exponent)
+    exponent = Decimal(entry["answer"]).as_tuple().exponent
+    if not isinstance(exponent, int):  # no number, which none of its answers is
+        return False
+    unit = Decimal(1).scaleb(exponent)
     return abs(Decimal(answer) - Decimal(entry["answer"])) <= unit
 
 

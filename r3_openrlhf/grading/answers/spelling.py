@@ -120,15 +120,17 @@ def _system(text: str) -> str:
     rows = _ROWS.fullmatch(text)
     if rows is None:
         return text
-    found = [_VALUE_OF.fullmatch(row.replace("&", " ")) for row in rows[1].split("\\\\") if row.strip()]
-    return ", ".join(f"{row[1]}={row[2].strip()}" for row in found) if all(found) else text
+    said = [row.replace("&", " ") for row in rows[1].split("\\\\") if row.strip()]
+    found = [match for row in said if (match := _VALUE_OF.fullmatch(row))]
+    return ", ".join(f"{row[1]}={row[2].strip()}" for row in found) if len(found) == len(said) else text
 
 
 def _once(text: str) -> str:
     """A number that is said twice, "1/2 or 0.5", once."""
     ways = OR.split(text)
     numbers = [number(way) for way in ways] if len(ways) > 1 else []
-    if not numbers or None in numbers or any(value.value != numbers[0].value for value in numbers):
+    values = {found.value for found in numbers if found is not None}
+    if None in numbers or len(values) != 1:
         return text
     return ways[0]
 
@@ -177,9 +179,11 @@ def _beside(text: str, other: str) -> str:
         text = described[1].rstrip("\\ ").strip()
     if _FUNCTION_VALUE.match(text) and _Y_VALUE.match(other) or _Y_VALUE.match(text) and _FUNCTION_VALUE.match(other):
         return text.partition("=")[2].strip()  # "f(x) = 2x" beside "y = 2x"
-    values = [_VALUE_OF.fullmatch(part) for part in text.split(",")]
-    names = [value[1] for value in values if value]
-    if len(values) == len(names) == len(set(names)) > 1 and other.strip().startswith(("(", "\\left(")):
+    parts = text.split(",")
+    values = [match for part in parts if (match := _VALUE_OF.fullmatch(part))]
+    if len(parts) == len(values) == len({value[1] for value in values}) > 1 and other.strip().startswith(
+        ("(", "\\left(")
+    ):
         return "(" + ",".join(value[2].strip() for value in sorted(values, key=lambda value: value[1])) + ")"
     if "\\cup" in other and "\\cup" not in text:
         return _as_union(text)

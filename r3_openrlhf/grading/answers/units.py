@@ -108,8 +108,9 @@ def _known(words: str, power: str | None) -> str | None:
     text = words.lower().replace(".", "").strip()
     if text in _SPEEDS:
         return _SPEEDS[text]
-    parts = [_one(part) for part in re.split(r"/|\bper\b", text)]
-    if not all(parts):
+    sides = re.split(r"/|\bper\b", text)
+    parts = [unit for side in sides if (unit := _one(side))]
+    if len(parts) < len(sides):
         return None
     unit = "/".join(parts)
     exponent = re.search(r"[23²³]", power or "")

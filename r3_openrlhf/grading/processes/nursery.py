@@ -79,6 +79,8 @@ class WorkerHandle:
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: int) -> None:
+        if self.pidfd is None:
+            raise ValueError("this worker is not running yet; is_running says when it is")
         try:
             signal.pidfd_send_signal(self.pidfd, number)
         except ProcessLookupError:  # it has just ended; its end of file is about to be read

@@ -195,7 +195,7 @@ class WorkerPool:
             self._take_incoming()
         elif key.data is self._nursery:
             if not self._nursery.read():
-                self._lose_nursery()
+                self._lose_nursery(self._nursery)
             elif self._nursery.is_ready:
                 self._failed_starts = 0
         else:
@@ -334,7 +334,7 @@ class WorkerPool:
 
     def _prepare(self, data_set: str) -> None:
         """Has the nursery load a reasoning_gym data set, once; workers that were forked before make way for new ones."""
-        if len(self._prepared) == MAX_PREPARED:
+        if self._nursery is None or len(self._prepared) == MAX_PREPARED:
             return
         self._prepared.add(data_set)
         self._nursery.prepare(data_set)
@@ -367,7 +367,7 @@ class WorkerPool:
                 if not worker.slow and (used >= SLOW_AFTER_S or elapsed >= 10 * SLOW_AFTER_S):
                     self._make_way(worker)
         if self._nursery and not self._nursery.is_ready and time.monotonic() - self._nursery.started > START_TIMEOUT_S:
-            self._lose_nursery()
+            self._lose_nursery(self._nursery)
 
     def _make_way(self, worker: _Worker) -> None:
         """Keeps a slow item from holding up others."""
@@ -412,12 +412,12 @@ class WorkerPool:
         del self._workers[worker.handle]
         worker.handle.kill()
 
-    def _lose_nursery(self) -> None:
+    def _lose_nursery(self, nursery: Nursery) -> None:
         """The nursery is gone and its workers with it: nobody's item is to blame."""
         self.restarts["nursery"] += 1
-        was_ready = self._nursery.is_ready
-        self._selector.unregister(self._nursery.control)
-        self._nursery.end()
+        was_ready = nursery.is_ready
+        self._selector.unregister(nursery.control)
+        nursery.end()
         self._nursery = None
         self._prepared.clear()
         for worker in list(self._workers.values()):

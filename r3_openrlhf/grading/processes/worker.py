@@ -179,7 +179,8 @@ def _become_worker(
 
 def serve(connection: socket.socket, cpu_seconds: int) -> None:
     """Grades batches of items in order until the connection is closed."""
-    buffer, outcomes = bytearray(), []
+    buffer = bytearray()
+    outcomes: list[Outcome] = []
 
     def flush() -> None:
         if outcomes:
