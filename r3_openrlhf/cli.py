@@ -40,9 +40,11 @@ class R3Group(click.Group):
     """Turns R3Error into its sentence, and finds the commands that live in other packages."""
 
     def list_commands(self, context: click.Context) -> list[str]:
+        """Those of this file and those of ELSEWHERE, by name."""
         return sorted([*super().list_commands(context), *ELSEWHERE])
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        """Imports the package of a command in ELSEWHERE when it is asked for."""
         if name in ELSEWHERE:
             module, attribute = ELSEWHERE[name]
             return getattr(importlib.import_module(module), attribute)

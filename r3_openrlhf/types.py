@@ -196,4 +196,5 @@ class Rollout:
 
     @property
     def num_tokens(self) -> int:
+        """Tokens of the response."""
         return len(self.response_ids)

@@ -94,10 +94,12 @@ class Curve:
 
     @property
     def start(self) -> float:
+        """The smallest x."""
         return self.xs[0]
 
     @property
     def end(self) -> float:
+        """The largest x."""
         return self.xs[-1]
 
     def at(self, x: float) -> float:

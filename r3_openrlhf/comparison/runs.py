@@ -45,6 +45,7 @@ class Run:
 
     @property
     def by_steps(self) -> Curve:
+        """Held-out accuracy (pass@1) against optimizer steps."""
         return self._accuracy_against("step")
 
     def _accuracy_against(self, key: str) -> Curve:

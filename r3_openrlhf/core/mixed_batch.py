@@ -75,10 +75,12 @@ class Group:
 
     @property
     def collapsed_before(self) -> bool:
+        """Did its fresh rows all have one verdict?"""
         return self.state in (GroupState.ALL_CORRECT, GroupState.NONE_CORRECT)
 
     @property
     def collapsed_after(self) -> bool:
+        """Did it collapse, and was nothing recalled that has the other verdict?"""
         return self.collapsed_before and not self.recalled
 
 

@@ -14,7 +14,8 @@ class Candidate(Protocol):
     """A stored rollout, or what stands for one."""
 
     @property
-    def policy_step(self) -> int: ...  # optimizer steps of the weights that sampled it
+    def policy_step(self) -> int:
+        """Optimizer steps of the weights that sampled it."""
 
 
 CandidateT = TypeVar("CandidateT", bound=Candidate)

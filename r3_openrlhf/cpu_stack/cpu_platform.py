@@ -218,6 +218,7 @@ def _patch_weight_sync_group(module) -> None:
 
 
 def gloo_broadcaster(master_address, master_port, rank, world_size, device):
+    """What upstream calls for a weight group, over gloo; the device has no say."""
     return GlooBroadcaster(master_address, master_port, rank, world_size)
 
 
@@ -230,6 +231,7 @@ class GlooBroadcaster:
         self.group = stateless_init_torch_distributed_process_group(host, port, rank, world_size, backend="gloo")
 
     def broadcast(self, tensor, src: int = 0, stream=None) -> None:
+        """Every rank has rank `src`'s tensor when this returns; `stream` is for CUDA and left alone."""
         import torch
         from torch.distributed import BroadcastOptions
 

@@ -15,6 +15,7 @@ from r3_openrlhf.problems.sources import FILE_FORMATS, REASONING_GYM, Label, loa
 
 
 def as_it_is(references: list[str]) -> list[str]:
+    """The column holds accepted answers."""
     return references
 
 
@@ -30,6 +31,8 @@ def all_of_them(references: list[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmark:
+    """Where a benchmark's problems are."""
+
     hub: str
     split: str
     file: str  # in --data-dir; columns problem and answer

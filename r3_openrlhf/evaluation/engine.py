@@ -17,6 +17,8 @@ from r3_openrlhf.errors import ConfigError, R3Error
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
+    """One sampled response, still as token ids."""
+
     key: str
     token_ids: Sequence[int]  # with the end token
     finish_reason: str
@@ -69,6 +71,7 @@ class Engine:
 
     @property
     def is_busy(self) -> bool:
+        """Is a response unfinished?"""
         return self._engine.has_unfinished_requests()
 
     def finished(self) -> list[Completion]:
@@ -85,6 +88,7 @@ class Engine:
         return [_completion(output) for output in outputs if output.finished]
 
     def close(self) -> None:
+        """Ends the engine's processes."""
         self._engine.engine_core.shutdown()
 
 

@@ -37,6 +37,7 @@ class GradingThread:
         return make_grader(self._config)  # inside the loop: a remote grader opens its connections there
 
     def submit(self, label: Label, text: str, *, num_tokens: int, truncated: bool) -> Future[Grade]:
+        """Ask for the grade of one response. Returns at once."""
         request = GradeRequest(
             response=text,
             references=tuple(label.references),

@@ -19,6 +19,8 @@ _EDGE_BYTES = 2**20  # of each weight file that go into the fingerprint, at both
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSource:
+    """The model of one evaluation."""
+
     name: str  # for people
     path: str  # what models.resolve_model takes
     output: Path  # where the evaluation goes when nothing is said

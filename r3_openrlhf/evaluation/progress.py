@@ -43,9 +43,11 @@ class Terminal:
         self._stream.close()
 
     def say(self, text: str) -> None:
+        """A line for the person at the terminal, whatever is being redirected."""
         self._console.print(text, highlight=False)
 
     def bar(self, *, num_responses: int) -> Bar:
+        """A progress bar over so many responses."""
         return Bar(self._console, num_responses)
 
 
@@ -67,11 +69,13 @@ class Bar:
         self._progress.stop()
 
     def response(self, num_tokens: int) -> None:
+        """One more response, of so many tokens."""
         self._num_tokens += num_tokens
         speed = self._num_tokens / (time.perf_counter() - self._started)
         accuracy = f", {self._num_correct / self._num_graded:.1%} right" if self._num_graded else ""
         self._progress.update(self._task, advance=1, description=f"{speed:.0f} tokens/s{accuracy}")
 
     def problem(self, problem: SampledProblem) -> None:
+        """One more problem, all of its responses graded."""
         self._num_graded += sum(response.verdict is not Verdict.UNGRADED for response in problem.responses)
         self._num_correct += sum(response.verdict is Verdict.CORRECT for response in problem.responses)

@@ -169,6 +169,7 @@ def _lengths(lengths: dict[str, Any], n: int) -> list[str]:
 
 
 def percent(estimate: dict[str, Any]) -> str:
+    """An estimate of a share as "41.2 [38.0, 44.4]"; "-" where there is none."""
     if estimate["value"] is None:
         return "-"
     text = f"{100 * estimate['value']:.1f}"
@@ -176,6 +177,7 @@ def percent(estimate: dict[str, Any]) -> str:
 
 
 def plain(estimate: dict[str, Any]) -> str:
+    """An estimate as a whole number; "-" where there is none."""
     return "-" if estimate["value"] is None else f"{estimate['value']:.0f}"
 
 

@@ -34,6 +34,7 @@ class SampledResponse:
 
     @property
     def truncated(self) -> bool:
+        """Did the token limit end it?"""
         return self.finish_reason == "length"
 
 
@@ -48,10 +49,12 @@ class SampledProblem:
 
     @property
     def key(self) -> tuple[str, str]:
+        """(benchmark, uid), which no two problems of a file share."""
         return self.benchmark, self.uid
 
 
 def graded(text: str, token_ids: Sequence[int], finish_reason: str, grade: Grade) -> SampledResponse:
+    """A response and its grade in one record."""
     return SampledResponse(
         text=text,
         token_ids=token_ids,
@@ -157,8 +160,10 @@ def _decode(line: bytes) -> SampledProblem:
 
 
 def encode_token_ids(token_ids: Sequence[int]) -> str:
+    """Little-endian 32-bit integers, deflated, as base64 text."""
     return base64.b64encode(zlib.compress(np.asarray(token_ids, dtype="<i4").tobytes())).decode("ascii")
 
 
 def decode_token_ids(text: str) -> list[int]:
+    """Inverse of encode_token_ids."""
     return np.frombuffer(zlib.decompress(base64.b64decode(text)), dtype="<i4").tolist()

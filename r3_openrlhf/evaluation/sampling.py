@@ -31,12 +31,15 @@ WINDOW = 64  # problems whose shortened responses are being graded at a time
 class SamplingEngine(Protocol):
     """What evaluation.engine.Engine does."""
 
-    def submit(self, key: str, prompt_ids: Sequence[int], *, seed: int) -> None: ...
+    def submit(self, key: str, prompt_ids: Sequence[int], *, seed: int) -> None:
+        """Queue one response under `key`."""
 
     @property
-    def is_busy(self) -> bool: ...
+    def is_busy(self) -> bool:
+        """Is a response unfinished?"""
 
-    def finished(self) -> list[Completion]: ...
+    def finished(self) -> list[Completion]:
+        """The responses that ended in its next step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +53,7 @@ class Work:
 
     @property
     def key(self) -> tuple[str, str]:
+        """(benchmark, uid), as SampledProblem.key."""
         return self.benchmark, self.label.uid
 
 

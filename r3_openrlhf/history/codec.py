@@ -44,6 +44,7 @@ class Codec:
         return array.view(dtype)
 
     def pack_json(self, value: dict[str, Any]) -> bytes:
+        """Compressed JSON. Raises HistoryError for a value that JSON has no word for."""
         try:
             text = json.dumps(value, separators=(",", ":"))
         except (TypeError, ValueError) as error:
@@ -51,6 +52,7 @@ class Codec:
         return self._compressor.compress(text.encode())
 
     def unpack_json(self, data: bytes) -> dict[str, Any]:
+        """Inverse of pack_json. Raises HistoryError when the bytes are damaged."""
         return json.loads(self._decompress(data))
 
     def _decompress(self, data: bytes, *, length: int | None = None) -> bytes:

@@ -72,6 +72,7 @@ class Holder:
 
     @classmethod
     def me(cls) -> Holder:
+        """This process, with a token that no other lease has."""
         return cls(
             token=uuid.uuid4().hex,
             host=socket.gethostname(),

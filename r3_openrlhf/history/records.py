@@ -89,11 +89,14 @@ class ProblemSummary:
     tallies: Mapping[tuple[Context, Verdict], Tally] = field(default_factory=dict)
 
     def count(self, context: Context, verdict: Verdict) -> int:
+        """Rollouts of one context and verdict."""
         return self.tallies.get((context, verdict), Tally()).count
 
     def reward_sum(self, context: Context, verdict: Verdict) -> float:
+        """Sum of their rewards; 0.0 for ungraded ones, which have none."""
         return self.tallies.get((context, verdict), Tally()).reward_sum
 
     @property
     def seen(self) -> int:
+        """Rollouts of every context and verdict."""
         return sum(tally.count for tally in self.tallies.values())

@@ -57,6 +57,7 @@ class Usage:
 
     @property
     def total(self) -> int:
+        """Everything that counts against history.max_bytes."""
         return self.live + self.retained + self.fixed
 
     @staticmethod
@@ -69,10 +70,12 @@ class Usage:
 
     @classmethod
     def load(cls, connection: sqlite3.Connection) -> Usage:
+        """What the file's last transaction wrote; zeros in a new file."""
         rows = connection.execute("SELECT key, value FROM meta WHERE key LIKE 'usage.%'")
         return cls(**{key.removeprefix("usage."): value for key, value in rows})
 
     def save(self, connection: sqlite3.Connection) -> None:
+        """Write it in the transaction that is open."""
         connection.executemany(
             "INSERT OR REPLACE INTO meta VALUES (?, ?)",
             [(f"usage.{name}", value) for name, value in asdict(self).items()],

@@ -199,6 +199,7 @@ class Verification:
 
     @property
     def ok(self) -> bool:
+        """True when nothing is wrong; a check that could not run is not wrong."""
         return not self.findings
 
 

@@ -50,6 +50,7 @@ def bootstrap(values: Sequence[float]) -> ControlEstimate:
 
 
 def by_uid(sampled: Sequence[Sampled]) -> dict[str, list[Sampled]]:
+    """The rollouts of each problem."""
     found = defaultdict(list)
     for one in sampled:
         found[one.rollout.uid].append(one)
@@ -57,6 +58,7 @@ def by_uid(sampled: Sequence[Sampled]) -> dict[str, list[Sampled]]:
 
 
 def accuracy(sampled: Sequence[Sampled]) -> float:
+    """Share of correct rollouts. Raises StatisticsError for none."""
     return fmean(one.rollout.verdict is Verdict.CORRECT for one in sampled)
 
 
@@ -106,6 +108,7 @@ def reflection_against_resampling(
 
 
 def prompt_with_attempt(lab: Lab, label: Label, error: Rollout) -> str | None:
+    """The reflection prompt with this attempt; None when not even a shortened one fits."""
     config = lab.config
     problem = problem_message(config.data, label.problem)
 
@@ -220,6 +223,7 @@ class KnownSuccesses(Lab):
     _N = 32
 
     def prepare_history(self, labels: list[Label]) -> None:
+        """Samples until every problem has a success, MAX_TRIES times at most."""
         generator = torch.Generator().manual_seed(self.config.train.seed)
         self.known: dict[str, Rollout] = {}
         for _ in range(self.MAX_TRIES // self._N):

@@ -69,12 +69,14 @@ class Lab:
     # ── sampling ──
 
     def encode(self, prompt: str) -> np.ndarray:
+        """Token ids of a rendered prompt, int32 [T]. Kept: a problem is asked again and again."""
         if prompt not in self._prompt_ids:
             ids = self.tokenizer(prompt, add_special_tokens=False)["input_ids"]
             self._prompt_ids[prompt] = np.array(ids, dtype=np.int32)
         return self._prompt_ids[prompt]
 
     def plain_prompt(self, label: Label) -> str:
+        """The problem in the templates of `data`."""
         return render(self.tokenizer, self.config.data, problem_message(self.config.data, label.problem))
 
     def ask(
@@ -328,11 +330,12 @@ class Lab:
 
 
 def replace_group(one: Sampled, group: tuple) -> Sampled:
+    """The same rollout in another group."""
     return Sampled(rollout=one.rollout, group=group, entropies=one.entropies)
 
 
 def held_out_problems(config: R3Config, tokenizer, run: RunDirectory) -> list[Label]:
-    """The problems of `evaluation`, less those that are trained on; the run's two data files are written.
+    """The problems of `held_out`, less those that are trained on; the run's two data files are written.
 
     Raises DataError as data.prepare and held_out.prepare_held_out do.
     """

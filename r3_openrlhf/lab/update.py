@@ -34,6 +34,7 @@ class Gradient(NamedTuple):
 
 
 def make_optimizer(model, *, learning_rate: float) -> torch.optim.Optimizer:
+    """Adam as OpenRLHF sets it up (ADAM_BETAS, ADAM_EPS), without weight decay."""
     return torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=ADAM_BETAS, eps=ADAM_EPS, weight_decay=0.0)
 
 

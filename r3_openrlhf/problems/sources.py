@@ -39,6 +39,7 @@ class Label:
     metadata: dict[str, Any] | None = None  # the reasoning-gym entry, for its own scorer
 
     def to_json(self) -> str:
+        """One JSON object: the label column of the training file."""
         return json.dumps(
             {
                 "uid": self.uid,
@@ -52,6 +53,7 @@ class Label:
 
     @classmethod
     def from_json(cls, text: str) -> Label:
+        """Inverse of to_json."""
         return cls(**json.loads(text))
 
 

@@ -164,6 +164,7 @@ class RunDirectory:
         return config_from_yaml(read_text(self.finished), source=str(self.finished)) == config
 
     def load_config(self) -> R3Config:
+        """The settings in config.yaml, checked. Raises ConfigError."""
         return config_from_yaml(read_text(self.config), source=str(self.config))
 
     def append_metrics(self, metrics: dict[str, Any]) -> None:
@@ -191,12 +192,15 @@ class RunDirectory:
         _append_lines(self.evaluations, [evaluation])
 
     def read_metrics(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl, [] without the file. Raises R3Error for a damaged line."""
         return list(read_lines(self.metrics, MetricsLine))
 
     def read_evaluations(self) -> list[dict[str, Any]]:
+        """The lines of evaluations.jsonl, [] without the file. Raises R3Error for a damaged line."""
         return list(read_lines(self.evaluations, EvaluationLine))
 
     def read_rollouts(self) -> Iterator[dict[str, Any]]:
+        """The lines of rollouts.jsonl one by one, none without the file. Raises R3Error for a damaged line."""
         return read_lines(self.rollouts)
 
     def roll_back(self, step: int) -> None:

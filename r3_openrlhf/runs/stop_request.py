@@ -29,12 +29,15 @@ class StopRequest:
         self.path = path
 
     def clear(self) -> None:
+        """Forget what was asked."""
         self.path.write_text("", encoding="utf-8")
 
     def ask(self, why: str) -> None:
+        """The run is to end after its current step; the last `why` counts."""
         self.path.write_text(why, encoding="utf-8")
 
     def reason(self) -> str | None:
+        """Why the run is to end; None when nobody asked."""
         try:
             return self.path.read_text(encoding="utf-8").strip() or None
         except FileNotFoundError:
@@ -67,20 +70,25 @@ class StepClock:
 
     @classmethod
     def from_environment(cls, *, save_minutes: float | None, environment: Mapping[str, str] = os.environ) -> StepClock:
+        """With the deadline of R3_DEADLINE, or none. ValueError: R3_DEADLINE is no number."""
         deadline = float(environment.get(DEADLINE) or math.inf)
         return cls(save_minutes=save_minutes, deadline=deadline)
 
     def step_ended(self) -> None:
+        """The step that began with `next_step` has ended."""
         self.longest_step_s = max(self.longest_step_s, self._now() - self._step_began)
 
     def saved(self, seconds: float) -> None:
+        """A checkpoint that took so many seconds is on disk."""
         self._saved = self._now()
         self.longest_save_s = max(self.longest_save_s, seconds)
 
     def next_step(self) -> None:
+        """A step begins now."""
         self._step_began = self._now()
 
     def is_time_to_save(self) -> bool:
+        """Have `save_minutes` passed since the last checkpoint? False when they are None."""
         return self.save_minutes is not None and self._now() - self._saved >= 60 * self.save_minutes
 
     def reason_to_stop(self) -> str | None:
