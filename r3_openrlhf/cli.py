@@ -17,6 +17,7 @@ import click
 
 from r3_openrlhf import __version__
 from r3_openrlhf.errors import ConfigError, R3Error, RunInterrupted
+from r3_openrlhf.types import Algorithm
 
 if TYPE_CHECKING:
     from r3_openrlhf.config import R3Config
@@ -237,7 +238,7 @@ def _next_commands(experiment: str, config: R3Config, run: RunDirectory) -> str:
     benchmark = "math500"
     if config.data.path.startswith("reasoning_gym:"):  # other problems of the same kind, and no hub is asked
         benchmark = f"{config.data.path} --max-new-tokens {config.rollout.max_new_tokens} data.reasoning_gym.seed=1234"
-    other = "grpo" if config.algo == "r3" else "r3"
+    other = Algorithm.GRPO if config.algo == Algorithm.R3 else Algorithm.R3
     return "\n".join(
         (
             "Next:",

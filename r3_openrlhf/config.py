@@ -18,19 +18,25 @@ from r3_openrlhf.types import (
     MIN_HISTORY_BYTES,
     MIN_RECALLED,
     AdvantageScope,
+    Algorithm,
+    BadRow,
+    Device,
     EntropySource,
     Eviction,
     Journal,
+    KlEstimator,
+    LossAggregation,
     OldLogprobs,
     RankingGuard,
     RankingScope,
     RecallOrder,
     ReplayMode,
+    SyncBackend,
     Task,
 )
 
-ALGORITHMS = ("r3", "grpo", "rloo", "reinforce_pp_baseline", "dapo")
-SCHEDULERS = (  # of transformers.get_scheduler, those that need no further options
+# Words of transformers, which may have more of them tomorrow: no enumeration of ours.
+SCHEDULERS = (  # of get_scheduler, those that need no further options
     "constant",
     "constant_with_warmup",
     "linear",
@@ -124,8 +130,8 @@ class DataConfig:
     )  # worked examples before the problem: problem, response
 
     def __post_init__(self) -> None:
-        _one_of("data.overlong", self.overlong, ("drop", "error"))
-        _one_of("data.unusable", self.unusable, ("drop", "error"))
+        _one_of("data.overlong", self.overlong, tuple(BadRow))
+        _one_of("data.unusable", self.unusable, tuple(BadRow))
         if self.task is not None:
             _one_of("data.task", self.task, tuple(Task))
         if self.task == "reasoning_gym" and not self.path.startswith("reasoning_gym:"):
@@ -224,9 +230,9 @@ class TrainConfig:
         _above("train.max_grad_norm", self.max_grad_norm, 0.0)
         _above("train.eps_clip_low", self.eps_clip_low, 0.0)
         _above("train.eps_clip_high", self.eps_clip_high, 0.0)
-        _one_of("train.loss_aggregation", self.loss_aggregation, ("token-mean", "seq-mean-token-mean"))
+        _one_of("train.loss_aggregation", self.loss_aggregation, tuple(LossAggregation))
         _at_least("train.kl_coef", self.kl_coef, 0.0)
-        _one_of("train.kl_estimator", self.kl_estimator, ("k1", "k2", "k3"))
+        _one_of("train.kl_estimator", self.kl_estimator, tuple(KlEstimator))
         _at_least("train.entropy_coef", self.entropy_coef, 0.0)
         if self.zero_stage not in (0, 1, 2, 3):
             raise ConfigError(f"train.zero_stage is {self.zero_stage}; DeepSpeed ZeRO has the stages 0, 1, 2 and 3")
@@ -452,8 +458,8 @@ class ClusterConfig:
             )
         _at_least("cluster.vllm_max_num_seqs", self.vllm_max_num_seqs, 1)
         _at_least("cluster.vllm_max_num_batched_tokens", self.vllm_max_num_batched_tokens, self.vllm_max_num_seqs or 1)
-        _one_of("cluster.sync_backend", self.sync_backend, ("nccl", "gloo"))
-        _one_of("cluster.device", self.device, ("auto", "cuda"))
+        _one_of("cluster.sync_backend", self.sync_backend, tuple(SyncBackend))
+        _one_of("cluster.device", self.device, tuple(Device))
 
     @property
     def num_ranks(self) -> int:
@@ -528,7 +534,7 @@ class R3Config:
     openrlhf: dict[str, Any] = field(default_factory=dict)  # further OpenRLHF flags, "actor.eps_clip: 0.3"
 
     def __post_init__(self) -> None:
-        _one_of("algo", self.algo, ALGORITHMS)
+        _one_of("algo", self.algo, tuple(Algorithm))
         self._check_mechanisms()
         self._check_lengths()
         self._check_batches()
@@ -557,12 +563,12 @@ class R3Config:
     @property
     def dual_clip(self) -> float | None:
         """The bound on a ratio where the advantage is negative; None where nothing is replayed."""
-        return self.replay.dual_clip if self.algo == "r3" and self.replay.enabled else None
+        return self.replay.dual_clip if self.algo == Algorithm.R3 and self.replay.enabled else None
 
     @property
     def filters_groups(self) -> bool:
         """Are groups without a difference replaced by groups of further problems (dynamic sampling)?"""
-        return self.algo == "dapo" or _flag(self.openrlhf, "algo.dynamic_filtering_enable")
+        return self.algo == Algorithm.DAPO or _flag(self.openrlhf, "algo.dynamic_filtering_enable")
 
     def _check_mechanisms(self) -> None:
         if _flag(self.openrlhf, "train.async_enable"):
@@ -570,17 +576,17 @@ class R3Config:
                 "openrlhf.train.async_enable is on, but R³ needs each step's rollouts to be of the current policy; leave it off"
             )
         if self.filters_groups and self.replay.enabled:
-            source = "algo is dapo" if self.algo == "dapo" else "openrlhf.algo.dynamic_filtering_enable is on"
+            source = "algo is dapo" if self.algo == Algorithm.DAPO else "openrlhf.algo.dynamic_filtering_enable is on"
             raise ConfigError(
                 f"{source} and replay.enabled is true: dynamic filtering removes exactly the groups that replay "
                 "repairs; use replay.enabled=false, or leave dynamic filtering off"
             )
-        if self.filters_groups and self.algo == "r3":
+        if self.filters_groups and self.algo == Algorithm.R3:
             raise ConfigError(
                 "openrlhf.algo.dynamic_filtering_enable is on with algo=r3: collapsed groups would be gone before they "
                 "are ranked or counted; use algo=dapo, or leave it off"
             )
-        if self.algo != "r3":
+        if self.algo != Algorithm.R3:
             on = [name for name in ("replay", "reflection", "ranking") if getattr(self, name).enabled]
             if on:
                 off = " ".join(f"{name}.enabled=false" for name in on)

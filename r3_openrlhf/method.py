@@ -24,7 +24,7 @@ from r3_openrlhf.core.rewards import overlong_penalty
 from r3_openrlhf.history.forecast import ENOUGH, forecast
 from r3_openrlhf.history.records import Absence, HistoryLimits, RecallRequest
 from r3_openrlhf.history.store import HistoryStore
-from r3_openrlhf.types import Context, EntropySource, EntropyStatistics, OldLogprobs, Rollout, Verdict
+from r3_openrlhf.types import Algorithm, Context, EntropySource, EntropyStatistics, OldLogprobs, Rollout, Verdict
 
 
 def history_limits(settings: HistoryConfig) -> HistoryLimits:
@@ -41,7 +41,7 @@ def history_warnings(config: R3Config, *, num_problems: int) -> list[str]:
 
     Responses are taken to be half as long as rollout.max_new_tokens on average.
     """
-    if config.algo != "r3" or not (config.replay.enabled or config.reflection.enabled):
+    if config.algo != Algorithm.R3 or not (config.replay.enabled or config.reflection.enabled):
         return []
     mean_tokens, checkpoint = config.rollout.max_new_tokens / 2, config.checkpoint
     steps_to_floor = 1 if checkpoint.save_steps == -1 else checkpoint.save_steps * checkpoint.max_num
@@ -138,7 +138,7 @@ def assign_advantages(
 ) -> None:
     """SERR and eq. 3: `row.reward` and `row.advantage` of every row. `entropy` is asked for the ranked rows alone."""
     batch.rank(ranked, entropy, max_reward=config.ranking.max_reward)
-    if config.algo == "dapo":
+    if Algorithm.checked("algo", config.algo) is Algorithm.DAPO:
         for row in batch.rows:
             row.reward -= overlong_penalty(row.rollout.num_tokens, max_tokens=config.rollout.max_new_tokens)
     batch.advantages(

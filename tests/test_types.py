@@ -5,12 +5,24 @@ import random
 import pytest
 
 from r3_openrlhf import method
-from r3_openrlhf.config import AdvantageConfig, HistoryConfig, RankingConfig, ReplayConfig
+from r3_openrlhf.config import (
+    AdvantageConfig,
+    ClusterConfig,
+    DataConfig,
+    HistoryConfig,
+    RankingConfig,
+    ReplayConfig,
+    TrainConfig,
+)
 from r3_openrlhf.core.mixed_batch import MixedBatch
 from r3_openrlhf.core.replay import choose
 from r3_openrlhf.errors import ConfigError, HistoryError
 from r3_openrlhf.history.eviction import rows_to_evict
 from r3_openrlhf.history.store import HistoryLimits, HistoryStore
+from r3_openrlhf.openrlhf_adapter.arguments import openrlhf_arguments
+from r3_openrlhf.problems.sources import load_problems
+from r3_openrlhf.problems.training_file import rendered
+from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.types import Context, EntropyStatistics, RankingGuard, Task, Verdict
 from tests.test_method import config_of, rollout
 
@@ -21,6 +33,17 @@ def batch():
 
 def advantages(**words):
     return batch().advantages(**{"alpha": 1.0, "lam": 0.0, "scope": "literal", "guard": "none", **words})
+
+
+def misspelt(settings, **words):
+    """Settings whose words were changed after they had been checked."""
+    for name, word in words.items():
+        setattr(settings, name, word)
+    return settings
+
+
+def flags(**words):
+    return openrlhf_arguments(config_of(**words), RunDirectory("run"), model_dir="model", platform="cuda")
 
 
 def recalled(batch):
@@ -44,6 +67,13 @@ def recalled(batch):
         (lambda: rollout(context=7), "context is 7; it must be one of plain, reflection"),
         (lambda: method.rows_with_exact_entropy(batch(), {0: [0]}, config_of(ranking__entropy_source="tokp")), "ranking.entropy_source is 'tokp'; did you mean 'topk'?"),
         (lambda: method.uses_stored_logprobs(b := batch(), recalled(b), config_of(replay__old_logprobs="behavior")), "replay.old_logprobs is 'behavior'; did you mean 'behaviour'?"),
+        (lambda: method.assign_advantages(batch(), {}, lambda row: None, config_of(algo="dpao")), "algo is 'dpao'; did you mean 'dapo'?"),
+        (lambda: load_problems(misspelt(DataConfig(path="none.jsonl"), unusable="eror")), "data.unusable is 'eror'; did you mean 'error'?"),
+        (lambda: list(rendered([], misspelt(DataConfig(path="none.jsonl"), overlong="dorp"), None, room=1)), "data.overlong is 'dorp'; did you mean 'drop'?"),
+        (lambda: flags(algo="grop"), "algo is 'grop'; did you mean 'grpo'?"),
+        (lambda: flags(train__loss_aggregation="token_mean"), "train.loss_aggregation is 'token_mean'; did you mean 'token-mean'?"),
+        (lambda: flags(train__kl_estimator="k4", train__kl_coef=0.1), "train.kl_estimator is 'k4'"),
+        (lambda: flags(cluster__sync_backend="ncl"), "cluster.sync_backend is 'ncl'; did you mean 'nccl'?"),
     ],
 )  # fmt: skip
 def test_a_misspelt_word_is_named(entrance, sentence):
@@ -59,6 +89,12 @@ def test_a_misspelt_word_is_named(entrance, sentence):
         (lambda: ReplayConfig(mode="replcae"), ConfigError, "did you mean replace?"),
         (lambda: AdvantageConfig(scope="fialed"), ConfigError, "advantage.scope is 'fialed'"),
         (lambda: HistoryConfig(journal="wla"), ConfigError, "did you mean wal?"),
+        (lambda: DataConfig(path="none.jsonl", unusable="eror"), ConfigError, "data.unusable is 'eror', which does not exist; did you mean error?"),
+        (lambda: DataConfig(path="none.jsonl", overlong="dorp"), ConfigError, "did you mean drop?"),
+        (lambda: TrainConfig(loss_aggregation="token_mean"), ConfigError, "did you mean token-mean?"),
+        (lambda: TrainConfig(kl_estimator="k4"), ConfigError, "train.kl_estimator is 'k4'"),
+        (lambda: ClusterConfig(sync_backend="ncl"), ConfigError, "did you mean nccl?"),
+        (lambda: ClusterConfig(device="cud"), ConfigError, "did you mean cuda?"),
         (lambda: HistoryLimits(eviction="odlest"), HistoryError, "use one of oldest, reservoir, shortest_correct"),
         (lambda: HistoryStore.open(":memory:", journal="wla"), HistoryError, "use one of auto, wal, delete"),
     ],

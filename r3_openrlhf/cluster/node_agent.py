@@ -35,6 +35,7 @@ import psutil
 from r3_openrlhf.cluster import node_checks, ray_on_nodes, shared_memory
 from r3_openrlhf.errors import ClusterError, R3Error
 from r3_openrlhf.runs.stop_request import GO_ON, SIGNALS
+from r3_openrlhf.types import Device
 
 FAILED, LOST, BAD_NODE = 1, 86, 87
 BEAT_S = 5.0
@@ -548,7 +549,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--run-dir", required=True)
     parser.add_argument("--gpus", type=int, help="GPUs per node")
-    parser.add_argument("--device", choices=("auto", "cuda"), default="auto", help="cuda: nodes without GPUs are bad")
+    parser.add_argument(
+        "--device", choices=[*map(str, Device)], default=str(Device.AUTO), help="cuda: nodes without GPUs are bad"
+    )
     parser.add_argument("--ray-args", default="", help="further arguments of `ray start`")
     parser.add_argument("--start-timeout", type=float, default=600.0, help="seconds for all nodes to come together")
     parser.add_argument("--sum-timeout", type=float, default=SUM_S, help="seconds for one sum over all nodes")

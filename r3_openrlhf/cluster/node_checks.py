@@ -8,6 +8,8 @@ import shutil
 import subprocess
 from typing import Any
 
+from r3_openrlhf.types import Device
+
 MAX_CLOCK_GAP_S = 60.0
 MIN_SHARED_MEMORY = 64 * 2**20  # bytes; Ray's object store and NCCL live there
 MIN_OPEN_FILES = 1024
@@ -55,7 +57,7 @@ def faults(looks: dict[str, dict[str, Any]], *, gpus: int | None, device: str) -
         found.setdefault(node, []).append(why)
 
     for node, seen in looks.items():
-        if device == "cuda":
+        if device == Device.CUDA:
             here = seen["gpus"] or []
             if gpus is not None and len(here) < gpus:
                 wrong(node, f"{len(here)} GPUs, {gpus} are needed")
@@ -71,7 +73,7 @@ def faults(looks: dict[str, dict[str, Any]], *, gpus: int | None, device: str) -
         if abs(seen["clock_gap_s"]) > MAX_CLOCK_GAP_S:
             wrong(node, f"its clock differs from the first node's by {seen['clock_gap_s']:.0f} s")
     kinds = {node: (gpu["name"], gpu["driver"]) for node, seen in looks.items() for gpu in (seen["gpus"] or [])[:1]}
-    if device == "cuda" and len(set(kinds.values())) > 1:
+    if device == Device.CUDA and len(set(kinds.values())) > 1:
         usual = max(set(kinds.values()), key=list(kinds.values()).count)
         for node, kind in kinds.items():
             if kind != usual:

@@ -16,6 +16,7 @@ import jinja2
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.errors import ClusterError, ConfigError
+from r3_openrlhf.types import Device
 
 TEMPLATE = Path(__file__).parent / "templates" / "slurm.sh.j2"
 # What a job must have of the environment in which it was submitted, whatever the site's sbatch exports. Keys and tokens
@@ -55,7 +56,7 @@ class SlurmJob:
 def render(job: SlurmJob, config: R3Config) -> str:
     """The job script. Pure but for reading the template. Raises ConfigError for a template that does not render."""
     run_dir = Path(config.run_dir)
-    cuda = config.cluster.device == "cuda"
+    cuda = config.cluster.device == Device.CUDA
     source = Path(job.template).expanduser() if job.template else TEMPLATE
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True

@@ -26,7 +26,9 @@ def examine(settings: tuple[str, ...], *, stack: str | None = None, tell: Callab
     cluster.device where that is cuda, else what the machine has. `tell` hears what is looked at while that takes time."""
     driver = machine.nvidia_driver()
     config, config_lines = experiment.configuration(settings)
-    wants_cuda = config is not None and config.cluster.device == "cuda"
+    wants_cuda = (
+        config is not None and config.cluster.device == "cuda"
+    )  # a bare Python runs this: r3_openrlhf.types needs numpy
     stack = stack or ("gpu" if wants_cuda or driver is not None else "cpu")
     cluster = config.cluster if config is not None else None
 

@@ -35,9 +35,9 @@ from r3_openrlhf.problems.prompts import problem_message, render
 from r3_openrlhf.problems.reflection_prompts import hard_problems, reflection_prompt, stored_error
 from r3_openrlhf.problems.training_file import Label, prepare
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.types import Context, EntropyStatistics, Rollout, Verdict
+from r3_openrlhf.types import Algorithm, Context, EntropyStatistics, LossAggregation, Rollout, Verdict
 
-ALGORITHMS = ("r3", "grpo", "dapo")
+ALGORITHMS = (Algorithm.R3, Algorithm.GRPO, Algorithm.DAPO)
 
 
 @dataclass(slots=True)
@@ -211,7 +211,7 @@ class Lab:
         held_out = held_out_problems(config, self.tokenizer, run)
         labels = [Label.from_json(label) for label in read_prompts(run.data)[1]]
         history = None
-        if config.algo == "r3":
+        if config.algo == Algorithm.R3:
             limits = method.history_limits(config.history)
             history = HistoryStore.open(":memory:", limits=limits, seed=config.train.seed)
             self.prepare_history(labels)
@@ -221,7 +221,7 @@ class Lab:
             before = self.tokens
             sampled, num_hard = self.sample_step(batch_labels, history)
             dropped = 0
-            if config.algo == "dapo":
+            if config.algo == Algorithm.DAPO:
                 sampled, dropped = self._filtered(sampled, labels)
             sampling_s = time.perf_counter() - started
             batch = self.mixed_batch(sampled, history)
@@ -358,7 +358,7 @@ def check(config: R3Config) -> None:
         )
     if config.train.batch_size is not None or config.train.inner_epochs != 1 or config.train.kl_coef > 0:
         raise ConfigError("the lab's loop does one update a step without KL; use r3 train for other settings")
-    if config.train.loss_aggregation != "token-mean" or config.train.lr_scheduler not in (
+    if config.train.loss_aggregation != LossAggregation.TOKEN_MEAN or config.train.lr_scheduler not in (
         "constant",
         "constant_with_warmup",
     ):

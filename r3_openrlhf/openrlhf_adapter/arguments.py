@@ -15,15 +15,16 @@ from r3_openrlhf.core.rewards import DAPO_OVERLONG_FACTOR, DAPO_OVERLONG_SHARE
 from r3_openrlhf.errors import ConfigError
 from r3_openrlhf.openrlhf_adapter.flags import ALSO_SET, check_flag
 from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.types import Algorithm, Device, KlEstimator, LossAggregation, SyncBackend
 
 ROLLOUT_EXECUTOR = Path(__file__).with_name("rollout_executor.py")
 # config.algo -> --algo.advantage.estimator. With r3 the advantages are ours; group_norm is what they reduce to.
 ESTIMATORS = {
-    "r3": "group_norm",
-    "grpo": "group_norm",
-    "dapo": "group_norm",
-    "rloo": "rloo",
-    "reinforce_pp_baseline": "reinforce_baseline",
+    Algorithm.R3: "group_norm",
+    Algorithm.GRPO: "group_norm",
+    Algorithm.DAPO: "group_norm",
+    Algorithm.RLOO: "rloo",
+    Algorithm.REINFORCE_PP_BASELINE: "reinforce_baseline",
 }
 
 
@@ -33,7 +34,7 @@ def platform_of(config: R3Config) -> str:
 
     if torch.cuda.is_available():
         return "cuda"
-    if config.cluster.device == "cuda":
+    if Device.checked("cluster.device", config.cluster.device) is Device.CUDA:
         raise ConfigError(
             "cluster.device is cuda, but no CUDA device is visible here; use experiment=quickstart on a machine without one"
         )
@@ -81,7 +82,8 @@ def _own_flags(
     )
     cpu = platform == "cpu"
     packing = train.packing or train.dynamic_batch  # upstream packs whenever the batch is dynamic
-    dapo = config.algo == "dapo"
+    algorithm = Algorithm.checked("algo", config.algo)
+    dapo = algorithm is Algorithm.DAPO
     flags: dict[str, Any] = {
         # where: everything shares the same GPUs
         "train.colocate_all": True,
@@ -94,7 +96,9 @@ def _own_flags(
         "vllm.gpu_memory_utilization": cluster.vllm_gpu_memory_utilization,
         "vllm.enforce_eager": cpu or cluster.vllm_enforce_eager,
         "vllm.enable_prefix_caching": cluster.vllm_prefix_caching and not cpu,
-        "vllm.sync_backend": "gloo" if cpu else cluster.sync_backend,
+        "vllm.sync_backend": SyncBackend.GLOO
+        if cpu
+        else SyncBackend.checked("cluster.sync_backend", cluster.sync_backend),
         "vllm.enable_sleep": cluster.enable_sleep and not cpu,
         "ds.enable_sleep": cluster.enable_sleep and not cpu,
         # model
@@ -132,12 +136,14 @@ def _own_flags(
         "actor.lr_warmup_ratio": train.lr_warmup_ratio,
         "actor.max_norm": train.max_grad_norm,
         "actor.eps_clip_low_high": [train.eps_clip_low, train.eps_clip_high],
-        "actor.loss_agg_mode": train.loss_aggregation,
+        "actor.loss_agg_mode": LossAggregation.checked("train.loss_aggregation", train.loss_aggregation),
         "actor.entropy_coef": train.entropy_coef,
-        "algo.advantage.estimator": ESTIMATORS[config.algo],
+        "algo.advantage.estimator": ESTIMATORS[algorithm],
         "algo.kl.init_coef": train.kl_coef,  # 0: no reference model is loaded
         "algo.kl.use_loss": train.kl_coef > 0 and train.kl_as_loss,
-        "algo.kl.estimator": train.kl_estimator if train.kl_coef > 0 else None,
+        "algo.kl.estimator": KlEstimator.checked("train.kl_estimator", train.kl_estimator)
+        if train.kl_coef > 0
+        else None,
         "algo.dynamic_filtering_enable": dapo,
         "reward.overlong_buffer_len": int(DAPO_OVERLONG_SHARE * rollout.max_new_tokens) if dapo else None,
         "reward.overlong_penalty_factor": DAPO_OVERLONG_FACTOR if dapo else None,
@@ -159,7 +165,7 @@ def _own_flags(
         # Upstream logs to wandb when a key is given, and prefers the one of `wandb login` or WANDB_API_KEY: a real key
         # never belongs on a command line.
         flags["logger.wandb.key"] = "from_the_environment"
-    if config.algo == "r3" and config.replay.enabled:
+    if algorithm is Algorithm.R3 and config.replay.enabled:
         flags["actor.dual_clip"] = config.dual_clip
     return flags
 

@@ -35,6 +35,7 @@ from r3_openrlhf.problems.sources import is_on_the_hub
 from r3_openrlhf.problems.training_file import PreparedData, check_source, prepare
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.stop_request import DEADLINE, StopRequest
+from r3_openrlhf.types import Algorithm, Device
 
 MODULE = "openrlhf.cli.train_ppo_ray"
 
@@ -92,7 +93,7 @@ def plan(config: R3Config) -> tuple[str, list[str], list[str]]:
     Every check of `train` that needs neither the hub nor a model that is yet to be built. Writes nothing that stays.
     """
     # A plan may be made on a machine without GPUs for one that has them.
-    platform = "cuda" if config.cluster.device == "cuda" else platform_of(config)
+    platform = "cuda" if config.cluster.device == Device.CUDA else platform_of(config)
     run, model = RunDirectory(config.run_dir), locate_model(config.model.path)
     is_here = (Path(model) / "config.json").is_file()  # no name on the hub, and built already
     if is_here:
@@ -127,7 +128,7 @@ def checked_arguments(config: R3Config, run: RunDirectory, model: str, *, platfo
     check_held_out_source(config)
     run.check(config)
     resume = config.checkpoint.resume and (run.checkpoints / "_actor" / "latest").is_file()
-    if resume and config.algo == "r3" and not config.checkpoint.accept_lost_history:
+    if resume and config.algo == Algorithm.R3 and not config.checkpoint.accept_lost_history:
         check_history(run)
     arguments = openrlhf_arguments(config, run, model_dir=model, platform=platform, resume=resume)
     check_arguments(arguments)
@@ -235,7 +236,7 @@ def _replace_names(config: R3Config, *, short_batches: bool) -> None:
     ppo_trainer.PPOTrainer = trainer.PPOTrainer
     vllm_engine.RolloutRayActor = rollout_engine.RolloutRayActor
     # stock algorithms keep the stock update, except where it loses gradients (policy_update.R3ActorTrainer)
-    ours = config.algo == "r3" or config.train.dynamic_batch or short_batches
+    ours = config.algo == Algorithm.R3 or config.train.dynamic_batch or short_batches
     ppo_actor.PolicyModelActor = policy_actor.PolicyModelActor if ours else policy_actor.StockPolicyModelActor
 
 

@@ -27,6 +27,7 @@ from r3_openrlhf.grading.client import make_grader
 from r3_openrlhf.openrlhf_adapter.environment import config_from_environment, on_cpu
 from r3_openrlhf.openrlhf_adapter.recorded_rollouts import Recording
 from r3_openrlhf.problems.training_file import Label
+from r3_openrlhf.types import Algorithm, EntropySource
 
 
 class AgentExecutor(AgentExecutorBase):
@@ -142,7 +143,9 @@ class AgentExecutor(AgentExecutorBase):
 
 def top_logprobs_wanted(config: R3Config) -> int:
     """k: nothing but a ranking by bounds needs more than the sampled token's log-prob."""
-    needed = config.algo == "r3" and config.ranking.enabled and config.ranking.entropy_source != "exact"
+    needed = (
+        config.algo == Algorithm.R3 and config.ranking.enabled and config.ranking.entropy_source != EntropySource.EXACT
+    )
     return config.rollout.top_logprobs if needed else 0
 
 

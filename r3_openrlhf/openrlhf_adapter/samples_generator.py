@@ -26,7 +26,7 @@ from r3_openrlhf.openrlhf_adapter.batching import effective_ranks, num_windows
 from r3_openrlhf.openrlhf_adapter.convert import rollout_from_response
 from r3_openrlhf.problems.reflection_prompts import hard_problems, reflection_prompt, stored_error
 from r3_openrlhf.problems.training_file import Label
-from r3_openrlhf.types import Context, Rollout, Verdict
+from r3_openrlhf.types import Algorithm, Context, Rollout, Verdict
 
 if TYPE_CHECKING:
     from r3_openrlhf.history.store import HistoryStore
@@ -143,7 +143,7 @@ class R3SamplesGenerator(SamplesGenerator):
     def _rows_that_divide(self, rows: list[Experience]) -> list[Experience]:
         """A stock algorithm's short batch at an epoch's end without the groups that would give ranks different numbers
         of rows. R³ adds fillers instead (experience_maker.py)."""
-        if self.config.algo == "r3" or len(rows) == self.config.rows_per_step:
+        if self.config.algo == Algorithm.R3 or len(rows) == self.config.rows_per_step:
             return rows
         unit = effective_ranks(self.args) * num_windows(self.args)
         size = self.config.rollout.n_samples_per_prompt

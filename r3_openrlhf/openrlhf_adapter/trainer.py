@@ -24,6 +24,7 @@ from r3_openrlhf.openrlhf_adapter.samples_generator import R3SamplesGenerator
 from r3_openrlhf.problems.held_out import evaluation_line, read_prompts
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.stop_request import StepClock, StopRequest
+from r3_openrlhf.types import Algorithm
 
 # trainer/ppo_trainer.py:424: the name is a Ray actor class already; this is the class that was decorated
 UpstreamTrainer: Any = ppo_trainer.PPOTrainer.__ray_metadata__.modified_class.__ray_actor_class__
@@ -52,7 +53,7 @@ class R3Trainer(UpstreamTrainer):
         # upstream seeds its model actors only; the order of the prompts comes from this process
         transformers.set_seed(self.config.train.seed)
         super().__init__(pretrain, strategy, actor_model_group, critic_model_group, *args, **kwargs)
-        self.history = self._open_history() if self.config.algo == "r3" else None
+        self.history = self._open_history() if self.config.algo == Algorithm.R3 else None
         upstream = self.samples_generator
         self.samples_generator = R3SamplesGenerator(
             strategy=strategy,
@@ -64,7 +65,7 @@ class R3Trainer(UpstreamTrainer):
             history=self.history,
         )
         self.samples_generator.before_sampling = lambda: self._announce(Phase.SAMPLING)
-        maker = R3ExperienceMaker if self.config.algo == "r3" else StockExperienceMaker
+        maker = R3ExperienceMaker if self.config.algo == Algorithm.R3 else StockExperienceMaker
         self.experience_maker = maker(
             self.actor_model_group,
             self.critic_model_group,

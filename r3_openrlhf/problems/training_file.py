@@ -19,6 +19,7 @@ from r3_openrlhf.core.reflection import MIN_VISIBLE_CHARACTERS, reflection_messa
 from r3_openrlhf.errors import ConfigError, DataError
 from r3_openrlhf.problems.prompts import count_tokens, problem_message, render
 from r3_openrlhf.problems.sources import Label, check_source, load_problems
+from r3_openrlhf.types import BadRow
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -105,10 +106,11 @@ def rendered(
 ) -> Iterator[tuple[Label, str | None, int]]:
     """(problem, its final prompt, tokens of that) for each problem. The prompt is None where it has more than `room`
     tokens; with data.overlong=error that raises DataError."""
+    policy = BadRow.checked("data.overlong", data.overlong)
     for label in labels:
         prompt = render(tokenizer, data, problem_message(data, label.problem))
         tokens = count_tokens(tokenizer, prompt)
-        if tokens > room and data.overlong == "error":
+        if tokens > room and policy is BadRow.ERROR:
             raise DataError(
                 f"The prompt of problem {label.uid} of {data.path} has {tokens} tokens, but data.max_len {data.max_len} "
                 f"leaves {room} beside rollout.max_new_tokens {data.max_len - room}; use data.overlong=drop or a larger "
