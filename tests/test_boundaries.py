@@ -19,8 +19,8 @@ CORE = sorted(path.stem for path in (PACKAGE / "core").glob("*.py") if path.stem
 # The rooms from the ground up. A room imports rooms of lower floors only.
 FLOORS = (
     {"types", "errors"},
-    {"core", "config", "cpu_stack", "grading.answers"},
-    {"config_loading", "history", "models", "grading.processes"},
+    {"core", "config", "ports", "grading.answers"},
+    {"config_loading", "cpu_stack", "history", "models", "grading.processes"},
     {"problems", "runs", "grading", "method"},
     {"__init__"},  # the public names; the rooms above take the version from it
     {"openrlhf_adapter", "evaluation", "comparison", "reward_server", "lab", "doctor", "cluster", "attack"},
@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "config": {"types", "errors"},
     "history": {"types", "errors", "core", "config"},
     "grading": {"types", "errors", "core", "config"},
-    "cluster": {"errors", "config", "config_loading", "runs"},
+    "cluster": {"types", "errors", "ports", "config", "config_loading", "runs"},
     "comparison": {"errors", "config", "config_loading", "runs"},
 }
 # Files outside openrlhf_adapter that hold an engine, with what they may import for it.

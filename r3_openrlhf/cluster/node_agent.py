@@ -34,6 +34,7 @@ import psutil
 
 from r3_openrlhf.cluster import node_checks, ray_on_nodes, shared_memory
 from r3_openrlhf.errors import ClusterError, R3Error
+from r3_openrlhf.ports import free_port
 from r3_openrlhf.runs.stop_request import GO_ON, SIGNALS
 from r3_openrlhf.types import Device
 
@@ -396,7 +397,7 @@ class Head(Agent):
 
     async def _start_ray(self, authentication: dict[str, str]) -> str:
         os.environ.update(authentication)
-        port = ray_on_nodes.free_port()
+        port = free_port()
         address = f"{ray_on_nodes.node_address(self.node)}:{port}"
         ray = await self.start_ray(port=port, head=None, environment=authentication)
         self._watch(f"Ray on {self.node}", _end_of(ray, "`ray start` ended"))

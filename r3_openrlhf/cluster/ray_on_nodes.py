@@ -7,7 +7,6 @@ cannot end up in another job's Ray. Ports are free ones, chosen at the start: tw
 from __future__ import annotations
 
 import os
-import random
 import secrets
 import shlex
 import socket
@@ -15,28 +14,14 @@ import sys
 from pathlib import Path
 
 from r3_openrlhf.errors import ClusterError
+from r3_openrlhf.ports import free_port
 
-# Below the ephemeral range, so that the kernel hands none of them to another process between choice and use.
-PORTS = range(20000, 32000)
 NODE_LABEL = "r3-node"
 
 
 def authentication() -> dict[str, str]:
     """Environment of everything that may talk to this job's Ray."""
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-
-
-def free_port() -> int:
-    draw = random.SystemRandom()
-    for _ in range(1000):
-        port = draw.choice(PORTS)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("", port))
-            except OSError:
-                continue
-            return port
-    raise ClusterError(f"no free TCP port between {PORTS.start} and {PORTS.stop} on {socket.gethostname()}")
 
 
 def node_address(name: str | None = None) -> str:

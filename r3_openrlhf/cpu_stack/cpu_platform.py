@@ -17,6 +17,8 @@ import sys
 import types
 from collections.abc import Callable
 
+from r3_openrlhf.ports import free_port
+
 ENVIRONMENT = {
     "DS_ACCELERATOR": "cpu",
     "VLLM_TARGET_DEVICE": "cpu",
@@ -247,19 +249,4 @@ class GlooBroadcaster:
 def _patch_free_port(module) -> None:
     """trainer/ray/launcher.py:45 asks the kernel for an ephemeral port and closes it; another process can be handed
     the same one before it is used. Ports below the ephemeral range are never handed out."""
-    import random
-    import socket
-
-    def free_port() -> int:
-        draw = random.SystemRandom()  # the training's random state stays as it is
-        for _ in range(1000):
-            port = draw.randint(20000, 32000)
-            with socket.socket() as probe:
-                try:
-                    probe.bind(("", port))
-                except OSError:
-                    continue
-                return port
-        raise RuntimeError("no free TCP port between 20000 and 32000")
-
     module.BaseDistributedActor._get_free_port = staticmethod(free_port)

@@ -100,19 +100,7 @@ def markdown(results: dict[str, Any]) -> str:
 
 def _overview(summaries: dict[str, Any], mean: dict[str, Any], n: int) -> list[str]:
     header = ["benchmark", "problems", "Pass@1", f"Pass@{n}", f"maj@{n}", "tokens", "truncated", "ungraded"]
-    rows = [
-        [
-            name,
-            str(found["num_problems"]),
-            percent(found["pass_at_1"]),
-            percent(found["pass_at_k"][str(n)]),
-            percent(found["majority_at_k"][str(n)]),
-            plain(found["response_tokens_mean"]),
-            percent(found["truncated_rate"]),
-            str(found["num_ungraded"]),
-        ]
-        for name, found in summaries.items()
-    ]
+    rows = [[name, str(found["num_problems"]), *_cells(found, n)] for name, found in summaries.items()]
     if len(rows) > 1:
         means = [mean["pass_at_1"], mean[f"pass_at_{n}"], mean[f"majority_at_{n}"]]
         cells = ["-" if value is None else f"{100 * value:.1f}" for value in means]
@@ -151,21 +139,19 @@ def _curve(found: dict[str, Any]) -> list[str]:
 
 def _lengths(lengths: dict[str, Any], n: int) -> list[str]:
     header = ["token limit", "Pass@1", f"Pass@{n}", f"maj@{n}", "tokens", "truncated", "ungraded"]
-    return _table(
-        header,
-        [
-            [
-                limit,
-                percent(found["pass_at_1"]),
-                percent(found["pass_at_k"][str(n)]),
-                percent(found["majority_at_k"][str(n)]),
-                plain(found["response_tokens_mean"]),
-                percent(found["truncated_rate"]),
-                str(found["num_ungraded"]),
-            ]
-            for limit, found in lengths.items()
-        ],
-    )
+    return _table(header, [[limit, *_cells(found, n)] for limit, found in lengths.items()])
+
+
+def _cells(found: dict[str, Any], n: int) -> list[str]:
+    """From Pass@1 to ungraded."""
+    return [
+        percent(found["pass_at_1"]),
+        percent(found["pass_at_k"][str(n)]),
+        percent(found["majority_at_k"][str(n)]),
+        plain(found["response_tokens_mean"]),
+        percent(found["truncated_rate"]),
+        str(found["num_ungraded"]),
+    ]
 
 
 def percent(estimate: dict[str, Any]) -> str:

@@ -12,8 +12,9 @@ from click.testing import CliRunner
 from omegaconf import OmegaConf
 
 from r3_openrlhf.cli import main
-from r3_openrlhf.cluster.ray_on_nodes import free_port, node_address
+from r3_openrlhf.cluster.ray_on_nodes import node_address
 from r3_openrlhf.config_loading import load_config
+from r3_openrlhf.ports import free_port
 from r3_openrlhf.runs.directory import RunDirectory
 from tests.cluster.conftest import BIN, REPOSITORY, until
 

@@ -1,0 +1,26 @@
+"""A TCP port for a server that is about to start."""
+
+from __future__ import annotations
+
+import random
+import socket
+
+from r3_openrlhf.errors import ClusterError
+
+# Below the ephemeral range, so that the kernel hands none of them to another process between choice and use.
+PORTS = range(20000, 32000)
+MAX_TRIES = 1000
+
+
+def free_port() -> int:
+    """One of PORTS that nobody listens on here. Global random states stay as they are. Raises ClusterError."""
+    draw = random.SystemRandom()
+    for _ in range(MAX_TRIES):
+        port = draw.choice(PORTS)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", port))
+            except OSError:
+                continue
+            return port
+    raise ClusterError(f"no free TCP port between {PORTS.start} and {PORTS.stop} on {socket.gethostname()}")
