@@ -181,9 +181,12 @@ class TestCache:
         names = [Path(locate_model(name, cache_dir=tmp_path)).name for name in locate.BUILDERS]
         assert names == ["smollm2-34c8f8cf56", "tiny-f480790385", "lab-7ba89a2c28", "lab_trap-bb63bb04f4"]
 
-    def test_another_recipe_is_another_model(self, tmp_path, monkeypatch):
+    @pytest.mark.parametrize("changed", ["tiny.py", "pretraining.py"])
+    def test_another_recipe_is_another_model(self, tmp_path, monkeypatch, changed):
         before = locate_model("tiny", cache_dir=tmp_path)
-        (tmp_path / "tiny.py").write_text("# changed")
+        for name in ("tiny.py", "pretraining.py"):
+            code = Path(locate.__file__).with_name(name).read_text()
+            (tmp_path / name).write_text(code + ("# changed" if name == changed else ""))
         monkeypatch.setattr(locate, "__file__", str(tmp_path / "locate.py"))
         assert locate_model("tiny", cache_dir=tmp_path) != before
 
