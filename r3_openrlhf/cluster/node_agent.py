@@ -441,7 +441,7 @@ class Worker(Agent):
                     raise Ended(message["code"], f"the head says: {message['why']}")
                 if message.get("do") == "sum":
                     part = {key: message[key] for key in ("address", "rank", "world")}
-                    self.adding = asyncio.create_task(self._add_up_and_tell(**part))
+                    self.adding = asyncio.create_task(self._add_up_and_tell(self.writer, **part))
                 if message.get("do") == "join":
                     ray = await self.start_ray(port=None, head=message["address"], environment=message["environment"])
                     ray_ended = asyncio.create_task(_end_of(ray, "`ray start` ended"))
@@ -449,8 +449,8 @@ class Worker(Agent):
         finally:
             beating.cancel()
 
-    async def _add_up_and_tell(self, **part) -> None:
-        send(self.writer, node=self.node, sum=await self.add_up(**part))
+    async def _add_up_and_tell(self, writer: asyncio.StreamWriter, **part) -> None:
+        send(writer, node=self.node, sum=await self.add_up(**part))
 
     async def _find_head(self) -> dict:
         place = self.folder / f"{self.start}.head"

@@ -10,6 +10,7 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
+from typing import Any
 
 from r3_openrlhf.core.checks import finite_value, finite_values, same_length, whole_number
 from r3_openrlhf.types import Word
@@ -71,8 +72,9 @@ def hierarchy_advantages(
     ValueError: shapes that differ, a return that is not finite, depth < 0, eps < 0, an unknown reading.
     """
     same_length(states=list(states), returns=list(returns))
-    for i, (mine, values) in enumerate(zip(states, returns, strict=True)):
-        same_length(**{f"states[{i}]": list(mine), f"returns[{i}]": list(values)})
+    for i, (mine, theirs) in enumerate(zip(states, returns, strict=True)):
+        named: dict[str, list[Any]] = {f"states[{i}]": list(mine), f"returns[{i}]": list(theirs)}
+        same_length(**named)
     reading = Reading.checked("reading", reading)
     depth = whole_number("depth", depth, minimum=0)
     alpha, eps = finite_value("alpha", alpha), finite_value("eps", eps)
