@@ -30,6 +30,7 @@ ELSEWHERE = {
     "doctor": ("r3_openrlhf.doctor.cli", "doctor"),
     "compare": ("r3_openrlhf.comparison.cli", "compare"),
     "history": ("r3_openrlhf.history.cli", "history"),
+    "plan": ("r3_openrlhf.planning.cli", "plan"),
     "lab": ("r3_openrlhf.lab.cli", "lab"),
     "submit": ("r3_openrlhf.cluster.cli", "submit"),
     "status": ("r3_openrlhf.cluster.cli", "status"),

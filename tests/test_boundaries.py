@@ -22,6 +22,7 @@ FLOORS = (
     {"core", "config", "ports", "grading.answers"},
     {"config_loading", "cpu_stack", "history", "models", "grading.processes"},
     {"problems", "runs", "grading", "method"},
+    {"planning"},
     {"__init__"},  # the public names; the rooms above take the version from it
     {"openrlhf_adapter", "evaluation", "comparison", "reward_server", "lab", "doctor", "cluster", "attack"},
     {"cli"},
@@ -35,6 +36,7 @@ MAY_IMPORT = {
     "history": {"types", "errors", "core", "config"},
     "grading": {"types", "errors", "core", "config"},
     "cluster": {"types", "errors", "ports", "config", "config_loading", "runs"},
+    "planning": {"errors", "config", "config_loading", "history", "method", "models"},
     "comparison": {"errors", "config", "config_loading", "runs"},
 }
 # Files outside openrlhf_adapter that hold an engine, with what they may import for it.

@@ -17,6 +17,7 @@ import shutil
 import sys
 import tempfile
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
 from r3_openrlhf.config import R3Config
@@ -30,6 +31,9 @@ from r3_openrlhf.openrlhf_adapter.console import Console
 from r3_openrlhf.openrlhf_adapter.environment import environment_of
 from r3_openrlhf.openrlhf_adapter.phases import Phase
 from r3_openrlhf.openrlhf_adapter.upstream_parser import check_arguments
+from r3_openrlhf.planning.hardware import DEFAULT, GPUS
+from r3_openrlhf.planning.shapes import shape_of
+from r3_openrlhf.planning.verdict import start_check
 from r3_openrlhf.problems.held_out import check_held_out_source, prepare_held_out
 from r3_openrlhf.problems.sources import is_on_the_hub
 from r3_openrlhf.problems.training_file import PreparedData, check_source, prepare
@@ -53,6 +57,7 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
             console.announce(Phase.UNPACKING if config.model.path == "smollm2" else Phase.TRAINING_MODEL)
         model = resolve_model(config.model.path)
         check_context(config, model)
+        warning = memory_warning(config, model, platform=platform)
         run = RunDirectory(config.run_dir)
         arguments = checked_arguments(config, run, model, platform=platform)
         run.create(config)
@@ -61,7 +66,7 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
         stop.on_signals()
         console.attach(run, first_phase=Phase.DATA)
         data = prepare_data(config, model, run)
-        for sentence in history_warnings(config, num_problems=data.num_problems):
+        for sentence in [*filter(None, [warning]), *history_warnings(config, num_problems=data.num_problems)]:
             console.say(f"Warning: {sentence}")
         console.expect(num_steps(config, data))
         try:
@@ -144,6 +149,24 @@ def check_context(config: R3Config, model: str) -> None:
             f"data.max_len is {config.data.max_len}, but model.path {config.model.path} has {longest} positions; "
             f"use data.max_len={longest} or less"
         )
+
+
+def memory_warning(config: R3Config, model: str, *, platform: str) -> str | None:
+    """What `r3 plan` says of the GPU that is here: a sentence, or None where the run fits or nothing is known.
+
+    ConfigError where it cannot fit. The driver may be on a machine without a GPU; nothing is checked there.
+    """
+    import torch
+
+    if platform != "cuda" or not torch.cuda.is_available():
+        return None
+    seen = torch.cuda.get_device_properties(0)
+    gpu = replace(GPUS[DEFAULT], name=seen.name, memory_bytes=seen.total_memory)
+    try:
+        shape = shape_of(model)
+    except ConfigError as error:
+        return f"memory was not checked: {error}"
+    return start_check(config, shape, gpu)
 
 
 def prepare_data(config: R3Config, model: str, run: RunDirectory) -> PreparedData:

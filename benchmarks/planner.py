@@ -1,0 +1,58 @@
+"""What `r3 plan` says of runs whose time others have published. docs/planning.md has the table.
+
+python benchmarks/planner.py
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # runs from a checkout that is not installed
+
+from r3_openrlhf.config_loading import load_config  # noqa: E402
+from r3_openrlhf.planning.forecast import Plan, make_plan  # noqa: E402
+from r3_openrlhf.planning.hardware import GPUS  # noqa: E402
+from r3_openrlhf.planning.shapes import PUBLISHED  # noqa: E402
+
+STOCK = ["run_dir=unused", "algo=grpo", "replay.enabled=false", "reflection.enabled=false", "ranking.enabled=false"]
+
+
+def nemo_rl() -> Plan:
+    """NeMo-RL 0.4, "G-Average Seq len" 1,060 of at most 4,096, T-GBS 512; a reference model, as in its recipe."""
+    settings = [
+        *("cluster.num_nodes=2", "cluster.gpus_per_node=8", "cluster.vllm_tensor_parallel_size=1"),
+        *("rollout.batch_size=64", "rollout.n_samples_per_prompt=32", "rollout.max_new_tokens=3896"),
+        *("data.max_len=4096", "train.batch_size=512", "train.kl_coef=0.01", "model.gradient_checkpointing=false"),
+    ]
+    config = load_config("r3_7b_deepscaler_multinode", [*STOCK, *settings])
+    shape = PUBLISHED["meta-llama/Llama-3.1-8B"]
+    return make_plan(config, shape, GPUS["h100-80gb"], num_problems=64, mean_tokens=860, prompt_tokens=200)
+
+
+def small_on_h800(mean_tokens: int) -> Plan:
+    """1.2 million rollouts in 1,170 steps: 64 problems of 16 samples a step."""
+    settings = [
+        *("rollout.batch_size=64", "rollout.max_new_tokens=16384", "data.max_len=20480", "train.max_steps=1170"),
+        "train.max_tokens_per_gpu=20480",
+    ]
+    config = load_config("r3_1p5b_deepscaler_8gpu", [*STOCK, *settings])
+    shape = PUBLISHED["deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"]
+    return make_plan(config, shape, GPUS["h800-80gb"], num_problems=64 * 1170, mean_tokens=mean_tokens)
+
+
+def main() -> None:
+    plan = nemo_rl()
+    parts = ", ".join(f"{phase.name} {phase.seconds:.1f}" for phase in plan.phases)
+    print(
+        f"Llama-3.1-8B on 16 H100: planned {plan.step_s:.1f} s a step ({parts}), published 97.7 s: {plan.step_s / 97.7 - 1:+.0%}"
+    )
+    for mean_tokens in (2000, 3000, 4000, 6000):
+        hours = small_on_h800(mean_tokens).hours
+        print(
+            f"1.5B on 8 H800, {mean_tokens} tokens a response: planned {hours:.0f} h, published 51 h: {hours / 51 - 1:+.0%}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""`r3 plan`."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+
+from r3_openrlhf.errors import ConfigError
+
+OWN = ("gpu", "nodes", "mean_tokens", "problems")
+
+
+@click.command()
+@click.argument("settings", nargs=-1, metavar="experiment=NAME [gpu=NAME] [nodes=N] [KEY=VALUE]...")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object: bytes, seconds.")
+def plan(settings: tuple[str, ...], as_json: bool) -> None:
+    """What a run will need: memory of a GPU by phase and part, hours, disk. Arithmetic; nothing is started.
+
+    \b
+    r3 plan experiment=r3_1p5b_deepscaler_8gpu
+    r3 plan experiment=r3_7b_deepscaler_multinode gpu=a100-80gb nodes=2 mean_tokens=3000
+
+    \b
+    gpu=NAME          h100-80gb (default), h200-141gb, h800-80gb, a100-80gb, a100-40gb, l40s-48gb
+    nodes=N           instead of cluster.num_nodes
+    mean_tokens=N     of a response; default: half of rollout.max_new_tokens
+    problems=N        how many there are, where the configuration does not say
+    every other KEY=VALUE as for r3 train
+
+    The formulas and their sources: docs/planning.md. Exit code 1 where the run does not fit.
+    """
+    from r3_openrlhf.config_loading import experiments, load_config
+    from r3_openrlhf.planning.forecast import make_plan, num_problems_of
+    from r3_openrlhf.planning.hardware import DEFAULT, gpu_named
+    from r3_openrlhf.planning.table import plan_as_json, plan_table
+    from r3_openrlhf.planning.verdict import fits, remedies
+
+    own, others, names = {}, [], []
+    for setting in settings:
+        key, _, value = setting.partition("=")
+        if key == "experiment":
+            names.append(value)
+        elif key in OWN:
+            own[key] = value
+        else:
+            others.append(setting)
+    if len(names) != 1:
+        raise ConfigError(f"r3 plan needs one experiment=NAME; known: {', '.join(experiments())}")
+    if "nodes" in own:
+        others.append(f"cluster.num_nodes={_number(own, 'nodes')}")
+    config = load_config(names[0], others)
+    gpu, shape = gpu_named(own.get("gpu", DEFAULT)), _shape(config.model.path)
+    num_problems = _number(own, "problems") if "problems" in own else num_problems_of(config)
+    if num_problems is None:
+        raise ConfigError(f"the number of problems of data.path={config.data.path} is not known here; add problems=N")
+    options = {"num_problems": num_problems}
+    if "mean_tokens" in own:
+        options["mean_tokens"] = _number(own, "mean_tokens")
+    found = make_plan(config, shape, gpu, **options)
+    fitting = fits(config, shape, gpu)
+    ways = [] if fitting else remedies(config, shape, gpu)
+    if as_json:
+        click.echo(json.dumps(plan_as_json(found, fits=fitting, remedies=ways)))
+    else:
+        from rich.console import Console
+
+        width = None if sys.stdout.isatty() else 120
+        Console(file=sys.stdout, width=width).print(plan_table(found, fits=fitting, remedies=ways), crop=False)
+    if not fitting:
+        sys.exit(1)
+
+
+def _shape(path: str):
+    from pathlib import Path
+
+    from r3_openrlhf.models.locate import locate_model
+    from r3_openrlhf.planning.shapes import shape_of
+
+    located = locate_model(path)
+    return shape_of(located if (Path(located) / "config.json").is_file() else path)
+
+
+def _number(own: dict[str, str], key: str) -> int:
+    if not own[key].isdecimal() or int(own[key]) < 1:
+        raise ConfigError(f"{key} is {own[key]!r}; use a whole number from 1")
+    return int(own[key])

@@ -1,0 +1,171 @@
+"""What a plan says of whole runs: that its remedies are remedies, that its sums are sums, and what the command prints."""
+
+import copy
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+
+from r3_openrlhf.cli import main
+from r3_openrlhf.config_loading import load_config
+from r3_openrlhf.errors import ConfigError
+from r3_openrlhf.planning.forecast import make_plan, num_problems_of
+from r3_openrlhf.planning.hardware import GPUS, GiB
+from r3_openrlhf.planning.shapes import PUBLISHED, shape_of
+from r3_openrlhf.planning.verdict import fits, missing_kv_cache, remedies, start_check
+
+SMALL = PUBLISHED["deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"]
+SEVEN = PUBLISHED["deepseek-ai/DeepSeek-R1-Distill-Qwen-7B"]
+H100 = GPUS["h100-80gb"]
+
+
+def small(*settings):
+    return load_config("r3_1p5b_deepscaler_8gpu", list(settings))
+
+
+def planned(config, shape=SMALL, gpu=H100):
+    return make_plan(config, shape, gpu, num_problems=40_315)
+
+
+def phase(plan, name):
+    return next(phase for phase in plan.phases if phase.name == name)
+
+
+def test_the_1p5b_run_by_hand():
+    """P = 1,777,088,000 on 8 ranks, ZeRO 2, one row of 16,384 tokens at most, 151,936 words."""
+    update = phase(planned(small()), "update").parts
+    assert update["weights"] == 2 * 1_777_088_000
+    assert update["optimizer"] == 12 * 1_777_088_000 // 8
+    assert update["gradients"] == 2 * 1_777_088_000 // 8
+    assert update["logits"] == 10 * 16_384 * 151_936
+    assert update["gradient bucket"] == 2 * 500_000_000
+    sampling = phase(planned(small()), "sampling").parts
+    assert sampling["engine's weights"] + sampling["KV cache"] + sampling["engine's steps"] == int(
+        0.7 * H100.memory_bytes
+    )
+    assert planned(small()).steps == 3 * 315
+    assert (
+        phase(planned(small("rollout.max_tokens_per_gpu=null")), "log-probs").parts["logits"] == 6 * 16_384 * 151_936
+    )
+
+
+def test_what_each_setting_is_for():
+    base = planned(small())
+    longer = planned(small("train.max_tokens_per_gpu=32768"))
+    assert phase(longer, "update").parts["logits"] == 2 * phase(base, "update").parts["logits"]
+    offloaded = planned(small("train.adam_offload=true"))
+    assert phase(offloaded, "update").parts["optimizer"] == 0
+    assert offloaded.host_bytes["offloaded optimizer"] == 16 * SMALL.params
+    awake = planned(small("cluster.enable_sleep=false"))
+    for name in ("log-probs", "update"):  # the engine keeps its share
+        assert phase(awake, name).peak - phase(base, name).peak > 0.6 * H100.memory_bytes
+    reference = planned(small("train.kl_coef=0.01"))
+    assert phase(reference, "update").parts["weights"] == 2 * phase(base, "update").parts["weights"]
+    assert phase(reference, "log-probs").seconds == pytest.approx(2 * phase(base, "log-probs").seconds)
+    split = planned(small("train.zero_stage=3"))
+    assert phase(split, "update").parts["weights"] == 2 * SMALL.params // 8
+    fp32 = planned(small("openrlhf.ds.grad_accum_dtype=fp32"))
+    assert phase(fp32, "update").parts["gradients"] == 2 * phase(base, "update").parts["gradients"]
+    stock = planned(load_config("grpo_1p5b_deepscaler_8gpu", []))
+    assert stock.host_s == 0 and stock.coverage == {} and "history, at most" not in stock.disk
+
+
+@pytest.mark.parametrize(
+    ("gpu", "settings"),
+    [
+        ("a100-40gb", ["cluster.num_nodes=1", "cluster.gpus_per_node=8"]),
+        ("l40s-48gb", ["cluster.num_nodes=1", "model.gradient_checkpointing=false"]),
+        ("a100-40gb", ["cluster.num_nodes=2", "cluster.enable_sleep=false"]),
+    ],
+)
+def test_a_remedy_makes_it_fit(gpu, settings):
+    config = load_config("r3_7b_deepscaler_multinode", settings)
+    assert not fits(config, SEVEN, GPUS[gpu])
+    found = remedies(config, SEVEN, GPUS[gpu])
+    assert 1 <= len(found) <= 2
+    for remedy in found:
+        changed = load_config("r3_7b_deepscaler_multinode", [*settings, *remedy])
+        assert fits(changed, SEVEN, GPUS[gpu])
+
+
+def test_where_nothing_helps_there_is_no_remedy():
+    tiny_gpu = replace(H100, memory_bytes=2 * GiB)
+    assert remedies(small(), SMALL, tiny_gpu) == []
+
+
+def test_a_start_is_refused_only_for_what_is_sure():
+    assert start_check(small(), SMALL, H100) is None
+    expected = phase(planned(small()), "update")
+    between = replace(H100, memory_bytes=(expected.peak + expected.sure) // 2)
+    config = small("cluster.vllm_gpu_memory_utilization=0.5")
+    assert "r3 plan" in start_check(config, SMALL, between)  # a warning
+    with pytest.raises(ConfigError, match=r"does not fit.*phase \w+.*use "):
+        start_check(config, SMALL, replace(H100, memory_bytes=5 * GiB))
+
+
+def test_a_cache_that_holds_no_row_is_said():
+    config = small("cluster.vllm_gpu_memory_utilization=0.06")
+    assert missing_kv_cache(config, planned(config).kv_tokens) > 0
+    assert "vLLM will refuse" in start_check(config, SMALL, H100)
+
+
+def test_every_experiment_can_be_planned():
+    from r3_openrlhf.config_loading import experiments
+
+    for name in experiments():
+        if name.startswith("lab"):
+            continue
+        config = load_config(name, [])
+        shape = shape_of(config.model.path)
+        plan = make_plan(config, shape, H100, num_problems=num_problems_of(config) or 10)
+        assert fits(config, shape, H100) and plan.step_s > 0
+
+
+def test_the_command(tmp_path):
+    command = ["plan", "experiment=r3_1p5b_deepscaler_8gpu", f"run_dir={tmp_path}"]
+    table = CliRunner().invoke(main, command)
+    assert table.exit_code == 0 and "Fits." in table.output and "KV cache" in table.output
+    found = json.loads(CliRunner().invoke(main, [*command, "--json"]).output)
+    assert found["step_s"] == pytest.approx(sum(p["seconds"] for p in found["phases"]) + found["host_s"])
+    assert all(p["peak_bytes"] == sum(p["parts"].values()) for p in found["phases"])
+    assert list(tmp_path.iterdir()) == []
+    small_gpu = CliRunner().invoke(
+        main, ["plan", "experiment=r3_7b_deepscaler_multinode", "nodes=1", "gpu=a100-40gb", f"run_dir={tmp_path}"]
+    )
+    assert small_gpu.exit_code == 1 and "These would make it fit: " in small_gpu.output
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["experiment=quickstart", "gpu=h101"], "gpu is 'h101'.*known: .*h100-80gb"),
+        (["experiment=quickstart", "nodes=none"], "nodes is 'none'; use a whole number from 1"),
+        (["gpu=h100-80gb"], "needs one experiment=NAME"),
+        (["experiment=quickstart", "model.path=some/model"], "model.path is some/model.*config.json"),
+        (["experiment=quickstart", "data.path=some/data"], "number of problems of data.path=some/data.*problems=N"),
+    ],
+)
+def test_mistakes_are_sentences(settings, words):
+    result = CliRunner().invoke(main, ["plan", *settings])
+    assert result.exit_code == 1
+    assert re.search(words, " ".join(result.output.split()))
+
+
+def test_planning_starts_no_framework():
+    code = (
+        "import sys; from r3_openrlhf.planning import cli, forecast, verdict, table; "
+        "print(*[m for m in ('ray', 'vllm', 'deepspeed', 'openrlhf', 'torch', 'transformers') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def test_a_plan_leaves_its_configuration_alone():
+    config = load_config("r3_7b_deepscaler_multinode", ["cluster.num_nodes=1"])
+    before = copy.deepcopy(config)
+    remedies(config, SEVEN, GPUS["a100-40gb"])
+    assert config == before
