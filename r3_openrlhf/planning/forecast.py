@@ -171,10 +171,11 @@ class _Run:
         late = (train.num_epochs - config.reflection.first_epoch + 1) / train.num_epochs if reflects else 0.0
         self.sampled = rows * (1 + HARD * max(0.0, late))
         self.trained = self.sampled + replay * COLLAPSED * config.rollout.batch_size * config.replay.k
-        states = dict(ranks=self.ranks, stage=self.stage, offloaded=self.offload)
         self.weights = f.weight_bytes(shape, ranks=self.ranks, stage=self.stage, hpz=self.hpz)
-        self.optimizer = f.optimizer_bytes(shape.params, **states)
-        self.gradients = f.gradient_bytes(shape.params, **states, accumulate=self.accumulate)
+        self.optimizer = f.optimizer_bytes(shape.params, ranks=self.ranks, stage=self.stage, offloaded=self.offload)
+        self.gradients = f.gradient_bytes(
+            shape.params, ranks=self.ranks, stage=self.stage, offloaded=self.offload, accumulate=self.accumulate
+        )
         self.states = self.optimizer + self.gradients  # what sleeps
         self.engine_weights = f.BF16 * shape.params // self.tp
         self.kv_tokens = self._kv_tokens()
