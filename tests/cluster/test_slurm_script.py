@@ -64,6 +64,8 @@ def test_the_sites_file_gives_defaults_and_the_command_line_wins(tmp_path, monke
     assert "--ray-args=--num-cpus=4" in result.stdout
     site.write_text("partion: gpu\n")
     assert "site.yaml sets partion, which does not exist; did you mean partition?" in dry_run(tmp_path).stderr
+    site.write_text("- gpu\n")
+    assert "site.yaml holds a list; write one KEY: VALUE a line" in dry_run(tmp_path).stderr
 
 
 def test_containers(tmp_path):
