@@ -8,7 +8,10 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
+
+import msgspec
 
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.errors import GradingError
@@ -17,21 +20,50 @@ from r3_openrlhf.grading.exchange import encode_request, grade_of
 from r3_openrlhf.grading.processes.pool import START_TIMEOUT_S, WorkerPool
 from r3_openrlhf.grading.processes.wire import Outcome
 from r3_openrlhf.reward_server.metrics import Metrics
+from r3_openrlhf.reward_server.room import Client, Room
 from r3_openrlhf.reward_server.settings import ServerSettings
 from r3_openrlhf.types import Grade
 
 SIGN_OF_LIFE_S = 2.0
 READY_FOR_S = 1.0  # after a grade /ready asks nobody
 PROBE_S = 5.0
-_BYTES_PER_VALUE = 60  # of a number or an entry in the metadata, in memory
 
 
 class Busy(Exception):
-    """Nothing more can be accepted now."""
+    """Nothing more can be accepted now. unread: what is left of the body will not be read."""
+
+    def __init__(self, *, unread: bool = False) -> None:
+        super().__init__("too much is waiting; try again in a second")
+        self.unread = unread
 
 
 # not remembered: sent again, such an item may well be graded
 _PASSING = frozenset({"crashed", "closed", "unavailable"})
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One item as the queue takes it: made of the body, away from the event loop.
+
+    encoded: None when its metadata are no plain data. digest: of key and content. num_bytes: of the whole item.
+    """
+
+    encoded: msgspec.Raw | None
+    digest: bytes
+    num_bytes: int
+    num_tokens: int
+    task: str
+
+
+def question_of(request: GradeRequest, key: str) -> Question:
+    """The request, with its idempotency key."""
+    try:
+        encoded = encode_request(request)
+    except GradingError:
+        return Question(None, b"", 0, request.num_tokens, request.task)
+    content = memoryview(encoded)
+    digest = hashlib.blake2b(content, key=key.encode("utf-8", "replace")[:64], digest_size=16).digest()
+    return Question(encoded, digest, len(content), request.num_tokens, request.task)
 
 
 class AdmissionQueue:
@@ -48,88 +80,65 @@ class AdmissionQueue:
         self._outcomes: OrderedDict[bytes, asyncio.Future[Outcome]] = OrderedDict()
         self._probe: asyncio.Future[Outcome] | None = None
         self._answered_at = -READY_FOR_S  # monotonic; below 0: never
-        self._jobs: dict[asyncio.Future[Outcome], Future[Outcome]] = {}  # not answered yet
+        self._jobs: dict[asyncio.Future[Outcome], tuple[Future[Outcome], bytes]] = {}  # not answered yet
         self._num_waiting: dict[asyncio.Future[Outcome], int] = {}
         self.pending_items = 0
-        self._pending_bytes = 0
+        self._places = Room(settings.max_pending_items)
+        self._bytes = Room(settings.max_pending_bytes)
 
-    async def grade(self, requests: list[tuple[GradeRequest, str]], *, reward: RewardConfig) -> list[Grade]:
-        """Grades of (request, key) pairs, in order. Busy when not all of them can be accepted; then none is."""
-        self.check_room(requests)
-        grades = dict([graded async for graded in self.grade_one_by_one(requests, reward=reward) if graded])
-        return [grades[index] for index in range(len(requests))]
-
-    def check_room(self, requests: list[tuple[GradeRequest, str]]) -> None:
-        """Busy when not all of them can be accepted."""
-        num_bytes = sum(_size(request) for request, _ in requests)
-        if (
-            self.pending_items + len(requests) > self._settings.max_pending_items
-            or self._pending_bytes + num_bytes > self._settings.max_pending_bytes
-        ) and self.pending_items:
+    def admit(self, questions: list[Question], client: Client) -> Admitted:
+        """Accepts all of them, or raises Busy. Whoever asked calls `leave` in the end."""
+        num_bytes = sum(question.num_bytes for question in questions)
+        if not (self._places.has_place(client, len(questions)) and self._bytes.has_place(client, num_bytes)):
             raise Busy
+        places = self._places.take(client, len(questions)), self._bytes.take(client, num_bytes)
+        self.pending_items += len(questions)
+        return Admitted(self, client, questions, [self._outcome(question) for question in questions], places)
 
-    async def grade_one_by_one(
-        self, requests: list[tuple[GradeRequest, str]], *, reward: RewardConfig
-    ) -> AsyncIterator[tuple[int, Grade] | None]:
-        """(index, grade) of each pair as soon as it is there; None when there was none for SIGN_OF_LIFE_S."""
-        num_bytes = sum(_size(request) for request, _ in requests)
-        waiting: list[asyncio.Future[Outcome]] = []
-        self.pending_items += len(requests)
-        self._pending_bytes += num_bytes
+    async def grade(self, questions: list[Question], client: Client, *, reward: RewardConfig) -> list[Grade]:
+        """Grades in order. Busy when not all of them can be accepted; then none is."""
+        admitted = self.admit(questions, client)
         try:
-            # shielded: another request may be waiting for the same outcome when this one is cancelled
-            done: asyncio.Queue[tuple[int, asyncio.Future[Outcome]]] = asyncio.Queue()
-            for i, (request, key) in enumerate(requests):
-                # never awaited here: another request may be waiting for the same outcome when this one is cancelled
-                future = self._outcome(request, key)
-                self._num_waiting[future] = self._num_waiting.get(future, 0) + 1
-                waiting.append(future)
-                future.add_done_callback(partial(_note, done, i))
-            num_left = len(requests)
-            while num_left:
-                try:
-                    async with asyncio.timeout(SIGN_OF_LIFE_S):
-                        index, future = await done.get()
-                except TimeoutError:
-                    yield None
-                    continue
-                num_left -= 1
-                request = requests[index][0]
-                grade = grade_of(future.result(), request.num_tokens, reward)
-                self._metrics.count(request.task, grade)
-                yield index, grade
+            grades = dict([graded async for graded in admitted.grades(reward) if graded])
         finally:
-            self.pending_items -= len(requests)
-            self._pending_bytes -= num_bytes
-            for future in waiting:
-                self._leave(future)
+            admitted.leave()
+        return [grades[index] for index in range(len(questions))]
 
-    def _leave(self, future: asyncio.Future[Outcome]) -> None:
+    def count(self, question: Question, grade: Grade) -> None:
+        self._metrics.count(question.task, grade)
+
+    def stay(self, future: asyncio.Future[Outcome]) -> None:
+        self._num_waiting[future] = self._num_waiting.get(future, 0) + 1
+
+    def leave(self, future: asyncio.Future[Outcome]) -> None:
         """What nobody waits for any more is not begun. What has been begun is finished and remembered."""
         self._num_waiting[future] -= 1
         if not self._num_waiting[future]:
             del self._num_waiting[future]
-            job = self._jobs.get(future)
-            if job is not None:
-                job.cancel()
+            job, digest = self._jobs.get(future, (None, b""))
+            if job is not None and job.cancel():
+                self._outcomes.pop(digest, None)  # at once: who asks for it next begins it anew
 
-    def _outcome(self, request: GradeRequest, key: str) -> asyncio.Future[Outcome]:
-        try:
-            encoded = encode_request(request)
-        except GradingError:
+    def give_back(self, client: Client, num_items: int, places: tuple[int, int]) -> None:
+        self.pending_items -= num_items
+        self._places.give_back(client, places[0])
+        self._bytes.give_back(client, places[1])
+
+    def _outcome(self, question: Question) -> asyncio.Future[Outcome]:
+        if question.encoded is None:
             return _answered("bad_metadata")
-        digest = hashlib.blake2b(bytes(encoded), key=key.encode("utf-8", "replace")[:64], digest_size=16).digest()
+        digest = question.digest
         known = self._outcomes.get(digest)
         if known is not None:
             self._metrics.repeated.inc()
             return known
         try:
-            job = self.pool.submit(encoded)
+            job = self.pool.submit(question.encoded)
             future = asyncio.wrap_future(job)
         except GradingError:  # the service is ending
             return _answered("closed")
         self._outcomes[digest] = future
-        self._jobs[future] = job
+        self._jobs[future] = job, digest
         future.add_done_callback(lambda done: self._jobs.pop(done, None))
         future.add_done_callback(lambda done: self._forget_if_passing(digest, done))
         future.add_done_callback(self._note_answer)
@@ -139,7 +148,8 @@ class AdmissionQueue:
 
     def _forget_if_passing(self, digest: bytes, future: asyncio.Future[Outcome]) -> None:
         if future.cancelled() or future.exception() is not None or future.result().reason in _PASSING:
-            self._outcomes.pop(digest, None)
+            if self._outcomes.get(digest) is future:
+                del self._outcomes[digest]
 
     async def why_not_ready(self) -> str | None:
         """None when a grading process has just answered, or answers a probe in time. All who ask share one probe."""
@@ -170,21 +180,54 @@ class AdmissionQueue:
         self.pool.close()
 
 
-def _size(request: GradeRequest) -> int:
-    """Characters of an item, references and metadata included; those of the metadata as its text, about."""
-    size = len(request.response) + sum(map(len, request.references))
-    left = [request.metadata] if request.metadata else []
-    while left:
-        value = left.pop()
-        size += _BYTES_PER_VALUE
-        if isinstance(value, dict):
-            left += value.keys()
-            left += value.values()
-        elif isinstance(value, list):
-            left += value
-        elif isinstance(value, str):
-            size += len(value)
-    return size
+class Admitted:
+    """Questions that were accepted, of one caller. They hold their places until `leave`."""
+
+    def __init__(
+        self,
+        queue: AdmissionQueue,
+        client: Client,
+        questions: list[Question],
+        outcomes: list[asyncio.Future[Outcome]],
+        places: tuple[int, int],
+    ) -> None:
+        self._queue = queue
+        self._client = client
+        self._questions = questions
+        self._outcomes = outcomes
+        self._places = places
+        self._has_left = False
+        for future in outcomes:
+            queue.stay(future)
+
+    async def grades(self, reward: RewardConfig) -> AsyncIterator[tuple[int, Grade] | None]:
+        """(index, grade) of each question as soon as it is there; None when there was none for SIGN_OF_LIFE_S."""
+        # the outcomes are never awaited: another caller may be waiting for the same one when this one is cancelled
+        done: asyncio.Queue[tuple[int, asyncio.Future[Outcome]]] = asyncio.Queue()
+        for i, future in enumerate(self._outcomes):
+            future.add_done_callback(partial(_note, done, i))
+        num_left = len(self._questions)
+        while num_left:
+            try:
+                async with asyncio.timeout(SIGN_OF_LIFE_S):
+                    index, future = await done.get()
+            except TimeoutError:
+                yield None
+                continue
+            num_left -= 1
+            question = self._questions[index]
+            grade = grade_of(future.result(), question.num_tokens, reward)
+            self._queue.count(question, grade)
+            yield index, grade
+
+    def leave(self) -> None:
+        """Gives the places back; twice is harmless."""
+        if self._has_left:
+            return
+        self._has_left = True
+        self._queue.give_back(self._client, len(self._questions), self._places)
+        for future in self._outcomes:
+            self._queue.leave(future)
 
 
 def _note(done: asyncio.Queue, index: int, future: asyncio.Future[Outcome]) -> None:

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import hmac
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
+from functools import partial
+from typing import Any, TypeVar
 
 import msgspec
 from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import StreamingResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from r3_openrlhf import __version__
-from r3_openrlhf.grading.answers.request import GradeRequest
-from r3_openrlhf.reward_server.admission_queue import AdmissionQueue, Busy
+from r3_openrlhf.config import RewardConfig
+from r3_openrlhf.reward_server.admission_queue import AdmissionQueue, Admitted, Busy
+from r3_openrlhf.reward_server.bodies import Bodies, Refused, parse_grade_body, parse_stock_body
 from r3_openrlhf.reward_server.metrics import Metrics
-from r3_openrlhf.reward_server.schema import GradeAnswer, GradeBody, Problem, StockAnswer, StockBody
+from r3_openrlhf.reward_server.room import Client
+from r3_openrlhf.reward_server.schema import GradeAnswer, Problem, StockAnswer, body_schemas
 from r3_openrlhf.reward_server.settings import ServerSettings
-from r3_openrlhf.reward_server.stock_contract import references_of, response_of, stock_answer
+from r3_openrlhf.reward_server.stock_contract import stock_answer
 from r3_openrlhf.reward_server.token_counts import load_counter
-from r3_openrlhf.types import Grade, Verdict
+from r3_openrlhf.types import Verdict
 
 _PROBLEMS = {
     400: "The body is no JSON",
@@ -34,6 +39,9 @@ _PROBLEMS = {
 }
 _LINES = "application/x-ndjson"
 _OPEN_ROUTES = ("/health", "/ready")
+MAX_NAME_CHARS = 100  # of a client
+
+Result = TypeVar("Result")
 
 
 def create_app(settings: ServerSettings) -> FastAPI:
@@ -42,11 +50,23 @@ def create_app(settings: ServerSettings) -> FastAPI:
     count_tokens = load_counter(settings.tokenizer) if settings.tokenizer else lambda response: 0
     stock_reward = settings.reward if settings.tokenizer else replace(settings.reward, length_reward=False)
 
+    bodies = Bodies(max_bytes=settings.max_body_bytes, max_bytes_in_all=settings.max_pending_bytes)
+
+    async def explain(_: Request, error: Exception) -> Response:
+        if not isinstance(error, Busy | Refused):  # the caller has gone: nobody reads it
+            return Response(status_code=400)
+        headers = {"Connection": "close"} if error.unread else {}
+        if isinstance(error, Refused):
+            return _problem(error.status, str(error), headers)
+        metrics.refused.inc()
+        return _problem(503, str(error), {"Retry-After": "1", **headers})
+
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.queue = AdmissionQueue(settings, metrics)
         yield
         app.state.queue.close()
+        bodies.close()
 
     app = FastAPI(
         title="R³ reward service",
@@ -57,73 +77,39 @@ def create_app(settings: ServerSettings) -> FastAPI:
         redoc_url=None,
     )
     app.add_middleware(_Gate, token=settings.token, max_body_bytes=settings.max_body_bytes)
-    app.add_exception_handler(RequestValidationError, _explain)
+    for error in (Busy, Refused, ClientDisconnect):
+        app.add_exception_handler(error, explain)
     problems = {status: {"model": Problem, "description": text} for status, text in _PROBLEMS.items()}
     plain = {status: problems[status] for status in (401,)}
 
-    @app.post("/grade", response_model=GradeAnswer, responses=problems)
-    async def grade(body: GradeBody, request: Request) -> Response:
+    @app.post("/grade", response_model=GradeAnswer, responses=problems, openapi_extra=_body("GradeBody"))
+    async def grade(request: Request) -> Response:
         """Grades a batch of responses.
 
         With `Accept: application/x-ndjson` the answer is one line per item, as soon as its grade is there, with its
         `index`: then nobody waits for the slowest item of his batch. While nothing is ready, an empty line comes every few
         seconds: a service that says nothing at all is not there any more.
         """
-        requests = [
-            (
-                GradeRequest(
-                    response=item.response,
-                    references=tuple(item.references),
-                    task=item.task,
-                    num_tokens=item.num_tokens,
-                    truncated=item.truncated,
-                    metadata=item.metadata,
-                    problem=item.problem,
-                ),
-                item.key,
-            )
-            for item in body.items
-        ]
         queue = request.app.state.queue
-        try:
-            if request.headers.get("accept") == _LINES:
-                queue.check_room(requests)
-                return StreamingResponse(
-                    _lines(queue.grade_one_by_one(requests, reward=settings.reward)), media_type=_LINES
+        questions = await bodies.read(request, parse_grade_body)
+        if request.headers.get("accept") == _LINES:
+            return _Lines(queue.admit(questions, _client_of(request)), settings.reward)
+        return _json(
+            {
+                "results": await _unless_gone(
+                    request, queue.grade(questions, _client_of(request), reward=settings.reward)
                 )
-            return _json({"results": await queue.grade(requests, reward=settings.reward)})
-        except Busy:
-            return _busy(metrics)
+            }
+        )
 
-    @app.post("/get_reward", response_model=StockAnswer, responses=problems)
-    async def get_reward(body: StockBody, request: Request) -> Response:
+    @app.post("/get_reward", response_model=StockAnswer, responses=problems, openapi_extra=_body("StockBody"))
+    async def get_reward(request: Request) -> Response:
         """OpenRLHF's remote reward contract (`--reward.remote_url`). A single item that cannot be graded is an error."""
-        if not len(body.query) == len(body.prompts) == len(body.labels):
-            return _problem(422, "query, prompts and labels need the same number of elements")
-        requests = []
-        for i, (query, prompt, label) in enumerate(zip(body.query, body.prompts, body.labels, strict=True)):
-            response = response_of(query, prompt)
-            if response is None:
-                return _problem(422, f"query {i} does not begin with its prompt, so the response in it is unknown")
-            references, metadata = references_of(label)
-            requests.append(
-                (
-                    GradeRequest(
-                        response=response,
-                        references=references,
-                        task=settings.task,
-                        num_tokens=count_tokens(response),
-                        truncated=False,
-                        metadata=metadata,
-                        problem=prompt,
-                    ),
-                    "",
-                )
-            )
-        try:
-            grades = await request.app.state.queue.grade(requests, reward=stock_reward)
-        except Busy:
-            return _busy(metrics)
+        questions = await bodies.read(
+            request, partial(parse_stock_body, task=settings.task, count_tokens=count_tokens)
+        )
+        grading = request.app.state.queue.grade(questions, _client_of(request), reward=stock_reward)
+        grades = await _unless_gone(request, grading)
         if len(grades) == 1 and grades[0].verdict is Verdict.UNGRADED:
             return _problem(422, f"the response could not be graded: {grades[0].reason}; that is not a reward of 0")
         return _json(stock_answer(grades))
@@ -148,15 +134,76 @@ def create_app(settings: ServerSettings) -> FastAPI:
         text = metrics.text(pending=queue.pending_items, restarts=queue.pool.restarts)
         return Response(text, media_type="text/plain; version=0.0.4")
 
+    def describe() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            document = FastAPI.openapi(app)
+            document["components"]["schemas"].update(body_schemas())
+        return app.openapi_schema
+
+    app.openapi = describe
     return app
 
 
-async def _lines(grades: AsyncIterator[tuple[int, Grade] | None]) -> AsyncIterator[bytes]:
-    async for graded in grades:
-        if graded is not None:
-            index, grade = graded
-            yield msgspec.json.encode({"index": index, **asdict(grade)})
-        yield b"\n"
+class _Lines(StreamingResponse):
+    """Grades as they come, one a line. However it ends, its places are free again."""
+
+    def __init__(self, admitted: Admitted, reward: RewardConfig) -> None:
+        super().__init__(self._lines(admitted, reward), media_type=_LINES)
+        self._admitted = admitted
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._admitted.leave()
+
+    @staticmethod
+    async def _lines(admitted: Admitted, reward: RewardConfig) -> AsyncIterator[bytes]:
+        async for graded in admitted.grades(reward):
+            if graded is not None:
+                index, grade = graded
+                yield msgspec.json.encode({"index": index, **asdict(grade)})
+            yield b"\n"
+
+
+async def _unless_gone(request: Request, work: Coroutine[None, None, Result]) -> Result:
+    """The result; ClientDisconnect when the caller leaves before: then the work is cancelled."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_leaves(request))
+    try:
+        await asyncio.wait([working, leaving], return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise ClientDisconnect
+    finally:
+        working.cancel()
+        leaving.cancel()
+
+
+async def _leaves(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass  # the body has been read, so nothing else is to come
+
+
+def _client_of(request: Request) -> Client:
+    """By address, and by the name that it gives itself: the header R3-Client, else the user of basic authentication."""
+    user, _ = _credentials(request.headers.get("authorization", "").encode("latin-1"))
+    name = request.headers.get("r3-client") or user.decode("latin-1")
+    return Client(request.client.host if request.client else "", name[:MAX_NAME_CHARS])
+
+
+def _credentials(header: bytes) -> tuple[bytes, bytes]:
+    """User and password of an authorization header: of a bearer token the password alone, of anything else nothing."""
+    scheme, _, value = header.partition(b" ")
+    if scheme.lower() == b"bearer":
+        return b"", value.strip()
+    if scheme.lower() != b"basic":
+        return b"", b""
+    try:
+        user, _, password = base64.b64decode(value, validate=True).partition(b":")
+    except binascii.Error:
+        return b"", b""
+    return user, password.strip()
 
 
 def _json(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -167,20 +214,14 @@ def _problem(status: int, detail: str, headers: dict[str, str] | None = None) ->
     return _json({"detail": detail}, status, headers)
 
 
-def _busy(metrics: Metrics) -> Response:
-    metrics.refused.inc()
-    return _problem(503, "too many items are waiting; try again in a second", {"Retry-After": "1"})
-
-
-async def _explain(_: Request, error: RequestValidationError) -> Response:
-    """The first thing that is wrong with a body; never the body itself, it may hold what no JSON can."""
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
-    return _problem(422, f"{where}: {first['msg']}".encode("ascii", "replace").decode())
+def _body(name: str) -> dict[str, Any]:
+    """For the description of a route: its body, which this module reads itself."""
+    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
+    return {"requestBody": {"required": True, "content": content}}
 
 
 class _Gate:
-    """Turns away requests without the token, and bodies over the limit, before anything is parsed."""
+    """Turns away requests without the token, and bodies that are announced as too large, before anything is read."""
 
     def __init__(self, app: ASGIApp, *, token: str | None, max_body_bytes: int) -> None:
         self._app = app
@@ -208,38 +249,12 @@ class _Gate:
             return
         declared = headers.get(b"content-length", b"0")
         if not declared.isdigit() or int(declared) > self._max_body_bytes:
-            await self._too_large(scope, receive, send)
+            answer = _problem(413, f"a body has at most {self._max_body_bytes} bytes", {"Connection": "close"})
+            await answer(scope, receive, send)
             return
-        body = bytearray()
-        while True:
-            message = await receive()
-            if message["type"] != "http.request":  # the caller has gone
-                return
-            body += message.get("body", b"")
-            if len(body) > self._max_body_bytes:
-                await self._too_large(scope, receive, send)
-                return
-            if not message.get("more_body", False):
-                break
-        whole: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
-
-        async def receive_again() -> Message:
-            return whole.pop() if whole else await receive()
-
-        await self._app(scope, receive_again, send)
-
-    async def _too_large(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answer = _problem(413, f"a body has at most {self._max_body_bytes} bytes", {"Connection": "close"})
-        await answer(scope, receive, send)
+        await self._app(scope, receive, send)
 
     def _is_known(self, headers: dict[bytes, bytes], token: str) -> bool:
         """Bearer TOKEN, or basic authentication with the token as password, which fits into a URL."""
-        scheme, _, value = headers.get(b"authorization", b"").partition(b" ")
-        if scheme.lower() == b"basic":
-            try:
-                value = base64.b64decode(value, validate=True).partition(b":")[2]
-            except binascii.Error:
-                return False
-        elif scheme.lower() != b"bearer":
-            return False
-        return hmac.compare_digest(value.strip(), token.encode())
+        _, password = _credentials(headers.get(b"authorization", b""))
+        return hmac.compare_digest(password, token.encode())

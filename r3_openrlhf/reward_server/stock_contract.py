@@ -8,9 +8,10 @@ reward of shape (1, 1). A prompt over the length limit is cut from the left in `
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
+
+import msgspec
 
 from r3_openrlhf.types import Grade, Verdict
 
@@ -48,19 +49,27 @@ def _end_of_prompt(query: str, prompt: str) -> int | None:
     return None if found < 0 else found + len(tail)
 
 
-def references_of(label: object) -> tuple[tuple[str, ...], dict | None]:
-    """References and metadata in a label: a text or number, a list of accepted answers, or a reasoning_gym entry
-    (as a JSON object, or as text that holds one)."""
+def references_of(label: object) -> tuple[tuple[str, ...], bytes | None]:
+    """References and metadata in a label: a text or number, a list of accepted answers, or a reasoning_gym entry: as the
+    bytes of a JSON object, or as text that holds one. The metadata are these bytes; of the entry only its answer is read."""
     if isinstance(label, str) and label.startswith("{") and '"source_dataset"' in label:
         try:
-            label = json.loads(label)
-        except ValueError:
+            return references_of(label.encode())
+        except msgspec.DecodeError:
             return (str(label),), None
-    if isinstance(label, dict):
-        return (str(label.get("answer", "")),), label
+    if isinstance(label, bytes):
+        answer = msgspec.json.decode(_read_answer(label).answer)
+        return (str(answer),), label
     if isinstance(label, list):
         return tuple(str(answer) for answer in label), None
     return () if label is None else (str(label),), None
+
+
+class _Entry(msgspec.Struct):
+    answer: msgspec.Raw = msgspec.Raw(b'""')
+
+
+_read_answer = msgspec.json.Decoder(_Entry).decode
 
 
 def stock_answer(grades: Sequence[Grade]) -> dict:

@@ -65,7 +65,7 @@ def running(*options: str, **kwargs):
 def post(url, route, body, **kwargs):
     import httpx
 
-    return httpx.post(url + route, json=body, timeout=60, **kwargs)
+    return httpx.post(url + route, json=body, timeout=300, **kwargs)
 
 
 def grade_item(response=r"\boxed{5}", *references, **fields):

@@ -1,13 +1,24 @@
 """What a stranger can do to the service without its token, and one client to another."""
 
+import asyncio
+import itertools
+import json
 import os
 import signal
 import socket
+import threading
 import time
+from contextlib import ExitStack
 
 import httpx
 import psutil
 import pytest
+from starlette.requests import Request
+
+from r3_openrlhf.reward_server import app
+from r3_openrlhf.reward_server.admission_queue import Busy
+from r3_openrlhf.reward_server.bodies import Bodies
+from r3_openrlhf.reward_server.settings import ServerSettings
 
 from .service import endless_item, grade_item, post, running
 
@@ -55,7 +66,8 @@ def test_headers_are_bounded_in_bytes_and_number(guarded):
     [
         b"",
         b"GET /hea",
-        b"POST /grade HTTP/1.1\r\nauthorization: Bearer %s\r\nhost: a\r\ncontent-length: 99\r\n\r\n{" % TOKEN.encode(),
+        b"POST /grade HTTP/1.1\r\nauthorization: Bearer %s\r\nhost: a\r\ncontent-type: application/json\r\n"
+        b"content-length: 99\r\n\r\n{" % TOKEN.encode(),
     ],
 )
 def test_who_does_not_go_on_is_left(beginning, guarded):
@@ -106,16 +118,139 @@ def test_a_streaming_caller_who_leaves_frees_the_jobs():
         )
 
 
+STREAMED = {"Accept": "application/x-ndjson"}
+
+
+@pytest.mark.parametrize(
+    ("source", "headers"),
+    [("127.0.0.2", {}), ("127.0.0.1", {"R3-Client": "another"}), ("127.0.0.1", {})],
+    ids=["another address", "another name", "only smaller requests"],
+)
+def test_one_clients_hanging_items_keep_no_other_client_out(source, headers):
+    with running("--timeout", "60", "--workers", "1", "--max-pending", "200") as service, ExitStack() as held:
+        for n in itertools.count():
+            body = {"items": [endless_item(10 * n + i) for i in range(10)]}
+            client = held.enter_context(httpx.Client(timeout=300))
+            answer = held.enter_context(client.stream("POST", service.url + "/grade", json=body, headers=STREAMED))
+            if answer.status_code == 503:
+                break
+        assert n > 1  # it had some room
+        other = httpx.HTTPTransport(local_address=source)
+        with httpx.Client(transport=other, headers=headers, timeout=300) as client:
+            answers = [client.post(service.url + "/grade", json={"items": [grade_item()]}) for _ in range(40)]
+        assert [answer.status_code for answer in answers] == [200] * 40
+
+
+def test_the_user_of_basic_authentication_is_a_clients_name():
+    with (
+        running("--timeout", "60", "--workers", "1", "--max-pending", "16", token=TOKEN) as service,
+        ExitStack() as held,
+    ):
+        body = {"items": [endless_item(i) for i in range(16)]}
+        answer = held.enter_context(
+            httpx.stream("POST", service.url + "/grade", json=body, headers=STREAMED, auth=("one", TOKEN), timeout=300)
+        )
+        assert answer.status_code == 200
+        two = {"items": [grade_item(), grade_item("6")]}
+        assert post(service.url, "/grade", two, auth=("one", TOKEN)).status_code == 503
+        assert post(service.url, "/grade", two, auth=("other", TOKEN)).status_code == 200
+
+
+@pytest.mark.parametrize("route", ["/grade", "/get_reward"])
+def test_a_plain_caller_who_leaves_frees_the_jobs(route):
+    """More hanging items than one worker could end in an hour, for somebody who is not there any more."""
+    items = [endless_item(n) for n in range(200)]
+    body = {"items": items}
+    if route == "/get_reward":
+        body = {
+            "query": [item["response"] for item in items],
+            "prompts": [""] * len(items),
+            "labels": [item["references"] for item in items],
+        }
+    text = json.dumps(body).encode()
+    head = f"POST {route} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {len(text)}\r\n\r\n"
+    with running("--timeout", "60", "--workers", "1", "--max-pending", "300") as service:
+        with socket.create_connection(("127.0.0.1", service.port)) as connection:
+            connection.sendall(head.encode() + text)
+            wait_until_pending(service, 200)
+        wait_until_pending(service, 0)
+
+
+def wait_until_pending(service, number):
+    deadline = time.monotonic() + 300
+    while f"r3_grading_pending_items {number}.0" not in httpx.get(service.url + "/metrics", timeout=300).text:
+        assert time.monotonic() < deadline, f"there were never {number} items pending"
+
+
+def test_the_problem_counts_towards_what_is_pending():
+    with running("--timeout", "60", "--workers", "1", "--max-pending-mb", "1") as service:
+        with httpx.stream("POST", service.url + "/grade", json={"items": [endless_item()]}, headers=STREAMED):
+            items = [grade_item(f"{n}", "5", problem="p" * 15_000) for n in range(100)]
+            assert post(service.url, "/grade", {"items": items}).status_code == 503
+
+
+def test_bodies_that_are_being_read_are_bounded_in_sum():
+    async def run():
+        bodies = Bodies(max_bytes=1000, max_bytes_in_all=1000)
+        messages: asyncio.Queue[dict] = asyncio.Queue()
+
+        def request_of(receive):
+            return Request({"type": "http", "headers": [(b"content-type", b"application/json")]}, receive)
+
+        async def whole():
+            return {"type": "http.request", "body": b"b" * 200, "more_body": False}
+
+        slow = asyncio.create_task(bodies.read(request_of(messages.get), bytes))
+        messages.put_nowait({"type": "http.request", "body": b"a" * 900, "more_body": True})
+        while bodies.num_bytes < 900:
+            await asyncio.sleep(0)
+        with pytest.raises(Busy):
+            await bodies.read(request_of(whole), bytes)
+        messages.put_nowait({"type": "http.request", "body": b"a" * 100, "more_body": False})
+        assert await slow == b"a" * 1000
+        assert await bodies.read(request_of(whole), bytes) == b"b" * 200 and bodies.num_bytes == 0
+
+    asyncio.run(run())
+
+
+def test_while_a_body_is_parsed_the_others_are_answered(monkeypatch):
+    begun, go_on = threading.Event(), threading.Event()
+    parse = app.parse_grade_body
+
+    def parse_when_told(body):
+        begun.set()
+        assert go_on.wait(300)
+        return parse(body)
+
+    monkeypatch.setattr(app, "parse_grade_body", parse_when_told)
+
+    async def run():
+        service = app.create_app(ServerSettings())
+        transport = httpx.ASGITransport(service)
+        async with (
+            service.router.lifespan_context(service),
+            httpx.AsyncClient(transport=transport, base_url="http://a", timeout=300) as client,
+        ):
+            body = {"items": [grade_item(response=" " * 100_000 + r"\boxed{5}")]}
+            asked = asyncio.create_task(client.post("/grade", json=body))
+            assert await asyncio.to_thread(begun.wait, 300)
+            assert (await client.get("/health")).json() == {"status": "ok"} and not asked.done()
+            go_on.set()
+            return (await asked).json()["results"][0]["verdict"]
+
+    assert asyncio.run(run()) == "correct"
+
+
 def test_ready_says_when_no_grading_process_works():
     with running("--workers", "1") as service:
-        assert httpx.get(service.url + "/ready", timeout=60).status_code == 200
+        assert httpx.get(service.url + "/ready", timeout=300).status_code == 200
         family = service.family()
         for process in family:
             process.send_signal(signal.SIGSTOP)
         try:
             deadline = time.monotonic() + 30  # for a probe that was answered just before
             while (
-                status := httpx.get(service.url + "/ready", timeout=60).status_code
+                status := httpx.get(service.url + "/ready", timeout=300).status_code
             ) == 200 and time.monotonic() < deadline:
                 os.sched_yield()
             assert status == 503

@@ -41,13 +41,14 @@ def test_prompt_and_response_are_always_told_apart(prompt, response):
 
 
 def test_labels():
-    entry = {"answer": "4", "metadata": {"source_dataset": "chain_sum"}}
+    entry = b'{"answer": "4", "metadata": {"source_dataset": "chain_sum"}}'
     assert references_of("5") == (("5",), None)
     assert references_of(5) == (("5",), None)
     assert references_of(["5", "6"]) == (("5", "6"), None)
     assert references_of(None) == ((), None)
     assert references_of(entry) == (("4",), entry)
-    assert references_of('{"answer": "4", "metadata": {"source_dataset": "chain_sum"}}') == (("4",), entry)
+    assert references_of(entry.decode()) == (("4",), entry)
+    assert references_of('{"source_dataset" is no JSON') == (('{"source_dataset" is no JSON',), None)
     assert references_of(r"{1,2} \source_dataset") == ((r"{1,2} \source_dataset",), None)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import lru_cache
 
 from r3_openrlhf.grading.answers.arithmetic import exact_value, stated_precision
 from r3_openrlhf.grading.answers.units import conversion, split_unit, unit_of
@@ -52,6 +53,7 @@ _WORD = re.compile(r"[A-Za-z]{4,}|[A-Z]{3,}")
 _BRACKETS = {"(": ")]", "[": ")]", "{": "}"}
 
 
+@lru_cache(maxsize=4096)
 def _tidy(answer: str) -> str:
     """Without delimiters, size commands and the full stop; the spaces stay, "32, 349" is not "32,349"."""
     text = answer.strip().strip("*").rstrip(".").strip()
@@ -66,6 +68,7 @@ def _tidy(answer: str) -> str:
     return _DEGREES.sub("", _COMMANDS.sub(" ", text)).strip().rstrip(".")
 
 
+@lru_cache(maxsize=4096)
 def normalise(answer: str) -> str:
     """The same answer in one spelling, for comparison as text."""
     text = _TEXT.sub(r"\1", _AND_OR.sub(",", _tidy(answer)))
@@ -83,6 +86,7 @@ class Number:
     unit: str | None = field(default=None, compare=False)
 
 
+@lru_cache(maxsize=4096)
 def number(answer: str) -> Number | None:
     """The number that an answer is; None when it is anything else."""
     text = _tidy(answer)

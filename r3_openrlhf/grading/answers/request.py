@@ -30,7 +30,8 @@ class GradeRequest:
     task: "math", "exact" or "reasoning_gym".
     num_tokens: length of the response in tokens, for the length reward.
     truncated: the response ended because of the token limit.
-    metadata: reasoning_gym only: the data-set entry, with its `metadata.source_dataset`.
+    metadata: reasoning_gym only: the data-set entry, with its `metadata.source_dataset`; as bytes it is JSON, which the
+        grading process reads.
     problem: the text of the problem, trusted; math only: a formula that is copied from it is no answer. "" if unknown.
     """
 
@@ -39,7 +40,7 @@ class GradeRequest:
     task: str
     num_tokens: int
     truncated: bool
-    metadata: dict | None = None
+    metadata: dict | bytes | None = None
     problem: str = ""
 
 
@@ -50,7 +51,7 @@ class Item(msgspec.Struct, array_like=True, frozen=True):
     response: str
     references: tuple[str, ...]
     truncated: bool
-    metadata: dict | None = None
+    metadata: dict | bytes | None = None
     problem: str = ""
 
 

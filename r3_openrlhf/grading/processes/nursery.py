@@ -6,6 +6,7 @@ a fork of it, there in milliseconds. Nothing of the parent, CUDA and Ray include
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -17,6 +18,9 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
+
+_PREFIX = "r3-graders-"
+_FRESH_S = 60.0  # so old is no directory that is about to be locked
 
 _PROGRAM = (
     "import sys, socket; sys.path[:0] = {path!r}; from r3_openrlhf.grading.processes.worker import run_nursery;"
@@ -114,6 +118,24 @@ class WorkerHandle:
             self.pidfd = None
 
 
+def sweep() -> None:
+    """Removes the directories of nurseries that were killed together with the process that started them."""
+    for entry in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        try:
+            descriptor = os.open(entry, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:  # somebody else's, or just removed
+            continue
+        try:
+            found = os.fstat(descriptor)
+            if found.st_uid == os.getuid() and time.time() - found.st_mtime > _FRESH_S:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(entry, ignore_errors=True)
+        except BlockingIOError:  # in use
+            continue
+        finally:
+            os.close(descriptor)
+
+
 class Nursery:
     """Must be started, and lives, in one thread: the kernel ends it together with the thread that started it."""
 
@@ -121,8 +143,11 @@ class Nursery:
         """OSError: no process, socket or directory to be had."""
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         package_parent = str(Path(__file__).absolute().parents[3])
+        sweep()
         # it removes this itself when it ends, so the next one needs another
-        self._directory = tempfile.mkdtemp(prefix="r3-grading-")
+        self._directory = tempfile.mkdtemp(prefix=_PREFIX)
+        self._lock = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)  # free again however this process ends
         program = _PROGRAM.format(
             path=[
                 package_parent,
@@ -145,6 +170,7 @@ class Nursery:
         except OSError:
             self.control.close()
             os.rmdir(self._directory)
+            os.close(self._lock)
             raise
         finally:
             theirs.close()
@@ -200,3 +226,4 @@ class Nursery:
         self._process.kill()
         self._process.wait()
         shutil.rmtree(self._directory, ignore_errors=True)
+        os.close(self._lock)

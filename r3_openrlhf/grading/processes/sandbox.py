@@ -28,17 +28,23 @@ def die_with_parent(signal_number: int) -> None:
 
 def missing_layers() -> list[str]:
     """Layers that this kernel does not have, with what is open without them."""
-    missing = []
-    version = _libc.syscall(_CREATE_RULESET, None, 0, 1)
-    if version < 1:
-        missing.append("Landlock (a worker can read and write what the user can, the service's environment included)")
-    elif version < 6:
-        missing.append(
-            f"Landlock scopes (its version is {version}, 6 has them; that a worker reaches no other process hangs on seccomp alone)"
-        )
+    gap = landlock_gap(_libc.syscall(_CREATE_RULESET, None, 0, 1))
+    missing = [gap] if gap else []
     if platform.machine() not in _ARCHITECTURES or _libc.prctl(_PR_GET_SECCOMP, 0, 0, 0, 0) < 0:
         missing.append("seccomp (a worker can start programs and open sockets)")
     return missing
+
+
+def landlock_gap(version: int) -> str | None:
+    """What Landlock of this version (of its ABI; below 1: none) leaves open."""
+    if version < 1:
+        return "Landlock (a worker can read and write what the user can, the service's environment included)"
+    if version < 6:
+        return (
+            f"Landlock scopes (its version is {version}, 6 has them; that a worker reaches no other process hangs on"
+            " seccomp alone)"
+        )
+    return None
 
 
 def confine(directory: str, *, memory_bytes: int) -> dict[str, bool]:

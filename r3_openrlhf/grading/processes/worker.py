@@ -16,12 +16,15 @@ import sys
 import tempfile
 import time
 
+import msgspec
+
 from r3_openrlhf.grading.answers.request import Item
 from r3_openrlhf.grading.answers.tasks import complexity_of, data_set_of, grade_item, prepare, subject_of
 from r3_openrlhf.grading.processes.sandbox import confine, die_with_parent, take_violations, watch_for_code
 from r3_openrlhf.grading.processes.wire import DEFERRED, Outcome, decode_batch, frame, take_frame
 
 LONG_RESPONSE_CHARS = 4096
+_read_entry = msgspec.json.Decoder(dict).decode
 _WARM_UP = (
     ("x^2+1", "(x+1)^2-2x"),
     (r"\frac{1}{\sqrt{2}}", r"\frac{\sqrt{2}}{2}"),
@@ -207,6 +210,11 @@ def serve(connection: socket.socket, cpu_seconds: int) -> None:
 
 def _grade(number: int, item: Item, may_take_long: bool) -> Outcome:
     started = time.perf_counter()
+    if item.task == "reasoning_gym" and isinstance(item.metadata, bytes):
+        try:
+            item = msgspec.structs.replace(item, metadata=_read_entry(item.metadata))
+        except (msgspec.DecodeError, RecursionError):
+            return Outcome(number, "ungraded", "bad_metadata", None, None, round(time.perf_counter() - started, 6))
     try:
         result = grade_item(item, may_take_long=may_take_long)
     except MemoryError:

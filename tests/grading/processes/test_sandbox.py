@@ -6,6 +6,11 @@ import sys
 
 import pytest
 
+from r3_openrlhf.grading.answers.request import Item
+from r3_openrlhf.grading.processes import pool
+from r3_openrlhf.grading.processes.sandbox import landlock_gap
+from r3_openrlhf.grading.processes.wire import encode_item
+
 PRELUDE = """
 import os, resource, signal, socket, subprocess, sys
 from r3_openrlhf.grading.processes.sandbox import confine, take_violations, watch_for_code
@@ -87,6 +92,24 @@ def test_the_layers_that_are_missing_are_those_that_confine_cannot_set_up(tmp_pa
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     for layer, name in (("landlock", "Landlock ("), ("seccomp", "seccomp (")):
         assert (f"'{layer}': False" in said) == (name in said), said
+
+
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [(-1, "read and write what the user can"), (1, "its version is 1"), (5, "seccomp alone"), (6, None), (7, None)],
+)
+def test_what_a_version_of_landlock_leaves_open(version, words):
+    gap = landlock_gap(version)
+    assert gap is None if words is None else words in gap
+
+
+def test_what_is_missing_is_a_warning_at_the_first_item(monkeypatch, caplog):
+    monkeypatch.setattr(pool, "missing_layers", lambda: [landlock_gap(5)])
+    graders = pool.WorkerPool(num_workers=1, timeout_s=2.0)
+    item = encode_item(Item(task="exact", response="5", references=("5",), truncated=False))
+    assert graders.submit(item).result(300).verdict == "correct"
+    graders.close()
+    assert [record.levelname for record in caplog.records if "its version is 5" in record.getMessage()] == ["WARNING"]
 
 
 def test_large_files_and_much_memory_are_refused(tmp_path):
