@@ -1,4 +1,4 @@
-"""Our verdicts against those of others, beside plain math-verify and OpenRLHF's grade_answer.
+"""Our verdicts against those of others, beside math-verify (its reference as it stands, and as $reference$) and OpenRLHF's grade_answer.
 
     python benchmarks/grading_accuracy.py [--data ../shared/data/grader] [--list]
 
@@ -43,12 +43,21 @@ async def grade_ours(rows: list) -> list:
     return grades
 
 
-def with_math_verify(row: tuple) -> bool:
+def with_math_verify_bare(row: tuple) -> bool:
+    """Its reference as it stands."""
     from math_verify import parse, verify
 
     _, gold, text, _ = row
-    bare = "$" not in gold and "\\boxed" not in gold and not gold.replace(",", "").replace(" ", "").isalnum()
-    return verify(parse(f"${gold}$" if bare else gold), parse(text))
+    return verify(parse(gold), parse(text))
+
+
+def with_math_verify_wrapped(row: tuple) -> bool:
+    """As $reference$, where there is no mathematics in it yet: its best form."""
+    from math_verify import parse, verify
+
+    _, gold, text, _ = row
+    has_mathematics = any(sign in gold.replace("\\$", "") for sign in ("$", "\\boxed", "\\(", "\\["))
+    return verify(parse(gold if has_mathematics else f"${gold}$"), parse(text))
 
 
 def with_openrlhf(row: tuple) -> bool:
@@ -69,17 +78,20 @@ def main() -> None:
     options = parser.parse_args()
     if not options.data.is_dir():
         sys.exit(f"{options.data} does not exist; give the directory of the grader data with --data")
-    print(f"{'file':24} {'rows':>5} {'ours':>8} {'ungraded':>9} {'math-verify':>12} {'grade_answer':>13}")
+    print(
+        f"{'file':24} {'rows':>5} {'ours':>8} {'ungraded':>9} {'math-verify':>12} {'$reference$':>12} {'grade_answer':>13}"
+    )
     for name in FILES:
         rows = rows_of(options.data / f"{name}.jsonl")
         grades = asyncio.run(grade_ours(rows))
         with multiprocessing.get_context("spawn").Pool(2) as processes:  # others' graders: away from this process
             others = [
-                share(processes.map(grader, rows, chunksize=25), rows) for grader in (with_math_verify, with_openrlhf)
+                share(processes.map(grader, rows, chunksize=25), rows)
+                for grader in (with_math_verify_bare, with_math_verify_wrapped, with_openrlhf)
             ]
         ours = [grade.verdict.value == "correct" if grade.score is not None else None for grade in grades]
         print(
-            f"{name:24} {len(rows):5} {share(ours, rows):8.2%} {ours.count(None):9} {others[0]:12.2%} {others[1]:13.2%}"
+            f"{name:24} {len(rows):5} {share(ours, rows):8.2%} {ours.count(None):9} {others[0]:12.2%} {others[1]:12.2%} {others[2]:13.2%}"
         )
         if options.list:
             for (key, gold, text, verdict), grade in zip(rows, grades, strict=True):

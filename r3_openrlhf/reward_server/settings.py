@@ -37,7 +37,7 @@ class ServerSettings:
     task: str = "math"
     tokenizer: str | None = None
     max_body_bytes: int = 32 * 2**20
-    max_pending_items: int = 8192
+    max_pending_items: int = 32768
     max_pending_bytes: int = 256 * 2**20
     max_connections: int = 4096
     max_connections_per_peer: int = 1024
