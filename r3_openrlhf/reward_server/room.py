@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import TypeVar
+
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,11 @@ class Room:
 
     def _add(self, client: Client, places: int) -> None:
         self._held += places
-        for counter, key in ((self._by_address, client.address), (self._by_client, client)):
-            counter[key] += places
-            if not counter[key]:
-                del counter[key]
+        _add_to(self._by_address, client.address, places)
+        _add_to(self._by_client, client, places)
+
+
+def _add_to(counter: Counter[Key], key: Key, places: int) -> None:
+    counter[key] += places
+    if not counter[key]:
+        del counter[key]

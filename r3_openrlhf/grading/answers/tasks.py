@@ -48,7 +48,7 @@ def grade_item(item: Item, *, may_take_long: bool) -> Result | None:
         return None
     from r3_openrlhf.grading.answers.reasoning_gym_tasks import grade_reasoning_gym
 
-    return grade_reasoning_gym(answer, item.metadata)
+    return grade_reasoning_gym(answer, _entry_of(item))
 
 
 def complexity_of(item: Item) -> int:
@@ -72,7 +72,13 @@ def data_set_of(item: Item) -> str:
         return ""
     from r3_openrlhf.grading.answers.reasoning_gym_tasks import named_data_set
 
-    return named_data_set(item.metadata) or ""
+    return named_data_set(_entry_of(item)) or ""
+
+
+def _entry_of(item: Item) -> dict | None:
+    if isinstance(item.metadata, bytes):
+        raise TypeError("the metadata of this item have not been read yet; worker.py does that")
+    return item.metadata
 
 
 def prepare(data_set: str) -> None:
