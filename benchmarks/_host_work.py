@@ -1,7 +1,7 @@
 """One training step's work on the host at a given scale, without models, engine or Ray; for step_overhead.py.
 
 The real code runs on synthetic responses, in the order of a real step: rollout executor, pickle (what crosses to the
-controller), samples generator, experience maker, history store, rollouts.jsonl. Only what needs a device is given:
+controller), samples generator, experience maker, history store, rollout files. Only what needs a device is given:
 the engine's answer (vLLM's own `LogprobsProcessor` collects its log-probs), the actor's log-probs and exact entropies.
 
 Every response has the full number of tokens. Of eight problems one is always right, one always wrong with stored
@@ -314,15 +314,15 @@ def r3_side(step: Step, clock: Clock, memory: Memory) -> dict:
         maker.make_experience_batch(samples)
     with clock.part("history"):
         history.commit_step(STORED_STEPS + 1, 2, maker.rollouts)
-    with clock.part("rollouts.jsonl"):
-        step.run.append_rollouts(maker.records)
+    with clock.part("rollouts"):
+        step.run.write_rollouts(maker.step + 1, maker.records)
     peak_bytes = memory.peak()
     history.close()
     return {
         "peak_bytes": peak_bytes,
         "engine_bytes_per_response": engine_bytes,
         "history_bytes": step.run.history.stat().st_size,
-        "rollouts_bytes": step.run.rollouts.stat().st_size,
+        "rollouts_bytes": sum(file.stat().st_size for file in step.run.rollouts.iterdir()),
         "reflections": len(reflections),
         "recalled": maker.metrics["r3/replay/recalled"],
         "ranked_groups": maker.metrics["r3/ranking/groups"],

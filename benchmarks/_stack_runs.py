@@ -1,7 +1,7 @@
 """Stock GRPO and R³ through the whole stack, in turn, on the same model and prompts; for step_overhead.py.
 
 The baseline is OpenRLHF's own estimator and policy update with R³'s three mechanisms off. It runs in the same program,
-so what records a rollout (executor, rollouts.jsonl) is in both.
+so what records a rollout (executor, rollout files) is in both.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import sys
 from pathlib import Path
 
 import psutil
+
+from r3_openrlhf.runs.directory import RunDirectory
 
 ROOT = Path(__file__).parents[1]
 GRACE_S = 60  # for a run that is asked to end
@@ -81,8 +83,7 @@ def end(process: psutil.Popen) -> None:
 
 def steps_of(run_dir: Path) -> list[dict]:
     """One dict per step: seconds, and the rows and tokens that the seconds were spent on."""
-    with (run_dir / "rollouts.jsonl").open(encoding="utf-8") as file:
-        rollouts = [json.loads(line) for line in file]
+    rollouts = list(RunDirectory(run_dir).read_rollouts())
     with (run_dir / "metrics.jsonl").open(encoding="utf-8") as file:
         lines = [json.loads(line) for line in file]
     ended = {event.step: event.wall_time for event in events_of(run_dir / "tensorboard")}

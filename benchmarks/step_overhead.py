@@ -44,7 +44,7 @@ PARTS = (
     ("metrics and records", "metrics, records", "controller"),
     ("maker, other", "experience maker, the rest (ranking, eq. 3, log-prob gap)", "controller"),
     ("history", "history commit", "controller"),
-    ("rollouts.jsonl", "rollouts.jsonl, with texts", "controller"),
+    ("rollouts", "rollout file, with texts", "controller"),
 )
 TARGET_S, TARGET_BYTES = 3.0, 2e9
 GB = 1e9
@@ -99,7 +99,7 @@ def host_numbers(scale: _host_work.Scale, found: dict) -> dict:
     }
 
 
-OUTSIDE_MAKER = ("reflection prompts", "records", "history", "rollouts.jsonl")
+OUTSIDE_MAKER = ("reflection prompts", "records", "history", "rollouts")
 
 
 def minus(whole: tuple[float, float], *parts: tuple[float, float]) -> tuple[float, float]:
@@ -118,7 +118,7 @@ def host_table(scale: _host_work.Scale, found: dict, numbers: dict) -> str:
         f"{scale.engines} engines ({scale.rollouts / scale.engines:g} responses each), {scale.threads} thread(s)",
         f"{r3['recalled']:.0f} rows recalled, {r3['reflections']} reflection prompts, {r3['ranked_groups']:.0f} ranked "
         f"groups ({r3['exact_groups']:.0f} by exact entropy); history file {r3['history_bytes'] / GB:.2f} GB, this step "
-        f"in rollouts.jsonl {r3['rollouts_bytes'] / GB:.3f} GB",
+        f"in rollouts/ {r3['rollouts_bytes'] / GB:.3f} GB",
     ]
 
     def head(title: str) -> None:

@@ -171,19 +171,26 @@ def train(settings: tuple[str, ...], dry_run: bool, verbose: bool, quiet: bool, 
 @click.option("--step", type=int, help="The groups of this step.")
 @click.option("--uid", help="The groups of this problem; with --step the one group.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, with nothing rounded or cut.")
-def show(run: str, step: int | None, uid: str | None, as_json: bool) -> None:
-    """Read a run: its summary, the groups of a step, or one group.
+@click.option(
+    "--rollouts", is_flag=True, help="Every rollout, or those of --step and --uid, as one JSON object a line."
+)
+def show(run: str, step: int | None, uid: str | None, as_json: bool, rollouts: bool) -> None:
+    """Read a run: its summary, the groups of a step, one group, or the rollouts themselves.
 
     \b
     r3 show runs/quickstart
     r3 show runs/quickstart --step 9
     r3 show runs/quickstart --step 9 --uid 1f6d0c3f5a0be2b4
+    r3 show runs/quickstart --rollouts > rollouts.jsonl
     """
     from r3_openrlhf.runs.directory import RunDirectory
     from r3_openrlhf.runs.report import group_rollouts, group_table, step_groups, step_table
 
     directory = RunDirectory.open(run)
-    if uid is None and step is None:
+    if rollouts:
+        for rollout in directory.read_rollouts(step=step, uid_start=uid or ""):
+            click.echo(json.dumps(rollout, ensure_ascii=False))
+    elif uid is None and step is None:
         _show_summary(directory, as_json=as_json)
     elif uid is None and as_json:
         click.echo(json.dumps({"step": step, "groups": step_groups(directory, step=typing.cast(int, step))}))
@@ -192,8 +199,8 @@ def show(run: str, step: int | None, uid: str | None, as_json: bool) -> None:
     elif not as_json:
         _print(group_table(directory, step=step, uid=uid), width=160)
     else:
-        rollouts = group_rollouts(directory, step=step, uid=uid)
-        click.echo(json.dumps({"uid": rollouts[0]["uid"], "rollouts": rollouts}))
+        found = group_rollouts(directory, step=step, uid=uid)
+        click.echo(json.dumps({"uid": found[0]["uid"], "rollouts": found}))
 
 
 def _print_plan(config: R3Config, *, as_json: bool) -> None:

@@ -159,7 +159,7 @@ class RolloutConfig:
     max_new_tokens: int = 8192  # [P] 8K
     temperature: float = 1.0
     top_p: float = 1.0  # below 1 vLLM renormalises and the ratio is biased: refused
-    top_logprobs: int = 20  # most likely tokens per position asked of the engine, for entropy bounds; 0: none
+    top_logprobs: int = 20  # most likely tokens per position, for ranking.entropy_source=auto and topk; 0: none
     micro_batch_size: int = 4  # rows per forward pass and rank
     max_tokens_per_gpu: int | None = None  # with train.dynamic_batch
     record: str | None = None  # directory: keep every response with its log-probs there
@@ -211,6 +211,9 @@ class TrainConfig:
     adam_offload: bool = False
     dynamic_batch: bool = False
     max_tokens_per_gpu: int = 16384
+    # Tokens whose logits are made at a time, in the training pass and for log-probs; null: all of a micro-batch. Less memory
+    # (about 10 bytes for each token and word of the vocabulary), one product with the last layer more.
+    logits_chunk_tokens: int | None = None
     packing: bool = False
     seed: int = 42
     deterministic: bool = False
@@ -237,6 +240,12 @@ class TrainConfig:
         if self.zero_stage not in (0, 1, 2, 3):
             raise ConfigError(f"train.zero_stage is {self.zero_stage}; DeepSpeed ZeRO has the stages 0, 1, 2 and 3")
         _at_least("train.max_tokens_per_gpu", self.max_tokens_per_gpu, 1)
+        _at_least("train.logits_chunk_tokens", self.logits_chunk_tokens, 1)
+        if self.logits_chunk_tokens is not None and self.entropy_coef is not None:
+            raise ConfigError(
+                f"train.logits_chunk_tokens is {self.logits_chunk_tokens}, but the entropy bonus of train.entropy_coef="
+                f"{self.entropy_coef} needs all logits; use train.logits_chunk_tokens=null or train.entropy_coef=null"
+            )
 
 
 @dataclass
@@ -315,7 +324,9 @@ class RankingConfig:
     peak_fraction: float = 0.2  # p
     max_reward: float = 0.5  # R_max, below 1 always
     scope: str = "truncated"  # truncated (algorithm 1) [P] | failed (abstract)
-    entropy_source: str = "auto"  # auto: exact wherever top-k bounds do not decide | exact | topk
+    # exact: from the actor's own logits, through which every row goes anyway | auto: exact wherever top-k bounds do not decide;
+    # the engine then also finds rollout.top_logprobs of all logits at every decoded token | topk: the bounds alone
+    entropy_source: str = "exact"
     # centred: the mean of a ranking is the reward of a failure that is not ranked, and a group whose only difference is a
     # ranking is not scaled to unit std. no_std: the second only. none: the paper's formulas [P], which reward being
     # truncated (docs/RESULTS.md)
@@ -473,8 +484,11 @@ class CheckpointConfig:
 
     save_steps: int = 20  # steps between checkpoints; -1: only the final model
     save_minutes: float | None = None  # also with the first step that ends so long after the last checkpoint
-    max_num: int = 3
+    max_num: int = 3  # the newest ones that are kept, to go on from
     save_hf: bool = True  # also in Hugging Face format
+    max_num_hf: int | None = (
+        3  # the newest of those copies that are kept, beside the best on held-out problems; null: all
+    )
     resume: bool = True  # go on from the newest checkpoint in run_dir, if there is one
     accept_lost_history: bool = (
         False  # go on although history.sqlite is not the one that the checkpoint was written with
@@ -488,6 +502,8 @@ class CheckpointConfig:
         if self.save_minutes is not None:
             _above("checkpoint.save_minutes", self.save_minutes, 0.0)
         _at_least("checkpoint.max_num", self.max_num, 1)
+        if self.max_num_hf is not None:
+            _at_least("checkpoint.max_num_hf", self.max_num_hf, 1)
 
 
 @dataclass
@@ -506,7 +522,7 @@ class LoggingConfig:
 
     tensorboard: bool = True
     wandb_project: str | None = None
-    rollout_text: bool = True  # write response texts to rollouts.jsonl
+    rollout_text: bool = True  # write response texts to rollouts/
 
 
 @dataclass

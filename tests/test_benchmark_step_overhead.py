@@ -20,6 +20,8 @@ import step_overhead  # noqa: E402
 
 from r3_openrlhf.config_loading import experiments  # noqa: E402
 from r3_openrlhf.openrlhf_adapter.upstream_parser import installed_source  # noqa: E402
+from r3_openrlhf.runs.directory import RunDirectory  # noqa: E402
+from tests.runs.test_rollout_files import rollout  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -134,10 +136,11 @@ def test_steps_are_read_from_a_run(tmp_path):
     writer.close()
     keys = [*_stack_runs.PHASES.values(), "r3/time/added_s", "r3/replay/recalled", "r3/reflection/groups", "r3/ranking/groups"]  # fmt: skip
     metrics = [{"step": number, "epoch": 1.0, **dict.fromkeys(keys, 0.5)} for number in (1, 2)]
-    fresh = {"step": 2, "num_tokens": 7, "recalled_from": None, "advantage": 0.5}
+    fresh = rollout(2, num_tokens=7, recalled_from=None, advantage=0.5)
     rows = [fresh, {**fresh, "advantage": None}, {**fresh, "recalled_from": 0, "num_tokens": 9}, {**fresh, "step": 1}]
-    for name, lines in (("metrics", metrics), ("rollouts", rows)):
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
+    for step in (1, 2):
+        RunDirectory(tmp_path).write_rollouts(step, [row for row in rows if row["step"] == step])
     first, second = _stack_runs.steps_of(tmp_path)
     assert (first["clock"], second["clock"]) == (None, 3.5)
     assert (second["sampled_rows"], second["sampled_tokens"]) == (2, 14)

@@ -1,5 +1,6 @@
 """The command line: what it prints, where, and that a mistake is one sentence."""
 
+import json
 import os
 import re
 import subprocess
@@ -12,6 +13,7 @@ from click.testing import CliRunner
 from r3_openrlhf.cli import main
 from r3_openrlhf.config_loading import experiments, load_config, presets
 from r3_openrlhf.runs.directory import RunDirectory
+from tests.runs.test_rollout_files import rollout
 
 REPOSITORY = Path(__file__).parents[1]
 SCRIPTS = sorted(path for path in (REPOSITORY / "examples" / "scripts").glob("*.sh") if os.access(path, os.X_OK))
@@ -151,6 +153,23 @@ def test_a_finished_run_is_shown_and_not_trained_again(tmp_path):
     assert "This run is finished" in result.stderr and "0.500 -> 0.500" in result.stdout
     assert not run.is_finished(load_config("cpu_smoke", [f"run_dir={run.path}", "train.num_epochs=3"]))
     assert call("show", str(run.path)).stdout == result.stdout
+
+
+def test_rollouts_come_out_as_lines(tmp_path):
+    run = RunDirectory(tmp_path / "run")
+    run.create(load_config("cpu_smoke", [f"run_dir={run.path}"]))
+    rows = [rollout(1, text="ü\n[red]"), rollout(2, uid="q"), rollout(2)]
+    run.write_rollouts(1, rows[:1])
+    run.write_rollouts(2, rows[1:])
+    for arguments, expected in (
+        ([], rows),
+        (["--step", "2"], rows[1:]),
+        (["--uid", "p"], [rows[0], rows[2]]),
+        (["--step", "2", "--uid", "q"], [rows[1]]),
+    ):
+        printed = call("show", str(run.path), "--rollouts", *arguments)
+        assert printed.exit_code == 0
+        assert [json.loads(line) for line in printed.stdout.splitlines()] == expected
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)

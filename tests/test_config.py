@@ -109,6 +109,12 @@ REFUSED = {  # overrides -> words that the sentence must hold: the key, the valu
         "train.dynamic_batch=true",
         "rollout.max_tokens_per_gpu=200",
     ): "rollout.max_tokens_per_gpu is 200, but one row may have data.max_len=256",
+    (
+        "train.logits_chunk_tokens=512",
+        "train.entropy_coef=0.001",
+    ): "train.logits_chunk_tokens is 512, but the entropy bonus of train.entropy_coef=0.001 needs all logits",
+    ("train.logits_chunk_tokens=0",): "train.logits_chunk_tokens is 0",
+    ("checkpoint.max_num_hf=0",): "checkpoint.max_num_hf is 0",
     ("train.batch_size=48",): "train.batch_size is 48, which does not divide the 64 rows of a step",
     ("train.batch_size=128",): "train.batch_size is 128, which does not divide the 64 rows",
     ("train.micro_batch_size=128",): "train.micro_batch_size 128 on 1 ranks makes 128 rows",

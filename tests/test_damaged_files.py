@@ -1,8 +1,11 @@
 """Every command on every damaged file and wrong value: exit code 1 or 2, one sentence, no traceback, nothing unexpected."""
 
+import io
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
@@ -54,6 +57,14 @@ def without(line, key):
     return json.dumps({name: value for name, value in line.items() if name != key}).encode() + b"\n"
 
 
+def parquet(row=None, left_out=None, **columns):
+    """One row, without one of its columns, or any other columns."""
+    columns = columns or {key: [value] for key, value in row.items() if key != left_out}
+    stream = io.BytesIO()
+    pq.write_table(pa.table(columns), stream)
+    return stream.getvalue()
+
+
 DAMAGE = {
     "config.yaml": {**ANY_FILE, **YAML},
     "metrics.jsonl": {
@@ -79,6 +90,18 @@ DAMAGE = {
         "list tokens": changed(EVALUATION, generated_tokens=[1]),
         "text samples": changed(EVALUATION, n_samples="two"),
     },
+    "rollouts/step_000001.parquet": {
+        **ANY_FILE,
+        "other columns": parquet(a=[1]),
+        **{
+            f"no {key}": parquet(ROLLOUT, key)
+            for key in ("step", "uid", "context", "verdict", "num_tokens", "truncated")
+        },
+        "null problem": parquet({**ROLLOUT, "uid": None}),
+        "text step": parquet({**ROLLOUT, "step": "one"}),
+        "negative step": parquet({**ROLLOUT, "step": -1}),
+        "cut": parquet(ROLLOUT)[:-9],
+    },
     "rollouts.jsonl": {
         **ANY_FILE,
         **{f"no {key}": without(ROLLOUT, key) for key in ROLLOUT if key not in ("ranked", "reason", "text")},
@@ -102,7 +125,8 @@ READ_BY = {  # what each command reads
     "config.yaml": ["compare", "eval"],
     "metrics.jsonl": ["show", "compare"],
     "evaluations.jsonl": ["show", "compare"],
-    "rollouts.jsonl": ["show step", "show uid"],
+    "rollouts/step_000001.parquet": ["show step", "show uid", "show rollouts"],
+    "rollouts.jsonl": ["show step", "show uid", "show rollouts"],
     "data/counts.json": ["show"],
     "finished.yaml": ["train"],
     "code_state.txt": ["compare"],
@@ -120,7 +144,7 @@ def run(tmp_path):
     (path / "finished.yaml").write_text(config_to_yaml(config))
     (path / "metrics.jsonl").write_bytes(changed(STEP))
     (path / "evaluations.jsonl").write_bytes(changed(EVALUATION, step=0, generated_tokens=0) + changed(EVALUATION))
-    (path / "rollouts.jsonl").write_bytes(changed(ROLLOUT))
+    RunDirectory(path).write_rollouts(1, [ROLLOUT])
     (path / "data" / "counts.json").write_bytes(changed(COUNTS))
     (path / "code_state.txt").write_text("commit unknown\n")
     return path
@@ -131,6 +155,7 @@ def commands(run: Path) -> dict[str, list[str]]:
         "show": ["show", str(run)],
         "show step": ["show", str(run), "--step", "1"],
         "show uid": ["show", str(run), "--uid", "p"],
+        "show rollouts": ["show", str(run), "--rollouts"],
         "compare": ["compare", str(run)],
         "eval": ["eval", str(run), "--benchmark", "gsm8k"],
         "train": ["train", "experiment=cpu_smoke", f"run_dir={run}"],
@@ -154,7 +179,7 @@ def refused(arguments):
 
 
 def test_the_run_of_these_tests_is_read_by_every_command(run):
-    for name in ("show", "show step", "show uid", "compare", "train"):
+    for name in ("show", "show step", "show uid", "show rollouts", "compare", "train"):
         result = CliRunner().invoke(main, commands(run)[name])
         assert result.exit_code == 0, (name, result.output)
 
@@ -174,7 +199,15 @@ def test_a_damaged_file_is_one_sentence(name, kind, run):
         (run / "final_model" / "config.json").write_text("{}")
     for command in READ_BY[name]:
         arguments = commands(run)[command]
-        if content is None and command in ("show", "compare", "eval", "train", "show step", "show uid"):
+        if content is None and command in (
+            "show",
+            "compare",
+            "eval",
+            "train",
+            "show step",
+            "show uid",
+            "show rollouts",
+        ):
             result = CliRunner().invoke(main, arguments)  # no file there, as far as some of them are concerned
             assert "Traceback" not in result.output and "unexpected" not in result.output
             assert result.exception is None or isinstance(result.exception, SystemExit)

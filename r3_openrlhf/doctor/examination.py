@@ -38,7 +38,12 @@ def examine(settings: tuple[str, ...], *, stack: str | None = None, tell: Callab
     if stack == "gpu":
         lines += [machine.driver_line(driver), machine.toolkit_line(imports.cuda_version())]
     tell("the machine")
-    lines += [machine.compiler_line(), machine.ninja_line(), machine.shared_memory_line(stack)]
+    lines += [
+        machine.compiler_line(),
+        machine.ninja_line(),
+        machine.build_locks_line(),
+        machine.shared_memory_line(stack),
+    ]
     least = experiment.expected_bytes(config) if config is not None and stack == "gpu" else 0
     lines += machine.disk_lines(Path(config.run_dir if config is not None else "runs").absolute(), least=least)
     address = (cluster.ray_address if cluster is not None else None) or os.environ.get("RAY_ADDRESS")

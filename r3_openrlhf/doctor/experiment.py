@@ -47,12 +47,15 @@ def path_lines(config: R3Config) -> list[Line]:
 def expected_bytes(config: R3Config) -> int:
     """What a run on GPUs writes at least: the history's limit, and its checkpoints where the model's size is known.
 
-    A checkpoint has 2 bytes a parameter for the weights and 12 for Adam in float32 (master copy and two moments), the copy
-    in Hugging Face format 2 more. One more checkpoint than checkpoint.max_num is there while it is written.
+    A checkpoint has 2 bytes a parameter for the weights and 12 for Adam in float32 (master copy and two moments), a copy
+    in Hugging Face format 2. One more checkpoint than checkpoint.max_num is there while it is written. Of the copies there
+    is one more, too, and the best one. Where all copies stay, only as many as checkpoints are counted: how many there
+    will be is not known here.
     """
     checkpoint = config.checkpoint
     number = checkpoint.max_num + 1 if checkpoint.save_steps > 0 else 0
-    per_parameter = number * (16 if checkpoint.save_hf else 14) + 2  # + final_model
+    copies = (checkpoint.max_num_hf or checkpoint.max_num) + (2 if config.held_out.path else 1)
+    per_parameter = number * 14 + 2 + (2 * copies if checkpoint.save_hf and number else 0)  # 2: final_model
     return config.history.max_bytes + per_parameter * _parameters(config.model.path)
 
 

@@ -13,6 +13,7 @@ import sysconfig
 from pathlib import Path
 
 from r3_openrlhf.doctor.line import FAIL, NOTE, OK, Line, judged
+from r3_openrlhf.runs.build_locks import build_root, unheld_locks
 
 GiB = 2**30
 # Ray's object store has 0.5 GiB there on CPUs (openrlhf_adapter/launch.py), vLLM's and torch's queues need some too. For GPUs
@@ -108,6 +109,16 @@ def disk_lines(run_dir: Path, *, least: int = MIN_DISK) -> list[Line]:
         disk_line("disk of temporary files", temporary, least=MIN_DISK, setting="RAY_TMPDIR and TMPDIR"),
         disk_line("disk of the caches", cache, least=MIN_DISK, setting="XDG_CACHE_HOME"),
     ]
+
+
+def build_locks_line() -> Line:
+    """A build of DeepSpeed's operators that was killed leaves a lock, for which the next one waits."""
+    found = unheld_locks(build_root())
+    line = {"what": "builds of DeepSpeed", "wanted": "no lock left behind"}
+    if not found:
+        return Line(found="none left behind", **line)
+    remedy = "`r3 train` removes it, unless another machine that shares the cache may be building now"
+    return Line(found=", ".join(map(str, found)), status=NOTE, remedy=remedy, **line)
 
 
 def open_files_line() -> Line:

@@ -12,6 +12,7 @@ from r3_openrlhf.config import R3Config
 from r3_openrlhf.errors import ConfigError
 from r3_openrlhf.models.locate import locate_model
 from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.model_copies import copy_steps
 
 PROMPT_KEYS = ("chat_template", "system_prompt", "prompt_template", "few_shot")
 _EDGE_BYTES = 2**20  # of each weight file that go into the fingerprint, at both ends
@@ -62,7 +63,7 @@ def values_of(config: R3Config, benchmarks: Sequence[str]) -> dict[str, Any]:
 
 
 def _of_run(run: RunDirectory, step: int | None) -> ModelSource:
-    steps = checkpoint_steps(run)
+    steps = copy_steps(run)
     if step is None:
         directory, name = run.final_model, run.path.name
     else:
@@ -73,13 +74,6 @@ def _of_run(run: RunDirectory, step: int | None) -> ModelSource:
         raise ConfigError(f"the run {run.path} has {what}; {has}" + (": use --step" if steps else ""))
     output = run.path / "evaluations" / (f"step{step}" if step is not None else "final_model")
     return ModelSource(name=name, path=str(directory), output=output, config=run.load_config())
-
-
-def checkpoint_steps(run: RunDirectory) -> list[int]:
-    """Steps of which the run has a checkpoint in Hugging Face format."""
-    names = [path.parent.name for path in run.checkpoints.glob("global_step*_hf/config.json")]
-    numbers = [name.removeprefix("global_step").removesuffix("_hf") for name in names]
-    return sorted(int(number) for number in numbers if number.isdigit())
 
 
 def fingerprint(directory: str) -> str:

@@ -205,7 +205,7 @@ class Lab:
         config, run = self.config, RunDirectory(self.config.run_dir)
         if run.is_finished(config):
             return run
-        for leftover in (run.metrics, run.evaluations, run.rollouts, run.history):
+        for leftover in (run.metrics, run.evaluations, run.history):
             leftover.unlink(missing_ok=True)
         run.create(config)
         held_out = held_out_problems(config, self.tokenizer, run)

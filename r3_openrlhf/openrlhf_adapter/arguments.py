@@ -6,6 +6,7 @@ before anything starts.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,16 +30,29 @@ ESTIMATORS = {
 
 
 def platform_of(config: R3Config) -> str:
-    """ "cuda" or "cpu". Raises ConfigError where cluster.device asks for CUDA and there is none."""
+    """ "cuda" or "cpu". Raises ConfigError where cluster.device asks for CUDA and there is none.
+
+    The head of a Ray cluster often has no GPU: with an address, cluster.device=cuda is believed here, and the nodes are
+    looked at when Ray is there (launch.check_devices).
+    """
     import torch
 
     if torch.cuda.is_available():
         return "cuda"
-    if Device.checked("cluster.device", config.cluster.device) is Device.CUDA:
+    wants_cuda = Device.checked("cluster.device", config.cluster.device) is Device.CUDA
+    if wants_cuda and ray_address(config) is not None:
+        return "cuda"
+    if wants_cuda:
         raise ConfigError(
             "cluster.device is cuda, but no CUDA device is visible here; use experiment=quickstart on a machine without one"
         )
     return "cpu"
+
+
+def ray_address(config: R3Config) -> str | None:
+    """Of a cluster that is there already; None: the run starts one of its own."""
+    address = config.cluster.ray_address
+    return os.environ.get("RAY_ADDRESS") or address if address in (None, "auto") else address
 
 
 def openrlhf_arguments(

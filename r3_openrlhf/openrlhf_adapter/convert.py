@@ -9,24 +9,17 @@ import numpy as np
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
 
-from r3_openrlhf.core.entropy import entropy_statistics
 from r3_openrlhf.problems.training_file import Label
-from r3_openrlhf.types import Context, EntropyBounds, Rollout
+from r3_openrlhf.types import Context, Rollout
 
 
-def rollout_from_response(response: dict, *, context: Context, step: int, epoch: int, peak_fraction: float) -> Rollout:
-    """The record of one executor response. Per-token bounds shrink to four numbers here."""
+def rollout_from_response(response: dict, *, context: Context, step: int, epoch: int) -> Rollout:
+    """The record of one executor response."""
     (start, end) = response["action_ranges"][0]
     payload = response["r3"]
-    grade, bounds = payload["grade"], payload["entropy_bounds"]
+    grade = payload["grade"]
     # copies: what Ray hands out lives in its object store, which must not fill up with the rollouts of a step
     tokens = np.array(response["observation_tokens"], dtype=np.int32)
-    if bounds is not None:
-        peak_lower, global_lower = entropy_statistics(bounds[0], peak_fraction=peak_fraction)
-        peak_upper, global_upper = entropy_statistics(bounds[1], peak_fraction=peak_fraction)
-        bounds = EntropyBounds(
-            peak_lower=peak_lower, peak_upper=peak_upper, global_lower=global_lower, global_upper=global_upper
-        )
     return Rollout(
         uid=Label.from_json(response["label"]).uid,
         context=context,
@@ -39,7 +32,7 @@ def rollout_from_response(response: dict, *, context: Context, step: int, epoch:
         finish_reason=payload["finish_reason"],
         policy_step=step,
         epoch=epoch,
-        entropy_bounds=bounds,
+        entropy_bounds=payload["entropy_bounds"],
         text=payload["text"],
         reason=grade.reason,
     )

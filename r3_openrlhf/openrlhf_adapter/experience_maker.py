@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class StockExperienceMaker(RemoteExperienceMaker):
     """Upstream's estimators untouched; keeps the records and metrics that every run reports.
 
-    After each call of `make_experience_batch`: `metrics`, and `records`, one dict per rollout for rollouts.jsonl.
+    After each call of `make_experience_batch`: `metrics`, and `records`, one dict per rollout for the step's file.
     `step` (optimizer steps done so far) is set by the trainer.
     """
 
@@ -188,6 +188,12 @@ class R3ExperienceMaker(StockExperienceMaker):
         """Which log-probs a recalled row's ratio is taken against (METHOD section 4), and how far off-policy it is."""
         ratios, largest, clipped, tokens = 0.0, 0.0, 0, 0
         low, high = self.args.actor.eps_clip_low_high
+        for (
+            experience
+        ) in experiences:  # tensors that came through Ray lie in its shared memory, which is not ours to write
+            if any(index < len(rows) and rows[index].recalled for index in experience.index):
+                experience.action_log_probs = experience.action_log_probs.clone()
+                experience.rollout_log_probs = experience.rollout_log_probs.clone()
         for experience, position, index in rows_of(experiences):
             if index >= len(rows) or not rows[index].recalled:
                 continue

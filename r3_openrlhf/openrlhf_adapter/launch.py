@@ -26,7 +26,7 @@ from r3_openrlhf.errors import ConfigError, DataError, R3Error, RunInterrupted
 from r3_openrlhf.history.witness import check_checkpoint
 from r3_openrlhf.method import history_warnings
 from r3_openrlhf.models.locate import BUILDERS, locate_model, resolve_model
-from r3_openrlhf.openrlhf_adapter.arguments import openrlhf_arguments, platform_of
+from r3_openrlhf.openrlhf_adapter.arguments import openrlhf_arguments, platform_of, ray_address
 from r3_openrlhf.openrlhf_adapter.console import Console
 from r3_openrlhf.openrlhf_adapter.environment import environment_of
 from r3_openrlhf.openrlhf_adapter.phases import Phase
@@ -37,6 +37,7 @@ from r3_openrlhf.planning.verdict import start_check
 from r3_openrlhf.problems.held_out import check_held_out_source, prepare_held_out
 from r3_openrlhf.problems.sources import is_on_the_hub
 from r3_openrlhf.problems.training_file import PreparedData, check_source, prepare
+from r3_openrlhf.runs.build_locks import build_root, remove_stale
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.stop_request import DEADLINE, StopRequest
 from r3_openrlhf.types import Algorithm, Device
@@ -61,6 +62,8 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
         run = RunDirectory(config.run_dir)
         arguments = checked_arguments(config, run, model, platform=platform)
         run.create(config)
+        for sentence in remove_stale(build_root()):
+            console.say(f"Warning: {sentence}")
         stop = StopRequest(run.stop_request)
         stop.clear()
         stop.on_signals()
@@ -200,6 +203,8 @@ def _run_upstream(
     ray.init(**ray_options(config, platform))
     stop.on_signals()  # Ray has put a handler of its own there
     try:
+        for sentence in check_devices(ray.nodes(), config, platform):
+            console.say(f"Warning: {sentence}")
         console.announce(Phase.LIBRARIES)
         _replace_names(config, short_batches=short_batches)
         console.announce(Phase.ENGINE)  # first of all upstream makes the engines; the trainer waits for them
@@ -218,9 +223,7 @@ def ray_options(config: R3Config, platform: str) -> dict:
     environment = {"TOKENIZERS_PARALLELISM": "false", **environment_of(config, platform)}
     environment |= {name: os.environ[name] for name in (DEADLINE,) if os.environ.get(name)}
     runtime: dict = {"env_vars": environment}
-    address = config.cluster.ray_address
-    if address in (None, "auto"):
-        address = os.environ.get("RAY_ADDRESS") or address
+    address = ray_address(config)
     options: dict = {"runtime_env": runtime}
     if address:
         options["address"] = address
@@ -248,6 +251,29 @@ def ray_options(config: R3Config, platform: str) -> dict:
             "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": os.environ.get("RAY_ENABLE_ZERO_COPY_TORCH_TENSORS", "1"),
         }  # as cli/train_ppo_ray.py:26-34, which finds Ray running and does not set them
     return options
+
+
+def check_devices(nodes: list[dict], config: R3Config, platform: str) -> list[str]:
+    """What a person should know of the GPUs of Ray's nodes (`ray.nodes()`).
+
+    Raises ConfigError where the run would take the CPU platform on a cluster of GPUs. Ray names the kind of a GPU that it finds
+    itself ("accelerator_type:H100"); "GPU" alone may be bookkeeping.
+    """
+    resources = [node["Resources"] for node in nodes if node["Alive"]]
+    kinds = sorted(
+        {key.partition(":")[2] for found in resources for key in found if key.startswith("accelerator_type:")}
+    )
+    if platform == "cpu" and kinds:
+        raise ConfigError(
+            f"no CUDA device is visible on this machine, but Ray's nodes have {', '.join(kinds)}, and cluster.device is "
+            f"{config.cluster.device}; use cluster.device=cuda"
+        )
+    gpus = sum(found.get("GPU", 0) for found in resources)
+    if platform == "cuda" and gpus < config.cluster.num_ranks:
+        return [
+            f"the run needs {config.cluster.num_ranks} GPUs and Ray has {gpus:g} now; it waits until the others join"
+        ]
+    return []
 
 
 def _replace_names(config: R3Config, *, short_batches: bool) -> None:

@@ -14,10 +14,10 @@ from typing import Any
 import ray
 import torch
 from deepspeed.ops.op_builder import builder
-from openrlhf.models.ring_attn_utils import gather_and_pad_tensor, unpad_and_slice_tensor
 from openrlhf.trainer.ray import ppo_actor
 
 from r3_openrlhf.core.entropy import entropy_statistics, token_logprobs_and_entropy
+from r3_openrlhf.openrlhf_adapter.chunked_actor import ChunkedActor, model_inputs
 from r3_openrlhf.openrlhf_adapter.environment import config_from_environment
 from r3_openrlhf.openrlhf_adapter.phases import announce_builds
 from r3_openrlhf.openrlhf_adapter.policy_update import R3ActorTrainer
@@ -27,10 +27,12 @@ UpstreamPolicyActor: Any = ppo_actor.PolicyModelActor.__ray_metadata__.modified_
 
 
 class StockPolicyActor(UpstreamPolicyActor):
-    """Upstream's, but that it says when DeepSpeed compiles operators."""
+    """Upstream's, but that it says when DeepSpeed compiles operators, and that logits may be made in chunks."""
 
     def init_model_from_pretrained(self, *args, **kwargs):
         announce_builds(builder)
+        if config_from_environment().train.logits_chunk_tokens is not None:
+            ppo_actor.Actor = ChunkedActor  # ppo_actor.py:513 takes it from the module's global name
         return super().init_model_from_pretrained(*args, **kwargs)
 
 
@@ -85,36 +87,27 @@ def logprobs_and_entropy(actor, sequences_BT, action_mask_BA, attention_mask_BT,
     """Log-probs and exact entropy of every action position, both under the temperature-scaled policy.
 
     Answers models/actor.py:202-292, which copies all logits to float32 before it takes log-probs and whose entropy
-    keeps several such copies. Here the model's own logits are read in chunks of tokens.
+    keeps several such copies. Here the model's own logits are read in chunks of tokens, or made in chunks (ChunkedActor).
 
     Returns:
-        log-probs [B, A] on the model's device, entropy [B, A] in nats on the CPU, seconds from logits to entropy.
+        log-probs [B, A] on the model's device, entropy [B, A] in nats on the CPU, seconds from logits to entropy (of a ChunkedActor: from hidden states).
     """
     batch, seqlen = sequences_BT.size()
-    if actor.packing_samples:
-        tokens, position_ids, labels, pad_length, indices = unpad_and_slice_tensor(
-            sequences_BT, attention_mask_BT, ring_attn_group
-        )
-        model_mask = None
-    else:
-        tokens, model_mask = sequences_BT, attention_mask_BT
-        labels = torch.roll(sequences_BT, shifts=-1, dims=1)
-        position_ids = attention_mask_BT.long().cumsum(-1) - 1
-        position_ids.masked_fill_(attention_mask_BT == 0, 1)
-    logits = actor.model(tokens, attention_mask=model_mask, position_ids=position_ids)["logits"]
-
-    torch.cuda.synchronize()
-    started = time.perf_counter()
-    logprobs, entropy = token_logprobs_and_entropy(
-        logits.flatten(0, 1), labels.flatten(), temperature=actor.temperature
-    )
-    logprobs, entropy = logprobs.view(labels.shape), entropy.view(labels.shape)
-    if actor.packing_samples:
-        logprobs = gather_and_pad_tensor(logprobs, ring_attn_group, pad_length, indices, batch, seqlen)
-        entropy = gather_and_pad_tensor(entropy, ring_attn_group, pad_length, indices, batch, seqlen)
     num_actions = action_mask_BA.shape[1]
-    logprobs_BA = logprobs[:, :-1][:, -num_actions:] * action_mask_BA.float()
-    entropy_BA = entropy[:, :-1][:, -num_actions:].cpu()
+    if isinstance(actor, ChunkedActor):
+        _, logprobs_BT, entropy_BT = actor.of_every_token(
+            sequences_BT, attention_mask_BT, with_entropy=True, ring_attn_group=ring_attn_group
+        )
+        started = time.perf_counter() - actor.head_seconds
+    else:
+        inputs, labels, restored = model_inputs(actor, sequences_BT, attention_mask_BT, ring_attn_group)
+        logits = actor.model(**inputs)["logits"]
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        found = token_logprobs_and_entropy(logits.flatten(0, 1), labels.flatten(), temperature=actor.temperature)
+        logprobs_BT, entropy_BT = (restored(values.view(labels.shape), batch, seqlen) for values in found)
+    logprobs_BA = logprobs_BT[:, :-1][:, -num_actions:] * action_mask_BA.float()
+    entropy_BA = entropy_BT[:, :-1][:, -num_actions:].cpu()
     return logprobs_BA, entropy_BA, time.perf_counter() - started
 
 

@@ -20,14 +20,14 @@ import numpy as np
 from openrlhf.utils.agent import AgentExecutorBase
 
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.core.entropy import topk_entropy_bounds
+from r3_openrlhf.core.entropy import entropy_statistics, topk_entropy_bounds
 from r3_openrlhf.errors import DataError
 from r3_openrlhf.grading.answers.request import GradeRequest
 from r3_openrlhf.grading.client import make_grader
 from r3_openrlhf.openrlhf_adapter.environment import config_from_environment, on_cpu
 from r3_openrlhf.openrlhf_adapter.recorded_rollouts import Recording
 from r3_openrlhf.problems.training_file import Label
-from r3_openrlhf.types import Algorithm, EntropySource
+from r3_openrlhf.types import Algorithm, EntropyBounds, EntropySource
 
 
 class AgentExecutor(AgentExecutorBase):
@@ -74,7 +74,7 @@ class AgentExecutor(AgentExecutorBase):
         logprobs_TK = logprobs_array(output.logprobs, len(response_ids))  # column 0: the sampled token
         bounds = None
         if self.top_logprobs > 0:
-            bounds = topk_entropy_bounds(logprobs_TK[:, 1:], vocab_size=self.engine_vocab_size(llm_engine))
+            bounds = self._bounds(logprobs_TK[:, 1:], vocab_size=self.engine_vocab_size(llm_engine))
         seconds = time.perf_counter() - started
         if self.record is not None:
             self.record.write(key, response_ids, logprobs_TK, output.finish_reason)
@@ -110,7 +110,7 @@ class AgentExecutor(AgentExecutorBase):
                 "grade": grade,
                 "text": text,
                 "finish_reason": str(output.finish_reason),
-                "entropy_bounds": bounds,  # (lower_T, upper_T) or None
+                "entropy_bounds": bounds,  # four numbers, not two for each token; or None
                 "seconds": seconds,
             },
         }
@@ -128,6 +128,16 @@ class AgentExecutor(AgentExecutorBase):
             params.seed = None if on_cpu() else self._sample_seed(params.seed, prompt)
         request_output = await llm_engine.generate(prompt_ids, params)
         return request_output.outputs[0], key
+
+    def _bounds(self, logprobs_Tk: np.ndarray, *, vocab_size: int) -> EntropyBounds:
+        """Both statistics grow with every H_t: those of the lower bounds are lower bounds, those of the upper ones upper."""
+        lower_T, upper_T = topk_entropy_bounds(logprobs_Tk, vocab_size=vocab_size)
+        fraction = self.config.ranking.peak_fraction
+        peak_lower, global_lower = entropy_statistics(lower_T, peak_fraction=fraction)
+        peak_upper, global_upper = entropy_statistics(upper_T, peak_fraction=fraction)
+        return EntropyBounds(
+            peak_lower=peak_lower, peak_upper=peak_upper, global_lower=global_lower, global_upper=global_upper
+        )
 
     def _sample_seed(self, step_seed: int, prompt: str) -> int:
         self._asked[step_seed, prompt] += 1

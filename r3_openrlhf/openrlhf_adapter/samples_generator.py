@@ -214,7 +214,6 @@ class R3SamplesGenerator(SamplesGenerator):
             context=Context.REFLECTION if reflection else Context.PLAIN,
             step=self.step,
             epoch=self.epoch,
-            peak_fraction=self.config.ranking.peak_fraction,
         )
         experience.r3_seconds = response["r3"]["seconds"]
         if experience.scores is not None:  # what dynamic filtering looks at: verdicts, not partial credit

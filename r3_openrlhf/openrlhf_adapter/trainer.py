@@ -23,6 +23,7 @@ from r3_openrlhf.openrlhf_adapter.phases import Phase, announce
 from r3_openrlhf.openrlhf_adapter.samples_generator import R3SamplesGenerator
 from r3_openrlhf.problems.held_out import evaluation_line, read_prompts
 from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.model_copies import forget_superseded
 from r3_openrlhf.runs.stop_request import StepClock, StopRequest
 from r3_openrlhf.types import Algorithm
 
@@ -179,7 +180,7 @@ class R3Trainer(UpstreamTrainer):
             # resume starts the same epoch over
             client_states |= {"episode": client_states["episode"] + 1, "data_loader_state_dict": {}}
         numbers = {key: value for key, value in (logs_dict or {}).items() if isinstance(value, (int, float))}
-        self.run.append_rollouts(self.experience_maker.records)
+        self.run.write_rollouts(global_step, self.experience_maker.records)
         self.run.append_metrics({"step": global_step, **numbers})
         self.clock.step_ended()
         why = self.stop.reason() or self.clock.reason_to_stop()
@@ -194,7 +195,7 @@ class R3Trainer(UpstreamTrainer):
             )
 
     def _save(self, global_step: int, logs_dict, client_states, *, now: bool) -> None:
-        """Upstream's logs, and its checkpoint when it is due (:397) or `now`."""
+        """Upstream's logs, and its checkpoint when it is due (:397) or `now`. It never removes a copy in Hugging Face format."""
         settings = self.args.ckpt
         every, settings.save_steps = settings.save_steps, 1 if now else settings.save_steps
         is_due = global_step % settings.save_steps == 0  # upstream's condition (:394)
@@ -208,6 +209,8 @@ class R3Trainer(UpstreamTrainer):
         finally:
             settings.save_steps = every
         if is_due:
+            if self.config.checkpoint.max_num_hf is not None:
+                forget_superseded(self.run, newest=global_step, max_num=self.config.checkpoint.max_num_hf)
             self.clock.saved(time.time() - started)
 
     def _count_what_led_to_no_step(self) -> None:

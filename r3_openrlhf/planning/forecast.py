@@ -261,13 +261,20 @@ class _Run:
             bandwidth=self.gpu.bandwidth,
         )
 
+    @property
+    def _in_chunks(self) -> bool:
+        return self.config.train.logits_chunk_tokens is not None
+
+    def _tokens_with_logits(self, tokens: int) -> int:
+        return min(tokens, self.config.train.logits_chunk_tokens or tokens)
+
     def logprobs(self) -> Phase:
         tokens = self._tokens("rollout")
         policy = self._policy_at_rest()
         parts = policy | {
             "gathered weights": self._live(),
             "activations": f.forward_bytes(self.shape, tokens=tokens),
-            "logits": f.forward_logits_bytes(self.shape, tokens=tokens),
+            "logits": f.forward_logits_bytes(self.shape, tokens=self._tokens_with_logits(tokens)),
             "contexts": self._policy_contexts,
             **self._asleep(),
         }
@@ -285,7 +292,8 @@ class _Run:
             "activations": f.activation_bytes(
                 self.shape, tokens=tokens, checkpointing=checkpointing, flash=self.flash
             ),
-            "logits": f.train_logits_bytes(self.shape, tokens=tokens),
+            "logits": f.train_logits_bytes(self.shape, tokens=self._tokens_with_logits(tokens)),
+            "last layer's gradient": f.FP32 * self.shape.vocab * self.shape.hidden * self._in_chunks,
             "gradient bucket": f.bucket_bytes(self.shape.params, stage=self.stage, ranks=self.ranks),
             "gathered weights": self._live(),
         }
@@ -348,10 +356,12 @@ class _Run:
         """(what stays at the end, bytes of rollouts a step)."""
         config, checkpoint = self.config, self.config.checkpoint
         kept = 1 if checkpoint.save_steps == -1 else min(checkpoint.max_num, max(1, steps // checkpoint.save_steps))
+        written = 1 if checkpoint.save_steps == -1 else max(1, steps // checkpoint.save_steps)
+        copies = min(written, checkpoint.max_num_hf or written)  # and the best one, where held-out problems are asked
         per_step = ROLLOUT_BYTES * self.sampled * self.mean * config.logging.rollout_text
         found: dict[str, int] = {
             "checkpoints": kept * f.checkpoint_bytes(self.shape.params),
-            "models": (kept * checkpoint.save_hf + 1) * f.BF16 * self.shape.params,
+            "models": (copies * checkpoint.save_hf + 1) * f.BF16 * self.shape.params,
             "rollouts": int(per_step * steps),
         }
         if config.algo == "r3":

@@ -1,7 +1,7 @@
 """The directory of one run: what is where, and how lines get there so that a crash never costs more than one.
 
-config.yaml, code_state.txt, metrics.jsonl, evaluations.jsonl, rollouts.jsonl, events.jsonl, history.sqlite, train.log,
-data/, tensorboard/, checkpoints/, final_model/.
+config.yaml, code_state.txt, metrics.jsonl, evaluations.jsonl, rollouts/, events.jsonl, history.sqlite, train.log, data/,
+tensorboard/, checkpoints/, final_model/.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import Any, BinaryIO
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.config_loading import config_from_yaml, config_to_yaml, flatten
 from r3_openrlhf.errors import ConfigError, R3Error
+from r3_openrlhf.runs import rollout_files
 from r3_openrlhf.runs.commit import FILE, PACKAGE, commit_of, git
-from r3_openrlhf.runs.files import EvaluationLine, MetricsLine, read_lines, read_text
+from r3_openrlhf.runs.files import EvaluationLine, MetricsLine, RolloutLine, read_lines, read_text
 
 # Keys that may differ when a run goes on: they change how long or where it runs and how much memory and disk it takes, not
 # what it computes per step. Rows that share a micro-batch do not change a gradient, and the engines' limits no response. How
@@ -39,6 +40,7 @@ MAY_CHANGE = (
     "cluster.ray_address",
     "train.max_tokens_per_gpu",
     "train.micro_batch_size",
+    "train.logits_chunk_tokens",
     "rollout.max_tokens_per_gpu",
     "rollout.micro_batch_size",
     "model.gradient_checkpointing",
@@ -72,7 +74,8 @@ class RunDirectory:
         self.changes = self.path / "changes.jsonl"  # keys that were other ones when the run was started
         self.metrics = self.path / "metrics.jsonl"
         self.evaluations = self.path / "evaluations.jsonl"
-        self.rollouts = self.path / "rollouts.jsonl"
+        self.rollouts = self.path / "rollouts"  # one file per step: runs/rollout_files.py
+        self.rollout_lines = self.path / "rollouts.jsonl"  # instead of it, in runs of earlier versions
         self.events = self.path / "events.jsonl"  # when each phase began, over all starts of the run
         self.history = self.path / "history.sqlite"
         self.log = self.path / "train.log"
@@ -183,9 +186,9 @@ class RunDirectory:
         lines[-1] |= {key: lines[-1][key] + value for key, value in counts.items()}
         _write_whole(self.metrics, (json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
 
-    def append_rollouts(self, rollouts: Iterable[dict[str, Any]]) -> None:
-        """Lines of rollouts.jsonl, on disk when this returns. Each needs "step". NaN and infinity raise ValueError."""
-        _append_lines(self.rollouts, rollouts)
+    def write_rollouts(self, step: int, rollouts: Iterable[dict[str, Any]]) -> None:
+        """A step's file in rollouts/, on disk when this returns; rollout_files.write_step says what it may hold."""
+        rollout_files.write_step(self.rollouts, step, rollouts)
 
     def append_evaluation(self, evaluation: dict[str, Any]) -> None:
         """One line of evaluations.jsonl, on disk when this returns. Needs "step". NaN and infinity raise ValueError."""
@@ -199,13 +202,22 @@ class RunDirectory:
         """The lines of evaluations.jsonl, [] without the file. Raises R3Error for a damaged line."""
         return list(read_lines(self.evaluations, EvaluationLine))
 
-    def read_rollouts(self) -> Iterator[dict[str, Any]]:
-        """The lines of rollouts.jsonl one by one, none without the file. Raises R3Error for a damaged line."""
-        return read_lines(self.rollouts)
+    def read_rollouts(self, *, step: int | None = None, uid_start: str = "") -> Iterator[dict[str, Any]]:
+        """Step by step, those whose problem begins with `uid_start`; of one step, no other file is read.
+
+        Raises R3Error, when the damaged place is reached.
+        """
+        for row in read_lines(self.rollout_lines, RolloutLine):
+            if step in (None, row["step"]) and row["uid"].startswith(uid_start):
+                yield row
+        for number, file in rollout_files.steps_in(self.rollouts).items():
+            if step in (None, number):
+                yield from rollout_files.read_step(file, uid_start=uid_start)
 
     def roll_back(self, step: int) -> None:
-        """Forget every line of a step after `step`: the run goes on from the checkpoint of that step."""
-        for file in (self.metrics, self.evaluations, self.rollouts):
+        """Forget what is of a step after `step`: the run goes on from the checkpoint of that step."""
+        rollout_files.forget_after(self.rollouts, step)
+        for file in (self.metrics, self.evaluations, self.rollout_lines):
             if file.is_file():
                 _write_whole(
                     file,

@@ -35,7 +35,7 @@ class EvaluationLine(TypedDict):
 
 
 class RolloutLine(TypedDict):
-    """A line of rollouts.jsonl, as far as commands look at it."""
+    """A rollout, as far as commands look at it."""
 
     step: Count
     uid: str
@@ -47,8 +47,8 @@ class RolloutLine(TypedDict):
     num_tokens: Count
     truncated: bool
     ranked: NotRequired[bool | None]
-    reason: NotRequired[str]
-    text: NotRequired[str]
+    reason: NotRequired[str | None]
+    text: NotRequired[str | None]
 
 
 class AnyLine(TypedDict):

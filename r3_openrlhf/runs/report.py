@@ -1,4 +1,4 @@
-"""What a run did, as tables for people, from metrics.jsonl and rollouts.jsonl alone."""
+"""What a run did, as tables for people, from metrics.jsonl and its rollouts alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.text import Text
 
 from r3_openrlhf.errors import R3Error
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.runs.files import DataCounts, RolloutLine, read_json, read_lines
+from r3_openrlhf.runs.files import DataCounts, read_json
 
 PHASES = {
     "sampling": "timing/generation",
@@ -126,9 +126,8 @@ def summary_table(run: RunDirectory) -> Group:
 def step_groups(run: RunDirectory, *, step: int) -> list[dict[str, Any]]:
     """One object per group of a step. Raises R3Error when the step is not there."""
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for rollout in read_lines(run.rollouts, RolloutLine):
-        if rollout["step"] == step:
-            groups.setdefault((rollout["uid"], rollout["context"]), []).append(rollout)
+    for rollout in run.read_rollouts(step=step):
+        groups.setdefault((rollout["uid"], rollout["context"]), []).append(rollout)
     if not groups:
         raise R3Error(f"{run.path} has no rollouts of step {step}; its steps are {_steps(run)}")
     found = []
@@ -172,11 +171,7 @@ def group_rollouts(run: RunDirectory, *, uid: str, step: int | None) -> list[dic
 
     `uid` may be its beginning. Raises R3Error when there is no such problem or the beginning fits several.
     """
-    found = [
-        row
-        for row in read_lines(run.rollouts, RolloutLine)
-        if row["uid"].startswith(uid) and step in (None, row["step"])
-    ]
+    found = list(run.read_rollouts(step=step, uid_start=uid))
     uids = sorted({row["uid"] for row in found})
     if len(uids) != 1:
         where = f"{run.path}" if step is None else f"step {step} of {run.path}"
@@ -206,7 +201,7 @@ def group_table(run: RunDirectory, *, uid: str, step: int | None) -> Table:
             "" if row["recalled_from"] is None else f"step {row['recalled_from']}",
             "-" if row["advantage"] is None else f"{row['advantage']:+.3f}",
             f"{row['num_tokens']}{' (cut)' if row['truncated'] else ''}",
-            Text(_start(row.get("text", ""))),  # what a model writes is no markup
+            Text(_start(row.get("text") or "")),  # what a model writes is no markup
         )
     return table
 
@@ -215,7 +210,7 @@ def _files(run: RunDirectory) -> list[tuple[str, Path]]:
     """(name, path) of those that are there."""
     files = (
         ("metrics", run.metrics),
-        ("rollouts", run.rollouts),
+        ("rollouts", run.rollout_lines if run.rollout_lines.is_file() else run.rollouts),
         ("history", run.history),
         ("checkpoints", run.checkpoints),
         ("final_model", run.final_model),

@@ -1,4 +1,4 @@
-"""The rollouts of one step as the lines of rollouts.jsonl."""
+"""The rollouts of one step as the rows of its file in rollouts/ (runs/rollout_files.py has the columns)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from r3_openrlhf.types import Rollout
 
 
 def records_of(batch: MixedBatch, *, step: int, texts: bool = True) -> list[dict[str, Any]]:
-    """One dict per rollout of the step, ungraded and recalled ones included, for rollouts.jsonl."""
+    """One dict per rollout of the step, ungraded and recalled ones included."""
     records = []
     placed = set()
     for row in batch.rows:
@@ -24,7 +24,7 @@ def records_of(batch: MixedBatch, *, step: int, texts: bool = True) -> list[dict
 
 
 def record_of(rollout: Rollout, *, step: int, row: Row | None) -> dict[str, Any]:
-    """One line of rollouts.jsonl. `row` is None for a rollout that is in no group."""
+    """One row. `row` is None for a rollout that is in no group."""
     entropy, bounds = rollout.entropy, rollout.entropy_bounds
     recalled = row is not None and row.recalled
     return {
@@ -41,9 +41,12 @@ def record_of(rollout: Rollout, *, step: int, row: Row | None) -> dict[str, Any]
         "recalled_from": rollout.policy_step + 1 if recalled else None,  # the step that sampled it
         "truncated": rollout.truncated,
         "num_tokens": rollout.num_tokens,
-        "entropy": None if entropy is None else [entropy.peak, entropy.global_, entropy.source],
-        "entropy_bounds": None
-        if bounds is None
-        else [bounds.peak_lower, bounds.peak_upper, bounds.global_lower, bounds.global_upper],
+        "entropy_peak": entropy and entropy.peak,
+        "entropy_global": entropy and entropy.global_,
+        "entropy_source": entropy and entropy.source,
+        "entropy_peak_lower": bounds and bounds.peak_lower,
+        "entropy_peak_upper": bounds and bounds.peak_upper,
+        "entropy_global_lower": bounds and bounds.global_lower,
+        "entropy_global_upper": bounds and bounds.global_upper,
         "text": rollout.text,
     }

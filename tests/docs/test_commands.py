@@ -107,13 +107,14 @@ def visitor(tmp_path_factory) -> Path:
             history.commit_step(step, 1 + step // 8, [wrong, right])
     for step in (1, 8):
         run.append_metrics(metrics_of(step))
-        run.append_rollouts(
-            {
+        run.write_rollouts(
+            step,
+            ({
                 "step": step, "uid": UID, "context": Context.PLAIN.value, "verdict": verdict, "reason": verdict,
                 "reward": 1.5 * (verdict == "correct"), "ranked": False, "advantage": 0.7, "recalled_from": None,
                 "truncated": False, "num_tokens": 3, "text": "3 + 4 = 7",
             }
-            for verdict in ("correct", "wrong")
+            for verdict in ("correct", "wrong")),
         )  # fmt: skip
     for arm in ("grpo", "dapo", "r3"):
         for seed in (1, 2, 3):

@@ -169,6 +169,17 @@ def test_an_import_that_dies_leaves_the_others_their_lines(tmp_path):
 # ── the machine ──
 
 
+def test_a_lock_of_a_killed_build(tmp_path):
+    """Nobody holds it; a run would wait for it."""
+    (tmp_path / "py311_cpu" / "cpu_adam").mkdir(parents=True)
+    lock = tmp_path / "py311_cpu" / "cpu_adam" / "lock"
+    _, lines = bare("--stack", "cpu", cwd=tmp_path, TORCH_EXTENSIONS_DIR=str(tmp_path))
+    assert "none left behind" in lines["builds of DeepSpeed"]
+    lock.touch()
+    _, lines = bare("--stack", "cpu", cwd=tmp_path, TORCH_EXTENSIONS_DIR=str(tmp_path))
+    assert str(lock) in lines["builds of DeepSpeed"] and "`r3 train` removes it" in lines["builds of DeepSpeed"]
+
+
 def test_no_compiler(tmp_path):
     programs = tmp_path / "programs"
     programs.mkdir()
@@ -348,6 +359,8 @@ def test_what_a_run_writes_by_hand():
     config, _ = configuration(("experiment=r3_1p5b_deepscaler_8gpu",))
     assert config.checkpoint.max_num == 3 and config.checkpoint.save_hf
     assert expected_bytes(config) - config.history.max_bytes == 1_500_000_000 * (4 * 16 + 2)
+    config.checkpoint.max_num_hf, config.held_out.path = 1, "problems.jsonl"  # one, the next one, and the best
+    assert expected_bytes(config) - config.history.max_bytes == 1_500_000_000 * (4 * 14 + 3 * 2 + 2)
     config, _ = configuration(("experiment=r3_1p5b_deepscaler_8gpu", "model.path=some/model"))
     assert expected_bytes(config) == config.history.max_bytes
 

@@ -17,7 +17,7 @@ if torch.cuda.is_available():
 
 from r3_openrlhf.openrlhf_adapter.recorded_rollouts import response_key  # noqa: E402
 from r3_openrlhf.openrlhf_adapter.samples_generator import stable_seed  # noqa: E402
-from tests.openrlhf_adapter.training import lines, train  # noqa: E402
+from tests.openrlhf_adapter.training import lines, rollouts_of, train  # noqa: E402
 from tests.recordings import counts, playback_of, recorded, recorded_counts, story  # noqa: E402
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
@@ -83,13 +83,13 @@ def test_every_sampled_token_is_counted(whole, responses):
     lost = sum(step["r3/filter/dropped_tokens"] + step["r3/filter/left_over_tokens"] for step in metrics)
     assert trained + lost == total and lost > 0
     dropped = sum(step["r3/filter/dropped_groups"] for step in metrics)
-    trained_groups = {(row["step"], row["group"]) for row in lines(whole[0] / "rollouts.jsonl")}
+    trained_groups = {(row["step"], row["group"]) for row in rollouts_of(whole[0])}
     assert (len(found) - len(held_out)) / 8 == len(trained_groups) + dropped
 
 
 def test_only_groups_that_a_verdict_tells_apart_are_trained_on(whole):
     groups = {}
-    for row in lines(whole[0] / "rollouts.jsonl"):
+    for row in rollouts_of(whole[0]):
         groups.setdefault((row["step"], row["group"]), set()).add(row["verdict"])
     assert groups and all(verdicts == {"correct", "wrong"} for verdicts in groups.values())
 
@@ -97,7 +97,7 @@ def test_only_groups_that_a_verdict_tells_apart_are_trained_on(whole):
 def test_the_overlong_penalty_is_all_that_is_added_to_a_verdict(whole):
     """Advantages by hand: verdict, and -1/2 at the limit of 24 tokens, from 20 tokens on (a buffer of 4)."""
     groups, penalised = {}, 0
-    for row in lines(whole[0] / "rollouts.jsonl"):
+    for row in rollouts_of(whole[0]):
         groups.setdefault((row["step"], row["group"]), []).append(row)
     for group in groups.values():
         over = [max(0, row["num_tokens"] - 20) / 4 for row in group]
@@ -113,7 +113,7 @@ def test_a_short_batch_makes_its_own_update(whole):
     are as many updates in DeepSpeed's own count as steps. (Groups dropped behind the last step of an epoch are counted
     in the next step, which is of the next epoch.)"""
     run, _ = whole
-    metrics, rows = lines(run / "metrics.jsonl"), lines(run / "rollouts.jsonl")
+    metrics, rows = lines(run / "metrics.jsonl"), rollouts_of(run)
     dropped = sum(step["r3/filter/dropped_groups"] for step in metrics)
     groups_of = {step["step"]: 0 for step in metrics}
     for step, _ in {(row["step"], row["group"]) for row in rows}:
@@ -161,4 +161,4 @@ def test_held_out_accuracy_is_that_of_the_verdicts(whole, responses):
 
 def test_held_out_problems_are_never_trained_on(whole):
     held_out = {json.loads(row["label"])["uid"] for row in lines(whole[0] / "data" / "held_out.jsonl")}
-    assert held_out and not held_out & {row["uid"] for row in lines(whole[0] / "rollouts.jsonl")}
+    assert held_out and not held_out & {row["uid"] for row in rollouts_of(whole[0])}

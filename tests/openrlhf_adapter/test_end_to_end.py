@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 if torch.cuda.is_available():
     pytest.skip("these runs are for the CPU platform", allow_module_level=True)
 
-from tests.openrlhf_adapter.training import ROOT, lines, train  # noqa: E402
+from tests.openrlhf_adapter.training import ROOT, lines, rollouts_of, train  # noqa: E402
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
 KEYS = """step r3/groups/all_correct r3/groups/none_correct r3/groups/mixed r3/groups/collapsed_after r3/replay/recalled
@@ -25,7 +25,10 @@ r3/time/added_s reward_mean response_length_mean truncated_rate loss grad_norm""
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory):
     run_dir = tmp_path_factory.mktemp("runs") / "smoke"
-    return run_dir, train(run_dir, "train.max_steps=5")  # the fifth is in the second epoch
+    settings = ("train.max_steps=5", "checkpoint.save_steps=2", "checkpoint.max_num_hf=1")  # step 5: the second epoch
+    # what full-size runs have: log-probs in chunks, gradients summed in float32
+    settings += ("train.logits_chunk_tokens=50", "openrlhf.ds.grad_accum_dtype=fp32")
+    return run_dir, train(run_dir, *settings)
 
 
 def test_every_number_is_there_and_finite(smoke):
@@ -42,9 +45,12 @@ def test_the_engine_computes_with_the_weights_that_were_trained(smoke):
 
 
 def test_the_checkpoint_loads_in_transformers(smoke):
+    """Of the copies in Hugging Face format the newest is kept, as checkpoint.max_num_hf says; of checkpoints two."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    for path in (smoke[0] / "final_model", *smoke[0].glob("checkpoints/global_step*_hf")):
+    kept = {path.name for path in smoke[0].glob("checkpoints/**/global_step*")}
+    assert kept == {"global_step2", "global_step4", "global_step4_hf"}
+    for path in (smoke[0] / "final_model", smoke[0] / "checkpoints" / "global_step4_hf"):
         model, tokenizer = AutoModelForCausalLM.from_pretrained(path), AutoTokenizer.from_pretrained(path)
         ids = tokenizer("1+1=", return_tensors="pt", add_special_tokens=False)["input_ids"]
         assert model(ids).logits.isfinite().all()
@@ -83,7 +89,7 @@ def test_two_ranks_zero_3_reference_model_and_an_odd_number_of_rows(tmp_path):
     train(tmp_path / "run", *settings, *shape, "checkpoint.save_steps=-1")
     metrics = lines(tmp_path / "run" / "metrics.jsonl")
     assert [step["step"] for step in metrics] == [1, 2, 3, 4]
-    rows = Counter(row["step"] for row in lines(tmp_path / "run" / "rollouts.jsonl"))
+    rows = Counter(row["step"] for row in rollouts_of(tmp_path / "run"))
     assert rows[2] == 21
     for step, sampled in zip(metrics, (42, 21, 42, 21), strict=True):
         assert rows[step["step"]] == sampled + 7 * step["r3/reflection/groups"] + step["r3/replay/recalled"]
@@ -99,7 +105,7 @@ def test_the_stock_baseline_runs_with_the_same_records(tmp_path):
     sampled = sum(step["generated_tokens"] for step in metrics)
     assert sampled == metrics[-1]["generated_tokens_total"] == sum(step["response_tokens"] for step in metrics) > 0
     groups = {}
-    for row in lines(tmp_path / "run" / "rollouts.jsonl"):
+    for row in rollouts_of(tmp_path / "run"):
         groups.setdefault((row["step"], row["group"]), []).append(row)
     assert [len(group) for group in groups.values()] == [8] * 24
     for group in groups.values():  # group_norm, written out

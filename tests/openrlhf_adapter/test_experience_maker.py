@@ -199,6 +199,25 @@ def test_which_old_logprobs_a_recalled_row_gets(mode, expected):
     assert old[0].tolist() != pytest.approx(rollout[0].tolist())
 
 
+@pytest.mark.parametrize("mode", ["recompute", "behaviour"])
+def test_tensors_that_came_through_ray_are_not_written_to(mode):
+    """They lie in its shared memory (RAY_ENABLE_ZERO_COPY_TORCH_TENSORS), where others may read them."""
+    stored = sample(C, tokens=(9, 9), step=2).r3_rollout
+    made = maker(Ours, history=history_with(stored), config=config_with(replay={"old_logprobs": mode}))
+    made.gap = 0.05
+    forward, given = made.make_experience, []
+
+    def make_experience(samples_list):
+        experiences = forward(samples_list)
+        tensors = [t for e in experiences for t in (e.action_log_probs, e.rollout_log_probs)]
+        given.extend((tensor, tensor.clone()) for tensor in tensors)
+        return experiences
+
+    made.make_experience = make_experience
+    made.make_experience_batch(group(W, W, W, W))
+    assert given and all(torch.equal(tensor, before) for tensor, before in given)
+
+
 def test_behaviour_logprobs_of_another_prompt_are_never_used():
     stored = sample(C, tokens=(9, 9), step=2).r3_rollout
     stored.prompt_ids = np.array([7, 7, 7], dtype=np.int32)
@@ -259,7 +278,7 @@ def test_where_the_entropy_comes_from(source, width, exact):
     rows = [sample(W, tokens=tuple(range(3, 6 + i)), truncated=True, bounds=bounds(1.0 + i, width)) for i in range(G)]
     made = maker(Ours, config=config_with(ranking={"entropy_source": source}), history=history_with())
     made.make_experience_batch(rows)
-    found = [r["entropy"][2] for r in made.records]
+    found = [r["entropy_source"] for r in made.records]
     assert found == ["exact"] * exact + ["topk"] * (G - exact)
 
 

@@ -10,7 +10,8 @@ from r3_openrlhf.config_loading import config_from_json, load_config  # noqa: E4
 from r3_openrlhf.errors import ConfigError, R3Error, TrainingStopped  # noqa: E402
 from r3_openrlhf.models.locate import locate_model  # noqa: E402
 from r3_openrlhf.openrlhf_adapter import environment  # noqa: E402
-from r3_openrlhf.openrlhf_adapter.launch import check_context, num_steps, r3_error, ray_options  # noqa: E402
+from r3_openrlhf.openrlhf_adapter.arguments import platform_of  # noqa: E402
+from r3_openrlhf.openrlhf_adapter.launch import check_context, check_devices, num_steps, r3_error, ray_options  # noqa: E402
 
 pytestmark = pytest.mark.stack
 
@@ -44,6 +45,51 @@ def test_on_a_given_cluster_the_cpu_platform_is_put_into_every_process(config, m
     assert set(options) == {"address", "runtime_env"} and options["address"] == "somewhere:6379"
     assert options["runtime_env"]["worker_process_setup_hook"].endswith("cpu_platform.install")
     assert options["runtime_env"]["env_vars"]["DS_ACCELERATOR"] == "cpu"
+
+
+def test_the_head_of_a_cluster_needs_no_gpu(config, monkeypatch):
+    """cluster.device=cuda and an address: the nodes have the GPUs. Without an address there is nobody to have them."""
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a CUDA device")
+    config.cluster.device = "cuda"
+    with pytest.raises(ConfigError, match="cluster.device is cuda, but no CUDA device is visible here"):
+        platform_of(config)
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    assert platform_of(config) == "cuda"
+
+
+def node(alive=True, **resources):
+    return {"Alive": alive, "Resources": {"CPU": 8.0, **resources}}
+
+
+def test_a_cluster_of_gpus_is_never_taken_for_cpus(config):
+    head, h100 = node(), node(GPU=8.0, **{"accelerator_type:H100": 1.0})
+    with pytest.raises(
+        ConfigError, match="no CUDA device .* but Ray's nodes have H100, and cluster.device is auto; use"
+    ):
+        check_devices([head, h100], config, "cpu")
+    assert check_devices([head, node(GPU=1.0)], config, "cpu") == []  # bookkeeping, as on CPUs
+    assert check_devices([head, node(alive=False, **{"accelerator_type:H100": 1.0})], config, "cpu") == []
+
+
+def test_a_cluster_with_too_few_gpus_is_named(config):
+    """Upstream waits for them without a word (cli/train_ppo_ray.py:50); they may join yet."""
+    config.cluster.num_nodes, config.cluster.gpus_per_node = 2, 8
+    h100 = node(GPU=8.0, **{"accelerator_type:H100": 1.0})
+    (sentence,) = check_devices([h100], config, "cuda")
+    assert sentence.startswith("the run needs 16 GPUs and Ray has 8 now")
+    assert check_devices([h100, h100], config, "cuda") == []
+
+
+@pytest.mark.parametrize("address", [None, "head:6379"])
+def test_tensors_cross_without_a_copy_as_upstream_sets_it(config, monkeypatch, address):
+    """cli/train_ppo_ray.py:29 sets it where it starts Ray; here Ray is running before, on one node or on several."""
+    monkeypatch.delenv("RAY_ENABLE_ZERO_COPY_TORCH_TENSORS", raising=False)
+    config.cluster.ray_address = address
+    variables = ray_options(config, "cuda")["runtime_env"]["env_vars"]
+    assert variables["RAY_ENABLE_ZERO_COPY_TORCH_TENSORS"] == "1"
 
 
 def test_several_nodes_without_a_cluster(config):

@@ -20,7 +20,7 @@ if torch.cuda.is_available():
     pytest.skip("these runs are for the CPU platform", allow_module_level=True)
 
 from tests.openrlhf_adapter.training import R3, Run, train  # noqa: E402
-from tests.recordings import counts, lines, playback_of, recorded, recorded_counts, story  # noqa: E402
+from tests.recordings import counts, lines, playback_of, recorded, recorded_counts, rollouts_of, story  # noqa: E402
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
 KILLS = int(os.environ.get("R3_TEST_KILLS", "1"))  # `make soak` takes more
@@ -81,7 +81,7 @@ def test_the_model_that_plays_is_the_model_that_was_recorded(resumed):
 
 
 def test_rollouts_can_be_read_afterwards(resumed):
-    rollouts = lines(resumed / "rollouts.jsonl")
+    rollouts = rollouts_of(resumed)
     for step in lines(resumed / "metrics.jsonl"):
         mine = [r for r in rollouts if r["step"] == step["step"]]
         recalled = [r for r in mine if r["recalled_from"] is not None]
@@ -92,7 +92,7 @@ def test_rollouts_can_be_read_afterwards(resumed):
 
 
 def test_recalled_rollouts_were_sampled_for_the_same_problem_with_the_opposite_verdict(resumed):
-    rollouts = lines(resumed / "rollouts.jsonl")
+    rollouts = rollouts_of(resumed)
     earlier = {}
     for rollout in rollouts:
         if rollout["recalled_from"] is None:

@@ -15,7 +15,7 @@ from r3_openrlhf.config import RewardConfig  # noqa: E402
 from r3_openrlhf.grading.answers.request import GradeRequest  # noqa: E402
 from r3_openrlhf.grading.client import make_grader  # noqa: E402
 from r3_openrlhf.problems.sources import Label  # noqa: E402
-from tests.openrlhf_adapter.training import Run, lines  # noqa: E402
+from tests.openrlhf_adapter.training import Run, lines, rollouts_of  # noqa: E402
 from tests.recordings import playback_of  # noqa: E402
 from tests.reward_server.service import Service  # noqa: E402
 
@@ -79,7 +79,7 @@ def test_the_service_is_killed_and_comes_back_and_no_reward_is_lost(tmp_path):
     metrics = lines(run.dir / "metrics.jsonl")
     assert [step["step"] for step in metrics] == list(range(1, STEPS + 1)) and 1 <= steps_before < STEPS
     assert [step["r3/grading/ungraded"] for step in metrics] == [0] * STEPS
-    fresh = [row for row in lines(run.dir / "rollouts.jsonl") if row["recalled_from"] is None]
+    fresh = [row for row in rollouts_of(run.dir) if row["recalled_from"] is None]
     assert len(fresh) == 30 * 8  # the first epoch
     again = grade_again(fresh, run.dir)
     assert [(row["verdict"], row["reason"]) for row in fresh] == [(g.verdict.value, g.reason) for g in again]
@@ -100,5 +100,5 @@ def test_a_service_that_stays_away_stops_the_run_with_a_sentence(tmp_path):
             service.stop()
     assert done.returncode == 1
     assert "reward.max_ungraded_rate" in done.stderr and "Traceback" not in done.stderr, done.stderr
-    reasons = {row["reason"] for row in lines(run.dir / "rollouts.jsonl")}
+    reasons = {row["reason"] for row in rollouts_of(run.dir)}
     assert reasons <= {"correct", "wrong", "no_answer", "unreadable"}

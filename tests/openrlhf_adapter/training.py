@@ -10,12 +10,12 @@ from pathlib import Path
 
 import psutil
 
-from tests.recordings import COMMAND, lines
+from tests.recordings import COMMAND, lines, rollouts_of
 
 ROOT = Path(__file__).parents[2]
 R3 = Path(sys.executable).with_name("r3")
 LIMIT_S = 1200  # a whole run takes about a minute; a machine that is busy with other things is no failure
-__all__ = ["LIMIT_S", "R3", "ROOT", "Run", "lines", "train"]
+__all__ = ["LIMIT_S", "R3", "ROOT", "Run", "lines", "rollouts_of", "train"]
 
 
 class Run:

@@ -40,7 +40,7 @@ def test_the_1p5b_run_by_hand():
     update = phase(planned(small()), "update").parts
     assert update["weights"] == 2 * 1_777_088_000
     assert update["optimizer"] == 12 * 1_777_088_000 // 8
-    assert update["gradients"] == 2 * 1_777_088_000 // 8
+    assert update["gradients"] == 4 * 1_777_088_000 // 8  # summed in float32
     assert update["logits"] == 10 * 16_384 * 151_936
     assert update["gradient bucket"] == 2 * 500_000_000
     sampling = phase(planned(small()), "sampling").parts
@@ -68,8 +68,12 @@ def test_what_each_setting_is_for():
     assert phase(reference, "log-probs").seconds == pytest.approx(2 * phase(base, "log-probs").seconds)
     split = planned(small("train.zero_stage=3"))
     assert phase(split, "update").parts["weights"] == 2 * SMALL.params // 8
-    fp32 = planned(small("openrlhf.ds.grad_accum_dtype=fp32"))
-    assert phase(fp32, "update").parts["gradients"] == 2 * phase(base, "update").parts["gradients"]
+    config = small()
+    config.openrlhf = {}
+    assert phase(base, "update").parts["gradients"] == 2 * phase(planned(config), "update").parts["gradients"]
+    chunks = phase(planned(small("train.logits_chunk_tokens=1024")), "update").parts
+    assert chunks["logits"] == 10 * 1024 * 151_936 and chunks["last layer's gradient"] == 4 * 151_936 * 1536
+    assert phase(base, "update").parts["last layer's gradient"] == 0
     stock = planned(load_config("grpo_1p5b_deepscaler_8gpu", []))
     assert stock.host_s == 0 and stock.coverage == {} and "history, at most" not in stock.disk
 

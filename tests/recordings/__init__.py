@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from r3_openrlhf.openrlhf_adapter.recorded_rollouts import read_packed
+from r3_openrlhf.runs.directory import RunDirectory
 
 HERE = Path(__file__).parent
 MODEL = HERE / "tiny"
@@ -63,7 +64,7 @@ def recorded(name: str) -> tuple[dict, dict]:
 
 def story(run_dir: Path) -> list[list]:
     """What happened in a run, row by row: all of it follows from the responses."""
-    return [[row[key] for key in STORY] for row in lines(run_dir / "rollouts.jsonl")]
+    return [[row[key] for key in STORY] for row in rollouts_of(run_dir)]
 
 
 def counts(run_dir: Path) -> list[dict]:
@@ -73,6 +74,10 @@ def counts(run_dir: Path) -> list[dict]:
 
 def recorded_counts(name: str) -> list[dict]:
     return [{key: line[key] for key in COUNTS} for line in recorded(name)[1]["counts"]]
+
+
+def rollouts_of(run_dir: Path) -> list[dict]:
+    return list(RunDirectory(run_dir).read_rollouts())
 
 
 def lines(path: Path) -> list[dict]:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from r3_openrlhf.config_loading import load_config
 from r3_openrlhf.errors import ConfigError, R3Error
 from r3_openrlhf.runs.directory import RunDirectory, describe_code
+from tests.runs.test_rollout_files import rollout
 
 
 def config_at(path, *overrides):
@@ -151,9 +152,6 @@ def test_numbers_that_are_not_finite_become_null_and_are_named(run):
     run.append_metrics({"step": 1, "loss": math.nan, "reward_mean": 0.5, "grad_norm": -math.inf})
     expected = {"step": 1, "loss": None, "reward_mean": 0.5, "grad_norm": None, "not_finite": ["grad_norm", "loss"]}
     assert json.loads(run.metrics.read_text()) == expected
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        run.append_rollouts([{"step": 1, "reward": math.nan}])
-    assert not run.rollouts.exists()
 
 
 def test_a_line_without_a_step_is_refused(run):
@@ -161,18 +159,9 @@ def test_a_line_without_a_step_is_refused(run):
         run.append_metrics({"loss": 1.0})
 
 
-def test_a_step_is_appended_whole_or_not_at_all(run):
-    run.append_rollouts([{"step": 1, "text": "kept"}])
-    with pytest.raises(ValueError):
-        run.append_rollouts([{"step": 2, "text": "x" * 100_000}, {"step": 2, "reward": math.nan}])
-    assert list(run.read_rollouts()) == [{"step": 1, "text": "kept"}]
-    run.append_rollouts([{"step": 3}])
-    assert [line["step"] for line in run.read_rollouts()] == [1, 3]
-
-
-def test_rolling_back_forgets_later_steps_in_both_files(run):
+def test_rolling_back_forgets_later_steps_everywhere(run):
     for step in (1, 2, 3):
-        run.append_rollouts({"step": step, "text": f"r{step}{n} ü\n"} for n in range(2))
+        run.write_rollouts(step, [rollout(step, text=f"r{step}{n} ü\n") for n in range(2)])
         run.append_metrics({"step": step})
     run.roll_back(1)
     assert run.read_metrics() == [{"step": 1}]
@@ -181,10 +170,21 @@ def test_rolling_back_forgets_later_steps_in_both_files(run):
     assert [line["step"] for line in run.read_metrics()] == [1, 2]
 
 
+def test_a_run_of_an_earlier_version_is_read_and_goes_on(run):
+    """Its rollouts are lines of one file. Those behind the checkpoint are forgotten, and later steps have files."""
+    run.rollout_lines.write_text("".join(json.dumps(rollout(step)) + "\n" for step in (1, 1, 2, 3)))
+    assert [row["step"] for row in run.read_rollouts()] == [1, 1, 2, 3]
+    run.roll_back(2)
+    run.write_rollouts(3, [rollout(3, uid="q")])
+    assert [(row["step"], row["uid"]) for row in run.read_rollouts()] == [(1, "p"), (1, "p"), (2, "p"), (3, "q")]
+    assert [row["step"] for row in run.read_rollouts(step=2)] == [2]
+    assert [row["step"] for row in run.read_rollouts(uid_start="q")] == [3]
+
+
 def test_rolling_back_to_the_beginning(run):
     run.append_metrics({"step": 1})
     run.roll_back(0)
-    assert run.read_metrics() == [] and not run.rollouts.exists()
+    assert run.read_metrics() == [] and list(run.read_rollouts()) == []
 
 
 def test_evaluations_are_rolled_back_with_the_steps(run):
@@ -216,20 +216,22 @@ lines = st.lists(st.fixed_dictionaries({"step": st.integers(0, 9), "text": st.te
 def test_a_torn_last_line_costs_itself_only(tmp_path_factory, before, torn, after):
     """Law: cut the file anywhere; every line that was whole is read, and writing goes on behind it."""
     run = RunDirectory(tmp_path_factory.mktemp("torn"))
-    run.append_rollouts(before)
-    content = run.rollouts.read_bytes()
+    for line in before:
+        run.append_evaluation(line)
+    content = run.evaluations.read_bytes() if before else b""
     kept = content[: max(0, len(content) - torn)]
-    run.rollouts.write_bytes(kept)
+    run.evaluations.write_bytes(kept)
     whole = before[: kept.count(b"\n")]
-    assert list(run.read_rollouts()) == whole
-    run.append_rollouts(after)
-    assert list(run.read_rollouts()) == whole + after
+    assert run.read_evaluations() == whole
+    for line in after:
+        run.append_evaluation(line)
+    assert run.read_evaluations() == whole + after
 
 
 def test_a_torn_line_longer_than_one_block_of_the_search(run):
-    run.rollouts.write_bytes(b'{"step": 1}\n' + b"x" * 200_000)
-    run.append_rollouts([{"step": 2}])
-    assert [row["step"] for row in run.read_rollouts()] == [1, 2]
+    run.evaluations.write_bytes(b'{"step": 1}\n' + b"x" * 200_000)
+    run.append_evaluation({"step": 2})
+    assert [line["step"] for line in run.read_evaluations()] == [1, 2]
 
 
 def test_a_run_that_finished_under_old_names_is_finished(run):

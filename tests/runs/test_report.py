@@ -158,15 +158,16 @@ def test_a_run_without_steps_says_where_its_log_is(run):
 
 
 def test_a_step_lists_its_groups(run):
-    run.append_rollouts(
+    run.write_rollouts(4, [rollout_of("aaa", "wrong", step=4)])
+    run.write_rollouts(
+        3,
         [
             rollout_of("aaa", "correct"),
             rollout_of("aaa", "wrong"),
             rollout_of("aaa", "correct", recalled_from=1),
             rollout_of("bbb", "wrong", context="reflection", reward=0.25, ranked=True),
             rollout_of("ccc", "ungraded", reward=None, advantage=None),
-            rollout_of("aaa", "wrong", step=4),
-        ]
+        ],
     )
     text = text_of(step_table(run, step=3))
     assert row_of(text, "aaa") == ["plain", "3", "1", "1", "1", "0", "1.000", "2.500"]
@@ -178,13 +179,14 @@ def test_a_step_lists_its_groups(run):
 
 
 def test_one_group_shows_where_each_row_comes_from(run):
-    run.append_rollouts(
+    run.write_rollouts(
+        3,
         [
             rollout_of("abc", "wrong", truncated=True, reward=0.25, ranked=True, text="a " * 100),
             rollout_of("abc", "correct", recalled_from=1, text="[red]not markup[/red]"),
             rollout_of("abc", "ungraded", reason="timeout", reward=None, advantage=None),
             rollout_of("xyz", "wrong"),
-        ]
+        ],
     )
     text = text_of(group_table(run, uid="ab", step=3))
     assert "problem abc" in text and "xyz" not in text
@@ -199,7 +201,7 @@ def test_one_group_shows_where_each_row_comes_from(run):
 
 
 def test_a_problem_that_is_not_there_and_one_that_is_two(run):
-    run.append_rollouts([rollout_of("abc", "wrong"), rollout_of("abd", "wrong")])
+    run.write_rollouts(3, [rollout_of("abc", "wrong"), rollout_of("abd", "wrong")])
     with pytest.raises(R3Error, match="has no rollouts of problem q; `r3 show .* --step N`"):
         group_table(run, uid="q", step=None)
     with pytest.raises(R3Error, match="ab is the beginning of 2 problems in .*: abc, abd; write more of it"):

@@ -1,0 +1,76 @@
+"""Locks that a killed build of DeepSpeed's operators leaves in torch's cache: every later run would wait for them for ever.
+
+torch builds an extension behind a file `lock` that it creates and removes (torch/utils/file_baton.py). A process that is
+killed meanwhile removes nothing, the file names no process, and whoever finds it waits without a limit and without a word.
+But the builder keeps the file open, and the compilers work in its directory. So a lock that no process has is a stale one,
+as far as this machine can see.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+BUILD_S = 15 * 60  # no build takes that long; younger locks on a shared file system may be another machine's
+
+
+def build_root() -> Path:
+    """Where torch builds extensions (torch/utils/cpp_extension.py, `_get_build_directory`), without torch."""
+    if found := os.environ.get("TORCH_EXTENSIONS_DIR"):
+        return Path(found)
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.path.realpath(Path(cache) / "torch_extensions"))
+
+
+def locks(root: Path) -> list[Path]:
+    """All that are there: ROOT/[python and CUDA version/]EXTENSION/lock."""
+    return sorted({*root.glob("*/lock"), *root.glob("*/*/lock")})
+
+
+def held(found: Iterable[Path]) -> set[Path]:
+    """Those of `found` that a process of this machine has open, or in whose directory one works (proc_pid_fd(5))."""
+    by_path = {os.path.realpath(lock): lock for lock in found}
+    by_directory = {os.path.dirname(path): lock for path, lock in by_path.items()}
+    alive: set[Path | None] = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended, or is somebody else's, who does not build in our cache
+            alive.add(by_directory.get(os.readlink(process / "cwd")))
+            for handle in os.listdir(process / "fd"):
+                with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                    alive.add(by_path.get(os.readlink(process / "fd" / handle)))
+    return {lock for lock in alive if lock is not None}
+
+
+def unheld_locks(root: Path) -> list[Path]:
+    """Locks that no process of this machine holds."""
+    found = locks(root)
+    return sorted(set(found) - held(found)) if found else []
+
+
+def stale(root: Path) -> tuple[list[Path], list[Path]]:
+    """(locks that nobody holds, locks that another machine may hold: young ones on a file system that is not local)."""
+    from r3_openrlhf.history.filesystem import LOCAL_TYPES, file_system_type  # the doctor lists locks without packages
+
+    unheld: list[Path] = []
+    unsure: list[Path] = []
+    for lock in unheld_locks(root):
+        with contextlib.suppress(FileNotFoundError):  # released meanwhile
+            is_young = time.time() - lock.stat().st_mtime < BUILD_S
+            (unsure if is_young and file_system_type(lock) not in LOCAL_TYPES else unheld).append(lock)
+    return unheld, unsure
+
+
+def remove_stale(root: Path) -> list[str]:
+    """Removes the locks that nobody holds. What a person should know, one sentence per lock."""
+    unheld, unsure = stale(root)
+    for lock in unheld:
+        lock.unlink(missing_ok=True)
+    return [
+        f"removed {lock}: a build that was killed had left it, and a run would have waited for it" for lock in unheld
+    ] + [
+        f"{lock} is there: another machine builds DeepSpeed's operators now, or was killed while it did; if none does, remove it"
+        for lock in unsure
+    ]

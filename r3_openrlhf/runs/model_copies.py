@@ -1,0 +1,42 @@
+"""The model on the way, in Hugging Face format: checkpoints/global_step{N}_hf, and which of them are kept.
+
+OpenRLHF writes one with every checkpoint (trainer/ray/ppo_actor.py:675) and removes none: 47 copies of 7B are 0.7 TB.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection
+from typing import Any
+
+from r3_openrlhf.runs.directory import RunDirectory
+
+
+def copy_steps(run: RunDirectory) -> list[int]:
+    """Steps of which the run has a copy, in order."""
+    names = [path.parent.name for path in run.checkpoints.glob("global_step*_hf/config.json")]
+    numbers = [name.removeprefix("global_step").removesuffix("_hf") for name in names]
+    return sorted(int(number) for number in numbers if number.isdigit())
+
+
+def best_step(evaluations: Collection[dict[str, Any]], steps: Collection[int]) -> int | None:
+    """Of `steps` the one with the highest held-out accuracy, the latest of equals. None: no accuracy is known of any."""
+    found = [(line["pass_at_1"], line["step"]) for line in evaluations if line.get("pass_at_1") is not None]
+    return max(((accuracy, step) for accuracy, step in found if step in steps), default=(None, None))[1]
+
+
+def superseded(steps: Collection[int], *, newest: int, max_num: int, best: int | None) -> list[int]:
+    """Which copies go when that of step `newest` is there: all but the last `max_num` up to it, and the best.
+
+    Copies of later steps are none of this run's course: it went on from a checkpoint before them. They stay until they
+    are written anew.
+    """
+    ours = sorted(step for step in steps if step <= newest)
+    return [step for step in ours[:-max_num] if step != best]
+
+
+def forget_superseded(run: RunDirectory, *, newest: int, max_num: int) -> None:
+    """Delete them. `max_num` is checkpoint.max_num_hf, at least 1."""
+    steps = copy_steps(run)
+    for step in superseded(steps, newest=newest, max_num=max_num, best=best_step(run.read_evaluations(), steps)):
+        shutil.rmtree(run.checkpoints / f"global_step{step}_hf")
