@@ -1,16 +1,15 @@
-"""What a user sees while an evaluation works: a progress bar on stderr. The engine's own talk goes to eval.log."""
+"""What a user sees while an evaluation works, on stderr (runs/display.py). The engine's own talk goes to eval.log."""
 
 from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
 from r3_openrlhf.evaluation.sample_file import SampledProblem
+from r3_openrlhf.runs.display import POLL_S, Display, screen_for
 from r3_openrlhf.types import Verdict
 
 
@@ -20,21 +19,27 @@ class Terminal:
     def __init__(self, log: Path, *, verbose: bool) -> None:
         self.log = log
         self.verbose = verbose
+        self._lock = threading.Lock()
+        self._done = threading.Event()
 
     def __enter__(self) -> Terminal:
         sys.stdout.flush()
         sys.stderr.flush()
         self._saved = [os.dup(1), os.dup(2)]
         self._stream = os.fdopen(os.dup(2), "w")
-        self._console = Console(file=self._stream)
         if not self.verbose:
             log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             os.dup2(log, 1)
             os.dup2(log, 2)
             os.close(log)
+        self._display = Display(screen_for(self._stream))
+        self._thread = threading.Thread(target=self._tick, daemon=True)
+        self._thread.start()
         return self
 
     def __exit__(self, *error) -> None:
+        self._done.set()
+        self._thread.join()
         sys.stdout.flush()
         sys.stderr.flush()
         for descriptor, saved in zip((1, 2), self._saved, strict=True):
@@ -42,40 +47,50 @@ class Terminal:
             os.close(saved)
         self._stream.close()
 
-    def say(self, text: str) -> None:
-        """A line for the person at the terminal, whatever is being redirected."""
-        self._console.print(text, highlight=False)
+    def _tick(self) -> None:
+        with self._display.screen:
+            while not self._done.wait(POLL_S):
+                with self._lock:
+                    self._display.tick()
+            self._display.end()
+
+    def say(self, phase: str) -> None:
+        """What is done from now on."""
+        with self._lock:
+            self._display.phase(phase)
 
     def bar(self, *, num_responses: int) -> Bar:
-        """A progress bar over so many responses."""
-        return Bar(self._console, num_responses)
+        """Sampling begins."""
+        self.say("sampling")
+        with self._lock:
+            self._display.expect(num_responses)
+        return Bar(self, num_responses)
+
+    def progress(self, done: int, detail: str) -> None:
+        """So many of what `bar` was told."""
+        with self._lock:
+            self._display.progress(done, detail)
 
 
 class Bar:
-    """Context manager: responses so far, tokens per second, and how many were right."""
+    """Responses so far, tokens per second, and how many were right."""
 
-    def __init__(self, console: Console, num_responses: int) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self._progress = Progress(*columns, TimeRemainingColumn(), console=console)
-        self._task = self._progress.add_task("sampling", total=num_responses)
-        self._num_tokens = self._num_graded = self._num_correct = 0
-
-    def __enter__(self) -> Bar:
+    def __init__(self, terminal: Terminal, num_responses: int) -> None:
+        self._terminal = terminal
+        self._num_responses = num_responses
         self._started = time.perf_counter()
-        self._progress.start()
-        return self
-
-    def __exit__(self, *error) -> None:
-        self._progress.stop()
+        self._done = self._num_tokens = self._num_graded = self._num_correct = 0
 
     def response(self, num_tokens: int) -> None:
-        """One more response, of so many tokens."""
+        """One more, of so many tokens."""
+        self._done += 1
         self._num_tokens += num_tokens
         speed = self._num_tokens / (time.perf_counter() - self._started)
         accuracy = f", {self._num_correct / self._num_graded:.1%} right" if self._num_graded else ""
-        self._progress.update(self._task, advance=1, description=f"{speed:.0f} tokens/s{accuracy}")
+        detail = f"{self._done} of {self._num_responses} responses, {speed:.0f} tokens/s{accuracy}"
+        self._terminal.progress(self._done, detail)
 
     def problem(self, problem: SampledProblem) -> None:
-        """One more problem, all of its responses graded."""
+        """One more problem is graded."""
         self._num_graded += sum(response.verdict is not Verdict.UNGRADED for response in problem.responses)
         self._num_correct += sum(response.verdict is Verdict.CORRECT for response in problem.responses)

@@ -202,10 +202,10 @@ def _sample(
     terminal.say("starting vLLM")
     engine = Engine(model, max_model_len=context, options=options, cluster=config.cluster)
     try:
-        with terminal.bar(num_responses=len(missing) * options.n_samples) as bar:
-            return sample(
-                missing, engine, grading, file, tokenizer, options, on_response=bar.response, on_problem=bar.problem
-            )
+        bar = terminal.bar(num_responses=len(missing) * options.n_samples)
+        return sample(
+            missing, engine, grading, file, tokenizer, options, on_response=bar.response, on_problem=bar.problem
+        )
     finally:
         engine.close()
 

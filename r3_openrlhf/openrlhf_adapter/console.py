@@ -1,11 +1,10 @@
 """What a user sees while a run works: a line per phase and per step, and something that moves; the rest is in train.log.
 
-On a terminal there is a live line below them. Elsewhere lines are plain, and a wait has one every HEARTBEAT_S.
+How it looks is runs/display.py.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import os
@@ -16,16 +15,10 @@ import threading
 import time
 from pathlib import Path
 
-from rich.console import Console as RichConsole
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Column
-
 from r3_openrlhf.errors import R3Error
 from r3_openrlhf.openrlhf_adapter.phases import Phase, announce
 from r3_openrlhf.runs.directory import RunDirectory
-
-POLL_S = 0.2
-HEARTBEAT_S = 8.0  # nobody waits for more than ten seconds without a word, on a busy machine either
+from r3_openrlhf.runs.display import POLL_S, Display, screen_for
 
 
 class Console:
@@ -49,7 +42,7 @@ class Console:
         self._terminal = os.fdopen(os.dup(2), "w")
         self._sink = tempfile.NamedTemporaryFile(prefix="r3-", suffix=".log")  # noqa: SIM115 (closed in __exit__)
         _send_output_to(self._sink.fileno())
-        self._display = Display(_screen(self._terminal, self.quiet))
+        self._display = Display(screen_for(self._terminal, quiet=self.quiet))
         self._thread = threading.Thread(target=self._follow, daemon=True)
         self._thread.start()
         return self
@@ -127,7 +120,8 @@ class Console:
                         self._log_position += len(line)
                         self._display.line(line.decode(errors="replace").rstrip())
         for line in metrics:
-            self._display.step_is_done(line)
+            self._display.progress(line["step"], "")
+            self._display.line(step_line(line))
         for line in evaluations:
             self._display.line(evaluation_line(line))
         for event in events:
@@ -137,153 +131,6 @@ class Console:
 def _send_output_to(descriptor: int) -> None:
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
-
-
-def _screen(terminal, quiet: bool):
-    if quiet:
-        return NoScreen()
-    if terminal.isatty() and os.environ.get("TERM") not in (None, "", "dumb", "unknown"):
-        return LiveScreen(terminal)
-    return PlainScreen(terminal)
-
-
-class Display:
-    """What is said when. `screen` shows it; `clock` gives seconds."""
-
-    def __init__(self, screen, *, clock=time.monotonic) -> None:
-        self.screen = screen
-        self.clock = clock
-        self.num_steps: int | None = None
-        self._title: str | None = None
-        self._in_step = False
-        self._started = self._phase_began = self._said = clock()
-
-    def expect(self, num_steps: int) -> None:
-        self.num_steps = num_steps
-        self.screen.steps(0, num_steps)
-
-    def phase(self, phase: str, step: int | None = None) -> None:
-        title = phase if step is None else f"step {step} of {self.num_steps or '?'}: {phase}"
-        if title == self._title:
-            return
-        now = self.clock()
-        if self._title is not None and not self._in_step:
-            self.screen.phase_ended(self._title, now - self._phase_began)
-        self._title, self._in_step, self._phase_began = title, step is not None, now
-        if self.screen.phase_began(title, minor=self._in_step, elapsed=now - self._started):
-            self._said = now
-
-    def step_is_done(self, metrics: dict) -> None:
-        self.screen.steps(metrics["step"], self.num_steps)
-        self.line(step_line(metrics))
-
-    def line(self, text: str) -> None:
-        self._said = self.clock()
-        self.screen.line(text, elapsed=self._said - self._started)
-
-    def tick(self) -> None:
-        """Called all the time."""
-        if self._title is None:
-            return
-        now = self.clock()
-        if now - self._said >= self.screen.heartbeat_s:
-            self._said = now
-            self.screen.heartbeat(self._title, now - self._phase_began, elapsed=now - self._started)
-
-    def end(self) -> None:
-        if self._title is not None and not self._in_step:
-            self.screen.phase_ended(self._title, self.clock() - self._phase_began)
-
-
-class NoScreen(contextlib.nullcontext):
-    heartbeat_s = float("inf")
-
-    def phase_began(self, title: str, *, minor: bool, elapsed: float) -> bool:
-        return False
-
-    def phase_ended(self, title: str, seconds: float) -> None: ...
-
-    def heartbeat(self, title: str, seconds: float, *, elapsed: float) -> None: ...
-
-    def line(self, text: str, *, elapsed: float) -> None: ...
-
-    def steps(self, done: int, total: int | None) -> None: ...
-
-
-class PlainScreen(NoScreen):
-    """Lines for a file or a pipe, each with the time since the start. Phases inside a step only show in heartbeats."""
-
-    heartbeat_s = HEARTBEAT_S
-
-    def __init__(self, stream) -> None:
-        super().__init__()
-        self.stream = stream
-
-    def phase_began(self, title: str, *, minor: bool, elapsed: float) -> bool:
-        if not minor:
-            self.line(title, elapsed=elapsed)
-        return not minor
-
-    def heartbeat(self, title: str, seconds: float, *, elapsed: float) -> None:
-        self.line(f"{title}, {seconds:.0f} s", elapsed=elapsed)
-
-    def line(self, text: str, *, elapsed: float) -> None:
-        self.stream.write(f"{_hours(elapsed)} {text}\n")
-        self.stream.flush()
-
-
-class LiveScreen(NoScreen):
-    """A terminal: the live line shows the phase and how long it has lasted; what stays stands above it."""
-
-    heartbeat_s = 0.0  # with every tick
-
-    def __init__(self, stream) -> None:
-        super().__init__()
-        self.progress = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis")),
-            BarColumn(bar_width=16),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=RichConsole(file=stream, force_terminal=True),
-            refresh_per_second=4,
-            # what libraries print goes to the log, not above the live line
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
-        self.task = self.progress.add_task("starting", total=None)
-
-    def __enter__(self):
-        return self.progress.__enter__()
-
-    def __exit__(self, *error) -> None:
-        self.progress.update(self.task, visible=False)
-        self.progress.__exit__(*error)
-
-    def phase_began(self, title: str, *, minor: bool, elapsed: float) -> bool:
-        self.progress.update(self.task, description=title, refresh=True)
-        return True
-
-    def phase_ended(self, title: str, seconds: float) -> None:
-        self._print(f"{title:<40} {seconds:6.1f} s")
-
-    def heartbeat(self, title: str, seconds: float, *, elapsed: float) -> None:
-        self.progress.update(self.task, description=f"{title}, {seconds:.0f} s")
-
-    def line(self, text: str, *, elapsed: float) -> None:
-        self._print(text)
-
-    def steps(self, done: int, total: int | None) -> None:
-        # never quite complete: rich stops the spinner and the clock of a finished task, and the run still has to be saved
-        self.progress.update(self.task, completed=done, total=None if total is None else total + 0.5)
-
-    def _print(self, text: str) -> None:
-        self.progress.console.print(text, highlight=False, markup=False)
-
-
-def _hours(seconds: float) -> str:
-    minutes, seconds = divmod(int(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
 
 
 def new_lines(path: Path):

@@ -9,17 +9,10 @@ import sys
 
 import pytest
 
-from r3_openrlhf.openrlhf_adapter.console import (
-    HEARTBEAT_S,
-    Console,
-    Display,
-    LiveScreen,
-    PlainScreen,
-    evaluation_line,
-    new_lines,
-)
+from r3_openrlhf.openrlhf_adapter.console import Console, evaluation_line, new_lines
 from r3_openrlhf.openrlhf_adapter.phases import Phase, announce, announce_builds
 from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.display import HEARTBEAT_S, Display, LiveScreen, PlainScreen
 
 
 @pytest.fixture
@@ -164,7 +157,7 @@ def test_the_live_line_moves_on_after_the_last_step():
     display.expect(1)
     with display.screen:
         display.phase(Phase.SAMPLING, 1)
-        display.step_is_done({"step": 1})
+        display.progress(1, "")
         assert not display.screen.progress.tasks[0].finished
         stream.written.clear()
         display.phase(Phase.SAVING)

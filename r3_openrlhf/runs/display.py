@@ -1,0 +1,175 @@
+"""How progress looks: a line per phase, whatever else is said, and something that moves.
+
+On a terminal there is a live line below them. Elsewhere lines are plain, and a wait has one every HEARTBEAT_S.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import TextIO
+
+from rich.console import Console as RichConsole
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Column
+
+POLL_S = 0.2  # between two ticks
+HEARTBEAT_S = 8.0  # nobody waits for more than ten seconds without a word, on a busy machine either
+
+
+def screen_for(stream: TextIO, *, quiet: bool = False) -> NoScreen:
+    """Of the kind that suits the stream: live on a terminal, plain lines elsewhere, nothing if `quiet`."""
+    if quiet:
+        return NoScreen()
+    if stream.isatty() and os.environ.get("TERM") not in (None, "", "dumb", "unknown"):
+        return LiveScreen(stream)
+    return PlainScreen(stream)
+
+
+class Display:
+    """What is said when. `screen` shows it; `clock` gives seconds."""
+
+    def __init__(self, screen, *, clock=time.monotonic) -> None:
+        self.screen = screen
+        self.clock = clock
+        self.num_steps: int | None = None
+        self._title: str | None = None
+        self._detail = ""
+        self._in_step = False
+        self._started = self._phase_began = self._said = clock()
+
+    def expect(self, num_steps: int) -> None:
+        """So many steps, or responses, are all."""
+        self.num_steps = num_steps
+        self.screen.steps(0, num_steps)
+
+    def phase(self, phase: str, step: int | None = None) -> None:
+        """This is done from now on, alone or as a part of a step."""
+        title = phase if step is None else f"step {step} of {self.num_steps or '?'}: {phase}"
+        if title == self._title:
+            return
+        now = self.clock()
+        if self._title is not None and not self._in_step:
+            self.screen.phase_ended(self._title, now - self._phase_began)
+        self._title, self._detail, self._in_step, self._phase_began = title, "", step is not None, now
+        if self.screen.phase_began(title, minor=self._in_step, elapsed=now - self._started):
+            self._said = now
+
+    def progress(self, done: int, detail: str) -> None:
+        """The phase has come so far. `detail` is shown behind its name."""
+        self._detail = detail
+        self.screen.steps(done, self.num_steps)
+
+    def line(self, text: str) -> None:
+        """A line that stays."""
+        self._said = self.clock()
+        self.screen.line(text, elapsed=self._said - self._started)
+
+    def tick(self) -> None:
+        """Called all the time."""
+        if self._title is None:
+            return
+        now = self.clock()
+        if now - self._said >= self.screen.heartbeat_s:
+            self._said = now
+            title = f"{self._title}: {self._detail}" if self._detail else self._title
+            self.screen.heartbeat(title, now - self._phase_began, elapsed=now - self._started)
+
+    def end(self) -> None:
+        """The last phase is over."""
+        if self._title is not None and not self._in_step:
+            self.screen.phase_ended(self._title, self.clock() - self._phase_began)
+
+
+class NoScreen(contextlib.nullcontext):
+    """Shows nothing. What the others show, and after how many seconds without a line a wait is one."""
+
+    heartbeat_s = float("inf")
+
+    def phase_began(self, title: str, *, minor: bool, elapsed: float) -> bool:
+        return False
+
+    def phase_ended(self, title: str, seconds: float) -> None: ...
+
+    def heartbeat(self, title: str, seconds: float, *, elapsed: float) -> None: ...
+
+    def line(self, text: str, *, elapsed: float) -> None: ...
+
+    def steps(self, done: int, total: int | None) -> None: ...
+
+
+class PlainScreen(NoScreen):
+    """Lines for a file or a pipe, each with the time since the start. Phases inside a step only show in heartbeats."""
+
+    heartbeat_s = HEARTBEAT_S
+
+    def __init__(self, stream) -> None:
+        super().__init__()
+        self.stream = stream
+
+    def phase_began(self, title: str, *, minor: bool, elapsed: float) -> bool:
+        if not minor:
+            self.line(title, elapsed=elapsed)
+        return not minor
+
+    def heartbeat(self, title: str, seconds: float, *, elapsed: float) -> None:
+        self.line(f"{title}, {seconds:.0f} s", elapsed=elapsed)
+
+    def line(self, text: str, *, elapsed: float) -> None:
+        self.stream.write(f"{_hours(elapsed)} {text}\n")
+        self.stream.flush()
+
+
+class LiveScreen(NoScreen):
+    """A terminal: the live line shows the phase and how long it has lasted; what stays stands above it."""
+
+    heartbeat_s = 0.0  # with every tick
+
+    def __init__(self, stream) -> None:
+        super().__init__()
+        self.progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis")),
+            BarColumn(bar_width=16),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=RichConsole(file=stream, force_terminal=True),
+            refresh_per_second=4,
+            # what libraries print goes to the log, not above the live line
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self.task = self.progress.add_task("starting", total=None)
+
+    def __enter__(self):
+        return self.progress.__enter__()
+
+    def __exit__(self, *error) -> None:
+        self.progress.update(self.task, visible=False)
+        self.progress.__exit__(*error)
+
+    def phase_began(self, title: str, *, minor: bool, elapsed: float) -> bool:
+        self.progress.update(self.task, description=title, refresh=True)
+        return True
+
+    def phase_ended(self, title: str, seconds: float) -> None:
+        self._print(f"{title:<40} {seconds:6.1f} s")
+
+    def heartbeat(self, title: str, seconds: float, *, elapsed: float) -> None:
+        self.progress.update(self.task, description=f"{title}, {seconds:.0f} s")
+
+    def line(self, text: str, *, elapsed: float) -> None:
+        self._print(text)
+
+    def steps(self, done: int, total: int | None) -> None:
+        # never quite complete: rich stops the spinner and the clock of a finished task, and the run still has to be saved
+        self.progress.update(self.task, completed=done, total=None if total is None else total + 0.5)
+
+    def _print(self, text: str) -> None:
+        self.progress.console.print(text, highlight=False, markup=False)
+
+
+def _hours(seconds: float) -> str:
+    minutes, seconds = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
