@@ -8,11 +8,13 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import TextIO
+from collections.abc import Callable
+from typing import Any, TextIO
 
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Column
+from typing_extensions import override
 
 POLL_S = 0.2  # between two ticks
 HEARTBEAT_S = 8.0  # nobody waits for more than ten seconds without a word, on a busy machine either
@@ -30,7 +32,7 @@ def screen_for(stream: TextIO, *, quiet: bool = False) -> NoScreen:
 class Display:
     """What is said when. `screen` shows it; `clock` gives seconds."""
 
-    def __init__(self, screen, *, clock=time.monotonic) -> None:
+    def __init__(self, screen: NoScreen, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.screen = screen
         self.clock = clock
         self.num_steps: int | None = None
@@ -82,21 +84,26 @@ class Display:
             self.screen.phase_ended(self._title, self.clock() - self._phase_began)
 
 
-class NoScreen(contextlib.nullcontext):
+class NoScreen(contextlib.nullcontext[None]):
     """Shows nothing. What the others show, and after how many seconds without a line a wait is one."""
 
-    heartbeat_s = float("inf")
+    heartbeat_s: float = float("inf")
 
     def phase_began(self, title: str, *, minor: bool, elapsed: float) -> bool:
+        """A phase begins, `elapsed` seconds after the start; `minor` if it is a part of a step. Did this say so?"""
         return False
 
-    def phase_ended(self, title: str, seconds: float) -> None: ...
+    def phase_ended(self, title: str, seconds: float) -> None:
+        """A phase that is no part of a step is over."""
 
-    def heartbeat(self, title: str, seconds: float, *, elapsed: float) -> None: ...
+    def heartbeat(self, title: str, seconds: float, *, elapsed: float) -> None:
+        """The phase has lasted so many seconds."""
 
-    def line(self, text: str, *, elapsed: float) -> None: ...
+    def line(self, text: str, *, elapsed: float) -> None:
+        """A line that stays."""
 
-    def steps(self, done: int, total: int | None) -> None: ...
+    def steps(self, done: int, total: int | None) -> None:
+        """So many of `total` are done; None: nobody knows how many there will be."""
 
 
 class PlainScreen(NoScreen):
@@ -104,18 +111,21 @@ class PlainScreen(NoScreen):
 
     heartbeat_s = HEARTBEAT_S
 
-    def __init__(self, stream) -> None:
+    def __init__(self, stream: TextIO) -> None:
         super().__init__()
         self.stream = stream
 
+    @override
     def phase_began(self, title: str, *, minor: bool, elapsed: float) -> bool:
         if not minor:
             self.line(title, elapsed=elapsed)
         return not minor
 
+    @override
     def heartbeat(self, title: str, seconds: float, *, elapsed: float) -> None:
         self.line(f"{title}, {seconds:.0f} s", elapsed=elapsed)
 
+    @override
     def line(self, text: str, *, elapsed: float) -> None:
         self.stream.write(f"{_hours(elapsed)} {text}\n")
         self.stream.flush()
@@ -126,7 +136,7 @@ class LiveScreen(NoScreen):
 
     heartbeat_s = 0.0  # with every tick
 
-    def __init__(self, stream) -> None:
+    def __init__(self, stream: TextIO) -> None:
         super().__init__()
         self.progress = Progress(
             SpinnerColumn(),
@@ -142,26 +152,33 @@ class LiveScreen(NoScreen):
         )
         self.task = self.progress.add_task("starting", total=None)
 
-    def __enter__(self):
-        return self.progress.__enter__()
+    @override
+    def __enter__(self) -> None:
+        self.progress.__enter__()
 
-    def __exit__(self, *error) -> None:
+    @override
+    def __exit__(self, *error: Any) -> None:
         self.progress.update(self.task, visible=False)
         self.progress.__exit__(*error)
 
+    @override
     def phase_began(self, title: str, *, minor: bool, elapsed: float) -> bool:
         self.progress.update(self.task, description=title, refresh=True)
         return True
 
+    @override
     def phase_ended(self, title: str, seconds: float) -> None:
         self._print(f"{title:<40} {seconds:6.1f} s")
 
+    @override
     def heartbeat(self, title: str, seconds: float, *, elapsed: float) -> None:
         self.progress.update(self.task, description=f"{title}, {seconds:.0f} s")
 
+    @override
     def line(self, text: str, *, elapsed: float) -> None:
         self._print(text)
 
+    @override
     def steps(self, done: int, total: int | None) -> None:
         # never quite complete: rich stops the spinner and the clock of a finished task, and the run still has to be saved
         self.progress.update(self.task, completed=done, total=None if total is None else total + 0.5)
