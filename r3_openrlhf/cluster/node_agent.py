@@ -383,7 +383,9 @@ class Head(Agent):
     def _refuse(self, faults: dict[str, str], otherwise: str = "") -> None:
         """End the job, with the bad nodes in a file for the script, which excludes them."""
         if faults:
-            write_whole(self.folder / f"{self.job}.exclude", ",".join(sorted(faults)))
+            file = self.folder / f"{self.job}.exclude"
+            before = set(file.read_text().split(",")) if file.is_file() else set()
+            write_whole(file, ",".join(sorted(before | set(faults))))
         why = "; ".join(f"{node}: {why}" for node, why in sorted(faults.items())) or otherwise
         raise Ended(BAD_NODE if faults else LOST, why)
 

@@ -12,6 +12,9 @@ from r3_openrlhf.errors import ClusterError
 # Between `ray job stop` and the kill: a step and a checkpoint must fit into it. Ray's own default is 3 s.
 STOP_WAIT = {"RAY_JOB_STOP_WAIT_TIME_S": "600"}
 RUNNING = {"PENDING", "RUNNING"}
+# Ray's dashboard answers before the agent that starts jobs is there, and waits 10 s for it (ray/dashboard/modules/job,
+# WAIT_AVAILABLE_AGENT_TIMEOUT). On a cluster that has just come up that is not always enough.
+AGENT_TRIES = 12
 
 
 def entrypoint(config: R3Config, settings: Sequence[str]) -> str:
@@ -33,9 +36,15 @@ def submit(
     runtime: dict[str, Any] = {"env_vars": {**STOP_WAIT, **environment}}
     if working_dir:
         runtime["working_dir"] = working_dir
-    return client.submit_job(
-        entrypoint=entrypoint(config, settings), runtime_env=runtime, metadata={"run_dir": config.run_dir}
-    )
+    for attempt in range(AGENT_TRIES):
+        try:
+            return client.submit_job(
+                entrypoint=entrypoint(config, settings), runtime_env=runtime, metadata={"run_dir": config.run_dir}
+            )
+        except RuntimeError as error:  # how Ray passes on what its dashboard answered
+            if "No available agent" not in str(error) or attempt == AGENT_TRIES - 1:
+                raise ClusterError(f"the Ray at {address} took no job: {str(error).splitlines()[0]}") from error
+    raise AssertionError("the last try returns or raises")
 
 
 def connect(address: str):

@@ -35,12 +35,12 @@ def dashboard(tmp_path_factory):
     temp_dir = Path(f"/tmp/r3job{os.getpid()}")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "R3_"))}
     environment |= {"PATH": f"{BIN}:{os.environ['PATH']}", "PYTHONPATH": str(REPOSITORY)}
-    start = (
-        "import ray, signal; ray.init(address='local', num_gpus=1, num_cpus=8, object_store_memory=200000000, "
-        f"include_dashboard=True, dashboard_host={host!r}, dashboard_port={web}, _temp_dir={str(temp_dir)!r}); "
-        "signal.pause()"
-    )
-    command = [sys.executable, "-c", start]
+    # free ports everywhere: of two Rays on one machine the second would have no agent that takes jobs
+    command = [BIN / "ray", "start", "--head", "--block", "--disable-usage-stats", "--num-gpus=1", "--num-cpus=8"]
+    command += ["--object-store-memory=200000000", f"--temp-dir={temp_dir}", f"--port={free_port()}"]
+    command += [f"--node-ip-address={host}", f"--dashboard-host={host}", f"--dashboard-port={web}"]
+    command += ["--include-dashboard=true", f"--ray-client-server-port={free_port()}"]
+    command += [f"--dashboard-agent-listen-port={free_port()}", f"--dashboard-agent-grpc-port={free_port()}"]
     log = tmp_path_factory.mktemp("ray") / "log"
     with log.open("w") as file:
         head = subprocess.Popen(command, env=environment, stdout=file, stderr=file, cwd="/")

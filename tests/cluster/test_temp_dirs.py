@@ -14,7 +14,7 @@ def agent(tmp_path, monkeypatch):
 
     def made():
         new = node_agent.Agent(options, {"SLURM_JOB_ID": "1"})
-        new._make_temp_dir()
+        new.temp_dir = new._make_temp_dir()
         return new
 
     return made
