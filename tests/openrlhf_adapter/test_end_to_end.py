@@ -75,11 +75,14 @@ def at_terminal(tmp_path_factory):
         "held_out.n_samples=1",
         "held_out.every_steps=1",
     )
+    # what pytest's workers set would win over the terminal's own size
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    environment["TERM"] = "xterm-256color"
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 200, 0, 0))
     run = subprocess.Popen(
         command("train.max_steps=3", *held_out, experiment="grpo_cpu_smoke"),
-        cwd=place, stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "xterm-256color"},
+        cwd=place, stdin=theirs, stdout=theirs, stderr=theirs, env=environment,
     )  # fmt: skip
     os.close(theirs)
     shown = b""
