@@ -99,6 +99,12 @@ def grade_exact(answer: str, references: tuple[str, ...]) -> Result:
 
 def exact_text(text: str) -> str:
     """One spelling of a text that is compared letter by letter; what stands in it is never left out, only around it."""
+    while (shorter := _without_its_frame(text)) != text:
+        text = shorter  # what was around a frame may be a frame itself
+    return text
+
+
+def _without_its_frame(text: str) -> str:
     text = _SPACES.sub(" ", _TEXT_COMMAND.sub(r"\1", text)).strip()
     if text.endswith(".") and any(map(str.isalnum, text)):
         text = text.rstrip(". ")
