@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.install_step import INTERVAL_S, Activity, Line, packages_in
+from tools.install_step import INTERVAL_S, Activity, Line, packages_in, run_step
 
 REPOSITORY = Path(__file__).parents[1]
 STEP = [sys.executable, str(REPOSITORY / "tools" / "install_step.py"), "--step", "2/4"]
@@ -44,6 +44,35 @@ def test_a_step_that_fails_shows_its_end_and_where_the_rest_is(tmp_path):
     assert f"exit status 3; everything it said is in {tmp_path / 'install.log'}" in done.stderr
     assert "r3 doctor" in done.stderr
     assert "line 0\n" in (tmp_path / "install.log").read_text()
+
+
+OLD_PAGE = "ERROR: No matching distribution found for pymdown-extensions==13.1"
+
+
+def index_that_fails(times: int, counter) -> list[str]:
+    """A command that ends as pip does while an index answers with an old page, and succeeds after so many tries."""
+    code = (
+        f"import pathlib, sys; seen = pathlib.Path({str(counter)!r}); n = len(seen.read_text()) if seen.exists() else 0; "
+        f"seen.write_text('x' * (n + 1)); print({OLD_PAGE!r}) if n < {times} else None; sys.exit(n < {times})"
+    )
+    return [sys.executable, "-c", code]
+
+
+@pytest.mark.parametrize(("failures", "status", "runs"), [(0, 0, 1), (1, 0, 2), (2, 0, 3), (5, 1, 3)])
+def test_an_index_that_fails_for_a_moment_is_asked_again(tmp_path, failures, status, runs):
+    said = io.StringIO()
+    command = index_that_fails(failures, tmp_path / "counter")
+    assert run_step(command, title="group", log=tmp_path / "log", stream=said, pauses=(0.0, 0.0)) == status
+    assert len((tmp_path / "counter").read_text()) == runs
+    assert said.getvalue().count("Trying again") == runs - 1
+    assert ("Error: group failed with exit status 1" in said.getvalue()) == bool(status)
+
+
+def test_a_package_that_does_not_build_is_not_tried_again(tmp_path):
+    code = f"open({str(tmp_path / 'counter')!r}, 'a').write('x'); print('ERROR: Could not build wheels'); raise SystemExit(1)"
+    said = io.StringIO()
+    assert run_step([sys.executable, "-c", code], title="group", log=tmp_path / "log", stream=said, pauses=(0.0,)) == 1
+    assert (tmp_path / "counter").read_text() == "x" and "Trying again" not in said.getvalue()
 
 
 def test_a_terminal_has_one_line_that_is_rewritten(tmp_path):

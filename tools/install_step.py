@@ -4,7 +4,8 @@
 
 The packages that this project needs are not there yet, so this file needs nothing but Python. On a terminal the line is
 rewritten every second; elsewhere there is a line when the step starts, one for every INTERVAL_S of waiting and one at its
-end. A step that fails shows the end of its output, and says where the rest is.
+end. A step that fails shows the end of its output, and says where the rest is. A step that fails because the package
+index did not know a version or broke off is tried again: mirrors have been seen to answer with an old page, once.
 """
 
 from __future__ import annotations
@@ -22,6 +23,12 @@ TAIL = 15  # lines of a failed step
 WIDTH = 79  # a longer line would wrap, and a wrapped line cannot be rewritten
 # pip says this of every package that it finds on a read-only layer; it is about neither the user nor us
 NOISE = re.compile(r"^WARNING: (Location|Skipping) .* is ignored|^\[notice\]")
+# What pip says when the index is at fault, not the package or the machine.
+INDEX_AT_FAULT = re.compile(
+    r"No matching distribution found|Could not find a version that satisfies|Could not install packages due to an OSError"
+    r"|ReadTimeoutError|Connection (broken|reset|aborted)|IncompleteRead|HTTP error (429|5\d\d)|error: Failed to (fetch|download)"
+)
+PAUSES_S = (15.0, 60.0)  # before the second and the third try
 REMEDY = "`.venv/bin/r3 doctor` says what this machine lacks; the same command tries again"
 
 
@@ -78,8 +85,29 @@ class Line:
         self.stream.flush()
 
 
-def run_step(command: list[str], *, title: str, log: Path, stream) -> int:
-    """Run it. Returns its exit status; `log` gets everything that it says."""
+def run_step(command: list[str], *, title: str, log: Path, stream, pauses: tuple[float, ...] = PAUSES_S) -> int:
+    """Run it, and again after each of `pauses` (seconds) when it was the index that failed. Returns its exit status;
+    `log` gets everything that it says."""
+    for pause in (*pauses, None):
+        status, said = _run_once(command, title=title, log=log, stream=stream)
+        if status == 0:
+            return 0
+        fault = next((text.strip() for text in reversed(said) if INDEX_AT_FAULT.search(text)), None)
+        if pause is None or fault is None:
+            break
+        stream.write(f"    The package index failed ({fault[:160]}). Trying again.\n")
+        waiting = Line(f"{title}: waiting {pause:.0f} s", stream=stream, terminal=stream.isatty())
+        for _ in range(round(pause / REFRESH_S)):
+            time.sleep(REFRESH_S)
+            waiting.tick("")
+        waiting.end("waited")
+    stream.writelines(f"    {text}\n" for text in said[-TAIL:])
+    stream.write(f"Error: {title} failed with exit status {status}; everything it said is in {log}. {REMEDY}.\n")
+    return status
+
+
+def _run_once(command: list[str], *, title: str, log: Path, stream) -> tuple[int, list[str]]:
+    """Its exit status, and the lines of its output that say something."""
     line = Line(title, stream=stream, terminal=stream.isatty())
     activity = Activity(packages_in(command))
     with log.open("a", encoding="utf-8") as output:
@@ -103,11 +131,7 @@ def run_step(command: list[str], *, title: str, log: Path, stream) -> int:
             if status is None:
                 line.tick(activity.now)
     line.end("done" if status == 0 else "failed")
-    if status:
-        kept = [text for text in [*said, unfinished] if text.strip() and not NOISE.match(text)]
-        stream.writelines(f"    {text}\n" for text in kept[-TAIL:])
-        stream.write(f"Error: {title} failed with exit status {status}; everything it said is in {log}. {REMEDY}.\n")
-    return status
+    return status, [text for text in [*said, unfinished] if text.strip() and not NOISE.match(text)]
 
 
 def packages_in(command: list[str]) -> int:
