@@ -8,12 +8,14 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import venv
 import zipfile
 from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from r3_openrlhf.runs.commit import commit_of, version_line
 
@@ -62,6 +64,16 @@ def test_nothing_that_an_installed_package_needs_is_missing(installed):
     missing = {normal(found[1]) for line in lines if (found := re.search(r"requires ([\w.-]+), which is not", line))}
     assert missing <= LEFT_OUT
     assert [line for line in lines if "but you have" in line] == [REFUSED]
+
+
+def test_every_pin_takes_the_first_python_that_we_take():
+    """Debian 12 has 3.11.2. A package that asks for 3.11.5 cannot be found there, whatever is installed here."""
+    first = (
+        tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["requires-python"].removeprefix(">=")
+        + ".0"
+    )
+    asked = {normal(package.name): package.metadata["Requires-Python"] for package in distributions()}
+    assert {name: asked[name] for name in asked if asked[name] and first not in SpecifierSet(asked[name])} == {}
 
 
 def test_both_stacks_have_the_same_versions():

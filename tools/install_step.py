@@ -4,8 +4,8 @@
 
 The packages that this project needs are not there yet, so this file needs nothing but Python. On a terminal the line is
 rewritten every second; elsewhere there is a line when the step starts, one for every INTERVAL_S of waiting and one at its
-end. A step that fails shows the end of its output, and says where the rest is. A step that fails because the package
-index did not know a version or broke off is tried again: mirrors have been seen to answer with an old page, once.
+end. A step that fails shows the end of its output, and says where the rest is. A step that fails because the connection
+to the package index broke off is tried again, twice.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ TAIL = 15  # lines of a failed step
 WIDTH = 79  # a longer line would wrap, and a wrapped line cannot be rewritten
 # pip says this of every package that it finds on a read-only layer; it is about neither the user nor us
 NOISE = re.compile(r"^WARNING: (Location|Skipping) .* is ignored|^\[notice\]")
-# What pip says when the index is at fault, not the package or the machine.
+# What pip and uv say when the connection or the index is at fault, not the package or the machine.
 INDEX_AT_FAULT = re.compile(
-    r"No matching distribution found|Could not find a version that satisfies|Could not install packages due to an OSError"
-    r"|ReadTimeoutError|Connection (broken|reset|aborted)|IncompleteRead|HTTP error (429|5\d\d)|error: Failed to (fetch|download)"
+    r"ReadTimeoutError|Connection (broken|reset|aborted)|IncompleteRead|HTTP error (429|5\d\d)|Failed to (fetch|download)"
 )
 PAUSES_S = (15.0, 60.0)  # before the second and the third try
 REMEDY = "`.venv/bin/r3 doctor` says what this machine lacks; the same command tries again"
