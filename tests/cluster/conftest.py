@@ -2,6 +2,7 @@
 
 Both nodes are this machine: one network and one /dev/shm. Where Slurm is not installed the tests skip."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -94,16 +95,22 @@ class Slurm:
         for name in ("state", *(f"spool.{node}" for node in NODES)):
             (self.folder / name).mkdir()
         user = psutil.Process().username()
-        (self.folder / "slurm.conf").write_text(CONFIGURATION.format(user=user, ports=ports, folder=self.folder))
+        (self.folder / "slurm.conf").write_text(self.configuration(user, ports))
         key = self.folder / "munge.key"
         key.write_bytes(os.urandom(128))
         key.chmod(0o600)
         place = {"key-file": "key", "socket": "sock", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
         self.call("munged", "--force", *(f"--{option}={self.folder}/munge.{end}" for option, end in place.items()))
         self.call("slurmctld")
+        self.start_nodes()
+        until(lambda: self.idle() == len(NODES), what="the nodes to be idle")
+
+    def configuration(self, user: str, ports: list[int]) -> str:
+        return CONFIGURATION.format(user=user, ports=ports, folder=self.folder)
+
+    def start_nodes(self) -> None:
         for node in NODES:
             self.call("slurmd", "-N", node)
-        until(lambda: self.idle() == len(NODES), what="the nodes to be idle")
 
     def idle(self) -> int:
         return int(self.call("sinfo", "-h", "-p", "main", "-t", "idle", "-o", "%D", check=False) or 0)
@@ -178,21 +185,28 @@ class Slurm:
         assert not list(self.folder.glob(f"r3-ray-{number}.*"))
 
 
-@pytest.fixture(scope="session")
-def slurm(tmp_path_factory):
+@contextlib.contextmanager
+def running(kind: type[Slurm], name: str):
+    """A started cluster of this kind, and its end; skips where Slurm is not installed."""
     path = f"{os.environ['PATH']}:{SBIN}"
     missing = [program for program in PROGRAMS if shutil.which(program, path=path) is None]
     if missing:
         pytest.skip(f"Slurm is not installed ({', '.join(missing)}); apt-get install slurm-wlm munge")
-    folder = Path(f"/tmp/r3s{os.getpid()}")  # sockets need a short path
+    folder = Path(f"/tmp/{name}{os.getpid()}")  # sockets need a short path
     folder.mkdir(mode=0o755)
-    cluster = Slurm(folder)
+    cluster = kind(folder)
     try:
         cluster.start()
         yield cluster
     finally:
         cluster.stop()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def slurm():
+    with running(Slurm, "r3s") as cluster:
+        yield cluster
 
 
 @pytest.fixture

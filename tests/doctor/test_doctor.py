@@ -51,8 +51,8 @@ def only_these_packages(tmp_path, monkeypatch):
     """The metadata of everything that is installed, on a path of its own, to take away from or add to."""
     site = tmp_path / "site"
     site.mkdir()
-    for folder in Path(sysconfig.get_path("purelib")).glob("*.dist-info"):
-        (site / folder.name).symlink_to(folder)
+    for metadata in Path(sysconfig.get_path("purelib")).glob("*-info"):  # egg-info: what pip 23.0 builds without wheel
+        (site / metadata.name).symlink_to(metadata)
     monkeypatch.setattr(sys, "path", [str(site)])
     if installed("torch") != wanted("cpu")["torch"]:
         pytest.skip("this environment was not made by make setup: its torch is no CPU build")
