@@ -1,22 +1,6 @@
-"""One data-parallel rank of the real update: DeepSpeed engine, OpenRLHF's strategy, R³'s actor trainer. No Ray.
+"""One data-parallel rank of the real update: DeepSpeed engine, OpenRLHF's strategy, R³'s actor trainer. No Ray."""
 
-usage: rank_worker.py CASE.json RANK    (started by test_any_number_of_rows.py)
-"""
-
-import json
-import os
-import sys
 from types import SimpleNamespace
-
-case, rank = json.load(open(sys.argv[1])), int(sys.argv[2])
-os.environ |= {
-    "RANK": str(rank),
-    "WORLD_SIZE": str(case["ranks"]),
-    "LOCAL_RANK": "0",
-    "MASTER_ADDR": "127.0.0.1",
-    "MASTER_PORT": str(case["port"]),
-    "OMP_NUM_THREADS": "1",
-}
 
 from r3_openrlhf.cpu_stack import cpu_platform  # noqa: E402
 
@@ -38,12 +22,13 @@ from r3_openrlhf.openrlhf_adapter.upstream_parser import check_arguments  # noqa
 from tests.openrlhf_adapter.mixed_rows import experience_of, log_ratios, mixed_rows  # noqa: E402
 
 
-def main() -> None:
+def update(case: dict, rank: int) -> None:
+    """The steps of `case` (test_any_number_of_rows.run_ranks) on this rank; the first one writes what came out."""
     args = check_arguments(case["arguments"])
     strategy = get_strategy(args)
     strategy.setup_distributed()
     if case["loads"]:
-        return load_again_and_again(strategy)
+        return load_again_and_again(case, rank, strategy)
     actor = Actor(
         case["model"],
         attn_implementation="sdpa",
@@ -112,7 +97,7 @@ def main() -> None:
     torch.distributed.barrier()
 
 
-def load_again_and_again(strategy) -> None:
+def load_again_and_again(case: dict, rank: int, strategy) -> None:
     loaded = []
     for _ in range(case["loads"]):
         actor = Actor(case["model"], attn_implementation="sdpa", ds_config=strategy.get_ds_train_config())
@@ -124,7 +109,3 @@ def load_again_and_again(strategy) -> None:
     if rank == 0:
         torch.save({"loaded": loaded}, case["output"])
     torch.distributed.barrier()
-
-
-if __name__ == "__main__":
-    main()

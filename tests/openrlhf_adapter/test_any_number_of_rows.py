@@ -1,21 +1,16 @@
 """Mixed groups make the number of rows arbitrary. Whatever it is, on one rank or two, ZeRO 2 or 3, with dynamic
 batching or not, the update must be the one that a single process computes from all rows at once."""
 
-import json
-import socket
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
 pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
 
+from tests.openrlhf_adapter import rank_worker  # noqa: E402
 from tests.openrlhf_adapter.mixed_rows import mixed_rows  # noqa: E402
+from tests.openrlhf_adapter.ranks import on_ranks  # noqa: E402
 
 pytestmark = [pytest.mark.stack]
-ROOT = Path(__file__).parents[2]
 ROWS = [7, 12]  # two steps; 7 rows do not divide among two ranks, 12 rows are more than train.batch_size
 LEARNING_RATE = 1.0  # with adam.eps this large an Adam step is (nearly) learning rate times gradient
 
@@ -50,12 +45,8 @@ def arguments(model, *, ranks, stage, dynamic, offload, micro_batch_size=2, dual
 def run_ranks(tmp_path, model, *, rows_per_step=ROWS, stock=False, loads=0, off_policy=False, **settings):
     ranks = settings["ranks"]
     tmp_path.mkdir(exist_ok=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     case = {
         "ranks": ranks,
-        "port": port,
         "arguments": arguments(model, **settings),
         "model": str(model),
         "rows_per_step": rows_per_step,
@@ -64,22 +55,7 @@ def run_ranks(tmp_path, model, *, rows_per_step=ROWS, stock=False, loads=0, off_
         "off_policy": off_policy,
         "output": str(tmp_path / "result.pt"),
     }
-    (tmp_path / "case.json").write_text(json.dumps(case))
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.openrlhf_adapter.rank_worker", str(tmp_path / "case.json"), str(rank)],
-            cwd=ROOT,
-            stdout=(tmp_path / f"rank{rank}.log").open("w"),
-            stderr=subprocess.STDOUT,
-        )
-        for rank in range(ranks)
-    ]
-    try:
-        codes = [worker.wait(timeout=1200) for worker in workers]
-    finally:
-        for worker in workers:
-            worker.kill()
-    assert codes == [0] * ranks, (tmp_path / "rank0.log").read_text()[-3000:]
+    on_ranks(rank_worker.update, ranks, case, module=rank_worker.__name__, folder=tmp_path)
     return torch.load(tmp_path / "result.pt", weights_only=False)
 
 

@@ -1,21 +1,7 @@
-"""One rank of OpenRLHF's strategy on a CPU: after one backward pass, the bytes of its tensors by kind.
-
-usage: rank_states.py MODEL RANK RANKS STAGE PORT OUTPUT    (started by test_formulas.py)
-"""
+"""One rank of OpenRLHF's strategy on a CPU: after one backward pass, the bytes of its tensors by kind."""
 
 import json
-import os
-import sys
-
-model, rank, ranks, stage, port, output = sys.argv[1:]
-os.environ |= {
-    "RANK": rank,
-    "WORLD_SIZE": ranks,
-    "LOCAL_RANK": "0",
-    "MASTER_ADDR": "127.0.0.1",
-    "MASTER_PORT": port,
-    "OMP_NUM_THREADS": "1",
-}
+from pathlib import Path
 
 from r3_openrlhf.cpu_stack import cpu_platform  # noqa: E402
 
@@ -35,7 +21,8 @@ def size(tensors) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def main() -> None:
+def model_states(model: str, ranks: int, stage: int, output: Path, rank: int) -> None:
+    """Into `output` (of the first rank): bytes of weights, gradients and optimizer."""
     config = load_config(
         "cpu_smoke",
         ["run_dir=unused", f"train.zero_stage={stage}", f"cluster.gpus_per_node={ranks}", "train.micro_batch_size=1"],
@@ -56,12 +43,12 @@ def main() -> None:
     actor, _, _ = strategy.prepare((actor, settings))
     engine = actor.model
     engine.set_gradient_accumulation_boundary(True)
-    ids = torch.randint(5, 200, (1, 16), generator=torch.Generator().manual_seed(int(rank)))
+    ids = torch.randint(5, 200, (1, 16), generator=torch.Generator().manual_seed(rank))
     ones = torch.ones(1, 15)
     first = actor(ids, ones, attention_mask=torch.ones_like(ids))
     engine.backward(first.mean())
     optimizer = engine.optimizer
-    if stage == "3":
+    if stage == 3:
         weights = size(parameter.ds_tensor for parameter in engine.module.parameters())
         gradients = size([optimizer.grad_partitions_flat_buffer])
         master = optimizer.fp32_partitioned_groups_flat
@@ -72,10 +59,6 @@ def main() -> None:
     engine.step()
     moments = [t for state in optimizer.optimizer.state.values() for t in state.values() if torch.is_tensor(t)]
     found = {"weights": weights, "optimizer": size(master) + size(moments), "gradients": gradients}
-    with open(output, "w") as file:
-        json.dump(found, file)
+    if rank == 0:
+        output.write_text(json.dumps(found))
     torch.distributed.barrier()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,63 @@
+"""Data-parallel ranks without Ray. OpenRLHF and DeepSpeed take ten seconds to import, so one process does it and each rank
+is a fork of it, made before any thread or process group exists there."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+LIMIT_S = 1200
+
+
+@cache
+def _imported(module: str):
+    """The fork server of this test process."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([module])
+    return context
+
+
+def on_ranks(target: Callable, ranks: int, *arguments, module: str, folder: Path) -> None:
+    """Run `target(*arguments, rank)` on this many ranks; the end of the first rank's output if one of them fails.
+
+    module: where `target` is, imported once. folder: for the output, rank0.log and so on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    processes = [
+        _imported(module).Process(
+            target=_rank, args=(target, arguments, rank, ranks, port, folder / f"rank{rank}.log")
+        )
+        for rank in range(ranks)
+    ]
+    for process in processes:
+        process.start()
+    try:
+        for process in processes:
+            process.join(LIMIT_S)
+        codes = [process.exitcode for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert codes == [0] * ranks, (folder / "rank0.log").read_text()[-3000:]
+
+
+def _rank(target: Callable, arguments: tuple, rank: int, ranks: int, port: int, log: Path) -> None:
+    with log.open("w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.environ |= {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    import torch
+
+    torch.set_num_threads(1)
+    target(*arguments, rank)
