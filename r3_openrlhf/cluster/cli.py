@@ -117,6 +117,7 @@ def longest_step(config: R3Config) -> float | None:
 
 
 def write_script(path: Path, text: str) -> None:
+    """Write a job script and the folders above it; it can be executed. ConfigError: they cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

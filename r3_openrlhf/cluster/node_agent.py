@@ -74,9 +74,11 @@ class Agent:
         self.signal = signal.SIGUSR1
 
     def say(self, text: str) -> None:
+        """One line on stderr: the time, this node's name, the text."""
         print(f"{time.strftime('%H:%M:%S')} {self.node}: {text}", file=sys.stderr, flush=True)
 
     async def run(self) -> int:
+        """The whole life of an agent. Returns its exit code; by then all that it started has ended, and is tidied."""
         # orphans of what is started here become children of this process, and are found when it tidies
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         loop = asyncio.get_running_loop()
@@ -101,6 +103,7 @@ class Agent:
             self.tidy()
 
     async def work(self) -> None:
+        """What this kind of agent does. It never returns: Ended says that the job is over on this node."""
         raise NotImplementedError
 
     async def leave(self, ended: Ended) -> None:
@@ -125,6 +128,7 @@ class Agent:
         return made
 
     async def spawn(self, command: list[str], **environment: str) -> asyncio.subprocess.Process:
+        """Start a command in a session of its own, without standard input. `environment` joins this process's."""
         return await asyncio.create_subprocess_exec(
             *command, env={**os.environ, **environment}, start_new_session=True, stdin=asyncio.subprocess.DEVNULL
         )
@@ -132,6 +136,10 @@ class Agent:
     async def start_ray(
         self, *, port: int | None, head: str | None, environment: dict[str, str]
     ) -> asyncio.subprocess.Process:
+        """Start `ray start`, which lasts as long as this node's Ray.
+
+        port: of Ray's head, which this node is. head: HOST:PORT of the head that this node joins. One of them is None.
+        """
         if self.temp_dir is None:
             raise AssertionError("run() makes the directory before work() starts Ray")
         command = ray_on_nodes.start_command(
@@ -168,6 +176,7 @@ class Agent:
         return said[-1] if said else f"the all-reduce ended with {process.returncode}"
 
     def check(self) -> dict:
+        """What node_checks sees on this node."""
         return node_checks.look(gpus=self.options.gpus, device=self.options.device)
 
     def tidy(self) -> None:
@@ -190,6 +199,8 @@ class Agent:
 
 
 class Head(Agent):
+    """Task 0: checks the nodes, starts Ray, runs the job's command, and ends all agents with one code."""
+
     def __init__(self, options: argparse.Namespace) -> None:
         super().__init__(options)
         self.workers: dict[str, tuple[asyncio.StreamReader, asyncio.StreamWriter]] = {}
@@ -201,6 +212,7 @@ class Head(Agent):
         self.rendezvous = self.folder / f"{self.start}.head"
 
     async def work(self) -> None:
+        """Check, gather, start; then watch the command, the nodes and Ray. Ended: one did, or a check failed."""
         self._count_this_start()
         self.state("starting")
         environment: dict[str, str] = {"RAY_TMPDIR": str(self.temp_dir)}
@@ -230,6 +242,7 @@ class Head(Agent):
                 asked = asyncio.create_task(asyncio.Event().wait())  # a second signal changes nothing
 
     async def leave(self, ended: Ended) -> None:
+        """Write down how the job ended, tell the other nodes, and give them 3 * TIDY_S seconds to become tidy."""
         self.state("ended", code=ended.code, why=ended.why)
         # srun ends with the highest code of its tasks, which may be that of a task that was killed
         write_whole(self.folder / f"{self.job}.code", str(ended.code))
@@ -242,6 +255,7 @@ class Head(Agent):
             await asyncio.wait(nodes, timeout=3 * TIDY_S)
 
     def state(self, state: str, **more) -> None:
+        """Replace state.json, which `r3 status` reads: what the job does now, its nodes, the time, and `more`."""
         content = {
             "job": self.job,
             "start": self.start,
@@ -415,9 +429,12 @@ class Head(Agent):
 
 
 class Worker(Agent):
+    """Every other task: does what the head says, and tells it when the Ray of this node ends."""
+
     writer: asyncio.StreamWriter | None = None
 
     async def work(self) -> None:
+        """Find the head and follow its messages (sum, join, stop). Ended: told so, a silent head, or no Ray here."""
         look = self.check()
         try:
             place = await asyncio.wait_for(self._find_head(), self.options.start_timeout)
@@ -474,6 +491,7 @@ def _heard(heard: asyncio.Task) -> dict:
 
 
 def send(writer: asyncio.StreamWriter, **message) -> None:
+    """Put one message, a line of JSON, into the connection; returns before it has left."""
     writer.write(json.dumps(message).encode() + b"\n")
 
 
@@ -487,6 +505,7 @@ async def receive(reader: asyncio.StreamReader, timeout: float | None = None) ->
 
 
 async def beat(writer: asyncio.StreamWriter) -> None:
+    """Send a sign of life every BEAT_S seconds until the connection is closed."""
     while not writer.is_closing():
         send(writer, beat=True)
         await asyncio.sleep(BEAT_S)
@@ -520,6 +539,7 @@ def _signal(process: psutil.Process, number: int) -> None:
 
 
 def write_whole(path: Path, text: str, *, mode: int = 0o644) -> None:
+    """Replace a file in one step: a reader sees the old text or the whole new one, which is on the disk by then."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with os.fdopen(descriptor, "w") as file:
@@ -547,6 +567,7 @@ def sweep_temp_dirs() -> list[str]:
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
+    """The command line of an agent. A wrong one ends the process with argparse's words and code 2."""
     parser = argparse.ArgumentParser(
         prog="python -m r3_openrlhf.cluster.node_agent", description=__doc__.splitlines()[0]
     )
@@ -563,6 +584,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def main() -> None:
+    """Be the head (SLURM_PROCID 0 or not set) or a worker. Exits with the job's code; 1 after a ClusterError."""
     options = parse(sys.argv[1:])
     agent = Head if int(os.environ.get("SLURM_PROCID", "0")) == 0 else Worker
     try:

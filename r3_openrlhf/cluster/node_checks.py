@@ -82,6 +82,7 @@ def faults(looks: dict[str, dict[str, Any]], *, gpus: int | None, device: str) -
 
 
 def describe(seen: dict[str, Any]) -> str:
+    """One line about a node, for the log. seen: what `look` returned there."""
     gpus = "no nvidia-smi" if seen["gpus"] is None else f"{len(seen['gpus'])} GPUs"
     if seen["gpus"]:
         gpus += f" ({seen['gpus'][0]['name']}, driver {seen['gpus'][0]['driver']})"

@@ -48,6 +48,7 @@ def submit(
 
 
 def connect(address: str):
+    """A client of the Ray dashboard at `address`. ClusterError: none answers there."""
     from ray.job_submission import JobSubmissionClient
 
     try:
@@ -70,6 +71,7 @@ def follow(address: str, job: str) -> Iterator[str]:
 
 
 def state(address: str, job: str) -> str:
+    """Ray's word for what the job does: PENDING, RUNNING, STOPPED, SUCCEEDED or FAILED."""
     return connect(address).get_job_status(job).value
 
 

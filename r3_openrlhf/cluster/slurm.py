@@ -102,6 +102,7 @@ def render(job: SlurmJob, config: R3Config) -> str:
 
 
 def script_of(config: R3Config) -> Path:
+    """Where the job script of this run lies."""
     return Path(config.run_dir) / "cluster" / "job.sh"
 
 
@@ -112,6 +113,7 @@ def job_name(config: R3Config) -> str:
 
 
 def forwarded(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that a job needs (FORWARDED), by name. No secrets, and no deadline: that is another job's."""
     return {
         name: value
         for name, value in sorted(environment.items())
@@ -120,6 +122,7 @@ def forwarded(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def seeds_of(text: str | None) -> list[int]:
+    """--seeds as numbers; none where it is not given. ConfigError: not whole numbers from 0 up, or one twice."""
     if not text:
         return []
     try:

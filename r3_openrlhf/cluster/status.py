@@ -116,6 +116,7 @@ def _json(path: Path) -> dict:
 
 
 def status_table(statuses: Sequence[RunStatus]):
+    """A rich table with one row per run; "-" where something is not known."""
     from rich import box
     from rich.table import Table
 

@@ -13,11 +13,14 @@ from r3_openrlhf.doctor.line import FAIL, Line
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
+    """What was looked at, and what was found."""
+
     stack: str  # cpu | gpu: what was wanted
     lines: list[Line]
 
     @property
     def num_failed(self) -> int:
+        """How many lines fail; notes do not count."""
         return sum(line.status == FAIL for line in self.lines)
 
 

@@ -34,6 +34,7 @@ def configuration(settings: tuple[str, ...]) -> tuple[R3Config | None, list[Line
 
 
 def path_lines(config: R3Config) -> list[Line]:
+    """Lines about the model, the problems and the held-out problems; one that fails where a library is missing."""
     try:
         lines = [_model_line(config)]
         lines.append(_data_line("data.path", config.data.path, lambda: _check_data(config)))

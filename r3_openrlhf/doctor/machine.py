@@ -31,6 +31,7 @@ SHM = Path("/dev/shm")
 
 
 def python_line() -> Line:
+    """Is this Python 3.11? An older one fails; a newer one is a note."""
     version = sys.version_info
     found = f"{version.major}.{version.minor}.{version.micro} ({sys.executable})"
     if version[:2] == (3, 11):
@@ -62,6 +63,7 @@ def compiler_line() -> Line:
 
 
 def ninja_line() -> Line:
+    """Is ninja in the PATH, or beside this Python?"""
     # `r3 train` looks beside its own Python too (cli.py)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     ninja = shutil.which("ninja", path=path)
@@ -70,6 +72,7 @@ def ninja_line() -> Line:
 
 
 def shared_memory_line(stack: str) -> Line:
+    """Is /dev/shm there, writable, and free enough for this stack (SHARED_MEMORY, in bytes)?"""
     wanted = SHARED_MEMORY[stack]
     remedy = (
         f"Ray and NCCL need it: --shm-size={wanted // GiB}g for a container, or mount -t tmpfs -o size={wanted // GiB}g "
@@ -122,6 +125,7 @@ def build_locks_line() -> Line:
 
 
 def open_files_line() -> Line:
+    """How many files may Ray open? It raises the soft limit itself, to RAY_RAISES_TO or the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limits = [float("inf") if limit == resource.RLIM_INFINITY else limit for limit in (soft, hard)]
     reached = max(limits[0], min(limits[1], RAY_RAISES_TO))
@@ -183,6 +187,7 @@ def nvidia_driver() -> str | None:
 
 
 def driver_line(driver: str | None) -> Line:
+    """Is NVIDIA's driver new enough? driver: its version, like "580.65.06"; None: there is none."""
     good = driver is not None and int(driver.split(".")[0]) >= MIN_DRIVER
     remedy = f"install NVIDIA's driver {MIN_DRIVER} or newer on the host"
     return judged(good, remedy, what="NVIDIA driver", found=driver or "none", wanted=f"{MIN_DRIVER} or newer")

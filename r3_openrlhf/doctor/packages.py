@@ -43,6 +43,10 @@ def installed(name: str) -> str | None:
 
 
 def package_lines(stack: str) -> list[Line]:
+    """A line for each package of SHOWN and for each other one that differs, then one about the rest.
+
+    Where more than MAX_DIFFERENT differ, the others share the last line, and every remedy is the whole installation.
+    """
     found = {name: installed(name) for name in wanted(stack)}
     different = [name for name, version in wanted(stack).items() if found[name] != version]
     many = len(different) > MAX_DIFFERENT

@@ -14,11 +14,13 @@ WIDTH = 120  # where the terminal does not say
 
 
 def to_json(examination: Examination) -> str:
+    """One JSON object: the stack, how many lines fail, and the lines."""
     lines = [asdict(line) for line in examination.lines]
     return json.dumps({"stack": examination.stack, "failed": examination.num_failed, "lines": lines}, indent=1)
 
 
 def print_table(examination: Examination, out: TextIO) -> None:
+    """The table, and below it how many lines fail. Plain lines of text where rich is not installed."""
     title = f"r3 doctor: the {examination.stack.upper()} stack"
     try:
         from rich.console import Console
@@ -48,6 +50,7 @@ def progress(name: str) -> None:
 
 
 def end_of_progress() -> None:
+    """Clear the line that `progress` has written; nothing where stderr is no terminal."""
     if sys.stderr.isatty():
         print("\r\033[K", end="", file=sys.stderr, flush=True)
 

@@ -11,6 +11,8 @@ from r3_openrlhf.types import Grade
 
 
 class Grader(Protocol):
+    """What grades responses: processes of this machine, or reward servers."""
+
     async def grade(self, request: GradeRequest) -> Grade:
         """The grade of one response; never raises for a bad response, its verdict is then UNGRADED with a reason."""
 

@@ -19,8 +19,10 @@ class LocalGrader:
         self.pool = WorkerPool(num_workers=config.num_workers, timeout_s=config.timeout_s)
 
     async def grade(self, request: GradeRequest) -> Grade:
+        """As Grader.grade. ConfigError: unknown task. GradingError: metadata that is no plain data, or closed."""
         outcome = await asyncio.wrap_future(self.pool.submit(encode_request(request)))
         return grade_of(outcome, request.num_tokens, self._config)
 
     def close(self) -> None:
+        """Ends the processes. What still waits is answered `ungraded: closed`."""
         self.pool.close()

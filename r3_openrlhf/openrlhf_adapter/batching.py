@@ -25,6 +25,7 @@ def num_windows(args: SimpleNamespace) -> int:
 
 
 def num_fillers(num_rows: int, *, ranks: int, windows: int) -> int:
+    """Rows that are missing to the next multiple of ranks * windows."""
     return -num_rows % (ranks * windows)
 
 

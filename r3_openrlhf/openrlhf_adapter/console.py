@@ -96,6 +96,7 @@ class Console:
             self._display.line(text)
 
     def expect(self, num_steps: int) -> None:
+        """How many steps the run will make, for the display of its progress."""
         with self._lock:
             self._display.expect(num_steps)
 
@@ -160,6 +161,7 @@ def new_lines(path: Path):
 
 
 def evaluation_line(line: dict) -> str:
+    """A line of evaluations.jsonl, as a sentence for the terminal."""
     if line["pass_at_1"] is None:
         return f"held-out problems after step {line['step']}: no response could be graded"
     return (
@@ -170,6 +172,8 @@ def evaluation_line(line: dict) -> str:
 
 
 def step_line(metrics: dict) -> str:
+    """A line of metrics.jsonl, as one for the terminal; "-" for each number that it does not have."""
+
     def number(key: str, digits: int = 0) -> str:
         value = metrics.get(key)
         return "-" if value is None else f"{value:.{digits}f}"

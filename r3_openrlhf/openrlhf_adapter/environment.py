@@ -14,6 +14,7 @@ PLATFORM = "R3_PLATFORM"
 
 
 def environment_of(config: R3Config, platform: str = "cuda") -> dict[str, str]:
+    """The variables that a process of the job needs for `config_from_environment` and `on_cpu`."""
     return {VARIABLE: config_to_json(config), PLATFORM: platform}
 
 
@@ -25,6 +26,7 @@ def on_cpu() -> bool:
 
 @functools.lru_cache(maxsize=1)
 def config_from_environment() -> R3Config:
+    """The configuration of this job, read once a process. ConfigError: the variable is not set."""
     text = os.environ.get(VARIABLE)
     if text is None:
         raise ConfigError(f"the environment variable {VARIABLE} is not set; start the job with `r3 train`")

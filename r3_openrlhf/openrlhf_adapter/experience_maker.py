@@ -48,6 +48,10 @@ class StockExperienceMaker(RemoteExperienceMaker):
         self.rollouts: list[Rollout] = []
 
     def make_experience_batch(self, rollout_samples: list[Experience]) -> list[Experience]:
+        """Upstream's experiences of this step's rollouts (one row each), with advantages and old log-probs.
+
+        TrainingStopped: too many ungraded rollouts, a reward that is no number, or stop.max_abs_logprob_gap.
+        """
         batch = self._batch(rollout_samples)
         complete_ungraded(rollout_samples)
         experiences = super().make_experience_batch(rollout_samples)
@@ -108,6 +112,10 @@ class R3ExperienceMaker(StockExperienceMaker):
     history: HistoryStore  # algo=r3 always has one
 
     def make_experience_batch(self, rollout_samples: list[Experience]) -> list[Experience]:
+        """The same of the mixed batch: fresh rows that are trained, recalled rows, fillers.
+
+        TrainingStopped: also where no group has two graded rollouts.
+        """
         config, seconds = self.config, {}
         started = time.perf_counter()
         batch = self._batch(rollout_samples)

@@ -144,6 +144,7 @@ def checked_arguments(config: R3Config, run: RunDirectory, model: str, *, platfo
 
 
 def check_context(config: R3Config, model: str) -> None:
+    """ConfigError: data.max_len is more than the positions of the model. model: a directory, or a name on the hub."""
     from transformers import AutoConfig
 
     longest = getattr(AutoConfig.from_pretrained(model, trust_remote_code=True), "max_position_embeddings", None)
@@ -173,6 +174,7 @@ def memory_warning(config: R3Config, model: str, *, platform: str) -> str | None
 
 
 def prepare_data(config: R3Config, model: str, run: RunDirectory) -> PreparedData:
+    """Write the training file of this run, and its held-out problems if it has any. DataError: none can be used."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=True)
@@ -183,6 +185,7 @@ def prepare_data(config: R3Config, model: str, run: RunDirectory) -> PreparedDat
 
 
 def num_steps(config: R3Config, data: PreparedData) -> int:
+    """Steps of the whole run. An epoch's last batch may be short; train.max_steps is the upper limit."""
     steps = -(-data.num_problems // config.rollout.batch_size) * config.train.num_epochs
     return min(steps, config.train.max_steps or steps)
 

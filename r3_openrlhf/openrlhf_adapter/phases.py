@@ -16,6 +16,8 @@ from r3_openrlhf.runs.directory import RunDirectory
 
 
 class Phase(StrEnum):
+    """What a run is doing, in the words that the terminal shows."""
+
     CHECKING = "checking the settings"
     UNPACKING = "unpacking the model"
     TRAINING_MODEL = "training the small model"  # "tiny", "lab": made on the spot

@@ -30,6 +30,7 @@ class StockPolicyActor(UpstreamPolicyActor):
     """Upstream's, but that it says when DeepSpeed compiles operators, and that logits may be made in chunks."""
 
     def init_model_from_pretrained(self, *args, **kwargs):
+        """As upstream's (ppo_actor.py:495). The model is a ChunkedActor where train.logits_chunk_tokens is set."""
         announce_builds(builder)
         if config_from_environment().train.logits_chunk_tokens is not None:
             ppo_actor.Actor = ChunkedActor  # ppo_actor.py:513 takes it from the module's global name
@@ -37,7 +38,10 @@ class StockPolicyActor(UpstreamPolicyActor):
 
 
 class R3PolicyActor(StockPolicyActor):
+    """Also measures exact entropy in the pass over the old log-probs, and updates with R3ActorTrainer."""
+
     def init_model_from_pretrained(self, *args, **kwargs):
+        """As the stock actor's, with R3ActorTrainer in the place of upstream's trainer."""
         # ppo_actor.py:571 builds its trainer from the module's global name
         ppo_actor.ActorPPOTrainer = R3ActorTrainer
         self._peak_fraction = config_from_environment().ranking.peak_fraction

@@ -61,9 +61,11 @@ class R3ReplayBuffer(NaiveReplayBuffer):
         return super().__getitem__(idx) if self.dynamic_batch else self.items[self.slices[idx]]
 
     def collate_fn(self, batch):
+        """The rows of a micro-batch as one Experience. An item is a whole micro-batch, so `batch` has one."""
         return super().collate_fn(batch if self.dynamic_batch else batch[0])
 
     def setup_dynamic_batch(self, strategy):
+        """Upstream's micro-batches by tokens (replay_buffer.py:91), of all rows. ValueError: unequal windows."""
         windows = num_windows(strategy.args)
         dp_size = torch.distributed.get_world_size(group=strategy.ds_device_mesh["dp"].get_group())
         if len(self.items) % windows:
@@ -107,6 +109,7 @@ class R3ActorTrainer(ppo_actor.ActorPPOTrainer):
         self._micro_batches_per_window: int | None = None
 
     def ppo_train(self, kl_ctl: float):
+        """Upstream's update (ppo_actor.py:153) on this step's rows. Returns its status: means over the step."""
         engine = self.actor.model
         if not self.args.train.dynamic_batch_enable:
             # the same processes must shuffle alike where they share rows (ppo_actor.py:157)
@@ -126,6 +129,7 @@ class R3ActorTrainer(ppo_actor.ActorPPOTrainer):
             return super().ppo_train(kl_ctl)
 
     def training_step(self, experience, kl_ctl, step, loss_batch_info=None):
+        """Upstream's pass over one micro-batch (ppo_actor.py:259). In the status `num_samples` counts no fillers."""
         if self.args.train.dynamic_batch_enable:
             last = self.replay_buffer.dynamic_optimizer_step[step] == 1
         else:

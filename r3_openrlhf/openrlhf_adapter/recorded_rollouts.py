@@ -36,6 +36,7 @@ class Recording:
         return response_key(seed, self._asked[seed, prompt], prompt)
 
     def write(self, key: str, token_ids: list[int], logprobs_TK: np.ndarray, finish_reason: str) -> None:
+        """Keep one response: token ids [T], log-probs [T, 1 + k]. A file has all of it or is not there."""
         self.path.mkdir(parents=True, exist_ok=True)
         unfinished = self.path / f".{key}.{os.getpid()}.npz"
         np.savez(unfinished, token_ids=np.array(token_ids), logprobs=logprobs_TK, finish_reason=finish_reason)
@@ -58,6 +59,7 @@ def response_key(seed: int, sample: int, prompt: str) -> str:
 
 
 def read_response(path: Path) -> Response:
+    """The response in a file that `Recording.write` made."""
     with np.load(path) as file:
         return file["token_ids"].tolist(), file["logprobs"], str(file["finish_reason"])
 

@@ -31,6 +31,8 @@ from r3_openrlhf.types import Algorithm, EntropyBounds, EntropySource
 
 
 class AgentExecutor(AgentExecutorBase):
+    """What an engine's actor makes once, and calls for each response."""
+
     def __init__(self) -> None:
         from vllm.sampling_params import RequestOutputKind  # logprobs_array does without vllm
 

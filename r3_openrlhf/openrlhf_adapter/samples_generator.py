@@ -66,6 +66,11 @@ class R3SamplesGenerator(SamplesGenerator):
         self._counts: Counter[str] = Counter()  # since the last step
 
     def generate_samples(self, **generate_kwargs):
+        """The rollouts of the next step, group by group, in the order of their prompts.
+
+        Returns, as upstream's (samples_generator.py:89): rows, none at train.max_steps or when the token budget is
+        spent; the percentage of groups that dynamic filtering kept, or None; prompts taken; is the epoch over?
+        """
         self.hard_prompts = self.reflections_without_error = self.reflections_without_room = 0
         self.seconds = 0.0
         self.epoch_of_batch = self.epoch
@@ -226,6 +231,7 @@ class R3SamplesGenerator(SamplesGenerator):
 
 
 def num_tokens(rows: list[Experience]) -> int:
+    """Response tokens of these rows."""
     return sum(row.r3_rollout.num_tokens for row in rows)
 
 

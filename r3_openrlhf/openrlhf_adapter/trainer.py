@@ -131,14 +131,20 @@ class R3Trainer(UpstreamTrainer):
         announce(self.run, phase, step=self.samples_generator.step + 1)
 
     def ppo_train(self, global_steps: int) -> dict:
+        """Upstream's policy update, announced."""
         self._announce(Phase.UPDATE)
         return super().ppo_train(global_steps)
 
     def broadcast_to_vllm(self) -> None:
+        """Upstream's weight sync to the engines, announced."""
         self._announce(Phase.SYNC)
         super().broadcast_to_vllm()
 
     def train_step(self, rollout_samples, global_step: int):
+        """Upstream's step (:213), then the history's commit of it and R³'s metrics.
+
+        Returns (metrics, number of the step). TrainingStopped: no rollouts, or a loss or gradient norm not finite.
+        """
         if not rollout_samples:
             raise TrainingStopped("the rollout engine returned no rollouts for a step")
         self._announce(Phase.REWARDS)
@@ -175,6 +181,10 @@ class R3Trainer(UpstreamTrainer):
         return status, global_step
 
     def save_logs_and_checkpoints(self, global_step: int, logs_dict=None, client_states=None) -> None:
+        """Writes the step's lines and, when it is due, a checkpoint; asks the held-out problems when that is due.
+
+        RunInterrupted, once all is saved: a stop was asked for, or the deadline allows no other step.
+        """
         if client_states and self.samples_generator.epoch > client_states["episode"] + 1:
             # the epoch ended with this step. Upstream's loader state would be that of a finished iterator, which on
             # resume starts the same epoch over
@@ -270,6 +280,7 @@ class R3Trainer(UpstreamTrainer):
             self.history.set_rollback_floor(global_step)
 
     def fit(self, global_step: int = 0) -> None:
+        """The whole run, with the last evaluation. However it ends, trackers and history are closed."""
         # upstream closes its trackers at the end (:503), before the last evaluation
         trackers = [tracker for tracker in (self.wandb_logger, self.tensorboard_logger) if tracker]
         for tracker in trackers:

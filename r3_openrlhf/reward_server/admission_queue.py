@@ -105,9 +105,11 @@ class AdmissionQueue:
         return [grades[index] for index in range(len(questions))]
 
     def count(self, question: Question, grade: Grade) -> None:
+        """Enter a grade that is about to be sent into the metrics."""
         self._metrics.count(question.task, grade)
 
     def stay(self, future: asyncio.Future[Outcome]) -> None:
+        """One more caller waits for this outcome. Each of them calls `leave` in the end."""
         self._num_waiting[future] = self._num_waiting.get(future, 0) + 1
 
     def leave(self, future: asyncio.Future[Outcome]) -> None:
@@ -120,6 +122,7 @@ class AdmissionQueue:
                 self._outcomes.pop(digest, None)  # at once: who asks for it next begins it anew
 
     def give_back(self, client: Client, num_items: int, places: tuple[int, int]) -> None:
+        """Free what `admit` took: num_items of the pending items; (items, bytes) of the two rooms."""
         self.pending_items -= num_items
         self._places.give_back(client, places[0])
         self._bytes.give_back(client, places[1])
@@ -177,6 +180,7 @@ class AdmissionQueue:
             self._answered_at = time.monotonic()
 
     def close(self) -> None:
+        """Ends the grading processes. What still waits is answered `ungraded: closed`."""
         self.pool.close()
 
 

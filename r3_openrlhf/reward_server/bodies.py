@@ -68,6 +68,7 @@ class Bodies:
             self.num_bytes -= len(body)
 
     def close(self) -> None:
+        """Parses nothing more; what waits for its turn is given up."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 

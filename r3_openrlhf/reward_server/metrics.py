@@ -8,6 +8,8 @@ from r3_openrlhf.types import Grade
 
 
 class Metrics:
+    """What the service counts, in a registry of its own, so that two services of one process do not mix."""
+
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.items = Counter(
@@ -29,10 +31,12 @@ class Metrics:
         )
 
     def count(self, task: str, grade: Grade) -> None:
+        """One more item is answered."""
         self.items.labels(task, grade.verdict.value, grade.reason).inc()
         self.seconds.observe(grade.seconds)
 
     def text(self, *, pending: int, restarts: dict[str, int]) -> bytes:
+        """All of it in Prometheus's text format. pending: items not yet answered; restarts: reason -> workers."""
         self.pending.set(pending)
         for reason, count in restarts.items():
             self.restarts.labels(reason).set(count)

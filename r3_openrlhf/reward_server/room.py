@@ -34,6 +34,7 @@ class Room:
         self._by_client: Counter[Client] = Counter()
 
     def has_place(self, client: Client, amount: int) -> bool:
+        """May this client have so many more (items, or bytes)?"""
         if not self._held:
             return True
         for_address = (self._size - self._held - self._by_address[client.address]) / 2
@@ -47,6 +48,7 @@ class Room:
         return places
 
     def give_back(self, client: Client, places: int) -> None:
+        """Free what `take` returned."""
         self._add(client, -places)
 
     def _add(self, client: Client, places: int) -> None:

@@ -78,6 +78,8 @@ def body_schemas() -> dict[str, Any]:
 
 
 class GradeResult(BaseModel):
+    """The grade of one item; score and reward are null where it could not be graded."""
+
     verdict: Literal["correct", "wrong", "ungraded"]
     reason: str
     score: float | None
@@ -101,4 +103,6 @@ class StockAnswer(BaseModel):
 
 
 class Problem(BaseModel):
+    """Why a request was not answered."""
+
     detail: str

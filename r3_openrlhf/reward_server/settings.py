@@ -74,6 +74,7 @@ class ServerSettings:
 
 
 def is_loopback(host: str) -> bool:
+    """Can only this machine reach the address? Of names only "localhost" counts."""
     if host == "localhost":
         return True
     try:

@@ -74,6 +74,7 @@ class Formula:
 
     @property
     def size(self) -> int:
+        """How many signs it has, repeated ones included."""
         return self.signs.total()
 
 

@@ -53,6 +53,7 @@ def _scorer(name: str) -> Callable[..., float]:
 
 
 def load_scorer(name: str) -> None:
+    """Load a data set's scorer, for this process and its later forks. Nothing happens for one that is refused."""
     if why_refused(name) is None:
         _scorer(name)
 

@@ -19,6 +19,7 @@ _VALUES = [Rational(p, q) for p, q in ((7, 11), (13, 17), (19, 23), (29, 31), (3
 
 
 def surely_different(a: object, b: object) -> bool:
+    """Is it certain that math-verify would not call them equal? False: nothing is proven."""
     if isinstance(a, Expr) and isinstance(b, Expr):
         return _differ_at_a_point(a, b)
     if isinstance(a, Basic) and isinstance(b, Basic):

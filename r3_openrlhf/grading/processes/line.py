@@ -27,6 +27,8 @@ _LOOK_AT = 100  # of the items that are set back; there may be very many
 
 @dataclass(slots=True, eq=False)
 class Job:
+    """One item that waits to be graded. Whoever submitted it holds its future."""
+
     encoded: msgspec.Raw
     future: Future
     number: int
@@ -69,6 +71,7 @@ class Line:
         return min((queue[0].rank for queue in (self._cheap, self._symbolic) if queue), default=float("inf"))
 
     def add(self, jobs: Iterable[Job]) -> None:
+        """New jobs, in the order in which they came, for the cheap comparisons."""
         self._cheap.extend(jobs)
 
     def add_symbolic(self, job: Job, *, complexity: int, subject: int) -> None:
@@ -134,6 +137,7 @@ class Line:
         return [job]
 
     def take_all(self) -> list[Job]:
+        """Empties the line and returns what was in it, also jobs that were cancelled."""
         jobs = [*self._cheap, *self._symbolic, *self._set_back]
         for queue in (self._cheap, self._symbolic, self._set_back):
             queue.clear()

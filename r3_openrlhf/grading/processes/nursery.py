@@ -40,6 +40,7 @@ class WorkerHandle:
 
     @property
     def is_running(self) -> bool:
+        """Whether its process is known: the nursery has answered, and `kill` was not called."""
         return self.pidfd is not None
 
     def processor_seconds(self) -> float:
@@ -80,6 +81,7 @@ class WorkerHandle:
         self._signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
+        """Lets a paused process run again."""
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: int) -> None:
@@ -111,6 +113,7 @@ class WorkerHandle:
         return bool(received)
 
     def kill(self) -> None:
+        """Ends the process and closes its socket; twice is harmless."""
         self.connection.close()
         if self.pidfd is not None:
             self._signal(signal.SIGKILL)

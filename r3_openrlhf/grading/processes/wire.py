@@ -54,6 +54,7 @@ def encode_item(item: Item) -> msgspec.Raw:
 
 
 def frame(message: list | tuple) -> bytes:
+    """A message as bytes: its length (4 bytes, the highest first), then MessagePack."""
     body = _encoder.encode(message)
     return _LENGTH.pack(len(body)) + body
 
