@@ -225,15 +225,7 @@ def _every_move(entry: dict, rng: random.Random) -> Iterator[str]:
         yield " ".join("UDLRFB" * 50)
         yield "R999999999999"
     if name == "boxnet":
-        plan, places = [], list(metadata["initial_state"])
-        things = sorted({thing for cell in metadata["initial_state"].values() for thing in cell})
-        for place in places:
-            x, y = map(float, place.split("_"))
-            for thing in things:
-                for dx, dy in ((0, 1), (1, 0), (0, -1), (-1, 0)):
-                    if f"{x + dx}_{y + dy}" in metadata["initial_state"]:
-                        plan.append({f"Agent[{x}, {y}]": f"move({thing}, square[{x + dx}, {y + dy}])"})
-                plan.append({f"Agent[{x}, {y}]": f"move({thing}, {thing.replace('box', 'target')})"})
+        plan = _box_moves(metadata["initial_state"])
         for _ in range(3):
             rng.shuffle(plan)
             yield json.dumps(plan * 10)
@@ -251,6 +243,20 @@ def _every_move(entry: dict, rng: random.Random) -> Iterator[str]:
             f"{integrand} + C",
         )
         yield f"Derivative(0, {variable})"
+
+
+def _box_moves(squares: dict[str, list[str]]) -> list[dict[str, str]]:
+    """Every agent moves every thing to each square beside it, and to its target. squares: "X_Y" -> things there."""
+    moves = []
+    things = sorted({thing for cell in squares.values() for thing in cell})
+    for place in squares:
+        x, y = map(float, place.split("_"))
+        for thing in things:
+            for dx, dy in ((0, 1), (1, 0), (0, -1), (-1, 0)):
+                if f"{x + dx}_{y + dy}" in squares:
+                    moves.append({f"Agent[{x}, {y}]": f"move({thing}, square[{x + dx}, {y + dy}])"})
+            moves.append({f"Agent[{x}, {y}]": f"move({thing}, {thing.replace('box', 'target')})"})
+    return moves
 
 
 _FAMILIES = {

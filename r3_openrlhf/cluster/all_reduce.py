@@ -60,7 +60,7 @@ def main() -> None:
         )
     except RuntimeError as error:  # torch.distributed's own errors are RuntimeErrors
         sys.exit(f"all-reduce: {str(error).splitlines()[0]}")
-    print(f"{seconds:.1f}")
+    sys.stdout.write(f"{seconds:.1f}\n")
 
 
 if __name__ == "__main__":

@@ -75,7 +75,9 @@ class Agent:
 
     def say(self, text: str) -> None:
         """One line on stderr: the time, this node's name, the text."""
-        print(f"{time.strftime('%H:%M:%S')} {self.node}: {text}", file=sys.stderr, flush=True)
+        # one write, so that the lines of several agents do not mix
+        sys.stderr.write(f"{time.strftime('%H:%M:%S')} {self.node}: {text}\n")
+        sys.stderr.flush()
 
     async def run(self) -> int:
         """The whole life of an agent. Returns its exit code; by then all that it started has ended, and is tidied."""
@@ -177,7 +179,7 @@ class Agent:
 
     def check(self) -> dict:
         """What node_checks sees on this node."""
-        return node_checks.look(gpus=self.options.gpus, device=self.options.device)
+        return node_checks.look()
 
     def tidy(self) -> None:
         """End every process that was started here, keep Ray's logs, remove the rest."""

@@ -17,7 +17,7 @@ STRANGERS_MB = 1024  # memory of a GPU in use before the job has started anythin
 QUERY = "index,name,memory.total,memory.used,driver_version"
 
 
-def look(*, gpus: int | None, device: str) -> dict[str, Any]:
+def look() -> dict[str, Any]:
     """What is on this node now. Numbers only; `faults` judges them."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # Ray opens a file per worker and connection
@@ -51,34 +51,45 @@ def look_at_gpus() -> list[dict[str, Any]] | None:
 
 def faults(looks: dict[str, dict[str, Any]], *, gpus: int | None, device: str) -> dict[str, str]:
     """Node -> what is wrong with it. looks: node -> what `look` returned there, clock_gap_s against the head."""
-    found: dict[str, list[str]] = {}
+    cuda = device == Device.CUDA
+    odd = _odd_ones(looks) if cuda else {}
+    found = {
+        node: [*(_gpu_faults(seen, gpus) if cuda else []), *_machine_faults(seen), *odd.get(node, [])]
+        for node, seen in looks.items()
+    }
+    return {node: ", ".join(reasons) for node, reasons in found.items() if reasons}
 
-    def wrong(node: str, why: str) -> None:
-        found.setdefault(node, []).append(why)
 
-    for node, seen in looks.items():
-        if device == Device.CUDA:
-            here = seen["gpus"] or []
-            if gpus is not None and len(here) < gpus:
-                wrong(node, f"{len(here)} GPUs, {gpus} are needed")
-            for gpu in here:
-                if gpu["used_mb"] > STRANGERS_MB:
-                    wrong(node, f"{gpu['used_mb']} MB of GPU {gpu['index']} are in use by somebody else")
-        if seen["shared_memory_free"] < MIN_SHARED_MEMORY:
-            wrong(
-                node, f"/dev/shm has {seen['shared_memory_free'] >> 20} MB free, {MIN_SHARED_MEMORY >> 20} are needed"
-            )
-        if seen["open_files"] < MIN_OPEN_FILES:
-            wrong(node, f"ulimit -n is {seen['open_files']}, {MIN_OPEN_FILES} are needed")
-        if abs(seen["clock_gap_s"]) > MAX_CLOCK_GAP_S:
-            wrong(node, f"its clock differs from the first node's by {seen['clock_gap_s']:.0f} s")
+def _gpu_faults(seen: dict[str, Any], gpus: int | None) -> list[str]:
+    here = seen["gpus"] or []
+    found = [f"{len(here)} GPUs, {gpus} are needed"] if gpus is not None and len(here) < gpus else []
+    return found + [
+        f"{gpu['used_mb']} MB of GPU {gpu['index']} are in use by somebody else"
+        for gpu in here
+        if gpu["used_mb"] > STRANGERS_MB
+    ]
+
+
+def _machine_faults(seen: dict[str, Any]) -> list[str]:
+    found = []
+    if seen["shared_memory_free"] < MIN_SHARED_MEMORY:
+        found.append(f"/dev/shm has {seen['shared_memory_free'] >> 20} MB free, {MIN_SHARED_MEMORY >> 20} are needed")
+    if seen["open_files"] < MIN_OPEN_FILES:
+        found.append(f"ulimit -n is {seen['open_files']}, {MIN_OPEN_FILES} are needed")
+    if abs(seen["clock_gap_s"]) > MAX_CLOCK_GAP_S:
+        found.append(f"its clock differs from the first node's by {seen['clock_gap_s']:.0f} s")
+    return found
+
+
+def _odd_ones(looks: dict[str, dict[str, Any]]) -> dict[str, list[str]]:
+    """Nodes whose GPUs or driver are not those of most nodes; of two kinds as frequent, those of the first node count."""
     kinds = {node: (gpu["name"], gpu["driver"]) for node, seen in looks.items() for gpu in (seen["gpus"] or [])[:1]}
-    if device == Device.CUDA and len(set(kinds.values())) > 1:
-        usual = max(set(kinds.values()), key=list(kinds.values()).count)
-        for node, kind in kinds.items():
-            if kind != usual:
-                wrong(node, f"{kind[0]} with driver {kind[1]}, the others have {usual[0]} with driver {usual[1]}")
-    return {node: ", ".join(reasons) for node, reasons in found.items()}
+    usual = max(kinds.values(), key=list(kinds.values()).count, default=("", ""))
+    return {
+        node: [f"{kind[0]} with driver {kind[1]}, the others have {usual[0]} with driver {usual[1]}"]
+        for node, kind in kinds.items()
+        if kind != usual
+    }
 
 
 def describe(seen: dict[str, Any]) -> str:

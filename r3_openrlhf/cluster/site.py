@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import cast
 
+import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -15,6 +16,8 @@ from r3_openrlhf.errors import ConfigError
 
 VARIABLE = "R3_SITE"
 DEFAULT = Path("~/.config/r3/site.yaml")
+# what PyYAML and omegaconf raise of a file that a person wrote; all mean the same to him
+_NO_YAML = (yaml.YAMLError, OmegaConfBaseException, OSError, ValueError, TypeError, AssertionError, RecursionError)
 
 
 @dataclass
@@ -44,8 +47,9 @@ def load_site() -> Site:
         return Site()
     try:
         values = OmegaConf.load(path)
-    except Exception as error:  # of YAML or omegaconf; all mean the same to a user
-        raise ConfigError(f"{path} cannot be read as YAML: {str(error).splitlines()[0]}") from error
+    except _NO_YAML as error:
+        said = " ".join(str(error).split())[:300]
+        raise ConfigError(f"{path} cannot be read as YAML: {said}") from error
     known = [field.name for field in fields(Site)]
     if not isinstance(values, DictConfig):
         raise ConfigError(f"{path} holds a list; write one KEY: VALUE a line, of {', '.join(known)}")

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from r3_openrlhf.doctor.packages import STACKS
+from r3_openrlhf.doctor.packages import STACKS, Stack
 from r3_openrlhf.doctor.program import run
 
 
@@ -16,7 +16,7 @@ from r3_openrlhf.doctor.program import run
     "--stack", type=click.Choice(STACKS), help="Which list of packages is wanted; default: what the machine has."
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object in place of the table.")
-def doctor(settings: tuple[str, ...], stack: str | None, as_json: bool) -> None:
+def doctor(settings: tuple[str, ...], stack: Stack | None, as_json: bool) -> None:
     """What is installed and what this machine has, beside what a run needs; a remedy on each line that fails.
 
     \b

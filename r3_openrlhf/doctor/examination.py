@@ -9,13 +9,14 @@ from pathlib import Path
 
 from r3_openrlhf.doctor import experiment, imports, machine, packages
 from r3_openrlhf.doctor.line import FAIL, Line
+from r3_openrlhf.doctor.packages import Stack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
     """What was looked at, and what was found."""
 
-    stack: str  # cpu | gpu: what was wanted
+    stack: Stack  # what was wanted
     lines: list[Line]
 
     @property
@@ -24,7 +25,7 @@ class Examination:
         return sum(line.status == FAIL for line in self.lines)
 
 
-def examine(settings: tuple[str, ...], *, stack: str | None = None, tell: Callable[[str], None]) -> Examination:
+def examine(settings: tuple[str, ...], *, stack: Stack | None = None, tell: Callable[[str], None]) -> Examination:
     """settings: experiment=NAME and key=value, or nothing. stack: "cpu" or "gpu"; None takes the experiment's
     cluster.device where that is cuda, else what the machine has. `tell` hears what is looked at while that takes time."""
     driver = machine.nvidia_driver()

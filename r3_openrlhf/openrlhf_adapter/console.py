@@ -91,7 +91,7 @@ class Console:
 
     def say(self, text: str) -> None:
         """A line of ours, in the log too."""
-        print(text)
+        sys.stdout.write(f"{text}\n")
         with self._lock:
             self._display.line(text)
 

@@ -42,7 +42,7 @@ def check_arguments(arguments: list[str], *, source: Path | None = None) -> Simp
     except AssertionError as error:
         raise ConfigError(f"OpenRLHF does not accept the arguments: {error}") from error
     if said.getvalue():
-        print(said.getvalue(), end="", file=sys.stderr)
+        sys.stderr.write(said.getvalue())
     return checked
 
 

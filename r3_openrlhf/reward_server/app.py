@@ -56,15 +56,6 @@ def create_app(settings: ServerSettings) -> FastAPI:
 
     bodies = Bodies(max_bytes=settings.max_body_bytes, max_bytes_in_all=settings.max_pending_bytes)
 
-    async def explain(_: Request, error: Exception) -> Response:
-        if not isinstance(error, Busy | Refused):  # the caller has gone: nobody reads it
-            return Response(status_code=400)
-        headers = {"Connection": "close"} if error.unread else {}
-        if isinstance(error, Refused):
-            return _problem(error.status, str(error), headers)
-        metrics.refused.inc()
-        return _problem(503, str(error), {"Retry-After": "1", **headers})
-
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.queue = AdmissionQueue(settings, metrics)
@@ -82,7 +73,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
     )
     app.add_middleware(_Gate, token=settings.token, max_body_bytes=settings.max_body_bytes)
     for error in (Busy, Refused, ClientDisconnect):
-        app.add_exception_handler(error, explain)
+        app.add_exception_handler(error, partial(_explain, metrics))
     problems = {status: {"model": Problem, "description": text} for status, text in _PROBLEMS.items()}
     plain = {status: problems[status] for status in (401,)}
 
@@ -138,14 +129,27 @@ def create_app(settings: ServerSettings) -> FastAPI:
         text = metrics.text(pending=queue.pending_items, restarts=queue.pool.restarts)
         return Response(text, media_type="text/plain; version=0.0.4")
 
-    def describe() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            document = FastAPI.openapi(app)
-            document["components"]["schemas"].update(body_schemas())
-        return app.openapi_schema
-
-    app.openapi = describe
+    app.openapi = partial(_describe, app)
     return app
+
+
+async def _explain(metrics: Metrics, _: Request, error: Exception) -> Response:
+    """The answer to a request that ended with `error`."""
+    if not isinstance(error, Busy | Refused):  # the caller has gone: nobody reads it
+        return Response(status_code=400)
+    headers = {"Connection": "close"} if error.unread else {}
+    if isinstance(error, Refused):
+        return _problem(error.status, str(error), headers)
+    metrics.refused.inc()
+    return _problem(503, str(error), {"Retry-After": "1", **headers})
+
+
+def _describe(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document, with the bodies that the routes read themselves."""
+    if app.openapi_schema is None:
+        document = FastAPI.openapi(app)
+        document["components"]["schemas"].update(body_schemas())
+    return app.openapi_schema
 
 
 class _Lines(StreamingResponse):

@@ -46,7 +46,7 @@ class StopRequest:
     def on_signals(self) -> None:
         """SIGTERM and SIGUSR1 ask from now on; a second one changes nothing. Ctrl-C still ends the run at once."""
 
-        def asked(number: int, frame: FrameType | None) -> None:
+        def asked(number: int, _frame: FrameType | None) -> None:
             self.ask(f"signal {signal.Signals(number).name}")
 
         for number in SIGNALS:

@@ -1,5 +1,6 @@
 """The text of a job script, and what is refused before there is one. No Slurm."""
 
+import re
 import subprocess
 
 import pytest
@@ -66,6 +67,8 @@ def test_the_sites_file_gives_defaults_and_the_command_line_wins(tmp_path, monke
     assert "site.yaml sets partion, which does not exist; did you mean partition?" in dry_run(tmp_path).stderr
     site.write_text("- gpu\n")
     assert "site.yaml holds a list; write one KEY: VALUE a line" in dry_run(tmp_path).stderr
+    site.write_text("account: site\npartition: [gpu\n")
+    assert re.search(r"site.yaml cannot be read as YAML: .*, line 3, column 1$", dry_run(tmp_path).stderr.strip())
 
 
 def test_containers(tmp_path):

@@ -1,6 +1,7 @@
 """The client of the training side against real services that come and go."""
 
 import asyncio
+import contextlib
 import random
 import socket
 import threading
@@ -85,6 +86,39 @@ def test_a_server_that_says_nothing_is_left_for_another(service, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         urls = [f"http://127.0.0.1:{silent.getsockname()[1]}", service.url]
         check(grade_all(RewardConfig(urls=urls), [request(i) for i in range(200)]))
+
+
+def test_a_server_that_sends_an_endless_line_is_left_for_another(service):
+    async def run():
+        async def rambling(reader, writer):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + 2**20 * b" " + b"\n")
+            with contextlib.suppress(ConnectionError):  # the client has gone
+                await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(rambling, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        grader = make_grader(RewardConfig(urls=[f"http://127.0.0.1:{port}", service.url]))
+        try:
+            return await asyncio.gather(*[grader.grade(request(i)) for i in range(200)])
+        finally:
+            grader.close()
+            server.close()
+            await asyncio.sleep(0)
+
+    check(asyncio.run(run()))
+
+
+def test_an_error_that_nobody_waits_for_is_in_the_log(monkeypatch, caplog):
+    async def send(self, state, batch):
+        remote._answer_all(batch, "closed")
+        raise ZeroDivisionError("behind the last answer")
+
+    monkeypatch.setattr(RemoteGrader, "_send", send)
+    (grade,) = grade_all(RewardConfig(urls=["http://127.0.0.1:1"]), [request(1)])
+    assert grade.reason == "closed"
+    assert "ZeroDivisionError: behind the last answer" in caplog.text
 
 
 def test_an_item_may_take_longer_than_a_server_may_be_silent(monkeypatch):

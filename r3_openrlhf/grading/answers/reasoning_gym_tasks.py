@@ -91,7 +91,7 @@ def grade_reasoning_gym(answer: str, entry: dict | None) -> Result:
 
 
 def _score(name: str, answer: str, entry: dict) -> float | None:
-    """None: the scorer has raised."""
+    """None: the scorer has raised, which the caller reports as "unreadable", or as a bad reference."""
     try:
         return float(_scorer(name)(answer=answer, entry=entry))
     except MemoryError:

@@ -20,6 +20,8 @@ def _create_two_stage_parser(self: _Latex2Sympy, latex: str):
     def math():
         try:
             return quick()
+        except MemoryError:
+            raise
         except Exception:  # what the parser's error listener raises; the same error comes again if the text has one
             return _create_parser(self, latex).math()
 

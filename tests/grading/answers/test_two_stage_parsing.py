@@ -1,7 +1,9 @@
 """The parser in two stages reads what the parser in full reads."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
 import sympy
 
 from r3_openrlhf.grading.answers import two_stage_parsing
@@ -21,6 +23,20 @@ def test_both_read_the_same():
         two_stage_parsing._Latex2Sympy.create_parser = patched
     assert [row for row in zip(texts, two_stages, in_full, strict=True) if row[1] != row[2]] == []
     assert len(texts) > 300 and patched is not two_stage_parsing._create_parser
+
+
+def test_memory_that_is_used_up_is_no_reason_to_parse_once_more(monkeypatch):
+    class Parser:
+        _interp = SimpleNamespace()
+
+        def math(self):
+            raise MemoryError
+
+    made = []
+    monkeypatch.setattr(two_stage_parsing, "_create_parser", lambda self, latex: made.append(latex) or Parser())
+    with pytest.raises(MemoryError):
+        two_stage_parsing._create_two_stage_parser(None, "x").math()
+    assert made == ["x"]
 
 
 def _lines(name):
