@@ -21,7 +21,7 @@ from r3_openrlhf.config import HistoryConfig, R3Config
 from r3_openrlhf.core.groups import opposite_verdict
 from r3_openrlhf.core.mixed_batch import MixedBatch, RecallFunction, Row, topk_decides
 from r3_openrlhf.core.rewards import overlong_penalty
-from r3_openrlhf.history.forecast import ENOUGH, forecast
+from r3_openrlhf.history.forecast import ENOUGH, Forecast, forecast
 from r3_openrlhf.history.records import Absence, HistoryLimits, RecallRequest
 from r3_openrlhf.history.store import HistoryStore
 from r3_openrlhf.types import Algorithm, Context, EntropySource, EntropyStatistics, OldLogprobs, Rollout, Verdict
@@ -36,23 +36,35 @@ def history_limits(settings: HistoryConfig) -> HistoryLimits:
     )
 
 
-def history_warnings(config: R3Config, *, num_problems: int) -> list[str]:
-    """Sentences about a history that will be too small to recall from; [] where it is large enough.
+def history_forecast(config: R3Config, *, num_problems: int, mean_tokens: float, steps: int) -> Forecast | None:
+    """What the history store will hold of a run of `steps` steps; None where the run recalls nothing.
 
-    Responses are taken to be half as long as rollout.max_new_tokens on average.
+    mean_tokens: of a response.
     """
     if config.algo != Algorithm.R3 or not (config.replay.enabled or config.reflection.enabled):
-        return []
-    mean_tokens, checkpoint = config.rollout.max_new_tokens / 2, config.checkpoint
+        return None
+    checkpoint = config.checkpoint
     steps_to_floor = 1 if checkpoint.save_steps == -1 else checkpoint.save_steps * checkpoint.max_num
-    expected = forecast(
+    return forecast(
         history_limits(config.history),
         num_problems=num_problems,
         problems_per_step=config.rollout.batch_size,
         samples=config.rollout.n_samples_per_prompt,
         mean_tokens=mean_tokens,
-        steps_to_floor=min(steps_to_floor, -(-num_problems * config.train.num_epochs // config.rollout.batch_size)),
+        steps_to_floor=min(steps_to_floor, steps),
     )
+
+
+def history_warnings(config: R3Config, *, num_problems: int) -> list[str]:
+    """Sentences about a history that will be too small to recall from; [] where it is large enough.
+
+    Responses are taken to be half as long as rollout.max_new_tokens on average.
+    """
+    mean_tokens, checkpoint = config.rollout.max_new_tokens / 2, config.checkpoint
+    steps = -(-num_problems * config.train.num_epochs // config.rollout.batch_size)
+    expected = history_forecast(config, num_problems=num_problems, mean_tokens=mean_tokens, steps=steps)
+    if expected is None:
+        return []
     found, given = [], f"history.max_bytes is {config.history.max_bytes:,}"
     if expected.coverage < ENOUGH:
         found.append(

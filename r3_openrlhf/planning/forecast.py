@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.history.forecast import forecast
-from r3_openrlhf.method import history_limits
+from r3_openrlhf.method import history_forecast
 from r3_openrlhf.planning import formulas as f
 from r3_openrlhf.planning.hardware import Gpu
 from r3_openrlhf.planning.shapes import ModelShape
@@ -137,18 +136,9 @@ def memory_of(config: R3Config, shape: ModelShape, gpu: Gpu) -> tuple[tuple[Phas
 
 def coverage(config: R3Config, *, num_problems: int, mean_tokens: float, steps: int) -> dict[int, float]:
     """Epoch -> share of problems and verdicts with something to recall, if each was ever seen (history/forecast.py)."""
-    if config.algo != "r3" or not (config.replay.enabled or config.reflection.enabled):
+    expected = history_forecast(config, num_problems=num_problems, mean_tokens=mean_tokens, steps=steps)
+    if expected is None:
         return {}
-    checkpoint = config.checkpoint
-    to_floor = 1 if checkpoint.save_steps == -1 else checkpoint.save_steps * checkpoint.max_num
-    expected = forecast(
-        history_limits(config.history),
-        num_problems=num_problems,
-        problems_per_step=config.rollout.batch_size,
-        samples=config.rollout.n_samples_per_prompt,
-        mean_tokens=mean_tokens,
-        steps_to_floor=min(to_floor, steps),
-    )
     return {1: 0.0} | {epoch: expected.coverage for epoch in range(2, config.train.num_epochs + 1)}
 
 
