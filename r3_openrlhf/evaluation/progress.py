@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 import time
 from pathlib import Path
 
 from r3_openrlhf.evaluation.sample_file import SampledProblem
 from r3_openrlhf.runs.display import POLL_S, Display, screen_for
+from r3_openrlhf.runs.outputs import Outputs
 from r3_openrlhf.types import Verdict
 
 
@@ -23,16 +22,11 @@ class Terminal:
         self._done = threading.Event()
 
     def __enter__(self) -> Terminal:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        self._saved = [os.dup(1), os.dup(2)]
-        self._stream = os.fdopen(os.dup(2), "w")
+        self._outputs = Outputs()
         if not self.verbose:
-            log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-            os.dup2(log, 1)
-            os.dup2(log, 2)
-            os.close(log)
-        self._display = Display(screen_for(self._stream))
+            with self.log.open("ab") as log:
+                self._outputs.send_to(log.fileno())
+        self._display = Display(screen_for(self._outputs.terminal))
         self._thread = threading.Thread(target=self._tick, daemon=True)
         self._thread.start()
         return self
@@ -40,12 +34,8 @@ class Terminal:
     def __exit__(self, *error) -> None:
         self._done.set()
         self._thread.join()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        for descriptor, saved in zip((1, 2), self._saved, strict=True):
-            os.dup2(saved, descriptor)
-            os.close(saved)
-        self._stream.close()
+        self._outputs.restore()
+        self._outputs.terminal.close()
 
     def _tick(self) -> None:
         with self._display.screen:

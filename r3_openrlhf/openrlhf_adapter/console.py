@@ -19,6 +19,7 @@ from r3_openrlhf.errors import R3Error
 from r3_openrlhf.openrlhf_adapter.phases import Phase, announce
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.display import POLL_S, Display, screen_for
+from r3_openrlhf.runs.outputs import Outputs
 
 
 class Console:
@@ -36,13 +37,10 @@ class Console:
         self._done = threading.Event()
 
     def __enter__(self) -> Console:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        self._saved = [os.dup(1), os.dup(2)]
-        self._terminal = os.fdopen(os.dup(2), "w")
+        self._outputs = Outputs()
         self._sink = tempfile.NamedTemporaryFile(prefix="r3-", suffix=".log")  # noqa: SIM115 (closed in __exit__)
-        _send_output_to(self._sink.fileno())
-        self._display = Display(screen_for(self._terminal, quiet=self.quiet))
+        self._outputs.send_to(self._sink.fileno())
+        self._display = Display(screen_for(self._outputs.terminal, quiet=self.quiet))
         self._thread = threading.Thread(target=self._follow, daemon=True)
         self._thread.start()
         return self
@@ -50,15 +48,12 @@ class Console:
     def __exit__(self, kind, error, trace) -> None:
         self._done.set()
         self._thread.join()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        for descriptor, saved in zip((1, 2), self._saved, strict=True):
-            os.dup2(saved, descriptor)
-            os.close(saved)
+        self._outputs.restore()
         if self.run is None and error is not None and not isinstance(error, (R3Error, KeyboardInterrupt)):
-            self._terminal.write(Path(self._sink.name).read_text(errors="replace"))  # there is no log to look into
+            early = Path(self._sink.name).read_text(errors="replace")
+            self._outputs.terminal.write(early)  # there is no log to look into
         self._sink.close()
-        self._terminal.close()
+        self._outputs.terminal.close()
 
     def announce(self, phase: Phase) -> None:
         """A phase of this process begins."""
@@ -71,14 +66,13 @@ class Console:
 
     def attach(self, run: RunDirectory, *, first_phase: Phase) -> None:
         """From now on output goes to the log of `run`, which exists, and the events of its processes are shown."""
-        sys.stdout.flush()
-        sys.stderr.flush()
+        self._outputs.flush()
         with run.log.open("ab") as log:
             self._log_position = log.tell()
             with open(self._sink.name, "rb") as early:
                 shutil.copyfileobj(early, log)
             log.flush()
-            _send_output_to(log.fileno())
+            self._outputs.send_to(log.fileno())
         for phase, at in self._early:
             announce(run, phase, at=at)
         files = [new_lines(file) for file in (run.events, run.metrics, run.evaluations)]
@@ -127,11 +121,6 @@ class Console:
             self._display.line(evaluation_line(line))
         for event in events:
             self._display.phase(event["phase"], event["step"])
-
-
-def _send_output_to(descriptor: int) -> None:
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
 
 
 def new_lines(path: Path):
