@@ -436,7 +436,7 @@ class Worker(Agent):
     writer: asyncio.StreamWriter | None = None
 
     async def work(self) -> None:
-        """Find the head and follow its messages (sum, join, stop). Ended: told so, a silent head, or no Ray here."""
+        """Find the head and follow its messages (sum, join, stop). Ended: at `stop`, without a head, without Ray."""
         look = self.check()
         try:
             place = await asyncio.wait_for(self._find_head(), self.options.start_timeout)
@@ -493,7 +493,7 @@ def _heard(heard: asyncio.Task) -> dict:
 
 
 def send(writer: asyncio.StreamWriter, **message) -> None:
-    """Put one message, a line of JSON, into the connection; returns before it has left."""
+    """Put one message, a line of JSON, into the connection; it may leave after this returns."""
     writer.write(json.dumps(message).encode() + b"\n")
 
 

@@ -174,7 +174,7 @@ def memory_warning(config: R3Config, model: str, *, platform: str) -> str | None
 
 
 def prepare_data(config: R3Config, model: str, run: RunDirectory) -> PreparedData:
-    """Write the training file of this run, and its held-out problems if it has any. DataError: none can be used."""
+    """Write the training file of this run, and its held-out problems if it has any. R3Error: they are of no use."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=True)
