@@ -1,9 +1,20 @@
 """What several test files need: a real tokenizer that needs no download."""
 
 import os
+import signal
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+# As `r3` does: with the system's ninja in turn with ours DeepSpeed's operators would be built anew each time, for minutes.
+os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
+# A shell starts what it puts into the background with SIGINT ignored, and programs that tests start would inherit it:
+# they could not be interrupted, and the tests that do would wait until they give up.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A busy machine is no counterexample, and every run tries the same examples: `make soak` looks for new ones.
 settings.register_profile("steady", deadline=None, derandomize="R3_TEST_NEW_EXAMPLES" not in os.environ)

@@ -9,6 +9,7 @@ import contextlib
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 
@@ -28,7 +29,8 @@ KILLS = int(os.environ.get("R3_TEST_KILLS", "1"))  # `make soak` takes more
 
 @pytest.fixture(scope="module")
 def resumed(tmp_path_factory):
-    """The run directory of the recorded run, played back: preempted, killed at moments that nobody chose, resumed."""
+    """The run directory of the recorded run, played back: preempted, killed at moments that nobody chose, resumed.
+    Beside it a copy of when it was preempted."""
     run_dir = tmp_path_factory.mktemp("runs") / "interrupted"
     with Run(run_dir, *playback_of("r3")) as run:  # no checkpoint is due after step 1
         run.wait_for_step(1)
@@ -39,6 +41,7 @@ def resumed(tmp_path_factory):
         assert found and int(found[1]) == run.steps_done()
         assert (run_dir / "checkpoints" / "_actor" / "latest").read_text() == f"global_step{found[1]}"
         assert not (run_dir / "final_model").exists()
+    shutil.copytree(run_dir, run_dir.with_name("preempted"))
     draw = random.Random(0)
     for _ in range(KILLS):
         with Run(run_dir, *playback_of("r3")) as run:
@@ -104,17 +107,17 @@ def test_recalled_rollouts_were_sampled_for_the_same_problem_with_the_opposite_v
             assert earlier[rollout["uid"], rollout["verdict"], rollout["text"]] < rollout["step"]
 
 
-def test_a_run_whose_history_is_gone_stops_with_a_sentence(tmp_path):
+def test_a_run_whose_history_is_gone_stops_with_a_sentence(resumed):
     """Without the flag nothing starts; with it the run goes on, and its next checkpoint is a witness of the new store."""
-    run_dir = tmp_path / "run"
-    train(run_dir, *playback_of("r3"), "train.max_steps=2")
-    assert [line["step"] for line in lines(run_dir / "checkpoints" / "history.jsonl")] == [2]
+    run_dir = resumed.with_name("preempted")
+    saved = lines(run_dir / "checkpoints" / "history.jsonl")[-1]["step"]
     for lost in run_dir.glob("history.sqlite*"):
         lost.unlink()
-    done = train(run_dir, *playback_of("r3"), "train.max_steps=4", code=1)
-    assert "history.sqlite is not the history of the checkpoint of step 2" in done.stderr
+    more = (*playback_of("r3"), f"train.max_steps={saved + 2}")
+    done = train(run_dir, *more, code=1)
+    assert f"history.sqlite is not the history of the checkpoint of step {saved}" in done.stderr
     assert "Traceback" not in done.stderr and not (run_dir / "history.sqlite").exists()
-    train(run_dir, *playback_of("r3"), "train.max_steps=4", "checkpoint.accept_lost_history=true")
-    assert [step["step"] for step in lines(run_dir / "metrics.jsonl")] == [1, 2, 3, 4]
+    train(run_dir, *more, "checkpoint.accept_lost_history=true")
+    assert [step["step"] for step in lines(run_dir / "metrics.jsonl")] == list(range(1, saved + 3))
     verified = subprocess.run([R3, "history", "verify", str(run_dir)], capture_output=True, text=True)
     assert verified.returncode == 0, verified.stdout + verified.stderr
