@@ -29,6 +29,7 @@ from r3_openrlhf.types import (
     OldLogprobs,
     RankingGuard,
     RankingScope,
+    RankingScore,
     RecallOrder,
     ReplayMode,
     SyncBackend,
@@ -324,6 +325,9 @@ class RankingConfig:
     peak_fraction: float = 0.2  # p
     max_reward: float = 0.5  # R_max, below 1 always
     scope: str = "truncated"  # truncated (algorithm 1) [P] | failed (abstract)
+    # entropy: high peak and low global entropy [P] | logprob: the mean log-prob of the response's tokens when it was sampled;
+    # no entropy is needed then, and entropy_source plays no part
+    score: str = "entropy"
     # exact: from the actor's own logits, through which every row goes anyway | auto: exact wherever top-k bounds do not decide;
     # the engine then also finds rollout.top_logprobs of all logits at every decoded token | topk: the bounds alone
     entropy_source: str = "exact"
@@ -341,6 +345,7 @@ class RankingConfig:
                 "failure can earn as much as a correct answer"
             )
         _one_of("ranking.scope", self.scope, tuple(RankingScope))
+        _one_of("ranking.score", self.score, tuple(RankingScore))
         _one_of("ranking.entropy_source", self.entropy_source, tuple(EntropySource))
         _one_of("ranking.guard", self.guard, tuple(RankingGuard))
 
@@ -580,6 +585,11 @@ class R3Config:
     def dual_clip(self) -> float | None:
         """The bound on a ratio where the advantage is negative; None where nothing is replayed."""
         return self.replay.dual_clip if self.algo == Algorithm.R3 and self.replay.enabled else None
+
+    @property
+    def ranks_by_entropy(self) -> bool:
+        """Does a ranking need the entropies of its rows?"""
+        return RankingScore.checked("ranking.score", self.ranking.score) is RankingScore.ENTROPY
 
     @property
     def filters_groups(self) -> bool:

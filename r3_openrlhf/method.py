@@ -20,6 +20,7 @@ from collections.abc import Callable
 from r3_openrlhf.config import HistoryConfig, R3Config
 from r3_openrlhf.core.groups import opposite_verdict
 from r3_openrlhf.core.mixed_batch import MixedBatch, RecallFunction, Row, topk_decides
+from r3_openrlhf.core.ranking import mean_logprob
 from r3_openrlhf.core.rewards import overlong_penalty
 from r3_openrlhf.history.forecast import ENOUGH, Forecast, forecast
 from r3_openrlhf.history.records import Absence, HistoryLimits, RecallRequest
@@ -130,7 +131,9 @@ def rows_to_rank(batch: MixedBatch, config: R3Config) -> dict[int, list[int]]:
 
 def rows_with_exact_entropy(batch: MixedBatch, ranked: dict[int, list[int]], config: R3Config) -> set[int]:
     """Indices of the ranked rows whose entropy must come from the policy's own logits, by ranking.entropy_source. For
-    the others the engine's top-k log-probs will do."""
+    the others the engine's top-k log-probs will do. None with ranking.score=logprob: every row has its log-probs."""
+    if not config.ranks_by_entropy:
+        return set()
     source = EntropySource.checked("ranking.entropy_source", config.ranking.entropy_source)
     found: set[int] = set()
     for indices in ranked.values():
@@ -148,8 +151,14 @@ def assign_advantages(
     entropy: Callable[[Row], EntropyStatistics],
     config: R3Config,
 ) -> None:
-    """SERR and eq. 3: `row.reward` and `row.advantage` of every row. `entropy` is asked for the ranked rows alone."""
-    batch.rank(ranked, entropy, max_reward=config.ranking.max_reward)
+    """SERR and eq. 3: `row.reward` and `row.advantage` of every row. `entropy` is asked for the ranked rows alone, and
+    for none with ranking.score=logprob."""
+    if config.ranks_by_entropy:
+        batch.rank(ranked, entropy, max_reward=config.ranking.max_reward)
+    else:
+        batch.rank_by_score(
+            ranked, lambda row: mean_logprob(row.rollout.response_logprobs), max_reward=config.ranking.max_reward
+        )
     if Algorithm.checked("algo", config.algo) is Algorithm.DAPO:
         for row in batch.rows:
             row.reward -= overlong_penalty(row.rollout.num_tokens, max_tokens=config.rollout.max_new_tokens)

@@ -80,6 +80,13 @@ class RankingScope(Word):
     FAILED = "failed"
 
 
+class RankingScore(Word):
+    """What ranks failures (SERR): peak and global entropy [P], or the mean log-prob of the tokens."""
+
+    ENTROPY = "entropy"
+    LOGPROB = "logprob"
+
+
 class RankingGuard(Word):
     """What keeps a ranking from paying for being truncated (core/mixed_batch.py); `none` is the paper's formula."""
 

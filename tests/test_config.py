@@ -143,6 +143,7 @@ REFUSED = {  # overrides -> words that the sentence must hold: the key, the valu
     ("ranking.peak_fraction=0",): "ranking.peak_fraction is 0.0",
     ("ranking.scope=trunctated",): "did you mean truncated?",
     ("ranking.entropy_source=exat",): "did you mean exact?",
+    ("ranking.score=log_prob",): "ranking.score is 'log_prob', which does not exist; did you mean logprob?",
     ("ranking.guard=nostd",): "did you mean no_std?",
     ("reward.timeout_s=0",): "reward.timeout_s is 0.0",
     ("reward.max_ungraded_rate=2",): "use a fraction between 0 and 1",
@@ -168,8 +169,10 @@ def test_a_bad_setting_is_refused_with_one_sentence(overrides):
 
 
 R3_KEYS = ("replay.enabled", "reflection.enabled", "ranking.enabled", "replay.mode", "replay.old_logprobs")
-R3_KEYS += ("advantage.scope", "ranking.scope", "ranking.guard")
-WHOLE = dict(zip(R3_KEYS, (True, True, True, "add", "behaviour", "literal", "truncated", "centred"), strict=True))
+R3_KEYS += ("advantage.scope", "ranking.scope", "ranking.guard", "ranking.score")
+WHOLE = dict(
+    zip(R3_KEYS, (True, True, True, "add", "behaviour", "literal", "truncated", "centred", "entropy"), strict=True)
+)
 OFF = {"replay.enabled": False, "reflection.enabled": False, "ranking.enabled": False}
 ARMS = {  # preset -> what it changes in an experiment with all of R³ on
     "r3": {},
@@ -180,6 +183,7 @@ ARMS = {  # preset -> what it changes in an experiment with all of R³ on
     "r3_off_policy_only": {"advantage.scope": "off_policy_only"},
     "r3_recompute": {"replay.old_logprobs": "recompute"},
     "r3_failed": {"ranking.scope": "failed"},
+    "r3_logprob": {"ranking.score": "logprob"},
     "r3_no_std": {"ranking.guard": "no_std"},
     "r3_unguarded": {"ranking.guard": "none"},
     "grpo": {"algo": "grpo", **OFF},

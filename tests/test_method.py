@@ -158,6 +158,20 @@ def test_advantages_by_hand():
     assert [row.advantage for row in batch.rows] == approx([0.25, -0.25])
 
 
+def test_a_ranking_by_logprob_asks_for_no_entropy():
+    """Mean log-probs -0.5 and -0.1: the second ranks first. No bound, no exact entropy, no engine's top-k is needed."""
+    rows = [rollout(W, number=i, truncated=True) for i in range(2)]
+    rows[1].response_logprobs = np.full(2, -0.1, dtype=np.float32)
+    batch, config = MixedBatch(rows, ["g", "g"]), config_of(ranking__score="logprob")
+    ranked = method.rows_to_rank(batch, config)
+    assert method.rows_with_exact_entropy(batch, ranked, config) == set()
+    method.assign_advantages(batch, ranked, pytest.fail, config)
+    assert [row.reward for row in batch.rows] == [0.0, 0.5]
+    assert [row.advantage for row in batch.rows] == approx([-0.25, 0.25])
+    metrics = batch_metrics(batch, step=0)
+    assert (metrics["r3/ranking/groups"], metrics["r3/ranking/groups_exact"]) == (1, 0)
+
+
 def test_dapo_pays_less_for_long_responses():
     """A limit of 2 leaves no buffer; of 10, a response of 2 tokens is free. Rewards 1 and 0, and 1 - 0.5 at the limit."""
     for limit, length, reward in ((10, 2, 1.0), (10, 9, 0.75), (10, 10, 0.5)):

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 from r3_openrlhf.core.advantages import group_advantages
 from r3_openrlhf.core.groups import GroupState, group_state, opposite_verdict
-from r3_openrlhf.core.ranking import bounds_decide, centre_rankings, ranking_rewards
+from r3_openrlhf.core.ranking import bounds_decide, centre_rankings, ranking_rewards, score_rewards
 from r3_openrlhf.core.replay import rows_to_replace
 from r3_openrlhf.types import (
     AdvantageScope,
@@ -200,6 +200,14 @@ class MixedBatch:
             for i, reward, statistic in zip(rows, rewards, statistics, strict=True):
                 self.rows[i].reward, self.rows[i].ranked = reward, True
                 self.rows[i].rollout.entropy = statistic
+
+    def rank_by_score(self, ranked: dict[int, list[int]], score: Callable[[Row], float], *, max_reward: float) -> None:
+        """The same by one number per row, the higher the better. No entropy is asked for."""
+        for index, rows in ranked.items():
+            self.groups[index].ranked = True
+            rewards = score_rewards([score(self.rows[i]) for i in rows], max_reward=max_reward)
+            for i, reward in zip(rows, rewards, strict=True):
+                self.rows[i].reward, self.rows[i].ranked = reward, True
 
     # ── eq. 3 ──
 

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from r3_openrlhf.core.entropy import entropy_statistics
-from r3_openrlhf.core.ranking import ranking_rewards
+from r3_openrlhf.core.ranking import mean_logprob, ranking_rewards
 from r3_openrlhf.core.reflection import fit_attempt, reflection_message
 from r3_openrlhf.lab.loop import Lab, Sampled
 from r3_openrlhf.problems.prompts import count_tokens, problem_message, render
@@ -134,8 +134,9 @@ def entropy_rank_against_outcome(
     """Truncated responses go on to twice the limit. Within each problem, over all pairs of one that then is right and
     one that then is wrong: how often did the right one have the higher score (ties count half)? 0.5 is chance.
 
-    Scores: the ranking reward, peak entropy, falling global entropy, mean log-prob, a random number. All truncated
-    responses have the same length, so a rank by length is 0.5 by construction.
+    Scores: the ranking reward, peak entropy, falling global entropy, mean log-prob (ranking.score=logprob), the same of
+    the last quarter of the tokens, the least likely token's log-prob, a random number. All truncated responses have the
+    same length, so a rank by length is 0.5 by construction.
 
     Sampling 2L tokens and looking at the first L of those that are longer is the same as sampling L and going on.
     """
@@ -169,7 +170,11 @@ def entropy_rank_against_outcome(
             "ranking reward": rewards,
             "peak entropy": peaks,
             "low global entropy": [-value for value in globals_],
-            "mean log-prob": [float(one.rollout.response_logprobs[:limit].mean()) for one in group],
+            "mean log-prob": [mean_logprob(one.rollout.response_logprobs[:limit]) for one in group],
+            "mean log-prob of the last quarter": [
+                mean_logprob(one.rollout.response_logprobs[limit - max(1, limit // 4) : limit]) for one in group
+            ],
+            "lowest log-prob": [float(one.rollout.response_logprobs[:limit].min()) for one in group],
             "random": rng.random(len(group)),
             "length": [limit] * len(group),
         }

@@ -156,7 +156,10 @@ class AgentExecutor(AgentExecutorBase):
 def top_logprobs_wanted(config: R3Config) -> int:
     """k: nothing but a ranking by bounds needs more than the sampled token's log-prob."""
     needed = (
-        config.algo == Algorithm.R3 and config.ranking.enabled and config.ranking.entropy_source != EntropySource.EXACT
+        config.algo == Algorithm.R3
+        and config.ranking.enabled
+        and config.ranks_by_entropy
+        and config.ranking.entropy_source != EntropySource.EXACT
     )
     return config.rollout.top_logprobs if needed else 0
 

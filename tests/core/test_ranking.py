@@ -1,3 +1,4 @@
+import itertools
 import math
 import random
 
@@ -7,7 +8,14 @@ from hypothesis import given
 from hypothesis.strategies import booleans, composite, floats, integers, lists, permutations, tuples
 from pytest import approx
 
-from r3_openrlhf.core.ranking import bounds_decide, centre_rankings, dominated_counts, ranking_rewards
+from r3_openrlhf.core.ranking import (
+    bounds_decide,
+    centre_rankings,
+    dominated_counts,
+    mean_logprob,
+    ranking_rewards,
+    score_rewards,
+)
 
 ROWS = lists(tuples(integers(0, 6), integers(0, 6)), min_size=1, max_size=12)  # few values: ties are the normal case
 
@@ -201,3 +209,66 @@ class TestCentreRankings:
             centre_rankings([0.1, 0.2], [True])
         with pytest.raises(ValueError, match=r"rewards\[0\] is nan"):
             centre_rankings([math.nan], [True])
+
+
+def test_one_score_by_hand():
+    # places 0; 1 and 2 shared; 3: R_max times 1, 1 - 1.5/3 twice, 0
+    assert score_rewards([-0.5, -0.2, -0.5, -0.9], max_reward=0.6) == approx([0.3, 0.6, 0.3, 0.0])
+    assert score_rewards([-1.0], max_reward=0.6) == [0.0]
+    assert mean_logprob([-1.0, -0.5, 0.0]) == -0.5
+    assert mean_logprob([-0.5] * 7) == mean_logprob([-0.5] * 2)  # length alone is worth nothing
+
+
+SCORES = lists(integers(-6, 0), min_size=1, max_size=12)
+
+
+@given(SCORES, integers(0, 10**6))
+def test_the_order_of_rows_changes_no_reward_by_score(scores, seed):
+    order = random.Random(seed).sample(range(len(scores)), len(scores))
+    rewards = score_rewards(scores, max_reward=0.5)
+    assert score_rewards([scores[i] for i in order], max_reward=0.5) == [rewards[i] for i in order]
+
+
+@given(SCORES)
+def test_only_the_order_of_scores_counts(scores):
+    rewards = score_rewards(scores, max_reward=0.5)
+    assert score_rewards([math.exp(score) - 3 for score in scores], max_reward=0.5) == rewards
+    assert sum(rewards) == approx(0 if len(scores) == 1 else len(scores) / 4, abs=1e-9)
+
+
+@given(SCORES)
+def test_a_score_ranks_as_domination_does_where_both_statistics_agree(scores):
+    assert score_rewards(scores, max_reward=0.9) == ranking_rewards(scores, [-s for s in scores], max_reward=0.9)
+
+
+@given(lists(integers(-3, 0), min_size=2, max_size=6))
+def test_a_score_pays_the_mean_over_all_ways_to_break_ties(scores):
+    """Independent: every order of the rows that sorts the scores, each place paid as the formula says."""
+    paid, count = [0.0] * len(scores), 0
+    for order in itertools.permutations(range(len(scores))):
+        if all(scores[a] >= scores[b] for a, b in itertools.pairwise(order)):
+            count += 1
+            for k, i in enumerate(order):
+                paid[i] += 0.5 * (1 - k / (len(scores) - 1))
+    assert score_rewards(scores, max_reward=0.5) == approx([total / count for total in paid])
+
+
+@given(lists(floats(-50, 0), min_size=1, max_size=30), integers(0, 10**6))
+def test_the_order_of_tokens_changes_no_mean_logprob(logprobs, seed):
+    shuffled = random.Random(seed).sample(logprobs, len(logprobs))
+    assert mean_logprob(shuffled) == mean_logprob(logprobs) == approx(sum(logprobs) / len(logprobs), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: mean_logprob([]), "one value or more"),
+        (lambda: mean_logprob([-1.0, math.nan]), "must be finite"),
+        (lambda: score_rewards([], max_reward=0.5), "scores is empty"),
+        (lambda: score_rewards([-1.0], max_reward=1.0), "below 1"),
+        (lambda: score_rewards([math.inf, 1.0], max_reward=0.5), "must be a finite number"),
+    ],
+)
+def test_scores_that_rank_nothing(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()

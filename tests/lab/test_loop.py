@@ -101,6 +101,20 @@ def test_a_collapsed_group_recalls_and_its_update_has_the_rows(model_dir, tmp_pa
         assert any((a != b).any() for a, b in zip(before, lab.model.parameters(), strict=True))
 
 
+def test_a_ranking_by_logprob_needs_no_entropy(model_dir, tmp_path):
+    config = config_of(tmp_path, "replay.enabled=false", "ranking.score=logprob")
+    lab = Lab(config, model_dir=model_dir)
+    from r3_openrlhf.problems.sources import load_problems
+
+    sampled = wrong_and_right(lab, load_problems(config.data).labels[:1], right=[0])
+    for one in sampled:
+        one.rollout.truncated, one.entropies = True, None
+    batch = lab.mixed_batch(sampled, None)
+    means = [one.rollout.response_logprobs.mean() for one in sampled]
+    best_first = sorted(range(4), key=lambda i: -means[i])
+    assert [batch.rows[i].reward for i in best_first] == pytest.approx([0.5, 1 / 3, 1 / 6, 0.0])
+
+
 def test_shuffled_replay_has_the_rows_and_the_rewards_but_not_the_verdicts(model_dir, tmp_path):
     config = config_of(tmp_path, "reflection.enabled=false", "ranking.enabled=false")
     lab = ShuffledReplay(config, model_dir=model_dir)

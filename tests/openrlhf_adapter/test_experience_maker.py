@@ -282,6 +282,16 @@ def test_where_the_entropy_comes_from(source, width, exact):
     assert found == ["exact"] * exact + ["topk"] * (G - exact)
 
 
+def test_a_ranking_by_logprob_needs_no_entropy():
+    """Mean log-prob falls with length in these rows, so the shortest ranks first. The actor is asked for nothing."""
+    rows = [sample(W, tokens=tuple(range(3, 6 + i)), truncated=True) for i in range(G)]
+    made = maker(Ours, config=config_with(ranking={"score": "logprob"}), history=history_with())
+    made._announce_entropy = lambda *asked: pytest.fail("exact entropy was asked for")
+    made.make_experience_batch(rows)
+    assert [r["reward"] for r in made.records] == pytest.approx([0.5, 1 / 3, 1 / 6, 0.0])
+    assert [r["entropy_source"] for r in made.records] == [None] * G
+
+
 def test_topk_without_bounds_is_refused():
     with pytest.raises(TrainingStopped, match="rollout.top_logprobs"):
         topk_statistics(SimpleNamespace(rollout=sample(W).r3_rollout))
