@@ -196,13 +196,19 @@ class TrainConfig:
         None  # rollouts per optimizer step; None: rollout.batch_size * n_samples_per_prompt, one update a step [P]
     )
     micro_batch_size: int = 1  # rows per backward pass and rank
-    inner_epochs: int = 1  # passes over one step's rollouts
+    inner_epochs: int = (
+        1  # passes over one step's rollouts; the ratio of each is taken against the policy before the first
+    )
+    inner_lr_scale: float = 1.0  # learning rate of the passes after the first, relative to the first's
     learning_rate: float = 1e-6
     lr_scheduler: str = "constant_with_warmup"
     lr_warmup_ratio: float = 0.0
     max_grad_norm: float = 1.0
     eps_clip_low: float = 0.2
     eps_clip_high: float = 0.2
+    # Where A < 0 the loss of a token is at most dual_clip |A| (arXiv 1912.09729), in every algorithm; null: only
+    # replay.dual_clip bounds it. Without either a second pass has no bound on a failure's ratio but exp(20)
+    dual_clip: float | None = None
     loss_aggregation: str = "token-mean"  # token-mean | seq-mean-token-mean
     kl_coef: float = 0.0
     kl_as_loss: bool = True
@@ -228,6 +234,9 @@ class TrainConfig:
         _at_least("train.batch_size", self.batch_size, 1)
         _at_least("train.micro_batch_size", self.micro_batch_size, 1)
         _at_least("train.inner_epochs", self.inner_epochs, 1)
+        _above("train.inner_lr_scale", self.inner_lr_scale, 0.0)
+        if self.dual_clip is not None:
+            _above("train.dual_clip", self.dual_clip, 1.0)
         _above("train.learning_rate", self.learning_rate, 0.0)
         _one_of("train.lr_scheduler", self.lr_scheduler, SCHEDULERS)
         _fraction("train.lr_warmup_ratio", self.lr_warmup_ratio)
@@ -257,8 +266,12 @@ class AdvantageConfig:
     lam: float = 1e-9  # lambda; with alpha 1 and no recall this is OpenRLHF's group_norm
     scope: str = "literal"  # alpha on the whole mixed group (literal) | on recalled rows only (off_policy_only)
     zero_collapsed: bool = False  # no advantage where verdicts stay equal, even if response lengths differ
+    success_scale: float = (
+        1.0  # the advantage of a correct row, where it is positive, times this (R³L, arXiv 2601.03715: 3)
+    )
 
     def __post_init__(self) -> None:
+        _above("advantage.success_scale", self.success_scale, 0.0)
         _above("advantage.alpha", self.alpha, 0.0)
         _at_least("advantage.lam", self.lam, 0.0)
         _one_of("advantage.scope", self.scope, tuple(AdvantageScope))
@@ -281,6 +294,7 @@ class ReplayConfig:
     # only exp(20) does. Fresh rows have ratio 1 as long as a step makes one update, so it concerns recalled rows
     # (docs/method.md)
     dual_clip: float | None = 3.0
+    recall_failures: bool = True  # [P] false: all-correct groups stay as they are
     include_reflection: bool = False  # may rollouts sampled from a reflection prompt be recalled into plain groups?
 
     def __post_init__(self) -> None:
@@ -309,6 +323,9 @@ class ReflectionConfig:
     first_epoch: int = 2  # [P] epoch > 1
     max_per_step: int | None = None  # reflection groups added to one batch, at most
     max_attempt_tokens: int = 2048  # the stored attempt is shortened to this, and further if the context asks for it
+    # A success found behind a reflection prompt joins its problem's all-wrong plain group in the same step, before anything
+    # that replay recalls, at most replay.k of them; behind the plain prompt its old log-probs are the current policy's
+    share_successes: bool = False
 
     def __post_init__(self) -> None:
         _above("reflection.threshold", self.threshold, 0.0)
@@ -583,8 +600,11 @@ class R3Config:
 
     @property
     def dual_clip(self) -> float | None:
-        """The bound on a ratio where the advantage is negative; None where nothing is replayed."""
-        return self.replay.dual_clip if self.algo == Algorithm.R3 and self.replay.enabled else None
+        """The bound on a ratio where the advantage is negative: the smaller one of train.dual_clip and, where there is
+        replay, replay.dual_clip. None: no bound."""
+        replays = self.algo == Algorithm.R3 and self.replay.enabled
+        given = (self.train.dual_clip, self.replay.dual_clip if replays else None)
+        return min((bound for bound in given if bound is not None), default=None)
 
     @property
     def ranks_by_entropy(self) -> bool:
@@ -619,6 +639,11 @@ class R3Config:
                 raise ConfigError(
                     f"algo is {self.algo}, which runs OpenRLHF's own classes, but {', '.join(on)} would need algo=r3; "
                     f"add {off}"
+                )
+            if self.advantage.success_scale != 1.0:
+                raise ConfigError(
+                    f"advantage.success_scale is {self.advantage.success_scale}, but algo is {self.algo}, whose advantages are "
+                    "OpenRLHF's own; use algo=r3 or advantage.success_scale=1"
                 )
 
     def _check_lengths(self) -> None:

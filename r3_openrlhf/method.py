@@ -21,11 +21,21 @@ from r3_openrlhf.config import HistoryConfig, R3Config
 from r3_openrlhf.core.groups import opposite_verdict
 from r3_openrlhf.core.mixed_batch import MixedBatch, RecallFunction, Row, topk_decides
 from r3_openrlhf.core.ranking import mean_logprob
+from r3_openrlhf.core.replay import choose, response_bytes
 from r3_openrlhf.core.rewards import overlong_penalty
 from r3_openrlhf.history.forecast import ENOUGH, Forecast, forecast
 from r3_openrlhf.history.records import Absence, HistoryLimits, RecallRequest
 from r3_openrlhf.history.store import HistoryStore
-from r3_openrlhf.types import Algorithm, Context, EntropySource, EntropyStatistics, OldLogprobs, Rollout, Verdict
+from r3_openrlhf.types import (
+    Algorithm,
+    Context,
+    EntropySource,
+    EntropyStatistics,
+    OldLogprobs,
+    RecallOrder,
+    Rollout,
+    Verdict,
+)
 
 
 def history_limits(settings: HistoryConfig) -> HistoryLimits:
@@ -91,12 +101,12 @@ def stored_rollouts(
 
 
 def coverage_metrics(batch: MixedBatch, history: HistoryStore, config: R3Config, *, step: int) -> dict[str, float]:
-    """How many of the collapsed groups had something to recall, and why the others had not. Call it after `recall` and
-    before the step is committed. Nothing with replay.enabled=false."""
+    """How many of the collapsed groups that ask for a recall had something stored, and why the others had not. Call it after
+    `recall` and before the step is committed. Nothing with replay.enabled=false."""
     if not config.replay.enabled:
         return {}
     reasons: Counter[Absence | None] = Counter()
-    wanted = [(group.uid, opposite_verdict(group.state)) for group in batch.groups]
+    wanted = [(group.uid, opposite_verdict(group.state)) for group in batch.groups if group.wanted]
     collapsed = [(uid, verdict) for uid, verdict in wanted if verdict is not None]
     for uid, verdict in collapsed:
         reasons[history.absence(_request(config, uid, verdict, step=step))] += 1
@@ -118,10 +128,29 @@ def _request(config: R3Config, uid: str, verdict: Verdict, *, step: int) -> Reca
 
 
 def recall(batch: MixedBatch, stored: RecallFunction, config: R3Config, *, step: int) -> None:
-    """CCR: what `stored(uid, verdict)` gives joins each collapsed group. Nothing with replay.enabled=false."""
-    if config.replay.enabled:
-        rng = random.Random(f"{config.train.seed}/replace/{step}")
-        batch.recall(stored, mode=config.replay.mode, rng=rng)
+    """CCR: what `stored(uid, verdict)` gives joins each collapsed group; with reflection.share_successes what this step
+    found behind a reflection prompt comes first. replay.k rows at most then. Nothing with both switched off.
+
+    A shared success has no log-probs of its own behind the plain prompt: it was sampled behind another one. So its ratio
+    is taken against the current policy's (`uses_stored_logprobs`), and the clip bounds how far the step moves it.
+    """
+    replay, share = config.replay, config.reflection.share_successes
+    if not (replay.enabled or share):
+        return
+    shared = batch.successes_behind_reflection() if share else {}
+
+    def found(uid: str, verdict: Verdict) -> list[Rollout]:
+        recalled = list(stored(uid, verdict)) if replay.enabled else []
+        candidates = shared.get(uid, []) if verdict is Verdict.CORRECT else []
+        if not candidates:
+            return recalled
+        rng = random.Random(f"{config.train.seed}/share/{step}/{uid}")
+        first = choose(candidates, k=replay.k, order=RecallOrder.UNIFORM, rng=rng)
+        known = {response_bytes(one) for one in first}
+        return (first + [one for one in recalled if response_bytes(one) not in known])[: replay.k]
+
+    rng = random.Random(f"{config.train.seed}/replace/{step}")
+    batch.recall(found, mode=replay.mode, rng=rng, failures=replay.enabled and replay.recall_failures)
 
 
 def rows_to_rank(batch: MixedBatch, config: R3Config) -> dict[int, list[int]]:
@@ -168,7 +197,16 @@ def assign_advantages(
         scope=config.advantage.scope,
         guard=config.ranking.guard,
         zero_collapsed=config.advantage.zero_collapsed,
+        success_scale=config.advantage.success_scale,
     )
+
+
+def training_metrics(batch: MixedBatch, config: R3Config) -> dict[str, float]:
+    """What the update costs: `trained_tokens`, prompt and response tokens of the trained rows, once for each pass."""
+    tokens = sum(
+        len(batch.first_of(row).rollout.prompt_ids) + row.rollout.num_tokens for row in batch.rows if row.trained
+    )
+    return {"trained_tokens": float(tokens * config.train.inner_epochs)}
 
 
 def uses_stored_logprobs(batch: MixedBatch, row: Row, config: R3Config) -> bool:

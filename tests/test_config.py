@@ -95,6 +95,13 @@ REFUSED = {  # overrides -> words that the sentence must hold: the key, the valu
     ("rollout.top_logprobs=-1",): "rollout.top_logprobs is -1",
     ("rollout.max_new_tokens=300",): "no room is left for a prompt",
     ("rollout.micro_batch_size=128",): "rollout.micro_batch_size is 128",
+    ("train.inner_lr_scale=0",): "train.inner_lr_scale is 0.0; use a number above 0",
+    ("train.dual_clip=0.5",): "train.dual_clip is 0.5; use a number above 1",
+    ("advantage.success_scale=0",): "advantage.success_scale is 0.0; use a number above 0",
+    (
+        "advantage.success_scale=3",
+        "algo=grpo",
+    ): "advantage.success_scale is 3.0, but algo is grpo, whose advantages are",
     ("replay.dual_clip=1",): "replay.dual_clip is 1.0; use a number above 1",
     ("cluster.vllm_max_num_seqs=0",): "cluster.vllm_max_num_seqs is 0",
     (
@@ -173,6 +180,7 @@ R3_KEYS += ("advantage.scope", "ranking.scope", "ranking.guard", "ranking.score"
 WHOLE = dict(
     zip(R3_KEYS, (True, True, True, "add", "behaviour", "literal", "truncated", "centred", "entropy"), strict=True)
 )
+WHOLE |= {"replay.recall_failures": True, "reflection.share_successes": False}
 OFF = {"replay.enabled": False, "reflection.enabled": False, "ranking.enabled": False}
 ARMS = {  # preset -> what it changes in an experiment with all of R³ on
     "r3": {},
@@ -183,6 +191,8 @@ ARMS = {  # preset -> what it changes in an experiment with all of R³ on
     "r3_off_policy_only": {"advantage.scope": "off_policy_only"},
     "r3_recompute": {"replay.old_logprobs": "recompute"},
     "r3_failed": {"ranking.scope": "failed"},
+    "r3_no_failures": {"replay.recall_failures": False},
+    "r3_shared": {"reflection.share_successes": True},
     "r3_logprob": {"ranking.score": "logprob"},
     "r3_no_std": {"ranking.guard": "no_std"},
     "r3_unguarded": {"ranking.guard": "none"},
@@ -318,3 +328,19 @@ class TestOldNames:
 )
 def test_an_engine_takes_the_rollouts_of_a_step_at_once(experiment, overrides, sequences):
     assert load_config(experiment, overrides).sequences_per_engine == sequences
+
+
+@pytest.mark.parametrize(
+    ("overrides", "bound"),
+    [
+        ([], 3.0),
+        (["replay.enabled=false"], None),
+        (["algo=grpo"], None),
+        (["algo=grpo", "train.dual_clip=4"], 4.0),
+        (["train.dual_clip=4"], 3.0),
+        (["train.dual_clip=2"], 2.0),
+        (["train.dual_clip=2", "replay.dual_clip=null"], 2.0),
+    ],
+)
+def test_the_smaller_dual_clip_holds(overrides, bound):
+    assert load_config(SMOKE, overrides).dual_clip == bound

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pytest import approx
 
 from r3_openrlhf import method
@@ -108,6 +110,102 @@ def test_nothing_is_recalled_or_ranked_where_it_is_switched_off():
     assert method.rows_to_rank(batch, config_of(ranking__enabled=False)) == {}
     assert method.rows_to_rank(batch, config_of()) == {0: [0, 1]}
     assert method.rows_to_rank(batch, config_of(ranking__scope="failed")) == {0: [0, 1]}
+
+
+def behind_reflection(verdict, number, uid="a"):
+    return rollout(verdict, number=number, uid=uid, context=Context.REFLECTION, prompt=(1, 2, 8), step=6)
+
+
+def test_a_success_behind_a_reflection_prompt_joins_the_plain_group_of_the_same_step():
+    """Its ratio is the current policy's: the log-probs that it was sampled with belong to another prompt."""
+    fresh = [rollout(W, number=i, step=6) for i in range(2)] + [behind_reflection(C, 7), behind_reflection(W, 8)]
+    config = config_of(reflection__share_successes=True, replay__enabled=False)
+    batch = MixedBatch(fresh, ["g", "g", "r", "r"])
+    method.recall(batch, lambda *asked: pytest.fail("replay is off"), config, step=6)
+    assert [(row.group, row.recalled, int(row.rollout.response_ids[1])) for row in batch.rows[4:]] == [(0, True, 7)]
+    shared = batch.rows[4]
+    assert not batch.has_own_prompt(shared) and not method.uses_stored_logprobs(batch, shared, config)
+    method.assign_advantages(batch, {}, pytest.fail, config)
+    assert [batch.rows[i].advantage for i in (0, 1, 4)] == approx([-0.5774, -0.5774, 1.1547], abs=1e-4)
+    metrics = batch_metrics(batch, step=6)
+    assert (metrics["r3/replay/shared"], metrics["r3/replay/recalled"], metrics["r3/replay/mean_lag"]) == (1, 1, 0)
+    off = MixedBatch(fresh, ["g", "g", "r", "r"])
+    method.recall(off, lambda *asked: [], config_of(), step=6)
+    assert len(off.rows) == 4
+
+
+def test_shared_successes_come_before_recalled_ones_and_no_more_than_k_join():
+    def joined(k, *, shared, stored):
+        fresh = [rollout(W, number=100 + i, step=6) for i in range(2)]
+        fresh += [behind_reflection(C, number) for number in shared] + [behind_reflection(W, 50)]
+        config = config_of(reflection__share_successes=True, replay__k=k)
+        batch = MixedBatch(fresh, ["g", "g"] + ["r"] * (len(shared) + 1))
+        method.recall(batch, lambda uid, verdict: [rollout(C, number=n) for n in stored], config, step=6)
+        return [int(row.rollout.response_ids[1]) for row in batch.rows if row.recalled]
+
+    assert joined(3, shared=[1], stored=[2, 3]) == [1, 2, 3]
+    assert joined(2, shared=[1], stored=[2, 3]) == [1, 2]
+    assert joined(3, shared=[1], stored=[1, 3]) == [1, 3]  # the same response is not there twice
+    assert len(joined(2, shared=[1, 2, 3, 4], stored=[5, 6])) == 2
+    assert set(joined(2, shared=[1, 2, 3, 4], stored=[5, 6])) <= {1, 2, 3, 4}
+
+
+VERDICTS = st.lists(st.sampled_from([C, W]), min_size=2, max_size=4)
+
+
+@given(
+    st.lists(st.tuples(VERDICTS, st.none() | VERDICTS, st.integers(0, 3)), min_size=1, max_size=4),
+    st.integers(1, 3),
+    st.booleans(),
+)
+def test_sharing_agrees_with_its_rule_written_out(problems, k, failures):
+    """Independent: problem by problem, which rows may join which group. Only all-wrong plain groups get shared rows, never
+    more than k, all of them different; everything else is as without sharing."""
+    fresh, groups = [], []
+    for i, (plain, reflected, _) in enumerate(problems):
+        fresh += [rollout(v, uid=str(i), number=10 * j, step=6) for j, v in enumerate(plain)]
+        groups += [(i, "plain")] * len(plain)
+        for j, verdict in enumerate(reflected or []):
+            fresh.append(behind_reflection(verdict, 10 * j + 1, uid=str(i)))
+            groups.append((i, "reflection"))
+
+    def stored(uid, verdict):
+        return [rollout(verdict, uid=uid, number=10 * j + 2) for j in range(problems[int(uid)][2])][:k]
+
+    keys = dict(replay__k=k, replay__recall_failures=failures)
+    batch, plain_replay = MixedBatch(fresh, groups), MixedBatch(fresh, groups)
+    method.recall(batch, stored, config_of(reflection__share_successes=True, **keys), step=6)
+    method.recall(plain_replay, stored, config_of(**keys), step=6)
+    for group, without in zip(batch.groups, plain_replay.groups, strict=True):
+        joined = [batch.rows[i].rollout for i in group.recalled]
+        old = [without_row.rollout for without_row in (plain_replay.rows[i] for i in without.recalled)]
+        reflected = problems[int(group.uid)][1] or []
+        successes = {10 * j + 1 for j, verdict in enumerate(reflected) if verdict is C}
+        plain_and_wrong = group.context is Context.PLAIN and C not in problems[int(group.uid)][0]
+        shared = [one for one in joined if one.context is Context.REFLECTION]
+        expected = min(k, len(successes)) if plain_and_wrong else 0
+        assert len(shared) == len(set(numbers(shared))) == expected and set(numbers(shared)) <= successes
+        assert len(joined) <= max(k, len(old))
+        rest = [one for one in joined if one.context is Context.PLAIN]
+        assert numbers(rest) == numbers(old)[: k - expected]
+        if group.state == "all_correct" and not failures:
+            assert not joined and not group.wanted
+
+
+def test_coverage_asks_only_for_what_is_recalled(history):
+    fresh = [rollout(C, number=i) for i in range(2)] + [rollout(W, number=i) for i in range(2)]
+    batch, config = MixedBatch(fresh, ["g", "g", "h", "h"]), config_of(replay__recall_failures=False)
+    method.recall(batch, lambda *asked: method.stored_rollouts(history, config, *asked, step=6), config, step=6)
+    coverage = method.coverage_metrics(batch, history, config, step=6)
+    assert coverage["r3/history/coverage"] == 1.0 and coverage["r3/history/never_sampled"] == 0.0
+
+
+def test_trained_tokens_are_prompt_and_response_of_every_trained_row_in_every_pass():
+    batch = MixedBatch([rollout(W, number=i) for i in range(3)], ["g"] * 3)  # two and two tokens each
+    config = config_of(replay__mode="replace", train__inner_epochs=2)
+    method.recall(batch, lambda uid, verdict: [rollout(C, number=9, prompt=(1, 2, 3, 4))], config, step=1)
+    # one row gave way; the recalled one is trained behind the prompt of the group, two tokens long
+    assert method.training_metrics(batch, config) == {"trained_tokens": 2 * 3 * 4}
 
 
 def test_which_rows_give_way_depends_on_seed_and_step_alone():

@@ -51,3 +51,20 @@ def group_advantages(
     return [
         (value - mean) / ((alpha if damp else 1.0) * std + lam) for value, damp in zip(values, damped, strict=True)
     ]
+
+
+def amplify_successes(advantages: Sequence[float], correct: Sequence[bool], *, factor: float) -> list[float]:
+    """Successes weigh more than failures (R³L, arXiv 2601.03715, which takes 3).
+
+        factor * A_i   where row i is correct and A_i > 0,   A_i elsewhere
+
+    A failure that a ranking prefers to others keeps its advantage: nobody verified it. The sum over a group is no longer 0.
+
+    ValueError: no advantages, one that is not finite, `correct` of another length, factor not above 0.
+    """
+    values, marks = finite_values("advantages", advantages), [bool(mark) for mark in correct]
+    same_length(advantages=values, correct=marks)
+    factor = finite_value("factor", factor)
+    if factor <= 0:
+        raise ValueError(f"factor is {factor}; it must be above 0")
+    return [factor * value if mark and value > 0 else value for value, mark in zip(values, marks, strict=True)]

@@ -36,6 +36,7 @@ def batch_metrics(batch: MixedBatch, *, step: int) -> dict[str, float]:
         "r3/groups/collapsed_before": count(g.collapsed_before for g in groups),
         "r3/groups/collapsed_after": count(g.collapsed_after for g in groups),
         "r3/replay/recalled": float(len(recalled)),
+        "r3/replay/shared": count(lag == 0 for lag in lags),
         "r3/replay/hits": count(bool(g.recalled) for g in wanted),
         "r3/replay/misses": count(not g.recalled for g in wanted),
         "r3/replay/mean_lag": mean_or_zero(lags),

@@ -17,12 +17,12 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from r3_openrlhf.core.advantages import group_advantages
+from r3_openrlhf.core.advantages import amplify_successes, group_advantages
 from r3_openrlhf.core.groups import GroupState, group_state, opposite_verdict
 from r3_openrlhf.core.ranking import bounds_decide, centre_rankings, ranking_rewards, score_rewards
-from r3_openrlhf.core.replay import rows_to_replace
+from r3_openrlhf.core.replay import response_bytes, rows_to_replace
 from r3_openrlhf.types import (
     AdvantageScope,
     Context,
@@ -142,8 +142,20 @@ class MixedBatch:
 
     # ── CCR ──
 
-    def recall(self, recall: RecallFunction, *, mode: ReplayMode | str, rng: random.Random) -> None:
-        """Add stored rollouts of the opposite verdict to every collapsed group (METHOD section 4).
+    def successes_behind_reflection(self) -> dict[str, list[Rollout]]:
+        """uid -> the different correct responses of its fresh reflection groups, as copies that may join another group."""
+        found: dict[str, dict[bytes, Rollout]] = defaultdict(dict)
+        for row in self.rows:
+            rollout = row.rollout
+            if not row.recalled and rollout.context is Context.REFLECTION and rollout.verdict is Verdict.CORRECT:
+                found[rollout.uid].setdefault(response_bytes(rollout), replace(rollout))
+        return {uid: list(rollouts.values()) for uid, rollouts in found.items()}
+
+    def recall(
+        self, recall: RecallFunction, *, mode: ReplayMode | str, rng: random.Random, failures: bool = True
+    ) -> None:
+        """Add stored rollouts of the opposite verdict to every collapsed group (METHOD section 4), or with
+        failures=False to all-wrong groups alone.
 
         `mode` "replace" lets as many fresh rows of the group give way as were recalled (never all of them): they
         stay in the group's statistics with their outcome reward, and leave the ranking and the update.
@@ -153,7 +165,7 @@ class MixedBatch:
         mode = ReplayMode.checked("mode", mode)
         for index, group in enumerate(self.groups):
             verdict = opposite_verdict(group.state)
-            if verdict is None:
+            if verdict is None or (verdict is Verdict.WRONG and not failures):
                 continue
             group.wanted = True
             fresh = list(group.rows)
@@ -219,6 +231,7 @@ class MixedBatch:
         scope: AdvantageScope | str,
         guard: RankingGuard | str,
         zero_collapsed: bool = False,
+        success_scale: float = 1.0,
     ) -> list[float]:
         """Eq. 3 in every group; one value per row, also kept in `row.advantage`.
 
@@ -228,6 +241,8 @@ class MixedBatch:
         `guard` "no_std": where the only difference inside a group is a ranking (no correct row, so no verified
         difference), the advantage is R_i - mean, not scaled up to unit spread. "centred": the same, and the rankings'
         mean is 0, what any other failure earns; otherwise being truncated is worth R_max / 2 on average.
+
+        `success_scale`: see `amplify_successes`.
 
         ValueError: a scope or a guard that does not exist.
         """
@@ -249,7 +264,8 @@ class MixedBatch:
                 off_policy_only=scope is AdvantageScope.OFF_POLICY_ONLY,
                 std_norm=not (guard is not RankingGuard.NONE and group.ranked and not verified_difference(rows)),
             )
-            for row, value in zip(rows, values, strict=True):
+            correct = [row.rollout.verdict is Verdict.CORRECT for row in rows]
+            for row, value in zip(rows, amplify_successes(values, correct, factor=success_scale), strict=True):
                 row.advantage = value
         return [row.advantage for row in self.rows]
 

@@ -12,6 +12,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from statistics import fmean
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -47,6 +49,15 @@ class Sampled:
     rollout: Rollout
     group: tuple  # rollouts with the same value are one group
     entropies: np.ndarray  # nats, per token
+
+
+class Update(NamedTuple):
+    """What the passes of one step did."""
+
+    loss: float  # mean over the passes
+    ratio_max: float  # the largest ratio of a recalled token in the first pass
+    grad_norm: float  # before clipping, of the last pass
+    grad_norm_max: float  # of all passes
 
 
 class Lab:
@@ -167,8 +178,12 @@ class Lab:
     def _recall(self, history: HistoryStore, uid: str, verdict: Verdict) -> list[Rollout]:
         return method.stored_rollouts(history, self.config, uid, verdict, step=self.step)
 
-    def update(self, batch: MixedBatch) -> tuple[float, float, float]:
-        """(loss, largest ratio of a recalled token, gradient norm) of one update on the trained rows of the mixed groups."""
+    def update(self, batch: MixedBatch) -> Update:
+        """train.inner_epochs passes over the trained rows of the mixed groups, one optimizer step each.
+
+        A row without stored log-probs has ratio 1 in the first pass. In the others its ratio is taken against the log-probs
+        from before the first one, as OpenRLHF's is (ppo_actor.py:175, 244).
+        """
         config = self.config
         rows = []
         for row in batch.rows:
@@ -183,16 +198,25 @@ class Lab:
                     old_logprobs=row.rollout.response_logprobs if stored else None,
                 )
             )
-        gradient = accumulate_gradient(
-            self.model,
-            rows,
-            temperature=config.rollout.temperature,
-            eps_clip_low=config.train.eps_clip_low,
-            eps_clip_high=config.train.eps_clip_high,
-            micro_batch_size=config.train.micro_batch_size,
-            dual_clip=config.dual_clip,
-        )
-        return *gradient, step(self.model, self.optimizer, max_grad_norm=config.train.max_grad_norm)
+        losses, norms, ratio_max = [], [], 0.0
+        for number in range(config.train.inner_epochs):
+            gradient = accumulate_gradient(
+                self.model,
+                rows,
+                temperature=config.rollout.temperature,
+                eps_clip_low=config.train.eps_clip_low,
+                eps_clip_high=config.train.eps_clip_high,
+                micro_batch_size=config.train.micro_batch_size,
+                dual_clip=config.dual_clip,
+            )
+            if number == 0:
+                ratio_max = gradient.ratio_max
+                for row, logprobs in zip(rows, gradient.logprobs, strict=True):
+                    row.old_logprobs = logprobs if row.old_logprobs is None else row.old_logprobs
+            lr_scale = config.train.inner_lr_scale if number else 1.0
+            losses.append(gradient.loss)
+            norms.append(step(self.model, self.optimizer, max_grad_norm=config.train.max_grad_norm, lr_scale=lr_scale))
+        return Update(loss=fmean(losses), ratio_max=ratio_max, grad_norm=norms[-1], grad_norm_max=max(norms))
 
     # ── the run ──
 
@@ -228,7 +252,8 @@ class Lab:
             metrics = batch_metrics(batch, step=self.step)
             if history is not None:
                 metrics |= method.coverage_metrics(batch, history, config, step=self.step)
-            loss, ratio_max, norm = self.update(batch)
+            metrics |= method.training_metrics(batch, config)
+            update = self.update(batch)
             if history is not None:
                 history.commit_step(self.step + 1, self.epoch, [one.rollout for one in sampled])
             self.step += 1
@@ -238,9 +263,10 @@ class Lab:
                     "step": self.step,
                     "epoch": self.epoch,
                     **metrics,
-                    "r3/replay/ratio_max": ratio_max,
-                    "loss": loss,
-                    "grad_norm": norm,
+                    "r3/replay/ratio_max": update.ratio_max,
+                    "loss": update.loss,
+                    "grad_norm": update.grad_norm,
+                    "grad_norm_max": update.grad_norm_max,
                     "r3/entropy/estimate": float(entropies.mean()),
                     "r3/reflection/hard_prompts": num_hard,
                     "r3/filter/dropped_groups": dropped,
@@ -356,8 +382,10 @@ def check(config: R3Config) -> None:
         raise ConfigError(
             f"data.task is {config.data.task}; the lab grades in its own process, so use data.task=exact"
         )
-    if config.train.batch_size is not None or config.train.inner_epochs != 1 or config.train.kl_coef > 0:
-        raise ConfigError("the lab's loop does one update a step without KL; use r3 train for other settings")
+    if config.train.batch_size is not None or config.train.kl_coef > 0:
+        raise ConfigError(
+            "the lab's loop does one update a pass over the step's rollouts, without KL; use r3 train for other settings"
+        )
     if config.train.loss_aggregation != LossAggregation.TOKEN_MEAN or config.train.lr_scheduler not in (
         "constant",
         "constant_with_warmup",

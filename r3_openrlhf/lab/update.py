@@ -1,4 +1,4 @@
-"""One policy update on the rows of a step: OpenRLHF's clipped loss, summed over micro-batches, in plain torch.
+"""The policy update on the rows of a step: OpenRLHF's clipped loss, summed over micro-batches, in plain torch.
 
 R rows, A action positions, V vocabulary.
 """
@@ -31,6 +31,7 @@ class Gradient(NamedTuple):
 
     loss: float
     ratio_max: float  # the largest ratio of a token that has stored log-probs; 0 without any
+    logprobs: list[np.ndarray]  # float32, of each row's response tokens under the policy now; row by row as given
 
 
 def make_optimizer(model, *, learning_rate: float) -> torch.optim.Optimizer:
@@ -58,15 +59,19 @@ def accumulate_gradient(
     if not rows:
         raise ValueError("an update needs rows")
     num_tokens = sum(len(row.response_ids) for row in rows)
-    by_length = sorted(rows, key=lambda row: len(row.prompt_ids) + len(row.response_ids))
+    by_length = sorted(range(len(rows)), key=lambda i: len(rows[i].prompt_ids) + len(rows[i].response_ids))
     total = largest = 0.0
+    found: dict[int, np.ndarray] = {}
     for start in range(0, len(by_length), micro_batch_size):
-        part = by_length[start : start + micro_batch_size]
-        loss, ratio_max = _loss_sum(model, part, temperature, eps_clip_low, eps_clip_high, dual_clip)
+        places = by_length[start : start + micro_batch_size]
+        part = [rows[i] for i in places]
+        loss, ratio_max, logp_N = _loss_sum(model, part, temperature, eps_clip_low, eps_clip_high, dual_clip)
         loss = loss / num_tokens
         loss.backward()
         total, largest = total + loss.item(), max(largest, ratio_max)
-    return Gradient(loss=total, ratio_max=largest)
+        ends = np.cumsum([len(row.response_ids) for row in part])[:-1]
+        found.update(zip(places, np.split(logp_N.numpy(), ends), strict=True))
+    return Gradient(loss=total, ratio_max=largest, logprobs=[found[i] for i in range(len(rows))])
 
 
 def _loss_sum(model, rows, temperature, eps_clip_low, eps_clip_high, dual_clip):
@@ -93,12 +98,17 @@ def _loss_sum(model, rows, temperature, eps_clip_low, eps_clip_high, dual_clip):
     if dual_clip is not None:
         gain_N = torch.where(advantage_N < 0, torch.max(gain_N, dual_clip * advantage_N), gain_N)
     ratio_max = ratio_N[stored_N].max().item() if stored_N.any() else 0.0
-    return -gain_N.sum(), ratio_max
+    return -gain_N.sum(), ratio_max, logp_N.detach()
 
 
-def step(model, optimizer: torch.optim.Optimizer, *, max_grad_norm: float) -> float:
-    """Clip, update, clear; returns the gradient's norm before clipping."""
+def step(model, optimizer: torch.optim.Optimizer, *, max_grad_norm: float, lr_scale: float = 1.0) -> float:
+    """Clip, update with `lr_scale` times the learning rate, clear; returns the gradient's norm before clipping."""
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm).item()
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate * lr_scale
     optimizer.step()
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
     optimizer.zero_grad(set_to_none=True)
     return norm

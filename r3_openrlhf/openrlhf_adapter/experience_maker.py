@@ -102,6 +102,7 @@ class StockExperienceMaker(RemoteExperienceMaker):
                 "(temperature, dtype)"
             )
         self.metrics = {**batch_metrics(batch, step=self.step), "r3/sync/abs_logprob_gap": gap, **metrics}
+        self.metrics.update(method.training_metrics(batch, self.config))
         self.metrics.update(entropy_metrics(self.rollouts))
         self.records = records_of(batch, step=self.step + 1, texts=self.config.logging.rollout_text)
 

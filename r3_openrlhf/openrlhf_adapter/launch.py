@@ -287,8 +287,14 @@ def _replace_names(config: R3Config, *, short_batches: bool) -> None:
 
     ppo_trainer.PPOTrainer = trainer.PPOTrainer
     vllm_engine.RolloutRayActor = rollout_engine.RolloutRayActor
-    # stock algorithms keep the stock update, except where it loses gradients (policy_update.R3ActorTrainer)
-    ours = config.algo == Algorithm.R3 or config.train.dynamic_batch or short_batches
+    # stock algorithms keep the stock update, except where it loses gradients (policy_update.R3ActorTrainer), and where
+    # later passes have a learning rate of their own, which upstream does not know
+    ours = (
+        config.algo == Algorithm.R3
+        or config.train.dynamic_batch
+        or short_batches
+        or config.train.inner_lr_scale != 1.0
+    )
     ppo_actor.PolicyModelActor = policy_actor.PolicyModelActor if ours else policy_actor.StockPolicyModelActor
 
 

@@ -6,6 +6,7 @@ B rows, T tokens, A = T - 1 action positions, V vocabulary.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections import deque
@@ -43,8 +44,9 @@ class R3PolicyActor(StockPolicyActor):
     def init_model_from_pretrained(self, *args, **kwargs):
         """As the stock actor's, with R3ActorTrainer in the place of upstream's trainer."""
         # ppo_actor.py:571 builds its trainer from the module's global name
-        ppo_actor.ActorPPOTrainer = R3ActorTrainer
-        self._peak_fraction = config_from_environment().ranking.peak_fraction
+        config = config_from_environment()
+        ppo_actor.ActorPPOTrainer = functools.partial(R3ActorTrainer, inner_lr_scale=config.train.inner_lr_scale)
+        self._peak_fraction = config.ranking.peak_fraction
         self._wanted: deque[list[bool]] = deque()
         self._entropy: list[tuple[torch.Tensor, float]] = []
         return super().init_model_from_pretrained(*args, **kwargs)

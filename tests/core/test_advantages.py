@@ -3,10 +3,10 @@ import math
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis.strategies import booleans, floats, integers, lists
+from hypothesis.strategies import booleans, floats, integers, lists, tuples
 from pytest import approx
 
-from r3_openrlhf.core.advantages import group_advantages
+from r3_openrlhf.core.advantages import amplify_successes, group_advantages
 
 REWARDS = lists(integers(-8, 8).map(lambda n: n / 4), min_size=1, max_size=20)
 
@@ -112,3 +112,45 @@ def test_agrees_with_numpy(rewards):
 def test_refuses(arguments, named):
     with pytest.raises(ValueError, match=named):
         group_advantages(**arguments)
+
+
+def test_amplified_successes_by_hand():
+    """A success above the mean is tripled; one below it, a failure, and a failure that a ranking prefers are not."""
+    assert amplify_successes([1.5, -0.5, -1.0, 0.25], [True, True, False, False], factor=3) == [4.5, -0.5, -1.0, 0.25]
+
+
+@given(lists(tuples(floats(-5, 5), booleans()), min_size=1, max_size=12), floats(0.1, 10), integers(0, 10**6))
+def test_amplifying_changes_no_sign_and_no_order_of_rows(rows, factor, seed):
+    advantages, correct = zip(*rows, strict=True)
+    found = amplify_successes(advantages, correct, factor=factor)
+    assert [value * other >= 0 for value, other in zip(found, advantages, strict=True)] == [True] * len(rows)
+    assert amplify_successes(advantages, correct, factor=1) == list(advantages)
+    order = np.random.default_rng(seed).permutation(len(rows)).tolist()
+    again = amplify_successes([advantages[i] for i in order], [correct[i] for i in order], factor=factor)
+    assert again == [found[i] for i in order]
+
+
+@given(lists(integers(0, 1), min_size=2, max_size=10), integers(1, 5))
+def test_a_whole_factor_is_as_many_copies_of_the_success_in_the_loss(rewards, factor):
+    """Independent: the policy-gradient loss -sum A_i x_i, with the successes written down `factor` times. With verdicts
+    alone as rewards a correct row is never below the mean."""
+    advantages, scores = group_advantages(rewards), [0.3 * i - 1 for i in range(len(rewards))]
+    copies = [(a, x) for a, x, r in zip(advantages, scores, rewards, strict=True) for _ in range(factor if r else 1)]
+    amplified = amplify_successes(advantages, [r == 1 for r in rewards], factor=factor)
+    assert sum(a * x for a, x in zip(amplified, scores, strict=True)) == approx(
+        sum(a * x for a, x in copies), abs=1e-9
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (dict(advantages=[], correct=[], factor=1), "advantages is empty"),
+        (dict(advantages=[1.0], correct=[True, False], factor=1), "correct"),
+        (dict(advantages=[1.0], correct=[True], factor=0), "factor is 0.0; it must be above 0"),
+        (dict(advantages=[math.nan], correct=[True], factor=1), "must be a finite number"),
+    ],
+)
+def test_what_cannot_be_amplified(given, words):
+    with pytest.raises(ValueError, match=words):
+        amplify_successes(**given)

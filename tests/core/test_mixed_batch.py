@@ -111,6 +111,41 @@ def test_lengths_alone_tell_an_all_correct_group_apart_unless_switched_off():
     assert batch.advantages(**EQ3, zero_collapsed=True) == [0.0, 0.0, *batch.advantages(**EQ3)[2:]]
 
 
+def test_all_correct_groups_may_be_left_alone():
+    batch = MixedBatch(group(C, C) + group(W, W, uid="b"), ["g", "g", "h", "h"])
+    batch.recall(lambda uid, verdict: [rollout(verdict, uid=uid)], mode="add", rng=random.Random(0), failures=False)
+    assert [(g.wanted, len(g.recalled)) for g in batch.groups] == [(False, 0), (True, 1)]
+    metrics = batch_metrics(batch, step=4)
+    assert (metrics["r3/replay/hits"], metrics["r3/replay/misses"], metrics["r3/groups/collapsed_after"]) == (1, 0, 1)
+
+
+def test_successes_behind_a_reflection_prompt_are_found_once_each_and_copied():
+    def behind(number, verdict, **settings):
+        found = rollout(verdict, context=Context.REFLECTION, **settings)
+        found.response_ids = np.array([3, number], dtype=np.int32)
+        return found
+
+    reflected = [behind(1, C), behind(2, C), behind(1, C), behind(3, W)]
+    others = group(C, C) + [behind(4, W, uid="b"), behind(5, W, uid="b")]
+    batch = MixedBatch(reflected + others, ["r"] * 4 + ["g"] * 2 + ["s"] * 2)
+    recall(
+        batch, lambda uid, verdict: [behind(6, C, uid=uid)] if verdict is C else []
+    )  # a recalled one is none of them
+    found = batch.successes_behind_reflection()
+    assert {uid: [one.response_ids[1] for one in ones] for uid, ones in found.items()} == {"a": [1, 2]}
+    assert found["a"][0] is not reflected[0]
+
+
+def test_successes_weigh_more_where_they_are_above_the_mean():
+    """Rewards 1, 0, 0 and 1.5, 1, 1: the first group's success, and the second's best; no failure, nothing below the mean."""
+    rows = [rollout(C, reward=1.0), *group(W, W), *(rollout(C, uid="b", reward=r) for r in (1.5, 1.0, 1.0))]
+    batch = MixedBatch(rows, ["g"] * 3 + ["h"] * 3)
+    plain = batch.advantages(**EQ3)
+    assert batch.advantages(**EQ3, success_scale=3.0) == approx(
+        [3 * plain[0], plain[1], plain[2], 3 * plain[3], *plain[4:]]
+    )
+
+
 def test_replace_keeps_the_size_and_the_statistics_of_the_union():
     batch = MixedBatch(group(W, W, W, W), ["g"] * 4)
     recall(batch, stored(C, count=2), mode="replace")

@@ -1,13 +1,16 @@
 """The lab's loop on an untrained model: counts, files and what is left alone. Learning is shown by `make lab`."""
 
+import copy
 import json
 
 import numpy as np
 import pytest
+import torch
 
 from r3_openrlhf.config_loading import load_config
 from r3_openrlhf.errors import ConfigError, DataError
 from r3_openrlhf.history.store import HistoryStore
+from r3_openrlhf.lab import loop
 from r3_openrlhf.lab.controls import LAB_OF_CONTROL, KnownSuccesses, ShuffledReplay, SuccessesOnly
 from r3_openrlhf.lab.loop import Lab, held_out_problems
 from r3_openrlhf.lab.study import CONTROLS, settings_of
@@ -96,8 +99,8 @@ def test_a_collapsed_group_recalls_and_its_update_has_the_rows(model_dir, tmp_pa
         recalled = [row for row in batch.rows if row.recalled]
         assert all(row.rollout.verdict is Verdict.CORRECT and row.advantage > 0 for row in recalled)
         before = [parameter.clone() for parameter in lab.model.parameters()]
-        _, _, norm = lab.update(batch)
-        assert norm > 0
+        update = lab.update(batch)
+        assert update.grad_norm == update.grad_norm_max > 0
         assert any((a != b).any() for a, b in zip(before, lab.model.parameters(), strict=True))
 
 
@@ -113,6 +116,70 @@ def test_a_ranking_by_logprob_needs_no_entropy(model_dir, tmp_path):
     means = [one.rollout.response_logprobs.mean() for one in sampled]
     best_first = sorted(range(4), key=lambda i: -means[i])
     assert [batch.rows[i].reward for i in best_first] == pytest.approx([0.5, 1 / 3, 1 / 6, 0.0])
+
+
+def test_a_second_pass_is_taken_against_the_policy_before_the_first(model_dir, tmp_path):
+    """Written out with autograd, row by row: two Adam steps, the second at half the rate and clipped at 1 -/+ 0.02 around
+    the log-probs from before the first. The rate is high, so that ratios leave the clip's range."""
+    clip = ["train.eps_clip_low=0.02", "train.eps_clip_high=0.02", "train.dual_clip=1.5"]
+    passes = ["train.inner_epochs=2", "train.inner_lr_scale=0.5", "train.learning_rate=3e-2"]
+    off = ["replay.enabled=false", "reflection.enabled=false", "ranking.enabled=false"]
+    lab = Lab(config_of(tmp_path, *clip, *passes, *off), model_dir=model_dir)
+    from r3_openrlhf.problems.sources import load_problems
+
+    labels = load_problems(lab.config.data).labels[:2]
+    batch = lab.mixed_batch(wrong_and_right(lab, labels, right=[1, 3]), None)
+    policy = copy.deepcopy(lab.model)
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=3e-2, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0)
+    rows = [(row.rollout, row.advantage) for row in batch.rows]
+    tokens = sum(rollout.num_tokens for rollout, _ in rows)
+    before, beyond = {}, 0
+    for rate in (1.5e-2, None):
+        for i, (rollout, advantage) in enumerate(rows):
+            ids = torch.tensor(np.concatenate([rollout.prompt_ids, rollout.response_ids]).astype(np.int64))[None]
+            logits = policy(ids).logits[0, len(rollout.prompt_ids) - 1 : -1]
+            logp = logits.log_softmax(-1).gather(1, ids[0, len(rollout.prompt_ids) :, None])[:, 0]
+            ratio = (logp - before.setdefault(i, logp.detach())).exp()
+            gain = torch.minimum(ratio * advantage, ratio.clamp(0.98, 1.02) * advantage)
+            gain = torch.maximum(gain, torch.tensor(1.5 * advantage)) if advantage < 0 else gain
+            beyond += int(((ratio - 1).abs() > 0.02).sum())
+            (-gain.sum() / tokens).backward()
+        norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), lab.config.train.max_grad_norm).item()
+        optimizer.step()
+        optimizer.zero_grad()
+        optimizer.param_groups[0]["lr"] = rate
+    update = lab.update(batch)
+    assert beyond > 0 and update.grad_norm == pytest.approx(norm, rel=1e-3)
+    for mine, other in zip(lab.model.parameters(), policy.parameters(), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-4)
+
+
+def test_a_success_behind_a_reflection_prompt_is_trained_behind_the_plain_one(model_dir, tmp_path, monkeypatch):
+    config = config_of(tmp_path, "replay.enabled=false", "ranking.enabled=false", "reflection.share_successes=true")
+    lab = Lab(config, model_dir=model_dir)
+    from r3_openrlhf.problems.sources import load_problems
+
+    label = load_problems(config.data).labels[0]
+    plain = wrong_and_right(lab, [label], right=[0])
+    reflected = lab.ask([(label, lab.plain_prompt(label) + "Try again. ", Context.REFLECTION)], n=4)
+    reflected[2].rollout.verdict, reflected[2].rollout.reward = Verdict.CORRECT, 1.5
+    with HistoryStore.open(":memory:") as history:
+        batch = lab.mixed_batch(plain + reflected, history)
+    (shared,) = [row for row in batch.rows if row.recalled]
+    assert shared.group == 0 and shared.advantage > 0
+    trained = []
+    gradient = loop.accumulate_gradient
+    monkeypatch.setattr(
+        loop,
+        "accumulate_gradient",
+        lambda model, rows, **options: trained.extend(rows) or gradient(model, rows, **options),
+    )
+    lab.update(batch)
+    row = trained[shared.index]
+    assert row.prompt_ids.tolist() == plain[0].rollout.prompt_ids.tolist()
+    assert row.response_ids.tolist() == reflected[2].rollout.response_ids.tolist()
+    # filled in by the first pass, so that a second one would be taken against them: the policy's, behind the plain prompt
+    assert not np.allclose(row.old_logprobs, shared.rollout.response_logprobs)
 
 
 def test_shuffled_replay_has_the_rows_and_the_rewards_but_not_the_verdicts(model_dir, tmp_path):
@@ -230,7 +297,7 @@ def test_held_out_problems_are_not_trained_on(model_dir, tmp_path):
     [
         ("algo=rloo", "r3 train"),
         ("data.task=math", "data.task=exact"),
-        ("train.inner_epochs=2", "one update"),
+        ("train.batch_size=8", "one update"),
         ("train.lr_scheduler=cosine", "constant learning rate"),
     ],
 )

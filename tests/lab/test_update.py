@@ -84,6 +84,31 @@ def test_a_step_clips_and_clears(model):
     assert moved.max().item() == pytest.approx(1e-3, rel=0.05)
 
 
+def test_the_logprobs_are_the_policys_row_by_row(model):
+    rows = rows_of(5)  # sorted by length inside
+    gradient = accumulate_gradient(
+        copy.deepcopy(model), rows, temperature=0.8, eps_clip_low=0.2, eps_clip_high=0.2, micro_batch_size=4
+    )
+    for row, found in zip(rows, gradient.logprobs, strict=True):
+        ids = torch.tensor([[*row.prompt_ids, *row.response_ids]]).long()
+        logp = (model(ids).logits[0, len(row.prompt_ids) - 1 : -1] / 0.8).log_softmax(-1).detach()
+        own = logp.gather(1, torch.tensor(row.response_ids).long()[:, None])[:, 0].numpy()
+        np.testing.assert_allclose(found, own, rtol=1e-4, atol=1e-5)
+
+
+def test_a_scaled_step_leaves_the_learning_rate_as_it_was(model):
+    whole, half = copy.deepcopy(model), copy.deepcopy(model)
+    for policy, scale in ((whole, 1.0), (half, 0.5)):
+        optimizer = make_optimizer(policy, learning_rate=1e-3)
+        accumulate_gradient(
+            policy, rows_of(4), temperature=1.0, eps_clip_low=0.2, eps_clip_high=0.2, micro_batch_size=4
+        )
+        step(policy, optimizer, max_grad_norm=1.0, lr_scale=scale)
+        assert [group["lr"] for group in optimizer.param_groups] == [1e-3]
+    for start, far, near in zip(model.parameters(), whole.parameters(), half.parameters(), strict=True):
+        torch.testing.assert_close(near - start, (far - start) / 2, rtol=1e-2, atol=1e-6)
+
+
 def test_an_update_needs_rows(model):
     with pytest.raises(ValueError, match="needs rows"):
         accumulate_gradient(model, [], temperature=1.0, eps_clip_low=0.2, eps_clip_high=0.2, micro_batch_size=4)
@@ -104,7 +129,7 @@ def test_what_bounds_what(model, dual_clip):
                 old_logprobs=np.array([new - math.log(ratio)]),
             )
             policy = copy.deepcopy(model)
-            loss, ratio_max = accumulate_gradient(
+            loss, ratio_max, logprobs = accumulate_gradient(
                 policy,
                 [row],
                 temperature=1.0,
@@ -114,6 +139,7 @@ def test_what_bounds_what(model, dual_clip):
                 dual_clip=dual_clip,
             )
             bound = {2.0: min(ratio, 1.2), -2.0: min(max(ratio, 0.8), dual_clip or math.inf)}[advantage]
+            assert logprobs[0] == pytest.approx([new], rel=1e-5)
             assert loss == pytest.approx(-advantage * bound, rel=1e-4) and ratio_max == pytest.approx(ratio, rel=1e-4)
             moved = any(p.grad is not None and p.grad.abs().max() > 0 for p in policy.parameters())
             assert moved == (bound == ratio)

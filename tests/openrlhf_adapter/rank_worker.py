@@ -1,5 +1,6 @@
 """One data-parallel rank of the real update: DeepSpeed engine, OpenRLHF's strategy, R³'s actor trainer. No Ray."""
 
+import functools
 from types import SimpleNamespace
 
 from r3_openrlhf.cpu_stack import cpu_platform  # noqa: E402
@@ -45,7 +46,8 @@ def update(case: dict, rank: int) -> None:
         scheduler_steps=100,
     )
     actor, optimizer, scheduler = strategy.prepare((actor, settings))
-    trainer_class = ActorPPOTrainer if case["stock"] else R3ActorTrainer
+    ours = functools.partial(R3ActorTrainer, inner_lr_scale=case["inner_lr_scale"])
+    trainer_class = ActorPPOTrainer if case["stock"] else ours
     trainer = trainer_class(
         strategy,
         actor,

@@ -15,7 +15,7 @@ ROWS = [7, 12]  # two steps; 7 rows do not divide among two ranks, 12 rows are m
 LEARNING_RATE = 1.0  # with adam.eps this large an Adam step is (nearly) learning rate times gradient
 
 
-def arguments(model, *, ranks, stage, dynamic, offload, micro_batch_size=2, dual_clip=None):
+def arguments(model, *, ranks, stage, dynamic, offload, micro_batch_size=2, dual_clip=None, passes=1):
     flags = {
         "actor.model_name_or_path": model,
         "data.prompt_dataset": "unused",
@@ -36,13 +36,17 @@ def arguments(model, *, ranks, stage, dynamic, offload, micro_batch_size=2, dual
     }
     if dual_clip is not None:
         flags["actor.dual_clip"] = dual_clip
+    if passes > 1:
+        flags["train.max_epochs"] = passes
     switches = ["train.colocate_all"] + ["train.dynamic_batch_enable"] * dynamic + ["ds.adam_offload"] * offload
     return [part for key, value in flags.items() for part in (f"--{key}", *str(value).split())] + [
         f"--{switch}" for switch in switches
     ]
 
 
-def run_ranks(tmp_path, model, *, rows_per_step=ROWS, stock=False, loads=0, off_policy=False, **settings):
+def run_ranks(
+    tmp_path, model, *, rows_per_step=ROWS, stock=False, loads=0, off_policy=False, inner_lr_scale=1.0, **settings
+):
     ranks = settings["ranks"]
     tmp_path.mkdir(exist_ok=True)
     case = {
@@ -53,14 +57,16 @@ def run_ranks(tmp_path, model, *, rows_per_step=ROWS, stock=False, loads=0, off_
         "stock": stock,
         "loads": loads,
         "off_policy": off_policy,
+        "inner_lr_scale": inner_lr_scale,
         "output": str(tmp_path / "result.pt"),
     }
     on_ranks(rank_worker.update, ranks, case, module=rank_worker.__name__, folder=tmp_path)
     return torch.load(tmp_path / "result.pt", weights_only=False)
 
 
-def one_process(model):
-    """The token-mean policy-gradient step on all rows at once, in float32, written out."""
+def one_process(model, *, learning_rates=(LEARNING_RATE,)):
+    """The token-mean policy-gradient step on all rows at once, in float32, written out: one pass for each rate, the ratio
+    of all of them against the log-probs before the first, clipped at 1 -/+ 0.2."""
     from transformers import AutoModelForCausalLM
 
     policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, attn_implementation="eager")
@@ -68,19 +74,23 @@ def one_process(model):
     for num_rows in ROWS:
         rows = mixed_rows(num_rows, seed=num_rows)
         tokens = sum(len(row["tokens"]) - row["prompt"] for row in rows)
-        policy.zero_grad()
-        for row in rows:
-            ids = torch.tensor([row["tokens"]])
-            logprobs = policy(ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
-            response = logprobs[row["prompt"] - 1 :]
-            # ratio 1 with the gradient of the log-prob: the first update after sampling is on-policy
-            loss = -(row["advantage"] * (response - response.detach()).exp()).sum() / tokens
-            loss.backward()
-        gradients = [p.grad for p in policy.parameters()]
-        norms.append(torch.sqrt(sum((g**2).sum() for g in gradients)).item())
-        with torch.no_grad():
-            for parameter, gradient in zip(policy.parameters(), gradients, strict=True):
-                parameter -= LEARNING_RATE * gradient / (gradient.abs() + 1e4)
+        before = {}
+        for rate in learning_rates:
+            policy.zero_grad()
+            for i, row in enumerate(rows):
+                ids = torch.tensor([row["tokens"]])
+                logprobs = policy(ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
+                response = logprobs[row["prompt"] - 1 :]
+                # in the first pass ratio 1 with the gradient of the log-prob: that update is on-policy
+                ratio = (response - before.setdefault(i, response.detach())).exp()
+                gain = torch.minimum(ratio * row["advantage"], ratio.clamp(0.8, 1.2) * row["advantage"])
+                (-gain.sum() / tokens).backward()
+            gradients = [p.grad for p in policy.parameters()]
+            norm = torch.sqrt(sum((g**2).sum() for g in gradients)).item()
+            with torch.no_grad():
+                for parameter, gradient in zip(policy.parameters(), gradients, strict=True):
+                    parameter -= rate * gradient / (gradient.abs() + 1e4)
+        norms.append(norm)  # of the last pass, as upstream reports it
     return dict(policy.named_parameters()), norms
 
 
@@ -103,6 +113,23 @@ def test_the_update_is_that_of_one_process(tmp_path, model, ranks, stage, dynami
         assert status["actor_grad_norm"] == pytest.approx(norm, rel=0.02)
         rewards = [row["advantage"] for row in mixed_rows(num_rows, seed=num_rows)]
         assert status["reward"] == pytest.approx(sum(rewards) / num_rows, abs=1e-4)  # fillers are in no mean
+    from transformers import AutoModelForCausalLM
+
+    start = dict(AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).named_parameters())
+    moved = torch.cat([(result["weights"][name] - start[name]).detach().flatten() for name in start])
+    wanted = torch.cat([(expected[name] - start[name]).detach().flatten() for name in start])
+    assert torch.nn.functional.cosine_similarity(moved, wanted, dim=0) > 0.995
+    assert moved.norm().item() == pytest.approx(wanted.norm().item(), rel=0.02)
+
+
+@pytest.mark.parametrize(("dynamic", "stage"), [(False, 2), (True, 3)])
+def test_a_second_pass_at_a_quarter_of_the_rate_is_that_of_one_process(tmp_path, model, dynamic, stage):
+    settings = dict(ranks=1, stage=stage, dynamic=dynamic, offload=False, passes=2, inner_lr_scale=0.25)
+    result = run_ranks(tmp_path, model, **settings)
+    expected, norms = one_process(model, learning_rates=(LEARNING_RATE, LEARNING_RATE / 4))
+    for status, norm in zip(result["statuses"], norms, strict=True):
+        assert status["actor_grad_norm"] == pytest.approx(norm, rel=0.02)
+        assert status["actor_lr"] == pytest.approx(LEARNING_RATE / 4)
     from transformers import AutoModelForCausalLM
 
     start = dict(AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).named_parameters())

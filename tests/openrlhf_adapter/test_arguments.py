@@ -62,6 +62,14 @@ def test_the_settings_arrive_where_openrlhf_looks_for_them():
     assert args.data.prompt_dataset == "/runs/x/data/problems.jsonl" and not args.data.apply_chat_template
 
 
+def test_passes_over_a_step_and_their_bound_reach_openrlhf():
+    off = [f"{name}.enabled=false" for name in ("replay", "reflection", "ranking")]
+    args = checked("algo=grpo", *off, "train.inner_epochs=2", "train.dual_clip=2.5")
+    assert (args.train.max_epochs, args.actor.dual_clip) == (2, 2.5)
+    assert checked("algo=grpo", *off).actor.dual_clip is None
+    assert checked("train.dual_clip=2.5").actor.dual_clip == 2.5
+
+
 def test_without_kl_no_reference_model_is_loaded():
     assert checked("train.kl_coef=0").algo.kl.init_coef == 0
 

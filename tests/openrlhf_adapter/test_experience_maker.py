@@ -187,6 +187,27 @@ def test_a_stored_success_joins_an_all_wrong_group():
     assert [r["text"] for r in made.records if r["recalled_from"] == 3] == ["[9, 9]"]  # the store keeps ids only
 
 
+def test_a_success_behind_a_reflection_prompt_joins_with_the_actors_logprobs_of_the_plain_prompt():
+    plain, reflected = group(W, W, W, W), [sample(v, prompt="r", tokens=(9, 9)) for v in (C, W, W, W)]
+    for one in reflected:
+        one.r3_rollout.uid, one.r3_rollout.context = "p", Context.REFLECTION
+        one.r3_rollout.prompt_ids = np.array([1, 8], dtype=np.int32)
+    config = config_with(reflection={"share_successes": True})
+    made = maker(Ours, history=history_with(), config=config)
+    made.gap = 0.05
+    experiences = made.make_experience_batch(plain + reflected)
+    last = experiences[-1]
+    assert last.sequences[-1][:4].tolist() == [1, 2, 9, 9]  # the plain group's prompt
+    # what the actor says (0.05 above the engine's here), not what the engine said behind the reflection prompt
+    assert by_row(experiences, "action_log_probs")[8].tolist() == pytest.approx([-0.85] * 2)
+    assert by_row(experiences, "rollout_log_probs")[8].tolist() == pytest.approx([-0.85] * 2)
+    values = [row[0].item() for row in by_row(experiences, "advantages")]
+    assert values[:4] == pytest.approx([-0.4472] * 4, abs=1e-3) and values[8] == pytest.approx(1.789, abs=1e-3)
+    assert (made.metrics["r3/replay/shared"], made.metrics["r3/replay/ratio_max"]) == (1, 0)
+    assert made.metrics["trained_tokens"] == sum(2 + t for t in (2, 3, 4, 5)) + 5 * 4
+    assert [r["context"] for r in made.records if r["recalled_from"] == 6] == ["reflection"]
+
+
 @pytest.mark.parametrize(("mode", "expected"), [("recompute", -0.9 + 0.05), ("behaviour", -0.9)])
 def test_which_old_logprobs_a_recalled_row_gets(mode, expected):
     stored = sample(C, tokens=(9, 9), step=2).r3_rollout
