@@ -32,6 +32,7 @@ from r3_openrlhf.types import (
     RankingScore,
     RecallOrder,
     ReplayMode,
+    SelectionRule,
     SyncBackend,
     Task,
 )
@@ -368,6 +369,53 @@ class RankingConfig:
 
 
 @dataclass
+class SelectConfig:
+    """Which of an epoch's problems are asked: every problem comes up once an epoch, not every one is sampled."""
+
+    enabled: bool = False
+    # skip_collapsed: rarely those whose groups keep collapsing (GRESO) | near_half: of several those whose success rate is
+    # nearest one half (MoPPS)
+    rule: str = "skip_collapsed"
+    floor: float = 0.05  # a problem that comes up is asked with this probability or more, whatever happened before
+    # skip_collapsed: a problem is asked with probability keep ^ (visits in a row that collapsed in the same way). Each step moves
+    # keep by `adapt`, down while the share of such groups among the asked ones is above the target, else up
+    keep_all_correct: float = 0.5
+    keep_none_correct: float = 0.5
+    adapt: float = 0.01
+    target_all_correct: float = 0.083
+    target_none_correct: float = 0.167
+    candidates: int = 4  # near_half: problems that come up for each one that is asked
+    memory: float = 0.5  # near_half: weight of a problem's earlier groups at each new one
+
+    def __post_init__(self) -> None:
+        _one_of("exploration.select.rule", self.rule, tuple(SelectionRule))
+        for name in (
+            "floor",
+            "keep_all_correct",
+            "keep_none_correct",
+            "adapt",
+            "target_all_correct",
+            "target_none_correct",
+            "memory",
+        ):
+            _fraction(f"exploration.select.{name}", getattr(self, name))
+        _above("exploration.select.floor", self.floor, 0.0)
+        _at_least("exploration.select.candidates", self.candidates, 1)
+        if self.floor * self.candidates > 1:
+            raise ConfigError(
+                f"exploration.select.floor is {self.floor} and exploration.select.candidates is {self.candidates}: only one in "
+                f"{self.candidates} problems is asked; use a floor of {1 / self.candidates:.3g} or less, or fewer candidates"
+            )
+
+
+@dataclass
+class ExplorationConfig:
+    """Where tokens go beside the paper's mechanisms; all off by default."""
+
+    select: SelectConfig = field(default_factory=SelectConfig)
+
+
+@dataclass
 class RewardConfig:
     """Grading and reward. R = 0 for a wrong answer, 1 + r_len for a correct one [P]."""
 
@@ -562,6 +610,7 @@ class R3Config:
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     reflection: ReflectionConfig = field(default_factory=ReflectionConfig)
     ranking: RankingConfig = field(default_factory=RankingConfig)
+    exploration: ExplorationConfig = field(default_factory=ExplorationConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
     held_out: HeldOutConfig = field(default_factory=HeldOutConfig)
     history: HistoryConfig = field(default_factory=HistoryConfig)
@@ -639,6 +688,11 @@ class R3Config:
                 raise ConfigError(
                     f"algo is {self.algo}, which runs OpenRLHF's own classes, but {', '.join(on)} would need algo=r3; "
                     f"add {off}"
+                )
+            if self.exploration.select.enabled:
+                raise ConfigError(
+                    f"exploration.select.enabled is true, but algo is {self.algo}, which keeps no history to select by; use algo=r3, "
+                    "with replay, reflection and ranking off where only the selection is wanted"
                 )
             if self.advantage.success_scale != 1.0:
                 raise ConfigError(

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from r3_openrlhf.config import HistoryConfig, R3Config
 from r3_openrlhf.core.groups import opposite_verdict
@@ -23,6 +24,7 @@ from r3_openrlhf.core.mixed_batch import MixedBatch, RecallFunction, Row, topk_d
 from r3_openrlhf.core.ranking import mean_logprob
 from r3_openrlhf.core.replay import choose, response_bytes
 from r3_openrlhf.core.rewards import overlong_penalty
+from r3_openrlhf.core.selection import ProblemSelection
 from r3_openrlhf.history.forecast import ENOUGH, Forecast, forecast
 from r3_openrlhf.history.records import Absence, HistoryLimits, RecallRequest
 from r3_openrlhf.history.store import HistoryStore
@@ -36,6 +38,51 @@ from r3_openrlhf.types import (
     Rollout,
     Verdict,
 )
+
+
+def problem_selection(config: R3Config) -> ProblemSelection | None:
+    """Which of an epoch's problems are asked, by the section exploration.select; None where it is off: all of them."""
+    select = config.exploration.select
+    if not select.enabled:
+        return None
+    return ProblemSelection(
+        rule=select.rule,
+        floor=select.floor,
+        keep_all_correct=select.keep_all_correct,
+        keep_none_correct=select.keep_none_correct,
+        adapt=select.adapt,
+        target_all_correct=select.target_all_correct,
+        target_none_correct=select.target_none_correct,
+        candidates=select.candidates,
+        memory=select.memory,
+    )
+
+
+def selection_rng(config: R3Config, *, step: int) -> random.Random:
+    """For the choice of the problems of the step behind `step`: the same in a run that goes on from there."""
+    return random.Random(f"{config.train.seed}/select/{step}")
+
+
+def plain_counts(rollouts: Iterable[Rollout]) -> dict[str, tuple[int, int]]:
+    """uid -> (correct, graded) rollouts of a step from the plain prompt: what a ProblemSelection observes."""
+    correct: Counter[str] = Counter()
+    graded: Counter[str] = Counter()
+    for rollout in rollouts:
+        if rollout.context is Context.PLAIN and rollout.verdict is not Verdict.UNGRADED:
+            graded[rollout.uid] += 1
+            correct[rollout.uid] += rollout.verdict is Verdict.CORRECT
+    return {uid: (correct[uid], count) for uid, count in graded.items()}
+
+
+def step_state(selection: ProblemSelection | None) -> dict[str, Any] | None:
+    """What a step leaves in the history store beside its rollouts (`HistoryStore.commit_step`), so that it follows roll-back."""
+    return None if selection is None else {"selection": selection.state()}
+
+
+def restore_selection(selection: ProblemSelection, history: HistoryStore, *, step: int) -> None:
+    """The selection as it was after `step`; from the beginning where the store has nothing of that step."""
+    state = history.state_of(step) or {}
+    selection.restore(state.get("selection"))
 
 
 def history_limits(settings: HistoryConfig) -> HistoryLimits:

@@ -152,6 +152,18 @@ REFUSED = {  # overrides -> words that the sentence must hold: the key, the valu
     ("ranking.entropy_source=exat",): "did you mean exact?",
     ("ranking.score=log_prob",): "ranking.score is 'log_prob', which does not exist; did you mean logprob?",
     ("ranking.guard=nostd",): "did you mean no_std?",
+    (
+        "exploration.select.rule=near_haf",
+    ): "exploration.select.rule is 'near_haf', which does not exist; did you mean near_half?",
+    ("exploration.select.floor=0",): "exploration.select.floor is 0.0; use a number above 0",
+    ("exploration.select.memory=2",): "exploration.select.memory is 2.0; use a fraction between 0 and 1",
+    ("exploration.select.candidates=0",): "exploration.select.candidates is 0",
+    (
+        "exploration.select.floor=0.3",
+    ): "only one in 4 problems is asked; use a floor of 0.25 or less, or fewer candidates",
+    ("exploration.select.flor=0.3",): "exploration.select.flor does not exist; did you mean exploration.select.floor?",
+    ("exploration.select=true",): "exploration.select is a group of keys",
+    ("exploration.select.enabled=true", "algo=grpo"): "exploration.select.enabled is true, but algo is grpo",
     ("reward.timeout_s=0",): "reward.timeout_s is 0.0",
     ("reward.max_ungraded_rate=2",): "use a fraction between 0 and 1",
     ("reward.urls=[localhost:9000]",): "starts with http:// or https://",
@@ -180,7 +192,7 @@ R3_KEYS += ("advantage.scope", "ranking.scope", "ranking.guard", "ranking.score"
 WHOLE = dict(
     zip(R3_KEYS, (True, True, True, "add", "behaviour", "literal", "truncated", "centred", "entropy"), strict=True)
 )
-WHOLE |= {"replay.recall_failures": True, "reflection.share_successes": False}
+WHOLE |= {"replay.recall_failures": True, "reflection.share_successes": False, "exploration.select.enabled": False}
 OFF = {"replay.enabled": False, "reflection.enabled": False, "ranking.enabled": False}
 ARMS = {  # preset -> what it changes in an experiment with all of R³ on
     "r3": {},
@@ -196,6 +208,8 @@ ARMS = {  # preset -> what it changes in an experiment with all of R³ on
     "r3_logprob": {"ranking.score": "logprob"},
     "r3_no_std": {"ranking.guard": "no_std"},
     "r3_unguarded": {"ranking.guard": "none"},
+    "r3_select": {"exploration.select.enabled": True},
+    "grpo_select": {"exploration.select.enabled": True, **OFF},
     "grpo": {"algo": "grpo", **OFF},
     "rloo": {"algo": "rloo", **OFF},
     "reinforce_pp_baseline": {"algo": "reinforce_pp_baseline", **OFF},

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from statistics import fmean
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ from r3_openrlhf.core.entropy import entropy_statistics
 from r3_openrlhf.core.groups import GroupState, group_state
 from r3_openrlhf.core.mixed_batch import MixedBatch, Row
 from r3_openrlhf.core.rewards import outcome_reward
+from r3_openrlhf.core.selection import ProblemSelection
 from r3_openrlhf.errors import ConfigError
 from r3_openrlhf.grading.answers.tasks import grade_exact, short_answer
 from r3_openrlhf.history.store import HistoryStore
@@ -75,6 +77,7 @@ class Lab:
         self.step = 0
         self.epoch = 1
         self.tokens = 0  # response tokens sampled for training so far
+        self.selection = method.problem_selection(config)
         self._prompt_ids: dict[str, np.ndarray] = {}
 
     # ── sampling ──
@@ -254,8 +257,7 @@ class Lab:
                 metrics |= method.coverage_metrics(batch, history, config, step=self.step)
             metrics |= method.training_metrics(batch, config)
             update = self.update(batch)
-            if history is not None:
-                history.commit_step(self.step + 1, self.epoch, [one.rollout for one in sampled])
+            metrics |= self._remember([one.rollout for one in sampled], history)
             self.step += 1
             entropies = np.concatenate([one.entropies for one in sampled])
             run.append_metrics(
@@ -290,6 +292,16 @@ class Lab:
         run.mark_finished()
         return run
 
+    def _remember(self, rollouts: list[Rollout], history: HistoryStore | None) -> dict[str, float]:
+        """The step's rollouts go to the selection and the history; the numbers of the selection."""
+        metrics = {}
+        if self.selection is not None:
+            self.selection.observe(method.plain_counts(rollouts))
+            metrics = self.selection.take_metrics()
+        if history is not None:
+            history.commit_step(self.step + 1, self.epoch, rollouts, state=method.step_state(self.selection))
+        return metrics
+
     def _is_last(self) -> bool:
         train = self.config.train
         return (train.max_steps is not None and self.step >= train.max_steps) or (
@@ -297,18 +309,37 @@ class Lab:
         )
 
     def _batches(self, labels: list[Label]) -> Iterator[list[Label]]:
-        """Every problem once an epoch, in an order of the seed and the epoch; an incomplete last batch is dropped."""
+        """Every problem once an epoch, in an order of the seed and the epoch; an incomplete last batch is dropped.
+
+        With exploration.select every problem comes up once an epoch, and a batch has those that are asked; an epoch's last
+        batch is as short as it is, as on the whole stack: what was chosen is asked.
+        """
         size = self.config.rollout.batch_size
         self._spare: list[Label] = []
         for epoch in range(1, self.config.train.num_epochs + 1):
             self.epoch = epoch
             order = list(labels)
             random.Random(f"{self.config.train.seed}/epoch/{epoch}").shuffle(order)
+            if self.selection is not None:
+                yield from self._selected(order, self.selection)
+                continue
             while len(order) >= size:
                 batch, order = order[:size], order[size:]
                 self._spare = order  # dynamic sampling takes from here
                 yield batch
                 order = self._spare
+
+    def _selected(self, order: list[Label], selection: ProblemSelection) -> Iterator[list[Label]]:
+        """The batches of one epoch. What is chosen depends on the steps before, so a batch is chosen when it is due."""
+        size, coming = self.config.rollout.batch_size, iter(order)
+        while True:
+            rng = method.selection_rng(self.config, step=self.step)
+            chosen = selection.choose(coming, count=size, uid=lambda label: label.uid, rng=rng)
+            batch = list(islice(chosen, size))
+            if batch:
+                yield batch
+            if len(batch) < size:
+                return
 
     def _filtered(self, sampled: list[Sampled], labels: list[Label]) -> tuple[list[Sampled], int]:
         """Dynamic sampling: groups whose verdicts are all equal give way to groups of further problems until the

@@ -3,7 +3,8 @@
 Answers trainer/ppo_utils/samples_generator.py: it has no problem id, returns groups in order of completion, and
 slices its output to batch_size * n_samples_per_prompt rows (:128-130), which would push the additional groups of
 reflection prompts into the next step. Dynamic filtering (:171-195) compares the mean *score* with 0 and 1, which partial
-credit keeps above 0 in an all-wrong group, drops groups without a trace, and asks until the problems run out.
+credit keeps above 0 in an all-wrong group, drops groups without a trace, and asks until the problems run out. It asks every problem of an epoch; exploration.select
+stands between it and the loader: upstream takes its prompts one by one from whatever iterator it is given (:17-38).
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 
 from r3_openrlhf.config import R3Config
+from r3_openrlhf.core.selection import ProblemSelection
+from r3_openrlhf.method import selection_rng
 from r3_openrlhf.openrlhf_adapter.batching import effective_ranks, num_windows
 from r3_openrlhf.openrlhf_adapter.convert import rollout_from_response
 from r3_openrlhf.problems.reflection_prompts import hard_problems, reflection_prompt, stored_error
@@ -46,10 +49,18 @@ class R3SamplesGenerator(SamplesGenerator):
 
     _sample_buffer: list[Experience]  # upstream's: what an epoch has sampled beyond its batches
 
-    def __init__(self, *args, config: R3Config, history: HistoryStore | None, **kwargs) -> None:
+    def __init__(
+        self,
+        *args,
+        config: R3Config,
+        history: HistoryStore | None,
+        selection: ProblemSelection | None = None,
+        **kwargs,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.config = config
         self.history = history
+        self.selection = selection
         self.step = 0
         self.epoch = 1
         self.epoch_of_batch = 1  # the epoch that the last batch came from
@@ -135,6 +146,10 @@ class R3SamplesGenerator(SamplesGenerator):
         self._cut_short = False
         if dynamic_filtering:  # it may ask for replacements up to the end of the epoch
             dataloader_iter = self._while_budget_lasts(dataloader_iter)
+        if self._training and self.selection is not None:
+            # nothing is taken from the loader but what this step needs: its state in a checkpoint is that of the step's end
+            rng = selection_rng(self.config, step=self.step)
+            dataloader_iter = self.selection.choose(dataloader_iter, count=num_prompts, uid=uid_of_item, rng=rng)
         return super()._generate_vllm(dataloader_iter, num_prompts, dynamic_filtering, **generate_kwargs)
 
     def _while_budget_lasts(self, items):
@@ -228,6 +243,12 @@ class R3SamplesGenerator(SamplesGenerator):
             self._counts["generated_tokens"] += experience.r3_rollout.num_tokens
             self._counts["responses"] += 1
         return experience
+
+
+def uid_of_item(item: tuple) -> str:
+    """Of what the loader gives: one prompt with its label (samples_generator.py:28)."""
+    _, _, (label,), _ = item
+    return Label.from_json(label).uid
 
 
 def num_tokens(rows: list[Experience]) -> int:

@@ -13,10 +13,10 @@ import ray
 import transformers
 from openrlhf.trainer import ppo_trainer
 
+from r3_openrlhf import method
 from r3_openrlhf.errors import RunInterrupted, TrainingStopped
 from r3_openrlhf.history.store import HistoryStore
 from r3_openrlhf.history.witness import FILE_NAME, append_record
-from r3_openrlhf.method import history_limits
 from r3_openrlhf.openrlhf_adapter.environment import config_from_environment
 from r3_openrlhf.openrlhf_adapter.experience_maker import R3ExperienceMaker, StockExperienceMaker
 from r3_openrlhf.openrlhf_adapter.phases import Phase, announce
@@ -55,6 +55,7 @@ class R3Trainer(UpstreamTrainer):
         transformers.set_seed(self.config.train.seed)
         super().__init__(pretrain, strategy, actor_model_group, critic_model_group, *args, **kwargs)
         self.history = self._open_history() if self.config.algo == Algorithm.R3 else None
+        self.selection = method.problem_selection(self.config)  # algo=r3 alone
         upstream = self.samples_generator
         self.samples_generator = R3SamplesGenerator(
             strategy=strategy,
@@ -64,6 +65,7 @@ class R3Trainer(UpstreamTrainer):
             vllm_engines=upstream.vllm_engines,
             config=self.config,
             history=self.history,
+            selection=self.selection,
         )
         self.samples_generator.before_sampling = lambda: self._announce(Phase.SAMPLING)
         maker = R3ExperienceMaker if self.config.algo == Algorithm.R3 else StockExperienceMaker
@@ -83,7 +85,7 @@ class R3Trainer(UpstreamTrainer):
         settings = self.config.history
         return HistoryStore.open(
             self.run.history,
-            limits=history_limits(settings),
+            limits=method.history_limits(settings),
             journal=settings.journal,
             seed=self.config.train.seed,
         )
@@ -96,6 +98,8 @@ class R3Trainer(UpstreamTrainer):
             if step and not self.config.checkpoint.accept_lost_history:
                 self.history.check_checkpoint(self.run.checkpoints, step=step)
             self.history.roll_back(step)
+            if self.selection is not None:
+                method.restore_selection(self.selection, self.history, step=step)
         self.run.roll_back(step)
         self._at(step)
         self.samples_generator.epoch = states["episode"] + 1
@@ -158,8 +162,12 @@ class R3Trainer(UpstreamTrainer):
                 "The newest checkpoint is from before this step"
             )
         started = time.perf_counter()
+        if self.selection is not None:
+            self.selection.observe(method.plain_counts(maker.rollouts))
+            status.update(self.selection.take_metrics())
         if self.history is not None:
-            self.history.commit_step(global_step, generator.epoch_of_batch, maker.rollouts)
+            state = method.step_state(self.selection)
+            self.history.commit_step(global_step, generator.epoch_of_batch, maker.rollouts, state=state)
         history_s = time.perf_counter() - started
         status.update(maker.metrics)
         status.update(generator.take_counts())

@@ -281,6 +281,31 @@ def test_dynamic_sampling_fills_the_batch_and_counts_every_token(model_dir, tmp_
     assert len(batch.groups) == 4 and not any(group.collapsed_before for group in batch.groups)
 
 
+@pytest.mark.parametrize("rule", ["skip_collapsed", "near_half"])
+def test_with_selection_no_problem_is_asked_twice_in_an_epoch(model_dir, tmp_path, rule):
+    """An untrained model is always wrong, so from the second epoch on every problem may be skipped."""
+    select = ["exploration.select.enabled=true", f"exploration.select.rule={rule}", "exploration.select.candidates=2"]
+
+    class Watched(Lab):
+        def sample_step(self, labels, history):
+            asked.append((self.epoch, [label.uid for label in labels]))
+            return super().sample_step(labels, history)
+
+    seen = []
+    for name in ("once", "again"):
+        asked = []
+        config = config_of(tmp_path / name, *select, "train.num_epochs=4", "reflection.enabled=false")
+        metrics = Watched(config, model_dir=model_dir).train().read_metrics()
+        seen.append(asked)
+    assert seen[0] == seen[1]  # the same seed asks the same problems
+    by_epoch = {epoch: [uid for at, uids in asked for uid in uids if at == epoch] for epoch in (1, 2, 3, 4)}
+    assert all(len(uids) == len(set(uids)) for uids in by_epoch.values())
+    assert len(by_epoch[1]) == (12 if rule == "skip_collapsed" else 6)
+    assert 0 < sum(map(len, by_epoch.values())) < 40
+    assert [len(uids) for _, uids in asked] == [line["r3/groups/none_correct"] for line in metrics]
+    assert [line["r3/select/came_up"] - line["r3/select/skipped"] for line in metrics] == [len(u) for _, u in asked]
+
+
 def test_held_out_problems_are_not_trained_on(model_dir, tmp_path):
     config = config_of(tmp_path)
     lab = Lab(config, model_dir=model_dir)

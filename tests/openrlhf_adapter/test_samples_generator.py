@@ -13,7 +13,9 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 import ray  # noqa: E402
 from torchdata.stateful_dataloader import StatefulDataLoader  # noqa: E402
 
+from r3_openrlhf import method  # noqa: E402
 from r3_openrlhf.config_loading import load_config  # noqa: E402
+from r3_openrlhf.history.store import HistoryStore  # noqa: E402
 from r3_openrlhf.openrlhf_adapter.samples_generator import R3SamplesGenerator  # noqa: E402
 from r3_openrlhf.problems.training_file import Label  # noqa: E402
 
@@ -175,3 +177,71 @@ def test_held_out_problems_leave_no_trace_in_training(engine):
     steps, rest = steps_of(made)
     assert (steps, made.tokens, before["generated_tokens_total"]) == ([], 222, 22)
     assert filter_counts(rest) == (1, 200, 0, 0)
+
+
+# ── exploration.select ──
+
+
+def selecting(engine, scripts, *settings):
+    """A generator with a selection, as R3Trainer makes it; `step` counts, and each step is observed."""
+    made = generator_for(engine, scripts, algo="r3")
+    sizes = ["rollout.batch_size=2", "rollout.n_samples_per_prompt=2", "train.micro_batch_size=1"]
+    sizes += ["rollout.micro_batch_size=1", "run_dir=unused", "exploration.select.adapt=0"]
+    made.config = load_config("cpu_smoke", ["algo=r3_select", *sizes, *settings])
+    made.selection = method.problem_selection(made.config)
+    return made
+
+
+def selected_steps(made, *, steps):
+    """Problems and numbers of each of the next steps, over the ends of epochs."""
+    found, size = [], made.args.rollout.n_samples_per_prompt
+    while len(found) < steps:
+        rows, _, _, _ = made.generate_samples(max_len=10**9, max_new_tokens=8)
+        if rows:
+            made.selection.observe(method.plain_counts(row.r3_rollout for row in rows))
+            made.step += 1
+            found.append(([row.prompts[0] for row in rows][::size], made.selection.take_metrics()))
+    return found
+
+
+SCRIPTS = ["WW", "CW", "WW", "CC", "WC", "WW"]
+
+
+def test_problems_whose_groups_collapse_are_asked_rarely_and_mixed_ones_always(engine):
+    """keep = 0: from the second epoch on a collapsed problem is asked by the floor alone, here one time in a thousand."""
+    zero = ["exploration.select.keep_none_correct=0", "exploration.select.keep_all_correct=0"]
+    steps = selected_steps(selecting(engine, SCRIPTS, *zero, "exploration.select.floor=0.001"), steps=6)
+    problems = [names for names, _ in steps]
+    assert problems == [["p0", "p1"], ["p2", "p3"], ["p4", "p5"], ["p1", "p4"], ["p1", "p4"], ["p1", "p4"]]
+    # p5, at the end of the second epoch, is counted with the step that follows
+    assert [numbers["r3/select/came_up"] for _, numbers in steps] == [2, 2, 2, 5, 6, 6]
+    assert [numbers["r3/select/skipped"] for _, numbers in steps] == [0, 0, 0, 3, 4, 4]
+
+
+@pytest.mark.parametrize("rule", ["skip_collapsed", "near_half"])
+def test_a_resumed_selection_asks_what_the_whole_run_asked(engine, rule):
+    """Cut behind step 4, inside the second epoch: loader state, selection state through the history store, step, epoch."""
+    settings = [f"exploration.select.rule={rule}", "exploration.select.candidates=2"]
+    whole = selecting(engine, SCRIPTS, *settings)
+    first = selected_steps(whole, steps=4)
+    with HistoryStore.open(":memory:") as history:
+        history.commit_step(4, 2, [], state=method.step_state(whole.selection))
+        loader, epoch = whole.prompts_dataloader.state_dict(), whole.epoch
+        ended = whole._dataloader_iter is None
+        rest = selected_steps(whole, steps=5)
+        resumed = selecting(engine, SCRIPTS, *settings)
+        method.restore_selection(resumed.selection, history, step=4)
+    resumed.step, resumed.epoch = 4, epoch
+    if not ended:  # trainer.py: an epoch that ended with the step leaves no state of the loader
+        resumed.prompts_dataloader.load_state_dict(loader)
+    assert selected_steps(resumed, steps=5) == rest
+    assert (len(first), len(rest)) == (4, 5)
+
+
+def test_held_out_problems_are_never_skipped(engine):
+    made = selecting(engine, SCRIPTS)
+    made.selection.observe({"p3": (0, 4)})
+    made.selection.keep = dict.fromkeys(made.selection.keep, 0.0)
+    made.selection.floor = 1e-9
+    found = made.generate_held_out(["h3"], [label_of(3, "WWWW")], n_samples_per_prompt=4, max_len=10**9)
+    assert len(found) == 4
