@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from r3_openrlhf.comparison.intervals import SeedEstimate, estimate, paired_difference, paired_ratio
+from r3_openrlhf.comparison.intervals import (
+    ROUNDING,
+    Crossing,
+    SeedEstimate,
+    crossing_of_mean,
+    estimate,
+    paired_difference,
+    paired_ratio,
+)
 from r3_openrlhf.comparison.runs import SAME_IN_EVALUATIONS, Run, check_comparable, settings_that_differ
 from r3_openrlhf.config import nearest
 from r3_openrlhf.errors import R3Error
@@ -26,7 +34,14 @@ LEVELS = {
     "truncated": "truncated_rate",
 }
 GROUPS = ("r3/groups/all_correct", "r3/groups/none_correct", "r3/groups/mixed")
-ROUNDING = 1e-9  # of an accuracy: the mean of equal final accuracies can come out above each of them
+TOKENS = {  # name of a quantity -> key of metrics.jsonl: tokens of plain groups by verdicts, and of reflection groups
+    "tokens_in_mixed": "r3/tokens/mixed",
+    "tokens_in_all_correct": "r3/tokens/all_correct",
+    "tokens_in_none_correct": "r3/tokens/none_correct",
+    "tokens_in_reflection": "r3/tokens/reflection",
+}
+SECONDS = ("timing/step_total", "time/step_s")  # of a step: on the whole stack, in the lab
+TARGET_SHARES = (0.5, 0.75, 1.0)  # of the reference's gain, that mean curves are asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +80,7 @@ class ArmResult:
     estimates: dict[str, SeedEstimate | None]
     differences: dict[str, SeedEstimate | None]
     tokens_to_target: TokensToTarget
+    crossings: list[Crossing | None]  # of the mean curve, one for each of Comparison.levels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +93,9 @@ class Comparison:
     limited_by: str  # the run that equal_tokens comes from
     target_accuracy: float
     target_is_given: bool  # else it is the reference's mean final accuracy
+    levels: list[
+        float
+    ]  # that mean curves are asked for: TARGET_SHARES of the reference's gain, or the given target alone
     evaluation: dict[str, Any]
     arms: list[ArmResult]  # the reference first, the others by name
     settings: dict[str, dict[str, Any]]  # {key: {arm: value}} where arms differ
@@ -93,6 +112,10 @@ def compare(runs: Sequence[Run], *, reference: str | None = None, target: float 
         tokens_to_target           first point of the whole curve at `target` (default: the reference's mean final accuracy)
         effective_before, _after   share of all sampled groups that are not collapsed, before and after replay, over the
                                    steps up to T; groups that dynamic sampling dropped were sampled, and collapsed
+        crossings                  of the arm's mean curve, see `crossing_of_mean`
+        tokens_in_...              share of the generated tokens in groups of this kind, over the steps up to T; tokens_elsewhere:
+                                   what dynamic sampling dropped, and groups that could not be graded
+        trained_tokens, seconds    sums over the steps up to T
         COUNTS                     per step, over the steps up to T
         LEVELS                     over the last quarter of the steps up to T
     The order of `runs` does not matter. Raises R3Error as `check_comparable` does, for an unknown reference, and for
@@ -111,6 +134,9 @@ def compare(runs: Sequence[Run], *, reference: str | None = None, target: float 
     finals = [run.by_tokens.ys[-1] for run in runs if run.arm == reference]
     level = statistics.fmean(finals) if target is None else target
     names = [reference, *sorted({run.arm for run in runs} - {reference})]
+    curves = {name: {run.seed: run.by_tokens for run in runs if run.arm == name} for name in names}
+    first_level = statistics.fmean(curve.ys[0] for curve in curves[reference].values())
+    shares = TARGET_SHARES if target is None else (1.0,)
     results = {
         name: [_result(run, start=start, end=end, target=level) for run in runs if run.arm == name] for name in names
     }
@@ -121,8 +147,20 @@ def compare(runs: Sequence[Run], *, reference: str | None = None, target: float 
         limited_by=str(last.path),
         target_accuracy=level,
         target_is_given=target is not None,
+        levels=[first_level + share * (level - first_level) for share in shares],
         evaluation={key: runs[0].evaluations[0].get(key) for key in SAME_IN_EVALUATIONS},
-        arms=[_arm(name, results[name], results[reference], is_reference=name == reference) for name in names],
+        arms=[
+            _arm(
+                name,
+                results[name],
+                results[reference],
+                is_reference=name == reference,
+                crossings=[
+                    crossing_of_mean(curves[name], curves[reference], share=share, level=target) for share in shares
+                ],
+            )
+            for name in names
+        ],
         settings=settings_that_differ(runs),
         notes=_notes(runs, end=end),
     )
@@ -152,6 +190,9 @@ def _result(run: Run, *, start: float, end: float, target: float) -> RunResult:
         "steps": run.by_steps.end,
         "effective_before": _effective(steps, "r3/groups/collapsed_before"),
         "effective_after": _effective(steps, "r3/groups/collapsed_after"),
+        **_token_shares(steps),
+        "trained_tokens": _sum(steps, ("trained_tokens",)),
+        "seconds": _sum(steps, SECONDS),
         **{name: _mean(steps, key) for name, key in COUNTS.items()},
         **{name: _mean(late, key) for name, key in LEVELS.items()},
     }
@@ -169,12 +210,38 @@ def _effective(steps: list[dict[str, Any]], collapsed: str) -> float | None:
     return (left - sum(line[collapsed] for line in counted)) / sampled if sampled else None
 
 
+def _token_shares(steps: list[dict[str, Any]]) -> dict[str, float | None]:
+    """Where the generated tokens of these steps are. None where no step says."""
+    counted = [
+        line for line in steps if all(line.get(key) is not None for key in ("generated_tokens", *TOKENS.values()))
+    ]
+    total = sum(line["generated_tokens"] for line in counted)
+    if not total:
+        return dict.fromkeys((*TOKENS, "tokens_elsewhere"))
+    found: dict[str, float | None] = {name: sum(line[key] for line in counted) / total for name, key in TOKENS.items()}
+    elsewhere = total - sum(line[key] for line in counted for key in TOKENS.values())
+    return found | {"tokens_elsewhere": elsewhere / total}
+
+
+def _sum(steps: list[dict[str, Any]], keys: tuple[str, ...]) -> float | None:
+    """Over all steps, of the first of these keys that each has. None where a step has none of them."""
+    values = [next((line[key] for key in keys if line.get(key) is not None), None) for line in steps]
+    return sum(value for value in values if value is not None) if values and None not in values else None
+
+
 def _mean(steps: list[dict[str, Any]], key: str) -> float | None:
     values = [line[key] for line in steps if line.get(key) is not None]
     return statistics.fmean(values) if values else None
 
 
-def _arm(name: str, runs: list[RunResult], reference: list[RunResult], *, is_reference: bool) -> ArmResult:
+def _arm(
+    name: str,
+    runs: list[RunResult],
+    reference: list[RunResult],
+    *,
+    is_reference: bool,
+    crossings: list[Crossing | None],
+) -> ArmResult:
     quantities = [quantity for quantity in runs[0].values if quantity != "tokens_to_target"]
     return ArmResult(
         name=name,
@@ -186,6 +253,7 @@ def _arm(name: str, runs: list[RunResult], reference: list[RunResult], *, is_ref
             if not is_reference
         },
         tokens_to_target=_tokens_to_target(runs, reference, is_reference=is_reference),
+        crossings=crossings,
     )
 
 

@@ -8,7 +8,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 CONFIDENCE = 0.95
+RESAMPLES = 2000
+ROUNDING = 1e-9  # of an accuracy: the mean of equal final accuracies can come out above each of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +142,91 @@ def mean_curve(curves: Sequence[Curve]) -> list[tuple[float, SeedEstimate]]:
     start, end = max(curve.start for curve in curves), min(curve.end for curve in curves)
     xs = sorted({x for curve in curves for x in curve.xs if start <= x <= end})
     return [(x, found) for x in xs if (found := estimate([curve.at(x) for curve in curves])) is not None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossing:
+    """Where an arm's mean curve first has an accuracy, as a share of the tokens of the reference's whole runs.
+
+    A `ratio` or bound that is None lies beyond `limit`, where the arm's curves end. Below two seeds there are no bounds.
+    """
+
+    level: float
+    tokens: float | None
+    ratio: float | None
+    low: float | None
+    high: float | None
+    limit: float
+    num: int  # seeds that both arms have
+
+
+def crossing_of_mean(
+    curves: Mapping[int, Curve],
+    reference: Mapping[int, Curve],
+    *,
+    share: float = 1.0,
+    level: float | None = None,
+    resamples: int = RESAMPLES,
+) -> Crossing | None:
+    """The mean curve of an arm against the reference, over the seeds that both have; None without one.
+
+        tokens = the first x at which mean_s y_s(x) >= level
+        ratio  = tokens / (mean_s of the reference's last x)
+        level  = a + share * (b - a),  a and b the means of the reference's first and last y; or as given
+
+    The interval is a percentile bootstrap over seeds, drawn for both arms together: curve, level and denominator are made
+    anew each time. A curve that never gets there is beyond every ratio, not left out, as it is from a mean over runs.
+    """
+    seeds = sorted(curves.keys() & reference.keys())
+    if not seeds:
+        return None
+    mine, theirs = [curves[seed] for seed in seeds], [reference[seed] for seed in seeds]
+    start, end = max(curve.start for curve in mine), min(curve.end for curve in mine)
+    xs_X = np.array(sorted({x for curve in mine for x in curve.xs if start <= x <= end}))
+    ys_SX = np.array([[curve.at(x) for x in xs_X.tolist()] for curve in mine])
+    draws_RS = np.random.default_rng(0).integers(len(seeds), size=(resamples, len(seeds)))
+    counts_RS = (draws_RS[:, :, None] == np.arange(len(seeds))).sum(1)
+    weights_RS = np.concatenate([np.ones((1, len(seeds))), counts_RS]) / len(
+        seeds
+    )  # the first row is the seeds themselves
+    first_R, last_R, end_R = (
+        weights_RS @ np.array(values)
+        for values in zip(*((curve.ys[0], curve.ys[-1], curve.end) for curve in theirs), strict=True)
+    )
+    level_R = first_R + share * (last_R - first_R) if level is None else np.full(len(first_R), level)
+    tokens_R = _first_reach(xs_X, weights_RS @ ys_SX, level_R)
+    ratio_R = tokens_R / end_R
+    tail = (1 - CONFIDENCE) / 2
+    low = high = None
+    if len(seeds) > 1:
+        low = _or_beyond(np.quantile(ratio_R[1:], tail, method="lower"))
+        high = _or_beyond(np.quantile(ratio_R[1:], 1 - tail, method="higher"))
+    return Crossing(
+        level=float(level_R[0]),
+        tokens=_or_beyond(tokens_R[0]),
+        ratio=_or_beyond(ratio_R[0]),
+        low=low,
+        high=high,
+        limit=float(end / end_R[0]),
+        num=len(seeds),
+    )
+
+
+def _first_reach(xs_X: np.ndarray, ys_RX: np.ndarray, level_R: np.ndarray) -> np.ndarray:
+    """[R]: `Curve.first_reach` of every row; infinite where it never is."""
+    reached_RX = ys_RX >= level_R[:, None] - ROUNDING
+    at_R = reached_RX.argmax(1)
+    before_R = np.maximum(at_R - 1, 0)
+    rows = np.arange(len(ys_RX))
+    low_R, high_R = ys_RX[rows, before_R], ys_RX[rows, at_R]
+    rise_R = np.where(high_R > low_R, high_R - low_R, 1.0)
+    share_R = np.clip((level_R - low_R) / rise_R, 0.0, 1.0)
+    tokens_R = np.where(at_R > 0, xs_X[before_R] + share_R * (xs_X[at_R] - xs_X[before_R]), xs_X[0])
+    return np.where(reached_RX.any(1), tokens_R, np.inf)
+
+
+def _or_beyond(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
 
 
 def trailing_mean(values: Sequence[float], window: int) -> list[float]:

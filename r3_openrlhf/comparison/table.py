@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from r3_openrlhf.comparison.arms import ArmResult, Comparison
+from r3_openrlhf.comparison.arms import TARGET_SHARES, ArmResult, Comparison
 from r3_openrlhf.comparison.intervals import CONFIDENCE, SeedEstimate
 
 NOTHING = "–"
@@ -67,7 +67,8 @@ def _reading(comparison: Comparison) -> list[str]:
         f"{CONFIDENCE:.0%} interval of Student's t; below two seeds there is none. Equal generated tokens are "
         f"{comparison.equal_tokens:,.0f}, the most that all runs reached ({comparison.limited_by} ends there); between two "
         "evaluations accuracy is interpolated linearly by generated tokens. Groups are counted over the steps up to "
-        "there, entropy, length and truncation over the last quarter of these steps.",
+        "there, entropy, length and truncation over the last quarter of these steps. Intervals of the mean curve are a "
+        "bootstrap over seeds.",
         f"The target accuracy is {target}, "
         + ("as asked" if comparison.target_is_given else f"the mean final accuracy of {comparison.reference}")
         + "; a run reaches it where its curve first touches it. Runs that never did are counted and are in no mean, "
@@ -93,6 +94,7 @@ def _rows(comparison: Comparison) -> list[tuple[str, Callable[[ArmResult], str]]
     ):
         rows.append((label, level(quantity, ".3f")))
         rows.append((f"{NOTHING} less {comparison.reference}'s, paired by seed", difference(quantity)))
+    rows += [(_crossing_label(comparison, place), _crossing_cell(place)) for place in range(len(comparison.levels))]
     rows += [
         (f"tokens to accuracy {comparison.target_accuracy:.3f}: median (mean)", _tokens_to_target),
         (
@@ -109,6 +111,13 @@ def _rows(comparison: Comparison) -> list[tuple[str, Callable[[ArmResult], str]]
         ),
         ("effective groups (not collapsed) of all sampled, before replay", level("effective_before", ".1%")),
         ("effective groups (not collapsed) of all sampled, after replay", level("effective_after", ".1%")),
+        ("generated tokens in mixed groups", level("tokens_in_mixed", ".1%")),
+        (f"{NOTHING} in all-correct groups", level("tokens_in_all_correct", ".1%")),
+        (f"{NOTHING} in none-correct groups", level("tokens_in_none_correct", ".1%")),
+        (f"{NOTHING} in reflection groups", level("tokens_in_reflection", ".1%")),
+        (f"{NOTHING} elsewhere (dropped or not graded)", level("tokens_elsewhere", ".1%")),
+        ("trained tokens, prompts included, every pass", level("trained_tokens", ",.0f")),
+        ("seconds of the steps", level("seconds", ",.0f")),
         ("groups dropped by dynamic sampling per step", level("dropped_per_step", ".2f")),
         ("solve-all groups per step, of those kept", level("solve_all_per_step", ".2f")),
         ("solve-none groups per step, of those kept", level("solve_none_per_step", ".2f")),
@@ -120,6 +129,34 @@ def _rows(comparison: Comparison) -> list[tuple[str, Callable[[ArmResult], str]]
         ("steps in the whole run", level("steps", ",.0f")),
     ]
     return rows
+
+
+def _crossing_label(comparison: Comparison, place: int) -> str:
+    level, reference = comparison.levels[place], comparison.reference
+    if comparison.target_is_given:
+        what = "as asked"
+    elif TARGET_SHARES[place] == 1:
+        what = f"{reference}'s final accuracy"
+    else:
+        what = f"{TARGET_SHARES[place]:.0%} of {reference}'s gain"
+    return f"tokens at which the mean curve has {level:.3f} ({what}), over {reference}'s whole runs"
+
+
+def _crossing_cell(place: int) -> Callable[[ArmResult], str]:
+    """ "0.77 [0.67, >1.00]": where the curve is never there, it is beyond its end."""
+
+    def cell(arm: ArmResult) -> str:
+        found = arm.crossings[place]
+        if found is None:
+            return NOTHING
+        beyond = f">{found.limit:.2f}"
+        ratio, low, high = (
+            beyond if value is None else f"{value:.2f}" for value in (found.ratio, found.low, found.high)
+        )
+        text = f"{ratio} [{low}, {high}]" if found.num > 1 else ratio
+        return text if found.num == len(arm.runs) else f"{text}, {found.num} of {len(arm.runs)} runs"
+
+    return cell
 
 
 def _estimate(found: SeedEstimate | None, form: str, *, num_runs: int | None) -> str:

@@ -27,6 +27,10 @@ def batch_metrics(batch: MixedBatch, *, step: int) -> dict[str, float]:
     )
     graded = [r for r in batch.rollouts if r.verdict is not Verdict.UNGRADED]
     num_rollouts = max(1, len(batch.rollouts))
+    tokens = dict.fromkeys(("mixed", "all_correct", "none_correct", "reflection"), 0)
+    for group in groups:
+        kind = "reflection" if group.context is Context.REFLECTION else str(group.state)
+        tokens[kind] += sum(rows[i].rollout.num_tokens for i in group.rows if not rows[i].recalled)
     reflection_uids = {g.uid for g in groups if g.context is Context.REFLECTION}
     return {
         "r3/groups/all_correct": count(g.state is GroupState.ALL_CORRECT for g in groups),
@@ -35,6 +39,7 @@ def batch_metrics(batch: MixedBatch, *, step: int) -> dict[str, float]:
         "r3/groups/left_out": float(batch.num_left_out_groups),
         "r3/groups/collapsed_before": count(g.collapsed_before for g in groups),
         "r3/groups/collapsed_after": count(g.collapsed_after for g in groups),
+        **{f"r3/tokens/{kind}": float(number) for kind, number in tokens.items()},
         "r3/replay/recalled": float(len(recalled)),
         "r3/replay/shared": count(lag == 0 for lag in lags),
         "r3/replay/hits": count(bool(g.recalled) for g in wanted),

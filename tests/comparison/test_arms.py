@@ -146,6 +146,46 @@ def test_groups_that_dynamic_sampling_dropped_were_sampled(tmp_path):
     assert estimate_of(comparison, "dapo", "dropped_per_step").mean == approx(12)
 
 
+def test_where_the_tokens_went(runs):
+    """Up to the equal tokens, three steps: shares of all generated tokens, and what the updates cost."""
+    expected = {
+        "tokens_in_mixed": 0.5,
+        "tokens_in_all_correct": 0.08,
+        "tokens_in_none_correct": 0.3,
+        "tokens_in_reflection": 0.1,
+        "tokens_elsewhere": 0.02,
+        "trained_tokens": 900,
+        "seconds": 1.5,
+    }
+    for quantity, value in expected.items():
+        assert estimate_of(compare(runs), "r3", quantity).mean == approx(value), quantity
+
+
+def test_an_older_run_does_not_say_where_its_tokens_went(tmp_path, runs):
+    old = [{key: v for key, v in metrics_of(s).items() if "tokens/" not in key} for s in range(1, 5)]
+    for line in old[:2]:
+        del line["trained_tokens"]
+    dapo = read_run(write_run(tmp_path / "dapo", arm="dapo", metrics=old))
+    comparison = compare([*runs, dapo])
+    for quantity in ("tokens_in_mixed", "tokens_elsewhere", "trained_tokens"):
+        assert estimate_of(comparison, "dapo", quantity) is None
+    assert estimate_of(comparison, "dapo", "seconds").mean == approx(1.5)
+
+
+def test_the_mean_curve_is_asked_for_half_and_all_of_the_references_gain(runs):
+    """grpo's mean goes from 0.1 to 0.45: levels 0.275, 0.3625, 0.45. r3's mean is 0.15 at 0 and 0.45 at 300, where its first
+    run ends; grpo's whole runs have 400 tokens. grpo's own mean is 0.25 at 200 and 0.45 at 400."""
+    comparison = compare(runs)
+    assert comparison.levels == approx([0.275, 0.3625, 0.45])
+    grpo, r3 = comparison.arms
+    assert [found.tokens for found in r3.crossings] == approx([125, 212.5, 300])
+    assert [found.ratio for found in r3.crossings] == approx([125 / 400, 212.5 / 400, 0.75])
+    assert [found.ratio for found in grpo.crossings] == approx([225 / 400, 312.5 / 400, 1.0])
+    assert r3.crossings[2].limit == approx(0.75)
+    given = compare(runs, target=0.4)
+    assert given.levels == [0.4] and [found.ratio for found in given.arms[1].crossings] == approx([250 / 400])
+
+
 def test_levels_are_means_of_the_last_quarter_of_the_steps(tmp_path):
     """Eight steps: 17 and 18 tokens per response in the last two."""
     run = read_run(write_run(tmp_path / "grpo", accuracies=(0.1, 0.2), every_steps=8))
@@ -235,6 +275,11 @@ def test_the_table(runs):
         "250 (250), 1 of 2 reached it",
     ]
     assert rows["– median over the tokens of grpo's whole runs"] == ["0.87", "0.62"]
+    # seed 1 alone: level .4, there at the end of both; seed 2 alone: .5
+    final = "tokens at which the mean curve has 0.450 (grpo's final accuracy), over grpo's whole runs"
+    assert rows[final] == ["1.00 [1.00, 1.00]", "0.75 [0.75, 0.75]"]
+    assert rows["generated tokens in mixed groups"] == ["50.0% [50.0%, 50.0%]"] * 2
+    assert rows["– in reflection groups"] == ["10.0% [10.0%, 10.0%]"] * 2
     assert rows["– ratio to grpo's, paired by seed"] == ["–", "0.71, 1 pair"]
     assert rows["effective groups (not collapsed) of all sampled, after replay"] == ["70.0% [70.0%, 70.0%]"] * 2
 

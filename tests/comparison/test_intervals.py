@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from pytest import approx
 
 from r3_openrlhf.comparison.intervals import (
+    Crossing,
     Curve,
     SeedEstimate,
+    crossing_of_mean,
     estimate,
     mean_curve,
     paired_difference,
@@ -189,3 +191,76 @@ def test_a_trailing_mean_by_hand():
     assert trailing_mean([1.0, 3.0, 5.0, 1.0], 2) == [1.0, 2.0, 4.0, 3.0]
     assert trailing_mean([1.0, 3.0], 1) == [1.0, 3.0]
     assert trailing_mean([], 3) == []
+
+
+# ── the crossing of a mean curve ──
+
+
+def curve(*points):
+    return Curve(*zip(*points, strict=True))
+
+
+def test_the_crossing_of_a_mean_curve_by_hand():
+    """The reference ends at .4 and .6 after 100 and 300 tokens: level .5, denominator 200. The arm's mean is 0 at 0, .4 at
+    100 and .6 at 200: there at 150. Its run of seed 1 alone is never there, its run of seed 2 at 71.4: no mean of runs."""
+    reference = {1: curve((0, 0.0), (100, 0.4)), 2: curve((0, 0.0), (300, 0.6))}
+    arm = {1: curve((0, 0.0), (100, 0.1), (200, 0.4)), 2: curve((0, 0.0), (100, 0.7), (200, 0.8))}
+    found = crossing_of_mean(arm, reference)
+    assert (found.level, found.tokens, found.ratio, found.limit, found.num) == approx((0.5, 150, 0.75, 1.0, 2))
+    # four kinds of resamples: seeds 1 1 (level .4, reached at 200 of 100), 2 2 (.6, 600/7 of 300), and both twice
+    assert (found.low, found.high) == approx((600 / 7 / 300, 2.0))
+    half = crossing_of_mean(arm, reference, share=0.5)
+    assert (half.level, half.tokens) == approx((0.25, 62.5))
+    asked = crossing_of_mean(arm, reference, level=0.3)
+    assert (asked.level, asked.tokens) == approx((0.3, 75))
+
+
+def test_a_curve_that_is_never_there_is_beyond_its_end():
+    reference = {1: curve((0, 0.0), (100, 0.5)), 2: curve((0, 0.0), (100, 0.5))}
+    arm = {1: curve((0, 0.0), (80, 0.6)), 2: curve((0, 0.0), (80, 0.2))}
+    found = crossing_of_mean(arm, reference)
+    assert (found.tokens, found.ratio, found.high, found.limit) == (None, None, None, approx(0.8))
+    assert found.low == approx(80 * 0.5 / 0.6 / 100)  # the resample that is seed 1 twice gets there
+
+
+def test_one_seed_has_a_ratio_and_no_bounds_and_none_has_nothing():
+    reference = {1: curve((0, 0.0), (100, 0.5))}
+    assert crossing_of_mean({1: curve((0, 0.0), (50, 0.5))}, reference) == Crossing(
+        level=0.5, tokens=50, ratio=0.5, low=None, high=None, limit=0.5, num=1
+    )
+    assert crossing_of_mean({2: curve((0, 0.0), (50, 0.5))}, reference) is None
+
+
+CURVES = st.lists(st.lists(st.integers(0, 10), min_size=3, max_size=3), min_size=2, max_size=4)
+
+
+@given(CURVES, st.integers(0, 10))
+def test_the_crossing_agrees_with_the_mean_of_curves_and_their_first_reach(heights, level):
+    """Independent: `mean_curve` and `Curve.first_reach`, and every resample of few seeds enumerated."""
+    curves = {i: curve((0, ys[0] / 10), (50 + i, ys[1] / 10), (100, ys[2] / 10)) for i, ys in enumerate(heights)}
+    reference = {i: curve((0, 0.0), (200, 1.0)) for i in curves}
+
+    def ratio(seeds):
+        mean = mean_curve([curves[seed] for seed in seeds])
+        x = Curve(tuple(x for x, _ in mean), tuple(y.mean for _, y in mean)).first_reach(level / 10 - 1e-9)
+        return math.inf if x is None else x / 200
+
+    found = crossing_of_mean(curves, reference, level=level / 10)
+    expected = ratio(sorted(curves))
+    assert (found.ratio is None) == math.isinf(expected)
+    assert found.ratio is None or found.ratio == approx(expected, abs=1e-6)
+    if len(curves) == 2:  # each of the two pure resamples is a quarter of all: both bounds are among them
+        pure = sorted(ratio([seed, seed]) for seed in curves)
+        low, high = (math.inf if bound is None else bound for bound in (found.low, found.high))
+        among = sorted([*pure, expected])
+        assert (low, high) == (approx(among[0], abs=1e-6), approx(among[-1], abs=1e-6))
+
+
+@given(CURVES, st.integers(1, 50))
+def test_twice_the_tokens_everywhere_change_no_ratio(heights, factor):
+    curves = {i: curve((0, 0.0), (30, ys[1] / 10), (90, ys[2] / 10)) for i, ys in enumerate(heights)}
+    stretched = {i: Curve(tuple(x * factor for x in c.xs), c.ys) for i, c in curves.items()}
+    before, after = crossing_of_mean(curves, curves), crossing_of_mean(stretched, stretched)
+    for name in ("ratio", "low", "high", "limit"):
+        one, other = getattr(before, name), getattr(after, name)
+        assert one is other is None or one == approx(other)

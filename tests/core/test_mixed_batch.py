@@ -220,6 +220,17 @@ def test_metrics_of_replay_and_reflection():
     assert (metrics["r3/reflection/accuracy"], metrics["r3/reflection/plain_accuracy"]) == (0.5, 0.0)
 
 
+def test_every_generated_token_is_counted_with_one_kind_of_group():
+    """Three tokens each: two mixed, two right, two wrong, two behind a reflection prompt; a recalled row was not generated."""
+    rows = group(C, W) + group(C, C, uid="b") + group(W, W, uid="c") + group(W, C, uid="c", context=Context.REFLECTION)
+    batch = MixedBatch([*rows, rollout(U, uid="d")], [*"gghhiirr", "u"])
+    recall(batch, stored(C, count=2))
+    metrics = batch_metrics(batch, step=5)
+    kinds = ("mixed", "all_correct", "none_correct", "reflection")
+    assert [metrics[f"r3/tokens/{kind}"] for kind in kinds] == [6, 6, 6, 6]
+    assert metrics["response_tokens"] == 27  # the ungraded one, too
+
+
 def bounds(peak, width):
     return EntropyBounds(peak_lower=peak, peak_upper=peak + width, global_lower=1 / peak, global_upper=1 / peak)
 
