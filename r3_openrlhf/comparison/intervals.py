@@ -12,6 +12,7 @@ import numpy as np
 
 CONFIDENCE = 0.95
 RESAMPLES = 2000
+MAX_SEEDS_NEEDED = 10_000
 ROUNDING = 1e-9  # of an accuracy: the mean of equal final accuracies can come out above each of them
 
 
@@ -34,6 +35,27 @@ def estimate(values: Sequence[float]) -> SeedEstimate | None:
         return SeedEstimate(mean, None, None, 1)
     half = t_quantile(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
     return SeedEstimate(mean, mean - half, mean + half, len(values))
+
+
+def seeds_needed(found: SeedEstimate | None, *, half_width: float) -> int | None:
+    """How many seeds give the estimate an interval of ± half_width, if its standard deviation stays what it is.
+
+        the smallest n >= 2 with t(n - 1) * s / sqrt(n) <= half_width
+
+    None without an interval, and above MAX_SEEDS_NEEDED. ValueError: half_width not above 0.
+    """
+    if half_width <= 0:
+        raise ValueError(f"half_width is {half_width}; it must be above 0")
+    if found is None or found.low is None:
+        return None
+    deviation = (found.mean - found.low) * math.sqrt(found.num) / t_quantile(found.num - 1)
+    normal = 1.96 * deviation / half_width
+    if normal**2 > MAX_SEEDS_NEEDED:
+        return None
+    num = max(2, math.floor(normal**2))  # Student's t asks for more than the normal distribution does
+    while t_quantile(num - 1) * deviation / math.sqrt(num) > half_width * (1 + ROUNDING):
+        num += 1
+    return num
 
 
 def paired_difference(values: Mapping[int, float], reference: Mapping[int, float]) -> SeedEstimate | None:

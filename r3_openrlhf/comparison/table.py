@@ -6,9 +6,10 @@ import json
 from collections.abc import Callable
 
 from r3_openrlhf.comparison.arms import TARGET_SHARES, ArmResult, Comparison
-from r3_openrlhf.comparison.intervals import CONFIDENCE, SeedEstimate
+from r3_openrlhf.comparison.intervals import CONFIDENCE, MAX_SEEDS_NEEDED, SeedEstimate, seeds_needed
 
 NOTHING = "–"
+HALF_WIDTH = 0.02  # of an interval around a difference of accuracies: what a study is planned for
 
 
 def comparison_table(comparison: Comparison) -> str:
@@ -94,6 +95,8 @@ def _rows(comparison: Comparison) -> list[tuple[str, Callable[[ArmResult], str]]
     ):
         rows.append((label, level(quantity, ".3f")))
         rows.append((f"{NOTHING} less {comparison.reference}'s, paired by seed", difference(quantity)))
+        if quantity == "accuracy_at_equal_tokens":
+            rows.append((f"{NOTHING} seeds for an interval of ±{HALF_WIDTH} around it", _seeds_needed(quantity)))
     rows += [(_crossing_label(comparison, place), _crossing_cell(place)) for place in range(len(comparison.levels))]
     rows += [
         (f"tokens to accuracy {comparison.target_accuracy:.3f}: median (mean)", _tokens_to_target),
@@ -169,6 +172,17 @@ def _estimate(found: SeedEstimate | None, form: str, *, num_runs: int | None) ->
     if num_runs is None:
         return f"{text}, {found.num} pair{'s' if found.num > 1 else ''}"
     return text if found.num == num_runs else f"{text}, {found.num} of {num_runs} runs"
+
+
+def _seeds_needed(quantity: str) -> Callable[[ArmResult], str]:
+    def cell(arm: ArmResult) -> str:
+        found = arm.differences.get(quantity)
+        number = seeds_needed(found, half_width=HALF_WIDTH)
+        if number is None:
+            return NOTHING if found is None or found.low is None else f">{MAX_SEEDS_NEEDED:,}"
+        return f"{number:,}"
+
+    return cell
 
 
 def _seeds(arm: ArmResult) -> str:

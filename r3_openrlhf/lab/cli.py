@@ -17,6 +17,7 @@ def lab() -> None:
     \b
     r3 lab study                                     six arms x five seeds into runs/lab
     r3 lab study --arms grpo,r3 --seeds 1,2 --jobs 1 replay.k=4
+    r3 lab study --arms r3 --arm "slow=grpo train.learning_rate=1e-4"
     r3 compare runs/lab
     r3 lab controls                                  on the model that the study starts from
     r3 lab train algo=r3 train.seed=1 run_dir=runs/try
@@ -51,18 +52,34 @@ def train(settings: tuple[str, ...], experiment: str) -> None:
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--experiment", default="lab", show_default=True, help="A file of configs/experiment.")
 @click.option("--arms", default=None, help="Comma-separated presets of configs/algo or controls (docs/lab.md).")
+@click.option(
+    "--arm",
+    "own_arms",
+    multiple=True,
+    metavar="'NAME=PRESET [KEY=VALUE]...'",
+    help="An arm with settings of its own, like its learning rate; may be repeated.",
+)
 @click.option("--seeds", default=None, help="Comma-separated whole numbers.")
 @click.option("--jobs", default=2, show_default=True, type=click.IntRange(min=1), help="Runs side by side.")
 @click.option("--out", default="runs/lab", show_default=True, help="Directory of the run directories.")
 def study(
-    settings: tuple[str, ...], experiment: str, arms: str | None, seeds: str | None, jobs: int, out: str
+    settings: tuple[str, ...],
+    experiment: str,
+    arms: str | None,
+    own_arms: tuple[str, ...],
+    seeds: str | None,
+    jobs: int,
+    out: str,
 ) -> None:
-    """Every arm with every seed. Finished runs are kept; `r3 compare OUT` draws the result."""
+    """Every arm with every seed. Finished runs are kept; `r3 compare OUT` draws the result.
+
+    KEY=VALUE holds for all arms, what stands in --arm for that arm. Without --arms and --arm: six arms.
+    """
     from rich.progress import Progress
 
     from r3_openrlhf.lab.study import ARMS, SEEDS, run_study
 
-    wanted_arms = arms.split(",") if arms else ARMS
+    wanted_arms = [*(arms.split(",") if arms else [] if own_arms else ARMS), *own_arms]
     try:
         wanted_seeds = [int(seed) for seed in seeds.split(",")] if seeds else SEEDS
     except ValueError as error:

@@ -3,28 +3,69 @@
 from __future__ import annotations
 
 import multiprocessing
+import re
+import shlex
+from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
 
 from r3_openrlhf.config_loading import load_config
+from r3_openrlhf.errors import ConfigError
 from r3_openrlhf.models.locate import resolve_model
 from r3_openrlhf.runs.directory import RunDirectory
 
 CONTROLS = ("r3_shuffled_replay", "r3_known_successes", "r3_recall_successes")
 ARMS = ("grpo", "dapo", "r3", "r3_no_ccr", "r3_no_isr", "r3_no_serr")
 SEEDS = (1, 2, 3, 4, 5)
+SET_BY_THE_STUDY = ("algo", "arm", "run_dir", "train.seed")
 
 
-def settings_of(experiment: str, arm: str, seed: int, directory: Path, overrides: Iterable[str]) -> list[str]:
-    """What `r3 train` would be given for this run, the experiment first."""
-    # a control is no algorithm: only the lab has it
-    preset = [f"algo={'r3' if arm in CONTROLS else arm}", f"arm={arm}"]
-    return [experiment, *preset, f"train.seed={seed}", *overrides, f"run_dir={directory / f'{arm}-{seed}'}"]
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """A preset or a control under a name of its own, with settings of its own."""
+
+    name: str
+    preset: str
+    settings: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Arm:
+        """ "NAME=PRESET KEY=VALUE ...", or a preset alone, which is its own name.
+
+        ConfigError: a name that cannot be part of a directory, a part that sets nothing, a key that a study sets itself.
+        """
+        try:
+            parts = shlex.split(text)
+        except ValueError as error:
+            raise ConfigError(f"the arm {text!r} cannot be read: {error}; use NAME=PRESET KEY=VALUE ...") from error
+        name, _, preset = parts[0].partition("=") if parts else ("", "", "")
+        settings = parts[1:]
+        if not re.fullmatch(r"\w[\w.+-]*", name):
+            raise ConfigError(
+                f"the arm {text!r} has no usable name; begin with NAME=PRESET, a name of letters and digits"
+            )
+        for setting in settings:
+            key, equals, _ = setting.partition("=")
+            if not equals:
+                raise ConfigError(f"the arm {text!r} holds {setting!r}, which sets nothing; use KEY=VALUE")
+            if key in SET_BY_THE_STUDY:
+                raise ConfigError(f"the arm {text!r} sets {key}, which the study sets itself; leave it out")
+        return cls(name, preset or name, tuple(settings))
 
 
-def run_one(settings: list[str]) -> str:
-    """One run on one thread, in a process of its own."""
+def settings_of(experiment: str, arm: Arm | str, seed: int, directory: Path, overrides: Iterable[str]) -> list[str]:
+    """What `r3 train` would be given for this run, the experiment first. The arm's own settings win over `overrides`."""
+    arm = Arm.parse(arm) if isinstance(arm, str) else arm
+    # a control is no algorithm: only the lab has it, and finds it by the name of the arm
+    preset = [f"algo={'r3' if arm.preset in CONTROLS else arm.preset}", f"arm={arm.name}"]
+    run_dir = f"run_dir={directory / f'{arm.name}-{seed}'}"
+    return [experiment, *preset, f"train.seed={seed}", *overrides, *arm.settings, run_dir]
+
+
+def run_one(settings: list[str], control: str | None = None) -> str:
+    """One run on one thread, in a process of its own; `control`: one of CONTROLS."""
     import torch
 
     from r3_openrlhf.lab.controls import LAB_OF_CONTROL
@@ -32,13 +73,13 @@ def run_one(settings: list[str]) -> str:
 
     torch.set_num_threads(1)
     config = load_config(settings[0], settings[1:])
-    return str(LAB_OF_CONTROL.get(config.arm or "", Lab)(config).train().path)
+    return str((LAB_OF_CONTROL[control] if control else Lab)(config).train().path)
 
 
 def run_study(
     experiment: str,
     *,
-    arms: Iterable[str],
+    arms: Iterable[Arm | str],
     seeds: Iterable[int],
     directory: Path,
     jobs: int,
@@ -50,14 +91,22 @@ def run_study(
     Every configuration is checked before the first run starts. A run that fails stops the study with its error;
     what has finished stays, and the same call goes on from there.
     """
-    overrides = list(overrides)
-    todo = [settings_of(experiment, arm, seed, directory, overrides) for arm in arms for seed in seeds]
+    overrides, seeds = list(overrides), list(seeds)
+    wanted = [Arm.parse(arm) if isinstance(arm, str) else arm for arm in arms]
+    twice = [name for name, count in Counter(arm.name for arm in wanted).items() if count > 1]
+    if twice:
+        raise ConfigError(
+            f"there are several arms called {twice[0]}; give each a name of its own, NAME=PRESET KEY=VALUE ..."
+        )
+    pairs = [(arm, seed) for arm in wanted for seed in seeds]
+    todo = [settings_of(experiment, arm, seed, directory, overrides) for arm, seed in pairs]
+    controls = [arm.preset if arm.preset in CONTROLS else None for arm, _ in pairs]
     configs = [load_config(settings[0], settings[1:]) for settings in todo]
     for path in {config.model.path for config in configs}:
         resolve_model(path)  # once, before several processes would build it
     # "spawn": a forked child inherits torch's threads in whatever state they are
     with ProcessPoolExecutor(max_workers=jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        futures = [pool.submit(run_one, settings) for settings in todo]
+        futures = [pool.submit(run_one, *run) for run in zip(todo, controls, strict=True)]
         try:
             for number, future in enumerate(as_completed(futures), start=1):
                 done(future.result(), number, len(futures))

@@ -18,6 +18,7 @@ from r3_openrlhf.comparison.intervals import (
     mean_curve,
     paired_difference,
     paired_ratio,
+    seeds_needed,
     t_quantile,
     trailing_mean,
 )
@@ -191,6 +192,28 @@ def test_a_trailing_mean_by_hand():
     assert trailing_mean([1.0, 3.0, 5.0, 1.0], 2) == [1.0, 2.0, 4.0, 3.0]
     assert trailing_mean([1.0, 3.0], 1) == [1.0, 3.0]
     assert trailing_mean([], 3) == []
+
+
+# ── how many seeds ──
+
+
+def test_the_seeds_of_an_interval_by_hand():
+    """s = 0.1: with 10 seeds 2.262 * 0.1 / sqrt(10) = 0.0715, with 11 2.228 * 0.1 / sqrt(11) = 0.0672."""
+    found = estimate([0.3, 0.4, 0.5])
+    assert seeds_needed(found, half_width=0.0715) == 11 and seeds_needed(found, half_width=0.0716) == 10
+    assert seeds_needed(found, half_width=1e-4) is None  # millions
+    assert seeds_needed(estimate([0.3]), half_width=0.1) is seeds_needed(None, half_width=0.1) is None
+    with pytest.raises(ValueError, match="half_width is 0"):
+        seeds_needed(found, half_width=0)
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=12), st.floats(0.05, 1))
+def test_the_seeds_are_the_fewest_that_do(values, half_width):
+    found, deviation = estimate(values), numpy.std(values, ddof=1)
+    num = seeds_needed(found, half_width=half_width)
+    widths = {n: t_quantile(n - 1) * deviation / math.sqrt(n) for n in {max(2, num - 1), num}}
+    assert widths[num] <= half_width * (1 + 1e-6)
+    assert num == 2 or widths[num - 1] > half_width * (1 - 1e-6)
 
 
 # ── the crossing of a mean curve ──

@@ -13,7 +13,7 @@ from r3_openrlhf.history.store import HistoryStore
 from r3_openrlhf.lab import loop
 from r3_openrlhf.lab.controls import LAB_OF_CONTROL, KnownSuccesses, ShuffledReplay, SuccessesOnly
 from r3_openrlhf.lab.loop import Lab, held_out_problems
-from r3_openrlhf.lab.study import CONTROLS, settings_of
+from r3_openrlhf.lab.study import CONTROLS, Arm, run_study, settings_of
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.types import Context, Verdict
 
@@ -330,6 +330,39 @@ def test_what_the_loop_does_not_do_is_refused(model_dir, tmp_path, override, wor
     off = ["replay.enabled=false", "reflection.enabled=false", "ranking.enabled=false"] if "rloo" in override else []
     with pytest.raises(ConfigError, match=words):
         Lab(config_of(tmp_path, *off, override), model_dir=model_dir)
+
+
+def test_an_arm_of_a_study_has_settings_of_its_own(tmp_path):
+    arm = Arm.parse("slow=grpo train.learning_rate=1e-4 'data.system_prompt=a b'")
+    assert arm == Arm("slow", "grpo", ("train.learning_rate=1e-4", "data.system_prompt=a b"))
+    assert Arm.parse("r3_no_ccr") == Arm("r3_no_ccr", "r3_no_ccr")
+    settings = settings_of("lab", arm, 2, tmp_path, ["train.learning_rate=1", "train.inner_epochs=2"])
+    config = load_config(settings[0], settings[1:])
+    assert (config.algo, config.arm, config.train.seed, config.run_dir[-6:]) == ("grpo", "slow", 2, "slow-2")
+    assert (config.train.learning_rate, config.train.inner_epochs) == (1e-4, 2)  # the arm's own wins
+    control = settings_of("lab", "known=r3_known_successes replay.k=4", 1, tmp_path, [])
+    assert control[1:3] == ["algo=r3", "arm=known"] and "replay.k=4" in control
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "has no usable name"),
+        ("../x=grpo", "has no usable name"),
+        ("x=grpo replay.k", "holds 'replay.k', which sets nothing; use KEY=VALUE"),
+        ("x=grpo train.seed=3", "sets train.seed, which the study sets itself"),
+        ("x=grpo 'a", "cannot be read: No closing quotation"),
+    ],
+)
+def test_an_arm_that_cannot_be(text, words):
+    with pytest.raises(ConfigError, match=words):
+        Arm.parse(text)
+
+
+def test_two_arms_of_one_name_are_refused_before_anything_runs(tmp_path):
+    with pytest.raises(ConfigError, match="several arms called grpo; give each a name of its own"):
+        run_study("lab", arms=["grpo", "grpo=r3"], seeds=[1], directory=tmp_path, jobs=1)
+    assert not any(tmp_path.iterdir())
 
 
 def test_the_settings_of_a_study(tmp_path):

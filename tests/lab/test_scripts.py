@@ -1,11 +1,14 @@
 """The scripts of examples/lab name arms, presets and keys that exist."""
 
+import itertools
 import re
 from pathlib import Path
 
 import pytest
 
 from r3_openrlhf.config_loading import load_config, presets
+from r3_openrlhf.lab.loop import check
+from r3_openrlhf.lab.study import Arm, settings_of
 
 SCRIPTS = Path(__file__).parents[2] / "examples" / "lab"
 
@@ -30,3 +33,24 @@ def test_every_arm_of_the_sweep_differs_from_the_others():
 def test_the_arms_on_the_stack_are_presets():
     (arms,) = re.findall(r"for algo in ([\w ]+);", (SCRIPTS / "on_the_stack.sh").read_text())
     assert set(arms.split()) <= set(presets())
+
+
+def test_the_arms_of_the_tuning_exist_and_differ(tmp_path):
+    """As the shell expands them."""
+    text = (SCRIPTS / "tune.sh").read_text()
+    lists = {name: re.search(rf"for {name} in ([^;]+);", text)[1].split() for name in ("preset", "rate", "passes")}
+    (pattern,) = re.findall(r'--arm "([^"]+)"', text)
+    arms = []
+    for preset, rate, passes in itertools.product(*lists.values()):
+        arm = pattern
+        for variable, value in (("preset", preset), ("rate", rate), ("passes", passes)):
+            arm = arm.replace(f"${{{variable}}}", value).replace(f"${variable}", value)
+        arms.append(Arm.parse(arm))
+    assert len({arm.name for arm in arms}) == len(arms) == 24
+    (reference,) = re.findall(r"--reference (\S+)", text)
+    assert reference in {arm.name for arm in arms}
+    for arm in arms:
+        settings = settings_of("lab_wide", arm, 101, tmp_path, [])
+        config = load_config(settings[0], settings[1:])
+        check(config)
+        assert config.dual_clip == 3.0 and config.train.inner_epochs in (1, 2)

@@ -1,0 +1,46 @@
+"""What the experiments of the lab promise about their problems."""
+
+import re
+
+import pytest
+
+from r3_openrlhf.config_loading import load_config
+from r3_openrlhf.models import lab as lab_model
+from r3_openrlhf.problems.held_out import held_out_data
+from r3_openrlhf.problems.sources import load_problems
+
+
+def shortest_tokens(tokenizer, problem):
+    """Tokens of a right solution in the shortest style, the end token included."""
+    terms = [int(term) for term in re.findall(r"\d+", problem)]
+    totals = [sum(terms[: i + 1]) for i in range(len(terms))]
+    found = []
+    for style in lab_model.STYLES:
+        draw = type("Style", (), {"choices": staticmethod(lambda *_, style=style, **__: [style])})
+        found.append(len(tokenizer(lab_model.word_solution(terms, totals, draw))["input_ids"]) + 1)
+    return min(found)
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+def test_every_problem_of_the_wide_lab_can_be_answered_within_the_limit(tokenizer, held_out):
+    config = load_config("lab_wide", [])
+    labels = load_problems(held_out_data(config) if held_out else config.data).labels
+    needed = [shortest_tokens(tokenizer, label.problem) for label in labels]
+    limit = config.rollout.max_new_tokens
+    assert len(labels) >= (300 if held_out else 384) and max(needed) == limit  # and no problem needs less of a limit
+    assert (
+        sum(number > load_config("lab", []).rollout.max_new_tokens for number in needed) > 50
+    )  # not so in the old one
+
+
+def test_the_wide_lab_is_the_lab_but_for_its_sizes():
+    old, new = (load_config(name, []) for name in ("lab", "lab_wide"))
+    assert (new.model, new.replay, new.ranking, new.train.learning_rate) == (
+        old.model,
+        old.replay,
+        old.ranking,
+        old.train.learning_rate,
+    )
+    assert new.data.reasoning_gym | {"size": 96} == old.data.reasoning_gym
+    assert new.held_out.max_samples == 300 and new.reward.length_reward_max_tokens == 4 * new.rollout.max_new_tokens
+    assert new.reflection.max_attempt_tokens >= new.rollout.max_new_tokens
