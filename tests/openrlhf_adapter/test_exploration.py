@@ -1,0 +1,98 @@
+"""Everything beyond the paper at once, through the real stack on a tiny model, killed and resumed.
+
+Nothing here depends on what is sampled: what the history store remembers is worked out again from the run's rollouts.
+"""
+
+import math
+
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+torch = pytest.importorskip("torch")
+if torch.cuda.is_available():
+    pytest.skip("these runs are for the CPU platform", allow_module_level=True)
+
+from r3_openrlhf import method  # noqa: E402
+from r3_openrlhf.history.store import HistoryStore  # noqa: E402
+from r3_openrlhf.runs.directory import RunDirectory  # noqa: E402
+from tests.openrlhf_adapter.training import Run, lines, rollouts_of, train  # noqa: E402
+
+pytestmark = [pytest.mark.stack, pytest.mark.slow]
+EVERYTHING = (
+    "exploration.select.enabled=true",
+    "train.inner_epochs=2",
+    "train.inner_lr_scale=0.5",
+    "train.dual_clip=3",
+    "train.num_epochs=4",
+    "reflection.share_successes=true",
+    "replay.recall_failures=false",
+    "ranking.score=logprob",
+    "advantage.success_scale=3",
+    "checkpoint.save_steps=2",
+)
+
+
+@pytest.fixture(scope="module")
+def resumed(tmp_path_factory):
+    """Killed behind step 5, of which there is no checkpoint, and gone on with from step 4, inside the second epoch."""
+    run_dir = tmp_path_factory.mktemp("runs") / "everything"
+    with Run(run_dir, *EVERYTHING, "train.max_steps=8") as run:
+        run.wait_for_step(5)
+    train(run_dir, *EVERYTHING, "train.max_steps=8")
+    return run_dir
+
+
+def test_the_store_remembers_what_the_rollouts_show(resumed):
+    """Independent: the selection of a run that was never interrupted, from the rollout files alone."""
+    config = RunDirectory(resumed).load_config()
+    expected = method.problem_selection(config)
+    rollouts = rollouts_of(resumed)
+    with HistoryStore.open(resumed / "history.sqlite", writer=False) as history:
+        for step in range(1, 9):
+            fresh = [
+                r for r in rollouts if r["step"] == step and r["recalled_from"] is None and r["context"] == "plain"
+            ]
+            graded = [r for r in fresh if r["verdict"] != "ungraded"]
+            uids = {r["uid"] for r in graded}
+            expected.observe(
+                {
+                    uid: (
+                        sum(r["verdict"] == "correct" for r in graded if r["uid"] == uid),
+                        sum(r["uid"] == uid for r in graded),
+                    )
+                    for uid in uids
+                }
+            )
+            stored = history.state_of(step)
+            assert stored is None or stored["selection"]["visits"] == expected.state()["visits"]
+            assert stored is None or stored["selection"]["keep"] == pytest.approx(expected.state()["keep"])
+        assert stored is not None  # of the newest step always
+
+
+def test_no_problem_is_asked_twice_in_an_epoch_and_some_are_skipped(resumed):
+    metrics, rollouts = lines(resumed / "metrics.jsonl"), rollouts_of(resumed)
+    assert [line["step"] for line in metrics] == list(range(1, 9))
+    for epoch in {line["epoch"] for line in metrics}:
+        steps = {line["step"] for line in metrics if line["epoch"] == epoch}
+        asked = {(r["step"], r["uid"]) for r in rollouts if r["step"] in steps and r["recalled_from"] is None}
+        assert len(asked) == len({uid for _, uid in asked})
+    assert sum(line["r3/select/skipped"] for line in metrics) > 0
+
+
+def test_passes_and_numbers(resumed):
+    config, metrics = RunDirectory(resumed).load_config(), lines(resumed / "metrics.jsonl")
+    for line in metrics:
+        assert all(math.isfinite(value) for value in line.values())
+        assert line["actor_lr"] == pytest.approx(config.train.learning_rate / 2)  # of the second pass
+        assert line["trained_tokens"] > 2 * line["response_tokens"] > 0
+        groups = ("mixed", "all_correct", "none_correct", "reflection")
+        assert sum(line[f"r3/tokens/{kind}"] for kind in groups) == line["response_tokens"] == line["generated_tokens"]
+    assert max(line["r3/sync/abs_logprob_gap"] for line in metrics) < 0.02
+
+
+def test_only_successes_are_recalled_and_shared_ones_come_from_the_same_step(resumed):
+    recalled = [r for r in rollouts_of(resumed) if r["recalled_from"] is not None]
+    assert all(r["verdict"] == "correct" for r in recalled)
+    for step, line in enumerate(lines(resumed / "metrics.jsonl"), start=1):
+        shared = [r for r in recalled if r["step"] == step == r["recalled_from"]]
+        assert len(shared) == line["r3/replay/shared"] and all(r["context"] == "reflection" for r in shared)
