@@ -188,7 +188,8 @@ class ProblemSelection:
             return
         while chunk := list(islice(items, self.candidates * count)):
             posteriors = [(found.right, found.wrong) for found in map(self._of, map(uid, chunk))]
-            places = nearest_half(posteriors, count=count, floor=self.floor, rng=rng)
+            share = -(-len(chunk) // self.candidates)  # `count`, and fewer of the last, shorter chunk of an epoch
+            places = nearest_half(posteriors, count=share, floor=self.floor, rng=rng)
             self._came_up += len(chunk)
             self._asked += len(places)
             yield from (chunk[place] for place in places)

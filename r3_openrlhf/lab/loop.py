@@ -214,8 +214,8 @@ class Lab:
             )
             if number == 0:
                 ratio_max = gradient.ratio_max
-                for row, logprobs in zip(rows, gradient.logprobs, strict=True):
-                    row.old_logprobs = logprobs if row.old_logprobs is None else row.old_logprobs
+                for trained, logprobs in zip(rows, gradient.logprobs, strict=True):
+                    trained.old_logprobs = logprobs if trained.old_logprobs is None else trained.old_logprobs
             lr_scale = config.train.inner_lr_scale if number else 1.0
             losses.append(gradient.loss)
             norms.append(step(self.model, self.optimizer, max_grad_norm=config.train.max_grad_norm, lr_scale=lr_scale))

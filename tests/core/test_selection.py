@@ -155,7 +155,7 @@ def test_over_many_epochs_every_problem_is_asked_as_often_as_the_floor_says(rule
     # 2,000 draws: 4 standard deviations are 0.032. The collapsed come as rarely as they may, the mixed more often
     assert all(rate > 0.15 - 0.032 for rate in rates.values())
     collapsed, mixed = ([rates[uid] for uid in uids if (uid[0] == "m") is is_mixed] for is_mixed in (False, True))
-    assert max(collapsed) < 0.4 < min(mixed)
+    assert max(collapsed) + 0.1 < min(mixed)
 
 
 @given(st.lists(st.dictionaries(st.sampled_from("abcdef"), GROUPS, max_size=4), max_size=8), st.randoms())
@@ -208,9 +208,9 @@ def test_nothing_is_taken_from_the_epoch_that_the_batch_does_not_need():
     items = iter("abcdefghij")
     assert len(list(itertools.islice(near.choose(items, count=3, uid=str, rng=random.Random(1)), 3))) == 3
     assert "".join(items) == "ghij"
-    # the last candidates of an epoch: four for three places
-    assert len(list(near.choose(items, count=3, uid=str, rng=random.Random(1)))) == 3
-    assert near.take_metrics() == {"r3/select/came_up": 10.0, "r3/select/skipped": 4.0}
+    # the last candidates of an epoch: one in two of four
+    assert len(list(near.choose(iter("ghij"), count=3, uid=str, rng=random.Random(1)))) == 2
+    assert near.take_metrics() == {"r3/select/came_up": 10.0, "r3/select/skipped": 5.0}
     assert near.take_metrics() == {"r3/select/came_up": 0.0, "r3/select/skipped": 0.0}
 
 

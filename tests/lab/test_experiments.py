@@ -27,10 +27,10 @@ def test_every_problem_of_the_wide_lab_can_be_answered_within_the_limit(tokenize
     labels = load_problems(held_out_data(config) if held_out else config.data).labels
     needed = [shortest_tokens(tokenizer, label.problem) for label in labels]
     limit = config.rollout.max_new_tokens
-    assert len(labels) >= (300 if held_out else 384) and max(needed) == limit  # and no problem needs less of a limit
-    assert (
-        sum(number > load_config("lab", []).rollout.max_new_tokens for number in needed) > 50
-    )  # not so in the old one
+    assert len(labels) >= (300 if held_out else 384) and max(needed) <= limit
+    assert held_out or max(needed) == limit  # one token less would not do
+    old_limit = load_config("lab", []).rollout.max_new_tokens
+    assert sum(number > old_limit for number in needed) > 50  # not so under the old one
 
 
 def test_the_wide_lab_is_the_lab_but_for_its_sizes():

@@ -301,7 +301,7 @@ def test_with_selection_no_problem_is_asked_twice_in_an_epoch(model_dir, tmp_pat
     by_epoch = {epoch: [uid for at, uids in asked for uid in uids if at == epoch] for epoch in (1, 2, 3, 4)}
     assert all(len(uids) == len(set(uids)) for uids in by_epoch.values())
     assert len(by_epoch[1]) == (12 if rule == "skip_collapsed" else 6)
-    assert 0 < sum(map(len, by_epoch.values())) < 40
+    assert sum(map(len, by_epoch.values())) < 40
     assert [len(uids) for _, uids in asked] == [line["r3/groups/none_correct"] for line in metrics]
     assert [line["r3/select/came_up"] - line["r3/select/skipped"] for line in metrics] == [len(u) for _, u in asked]
 
