@@ -423,11 +423,23 @@ class Head(Agent):
         for _, writer in self.workers.values():
             send(writer, do="join", address=address, environment=authentication)
         wanted = sorted({self.node, *self.workers})
-        while (joined := await asyncio.to_thread(ray_on_nodes.joined_nodes, address)) != wanted:
+        while (joined := await self._joined(address)) != wanted:
             self.say(f"Ray has {len(joined)} of {len(wanted)} nodes")
             await asyncio.sleep(1)  # only the pace of asking
         self.say(f"Ray has {len(joined)} of {len(wanted)} nodes at {address}: {', '.join(joined)}")
         return address
+
+    async def _joined(self, address: str) -> list[str]:
+        """`ray_on_nodes.joined_nodes`, in a process of its own."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", ray_on_nodes.__name__, address, start_new_session=True,
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        out, error = await process.communicate()
+        if process.returncode:
+            said = error.decode(errors="replace").strip().splitlines()
+            raise Ended(LOST, f"Ray at {address} does not answer: {said[-1] if said else process.returncode}")
+        return json.loads(out.splitlines()[-1])
 
 
 class Worker(Agent):

@@ -6,6 +6,7 @@ cannot end up in another job's Ray. Ports are free ones, chosen at the start: tw
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shlex
@@ -67,7 +68,10 @@ def start_command(
 
 
 def joined_nodes(address: str) -> list[str]:
-    """The names of the living nodes, by the label that each was started with. Connects to Ray for a moment."""
+    """The names of the living nodes, by the label that each was started with. Connects to Ray for a moment.
+
+    Never in an agent's process: Ray's client puts C handlers of its own in the place of all that Python had set, also
+    from a thread, and SIGTERM would end the agent. `python -m r3_openrlhf.cluster.ray_on_nodes HOST:PORT` prints them."""
     import ray
 
     ray.init(address=address, log_to_driver=False, logging_level="warning")
@@ -77,3 +81,7 @@ def joined_nodes(address: str) -> list[str]:
         )
     finally:
         ray.shutdown()
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(joined_nodes(sys.argv[1])) + "\n")

@@ -10,7 +10,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tests.cluster.conftest import CONFIGURATION, NODES, Slurm, until
+import psutil
+
+from tests.cluster.conftest import CONFIGURATION, NODES, Slurm, kill
 
 BRIDGE = "r3br"
 CONTROLLER = "10.77.0.254"
@@ -76,10 +78,11 @@ class NetworkedSlurm(Slurm):
     def stop(self) -> None:
         super().stop()
         for node in NODES:
-            name = self.network(node)
-            left = lambda name=name: self.call("ip", "netns", "pids", name, check=False)  # noqa: E731
-            until(lambda left=left: not left(), seconds=60, what=f"processes of {node} to end: {left()}")
-            self.call("ip", "netns", "del", name, check=False)
+            left = [psutil.Process(int(pid)) for pid in self.call("ip", "netns", "pids", self.network(node), check=False).split()]  # fmt: skip
+            for process in left:
+                kill(process)
+            psutil.wait_procs(left, timeout=30)
+            self.call("ip", "netns", "del", self.network(node), check=False)
         self.call("ip", "link", "del", BRIDGE, check=False)
 
     def network(self, node: str) -> str:

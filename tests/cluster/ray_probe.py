@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -19,5 +20,6 @@ seen = {
 }
 (run_dir / "probe.new").write_text(json.dumps(seen))
 (run_dir / "probe.new").rename(run_dir / "probe.json")
+signal.signal(signal.SIGTERM, lambda *_: os._exit(85))  # as a run ends that has saved
 while not (run_dir / "go").exists():
     time.sleep(0.2)  # only the pace of asking

@@ -43,12 +43,21 @@ def test_two_jobs_on_the_same_two_nodes_have_two_rays(slurm, tmp_path, job_templ
         assert probe["nodes"] == ["node1", "node2"]
         assert probe["gpus"] == 2  # one of each node: cpu_smoke asks for one per node
     assert seen[0]["address"] != seen[1]["address"] and seen[0]["token"] != seen[1]["token"]
+    # SIGTERM, as a preemption sends it, reaches the agents, not Ray and not the command
+    slurm.call("scancel", "--signal=TERM", jobs[1])
+    until(
+        lambda: "code 85, the job is" in log_of(runs[1], jobs[1]) or slurm.ended(jobs[1]),
+        what=log_of(runs[1], jobs[1]),
+    )
+    for node in ("node1", "node2"):
+        assert f"{node}: signal SIGTERM" in log_of(runs[1], jobs[1]), log_of(runs[1], jobs[1])
+    assert "code 85, the job is" in log_of(runs[1], jobs[1]), log_of(runs[1], jobs[1])
     for run in runs:
         (run / "go").touch()
     for run, job in zip(runs, jobs, strict=True):
         assert slurm.wait(job, "COMPLETED", "FAILED")["JobState"] == "COMPLETED", log_of(run, job)
         slurm.assert_nothing_left(job)
-        logs = run / "cluster" / "ray_logs" / f"{job}.0"
+        logs = run / "cluster" / "ray_logs" / f"{job}.{runs.index(run)}"  # the second was started again
         assert sorted(path.name for path in logs.iterdir()) == ["node1", "node2"]
         for node in ("node1", "node2"):
             assert re.search(rf"{node}: all-reduce over 2 nodes: \d+\.\d s", log_of(run, job)), log_of(run, job)
