@@ -10,6 +10,7 @@ import importlib.metadata
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -237,11 +238,24 @@ class RunDirectory:
         if differ:
             shown = ", ".join(f"{key} ({before.get(key)} there, {now[key]} now)" for key in differ[:5])
             more = f" and {len(differ) - 5} more" if len(differ) > 5 else ""
+            if set(differ) <= {"cluster.num_nodes", "cluster.gpus_per_node"}:
+                raise ConfigError(
+                    f"run_dir {self.path} holds a run of another number of GPUs: {shown}; a checkpoint of DeepSpeed belongs to "
+                    f"its number of GPUs. Go on with as many as there, or start another run from its newest weights: "
+                    f"run_dir=NEW model.path={self._newest_weights()} (its optimizer and its history begin anew)"
+                )
             raise ConfigError(
                 f"run_dir {self.path} holds a run with other settings: {shown}{more}; choose another run_dir, or use the same settings"
             )
         step = self.read_metrics()[-1]["step"]
         return [{"step": step, "key": key, "before": before.get(key), "now": now[key]} for key in changed]
+
+    def _newest_weights(self) -> Path:
+        """A directory that Transformers can load: the last step's if the run has ended, else the newest checkpoint's."""
+        if self.final_model.is_dir():
+            return self.final_model
+        copies = sorted(self.checkpoints.glob("global_step*_hf"), key=lambda path: int(re.sub(r"\D", "", path.name)))
+        return copies[-1] if copies else self.checkpoints / "global_stepN_hf"
 
     def _add_code_state(self) -> None:
         """A run that went on with other code has one section per state, oldest first."""
