@@ -190,7 +190,8 @@ def crossing_of_mean(
     level: float | None = None,
     resamples: int = RESAMPLES,
 ) -> Crossing | None:
-    """The mean curve of an arm against the reference, over the seeds that both have; None without one.
+    """The mean curve of an arm against the reference, over the seeds that both have; None without one, and where the
+    reference has gained nothing of which there could be a share.
 
         tokens = the first x at which mean_s y_s(x) >= level
         ratio  = tokens / (mean_s of the reference's last x)
@@ -215,6 +216,8 @@ def crossing_of_mean(
         weights_RS @ np.array(values)
         for values in zip(*((curve.ys[0], curve.ys[-1], curve.end) for curve in theirs), strict=True)
     )
+    if level is None and last_R[0] <= first_R[0]:
+        return None
     level_R = first_R + share * (last_R - first_R) if level is None else np.full(len(first_R), level)
     tokens_R = _first_reach(xs_X, weights_RS @ ys_SX, level_R)
     ratio_R = tokens_R / end_R

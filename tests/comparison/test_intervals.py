@@ -254,6 +254,12 @@ def test_one_seed_has_a_ratio_and_no_bounds_and_none_has_nothing():
     assert crossing_of_mean({2: curve((0, 0.0), (50, 0.5))}, reference) is None
 
 
+def test_there_is_no_share_of_a_gain_that_is_none():
+    reference = {1: curve((0, 0.3), (100, 0.2)), 2: curve((0, 0.1), (100, 0.2))}
+    assert crossing_of_mean(reference, reference) is None
+    assert crossing_of_mean(reference, reference, level=0.2).ratio == 0.0
+
+
 CURVES = st.lists(st.lists(st.integers(0, 10), min_size=3, max_size=3), min_size=2, max_size=4)
 
 
@@ -284,6 +290,9 @@ def test_twice_the_tokens_everywhere_change_no_ratio(heights, factor):
     curves = {i: curve((0, 0.0), (30, ys[1] / 10), (90, ys[2] / 10)) for i, ys in enumerate(heights)}
     stretched = {i: Curve(tuple(x * factor for x in c.xs), c.ys) for i, c in curves.items()}
     before, after = crossing_of_mean(curves, curves), crossing_of_mean(stretched, stretched)
+    if before is None:
+        assert after is None
+        return
     for name in ("ratio", "low", "high", "limit"):
         one, other = getattr(before, name), getattr(after, name)
         assert one is other is None or one == approx(other)
