@@ -10,7 +10,8 @@ own), runs the job's command, and watches everything to the end:
 
 The agents of the other nodes hold one TCP connection to the head, with a heartbeat both ways. They find the head by a
 file in the run directory, which thereby proves that all nodes see the same file system; it also holds the job's secret.
-Every process that an agent starts has a session of its own, so that Slurm's signals reach the agent only.
+Slurm signals every process of a step, whatever its session. The agents and the command listen; Ray and what it starts
+do not (stop_request.deaf_children), so that the step which is to be saved can end.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ import psutil
 from r3_openrlhf.cluster import node_checks, ray_on_nodes, shared_memory
 from r3_openrlhf.errors import ClusterError, R3Error
 from r3_openrlhf.ports import free_port
-from r3_openrlhf.runs.stop_request import GO_ON, SIGNALS
+from r3_openrlhf.runs.stop_request import GO_ON, IN_A_JOB, SIGNALS, deaf_children
 from r3_openrlhf.types import Device
 
 FAILED, LOST, BAD_NODE = 1, 86, 87
@@ -154,7 +155,8 @@ class Agent:
             ray_args=self.options.ray_args,
         )
         self.say(" ".join(command))
-        return await self.spawn(command, **environment)
+        with deaf_children():
+            return await self.spawn(command, **environment)
 
     async def add_up(self, *, address: str, rank: int, world: int) -> str:
         """This node's part in a sum over `world` nodes (all_reduce.py); what is wrong, "" if nothing is."""
@@ -185,7 +187,7 @@ class Agent:
         """End every process that was started here, keep Ray's logs, remove the rest."""
         children = psutil.Process().children(recursive=True)
         for child in children:
-            _signal(child, signal.SIGTERM)
+            _signal(child, signal.SIGTERM if hears(child, signal.SIGTERM) else signal.SIGKILL)
         _, alive = psutil.wait_procs(children, timeout=TIDY_S)
         alive += [child for child in psutil.Process().children(recursive=True) if child not in alive]
         for child in alive:
@@ -227,7 +229,7 @@ class Head(Agent):
             await self._within(self._check_sums(), "a sum over all nodes")
             environment["RAY_ADDRESS"] = await self._within(self._start_ray(environment), "Ray to start on every node")
         self.state("running")
-        self.command = await self.spawn(self.options.command, **environment, R3_NODES=str(self.num_nodes))
+        self.command = await self.spawn(self.options.command, **environment, **{IN_A_JOB: str(self.num_nodes)})
         command = self._watch("command", self.command.wait())
         asked = asyncio.create_task(self.asked.wait())
         while True:
@@ -550,6 +552,16 @@ def _signal(process: psutil.Process, number: int) -> None:
         process.send_signal(number)
     except psutil.NoSuchProcess:
         return
+
+
+def hears(process: psutil.Process, number: int) -> bool:
+    """Does the process not block this signal? True of one that is gone."""
+    try:
+        status = Path(f"/proc/{process.pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    blocked = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigBlk:"))
+    return not blocked >> (number - 1) & 1
 
 
 def write_whole(path: Path, text: str, *, mode: int = 0o644) -> None:

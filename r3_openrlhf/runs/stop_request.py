@@ -7,19 +7,35 @@ wrote (close-to-open consistency of NFS), while a file that is missing may be re
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 
 # Saved, and to be started again: what HTCondor calls the exit code of a self-checkpointing job.
 GO_ON = 85
+IN_A_JOB = "R3_NODES"  # environment variable of the command of a Slurm job: its number of nodes
 DEADLINE = "R3_DEADLINE"  # environment variable: seconds since 1970 at which the job will be killed
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 RESERVE_S = 30.0  # for leaving: Ray's processes end, logs are copied
+
+
+@contextlib.contextmanager
+def deaf_children() -> Iterator[None]:
+    """What is started in here never hears SIGNALS, and neither does what that starts: the mask is inherited.
+
+    Slurm sends the signals of a preemption, of --signal and of scancel to every process of a step, whatever its session
+    (slurmstepd's proctrack_g_signal). Ray's daemons and its workers would end in the middle of the step that is to be saved.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class StopRequest:

@@ -1,4 +1,6 @@
-"""What the job's Ray looks like from its command, as JSON into RUN_DIR/probe.json; then waits for RUN_DIR/go."""
+"""What the job's Ray looks like from its command, as JSON into RUN_DIR/probe.json; then waits for RUN_DIR/go.
+
+A signal is written down in RUN_DIR/heard; whether Ray still works at the end, in RUN_DIR/after.json."""
 
 import json
 import os
@@ -18,8 +20,23 @@ seen = {
     "address": os.environ["RAY_ADDRESS"],
     "token": os.environ["RAY_AUTH_TOKEN"],
 }
+
+
+@ray.remote(num_cpus=0, num_gpus=1, scheduling_strategy="SPREAD")
+class Worker:
+    """Ray's own process on a node, like an actor of a run."""
+
+    def node(self):
+        return os.environ["SLURMD_NODENAME"]
+
+
+workers = [Worker.remote() for _ in nodes]
+seen["workers"] = sorted(ray.get([worker.node.remote() for worker in workers]))
 (run_dir / "probe.new").write_text(json.dumps(seen))
 (run_dir / "probe.new").rename(run_dir / "probe.json")
-signal.signal(signal.SIGTERM, lambda *_: os._exit(85))  # as a run ends that has saved
+for number in (signal.SIGTERM, signal.SIGUSR1):  # as a run does
+    signal.signal(number, lambda *_: (run_dir / "heard").touch())
 while not (run_dir / "go").exists():
     time.sleep(0.2)  # only the pace of asking
+still = sorted(ray.get([worker.node.remote() for worker in workers], timeout=60))
+(run_dir / "after.json").write_text(json.dumps(still))

@@ -2,9 +2,11 @@
 
 import json
 import re
+import signal
 
 import pytest
 
+from r3_openrlhf.cluster.node_agent import hears
 from tests.cluster.conftest import REPOSITORY, log_of, until
 
 STEPS = f'{{{{ python }}}} {REPOSITORY}/tests/cluster/steps.py "$run_dir"'
@@ -29,6 +31,11 @@ def test_a_job_runs_where_it_was_told_and_leaves_nothing(slurm, run_dir, job_tem
     slurm.assert_nothing_left(job)
 
 
+def is_of_ray(process):
+    """A daemon of Ray, or a worker."""
+    return re.search(r"ray::|raylet|gcs_server|ray/dashboard|log_monitor", " ".join(process.cmdline())) is not None
+
+
 @pytest.mark.slow
 def test_two_jobs_on_the_same_two_nodes_have_two_rays(slurm, tmp_path, job_template):
     """Each has both nodes once, and none of the other's. The two heads run on one node."""
@@ -43,21 +50,27 @@ def test_two_jobs_on_the_same_two_nodes_have_two_rays(slurm, tmp_path, job_templ
         assert probe["nodes"] == ["node1", "node2"]
         assert probe["gpus"] == 2  # one of each node: cpu_smoke asks for one per node
     assert seen[0]["address"] != seen[1]["address"] and seen[0]["token"] != seen[1]["token"]
-    # SIGTERM, as a preemption sends it, reaches the agents, not Ray and not the command
-    slurm.call("scancel", "--signal=TERM", jobs[1])
-    until(
-        lambda: "code 85, the job is" in log_of(runs[1], jobs[1]) or slurm.ended(jobs[1]),
-        what=log_of(runs[1], jobs[1]),
+    # a preemption signals every process of the steps: the agents and the command hear it, Ray and its workers do not
+    for job in jobs:
+        rays = [process for process in slurm.processes(job) if is_of_ray(process)]
+        assert len(rays) >= 6  # two daemons or more and a worker on each node
+        assert not [process for process in rays if hears(process, signal.SIGTERM) or hears(process, signal.SIGUSR1)]
+    slurm.call(
+        "sbatch", "-p", "urgent", "--nodelist=node2", "--exclusive", "-o", tmp_path / "urgent", "--wrap", "true"
     )
-    for node in ("node1", "node2"):
-        assert f"{node}: signal SIGTERM" in log_of(runs[1], jobs[1]), log_of(runs[1], jobs[1])
-    assert "code 85, the job is" in log_of(runs[1], jobs[1]), log_of(runs[1], jobs[1])
+    for run, job in zip(runs, jobs, strict=True):
+        until(lambda run=run, job=job: (run / "heard").exists() or slurm.ended(job), what=f"a signal for {job}")
+        for node in ("node1", "node2"):
+            until(
+                lambda node=node, run=run, job=job: f"{node}: signal SIGTERM" in log_of(run, job), what=f"it on {node}"
+            )
     for run in runs:
         (run / "go").touch()
     for run, job in zip(runs, jobs, strict=True):
         assert slurm.wait(job, "COMPLETED", "FAILED")["JobState"] == "COMPLETED", log_of(run, job)
         slurm.assert_nothing_left(job)
-        logs = run / "cluster" / "ray_logs" / f"{job}.{runs.index(run)}"  # the second was started again
+        assert json.loads((run / "after.json").read_text()) == ["node1", "node2"]
+        logs = run / "cluster" / "ray_logs" / f"{job}.0"
         assert sorted(path.name for path in logs.iterdir()) == ["node1", "node2"]
         for node in ("node1", "node2"):
             assert re.search(rf"{node}: all-reduce over 2 nodes: \d+\.\d s", log_of(run, job)), log_of(run, job)
