@@ -164,7 +164,7 @@ def _bounded(value: Fraction) -> Fraction:
 
 
 _DECIMAL = re.compile(
-    r"[+-]?(?P<integer>[0-9]*)\.(?P<decimals>[0-9]+)(?:\s*(?:\\times|\\cdot|\*|×)\s*10\s*\^\s*\{?(?P<exponent>[+-]?[0-9]{1,3})\}?)?"
+    r"[+-]?(?P<integer>[0-9]*)\.(?P<decimals>[0-9]+)(?:(?:\s*(?:\\times|\\cdot|\*|×)\s*10\s*\^\s*\{?|[eE])(?P<exponent>[+-]?[0-9]{1,3})\}?)?"
 )
 
 

@@ -23,7 +23,7 @@ _TEXT = re.compile(r"\\(?:text|mbox|textbf|textit|textrm|textnormal|mathrm|mathb
 _THOUSANDS = re.compile(r"(?:,\\!|\{,\})\s*")
 _DEGREES = re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))|°")
 _AND_OR = re.compile(r"[,;]?\s*(?:\\text\s*\{\s*(?:and|or)\s*\}|(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z]))\s*,?|;")
-_CURRENCY = re.compile(r"\\\$|[€£¥]")
+_CURRENCY = re.compile(r"\\\$|[€£¥₹]")
 _SPACE = re.compile(r"(?<![0-9])\s+|\s+(?![0-9])")  # between digits it says that they are two numbers
 _SCALE_WORD = re.compile(r"\s*(?:\\text\s*\{\s*)?(thousand|million|billion|trillion)\s*\}?$")
 _SCALES = {"thousand": "*10^3", "million": "*10^6", "billion": "*10^9", "trillion": "*10^12"}
@@ -35,16 +35,24 @@ _INEQUALITY = re.compile(r"[<>]|\\(?:leq?|geq?|lt|gt)(?:slant)?(?![a-zA-Z])")
 _SAYS_OR = re.compile(r"\bor\b|\\(?:lor|vee|cup)(?![a-zA-Z])")
 _SAYS_AND = re.compile(r"\band\b|\\(?:land|wedge|cap)(?![a-zA-Z])")
 _PRIME = re.compile(r"([a-zA-Z])\s*('+|\^\s*\{?\s*(?:\\prime\s*)+\}?)")
+_TRANSPOSED = re.compile(r"([A-Z])\s*\^\s*\{?\s*(?:T|\\top|\\intercal)\s*\}?(?![a-zA-Z])")
+_TIME = re.compile(
+    r"\s*(?:\\text\s*\{\s*)?0?(\d{1,2})(?::(\d\d))?\s*(?:\\text\s*\{)?\s*([apAP])\.?\s*[mM]\.?\s*\}?\s*"
+)
+_FOUR_DIGITS = re.compile(r"\d{4}")
+_ROMAN = re.compile(r"(?=[XL]*[IV])[IVXL]{2,}")
 _NEGATION = re.compile(r"\\neg(?![a-zA-Z])")
 _PERMUTATION = re.compile(r"(?:\(\s*\d+(?:\s+\d+)+\s*\)\s*)+")
 _COMMA_OF_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _COMMA_AND_SPACE = re.compile(r",\s")
-_POINTS = re.compile(r"(\\(?:angle|measuredangle|widehat|overrightarrow|vec|overset\{\\frown\}))?\{?([A-Z]{2,4})\}?")
+_POINTS = re.compile(r"m?(\\(?:angle|measuredangle|widehat|overrightarrow|vec|overset\{\\frown\}))?\{?([A-Z]{2,4})\}?")
 _ARROWS = ("\\overrightarrow", "\\vec")
 _SHORT_WORDS = frozenset("an am as at be by do go he if in is it me my no of on or so to up us we".split())
 _OTHER_CHOICE = re.compile(
     r"(?<![a-zA-Z0-9])\(?[A-J]\)|^[,;/]\(?[A-J](?![a-zA-Z])|(?<![a-zA-Z])[A-J][.:](?![a-zA-Z0-9])"
 )
+_LABELS = re.compile(r"(?:[A-J]\.){1,9}[A-J]\.?")  # "A.B.C."
+_NEXT_LABEL = re.compile(r"(?<=[^a-zA-Z.])[A-J]\.(?!\d*$)|(?<=\d)[A-J]\.")  # "5B.7" behind "A."
 _CHOICE = re.compile(r"\(?([A-J])(?:\)|[.:]|$)")
 _ONE_CHOICE = re.compile(r"\(?([A-J])\)?")
 _LETTERS = re.compile(r"[A-J]{2,}")
@@ -117,6 +125,8 @@ def numbers_agree(a: Number, b: Number) -> bool:
         precision = stated_precision(decimal.text)
         if precision is not None and precision[0] >= MIN_DIGITS and exact.percent == decimal.percent:
             error = abs(exact.value - decimal.value)
+            if precision[0] >= FLOAT_DIGITS and not exact.value and error < FLOAT_ERROR:
+                return True  # 6.1e-17 is what a computation with floating-point numbers makes of 0
             if precision[0] >= FLOAT_DIGITS and error <= FLOAT_ERROR * abs(exact.value):
                 return True
             if error <= precision[1] and error <= MAX_RELATIVE_ERROR * abs(exact.value):
@@ -134,12 +144,9 @@ def compare_cheaply(answer: str, reference: str) -> bool | None:
 
     The answer may use a decimal comma where the reference has a point ("1,22" for 1.22).
     """
-    if _connectives_differ(answer, reference) or _marks_differ(answer, reference):
-        return False
-    units = unit_of(answer), unit_of(reference)
-    if all(units) and units[0] != units[1]:
-        a, b = number(answer), number(reference)
-        return a is not None and b is not None and numbers_agree(a, b)
+    decided = _compare_meanings(answer, reference)
+    if decided is not None:
+        return decided
     answer, reference = _tidy(answer), _tidy(reference)
     cycles = _cycles(answer), _cycles(reference)
     if all(cycles):
@@ -162,9 +169,35 @@ def compare_cheaply(answer: str, reference: str) -> bool | None:
     if decided is None:
         decided = _compare_elements(left, right)
         spaced = normalise(_without_thousands(answer)), normalise(_without_thousands(reference))
-        if not decided and spaced != (left, right) and _compare_elements(*spaced):
+        joined = _COMMA_OF_THOUSANDS.sub("", left), right  # "(1,000,2,000)" beside (1000,2000)
+        others = [spaced, joined] if _FOUR_DIGITS.search(right) else [spaced]
+        if not decided and any(pair != (left, right) and _compare_elements(*pair) for pair in others):
             return True
     return decided
+
+
+def _time_of_day(answer: str) -> tuple[str, str, str] | None:
+    """Hour, minute, and a or p, of a time such as "7:00 p.m." or "7 PM"."""
+    found = _TIME.fullmatch(answer)
+    return (found[1], found[2] or "00", found[3].lower()) if found else None
+
+
+def _compare_meanings(answer: str, reference: str) -> bool | None:
+    """What words, marks and units decide before the rest is looked at."""
+    if _connectives_differ(answer, reference) or _marks_differ(answer, reference):
+        return False
+    times = _time_of_day(answer), _time_of_day(reference)
+    if all(times):
+        return times[0] == times[1]
+    units = unit_of(answer), unit_of(reference)
+    if all(units) and units[0] != units[1]:
+        a, b = number(answer), number(reference)
+        return a is not None and b is not None and numbers_agree(a, b)
+    if any(units) and not all(units):
+        a, b = number(answer), number(reference)
+        if a is not None and b is not None and a.percent != b.percent:
+            return False  # 12% is neither $12 nor 12 degrees
+    return None
 
 
 def _without_thousands(answer: str) -> str:
@@ -184,7 +217,9 @@ def _marks_differ(answer: str, reference: str) -> bool:
     """Whether letters carry other primes or negations: f' is not f, and neither is the negation of p."""
     if ("=" in answer) != ("=" in reference):  # "f'(x) = 2x" for 2x
         return False
-    return any(sorted(marks.findall(answer)) != sorted(marks.findall(reference)) for marks in (_PRIME, _NEGATION))
+    return any(
+        sorted(marks.findall(answer)) != sorted(marks.findall(reference)) for marks in (_PRIME, _NEGATION, _TRANSPOSED)
+    )
 
 
 def _cycles(answer: str) -> frozenset | None:
@@ -204,9 +239,10 @@ def _compare_names(left: str, right: str) -> bool | None:
     """Choices, words and numerals of another base, which as mathematics would be products or plain numbers."""
     choice = _CHOICE.fullmatch(right)
     if choice is not None and (chosen := _CHOICE.match(left)):
-        others = {
-            letter for found in _OTHER_CHOICE.findall(left[chosen.end() :]) for letter in found if letter.isalpha()
-        }
+        rest = left[chosen.end() :]
+        others = {letter for found in _OTHER_CHOICE.findall(rest) for letter in found if letter.isalpha()}
+        if _LABELS.fullmatch(left) or chosen[0][-1] == "." and _NEXT_LABEL.search(rest):
+            others.add("")
         return chosen[1] == choice[1] and others <= {choice[1]}
     here, there = _POINTS.fullmatch(left), _POINTS.fullmatch(right)
     if here and there and (here[1] or there[1]):  # an angle has two directions, an arrow one
@@ -216,7 +252,9 @@ def _compare_names(left: str, right: str) -> bool | None:
     choices = _choices(left), _choices(right)
     if choices[1] and "," in right and (all(choices) or _LETTERS.fullmatch(left)):  # several of them: "A and C", "AC"
         return (choices[0] or set(left)) == choices[1]
-    if _is_word(left) and _is_word(right):  # "east" is not the product "seat"
+    if (
+        _is_word(left) and _is_word(right) or _ROMAN.fullmatch(left) and _ROMAN.fullmatch(right)
+    ):  # "east" is not the product "seat"
         return left.lower() == right.lower()
     here, there = _BASE.fullmatch(left), _BASE.fullmatch(right)
     return here.groups() == there.groups() if here and there else None

@@ -12,10 +12,10 @@ STATEMENT_CHARS = 4000  # and "the answer is ..." in this much of it
 MAX_BOXES = 50  # only the last ones are looked at
 
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])")
-_SEPARATOR = re.compile(r"\b(?:and|or)\b|,|;")
+_SEPARATOR = re.compile(r"\b(?:and|or|alternatively|otherwise|else|possibly|perhaps|maybe)\b|,|;")
 _FINAL = re.compile(r"final answer(?: is)?", re.IGNORECASE)
 _STATEMENT = re.compile(
-    r"final answer(?: is)?|answer(?: is|\s*:)|(?:réponse|respuesta|resposta|antwort|risposta|答案)\s*(?:es|est|é|ist|è|是|为)?\s*[:：]?",
+    r"final answer(?: is)?|answer(?: is|\s*:)|correct (?:option|choice) is|(?:réponse|respuesta|resposta|antwort|risposta|答案)\s*(?:est|es|é|ist|è|是|为)?\s*[:：]?",
     re.IGNORECASE,
 )
 _STATED_EXACTLY = re.compile(
@@ -28,17 +28,40 @@ _STATED_EXACTLY = re.compile(
 _STATED_CHOICE = re.compile(
     r"answer(?: is)?:?[\s*:]*(?:option |choice )?\(?(?P<letter>[A-J])\)?[\s*.]*(?:I hope|\n|$)", re.IGNORECASE
 )
+# "The answer is (C) 12.": it is C beside a letter and 12 beside a number
+_STATED_LABEL = re.compile(
+    r"[aA]nswer(?: is)?:?[\s*:]*(?:\((?P<a>[A-J])\)|(?P<b>[A-J])[).:])\s*(?P<value>[^\n]{1,100}?)\.?\s*(?:I hope|\n|$)"
+)
+# "The answer is 5 or 7." and "The answer is (3, 4).": no words, and nothing behind it
+_STATED_FORMULA = re.compile(
+    r"answer(?: is)?:?[\s*:]*(?P<formula>(?:[-+*/^()\[\]{}\d.,:;=<>|!% π√∞±°≤≥≠×÷·²³½∪∈]|(?<![A-Za-z])[A-Za-z](?![A-Za-z])|(?<![A-Za-z])(?:and|or)(?![A-Za-z])){1,80}?)"
+    r"[*.!\s]*(?:I hope|\n|$)",
+    re.IGNORECASE,
+)
+_IS_FORMULA = re.compile(r"(?!\([^()]*=)(?=.*\w)")  # not "(2 + 3 = 5)"
+# "The answer is not 7.", "The answer is 7 or more."
+_HEDGED = re.compile(
+    r"answer(?: is|:)[\s*:]*(?P<hedged>(?:not|neither|either|one of|any of|at least|at most|more than|less than|greater than|between)\b[^\n]*"
+    r"|\$?[-+\d.,/]+\$?\s+or (?:more|less)\b[^\n]*)",
+    re.IGNORECASE,
+)
+_LISTED = re.compile(
+    r"[\d})$]\s*(?:,\s|;|,?\s*\bor\b|\s\d+\s)\s*[\\$(]*[-+]?$"
+)  # what stands before the last of several numbers
+_LAST_NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?=\D*$)")
 # "The final answer is Evelyn."
 _STATED_WORDS = re.compile(
-    r"answer(?: is|:)[\s*:]*(?P<words>[A-Za-z]+(?:[ '-][A-Za-z]+){0,3})[*]*\.?\s*(?:I hope|\n|$)", re.IGNORECASE
+    r"answer(?: is|:)[\s*:\"“]*(?:\\text\s*\{)?(?P<words>[A-Za-z]+(?:[ '-][A-Za-z]+){0,3})\}?[*\"”]*[.!]?\s*(?:I hope|\n|$)",
+    re.IGNORECASE,
 )
 # what may follow "final answer" without "is": otherwise the sentence speaks about an answer that stands elsewhere
 _ANSWER_FOLLOWS = re.compile(r"[\s*_#]*(?:\$|\\[(\[]|\\(?:boxed|fbox)|[-+]?\d)")
+_ANSWER_AFTER_A_BOX = re.compile(r"[\s*_#:]*(?:\$|\\[a-zA-Z(\[]|[-+−]?\s*[\d(]|[a-zA-Z]\s*=|[A-J]\b[\s.*]*(?:$|\n))")
 _SAYS_NOTHING = re.compile(
     r"[\s*_:]*(?:$|[.!]|(?:above|below|correct|boxed|given|stated|shown|the one|as|in|that|this|therefore|thus|indeed|now|then)\b)",
     re.IGNORECASE,
 )
-_HEADING = re.compile(r"[\s*_]*[A-Za-z]{3,}")
+_HEADING = re.compile(r"[\s*_]*(?:\d+[.):]\s*)?[A-Za-z]{3,}")
 _FULL_WIDTH = re.compile("[\uff10-\uff19\uff21-\uff3a\uff41-\uff5a\uff5b\uff5d]")
 FULL_WIDTH = {
     code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)
@@ -47,7 +70,9 @@ _UNFINISHED = ("^", "_", "+", "-", "*", "/", "=", "\\", "{", "(", "[", "<", ">",
 _CJK = re.compile(r"[\u3000-\u30ff\u3400-\u9fff\uff00-\uffef]+")
 _CONCLUSION = re.compile(
     r"\b(?:answer|thus|therefore|hence|so|final|finally|equals?|gives?"
-    r"|wait|no|not|actually|wrong|incorrect|mistake|error|instead|sorry|oops|rather|correction|but|however|hmm)\b",
+    r"|wait|no|not|actually|wrong|incorrect|mistake|error|instead|sorry|oops|rather|correction|but|however|hmm"
+    r"|hold on|second thought|retract|withdraw|scratch|scrap|use|i mean|fails?|should|must|revised?|fixed|correct(?:ed)?"
+    r"|update[sd]?|recheck\w*|check\w*|replace[sd]?|strike)\b|~~",
     re.IGNORECASE,
 )
 
@@ -75,7 +100,7 @@ def final_answer(response: str, *, truncated: bool) -> FinalAnswer | None:
         text = text.translate(FULL_WIDTH)
     boxed = boxed_answer(text)
     statement = last_statement(text)
-    if boxed and not (statement and _FINAL.match(text, statement[0]) and not _BOX.search(text, statement[0])):
+    if boxed and not (statement and _overrides_a_box(text, statement[0])):
         return FinalAnswer(boxed, exact=True)
     tagged = tagged_answer(text)
     if tagged:
@@ -89,16 +114,41 @@ def final_answer(response: str, *, truncated: bool) -> FinalAnswer | None:
         return FinalAnswer(boxed, exact=True) if boxed else None
     snippet = statement[1] if statement else text[-TAIL_CHARS:]
     snippet = _CJK.sub(r" \g<0> ", snippet).strip()
-    if statement and (exactly := _STATED_EXACTLY.search(snippet)):
-        math = exactly["math"] or ""  # "\\$" inside: a formula ends there, or an amount of money begins
-        return FinalAnswer(math.rpartition("\\$ ")[2].strip() or math or exactly["number"], exact=True)
-    if statement and (choice := _STATED_CHOICE.search(snippet)) and choice["letter"].isupper():
-        return FinalAnswer(choice["letter"], exact=True)
-    if statement and (stated := _STATED_WORDS.search(snippet)):
-        return FinalAnswer(stated["words"], exact=True)
+    if statement and (stated := _stated(snippet)):
+        return FinalAnswer(stated, exact=True)
     if not snippet or snippet.endswith(_UNFINISHED):
         return None
     return FinalAnswer(snippet, exact=False, stated=statement is not None)
+
+
+def _stated(snippet: str) -> str | None:
+    """The answer that a sentence states, where nothing else stands there."""
+    if exactly := _STATED_EXACTLY.search(snippet):
+        math = exactly["math"] or ""  # "\\$" inside: a formula ends there, or an amount of money begins
+        return math.rpartition("\\$ ")[2].strip() or math or exactly["number"]
+    snippet = snippet.replace("−", "-")
+    if hedged := _HEDGED.search(snippet):
+        return rf"\text{{{hedged['hedged']}}}"
+    if (choice := _STATED_CHOICE.search(snippet)) and choice["letter"].isupper():
+        return choice["letter"]
+    if label := _STATED_LABEL.search(snippet):
+        return rf"\textbf{{({label['a'] or label['b']})}} {label['value']}"
+    if words := _STATED_WORDS.search(snippet):
+        return words["words"]
+    formula = _STATED_FORMULA.search(snippet)
+    return formula["formula"].strip() if formula and _IS_FORMULA.match(formula["formula"]) else None
+
+
+def is_last_of_several(extracted: str, found: FinalAnswer) -> bool:
+    """Whether a guess is only the last number of an enumeration: 7 of "it is 5 or 7"."""
+    last = _LAST_NUMBER.search(found.text)
+    return (
+        not found.exact
+        and not found.stated
+        and last is not None
+        and last[0] == extracted
+        and _LISTED.search(found.text[: last.start()]) is not None
+    )
 
 
 def last_statement(text: str) -> tuple[int, str] | None:
@@ -122,6 +172,16 @@ def _announces(text: str, statement: re.Match) -> bool:
     if statement[0].lower().endswith("is") or text.startswith(":", statement.end()):
         return _SAYS_NOTHING.match(text, statement.end() + text.startswith(":", statement.end())) is None
     return _ANSWER_FOLLOWS.match(text, statement.end()) is not None
+
+
+def _overrides_a_box(text: str, start: int) -> bool:
+    """Whether "final answer" stands there, behind the last box, and an answer follows: not in "... is verified"."""
+    final = _FINAL.match(text, start)
+    return (
+        final is not None
+        and _BOX.search(text, start) is None
+        and _ANSWER_AFTER_A_BOX.match(text, final.end()) is not None
+    )
 
 
 def after_thinking(response: str) -> str | None:

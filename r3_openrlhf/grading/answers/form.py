@@ -27,7 +27,10 @@ _SEGMENTS = re.compile(
     r"\$\$(.+?)\$\$|\$(.+?)\$|\\\[(.+?)\\\]|\\\((.+?)\\\)|\\begin\{((?:align|equation|gather)\*?)\}(.+?)\\end\{\5\}",
     re.DOTALL,
 )
-_PLAIN_ARITHMETIC = re.compile(r"[0-9(][-+*/^0-9(). ×÷]{2,200}[0-9)]")
+_PLAIN_ARITHMETIC = re.compile(r"[0-9(√][-+*/^0-9(){}. ×÷·⋅−√!⁰¹²³⁴⁵⁶⁷⁸⁹]{1,200}[0-9)}!⁰¹²³⁴⁵⁶⁷⁸⁹]")
+_PERCENTAGE = re.compile(r"\d+(?:\.\d+)?\s*\\?%")
+_SIMPLE_FRACTION = re.compile(r"(?<![\d.])(\d+)\s*/\s*(\d+)(?![\d.])")
+_SCIENTIFIC = re.compile(r"(?:\\times|\\cdot|\*)\s*10\s*\^")
 _INEQUALITY = re.compile(r"<|>|\\(?:l|g)(?:eq?|t)(?:slant)?(?![a-zA-Z])|\\neq?(?![a-zA-Z])")
 _SIDES = re.compile(rf"{_INEQUALITY.pattern}|=|\\equiv(?![a-zA-Z])|\\approx(?![a-zA-Z])|&")
 _CONNECTIVE = re.compile(
@@ -54,13 +57,18 @@ _LITERAL = re.compile(
 )
 _FRACTION = re.compile(r"[-+]?\s*(?:\\frac\s*\{\s*([-+]?\d+)\s*\}\s*\{\s*(\d+)\s*\}|(\d+)\s*/\s*(\d+))")
 _ASKS_FOR_NOTATION = re.compile(
-    r"\b(?:decimal|percent|percentage|fraction|mixed number|simplest|simplify|lowest|reduced?)\b", re.I
+    r"\b(?:decimal|percent|percentage|fraction|mixed number|simplest|simplify|lowest|reduced?|scientific notation|standard form|standard notation)\b",
+    re.I,
 )
 _TAKEN_BACK = re.compile(  # "5 or more" for 5
     r"\b(?:more|less|than|least|most|not|never|maybe|perhaps|possibly|wrong|neither|nor|except|either|unknown)\b"
     r"|\\text\s*\{(?!\s*or\s*\})[^{}]*\bor\b",
     re.IGNORECASE,
 )
+_SET_OPERATION = re.compile(r"\\(?:cup|cap|setminus)(?![a-zA-Z])")
+_ONE_SET = re.compile(r"[(\[][^()\[\],]+,[^()\[\],]+[)\]]|\\?\{[^{}|:]*\}")
+_ABOUT = re.compile(r"\\(?:approx|equiv|simeq|sim)(?![a-zA-Z])")
+MAX_ROUNDING = 0.05  # relative: what stands behind "approximately" may be off by this much
 _FACTOR = re.compile(r"\bfactor", re.IGNORECASE)
 
 
@@ -88,6 +96,10 @@ def objection(answer: str, gold: str, problem: str, same_value: SameValue) -> st
     if _TAKEN_BACK.search(answer) and not _TAKEN_BACK.search(gold):
         return "unsolved"
     if _is_unsolved_inequality(answer) and not _is_unsolved_inequality(gold):
+        return "unsolved"
+    if _SET_OPERATION.search(answer) and _ONE_SET.fullmatch(gold.replace("\\left", "").replace("\\right", "").strip()):
+        return "unsolved"
+    if "=" not in answer and (about := _ABOUT.split(answer))[1:] and not _are_close(about):
         return "unsolved"
     if "=" in answer and _is_unsolved_equation(answer, gold, problem, same_value):
         return "unsolved"
@@ -151,6 +163,9 @@ def _is_unsolved_equation(answer: str, gold: str, problem: str, same_value: Same
         left, right = sides[0], sides[-1]
         if left == right:
             return True
+        said = {found.value for side in sides[1:] if (found := number(side)) is not None and not found.percent}
+        if len(sides) > 2 and len(said) > 1 and max(said) - min(said) > MAX_ROUNDING * max(map(abs, said)):
+            return True  # x = 6 = 5
         if not left or not right or _is_quantity(left) or _is_quantity(right):
             continue
         if _asked_for(left, piece, problem):
@@ -165,6 +180,12 @@ def _is_unsolved_equation(answer: str, gold: str, problem: str, same_value: Same
         elif len(values) > 1:
             return True
     return False
+
+
+def _are_close(sides: list[str]) -> bool:
+    """Whether the numbers among them are about the same: 22/7 and 3.14, not 5 and 7."""
+    values = [found.value for side in sides if (found := number(side.strip())) is not None]
+    return len(values) < 2 or max(values) - min(values) <= MAX_ROUNDING * max(map(abs, values))
 
 
 def _is_value_of(equation: str) -> bool:
@@ -214,9 +235,7 @@ def _is_restated(answer: str, gold: str, problem: str, same_value: SameValue) ->
         ):
             continue
         contained = formula.signs <= value.signs and formula.size > 0.5 * value.size
-        unsimplified = formula.size > wanted.size and (
-            value.size > 1.5 * wanted.size + 2 or is_literal(gold) and value.size > wanted.size + 1
-        )
+        unsimplified = formula.size > wanted.size and (value.size > 1.5 * wanted.size + 2 or is_literal(gold))
         if (contained or unsimplified) and not _INEQUALITY.search(formula.text) and same_value(formula.text, gold):
             return True
     return False
@@ -238,11 +257,23 @@ def _other_notation(answer: str, gold: str, problem: str) -> bool:
     if own is not None and wanted is not None:
         return True  # two fractions of one value: the other is the reduced one
     repeating = "\\overline" in answer and "\\overline" not in gold
-    return repeating or (own is None) != (wanted is None) and _ASKS_FOR_NOTATION.search(problem) is not None
+    return repeating or _notation(answer) != _notation(gold) and _ASKS_FOR_NOTATION.search(problem) is not None
+
+
+def _notation(text: str) -> str:
+    """The notation of a number that is written down."""
+    if _FRACTION.fullmatch(text.strip()):
+        return "fraction"
+    if _PERCENTAGE.search(text):
+        return "percent"
+    return "scientific" if _SCIENTIFIC.search(text) else "decimal"
 
 
 def is_literal(text: str) -> bool:
     """Whether it is a number as one writes it down, not one that is still to be computed."""
+    text = text.strip()
+    if text[:1] == "(" and text[-1:] == ")":
+        text = text[1:-1]
     found = number(text)
     return found is not None and _LITERAL.fullmatch(found.text.strip()) is not None
 
@@ -253,8 +284,10 @@ def formulas(problem: str) -> tuple[Formula, ...]:
     found: dict[str, None] = {}
     for match in _SEGMENTS.finditer(problem):
         found[next(group for group in (*match.groups()[:4], match[6]) if group)] = None
-    for match in _PLAIN_ARITHMETIC.finditer(_SEGMENTS.sub(" ", problem)):
-        found[match[0]] = None
+    prose = _SEGMENTS.sub(" ", problem)
+    for pattern in (_PLAIN_ARITHMETIC, _PERCENTAGE):
+        for match in pattern.finditer(prose):
+            found[match[0].strip(" .")] = None
     texts: dict[str, None] = {}
     for segment in list(found)[:MAX_FORMULAS]:
         whole = unify(segment.strip().rstrip(".,;:?").strip())
@@ -275,6 +308,12 @@ def _formula(text: str) -> Formula:
     ]
     return Formula(
         text,
-        "".join(re.sub(r"\\left|\\right|\\cdot|\\times|[\s*{}()$\[\]~]|\\[,;:! ]", "", text).split()),
+        "".join(
+            re.sub(
+                r"\\(?=%)|\\left|\\right|\\cdot|\\times|[\s*{}()$\[\]~]|\\[,;:! ]",
+                "",
+                _SIMPLE_FRACTION.sub(r"\\frac{\1}{\2}", text),
+            ).split()
+        ),
         Counter(signs),
     )

@@ -24,6 +24,7 @@ from r3_openrlhf.grading.answers.extraction import (
     FinalAnswer,
     boxed_answer,
     final_answer,
+    is_last_of_several,
     last_statement,
     nesting_depth,
 )
@@ -203,6 +204,8 @@ def _grade_symbolically(found: FinalAnswer, golds: list[str], problem: str) -> R
         return "ungraded", "too_large", None, extracted
     if any(map(is_too_large, every)):
         return "wrong", "too_large", 0.0, extracted  # none of the references is
+    if is_last_of_several(extracted, found):
+        return "wrong", "several", 0.0, extracted
     for answer, gold in pairs:
         if not found.exact and compare_cheaply(*align(_unified(extracted), gold)):
             return _in_its_form(_unified(extracted), gold, problem, extracted)
@@ -211,7 +214,7 @@ def _grade_symbolically(found: FinalAnswer, golds: list[str], problem: str) -> R
             found.exact and agree_part_by_part(answer, gold, _agree)
         ):
             # a guess at the end of a text: what comes out of "1/2 = 10/9" is the last side
-            last = text.rpartition("=")[2].strip()
+            last = text.rpartition("=")[2].partition("\\approx")[0].strip()
             if not found.exact and last != text and _agree(_unified(last), gold):
                 text = last
             return _in_its_form(_unified(text), gold, problem, extracted)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
-MAX_PARTS = 8
+MAX_PARTS = 9
 _OPENING, _CLOSING = "({[", ")}]"
+_BARE = {"{}": ""}  # a set and a bare list are the same
+_MATRIX = re.compile(r"\\begin\s*\{[pbv]?matrix\}([^{}]*(?:\{[^{}]*\}[^{}]*)*?)\\end\s*\{[pbv]?matrix\}")
+_BOTH_SIGNS = re.compile(r"(?:[a-z]\s*=\s*)?\\pm(?![a-zA-Z])([^,;{}]*(?:\{[^{}]*\}[^,;{}]*)*)")
 
 
 def agree_part_by_part(answer: str, gold: str, agree: Callable[[str, str], bool]) -> bool:
@@ -14,7 +18,13 @@ def agree_part_by_part(answer: str, gold: str, agree: Callable[[str, str], bool]
     The parts of a set or of a bare list may come in any order.
     """
     a, b = split_parts(answer), split_parts(gold)
-    if a is None or b is None or a[0] != b[0] or len(a[1]) != len(b[1]) or not 1 < len(a[1]) <= MAX_PARTS:
+    if (
+        a is None
+        or b is None
+        or (_BARE.get(a[0], a[0]) != _BARE.get(b[0], b[0]))
+        or len(a[1]) != len(b[1])
+        or not 1 < len(a[1]) <= MAX_PARTS
+    ):
         return False
     if a[0] not in ("", "{}"):
         return all(map(agree, a[1], b[1]))
@@ -29,6 +39,11 @@ def agree_part_by_part(answer: str, gold: str, agree: Callable[[str, str], bool]
 
 def split_parts(text: str) -> tuple[str, list[str]] | None:
     """Brackets and top-level parts of a text in one spelling; None when its brackets do not match."""
+    if matrix := _MATRIX.fullmatch(text.strip()):
+        rows = [[cell.strip() for cell in row.split("&")] for row in matrix[1].split("\\\\") if row.strip()]
+        return f"matrix of {list(map(len, rows))}", [cell for row in rows for cell in row]
+    if signs := _BOTH_SIGNS.fullmatch(text.strip()):
+        return "", [signs[1].strip(), f"-({signs[1].strip()})"]
     text = text.strip().replace("\\left", "").replace("\\right", "").replace("\\{", "{").replace("\\}", "}").strip()
     brackets = ""
     if text[:1] and text[0] in _OPENING and text[-1:] in (*_CLOSING,) and _closes(text) == len(text) - 1:

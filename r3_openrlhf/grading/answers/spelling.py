@@ -6,6 +6,7 @@ Applied before any comparison, to answer and reference alike. Linear time: the t
 from __future__ import annotations
 
 import re
+import unicodedata
 
 from r3_openrlhf.grading.answers.comparison import number
 from r3_openrlhf.grading.answers.extraction import FULL_WIDTH
@@ -18,10 +19,25 @@ _SIGNS = {
     "−": "-", "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "±": r"\pm ", "×": r"\times ", "÷": r"\div ",
     "·": r"\cdot ", "⋅": r"\cdot ", "∅": r"\emptyset ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "≈": r"\approx ",
     "ℝ": r"\mathbb{R}", "⟨": r"\langle ", "⟩": r"\rangle ", "π": r"\pi ", "θ": r"\theta ",
-    "¬": r"\neg ", "\u00a0": " ", "\u2009": " ", "\u202f": " ",
+    "¬": r"\neg ", "\u00a0": " ", "\u2009": " ", "\u202f": " ", "∙": r"\cdot ", "∗": "*", "∶": ":", "⁄": "/", "′": "'", "″": "''",
+    "∠": r"\angle ", "△": r"\triangle ", "∧": r"\land ", "∨": r"\lor ", "→": r"\to ", "⇒": r"\Rightarrow ", "⊥": r"\perp ",
+    "∥": r"\parallel ", "⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ", "∖": r"\setminus ", "°": r"^\circ ",
+    "∫": r"\int ", "∑": r"\sum ", "∏": r"\prod ", "ℤ": r"\mathbb{Z}", "ℕ": r"\mathbb{N}", "ℚ": r"\mathbb{Q}", "ℂ": r"\mathbb{C}",
+    "ⁿ": "^n", "ˣ": "^x", "✓": "", "✔": "", "∎": "", "■": "", "□": "", "。": ".", "，": ",", "\u200b": "", "\ufeff": "",
 }  # fmt: skip
+_GREEK_LETTERS = dict(
+    zip(
+        "αβγδεζηικλμνξρστυφχψωΓΔΘΛΞΠΣΦΨΩ",
+        "alpha beta gamma delta epsilon zeta eta iota kappa lambda mu nu xi rho sigma tau upsilon phi chi psi omega"
+        " Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega".split(),
+        strict=True,
+    )
+)
 _UNICODE = str.maketrans(_SIGNS | {sign: rf"\frac{{{top}}}{{{bottom}}}" for sign, (top, bottom) in _FRACTIONS.items()})
+_UNICODE |= str.maketrans({letter: rf"\{name} " for letter, name in _GREEK_LETTERS.items()})
 _UNICODE |= FULL_WIDTH
+_SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
+_MATH_LETTERS = re.compile("[\U0001d400-\U0001d7ff]")  # 𝑥 and the like
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
 _BASES = "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen".split()
 _GREEK = r"\\(?:pi|alpha|beta|theta|phi|lambda|mu|omega)(?![a-zA-Z])"
@@ -40,8 +56,39 @@ _REWRITES = [
     (re.compile(pattern), replacement)
     for pattern, replacement in (
         (r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺]+", lambda m: "^{" + m[0].translate(_SUPERSCRIPTS) + "}"),
+        (r"[₀₁₂₃₄₅₆₇₈₉]+", lambda m: "_{" + m[0].translate(_SUBSCRIPTS) + "}"),
+        (r"∛\s*(\d+|[a-zA-Z])", r"\\sqrt[3]{\1}"),
+        (r"\\(?:textcolor|color|colorbox)\s*\{\s*\w+\s*\}", ""),
+        (r"\\tag\*?\s*\{[^{}]*\}|\\(?:blacksquare|square|Box|qed|checkmark)(?![a-zA-Z])\s*$|^\s*\\checkmark(?![a-zA-Z])", ""),
+        (r"\\(?:emph|textsf|texttt|textsc|textup|textsl)\s*\{", r"\\text{"),
+        (r"\\(?:rm|it|bf|sf|tt)\s*\{([^{}]*)\}|\{\s*\\(?:rm|it|bf|sf|tt)\s+([^{}]*)\}", lambda m: rf"\text{{{m[1] or m[2]}}}"),
+        (r"\\(?:tiny|small|normalsize|large|Large|LARGE|huge|Huge|bf|rm|it|sf|tt|bfseries)(?![a-zA-Z])", ""),
+        (r"\\left\s*\.(?=.*\\right\s*\.)|\\right\s*\.", ""),
+        (r"^(?:\s|\\[ ,;:!])+|(?:\s|\\[ ,;:!])+$", ""),
+        (r"^[,;]\s*|\s*[,;]$", ""),
+        (r"^(?:\\(?:therefore|implies|Rightarrow|Longrightarrow|rightarrow|to|because)(?![a-zA-Z])\s*)+", ""),
+        (r"^(?:`+|\"|“|‘)([^`\"“”'‘’]+)(?:`+|\"|”|’|'')$", r"\1"),
+        (r"^_(\w+)_$", r"\1"),
+        (r"\\degree(?![a-zA-Z])|(?<=\d)\^\s*(?:\{\s*o\s*\}|o(?![a-zA-Z]))", r"^\\circ "),
+        (r"(?<=\d)\s*[xX]\s*(?=10\s*\^)", r"\\times "),
+        (r"\\mathrm\s*\{\s*d\s*\}(?=\s*(?:[a-zA-Z]|\}|\^))", "d"),
+        (r"^\s*(?:\\text\s*\{\s*)?US(?:D|(?=\s*\}?\s*\\?\$))\s*\}?\s*(?:\\?\$)?\s*(?=\d)", r"\\$"),
+        (r"^\s*(?:\\text\s*\{\s*)?Rs\.?\s*\}?\s*(?=\d)", "₹"),
+        (r"\\pounds(?![a-zA-Z])\s*", "£"),
+        (r"^\s*([a-zA-Z])\s*:\s*([a-z])\s*\\mapsto(?![a-zA-Z])", r"\1(\2)="),
+        (r"^\s*([a-z])\s*\\mapsto(?![a-zA-Z])", r"f(\1)="),
+        (r"^\s*(?:\\ell|[lLd])\s*:\s*(?=[^=]*=[^=]*$)", ""),
+        (r"\\Pr(?![a-zA-Z])", "P"),
+        (r"^\s*(\d+)\s*(?:\\text\s*\{\s*to\s*\}|\bto\b)\s*(\d+)\s*$", r"\1:\2"),
+        (r"^\s*(\d+)\s*\\text\s*\{\s*out of\s*\}\s*(\d+)\s*$", r"\\frac{\1}{\2}"),
+        (r"^\s*(?:[Tt]he\s+)?(?:[Ff]inal\s+)?(?:[Aa]nswer|[Rr]esult|[Tt]otal)(?:\s*[:=]|\s+is\b)\s*(?=\S)", ""),
+        (r"^\s*\\(?:text|textbf|mathrm)\s*\{\s*(?:Answer|Ans|Result|Total)\s*[.:]?\s*\}\s*[:=]?\s*(?=\S)", ""),
+        (r"^\s*\\text\s*\{\s*(?:[Tt]here (?:are|is)|[Tt]he number(?: of [a-z ]+)?(?: is)?|[Nn]umber of [a-z ]+:|(?:[Hh]e|[Ss]he|[Ii]t|[Tt]hey|[Ww]e) (?:has|have|had|is|are)|about|approximately|exactly|[Gg]rade|[Yy]ear|[Dd]ay)\s*\}\s*(?=[-+\d\\])", ""),
+        (r"^\s*\\text\s*\{\s*(?:[Tt]here (?:are|is) |(?:[Hh]e|[Ss]he|[Ii]t|[Tt]hey|[Ww]e) (?:has|have|had|is|are) |the )?([-+]?\d[\d,]*(?:\.\d+)?)(?:st|nd|rd|th)?\s+((?:[a-z]+ ?){1,4})\.?\s*\}\s*$", r"\1\\text{ \2}"),
+        (r"^\s*the\s+(?=\d)", ""),
+        (r"(?<=\d)\s*\^\s*\{\s*\\underline\s*\{\s*(?:st|nd|rd|th)\s*\}\s*\}", ""),
         (r"^\s*[=:]\s*(?=[^\s>=])", ""),
-        (r"^\s*\\text\s*\{(?![^{}]*\bnot\b)[^{}]*\b(?:answer|result|value|solution|total)\b[^{}]*(?:\b(?:is|are|equals)|:)\s*\}", ""),
+        (r"^\s*\\text\s*\{(?![^{}]*\bnot\b)[^{}]*\b(?:[Aa]nswer|[Rr]esult|[Vv]alue|[Ss]olution|[Tt]otal)\b[^{}]*(?:\b(?:is|are|equals)|:)\s*\}", ""),
         (r"(?<=\d)\s*\^?\s*\{?\s*\\(?:text|textrm|mathrm|textsuperscript)\s*\{\s*(?:st|nd|rd|th)\s*\}\s*\}?", ""),
         (r"(?<=\d)(?:st|nd|rd|th)\b|(?<=\d)\^\s*\{\s*(?:st|nd|rd|th)\s*\}", ""),
         (r"\\(?:lnot|sim)(?![a-zA-Z])|((?:^|\(|\\(?:land|lor|wedge|vee|to|rightarrow)(?![a-zA-Z]))\s*)~(?=\s*[a-zA-Z(])", r"\1\\neg "),
@@ -65,6 +112,7 @@ _REWRITES = [
         (r"^\s*([-+]?\d+\.\d*)\((\d+)\)\s*$", r"\1\\overline{\2}"),
         (r"(?<=[\d.])\\dot\s*\{?(\d)\}?(\d*)\\dot\s*\{?(\d)\}?", r"\\overline{\1\2\3}"),
         (r"(?<=[\d.])\\dot\s*\{?(\d)\}?", r"\\overline{\1}"),
+        (rf"\\(sin|cos|tan|cot|sec|csc)\s*\^\s*\{{?\s*(\d)\s*\}}?\s*\{{?(\d+)\s*{_CIRC}\s*\}}?", lambda m: rf"(\{m[1]}(\frac{{{m[3]}\pi}}{{180}}))^{m[2]}"),
         (rf"\\(sin|cos|tan|cot|sec|csc)\s*(?:\(\s*(\d+)\s*{_CIRC}\s*\)|(\d+)\s*{_CIRC})", lambda m: rf"\{m[1]}(\frac{{{m[2] or m[3]}\pi}}{{180}})"),
         (rf"\\(?:sin|cos|tan|cot|sec|csc)\s*(?:\^\s*\{{?\d\}}?)?\s*(?:\\left)?[({{][^(){{}}]*(?:{_CIRC})", _in_radians),
         (r"_\s*\{\s*(?:\\text\s*\{\s*)?([a-z]{3,8})\s*\}?\s*\}", lambda m: f"_{{{_BASES.index(m[1]) + 2}}}" if m[1] in _BASES else m[0]),
@@ -74,7 +122,8 @@ _REWRITES = [
 _PLAIN = re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?|[a-zA-Z]+")
 _FONT = re.compile(r"\\(?:boldsymbol|bm|pmb|underline|mathbf|mathit|mathsf|bf)(?![a-zA-Z])\s*\{([^{}]*)\}")
 UNEVALUATED = re.compile(
-    r"\\(?:i*int|oint|sum|prod|lim|det|gcd|lcm|max|min|nabla)(?![a-zA-Z])|\\operatorname\s*\{\s*(?:gcd|lcm|max|min|det)\s*\}"
+    r"\\(?:i*int|oint|sum|prod|lim|det|gcd|lcm|max|min|nabla)(?![a-zA-Z])|\\operatorname\s*\{\s*(?:gcd|lcm|max|min|det|tr|rank|dim|deg|mod)\s*\}|\\b?mod(?![a-zA-Z])"
+    r"|\\frac\s*\{\s*d\s*(?:\(|\\[a-zA-Z]|\d)[^{}]*\}\s*\{\s*d\s*[a-zA-Z]\s*\}"
     r"|\\frac\s*\{\s*(?:d|\\partial)(?:\s*\^\s*\{?\s*\w\s*\}?)?\s*\}\s*\{\s*(?:d|\\partial)\s*[a-zA-Z]"
 )
 _PLUS_MINUS = re.compile(r"\\(?:pm|mp)(?![a-zA-Z])")
@@ -83,6 +132,7 @@ _ROWS = re.compile(r"\s*\\begin\s*\{(?:aligned|align\*?|gathered|cases|split)\}(
 _LABELLED = re.compile(
     r"^\s*\\(?:text|textbf|mathrm|mathbf)\s*\{\s*\(([A-J])\)\s*\}(?:\s|\\[ ,;:]|\\quad|~)*(\S.*)$", re.DOTALL
 )
+_A_LABEL = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\s*\{\s*\([A-J]\)\s*\}")
 _CHOICE = re.compile(r"\s*(?:\\(?:text|textbf|mathrm|mathbf)\s*\{)?\s*\(?[A-J]\)?\s*\}?\s*\.?\s*")
 
 OR = re.compile(r"\\text\s*\{\s*or\s*\}|\\lor(?![a-zA-Z])|\bor\b")
@@ -91,8 +141,21 @@ _SET_OF = re.compile(r"^\s*\\?\{\s*[a-z]\s*(?:\\mid|\\vert|\||:)([^{}]*[<>=][^{}
 _FUNCTION_VALUE = re.compile(r"^\s*[a-zA-Z]\s*\(\s*[a-zA-Z]\s*\)\s*=(?!.*=)")
 _Y_VALUE = re.compile(r"^\s*y\s*=(?!.*=)")
 _ANY_INTEGER = re.compile(
-    r"[,;]?\s*(?:\\text\s*\{[^{}]*\}|\\quad|\\[ ,;])*\s*\(?[a-z]\s*\\in\s*\\mathbb\s*\{?\s*Z\s*\}?\)?\s*$"
+    r"[,;]?\s*(?:\\text\s*\{[^{}]*\}|\\q?quad|\\[ ,;])*\s*\(?(?:\\forall\s*)?[a-z]\s*\\in\s*\\mathbb\s*\{?\s*[ZNRQ]\s*\}?(?:\s*\^\s*\{?[*+]\}?)?\)?\s*$"
 )
+_FOR_ALL = re.compile(r"[,;]?\s*(?:\\text\s*\{\s*for (?:all|any|every)(?: real)?\s*\}\s*[a-z]|\\forall\s*[a-z])\s*$")
+_FROM_ON = re.compile(r"^([^,;]*)[,;]\s*\(?([nkm])\s*(?:\\geq?(?![a-zA-Z])|>=?)\s*\d+\)?\s*$")
+_FUNCTION_OF = re.compile(r"^\s*([a-zA-Z])\s*\(\s*([a-z])\s*\)\s*=(?!.*=)")
+_WHOLE_TEXT = re.compile(r"\s*(?:\\(?:text|mathrm|textbf)\s*\{)?\s*([A-Za-z ]+?)\s*\}?\.?\s*")
+_SAID_IN_WORDS = {
+    "": {"no solutions": r"\text{no solution}", "does not exist": r"\text{DNE}", "infinity": r"\infty"},
+    r"\emptyset": dict.fromkeys(("none", "no solution", "no solutions", "empty set", "the empty set"), r"\emptyset"),
+    r"\mathbb{R}": dict.fromkeys(("all real numbers", "all reals", "any real number"), r"\mathbb{R}"),
+}
+_IN_DOLLARS = re.compile(r"(?<!\\)\$([^$]+)(?<!\\)\$|\\\((.+?)\\\)")
+_A_WORD = re.compile(r"(?<![\\a-zA-Z])(?!(?:or|and)\b)[a-zA-Z]{2,}")
+_COMMA_OF_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+_COMMA_AND_SPACE = re.compile(r",\s")
 
 _DOMAIN = re.compile(
     r"[,;]?\s*\\text\s*\{\s*(?:for|where|with)\s*\}\s*[a-zA-Z]\s*(?:\\[lg]eq?|>|<|\\neq?)(?![a-zA-Z])[^,;=]*$"
@@ -109,10 +172,21 @@ def unify(answer: str) -> str:
     if _PLAIN.fullmatch(text):
         return text
     if not text.isascii():
-        text = text.translate(_UNICODE)
+        text = _MATH_LETTERS.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text).translate(_UNICODE)
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
-    return _both_signs(_computed(_once(_system(_FONT.sub(r"\1", text)))))
+    text = _FONT.sub(r"\1", _FONT.sub(r"\1", text))
+    if text.count("=") > 1 and _COMMA_AND_SPACE.search(text):
+        text = _COMMA_OF_THOUSANDS.sub("", text)  # "x=1,000, y=2,000"
+    return _both_signs(_computed(_once(_system(_without_inner_dollars(text)))))
+
+
+def _without_inner_dollars(text: str) -> str:
+    r"""Mathematics in dollar signs, and other mathematics beside it, as one text: "$\frac12$, x+17"."""
+    outside = _IN_DOLLARS.sub(" ", text)
+    if outside == text or "$" in outside or _A_WORD.search(outside):
+        return text
+    return _IN_DOLLARS.sub(lambda match: match[1] or match[2], text)
 
 
 def _system(text: str) -> str:
@@ -170,8 +244,30 @@ def align(answer: str, reference: str) -> tuple[str, str]:
     return _beside(answer, reference), _beside(reference, answer)
 
 
+def _words_beside(text: str, other: str) -> str:
+    """A text that says in words what the other says by a sign: "no solution" beside the empty set."""
+    words = _WHOLE_TEXT.fullmatch(text)
+    if words is None:
+        return text
+    for sign, meanings in _SAID_IN_WORDS.items():
+        if words[1].lower() in meanings and (not sign or other.strip() == sign):
+            return meanings[words[1].lower()]
+    return text
+
+
+def _renamed(text: str, other: str) -> str:
+    """ "f(n)=n+1" beside "f(x)=x+1": the variable of a function may have any name."""
+    own, wanted = _FUNCTION_OF.match(text), _FUNCTION_OF.match(other)
+    if not own or not wanted or own[1] != wanted[1] or own[2] <= wanted[2]:
+        return text
+    if re.search(rf"(?<![\\a-zA-Z]){wanted[2]}(?![a-zA-Z])", text):
+        return text  # it says something else there
+    return re.sub(rf"(?<![\\a-zA-Z]){own[2]}(?![a-zA-Z])", wanted[2], text)
+
+
 def _beside(text: str, other: str) -> str:
-    if labelled := _LABELLED.match(text):
+    text = _renamed(_words_beside(text, other), other)
+    if (labelled := _LABELLED.match(text)) and not _A_LABEL.search(labelled[2]):
         if _CHOICE.fullmatch(other):
             return labelled[1]
         return text if _LABELLED.match(other) else labelled[2]
@@ -187,7 +283,10 @@ def _beside(text: str, other: str) -> str:
         return "(" + ",".join(value[2].strip() for value in sorted(values, key=lambda value: value[1])) + ")"
     if "\\cup" in other and "\\cup" not in text:
         return _as_union(text)
-    text = _ANY_INTEGER.sub("", text) if "\\in" not in other else text
+    if "\\in" not in other and "\\forall" not in other:
+        text = _FOR_ALL.sub("", _ANY_INTEGER.sub("", text)) or text
+    if not re.search(r"[,<>]|\\g", other) and (begun := _FROM_ON.match(text)) and begun[2] in begun[1]:
+        text = begun[1]
     return _DOMAIN.sub("", text) if "\\text" not in other else text
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from zlib import crc32
 
 from r3_openrlhf.grading.answers.extraction import (
+    FULL_WIDTH,
     MAX_ANSWER_CHARS,
     after_thinking,
     final_answer,
@@ -21,6 +23,9 @@ _OPERATOR = re.compile(r"\\[a-zA-Z]+|[-=+*/^_<>|]")
 _TEXT_COMMAND = re.compile(r"\\(?:text|mbox|textbf|textit|textrm|textnormal|mathrm|mathbf)\s*\{([^{}]*)\}")
 _SPACES = re.compile(r"(?:\s|\\[,;! ]|(?<!\\)~(?!\s*[a-zA-Z(]))+")
 _AROUND_MARKS = re.compile(r"\s*([,;:()\[\]{}=<>|])\s*")
+_SAME_SIGN = FULL_WIDTH | str.maketrans(
+    dict(zip("‘’“”", "''\"\"", strict=True)) | dict.fromkeys("\u200b\u200c\u200d\ufeff")
+)
 _QUOTES = (("**", "**"), ("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ('"', '"'), ("'", "'"), ("`", "`"))
 
 
@@ -99,9 +104,15 @@ def grade_exact(answer: str, references: tuple[str, ...]) -> Result:
 
 def exact_text(text: str) -> str:
     """One spelling of a text that is compared letter by letter; what stands in it is never left out, only around it."""
+    text = _in_one_code(text)
     while (shorter := _without_its_frame(text)) != text:
         text = shorter  # what was around a frame may be a frame itself
     return text
+
+
+def _in_one_code(text: str) -> str:
+    """Accents composed, full-width letters and typographic quotes as in ASCII, without invisible signs."""
+    return text if text.isascii() else unicodedata.normalize("NFC", text.translate(_SAME_SIGN))
 
 
 def _without_its_frame(text: str) -> str:

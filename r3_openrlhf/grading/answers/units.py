@@ -26,9 +26,9 @@ _SYNONYMS = {
     "week": "week",
     "month": "month",
     "year": "yr year",
-    "dollar": "dollar",
-    "cent": "cent",
-    "euro": "euro",
+    "dollar": "dollar usd",
+    "cent": "cent ¢",
+    "euro": "euro eur",
     "degree": "degree",
     "celsius": "celsius",
     "fahrenheit": "fahrenheit",
@@ -36,6 +36,34 @@ _SYNONYMS = {
     "radian": "rad radian",
     "liter": "l liter litre",
     "ml": "ml milliliter millilitre",
+    "ms": "ms millisecond",
+    "decade": "decade",
+    "century": "century centurie",
+    "dozen": "dozen",
+    "rupee": "rupee",
+    "nickel": "nickel",
+    "dime": "dime",
+    "penny": "penny pennie",
+    "acre": "acre",
+    "hectare": "ha hectare",
+    "cup": "cup",
+    "pint": "pint",
+    "quart": "qt quart",
+    "ton": "ton",
+    "tonne": "tonne",
+    "mole": "mol mole",
+    "pascal": "pascal",
+    "atmosphere": "atm atmosphere",
+    "volt": "volt",
+    "ampere": "amp ampere",
+    "ohm": "ohm",
+    "hertz": "hertz hz",
+    "kilohertz": "khz kilohertz",
+    "megahertz": "mhz megahertz",
+    "kilojoule": "kj kilojoule",
+    "kilowatt": "kw kilowatt",
+    "electronvolt": "ev electronvolt",
+    "unit": "unit",
     "gallon": "gal gallon",
     "newton": "newton",
     "joule": "joule",
@@ -45,6 +73,9 @@ _SYNONYMS = {
 }
 _UNITS = {word: unit for unit, words in _SYNONYMS.items() for word in words.split()}
 _SPEEDS = {"mph": "mile/hour", "kph": "km/hour", "kmh": "km/hour", "kmph": "km/hour", "mps": "m/second"}
+_SYMBOLS = {  # in capitals, and only as a text of their own
+    "N": "newton", "J": "joule", "W": "watt", "V": "volt", "A": "ampere", "K": "kelvin", "Pa": "pascal",
+}  # fmt: skip
 _POWERS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cu": 3, "cubed": 3}
 # amounts of one kind: unit -> (kind, how many of the smallest)
 _AMOUNTS = {
@@ -55,19 +86,30 @@ _AMOUNTS = {
     "second": ("time", 1), "minute": ("time", 60), "hour": ("time", 3600), "day": ("time", 86400), "week": ("time", 604800),
     "cent": ("money", 1), "dollar": ("money", 100),
     "ml": ("volume", 1), "liter": ("volume", 1000),
+    "decade": ("years", 10), "century": ("years", 100), "year": ("years", 1),
+    "ms": ("milliseconds", 1),
+    "cup": ("cups", 1), "pint": ("cups", 2), "quart": ("cups", 4), "gallon": ("cups", 16),
+    "hertz": ("frequency", 1), "kilohertz": ("frequency", 1000), "megahertz": ("frequency", 10**6),
+    "joule": ("energy", 1), "kilojoule": ("energy", 1000), "watt": ("power", 1), "kilowatt": ("power", 1000),
 }  # fmt: skip
-_CURRENCY = {"\\$": "dollar", "€": "euro", "£": "pound sterling", "¥": "yen"}
-_CURRENCY_SIGN = re.compile(r"^\s*(?:\\text\s*\{\s*)?[-+]?\s*(\\\$|[€£¥])")
+_CURRENCY = {"\\$": "dollar", "€": "euro", "£": "pound sterling", "¥": "yen", "₹": "rupee"}
+_CURRENCY_SIGN = re.compile(r"^\s*(?:\\text\s*\{\s*)?[-+]?\s*(\\\$|[€£¥₹])")
 _CIRC = r"(?:\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))|°)"
 _DEGREES = re.compile(rf"{_CIRC}\s*(?:\\(?:text|mathrm)\s*\{{)?\s*([CF]?)\s*\}}?\s*\$?$")
-_WRAPPED = re.compile(r"\s*\\(?:text|mbox|textrm|mathrm|textnormal)\s*\{([a-zA-Z ./]*)\}(\s*\^\s*\{?[23]\}?)?$")
+_WRAPPED = re.compile(
+    r"\s*\\(?:text|mbox|textrm|mathrm|textnormal|textbf|textit|mathit)\s*\{([a-zA-Z ./~¢]*)\}(\s*\^\s*\{?-?[123]\}?)?$"
+)
 _WRAPPED_SPEED = re.compile(
     r"\s*\\(?:text|mbox|textrm|mathrm)\s*\{\s*([a-zA-Z]+)\s*\}\s*/\s*\\(?:text|mbox|textrm|mathrm)\s*\{\s*([a-zA-Z]+)\s*\}$"
 )
 _PLAIN = re.compile(
-    r"(?<=[\d)}])\s*((?:square |cubic |sq\.? |cu\.? )?[a-zA-Z]+(?:(?:/| per )[a-zA-Z]+)?|[ap]\.m\.?)(\s*\^\s*\{?[23]\}?|[²³])?$"
+    r"(?<=[\d)}])\s*((?:square |cubic |sq\.? |cu\.? )?[a-zA-Z]+(?:(?:/| per )[a-zA-Z]+)?|¢|[ap]\.m\.?)(\s*\^\s*\{?[23]\}?|[²³])?$"
 )
-_NO_UNIT = re.compile(r"\b(?:or|not|no|than|least|most|and|but|less|more|maybe|neither|wrong|except|other)\b")
+_NO_UNIT = re.compile(
+    r"\b(?:or|not|no|than|least|most|and|but|less|more|maybe|neither|wrong|except|other"
+    r"|hundred|factorial|half|halves|thirds?|fourths|fifths|tenths|times|negative|minus|plus|between|not)\b"
+    r"|^\s*(?:squared|cubed)\s*$"
+)
 
 
 def split_unit(text: str) -> tuple[str, str | None]:
@@ -101,11 +143,30 @@ def conversion(unit: str, other: str) -> Fraction | None:
     if unit == other:
         return Fraction(1)
     a, b = _AMOUNTS.get(unit), _AMOUNTS.get(other)
-    return Fraction(a[1], b[1]) if a and b and a[0] == b[0] else None
+    if a and b and a[0] == b[0]:
+        return Fraction(a[1], b[1])
+    (base, power), (other_base, other_power) = _with_power(unit), _with_power(other)
+    if power == other_power and "unit" in (base, other_base):
+        return Fraction(1)  # units of length are whatever the other says
+    if power == other_power and power > 1:
+        factor = conversion(base, other_base)
+        return None if factor is None else factor**power
+    above, below = unit.split("/"), other.split("/")
+    if len(above) == len(below) == 2:
+        top, bottom = (conversion(here, there) for here, there in zip(above, below, strict=True))
+        return top / bottom if top and bottom else None
+    return None
+
+
+def _with_power(unit: str) -> tuple[str, int]:
+    base, _, power = unit.partition("^")
+    return base, int(power) if power else 1
 
 
 def _known(words: str, power: str | None) -> str | None:
-    text = words.lower().replace(".", "").strip()
+    if words.strip(" ~") in _SYMBOLS:
+        return _SYMBOLS[words.strip(" ~")]
+    text = words.lower().replace(".", "").replace("~", " ").strip()
     if text in _SPEEDS:
         return _SPEEDS[text]
     sides = re.split(r"/|\bper\b", text)
@@ -113,7 +174,7 @@ def _known(words: str, power: str | None) -> str | None:
     if len(parts) < len(sides):
         return None
     unit = "/".join(parts)
-    exponent = re.search(r"[23²³]", power or "")
+    exponent = re.search(r"-?[123]|[²³]", power or "")
     return f"{unit}^{ {'²': '2', '³': '3'}.get(exponent[0], exponent[0]) }" if exponent else unit
 
 

@@ -159,7 +159,8 @@ def test_arithmetic_agrees_with_python_where_both_read_the_text(text):
         expected = eval(text, {"__builtins__": {}})  # digits and + - * / ( ) only
     except (SyntaxError, TypeError, ZeroDivisionError):
         return
-    assert float(value) == pytest.approx(expected)
+    if abs(value) < 10**300:  # beyond that a float is infinite
+        assert float(value) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
