@@ -409,10 +409,22 @@ class SelectConfig:
 
 
 @dataclass
+class DrawConfig:
+    """Responses in two draws: the second only where the verdicts of the first do not differ."""
+
+    enabled: bool = False
+    first_samples: int = 4  # of rollout.n_samples_per_prompt; the rest is the second draw
+
+    def __post_init__(self) -> None:
+        _at_least("exploration.draw.first_samples", self.first_samples, 2)
+
+
+@dataclass
 class ExplorationConfig:
     """Where tokens go beside the paper's mechanisms; all off by default."""
 
     select: SelectConfig = field(default_factory=SelectConfig)
+    draw: DrawConfig = field(default_factory=DrawConfig)
 
 
 @dataclass
@@ -689,6 +701,11 @@ class R3Config:
                     f"algo is {self.algo}, which runs OpenRLHF's own classes, but {', '.join(on)} would need algo=r3; "
                     f"add {off}"
                 )
+            if self.exploration.draw.enabled:
+                raise ConfigError(
+                    f"exploration.draw.enabled is true, but algo is {self.algo}, whose groups must all have the same size; use "
+                    "algo=r3, with replay, reflection and ranking off where only the draw is wanted"
+                )
             if self.exploration.select.enabled:
                 raise ConfigError(
                     f"exploration.select.enabled is true, but algo is {self.algo}, which keeps no history to select by; use algo=r3, "
@@ -708,6 +725,12 @@ class R3Config:
             )
 
     def _check_batches(self) -> None:
+        first, whole = self.exploration.draw.first_samples, self.rollout.n_samples_per_prompt
+        if self.exploration.draw.enabled and first >= whole:
+            raise ConfigError(
+                f"exploration.draw.first_samples is {first}, but rollout.n_samples_per_prompt is {whole}: nothing is left for a second "
+                "draw; use fewer, or exploration.draw.enabled=false"
+            )
         rows, ranks, batch = self.rows_per_step, self.cluster.num_ranks, self.train_batch_size
         size = (
             f"rollout.batch_size {self.rollout.batch_size} x n_samples_per_prompt {self.rollout.n_samples_per_prompt}"

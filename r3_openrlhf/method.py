@@ -58,6 +58,12 @@ def problem_selection(config: R3Config) -> ProblemSelection | None:
     )
 
 
+def draws(config: R3Config) -> tuple[int, int]:
+    """Responses to a prompt in the first draw, and in the second for groups that need one (`core.selection.draws_on`)."""
+    whole, draw = config.rollout.n_samples_per_prompt, config.exploration.draw
+    return (draw.first_samples, whole - draw.first_samples) if draw.enabled else (whole, 0)
+
+
 def selection_rng(config: R3Config, *, step: int) -> random.Random:
     """For the choice of the problems of the step behind `step`: the same in a run that goes on from there."""
     return random.Random(f"{config.train.seed}/select/{step}")

@@ -164,6 +164,12 @@ REFUSED = {  # overrides -> words that the sentence must hold: the key, the valu
     ("exploration.select.flor=0.3",): "exploration.select.flor does not exist; did you mean exploration.select.floor?",
     ("exploration.select=true",): "exploration.select is a group of keys",
     ("exploration.select.enabled=true", "algo=grpo"): "exploration.select.enabled is true, but algo is grpo",
+    ("exploration.draw.first_samples=1",): "exploration.draw.first_samples is 1; use 2 or more",
+    (
+        "exploration.draw.enabled=true",
+        "exploration.draw.first_samples=8",
+    ): "exploration.draw.first_samples is 8, but rollout.n_samples_per_prompt is 8: nothing is left for a second draw",
+    ("exploration.draw.enabled=true", "algo=grpo"): "exploration.draw.enabled is true, but algo is grpo, whose groups",
     ("reward.timeout_s=0",): "reward.timeout_s is 0.0",
     ("reward.max_ungraded_rate=2",): "use a fraction between 0 and 1",
     ("reward.urls=[localhost:9000]",): "starts with http:// or https://",

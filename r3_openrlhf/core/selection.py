@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
 
 from r3_openrlhf.core.checks import finite_value, whole_number
-from r3_openrlhf.core.groups import GroupState
-from r3_openrlhf.types import SelectionRule
+from r3_openrlhf.core.groups import GroupState, group_state
+from r3_openrlhf.types import SelectionRule, Verdict
 
 KEEP_LOW, KEEP_HIGH = 0.05, 0.95  # GRESO's bounds of the adapted probabilities
 PRIOR = 1.0  # MoPPS: Beta(1, 1) before the first visit
@@ -137,6 +137,17 @@ def nearest_half(
     distances = [abs(rng.betavariate(right, wrong) - 0.5) for right, wrong in posteriors]
     others = sorted((i for i in range(len(posteriors)) if i not in chosen), key=lambda i: (distances[i], i))
     return sorted(chosen | set(others[: count - by_lot]))
+
+
+def draws_on(verdicts: Iterable[Verdict]) -> bool:
+    """Does a group need its second draw: do the verdicts of the first not differ yet? (Reinforce-Ada, arXiv 2510.04996)
+
+    Of n responses drawn in two parts, n1 first, the group ends with a difference exactly where all n would have had one:
+    what is saved is the rest of groups that have it early.
+
+        expected responses = n1 + (n - n1) (p^n1 + (1 - p)^n1)          at a success rate of p
+    """
+    return group_state(verdicts) is not GroupState.MIXED
 
 
 class ProblemSelection:

@@ -27,7 +27,7 @@ from r3_openrlhf.core.entropy import entropy_statistics
 from r3_openrlhf.core.groups import GroupState, group_state
 from r3_openrlhf.core.mixed_batch import MixedBatch, Row
 from r3_openrlhf.core.rewards import outcome_reward
-from r3_openrlhf.core.selection import ProblemSelection
+from r3_openrlhf.core.selection import ProblemSelection, draws_on
 from r3_openrlhf.errors import ConfigError
 from r3_openrlhf.grading.answers.tasks import grade_exact, short_answer
 from r3_openrlhf.history.store import HistoryStore
@@ -157,7 +157,14 @@ class Lab:
                 prompt = reflection_prompt(label, error, config=config, tokenizer=self.tokenizer)
                 if prompt is not None:
                     asked.append((label, prompt, Context.REFLECTION))
-        sampled = self.ask(asked, n=config.rollout.n_samples_per_prompt)
+        first, rest = method.draws(config)
+        sampled = self.ask(asked, n=first)
+        if rest:
+            places = [
+                i for i in range(len(asked)) if draws_on(one.rollout.verdict for one in sampled if one.group[2] == i)
+            ]
+            more = self.ask([asked[i] for i in places], n=rest) if places else []
+            sampled += [replace_group(one, (*one.group[:2], places[one.group[2]])) for one in more]
         self.tokens += sum(one.rollout.num_tokens for one in sampled)
         return sampled, num_hard
 

@@ -16,15 +16,16 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import ray
 import torch
 from openrlhf.trainer.ppo_utils import samples_generator
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 
+from r3_openrlhf import method
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.core.selection import ProblemSelection
-from r3_openrlhf.method import selection_rng
+from r3_openrlhf.core.selection import ProblemSelection, draws_on
 from r3_openrlhf.openrlhf_adapter.batching import effective_ranks, num_windows
 from r3_openrlhf.openrlhf_adapter.convert import rollout_from_response
 from r3_openrlhf.problems.reflection_prompts import hard_problems, reflection_prompt, stored_error
@@ -72,6 +73,7 @@ class R3SamplesGenerator(SamplesGenerator):
         self.before_sampling: Callable[[], None] = lambda: None
         self._order: dict[tuple[str, str], int] = {}
         self._training = False
+        self._reflecting = True  # do prompts that are sent get reflection prompts beside them?
         self._cut_short = False  # did the budget end the last epoch before its time?
         self.tokens = 0  # response tokens sampled for training so far, whatever became of them
         self._counts: Counter[str] = Counter()  # since the last step
@@ -148,9 +150,36 @@ class R3SamplesGenerator(SamplesGenerator):
             dataloader_iter = self._while_budget_lasts(dataloader_iter)
         if self._training and self.selection is not None:
             # nothing is taken from the loader but what this step needs: its state in a checkpoint is that of the step's end
-            rng = selection_rng(self.config, step=self.step)
+            rng = method.selection_rng(self.config, step=self.step)
             dataloader_iter = self.selection.choose(dataloader_iter, count=num_prompts, uid=uid_of_item, rng=rng)
-        return super()._generate_vllm(dataloader_iter, num_prompts, dynamic_filtering, **generate_kwargs)
+        first, rest = method.draws(self.config)
+        if not self._training or not rest:
+            return super()._generate_vllm(dataloader_iter, num_prompts, dynamic_filtering, **generate_kwargs)
+        found, consumed, exhausted = super()._generate_vllm(
+            dataloader_iter, num_prompts, dynamic_filtering, **generate_kwargs | {"n_samples_per_prompt": first}
+        )
+        return found + self._second_draw(found, n=rest, **generate_kwargs), consumed, exhausted
+
+    def _second_draw(self, found: list[Experience], *, n: int, **generate_kwargs) -> list[Experience]:
+        """`n` responses more to each prompt of the first draw whose verdicts do not differ yet (exploration.draw)."""
+        groups: dict[tuple[str, str], list[Verdict]] = {}
+        for row in found:
+            groups.setdefault((row.prompts[0], row.labels[0]), []).append(row.r3_rollout.verdict)
+        # in the order of the batch: the first draw comes in order of completion
+        wanted = sorted((pair for pair, verdicts in groups.items() if draws_on(verdicts)), key=self._order.__getitem__)
+        if not wanted:
+            return []
+        self._reflecting = False  # their reflection prompts are among them already
+        try:
+            prompts, labels = (list(column) for column in zip(*wanted, strict=True))
+            refs = self._dispatch_prompts_to_vllm(prompts, labels, **generate_kwargs | {"n_samples_per_prompt": n})
+        finally:
+            self._reflecting = True
+        return [
+            self._process_response_into_experience(response, **generate_kwargs)
+            for responses in ray.get(refs)
+            for response in responses
+        ]
 
     def _while_budget_lasts(self, items):
         while not self._budget_is_spent():
@@ -179,7 +208,7 @@ class R3SamplesGenerator(SamplesGenerator):
     def _dispatch_prompts_to_vllm(self, prompts, labels, *, images=None, **generate_kwargs):
         if self._training:
             started = time.perf_counter()
-            reflections = self._reflections(labels)
+            reflections = self._reflections(labels) if self._reflecting else []
             self.seconds += time.perf_counter() - started
             prompts = prompts + [prompt for prompt, _ in reflections]
             labels = labels + [label for _, label in reflections]
@@ -189,7 +218,8 @@ class R3SamplesGenerator(SamplesGenerator):
         if not self._seed_needed():
             return super()._dispatch_prompts_to_vllm(prompts, labels, images=images, **generate_kwargs)
         # samples_generator.py:234 makes the sampling parameters and knows no seed
-        seed = stable_seed(self.config.train.seed, "step" if self._training else "held out", self.step)
+        occasion = "held out" if not self._training else "step" if self._reflecting else "second draw"
+        seed = stable_seed(self.config.train.seed, occasion, self.step)
         params = samples_generator.SamplingParams
         samples_generator.SamplingParams = functools.partial(params, seed=seed)
         try:

@@ -10,15 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pytest import approx
 
-from r3_openrlhf.core.groups import GroupState
+from r3_openrlhf.core.groups import GroupState, group_state
 from r3_openrlhf.core.selection import (
     ProblemSelection,
     Visits,
     adapted,
     after_visit,
+    draws_on,
     nearest_half,
     visit_probability,
 )
+from r3_openrlhf.types import Verdict
 
 ALL, NONE, MIXED = GroupState.ALL_CORRECT, GroupState.NONE_CORRECT, GroupState.MIXED
 GROUPS = st.tuples(st.integers(0, 4), st.integers(0, 4)).map(lambda pair: (min(pair), max(pair)))  # (correct, graded)
@@ -241,3 +243,37 @@ def test_the_probabilities_follow_what_the_asked_groups_show():
 def test_what_cannot_be(call, words):
     with pytest.raises(ValueError, match=words):
         call()
+
+
+# ── responses in two draws ──
+
+C, W, U = Verdict.CORRECT, Verdict.WRONG, Verdict.UNGRADED
+
+
+def test_a_second_draw_by_hand():
+    assert [draws_on(v) for v in ([W, W], [C, C], [C, W], [W, U, C], [W, U], [])] == [
+        True,
+        True,
+        False,
+        False,
+        True,
+        True,
+    ]
+
+
+@pytest.mark.parametrize("first", [2, 3, 4])
+def test_two_draws_end_with_a_difference_where_one_would_have(first):
+    """Every sequence of five verdicts, ungraded ones among them: the second draw is left out only where it decides nothing."""
+    for verdicts in itertools.product((C, W, U), repeat=5):
+        drawn = verdicts if draws_on(verdicts[:first]) else verdicts[:first]
+        assert (group_state(drawn) is MIXED) == (group_state(verdicts) is MIXED)
+
+
+@given(st.integers(2, 5), st.integers(1, 4), st.floats(0, 1))
+def test_the_expected_number_of_responses_is_that_of_the_formula(first, rest, p):
+    """Independent: the sum over every sequence of verdicts of its probability times what is drawn."""
+    total = 0.0
+    for verdicts in itertools.product((C, W), repeat=first):
+        correct = verdicts.count(C)
+        total += p**correct * (1 - p) ** (first - correct) * (first + rest * draws_on(verdicts))
+    assert total == approx(first + rest * (p**first + (1 - p) ** first))

@@ -306,6 +306,32 @@ def test_with_selection_no_problem_is_asked_twice_in_an_epoch(model_dir, tmp_pat
     assert [line["r3/select/came_up"] - line["r3/select/skipped"] for line in metrics] == [len(u) for _, u in asked]
 
 
+def test_the_second_draw_joins_the_group_of_the_first(model_dir, tmp_path, monkeypatch):
+    """Of three problems the first differs after two responses; the others get two more each, and their groups have four."""
+    draw = ["exploration.draw.enabled=true", "exploration.draw.first_samples=2", "reflection.enabled=false"]
+    lab = Lab(config_of(tmp_path, *draw, "replay.enabled=false", "ranking.enabled=false"), model_dir=model_dir)
+    from r3_openrlhf.problems.sources import load_problems
+
+    labels, real = load_problems(lab.config.data).labels[:3], Lab.ask
+
+    def ask(self, questions, **options):
+        sampled = real(self, questions, **options)
+        for number, one in enumerate(sampled):
+            if one.rollout.uid == labels[0].uid and number == 0:
+                one.rollout.verdict, one.rollout.reward = Verdict.CORRECT, 1.5
+        return sampled
+
+    monkeypatch.setattr(Lab, "ask", ask)
+    sampled, _ = lab.sample_step(labels, None)
+    batch = lab.mixed_batch(sampled, None)
+    assert [(group.uid, len(group.rows)) for group in batch.groups] == [
+        (labels[0].uid, 2),
+        (labels[1].uid, 4),
+        (labels[2].uid, 4),
+    ]
+    assert lab.tokens == sum(one.rollout.num_tokens for one in sampled)
+
+
 def test_held_out_problems_are_not_trained_on(model_dir, tmp_path):
     config = config_of(tmp_path)
     lab = Lab(config, model_dir=model_dir)

@@ -20,6 +20,7 @@ from tests.openrlhf_adapter.training import Run, lines, rollouts_of, train  # no
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
 EVERYTHING = (
     "exploration.select.enabled=true",
+    "exploration.draw.enabled=true",
     "train.inner_epochs=2",
     "train.inner_lr_scale=0.5",
     "train.dual_clip=3",

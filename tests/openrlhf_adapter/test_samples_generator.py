@@ -245,3 +245,24 @@ def test_held_out_problems_are_never_skipped(engine):
     made.selection.floor = 1e-9
     found = made.generate_held_out(["h3"], [label_of(3, "WWWW")], n_samples_per_prompt=4, max_len=10**9)
     assert len(found) == 4
+
+
+# ── exploration.draw ──
+
+
+def test_the_second_draw_is_for_groups_without_a_difference(engine):
+    """Four responses in draws of two and two. p0 differs at once, p1 is all wrong in both draws, p2 is all right."""
+    made = generator_for(engine, ["CWCW", "WWWW", "CCCC"], algo="r3")
+    made.config = load_config(
+        "cpu_smoke",
+        ["algo=r3", "run_dir=unused", "rollout.batch_size=3", "rollout.n_samples_per_prompt=4", "exploration.draw.enabled=true",
+         "exploration.draw.first_samples=2", "train.micro_batch_size=1", "rollout.micro_batch_size=1"],
+    )  # fmt: skip
+    made.args.rollout.batch_size = 3
+    rows, _, consumed, exhausted = made.generate_samples(max_len=10**9, max_new_tokens=8)
+    assert [row.prompts[0] for row in rows] == ["p0"] * 2 + ["p1"] * 4 + ["p2"] * 4 and consumed == 3
+    counts = made.take_counts()
+    assert counts["generated_tokens"] == made.tokens == 2 * 1 + 4 * 10 + 4 * 100
+    assert filter_counts(counts) == (0, 0, 0, 0) and not exhausted
+    found = made.generate_held_out(["h1"], [label_of(1, "WWWW")], n_samples_per_prompt=4, max_len=10**9)
+    assert len(found) == 4  # asked at once
