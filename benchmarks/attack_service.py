@@ -104,9 +104,14 @@ def unfinished_bodies(service: Service) -> str:
     return f"60 x 31 MB to /health: {', '.join(sorted({line for _, line in found}))}"
 
 
+HEADERS = 200
+
+
 def big_header(service: Service) -> str:
-    sent, line = send(service, [b"GET /health HTTP/1.1\r\nhost: a\r\nx: ", *[b"a" * MB] * 400])
-    return f"a header of 400 MB: {line} after {sent / MB:.0f} MB"
+    """Many times: one attempt is over before the other client asks."""
+    for _ in range(HEADERS):
+        sent, line = send(service, [b"GET /health HTTP/1.1\r\nhost: a\r\nx: ", *[b"a" * MB] * 400])
+    return f"a header of 400 MB, {HEADERS} times: {line} after {sent / MB:.0f} MB"
 
 
 def many_headers(service: Service) -> str:

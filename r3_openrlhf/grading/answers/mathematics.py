@@ -94,6 +94,8 @@ def _parse_reference(reference: str) -> tuple:
     return tuple(_parse(reference))
 
 
+_failed: list[str] = []  # errors of the comparisons of the item that is being graded
+
 _unified = lru_cache(maxsize=4096)(unify)
 
 
@@ -191,6 +193,7 @@ def _compare_long_text(answer: str, golds: list[str]) -> Result:
 
 
 def _grade_symbolically(found: FinalAnswer, golds: list[str], problem: str) -> Result:
+    _failed.clear()
     pairs = [align(_unified(found.text), gold) if found.exact else (found.text, gold) for gold in golds]
     parse_answer = _parse if found.exact else _parse_in_text
     readings = {answer: parse_answer(answer) for answer, _ in pairs}
@@ -218,7 +221,7 @@ def _grade_symbolically(found: FinalAnswer, golds: list[str], problem: str) -> R
             if not found.exact and last != text and _agree(_unified(last), gold):
                 text = last
             return _in_its_form(_unified(text), gold, problem, extracted)
-    return "wrong", "wrong", 0.0, extracted
+    return "wrong", "incomparable" if _failed else "wrong", 0.0, extracted
 
 
 def _agree(answer: str, gold: str) -> bool:
@@ -257,7 +260,8 @@ def _are_equal(gold: Basic | str, reading: Basic | str, gold_text: str, text: st
         return _rounds_to(gold, number(text)) or _rounds_to(reading, number(gold_text))
     except MemoryError:
         raise
-    except Exception:  # sympy raises anything for expressions that it cannot compare
+    except Exception as error:  # sympy raises anything for expressions that it cannot compare
+        _failed.append(type(error).__name__)
         return False
 
 

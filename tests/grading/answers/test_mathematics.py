@@ -256,6 +256,8 @@ def test_reasons(grade_many):
         (r"\boxed{9^{9^{9^{9}}}}", "5", "too_large"),
         (r"\boxed{9^{9^{9^{9}}}+x}", "5", "too_large"),
         (r"\boxed{\int_0^1 x dx}", "0.5", "unevaluated"),
+        (r"\boxed{\begin{pmatrix}1&2\end{pmatrix}\begin{pmatrix}3\\4\end{pmatrix}}", "11", "incomparable"),
+        (r"\boxed{6}", "5+x", "wrong"),  # and the next item is not
     ]
     grades = grade_many([(response, reference) for response, reference, _ in cases])
     assert [grade.reason for grade in grades] == [reason for *_, reason in cases]
