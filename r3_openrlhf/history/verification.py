@@ -55,6 +55,17 @@ _RULES = [
         "row {0} of step {1} says that step {2} evicted it",
     ),
     (
+        "SELECT steps.step, num_rows, count(*) FROM steps JOIN rollouts USING (step) GROUP BY steps.step "
+        "HAVING count(*) > num_rows",
+        "step {0} wrote {1} rows, {2} are there",
+    ),
+    (
+        "SELECT a.step, b.step FROM steps a JOIN steps b ON b.step = (SELECT min(step) FROM steps WHERE step > a.step) "
+        "WHERE a.last_problem > b.last_problem OR a.last_prompt > b.last_prompt "
+        "OR a.last_response > b.last_response OR a.last_rollout > b.last_rollout",
+        "step {0} gave out larger ids than step {1}, which is later",
+    ),
+    (
         "SELECT id, step FROM rollouts WHERE step NOT IN (SELECT step FROM steps)",
         "row {0} belongs to step {1}, which was not committed",
     ),

@@ -47,6 +47,8 @@ def test_a_sound_store(store):
         ("DELETE FROM steps WHERE step = 5", "belongs to step 5, which was not committed"),
         ("UPDATE rollouts SET copies = 0 WHERE id = (SELECT max(id) FROM rollouts)", "but counts 0 copies"),
         ("UPDATE steps SET num_rollouts = 8 WHERE step = 4", "step 4 had 8 rollouts, 7 are accounted for"),
+        ("UPDATE steps SET num_rows = 0 WHERE step = 5", "step 5 wrote 0 rows"),
+        ("UPDATE steps SET last_prompt = 777 WHERE step = 4", "step 4 gave out larger ids than step 5"),
         ("UPDATE rollouts SET evicted_at = NULL WHERE evicted_at = 5", "recallable rows of the same content"),
         ("UPDATE rollouts SET bytes = bytes + 1 WHERE id = (SELECT max(id) FROM rollouts)", "the byte count is"),
         ("UPDATE rollouts SET verdict = 0 WHERE id = (SELECT max(id) FROM rollouts)", "is not the content that its hash"),
