@@ -20,7 +20,7 @@ from r3_openrlhf.cli import main
 from r3_openrlhf.config_loading import load_config, presets
 from r3_openrlhf.errors import R3Error
 from r3_openrlhf.history.store import HistoryStore
-from r3_openrlhf.lab.study import CONTROLS
+from r3_openrlhf.lab.study import CONTROLS, settings_of
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.types import Context, Verdict
 from tests.comparison.synthetic import metrics_of, write_run
@@ -227,13 +227,20 @@ def wrong_with_r3(words: list[str]) -> Iterator[str]:
         return
     arms = parsed.get("arms") or ""
     yield from (f"there is no arm {arm}" for arm in arms.split(",") if arm and arm not in {*presets(), *CONTROLS})
-    settings = [word for word in words if SETTING.fullmatch(word)]
+    own_arms = parsed.get("own_arms") or ()
+    settings = [word for word in words if SETTING.fullmatch(word) and word not in own_arms]
     experiments = [word.partition("=")[2] for word in settings if word.startswith("experiment=")]
     experiment = (experiments or [parsed.get("experiment") or "cpu_smoke"])[0]
     if experiment != "NAME":
         yield from wrong_settings(
             [word for word in settings if not word.startswith("experiment=")], experiment=experiment
         )
+    for text in own_arms:
+        try:
+            composed = settings_of(experiment, text, 1, Path("runs"), [])
+            load_config(composed[0], composed[1:])
+        except R3Error as error:
+            yield str(error)
 
 
 def wrong_settings(settings: list[str], *, experiment: str) -> Iterator[str]:
