@@ -57,6 +57,8 @@ def start_command(
     command = [str(Path(sys.executable).with_name("ray")), "start", "--block", "--disable-usage-stats"]
     if head is None:
         command += ["--head", f"--port={port}", "--include-dashboard=false", f"--ray-client-server-port={free_port()}"]
+        # for the whole cluster; by itself Ray gives its workers a niceness of 15, and beside another job they stand still
+        command += ['--system-config={"worker_niceness": 0}']
     else:
         command += [f"--address={head}"]
     command += [f"--node-ip-address={address}", f"--temp-dir={temp_dir}", f"--labels={NODE_LABEL}={node}"]

@@ -18,6 +18,7 @@ from deepspeed.ops.op_builder import builder
 from openrlhf.trainer.ray import ppo_actor
 
 from r3_openrlhf.core.entropy import entropy_statistics, token_logprobs_and_entropy
+from r3_openrlhf.openrlhf_adapter.blocked_signals import keep_blocked
 from r3_openrlhf.openrlhf_adapter.chunked_actor import ChunkedActor, model_inputs
 from r3_openrlhf.openrlhf_adapter.environment import config_from_environment
 from r3_openrlhf.openrlhf_adapter.phases import announce_builds
@@ -43,6 +44,7 @@ class R3PolicyActor(StockPolicyActor):
 
     def init_model_from_pretrained(self, *args, **kwargs):
         """As the stock actor's, with R3ActorTrainer in the place of upstream's trainer."""
+        keep_blocked()
         # ppo_actor.py:571 builds its trainer from the module's global name
         config = config_from_environment()
         ppo_actor.ActorPPOTrainer = functools.partial(R3ActorTrainer, inner_lr_scale=config.train.inner_lr_scale)

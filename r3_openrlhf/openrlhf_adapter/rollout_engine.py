@@ -10,6 +10,7 @@ from openrlhf.trainer.ray import vllm_engine
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.cpu_stack import cpu_platform
+from r3_openrlhf.openrlhf_adapter.blocked_signals import keep_blocked
 from r3_openrlhf.openrlhf_adapter.environment import config_from_environment, on_cpu
 
 DEFAULT_BATCHED_TOKENS = 8192
@@ -33,6 +34,7 @@ class R3RolloutActor(UpstreamRolloutActor):
     the temperature and do not describe the sampling policy."""
 
     async def __init__(self, *args, **kwargs):
+        keep_blocked()
         config = config_from_environment()
         kwargs["logprobs_mode"] = "processed_logprobs"
         kwargs["max_logprobs"] = max(1, config.rollout.top_logprobs)

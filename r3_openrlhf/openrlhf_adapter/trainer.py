@@ -17,6 +17,7 @@ from r3_openrlhf import method
 from r3_openrlhf.errors import RunInterrupted, TrainingStopped
 from r3_openrlhf.history.store import HistoryStore
 from r3_openrlhf.history.witness import FILE_NAME, append_record
+from r3_openrlhf.openrlhf_adapter.blocked_signals import keep_blocked
 from r3_openrlhf.openrlhf_adapter.environment import config_from_environment
 from r3_openrlhf.openrlhf_adapter.experience_maker import R3ExperienceMaker, StockExperienceMaker
 from r3_openrlhf.openrlhf_adapter.phases import Phase, announce
@@ -47,6 +48,7 @@ class R3Trainer(UpstreamTrainer):
     samples_generator: R3SamplesGenerator
 
     def __init__(self, pretrain, strategy, actor_model_group, critic_model_group, *args, **kwargs) -> None:
+        keep_blocked()
         self.config = config_from_environment()
         self.run = RunDirectory(self.config.run_dir)
         self.stop = StopRequest(self.run.stop_request)

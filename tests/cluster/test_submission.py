@@ -4,6 +4,7 @@ import json
 import re
 import signal
 
+import psutil
 import pytest
 
 from r3_openrlhf.cluster.node_agent import hears
@@ -54,6 +55,7 @@ def test_two_jobs_on_the_same_two_nodes_have_two_rays(slurm, tmp_path, job_templ
     for job in jobs:
         rays = [process for process in slurm.processes(job) if is_of_ray(process)]
         assert len(rays) >= 6  # two daemons or more and a worker on each node
+        assert {process.nice() for process in rays} == {psutil.Process().nice()}
         assert not [process for process in rays if hears(process, signal.SIGTERM) or hears(process, signal.SIGUSR1)]
     slurm.call(
         "sbatch", "-p", "urgent", "--nodelist=node2", "--exclusive", "-o", tmp_path / "urgent", "--wrap", "true"
