@@ -120,6 +120,11 @@ class Slurm:
         self.call("scancel", "--signal=KILL", "--full", "--partition=main,urgent", check=False)
         self.call("scancel", "--partition=main", check=False)
         self.call("scancel", "--partition=urgent", check=False)
+        # a failed test may have left jobs, and the daemons that would end them are about to go
+        left = self.processes()
+        for process in left:
+            kill(process)
+        psutil.wait_procs(left, timeout=30)
         processes = []
         for name in ("slurmctld.pid", *(f"slurmd.{node}.pid" for node in NODES), "munge.pid"):
             try:
@@ -165,18 +170,16 @@ class Slurm:
             reached, seconds=seconds, what=f"job {number} to be {' or '.join(states)}, not {self.state(number)}"
         )
 
-    def processes(self, number: str) -> list[psutil.Process]:
-        """Living processes of a job of this cluster, by their environment."""
+    def processes(self, number: str | None = None) -> list[psutil.Process]:
+        """Living processes of a job of this cluster, or of all of them, by their environment."""
         found = []
         for process in psutil.process_iter():
             try:
                 environment = process.environ()
             except psutil.Error:
                 continue  # another user's, or gone
-            if (environment.get("SLURM_CONF"), environment.get("SLURM_JOB_ID")) == (
-                self.environment["SLURM_CONF"],
-                number,
-            ):
+            ours = environment.get("SLURM_CONF") == self.environment["SLURM_CONF"]
+            if ours and "SLURM_JOB_ID" in environment and number in (None, environment["SLURM_JOB_ID"]):
                 found.append(process)
         return found
 
