@@ -36,7 +36,7 @@ import psutil
 from r3_openrlhf.cluster import node_checks, ray_on_nodes, shared_memory
 from r3_openrlhf.errors import ClusterError, R3Error
 from r3_openrlhf.ports import free_port
-from r3_openrlhf.runs.stop_request import GO_ON, IN_A_JOB, SIGNALS, deaf_children
+from r3_openrlhf.runs.stop_request import GO_ON, SIGNALS, deaf_children
 from r3_openrlhf.types import Device
 
 FAILED, LOST, BAD_NODE = 1, 86, 87
@@ -229,7 +229,7 @@ class Head(Agent):
             await self._within(self._check_sums(), "a sum over all nodes")
             environment["RAY_ADDRESS"] = await self._within(self._start_ray(environment), "Ray to start on every node")
         self.state("running")
-        self.command = await self.spawn(self.options.command, **environment, **{IN_A_JOB: str(self.num_nodes)})
+        self.command = await self.spawn(self.options.command, **environment, R3_NODES=str(self.num_nodes))
         command = self._watch("command", self.command.wait())
         asked = asyncio.create_task(self.asked.wait())
         while True:

@@ -40,7 +40,7 @@ from r3_openrlhf.problems.sources import is_on_the_hub
 from r3_openrlhf.problems.training_file import PreparedData, check_source, prepare
 from r3_openrlhf.runs.build_locks import build_root, remove_stale
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.runs.stop_request import DEADLINE, IN_A_JOB, StopRequest, deaf_children
+from r3_openrlhf.runs.stop_request import DEADLINE, StopRequest, deaf_children
 from r3_openrlhf.types import Algorithm, Device
 
 MODULE = "openrlhf.cli.train_ppo_ray"
@@ -204,8 +204,8 @@ def _run_upstream(
         cpu_platform.install()
     import ray
 
-    # in a job of Slurm, an agent gives this process the signals that are meant for it
-    with deaf_children() if IN_A_JOB in os.environ else contextlib.nullcontext():
+    # this process listens, directly or through an agent of `r3 submit slurm`
+    with deaf_children() if "SLURM_JOB_ID" in os.environ else contextlib.nullcontext():
         ray.init(**ray_options(config, platform))
     stop.on_signals()  # Ray has put a handler of its own there
     try:

@@ -18,7 +18,6 @@ from types import FrameType
 
 # Saved, and to be started again: what HTCondor calls the exit code of a self-checkpointing job.
 GO_ON = 85
-IN_A_JOB = "R3_NODES"  # environment variable of the command of a Slurm job: its number of nodes
 DEADLINE = "R3_DEADLINE"  # environment variable: seconds since 1970 at which the job will be killed
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 RESERVE_S = 30.0  # for leaving: Ray's processes end, logs are copied

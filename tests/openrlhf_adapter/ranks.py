@@ -3,33 +3,36 @@ is a fork of it, made before any thread or process group exists there."""
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
+import multiprocessing.forkserver
 import os
 import socket
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 LIMIT_S = 1200
 
 
-@cache
-def _imported(module: str):
-    """The fork server of this test process."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([module])
-    return context
+@contextlib.contextmanager
+def fork_server(module: str) -> Iterator[None]:
+    """A process that has imported `module`; `on_ranks` forks from it. It ends with the tests that need it: other tests
+    end every child of theirs, and multiprocessing does not expect that of its server."""
+    multiprocessing.set_forkserver_preload([module])
+    try:
+        yield
+    finally:
+        multiprocessing.forkserver._forkserver._stop()
 
 
-def on_ranks(target: Callable, ranks: int, *arguments, module: str, folder: Path) -> None:
-    """Run `target(*arguments, rank)` on this many ranks; the end of the first rank's output if one of them fails.
-
-    module: where `target` is, imported once. folder: for the output, rank0.log and so on."""
+def on_ranks(target: Callable, ranks: int, *arguments, folder: Path) -> None:
+    """Run `target(*arguments, rank)` on this many ranks, inside of `fork_server`; the end of the first rank's output if one
+    of them fails. folder: for the output, rank0.log and so on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     processes = [
-        _imported(module).Process(
+        multiprocessing.get_context("forkserver").Process(
             target=_rank, args=(target, arguments, rank, ranks, port, folder / f"rank{rank}.log")
         )
         for rank in range(ranks)

@@ -8,11 +8,17 @@ pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
 
 from tests.openrlhf_adapter import rank_worker  # noqa: E402
 from tests.openrlhf_adapter.mixed_rows import mixed_rows  # noqa: E402
-from tests.openrlhf_adapter.ranks import on_ranks  # noqa: E402
+from tests.openrlhf_adapter.ranks import fork_server, on_ranks  # noqa: E402
 
 pytestmark = [pytest.mark.stack]
 ROWS = [7, 12]  # two steps; 7 rows do not divide among two ranks, 12 rows are more than train.batch_size
 LEARNING_RATE = 1.0  # with adam.eps this large an Adam step is (nearly) learning rate times gradient
+
+
+@pytest.fixture(scope="module", autouse=True)
+def server():
+    with fork_server(rank_worker.__name__):
+        yield
 
 
 def arguments(model, *, ranks, stage, dynamic, offload, micro_batch_size=2, dual_clip=None, passes=1):
@@ -60,7 +66,7 @@ def run_ranks(
         "inner_lr_scale": inner_lr_scale,
         "output": str(tmp_path / "result.pt"),
     }
-    on_ranks(rank_worker.update, ranks, case, module=rank_worker.__name__, folder=tmp_path)
+    on_ranks(rank_worker.update, ranks, case, folder=tmp_path)
     return torch.load(tmp_path / "result.pt", weights_only=False)
 
 
