@@ -85,7 +85,11 @@ def preempted(slurm: Slurm, run_dir: Path) -> dict:
     left = time.monotonic() - sent
     slurm.call("scancel", number)
     slurm.wait(number, "CANCELLED", "FAILED")
-    return {"signal_to_saved_s": saved, "signal_to_exit_s": left, "step_s": statistics.median(step_seconds(run_dir))}
+    return {
+        "signal_to_saved_s": saved,
+        "signal_to_exit_s": left,
+        "interrupted_step_s": statistics.median(step_seconds(run_dir)),
+    }
 
 
 def main() -> None:
