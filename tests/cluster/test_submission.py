@@ -105,7 +105,9 @@ def test_nodes_that_cannot_add_up_are_named_before_ray_starts(slurm, run_dir, jo
     assert re.search(r"node2: with node1, all-reduce: .*nothere0.*; code 87", log), log
     assert "ray start" not in log
     assert (run_dir / "cluster" / f"{job}.exclude").read_text() == "node2"
-    slurm.call("scancel", job)  # two nodes are wanted and one is left: it would wait
+    # two nodes are wanted and one is left: it would wait. Slurm requeues a job that was cancelled just before, too
+    until(lambda: slurm.job(job)["Restarts"] == "1" and slurm.state(job) == "PENDING", what="the requeue")
+    slurm.call("scancel", job)
     slurm.wait(job, "CANCELLED", "FAILED")
     slurm.assert_nothing_left(job)
 
