@@ -1,12 +1,15 @@
 """`r3 submit ray` on a real Ray with its dashboard, and the manifest for KubeRay."""
 
+import functools
 import json
+import operator
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import jsonschema
 import pytest
 from click.testing import CliRunner
 from omegaconf import OmegaConf
@@ -16,6 +19,7 @@ from r3_openrlhf.cluster.ray_on_nodes import node_address
 from r3_openrlhf.config_loading import load_config
 from r3_openrlhf.ports import free_port
 from r3_openrlhf.runs.directory import RunDirectory
+from tests.cluster import kuberay_schema
 from tests.cluster.conftest import BIN, REPOSITORY, until
 
 pytest.importorskip("ray", reason="Ray is not installed")
@@ -137,6 +141,35 @@ def test_a_manifest_has_a_worker_pod_per_node():
     (container,) = workers["template"]["spec"]["containers"]
     assert container["image"] == "IMAGE" and container["resources"]["limits"] == {"nvidia.com/gpu": 8}
     assert {"name": "runs", "mountPath": "/runs"} in container["volumeMounts"]
+
+
+def rendered() -> dict:
+    result = manifest("run_dir=/runs/x", "--nodes=2", "--image=IMAGE", "--claim=runs", "--mount=/runs")
+    return OmegaConf.to_container(OmegaConf.create(result.stdout))
+
+
+def test_kuberay_would_take_the_manifest():
+    kuberay_schema.validate(rendered())
+
+
+@pytest.mark.parametrize(
+    "path, value",
+    [
+        ("spec.entrypoint", ["r3", "train"]),
+        ("spec.rayClusterSpec.headGroupSpec.rayStartParams.num-gpus", 0),
+        ("spec.rayClusterSpec.workerGroupSpecs.0.maxReplicas", "2"),
+        ("spec.rayClusterSpec.workers", 2),
+        ("spec.rayClusterSpec.workerGroupSpecs.0.template.spec.containers.0.env", [{"name": "A", "value": 1}]),
+        ("spec.rayClusterSpec.headGroupSpec.template.spec.volumes.0.claim", "runs"),
+    ],
+)
+def test_kuberay_would_refuse(path, value):
+    job = rendered()
+    *parents, last = (int(key) if key.isdigit() else key for key in path.split("."))
+    place = functools.reduce(operator.getitem, parents, job)
+    place[last] = value
+    with pytest.raises(jsonschema.ValidationError, match=str(last)):
+        kuberay_schema.validate(job)
 
 
 def test_what_a_manifest_needs():
