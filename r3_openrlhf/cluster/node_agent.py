@@ -463,29 +463,32 @@ class Worker(Agent):
         send(self.writer, token=place["token"], node=self.node, look=look, now=time.time())
         beating = asyncio.create_task(beat(self.writer))
         ray_ended: asyncio.Task | None = None
+        adding: asyncio.Task | None = None
         heard = asyncio.create_task(receive(reader, timeout=SILENCE_S))
         try:
             while True:
-                tasks = {heard} if ray_ended is None else {heard, ray_ended}
+                tasks = {task for task in (heard, ray_ended, adding) if task is not None}
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                if adding in done:
+                    send(self.writer, node=self.node, sum=adding.result())
+                    adding = None
                 if ray_ended in done:
                     send(self.writer, ended=ray_ended.result())
                     raise Ended(LOST, ray_ended.result())
+                if heard not in done:
+                    continue
                 message = _heard(heard)
                 if message.get("do") == "stop":
                     raise Ended(message["code"], f"the head says: {message['why']}")
                 if message.get("do") == "sum":
                     part = {key: message[key] for key in ("address", "rank", "world")}
-                    self.adding = asyncio.create_task(self._add_up_and_tell(self.writer, **part))
+                    adding = asyncio.create_task(self.add_up(**part))
                 if message.get("do") == "join":
                     ray = await self.start_ray(port=None, head=message["address"], environment=message["environment"])
                     ray_ended = asyncio.create_task(_end_of(ray, "`ray start` ended"))
                 heard = asyncio.create_task(receive(reader, timeout=SILENCE_S))
         finally:
             beating.cancel()
-
-    async def _add_up_and_tell(self, writer: asyncio.StreamWriter, **part) -> None:
-        send(writer, node=self.node, sum=await self.add_up(**part))
 
     async def _find_head(self) -> dict:
         place = self.folder / f"{self.start}.head"
