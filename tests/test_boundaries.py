@@ -24,7 +24,7 @@ FLOORS = (
     {"problems", "runs", "grading", "method"},
     {"planning"},
     {"__init__"},  # the public names; the rooms above take the version from it
-    {"openrlhf_adapter", "evaluation", "comparison", "reward_server", "lab", "doctor", "cluster", "attack"},
+    {"openrlhf_adapter", "evaluation", "comparison", "reward_server", "lab", "doctor", "cluster", "attack", "viewer"},
     {"cli"},
 )
 # What each part may import of this project. A part that is not named may import any part but the siblings.
