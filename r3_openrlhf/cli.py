@@ -34,6 +34,7 @@ ELSEWHERE = {
     "lab": ("r3_openrlhf.lab.cli", "lab"),
     "submit": ("r3_openrlhf.cluster.cli", "submit"),
     "status": ("r3_openrlhf.cluster.cli", "status"),
+    "view": ("r3_openrlhf.viewer.cli", "view"),
     "serve-rewards": ("r3_openrlhf.reward_server.cli", "serve_rewards"),
 }
 

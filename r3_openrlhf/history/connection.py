@@ -92,18 +92,19 @@ def open_for_writing(path: str, *, journal: str) -> sqlite3.Connection:
     return connection
 
 
-def open_for_reading(path: str) -> sqlite3.Connection:
+def open_for_reading(path: str, *, untouched: bool = False) -> sqlite3.Connection:
     """A connection that cannot change the store, safe while a run writes to it.
 
     It is opened read-write where permissions allow, because only such a connection may finish what a killed writer
-    left (roll back its journal); `query_only` then forbids every change of content.
+    left (roll back its journal); `query_only` then forbids every change of content. With `untouched` it never is, and no
+    file appears beside the store: for whoever only looks.
     """
     file = Path(path)
     if not file.is_file():
         raise HistoryError(f"there is no history store at {path}")
     if file.stat().st_size == 0:
         raise HistoryError(f"{path} is empty: the run wrote no history yet")
-    writable = os.access(file, os.W_OK) and os.access(file.parent, os.W_OK)
+    writable = not untouched and os.access(file, os.W_OK) and os.access(file.parent, os.W_OK)
     options = "mode=rw" if writable else "mode=ro"
     if not writable and _is_closed_wal(file):
         options += "&immutable=1"  # else SQLite would have to create the shared memory of the WAL

@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from r3_openrlhf.errors import HistoryError
+from r3_openrlhf.history.codec import Codec
 from r3_openrlhf.history.connection import open_for_reading, sentences, snapshot
 from r3_openrlhf.history.drafts import CONTEXTS, VERDICT_CODES, VERDICTS
 from r3_openrlhf.history.lease import last_holder
+from r3_openrlhf.history.recall import read
+from r3_openrlhf.history.records import StoredRollout
 from r3_openrlhf.history.usage import Usage
 from r3_openrlhf.types import Context, Verdict
 
@@ -98,12 +101,13 @@ def _sampled(connection: sqlite3.Connection) -> dict[str, dict[str, dict[str, fl
     return sampled
 
 
-def attempts(path: Path, uid: str) -> dict[str, Any]:
-    """A problem's attempts over time, oldest first, and its counters: `r3 history show` prints it.
+def attempts(path: Path, uid: str, *, untouched: bool = False) -> dict[str, Any]:
+    """A problem's attempts over time, oldest first, and its counters: `r3 history show` prints it. `untouched`: as for
+    open_for_reading.
 
     Raises HistoryError for a uid that the store has never seen, with near ones.
     """
-    connection = open_for_reading(str(path))
+    connection = open_for_reading(str(path), untouched=untouched)
     try:
         with sentences(str(path), "read"), snapshot(connection):
             problem = connection.execute("SELECT id FROM problems WHERE uid = ?", (uid,)).fetchone()
@@ -132,6 +136,25 @@ def attempts(path: Path, uid: str) -> dict[str, Any]:
                 ],
                 "attempts": [_attempt([column[0] for column in rows.description], row) for row in rows],
             }
+    finally:
+        connection.close()
+
+
+def sampled_in(path: Path, uid: str, *, step: int) -> list[StoredRollout]:
+    """The rows of a problem that were committed with `step`, token ids and log-probs included; [] where none are kept.
+
+    Nothing is written, and no file appears beside the store. Equal responses of a step are one row.
+    """
+    connection = open_for_reading(str(path), untouched=True)
+    try:
+        with sentences(str(path), "read"), snapshot(connection):
+            # by way of the responses, which have an index by problem: the rollouts have one of the recallable rows only
+            found = connection.execute(
+                "SELECT r.id FROM problems p JOIN responses a ON a.problem = p.id JOIN rollouts r ON r.response = a.id "
+                "WHERE p.uid = ? AND r.step = ? ORDER BY r.id",
+                (uid, step),
+            ).fetchall()
+            return read(connection, Codec(), [row for (row,) in found])
     finally:
         connection.close()
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
-import hmac
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
@@ -19,6 +16,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from r3_openrlhf import __version__
+from r3_openrlhf.access import credentials, shows_token
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.reward_server.admission_queue import AdmissionQueue, Admitted, Busy
 from r3_openrlhf.reward_server.bodies import Bodies, Refused, parse_grade_body, parse_stock_body
@@ -195,23 +193,9 @@ async def _leaves(request: Request) -> None:
 
 def _client_of(request: Request) -> Client:
     """By address, and by the name that it gives itself: the header R3-Client, else the user of basic authentication."""
-    user, _ = _credentials(request.headers.get("authorization", "").encode("latin-1"))
+    user, _ = credentials(request.headers.get("authorization", "").encode("latin-1"))
     name = request.headers.get("r3-client") or user.decode("latin-1")
     return Client(request.client.host if request.client else "", name[:MAX_NAME_CHARS])
-
-
-def _credentials(header: bytes) -> tuple[bytes, bytes]:
-    """User and password of an authorization header: of a bearer token the password alone, of anything else nothing."""
-    scheme, _, value = header.partition(b" ")
-    if scheme.lower() == b"bearer":
-        return b"", value.strip()
-    if scheme.lower() != b"basic":
-        return b"", b""
-    try:
-        user, _, password = base64.b64decode(value, validate=True).partition(b":")
-    except binascii.Error:
-        return b"", b""
-    return user, password.strip()
 
 
 def _json(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -241,7 +225,11 @@ class _Gate:
             await self._app(scope, receive, send)
             return
         headers = dict(scope["headers"])
-        if self._token is not None and scope["path"] not in _OPEN_ROUTES and not self._is_known(headers, self._token):
+        if (
+            self._token is not None
+            and scope["path"] not in _OPEN_ROUTES
+            and not shows_token(headers.get(b"authorization", b""), self._token)
+        ):
             answer = _problem(
                 401,
                 "show the token of this service as 'Authorization: Bearer TOKEN'",
@@ -261,8 +249,3 @@ class _Gate:
             await answer(scope, receive, send)
             return
         await self._app(scope, receive, send)
-
-    def _is_known(self, headers: dict[bytes, bytes], token: str) -> bool:
-        """Bearer TOKEN, or basic authentication with the token as password, which fits into a URL."""
-        _, password = _credentials(headers.get(b"authorization", b""))
-        return hmac.compare_digest(password, token.encode())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-from pathlib import Path
 
 import click
 
+from r3_openrlhf.access import read_token
 from r3_openrlhf.config import RewardConfig
-from r3_openrlhf.errors import ConfigError, R3Error
+from r3_openrlhf.errors import R3Error
 from r3_openrlhf.reward_server.settings import ServerSettings
 
 _REWARD = RewardConfig()
@@ -84,7 +84,7 @@ def serve_rewards(
         settings = ServerSettings(
             host=host,
             port=port,
-            token=_token(token_file),
+            token=read_token(token_file, "R3_REWARD_TOKEN"),
             task=task,
             tokenizer=tokenizer,
             max_body_bytes=max_body_mb * 2**20,
@@ -103,20 +103,6 @@ def serve_rewards(
         run(settings)
     except R3Error as error:
         raise click.ClickException(str(error)) from error
-
-
-def _token(token_file: str | None) -> str | None:
-    if token_file is None:
-        return (os.environ.get("R3_REWARD_TOKEN") or "").rstrip("\r\n") or None
-    path = Path(token_file)
-    if not path.is_file():
-        raise click.ClickException(f"--token-file: {path} does not exist")
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"--token-file: {path} is no UTF-8 text") from error
-    except OSError as error:
-        raise ConfigError(f"--token-file: {path} cannot be read: {error.strerror}") from error
 
 
 def run(settings: ServerSettings) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +77,7 @@ def write_step(directory: Path, step: int, rollouts: Iterable[dict[str, Any]]) -
                 raise ValueError(f"{key} is {value}, which is not finite, in a rollout of step {step}")
     table = pa.Table.from_pylist(rows, schema=schema())
     directory.mkdir(parents=True, exist_ok=True)
-    file = directory / f"step_{step:06d}.parquet"
+    file = file_of(directory, step)
     unfinished = file.with_name(f".{file.name}.new")
     with unfinished.open("wb") as stream:
         pq.write_table(table, stream, compression="zstd")
@@ -88,6 +88,11 @@ def write_step(directory: Path, step: int, rollouts: Iterable[dict[str, Any]]) -
     return file
 
 
+def file_of(directory: Path, step: int) -> Path:
+    """Where the rollouts of a step are, or will be."""
+    return directory / f"step_{step:06d}.parquet"
+
+
 def steps_in(directory: Path) -> dict[int, Path]:
     """The file of each step that is there, in order."""
     if not directory.is_dir():
@@ -96,8 +101,9 @@ def steps_in(directory: Path) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
-def read_step(file: Path, *, uid_start: str = "") -> Iterator[dict[str, Any]]:
-    """Every rollout of one file whose problem begins with `uid_start`.
+def read_step(file: Path, *, uid_start: str = "", without: Collection[str] = ()) -> Iterator[dict[str, Any]]:
+    """Every rollout of one file whose problem begins with `uid_start`. The columns in `without` are not read: the texts are
+    most of a file.
 
     Raises R3Error for a file that cannot be read or that no run has written.
     """
@@ -108,7 +114,10 @@ def read_step(file: Path, *, uid_start: str = "") -> Iterator[dict[str, Any]]:
     damaged = "restore it from a copy, or remove it"
     try:
         table = pq.read_table(
-            file, schema=schema(), filters=pc.starts_with(pc.field("uid"), uid_start) if uid_start else None
+            file,
+            schema=schema(),
+            columns=[name for name in COLUMNS if name not in without],
+            filters=pc.starts_with(pc.field("uid"), uid_start) if uid_start else None,
         )
     except (pa.ArrowException, ValueError) as error:
         raise R3Error(f"{file} is damaged: {' '.join(str(error).split())[:200]}; {damaged}") from error

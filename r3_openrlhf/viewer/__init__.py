@@ -1,1 +1,10 @@
-"""`r3 view`: what a run did, down to one token, as pages in a browser."""
+"""`r3 view`: what the method did, down to one token. Pages of run directories and evaluations, which are only read.
+
+library.py      which runs and evaluations are open
+run_reader.py   one run directory: curves, steps, rollouts;  evaluation_reader.py: one of `r3 eval`
+step_groups.py  the rows of a step -> groups, and what became of each
+token_values.py the tokens of a response, with what is stored about each
+search_index.py an index over the rollouts that grows with the run, in the user's cache
+pages.py        what stands on each page; templates/ says how
+app.py          the pages over HTTP
+"""

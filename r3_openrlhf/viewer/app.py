@@ -1,0 +1,175 @@
+"""The pages over HTTP. Only GET, only this machine or whoever shows the token, and no script but the package's own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from r3_openrlhf.access import is_loopback, shows_token
+from r3_openrlhf.errors import R3Error
+from r3_openrlhf.viewer.library import Library
+from r3_openrlhf.viewer.links import ServerLinks
+from r3_openrlhf.viewer.pages import NotThere, Pages
+from r3_openrlhf.viewer.rendering import render
+
+STATIC = Path(__file__).with_name("static")
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; font-src 'self'; "
+    "img-src 'self' data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+}
+
+
+def create_app(library: Library, *, token: str | None = None) -> Starlette:
+    """`token`: whoever shows it may read; None: any request whose Host is this machine."""
+    pages, links, turn = Pages(library), ServerLinks(), threading.Lock()
+
+    def page(answer: Callable[[Request], str | Response]) -> Callable[[Request], Response]:
+        def handle(request: Request) -> Response:
+            with turn:  # the readers keep what they have read, for one thread at a time
+                found = answer(request)
+            return found if isinstance(found, Response) else HTMLResponse(found)
+
+        return handle
+
+    def home(request: Request) -> str | Response:
+        library.refresh()
+        if len(library.runs) == 1 and not library.evaluations:
+            return RedirectResponse(links.page(*library.runs) or "/")
+        names = request.query_params.getlist("run")
+        return pages.overview(links, names or None)
+
+    def run(request: Request) -> str:
+        return pages.overview(links, [request.path_params["run"]])
+
+    def step(request: Request) -> str:
+        return pages.step(links, request.path_params["run"], request.path_params["step"])
+
+    def group(request: Request) -> str:
+        return pages.group(links, **_group_of(request))
+
+    def difference(request: Request) -> str:
+        return pages.difference(links, **_group_of(request), a=_number(request, "a"), b=_number(request, "b"))
+
+    def tokens(request: Request) -> str:
+        return pages.tokens(links, **_group_of(request), place=request.path_params["place"])
+
+    def state(_: Request) -> Response:
+        library.refresh()
+        return _json(pages.state())
+
+    def curves(request: Request) -> Response:
+        return _json(pages.curves(request.query_params.getlist("run") or list(library.runs)))
+
+    def group_tokens(request: Request) -> Response:
+        return _json(pages.tokens_of_group(**_group_of(request)))
+
+    async def failed(_: Request, error: Exception) -> Response:
+        status = 404 if isinstance(error, NotThere) else 500
+        text = render(
+            "message.html", link=links.page, static=links.static, is_export=False, num_open=2, message=str(error)
+        )
+        return HTMLResponse(text, status)
+
+    of_group = "/{run}/step/{step:int}/{context}/{uid:path}"
+    return Starlette(
+        routes=[
+            Route("/", page(home)),
+            Mount("/static", StaticFiles(directory=STATIC)),
+            Route("/api/state", page(state)),
+            Route("/api/curves", page(curves)),
+            Route("/api/tokens" + of_group, page(group_tokens)),
+            Route("/{run}", page(run)),
+            Route("/{run}/step/{step:int}", page(step)),
+            Route("/{run}/difference/{step:int}/{context}/{uid:path}", page(difference)),
+            Route("/{run}/tokens/{step:int}/{place:int}/{context}/{uid:path}", page(tokens)),
+            Route(of_group, page(group)),
+        ],
+        exception_handlers={R3Error: failed, 404: _no_page(links)},
+        middleware=[Middleware(Gate, token=token), Middleware(GZipMiddleware, minimum_size=2000, compresslevel=4)],
+    )
+
+
+def _no_page(links: ServerLinks) -> Callable[[Request, Exception], Response]:
+    def handle(request: Request, _: Exception) -> Response:
+        message = f"There is no page {request.url.path}."
+        text = render(
+            "message.html", link=links.page, static=links.static, is_export=False, num_open=2, message=message
+        )
+        return HTMLResponse(text, 404)
+
+    return handle
+
+
+def _group_of(request: Request) -> dict:
+    found = request.path_params
+    return {"name": found["run"], "step": found["step"], "context": found["context"], "uid": found["uid"]}
+
+
+def _number(request: Request, name: str) -> int:
+    value = request.query_params.get(name, "")
+    if not value.isdigit():
+        raise NotThere(f"{name} is {value!r}; it must be the number of a response")
+    return int(value)
+
+
+def _json(value: object) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")
+
+
+class Gate:
+    """Turns away what is not for us, and puts HEADERS on every answer.
+
+    A page of another site may have its name point to 127.0.0.1; its requests then carry that name as their Host.
+    """
+
+    def __init__(self, app: ASGIApp, *, token: str | None) -> None:
+        self._app = app
+        self._token = token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: D102 (ASGI)
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [
+                    *message["headers"],
+                    *((name.lower().encode(), value.encode()) for name, value in HEADERS.items()),
+                ]
+            await send(message)
+
+        refusal = self._refusal(scope)
+        await (refusal or self._app)(scope, receive, send_with_headers)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers = dict(scope["headers"])
+        if scope["method"] not in ("GET", "HEAD"):
+            return PlainTextResponse("this page is only read", 405, {"Allow": "GET, HEAD"})
+        if self._token is not None:
+            if shows_token(headers.get(b"authorization", b""), self._token):
+                return None
+            return PlainTextResponse(
+                "show the token as the password, with any name", 401, {"WWW-Authenticate": 'Basic realm="r3 view"'}
+            )
+        host = headers.get(b"host", b"").decode("latin-1")
+        name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+        if not is_loopback(name.strip("[]")):
+            return PlainTextResponse(f"this is not {host}", 421)
+        return None

@@ -1,0 +1,236 @@
+"""Which numbers of a run are drawn, in which picture; and their values as a page needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from r3_openrlhf.viewer.run_reader import RunReader
+
+HELD_OUT = "held_out:"  # keys of evaluations.jsonl
+DIGITS = 6  # significant ones in a page; `r3 show --json` has all
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """One picture. `series`: (key, what it is called beside others)."""
+
+    title: str
+    unit: str
+    series: tuple[tuple[str, str], ...]
+    stacked: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Pictures that answer one question."""
+
+    title: str
+    charts: tuple[Chart, ...]
+
+
+SECTIONS = (
+    Section(
+        "Does it learn?",
+        (
+            Chart("Reward", "mean of a rollout", (("reward_mean", "reward"),)),
+            Chart(
+                "Accuracy",
+                "share",
+                (
+                    ("accuracy", "training"),
+                    ("held_out:pass_at_1", "held out"),
+                    ("held_out:pass_at_n", "held out, Pass@n"),
+                ),
+            ),
+            Chart("Response length", "tokens", (("response_length_mean", "mean"),)),
+            Chart("Truncated", "share", (("truncated_rate", "cut by the token limit"),)),
+        ),
+    ),
+    Section(
+        "Which groups collapse, and what becomes of them?",
+        (
+            Chart(
+                "Groups by verdict",
+                "groups",
+                (
+                    ("r3/groups/mixed", "mixed"),
+                    ("r3/groups/all_correct", "all right"),
+                    ("r3/groups/none_correct", "all wrong"),
+                ),
+                stacked=True,
+            ),
+            Chart(
+                "Collapsed groups",
+                "groups",
+                (("r3/groups/collapsed_before", "before replay"), ("r3/groups/collapsed_after", "after")),
+            ),
+            Chart(
+                "What became of the collapsed",
+                "groups",
+                (
+                    ("fate:recalled", "recalled"),
+                    ("fate:ranked", "ranked"),
+                    ("fate:reflected", "reflected"),
+                    ("fate:left", "left"),
+                ),
+                stacked=True,
+                note="The first that holds. From the rollouts of each step.",
+            ),
+            Chart(
+                "Asked of the history",
+                "groups",
+                (
+                    ("r3/replay/hits", "found"),
+                    ("r3/history/never_sampled", "never sampled"),
+                    ("r3/history/evicted", "evicted"),
+                    ("r3/history/too_old", "too old"),
+                ),
+                stacked=True,
+            ),
+        ),
+    ),
+    Section(
+        "Replay",
+        (
+            Chart("Recalled rollouts", "rows", (("r3/replay/recalled", "recalled"),)),
+            Chart("Age of the recalled", "steps", (("r3/replay/mean_lag", "mean"), ("r3/replay/max_lag", "oldest"))),
+            Chart(
+                "Ratio of the recalled",
+                "ratio",
+                (("r3/replay/ratio_mean", "mean"), ("r3/replay/ratio_max", "largest")),
+            ),
+            Chart("Clipped tokens of the recalled", "share", (("r3/replay/clip_fraction", "clipped"),)),
+        ),
+    ),
+    Section(
+        "Reflection and ranking",
+        (
+            Chart(
+                "Accuracy after reflection",
+                "share",
+                (("r3/reflection/accuracy", "reflection prompt"), ("r3/reflection/plain_accuracy", "plain prompt")),
+            ),
+            Chart(
+                "Hard problems",
+                "problems",
+                (("r3/reflection/hard_prompts", "hard"), ("r3/reflection/groups", "asked again")),
+            ),
+            Chart("Ranked", "count", (("r3/ranking/groups", "groups"), ("r3/ranking/rows", "rows"))),
+            Chart(
+                "Gradient without a verified difference",
+                "share of |A|",
+                (("r3/advantage/unverified_share", "unverified"),),
+            ),
+        ),
+    ),
+    Section(
+        "Is it healthy?",
+        (
+            Chart(
+                "Entropy",
+                "nats per token",
+                (
+                    ("r3/entropy/estimate", "estimate"),
+                    ("r3/entropy/ranked_peak", "ranked, peak"),
+                    ("r3/entropy/ranked_global", "ranked, global"),
+                ),
+            ),
+            Chart("Log-prob gap, actor and engine", "nats", (("r3/sync/abs_logprob_gap", "mean |gap|"),)),
+            Chart("Gradient norm", "before clipping", (("grad_norm", "norm"),)),
+            Chart("Ungraded", "share", (("r3/grading/ungraded_rate", "ungraded"),)),
+        ),
+    ),
+    Section(
+        "What does it cost?",
+        (
+            Chart(
+                "Seconds by phase",
+                "s",
+                (
+                    ("timing/generation", "sampling"),
+                    ("timing/make_experience", "log-probs, rewards"),
+                    ("timing/ppo_train", "update"),
+                    ("timing/broadcast", "weights to the engine"),
+                    ("time/sampling_s", "sampling"),
+                ),
+                stacked=True,
+            ),
+            Chart("Seconds added by R³", "s", (("r3/time/added_s", "added"), ("r3/time/history_s", "of it history"))),
+            Chart(
+                "Tokens by kind of group",
+                "tokens",
+                (
+                    ("r3/tokens/mixed", "mixed"),
+                    ("r3/tokens/all_correct", "all right"),
+                    ("r3/tokens/none_correct", "all wrong"),
+                    ("r3/tokens/reflection", "reflection"),
+                ),
+                stacked=True,
+            ),
+            Chart("Tokens sampled", "tokens", (("generated_tokens", "a step"),)),
+        ),
+    ),
+)
+
+
+def curves_of(runs: Sequence[RunReader], fates: dict[str, dict[int, dict[str, int]]] | None = None) -> dict[str, Any]:
+    """Everything that the overview draws, as plain JSON: the pictures of which some run has values, and each run's columns.
+
+    `fates`: name of a run -> step -> what became of its collapsed groups, as far as that is known.
+    """
+    found = [_columns(run, (fates or {}).get(run.name, {})) for run in runs]
+    present = {key for run in found for key in run["series"]}
+    sections = []
+    for section in SECTIONS:
+        charts = []
+        for chart in section.charts:
+            series = [{"key": key, "label": label} for key, label in chart.series if key in present]
+            if series:
+                charts.append(
+                    {
+                        "title": chart.title,
+                        "unit": chart.unit,
+                        "series": series,
+                        "stacked": chart.stacked,
+                        "note": chart.note,
+                    }
+                )
+        if charts:
+            sections.append({"title": section.title, "charts": charts})
+    return {"runs": found, "sections": sections}
+
+
+def _columns(run: RunReader, fates: dict[int, dict[str, int]]) -> dict[str, Any]:
+    """steps, tokens, and series: key -> [x (place in steps, or for held-out keys a step), ...] and values."""
+    lines, evaluations = run.metrics(), run.evaluations()
+    steps = [line["step"] for line in lines]
+    series: dict[str, list[float | None]] = {}
+    held_out: dict[str, Any] = {"steps": [line["step"] for line in evaluations]}
+    held_out["tokens"] = [line.get("generated_tokens") for line in evaluations]
+    for section in SECTIONS:
+        for chart in section.charts:
+            for key, _ in chart.series:
+                if key.startswith(HELD_OUT):
+                    values = [_short(line.get(key.removeprefix(HELD_OUT))) for line in evaluations]
+                elif key.startswith("fate:"):
+                    name = key.removeprefix("fate:")
+                    values = [fates[step].get(name, 0) if step in fates else None for step in steps]
+                else:
+                    values = [_short(line.get(key)) for line in lines]
+                if any(value is not None for value in values):
+                    series[key] = values
+    return {
+        "name": run.name,
+        "steps": steps,
+        "tokens": [line.get("generated_tokens_total") for line in lines],
+        "held_out": held_out,
+        "series": series,
+        "has_rollouts": bool(run.steps()),
+    }
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.{DIGITS}g}")

@@ -1,0 +1,371 @@
+"""What stands on each page of a run. A page is a function of what is on the disk and of its address."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean
+from typing import Any
+
+from r3_openrlhf.core.reflection import ATTEMPT_BEGINS, ATTEMPT_ENDS, CUT
+from r3_openrlhf.errors import R3Error
+from r3_openrlhf.grading.answers.extraction import final_answer
+from r3_openrlhf.grading.answers.tasks import short_answer
+from r3_openrlhf.types import Context, Task, Verdict
+from r3_openrlhf.viewer.curves import curves_of
+from r3_openrlhf.viewer.library import Library
+from r3_openrlhf.viewer.links import Links
+from r3_openrlhf.viewer.rendering import render
+from r3_openrlhf.viewer.run_reader import Problem, Row, RunReader
+from r3_openrlhf.viewer.step_groups import StepGroup, groups_of, ranked_points, reward_parts
+from r3_openrlhf.viewer.token_texts import MISSING, TokenTexts, find_tokenizer
+from r3_openrlhf.viewer.token_values import TokenValues, as_numbers, token_values
+
+SHORT_SHARE = 0.25  # a right response is very short below this share of the step's mean length
+MAX_DIFF_WORDS = 6000  # of each response
+_WORD = re.compile(r"\s+|[^\W\d_]+|\d+|.", re.DOTALL)
+_NAMES = {Verdict.CORRECT: "right", Verdict.WRONG: "wrong", Verdict.UNGRADED: "ungraded"}
+
+
+class NotThere(R3Error):
+    """There is no such page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One response on a page."""
+
+    place: int  # in the group
+    row: Row
+    verdict: str
+    answer: str | None  # what the extraction finds in it
+    parts: list[tuple[str, float]]
+    age: int | None  # of a recalled row, in steps
+
+
+class Pages:
+    """The pages of a library, with links of one kind. Not for two threads at a time."""
+
+    def __init__(self, library: Library, *, is_export: bool = False) -> None:
+        self.library = library
+        self.is_export = is_export
+        self._texts: dict[str, TokenTexts | None] = {}
+
+    def run(self, name: str) -> RunReader:
+        """The run of this name. Raises NotThere."""
+        if name not in self.library.runs:
+            raise NotThere(f"there is no run called {name} here; the page / lists what is open")
+        return self.library.runs[name]
+
+    def _render(self, template: str, links: Links, **values: Any) -> str:
+        library = self.library
+        return render(
+            template,
+            link=links.page,
+            static=links.static,
+            is_export=self.is_export,
+            num_open=len(library.runs) + len(library.evaluations),
+            **values,
+        )
+
+    # ── overview ──
+
+    def overview(self, links: Links, names: Sequence[str] | None = None) -> str:
+        """The curves of some runs over each other; None: of all that are open."""
+        runs = [self.run(name) for name in names] if names is not None else list(self.library.runs.values())
+        evaluations = list(self.library.evaluations.values()) if names is None else []
+        single = runs[0] if len(runs) == 1 else None
+        return self._render(
+            "overview.html",
+            links,
+            runs=[_summary(run) for run in runs],
+            single=single,
+            evaluations=evaluations,
+            curves=self.curves([run.name for run in runs]),
+            latest=single.steps()[-8:][::-1] if single else [],
+        )
+
+    def curves(self, names: Sequence[str]) -> dict[str, Any]:
+        """What the overview draws."""
+        return curves_of([self.run(name) for name in names])
+
+    def state(self) -> dict[str, dict[str, Any]]:
+        """For pages that wait for news: name of each run -> its newest step, and whether it has ended."""
+        return {
+            name: {
+                "metrics": run.metrics()[-1]["step"] if run.metrics() else 0,
+                "rollouts": run.steps()[-1] if run.steps() else 0,
+                "finished": run.is_finished,
+            }
+            for name, run in self.library.runs.items()
+        }
+
+    # ── a step ──
+
+    def step(self, links: Links, name: str, step: int) -> str:
+        """A strip per group."""
+        run = self.run(name)
+        groups = groups_of(run.rows(step), step=step)
+        steps = run.steps()
+        place = steps.index(step)
+        tokens = [row["num_tokens"] for group in groups for row in group.rows if row["recalled_from"] is None]
+        metrics = next((line for line in run.metrics() if line["step"] == step), {})
+        return self._render(
+            "step.html",
+            links,
+            run=run,
+            step=step,
+            groups=groups,
+            problems={group.uid: run.problem(group.uid) for group in groups},
+            previous=steps[place - 1] if place else None,
+            next=steps[place + 1] if place + 1 < len(steps) else None,
+            first=steps[0],
+            last=steps[-1],
+            metrics=metrics,
+            largest_share=max((group.share for group in groups), default=0.0),
+            short_tokens=max(1, round(SHORT_SHARE * fmean(tokens))) if tokens else 1,
+            counts=_counts(groups),
+        )
+
+    # ── a group ──
+
+    def group(self, links: Links, name: str, step: int, context: str, uid: str) -> str:
+        """A problem's responses side by side."""
+        run = self.run(name)
+        groups = groups_of(run.rows(step), step=step)
+        place, group = _find(groups, context, uid, run, step)
+        rows = self._rows_with_text(run, step, group)
+        problem = run.problem(uid)
+        prompt, why_no_prompt, tokens_there = self._prompt(run, rows, step, group.context, problem)
+        shown = [self._shown(place, row, problem, step) for place, row in enumerate(rows)]
+        order = sorted(
+            shown, key=lambda one: (one.row["advantage"] is None, -(one.row["advantage"] or 0.0), one.place)
+        )
+        chosen = [one for one in order if one.row["text"]]
+        return self._render(
+            "group.html",
+            links,
+            run=run,
+            step=step,
+            group=group,
+            problem=problem,
+            prompt=prompt,
+            why_no_prompt=why_no_prompt,
+            attempt=_attempt_in(prompt) if group.context is Context.REFLECTION else None,
+            shown=order,
+            points=ranked_points(rows),
+            previous=groups[place - 1] if place else None,
+            next=groups[place + 1] if place + 1 < len(groups) else None,
+            other=next((one for one in groups if one.uid == uid and one.context is not group.context), None),
+            extremes=(chosen[0].place, chosen[-1].place) if len(chosen) > 1 else None,
+            has_tokens=tokens_there,
+        )
+
+    def difference(self, links: Links, name: str, step: int, context: str, uid: str, a: int, b: int) -> str:
+        """Two responses of a group, word by word."""
+        run = self.run(name)
+        groups = groups_of(run.rows(step), step=step)
+        _, group = _find(groups, context, uid, run, step)
+        rows = self._rows_with_text(run, step, group)
+        for one in (a, b):
+            if not 0 <= one < len(rows):
+                raise NotThere(f"this group has responses 0 to {len(rows) - 1}, and no {one}")
+        problem = run.problem(uid)
+        return self._render(
+            "difference.html",
+            links,
+            run=run,
+            step=step,
+            group=group,
+            problem=problem,
+            a=self._shown(a, rows[a], problem, step),
+            b=self._shown(b, rows[b], problem, step),
+            **difference_of(rows[a]["text"] or "", rows[b]["text"] or ""),
+        )
+
+    def _rows_with_text(self, run: RunReader, step: int, group: StepGroup) -> list[Row]:
+        rows = [row for row in run.rows_with_text(step, group.uid) if row["context"] == group.context]
+        if len(rows) != len(group.rows):
+            raise R3Error(f"step {step} of {run.path} has changed while it was read; load the page again")
+        texts = None
+        for row in rows:  # a recalled row is written without its text
+            if not row["text"] and row["recalled_from"] is not None:
+                texts = texts or self.texts_of(run)
+                (values,), _ = token_values(run, [row], step=step, texts=texts)
+                if values is not None and texts is not None:
+                    row["text"] = texts.text(values.ids.tolist())
+        return rows
+
+    def _shown(self, place: int, row: Row, problem: Problem | None, step: int) -> Shown:
+        return Shown(
+            place=place,
+            row=row,
+            verdict=_NAMES[Verdict(row["verdict"])],
+            answer=_answer_in(row, problem),
+            parts=reward_parts(row),
+            age=None if row["recalled_from"] is None else step - row["recalled_from"],
+        )
+
+    def _prompt(
+        self, run: RunReader, rows: Sequence[Row], step: int, context: Context, problem: Problem | None
+    ) -> tuple[str | None, str | None, bool]:
+        """(the prompt as the model saw it, why there is none, are there values of tokens)."""
+        texts = self.texts_of(run)
+        fresh = [row for row in rows if row["recalled_from"] is None]
+        values, why = token_values(run, fresh, step=step, texts=texts)
+        known = next((one for one in values if one is not None), None)
+        if known is not None and texts is not None:
+            return texts.whole_text(known.prompt_ids.tolist()), None, True
+        if context is Context.PLAIN and problem is not None and problem.prompt:
+            return problem.prompt, None, known is not None
+        return None, why or MISSING, known is not None
+
+    # ── tokens ──
+
+    def texts_of(self, run: RunReader) -> TokenTexts | None:
+        """The run's tokenizer; None: there is none on this machine."""
+        if run.name not in self._texts:
+            path = find_tokenizer(run)
+            self._texts[run.name] = None if path is None else TokenTexts(path)
+        return self._texts[run.name]
+
+    def tokens_of_group(self, name: str, step: int, context: str, uid: str, only: int | None = None) -> dict[str, Any]:
+        """Values of each token of a group's responses, as plain JSON."""
+        run = self.run(name)
+        texts = self.texts_of(run)
+        _, group = _find(groups_of(run.rows(step), step=step), context, uid, run, step)
+        if only is not None and not 0 <= only < len(group.rows):
+            raise NotThere(f"this group has responses 0 to {len(group.rows) - 1}, and no {only}")
+        rows = [row for row in run.rows_with_text(step, uid) if row["context"] == context]
+        places = range(len(rows)) if only is None else [only]
+        values, why = token_values(run, [rows[place] for place in places], step=step, texts=texts)
+        found = [
+            None if one is None or texts is None else _as_json(place, one, texts)
+            for place, one in zip(places, values, strict=True)
+        ]
+        return {"responses": found, "why": MISSING if texts is None else why}
+
+    def tokens(self, links: Links, name: str, step: int, context: str, uid: str, place: int) -> str:
+        """One response as a heat map."""
+        run = self.run(name)
+        found = self.tokens_of_group(name, step, context, uid, place)
+        _, group = _find(groups_of(run.rows(step), step=step), context, uid, run, step)
+        problem = run.problem(uid)
+        (row,) = [
+            row
+            for number, row in enumerate(row for row in run.rows_with_text(step, uid) if row["context"] == context)
+            if number == place
+        ]
+        return self._render(
+            "tokens.html",
+            links,
+            run=run,
+            step=step,
+            group=group,
+            problem=problem,
+            one=self._shown(place, row, problem, step),
+            tokens=found,
+            num_rows=len(group.rows),
+        )
+
+
+def _as_json(place: int, values: TokenValues, texts: TokenTexts) -> dict[str, Any]:
+    ids = values.ids.tolist()
+    found: dict[str, Any] = {"place": place, "ids": ids, "pieces": texts.pieces(ids), "peak": values.peak}
+    if values.logprobs is not None:
+        found["logprob"] = as_numbers(values.logprobs)
+    if values.entropies is not None:
+        found["entropy"] = as_numbers(values.entropies)
+    return found
+
+
+def _find(groups: Sequence[StepGroup], context: str, uid: str, run: RunReader, step: int) -> tuple[int, StepGroup]:
+    for place, group in enumerate(groups):
+        if group.key == (uid, context):
+            return place, group
+    raise NotThere(f"step {step} of {run.name} has no {context} group of problem {uid}")
+
+
+def _counts(groups: Sequence[StepGroup]) -> dict[str, int]:
+    return {
+        "groups": len(groups),
+        "rows": sum(len(group.rows) for group in groups),
+        "fresh": sum(group.num_fresh for group in groups),
+        "recalled": sum(group.num_recalled for group in groups),
+    }
+
+
+def _answer_in(row: Row, problem: Problem | None) -> str | None:
+    """The answer that the extraction of this version finds: a run keeps the verdict and the reason, and not the answer."""
+    if not row["text"]:
+        return None
+    if problem is not None and problem.label.task != Task.MATH:
+        return short_answer(row["text"])
+    found = final_answer(row["text"], truncated=row["truncated"])
+    return found.text if found is not None else None
+
+
+def _attempt_in(prompt: str | None) -> tuple[str, str, str, bool] | None:
+    """(before, stored attempt, behind, was it shortened?) of a reflection prompt."""
+    if prompt is None or ATTEMPT_BEGINS not in prompt or ATTEMPT_ENDS not in prompt:
+        return None
+    before, _, rest = prompt.partition(ATTEMPT_BEGINS)
+    attempt, _, behind = rest.rpartition(ATTEMPT_ENDS)
+    return before, attempt.strip("\n"), behind, CUT in attempt
+
+
+def difference_of(a: str, b: str) -> dict[str, Any]:
+    """Two texts as runs of words: equal, only in a, only in b. `is_cut`: only their first words were compared."""
+    words_a, words_b = _WORD.findall(a), _WORD.findall(b)
+    is_cut = max(len(words_a), len(words_b)) > MAX_DIFF_WORDS
+    words_a, words_b = words_a[:MAX_DIFF_WORDS], words_b[:MAX_DIFF_WORDS]
+    left: list[tuple[bool, str]] = []
+    right: list[tuple[bool, str]] = []
+    same = 0
+    for tag, i, j, k, m in difflib.SequenceMatcher(None, words_a, words_b).get_opcodes():
+        if i < j:
+            left.append((tag == "equal", "".join(words_a[i:j])))
+        if k < m:
+            right.append((tag == "equal", "".join(words_b[k:m])))
+        same += j - i if tag == "equal" else 0
+    total = len(words_a) + len(words_b)
+    return {"left": left, "right": right, "is_cut": is_cut, "alike": 2 * same / total if total else 1.0}
+
+
+def _summary(run: RunReader) -> dict[str, Any]:
+    """A run in one line: first and last quarter of its steps, sums of what R³ did."""
+    lines, evaluations = run.metrics(), [line for line in run.evaluations() if line.get("pass_at_1") is not None]
+    quarter = max(1, len(lines) // 4)
+
+    def mean(part: Sequence[dict[str, Any]], key: str) -> float | None:
+        values = [line[key] for line in part if line.get(key) is not None]
+        return fmean(values) if values else None
+
+    def total(key: str) -> float | None:
+        values = [line[key] for line in lines if line.get(key) is not None]
+        return sum(values) if values else None
+
+    return {
+        "run": run,
+        "config": run.config,
+        "steps": lines[-1]["step"] if lines else 0,
+        "epoch": lines[-1].get("epoch") if lines else None,
+        "finished": run.is_finished,
+        "tokens": lines[-1].get("generated_tokens_total") if lines else None,
+        "reward": (mean(lines[:quarter], "reward_mean"), mean(lines[-quarter:], "reward_mean")),
+        "accuracy": (mean(lines[:quarter], "accuracy"), mean(lines[-quarter:], "accuracy")),
+        "held_out": (evaluations[0]["pass_at_1"], evaluations[-1]["pass_at_1"]) if evaluations else None,
+        "collapsed": (total("r3/groups/collapsed_before"), total("r3/groups/collapsed_after")),
+        "recalled": total("r3/replay/recalled"),
+        "reflected": total("r3/reflection/groups"),
+        "ranked": total("r3/ranking/groups"),
+        "ungraded": total("r3/grading/ungraded"),
+        "gaps": [b["step"] for a, b in pairwise(lines) if b["step"] != a["step"] + 1],
+        "rollouts": len(run.steps()),
+        "why_no_rollouts": run.why_no_rollouts(),
+        "config_fault": run.config_fault,
+        "is_old": run.is_old,
+    }

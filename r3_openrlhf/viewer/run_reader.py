@@ -1,0 +1,245 @@
+"""One run directory, read as a page needs it: what was read is kept as long as its file is the same, within bounds.
+
+Nothing is ever written. A run that goes on writing is read as far as it is.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from r3_openrlhf.config import R3Config
+from r3_openrlhf.errors import ConfigError, R3Error
+from r3_openrlhf.problems.sources import Label
+from r3_openrlhf.runs import rollout_files
+from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.files import RolloutLine
+
+MAX_STEPS_KEPT = 6  # of which the rows without texts are kept: 1 to 2 MB each at full size
+MAX_PROBLEMS_KEPT = 512
+
+Row = dict[str, Any]
+Value = TypeVar("Value")
+Stamp = tuple[int, int, int]
+
+
+class _StepOnly(msgspec.Struct):
+    step: int
+
+
+class _ProblemLine(msgspec.Struct):
+    label: str
+    input: str = ""
+
+
+class _UidOnly(msgspec.Struct):
+    uid: str
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """A problem of the run, and the prompt that was made of it."""
+
+    label: Label
+    prompt: str
+
+
+def stamp_of(path: Path) -> Stamp:
+    """Changes when the file does; (0, 0, 0) where there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return 0, 0, 0
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+class RunReader:
+    """`name` is its address. Not for two threads at a time."""
+
+    def __init__(self, path: Path, *, name: str) -> None:
+        self.directory = RunDirectory(path)
+        self.path = self.directory.path
+        self.name = name
+        self._kept: dict[str, tuple[object, Any]] = {}
+        self._steps: OrderedDict[tuple[int, Stamp], list[Row]] = OrderedDict()
+        self._problems: OrderedDict[str, Problem | None] = OrderedDict()
+
+    def _fresh(self, what: str, stamp: object, read: Callable[[], Value]) -> Value:
+        """What `read` gave last, as long as `stamp` is the same."""
+        if what not in self._kept or self._kept[what][0] != stamp:
+            self._kept[what] = (stamp, read())
+        return self._kept[what][1]
+
+    # ── the run ──
+
+    @property
+    def config(self) -> R3Config | None:
+        """The settings; None where this version cannot read them (`config_fault` says why)."""
+        return self._fresh("config", stamp_of(self.directory.config), self._read_config)[0]
+
+    @property
+    def config_fault(self) -> str | None:
+        """Why there are no settings."""
+        return self._fresh("config", stamp_of(self.directory.config), self._read_config)[1]
+
+    def _read_config(self) -> tuple[R3Config | None, str | None]:
+        try:
+            return self.directory.load_config(), None
+        except ConfigError as error:
+            return None, str(error)
+
+    @property
+    def is_finished(self) -> bool:
+        """Did it come to its end?"""
+        return self.directory.finished.is_file()
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl by step; of a step that was done again, the last."""
+        return self._fresh(
+            "metrics", stamp_of(self.directory.metrics), lambda: _by_step(self.directory.read_metrics())
+        )
+
+    def evaluations(self) -> list[dict[str, Any]]:
+        """The lines of evaluations.jsonl by step."""
+        return self._fresh(
+            "evaluations", stamp_of(self.directory.evaluations), lambda: _by_step(self.directory.read_evaluations())
+        )
+
+    # ── rollouts ──
+
+    @property
+    def is_old(self) -> bool:
+        """Is it of a version that wrote one rollouts.jsonl?"""
+        return self.directory.rollout_lines.is_file() and not self.directory.rollouts.is_dir()
+
+    def steps(self) -> list[int]:
+        """Those of which there are rollouts, in order."""
+        if self.is_old:
+            return sorted(self._places())
+        return list(rollout_files.steps_in(self.directory.rollouts))
+
+    def rows(self, step: int) -> list[Row]:
+        """The rollouts of a step without their texts, in the order of the file. Raises R3Error where there are none."""
+        file, stamp = self._file_of(step)
+        key = (step, stamp)
+        if key not in self._steps:
+            if self.is_old:
+                rows = [{**row, "text": None} for row in self._old_rows(step)]
+            else:
+                rows = list(rollout_files.read_step(file, without=("text",)))
+            self._steps[key] = rows
+            while len(self._steps) > MAX_STEPS_KEPT:
+                self._steps.popitem(last=False)
+        self._steps.move_to_end(key)
+        return self._steps[key]
+
+    def rows_with_text(self, step: int, uid: str) -> list[Row]:
+        """The rollouts of one problem in a step; `text` is None where the run kept none."""
+        file, _ = self._file_of(step)
+        rows = self._old_rows(step) if self.is_old else rollout_files.read_step(file, uid_start=uid)
+        return [row for row in rows if row["uid"] == uid]
+
+    def _file_of(self, step: int) -> tuple[Path, Stamp]:
+        if self.is_old:
+            return self.directory.rollout_lines, stamp_of(self.directory.rollout_lines)
+        file = rollout_files.file_of(self.directory.rollouts, step)
+        stamp = stamp_of(file)
+        if stamp == (0, 0, 0):
+            raise R3Error(self._no_rollouts(step))
+        return file, stamp
+
+    def _no_rollouts(self, step: int) -> str:
+        steps = self.steps()
+        if not steps:
+            return self.why_no_rollouts() or f"{self.path} has no rollouts of step {step}"
+        return f"{self.path} has no rollouts of step {step}; it has steps {steps[0]} to {steps[-1]}"
+
+    def why_no_rollouts(self) -> str | None:
+        """One sentence where the run has metrics and no rollouts; None: it has some, or nothing at all yet."""
+        if self.steps() or not self.metrics():
+            return None
+        if self.directory.events.is_file() or self.directory.history.is_file():
+            return "This run directory has no rollouts/: they were removed, or not copied with it."
+        return "This run has no rollouts: the lab keeps the curves of a run and not its responses."
+
+    def _places(self) -> dict[int, list[tuple[int, int]]]:
+        """Of a rollouts.jsonl: step -> first and last byte of each of its lines."""
+
+        def read() -> dict[int, list[tuple[int, int]]]:
+            places: dict[int, list[tuple[int, int]]] = {}
+            decoder, place = msgspec.json.Decoder(_StepOnly), 0
+            with self.directory.rollout_lines.open("rb") as file:
+                for number, line in enumerate(file, start=1):
+                    if line.endswith(b"\n"):
+                        try:
+                            places.setdefault(decoder.decode(line).step, []).append((place, place + len(line)))
+                        except msgspec.DecodeError as error:
+                            raise R3Error(
+                                f"{self.directory.rollout_lines}, line {number} is damaged: {error}; restore it from a copy"
+                            ) from error
+                    place += len(line)
+            return places
+
+        return self._fresh("places", stamp_of(self.directory.rollout_lines), read)
+
+    def _old_rows(self, step: int) -> list[Row]:
+        places = self._places().get(step)
+        if not places:
+            raise R3Error(self._no_rollouts(step))
+        rows = []
+        with self.directory.rollout_lines.open("rb") as file:
+            for first, last in places:
+                file.seek(first)
+                try:
+                    row = msgspec.json.decode(file.read(last - first))
+                    msgspec.convert(row, RolloutLine, strict=True)
+                except msgspec.DecodeError as error:
+                    raise R3Error(
+                        f"{self.directory.rollout_lines} is damaged: {error}; restore it from a copy"
+                    ) from error
+                rows.append(dict.fromkeys(rollout_files.COLUMNS) | row)
+        return rows
+
+    # ── problems ──
+
+    def problem(self, uid: str) -> Problem | None:
+        """What was asked; None where the run directory does not say (data/problems.jsonl, data/held_out.jsonl)."""
+        if uid not in self._problems:
+            self._problems[uid] = self._read_problem(uid)
+            while len(self._problems) > MAX_PROBLEMS_KEPT:
+                self._problems.popitem(last=False)
+        return self._problems[uid]
+
+    def _read_problem(self, uid: str) -> Problem | None:
+        for file in (self.directory.data, self.directory.held_out):
+            places = self._fresh(file.name, stamp_of(file), lambda file=file: _places_of_problems(file))
+            if uid in places:
+                with file.open("rb") as lines:
+                    lines.seek(places[uid])
+                    line = msgspec.json.decode(lines.readline(), type=_ProblemLine)
+                return Problem(Label.from_json(line.label), line.input)
+        return None
+
+
+def _by_step(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    latest = {line["step"]: line for line in lines}
+    return [latest[step] for step in sorted(latest)]
+
+
+def _places_of_problems(file: Path) -> dict[str, int]:
+    """uid -> first byte of its line."""
+    places: dict[str, int] = {}
+    if not file.is_file():
+        return places
+    line_decoder, uid_decoder, place = msgspec.json.Decoder(_ProblemLine), msgspec.json.Decoder(_UidOnly), 0
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                places[uid_decoder.decode(line_decoder.decode(line).label).uid] = place
+            except msgspec.DecodeError as error:
+                raise R3Error(f"{file}, line {number} is damaged: {error}; restore the file from a copy") from error
+            place += len(line)
+    return places

@@ -1,0 +1,221 @@
+// The curves of the overview. Data and layout come from the page (#curves) and, while a run goes on, from /api/curves.
+"use strict";
+(function () {
+  const place = document.getElementById("charts");
+  if (!place) return;
+  let data = JSON.parse(document.getElementById("curves").textContent);
+  const address = document.getElementById("step-address");
+  const state = { x: "steps", log: false, smooth: false, min: null, max: null };
+  const sync = uPlot.sync("r3");
+  let charts = [];
+  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const colour = (number) => css(`--c${number % 8}`);
+  const make = (tag, attributes, ...children) => {
+    const element = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes || {})) element.setAttribute(name, value);
+    element.append(...children);
+    return element;
+  };
+  const short = (value) => {
+    if (value == null) return "–";
+    const size = Math.abs(value);
+    if (size >= 1e9) return (value / 1e9).toFixed(2) + " G";
+    if (size >= 1e6) return (value / 1e6).toFixed(2) + " M";
+    if (size >= 1e4) return (value / 1e3).toFixed(1) + " k";
+    if (size >= 100 || Number.isInteger(value)) return String(Math.round(value * 10) / 10);
+    return value.toPrecision(3);
+  };
+  const axis = (value) => {
+    const size = Math.abs(value);
+    if (size >= 1e6) return +(value / 1e6).toPrecision(4) + "M";
+    if (size >= 1e4) return +(value / 1e3).toPrecision(4) + "k";
+    return String(+value.toPrecision(4));
+  };
+
+  // one picture: every (run, series) with its x values, laid over each other
+  function lines(chart) {
+    const found = [];
+    data.runs.forEach((run, number) => {
+      chart.series.forEach((series, kind) => {
+        if (!(series.key in run.series)) return;
+        const at = series.key.startsWith("held_out:") ? run.held_out : run;
+        const xs = state.x === "steps" ? at.steps : at.tokens;
+        const xy = xs.map((x, i) => [x, run.series[series.key][i]]).filter(([x, y]) => x != null && y != null);
+        found.push({ run, number, kind, label: series.label, xs: xy.map((p) => p[0]), ys: xy.map((p) => p[1]), sparse: at === run.held_out });
+      });
+    });
+    return found;
+  }
+  function smoothed(ys) {
+    const width = Math.max(1, Math.round(ys.length / 40));
+    return ys.map((_, i) => {
+      const part = ys.slice(Math.max(0, i - width), i + width + 1);
+      return part.reduce((a, b) => a + b, 0) / part.length;
+    });
+  }
+
+  function draw(chart) {
+    const found = lines(chart);
+    const many = data.runs.length > 1;
+    const stacked = chart.stacked && !many && !state.log;
+    for (const line of found) line.raw = line.ys;
+    if (state.smooth) for (const line of found) if (!line.sparse) line.ys = smoothed(line.ys);
+    if (stacked) {
+      const sums = new Map();
+      for (const line of found) line.ys = line.ys.map((y, i) => { const sum = (sums.get(line.xs[i]) || 0) + y; sums.set(line.xs[i], sum); return sum; });
+      found.reverse(); // the highest is painted first, the lower ones over it
+    }
+    const series = [{}], bands = [];
+    for (const line of found) {
+      const ink = colour(many ? line.number : line.kind);
+      series.push({
+        stroke: ink,
+        width: stacked ? 1 : 1.6,
+        fill: stacked ? ink + "55" : undefined,
+        dash: many && line.kind ? [[5, 4], [2, 3]][(line.kind - 1) % 2] : undefined,
+        points: { show: line.sparse || line.xs.length < 40, size: line.sparse ? 6 : 4, fill: ink },
+        spanGaps: true,
+      });
+    }
+    if (stacked) for (let i = 1; i + 1 < series.length; i++) bands.push({ series: [i, i + 1] });
+    const table = found.length ? uPlot.join(found.map((line) => [line.xs, line.ys])) : [[], []];
+    const figure = make("figure", { class: "chart" });
+    const caption = make("figcaption", {}, chart.title, make("small", {}, chart.unit));
+    if (chart.note) caption.title = chart.note;
+    const legend = make("ul");
+    const values = [];
+    for (const line of (stacked ? [...found].reverse() : found)) {
+      const value = make("b");
+      const swatch = make("span", { class: `swatch dash-${many ? line.kind : 0}`, "aria-hidden": "true" });
+      swatch.style.borderTopColor = colour(many ? line.number : line.kind);
+      const name = many ? (chart.series.length > 1 ? `${line.run.name}, ${line.label}` : line.run.name) : line.label;
+      legend.append(make("li", {}, swatch, `${name} `, value));
+      values.push([line, value]);
+    }
+    if (many && found.length > 6) legend.hidden = true;
+    const told = (at) => {
+      for (const [line, value] of values) {
+        let i = line.xs.length - 1;
+        if (at != null) {
+          i = -1;
+          let low = 0, high = line.xs.length - 1;
+          while (low <= high) { const middle = (low + high) >> 1; if (line.xs[middle] <= at) { i = middle; low = middle + 1; } else high = middle - 1; }
+        }
+        value.textContent = i < 0 ? "–" : short(line.raw[i]);
+      }
+    };
+    told(null);
+    const area = make("div", {});
+    figure.append(caption, legend, area);
+    area.setAttribute("role", "img");
+    area.setAttribute("aria-label", `${chart.title} (${chart.unit}): ` + found.map((line) => `${line.run.name} ${line.label} from ${short(line.raw[0])} to ${short(line.raw[line.raw.length - 1])}`).join("; "));
+    const grid = { stroke: css("--line"), width: 1 };
+    const plot = new uPlot({
+      width: 320, height: 168, series, bands,
+      legend: { show: false },
+      cursor: { sync: { key: sync.key, setSeries: false }, drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
+      scales: { x: { time: false, range: (u, low, high) => [state.min ?? low, state.max ?? (high > low ? high : low + 1)] }, y: { distr: state.log ? 3 : 1, range: state.log ? undefined : (u, low, high) => ranged(low, high, stacked) } },
+      axes: [
+        { stroke: css("--faint"), grid: { show: false }, ticks: { ...grid, size: 4 }, size: 26, font: "11px system-ui, sans-serif", values: (u, all) => all.map(axis) },
+        { stroke: css("--faint"), grid, ticks: { show: false }, size: 46, font: "11px system-ui, sans-serif", values: (u, all) => all.map((v) => v == null ? "" : axis(v)) },
+      ],
+      hooks: {
+        setCursor: [(u) => told(u.cursor.idx == null ? null : u.data[0][u.cursor.idx])],
+        setSelect: [(u) => {
+          if (u.select.width < 6) return;
+          state.min = u.posToVal(u.select.left, "x"); state.max = u.posToVal(u.select.left + u.select.width, "x");
+          u.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
+          zoomed();
+        }],
+        ready: [(u) => {
+          u.over.addEventListener("dblclick", () => { state.min = state.max = null; zoomed(); });
+          let down = 0;
+          u.over.addEventListener("mousedown", (event) => { down = event.clientX; });
+          u.over.addEventListener("click", (event) => {
+            if (Math.abs(event.clientX - down) > 4 || u.cursor.idx == null) return;
+            visit(nearestRun(u, found), u.data[0][u.cursor.idx]);
+          });
+        }],
+      },
+    }, table, area);
+    charts.push({ plot, area });
+    return figure;
+  }
+  // A share stays within 0 and 1; a curve that hardly moves is not blown up to the whole height.
+  function ranged(low, high, stacked) {
+    if (low == null || high == null) return [0, 1];
+    if (stacked) return [0, high * 1.05 || 1];
+    const room = (high - low) * 0.08 || Math.abs(high) * 0.1 || 0.5;
+    return [low >= 0 && low - room < 0 ? 0 : low - room, high + room];
+  }
+  function nearestRun(u, found) {
+    let best = null, least = Infinity;
+    found.forEach((line, i) => {
+      const value = u.data[i + 1] ? u.data[i + 1][u.cursor.idx] : null;
+      if (value == null) return;
+      const away = Math.abs(u.valToPos(value, "y") - u.cursor.top);
+      if (away < least) { least = away; best = line.run; }
+    });
+    return best || (found[0] && found[0].run);
+  }
+  function visit(run, x) {
+    if (!run || !run.has_rollouts) return;
+    let at = 0;
+    const xs = state.x === "steps" ? run.steps : run.tokens;
+    xs.forEach((value, i) => { if (value != null && Math.abs(value - x) < Math.abs(xs[at] - x)) at = i; });
+    const step = run.steps[at];
+    const own = run.addresses ? run.addresses[step] : document.body.dataset.live ? `/${encodeURIComponent(run.name)}/step/${step}` : null;
+    if (own) location.href = own;
+  }
+  function zoomed() {
+    document.getElementById("unzoom").hidden = state.min == null;
+    for (const { plot } of charts) plot.redraw(true, true), plot.setScale("x", { min: state.min ?? undefined, max: state.max ?? undefined });
+    for (const { plot } of charts) plot.setData(plot.data);
+  }
+  function fit() {
+    for (const { plot, area } of charts) { const width = area.clientWidth; if (width && width !== plot.width) plot.setSize({ width, height: 168 }); }
+  }
+  function all() {
+    for (const { plot } of charts) plot.destroy();
+    charts = [];
+    const parts = [];
+    for (const section of data.sections) {
+      const grid = make("div", { class: "grid" });
+      for (const chart of section.charts) grid.append(draw(chart));
+      parts.push(make("section", {}, make("h2", {}, section.title), grid));
+    }
+    place.replaceChildren(...parts);
+    fit();
+  }
+  new ResizeObserver(fit).observe(place);
+
+  for (const button of document.querySelectorAll("[data-x]")) {
+    button.disabled = button.dataset.x === "tokens" && !data.runs.some((run) => run.tokens.some((value) => value != null));
+    button.addEventListener("click", () => {
+      state.x = button.dataset.x; state.min = state.max = null;
+      for (const other of document.querySelectorAll("[data-x]")) other.setAttribute("aria-pressed", other === button);
+      document.getElementById("unzoom").hidden = true;
+      all();
+    });
+  }
+  for (const name of ["log", "smooth"]) {
+    const button = document.getElementById(name);
+    button.addEventListener("click", () => { state[name] = !state[name]; button.setAttribute("aria-pressed", state[name]); all(); });
+  }
+  document.getElementById("unzoom").addEventListener("click", () => { state.min = state.max = null; zoomed(); });
+  addEventListener("r3-theme", all);
+  all();
+
+  // ── live ──
+  let seen = JSON.stringify(data.runs.map((run) => [run.name, run.steps[run.steps.length - 1] || 0]));
+  window.r3News = async (now) => {
+    const mine = data.runs.map((run) => [run.name, now[run.name] ? now[run.name].metrics : 0]);
+    if (JSON.stringify(mine) === seen) return;
+    seen = JSON.stringify(mine);
+    const query = new URLSearchParams(data.runs.map((run) => ["run", run.name]));
+    data = await (await fetch(`/api/curves?${query}`)).json();
+    all();
+    const cells = document.querySelectorAll("[data-live-step]");
+    data.runs.forEach((run, i) => { if (cells[i]) cells[i].textContent = run.steps[run.steps.length - 1] || 0; });
+  };
+})();

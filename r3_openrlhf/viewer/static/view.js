@@ -1,0 +1,83 @@
+// What every page has: keys, the theme, help, and news of runs that go on.
+"use strict";
+(function () {
+  const $ = (query) => document.querySelector(query);
+  const help = $("#help");
+  $("#theme").addEventListener("click", window.r3ToggleTheme);
+  $("#keys").addEventListener("click", () => help.showModal());
+
+  // ── keys ──
+  const items = () => [...document.querySelectorAll("[data-item]")].filter((item) => !item.hidden);
+  const handle = (item) => item.querySelector("a, [tabindex]") || item;
+  function move(by) {
+    const all = items();
+    if (!all.length) return;
+    const now = all.findIndex((item) => item.contains(document.activeElement));
+    const next = all[Math.min(all.length - 1, Math.max(0, now < 0 ? (by > 0 ? 0 : all.length - 1) : now + by))];
+    handle(next).focus({ preventScroll: true });
+    next.scrollIntoView({ block: "nearest" });
+  }
+  const follow = (query) => { const link = $(query); if (link) link.click(); };
+  const actions = {
+    j: () => move(1),
+    k: () => move(-1),
+    n: () => follow("a[rel=next]"),
+    p: () => follow("a[rel=prev]"),
+    u: () => { const path = [...document.querySelectorAll(".path a:not([aria-current])")]; (path.pop() || $(".brand")).click(); },
+    t: window.r3ToggleTheme,
+    "?": () => help.showModal(),
+    "/": () => { const find = $("#find") || $("#text"); if (find) find.focus(); },
+  };
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || help.open) return;
+    if (event.target.closest("input, select, textarea")) {
+      if (event.key === "Escape") event.target.blur();
+      return;
+    }
+    const action = actions[event.key];
+    if (action) { event.preventDefault(); action(); }
+  });
+
+  const go = $("form[data-go]");
+  if (go) go.addEventListener("submit", (event) => {
+    event.preventDefault();
+    const step = go.elements.step.value.trim();
+    if (/^\d+$/.test(step)) location.href = `${go.dataset.go}/${step}`;
+  });
+
+  // ── news ──
+  if (!document.body.dataset.live) return;
+  const page = $("h1[data-step]");
+  let before = null;
+  async function look() {
+    if (document.visibilityState === "visible") {
+      try {
+        const now = await (await fetch("/api/state")).json();
+        if (before) tell(before, now);
+        before = before || now;
+        if (window.r3News) window.r3News(now);
+      } catch (_) { /* the server has ended, or the tunnel is down: the page stays as it is */ }
+    }
+    setTimeout(look, 2000);
+  }
+  function tell(old, now) {
+    const name = page ? page.dataset.run : null;
+    let fresh = 0;
+    for (const run of Object.keys(now)) {
+      if (name && run !== name) continue;
+      fresh += Math.max(0, now[run].rollouts - (old[run] ? old[run].rollouts : 0));
+    }
+    const news = $("#news");
+    if (!fresh) return;
+    const text = `${fresh} new step${fresh === 1 ? "" : "s"}`;
+    if (news.textContent === text) return;
+    news.replaceChildren();
+    if (name) {
+      const link = document.createElement("a");
+      link.href = `/${encodeURIComponent(name)}/step/${now[name].rollouts}`;
+      link.textContent = text;
+      news.append(link);
+    } else news.textContent = text;
+  }
+  look();
+})();
