@@ -14,7 +14,7 @@ STAMP := .venv/installed
 INSTALL_LOG := .venv/install.log
 STEP := .venv/bin/python tools/install_step.py --log $(INSTALL_LOG) --step
 
-.PHONY: help setup quickstart smoke lab test test-fast test-repeat soak check docs gpu-check cluster-check bench
+.PHONY: help setup quickstart smoke lab test test-fast test-repeat soak check docs viewer-assets gpu-check cluster-check bench
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 14
@@ -99,6 +99,9 @@ lock-gpu: ## requirements.txt -> requirements-gpu.lock, by a resolver
 
 docs: setup ## the documentation as a site, in build/site
 	@NO_MKDOCS_2_WARNING=1 python -m mkdocs build --strict
+
+viewer-assets: ## what r3 view takes from npm, copied into the package at the versions of tools/viewer_frontend
+	@python3 tools/viewer_assets.py
 
 gpu-check: ## tests/gpu and benchmarks/entropy.py on one CUDA device, with the torch of GPU_PYTHON; skips itself without one
 	@$(GPU_PYTHON) -m pytest tests/gpu

@@ -21,7 +21,6 @@ from r3_openrlhf.errors import R3Error
 from r3_openrlhf.viewer.library import Library
 from r3_openrlhf.viewer.links import ServerLinks
 from r3_openrlhf.viewer.pages import NotThere, Pages
-from r3_openrlhf.viewer.rendering import render
 
 STATIC = Path(__file__).with_name("static")
 HEADERS = {
@@ -37,83 +36,87 @@ HEADERS = {
 
 def create_app(library: Library, *, token: str | None = None) -> Starlette:
     """`token`: whoever shows it may read; None: any request whose Host is this machine."""
-    pages, links, turn = Pages(library), ServerLinks(), threading.Lock()
+    site = _Site(library)
+    of_group = "/{run}/step/{step:int}/{context}/{uid:path}"
+    routes = {
+        "/": site.home,
+        "/api/state": site.state,
+        "/api/curves": site.curves,
+        "/api/tokens" + of_group: site.group_tokens,
+        "/{run}": site.run,
+        "/{run}/step/{step:int}": site.step,
+        "/{run}/difference/{step:int}/{context}/{uid:path}": site.difference,
+        "/{run}/tokens/{step:int}/{place:int}/{context}/{uid:path}": site.tokens,
+        of_group: site.group,
+    }
+    return Starlette(
+        routes=[
+            Mount("/static", StaticFiles(directory=STATIC)),
+            *(Route(path, site.in_turn(answer)) for path, answer in routes.items()),
+        ],
+        exception_handlers={R3Error: site.failed, 404: site.no_page},
+        middleware=[Middleware(_Gate, token=token), Middleware(GZipMiddleware, minimum_size=2000, compresslevel=4)],
+    )
 
-    def page(answer: Callable[[Request], str | Response]) -> Callable[[Request], Response]:
+
+class _Site:
+    """The routes. Readers keep what they have read, for one thread at a time: requests take turns."""
+
+    def __init__(self, library: Library) -> None:
+        self.library = library
+        self.pages = Pages(library)
+        self.links = ServerLinks()
+        self._turn = threading.Lock()
+
+    def in_turn(self, answer: Callable[[Request], str | Response]) -> Callable[[Request], Response]:
         def handle(request: Request) -> Response:
-            with turn:  # the readers keep what they have read, for one thread at a time
+            with self._turn:
                 found = answer(request)
             return found if isinstance(found, Response) else HTMLResponse(found)
 
         return handle
 
-    def home(request: Request) -> str | Response:
-        library.refresh()
-        if len(library.runs) == 1 and not library.evaluations:
-            return RedirectResponse(links.page(*library.runs) or "/")
-        names = request.query_params.getlist("run")
-        return pages.overview(links, names or None)
+    def home(self, request: Request) -> str | Response:
+        self.library.refresh()
+        if len(self.library.runs) == 1 and not self.library.evaluations:
+            return RedirectResponse(self.links.page(*self.library.runs))
+        return self.pages.overview(self.links, request.query_params.getlist("run") or None)
 
-    def run(request: Request) -> str:
-        return pages.overview(links, [request.path_params["run"]])
+    def run(self, request: Request) -> str:
+        return self.pages.overview(self.links, [request.path_params["run"]])
 
-    def step(request: Request) -> str:
-        return pages.step(links, request.path_params["run"], request.path_params["step"])
+    def step(self, request: Request) -> str:
+        return self.pages.step(self.links, request.path_params["run"], request.path_params["step"])
 
-    def group(request: Request) -> str:
-        return pages.group(links, **_group_of(request))
+    def group(self, request: Request) -> str:
+        return self.pages.group(self.links, **_group_of(request))
 
-    def difference(request: Request) -> str:
-        return pages.difference(links, **_group_of(request), a=_number(request, "a"), b=_number(request, "b"))
-
-    def tokens(request: Request) -> str:
-        return pages.tokens(links, **_group_of(request), place=request.path_params["place"])
-
-    def state(_: Request) -> Response:
-        library.refresh()
-        return _json(pages.state())
-
-    def curves(request: Request) -> Response:
-        return _json(pages.curves(request.query_params.getlist("run") or list(library.runs)))
-
-    def group_tokens(request: Request) -> Response:
-        return _json(pages.tokens_of_group(**_group_of(request)))
-
-    async def failed(_: Request, error: Exception) -> Response:
-        status = 404 if isinstance(error, NotThere) else 500
-        text = render(
-            "message.html", link=links.page, static=links.static, is_export=False, num_open=2, message=str(error)
+    def difference(self, request: Request) -> str:
+        return self.pages.difference(
+            self.links, **_group_of(request), a=_number(request, "a"), b=_number(request, "b")
         )
-        return HTMLResponse(text, status)
 
-    of_group = "/{run}/step/{step:int}/{context}/{uid:path}"
-    return Starlette(
-        routes=[
-            Route("/", page(home)),
-            Mount("/static", StaticFiles(directory=STATIC)),
-            Route("/api/state", page(state)),
-            Route("/api/curves", page(curves)),
-            Route("/api/tokens" + of_group, page(group_tokens)),
-            Route("/{run}", page(run)),
-            Route("/{run}/step/{step:int}", page(step)),
-            Route("/{run}/difference/{step:int}/{context}/{uid:path}", page(difference)),
-            Route("/{run}/tokens/{step:int}/{place:int}/{context}/{uid:path}", page(tokens)),
-            Route(of_group, page(group)),
-        ],
-        exception_handlers={R3Error: failed, 404: _no_page(links)},
-        middleware=[Middleware(Gate, token=token), Middleware(GZipMiddleware, minimum_size=2000, compresslevel=4)],
-    )
+    def tokens(self, request: Request) -> str:
+        return self.pages.tokens(self.links, **_group_of(request), place=request.path_params["place"])
 
+    def state(self, _: Request) -> Response:
+        self.library.refresh()
+        return _json(self.pages.state())
 
-def _no_page(links: ServerLinks) -> Callable[[Request, Exception], Response]:
-    def handle(request: Request, _: Exception) -> Response:
-        message = f"There is no page {request.url.path}."
-        text = render(
-            "message.html", link=links.page, static=links.static, is_export=False, num_open=2, message=message
-        )
-        return HTMLResponse(text, 404)
+    def curves(self, request: Request) -> Response:
+        return _json(self.pages.curves(request.query_params.getlist("run") or list(self.library.runs)))
 
-    return handle
+    def group_tokens(self, request: Request) -> Response:
+        return _json(self.pages.tokens_of_group(**_group_of(request)))
+
+    def failed(self, _: Request, error: Exception) -> Response:
+        return self._message(str(error), 404 if isinstance(error, NotThere) else 500)
+
+    def no_page(self, request: Request, _: Exception) -> Response:
+        return self._message(f"There is no page {request.url.path}.", 404)
+
+    def _message(self, message: str, status: int) -> Response:
+        return HTMLResponse(self.pages.message(self.links, message), status)
 
 
 def _group_of(request: Request) -> dict:
@@ -132,7 +135,7 @@ def _json(value: object) -> Response:
     return Response(msgspec.json.encode(value), media_type="application/json")
 
 
-class Gate:
+class _Gate:
     """Turns away what is not for us, and puts HEADERS on every answer.
 
     A page of another site may have its name point to 127.0.0.1; its requests then carry that name as their Host.
@@ -142,7 +145,7 @@ class Gate:
         self._app = app
         self._token = token
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: D102 (ASGI)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

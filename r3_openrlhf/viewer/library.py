@@ -42,7 +42,7 @@ class Library:
 
     def refresh(self) -> None:
         """Names that were given stay; what is new gets one."""
-        known = {reader.path for reader in (*self.runs.values(), *self.evaluations.values())}
+        known = {run.path for run in self.runs.values()} | {one.path for one in self.evaluations.values()}
         for path in self.paths:
             for found in find(path):
                 if found.path in known:

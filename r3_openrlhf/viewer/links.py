@@ -25,7 +25,7 @@ class Links(Protocol):
 class ServerLinks:
     """Paths below the server's root."""
 
-    def page(self, *parts: object) -> str | None:
+    def page(self, *parts: object) -> str:
         """Every page is there."""
         return "/" + "/".join(quote(str(part), safe="") for part in parts)
 

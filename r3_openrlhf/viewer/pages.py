@@ -61,15 +61,17 @@ class Pages:
         return self.library.runs[name]
 
     def _render(self, template: str, links: Links, **values: Any) -> str:
-        library = self.library
         return render(
             template,
             link=links.page,
             static=links.static,
             is_export=self.is_export,
-            num_open=len(library.runs) + len(library.evaluations),
             **values,
         )
+
+    def message(self, links: Links, message: str) -> str:
+        """One sentence in the place of a page."""
+        return self._render("message.html", links, message=message)
 
     # ── overview ──
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -215,7 +216,7 @@ class RunReader:
 
     def _read_problem(self, uid: str) -> Problem | None:
         for file in (self.directory.data, self.directory.held_out):
-            places = self._fresh(file.name, stamp_of(file), lambda file=file: _places_of_problems(file))
+            places = self._fresh(file.name, stamp_of(file), partial(_places_of_problems, file))
             if uid in places:
                 with file.open("rb") as lines:
                     lines.seek(places[uid])

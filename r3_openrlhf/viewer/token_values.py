@@ -11,7 +11,7 @@ import numpy as np
 from r3_openrlhf.errors import HistoryError
 from r3_openrlhf.history.inspection import sampled_in
 from r3_openrlhf.history.records import StoredRollout
-from r3_openrlhf.types import Verdict
+from r3_openrlhf.types import Rollout, Verdict
 from r3_openrlhf.viewer.run_reader import RunReader
 from r3_openrlhf.viewer.token_texts import TokenTexts
 
@@ -46,15 +46,12 @@ def token_values(
             except HistoryError as error:
                 return [None] * len(rows), str(error)
         match = _match(row, stored[sampled], texts)
-        found.append(
-            match
-            and TokenValues(
-                ids=match.rollout.response_ids,
-                prompt_ids=match.rollout.prompt_ids,
-                logprobs=match.rollout.response_logprobs,
-            )
-        )
+        found.append(None if match is None else _values_of(match.rollout))
     return found, _why_missing(rows, found, texts)
+
+
+def _values_of(rollout: Rollout) -> TokenValues:
+    return TokenValues(ids=rollout.response_ids, prompt_ids=rollout.prompt_ids, logprobs=rollout.response_logprobs)
 
 
 def _match(row: Row, stored: Sequence[StoredRollout], texts: TokenTexts | None) -> StoredRollout | None:

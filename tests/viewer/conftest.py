@@ -1,0 +1,100 @@
+"""One browser, one server and one story for all tests of the pages."""
+
+import shutil
+import threading
+from contextlib import contextmanager
+
+import pytest
+import uvicorn
+
+from r3_openrlhf.viewer.app import create_app
+from r3_openrlhf.viewer.library import Library
+from tests.viewer.story import Story
+
+CHROMIUM = shutil.which("chromium")
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+# What a model could write to become more than text in a browser.
+HOSTILE = (
+    "<script>window.hacked=1</script>",
+    '"><img src=x onerror="window.hacked=1">',
+    "<svg/onload=window.hacked=1>",
+    "</textarea></title></style></script><script>window.hacked=1</script>",
+    "</script><!--<script>",
+    r"$\href{javascript:window.hacked=1}{x}$ $\url{javascript:window.hacked=1}$",
+    r"\(\htmlClass{top}{x}\) \(\htmlStyle{position:fixed;inset:0}{x}\) \(\includegraphics{http://example.invalid/x.png}\)",
+    r"$\def\x{\x\x}\x$ $$\begin{matrix}$$ $\unknowncommand$ $\rule{99999em}{99999em}$",
+    "javascript:window.hacked=1//{{7*7}}{% raw %}${7*7}",
+    "\u202egnirts desrever\u202c \x00\x1b[31m \ufffe end",
+    "&lt;b&gt; &amp; <b>bold</b> <a href='javascript:window.hacked=1'>click</a>",
+)
+
+
+@pytest.fixture(scope="session")
+def story(tmp_path_factory):
+    """A run of eight steps. Some responses of step 5 are hostile."""
+    directory = tmp_path_factory.mktemp("runs") / "story"
+    with Story(directory, num_problems=20) as story:
+        for step in range(1, 9):
+            story.special = {str(i): text for i, text in enumerate(HOSTILE)} if step == 5 else {}
+            story.step()
+    return directory
+
+
+@contextmanager
+def serving(*paths, token=None):
+    """The address of a server of these paths, in a thread of its own."""
+    config = uvicorn.Config(create_app(Library(paths), token=token), port=0, log_level="warning", ws="none")
+    listener = config.bind_socket()
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+        listener.close()
+
+
+@pytest.fixture(scope="session")
+def server(story):
+    with serving(story) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium; on Debian: apt install chromium")
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser):
+    """A page with a profile of its own. What its console says against it, and a request to another host, fails the test."""
+    context = browser.new_context(viewport={"width": 1360, "height": 900})
+    page = context.new_page()
+    faults = []
+    page.on("console", lambda message: faults.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.on("request", lambda request: None if is_local(request.url) else faults.append(f"asks {request.url}"))
+    page.faults = faults
+    yield page
+    context.close()
+    assert faults == []
+
+
+def is_local(url):
+    return url.startswith(("http://127.0.0.1:", "file://", "data:", "blob:"))

@@ -1,0 +1,224 @@
+"""What stands on the pages of a run, and that every control does what it says."""
+
+import re
+
+import pyarrow.parquet as pq
+import pytest
+
+from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.report import step_groups
+
+STEP = 7
+
+
+@pytest.fixture(scope="module")
+def rows(story):
+    return pq.read_table(story / "rollouts" / f"step_{STEP:06d}.parquet").to_pylist()
+
+
+@pytest.fixture
+def step(page, server):
+    page.goto(f"{server}/story/step/{STEP}")
+    return page
+
+
+def shown(page):
+    """Addresses of the groups that are shown, in their order."""
+    return page.eval_on_selector_all(
+        "#groups tbody tr:not([hidden]) th a", "links => links.map(l => l.getAttribute('href'))"
+    )
+
+
+def group_of(address):
+    context, uid = address.split("/")[-2:]
+    return uid, context
+
+
+def test_the_curves_are_drawn_and_a_point_leads_to_its_step(page, server):
+    page.goto(server)
+    assert page.url == f"{server}/story"
+    titles = page.locator(".chart figcaption").all_text_contents()
+    for title in ("Reward", "Accuracy", "Collapsed groups", "Age of the recalled", "Tokens by kind of group"):
+        assert any(one.startswith(title) for one in titles), title
+    area = page.locator(".chart .u-over").first
+    box = area.bounding_box()
+    area.click(position={"x": box["width"] - 2, "y": box["height"] / 2})
+    page.wait_for_url(f"{server}/story/step/8")
+
+
+def test_curves_zoom_and_change_their_axis(page, server):
+    page.goto(f"{server}/story")
+    area = page.locator(".chart .u-over").first
+    box = area.bounding_box()
+    page.mouse.move(box["x"] + 30, box["y"] + 40)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 130, box["y"] + 60, steps=4)
+    page.mouse.up()
+    page.locator("#unzoom").wait_for(state="visible")
+    page.locator("#unzoom").click()
+    assert page.locator("#unzoom").is_hidden()
+    for name in ("generated tokens", "log scale", "smooth"):
+        page.get_by_role("button", name=name).click()
+        assert page.get_by_role("button", name=name).get_attribute("aria-pressed") == "true"
+    assert page.locator(".chart canvas").count() == page.locator(".chart").count()
+
+
+def test_a_step_shows_the_groups_of_its_file(step, story, rows):
+    expected = step_groups(RunDirectory(story), step=STEP)  # what `r3 show` says
+    assert [group_of(address) for address in shown(step)] == [(one["uid"], one["context"]) for one in expected]
+    for line, one in zip(step.locator("#groups tbody tr").all(), expected, strict=True):
+        chips = line.locator(".chip")
+        assert chips.count() == one["rows"]
+        assert line.locator(".chip.recalled").count() == one["recalled"]
+        assert line.locator(".chip.ranked").count() == one["ranked"]
+        assert line.locator(".chip.correct:not(.recalled)").count() == one["correct"]
+    shares = [float(text.removesuffix(" %")) for text in step.locator("#groups td.share").all_text_contents()]
+    total = sum(one["sum |advantage|"] for one in expected)
+    assert shares == pytest.approx([100 * one["sum |advantage|"] / total for one in expected], abs=0.051)
+
+
+@pytest.mark.parametrize(
+    ("name", "fits"),
+    [
+        ("mixed", lambda fresh, old: {"correct", "wrong"} <= {row["verdict"] for row in fresh}),
+        ("all wrong", lambda fresh, old: not any(row["verdict"] == "correct" for row in fresh)),
+        ("all wrong, nothing recalled", lambda fresh, old: not old and not any(r["verdict"] == "correct" for r in fresh)),
+        ("recalled", lambda fresh, old: bool(old)),
+        ("recalled older than", lambda fresh, old: any(STEP - row["recalled_from"] > 3 for row in old)),
+        ("right in under", lambda fresh, old: any(r["verdict"] == "correct" and r["num_tokens"] < 60 for r in fresh)),
+        ("ungraded", lambda fresh, old: any(row["verdict"] == "ungraded" for row in fresh)),
+        ("cut", lambda fresh, old: any(row["truncated"] for row in fresh)),
+        ("ranked", lambda fresh, old: any(row["ranked"] for row in fresh)),
+        ("reflection", lambda fresh, old: fresh[0]["context"] == "reflection"),
+    ],
+)  # fmt: skip
+def test_a_filter_shows_the_groups_that_it_names(step, rows, name, fits):
+    groups = {}
+    for row in rows:
+        groups.setdefault((row["uid"], row["context"]), []).append(row)
+    expected = {
+        key
+        for key, found in groups.items()
+        if fits([r for r in found if r["recalled_from"] is None], [r for r in found if r["recalled_from"] is not None])
+    }
+    step.locator("#older").fill("3")
+    step.locator("#short").fill("60")
+    step.get_by_role("button", name=name, exact=True).click()
+    assert {group_of(address) for address in shown(step)} == expected
+    assert step.locator("#shown").text_content() == str(len(expected))
+    before = shown(step)
+    step.reload()  # the filter stands in the address
+    assert shown(step) == before
+
+
+def test_columns_sort(step, rows):
+    step.locator("th[data-sort=tokens] button").click()
+    lengths = {}
+    for row in rows:
+        if row["recalled_from"] is None:
+            lengths.setdefault((row["uid"], row["context"]), []).append(row["num_tokens"])
+    means = {key: sum(found) / len(found) for key, found in lengths.items()}
+    found = [means[group_of(address)] for address in shown(step)]
+    assert found == sorted(found, reverse=True)
+    assert step.locator("th[data-sort=tokens]").get_attribute("aria-sort") == "descending"
+
+
+def test_a_group_shows_what_its_rows_say(page, server, story, rows):
+    uid = next(row["uid"] for row in rows if row["recalled_from"] is not None and row["context"] == "plain")
+    page.goto(f"{server}/story/step/{STEP}/plain/{uid}")
+    mine = [row for row in rows if row["uid"] == uid and row["context"] == "plain"]
+    cards = page.locator("article.card")
+    assert cards.count() == len(mine)
+    for place, row in enumerate(mine):
+        card = page.locator(f"#r{place}")
+        words = " ".join(card.text_content().split())
+        assert {"correct": "right", "wrong": "wrong", "ungraded": "ungraded"}[row["verdict"]] in words
+        if row["verdict"] == "ungraded":
+            assert "no reward" in words and "left out" in words
+            continue
+        assert f"{row['advantage']:+.3f}".replace("-", "−") in words
+        parts = [
+            float(number.replace("−", "-"))
+            for number in re.findall(r"([+−]?\d\.\d+) (?:verdict|length|ranking)", words)
+        ]
+        assert sum(parts) == pytest.approx(row["reward"], abs=2e-3)
+        if row["recalled_from"] is not None:
+            link = card.locator("a.recalled")
+            assert link.text_content().startswith(f"recalled from step {row['recalled_from']}, ")
+            assert page.request.get(server + link.get_attribute("href")).status == 200
+    assert page.locator(".statement .katex").count() > 0
+    page.get_by_text("The prompt as the model saw it").click()
+    prompt = page.locator("details pre").first.text_content()
+    assert prompt.startswith("<|user|>") and prompt.endswith("<|assistant|>")
+
+
+def test_a_reflection_group_shows_the_stored_attempt(page, server, rows):
+    uid = next(row["uid"] for row in rows if row["context"] == "reflection")
+    page.goto(f"{server}/story/step/{STEP}/reflection/{uid}")
+    attempt = page.locator("details[open] pre.attempt").text_content()
+    page.get_by_text("The prompt as the model saw it").click()
+    assert attempt and attempt in page.locator("details").first.text_content()
+    assert "earlier attempt begins" not in attempt
+
+
+def test_two_responses_are_compared_word_by_word(page, server, rows):
+    uid = rows[0]["uid"]
+    page.goto(f"{server}/story/step/{STEP}/plain/{uid}")
+    boxes = page.locator("[name=pick]")
+    boxes.nth(0).check()
+    assert page.get_by_role("button", name="compare two").is_disabled()
+    boxes.nth(1).check()
+    picked = [int(boxes.nth(i).get_attribute("value")) for i in (0, 1)]
+    page.get_by_role("button", name="compare two").click()
+    page.wait_for_url("**/difference/**")
+    mine = [row["text"] for row in rows if row["uid"] == uid and row["context"] == "plain"]
+    shown = [text.strip() for text in page.locator(".pair .text").all_text_contents()]
+    assert sorted(shown) == sorted(mine[place].strip() for place in picked)
+
+
+def test_tokens_have_the_values_of_the_history(page, server, story, rows):
+    from r3_openrlhf.history.inspection import sampled_in
+
+    place, row = next((i, row) for i, row in enumerate(rows) if row["verdict"] != "ungraded")
+    stored = sampled_in(story / "history.sqlite", row["uid"], step=STEP)
+    page.goto(f"{server}/story/tokens/{STEP}/{place}/plain/{row['uid']}")
+    page.locator("#heat").focus()
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    said = page.locator("#token-said").text_content()
+    number, logprob = int(said.split()[0]), float(re.search(r"log-prob (-?[\d.]+)", said)[1])
+    values = [one.rollout.response_logprobs[number] for one in stored if one.rollout.num_tokens == row["num_tokens"]]
+    assert any(logprob == pytest.approx(value, abs=1e-4) for value in values)
+    page.locator("#heat span span").nth(7).hover()
+    assert "log-prob" in page.locator("#token-said").text_content()
+    assert row["text"].strip() in page.locator("#heat").text_content()
+
+
+def test_a_group_is_coloured_and_back(page, server, rows):
+    page.goto(f"{server}/story/step/{STEP}/plain/{rows[0]['uid']}")
+    before = page.locator("#cards .response").first.text_content()
+    page.locator("[data-heat=logprob]").click()
+    page.locator("#cards .response .h0").first.wait_for()
+    page.locator("[data-heat='']").click()
+    page.locator("#cards .heat").first.wait_for(state="detached")
+    assert page.locator("#cards .response").first.text_content() == before
+
+
+def test_keys(page, server):
+    page.goto(f"{server}/story/step/{STEP}")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    second = page.locator("#groups tbody tr").nth(1).locator("a").get_attribute("href")
+    assert page.evaluate("document.activeElement.getAttribute('href')") == second
+    page.keyboard.press("Enter")
+    page.wait_for_url(server + second)
+    page.keyboard.press("u")
+    page.wait_for_url(f"{server}/story/step/{STEP}")
+    page.keyboard.press("n")
+    page.wait_for_url(f"{server}/story/step/{STEP + 1}")
+    page.keyboard.press("?")
+    assert page.locator("#help").is_visible()
+    page.keyboard.press("Escape")
+    theme = page.evaluate("document.documentElement.dataset.theme")
+    page.keyboard.press("t")
+    assert page.evaluate("document.documentElement.dataset.theme") != theme
