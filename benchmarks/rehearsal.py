@@ -208,7 +208,7 @@ class SimulatedPolicy:
             rows = self.wanted.pop(0)
             drawn = torch.tensor(self.rng.uniform((1.0, 0.0), (2.0, 1.0), (len(rows), 2)), dtype=torch.float32)
             drawn[~torch.tensor(rows)] = float("nan")
-            self.entropy.append((drawn, 0.0))
+            self.entropy.append(SimpleNamespace(statistics_B2=drawn, seconds=0.0, tokens={}))
         return -0.1 * action_mask.float()
 
     def pop_entropy(self):

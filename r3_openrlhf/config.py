@@ -35,6 +35,8 @@ from r3_openrlhf.types import (
     SelectionRule,
     SyncBackend,
     Task,
+    TokenEntropy,
+    TokenLogprobs,
 )
 
 # Words of transformers, which may have more of them tomorrow: no enumeration of ours.
@@ -605,6 +607,16 @@ class LoggingConfig:
     tensorboard: bool = True
     wandb_project: str | None = None
     rollout_text: bool = True  # write response texts to rollouts/
+    # Entropies per token in rollouts/, for `r3 view`: none | ranked: of rows that a ranking measured exactly, which costs 2 bytes
+    # a token of those rows and no time | all: of every trained row, measured for this with the old log-probs
+    token_entropy: str = "ranked"
+    # Log-probs per token in rollouts/: none | recalled: of recalled rows, when they were sampled and now | all: of every row when
+    # it was sampled, 2 bytes a token
+    token_logprobs: str = "recalled"
+
+    def __post_init__(self) -> None:
+        _one_of("logging.token_entropy", self.token_entropy, tuple(TokenEntropy))
+        _one_of("logging.token_logprobs", self.token_logprobs, tuple(TokenLogprobs))
 
 
 @dataclass
@@ -710,6 +722,11 @@ class R3Config:
                 raise ConfigError(
                     f"exploration.select.enabled is true, but algo is {self.algo}, which keeps no history to select by; use algo=r3, "
                     "with replay, reflection and ranking off where only the selection is wanted"
+                )
+            if self.logging.token_entropy == TokenEntropy.ALL:
+                raise ConfigError(
+                    f"logging.token_entropy is all, but algo is {self.algo}, whose policy pass is OpenRLHF's own and measures no "
+                    "entropy; use algo=r3 or logging.token_entropy=none"
                 )
             if self.advantage.success_scale != 1.0:
                 raise ConfigError(

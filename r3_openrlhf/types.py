@@ -4,7 +4,7 @@ framework but numpy."""
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self
 
@@ -112,6 +112,24 @@ class EntropySource(Word):
     TOPK = "topk"
 
 
+class TokenEntropy(Word):
+    """Whose entropies per token are kept in rollouts/: nobody's, those of the rows that a ranking measured exactly, or those
+    of every trained row."""
+
+    NONE = "none"
+    RANKED = "ranked"
+    ALL = "all"
+
+
+class TokenLogprobs(Word):
+    """Whose log-probs per token are kept in rollouts/: nobody's, those of recalled rows (when sampled, and now), or
+    everybody's."""
+
+    NONE = "none"
+    RECALLED = "recalled"
+    ALL = "all"
+
+
 class Eviction(Word):
     """Which stored rollouts of a problem go first when there are too many."""
 
@@ -205,6 +223,7 @@ class EntropyStatistics:
     peak: float
     global_: float
     source: str  # EntropySource, but never "auto"
+    tokens: np.ndarray | None = field(default=None, compare=False, repr=False)  # float16 [T], nats; None: not kept
 
     def __post_init__(self) -> None:
         if EntropySource.checked("source", self.source) is EntropySource.AUTO:
@@ -243,6 +262,7 @@ class Rollout:
     entropy_bounds: EntropyBounds | None = None
     text: str = ""  # decoded response, for people; the token ids are what counts
     reason: str = ""  # the grader's reason
+    answer: str | None = None  # what the grader found in the response; None: nothing, or not known (any more)
 
     def __post_init__(self) -> None:
         self.context = Context.checked("context", self.context)

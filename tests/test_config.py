@@ -128,6 +128,11 @@ REFUSED = {  # overrides -> words that the sentence must hold: the key, the valu
     ("train.micro_batch_size=24",): "does not divide train.batch_size 64",
     ("train.learning_rate=nan",): "train.learning_rate is nan",
     ("train.lr_scheduler=consine",): "did you mean cosine?",
+    ("logging.token_entropy=rankd",): "logging.token_entropy is 'rankd', which does not exist; did you mean ranked?",
+    (
+        "logging.token_logprobs=recall",
+    ): "logging.token_logprobs is 'recall', which does not exist; did you mean recalled?",
+    ("logging.token_entropy=all", "algo=grpo"): "logging.token_entropy is all, but algo is grpo, whose policy pass",
     ("train.loss_aggregation=token_mean",): "did you mean token-mean?",
     ("train.kl_estimator=k4",): "train.kl_estimator is 'k4'",
     ("train.zero_stage=4",): "train.zero_stage is 4",

@@ -35,6 +35,7 @@ def rollout_from_response(response: dict, *, context: Context, step: int, epoch:
         entropy_bounds=payload["entropy_bounds"],
         text=payload["text"],
         reason=grade.reason,
+        answer=grade.extracted,
     )
 
 

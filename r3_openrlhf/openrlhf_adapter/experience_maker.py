@@ -6,11 +6,13 @@ hold mixed groups; micro-batches that need not divide evenly among ranks (:65-91
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import time
 from typing import TYPE_CHECKING
 
+import numpy as np
 import ray
 import torch
 from openrlhf.models.utils import compute_reward
@@ -25,7 +27,8 @@ from r3_openrlhf.errors import TrainingStopped
 from r3_openrlhf.openrlhf_adapter.batching import effective_ranks, even_slices, micro_batches, num_fillers, num_windows
 from r3_openrlhf.openrlhf_adapter.convert import experience_from_recalled, filler_experience
 from r3_openrlhf.runs.rollout_records import records_of
-from r3_openrlhf.types import EntropyStatistics, Rollout, Verdict
+from r3_openrlhf.runs.token_chars import TokenChars
+from r3_openrlhf.types import EntropyStatistics, Rollout, TokenEntropy, TokenLogprobs, Verdict
 
 if TYPE_CHECKING:
     from r3_openrlhf.history.store import HistoryStore
@@ -46,6 +49,11 @@ class StockExperienceMaker(RemoteExperienceMaker):
         self.metrics: dict[str, float] = {}
         self.records: list[dict] = []
         self.rollouts: list[Rollout] = []
+        self._prompts: list[str] = []
+        self._entropies: dict[int, EntropyStatistics] = {}  # row index -> measured in this step
+        self._policy_logprobs: dict[
+            int, np.ndarray
+        ] = {}  # index of a recalled row -> float32 [T], under the current policy
 
     def make_experience_batch(self, rollout_samples: list[Experience]) -> list[Experience]:
         """Upstream's experiences of this step's rollouts (one row each), with advantages and old log-probs.
@@ -80,6 +88,8 @@ class StockExperienceMaker(RemoteExperienceMaker):
 
     def _batch(self, rollout_samples: list[Experience]) -> MixedBatch:
         self.rollouts = [sample.r3_rollout for sample in rollout_samples]
+        self._prompts = [sample.prompts[0] for sample in rollout_samples]
+        self._entropies, self._policy_logprobs = {}, {}
         for rollout in self.rollouts:
             if rollout.verdict is not Verdict.UNGRADED and not math.isfinite(rollout.graded_reward):
                 raise TrainingStopped(f"the reward of a rollout of problem {rollout.uid} is {rollout.reward}")
@@ -104,7 +114,21 @@ class StockExperienceMaker(RemoteExperienceMaker):
         self.metrics = {**batch_metrics(batch, step=self.step), "r3/sync/abs_logprob_gap": gap, **metrics}
         self.metrics.update(method.training_metrics(batch, self.config))
         self.metrics.update(entropy_metrics(self.rollouts))
-        self.records = records_of(batch, step=self.step + 1, texts=self.config.logging.rollout_text)
+        self.records = records_of(
+            batch,
+            step=self.step + 1,
+            texts=self.config.logging.rollout_text,
+            prompts=self._prompts,
+            entropies=self._entropies,
+            policy_logprobs=self._policy_logprobs,
+            token_logprobs=self.config.logging.token_logprobs,
+            token_chars=self._token_chars,
+        )
+
+    @functools.cached_property
+    def _token_chars(self) -> TokenChars:
+        # as rollout_executor.py decodes a response
+        return TokenChars(lambda ids: self.tokenizer.decode(ids, skip_special_tokens=True))
 
 
 class R3ExperienceMaker(StockExperienceMaker):
@@ -131,16 +155,19 @@ class R3ExperienceMaker(StockExperienceMaker):
         samples = self._samples(batch, rows, rollout_samples)
         ranked = method.rows_to_rank(batch, config)
         exact = method.rows_with_exact_entropy(batch, ranked, config)
+        kept = TokenEntropy.checked("logging.token_entropy", config.logging.token_entropy)
+        measured = {row.index for row in rows} if kept is TokenEntropy.ALL else exact
         seconds["r3/time/batch_s"] = time.perf_counter() - started
 
         samples_list = self.split_rollout_samples(samples)
-        if exact:
-            self._announce_entropy(samples_list, {i for i, row in enumerate(rows) if row.index in exact})
+        if measured:
+            self._announce_entropy(samples_list, {i for i, row in enumerate(rows) if row.index in measured})
         experiences = self.make_experience(samples_list)
-        found, seconds["r3/time/entropy_s"] = self._exact_entropy(samples_list) if exact else ({}, 0.0)
+        found, seconds["r3/time/entropy_s"] = self._exact_entropy(samples_list) if measured else ({}, 0.0)
 
         started = time.perf_counter()
-        entropy = {row.index: found[i] for i, row in enumerate(rows) if i in found}
+        self._entropies = {row.index: found[i] for i, row in enumerate(rows) if i in found}
+        entropy = {index: self._entropies[index] for index in exact}
         method.assign_advantages(batch, ranked, lambda row: entropy.get(row.index) or topk_statistics(row), config)
         off_policy = self._set_old_logprobs(experiences, rows, batch)
         self._set_advantages(experiences, rows)
@@ -185,11 +212,14 @@ class R3ExperienceMaker(StockExperienceMaker):
         if len(passes) != len(samples_list):
             raise TrainingStopped(f"{len(samples_list)} forward passes but entropy of {len(passes)}")
         found = {}
-        for samples, (statistics_B2, _) in zip(samples_list, passes, strict=True):
-            for index, (peak, global_) in zip(samples.index, statistics_B2.tolist(), strict=True):
+        for samples, measured in zip(samples_list, passes, strict=True):
+            for place, (index, (peak, global_)) in enumerate(
+                zip(samples.index, measured.statistics_B2.tolist(), strict=True)
+            ):
                 if not math.isnan(peak):
-                    found[index] = EntropyStatistics(peak=peak, global_=global_, source="exact")
-        return found, max(sum(seconds for _, seconds in rank) for rank in ranks)
+                    tokens = measured.tokens.get(place)
+                    found[index] = EntropyStatistics(peak=peak, global_=global_, source="exact", tokens=tokens)
+        return found, max(sum(measured.seconds for measured in rank) for rank in ranks)
 
     # ── tensors ──
 
@@ -197,6 +227,7 @@ class R3ExperienceMaker(StockExperienceMaker):
         """Which log-probs a recalled row's ratio is taken against (METHOD section 4), and how far off-policy it is."""
         ratios, largest, clipped, tokens = 0.0, 0.0, 0, 0
         low, high = self.args.actor.eps_clip_low_high
+        keeps_logprobs = self.config.logging.token_logprobs != TokenLogprobs.NONE
         for (
             experience
         ) in experiences:  # tensors that came through Ray lie in its shared memory, which is not ours to write
@@ -207,8 +238,10 @@ class R3ExperienceMaker(StockExperienceMaker):
             if index >= len(rows) or not rows[index].recalled:
                 continue
             row = rows[index]
+            mask = experience.action_mask[position].bool()
+            if keeps_logprobs:
+                self._policy_logprobs[row.index] = experience.action_log_probs[position][mask].float().numpy().copy()
             if batch.has_own_prompt(row):
-                mask = experience.action_mask[position].bool()
                 stored = experience.rollout_log_probs[position][mask].float()
                 ratio = (experience.action_log_probs[position][mask].float() - stored).clamp(-20, 20).exp()
                 ratios += ratio.sum().item()

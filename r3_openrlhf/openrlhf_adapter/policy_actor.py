@@ -10,8 +10,9 @@ import functools
 import math
 import time
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import ray
 import torch
 from deepspeed.ops.op_builder import builder
@@ -23,9 +24,18 @@ from r3_openrlhf.openrlhf_adapter.chunked_actor import ChunkedActor, model_input
 from r3_openrlhf.openrlhf_adapter.environment import config_from_environment
 from r3_openrlhf.openrlhf_adapter.phases import announce_builds
 from r3_openrlhf.openrlhf_adapter.policy_update import R3ActorTrainer
+from r3_openrlhf.types import TokenEntropy
 
 # trainer/ray/ppo_actor.py:475: the name is a Ray actor class already; this is the class that was decorated
 UpstreamPolicyActor: Any = ppo_actor.PolicyModelActor.__ray_metadata__.modified_class.__ray_actor_class__
+
+
+class EntropyPass(NamedTuple):
+    """What one forward pass measured."""
+
+    statistics_B2: torch.Tensor  # (peak, global) in nats, NaN for rows that did not ask
+    seconds: float  # spent on entropy
+    tokens: dict[int, np.ndarray]  # row -> float16 [T], nats; empty with logging.token_entropy=none
 
 
 class StockPolicyActor(UpstreamPolicyActor):
@@ -49,17 +59,17 @@ class R3PolicyActor(StockPolicyActor):
         config = config_from_environment()
         ppo_actor.ActorPPOTrainer = functools.partial(R3ActorTrainer, inner_lr_scale=config.train.inner_lr_scale)
         self._peak_fraction = config.ranking.peak_fraction
+        self._keeps_tokens = config.logging.token_entropy != TokenEntropy.NONE
         self._wanted: deque[list[bool]] = deque()
-        self._entropy: list[tuple[torch.Tensor, float]] = []
+        self._entropy: list[EntropyPass] = []
         return super().init_model_from_pretrained(*args, **kwargs)
 
     def expect_entropy(self, rows: list[bool]) -> None:
         """For the next `forward` that has no such message yet: which of its rows need exact entropy."""
         self._wanted.append(rows)
 
-    def pop_entropy(self) -> list[tuple[torch.Tensor, float]]:
-        """For each announced forward pass since the last call: [B, 2] of (peak, global) in nats, NaN for rows that
-        did not ask, and the seconds spent on entropy."""
+    def pop_entropy(self) -> list[EntropyPass]:
+        """One for each announced forward pass since the last call."""
         found, self._entropy = self._entropy, []
         return found
 
@@ -70,7 +80,7 @@ class R3PolicyActor(StockPolicyActor):
         rows = self._wanted.popleft() if self._wanted else []
         if not any(rows):
             if rows:
-                self._entropy.append((torch.full((len(rows), 2), math.nan), 0.0))
+                self._entropy.append(EntropyPass(torch.full((len(rows), 2), math.nan), 0.0, {}))
             return super().forward(sequences, action_mask, attention_mask, packed_seq_lens, mm_train_inputs_list)
         device = torch.cuda.current_device()
         self.actor.eval()
@@ -83,11 +93,13 @@ class R3PolicyActor(StockPolicyActor):
                 ring_attn_group=self.strategy.ring_attn_group,
             )
         self.actor.train()
-        statistics_B2 = torch.full((len(rows), 2), math.nan)
+        statistics_B2, tokens = torch.full((len(rows), 2), math.nan), {}
         for row in (i for i, wanted in enumerate(rows) if wanted):
             values_T = entropy_BA[row][action_mask[row].bool()]
             statistics_B2[row] = torch.tensor(entropy_statistics(values_T, peak_fraction=self._peak_fraction))
-        self._entropy.append((statistics_B2, seconds))
+            if self._keeps_tokens:
+                tokens[row] = values_T.clamp(min=0).to(torch.float16).numpy()
+        self._entropy.append(EntropyPass(statistics_B2, seconds, tokens))
         return logprobs_BA.to("cpu")
 
 

@@ -1,7 +1,8 @@
 """The rollouts of a run: one compressed Parquet file per step, RUN/rollouts/step_000123.parquet.
 
 `datasets.load_dataset("parquet", data_files="RUN/rollouts/*.parquet")` loads them. A file is there whole or not at all, and
-going on from a checkpoint deletes the files of the steps behind it. Runs of earlier versions have one rollouts.jsonl.
+going on from a checkpoint deletes the files of the steps behind it. Runs of earlier versions have one rollouts.jsonl, or files
+without some of the columns: those are null.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
 from r3_openrlhf.errors import R3Error
 from r3_openrlhf.runs.files import RolloutLine
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 REQUIRED = {"step", "uid", "context", "verdict", "num_tokens", "truncated"}  # never null
 TEXT, COUNT, NUMBER, TRUTH = "string", "int64", "float64", "bool"
+COUNTS, NUMBERS = "list<uint16>", "list<float16>"  # one value per token
 COLUMNS = {
     "step": COUNT,
     "uid": TEXT,
@@ -45,7 +48,18 @@ COLUMNS = {
     "entropy_global_lower": NUMBER,
     "entropy_global_upper": NUMBER,
     "text": TEXT,  # null with logging.rollout_text=false
+    "answer": TEXT,  # the final answer that the grader found; null: none, or a recalled row
+    "prompt": TEXT,  # as the model saw it, of its group; null with logging.rollout_text=false
 }
+# One value per response token, of the rows that logging.token_entropy and logging.token_logprobs name; else null.
+TOKEN_COLUMNS = {
+    "token_chars": COUNTS,  # characters of `text` that the token added; null where tokens cannot be decoded one by one
+    "token_entropy": NUMBERS,  # nats
+    "token_logprob": NUMBERS,  # under the policy that sampled it, natural log
+    "token_policy_logprob": NUMBERS,  # of a recalled row: under the policy of this step, before the update
+}
+# A group stands in one or two of them, so that it is read without the rest of the step.
+ROW_GROUP_ROWS = 64
 _NAME = re.compile(r"step_(\d+)\.parquet")
 
 
@@ -53,34 +67,55 @@ def schema() -> pyarrow.Schema:
     """The same for every step and run, whatever a step's values are: a column of nulls keeps its type."""
     import pyarrow as pa
 
-    types = {TEXT: pa.string(), COUNT: pa.int64(), NUMBER: pa.float64(), TRUTH: pa.bool_()}
-    return pa.schema([pa.field(name, types[kind], nullable=name not in REQUIRED) for name, kind in COLUMNS.items()])
+    types = {
+        TEXT: pa.string(),
+        COUNT: pa.int64(),
+        NUMBER: pa.float64(),
+        TRUTH: pa.bool_(),
+        COUNTS: pa.list_(pa.uint16()),
+        NUMBERS: pa.list_(pa.float16()),
+    }
+    columns = COLUMNS | TOKEN_COLUMNS
+    return pa.schema([pa.field(name, types[kind], nullable=name not in REQUIRED) for name, kind in columns.items()])
 
 
 def write_step(directory: Path, step: int, rollouts: Iterable[dict[str, Any]]) -> Path:
     """The rollouts of one step, on disk when this returns. A file of the same step gives way.
 
-    A key that is left out is null. Raises ValueError for an unknown key, a value of another type, NaN, infinity, and a row
-    of another step.
+    A key that is left out is null. Raises ValueError for an unknown key, a value of another type, NaN, infinity, a row of
+    another step, and as many values per token as there are not tokens.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     rows = list(rollouts)
     for row in rows:
-        if unknown := row.keys() - COLUMNS.keys():
-            raise ValueError(f"a rollout has no {', '.join(sorted(unknown))}; its columns are {', '.join(COLUMNS)}")
+        if unknown := row.keys() - COLUMNS.keys() - TOKEN_COLUMNS.keys():
+            known = ", ".join(COLUMNS | TOKEN_COLUMNS)
+            raise ValueError(f"a rollout has no {', '.join(sorted(unknown))}; its columns are {known}")
         if row.get("step") != step:
             raise ValueError(f"a rollout of step {row.get('step')} among those of step {step}")
         for key, value in row.items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(f"{key} is {value}, which is not finite, in a rollout of step {step}")
+            if key in TOKEN_COLUMNS and value is not None:
+                _check_tokens(key, value, row)
     table = pa.Table.from_pylist(rows, schema=schema())
     directory.mkdir(parents=True, exist_ok=True)
     file = file_of(directory, step)
     unfinished = file.with_name(f".{file.name}.new")
     with unfinished.open("wb") as stream:
-        pq.write_table(table, stream, compression="zstd")
+        pq.write_table(
+            table,
+            stream,
+            compression="zstd",
+            row_group_size=ROW_GROUP_ROWS,
+            # a dictionary of float16 numbers is longer than the numbers
+            use_dictionary=[
+                *COLUMNS,
+                *(f"{name}.list.element" for name, kind in TOKEN_COLUMNS.items() if kind == COUNTS),
+            ],
+        )
         stream.flush()
         os.fsync(stream.fileno())
     unfinished.replace(file)
@@ -102,33 +137,81 @@ def steps_in(directory: Path) -> dict[int, Path]:
 
 
 def read_step(file: Path, *, uid_start: str = "", without: Collection[str] = ()) -> Iterator[dict[str, Any]]:
-    """Every rollout of one file whose problem begins with `uid_start`. The columns in `without` are not read: the texts are
-    most of a file.
+    """Every rollout of one file whose problem begins with `uid_start`. The columns in `without` are not read (the texts are
+    most of a file), nor are those of TOKEN_COLUMNS.
 
     Raises R3Error for a file that cannot be read or that no run has written.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
-    damaged = "restore it from a copy, or remove it"
-    try:
-        table = pq.read_table(
-            file,
-            schema=schema(),
-            columns=[name for name in COLUMNS if name not in without],
-            filters=pc.starts_with(pc.field("uid"), uid_start) if uid_start else None,
-        )
-    except (pa.ArrowException, ValueError) as error:
-        raise R3Error(f"{file} is damaged: {' '.join(str(error).split())[:200]}; {damaged}") from error
-    except OSError as error:
-        raise R3Error(f"{file} cannot be read: {' '.join(str(error).split())[:200]}") from error
+    table = _read(file, uid_start=uid_start, columns=[name for name in COLUMNS if name not in without])
     for row in table.to_pylist():
         try:
             msgspec.convert(row, RolloutLine, strict=True)
         except msgspec.ValidationError as error:
-            raise R3Error(f"{file} is damaged: it is not what a run writes ({error}); {damaged}") from error
+            raise _damaged(file, f"it is not what a run writes ({error})") from error
         yield row
+
+
+def read_tokens(file: Path, *, uid_start: str = "") -> Iterator[dict[str, np.ndarray | None]]:
+    """TOKEN_COLUMNS of the rollouts that `read_step` gives, in the same order: arrays of uint16 or float16 [T], or None.
+
+    Raises R3Error as `read_step` does, and for a row without as many values as it has tokens.
+    """
+    table = _read(file, uid_start=uid_start, columns=["num_tokens", *TOKEN_COLUMNS])
+    lengths = table.column("num_tokens").to_pylist()
+    columns = {name: table.column(name) for name in TOKEN_COLUMNS}
+    for place, length in enumerate(lengths):
+        found: dict[str, np.ndarray | None] = {}
+        for name, column in columns.items():
+            value = column[place].values  # a ListScalar: None, or an array of Arrow
+            found[name] = None if value is None else value.to_numpy(zero_copy_only=False)
+            if value is not None and (len(value) != length or value.null_count):
+                raise _damaged(
+                    file, f"{name} of a rollout of {length} tokens has {len(value) - value.null_count} values"
+                )
+        yield found
+
+
+def _read(file: Path, *, uid_start: str, columns: list[str]) -> pyarrow.Table:
+    """Of a column that the file does not have: null. Only row groups with a wanted problem are read."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    types = schema()
+    try:
+        with pq.ParquetFile(file) as parquet:
+            if missing := REQUIRED - set(parquet.schema_arrow.names):
+                raise ValueError(f"it has no {', '.join(sorted(missing))}")
+            there = [name for name in columns if name in parquet.schema_arrow.names]
+            parts = []
+            for number in range(parquet.num_row_groups):
+                wanted = None
+                if uid_start:
+                    wanted = pc.starts_with(parquet.read_row_group(number, columns=["uid"]).column("uid"), uid_start)
+                    if not pc.any(wanted).as_py():
+                        continue
+                part = parquet.read_row_group(number, columns=there)
+                parts.append(part if wanted is None else part.filter(wanted))
+            table = pa.concat_tables(parts) if parts else parquet.schema_arrow.empty_table().select(there)
+        for name in columns:
+            if name not in there:
+                table = table.append_column(types.field(name), pa.nulls(len(table), types.field(name).type))
+        return table.select(columns).cast(pa.schema([types.field(name) for name in columns]))
+    except (pa.ArrowException, ValueError) as error:
+        raise _damaged(file, " ".join(str(error).split())[:200]) from error
+    except OSError as error:
+        raise R3Error(f"{file} cannot be read: {' '.join(str(error).split())[:200]}") from error
+
+
+def _damaged(file: Path, why: str) -> R3Error:
+    return R3Error(f"{file} is damaged: {why}; restore it from a copy, or remove it")
+
+
+def _check_tokens(key: str, values: Any, row: dict[str, Any]) -> None:
+    if len(values) != row.get("num_tokens"):
+        raise ValueError(f"{key} has {len(values)} values in a rollout of {row.get('num_tokens')} tokens")
+    if not np.isfinite(np.asarray(values)).all():
+        raise ValueError(f"{key} holds a value that is not finite, in a rollout of step {row['step']}")
 
 
 def forget_after(directory: Path, step: int) -> None:

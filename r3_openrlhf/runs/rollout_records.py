@@ -2,24 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from r3_openrlhf.core.mixed_batch import MixedBatch, Row
-from r3_openrlhf.types import Rollout
+from r3_openrlhf.runs.token_chars import TokenChars
+from r3_openrlhf.types import EntropyStatistics, Rollout, TokenLogprobs
+
+MAX_ANSWER_CHARS = 2000
+VALUES = ("token_entropy", "token_logprob", "token_policy_logprob")
 
 
-def records_of(batch: MixedBatch, *, step: int, texts: bool = True) -> list[dict[str, Any]]:
-    """One dict per rollout of the step, ungraded and recalled ones included."""
+def records_of(
+    batch: MixedBatch,
+    *,
+    step: int,
+    texts: bool = True,
+    prompts: Sequence[str] | None = None,
+    entropies: Mapping[int, EntropyStatistics] | None = None,
+    policy_logprobs: Mapping[int, np.ndarray] | None = None,
+    token_logprobs: TokenLogprobs | str = TokenLogprobs.NONE,
+    token_chars: TokenChars | None = None,
+) -> list[dict[str, Any]]:
+    """One dict per rollout of the step, ungraded and recalled ones included: group by group, recalled rows at the end of theirs.
+
+    Args:
+        prompts: of the rollouts that the batch was made of, in their order.
+        entropies: row index -> what was measured beside a ranking.
+        policy_logprobs: index of a recalled row -> log-probs of its tokens [T] under the current policy.
+        token_chars: counts the characters of the tokens of rows with any value per token.
+
+    ValueError: a word for token_logprobs that does not exist.
+    """
+    wanted = TokenLogprobs.checked("token_logprobs", token_logprobs)
+    rows = [batch.rows[index] for group in batch.groups for index in group.rows]
+    placed = {row.source for row in rows}
+    alone = [index for index in range(len(batch.rollouts)) if index not in placed]  # in no group
     records = []
-    placed = set()
-    for row in batch.rows:
-        if row.source is not None:
-            placed.add(row.source)
-        records.append(record_of(row.rollout, step=step, row=row))
-    records += [record_of(r, step=step, row=None) for i, r in enumerate(batch.rollouts) if i not in placed]
+    found: list[tuple[Row | None, int]] = [(row, batch.first_of(row).fresh_source) for row in rows]
+    for row, asked in found + [(None, index) for index in alone]:
+        rollout = batch.rollouts[asked] if row is None else row.rollout
+        record = record_of(rollout, step=step, row=row)
+        if prompts is not None:
+            record["prompt"] = prompts[asked]
+        if row is not None:
+            record |= _measured(row, (entropies or {}).get(row.index))
+            record["token_policy_logprob"] = _float16((policy_logprobs or {}).get(row.index))
+        if wanted is TokenLogprobs.ALL or (wanted is TokenLogprobs.RECALLED and row is not None and row.recalled):
+            record["token_logprob"] = _float16(rollout.response_logprobs)
+        has_values = any(record[name] is not None for name in VALUES)
+        if token_chars is not None and has_values and rollout.text:
+            record["token_chars"] = token_chars.of(rollout.response_ids.tolist(), rollout.text)
+        records.append(record)
     if not texts:
         for record in records:
-            del record["text"]
+            for name in ("text", "prompt", "token_chars"):
+                del record[name]
     return records
 
 
@@ -49,4 +89,30 @@ def record_of(rollout: Rollout, *, step: int, row: Row | None) -> dict[str, Any]
         "entropy_global_lower": bounds and bounds.global_lower,
         "entropy_global_upper": bounds and bounds.global_upper,
         "text": rollout.text,
+        "answer": rollout.answer and rollout.answer[:MAX_ANSWER_CHARS],
+        "prompt": None,
+        "token_chars": None,
+        "token_entropy": None,
+        "token_logprob": None,
+        "token_policy_logprob": None,
     }
+
+
+def _measured(row: Row, statistics: EntropyStatistics | None) -> dict[str, Any]:
+    """What this step's policy says of a row. Peak and global entropy stay those that ranked it, or those of the step that
+    sampled it."""
+    if statistics is None:
+        return {}
+    found: dict[str, Any] = {"token_entropy": statistics.tokens}
+    if row.rollout.entropy is None and not row.recalled:
+        found |= {
+            "entropy_peak": statistics.peak,
+            "entropy_global": statistics.global_,
+            "entropy_source": statistics.source,
+        }
+    return found
+
+
+def _float16(values: np.ndarray | None) -> np.ndarray | None:
+    """Log-probs reach -1000 where a token was all but impossible, and float16 has room for 65,504."""
+    return None if values is None else np.clip(values, -60_000, 0).astype(np.float16)

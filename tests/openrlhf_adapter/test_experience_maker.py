@@ -327,3 +327,64 @@ def test_the_stock_estimator_keeps_its_group_mean_with_an_ungraded_rollout():
     mean = sum(rewards) / 3
     shown = [values[i][0].item() for i in (0, 2, 3)]
     assert shown[1] == shown[2] and shown[0] / shown[1] == pytest.approx((1.5 - mean) / -mean)
+
+
+class Measuring(Ours):
+    """An actor whose tokens have the entropies 0, 1, 2, ..."""
+
+    def _exact_entropy(self, samples_list):
+        found = {}
+        for samples in samples_list:
+            for place, index in enumerate(samples.index):
+                tokens = np.arange(int(samples.action_mask[place].sum()), dtype=np.float16)
+                if index in self.wanted:
+                    found[index] = EntropyStatistics(peak=10.0 - index, global_=0.5, source="exact", tokens=tokens)
+        return found, 0.0
+
+
+@pytest.mark.parametrize(("kept", "rows"), [("ranked", 4), ("all", 9)])
+def test_which_entropies_of_tokens_are_kept(kept, rows):
+    """A group that is ranked, one that is not, and a recalled row. With "all" the ranking is the same."""
+    stored = sample(C, tokens=(9, 9), step=2).r3_rollout
+    config = config_with(logging={"token_entropy": kept})
+    made = maker(Measuring, history=history_with(stored), config=config)
+    experiences = made.make_experience_batch(group(W, W, W, W, truncated=True) + group(C, W, C, W, prompt="q"))
+    records = {(r["uid"], r["num_tokens"], r["recalled_from"]): r for r in made.records}
+    found = {key: r["token_entropy"] for key, r in records.items() if r["token_entropy"] is not None}
+    assert len(found) == rows
+    assert all(values.tolist() == list(range(key[1])) for key, values in found.items())
+    assert [r["reward"] for r in made.records[:4]] == pytest.approx([0.5, 1 / 3, 1 / 6, 0.0], abs=0.5)
+    assert [r["ranked"] for r in made.records] == [True] * 4 + [False] * 5
+    assert len(by_row(experiences, "advantages")) == 9
+    recalled = records["p", 2, 3]
+    assert recalled["entropy_peak"] is None  # this step's policy did not sample it
+
+
+def test_a_ranking_by_bounds_stays_one_when_all_entropies_are_kept():
+    rows = [sample(W, tokens=tuple(range(3, 6 + i)), truncated=True, bounds=bounds(1.0 + i, 0.0)) for i in range(G)]
+    config = config_with(ranking={"entropy_source": "topk"}, logging={"token_entropy": "all"})
+    made = maker(Measuring, config=config, history=history_with())
+    made.make_experience_batch(rows)
+    assert [r["entropy_source"] for r in made.records] == ["topk"] * G
+    assert [len(r["token_entropy"]) for r in made.records] == [3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("mode", ["recompute", "behaviour"])
+def test_a_recalled_row_keeps_its_logprobs_then_and_now(mode):
+    """exp(now - then) is the ratio, whatever the update takes it against."""
+    stored = sample(C, tokens=(9, 9), step=2).r3_rollout
+    made = maker(Ours, history=history_with(stored), config=config_with(replay={"old_logprobs": mode}))
+    made.gap = 0.05
+    made.make_experience_batch(group(W, W, W, W))
+    (recalled,) = [r for r in made.records if r["recalled_from"] is not None]
+    assert recalled["token_logprob"].tolist() == pytest.approx([-0.9] * 2, abs=1e-3)
+    assert recalled["token_policy_logprob"].tolist() == pytest.approx([-0.85] * 2, abs=1e-3)
+    assert all(r["token_logprob"] is r["token_policy_logprob"] is None for r in made.records if r is not recalled)
+    assert [r["prompt"] for r in made.records] == ["p"] * 5
+
+
+def test_a_stock_estimator_keeps_prompts_and_what_is_asked_for():
+    made = maker(Recording, config=config_with(logging={"token_logprobs": "all"}))
+    made.make_experience_batch(group(C, W, W, C) + group(W, C, C, C, prompt="q"))
+    assert [r["prompt"] for r in made.records] == ["p"] * 4 + ["q"] * 4
+    assert all(len(r["token_logprob"]) == r["num_tokens"] and r["token_entropy"] is None for r in made.records)

@@ -4,6 +4,7 @@ import pytest
 
 pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
 
+import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from openrlhf.models import Actor  # noqa: E402
 from openrlhf.trainer.ppo_utils.experience import Experience  # noqa: E402
@@ -51,7 +52,7 @@ def test_entropy_of_the_rows_that_asked(model, rows):
     policy = R3PolicyActor.__new__(R3PolicyActor)
     policy.actor = Actor(model, attn_implementation="sdpa")
     policy.strategy = type("Strategy", (), {"ring_attn_group": None})
-    policy._peak_fraction, policy._entropy = 0.25, []
+    policy._peak_fraction, policy._entropy, policy._keeps_tokens = 0.25, [], True
     policy._wanted = __import__("collections").deque()
     forward = lambda: policy.forward(rows.sequences, rows.action_mask, rows.attention_mask)  # noqa: E731
     policy.expect_entropy([False, True, False, False, True])
@@ -59,8 +60,9 @@ def test_entropy_of_the_rows_that_asked(model, rows):
     first, second, third = forward(), forward(), forward()
     torch.testing.assert_close(first, second)
     torch.testing.assert_close(second, third)
-    asked, unasked = (statistics for statistics, _ in policy.pop_entropy())
+    (asked, _, tokens), (unasked, _, none) = policy.pop_entropy()
     assert unasked.isnan().all() and asked[[0, 2, 3]].isnan().all()
+    assert none == {} and set(tokens) == {1, 4}
     with torch.no_grad():
         _, output = policy.actor(
             rows.sequences, rows.action_mask, rows.attention_mask, return_output=True, return_entropy=True
@@ -68,6 +70,8 @@ def test_entropy_of_the_rows_that_asked(model, rows):
     for row in (1, 4):
         values = output.entropy[row][rows.action_mask[row].bool()]
         assert asked[row].tolist() == pytest.approx(entropy_statistics(values, peak_fraction=0.25), abs=1e-4)
+        assert tokens[row].dtype == np.float16
+        assert tokens[row].tolist() == pytest.approx(values.tolist(), rel=1e-3, abs=1e-4)  # half precision
     assert policy.pop_entropy() == []
 
 

@@ -2,8 +2,10 @@
 
 import math
 import os
+import random
 
 import datasets
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -14,9 +16,20 @@ from r3_openrlhf.core.mixed_batch import MixedBatch
 from r3_openrlhf.errors import R3Error
 from r3_openrlhf.runs import rollout_files
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.runs.rollout_files import COLUMNS, forget_after, read_step, schema, steps_in, write_step
+from r3_openrlhf.runs.rollout_files import (
+    COLUMNS,
+    ROW_GROUP_ROWS,
+    TOKEN_COLUMNS,
+    forget_after,
+    read_step,
+    read_tokens,
+    schema,
+    steps_in,
+    write_step,
+)
 from r3_openrlhf.runs.rollout_records import records_of
-from r3_openrlhf.types import Verdict
+from r3_openrlhf.runs.token_chars import TokenChars
+from r3_openrlhf.types import EntropyStatistics, Verdict
 from tests.history.samples import make_rollout
 
 
@@ -27,7 +40,7 @@ def rollout(step=1, **changes):
         "outcome_reward": 0.0, "reward": 0.25, "ranked": True, "advantage": -0.5, "recalled_from": None,
         "truncated": True, "num_tokens": 3, "entropy_peak": 1.5, "entropy_global": 0.4, "entropy_source": "exact",
         "entropy_peak_lower": 1.0, "entropy_peak_upper": 2.0, "entropy_global_lower": 0.3, "entropy_global_upper": 0.5,
-        "text": "3 + 4 = 8", **changes,
+        "text": "3 + 4 = 8", "answer": "8", "prompt": "What is 3 + 4?", **changes,
     }  # fmt: skip
 
 
@@ -41,6 +54,7 @@ rows = st.builds(
     recalled_from=st.none() | st.integers(1, 900),
     num_tokens=st.integers(0, 40_000),
     text=st.none() | st.text(max_size=40),
+    answer=st.none() | st.text(max_size=5),
 )
 
 
@@ -65,8 +79,11 @@ def test_the_columns_are_those_of_a_rollout(tmp_path):
     for texts in (True, False):
         records = records_of(MixedBatch(found, ["g", "g", "g"]), step=7, texts=texts)
         stored = list(read_step(write_step(tmp_path, 7, records)))
-        assert set(stored[0]) == set(COLUMNS) and set(records[0]) == set(COLUMNS) - (set() if texts else {"text"})
-        assert [{**dict.fromkeys(COLUMNS), **record} for record in records] == stored
+        columns = set(COLUMNS | TOKEN_COLUMNS)
+        missing = set() if texts else {"text", "prompt", "token_chars"}
+        assert set(stored[0]) == set(COLUMNS) and set(records[0]) == columns - missing
+        for record, row in zip(records, stored, strict=True):
+            assert {name: record.get(name) for name in COLUMNS} == row
         assert [row["group"] for row in stored] == [0, 0, None]
         assert [row["entropy_source"] for row in stored] == ["exact", None, None]
 
@@ -79,7 +96,110 @@ def test_datasets_loads_every_step_with_the_same_types(tmp_path):
         "parquet", data_files=f"{tmp_path}/*.parquet", split="train", cache_dir=str(tmp_path / "cache")
     )
     assert table.num_rows == 3 and table["recalled_from"][:] == [None, 1, 1]
-    assert {name: feature.dtype for name, feature in table.features.items()} == COLUMNS
+    scalars = {name: table.features[name].dtype for name in COLUMNS}
+    lists = {name: f"list<{table.features[name].feature.dtype}>" for name in TOKEN_COLUMNS}
+    assert (scalars, lists) == (COLUMNS, TOKEN_COLUMNS) and set(table.features) == {*COLUMNS, *TOKEN_COLUMNS}
+
+
+TOKENS = {
+    "token_chars": np.array([1, 0, 8], dtype=np.uint16),
+    "token_entropy": np.array([0.0, 1.5, 11.75], dtype=np.float16),
+    "token_logprob": None,
+    "token_policy_logprob": np.array([-0.25, -1000, 0], dtype=np.float16),
+}
+
+
+def test_values_of_tokens_come_out_as_they_went_in(tmp_path):
+    """Of some rows; `read_step` knows nothing of them, and `read_tokens` gives them in its order."""
+    rows = [rollout(uid="a"), rollout(uid="b", **TOKENS), rollout(uid="b", text=None)]
+    file = write_step(tmp_path, 1, rows)
+    assert list(read_step(file)) == [rollout(uid="a"), rollout(uid="b"), rollout(uid="b", text=None)]
+    none, first, last = read_tokens(file)
+    assert none == last == dict.fromkeys(TOKEN_COLUMNS)
+    for name, value in TOKENS.items():
+        assert (first[name] is None) == (value is None)
+        if value is not None:
+            assert first[name].dtype == value.dtype and first[name].tolist() == value.tolist()
+    assert [found["token_chars"] is None for found in read_tokens(file, uid_start="b")] == [False, True]
+    assert list(read_tokens(file, uid_start="x")) == []
+
+
+def test_a_problem_is_found_in_any_row_group(tmp_path):
+    rows = [rollout(uid=f"{number % 7}-{number}", text=str(number)) for number in range(3 * ROW_GROUP_ROWS + 5)]
+    file = write_step(tmp_path, 1, rows)
+    assert pq.ParquetFile(file).num_row_groups == 4 and list(read_step(file)) == rows
+    for start in ("3-", "6-202"[:3], "5-5"):
+        assert list(read_step(file, uid_start=start)) == [row for row in rows if row["uid"].startswith(start)]
+    (one,) = read_step(file, uid_start="4-186", without=("text", "prompt"))
+    assert "text" not in one and one["uid"] == "4-186"
+
+
+def test_a_file_of_an_earlier_version_is_read(tmp_path):
+    """It has neither answers and prompts nor values of tokens, and one row group."""
+    file = write_step(tmp_path, 1, [rollout(), rollout(uid="q")])
+    new = ("answer", "prompt", *TOKEN_COLUMNS)
+    pq.write_table(pq.read_table(file).drop_columns(new), file)
+    assert list(read_step(file)) == [rollout(answer=None, prompt=None), rollout(uid="q", answer=None, prompt=None)]
+    assert list(read_step(file, uid_start="q")) == [rollout(uid="q", answer=None, prompt=None)]
+    assert list(read_tokens(file)) == [dict.fromkeys(TOKEN_COLUMNS)] * 2
+
+
+def test_values_of_tokens_that_do_not_fit_are_damage(tmp_path):
+    file = write_step(tmp_path, 1, [rollout(**TOKENS)])
+    table = pq.read_table(file)
+    place = table.schema.get_field_index("num_tokens")
+    pq.write_table(table.set_column(place, table.schema.field(place), [[2]]), file)
+    with pytest.raises(R3Error, match="damaged: token_chars of a rollout of 2 tokens has 3 values"):
+        list(read_tokens(file))
+
+
+def test_which_rows_keep_values_of_their_tokens(tmp_path):
+    """One collapsed group that was ranked and has a recalled row, one ungraded rollout."""
+    failures = [make_rollout(ids=[n, 2, 3], verdict=Verdict.WRONG, truncated=True) for n in range(2)]
+    ungraded = make_rollout(ids=[9], verdict=Verdict.UNGRADED)
+    stored = make_rollout(ids=[5, 6], verdict=Verdict.CORRECT, policy_step=3)
+    for one in (*failures, ungraded, stored):
+        one.text = "".join(map(str, one.response_ids))
+    failures[0].answer = "x" * 5000
+
+    def kept(token_logprobs):
+        batch = MixedBatch([*failures, ungraded], ["g", "g", "g"])
+        batch.recall(lambda uid, verdict: [stored], mode="add", rng=random.Random(0))
+        tokens = np.array([0.5, 1.5, 0.25], dtype=np.float16)
+        measured = EntropyStatistics(peak=1.5, global_=0.75, source="exact", tokens=tokens)
+        records = records_of(
+            batch,
+            step=7,
+            prompts=["the prompt", "the prompt", "the prompt"],
+            entropies={0: measured},
+            policy_logprobs={2: np.array([-2000.0, -0.5])},
+            token_logprobs=token_logprobs,
+            token_chars=TokenChars(lambda ids: "".join(map(str, ids))),
+        )
+        file = write_step(tmp_path, 7, records)
+        found = [
+            {name: value.tolist() for name, value in row.items() if value is not None} for row in read_tokens(file)
+        ]
+        return list(read_step(file)), found
+
+    rows, (first, second, recalled, alone) = kept("recalled")
+    assert [row["recalled_from"] for row in rows] == [None, None, 4, None]  # a group stands together
+    assert {row["prompt"] for row in rows} == {"the prompt"}
+    assert [row["entropy_peak"] for row in rows] == [1.5, None, None, None]
+    assert [row["answer"] and len(row["answer"]) for row in rows] == [2000, None, None, None]
+    assert first == {"token_entropy": [0.5, 1.5, 0.25], "token_chars": [1, 1, 1]} and second == alone == {}
+    assert recalled == {
+        "token_logprob": [-0.125, -0.25], "token_policy_logprob": [-2000.0, -0.5], "token_chars": [1, 1],
+    }  # fmt: skip
+    assert [sorted(row) for row in kept("none")[1]] == [
+        ["token_chars", "token_entropy"],
+        [],
+        ["token_chars", "token_policy_logprob"],
+        [],
+    ]
+    assert all("token_logprob" in row for row in kept("all")[1])
+    with pytest.raises(ValueError, match="token_logprobs is 'al'; did you mean 'all'"):
+        kept("al")
 
 
 @pytest.mark.parametrize(
@@ -91,6 +211,8 @@ def test_datasets_loads_every_step_with_the_same_types(tmp_path):
         (rollout(uid=None), "'uid' is declared non-nullable"),
         (rollout(score=1.0), "a rollout has no score"),
         (rollout(num_tokens="many"), "many"),
+        (rollout(token_entropy=np.array([1.0, math.inf, 0.0])), "token_entropy holds a value that is not finite"),
+        (rollout(token_chars=np.array([1, 2])), "token_chars has 2 values in a rollout of 3 tokens"),
     ],
 )
 def test_a_step_is_written_whole_or_not_at_all(tmp_path, bad, sentence):
