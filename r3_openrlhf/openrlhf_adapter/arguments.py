@@ -14,7 +14,7 @@ from typing import Any
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.core.rewards import DAPO_OVERLONG_FACTOR, DAPO_OVERLONG_SHARE
 from r3_openrlhf.errors import ConfigError
-from r3_openrlhf.openrlhf_adapter.flags import ALSO_SET, check_flag
+from r3_openrlhf.openrlhf_adapter.flags import ALSO_SET, check_flag, check_together
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.types import Algorithm, Device, KlEstimator, LossAggregation, SyncBackend
 
@@ -74,6 +74,7 @@ def openrlhf_arguments(
             )
         check_flag(name, value, config)
         arguments += _flag(name, value)
+    check_together(dict(_flat(config.openrlhf)))
     return arguments
 
 

@@ -20,7 +20,6 @@ _OWN_DATA = "R³ writes the final prompts itself; use the keys of data"
 _OWN_EVALUATION = "R³ asks held-out problems itself; use the keys of held_out"
 _TEXT_ONLY = "R³ trains on text alone"
 _ASYNC = "R³ needs each step's rollouts to be of the current policy"
-_LORA = "the weight sync would send base_model.* names, which vLLM refuses after a whole step; train all weights"
 
 # Conditional or beside another flag: openrlhf_arguments sets them, too.
 ALSO_SET = ("actor.eps_clip", "logger.wandb.key", "logger.wandb.project")
@@ -45,10 +44,6 @@ REFUSED: dict[str, str] = {
     "ckpt.best_metric_key": "it looks at OpenRLHF's own evaluation, which is off; evaluations.jsonl says which step was best",
     "ckpt.disable_ds": "a run without DeepSpeed checkpoints cannot go on; for the final model alone use checkpoint.save_steps=-1",
     "local_rank": "it belongs to a launcher that is not used here",
-    "ds.lora.rank": _LORA,
-    "ds.lora.alpha": _LORA,
-    "ds.lora.target_modules": _LORA,
-    "ds.lora.dropout": _LORA,
     "ds.load_in_4bit": "the weight sync would send quantised weights, which vLLM does not expect",
     "data.prompt_probs": _OWN_DATA,
     "data.prompt_split": _OWN_DATA,
@@ -110,7 +105,12 @@ PASSED = (
     "ref.offload",
     "train.enable_ema",
     "train.ema_beta",
+    "ds.lora.rank",
+    "ds.lora.alpha",
+    "ds.lora.target_modules",
+    "ds.lora.dropout",
 )
+_ADAPTER = ("ds.lora.alpha", "ds.lora.target_modules", "ds.lora.dropout")
 _PACKAGES = {"ds.ring_attn_size": ("ring_flash_attn", "ring-flash-attn"), "ds.use_liger_kernel": ("liger_kernel",) * 2}
 
 
@@ -121,12 +121,33 @@ def check_flag(name: str, value: Any, config: R3Config) -> None:
     reason = refusal(name, algo=config.algo)
     if name == "train.enable_ema" and not config.train.dynamic_batch:
         reason = "without train.dynamic_batch OpenRLHF averages after arbitrary micro-batches, and saves that average"
+    if name == "ds.lora.target_modules" and "all-linear" in (value if isinstance(value, list) else [value]):
+        reason = "that is what PEFT takes when it is left out, and it does not know the word in a list; leave it out"
     if reason:
         raise ConfigError(f"openrlhf.{name} is {value}, but {reason}")
     module, package = _PACKAGES.get(name, (None, None))
     is_off = value == 1 and value is not True  # ds.ring_attn_size=1
     if module and not is_off and importlib.util.find_spec(module) is None:
         raise ConfigError(f"openrlhf.{name} is {value}, but it needs the package {package}, which is not installed")
+
+
+def check_together(given: dict[str, Any]) -> None:
+    """Raises ConfigError for flags that do nothing, or break the run, beside each other. given: flag -> value."""
+    has_adapter = (given.get("ds.lora.rank") or 0) > 0
+    for name in _ADAPTER:
+        if given.get(name) is not None and not has_adapter:
+            raise ConfigError(
+                f"openrlhf.{name} is {given[name]}, but there is no adapter; set openrlhf.ds.lora.rank, too"
+            )
+    if has_adapter and given.get("train.enable_ema"):
+        raise ConfigError(
+            "openrlhf.train.enable_ema is on with openrlhf.ds.lora.rank, but OpenRLHF's averaged copy has no adapter; use one of the two"
+        )
+    if has_adapter and (given.get("ds.tensor_parallel_size") or 1) > 1:
+        raise ConfigError(
+            f"openrlhf.ds.tensor_parallel_size is {given['ds.tensor_parallel_size']} with openrlhf.ds.lora.rank, but an adapter is "
+            "merged into whole weights; use ds.tensor_parallel_size=1"
+        )
 
 
 def refusal(name: str, *, algo: str) -> str | None:
@@ -146,6 +167,10 @@ def fate(name: str, own: frozenset[str]) -> tuple[str, str]:
         return "refused with algo=r3", REFUSED_WITH_R3[name]
     if name == "train.enable_ema":
         return "passed through", "refused without train.dynamic_batch"
+    if name == "ds.lora.rank":
+        return "passed through", "engines and saved models get merged weights"
+    if name in _ADAPTER:
+        return "passed through", "refused without ds.lora.rank"
     if name in _PACKAGES:
         return "passed through", f"needs the package {_PACKAGES[name][1]}"
     if name in PASSED:

@@ -6,6 +6,7 @@ B rows, T tokens, A = T - 1 action positions, V vocabulary.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import time
@@ -17,8 +18,10 @@ import ray
 import torch
 from deepspeed.ops.op_builder import builder
 from openrlhf.trainer.ray import ppo_actor
+from peft import PeftModel
 
 from r3_openrlhf.core.entropy import entropy_statistics, token_logprobs_and_entropy
+from r3_openrlhf.openrlhf_adapter import lora
 from r3_openrlhf.openrlhf_adapter.blocked_signals import keep_blocked
 from r3_openrlhf.openrlhf_adapter.chunked_actor import ChunkedActor, model_inputs
 from r3_openrlhf.openrlhf_adapter.environment import config_from_environment
@@ -39,14 +42,24 @@ class EntropyPass(NamedTuple):
 
 
 class StockPolicyActor(UpstreamPolicyActor):
-    """Upstream's, but that it says when DeepSpeed compiles operators, and that logits may be made in chunks."""
+    """Upstream's, but that it says when DeepSpeed compiles operators, that logits may be made in chunks, and that an adapter
+    is merged for engines and saved models (lora.py)."""
 
     def init_model_from_pretrained(self, *args, **kwargs):
         """As upstream's (ppo_actor.py:495). The model is a ChunkedActor where train.logits_chunk_tokens is set."""
         announce_builds(builder)
         if config_from_environment().train.logits_chunk_tokens is not None:
             ppo_actor.Actor = ChunkedActor  # ppo_actor.py:513 takes it from the module's global name
-        return super().init_model_from_pretrained(*args, **kwargs)
+        super().init_model_from_pretrained(*args, **kwargs)
+        self._adapted = self.strategy._unwrap_model(self.actor)
+        if isinstance(self._adapted, PeftModel):
+            lora.prepare(self.strategy, self._adapted)
+
+    def broadcast_to_vllm(self):
+        """Upstream's weight sync (ppo_actor.py:646), of merged weights where there is an adapter."""
+        adapted = isinstance(self._adapted, PeftModel)
+        with lora.merged_for_sync(self.trainer, self._adapted) if adapted else contextlib.nullcontext():
+            super().broadcast_to_vllm()
 
 
 class R3PolicyActor(StockPolicyActor):

@@ -162,9 +162,15 @@ class _Run:
         self.sampled = rows * (1 + HARD * max(0.0, late))
         self.trained = self.sampled + replay * COLLAPSED * config.rollout.batch_size * config.replay.k
         self.weights = f.weight_bytes(shape, ranks=self.ranks, stage=self.stage, hpz=self.hpz)
-        self.optimizer = f.optimizer_bytes(shape.params, ranks=self.ranks, stage=self.stage, offloaded=self.offload)
+        rank, targets = flag(config, "ds.lora.rank") or 0, flag(config, "ds.lora.target_modules") or ()
+        self.adapter = shape.adapter_params(rank, [targets] if isinstance(targets, str) else targets)
+        self.weights += f.BF16 * self.adapter // (self.ranks if self.stage == 3 else 1)
+        self.trained_params = self.adapter or shape.params
+        self.optimizer = f.optimizer_bytes(
+            self.trained_params, ranks=self.ranks, stage=self.stage, offloaded=self.offload
+        )
         self.gradients = f.gradient_bytes(
-            shape.params, ranks=self.ranks, stage=self.stage, offloaded=self.offload, accumulate=self.accumulate
+            self.trained_params, ranks=self.ranks, stage=self.stage, offloaded=self.offload, accumulate=self.accumulate
         )
         self.states = self.optimizer + self.gradients  # what sleeps
         self.engine_weights = f.BF16 * shape.params // self.tp
@@ -283,11 +289,16 @@ class _Run:
                 self.shape, tokens=tokens, checkpointing=checkpointing, flash=self.flash
             ),
             "logits": f.train_logits_bytes(self.shape, tokens=self._tokens_with_logits(tokens)),
-            "last layer's gradient": f.FP32 * self.shape.vocab * self.shape.hidden * self._in_chunks,
-            "gradient bucket": f.bucket_bytes(self.shape.params, stage=self.stage, ranks=self.ranks),
+            "last layer's gradient": f.FP32
+            * self.shape.vocab
+            * self.shape.hidden
+            * (self._in_chunks and not self.adapter),
+            "gradient bucket": f.bucket_bytes(self.trained_params, stage=self.stage, ranks=self.ranks),
             "gathered weights": self._live(),
         }
-        at_step = f.step_gradient_bytes(self.shape.params, ranks=self.ranks, stage=self.stage, offloaded=self.offload)
+        at_step = f.step_gradient_bytes(
+            self.trained_params, ranks=self.ranks, stage=self.stage, offloaded=self.offload
+        )
         if at_step > sum(of_batch.values()):  # the optimizer's step comes when activations are gone
             of_batch = {"fp32 gradients": at_step}
         states = {
@@ -305,7 +316,7 @@ class _Run:
         flops = f.update_flops(self.shape, tokens=tokens_trained, length=self.length, checkpointing=checkpointing)
         seconds = flops / (self.ranks * f.RATES.update * self.gpu.flops)
         if self.offload:  # gradients down, weights up, and Adam on the host
-            seconds += 3 * f.BF16 * self.shape.params / self.ranks / f.RATES.host_link
+            seconds += 3 * f.BF16 * self.trained_params / self.ranks / f.RATES.host_link
         return seconds
 
     def sync(self) -> Phase:
@@ -329,7 +340,7 @@ class _Run:
         offloaded = 0
         if self.offload:  # fp32 master, Adam, fp32 gradients
             asleep = per_node * self.engine_weights if self.sleep else 0
-            offloaded = 4 * f.FP32 * self.shape.params * per_node // self.ranks
+            offloaded = 4 * f.FP32 * self.trained_params * per_node // self.ranks
         return {
             "asleep: optimizer, gradients, engine's weights": asleep,
             "offloaded optimizer": offloaded,
@@ -350,7 +361,7 @@ class _Run:
         copies = min(written, checkpoint.max_num_hf or written)  # and the best one, where held-out problems are asked
         per_step = ROLLOUT_BYTES * self.sampled * self.mean * config.logging.rollout_text
         found: dict[str, int] = {
-            "checkpoints": kept * f.checkpoint_bytes(self.shape.params),
+            "checkpoints": kept * f.checkpoint_bytes(self.shape.params, self.trained_params),
             "models": (copies * checkpoint.save_hf + 1) * f.BF16 * self.shape.params,
             "rollouts": int(per_step * steps),
         }

@@ -85,9 +85,9 @@ def bucket_bytes(params: int, *, stage: int, ranks: int) -> int:
     return BF16 * min(params, REDUCE_BUCKET) if stage >= 2 and ranks > 1 else 0
 
 
-def checkpoint_bytes(params: int) -> int:
-    """A checkpoint of DeepSpeed: bf16 weights and the optimizer's 12 P."""
-    return (BF16 + 3 * FP32) * params
+def checkpoint_bytes(params: int, trained: int) -> int:
+    """A checkpoint of DeepSpeed: bf16 weights, and the optimizer's 12 bytes for each parameter that is trained."""
+    return BF16 * params + 3 * FP32 * trained
 
 
 # ── one micro-batch ──

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +43,20 @@ class ModelShape:
     def matmul_params(self) -> int:
         """What each token is multiplied with: all but the embedding, which is looked up."""
         return self.params - (0 if self.tied else self.vocab * self.hidden)
+
+    def adapter_params(self, rank: int, targets: Collection[str] = ()) -> int:
+        """Of a LoRA adapter: rank x (in + out) for each linear layer named in `targets`, of all but the head where it is empty."""
+        q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        sizes = {
+            "q_proj": self.hidden + q,
+            "k_proj": self.hidden + kv,
+            "v_proj": self.hidden + kv,
+            "o_proj": q + self.hidden,
+            "gate_proj": self.hidden + self.intermediate,
+            "up_proj": self.hidden + self.intermediate,
+            "down_proj": self.intermediate + self.hidden,
+        }
+        return self.layers * rank * sum(size for name, size in sizes.items() if not targets or name in targets)
 
     @property
     def tensors(self) -> int:

@@ -11,10 +11,14 @@ import deepspeed  # noqa: E402
 import torch  # noqa: E402
 from openrlhf.models import Actor  # noqa: E402
 from openrlhf.trainer.ppo_utils.experience import balance_experiences  # noqa: E402
+from openrlhf.trainer.ray import ppo_actor  # noqa: E402
 from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer  # noqa: E402
 from openrlhf.utils import get_strategy  # noqa: E402
 
+from r3_openrlhf.config_loading import load_config  # noqa: E402
+from r3_openrlhf.openrlhf_adapter import chunked_actor, lora  # noqa: E402
 from r3_openrlhf.openrlhf_adapter.batching import num_fillers, num_windows  # noqa: E402
+from r3_openrlhf.openrlhf_adapter.chunked_actor import ChunkedActor  # noqa: E402
 from r3_openrlhf.openrlhf_adapter.convert import filler_experience  # noqa: E402
 from r3_openrlhf.openrlhf_adapter.experience_maker import R3ExperienceMaker  # noqa: E402
 from r3_openrlhf.openrlhf_adapter.policy_actor import logprobs_and_entropy  # noqa: E402
@@ -30,11 +34,32 @@ def update(case: dict, rank: int) -> None:
     strategy.setup_distributed()
     if case["loads"]:
         return load_again_and_again(case, rank, strategy)
-    actor = Actor(
+    trainer = trainer_of(case, strategy)
+    statuses = train(case, rank, trainer)
+    weights = {
+        name: deepspeed.utils.safe_get_full_fp32_param(parameter).clone()
+        for name, parameter in trainer.actor.model.module.named_parameters()
+    }
+    if rank == 0:
+        torch.save({"weights": weights, "statuses": statuses}, case["output"])
+    torch.distributed.barrier()
+
+
+def trainer_of(case: dict, strategy) -> ActorPPOTrainer:
+    """As ppo_actor.py:513-596 makes it, without an engine."""
+    args = strategy.args
+    if case["chunk_tokens"]:
+        config = load_config("cpu_smoke", [f"train.logits_chunk_tokens={case['chunk_tokens']}"])
+        chunked_actor.config_from_environment = lambda: config
+    actor = (ChunkedActor if case["chunk_tokens"] else Actor)(
         case["model"],
         attn_implementation="sdpa",
         ds_config=strategy.get_ds_train_config(),
         packing_samples=args.ds.packing_samples,
+        lora_rank=args.ds.lora.rank,
+        lora_alpha=args.ds.lora.alpha,
+        target_modules=args.ds.lora.target_modules,
+        lora_dropout=args.ds.lora.dropout,
     )
     settings = dict(
         optim="adam",
@@ -48,7 +73,7 @@ def update(case: dict, rank: int) -> None:
     actor, optimizer, scheduler = strategy.prepare((actor, settings))
     ours = functools.partial(R3ActorTrainer, inner_lr_scale=case["inner_lr_scale"])
     trainer_class = ActorPPOTrainer if case["stock"] else ours
-    trainer = trainer_class(
+    return trainer_class(
         strategy,
         actor,
         ema_model=None,
@@ -58,7 +83,11 @@ def update(case: dict, rank: int) -> None:
         vllm_engines=None,
         dataloader_pin_memory=False,
     )
-    statuses = []
+
+
+def train(case: dict, rank: int, trainer: ActorPPOTrainer) -> list[dict]:
+    """The statuses of one update for each of case["rows_per_step"]."""
+    args, actor, statuses = trainer.args, trainer.actor, []
     # the maker's own layout of rows and advantages, without the groups of remote models behind it
     maker = R3ExperienceMaker.__new__(R3ExperienceMaker)
     maker.args, maker.tokenizer = args, SimpleNamespace(pad_token_id=0)
@@ -90,13 +119,51 @@ def update(case: dict, rank: int) -> None:
             trainer.replay_buffer.append(experience)
         statuses.append(trainer.ppo_train(0.0))
         trainer.replay_buffer.clear()
-    weights = {
-        name: deepspeed.utils.safe_get_full_fp32_param(parameter).clone()
-        for name, parameter in actor.model.module.named_parameters()
-    }
+    return statuses
+
+
+def adapted(case: dict, rank: int) -> None:
+    """A LoRA adapter is trained, sent to engines that keep what they get, saved, and gone on with from its checkpoint."""
+    strategy = get_strategy(check_arguments(case["arguments"]))
+    strategy.setup_distributed()
+    trainer = trainer_of(case, strategy)
+    model = trainer.actor.model.module
+    lora.prepare(strategy, model)
+    start = whole(model)
+    train(case, rank, trainer)
+    trained, sent = whole(model), sent_to_engines(trainer, model)
+    strategy.save_model(trainer.actor, SimpleNamespace(save_pretrained=lambda folder: None), case["saved"])
+    strategy.save_ckpt(trainer.actor.model, case["checkpoints"], "step")
+    another = trainer_of(case, strategy)
+    strategy.load_ckpt(another.actor.model, case["checkpoints"])
+    resumed = sent_to_engines(another, another.actor.model.module)
     if rank == 0:
-        torch.save({"weights": weights, "statuses": statuses}, case["output"])
+        torch.save({"start": start, "trained": trained, "sent": sent, "resumed": resumed}, case["output"])
     torch.distributed.barrier()
+
+
+def whole(model) -> dict[str, torch.Tensor]:
+    """Every weight as the forward pass reads it, and where it lies."""
+    found = {}
+    for name, parameter in model.named_parameters():
+        with deepspeed.zero.GatheredParameters([parameter]):
+            found[name] = parameter.data.clone()
+    return found
+
+
+def sent_to_engines(trainer: ActorPPOTrainer, model) -> dict[str, torch.Tensor]:
+    """What upstream's own weight sync sends, by name; the engines and the group between them stand for vLLM and gloo."""
+    names, weights = [], []
+    engine = SimpleNamespace(update_weight=SimpleNamespace(remote=lambda name, **_: names.append(name)))
+    trainer.vllm_engines, trainer.use_cuda_ipc = [engine], False
+    trainer._model_update_group = SimpleNamespace(broadcast=lambda weight, **_: weights.append(weight.clone()))
+    ray, ppo_actor.ray = ppo_actor.ray, SimpleNamespace(get=lambda refs: refs)
+    try:
+        with lora.merged_for_sync(trainer, model):
+            trainer.broadcast_to_vllm()
+    finally:
+        ppo_actor.ray = ray
+    return dict(zip(names, weights, strict=True))
 
 
 def load_again_and_again(case: dict, rank: int, strategy) -> None:

@@ -21,7 +21,19 @@ def server():
         yield
 
 
-def arguments(model, *, ranks, stage, dynamic, offload, micro_batch_size=2, dual_clip=None, passes=1):
+def arguments(
+    model,
+    *,
+    ranks,
+    stage,
+    dynamic=False,
+    offload=False,
+    micro_batch_size=2,
+    dual_clip=None,
+    passes=1,
+    accumulate=None,
+    lora=None,
+):
     flags = {
         "actor.model_name_or_path": model,
         "data.prompt_dataset": "unused",
@@ -42,6 +54,14 @@ def arguments(model, *, ranks, stage, dynamic, offload, micro_batch_size=2, dual
     }
     if dual_clip is not None:
         flags["actor.dual_clip"] = dual_clip
+    if accumulate is not None:
+        flags["ds.grad_accum_dtype"] = accumulate
+    if lora is not None:
+        flags |= {
+            "ds.lora.rank": lora,
+            "actor.adam.lr": 0.01,
+            "actor.adam.eps": 1e-8,
+        }  # A's gradient is small at first
     if passes > 1:
         flags["train.max_epochs"] = passes
     switches = ["train.colocate_all"] + ["train.dynamic_batch_enable"] * dynamic + ["ds.adam_offload"] * offload
@@ -51,8 +71,9 @@ def arguments(model, *, ranks, stage, dynamic, offload, micro_batch_size=2, dual
 
 
 def run_ranks(
-    tmp_path, model, *, rows_per_step=ROWS, stock=False, loads=0, off_policy=False, inner_lr_scale=1.0, **settings
-):
+    tmp_path, model, *, target=rank_worker.update, rows_per_step=ROWS, stock=False, loads=0, off_policy=False,
+    inner_lr_scale=1.0, chunk_tokens=None, **settings,
+):  # fmt: skip
     ranks = settings["ranks"]
     tmp_path.mkdir(exist_ok=True)
     case = {
@@ -64,9 +85,12 @@ def run_ranks(
         "loads": loads,
         "off_policy": off_policy,
         "inner_lr_scale": inner_lr_scale,
+        "chunk_tokens": chunk_tokens,
         "output": str(tmp_path / "result.pt"),
+        "saved": str(tmp_path / "saved"),
+        "checkpoints": str(tmp_path / "checkpoints"),
     }
-    on_ranks(rank_worker.update, ranks, case, folder=tmp_path)
+    on_ranks(target, ranks, case, folder=tmp_path)
     return torch.load(tmp_path / "result.pt", weights_only=False)
 
 

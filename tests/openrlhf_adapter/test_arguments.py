@@ -197,7 +197,20 @@ def test_the_table_of_flags_names_every_flag_of_the_installed_parser():
             ["openrlhf.train.enable_ema=true"],
             "enable_ema is True, but without train.dynamic_batch OpenRLHF averages after",
         ),
-        (["openrlhf.ds.lora.rank=8"], "lora.rank is 8, but the weight sync would send base_model"),
+        (["openrlhf.ds.lora.alpha=32"], "lora.alpha is 32, but there is no adapter; set openrlhf.ds.lora.rank, too"),
+        (["openrlhf.ds.lora.rank=0", "openrlhf.ds.lora.dropout=0.1"], "lora.dropout is 0.1, but there is no adapter"),
+        (
+            ["openrlhf.ds.lora.rank=8", "openrlhf.ds.lora.target_modules=all-linear"],
+            "target_modules is all-linear, but that is what PEFT takes when it is left out",
+        ),
+        (
+            ["openrlhf.ds.lora.rank=8", "openrlhf.ds.tensor_parallel_size=2"],
+            "tensor_parallel_size is 2 with openrlhf.ds.lora.rank, but an adapter is merged into whole weights",
+        ),
+        (
+            ["openrlhf.ds.lora.rank=8", "openrlhf.train.enable_ema=true", "train.dynamic_batch=true"],
+            "enable_ema is on with openrlhf.ds.lora.rank, but OpenRLHF's averaged copy has no adapter",
+        ),
         (["openrlhf.critic.freezing_steps=10"], "freezing_steps is 10, but no algorithm here has a critic"),
         (["openrlhf.data.apply_chat_template=true"], "the template would be applied twice; use data.chat_template"),
         (["openrlhf.data.max_samples=100"], "it would cut the data behind R³'s back"),
@@ -210,6 +223,12 @@ def test_flags_that_would_be_ignored_or_break_the_run_are_refused(overrides, sen
     with pytest.raises(ConfigError) as refusal:
         arguments_for(*overrides)
     assert sentence in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+def test_an_adapter_reaches_openrlhf():
+    args = checked("openrlhf.ds.lora.rank=8", "openrlhf.ds.lora.target_modules=[q_proj,v_proj]")
+    assert (args.ds.lora.rank, args.ds.lora.alpha, args.ds.lora.target_modules) == (8, 16, ["q_proj", "v_proj"])
+    assert checked("openrlhf.ds.lora.rank=8").ds.lora.target_modules == "all-linear"
 
 
 def test_what_is_refused_for_r3_alone_reaches_a_stock_algorithm():

@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
 
 from openrlhf.cli import train_ppo_ray  # noqa: E402
+from openrlhf.models import actor  # noqa: E402
 from openrlhf.trainer import ppo_trainer  # noqa: E402
 from openrlhf.trainer.ppo_utils import experience, experience_maker, replay_buffer, samples_generator  # noqa: E402
 from openrlhf.trainer.ray import launcher, ppo_actor, vllm_engine, vllm_worker_wrap  # noqa: E402
@@ -47,6 +48,21 @@ def test_version():
         (experience.Experience, "if items[0] is None:\n            return None"),
         # policy_actor.py
         (ppo_actor, "self.trainer = ActorPPOTrainer("),
+        # lora.py
+        (ppo_actor.ActorPPOTrainer.broadcast_to_vllm, "model = self.actor.model.module"),
+        (
+            ppo_actor.ActorPPOTrainer.broadcast_to_vllm,
+            "(n, p) for n, p in model.named_parameters() if p.requires_grad",
+        ),
+        (ppo_actor.ActorPPOTrainer.broadcast_to_vllm, "deepspeed.zero.GatheredParameters([param], enabled="),
+        (ppo_actor.ActorPPOTrainer.broadcast_to_vllm, "broadcast(param.data, src=0"),
+        (
+            ppo_actor.PolicyModelActor.__ray_metadata__.modified_class.broadcast_to_vllm,
+            "self.trainer.broadcast_to_vllm()",
+        ),
+        (ppo_actor, "self.strategy.save_model("),
+        (strategy.DeepspeedStrategy.save_model, "model_to_save.save_pretrained(output_dir, **kwargs)"),
+        (actor, "self.model = get_peft_model(self.model, lora_config)"),
         # policy_update.py
         (ppo_actor.ActorPPOTrainer.ppo_train, "dataloader = DataLoader("),
         (ppo_actor.ActorPPOTrainer.ppo_train, "drop_last=True"),

@@ -53,6 +53,40 @@ def test_the_1p5b_run_by_hand():
     )
 
 
+def test_an_adapter_by_hand():
+    """Rank 16 on every linear layer of Llama-3.1-8B: 41,943,040 parameters, as PEFT counts them (below). On 8 ranks with
+    ZeRO 2 each trains an eighth; the base weights stay whole, and no other gradient is kept."""
+    shape = PUBLISHED["meta-llama/Llama-3.1-8B"]
+    found = phase(planned(small("openrlhf.ds.lora.rank=16"), shape), "update").parts
+    adapter = 41_943_040
+    assert found["weights"] == 2 * (8_030_261_248 + adapter)
+    assert (found["optimizer"], found["gradients"]) == (12 * adapter // 8, 4 * adapter // 8)
+    assert found["gradient bucket"] == 2 * adapter and found["last layer's gradient"] == 0
+    disk = planned(small("openrlhf.ds.lora.rank=16"), shape).disk["checkpoints"]
+    assert disk % (2 * 8_030_261_248 + 12 * adapter) == 0
+    attention = planned(small("openrlhf.ds.lora.rank=16", "openrlhf.ds.lora.target_modules=[q_proj,v_proj]"), shape)
+    assert phase(attention, "update").parts["weights"] == 2 * (8_030_261_248 + 32 * 16 * (8192 + 5120))
+
+
+def test_an_adapter_has_the_parameters_that_peft_gives_it():
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    shape = PUBLISHED["meta-llama/Llama-3.1-8B"]
+    config = AutoConfig.for_model(
+        "llama", num_hidden_layers=2, hidden_size=shape.hidden, intermediate_size=shape.intermediate, vocab_size=64,
+        num_attention_heads=shape.heads, num_key_value_heads=shape.kv_heads, tie_word_embeddings=False,
+    )  # fmt: skip
+    with torch.device("meta"):
+        model = get_peft_model(
+            AutoModelForCausalLM.from_config(config),
+            LoraConfig(task_type="CAUSAL_LM", r=16, target_modules="all-linear"),
+        )
+    counted = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    assert shape.adapter_params(16) == counted * shape.layers // 2 == 41_943_040
+
+
 def test_what_each_setting_is_for():
     base = planned(small())
     longer = planned(small("train.max_tokens_per_gpu=32768"))
