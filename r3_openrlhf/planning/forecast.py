@@ -27,7 +27,10 @@ PROCESS_BYTES = 3 * 2**30  # host memory of a process with torch, before its fir
 RESPONSE_BYTES = 4 + 4
 EXPERIENCE_BYTES = 3 * 8 + 6 * 4
 CONTROLLER_COPIES = 2  # the rows, and their micro-batches
-ROLLOUT_BYTES = 2.0  # on disk, per token: text of 4 characters, compressed
+# On disk, per token, compressed (benchmarks/rollout_files.py): 1.7 for text of 4 characters, and the values of the tokens of a tenth
+# of the rows, ranked and recalled ones
+ROLLOUT_BYTES = 2.0
+TOKEN_VALUE_BYTES = 1.9  # of each kind that is kept of every row
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +362,9 @@ class _Run:
         kept = 1 if checkpoint.save_steps == -1 else min(checkpoint.max_num, max(1, steps // checkpoint.save_steps))
         written = 1 if checkpoint.save_steps == -1 else max(1, steps // checkpoint.save_steps)
         copies = min(written, checkpoint.max_num_hf or written)  # and the best one, where held-out problems are asked
-        per_step = ROLLOUT_BYTES * self.sampled * self.mean * config.logging.rollout_text
+        kinds = (config.logging.token_entropy == "all") + (config.logging.token_logprobs == "all")
+        per_token = ROLLOUT_BYTES * config.logging.rollout_text + TOKEN_VALUE_BYTES * kinds
+        per_step = per_token * self.sampled * self.mean
         found: dict[str, int] = {
             "checkpoints": kept * f.checkpoint_bytes(self.shape.params, self.trained_params),
             "models": (copies * checkpoint.save_hf + 1) * f.BF16 * self.shape.params,

@@ -3,7 +3,7 @@
 One SQLite file per run directory, under $XDG_CACHE_HOME/r3_openrlhf/viewer; the run directory itself is only read. Which steps
 are in it is remembered by the size and the time of each step's file, so an update reads new files alone, and a step that a
 resumed run wrote again is taken out and read again. A step goes in whole or not at all; a killed update loses the step that
-it was at. Several viewers may update and search at once.
+it was at. Several viewers may update and search at once. index_file.py has its tables.
 
 What is searched: of each response that a step sampled its first HEAD_CHARS and its last TAIL_CHARS characters, and the
 extracted answer; of each problem its text and its references (`problems`). The middle of a long response is not searched: the whole text of 2
@@ -24,43 +24,30 @@ from pathlib import Path
 from typing import Any
 
 from r3_openrlhf.errors import R3Error
-from r3_openrlhf.history.filesystem import choose_journal
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.types import Context, Verdict, Word
 from r3_openrlhf.viewer import step_rows
+from r3_openrlhf.viewer.index_file import (
+    CLOSING,
+    CONTEXTS,
+    OPENING,
+    ROW_BITS,
+    SNIPPET_TOKENS,
+    VERDICTS,
+    forget,
+    insert,
+    marked_snippets,
+    open_index,
+    sentences,
+    texts_of,
+    transaction,
+    unmarked,
+)
 from r3_openrlhf.viewer.search_query import expression_of, terms_of
-from r3_openrlhf.viewer.step_rows import HEAD_CHARS, TAIL_CHARS, IndexedStep
+from r3_openrlhf.viewer.step_rows import HEAD_CHARS, TAIL_CHARS
 
-SCHEMA_VERSION = 1
-ROW_BITS = 20  # id of a rollout: step * 2**20 + its place in the step's file
 MAX_COUNTED = 10_000  # of a search's hits; beyond it is "more than"
 MAX_SORTED = 200_000  # hits of words that are put in another order than that of steps: the newest ones
-SNIPPET_TOKENS = 40
-BUSY_S = 60.0
-CACHE_KIB = 32_768  # SQLite's page cache, of each of two connections
-VERDICTS, CONTEXTS = list(Verdict), list(Context)
-_OPENING, _CLOSING = "\x02", "\x03"  # around a match; no indexed text holds them (step_rows.py)
-
-_TABLES = f"""
-CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
-CREATE TABLE steps (step INTEGER PRIMARY KEY, size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, rollouts INTEGER NOT NULL, problem TEXT);
-CREATE TABLE problems (id INTEGER PRIMARY KEY, uid TEXT NOT NULL UNIQUE, problem TEXT NOT NULL DEFAULT '', reference TEXT NOT NULL DEFAULT '');
-CREATE TABLE rollouts (
-    id INTEGER PRIMARY KEY, problem INTEGER NOT NULL, context INTEGER NOT NULL, verdict INTEGER NOT NULL, grp INTEGER, reason TEXT,
-    truncated INTEGER NOT NULL, ranked INTEGER NOT NULL, recalled_from INTEGER, num_tokens INTEGER NOT NULL,
-    reward REAL, outcome_reward REAL, advantage REAL, entropy_peak REAL, entropy_global REAL);
-CREATE INDEX rollouts_problem ON rollouts (problem, id);
-CREATE TABLE groups (
-    step INTEGER NOT NULL, place INTEGER NOT NULL, grp INTEGER, problem INTEGER NOT NULL, context INTEGER NOT NULL,
-    {", ".join(f"{name} INTEGER NOT NULL" for name in step_rows.GROUP_COUNTS)},
-    oldest_lag INTEGER, mean_tokens REAL, mean_reward REAL, abs_advantage REAL NOT NULL,
-    PRIMARY KEY (step, place)) WITHOUT ROWID;
-CREATE TABLE texts (id INTEGER PRIMARY KEY, head TEXT NOT NULL, tail TEXT NOT NULL, answer TEXT NOT NULL, tags TEXT NOT NULL);
-CREATE VIRTUAL TABLE words USING fts5(
-    head, tail, answer, tags, content='texts', content_rowid='id', tokenize="unicode61 remove_diacritics 2");
-CREATE VIRTUAL TABLE problem_words USING fts5(
-    problem, reference, content='problems', content_rowid='id', tokenize="unicode61 remove_diacritics 2");
-"""
 
 
 class SortKey(Word):
@@ -215,9 +202,9 @@ class RunIndex:
         digest = hashlib.sha256(os.fsencode(real)).hexdigest()[:16]
         self.path = directory / f"{digest}.sqlite"
         self._lock = threading.Lock()
-        with self._sentences():
+        with sentences(self.path):
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._reader = self._open()
+            self._reader = open_index(self.path, self.run.path)
 
     def close(self) -> None:
         """Nothing else may be called after it."""
@@ -232,7 +219,7 @@ class RunIndex:
         A generator: what is not asked for is not read, and closing it stops. R3Error: a cache that cannot be written, a
         disk that is full.
         """
-        with self._sentences(), closing(self._open()) as connection:
+        with sentences(self.path), closing(open_index(self.path, self.run.path)) as connection:
             self._read_problems(connection)
             sources = step_rows.sources_of(self.run)
             known = {
@@ -240,19 +227,19 @@ class RunIndex:
             }
             gone = [step for step in known if step not in sources]
             for step in gone:
-                with _transaction(connection):
-                    _forget(connection, step)
+                with transaction(connection):
+                    forget(connection, step)
             todo = [step for step in sorted(sources, reverse=True) if known.get(step) != sources[step].identity]
             for done, step in enumerate(todo, start=1):
                 source = sources[step]
                 found = source.read()
                 if found is None:  # a run that went on deleted it meanwhile
                     continue
-                with _transaction(connection):
+                with transaction(connection):
                     row = connection.execute("SELECT size, mtime_ns FROM steps WHERE step = ?", (step,)).fetchone()
                     if row != found.identity:  # else another viewer was faster
-                        _forget(connection, step)
-                        _insert(connection, step, found)
+                        forget(connection, step)
+                        insert(connection, step, found)
                 yield Progress(
                     run=str(self.run.path),
                     step=step,
@@ -336,9 +323,8 @@ class RunIndex:
                 expression = None
             else:
                 expression = f"{{head tail answer}} : ({expression_of(terms)})"
-                if tags:
-                    expression = f"({expression}) AND (tags : ({' AND '.join(tags)}))"
-                span = ("words MATCH ? AND words.rowid BETWEEN ? AND ?", (expression, *_id_range(where)))
+                tagged = f"({expression}) AND (tags : ({' AND '.join(tags)}))" if tags else expression
+                span = ("words MATCH ? AND words.rowid BETWEEN ? AND ?", (tagged, *_id_range(where)))
                 joined = f"SELECT words.rowid AS id FROM words JOIN rollouts ON rollouts.id = words.rowid WHERE {span[0]} AND {rule}"
                 plain = f"SELECT words.rowid AS id FROM words WHERE {span[0]}"
                 by_tags = not _beyond_tags(where)  # everything that is asked for stands in the index of words
@@ -370,11 +356,11 @@ class RunIndex:
                 "SELECT problems.uid, problems.problem, problems.reference, "
                 "snippet(problem_words, -1, ?, ?, '…', ?) FROM problem_words JOIN problems ON problems.id = problem_words.rowid "
                 "WHERE problem_words MATCH ? ORDER BY rank LIMIT ? OFFSET ?",
-                (_OPENING, _CLOSING, SNIPPET_TOKENS, expression_of(terms), max(0, limit), max(0, offset)),
+                (OPENING, CLOSING, SNIPPET_TOKENS, expression_of(terms), max(0, limit), max(0, offset)),
             ).fetchall()
         found = []
         for uid, problem, reference, marked in rows:
-            snippet, matches = _unmarked(marked)
+            snippet, matches = unmarked(marked)
             found.append(FoundProblem(uid=uid, problem=problem, reference=reference, snippet=snippet, matches=matches))
         return found
 
@@ -415,26 +401,23 @@ class RunIndex:
 
     def _rollouts(self, connection: sqlite3.Connection, ids: list[int], expression: str | None) -> list[FoundRollout]:
         found = []
+        texts = texts_of(connection, ids)
+        if expression is None:
+            marked = {one: " ".join(" … ".join(filter(None, text[:2])).split())[:200] for one, text in texts.items()}
+        else:
+            marked = marked_snippets(expression, texts)
         for identifier in ids:
             row = connection.execute(
                 f"SELECT {_COLUMNS} FROM rollouts JOIN problems ON problems.id = rollouts.problem WHERE rollouts.id = ?",
                 (identifier,),
             ).fetchone()
-            if expression is None:
-                head = connection.execute("SELECT head, tail FROM texts WHERE id = ?", (identifier,)).fetchone()
-                marked = " ".join(" … ".join(part for part in head or () if part).split())[:200]
-            else:
-                (marked,) = connection.execute(
-                    "SELECT snippet(words, -1, ?, ?, '…', ?) FROM words WHERE words MATCH ? AND rowid = ?",
-                    (_OPENING, _CLOSING, SNIPPET_TOKENS, expression, identifier),
-                ).fetchone()
-            found.append(self._rollout(row, marked))
+            found.append(self._rollout(row, marked.get(identifier, "")))
         return found
 
     def _rollout(self, row: tuple[Any, ...], marked: str = "") -> FoundRollout:
         identifier, uid, context, group, verdict, reason, truncated, ranked, *rest = row
         recalled_from, num_tokens, reward, outcome_reward, advantage, peak, global_ = rest
-        snippet, matches = _unmarked(marked)
+        snippet, matches = unmarked(marked)
         return FoundRollout(
             run=str(self.run.path),
             step=identifier >> ROW_BITS,
@@ -468,7 +451,7 @@ class RunIndex:
         if connection.execute("SELECT value FROM meta WHERE key = 'problems'").fetchone() == (identity,):
             return
         labels = list(step_rows.problems_of(self.run))
-        with _transaction(connection):
+        with transaction(connection):
             connection.executemany(
                 "INSERT INTO problems (uid, problem, reference) VALUES (?, ?, ?) "
                 "ON CONFLICT (uid) DO UPDATE SET problem = excluded.problem, reference = excluded.reference",
@@ -477,67 +460,16 @@ class RunIndex:
             connection.execute("INSERT INTO problem_words (problem_words) VALUES ('rebuild')")
             connection.execute("INSERT OR REPLACE INTO meta VALUES ('problems', ?)", (identity,))
 
-    def _open(self) -> sqlite3.Connection:
-        """A connection to the file, made anew where it is of another version or damaged: it is a cache."""
-        for attempt in (1, 2):
-            connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=BUSY_S)
-            try:
-                connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
-                if connection.execute("PRAGMA user_version").fetchone()[0] == SCHEMA_VERSION:
-                    return connection
-                connection.execute(f"PRAGMA journal_mode = {choose_journal(self.path)}")
-                with _transaction(connection):
-                    version = connection.execute("PRAGMA user_version").fetchone()[0]
-                    if version == 0:  # else another viewer was faster
-                        for statement in _TABLES.split(";\n"):
-                            connection.execute(statement)
-                        connection.execute("INSERT INTO meta VALUES ('run', ?)", (str(self.run.path),))
-                        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-                if version in (0, SCHEMA_VERSION):
-                    return connection
-            except sqlite3.DatabaseError as error:
-                damaged = error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-                if not damaged or attempt == 2:
-                    connection.close()
-                    raise
-            connection.close()
-            self._remove()
-        raise R3Error(f"the index {self.path} is of another version of this program; remove it")
-
-    def _remove(self) -> None:
-        for end in ("", "-wal", "-shm", "-journal"):
-            self.path.with_name(self.path.name + end).unlink(missing_ok=True)
-
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
         """One state of the file, whatever an update does meanwhile."""
-        with self._lock, self._sentences():
+        with self._lock, sentences(self.path):
             self._reader.execute("BEGIN")
             try:
                 yield self._reader
             finally:
                 if self._reader.in_transaction:
                     self._reader.execute("COMMIT")
-
-    @contextmanager
-    def _sentences(self) -> Iterator[None]:
-        """SQLite's errors and the file system's as one sentence."""
-        try:
-            yield
-        except sqlite3.Error as error:
-            code = getattr(error, "sqlite_errorcode", -1) & 0xFF
-            advice = {
-                sqlite3.SQLITE_FULL: "the disk is full; free space, or set XDG_CACHE_HOME to another disk",
-                sqlite3.SQLITE_BUSY: f"another viewer has held it for {BUSY_S:.0f} s; close that one",
-                sqlite3.SQLITE_CANTOPEN: "it cannot be opened; set XDG_CACHE_HOME to a directory that you may write to",
-                sqlite3.SQLITE_READONLY: "it cannot be written; set XDG_CACHE_HOME to a directory that you may write to",
-                sqlite3.SQLITE_CORRUPT: "it is damaged; remove it, it will be built anew",
-            }.get(code, str(error))
-            raise R3Error(f"the index {self.path}: {advice}") from error
-        except OSError as error:
-            raise R3Error(
-                f"the index {self.path}: {error.strerror}; set XDG_CACHE_HOME to a directory that you may write to"
-            ) from error
 
 
 # ── several runs ──
@@ -652,88 +584,6 @@ def _conditions(where: Filter) -> tuple[list[str], list[str], list[Any]]:
 
 def _beyond_tags(where: Filter) -> bool:
     return where.min_tokens is not None or where.max_tokens is not None or where.recalled is True
-
-
-def _unmarked(marked: str) -> tuple[str, tuple[tuple[int, int], ...]]:
-    """Text with marks around the matches -> text, and where the matches were."""
-    text, matches, begin = [], [], 0
-    length = 0
-    for part in marked.replace(_OPENING, f"\0{_OPENING}\0").replace(_CLOSING, f"\0{_CLOSING}\0").split("\0"):
-        if part == _OPENING:
-            begin = length
-        elif part == _CLOSING:
-            matches.append((begin, length))
-        else:
-            text.append(part)
-            length += len(part)
-    return "".join(text), tuple(matches)
-
-
-@contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-    connection.execute("COMMIT")
-
-
-def _forget(connection: sqlite3.Connection, step: int) -> None:
-    """Everything of one step. FTS5 wants the old words of an external table back (sqlite.org/fts5.html#the_delete_command)."""
-    span = (step << ROW_BITS, ((step + 1) << ROW_BITS) - 1)
-    connection.execute(
-        "INSERT INTO words (words, rowid, head, tail, answer, tags) "
-        "SELECT 'delete', id, head, tail, answer, tags FROM texts WHERE id BETWEEN ? AND ?",
-        span,
-    )
-    for table in ("texts", "rollouts"):
-        connection.execute(f"DELETE FROM {table} WHERE id BETWEEN ? AND ?", span)
-    for table in ("groups", "steps"):
-        connection.execute(f"DELETE FROM {table} WHERE step = ?", (step,))
-
-
-def _insert(connection: sqlite3.Connection, step: int, found: IndexedStep) -> None:
-    """One step that is not there."""
-    first = step << ROW_BITS
-    uids = sorted({rollout.uid for rollout in found.rollouts})
-    connection.executemany(
-        "INSERT INTO problems (uid) VALUES (?) ON CONFLICT (uid) DO NOTHING", [(uid,) for uid in uids]
-    )
-    numbers: dict[str, int] = {}
-    for uid in uids:
-        (numbers[uid],) = connection.execute("SELECT id FROM problems WHERE uid = ?", (uid,)).fetchone()
-    connection.executemany(
-        f"INSERT INTO rollouts VALUES ({', '.join('?' * 15)})",
-        (
-            (
-                first + place, numbers[one.uid], CONTEXTS.index(Context(one.context)), VERDICTS.index(Verdict(one.verdict)),
-                one.group, one.reason, one.truncated, one.ranked, one.recalled_from, one.num_tokens, one.reward,
-                one.outcome_reward, one.advantage, one.entropy_peak, one.entropy_global,
-            )
-            for place, one in enumerate(found.rollouts)
-        ),
-    )  # fmt: skip
-    texts = [
-        (first + place, one.head, one.tail, one.answer, f"{one.tags} p{numbers[one.uid]}")
-        for place, one in enumerate(found.rollouts)
-        if one.has_text
-    ]
-    connection.executemany("INSERT INTO texts VALUES (?, ?, ?, ?, ?)", texts)
-    connection.executemany("INSERT INTO words (rowid, head, tail, answer, tags) VALUES (?, ?, ?, ?, ?)", texts)
-    connection.executemany(
-        f"INSERT INTO groups VALUES ({', '.join('?' * (9 + len(step_rows.GROUP_COUNTS)))})",
-        (
-            (step, place, group.group, numbers[group.uid], CONTEXTS.index(Context(group.context)), *group.counts,
-             group.oldest_lag, group.mean_tokens, group.mean_reward, group.abs_advantage)
-            for place, group in enumerate(found.groups)
-        ),
-    )  # fmt: skip
-    connection.execute(
-        "INSERT INTO steps VALUES (?, ?, ?, ?, ?)", (step, *found.identity, len(found.rollouts), found.problem)
-    )
 
 
 __all__ = [

@@ -14,7 +14,7 @@ from r3_openrlhf.config_loading import load_config
 from r3_openrlhf.errors import R3Error
 from r3_openrlhf.problems.sources import Label
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.viewer import search_index, step_rows
+from r3_openrlhf.viewer import index_file, search_index, step_rows
 from r3_openrlhf.viewer.search_index import Filter, RunIndex, problem_lives, search_runs
 from r3_openrlhf.viewer.step_rows import HEAD_CHARS, TAIL_CHARS
 
@@ -322,6 +322,21 @@ def test_control_characters_are_shown_as_such(tmp_path, index_of):
     assert hit.snippet == "\ufffdgold\ufffd \ufffd \ufffd coin" and hit.matches == ((11, 15),)
 
 
+def test_texts_are_found_again_in_any_block(tmp_path, index_of):
+    """Rows without a text between others, and one block more than whole ones."""
+    rows = [row(1, "" if n % 3 == 0 else f"gold n{n}x") for n in range(2 * index_file.TEXT_ROWS + 5)]
+    run = make_run(tmp_path / "run", {1: rows})
+    index = index_of(run)
+    read_steps(index)
+    hits = index.search("gold", limit=1000).rollouts
+    assert [hit.row for hit in hits] == [n for n in reversed(range(len(rows))) if n % 3]
+    assert all(hit.snippet == f"gold n{hit.row}x" and hit.matches == ((0, 4),) for hit in hits)
+    assert places(index.search("n64x")) == [(1, 64)]
+    run.write_rollouts(1, rows[:70])  # written again: no word of the others is left
+    read_steps(index)
+    assert index.search("n128x").total == 0 and index.search("gold").total == 46
+
+
 # ── growing ──
 
 
@@ -350,8 +365,9 @@ def test_a_resumed_run_that_wrote_steps_again_is_noticed(run, index):
     assert places(index.search("copper")) == [(2, 0)]
     assert [group.rows for group in index.groups(2)] == [1] and index.groups(3) is None
     assert {one.step for one in index.problem_life("q")} == {1}
-    with sqlite3.connect(index.path) as connection:  # SQLite's own comparison of the words with the texts
-        connection.execute("INSERT INTO words (words, rank) VALUES ('integrity-check', 1)")
+    with sqlite3.connect(index.path) as connection:  # SQLite's own check of the words
+        connection.execute("INSERT INTO words (words) VALUES ('integrity-check')")
+        assert connection.execute("SELECT count(*) FROM words WHERE words MATCH 'silver OR bronze'").fetchone() == (0,)
     connection.close()
 
 
@@ -394,12 +410,12 @@ KILLED = """
 import os, signal, sys
 from r3_openrlhf.viewer import search_index
 from r3_openrlhf.viewer.search_index import RunIndex
-insert = search_index._insert
+insert = search_index.insert
 def die(connection, step, found):
     insert(connection, step, found)
     if step == 1:
         os.kill(os.getpid(), signal.SIGKILL)  # everything of the step is written, nothing committed
-search_index._insert = die
+search_index.insert = die
 list(RunIndex(sys.argv[1], cache=__import__("pathlib").Path(sys.argv[2])).update())
 """
 
@@ -443,7 +459,7 @@ def test_an_update_that_is_stopped_goes_on_later(run, index_of):
 def test_a_file_of_another_version_or_a_damaged_one_is_built_anew(run, index, index_of):
     index.close()
     with sqlite3.connect(index.path) as connection:
-        connection.execute(f"PRAGMA user_version = {search_index.SCHEMA_VERSION + 1}")
+        connection.execute(f"PRAGMA user_version = {index_file.SCHEMA_VERSION + 1}")
     connection.close()
     again = index_of(run)
     assert read_steps(again) == [2, 1]
