@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
@@ -18,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from r3_openrlhf.access import is_loopback, shows_token
 from r3_openrlhf.errors import R3Error
+from r3_openrlhf.viewer.indexing import Indexing
 from r3_openrlhf.viewer.library import Library
 from r3_openrlhf.viewer.links import ServerLinks
 from r3_openrlhf.viewer.pages import NotThere, Pages
@@ -34,16 +37,28 @@ HEADERS = {
 }
 
 
-def create_app(library: Library, *, token: str | None = None) -> Starlette:
-    """`token`: whoever shows it may read; None: any request whose Host is this machine."""
-    site = _Site(library)
+def create_app(library: Library, *, token: str | None = None, cache: Path | None = None) -> Starlette:
+    """`token`: whoever shows it may read; None: any request whose Host is this machine. `cache`: where indexes lie."""
+    indexing = Indexing(library, cache=cache)
+    site = _Site(library, indexing)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        indexing.start()
+        yield
+        await run_in_threadpool(indexing.stop)
+
     of_group = "/{run}/step/{step:int}/{context}/{uid:path}"
     routes = {
         "/": site.home,
         "/api/state": site.state,
         "/api/curves": site.curves,
         "/api/tokens" + of_group: site.group_tokens,
+        "/search": site.search,
+        "/compare/{a}/{b}": site.pairs,
         "/{run}": site.run,
+        "/{run}/problem/{uid:path}": site.problem,
+        "/{run}/sample/{benchmark}/{uid:path}": site.sample,
         "/{run}/step/{step:int}": site.step,
         "/{run}/difference/{step:int}/{context}/{uid:path}": site.difference,
         "/{run}/tokens/{step:int}/{place:int}/{context}/{uid:path}": site.tokens,
@@ -54,6 +69,7 @@ def create_app(library: Library, *, token: str | None = None) -> Starlette:
             Mount("/static", StaticFiles(directory=STATIC)),
             *(Route(path, site.in_turn(answer)) for path, answer in routes.items()),
         ],
+        lifespan=lifespan,
         exception_handlers={R3Error: site.failed, 404: site.no_page},
         middleware=[Middleware(_Gate, token=token), Middleware(GZipMiddleware, minimum_size=2000, compresslevel=4)],
     )
@@ -62,9 +78,9 @@ def create_app(library: Library, *, token: str | None = None) -> Starlette:
 class _Site:
     """The routes. Readers keep what they have read, for one thread at a time: requests take turns."""
 
-    def __init__(self, library: Library) -> None:
+    def __init__(self, library: Library, indexing: Indexing) -> None:
         self.library = library
-        self.pages = Pages(library)
+        self.pages = Pages(library, indexing)
         self.links = ServerLinks()
         self._turn = threading.Lock()
 
@@ -83,7 +99,25 @@ class _Site:
         return self.pages.overview(self.links, request.query_params.getlist("run") or None)
 
     def run(self, request: Request) -> str:
-        return self.pages.overview(self.links, [request.path_params["run"]])
+        name = request.path_params["run"]
+        if name in self.library.evaluations:
+            return self.pages.evaluation(self.links, name)
+        return self.pages.overview(self.links, [name])
+
+    def problem(self, request: Request) -> str:
+        return self.pages.problem(self.links, request.path_params["run"], request.path_params["uid"])
+
+    def search(self, request: Request) -> str:
+        return self.pages.search(self.links, request.query_params)
+
+    def sample(self, request: Request) -> str:
+        found = request.path_params
+        if found["run"] not in self.library.evaluations:
+            raise NotThere(f"there is no evaluation called {found['run']} here; the page / lists what is open")
+        return self.pages.sample(self.links, found["run"], found["benchmark"], found["uid"])
+
+    def pairs(self, request: Request) -> str:
+        return self.pages.pairs(self.links, request.path_params["a"], request.path_params["b"])
 
     def step(self, request: Request) -> str:
         return self.pages.step(self.links, request.path_params["run"], request.path_params["step"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import socket
 import webbrowser
@@ -23,7 +24,23 @@ TOKEN = "R3_VIEW_TOKEN"
     "--token-file", type=click.Path(dir_okay=False), help=f"File with the token that readers must show; else {TOKEN}."
 )
 @click.option("--no-browser", is_flag=True, help="Print the address, and open no browser.")
-def view(paths: tuple[str, ...], port: int, host: str, token_file: str | None, no_browser: bool) -> None:
+@click.option(
+    "--export", "export_to", metavar="DIR", help="Write pages that open from disk into DIR, and serve nothing."
+)
+@click.option("--steps", help="Of an export: 3,7,10-12.  [default: the newest; with --problems all]")
+@click.option("--problems", help="Of an export: uids with commas between them; their whole lives, too.")
+@click.option("--tokens", is_flag=True, help="Of an export: the values of tokens, too.")
+def view(
+    paths: tuple[str, ...],
+    port: int,
+    host: str,
+    token_file: str | None,
+    no_browser: bool,
+    export_to: str | None,
+    steps: str | None,
+    problems: str | None,
+    tokens: bool,
+) -> None:
     """Look at runs and evaluations in a browser: curves, groups, responses, tokens.
 
     RUN is a run directory, a directory of `r3 eval`, or a directory that holds some. Nothing in it is changed, and a run
@@ -33,10 +50,22 @@ def view(paths: tuple[str, ...], port: int, host: str, token_file: str | None, n
     r3 view runs/quickstart
     r3 view runs/                               all of them, over each other
     r3 view runs/quickstart --no-browser        on a cluster: prints the ssh line for your laptop
+    r3 view runs/quickstart --export share --steps 8
     """
     from r3_openrlhf.viewer.library import Library
 
+    if export_to is None and (steps or problems or tokens):
+        raise R3Error("--steps, --problems and --tokens choose what --export writes; name its directory, --export DIR")
     library = Library(paths)
+    if export_to is not None:
+        from r3_openrlhf.viewer.export import Selection, export, parse_steps
+
+        uids = [uid.strip() for uid in problems.split(",")] if problems else None
+        selection = Selection(steps=parse_steps(steps) if steps else None, uids=uids, tokens=tokens)
+        found = export(library, Path(export_to), selection)
+        click.echo(found.path / "index.html")
+        click.echo(f"{found.pages} pages, {found.bytes / 1e6:.1f} MB", err=True)
+        return
     token = read_token(token_file, TOKEN)
     check_access(host, token, variable=TOKEN, name="token")
     serve(library, host=host, port=port, token=token, opens_browser=not no_browser)
@@ -79,7 +108,7 @@ def _advice(port: int, token: str | None) -> list[str]:
     lines = []
     if "SSH_CONNECTION" in os.environ:
         lines.append(
-            f"From your own machine: ssh -N -L {port}:127.0.0.1:{port} {Path.home().name}@{socket.getfqdn()}, then "
+            f"From your own machine: ssh -N -L {port}:127.0.0.1:{port} {getpass.getuser()}@{socket.getfqdn()}, then "
             f"http://127.0.0.1:{port}/"
         )
     if token is not None:

@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from r3_openrlhf.viewer.run_reader import RunReader
 
 HELD_OUT = "held_out:"  # keys of evaluations.jsonl
+AGES = {"1 to 5": 5, "6 to 20": 20, "21 to 50": 50, "older": 10**9}  # name -> the oldest that belongs to it
+# Colours stand for the same thing in every picture: right, wrong, neither.
+COLOURS = {
+    "r3/groups/all_correct": 0,
+    "r3/groups/none_correct": 1,
+    "r3/groups/mixed": 2,
+    "r3/tokens/all_correct": 0,
+    "r3/tokens/none_correct": 1,
+    "r3/tokens/mixed": 2,
+    "r3/tokens/reflection": 3,
+    "fate:recalled": 2,
+    "fate:ranked": 4,
+    "fate:reflected": 3,
+    "fate:left": 1,
+    "r3/replay/hits": 2,
+    "r3/history/never_sampled": 1,
+    "r3/history/evicted": 4,
+    "r3/history/too_old": 7,
+}
 DIGITS = 6  # significant ones in a page; `r3 show --json` has all
 
 
@@ -96,6 +115,13 @@ SECTIONS = (
         "Replay",
         (
             Chart("Recalled rollouts", "rows", (("r3/replay/recalled", "recalled"),)),
+            Chart(
+                "Recalls by age",
+                "rows",
+                tuple((f"age:{name}", name) for name in AGES),
+                stacked=True,
+                note="Steps since the recalled rollout was sampled.",
+            ),
             Chart("Age of the recalled", "steps", (("r3/replay/mean_lag", "mean"), ("r3/replay/max_lag", "oldest"))),
             Chart(
                 "Ratio of the recalled",
@@ -103,6 +129,7 @@ SECTIONS = (
                 (("r3/replay/ratio_mean", "mean"), ("r3/replay/ratio_max", "largest")),
             ),
             Chart("Clipped tokens of the recalled", "share", (("r3/replay/clip_fraction", "clipped"),)),
+            Chart("Coverage of the history", "share", (("r3/history/coverage", "had something"),)),
         ),
     ),
     Section(
@@ -140,6 +167,7 @@ SECTIONS = (
             ),
             Chart("Log-prob gap, actor and engine", "nats", (("r3/sync/abs_logprob_gap", "mean |gap|"),)),
             Chart("Gradient norm", "before clipping", (("grad_norm", "norm"),)),
+            Chart("Largest gradient norm", "of the passes", (("grad_norm_max", "norm"),)),
             Chart("Ungraded", "share", (("r3/grading/ungraded_rate", "ungraded"),)),
         ),
     ),
@@ -176,57 +204,65 @@ SECTIONS = (
 )
 
 
-def curves_of(runs: Sequence[RunReader], fates: dict[str, dict[int, dict[str, int]]] | None = None) -> dict[str, Any]:
+def age_name(age: int) -> str:
+    """Which of AGES."""
+    return next(name for name, oldest in AGES.items() if age <= oldest)
+
+
+def curves_of(
+    runs: Sequence[RunReader], counted: Mapping[str, Mapping[int, Mapping[str, int]]] | None = None
+) -> dict[str, Any]:
     """Everything that the overview draws, as plain JSON: the pictures of which some run has values, and each run's columns.
 
-    `fates`: name of a run -> step -> what became of its collapsed groups, as far as that is known.
+    `counted`: name of a run -> step -> "fate:..." and "age:..." -> how many, as far as they were counted.
     """
-    found = [_columns(run, (fates or {}).get(run.name, {})) for run in runs]
+    found = [_columns(run, (counted or {}).get(run.name, {})) for run in runs]
     present = {key for run in found for key in run["series"]}
     sections = []
     for section in SECTIONS:
-        charts = []
-        for chart in section.charts:
-            series = [{"key": key, "label": label} for key, label in chart.series if key in present]
-            if series:
-                charts.append(
-                    {
-                        "title": chart.title,
-                        "unit": chart.unit,
-                        "series": series,
-                        "stacked": chart.stacked,
-                        "note": chart.note,
-                    }
-                )
+        charts = [chart for chart in section.charts if any(key in present for key, _ in chart.series)]
         if charts:
-            sections.append({"title": section.title, "charts": charts})
+            sections.append({"title": section.title, "charts": [_plain(chart, present) for chart in charts]})
     return {"runs": found, "sections": sections}
 
 
-def _columns(run: RunReader, fates: dict[int, dict[str, int]]) -> dict[str, Any]:
-    """steps, tokens, and series: key -> [x (place in steps, or for held-out keys a step), ...] and values."""
+def _plain(chart: Chart, present: set[str]) -> dict[str, Any]:
+    series = [
+        {"key": key, "label": label, "colour": COLOURS.get(key, place)}
+        for place, (key, label) in enumerate(chart.series)
+        if key in present
+    ]
+    return {
+        "title": chart.title,
+        "unit": chart.unit,
+        "series": series,
+        "stacked": chart.stacked,
+        "note": chart.note,
+    }
+
+
+def _columns(run: RunReader, counted: Mapping[int, Mapping[str, int]]) -> dict[str, Any]:
+    """steps, tokens, and series: key -> a value for each of them; those of evaluations have steps of their own."""
     lines, evaluations = run.metrics(), run.evaluations()
     steps = [line["step"] for line in lines]
-    series: dict[str, list[float | None]] = {}
-    held_out: dict[str, Any] = {"steps": [line["step"] for line in evaluations]}
-    held_out["tokens"] = [line.get("generated_tokens") for line in evaluations]
-    for section in SECTIONS:
-        for chart in section.charts:
-            for key, _ in chart.series:
-                if key.startswith(HELD_OUT):
-                    values = [_short(line.get(key.removeprefix(HELD_OUT))) for line in evaluations]
-                elif key.startswith("fate:"):
-                    name = key.removeprefix("fate:")
-                    values = [fates[step].get(name, 0) if step in fates else None for step in steps]
-                else:
-                    values = [_short(line.get(key)) for line in lines]
-                if any(value is not None for value in values):
-                    series[key] = values
+    series = {}
+    for key in {key for section in SECTIONS for chart in section.charts for key, _ in chart.series}:
+        if key.startswith(HELD_OUT):
+            values = [_short(line.get(key.removeprefix(HELD_OUT))) for line in evaluations]
+        elif key.startswith(("fate:", "age:")):
+            values = [counted[step].get(key, 0) if step in counted else None for step in steps]
+        else:
+            values = [_short(line.get(key)) for line in lines]
+        if any(values) or (any(value is not None for value in values) and key not in COLOURS and ":" not in key):
+            series[key] = values
     return {
         "name": run.name,
         "steps": steps,
         "tokens": [line.get("generated_tokens_total") for line in lines],
-        "held_out": held_out,
+        "held_out": {
+            "steps": [line["step"] for line in evaluations],
+            "tokens": [line.get("generated_tokens") for line in evaluations],
+        },
         "series": series,
         "has_rollouts": bool(run.steps()),
     }

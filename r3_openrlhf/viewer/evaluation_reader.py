@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,6 @@ import msgspec
 
 from r3_openrlhf.errors import R3Error
 from r3_openrlhf.types import Verdict
-
-MAX_RESULTS_BYTES = 200 * 2**20
 
 
 class _Response(msgspec.Struct):
@@ -37,7 +35,6 @@ class Asked:
     cut: tuple[bool, ...]
     mean_tokens: float
     place: int  # first byte of its line
-    content: str = ""
 
     @property
     def num_correct(self) -> int:
@@ -63,7 +60,6 @@ class EvaluationReader:
         self.name = name
         self._asked: tuple[object, dict[tuple[str, str], Asked]] | None = None
         self._results: tuple[object, dict[str, Any] | None] | None = None
-        self._shown: OrderedDict[tuple[str, str], dict[str, Any]] = OrderedDict()
 
     def results(self) -> dict[str, Any] | None:
         """results.json; None while it is not there."""
@@ -94,7 +90,11 @@ class EvaluationReader:
                         break
                     try:
                         one = decoder.decode(line)
-                    except msgspec.DecodeError as error:
+                    except msgspec.ValidationError as error:
+                        raise R3Error(f"{file}, line {number} is not a finished problem: {error}") from error
+                    except msgspec.DecodeError:  # it may hold a lone surrogate, which a model can write
+                        one = _patient(line, file, number)
+                    except UnicodeDecodeError as error:
                         raise R3Error(f"{file}, line {number} is not a finished problem: {error}") from error
                     tokens = [response.num_tokens for response in one.responses]
                     found[one.benchmark, one.uid] = Asked(
@@ -116,7 +116,15 @@ class EvaluationReader:
             raise R3Error(f"{self.path} has no problem {uid} of {benchmark}")
         with (self.path / "samples.jsonl").open("rb") as lines:
             lines.seek(asked.place)
-            return msgspec.json.decode(lines.readline())["responses"]
+            return json.loads(lines.readline())["responses"]
+
+
+def _patient(line: bytes, file: Path, number: int) -> _Line:
+    """With Python's own parser, which takes what msgspec does not. R3Error: it is no line of ours either."""
+    try:
+        return msgspec.convert(json.loads(line), _Line)
+    except ValueError as error:
+        raise R3Error(f"{file}, line {number} is not a finished problem: {error}") from error
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
+from urllib.parse import urlencode
 
 from r3_openrlhf.core.reflection import ATTEMPT_BEGINS, ATTEMPT_ENDS, CUT
 from r3_openrlhf.errors import R3Error
@@ -16,16 +18,22 @@ from r3_openrlhf.grading.answers.extraction import final_answer
 from r3_openrlhf.grading.answers.tasks import short_answer
 from r3_openrlhf.types import Context, Task, Verdict
 from r3_openrlhf.viewer.curves import curves_of
+from r3_openrlhf.viewer.evaluation_reader import pairs_of
+from r3_openrlhf.viewer.indexing import Indexing
 from r3_openrlhf.viewer.library import Library
 from r3_openrlhf.viewer.links import Links
+from r3_openrlhf.viewer.problem_life import life_of
 from r3_openrlhf.viewer.rendering import render
 from r3_openrlhf.viewer.run_reader import Problem, Row, RunReader
+from r3_openrlhf.viewer.search_index import Filter, SortKey, search_runs
 from r3_openrlhf.viewer.step_groups import StepGroup, groups_of, ranked_points, reward_parts
 from r3_openrlhf.viewer.token_texts import MISSING, TokenTexts, find_tokenizer
 from r3_openrlhf.viewer.token_values import TokenValues, as_numbers, token_values
 
 SHORT_SHARE = 0.25  # a right response is very short below this share of the step's mean length
 MAX_DIFF_WORDS = 6000  # of each response
+HITS_PER_PAGE = 30
+MAX_PROBLEM_HITS = 5
 _WORD = re.compile(r"\s+|[^\W\d_]+|\d+|.", re.DOTALL)
 _NAMES = {Verdict.CORRECT: "right", Verdict.WRONG: "wrong", Verdict.UNGRADED: "ungraded"}
 
@@ -39,6 +47,7 @@ class Shown:
     """One response on a page."""
 
     place: int  # in the group
+    at: int  # in the step's file
     row: Row
     verdict: str
     answer: str | None  # what the extraction finds in it
@@ -49,8 +58,9 @@ class Shown:
 class Pages:
     """The pages of a library, with links of one kind. Not for two threads at a time."""
 
-    def __init__(self, library: Library, *, is_export: bool = False) -> None:
+    def __init__(self, library: Library, indexing: Indexing, *, is_export: bool = False) -> None:
         self.library = library
+        self.indexing = indexing
         self.is_export = is_export
         self._texts: dict[str, TokenTexts | None] = {}
 
@@ -75,8 +85,17 @@ class Pages:
 
     # ── overview ──
 
-    def overview(self, links: Links, names: Sequence[str] | None = None) -> str:
-        """The curves of some runs over each other; None: of all that are open."""
+    def overview(
+        self,
+        links: Links,
+        names: Sequence[str] | None = None,
+        *,
+        addresses: Mapping[str, Mapping[int, str | None]] | None = None,
+    ) -> str:
+        """The curves of some runs over each other; None: of all that are open.
+
+        `addresses`: name of a run -> step -> where its page is, for an export; None: the server has them all.
+        """
         runs = [self.run(name) for name in names] if names is not None else list(self.library.runs.values())
         evaluations = list(self.library.evaluations.values()) if names is None else []
         single = runs[0] if len(runs) == 1 else None
@@ -86,20 +105,24 @@ class Pages:
             runs=[_summary(run) for run in runs],
             single=single,
             evaluations=evaluations,
-            curves=self.curves([run.name for run in runs]),
-            latest=single.steps()[-8:][::-1] if single else [],
+            curves=self.curves([run.name for run in runs]) | {"addresses": addresses},
+            latest=sorted(addresses[single.name] if addresses else single.steps()[-8:], reverse=True)
+            if single
+            else [],
         )
 
     def curves(self, names: Sequence[str]) -> dict[str, Any]:
         """What the overview draws."""
-        return curves_of([self.run(name) for name in names])
+        return curves_of([self.run(name) for name in names], self.indexing.counted)
 
     def state(self) -> dict[str, dict[str, Any]]:
         """For pages that wait for news: name of each run -> its newest step, and whether it has ended."""
+        counted = self.indexing.counted
         return {
             name: {
                 "metrics": run.metrics()[-1]["step"] if run.metrics() else 0,
                 "rollouts": run.steps()[-1] if run.steps() else 0,
+                "counted": len(counted.get(name, ())),
                 "finished": run.is_finished,
             }
             for name, run in self.library.runs.items()
@@ -134,19 +157,21 @@ class Pages:
 
     # ── a group ──
 
-    def group(self, links: Links, name: str, step: int, context: str, uid: str) -> str:
-        """A problem's responses side by side."""
+    def group(
+        self, links: Links, name: str, step: int, context: str, uid: str, *, has_token_file: bool = False
+    ) -> str:
+        """A problem's responses side by side. `has_token_file`: an export with the values of tokens beside the page."""
         run = self.run(name)
         groups = groups_of(run.rows(step), step=step)
         place, group = _find(groups, context, uid, run, step)
         rows = self._rows_with_text(run, step, group)
         problem = run.problem(uid)
         prompt, why_no_prompt, tokens_there = self._prompt(run, rows, step, group.context, problem)
-        shown = [self._shown(place, row, problem, step) for place, row in enumerate(rows)]
-        order = sorted(
-            shown, key=lambda one: (one.row["advantage"] is None, -(one.row["advantage"] or 0.0), one.place)
-        )
-        chosen = [one for one in order if one.row["text"]]
+        shown = [
+            self._shown(place, row, problem, step, light["at"])
+            for place, (row, light) in enumerate(zip(rows, group.rows, strict=True))
+        ]
+        order = sorted(shown, key=_by_advantage)
         return self._render(
             "group.html",
             links,
@@ -159,11 +184,14 @@ class Pages:
             attempt=_attempt_in(prompt) if group.context is Context.REFLECTION else None,
             shown=order,
             points=ranked_points(rows),
+            shown_at={one.place: one.at for one in shown},
             previous=groups[place - 1] if place else None,
             next=groups[place + 1] if place + 1 < len(groups) else None,
             other=next((one for one in groups if one.uid == uid and one.context is not group.context), None),
-            extremes=(chosen[0].place, chosen[-1].place) if len(chosen) > 1 else None,
-            has_tokens=tokens_there,
+            extremes=_extremes(shown),
+            has_tokens=tokens_there and (not self.is_export or has_token_file),
+            has_token_file=has_token_file,
+            why_no_values=None if tokens_there else why_no_prompt or MISSING,
         )
 
     def difference(self, links: Links, name: str, step: int, context: str, uid: str, a: int, b: int) -> str:
@@ -188,6 +216,145 @@ class Pages:
             **difference_of(rows[a]["text"] or "", rows[b]["text"] or ""),
         )
 
+    # ── a problem ──
+
+    def problem(self, links: Links, name: str, uid: str) -> str:
+        """What happened to a problem over the steps of every open run."""
+        own = self.run(name)
+        runs = [own, *(run for run in self.library.runs.values() if run is not own and run.steps())]
+        lives, notes = [], []
+        for run in runs:
+            try:
+                rollouts = self.indexing.of(run).index.problem_life(uid)
+            except R3Error as error:
+                notes.append(str(error))
+                continue
+            if rollouts:
+                lives.append(life_of(run, rollouts))
+            if why := self.indexing.why_incomplete(run):
+                notes.append(why)
+        problem = own.problem(uid)
+        if not lives and problem is None and not notes:
+            raise NotThere(f"no open run has sampled a problem {uid}")
+        return self._render("problem.html", links, run=own, uid=uid, problem=problem, lives=lives, notes=notes)
+
+    # ── search ──
+
+    def search(self, links: Links, asked: Mapping[str, str]) -> str:
+        """Rollouts that have the words and pass the filter, over the open runs or one of them."""
+        query = asked.get("q", "").strip()
+        chosen = [self.run(asked["run"])] if asked.get("run") else [r for r in self.library.runs.values() if r.steps()]
+        indexes, notes = [], []
+        for run in chosen:
+            try:
+                indexes.append(self.indexing.of(run).index)
+            except R3Error as error:
+                notes.append(str(error))
+            if why := self.indexing.why_incomplete(run):
+                notes.append(why)
+        page = max(1, int(asked["page"])) if asked.get("page", "").isdigit() else 1
+        found, problems, fault = None, [], None
+        try:
+            found = search_runs(
+                indexes,
+                query,
+                where=filter_of(asked),
+                sort=asked.get("sort") or SortKey.STEP,
+                descending=asked.get("order") != "up",
+                limit=HITS_PER_PAGE,
+                offset=(page - 1) * HITS_PER_PAGE,
+            )
+            if query and page == 1:
+                problems = [(index, one) for index in indexes for one in index.problems(query, limit=MAX_PROBLEM_HITS)]
+        except R3Error as error:
+            fault = str(error)
+        names = {str(run.path): run.name for run in self.library.runs.values()}
+        return self._render(
+            "search.html",
+            links,
+            asked=asked,
+            query=query,
+            found=found,
+            problems=[(names[str(index.run.path)], one, marked(one.snippet, one.matches)) for index, one in problems],
+            hits=[(names[hit.run], hit, marked(hit.snippet, hit.matches)) for hit in found.rollouts] if found else [],
+            notes=notes,
+            fault=fault,
+            page=page,
+            sorts=list(SortKey),
+            runs=[run.name for run in self.library.runs.values() if run.steps()],
+            has_more=found is not None and (page * HITS_PER_PAGE < found.total or found.more),
+            address=_address_of(asked),
+        )
+
+    # ── evaluations ──
+
+    def evaluation(self, links: Links, name: str) -> str:
+        """The results of one `r3 eval`, and its problems."""
+        reader = self.library.evaluations[name]
+        asked = list(reader.asked().values())
+        return self._render(
+            "evaluation.html",
+            links,
+            evaluation=reader,
+            results=reader.results(),
+            asked=sorted(asked, key=lambda one: (one.benchmark, one.share if one.share is not None else -1.0)),
+            statements={(one.benchmark, one.uid): self._statement(one.uid) for one in asked},
+            others=[other for other in self.library.evaluations.values() if other is not reader],
+        )
+
+    def sample(self, links: Links, name: str, benchmark: str, uid: str) -> str:
+        """The responses to one problem of an evaluation, and beside them those of another one."""
+        readers = [self.library.evaluations[name]] + [
+            other
+            for other in self.library.evaluations.values()
+            if other.name != name and (benchmark, uid) in other.asked()
+        ]
+        return self._render(
+            "sample.html",
+            links,
+            evaluation=readers[0],
+            benchmark=benchmark,
+            uid=uid,
+            statement=self._statement(uid),
+            sides=[(reader, reader.responses(benchmark, uid)) for reader in readers[:2]],
+        )
+
+    def pairs(self, links: Links, a: str, b: str) -> str:
+        """Two evaluations on the problems that both were asked."""
+        for name in (a, b):
+            if name not in self.library.evaluations:
+                raise NotThere(f"there is no evaluation called {name} here; the page / lists what is open")
+        readers = self.library.evaluations[a], self.library.evaluations[b]
+        pairs = pairs_of(*readers)
+        return self._render(
+            "pairs.html",
+            links,
+            a=readers[0],
+            b=readers[1],
+            pairs=pairs,
+            counts=Counter(pair.kind for pair in pairs),
+            statements={pair.uid: self._statement(pair.uid) for pair in pairs},
+        )
+
+    def _statement(self, uid: str) -> str | None:
+        """The text of a problem, where an open run has it: an evaluation keeps its hash alone."""
+        for run in self.library.runs.values():
+            if problem := run.problem(uid):
+                return problem.label.problem
+        return None
+
+    def extremes(self, links: Links, name: str, step: int, context: str, uid: str) -> str:
+        """The difference of the best and the worst response of a group."""
+        run = self.run(name)
+        _, group = _find(groups_of(run.rows(step), step=step), context, uid, run, step)
+        shown = [
+            self._shown(place, row, None, step) for place, row in enumerate(self._rows_with_text(run, step, group))
+        ]
+        found = _extremes(shown)
+        if found is None:
+            return self.message(links, "This group has no two responses with a text.")
+        return self.difference(links, name, step, context, uid, *found)
+
     def _rows_with_text(self, run: RunReader, step: int, group: StepGroup) -> list[Row]:
         rows = [row for row in run.rows_with_text(step, group.uid) if row["context"] == group.context]
         if len(rows) != len(group.rows):
@@ -201,9 +368,10 @@ class Pages:
                     row["text"] = texts.text(values.ids.tolist())
         return rows
 
-    def _shown(self, place: int, row: Row, problem: Problem | None, step: int) -> Shown:
+    def _shown(self, place: int, row: Row, problem: Problem | None, step: int, at: int = -1) -> Shown:
         return Shown(
             place=place,
+            at=at,
             row=row,
             verdict=_NAMES[Verdict(row["verdict"])],
             answer=_answer_in(row, problem),
@@ -222,7 +390,7 @@ class Pages:
         if known is not None and texts is not None:
             return texts.whole_text(known.prompt_ids.tolist()), None, True
         if context is Context.PLAIN and problem is not None and problem.prompt:
-            return problem.prompt, None, known is not None
+            return problem.prompt, why, known is not None
         return None, why or MISSING, known is not None
 
     # ── tokens ──
@@ -274,6 +442,44 @@ class Pages:
         )
 
 
+def filter_of(asked: Mapping[str, str]) -> Filter:
+    """What the form of the search says. R3Error: a number that is none."""
+
+    def whole(name: str) -> int | None:
+        text = asked.get(name, "").strip()
+        if text and not text.isdigit():
+            raise R3Error(f"{name.replace('_', ' ')} is {text!r}; use a whole number")
+        return int(text) if text else None
+
+    what = asked.get("what", "")
+    return Filter(
+        first_step=whole("first_step"),
+        last_step=whole("last_step"),
+        uid=asked.get("uid") or None,
+        verdict=asked.get("verdict") or None,
+        context=asked.get("context") or None,
+        truncated=True if what == "cut" else None,
+        ranked=True if what == "ranked" else None,
+        recalled=True if what == "recalled" else None,
+        min_tokens=whole("min_tokens"),
+        max_tokens=whole("max_tokens"),
+    )
+
+
+def marked(text: str, matches: Sequence[tuple[int, int]]) -> list[tuple[bool, str]]:
+    """A text in pieces: (was it searched for?, piece)."""
+    pieces, at = [], 0
+    for begin, end in matches:
+        pieces += [(False, text[at:begin]), (True, text[begin:end])]
+        at = end
+    return [piece for piece in [*pieces, (False, text[at:])] if piece[1]]
+
+
+def _address_of(asked: Mapping[str, str]) -> str:
+    """The search without its page, as a query."""
+    return urlencode({key: value for key, value in asked.items() if value and key != "page"})
+
+
 def _as_json(place: int, values: TokenValues, texts: TokenTexts) -> dict[str, Any]:
     ids = values.ids.tolist()
     found: dict[str, Any] = {"place": place, "ids": ids, "pieces": texts.pieces(ids), "peak": values.peak}
@@ -282,6 +488,17 @@ def _as_json(place: int, values: TokenValues, texts: TokenTexts) -> dict[str, An
     if values.entropies is not None:
         found["entropy"] = as_numbers(values.entropies)
     return found
+
+
+def _by_advantage(one: Shown) -> tuple[bool, float, int]:
+    """The highest first, those without one last."""
+    return one.row["advantage"] is None, -(one.row["advantage"] or 0.0), one.place
+
+
+def _extremes(shown: Sequence[Shown]) -> tuple[int, int] | None:
+    """Places of the best and of the worst response that has a text."""
+    found = [one.place for one in sorted(shown, key=_by_advantage) if one.row["text"]]
+    return (found[0], found[-1]) if len(found) > 1 else None
 
 
 def _find(groups: Sequence[StepGroup], context: str, uid: str, run: RunReader, step: int) -> tuple[int, StepGroup]:

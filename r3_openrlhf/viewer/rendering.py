@@ -53,8 +53,11 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def signed(value: float | None, digits: int = 3) -> str:
-    """The same with its sign, which is a true minus."""
-    return DASH if value is None else f"{value:+.{digits}f}".replace("-", "−")
+    """The same with its sign, which is a true minus; nothing rounded has none."""
+    if value is None:
+        return DASH
+    text = f"{value:+.{digits}f}"
+    return text.replace("-", "−") if float(text) else text[1:]
 
 
 def percent(value: float | None, digits: int = 0) -> str:

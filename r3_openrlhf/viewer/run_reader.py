@@ -123,7 +123,8 @@ class RunReader:
         return list(rollout_files.steps_in(self.directory.rollouts))
 
     def rows(self, step: int) -> list[Row]:
-        """The rollouts of a step without their texts, in the order of the file. Raises R3Error where there are none."""
+        """The rollouts of a step without their texts, in the order of the file; `at` is their place in it. Raises R3Error
+        where there are none."""
         file, stamp = self._file_of(step)
         key = (step, stamp)
         if key not in self._steps:
@@ -131,6 +132,8 @@ class RunReader:
                 rows = [{**row, "text": None} for row in self._old_rows(step)]
             else:
                 rows = list(rollout_files.read_step(file, without=("text",)))
+            for place, row in enumerate(rows):
+                row["at"] = place
             self._steps[key] = rows
             while len(self._steps) > MAX_STEPS_KEPT:
                 self._steps.popitem(last=False)

@@ -387,6 +387,17 @@ class RunIndex:
             rows = connection.execute(f"{_GROUPS} WHERE step = ? ORDER BY place", (step,)).fetchall()
         return [_group(row) for row in rows]
 
+    def recall_ages(self, step: int) -> list[int]:
+        """Steps between this one and the one that sampled it, of each recalled row of a step."""
+        with self._reading() as connection:
+            return [
+                age
+                for (age,) in connection.execute(
+                    "SELECT ? - recalled_from FROM rollouts WHERE id BETWEEN ? AND ? AND recalled_from IS NOT NULL",
+                    (step, *_id_range(Filter(first_step=step, last_step=step))),
+                )
+            ]
+
     def groups_of(self, uid: str) -> list[GroupSummary]:
         """The groups of a problem in the order of steps."""
         with self._reading() as connection:

@@ -9,6 +9,7 @@ from typing import Any
 
 from r3_openrlhf.core.ranking import dominated_counts
 from r3_openrlhf.types import Context, Verdict, Word
+from r3_openrlhf.viewer.search_index import GroupSummary
 
 Row = dict[str, Any]
 
@@ -31,14 +32,10 @@ class Fate(Word):
     LEFT = "left"  # nothing was there for it
 
 
-FATES = tuple(Fate)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chip:
     """One rollout in a strip."""
 
-    row: int  # its place in the group
     verdict: Verdict
     cut: bool  # by the token limit
     recalled: bool
@@ -87,7 +84,13 @@ def groups_of(rows: Sequence[Row], *, step: int) -> list[StepGroup]:
     reflected = {group.uid for group in groups if group.context is Context.REFLECTION}
     for group in groups:
         group.share = group.mass / mass if mass else 0.0
-        group.fate = _fate(group, reflected)
+        group.fate = fate_of(
+            group.state,
+            recalled=group.num_recalled,
+            ranked=group.num_ranked,
+            context=group.context,
+            was_reflected=group.uid in reflected,
+        )
     return groups
 
 
@@ -97,17 +100,13 @@ def _group(uid: str, context: Context, rows: list[Row], step: int) -> StepGroup:
     correct = [row for row in fresh if row["verdict"] == Verdict.CORRECT]
     wrong = [row for row in fresh if row["verdict"] == Verdict.WRONG]
     rewards = [row["reward"] for row in rows if row["reward"] is not None]
-    if len(correct) + len(wrong) < 2:
-        state = State.TOO_FEW
-    else:
-        state = State.MIXED if correct and wrong else State.ALL_CORRECT if correct else State.NONE_CORRECT
     return StepGroup(
         uid=uid,
         context=context,
         key=(uid, context.value),
         rows=rows,
-        chips=[_chip(place, row) for place, row in enumerate(rows)],
-        state=state,
+        chips=[chip_of(row) for row in rows],
+        state=state_of(correct=len(correct), wrong=len(wrong)),
         num_correct=len(correct),
         num_wrong=len(wrong),
         num_ungraded=len(fresh) - len(correct) - len(wrong),
@@ -122,9 +121,9 @@ def _group(uid: str, context: Context, rows: list[Row], step: int) -> StepGroup:
     )
 
 
-def _chip(place: int, row: Row) -> Chip:
+def chip_of(row: Row) -> Chip:
+    """A row in a strip."""
     return Chip(
-        row=place,
         verdict=Verdict(row["verdict"]),
         cut=row["truncated"],
         recalled=row["recalled_from"] is not None,
@@ -134,16 +133,41 @@ def _chip(place: int, row: Row) -> Chip:
     )
 
 
-def _fate(group: StepGroup, reflected: set[str]) -> Fate | None:
-    if group.state not in (State.ALL_CORRECT, State.NONE_CORRECT):
+def state_of(*, correct: int, wrong: int) -> State:
+    """Of a group with so many right and wrong fresh rows."""
+    if correct + wrong < 2:
+        return State.TOO_FEW
+    return State.MIXED if correct and wrong else State.ALL_CORRECT if correct else State.NONE_CORRECT
+
+
+def fate_of(state: State, *, recalled: int, ranked: int, context: Context, was_reflected: bool) -> Fate | None:
+    """What became of a group; None: it did not collapse. `was_reflected`: its problem has a reflection group in this step."""
+    if state not in (State.ALL_CORRECT, State.NONE_CORRECT):
         return None
-    if group.num_recalled:
+    if recalled:
         return Fate.RECALLED
-    if group.num_ranked:
+    if ranked:
         return Fate.RANKED
-    if group.context is Context.PLAIN and group.state is State.NONE_CORRECT and group.uid in reflected:
+    if context is Context.PLAIN and state is State.NONE_CORRECT and was_reflected:
         return Fate.REFLECTED
     return Fate.LEFT
+
+
+def fates_in(groups: Sequence[GroupSummary]) -> dict[str, int]:
+    """How many of a step's collapsed groups had each fate."""
+    counts = dict.fromkeys(map(str, Fate), 0)
+    reflected = {group.uid for group in groups if group.context == Context.REFLECTION}
+    for group in groups:
+        fate = fate_of(
+            state_of(correct=group.correct, wrong=group.wrong),
+            recalled=group.recalled,
+            ranked=group.ranked,
+            context=Context(group.context),
+            was_reflected=group.uid in reflected,
+        )
+        if fate is not None:
+            counts[fate] += 1
+    return counts
 
 
 # ── one row ──

@@ -36,7 +36,7 @@ def find_tokenizer(run: RunReader) -> Path | None:
         except ConfigError:
             located = ""  # a directory of the machine that it was trained on
         candidates.append(Path(located) / FILE)
-        if located and not Path(located).is_dir():
+        if located and not Path(located).is_absolute():  # the name of a model on the hub
             candidates += _in_hub_cache(located)
     return next((path for path in candidates if path.is_file()), None)
 

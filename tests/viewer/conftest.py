@@ -49,9 +49,11 @@ def story(tmp_path_factory):
 
 
 @contextmanager
-def serving(*paths, token=None):
+def serving(*paths, cache, token=None):
     """The address of a server of these paths, in a thread of its own."""
-    config = uvicorn.Config(create_app(Library(paths), token=token), port=0, log_level="warning", ws="none")
+    config = uvicorn.Config(
+        create_app(Library(paths), token=token, cache=cache), port=0, log_level="warning", ws="none"
+    )
     listener = config.bind_socket()
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
@@ -65,8 +67,8 @@ def serving(*paths, token=None):
 
 
 @pytest.fixture(scope="session")
-def server(story):
-    with serving(story) as address:
+def server(story, tmp_path_factory):
+    with serving(story, cache=tmp_path_factory.mktemp("cache")) as address:
         yield address
 
 

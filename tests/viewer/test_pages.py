@@ -130,7 +130,7 @@ def test_a_group_shows_what_its_rows_say(page, server, story, rows):
     cards = page.locator("article.card")
     assert cards.count() == len(mine)
     for place, row in enumerate(mine):
-        card = page.locator(f"#r{place}")
+        card = page.locator(f"article[data-place='{place}']")
         words = " ".join(card.text_content().split())
         assert {"correct": "right", "wrong": "wrong", "ungraded": "ungraded"}[row["verdict"]] in words
         if row["verdict"] == "ungraded":

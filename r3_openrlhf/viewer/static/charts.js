@@ -41,7 +41,7 @@
         const at = series.key.startsWith("held_out:") ? run.held_out : run;
         const xs = state.x === "steps" ? at.steps : at.tokens;
         const xy = xs.map((x, i) => [x, run.series[series.key][i]]).filter(([x, y]) => x != null && y != null);
-        found.push({ run, number, kind, label: series.label, xs: xy.map((p) => p[0]), ys: xy.map((p) => p[1]), sparse: at === run.held_out });
+        found.push({ run, number, kind, colour: series.colour, label: series.label, xs: xy.map((p) => p[0]), ys: xy.map((p) => p[1]), sparse: at === run.held_out });
       });
     });
     return found;
@@ -67,7 +67,7 @@
     }
     const series = [{}], bands = [];
     for (const line of found) {
-      const ink = colour(many ? line.number : line.kind);
+      const ink = colour(many ? line.number : line.colour);
       series.push({
         stroke: ink,
         width: stacked ? 1 : 1.6,
@@ -84,24 +84,27 @@
     if (chart.note) caption.title = chart.note;
     const legend = make("ul");
     const values = [];
-    for (const line of (stacked ? [...found].reverse() : found)) {
+    // one run: a colour per series. Several: the runs have the colours (in the table above), the series the dashes.
+    for (const [kind, series] of chart.series.entries()) {
+      const mine = found.filter((line) => line.kind === kind);
+      if (!mine.length) continue;
+      const swatch = make("span", { class: `swatch dash-${many ? kind : 0}`, "aria-hidden": "true" });
+      swatch.style.borderTopColor = many ? css("--soft") : colour(series.colour);
       const value = make("b");
-      const swatch = make("span", { class: `swatch dash-${many ? line.kind : 0}`, "aria-hidden": "true" });
-      swatch.style.borderTopColor = colour(many ? line.number : line.kind);
-      const name = many ? (chart.series.length > 1 ? `${line.run.name}, ${line.label}` : line.run.name) : line.label;
-      legend.append(make("li", {}, swatch, `${name} `, value));
-      values.push([line, value]);
+      legend.append(make("li", {}, swatch, `${series.label} `, value));
+      values.push([mine, value]);
     }
-    if (many && found.length > 6) legend.hidden = true;
     const told = (at) => {
-      for (const [line, value] of values) {
-        let i = line.xs.length - 1;
-        if (at != null) {
-          i = -1;
-          let low = 0, high = line.xs.length - 1;
-          while (low <= high) { const middle = (low + high) >> 1; if (line.xs[middle] <= at) { i = middle; low = middle + 1; } else high = middle - 1; }
-        }
-        value.textContent = i < 0 ? "–" : short(line.raw[i]);
+      for (const [mine, value] of values) {
+        value.textContent = mine.length > 4 ? "" : mine.map((line) => {
+          let i = line.xs.length - 1;
+          if (at != null) {
+            i = -1;
+            let low = 0, high = line.xs.length - 1;
+            while (low <= high) { const middle = (low + high) >> 1; if (line.xs[middle] <= at) { i = middle; low = middle + 1; } else high = middle - 1; }
+          }
+          return i < 0 ? "–" : short(line.raw[i]);
+        }).join(" | ");
       }
     };
     told(null);
@@ -164,7 +167,7 @@
     const xs = state.x === "steps" ? run.steps : run.tokens;
     xs.forEach((value, i) => { if (value != null && Math.abs(value - x) < Math.abs(xs[at] - x)) at = i; });
     const step = run.steps[at];
-    const own = run.addresses ? run.addresses[step] : document.body.dataset.live ? `/${encodeURIComponent(run.name)}/step/${step}` : null;
+    const own = data.addresses ? (data.addresses[run.name] || {})[step] : document.body.dataset.live ? `/${encodeURIComponent(run.name)}/step/${step}` : null;
     if (own) location.href = own;
   }
   function zoomed() {
@@ -207,11 +210,16 @@
   all();
 
   // ── live ──
-  let seen = JSON.stringify(data.runs.map((run) => [run.name, run.steps[run.steps.length - 1] || 0]));
+  let seen = null, counted = 0;
   window.r3News = async (now) => {
-    const mine = data.runs.map((run) => [run.name, now[run.name] ? now[run.name].metrics : 0]);
-    if (JSON.stringify(mine) === seen) return;
-    seen = JSON.stringify(mine);
+    const mine = JSON.stringify(data.runs.map((run) => now[run.name] ? now[run.name].metrics : 0));
+    const sum = data.runs.reduce((total, run) => total + (now[run.name] ? now[run.name].counted : 0), 0);
+    const first = JSON.stringify(data.runs.map((run) => run.steps[run.steps.length - 1] || 0));
+    // counting goes on while an index is built: a picture that grows by a twentieth at a time is enough
+    const steps = data.runs.reduce((total, run) => total + run.steps.length, 0);
+    if (mine === (seen || first) && (sum === counted || (sum < steps && sum - counted < steps / 20))) return;
+    seen = mine;
+    counted = sum;
     const query = new URLSearchParams(data.runs.map((run) => ["run", run.name]));
     data = await (await fetch(`/api/curves?${query}`)).json();
     all();

@@ -1,7 +1,8 @@
-// Filters and order of a step's groups. Both stand in the address, so that a view can be shared.
+// Filters and order of a table: the groups of a step, the problems of an evaluation. Both stand in the address, so that a view can be shared.
 "use strict";
 (function () {
   const table = document.getElementById("groups");
+  if (!table) return;
   const rows = [...table.tBodies[0].rows];
   const buttons = [...document.querySelectorAll("[data-filter]")];
   const older = document.getElementById("older"), short = document.getElementById("short"), text = document.getElementById("text");
@@ -18,12 +19,16 @@
     "short": (row) => row.short !== "" && Number(row.short) < Number(short.value),
     "ungraded": (row) => row.ungraded !== "0",
     "cut": (row) => row.cut !== "0",
+    "right-right": (row) => row.kind === "right-right",
+    "right-wrong": (row) => row.kind === "right-wrong",
+    "wrong-right": (row) => row.kind === "wrong-right",
+    "wrong-wrong": (row) => row.kind === "wrong-wrong",
   };
   let order = { by: "place", down: false };
 
   function show() {
     const pressed = buttons.filter((button) => button.getAttribute("aria-pressed") === "true").map((button) => button.dataset.filter);
-    const part = text.value.trim().toLowerCase();
+    const part = (text ? text.value : "").trim().toLowerCase();
     let shown = 0;
     for (const row of rows) {
       const fits = pressed.every((name) => wants[name](row.dataset)) && (!part || row.cells[0].textContent.toLowerCase().includes(part));
@@ -60,12 +65,12 @@
       show();
     });
   }
-  if (query.has("older")) older.value = query.get("older");
-  if (query.has("short")) short.value = query.get("short");
-  if (query.has("text")) text.value = query.get("text");
+  if (older && query.has("older")) older.value = query.get("older");
+  if (short && query.has("short")) short.value = query.get("short");
+  if (text && query.has("text")) text.value = query.get("text");
   const by = (query.get("sort") || "place").replace(/^-/, "");
   if (table.tHead.querySelector(`[data-sort="${CSS.escape(by)}"]`)) order = { by, down: (query.get("sort") || "").startsWith("-") };
-  for (const input of [older, short, text]) input.addEventListener("input", show);
+  for (const input of [older, short, text]) if (input) input.addEventListener("input", show);
   for (const head of table.tHead.querySelectorAll("[data-sort]")) {
     head.querySelector("button").addEventListener("click", () => {
       const by = head.dataset.sort;

@@ -10,7 +10,7 @@
     { left: "$$", right: "$$", display: true }, { left: "\\[", right: "\\]", display: true },
     { left: "\\(", right: "\\)", display: false }, { left: "$", right: "$", display: false },
   ];
-  const OPTIONS = { delimiters: DELIMITERS, trust: false, strict: "ignore", throwOnError: false, maxExpand: 200, maxSize: 20, output: "htmlAndMathml", errorCallback: () => {} };
+  const OPTIONS = { delimiters: DELIMITERS, trust: false, strict: "ignore", throwOnError: true, maxExpand: 200, maxSize: 20, output: "htmlAndMathml", errorCallback: () => {} };
   const plain = new Map(); // element -> its text
   function typeset(element) {
     if (plain.has(element) || !window.renderMathInElement) return;
@@ -19,7 +19,7 @@
     plain.set(element, text);
     if (element.dataset.math === "answer") {
       const holder = document.createElement("span");
-      try { katex.render(text.replace(/^\$|\$$/g, ""), holder, { ...OPTIONS, throwOnError: true }); } catch (_) { return; }
+      try { katex.render(text.replace(/^\$|\$$/g, ""), holder, OPTIONS); } catch (_) { return; }
       element.replaceChildren(holder);
     } else renderMathInElement(element, OPTIONS);
   }

@@ -1,0 +1,157 @@
+"""A selection of pages as files that open from disk: no server, no other host, the same scripts beside them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from r3_openrlhf.errors import R3Error
+from r3_openrlhf.viewer.indexing import Indexing
+from r3_openrlhf.viewer.library import Library
+from r3_openrlhf.viewer.links import FileLinks, Parts, file_of
+from r3_openrlhf.viewer.pages import Pages
+from r3_openrlhf.viewer.rendering import json_block
+from r3_openrlhf.viewer.run_reader import RunReader
+from r3_openrlhf.viewer.step_groups import StepGroup, groups_of
+
+STATIC = Path(__file__).with_name("static")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """What is exported. steps: None: the newest, or with `uids` all. uids: None: every problem. tokens: their values, too."""
+
+    steps: Sequence[int] | None = None
+    uids: Sequence[str] | None = None
+    tokens: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """What was written."""
+
+    path: Path
+    pages: int
+    bytes: int  # of everything
+
+
+def parse_steps(text: str) -> list[int]:
+    """ "3", "3,7", "10-12". R3Error for anything else."""
+    steps: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()):
+            raise R3Error(f"--steps is {text!r}; use numbers and ranges with commas, like 3,7,10-12")
+        steps.update(range(int(first), int(last if dash else first) + 1))
+    return sorted(steps)
+
+
+def export(library: Library, directory: Path, selection: Selection, *, cache: Path | None = None) -> Exported:
+    """Write the overviews of all open runs, the chosen steps and their groups. With `uids` also the lives of those problems.
+
+    R3Error: the directory holds files, a step or a problem that no run has.
+    """
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise R3Error(f"--export {directory} is there already; choose another directory, or empty this one")
+    writer = _Writer(library, directory, selection, cache)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        writer.write()
+        shutil.copytree(STATIC, directory / "static")
+    except OSError as error:
+        raise R3Error(f"--export {directory} cannot be written: {error.strerror}") from error
+    files = [path for path in directory.rglob("*") if path.is_file()]
+    return Exported(path=directory, pages=writer.written, bytes=sum(path.stat().st_size for path in files))
+
+
+class _Writer:
+    def __init__(self, library: Library, directory: Path, selection: Selection, cache: Path | None) -> None:
+        self.library, self.directory, self.selection = library, directory, selection
+        self.indexing = Indexing(library, cache=cache)
+        self.pages = Pages(library, self.indexing, is_export=True)
+        self.groups = {run.name: dict(self._chosen(run)) for run in library.runs.values()}
+        self.written = 0
+        self._check()
+        self.there = set(self._addresses())
+
+    def _chosen(self, run: RunReader) -> Iterable[tuple[int, list[StepGroup]]]:
+        steps, uids = run.steps(), self.selection.uids
+        if self.selection.steps is not None:
+            steps = [step for step in steps if step in set(self.selection.steps)]
+        elif uids is None:
+            steps = steps[-1:]
+        for step in steps:
+            groups = groups_of(run.rows(step), step=step)
+            if uids is None or any(group.uid in uids for group in groups):
+                yield step, [group for group in groups if uids is None or group.uid in uids]
+
+    def _check(self) -> None:
+        found = {step for steps in self.groups.values() for step in steps}
+        if self.selection.uids is None and self.selection.steps is not None:
+            if missing := sorted(set(self.selection.steps) - found):
+                raise R3Error(f"--steps names {missing[0]}, of which no open run has rollouts")
+        seen = {group.uid for steps in self.groups.values() for groups in steps.values() for group in groups}
+        if missing_uids := [uid for uid in self.selection.uids or () if uid not in seen]:
+            raise R3Error(f"--problems names {missing_uids[0]}, which no chosen step of an open run has")
+
+    def _addresses(self) -> Iterable[Parts]:
+        yield ()
+        for name, steps in self.groups.items():
+            yield (name,)
+            for uid in self._whole_lives(name):
+                yield (name, "problem", uid)
+            for step, groups in steps.items():
+                yield (name, "step", str(step))
+                for group in groups:
+                    address = (str(step), group.context.value, group.uid)
+                    yield (name, "step", *address)
+                    yield (name, "difference", *address)
+
+    def _whole_lives(self, name: str) -> list[str]:
+        own = {group.uid for groups in self.groups[name].values() for group in groups}
+        return [uid for uid in self.selection.uids or () if uid in own]
+
+    def write(self) -> None:
+        """Every page."""
+        for run in self.library.runs.values():
+            if self._whole_lives(run.name):
+                self.indexing.update(run)
+        self._page((), lambda links: self.pages.overview(links, None, addresses=self._steps_from(links)))
+        for name, steps in self.groups.items():
+            self._page(
+                (name,), lambda links, name=name: self.pages.overview(links, [name], addresses=self._steps_from(links))
+            )
+            for uid in self._whole_lives(name):
+                self._page(
+                    (name, "problem", uid), lambda links, name=name, uid=uid: self.pages.problem(links, name, uid)
+                )
+            for step, groups in steps.items():
+                self._page((name, "step", str(step)), lambda links, n=name, s=step: self.pages.step(links, n, s))
+                for group in groups:
+                    self._group(name, step, group)
+
+    def _group(self, name: str, step: int, group: StepGroup) -> None:
+        address = (str(step), group.context.value, group.uid)
+        where = (name, step, group.context.value, group.uid)
+        self._page(
+            (name, "step", *address),
+            lambda links: self.pages.group(links, *where, has_token_file=self.selection.tokens),
+        )
+        self._page((name, "difference", *address), lambda links: self.pages.extremes(links, *where))
+        if self.selection.tokens:
+            values = json_block(self.pages.tokens_of_group(*where))
+            (self.directory / file_of((name, "step", *address))).with_name("tokens.js").write_text(
+                f"window.r3Tokens({values});\n", encoding="utf-8"
+            )
+
+    def _steps_from(self, links) -> dict[str, dict[int, str]]:
+        """Name of a run -> step -> the address of its page, for the points of the curves."""
+        return {name: {step: links.page(name, "step", step) for step in steps} for name, steps in self.groups.items()}
+
+    def _page(self, parts: Parts, make) -> None:
+        file = self.directory / file_of(parts)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(make(FileLinks(parts, self.there)), encoding="utf-8")
+        self.written += 1

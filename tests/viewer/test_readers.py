@@ -1,0 +1,308 @@
+"""What the pages are made of, without a browser."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from r3_openrlhf.errors import R3Error
+from r3_openrlhf.history.inspection import sampled_in
+from r3_openrlhf.types import Context
+from r3_openrlhf.viewer.export import parse_steps
+from r3_openrlhf.viewer.library import Library
+from r3_openrlhf.viewer.links import FileLinks, ServerLinks, file_of
+from r3_openrlhf.viewer.pages import difference_of
+from r3_openrlhf.viewer.rendering import json_block, render, signed
+from r3_openrlhf.viewer.run_reader import RunReader
+from r3_openrlhf.viewer.search_index import RunIndex
+from r3_openrlhf.viewer.step_groups import (
+    Fate,
+    State,
+    fate_of,
+    fates_in,
+    groups_of,
+    ranked_points,
+    reward_parts,
+    state_of,
+)
+from r3_openrlhf.viewer.token_texts import TokenTexts
+from r3_openrlhf.viewer.token_values import as_numbers, token_values
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def row(**changes):
+    return {
+        "uid": "u", "context": "plain", "verdict": "wrong", "reason": "wrong", "reward": 0.0, "outcome_reward": 0.0, "ranked": False,
+        "advantage": 0.0, "recalled_from": None, "truncated": False, "num_tokens": 10, "entropy_peak": None, "entropy_global": None,
+    } | changes  # fmt: skip
+
+
+# ── groups ──
+
+
+def test_a_group_by_hand():
+    """Two right, one wrong and cut, one ungraded, one recalled from four steps ago; another group with half the mass."""
+    rows = [
+        row(verdict="correct", advantage=1.0, num_tokens=4), row(verdict="correct", advantage=0.5, num_tokens=8),
+        row(truncated=True, advantage=-1.0, num_tokens=24), row(verdict="ungraded", advantage=None, reward=None, num_tokens=4),
+        row(recalled_from=3, advantage=-0.5, num_tokens=100), row(uid="v", advantage=-1.0), row(uid="v", advantage=0.5),
+    ]  # fmt: skip
+    first, second = groups_of(rows, step=7)
+    assert (first.num_correct, first.num_wrong, first.num_ungraded, first.num_cut, first.num_recalled) == (
+        2,
+        1,
+        1,
+        1,
+        1,
+    )
+    assert (first.oldest, first.shortest_correct, first.mean_tokens) == (4, 4, 10.0)
+    assert (first.state, first.fate) == (State.MIXED, None)
+    assert (first.mass, first.share, second.share) == (3.0, pytest.approx(2 / 3), pytest.approx(1 / 3))
+    assert [chip.left_out for chip in first.chips] == [False, False, False, True, False]
+    assert (second.state, second.fate) == (State.NONE_CORRECT, Fate.LEFT)
+
+
+@pytest.mark.parametrize(
+    ("correct", "wrong", "state"),
+    [(1, 1, State.MIXED), (2, 0, State.ALL_CORRECT), (0, 2, State.NONE_CORRECT), (1, 0, State.TOO_FEW)],
+)
+def test_the_state_of_a_group(correct, wrong, state):
+    assert state_of(correct=correct, wrong=wrong) is state
+
+
+def test_fates_come_in_order():
+    def fate(state=State.NONE_CORRECT, **found):
+        return fate_of(
+            state, **({"recalled": 0, "ranked": 0, "context": Context.PLAIN, "was_reflected": False} | found)
+        )
+
+    assert fate(recalled=1, ranked=2, was_reflected=True) is Fate.RECALLED
+    assert fate(ranked=2, was_reflected=True) is Fate.RANKED
+    assert fate(was_reflected=True) is Fate.REFLECTED
+    assert fate(state=State.ALL_CORRECT, was_reflected=True) is Fate.LEFT
+    assert fate(state=State.MIXED) is None
+
+
+def test_the_index_and_the_step_count_the_same_fates(story, tmp_path):
+    index = RunIndex(story, cache=tmp_path)
+    for _ in index.update():
+        pass
+    run = RunReader(story, name="story")
+    for step in run.steps():
+        expected = dict.fromkeys(map(str, Fate), 0)
+        for group in groups_of(run.rows(step), step=step):
+            if group.fate is not None:
+                expected[group.fate] += 1
+        assert fates_in(index.groups(step)) == expected
+        ages = [step - one["recalled_from"] for one in run.rows(step) if one["recalled_from"] is not None]
+        assert sorted(index.recall_ages(step)) == sorted(ages)
+    metrics = {line["step"]: line for line in run.metrics()}
+    assert all(
+        sum(fates_in(index.groups(step)).values()) == metrics[step]["r3/groups/collapsed_before"] for step in metrics
+    )
+    index.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ({}, [("verdict", 0.0)]),
+        ({"verdict": "correct", "outcome_reward": 1.75, "reward": 1.75}, [("verdict", 1.0), ("length", 0.75)]),
+        ({"ranked": True, "reward": 0.25}, [("verdict", 0.0), ("ranking", 0.25)]),
+        (
+            {"verdict": "correct", "outcome_reward": 1.0, "reward": 0.5},
+            [("verdict", 1.0), ("penalty on length", -0.5)],
+        ),
+        ({"verdict": "ungraded", "outcome_reward": None, "reward": None}, []),
+    ],
+)
+def test_a_reward_is_the_sum_of_its_parts(changes, parts):
+    assert reward_parts(row(**changes)) == parts
+
+
+def test_the_pairs_of_the_worked_example():
+    """METHOD section 9: peak [2, 1.5, 1, .5], global [.3, .2, .4, .1]."""
+    peaks, globals_ = [2, 1.5, 1, 0.5], [0.3, 0.2, 0.4, 0.1]
+    rows = [row(ranked=True, entropy_peak=p, entropy_global=g) for p, g in zip(peaks, globals_, strict=True)]
+    points = ranked_points([row(), *rows])
+    assert [point.row for point in points] == [1, 2, 3, 4]
+    assert [point.count for point in points] == [1, 1, 0, 0] == [len(point.dominates) for point in points]
+    assert points[0].dominates == points[1].dominates == [3]
+
+
+# ── tokens ──
+
+
+def test_pieces_are_the_text(story):
+    texts = TokenTexts(story / "final_model" / "tokenizer.json")
+    for text in ("plain words", "ünïcödé 数学 🙂🙃", "\\frac{1}{2} <|end|>", "a\r\n\tb"):
+        ids = texts.tokenizer.encode(text, add_special_tokens=False).ids
+        pieces = texts.pieces(ids)
+        assert len(pieces) == len(ids) and "".join(pieces) == text
+    smile = texts.tokenizer.encode("🙂", add_special_tokens=False).ids
+    assert texts.pieces(smile) == [""] * (len(smile) - 1) + ["🙂"]
+    assert texts.pieces(smile[:-1])[-1] == "\ufffd"  # cut within a character
+
+
+def test_tokens_are_those_of_the_response(story):
+    """Every graded fresh row of a step finds its own row of the history: log-probs as many as tokens, and the same text."""
+    run = RunReader(story, name="story")
+    texts = TokenTexts(story / "final_model" / "tokenizer.json")
+    found = 0
+    for group in groups_of(run.rows(7), step=7):
+        rows = [one for one in run.rows_with_text(7, group.uid) if one["context"] == group.context]
+        for one, values in zip(rows, token_values(run, rows, step=7, texts=texts)[0], strict=True):
+            if values is not None:
+                found += 1
+                assert len(values.ids) == len(values.logprobs) == one["num_tokens"]
+                assert texts.text(values.ids.tolist()) == one["text"]
+            else:
+                assert (
+                    one["verdict"] == "ungraded"
+                    or one["recalled_from"] is not None
+                    or group.context is Context.REFLECTION
+                )
+    assert found > 40
+
+
+def test_looking_at_the_history_leaves_nothing_behind(story, tmp_path):
+    shutil.copytree(story, tmp_path / "run")
+    store = tmp_path / "run" / "history.sqlite"
+    uid = RunReader(tmp_path / "run", name="run").rows(7)[0]["uid"]
+    before = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in (tmp_path / "run").iterdir()}
+    assert sampled_in(store, uid, step=7)
+    assert {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in (tmp_path / "run").iterdir()} == before
+
+
+def test_numbers_are_rounded_to_a_ten_thousandth():
+    assert as_numbers(np.array([-0.12346, 0.0, -12.0], dtype=np.float32)) == [-1235, 0, -120000]
+
+
+# ── runs ──
+
+
+def test_an_old_run_opens(story, tmp_path):
+    """One rollouts.jsonl instead of rollouts/."""
+    old = tmp_path / "old"
+    shutil.copytree(story, old, ignore=shutil.ignore_patterns("rollouts"))
+    with (old / "rollouts.jsonl").open("w") as file:
+        for step in range(1, 9):
+            for one in pq.read_table(story / "rollouts" / f"step_{step:06d}.parquet").to_pylist():
+                file.write(json.dumps(one) + "\n")
+    now, then = RunReader(story, name="now"), RunReader(old, name="then")
+    assert then.is_old and then.steps() == now.steps()
+    assert then.rows(5) == [one | {"text": None} for one in now.rows(5)]
+    uid = now.rows(5)[0]["uid"]
+    assert then.rows_with_text(5, uid) == now.rows_with_text(5, uid)
+    with pytest.raises(R3Error, match="no rollouts of step 99; it has steps 1 to 8"):
+        then.rows(99)
+
+
+def test_a_run_directory_that_lacks_a_part_says_so(story, tmp_path):
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    shutil.copy(story / "config.yaml", bare)
+    assert RunReader(bare, name="bare").why_no_rollouts() is None  # nothing yet
+    shutil.copy(story / "metrics.jsonl", bare)
+    assert "the lab keeps the curves" in RunReader(bare, name="bare").why_no_rollouts()
+    shutil.copytree(story / "rollouts", bare / "rollouts")
+    run = RunReader(bare, name="bare")
+    rows = run.rows_with_text(7, run.rows(7)[0]["uid"])
+    values, why = token_values(run, rows, step=7, texts=None)
+    assert values == [None] * len(rows) and "no history.sqlite" in why
+    assert run.problem(rows[0]["uid"]) is None
+
+
+def test_a_changed_file_is_read_again(story, tmp_path):
+    shutil.copytree(story, tmp_path / "run")
+    run = RunReader(tmp_path / "run", name="run")
+    assert len(run.metrics()) == 8 and run.rows(7)
+    shutil.copy(story / "rollouts" / "step_000006.parquet", tmp_path / "run" / "rollouts" / "step_000007.parquet")
+    lines = (story / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "run" / "metrics.jsonl").write_text("".join(lines[:5]) + lines[5][:40])  # the last line is torn
+    assert [line["step"] for line in run.metrics()] == [1, 2, 3, 4, 5]
+    assert {one["step"] for one in run.rows(7)} == {6}
+
+
+def test_names_tell_runs_apart(story, tmp_path):
+    for parent in ("a", "b"):
+        (tmp_path / parent / "run").mkdir(parents=True)
+        shutil.copy(story / "config.yaml", tmp_path / parent / "run")
+    (tmp_path / "static").mkdir()
+    shutil.copy(story / "config.yaml", tmp_path / "static")  # a name that addresses need
+    library = Library([tmp_path])
+    assert list(library.runs) == ["run", "b-run", f"{tmp_path.name}-static"]
+    assert library.runs["b-run"].path == tmp_path / "b" / "run"
+    with pytest.raises(R3Error, match="does not exist"):
+        Library([tmp_path / "nowhere"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(R3Error, match="there is no run in"):
+        Library([tmp_path / "empty"])
+
+
+# ── pages ──
+
+
+@given(st.text(), st.text())
+def test_a_difference_loses_nothing(a, b):
+    found = difference_of(a, b)
+    assert "".join(text for _, text in found["left"]) == a
+    assert "".join(text for _, text in found["right"]) == b
+    same = ["".join(text for is_same, text in found[side] if is_same) for side in ("left", "right")]
+    assert same[0] == same[1]
+    assert found["alike"] == 1.0 if a == b else found["alike"] < 1.0
+
+
+@given(
+    st.recursive(
+        st.none() | st.text() | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    )
+)
+def test_json_in_a_page_cannot_end_its_block(value):
+    text = json_block(value)
+    assert json.loads(text) == value
+    assert not set("<>&\u2028\u2029") & set(text)
+
+
+def test_everything_is_escaped():
+    page = render(
+        "message.html", link=ServerLinks().page, static=ServerLinks().static, is_export=False, message="<script>1</script> \ud800"
+    )  # fmt: skip
+    assert "&lt;script&gt;1&lt;/script&gt; ?" in page
+
+
+@given(st.text(min_size=1).filter(lambda part: "/" not in part), st.text(min_size=1))
+def test_a_file_of_an_export_stays_in_its_place(part, uid):
+    parts = ("run", "step", part, uid)
+    path = file_of(parts)
+    assert path.count("/") == 4 and ".." not in path.split("/")
+    assert all(name.strip(".") for name in path.split("/"))
+    assert FileLinks(parts, {("run",)}).page("run") == "../../../../run/index.html"
+    assert FileLinks(parts, {("run",)}).page("other") is None
+
+
+@pytest.mark.parametrize(("text", "steps"), [("3", [3]), ("7, 3", [3, 7]), ("10-12,3", [3, 10, 11, 12])])
+def test_steps_of_an_export(text, steps):
+    assert parse_steps(text) == steps
+
+
+def test_signs():
+    assert [signed(value, 2) for value in (1.5, -1.5, 0.0, -0.001, None)] == ["+1.50", "−1.50", "0.00", "0.00", "–"]
+
+
+@pytest.mark.skipif(shutil.which("npm") is None, reason="there is no npm to build the assets with")
+def test_the_assets_are_the_published_files():
+    done = subprocess.run(
+        [sys.executable, "tools/viewer_assets.py", "--check"], cwd=REPOSITORY, capture_output=True, text=True
+    )
+    if "npm error" in done.stderr and "network" in done.stderr:
+        pytest.skip("npm reaches no registry")
+    assert done.returncode == 0, done.stderr
