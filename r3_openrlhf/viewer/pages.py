@@ -12,6 +12,8 @@ from statistics import fmean
 from typing import Any
 from urllib.parse import urlencode
 
+import numpy as np
+
 from r3_openrlhf.core.reflection import ATTEMPT_BEGINS, ATTEMPT_ENDS, CUT
 from r3_openrlhf.errors import R3Error
 from r3_openrlhf.grading.answers.extraction import final_answer
@@ -28,7 +30,14 @@ from r3_openrlhf.viewer.run_reader import Problem, Row, RunReader
 from r3_openrlhf.viewer.search_index import Filter, SortKey, search_runs
 from r3_openrlhf.viewer.step_groups import StepGroup, groups_of, ranked_points, reward_parts
 from r3_openrlhf.viewer.token_texts import MISSING, TokenTexts, find_tokenizer
-from r3_openrlhf.viewer.token_values import TokenValues, as_numbers, token_values
+from r3_openrlhf.viewer.token_values import (
+    LOST,
+    TokenValues,
+    as_numbers,
+    peak_tokens,
+    stored_rollouts,
+    token_values,
+)
 
 SHORT_SHARE = 0.25  # a right response is very short below this share of the step's mean length
 MAX_DIFF_WORDS = 6000  # of each response
@@ -166,7 +175,7 @@ class Pages:
         place, group = _find(groups, context, uid, run, step)
         rows = self._rows_with_text(run, step, group)
         problem = run.problem(uid)
-        prompt, why_no_prompt, tokens_there = self._prompt(run, rows, step, group.context, problem)
+        prompt, why_no_prompt = self._prompt(run, rows, step, group.context, problem)
         shown = [
             self._shown(place, row, problem, step, light["at"])
             for place, (row, light) in enumerate(zip(rows, group.rows, strict=True))
@@ -189,9 +198,8 @@ class Pages:
             next=groups[place + 1] if place + 1 < len(groups) else None,
             other=next((one for one in groups if one.uid == uid and one.context is not group.context), None),
             extremes=_extremes(shown),
-            has_tokens=tokens_there and (not self.is_export or has_token_file),
+            has_tokens=not self.is_export or has_token_file,
             has_token_file=has_token_file,
-            why_no_values=None if tokens_there else why_no_prompt or MISSING,
         )
 
     def difference(self, links: Links, name: str, step: int, context: str, uid: str, a: int, b: int) -> str:
@@ -363,9 +371,9 @@ class Pages:
         for row in rows:  # a recalled row is written without its text
             if not row["text"] and row["recalled_from"] is not None:
                 texts = texts or self.texts_of(run)
-                (values,), _ = token_values(run, [row], step=step, texts=texts)
-                if values is not None and texts is not None:
-                    row["text"] = texts.text(values.ids.tolist())
+                (stored,) = stored_rollouts(run, [row], step=step, texts=texts).found
+                if stored is not None and texts is not None:
+                    row["text"] = texts.text(stored.rollout.response_ids.tolist())
         return rows
 
     def _shown(self, place: int, row: Row, problem: Problem | None, step: int, at: int = -1) -> Shown:
@@ -381,17 +389,20 @@ class Pages:
 
     def _prompt(
         self, run: RunReader, rows: Sequence[Row], step: int, context: Context, problem: Problem | None
-    ) -> tuple[str | None, str | None, bool]:
-        """(the prompt as the model saw it, why there is none, are there values of tokens)."""
-        texts = self.texts_of(run)
-        fresh = [row for row in rows if row["recalled_from"] is None]
-        values, why = token_values(run, fresh, step=step, texts=texts)
-        known = next((one for one in values if one is not None), None)
-        if known is not None and texts is not None:
-            return texts.whole_text(known.prompt_ids.tolist()), None, True
+    ) -> tuple[str | None, str | None]:
+        """(the prompt as the model saw it, why there is none)."""
+        if written := next((row["prompt"] for row in rows if row.get("prompt")), None):
+            return written, None
         if context is Context.PLAIN and problem is not None and problem.prompt:
-            return problem.prompt, why, known is not None
-        return None, why or MISSING, known is not None
+            return problem.prompt, None
+        texts = self.texts_of(run)  # a run of an earlier version: only the history knows
+        if texts is None:
+            return None, MISSING
+        stored = stored_rollouts(run, [row for row in rows if row["recalled_from"] is None], step=step, texts=texts)
+        known = next((one for one in stored.found if one is not None), None)
+        if known is None:
+            return None, f"The prompt is not known any more: {stored.why or LOST}."
+        return texts.whole_text(known.rollout.prompt_ids.tolist()), None
 
     # ── tokens ──
 
@@ -409,14 +420,23 @@ class Pages:
         _, group = _find(groups_of(run.rows(step), step=step), context, uid, run, step)
         if only is not None and not 0 <= only < len(group.rows):
             raise NotThere(f"this group has responses 0 to {len(group.rows) - 1}, and no {only}")
-        rows = [row for row in run.rows_with_text(step, uid) if row["context"] == context]
+        rows = self._rows_with_text(run, step, group)
+        columns = [
+            column
+            for column, row in zip(run.token_columns(step, uid), run.rows_with_text(step, uid), strict=True)
+            if row["context"] == context
+        ]
         places = range(len(rows)) if only is None else [only]
-        values, why = token_values(run, [rows[place] for place in places], step=step, texts=texts)
+        values, why = token_values(
+            run, [rows[place] for place in places], [columns[place] for place in places], step=step, texts=texts
+        )
+        config = run.config
         found = [
-            None if one is None or texts is None else _as_json(place, one, texts)
+            None if one is None else _as_json(place, one, config.ranking.peak_fraction if config else None)
             for place, one in zip(places, values, strict=True)
         ]
-        return {"responses": found, "why": MISSING if texts is None else why}
+        clip = [1 - config.train.eps_clip_low, 1 + config.train.eps_clip_high] if config else None
+        return {"responses": found, "why": why, "clip": clip}
 
     def tokens(self, links: Links, name: str, step: int, context: str, uid: str, place: int) -> str:
         """One response as a heat map."""
@@ -424,11 +444,7 @@ class Pages:
         found = self.tokens_of_group(name, step, context, uid, place)
         _, group = _find(groups_of(run.rows(step), step=step), context, uid, run, step)
         problem = run.problem(uid)
-        (row,) = [
-            row
-            for number, row in enumerate(row for row in run.rows_with_text(step, uid) if row["context"] == context)
-            if number == place
-        ]
+        row = self._rows_with_text(run, step, group)[place]
         return self._render(
             "tokens.html",
             links,
@@ -480,13 +496,18 @@ def _address_of(asked: Mapping[str, str]) -> str:
     return urlencode({key: value for key, value in asked.items() if value and key != "page"})
 
 
-def _as_json(place: int, values: TokenValues, texts: TokenTexts) -> dict[str, Any]:
-    ids = values.ids.tolist()
-    found: dict[str, Any] = {"place": place, "ids": ids, "pieces": texts.pieces(ids), "peak": values.peak}
+def _as_json(place: int, values: TokenValues, peak_fraction: float | None) -> dict[str, Any]:
+    found: dict[str, Any] = {"place": place, "pieces": values.pieces, "peak": []}
+    if values.ids is not None:
+        found["ids"] = values.ids.tolist()
     if values.logprobs is not None:
         found["logprob"] = as_numbers(values.logprobs)
     if values.entropies is not None:
         found["entropy"] = as_numbers(values.entropies)
+        if peak_fraction is not None:
+            found["peak"] = peak_tokens(values.entropies, peak_fraction=peak_fraction)
+    if values.policy_logprobs is not None and values.logprobs is not None:
+        found["ratio"] = as_numbers(values.policy_logprobs.astype(np.float32) - values.logprobs.astype(np.float32))
     return found
 
 
@@ -518,7 +539,9 @@ def _counts(groups: Sequence[StepGroup]) -> dict[str, int]:
 
 
 def _answer_in(row: Row, problem: Problem | None) -> str | None:
-    """The answer that the extraction of this version finds: a run keeps the verdict and the reason, and not the answer."""
+    """The one that the grader found; of a recalled row, or in a run of an earlier version, what the extraction finds now."""
+    if row.get("answer"):
+        return row["answer"]
     if not row["text"]:
         return None
     if problem is not None and problem.label.task != Task.MATH:

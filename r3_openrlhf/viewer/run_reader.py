@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+import numpy as np
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.errors import ConfigError, R3Error
@@ -22,6 +23,7 @@ from r3_openrlhf.runs.files import RolloutLine
 
 MAX_STEPS_KEPT = 6  # of which the rows without texts are kept: 1 to 2 MB each at full size
 MAX_PROBLEMS_KEPT = 512
+HEAVY = ("text", "prompt", "answer")  # columns that a step's page does not need
 
 Row = dict[str, Any]
 Value = TypeVar("Value")
@@ -129,9 +131,9 @@ class RunReader:
         key = (step, stamp)
         if key not in self._steps:
             if self.is_old:
-                rows = [{**row, "text": None} for row in self._old_rows(step)]
+                rows = [row | dict.fromkeys(HEAVY) for row in self._old_rows(step)]
             else:
-                rows = list(rollout_files.read_step(file, without=("text",)))
+                rows = list(rollout_files.read_step(file, without=HEAVY))
             for place, row in enumerate(rows):
                 row["at"] = place
             self._steps[key] = rows
@@ -145,6 +147,15 @@ class RunReader:
         file, _ = self._file_of(step)
         rows = self._old_rows(step) if self.is_old else rollout_files.read_step(file, uid_start=uid)
         return [row for row in rows if row["uid"] == uid]
+
+    def token_columns(self, step: int, uid: str) -> list[dict[str, np.ndarray | None]]:
+        """For each row of `rows_with_text` the values of its tokens that stand in the step's file (rollout_files.TOKEN_COLUMNS)."""
+        file, _ = self._file_of(step)
+        if self.is_old:
+            return [{} for row in self._old_rows(step) if row["uid"] == uid]
+        rows = rollout_files.read_step(file, uid_start=uid, without=HEAVY)
+        columns = rollout_files.read_tokens(file, uid_start=uid)
+        return [found for row, found in zip(rows, columns, strict=True) if row["uid"] == uid]
 
     def _file_of(self, step: int) -> tuple[Path, Stamp]:
         if self.is_old:

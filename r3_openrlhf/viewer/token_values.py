@@ -1,9 +1,14 @@
-"""What is stored about each token of a group's responses: log-probs in the history store, matched to the rollouts."""
+"""What is stored about each token of a group's responses: in the step's file, and in the history store.
+
+The file has entropies, and of recalled rows the log-probs of then and of now, as the section `logging` says. The history store has
+the log-probs of every rollout that it still holds; rows and rollouts are matched by what both know.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -11,88 +16,119 @@ import numpy as np
 from r3_openrlhf.errors import HistoryError
 from r3_openrlhf.history.inspection import sampled_in
 from r3_openrlhf.history.records import StoredRollout
-from r3_openrlhf.types import Rollout, Verdict
+from r3_openrlhf.types import Context, Verdict
 from r3_openrlhf.viewer.run_reader import RunReader
-from r3_openrlhf.viewer.token_texts import TokenTexts
+from r3_openrlhf.viewer.token_texts import MISSING, TokenTexts
 
 Row = dict[str, Any]
 SCALE = 10_000  # values go into a page as whole numbers of 1e-4
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class TokenValues:
-    """One response, token by token. Arrays have one value per token; None: not stored."""
+    """One response, token by token. Arrays have one value per token [T]; None: not stored."""
 
-    ids: np.ndarray  # int32 [T]
-    prompt_ids: np.ndarray  # int32 [P]
-    logprobs: np.ndarray | None  # float32 [T], of the sampled token under the sampling policy, natural log
-    entropies: np.ndarray | None = None  # nats [T]
-    peak: list[int] = field(default_factory=list)  # the tokens whose entropies make the peak entropy
+    pieces: list[str]  # together they are the text
+    ids: np.ndarray | None = None  # int32
+    logprobs: np.ndarray | None = None  # of the sampled token under the policy that sampled it, natural log
+    policy_logprobs: np.ndarray | None = None  # of a recalled row: under the policy of this step
+    entropies: np.ndarray | None = None  # nats, under the policy of this step
 
 
 def token_values(
-    run: RunReader, rows: Sequence[Row], *, step: int, texts: TokenTexts | None
+    run: RunReader, rows: Sequence[Row], columns: Sequence[dict[str, Any]], *, step: int, texts: TokenTexts | None
 ) -> tuple[list[TokenValues | None], str | None]:
-    """One per row of a group, and a sentence where some are missing. A recalled row is looked up in the step it came from."""
+    """One per row of a group, and a sentence where some are missing. `columns`: what the step's file has of each row.
+
+    A recalled row is looked up in the history at the step that sampled it.
+    """
+    history = stored_rollouts(run, rows, step=step, texts=texts)
+    found = [
+        _values(row, column, rollout, texts) for row, column, rollout in zip(rows, columns, history.found, strict=True)
+    ]
+    missing = sum(values is None for values in found)
+    if not missing:
+        return found, None
+    ungraded = all(
+        row["verdict"] == Verdict.UNGRADED for row, values in zip(rows, found, strict=True) if values is None
+    )
+    if ungraded:
+        return found, "Of ungraded rollouts no values are kept."
+    if texts is None and any(rollout is not None for rollout in history.found):
+        return found, MISSING
+    return found, f"The values of {missing} of {len(rows)} responses are not there: {history.why or LOST}."
+
+
+LOST = "they have left the history store, or never were in it"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The rows of the history store that rows of a step are."""
+
+    found: list[StoredRollout | None]
+    why: str | None = None  # none was looked for
+
+
+def stored_rollouts(run: RunReader, rows: Sequence[Row], *, step: int, texts: TokenTexts | None) -> Stored:
+    """One per row; None: it is not there, or which one it is cannot be told."""
     if not run.directory.history.is_file():
-        return [None] * len(rows), "This run directory has no history.sqlite, so there are no values of its tokens."
-    stored: dict[int, list[StoredRollout]] = {}
-    found: list[TokenValues | None] = []
-    for row in rows:
-        sampled = row["recalled_from"] if row["recalled_from"] is not None else step
-        if sampled not in stored:
-            try:
-                stored[sampled] = sampled_in(run.directory.history, row["uid"], step=sampled)
-            except HistoryError as error:
-                return [None] * len(rows), str(error)
-        match = _match(row, stored[sampled], texts)
-        found.append(None if match is None else _values_of(match.rollout))
-    return found, _why_missing(rows, found, texts)
+        return Stored([None] * len(rows), "this run directory has no history.sqlite")
+    by_step: dict[int, list[StoredRollout]] = {}
+    try:
+        for sampled in {_sampled_in(row, step) for row in rows}:
+            by_step[sampled] = sampled_in(run.directory.history, rows[0]["uid"], step=sampled)
+    except HistoryError as error:
+        return Stored([None] * len(rows), str(error))
+    return Stored([_match(row, by_step[_sampled_in(row, step)], texts) for row in rows])
 
 
-def _values_of(rollout: Rollout) -> TokenValues:
-    return TokenValues(ids=rollout.response_ids, prompt_ids=rollout.prompt_ids, logprobs=rollout.response_logprobs)
+def _sampled_in(row: Row, step: int) -> int:
+    return step if row["recalled_from"] is None else row["recalled_from"]
 
 
 def _match(row: Row, stored: Sequence[StoredRollout], texts: TokenTexts | None) -> StoredRollout | None:
-    """The stored rollout that a row is. Rows have no number in common, so everything that both know must agree; where that
-    leaves several, their texts decide."""
+    """Rows have no number in common with the store, so everything that both know must agree; where that leaves several,
+    their texts decide. A recalled row may have been sampled from the other prompt of its problem."""
+    contexts = [Context(row["context"])] if row["recalled_from"] is None else list(Context)
     alike = [
         one
         for one in stored
         if one.rollout.num_tokens == row["num_tokens"]
         and one.rollout.verdict == row["verdict"]
         and one.rollout.truncated == row["truncated"]
-        and one.rollout.context == row.get("sampled_context", row["context"])
+        and one.rollout.context in contexts
         and one.rollout.reward == row["outcome_reward"]
     ]
-    if not alike and row["recalled_from"] is not None:  # it may come from the problem's other context
-        alike = [
-            one
-            for one in stored
-            if one.rollout.num_tokens == row["num_tokens"] and one.rollout.verdict == row["verdict"]
-        ]
-    if len(alike) > 1 and texts is not None and row["text"] is not None:
-        same = [one for one in alike if texts.text(one.rollout.response_ids.tolist()) == row["text"]]
-        return same[0] if same else None
+    if len(alike) > 1 and texts is not None and row["text"]:
+        alike = [one for one in alike if texts.text(one.rollout.response_ids.tolist()) == row["text"]][:1]
     return alike[0] if len(alike) == 1 else None
 
 
-def _why_missing(rows: Sequence[Row], found: Sequence[TokenValues | None], texts: TokenTexts | None) -> str | None:
-    missing = [row for row, values in zip(rows, found, strict=True) if values is None]
-    if not missing:
+def _values(
+    row: Row, column: dict[str, Any], stored: StoredRollout | None, texts: TokenTexts | None
+) -> TokenValues | None:
+    ids = None if stored is None else stored.rollout.response_ids
+    if ids is not None and texts is not None:
+        pieces = texts.pieces(ids.tolist())
+    elif row["text"] and column.get("token_chars") is not None:
+        ends = accumulate(column["token_chars"].tolist(), initial=0)
+        pieces = [row["text"][begin:end] for begin, end in pairwise(ends)]
+    else:
         return None
-    if all(row["verdict"] == Verdict.UNGRADED for row in missing):
-        return "The history keeps no ungraded rollouts, so their tokens have no values."
-    several = (
-        "several responses of the same length, and without their tokenizer which is which cannot be told; "
-        if texts is None
-        else ""
+    return TokenValues(
+        pieces=pieces,
+        ids=ids,
+        logprobs=column.get("token_logprob") if stored is None else stored.rollout.response_logprobs,
+        policy_logprobs=column.get("token_policy_logprob"),
+        entropies=column.get("token_entropy"),
     )
-    return (
-        f"The values of {len(missing)} of {len(rows)} responses are not there: {several}they have left the history store, or "
-        "never were in it."
-    )
+
+
+def peak_tokens(entropies: np.ndarray, *, peak_fraction: float) -> list[int]:
+    """The max(1, floor(p * L)) tokens whose entropies make the peak entropy (METHOD section 6), in the order of the text."""
+    count = max(1, int(peak_fraction * len(entropies)))
+    return sorted(np.argsort(-np.asarray(entropies, dtype=np.float64), kind="stable")[:count].tolist())
 
 
 def as_numbers(values: np.ndarray) -> list[int]:

@@ -22,10 +22,12 @@ from r3_openrlhf.core.batch_metrics import batch_metrics, entropy_metrics
 from r3_openrlhf.core.mixed_batch import MixedBatch
 from r3_openrlhf.core.reflection import reflection_message
 from r3_openrlhf.core.rewards import outcome_reward
+from r3_openrlhf.grading.answers.extraction import boxed_answer
 from r3_openrlhf.history.store import HistoryStore
 from r3_openrlhf.problems.sources import Label
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.rollout_records import records_of
+from r3_openrlhf.runs.token_chars import TokenChars
 from r3_openrlhf.types import Context, EntropyStatistics, Rollout, Verdict
 
 PROBLEMS = (
@@ -136,9 +138,7 @@ class Story:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def sample(
-        self, label: Label, context: Context, prompt: str, number: int
-    ) -> tuple[Rollout, EntropyStatistics, np.ndarray]:
+    def sample(self, label: Label, context: Context, prompt: str, number: int) -> tuple[Rollout, EntropyStatistics]:
         draw = self.draw
         bonus = 1.2 if context is Context.REFLECTION else 0.0
         chance = 1 / (1 + math.exp(-(self.skill[label.uid] + bonus + 0.1 * self.done)))
@@ -164,12 +164,15 @@ class Story:
             truncated=cut, finish_reason="length" if cut else "stop", policy_step=self.done,
             epoch=1 + 10 * self.done // len(self.labels), text=text,
             reason="timeout" if ungraded else "correct" if right else "no_answer" if cut else "wrong",
+            answer=None if cut or ungraded else boxed_answer(text),
         )  # fmt: skip
-        return (
-            rollout,
-            EntropyStatistics(peak=float(top.mean()), global_=float(entropies.mean()), source="exact"),
-            entropies,
+        statistics = EntropyStatistics(
+            peak=float(top.mean()),
+            global_=float(entropies.mean()),
+            source="exact",
+            tokens=entropies.astype(np.float16),
         )
+        return rollout, statistics
 
     def asked(self) -> Iterator[tuple[Label, Context, str]]:
         batch = [self.labels[(10 * self.done + i) % len(self.labels)] for i in range(10)]
@@ -187,11 +190,12 @@ class Story:
                 yield label, Context.REFLECTION, self.prompt(reflection_message(label.problem, attempt))
 
     def step(self) -> None:
-        config, sampled, groups = self.config, [], []
+        config, sampled, groups, prompts = self.config, [], [], []
         for label, context, prompt in self.asked():
             for _ in range(8):
                 sampled.append(self.sample(label, context, prompt, len(sampled)))
                 groups.append((label.uid, context))
+                prompts.append(prompt)
         rollouts = [one[0] for one in sampled]
         batch = MixedBatch(rollouts, groups)
 
@@ -202,16 +206,29 @@ class Story:
         for row in batch.rows:
             if row.recalled:
                 row.rollout.text = self.tokenizer.decode(row.rollout.response_ids.tolist(), skip_special_tokens=True)
-        method.assign_advantages(
-            batch, method.rows_to_rank(batch, config), lambda row: sampled[row.fresh_source][1], config
-        )
+        ranked = method.rows_to_rank(batch, config)
+        method.assign_advantages(batch, ranked, lambda row: sampled[row.fresh_source][1], config)
         metrics = batch_metrics(batch, step=self.done) | method.coverage_metrics(
             batch, self.history, config, step=self.done
         )
         metrics |= entropy_metrics(rollouts) | method.training_metrics(batch, config)
         self.done += 1
         before, self.tokens = self.tokens, self.tokens + sum(one.num_tokens for one in rollouts)
-        self.run.write_rollouts(self.done, records_of(batch, step=self.done))
+        noise = np.random.default_rng(self.done)
+        rows = records_of(
+            batch,
+            step=self.done,
+            prompts=prompts,
+            entropies={i: sampled[batch.rows[i].fresh_source][1] for found in ranked.values() for i in found},
+            policy_logprobs={
+                row.index: np.minimum(0, row.rollout.response_logprobs + noise.normal(0, 0.15, row.rollout.num_tokens))
+                for row in batch.rows
+                if row.recalled
+            },
+            token_logprobs="recalled",
+            token_chars=TokenChars(lambda ids: self.tokenizer.decode(ids, skip_special_tokens=True)),
+        )
+        self.run.write_rollouts(self.done, rows)
         self.history.commit_step(self.done, rollouts[0].epoch, rollouts)
         hard = metrics["r3/reflection/groups"]
         self.run.append_metrics(

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from r3_openrlhf.errors import R3Error
 from r3_openrlhf.history.inspection import sampled_in
+from r3_openrlhf.runs.rollout_files import COLUMNS
 from r3_openrlhf.types import Context
 from r3_openrlhf.viewer.export import parse_steps
 from r3_openrlhf.viewer.library import Library
@@ -33,7 +34,7 @@ from r3_openrlhf.viewer.step_groups import (
     state_of,
 )
 from r3_openrlhf.viewer.token_texts import TokenTexts
-from r3_openrlhf.viewer.token_values import as_numbers, token_values
+from r3_openrlhf.viewer.token_values import as_numbers, peak_tokens, token_values
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -152,25 +153,63 @@ def test_pieces_are_the_text(story):
     assert texts.pieces(smile[:-1])[-1] == "\ufffd"  # cut within a character
 
 
+def values_of_step(run, step, texts):
+    """(row, its values, the reason of its group) of every row of a step."""
+    for group in groups_of(run.rows(step), step=step):
+        both = zip(run.rows_with_text(step, group.uid), run.token_columns(step, group.uid), strict=True)
+        rows, columns = zip(*(pair for pair in both if pair[0]["context"] == group.context), strict=True)
+        values, why = token_values(run, rows, columns, step=step, texts=texts)
+        yield from zip(rows, values, [why] * len(rows), strict=True)
+
+
 def test_tokens_are_those_of_the_response(story):
-    """Every graded fresh row of a step finds its own row of the history: log-probs as many as tokens, and the same text."""
-    run = RunReader(story, name="story")
+    """Every graded plain row finds its own row of the history: as many log-probs as tokens, and the same text; a recalled
+    one the row of the step that sampled it. Ranked ones have entropies, recalled ones both log-probs."""
     texts = TokenTexts(story / "final_model" / "tokenizer.json")
+    kinds = {"fresh": 0, "recalled": 0, "ranked": 0}
+    for row, values, why in values_of_step(RunReader(story, name="story"), 7, texts):
+        if values is None:
+            assert row["verdict"] == "ungraded" or row["context"] == "reflection"
+            assert why
+            continue
+        assert "".join(values.pieces).startswith(row["text"])
+        if values.ids is None:  # it has left the store; its file still has its entropies
+            assert row["ranked"] and row["context"] == "reflection"
+            continue
+        assert texts.text(values.ids.tolist()) == row["text"]
+        assert len(values.pieces) == len(values.logprobs) == row["num_tokens"]
+        kinds["fresh" if row["recalled_from"] is None else "recalled"] += 1
+        if row["recalled_from"] is not None:
+            ratio = values.policy_logprobs.astype(float) - values.logprobs.astype(float)
+            assert 0.05 < np.std(ratio) < 0.3  # as the story made it
+        if row["ranked"]:
+            kinds["ranked"] += 1
+            peak = peak_tokens(values.entropies, peak_fraction=0.2)
+            assert np.mean(values.entropies[peak].astype(float)) == pytest.approx(row["entropy_peak"], abs=2e-3)
+    assert kinds["fresh"] > 40 and kinds["recalled"] > 0 and kinds["ranked"] > 0
+
+
+def test_a_copy_without_history_and_tokenizer_has_what_its_files_have(story, tmp_path):
+    """Ranked rows have entropies and recalled ones ratios, with their pieces of text; the others say why not."""
+    bare = tmp_path / "bare"
+    shutil.copytree(story, bare, ignore=shutil.ignore_patterns("history.sqlite*", "final_model"))
     found = 0
-    for group in groups_of(run.rows(7), step=7):
-        rows = [one for one in run.rows_with_text(7, group.uid) if one["context"] == group.context]
-        for one, values in zip(rows, token_values(run, rows, step=7, texts=texts)[0], strict=True):
-            if values is not None:
-                found += 1
-                assert len(values.ids) == len(values.logprobs) == one["num_tokens"]
-                assert texts.text(values.ids.tolist()) == one["text"]
-            else:
-                assert (
-                    one["verdict"] == "ungraded"
-                    or one["recalled_from"] is not None
-                    or group.context is Context.REFLECTION
-                )
-    assert found > 40
+    for row, values, why in values_of_step(RunReader(bare, name="bare"), 7, None):
+        if row["ranked"] or row["recalled_from"] is not None:
+            found += 1
+            assert values.ids is None and "".join(values.pieces) == row["text"]
+            assert (values.entropies is not None) == row["ranked"]
+            assert (values.policy_logprobs is not None) == (row["recalled_from"] is not None)
+        else:
+            assert values is None and why
+    assert found > 0
+
+
+def test_peak_tokens_of_the_worked_example():
+    """METHOD section 9: of ten tokens the two with entropies 2 and 1."""
+    entropies = np.array([0.1, 0, 2, 0.3, 1, 0, 0.2, 0.4, 0, 0], dtype=np.float16)
+    assert peak_tokens(entropies, peak_fraction=0.2) == [2, 4]
+    assert peak_tokens(entropies, peak_fraction=0.01) == [2]
 
 
 def test_looking_at_the_history_leaves_nothing_behind(story, tmp_path):
@@ -195,13 +234,16 @@ def test_an_old_run_opens(story, tmp_path):
     shutil.copytree(story, old, ignore=shutil.ignore_patterns("rollouts"))
     with (old / "rollouts.jsonl").open("w") as file:
         for step in range(1, 9):
-            for one in pq.read_table(story / "rollouts" / f"step_{step:06d}.parquet").to_pylist():
+            columns = [name for name in COLUMNS if name not in ("prompt", "answer")]
+            for one in pq.read_table(story / "rollouts" / f"step_{step:06d}.parquet", columns=columns).to_pylist():
                 file.write(json.dumps(one) + "\n")
     now, then = RunReader(story, name="now"), RunReader(old, name="then")
     assert then.is_old and then.steps() == now.steps()
-    assert then.rows(5) == [one | {"text": None} for one in now.rows(5)]
+    heavy = dict.fromkeys(("text", "prompt", "answer"))
+    assert then.rows(5) == [one | heavy for one in now.rows(5)]
     uid = now.rows(5)[0]["uid"]
-    assert then.rows_with_text(5, uid) == now.rows_with_text(5, uid)
+    without = {"prompt": None, "answer": None}
+    assert then.rows_with_text(5, uid) == [one | without for one in now.rows_with_text(5, uid)]
     with pytest.raises(R3Error, match="no rollouts of step 99; it has steps 1 to 8"):
         then.rows(99)
 
@@ -216,7 +258,7 @@ def test_a_run_directory_that_lacks_a_part_says_so(story, tmp_path):
     shutil.copytree(story / "rollouts", bare / "rollouts")
     run = RunReader(bare, name="bare")
     rows = run.rows_with_text(7, run.rows(7)[0]["uid"])
-    values, why = token_values(run, rows, step=7, texts=None)
+    values, why = token_values(run, rows, [{}] * len(rows), step=7, texts=None)
     assert values == [None] * len(rows) and "no history.sqlite" in why
     assert run.problem(rows[0]["uid"]) is None
 

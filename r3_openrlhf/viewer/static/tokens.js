@@ -3,7 +3,7 @@
 (function () {
   const said = document.getElementById("token-said");
   const CHUNK = 300; // tokens that become elements at a time, when they come into view
-  const TOP = { logprob: 6, entropy: 4 }; // nats that have the darkest colour
+  const TOP = { logprob: 6, entropy: 4, ratio: 0.7 }; // nats that have the darkest colour; of a ratio its logarithm
 
   // ── mathematics ──
   const DELIMITERS = [
@@ -44,17 +44,25 @@
   const value = (values, by, i) => by in values ? values[by][i] / 10000 : null;
   const bucket = (values, by, i) => Math.max(0, Math.min(8, Math.floor(9 * Math.abs(value(values, by, i)) / TOP[by])));
   const shown = (piece) => JSON.stringify(piece).slice(1, -1) || "(part of a character)";
+  function prepare(values, clip) {
+    values.peakSet = new Set(values.peak);
+    values.clip = clip;
+  }
+  const ratio = (values, i) => Math.exp(value(values, "ratio", i));
+  const isClipped = (values, i) => values.clip && (ratio(values, i) < values.clip[0] || ratio(values, i) > values.clip[1]);
+  const isMarked = (values, by, i) => by === "ratio" ? isClipped(values, i) : by === "entropy" && values.peakSet.has(i);
+  const look = (values, by, i) => `h${bucket(values, by, i)}${isMarked(values, by, i) ? " peak" : ""}`;
   function describe(values, i) {
-    const parts = [`${i}`, `“${shown(values.pieces[i])}”`, `id ${values.ids[i]}`];
+    const parts = [`${i}`, `“${shown(values.pieces[i])}”`];
+    if ("ids" in values) parts.push(`id ${values.ids[i]}`);
     if ("logprob" in values) parts.push(`log-prob ${value(values, "logprob", i).toFixed(4)}`, `p ${Math.exp(value(values, "logprob", i)).toPrecision(3)}`);
-    if ("entropy" in values) parts.push(`entropy ${value(values, "entropy", i).toFixed(4)}`);
-    if (values.peakSet.has(i)) parts.push("in the peak entropy");
+    if ("entropy" in values) parts.push(`entropy ${value(values, "entropy", i).toFixed(4)}${values.peakSet.has(i) ? " (in the peak)" : ""}`);
+    if ("ratio" in values) parts.push(`ratio ${ratio(values, i).toFixed(4)}${isClipped(values, i) ? " (clipped)" : ""}`);
     return parts.join("   ");
   }
   class Heat {
     constructor(element, values, by) {
       this.element = element; this.values = values; this.by = by; this.at = -1;
-      values.peakSet = new Set(values.peak);
       const fragment = document.createDocumentFragment();
       this.observer = new IntersectionObserver((seen) => {
         for (const { isIntersecting, target } of seen) if (isIntersecting) this.fill(target);
@@ -66,8 +74,10 @@
         fragment.append(chunk);
         this.observer.observe(chunk);
       }
-      element.replaceChildren(fragment);
-      element.classList.add("heat");
+      this.body = document.createElement("div");
+      this.body.className = "heat";
+      this.body.append(fragment);
+      element.replaceChildren(this.body);
       this.listeners = new AbortController();
       const listen = (kind, act) => element.addEventListener(kind, act, { signal: this.listeners.signal });
       listen("mouseover", (event) => { const i = event.target.token; if (i !== undefined) said.textContent = describe(values, i); });
@@ -86,7 +96,7 @@
         if (this.values.pieces[i] === "") continue;
         const token = document.createElement("span");
         token.textContent = this.values.pieces[i];
-        token.className = `h${bucket(this.values, this.by, i)}${this.values.peakSet.has(i) ? " peak" : ""}`;
+        token.className = look(this.values, this.by, i);
         token.token = i;
         fragment.append(token);
       }
@@ -94,11 +104,11 @@
     }
     colour(by) {
       this.by = by;
-      for (const token of this.element.querySelectorAll("[class^=h]")) token.className = token.className.replace(/^h\d/, `h${bucket(this.values, by, token.token)}`);
+      for (const token of this.body.querySelectorAll("span > span")) token.className = look(this.values, by, token.token);
     }
     go(i) {
       i = Math.max(0, Math.min(this.values.pieces.length - 1, i));
-      const chunk = this.element.children[Math.floor(i / CHUNK)];
+      const chunk = this.body.children[Math.floor(i / CHUNK)];
       this.fill(chunk);
       for (const old of this.element.querySelectorAll(".at")) old.classList.remove("at");
       let token = null;
@@ -107,14 +117,16 @@
       if (token) { token.classList.add("at"); token.scrollIntoView({ block: "nearest" }); }
       said.textContent = describe(this.values, i);
     }
-    end() { this.observer.disconnect(); this.listeners.abort(); this.element.classList.remove("heat"); }
+    end() { this.observer.disconnect(); this.listeners.abort(); }
   }
 
   // ── one response ──
   const own = document.getElementById("tokens");
   if (own) {
-    const [values] = JSON.parse(own.textContent).responses;
-    const heat = new Heat(document.getElementById("heat"), values, "logprob");
+    const { responses: [values], clip } = JSON.parse(own.textContent);
+    prepare(values, clip);
+    const first = ["logprob", "entropy", "ratio"].find((by) => by in values);
+    const heat = new Heat(document.getElementById("heat"), values, first);
     const map = document.getElementById("minimap");
     const paint = () => {
       const width = map.width = map.clientWidth, context = map.getContext("2d"), count = values.pieces.length;
@@ -134,10 +146,12 @@
     });
     addEventListener("r3-theme", paint);
     new ResizeObserver(paint).observe(map);
-    const order = [...values.ids.keys()].sort((a, b) => (values.logprob || values.entropy)[a] - (values.logprob || values.entropy)[b]).slice(0, 20);
+    const key = (i) => "logprob" in values ? values.logprob[i] : -values.entropy[i];
+    const order = [...values.pieces.keys()].sort((a, b) => key(a) - key(b)).slice(0, 20);
     for (const i of order) {
       const row = document.querySelector("#surprising tbody").insertRow();
       const cells = [String(i), shown(values.pieces[i]), "logprob" in values ? value(values, "logprob", i).toFixed(4) : "–", "logprob" in values ? Math.exp(value(values, "logprob", i)).toPrecision(3) : "–", "entropy" in values ? value(values, "entropy", i).toFixed(4) : "–"];
+      if (document.querySelector("#surprising th:nth-child(6)")) cells.push("ratio" in values ? ratio(values, i).toFixed(4) : "–");
       cells.forEach((text, place) => {
         const cell = row.insertCell();
         cell.className = place === 1 ? "" : "r";
@@ -174,7 +188,6 @@
 
   let stored = null, heats = [];
   function load() {
-    if (stored) return Promise.resolve(stored);
     if (cards.dataset.tokens) return fetch(cards.dataset.tokens).then((answer) => answer.json());
     return new Promise((done, failed) => { // from disk: a script beside the page hands its data over
       window.r3Tokens = done;
@@ -197,10 +210,14 @@
       said.textContent = "";
       return;
     }
-    stored = await load();
+    if (!stored) {
+      stored = await load();
+      for (const values of stored.responses) if (values) prepare(values, stored.clip);
+    }
     const why = document.getElementById("why");
-    const without = stored.responses.filter((one) => one && !(by in one)).length;
-    why.textContent = stored.why || (without ? "This run kept no entropies of the tokens of these responses (logging.token_entropy)." : "");
+    const there = stored.responses.filter((one) => one), without = there.filter((one) => !(by in one)).length;
+    const kept = { entropy: "No entropies are kept of the tokens of these responses (logging.token_entropy).", ratio: "Only recalled rollouts have a ratio (logging.token_logprobs).", logprob: "" };
+    why.textContent = stored.why || (there.length && without === there.length ? kept[by] : without && by === "ratio" ? kept.ratio : "");
     why.hidden = !why.textContent;
     stored.responses.forEach((values, place) => {
       const element = cards.querySelector(`[data-place="${place}"] .response`);
