@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "access": {"errors"},
     "history": {"types", "errors", "core", "config"},
     "grading": {"types", "errors", "core", "config"},
-    "cluster": {"types", "errors", "ports", "config", "config_loading", "runs"},
+    "cluster": {"types", "errors", "ports", "config", "config_loading", "history", "runs"},
     "planning": {"errors", "config", "config_loading", "history", "method", "models"},
     "comparison": {"errors", "config", "config_loading", "runs"},
     "viewer": {"types", "errors", "access", "core", "config", "models", "history", "problems", "runs", "grading"},

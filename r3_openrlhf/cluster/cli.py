@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
@@ -53,17 +52,19 @@ def slurm(
     Partition, account, prologue, container and so on can stand in ~/.config/r3/site.yaml (or the file R3_SITE names).
     """
     from r3_openrlhf.cluster import slurm as jobs
+    from r3_openrlhf.cluster import submissions
     from r3_openrlhf.cluster.site import load_site
-    from r3_openrlhf.cluster.status import SUBMITTED
 
     config, plain = checked(settings, nodes)
+    wanted = jobs.seeds_of(seeds)
     site = load_site()
     chosen = {name: given[name] or getattr(site, name) for name in site.__dataclass_fields__}
     job = jobs.SlurmJob(
         nodes=config.cluster.num_nodes,
         settings=plain,
-        seeds=jobs.seeds_of(seeds),
+        seeds=wanted,
         after=given["after"],
+        earlier=submissions.still_queued(submissions.seed_directories(config.run_dir, wanted)),
         exclusive=given["exclusive"],
         sbatch_options=given["sbatch_options"],
         lead_s=lead or jobs.lead_of(chosen["time"], longest_step(config)),
@@ -79,8 +80,7 @@ def slurm(
         click.echo(f"Not submitted: {script}", err=True)
         return
     number = jobs.sbatch(script)
-    with script.with_name(SUBMITTED).open("a") as file:
-        file.write(json.dumps({"job": number}) + "\n")
+    submissions.note(config.run_dir, number, seeds=wanted)
     log = script.with_name(f"slurm-{number}_N.log" if seeds else f"slurm-{number}.log")
     click.echo(number)
     click.echo(

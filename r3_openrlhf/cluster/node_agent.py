@@ -35,7 +35,10 @@ import psutil
 
 from r3_openrlhf.cluster import node_checks, ray_on_nodes, shared_memory
 from r3_openrlhf.errors import ClusterError, R3Error
+from r3_openrlhf.history.lease import Lease
 from r3_openrlhf.ports import free_port
+from r3_openrlhf.runs import lock
+from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.stop_request import GO_ON, SIGNALS, deaf_children
 from r3_openrlhf.types import Device
 
@@ -214,9 +217,13 @@ class Head(Agent):
         self.watched: set[asyncio.Task] = set()
         self.sums: dict[str, asyncio.Future[str]] = {}  # node -> what was wrong with its part of a sum
         self.rendezvous = self.folder / f"{self.start}.head"
+        self.lease: Lease | None = None  # on the run directory
 
     async def work(self) -> None:
-        """Check, gather, start; then watch the command, the nodes and Ray. Ended: one did, or a check failed."""
+        """Check, gather, start; then watch the command, the nodes and Ray. Ended: one did, or a check failed. RunBusy: somebody
+        else trains in the run directory."""
+        taking = asyncio.to_thread(lock.acquire, RunDirectory(self.options.run_dir))
+        self.lease = await self._within(taking, "the last one who trained here to be gone")
         self._count_this_start()
         self.state("starting")
         environment: dict[str, str] = {"RAY_TMPDIR": str(self.temp_dir)}
@@ -229,7 +236,8 @@ class Head(Agent):
             await self._within(self._check_sums(), "a sum over all nodes")
             environment["RAY_ADDRESS"] = await self._within(self._start_ray(environment), "Ray to start on every node")
         self.state("running")
-        self.command = await self.spawn(self.options.command, **environment, R3_NODES=str(self.num_nodes))
+        environment |= {"R3_NODES": str(self.num_nodes), lock.TOKEN: self.lease.holder.token}
+        self.command = await self.spawn(self.options.command, **environment)
         command = self._watch("command", self.command.wait())
         asked = asyncio.create_task(self.asked.wait())
         while True:
@@ -259,7 +267,10 @@ class Head(Agent):
             await asyncio.wait(nodes, timeout=3 * TIDY_S)
 
     def state(self, state: str, **more) -> None:
-        """Replace state.json, which `r3 status` reads: what the job does now, its nodes, the time, and `more`."""
+        """Replace state.json, which `r3 status` reads: what the job does now, its nodes, the time, and `more`. It belongs to
+        whoever holds the run directory."""
+        if self.lease is None:
+            return
         content = {
             "job": self.job,
             "start": self.start,
@@ -269,6 +280,12 @@ class Head(Agent):
             **more,
         }
         write_whole(self.folder / "state.json", json.dumps(content))
+
+    def tidy(self) -> None:
+        """As every agent; then another one may train in the run directory."""
+        super().tidy()
+        if self.lease is not None:
+            self.lease.release()
 
     def _count_this_start(self) -> None:
         """Starts of this job are counted as long as its newest checkpoint stays the same."""

@@ -45,6 +45,7 @@ class SlurmJob:
     ray_args: str = ""
     seeds: Sequence[int] = ()
     after: str | None = None
+    earlier: Sequence[str] = ()  # jobs of the same runs that are still in the queue
     sbatch_options: Sequence[str] = ()
     template: str | None = None
     lead_s: int = LEAD_S
@@ -167,10 +168,12 @@ def sbatch(script: Path) -> str:
 
 
 def _dependency(job: SlurmJob) -> str | None:
-    """Two jobs of the same run never run at once. Tasks of an array have one name and different runs."""
+    """Two jobs of the same run never run at once. Tasks of an array have one name and different runs, so they name the jobs
+    that they wait for; what no dependency says (job.sh submitted twice) the lock on the run directory does."""
     parts = [] if job.seeds else ["singleton"]
-    if job.after:
-        parts.append(f"afterany:{job.after}")
+    before = [*job.earlier, *([job.after] if job.after else [])]
+    if before:
+        parts.append(f"afterany:{':'.join(before)}")
     return ",".join(parts) or None
 
 

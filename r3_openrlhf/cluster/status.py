@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from r3_openrlhf.cluster.submissions import submissions
 from r3_openrlhf.errors import R3Error
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.stop_request import GO_ON
-
-SUBMITTED = "submitted.jsonl"  # in the folder cluster/: {"job": "12"}, one line per submission
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +46,7 @@ def status_of(path: Path, *, now: float | None = None) -> RunStatus:
     if not run.config.is_file() and not run.cluster.is_dir():
         raise R3Error(f"{path} is not a run directory: it has no config.yaml and no job script")
     told = _json(run.cluster / "state.json")
-    job = _newest_job(run.cluster) or told.get("job")
+    job = _newest_job(path) or told.get("job")
     queue, nodes = _queue(job)
     metrics, evaluations = run.read_metrics(), run.read_evaluations()
     last = metrics[-1] if metrics else {}
@@ -97,10 +96,9 @@ def _queue(job: str | None) -> tuple[str | None, str | None]:
     return state.strip(), nodes.strip() or None
 
 
-def _newest_job(cluster: Path) -> str | None:
-    path = cluster / SUBMITTED
-    lines = path.read_text().splitlines() if path.is_file() else []
-    return json.loads(lines[-1])["job"] if lines else None
+def _newest_job(path: Path) -> str | None:
+    lines = submissions(path)
+    return lines[-1]["job"] if lines else None
 
 
 def _checkpoint(run: RunDirectory, now: float) -> str | None:

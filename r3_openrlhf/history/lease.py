@@ -103,9 +103,13 @@ class Lease:
         self._thread.start()
 
     @classmethod
-    def acquire(cls, store: Path, *, beat_s: float = BEAT_S, watch_s: float = WATCH_S) -> Lease:
-        """Raises HistoryError, with the holder's host, process and time, when another writer is there."""
-        path = store.with_name(store.name + ".lock")
+    def acquire(
+        cls, store: Path, *, lock: Path | None = None, beat_s: float = BEAT_S, watch_s: float = WATCH_S
+    ) -> Lease:
+        """Raises HistoryError, with the holder's host, process and time, when another writer is there.
+
+        lock: the lock file, by itself STORE.lock; with it, `store` is the name for messages only."""
+        path = lock or store.with_name(store.name + ".lock")
         me = Holder.me()
         key = os.getpid(), str(path.resolve())
         with _own_guard:
@@ -194,9 +198,9 @@ class Lease:
         os.fsync(self._descriptor)
 
 
-def last_holder(store: Path) -> tuple[Holder | None, str]:
+def last_holder(store: Path, *, lock: Path | None = None) -> tuple[Holder | None, str]:
     """Who wrote to a store last, and whether it still does: "running", "gone", or "unknown" (on another machine)."""
-    path = store.with_name(store.name + ".lock")
+    path = lock or store.with_name(store.name + ".lock")
     with _own_guard:  # reading the file here would drop our own lock
         own = _own.get((os.getpid(), str(path.resolve())))
     if own is not None:

@@ -40,6 +40,7 @@ from r3_openrlhf.problems.sources import is_on_the_hub
 from r3_openrlhf.problems.training_file import PreparedData, check_source, prepare
 from r3_openrlhf.runs.build_locks import build_root, remove_stale
 from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.lock import held
 from r3_openrlhf.runs.stop_request import DEADLINE, StopRequest, deaf_children
 from r3_openrlhf.types import Algorithm, Device
 
@@ -62,24 +63,27 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
         warning = memory_warning(config, model, platform=platform)
         run = RunDirectory(config.run_dir)
         arguments = checked_arguments(config, run, model, platform=platform)
-        run.create(config)
-        for sentence in remove_stale(build_root()):
-            console.say(f"Warning: {sentence}")
-        stop = StopRequest(run.stop_request)
-        stop.clear()
-        stop.on_signals()
-        console.attach(run, first_phase=Phase.DATA)
-        data = prepare_data(config, model, run)
-        for sentence in [*filter(None, [warning]), *history_warnings(config, num_problems=data.num_problems)]:
-            console.say(f"Warning: {sentence}")
-        console.expect(num_steps(config, data))
-        try:
-            _run_upstream(config, arguments, platform, console, stop, short_batches=has_short_batches(config, data))
-        except Exception as error:
-            found = r3_error(error, run.log)
-            if not isinstance(found, RunInterrupted):
-                traceback.print_exc()  # into train.log
-            raise found from error
+        with held(run):
+            run.create(config)
+            for sentence in remove_stale(build_root()):
+                console.say(f"Warning: {sentence}")
+            stop = StopRequest(run.stop_request)
+            stop.clear()
+            stop.on_signals()
+            console.attach(run, first_phase=Phase.DATA)
+            data = prepare_data(config, model, run)
+            for sentence in [*filter(None, [warning]), *history_warnings(config, num_problems=data.num_problems)]:
+                console.say(f"Warning: {sentence}")
+            console.expect(num_steps(config, data))
+            try:
+                _run_upstream(
+                    config, arguments, platform, console, stop, short_batches=has_short_batches(config, data)
+                )
+            except Exception as error:
+                found = r3_error(error, run.log)
+                if not isinstance(found, RunInterrupted):
+                    traceback.print_exc()  # into train.log
+                raise found from error
     return run
 
 

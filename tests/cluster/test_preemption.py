@@ -95,6 +95,29 @@ def test_seeds_are_runs_of_their_own(slurm, run_dir, job_template):
         assert (run_dir / f"seed{seed}" / "seen").read_text() == f"train.seed={seed}\n"
 
 
+def test_the_same_seeds_twice_follow_each_other(slurm, run_dir, job_template):
+    """The second array waits for the first, and what no dependency holds back (its script by hand) is refused."""
+    template = job_template(f"{STEPS} 8 0.5")
+    first = slurm.submit(run_dir, "--seeds=1,2", template=template)
+    script = run_dir / "cluster" / "job.sh"
+    by_hand = script.with_name("first.sh")
+    by_hand.write_text(script.read_text())
+    second = slurm.submit(run_dir, "--seeds=1,2", template=template)
+    assert slurm.job(second)["Dependency"].startswith(f"afterany:{first}_1(")
+    runs = [run_dir / f"seed{seed}" for seed in (1, 2)]
+    until(lambda: all(steps_of(run) for run in runs), what=f"the first steps of {first}")
+    third = slurm.call("sbatch", "--parsable", "--array=1", str(by_hand))
+    until(lambda: slurm.ended(f"{third}_1"), what=f"the end of {third}")
+    assert slurm.state(f"{third}_1") == "FAILED"
+    said = log_of(run_dir, f"{third}_1")
+    assert re.search(rf"{runs[0]} is being written by process \d+ on .* \(since .*\); stop that run first", said), said
+    assert json.loads((runs[0] / "cluster" / "state.json").read_text())["state"] == "running"
+    for task in (1, 2):
+        until(lambda task=task: slurm.ended(f"{second}_{task}"), what=f"task {task} of {second}")
+    for run in runs:
+        assert steps_of(run) == [*range(1, 9), *range(1, 9)]  # one after the other: these runs leave no checkpoint
+
+
 def test_two_jobs_of_one_run_follow_each_other(slurm, start, run_dir, job_template):
     first = start("run", 8, 0.5)
     second = slurm.submit(run_dir, template=job_template(f"{STEPS} 8 0"))

@@ -11,7 +11,16 @@ from r3_openrlhf.errors import ConfigError, R3Error, TrainingStopped  # noqa: E4
 from r3_openrlhf.models.locate import locate_model  # noqa: E402
 from r3_openrlhf.openrlhf_adapter import environment  # noqa: E402
 from r3_openrlhf.openrlhf_adapter.arguments import platform_of  # noqa: E402
-from r3_openrlhf.openrlhf_adapter.launch import check_context, check_devices, num_steps, r3_error, ray_options  # noqa: E402
+from r3_openrlhf.openrlhf_adapter.launch import (  # noqa: E402
+    check_context,
+    check_devices,
+    num_steps,
+    r3_error,
+    ray_options,
+    train,
+)
+from r3_openrlhf.runs import lock  # noqa: E402
+from r3_openrlhf.runs.directory import RunDirectory  # noqa: E402
 
 pytestmark = pytest.mark.stack
 
@@ -138,6 +147,14 @@ def test_a_context_longer_than_the_model(tmp_path, config):
     Qwen2Config(max_position_embeddings=128).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match="data.max_len is .* 128 positions; use data.max_len=128 or less"):
         check_context(config, str(tmp_path))
+
+
+def test_a_second_start_on_a_run_directory_is_refused(tmp_path):
+    """Before anything of the first one's is touched."""
+    config = load_config("cpu_smoke", [f"run_dir={tmp_path}/run"])
+    with lock.held(RunDirectory(config.run_dir)), pytest.raises(lock.RunBusy, match="run is being written by process"):
+        train(config, quiet=True)
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["run.lock"]
 
 
 def test_steps_of_a_run(config):

@@ -1,0 +1,56 @@
+"""What was submitted for a run: submitted.jsonl in its folder cluster/, one line per submission.
+
+A line is {"job": Slurm's id, "12" or "12_3" for a task of an array}. The directory above the runs of an array has
+{"job": "12", "seeds": [1, 3]}.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import shutil
+import subprocess
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from r3_openrlhf.runs.directory import RunDirectory
+
+FILE = "submitted.jsonl"
+
+
+def seed_directories(run_dir: str | Path, seeds: Iterable[int]) -> list[Path]:
+    """Where the runs of an array of seeds are; `run_dir` itself without seeds."""
+    return [Path(run_dir, f"seed{seed}") for seed in seeds] or [Path(run_dir)]
+
+
+def note(run_dir: str | Path, job: str, *, seeds: Sequence[int] = ()) -> None:
+    """Write down a submission to Slurm."""
+    _append(run_dir, {"job": job, "seeds": list(seeds)} if seeds else {"job": job})
+    for seed in seeds:
+        _append(Path(run_dir, f"seed{seed}"), {"job": f"{job}_{seed}"})
+
+
+def submissions(run_dir: str | Path) -> list[dict[str, Any]]:
+    """Of this directory, oldest first."""
+    path = RunDirectory(run_dir).cluster / FILE
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
+
+def still_queued(run_dirs: Iterable[str | Path]) -> list[str]:
+    """Slurm's ids of earlier jobs of these runs that wait or run now. None where there is no Slurm that answers."""
+    ids = dict.fromkeys(line["job"] for run_dir in run_dirs for line in submissions(run_dir) if "job" in line)
+    if not ids or shutil.which("squeue") is None:
+        return []
+    # by user: squeue refuses a number that it has forgotten. Every task of an array has a line of its own
+    command = ["squeue", "--noheader", "--array", "--format=%i", f"--user={getpass.getuser()}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    queued = set(done.stdout.split())
+    return [job for job in ids if job in queued]
+
+
+def _append(run_dir: str | Path, line: dict[str, Any]) -> None:
+    folder = RunDirectory(run_dir).cluster
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / FILE).open("a") as file:
+        file.write(json.dumps(line) + "\n")

@@ -1,0 +1,50 @@
+"""One process trains in a run directory at a time: a lease (history/lease.py) on run.lock.
+
+`r3 train` holds it. In a job of `r3 submit slurm` the first node's agent does, and its command is told so by R3_RUN_LEASE_TOKEN.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+from r3_openrlhf.errors import HistoryError, R3Error
+from r3_openrlhf.history.lease import Lease, last_holder
+from r3_openrlhf.runs.directory import RunDirectory
+
+TOKEN = "R3_RUN_LEASE_TOKEN"  # environment variable
+
+
+class RunBusy(R3Error):
+    """Somebody else trains in this run directory now."""
+
+
+def acquire(run: RunDirectory) -> Lease:
+    """The right to train here, until its release(). Makes the directory. Raises RunBusy, with the holder's process and host.
+
+    Waits half a minute where the last holder was killed on another machine (lease.py)."""
+    run.check_place()
+    run.path.mkdir(parents=True, exist_ok=True)
+    try:
+        return Lease.acquire(run.path, lock=run.lock)
+    except HistoryError as error:
+        raise RunBusy(str(error)) from error
+
+
+@contextlib.contextmanager
+def held(run: RunDirectory) -> Iterator[None]:
+    """`acquire` and release, or nothing where the agent that started this process holds the lease. Raises RunBusy."""
+    if _is_our_agents(run):
+        yield
+        return
+    lease = acquire(run)
+    try:
+        yield
+    finally:
+        lease.release()
+
+
+def _is_our_agents(run: RunDirectory) -> bool:
+    holder, _ = last_holder(run.path, lock=run.lock)
+    return holder is not None and holder.token == os.environ.get(TOKEN)
