@@ -238,4 +238,5 @@ def log_of(run_dir: Path, number: str) -> str:
 
 
 def kill(process: psutil.Process) -> None:
-    process.send_signal(signal.SIGKILL)
+    with contextlib.suppress(psutil.NoSuchProcess):  # it ended by itself
+        process.send_signal(signal.SIGKILL)
