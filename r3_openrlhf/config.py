@@ -20,6 +20,7 @@ from r3_openrlhf.types import (
     AdvantageScope,
     Algorithm,
     BadRow,
+    CutRule,
     Device,
     EntropySource,
     Eviction,
@@ -33,6 +34,7 @@ from r3_openrlhf.types import (
     RecallOrder,
     ReplayMode,
     SelectionRule,
+    StateChoice,
     SyncBackend,
     Task,
     TokenEntropy,
@@ -422,11 +424,43 @@ class DrawConfig:
 
 
 @dataclass
+class PrefixConfig:
+    """Hard problems get one more group, which starts in the middle of a stored response (RRL-style, arXiv 2504.14363)."""
+
+    enabled: bool = False
+    threshold: float = 0.1  # a problem is hard when its mean stored reward (plain prompts) is below this
+    first_epoch: int = 2  # nothing is stored of a problem before
+    max_per_step: int | None = None  # such groups added to one batch, at most
+    replaces_reflection: bool = False  # a problem that gets one gets no reflection group
+    cuts: str = "fractions"  # where responses are cut: fractions | uncertain (tokens) | delimiters (ends of lines)
+    num_cuts: int = 3  # states of one stored response
+    # From a stored success the cut moves backwards when the posterior mean of its success rate is at least this
+    easy: float = 0.5
+    from_failures: bool = True  # without a stored success: from stored failures
+    num_failures: int = 4  # of which so many are looked at in a step
+    choice: str = "thompson"  # which of their states: thompson | ucb
+    # A success found from a state joins its problem's all-wrong plain group in the same step, as reflection.share_successes
+    share_successes: bool = False
+
+    def __post_init__(self) -> None:
+        _above("exploration.prefix.threshold", self.threshold, 0.0)
+        _at_least("exploration.prefix.first_epoch", self.first_epoch, 2)
+        _at_least("exploration.prefix.max_per_step", self.max_per_step, 1)
+        _one_of("exploration.prefix.cuts", self.cuts, tuple(CutRule))
+        _at_least("exploration.prefix.num_cuts", self.num_cuts, 1)
+        _above("exploration.prefix.easy", self.easy, 0.0)
+        _fraction("exploration.prefix.easy", self.easy)
+        _at_least("exploration.prefix.num_failures", self.num_failures, 1)
+        _one_of("exploration.prefix.choice", self.choice, tuple(StateChoice))
+
+
+@dataclass
 class ExplorationConfig:
     """Where tokens go beside the paper's mechanisms; all off by default."""
 
     select: SelectConfig = field(default_factory=SelectConfig)
     draw: DrawConfig = field(default_factory=DrawConfig)
+    prefix: PrefixConfig = field(default_factory=PrefixConfig)
 
 
 @dataclass
@@ -717,6 +751,11 @@ class R3Config:
                 raise ConfigError(
                     f"exploration.draw.enabled is true, but algo is {self.algo}, whose groups must all have the same size; use "
                     "algo=r3, with replay, reflection and ranking off where only the draw is wanted"
+                )
+            if self.exploration.prefix.enabled:
+                raise ConfigError(
+                    f"exploration.prefix.enabled is true, but algo is {self.algo}, which keeps no history of states; use algo=r3, "
+                    "with replay, reflection and ranking off where only the states are wanted"
                 )
             if self.exploration.select.enabled:
                 raise ConfigError(

@@ -105,7 +105,8 @@ def history_forecast(config: R3Config, *, num_problems: int, mean_tokens: float,
 
     mean_tokens: of a response.
     """
-    if config.algo != Algorithm.R3 or not (config.replay.enabled or config.reflection.enabled):
+    remembers = config.replay.enabled or config.reflection.enabled or config.exploration.prefix.enabled
+    if config.algo != Algorithm.R3 or not remembers:
         return None
     checkpoint = config.checkpoint
     steps_to_floor = 1 if checkpoint.save_steps == -1 else checkpoint.save_steps * checkpoint.max_num
@@ -169,6 +170,9 @@ def coverage_metrics(batch: MixedBatch, history: HistoryStore, config: R3Config,
 
 def _request(config: R3Config, uid: str, verdict: Verdict, *, step: int) -> RecallRequest:
     replay = config.replay
+    contexts = [Context.PLAIN]
+    contexts += [Context.REFLECTION] if replay.include_reflection else []
+    contexts += [Context.PREFIX] if config.exploration.prefix.enabled else []
     return RecallRequest(
         uid=uid,
         verdict=verdict,
@@ -176,21 +180,31 @@ def _request(config: R3Config, uid: str, verdict: Verdict, *, step: int) -> Reca
         step=step,
         max_policy_lag=replay.max_policy_lag,
         order=replay.order,
-        contexts=(Context.PLAIN, Context.REFLECTION) if replay.include_reflection else (Context.PLAIN,),
+        contexts=tuple(contexts),
     )
 
 
 def recall(batch: MixedBatch, stored: RecallFunction, config: R3Config, *, step: int) -> None:
-    """CCR: what `stored(uid, verdict)` gives joins each collapsed group; with reflection.share_successes what this step
-    found behind a reflection prompt comes first. replay.k rows at most then. Nothing with both switched off.
+    """CCR: what `stored(uid, verdict)` gives joins each collapsed group; with share_successes (of reflection and of
+    exploration.prefix) what this step found behind a reflection prompt or a prefix comes first. replay.k rows at most then.
+    Nothing with all of it switched off.
 
-    A shared success has no log-probs of its own behind the plain prompt: it was sampled behind another one. So its ratio
-    is taken against the current policy's (`uses_stored_logprobs`), and the clip bounds how far the step moves it.
+    A success behind a reflection prompt has no log-probs of its own behind the plain one. So its ratio is taken against
+    the current policy's (`uses_stored_logprobs`), and the clip bounds how far the step moves it. One from a prefix began
+    behind the plain prompt and has its own.
     """
-    replay, share = config.replay, config.reflection.share_successes
+    replay = config.replay
+    share = {
+        context
+        for context, shares in (
+            (Context.REFLECTION, config.reflection.share_successes),
+            (Context.PREFIX, config.exploration.prefix.share_successes),
+        )
+        if shares
+    }
     if not (replay.enabled or share):
         return
-    shared = batch.successes_behind_reflection() if share else {}
+    shared = batch.successes_in(share)
 
     def found(uid: str, verdict: Verdict) -> list[Rollout]:
         recalled = list(stored(uid, verdict)) if replay.enabled else []

@@ -39,10 +39,12 @@ class Verdict(Word):
 
 
 class Context(Word):
-    """Which prompt a rollout was sampled from: the problem alone, or problem + stored attempt + guidance (ISR)."""
+    """Where a rollout began: behind the problem alone, behind problem + stored attempt + guidance (ISR), or behind the
+    problem and the first tokens of a stored response (core/prefix.py)."""
 
     PLAIN = "plain"
     REFLECTION = "reflection"
+    PREFIX = "prefix"
 
 
 class ReplayMode(Word):
@@ -85,6 +87,21 @@ class RankingScore(Word):
 
     ENTROPY = "entropy"
     LOGPROB = "logprob"
+
+
+class CutRule(Word):
+    """Where stored responses are cut into states (core/prefix.py)."""
+
+    FRACTIONS = "fractions"
+    UNCERTAIN = "uncertain"
+    DELIMITERS = "delimiters"
+
+
+class StateChoice(Word):
+    """Which state of stored failures is continued (core/prefix.py)."""
+
+    THOMPSON = "thompson"
+    UCB = "ucb"
 
 
 class SelectionRule(Word):
@@ -263,6 +280,9 @@ class Rollout:
     text: str = ""  # decoded response, for people; the token ids are what counts
     reason: str = ""  # the grader's reason
     answer: str | None = None  # what the grader found in the response; None: nothing, or not known (any more)
+    # The first tokens of the response that were given, not sampled, where it was sampled; their log-probs are those
+    # that they were once sampled with. A rollout that is recalled has none: all of it is trained
+    prefix_tokens: int = 0
 
     def __post_init__(self) -> None:
         self.context = Context.checked("context", self.context)
@@ -277,5 +297,10 @@ class Rollout:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of the response."""
+        """Tokens of the response, those of a prefix included."""
         return len(self.response_ids)
+
+    @property
+    def num_sampled_tokens(self) -> int:
+        """Tokens of the response that were sampled: what it cost."""
+        return len(self.response_ids) - self.prefix_tokens

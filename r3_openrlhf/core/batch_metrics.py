@@ -27,10 +27,10 @@ def batch_metrics(batch: MixedBatch, *, step: int) -> dict[str, float]:
     )
     graded = [r for r in batch.rollouts if r.verdict is not Verdict.UNGRADED]
     num_rollouts = max(1, len(batch.rollouts))
-    tokens = dict.fromkeys(("mixed", "all_correct", "none_correct", "reflection"), 0)
+    tokens = dict.fromkeys(("mixed", "all_correct", "none_correct", "reflection", "prefix"), 0)
     for group in groups:
-        kind = "reflection" if group.context is Context.REFLECTION else str(group.state)
-        tokens[kind] += sum(rows[i].rollout.num_tokens for i in group.rows if not rows[i].recalled)
+        kind = str(group.state if group.context is Context.PLAIN else group.context)
+        tokens[kind] += sum(rows[i].rollout.num_sampled_tokens for i in group.rows if not rows[i].recalled)
     reflection_uids = {g.uid for g in groups if g.context is Context.REFLECTION}
     return {
         "r3/groups/all_correct": count(g.state is GroupState.ALL_CORRECT for g in groups),
@@ -50,6 +50,12 @@ def batch_metrics(batch: MixedBatch, *, step: int) -> dict[str, float]:
         "r3/reflection/groups": count(g.context is Context.REFLECTION for g in groups),
         "r3/reflection/accuracy": accuracy(graded, Context.REFLECTION, reflection_uids),
         "r3/reflection/plain_accuracy": accuracy(graded, Context.PLAIN, reflection_uids),
+        "r3/prefix/groups": count(g.context is Context.PREFIX for g in groups),
+        "r3/prefix/mixed": count(g.context is Context.PREFIX and g.state is GroupState.MIXED for g in groups),
+        "r3/prefix/accuracy": mean_or_zero(
+            [r.verdict is Verdict.CORRECT for r in graded if r.context is Context.PREFIX]
+        ),
+        "r3/prefix/tokens_given": mean_or_zero([r.prefix_tokens for r in graded if r.context is Context.PREFIX]),
         "r3/ranking/groups": count(g.ranked for g in groups),
         "r3/ranking/groups_exact": count(g.ranked and g.entropy_source == "exact" for g in groups),
         "r3/ranking/rows": float(len(ranked)),
@@ -62,7 +68,7 @@ def batch_metrics(batch: MixedBatch, *, step: int) -> dict[str, float]:
         "accuracy": mean_or_zero([r.verdict is Verdict.CORRECT for r in graded if r.context is Context.PLAIN]),
         "reward_mean": mean_or_zero([r.graded_reward for r in graded]),
         "response_length_mean": mean_or_zero([r.num_tokens for r in batch.rollouts]),
-        "response_tokens": float(sum(r.num_tokens for r in batch.rollouts)),
+        "response_tokens": float(sum(r.num_sampled_tokens for r in batch.rollouts)),
         "truncated_rate": mean_or_zero([r.truncated for r in batch.rollouts]),
     }
 
@@ -72,8 +78,9 @@ def entropy_metrics(rollouts: list[Rollout]) -> dict[str, float]:
 
     `estimate` is the mean of -ln p(sampled token): unbiased for the mean token entropy, free, always there. Bounds
     come from the engine's top-k log-probs, peak and global from exact statistics where the ranking needed them."""
-    tokens = sum(r.num_tokens for r in rollouts)
-    metrics = {"r3/entropy/estimate": -sum(float(r.response_logprobs.sum()) for r in rollouts) / max(1, tokens)}
+    tokens = sum(r.num_sampled_tokens for r in rollouts)
+    sampled = sum(float(r.response_logprobs[r.prefix_tokens :].sum()) for r in rollouts)
+    metrics = {"r3/entropy/estimate": -sampled / max(1, tokens)}
     bounds = [r.entropy_bounds for r in rollouts if r.entropy_bounds is not None]
     if bounds:
         lower = sum(b.global_lower for b in bounds) / len(bounds)

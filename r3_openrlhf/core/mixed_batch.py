@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Container, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
 from r3_openrlhf.core.advantages import amplify_successes, group_advantages
@@ -142,20 +142,21 @@ class MixedBatch:
 
     # ── CCR ──
 
-    def successes_behind_reflection(self) -> dict[str, list[Rollout]]:
-        """uid -> the different correct responses of its fresh reflection groups, as copies that may join another group."""
+    def successes_in(self, contexts: Container[Context]) -> dict[str, list[Rollout]]:
+        """uid -> the different correct responses of its fresh groups in these contexts, as copies that may join another
+        group. Such a copy has no prefix: what was given is trained like the rest."""
         found: dict[str, dict[bytes, Rollout]] = defaultdict(dict)
         for row in self.rows:
             rollout = row.rollout
-            if not row.recalled and rollout.context is Context.REFLECTION and rollout.verdict is Verdict.CORRECT:
-                found[rollout.uid].setdefault(response_bytes(rollout), replace(rollout))
+            if not row.recalled and rollout.context in contexts and rollout.verdict is Verdict.CORRECT:
+                found[rollout.uid].setdefault(response_bytes(rollout), replace(rollout, prefix_tokens=0))
         return {uid: list(rollouts.values()) for uid, rollouts in found.items()}
 
     def recall(
         self, recall: RecallFunction, *, mode: ReplayMode | str, rng: random.Random, failures: bool = True
     ) -> None:
         """Add stored rollouts of the opposite verdict to every collapsed group (METHOD section 4), or with
-        failures=False to all-wrong groups alone.
+        failures=False to all-wrong groups alone. A group that starts from a state gets none: they do not start there.
 
         `mode` "replace" lets as many fresh rows of the group give way as were recalled (never all of them): they
         stay in the group's statistics with their outcome reward, and leave the ranking and the update.
@@ -165,7 +166,7 @@ class MixedBatch:
         mode = ReplayMode.checked("mode", mode)
         for index, group in enumerate(self.groups):
             verdict = opposite_verdict(group.state)
-            if verdict is None or (verdict is Verdict.WRONG and not failures):
+            if verdict is None or (verdict is Verdict.WRONG and not failures) or group.context is Context.PREFIX:
                 continue
             group.wanted = True
             fresh = list(group.rows)

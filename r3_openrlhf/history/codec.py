@@ -87,6 +87,11 @@ def logprob_array(logprobs: np.ndarray, *, name: str) -> np.ndarray:
     return np.ascontiguousarray(array, dtype="<f4")
 
 
+def state_digest(prefix_ids: np.ndarray) -> bytes:
+    """What names a state in the store: the token ids of a prefix, int32 [n]."""
+    return digest(token_array(prefix_ids, name="a prefix").tobytes())
+
+
 def digest(*parts: bytes) -> bytes:
     """blake2b-128 over parts; each is preceded by its length, so that no two lists of parts look alike."""
     state = hashlib.blake2b(digest_size=DIGEST_BYTES)

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 
-from r3_openrlhf.history.codec import Codec
+from r3_openrlhf.history.codec import Codec, state_digest
 from r3_openrlhf.history.drafts import CONTEXT_CODES, CONTEXTS, VERDICT_CODES, VERDICTS, Draft
 from r3_openrlhf.history.eviction import Candidate, rows_to_evict
 from r3_openrlhf.history.records import HistoryLimits
 from r3_openrlhf.history.room import richest_first
-from r3_openrlhf.history.usage import PROBLEM_BYTES, Usage, blob_bytes, live_bytes, row_bytes
+from r3_openrlhf.history.usage import CONTINUATION_BYTES, PROBLEM_BYTES, Usage, blob_bytes, live_bytes, row_bytes
 from r3_openrlhf.types import Rollout, Verdict
 
 
@@ -72,9 +72,17 @@ class StepWriter:
         self._num_rows = self._num_unkept = self._arrived_bytes = 0
 
     def write(
-        self, *, epoch: int, drafts: Sequence[Draft], ungraded: Sequence[Rollout], state: bytes | None, sweep: bool
+        self,
+        *,
+        epoch: int,
+        drafts: Sequence[Draft],
+        ungraded: Sequence[Rollout],
+        continued: Sequence[Rollout],
+        state: bytes | None,
+        sweep: bool,
     ) -> None:
-        """`drafts` come ordered by uid, verdict, context; `sweep`: enforce the cap on every problem of the store."""
+        """`drafts` come ordered by uid, verdict, context; `continued`: the graded rollouts that began behind a prefix, none
+        merged; `sweep`: enforce the cap on every problem of the store."""
         problems = self._problem_ids([*(draft.rollout.uid for draft in drafts), *(r.uid for r in ungraded)])
         for rollout in ungraded:
             key = problems[rollout.uid], CONTEXT_CODES[rollout.context], VERDICT_CODES[Verdict.UNGRADED]
@@ -82,6 +90,7 @@ class StepWriter:
             self._gone.add(key, 1, 0.0)
         for (uid, verdict), bucket in groupby(drafts, key=lambda draft: (draft.rollout.uid, draft.rollout.verdict)):
             self._write_bucket(problems[uid], verdict, list(bucket))
+        self._count_continuations(problems, continued)
         if sweep:
             self._sweep()
         if state is not None:
@@ -109,6 +118,20 @@ class StepWriter:
         self._usage.save(self._connection)
         limits = json.dumps(asdict(self._limits))
         self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('limits', ?)", (limits,))
+
+    def _count_continuations(self, problems: dict[str, int], continued: Sequence[Rollout]) -> None:
+        """Tries and successes of each state that this step went on from."""
+        found: dict[tuple[int, bytes], list[int]] = {}
+        for rollout in continued:
+            state = state_digest(rollout.response_ids[: rollout.prefix_tokens])
+            counts = found.setdefault((problems[rollout.uid], state), [0, 0])
+            counts[0] += 1
+            counts[1] += rollout.verdict is Verdict.CORRECT
+        self._usage.continuations += CONTINUATION_BYTES * len(found)
+        self._connection.executemany(
+            "INSERT INTO continuations VALUES (?, ?, ?, ?, ?)",
+            [(*key, self._step, *counts) for key, counts in sorted(found.items())],
+        )
 
     def _write_bucket(self, problem: int, verdict: Verdict, drafts: list[Draft]) -> None:
         """The drafts of one problem and verdict: who replaces whom, who leaves, who comes."""

@@ -122,7 +122,7 @@ def open_for_reading(path: str, *, untouched: bool = False) -> sqlite3.Connectio
             version = _check_identity(connection, path)
             if version == 0:
                 raise HistoryError(f"{path} is empty: the run wrote no history yet")
-            if version != schema.SCHEMA_VERSION:
+            if version not in schema.READABLE:
                 raise HistoryError(
                     f"{path} has schema {version}, this version reads {schema.SCHEMA_VERSION}; resuming its run migrates it"
                 )

@@ -16,7 +16,7 @@ from r3_openrlhf.history.codec import digest, logprob_array, token_array
 from r3_openrlhf.types import Context, Rollout, Verdict
 
 # What the file holds instead of the names.
-CONTEXT_CODES = {Context.PLAIN: 0, Context.REFLECTION: 1}
+CONTEXT_CODES = {Context.PLAIN: 0, Context.REFLECTION: 1, Context.PREFIX: 2}
 VERDICT_CODES = {Verdict.CORRECT: 0, Verdict.WRONG: 1, Verdict.UNGRADED: 2}
 CONTEXTS = {code: context for context, code in CONTEXT_CODES.items()}
 VERDICTS = {code: verdict for verdict, code in VERDICT_CODES.items()}
@@ -82,6 +82,11 @@ def check_rollout(rollout: Rollout) -> None:
         raise HistoryError(f"{name} has {rollout.truncated!r} where truncated should be true or false")
     whole_number(rollout.policy_step, name=f"policy_step of {name}")
     whole_number(rollout.epoch, name=f"epoch of {name}")
+    whole_number(rollout.prefix_tokens, name=f"prefix_tokens of {name}")
+    if rollout.prefix_tokens and rollout.context is not Context.PREFIX:
+        raise HistoryError(
+            f"{name} has {rollout.prefix_tokens} prefix_tokens, but its context is {rollout.context.value}"
+        )
     if rollout.verdict is Verdict.UNGRADED:
         return
     if not _is_number(rollout.reward, most=MAX_REWARD):
@@ -109,6 +114,8 @@ def _read(rollout: Rollout, prompts: dict[int, tuple[np.ndarray, bytes]]) -> Dra
         raise HistoryError(
             f"{name} has {len(rollout.response_ids)} response tokens and {len(rollout.response_logprobs)} log-probs"
         )
+    if rollout.prefix_tokens > len(rollout.response_ids):
+        raise HistoryError(f"{name} has {rollout.prefix_tokens} prefix_tokens in {len(rollout.response_ids)} tokens")
     response_ids = token_array(rollout.response_ids, name=f"response_ids of {name}")
     key = id(rollout.prompt_ids)  # alive as long as the caller's rollouts are
     if key not in prompts:

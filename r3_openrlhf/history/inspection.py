@@ -90,11 +90,11 @@ def _statistics(connection: sqlite3.Connection, path: Path) -> dict[str, Any]:
 
 def _sampled(connection: sqlite3.Connection) -> dict[str, dict[str, dict[str, float | None]]]:
     """Everything ever committed: context -> verdict -> count and mean reward."""
-    sampled: dict[str, dict[str, dict[str, float | None]]] = {context.value: {} for context in Context}
+    sampled: dict[str, dict[str, dict[str, float | None]]] = {Context.PLAIN.value: {}, Context.REFLECTION.value: {}}
     for context, verdict, count, reward_sum in connection.execute(
         "SELECT context, verdict, sum(count), sum(reward_sum) FROM counters GROUP BY context, verdict"
     ):
-        sampled[CONTEXTS[context].value][VERDICTS[verdict].value] = {
+        sampled.setdefault(CONTEXTS[context].value, {})[VERDICTS[verdict].value] = {
             "count": count,
             "mean_reward": None if VERDICTS[verdict] is Verdict.UNGRADED else reward_sum / count,
         }

@@ -41,10 +41,20 @@ def forget_after(connection: sqlite3.Connection, *, step: int) -> int:
         connection.execute("DELETE FROM counters WHERE problem = ? AND context = ? AND verdict = ?", key)
         if count:
             connection.execute("INSERT INTO counters VALUES (?, ?, ?, ?, ?)", (*key, count, reward_sum))
-    for table in ("counters_before", "gone", "steps"):
+    for table in ("counters_before", "gone", "continuations", "steps"):
         connection.execute(f"DELETE FROM {table} WHERE step > ?", (step,))
     if last is None:  # nothing is left, not even what lies below the floor
-        for table in ("counters", "gone", "rollouts", "logprobs", "responses", "prompts", "problems", "meta"):
+        for table in (
+            "counters",
+            "gone",
+            "continuations",
+            "rollouts",
+            "logprobs",
+            "responses",
+            "prompts",
+            "problems",
+            "meta",
+        ):
             connection.execute(f"DELETE FROM {table}")
         return removed
     connection.execute("DELETE FROM problems WHERE id > ?", (problem,))
@@ -74,6 +84,14 @@ def purge_below(connection: sqlite3.Connection, *, floor: int) -> None:
         (BELOW_FLOOR, floor),
     )
     connection.execute("DELETE FROM gone WHERE step BETWEEN 0 AND ?", (floor,))
+    connection.execute(
+        "INSERT INTO continuations SELECT problem, state, ?, sum(tries), sum(successes) FROM continuations "
+        "WHERE step BETWEEN 0 AND ? GROUP BY problem, state "
+        "ON CONFLICT DO UPDATE SET tries = tries + excluded.tries, successes = successes + excluded.successes",
+        (BELOW_FLOOR, floor),
+    )
+    connection.execute("DELETE FROM continuations WHERE step BETWEEN 0 AND ?", (floor,))
+    usage.continuations = Usage.of_continuations(connection)
     shared = {
         table: connection.execute(f"SELECT DISTINCT {column} FROM rollouts WHERE evicted_at <= ?", (floor,)).fetchall()
         for table, column in (("prompts", "prompt"), ("responses", "response"))

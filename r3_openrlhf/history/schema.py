@@ -12,7 +12,16 @@ import sqlite3
 from collections.abc import Callable
 
 APPLICATION_ID = 0x52334853  # "R3HS", in the file's header
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+READABLE = (1, 2)  # a reader can do without what came later
+
+_CONTINUATIONS = """
+-- Graded continuations of a state, a prefix of a stored response, by the step that sampled them (-1: below the floor).
+CREATE TABLE continuations (
+    problem INTEGER NOT NULL, state BLOB NOT NULL,  -- digest of the prefix's token ids
+    step INTEGER NOT NULL, tries INTEGER NOT NULL, successes INTEGER NOT NULL,
+    PRIMARY KEY (problem, state, step)) WITHOUT ROWID;
+"""
 
 _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -76,19 +85,26 @@ CREATE INDEX rollouts_age ON rollouts (step, content, bytes) WHERE evicted_at IS
 CREATE INDEX rollouts_response ON rollouts (response);
 CREATE INDEX rollouts_prompt ON rollouts (prompt);
 """
+NEW_IN_2 = ("continuations",)
 
 
 def create(connection: sqlite3.Connection) -> None:
     """Writes the current schema into an empty file, inside the transaction that is open."""
-    for statement in _TABLES.split(";\n"):
-        if statement.strip():
-            connection.execute(statement)
+    _execute(connection, _TABLES + _CONTINUATIONS)
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
+def _execute(connection: sqlite3.Connection, statements: str) -> None:
+    for statement in statements.split(";\n"):
+        if statement.strip():
+            connection.execute(statement)
+
+
 # MIGRATIONS[n] turns a file of schema n into one of schema n + 1, inside one transaction.
-MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {}
+MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {
+    1: lambda connection: _execute(connection, _CONTINUATIONS)
+}
 
 
 def migrate(connection: sqlite3.Connection, *, version: int, to: int) -> None:

@@ -10,9 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from r3_openrlhf.core.prefix import Continuations
 from r3_openrlhf.errors import HistoryError
 from r3_openrlhf.history import recall, rollback
 from r3_openrlhf.history.codec import Codec
+from r3_openrlhf.history.column_rules import has_continuations
 from r3_openrlhf.history.commit import StepWriter
 from r3_openrlhf.history.connection import MEMORY, open_for_reading, open_for_writing, sentences, snapshot
 from r3_openrlhf.history.drafts import CONTEXTS, VERDICTS, check_rollout, merge_duplicates, whole_number
@@ -126,6 +128,7 @@ class HistoryStore:
             check_rollout(rollout)
         drafts = merge_duplicates(rollout for rollout in rollouts if rollout.verdict is not Verdict.UNGRADED)
         ungraded = [rollout for rollout in rollouts if rollout.verdict is Verdict.UNGRADED]
+        continued = [one for one in rollouts if one.prefix_tokens and one.verdict is not Verdict.UNGRADED]
         with self._transaction(f"commit step {step} to") as connection:
             last = self.last_step
             if step < 0 or (last is not None and step <= last):
@@ -134,7 +137,14 @@ class HistoryStore:
                 )
             writer = StepWriter(connection, self._codec, step=step, limits=self.limits, seed=self.seed)
             packed = None if state is None else self._codec.pack_json(state)
-            writer.write(epoch=epoch, drafts=drafts, ungraded=ungraded, state=packed, sweep=self._sweep)
+            writer.write(
+                epoch=epoch,
+                drafts=drafts,
+                ungraded=ungraded,
+                continued=continued,
+                state=packed,
+                sweep=self._sweep,
+            )
         self._sweep = False
 
     def roll_back(self, step: int) -> int:
@@ -234,6 +244,19 @@ class HistoryStore:
         """Why a request for one or more rollouts gets none; None: it gets some."""
         with self._reading() as connection, snapshot(connection):
             return recall.absence(connection, request)
+
+    def continuations(self, uid: str) -> dict[bytes, Continuations]:
+        """Of each state of a problem, by the digest of its token ids (codec.state_digest): how often it was gone on from,
+        and with what success. {} where none was, and in a file of schema 1 that is read."""
+        with self._reading() as connection:
+            if not has_continuations(connection):
+                return {}
+            rows = connection.execute(
+                "SELECT s.state, sum(s.tries), sum(s.successes) FROM continuations s "
+                "JOIN problems p ON p.id = s.problem WHERE p.uid = ? GROUP BY s.state",
+                (uid,),
+            ).fetchall()
+        return {state: Continuations(tries=tries, successes=successes) for state, tries, successes in rows}
 
     def mean_reward(self, uid: str, contexts: Sequence[Context] = (Context.PLAIN,)) -> float | None:
         """Mean reward of everything graded that was ever committed for a problem; None: nothing was."""

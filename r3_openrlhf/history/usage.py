@@ -13,6 +13,7 @@ from r3_openrlhf.history.connection import PAGE_BYTES
 
 BASE_BYTES = 120_000  # an empty store: at least one page for each table and index
 ROW_BYTES = 640  # a row of `rollouts`, its entries in the indexes, its counters, half-filled pages
+CONTINUATION_BYTES = 160  # a row of `continuations`, half-filled pages
 PROBLEM_BYTES = 640  # a row of `problems`, its index entry, its counters
 
 
@@ -49,11 +50,12 @@ class Usage:
     prompts: int = 0
     problems: int = 0
     states: int = 0
+    continuations: int = 0
 
     @property
     def fixed(self) -> int:
         """What eviction cannot reduce."""
-        return BASE_BYTES + self.prompts + self.problems + self.states
+        return BASE_BYTES + self.prompts + self.problems + self.states + self.continuations
 
     @property
     def total(self) -> int:
@@ -97,4 +99,13 @@ class Usage:
                 blob_bytes(size)
                 for (size,) in connection.execute("SELECT length(state) FROM steps WHERE state IS NOT NULL")
             ),
+            continuations=cls.of_continuations(connection),
+        )
+
+    @staticmethod
+    def of_continuations(connection: sqlite3.Connection) -> int:
+        """Bytes of the table; 0 in a file that has none yet."""
+        there = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'continuations'").fetchone()
+        return (
+            CONTINUATION_BYTES * connection.execute("SELECT count(*) FROM continuations").fetchone()[0] if there else 0
         )

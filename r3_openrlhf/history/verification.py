@@ -14,7 +14,7 @@ import numpy as np
 
 from r3_openrlhf.errors import HistoryError
 from r3_openrlhf.history.codec import Codec, digest
-from r3_openrlhf.history.column_rules import findings_of_schema, findings_of_values
+from r3_openrlhf.history.column_rules import findings_of_schema, findings_of_values, has_continuations
 from r3_openrlhf.history.connection import CONTENT_ERRORS, open_for_reading, sentences, snapshot
 from r3_openrlhf.history.drafts import CONTEXTS, VERDICTS, content_digest
 from r3_openrlhf.history.lease import last_holder
@@ -190,6 +190,21 @@ _RULES += [
         "meta lacks the limits",
     ),
 ]
+_CONTINUATION_RULES = [
+    (
+        # 2: the context of rollouts that began behind a prefix; 0 and 1: correct and wrong
+        "SELECT problem, sum(tries), sum(successes) FROM continuations s GROUP BY problem HAVING sum(tries) > "
+        "(SELECT coalesce(sum(count), 0) FROM counters c WHERE c.problem = s.problem AND context = 2 AND verdict < 2) "
+        "OR sum(successes) > "
+        "(SELECT coalesce(sum(count), 0) FROM counters c WHERE c.problem = s.problem AND context = 2 AND verdict = 0)",
+        "the states of problem {0} count {1} continuations and {2} successes, more than were sampled",
+    ),
+    (
+        "SELECT problem, step FROM continuations WHERE successes > tries OR tries < 1 "
+        "OR step > (SELECT max(step) FROM steps) OR problem NOT IN (SELECT id FROM problems)",
+        "a state of problem {0} has counts of step {1} that cannot be",
+    ),
+]
 _RECOUNT = (
     "SELECT problem, context, verdict, samples, reward_sum FROM rollouts UNION ALL "
     "SELECT problem, context, verdict, count, reward_sum FROM gone"
@@ -285,7 +300,7 @@ def _count(connection: sqlite3.Connection, result: Verification) -> None:
 
 
 def _check_rules(connection: sqlite3.Connection, result: Verification) -> None:
-    for sql, sentence in _RULES:
+    for sql, sentence in [*_RULES, *(_CONTINUATION_RULES if has_continuations(connection) else [])]:
         for row in connection.execute(f"{sql} LIMIT {_MAX_FINDINGS}"):
             result.findings.append(sentence.format(*row))
 

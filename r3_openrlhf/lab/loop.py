@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -35,12 +35,14 @@ from r3_openrlhf.lab.sampling import Sample, sample
 from r3_openrlhf.lab.update import TrainedRow, accumulate_gradient, make_optimizer, step
 from r3_openrlhf.models.locate import resolve_model
 from r3_openrlhf.problems.held_out import evaluation_line, prepare_held_out, read_prompts
+from r3_openrlhf.problems.prefix_states import Prefix, prefixes, step_delimiters
 from r3_openrlhf.problems.prompts import problem_message, render
 from r3_openrlhf.problems.reflection_prompts import hard_problems, reflection_prompt, stored_error
 from r3_openrlhf.problems.training_file import Label, prepare
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.types import Algorithm, Context, EntropyStatistics, LossAggregation, Rollout, Verdict
 
+NO_PREFIX = Prefix(np.zeros(0, np.int32), np.zeros(0, np.float32))
 ALGORITHMS = (Algorithm.R3, Algorithm.GRPO, Algorithm.DAPO)
 
 
@@ -78,6 +80,7 @@ class Lab:
         self.epoch = 1
         self.tokens = 0  # response tokens sampled for training so far
         self.selection = method.problem_selection(config)
+        self.delimiters = step_delimiters(config, self.tokenizer)
         self._prompt_ids: dict[str, np.ndarray] = {}
 
     # ── sampling ──
@@ -98,24 +101,38 @@ class Lab:
         asked: list[tuple[Label, str, Context]],
         *,
         n: int,
+        given: Mapping[int, Prefix] | None = None,
         temperature: float | None = None,
         max_new_tokens: int | None = None,
         generator: torch.Generator | None = None,
     ) -> list[Sampled]:
-        """`n` graded rollouts of each (problem, prompt, context), prompt by prompt."""
+        """`n` graded rollouts of each (problem, prompt, context), prompt by prompt. given: place -> the first tokens of
+        its responses, which count towards the limit."""
+        given = given or {}
+        limit = max_new_tokens or self.config.rollout.max_new_tokens
+        prompts, limits = [self.encode(prompt) for _, prompt, _ in asked], [limit] * len(asked)
+        for place, prefix in given.items():
+            prompts[place] = np.concatenate([prompts[place], prefix.ids])
+            limits[place] = limit - len(prefix.ids)
         samples = sample(
             self.model,
-            [self.encode(prompt) for _, prompt, _ in asked],
+            prompts,
             n=n,
-            max_new_tokens=max_new_tokens or self.config.rollout.max_new_tokens,
+            max_new_tokens=limits,
             temperature=temperature or self.config.rollout.temperature,
             eos=self.tokenizer.eos_token_id,
             generator=generator or self.generator,
         )
-        return [self._graded(found, *asked[found.prompt], place=found.prompt) for found in samples]
+        return [
+            self._graded(found, *asked[found.prompt], place=found.prompt, prefix=given.get(found.prompt, NO_PREFIX))
+            for found in samples
+        ]
 
-    def _graded(self, found: Sample, label: Label, prompt: str, context: Context, *, place: int) -> Sampled:
-        text = self.tokenizer.decode(found.response_ids.tolist(), skip_special_tokens=True)
+    def _graded(
+        self, found: Sample, label: Label, prompt: str, context: Context, *, place: int, prefix: Prefix
+    ) -> Sampled:
+        response_ids = np.concatenate([prefix.ids, found.response_ids])
+        text = self.tokenizer.decode(response_ids.tolist(), skip_special_tokens=True)
         answer = short_answer(text)
         correct = answer is not None and grade_exact(answer, tuple(label.references))[0] == Verdict.CORRECT
         settings = self.config.reward
@@ -123,12 +140,13 @@ class Lab:
             uid=label.uid,
             context=context,
             prompt_ids=self.encode(prompt),
-            response_ids=found.response_ids,
-            response_logprobs=found.logprobs,
+            response_ids=response_ids,
+            response_logprobs=np.concatenate([prefix.logprobs, found.logprobs]),
+            prefix_tokens=len(prefix.ids),
             verdict=Verdict.CORRECT if correct else Verdict.WRONG,
             reward=outcome_reward(
                 float(correct),
-                len(found.response_ids),
+                len(response_ids),
                 max_tokens=settings.length_reward_max_tokens,
                 length_bonus=settings.length_reward,
             ),
@@ -143,13 +161,21 @@ class Lab:
     # ── one step ──
 
     def sample_step(self, labels: list[Label], history: HistoryStore | None) -> tuple[list[Sampled], int]:
-        """The plain groups of the problems and, from the second epoch on, reflection groups (METHOD section 2)."""
+        """The plain groups of the problems and, from the second epoch on, groups that start from a state and reflection
+        groups (METHOD section 2)."""
         config = self.config
         asked = [(label, self.plain_prompt(label), Context.PLAIN) for label in labels]
         num_hard = 0
+        given: dict[int, Prefix] = {}  # place in `asked` -> its state
+        states = self._prefixes(labels, history)
+        for place, prefix in states.items():
+            given[len(asked)] = prefix
+            asked.append((labels[place], self.plain_prompt(labels[place]), Context.PREFIX))
         if config.reflection.enabled and history is not None and self.epoch >= config.reflection.first_epoch:
             num_hard, places = hard_problems(labels, history=history, config=config, step=self.step)
             for place in places:
+                if place in states and config.exploration.prefix.replaces_reflection:
+                    continue
                 label = labels[place]
                 error = stored_error(label, history=history, config=config, step=self.step)
                 if error is None:
@@ -158,15 +184,28 @@ class Lab:
                 if prompt is not None:
                     asked.append((label, prompt, Context.REFLECTION))
         first, rest = method.draws(config)
-        sampled = self.ask(asked, n=first)
+        sampled = self.ask(asked, n=first, given=given)
         if rest:
             places = [
                 i for i in range(len(asked)) if draws_on(one.rollout.verdict for one in sampled if one.group[2] == i)
             ]
-            more = self.ask([asked[i] for i in places], n=rest) if places else []
+            again = {place: given[i] for place, i in enumerate(places) if i in given}
+            more = self.ask([asked[i] for i in places], n=rest, given=again) if places else []
             sampled += [replace_group(one, (*one.group[:2], places[one.group[2]])) for one in more]
-        self.tokens += sum(one.rollout.num_tokens for one in sampled)
+        self.tokens += sum(one.rollout.num_sampled_tokens for one in sampled)
         return sampled, num_hard
+
+    def _prefixes(self, labels: list[Label], history: HistoryStore | None) -> dict[int, Prefix]:
+        if history is None:
+            return {}
+        return prefixes(
+            labels,
+            history=history,
+            config=self.config,
+            step=self.step,
+            epoch=self.epoch,
+            delimiters=self.delimiters,
+        )
 
     def mixed_batch(self, sampled: list[Sampled], history: HistoryStore | None) -> MixedBatch:
         """Recall, rank, advantages: method.py, which openrlhf_adapter/experience_maker.py calls too."""
@@ -200,10 +239,13 @@ class Lab:
             if not row.trained:
                 continue
             stored = method.uses_stored_logprobs(batch, row, config)
+            given = row.rollout.prefix_tokens  # not trained: it was not sampled
             rows.append(
                 TrainedRow(
-                    prompt_ids=batch.first_of(row).rollout.prompt_ids,
-                    response_ids=row.rollout.response_ids,
+                    prompt_ids=np.concatenate(
+                        [batch.first_of(row).rollout.prompt_ids, row.rollout.response_ids[:given]]
+                    ),
+                    response_ids=row.rollout.response_ids[given:],
                     advantage=row.advantage,
                     old_logprobs=row.rollout.response_logprobs if stored else None,
                 )

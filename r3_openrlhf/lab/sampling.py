@@ -32,7 +32,7 @@ def sample(
     prompts: Sequence[Sequence[int]],
     *,
     n: int,
-    max_new_tokens: int,
+    max_new_tokens: int | Sequence[int],
     temperature: float,
     eos: int,
     generator: torch.Generator,
@@ -40,9 +40,10 @@ def sample(
 ) -> list[Sample]:
     """`n` responses to every prompt, prompt by prompt: result i belongs to prompt i // n.
 
-    ValueError: no prompts, an empty prompt, n or max_new_tokens below 1.
+    max_new_tokens: of all prompts, or of each. ValueError: no prompts, an empty prompt, n or a limit below 1.
     """
-    if not prompts or not all(len(prompt) for prompt in prompts) or n < 1 or max_new_tokens < 1:
+    limits = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else list(max_new_tokens)
+    if not prompts or not all(len(prompt) for prompt in prompts) or n < 1 or min(limits) < 1:
         raise ValueError("sampling needs prompts with tokens, n and max_new_tokens of 1 or more")
     found: dict[int, Sample] = {}  # place in the result -> sample
     # prompts of similar length share a batch: little padding
@@ -54,7 +55,7 @@ def sample(
             model,
             [prompts[i] for i in places],
             n=n,
-            max_new_tokens=max_new_tokens,
+            limits=[limits[i] for i in places],
             temperature=temperature,
             eos=eos,
             generator=generator,
@@ -67,7 +68,7 @@ def sample(
     return [found[place] for place in range(len(prompts) * n)]
 
 
-def _sample_batch(model, prompts, *, n, max_new_tokens, temperature, eos, generator):
+def _sample_batch(model, prompts, *, n, limits, temperature, eos, generator):
     longest = max(map(len, prompts))
     ids_PT = torch.full((len(prompts), longest), eos)
     mask_PT = torch.zeros(len(prompts), longest, dtype=torch.long)
@@ -82,12 +83,14 @@ def _sample_batch(model, prompts, *, n, max_new_tokens, temperature, eos, genera
     mask_RT = mask_PT.repeat_interleave(n, 0)
     position_R = mask_RT.sum(1)
 
-    num_rows = len(prompts) * n
+    num_rows, max_new_tokens = len(prompts) * n, max(limits)
+    limit_R = torch.tensor(limits).repeat_interleave(n)  # of all rows
     tokens = torch.full((num_rows, max_new_tokens), -1)
     logprobs = torch.zeros(num_rows, max_new_tokens)
     entropies = torch.zeros(num_rows, max_new_tokens)
     alive = torch.arange(num_rows)  # the rows of this batch that the tensors below hold
     ended = torch.zeros(num_rows, dtype=torch.bool)  # of all rows
+    cut = torch.zeros(num_rows, dtype=torch.bool)  # those that ended by their limit
     for t in range(max_new_tokens):
         logp_RV = (logits_RV.float() / temperature).log_softmax(-1)
         p_RV = logp_RV.exp()
@@ -97,7 +100,8 @@ def _sample_batch(model, prompts, *, n, max_new_tokens, temperature, eos, genera
         tokens[rows, t] = token_R[writes]
         logprobs[rows, t] = logp_RV.gather(1, token_R[:, None])[writes, 0]
         entropies[rows, t] = -(p_RV * logp_RV).sum(-1)[writes]
-        ended[alive] |= token_R == eos
+        cut[alive] |= ~ended[alive] & (token_R != eos) & (limit_R[alive] == t + 1)
+        ended[alive] |= (token_R == eos) | cut[alive]
         if ended.all() or t + 1 == max_new_tokens:
             break
         if (t + 1) % COMPACT_EVERY == 0 and ended[alive].any():
@@ -116,7 +120,7 @@ def _sample_batch(model, prompts, *, n, max_new_tokens, temperature, eos, genera
             tokens[row, :length].numpy().astype(np.int32),
             logprobs[row, :length].numpy().copy(),
             entropies[row, :length].clamp(min=0).numpy().copy(),
-            not bool(ended[row]),
+            bool(cut[row]),
         )
         for row, length in enumerate(lengths)
     ]

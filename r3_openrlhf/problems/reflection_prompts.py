@@ -26,13 +26,29 @@ def hard_problems(
     A problem is hard when the mean stored reward of its plain rollouts is below reflection.threshold. More than
     reflection.max_per_step are drawn from, reproducibly from train.seed and `step`.
     """
-    settings = config.reflection
+    return drawn_hard_problems(
+        labels,
+        history=history,
+        threshold=config.reflection.threshold,
+        max_per_step=config.reflection.max_per_step,
+        rng=random.Random(f"{config.train.seed}/reflection/{step}"),
+    )
+
+
+def drawn_hard_problems(
+    labels: Sequence[Label],
+    *,
+    history: HistoryStore,
+    threshold: float,
+    max_per_step: int | None,
+    rng: random.Random,
+) -> tuple[int, list[int]]:
+    """(how many problems have a mean stored reward of plain rollouts below `threshold`, places of `max_per_step` of them)."""
     means = history.mean_rewards([label.uid for label in labels])
-    hard = [i for i, label in enumerate(labels) if is_hard(means.get(label.uid), threshold=settings.threshold)]
-    if settings.max_per_step is None or len(hard) <= settings.max_per_step:
+    hard = [i for i, label in enumerate(labels) if is_hard(means.get(label.uid), threshold=threshold)]
+    if max_per_step is None or len(hard) <= max_per_step:
         return len(hard), hard
-    draw = random.Random(f"{config.train.seed}/reflection/{step}")
-    return len(hard), sorted(draw.sample(hard, settings.max_per_step))
+    return len(hard), sorted(rng.sample(hard, max_per_step))
 
 
 def stored_error(label: Label, *, history: HistoryStore, config: R3Config, step: int) -> Rollout | None:

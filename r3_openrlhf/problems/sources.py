@@ -38,19 +38,20 @@ class Label:
     references: list[str]  # accepted final answers; none where only the scorer of a reasoning-gym task knows
     task: str  # which grader: math | exact | reasoning_gym
     metadata: dict[str, Any] | None = None  # the reasoning-gym entry, for its own scorer
+    prefix: list[int] | None = None  # token ids that the response starts with (exploration.prefix); never in the file
 
     def to_json(self) -> str:
         """One JSON object: the label column of the training file."""
-        return json.dumps(
-            {
-                "uid": self.uid,
-                "problem": self.problem,
-                "references": self.references,
-                "task": self.task,
-                "metadata": self.metadata,
-            },
-            ensure_ascii=False,
-        )
+        fields = {
+            "uid": self.uid,
+            "problem": self.problem,
+            "references": self.references,
+            "task": self.task,
+            "metadata": self.metadata,
+        }
+        if self.prefix is not None:
+            fields["prefix"] = self.prefix
+        return json.dumps(fields, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> Label:

@@ -131,7 +131,7 @@ def test_successes_behind_a_reflection_prompt_are_found_once_each_and_copied():
     recall(
         batch, lambda uid, verdict: [behind(6, C, uid=uid)] if verdict is C else []
     )  # a recalled one is none of them
-    found = batch.successes_behind_reflection()
+    found = batch.successes_in({Context.REFLECTION})
     assert {uid: [one.response_ids[1] for one in ones] for uid, ones in found.items()} == {"a": [1, 2]}
     assert found["a"][0] is not reflected[0]
 

@@ -22,6 +22,7 @@ def make_rollout(
     entropy=None,
     finish_reason="stop",
     reason="wrong",
+    prefix_tokens=0,
 ):
     if reward is None and verdict is not Verdict.UNGRADED:
         reward = 1.5 if verdict is Verdict.CORRECT else 0.0
@@ -41,6 +42,7 @@ def make_rollout(
         epoch=epoch,
         entropy=None if entropy is None else EntropyStatistics(peak=entropy[0], global_=entropy[1], source="exact"),
         reason=reason,
+        prefix_tokens=prefix_tokens,
     )
 
 

@@ -24,16 +24,20 @@ NUM_KILLS = 100  # of each journal
 def sampled_in(step):
     """What step `step` samples: always the same, with duplicates, evictions and ungraded ones."""
     rng = random.Random(step)
-    return [
-        make_rollout(
+
+    def one():
+        ids = [rng.randrange(6)] * rng.randrange(1, 2000)
+        context = rng.choice([Context.PLAIN, Context.PLAIN, Context.REFLECTION, Context.PREFIX])
+        return make_rollout(
             rng.choice("abcdef"),
-            ids=[rng.randrange(6)] * rng.randrange(1, 2000),
+            ids=ids,
             verdict=rng.choice([Verdict.CORRECT, Verdict.WRONG, Verdict.WRONG, Verdict.UNGRADED]),
-            context=rng.choice([Context.PLAIN, Context.PLAIN, Context.REFLECTION]),
+            context=context,
             policy_step=step,
+            prefix_tokens=rng.randrange(1, 4) % len(ids) if context is Context.PREFIX else 0,
         )
-        for _ in range(12)
-    ]
+
+    return [one() for _ in range(12)]
 
 
 def contents(store):
@@ -48,6 +52,7 @@ def contents(store):
         store.last_step,
         store.state_of(store.last_step) if store.last_step else None,
         [store.summary(uid) for uid in "abcdef"],
+        [store.continuations(uid) for uid in "abcdef"],
         sorted(found, key=repr),
     )
 

@@ -33,7 +33,8 @@ def sound(tmp_path_factory):
             ]
             rollouts += [rollouts[0], make_rollout(verdict=Verdict.UNGRADED), make_rollout("p", ids=[9])]
             rollouts += [
-                make_rollout("p", ids=[step, 5], verdict=Verdict.CORRECT, context=Context.REFLECTION, prompt=[4])
+                make_rollout("p", ids=[step, 5], verdict=Verdict.CORRECT, context=Context.REFLECTION, prompt=[4]),
+                make_rollout("q", ids=[step, 7], context=Context.PREFIX, prompt=[7], prefix_tokens=1),
             ]
             store.commit_step(step, 1, rollouts, state={"step": step})
         store.set_rollback_floor(3)

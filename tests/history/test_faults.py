@@ -11,10 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from r3_openrlhf.core.prefix import Continuations
 from r3_openrlhf.errors import HistoryError
 from r3_openrlhf.history import HistoryStore, schema
+from r3_openrlhf.history.codec import state_digest
 from r3_openrlhf.history.verification import verify
-from r3_openrlhf.types import Verdict
+from r3_openrlhf.types import Context, Verdict
 
 from .samples import dump, make_rollout
 from .test_lease import in_child
@@ -190,14 +192,36 @@ def test_an_older_schema_is_migrated_by_the_next_writer(written, monkeypatch):
         connection.execute("ALTER TABLE steps ADD COLUMN note TEXT")
 
     monkeypatch.setattr(schema, "SCHEMA_VERSION", schema.SCHEMA_VERSION + 1)
+    monkeypatch.setattr(schema, "READABLE", (schema.SCHEMA_VERSION,))
     monkeypatch.setitem(schema.MIGRATIONS, schema.SCHEMA_VERSION - 1, add_a_column)
-    with pytest.raises(HistoryError, match="has schema 1, this version reads 2; resuming its run migrates it"):
+    with pytest.raises(HistoryError, match="has schema 2, this version reads 3; resuming its run migrates it"):
         HistoryStore.open(written, writer=False)
     with HistoryStore.open(written, journal=journal) as store:
         assert store.last_step == 3
         assert [row[0] for row in store._connection.execute("SELECT note FROM steps")] == [None] * 3
     after = dump(written)
     assert after.keys() == before.keys() and after["rollouts"] == before["rollouts"]
+
+
+def test_a_store_of_schema_1_is_read_as_it_is_and_migrated_by_its_run(written):
+    """What the first release wrote: no continuations."""
+    before, journal = dump(written), journal_of(written)
+    with sqlite3.connect(written) as connection:
+        connection.execute("DROP TABLE continuations")
+        connection.execute("PRAGMA user_version = 1")
+    connection.close()
+    with HistoryStore.open(written, writer=False) as store:
+        assert store.last_step == 3 and store.continuations("p") == {}
+    assert verify(written).findings == []
+    again = make_rollout("p", ids=[1, 2, 3], context=Context.PREFIX, prefix_tokens=2)
+    with HistoryStore.open(written, journal=journal) as store:
+        store.commit_step(4, 1, [again])
+        assert store.continuations("p") == {state_digest(np.array([1, 2])): Continuations(tries=1)}
+        store.roll_back(3)
+        assert store.continuations("p") == {}
+    after = dump(written)
+    assert after.keys() == before.keys() and after["rollouts"] == before["rollouts"]
+    assert verify(written).findings == []
 
 
 def test_a_migration_that_fails_changes_nothing(written, monkeypatch):

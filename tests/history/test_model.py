@@ -5,6 +5,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -23,10 +24,17 @@ from .samples import dump, make_rollout, values
 UIDS = "abc"
 GRADED = (Verdict.CORRECT, Verdict.WRONG)
 
+
 # Few different values, so that duplicates, full buckets and ties are the normal case. Rewards add up exactly.
+def rollout_of(*arguments, context, ids, **options):
+    """One that began behind a prefix was given all but its last token."""
+    given = max(0, len(ids) - 1) if context is Context.PREFIX else 0
+    return make_rollout(*arguments, context=context, ids=ids, prefix_tokens=given, **options)
+
+
 rollouts_ = st.lists(
     st.builds(
-        make_rollout,
+        rollout_of,
         st.sampled_from(UIDS),
         ids=st.lists(st.integers(0, 2), min_size=0, max_size=2),
         verdict=st.sampled_from([Verdict.CORRECT, Verdict.WRONG, Verdict.WRONG, Verdict.UNGRADED]),
@@ -57,6 +65,7 @@ class Model:
         self.steps = []
         self.rows = {}  # (uid, content) -> (rollout, step, copies)
         self.tallies = {}
+        self.continuations = {}  # (uid, prefix) -> [tries, successes]
 
     def commit(self, step, rollouts):
         self.steps.append(step)
@@ -65,6 +74,10 @@ class Model:
             count, total = self.tallies.get((rollout.uid, rollout.context, rollout.verdict), (0, 0.0))
             key = rollout.uid, rollout.context, rollout.verdict
             self.tallies[key] = count + 1, total + (rollout.reward or 0.0)
+            if rollout.prefix_tokens and rollout.verdict is not Verdict.UNGRADED:
+                prefix = rollout.uid, tuple(rollout.response_ids[: rollout.prefix_tokens].tolist())
+                tries, successes = self.continuations.get(prefix, (0, 0))
+                self.continuations[prefix] = tries + 1, successes + (rollout.verdict is Verdict.CORRECT)
             if rollout.verdict is not Verdict.UNGRADED:
                 fresh.setdefault((rollout.uid, content(rollout)), []).append(rollout)
         for key, same in fresh.items():
@@ -187,6 +200,11 @@ class StoreAgainstModel(RuleBasedStateMachine):
             summary = self.store.summary(uid)
             assert {(uid, *key): (tally.count, tally.reward_sum) for key, tally in summary.tallies.items()} == {
                 key: value for key, value in self.model.tallies.items() if key[0] == uid
+            }
+            assert {state: (one.tries, one.successes) for state, one in self.store.continuations(uid).items()} == {
+                digest(np.array(ids, dtype=np.int32).tobytes()): counts
+                for (of, ids), counts in self.model.continuations.items()
+                if of == uid
             }
             for verdict in GRADED:
                 found = self.store.recall(uid, verdict, k=99, step=0, max_policy_lag=99, contexts=tuple(Context))
