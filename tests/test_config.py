@@ -219,6 +219,7 @@ ARMS = {  # preset -> what it changes in an experiment with all of R³ on
     "r3_logprob": {"ranking.score": "logprob"},
     "r3_no_std": {"ranking.guard": "no_std"},
     "r3_unguarded": {"ranking.guard": "none"},
+    "r3_prefix": {"exploration.prefix.enabled": True},
     "r3_select": {"exploration.select.enabled": True},
     "grpo_select": {"exploration.select.enabled": True, **OFF},
     "grpo": {"algo": "grpo", **OFF},

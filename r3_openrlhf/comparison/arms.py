@@ -39,6 +39,7 @@ TOKENS = {  # name of a quantity -> key of metrics.jsonl: tokens of plain groups
     "tokens_in_all_correct": "r3/tokens/all_correct",
     "tokens_in_none_correct": "r3/tokens/none_correct",
     "tokens_in_reflection": "r3/tokens/reflection",
+    "tokens_in_prefix": "r3/tokens/prefix",
 }
 SECONDS = ("timing/step_total", "time/step_s")  # of a step: on the whole stack, in the lab
 TARGET_SHARES = (0.5, 0.75, 1.0)  # of the reference's gain, that mean curves are asked for

@@ -13,9 +13,14 @@ from r3_openrlhf.problems.training_file import Label
 from r3_openrlhf.types import Context, Rollout
 
 
-def rollout_from_response(response: dict, *, context: Context, step: int, epoch: int) -> Rollout:
-    """The record of one executor response."""
+def rollout_from_response(
+    response: dict, *, context: Context, step: int, epoch: int, prefix_logprobs: np.ndarray | None = None
+) -> Rollout:
+    """The record of one executor response. prefix_logprobs: float32, of the tokens that it was given, of which the response
+    of the record has the ids too."""
     (start, end) = response["action_ranges"][0]
+    given = np.zeros(0, dtype=np.float32) if prefix_logprobs is None else prefix_logprobs
+    begins = start - len(given)
     payload = response["r3"]
     grade = payload["grade"]
     # copies: what Ray hands out lives in its object store, which must not fill up with the rollouts of a step
@@ -23,9 +28,10 @@ def rollout_from_response(response: dict, *, context: Context, step: int, epoch:
     return Rollout(
         uid=Label.from_json(response["label"]).uid,
         context=context,
-        prompt_ids=tokens[:start],
-        response_ids=tokens[start:end],
-        response_logprobs=np.array(response["rollout_log_probs"][start:end], dtype=np.float32),
+        prompt_ids=tokens[:begins],
+        response_ids=tokens[begins:end],
+        response_logprobs=np.concatenate([given, response["rollout_log_probs"][start:end]], dtype=np.float32),
+        prefix_tokens=len(given),
         verdict=grade.verdict,
         reward=grade.reward,
         truncated=bool(response["truncated"]),

@@ -52,6 +52,7 @@ class AgentExecutor(AgentExecutorBase):
     async def execute(self, prompt, label, sampling_params, max_length: int, hf_tokenizer, llm_engine, images=None):
         """Sample, measure, grade. Raises DataError for a prompt that leaves no room for the response."""
         record = Label.from_json(label)
+        given = record.prefix or []  # exploration.prefix: the response's first tokens, which count towards its limit
         prompt_ids = hf_tokenizer(text=prompt, add_special_tokens=False)["input_ids"]
         max_tokens = sampling_params.max_tokens or max_length - len(prompt_ids)
         if len(prompt_ids) + max_tokens > max_length:
@@ -60,17 +61,17 @@ class AgentExecutor(AgentExecutorBase):
                 f"exceeds data.max_len={max_length}; raise data.max_len or lower rollout.max_new_tokens"
             )
         params = deepcopy(sampling_params)
-        params.max_tokens = max_tokens
+        params.max_tokens = max_tokens - len(given)
         params.logprobs = self.top_logprobs
         params.flat_logprobs = True  # one container a response (compact_logprobs.py), not a dict of objects per token
         params.output_kind = self.output_kind  # final only: else vLLM makes an output of every response for each token
         params.detokenize = False  # the k alternatives' texts cost more than the log-probs; decoded once below
 
-        output, key = await self._generate(llm_engine, prompt, prompt_ids, params)
+        output, key = await self._generate(llm_engine, prompt, prompt_ids + given, given, params)
         response_ids = list(output.token_ids)
         truncated = output.finish_reason == "length"
         # with detokenize off the end token stays in token_ids, as OpenRLHF trains on it; it is no text
-        text = hf_tokenizer.decode(response_ids, skip_special_tokens=True)
+        text = hf_tokenizer.decode(given + response_ids, skip_special_tokens=True)
 
         started = time.perf_counter()
         logprobs_TK = logprobs_array(output.logprobs, len(response_ids))  # column 0: the sampled token
@@ -86,23 +87,24 @@ class AgentExecutor(AgentExecutorBase):
                 response=text,
                 references=tuple(record.references),
                 task=record.task,
-                num_tokens=len(response_ids),
+                num_tokens=len(given) + len(response_ids),
                 truncated=truncated,
                 metadata=record.metadata,
                 problem=record.problem,
             )
         )
         # Arrays, not the lists of upstream: they cross to the controller and become tensors without a loop over tokens.
-        prompt_length, length = len(prompt_ids), len(prompt_ids) + len(response_ids)
+        observation_ids = [*prompt_ids, *given, *response_ids]
+        start, length = len(prompt_ids) + len(given), len(observation_ids)
         rollout_logprobs = np.zeros(length, dtype=np.float32)
-        rollout_logprobs[prompt_length:] = logprobs_TK[:, 0]
+        rollout_logprobs[start:] = logprobs_TK[:, 0]
         return {
             "prompt": prompt,
             "label": label,
             "images": None,
             "mm_train_inputs": None,
-            "observation_tokens": np.array(list(prompt_ids) + response_ids, dtype=np.int32),
-            "action_ranges": [(prompt_length, length)],
+            "observation_tokens": np.array(observation_ids, dtype=np.int32),
+            "action_ranges": [(start, length)],
             "rollout_log_probs": rollout_logprobs,
             "truncated": truncated,
             "reward": grade.reward,
@@ -117,8 +119,10 @@ class AgentExecutor(AgentExecutorBase):
             },
         }
 
-    async def _generate(self, llm_engine, prompt: str, prompt_ids: list[int], params):
+    async def _generate(self, llm_engine, prompt: str, prompt_ids: list[int], given: list[int], params):
         """(completion, key of its recording). From the engine, or from rollout.playback."""
+        if given:  # one problem may be asked from its beginning and from a state in one step
+            prompt = f"{prompt}\0{given}"
         if self.playback is not None:
             played = self.playback.key(params.seed, prompt)
             token_ids, logprobs_TK, finish_reason = await self.playback.read(played)

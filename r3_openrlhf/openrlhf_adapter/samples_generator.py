@@ -9,6 +9,7 @@ stands between it and the loader: upstream takes its prompts one by one from wha
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import time
@@ -28,6 +29,7 @@ from r3_openrlhf.config import R3Config
 from r3_openrlhf.core.selection import ProblemSelection, draws_on
 from r3_openrlhf.openrlhf_adapter.batching import effective_ranks, num_windows
 from r3_openrlhf.openrlhf_adapter.convert import rollout_from_response
+from r3_openrlhf.problems.prefix_states import Prefix, prefixes, step_delimiters
 from r3_openrlhf.problems.reflection_prompts import hard_problems, reflection_prompt, stored_error
 from r3_openrlhf.problems.training_file import Label
 from r3_openrlhf.types import Algorithm, Context, Rollout, Verdict
@@ -70,6 +72,8 @@ class R3SamplesGenerator(SamplesGenerator):
         self.reflections_without_room = 0
         self.seconds = 0.0  # of this step, on what R³ adds
         self._reflection_prompts: set[str] = set()
+        self._prefixes: dict[str, Prefix] = {}  # of this step, by the label that carries its ids to the executor
+        self._delimiters: frozenset[int] | None = None
         self.before_sampling: Callable[[], None] = lambda: None
         self._order: dict[tuple[str, str], int] = {}
         self._training = False
@@ -88,6 +92,7 @@ class R3SamplesGenerator(SamplesGenerator):
         self.seconds = 0.0
         self.epoch_of_batch = self.epoch
         self._reflection_prompts.clear()
+        self._prefixes.clear()
         self._order.clear()
         max_steps = self.config.train.max_steps
         if (max_steps is not None and self.step >= max_steps) or self._budget_is_spent():
@@ -208,10 +213,10 @@ class R3SamplesGenerator(SamplesGenerator):
     def _dispatch_prompts_to_vllm(self, prompts, labels, *, images=None, **generate_kwargs):
         if self._training:
             started = time.perf_counter()
-            reflections = self._reflections(labels) if self._reflecting else []
+            further = self._further(prompts, labels) if self._reflecting else []
             self.seconds += time.perf_counter() - started
-            prompts = prompts + [prompt for prompt, _ in reflections]
-            labels = labels + [label for _, label in reflections]
+            prompts = prompts + [prompt for prompt, _ in further]
+            labels = labels + [label for _, label in further]
             images = None  # text only
             for pair in zip(prompts, labels, strict=True):
                 self._order.setdefault(pair, len(self._order))
@@ -231,17 +236,46 @@ class R3SamplesGenerator(SamplesGenerator):
         """A seed for each request slows a GPU sampler down, so only where it is asked for."""
         return self.config.train.deterministic or bool(self.config.rollout.record or self.config.rollout.playback)
 
-    # ── ISR ──
-
-    def _reflections(self, labels: list[str]) -> list[tuple[str, str]]:
-        """(prompt, label) of one reflection group for each hard problem of the batch (METHOD section 5)."""
-        settings = self.config.reflection
-        if not settings.enabled or self.epoch < settings.first_epoch or self.history is None:
+    def _further(self, prompts: list[str], labels: list[str]) -> list[tuple[str, str]]:
+        """(prompt, label) of the groups beside the plain ones: those that start from a state, then reflection groups."""
+        if self.history is None:
             return []
         records = [Label.from_json(label) for label in labels]
+        states = self._states(records)
+        continued = []
+        for place, prefix in states.items():
+            label = dataclasses.replace(records[place], prefix=prefix.ids.tolist()).to_json()
+            self._prefixes[label] = prefix
+            continued.append((prompts[place], label))
+        without = set(states) if self.config.exploration.prefix.replaces_reflection else set()
+        return continued + self._reflections(records, labels, without=without)
+
+    def _states(self, records: list[Label]) -> dict[int, Prefix]:
+        """Place -> the state that the additional group of this problem starts from (exploration.prefix)."""
+        if self._delimiters is None:
+            self._delimiters = step_delimiters(self.config, self.tokenizer)
+        return prefixes(
+            records,
+            history=self.history,
+            config=self.config,
+            step=self.step,
+            epoch=self.epoch,
+            delimiters=self._delimiters,
+        )
+
+    # ── ISR ──
+
+    def _reflections(self, records: list[Label], labels: list[str], *, without: set[int]) -> list[tuple[str, str]]:
+        """(prompt, label) of one reflection group for each hard problem of the batch (METHOD section 5); `without`: places
+        that get none."""
+        settings = self.config.reflection
+        if not settings.enabled or self.epoch < settings.first_epoch:
+            return []
         self.hard_prompts, places = hard_problems(records, history=self.history, config=self.config, step=self.step)
         reflections = []
         for place in places:
+            if place in without:
+                continue
             error = stored_error(records[place], history=self.history, config=self.config, step=self.step)
             if error is None:
                 self.reflections_without_error += 1
@@ -258,19 +292,21 @@ class R3SamplesGenerator(SamplesGenerator):
 
     def _process_response_into_experience(self, response, **generate_kwargs) -> Experience:
         experience = super()._process_response_into_experience(response, **generate_kwargs)
+        prefix = self._prefixes.get(response["label"])
         reflection = response["prompt"] in self._reflection_prompts
         experience.r3_rollout = rollout_from_response(
             response,
-            context=Context.REFLECTION if reflection else Context.PLAIN,
+            context=Context.PREFIX if prefix else Context.REFLECTION if reflection else Context.PLAIN,
             step=self.step,
             epoch=self.epoch,
+            prefix_logprobs=prefix.logprobs if prefix else None,
         )
         experience.r3_seconds = response["r3"]["seconds"]
         if experience.scores is not None:  # what dynamic filtering looks at: verdicts, not partial credit
             experience.scores = torch.tensor([float(experience.r3_rollout.verdict is Verdict.CORRECT)])
         if self._training:
-            self.tokens += experience.r3_rollout.num_tokens
-            self._counts["generated_tokens"] += experience.r3_rollout.num_tokens
+            self.tokens += experience.r3_rollout.num_sampled_tokens
+            self._counts["generated_tokens"] += experience.r3_rollout.num_sampled_tokens
             self._counts["responses"] += 1
         return experience
 
@@ -282,8 +318,8 @@ def uid_of_item(item: tuple) -> str:
 
 
 def num_tokens(rows: list[Experience]) -> int:
-    """Response tokens of these rows."""
-    return sum(row.r3_rollout.num_tokens for row in rows)
+    """Response tokens of these rows that were sampled."""
+    return sum(row.r3_rollout.num_sampled_tokens for row in rows)
 
 
 def stable_seed(*parts) -> int:

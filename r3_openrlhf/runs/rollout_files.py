@@ -50,6 +50,7 @@ COLUMNS = {
     "text": TEXT,  # null with logging.rollout_text=false
     "answer": TEXT,  # the final answer that the grader found; null: none, or a recalled row
     "prompt": TEXT,  # as the model saw it, of its group; null with logging.rollout_text=false
+    "prefix_tokens": COUNT,  # of num_tokens, those that it was given (exploration.prefix)
 }
 # One value per response token, of the rows that logging.token_entropy and logging.token_logprobs name; else null.
 TOKEN_COLUMNS = {

@@ -91,6 +91,7 @@ def record_of(rollout: Rollout, *, step: int, row: Row | None) -> dict[str, Any]
         "text": rollout.text,
         "answer": rollout.answer and rollout.answer[:MAX_ANSWER_CHARS],
         "prompt": None,
+        "prefix_tokens": rollout.prefix_tokens,
         "token_chars": None,
         "token_entropy": None,
         "token_logprob": None,
@@ -103,7 +104,8 @@ def _measured(row: Row, statistics: EntropyStatistics | None) -> dict[str, Any]:
     sampled it."""
     if statistics is None:
         return {}
-    found: dict[str, Any] = {"token_entropy": statistics.tokens}
+    # of a prefix nothing was measured, so there is not one value per token
+    found: dict[str, Any] = {"token_entropy": None if row.rollout.prefix_tokens else statistics.tokens}
     if row.rollout.entropy is None and not row.recalled:
         found |= {
             "entropy_peak": statistics.peak,

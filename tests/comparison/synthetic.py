@@ -50,6 +50,7 @@ def metrics_of(step: int, **changes: Any) -> dict[str, Any]:
         "r3/tokens/all_correct": 8.0,
         "r3/tokens/none_correct": 30.0,
         "r3/tokens/reflection": 10.0,
+        "r3/tokens/prefix": 2.0,
         "trained_tokens": 300.0,
         "time/step_s": 0.5,
         "r3/filter/dropped_groups": 0.0,

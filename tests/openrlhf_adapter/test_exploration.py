@@ -14,6 +14,7 @@ if torch.cuda.is_available():
 
 from r3_openrlhf import method  # noqa: E402
 from r3_openrlhf.history.store import HistoryStore  # noqa: E402
+from r3_openrlhf.history.verification import verify  # noqa: E402
 from r3_openrlhf.models.locate import resolve_model  # noqa: E402
 from r3_openrlhf.runs.directory import RunDirectory  # noqa: E402
 from r3_openrlhf.types import Verdict  # noqa: E402
@@ -23,6 +24,10 @@ pytestmark = [pytest.mark.stack, pytest.mark.slow]
 EVERYTHING = (
     "exploration.select.enabled=true",
     "exploration.draw.enabled=true",
+    "exploration.prefix.enabled=true",
+    "exploration.prefix.threshold=2",  # every problem is hard
+    "exploration.prefix.max_per_step=2",
+    "exploration.prefix.share_successes=true",
     "train.inner_epochs=2",
     "train.inner_lr_scale=0.5",
     "train.dual_clip=3",
@@ -90,7 +95,7 @@ def test_passes_and_numbers(resumed):
         assert all(math.isfinite(value) for value in line.values())
         assert line["actor_lr"] == pytest.approx(config.train.learning_rate / 2)  # of the second pass
         assert line["trained_tokens"] > 2 * line["response_tokens"] > 0
-        groups = ("mixed", "all_correct", "none_correct", "reflection")
+        groups = ("mixed", "all_correct", "none_correct", "reflection", "prefix")
         assert sum(line[f"r3/tokens/{kind}"] for kind in groups) == line["response_tokens"] == line["generated_tokens"]
     assert max(line["r3/sync/abs_logprob_gap"] for line in metrics) < 0.02
 
@@ -100,7 +105,29 @@ def test_only_successes_are_recalled_and_shared_ones_come_from_the_same_step(res
     assert all(r["verdict"] == "correct" for r in recalled)
     for step, line in enumerate(lines(resumed / "metrics.jsonl"), start=1):
         shared = [r for r in recalled if r["step"] == step == r["recalled_from"]]
-        assert len(shared) == line["r3/replay/shared"] and all(r["context"] == "reflection" for r in shared)
+        assert len(shared) == line["r3/replay/shared"] and all(r["context"] != "plain" for r in shared)
+
+
+def test_groups_start_from_stored_states(resumed):
+    rollouts, metrics = rollouts_of(resumed), lines(resumed / "metrics.jsonl")
+    limit = RunDirectory(resumed).load_config().rollout.max_new_tokens
+    continued = [r for r in rollouts if r["context"] == "prefix" and r["recalled_from"] is None]
+    for line in metrics:
+        groups = {r["group"] for r in continued if r["step"] == line["step"] and r["verdict"] != "ungraded"}
+        assert line["r3/prefix/groups"] == len(groups) <= 2
+        # every problem is hard in the second epoch, and something is stored of all that were asked
+        assert line["epoch"] == 1 or groups
+        fresh = [r for r in rollouts if r["step"] == line["step"] and r["recalled_from"] is None]
+        assert line["generated_tokens"] == sum(r["num_tokens"] - r["prefix_tokens"] for r in fresh)
+    for one in continued:
+        assert 1 <= one["prefix_tokens"] < one["num_tokens"] <= limit
+    with HistoryStore.open(resumed / "history.sqlite", writer=False) as history:
+        for uid in {r["uid"] for r in continued}:
+            graded = [r for r in continued if r["uid"] == uid and r["verdict"] != "ungraded"]
+            known = history.continuations(uid).values()
+            assert sum(one.tries for one in known) == len(graded)
+            assert sum(one.successes for one in known) == sum(r["verdict"] == "correct" for r in graded)
+    assert verify(resumed / "history.sqlite").findings == []
 
 
 def test_the_engine_had_the_adapter_in_its_weights_and_so_has_the_final_model(resumed):
