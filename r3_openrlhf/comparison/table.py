@@ -118,6 +118,7 @@ def _rows(comparison: Comparison) -> list[tuple[str, Callable[[ArmResult], str]]
         (f"{NOTHING} in all-correct groups", level("tokens_in_all_correct", ".1%")),
         (f"{NOTHING} in none-correct groups", level("tokens_in_none_correct", ".1%")),
         (f"{NOTHING} in reflection groups", level("tokens_in_reflection", ".1%")),
+        (f"{NOTHING} in groups that started from a state", level("tokens_in_prefix", ".1%")),
         (f"{NOTHING} elsewhere (dropped or not graded)", level("tokens_elsewhere", ".1%")),
         ("trained tokens, prompts included, every pass", level("trained_tokens", ",.0f")),
         ("seconds of the steps", level("seconds", ",.0f")),

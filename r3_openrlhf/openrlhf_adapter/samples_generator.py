@@ -241,22 +241,22 @@ class R3SamplesGenerator(SamplesGenerator):
         if self.history is None:
             return []
         records = [Label.from_json(label) for label in labels]
-        states = self._states(records)
+        states = self._states(records, self.history)
         continued = []
         for place, prefix in states.items():
             label = dataclasses.replace(records[place], prefix=prefix.ids.tolist()).to_json()
             self._prefixes[label] = prefix
             continued.append((prompts[place], label))
         without = set(states) if self.config.exploration.prefix.replaces_reflection else set()
-        return continued + self._reflections(records, labels, without=without)
+        return continued + self._reflections(records, labels, self.history, without=without)
 
-    def _states(self, records: list[Label]) -> dict[int, Prefix]:
+    def _states(self, records: list[Label], history: HistoryStore) -> dict[int, Prefix]:
         """Place -> the state that the additional group of this problem starts from (exploration.prefix)."""
         if self._delimiters is None:
             self._delimiters = step_delimiters(self.config, self.tokenizer)
         return prefixes(
             records,
-            history=self.history,
+            history=history,
             config=self.config,
             step=self.step,
             epoch=self.epoch,
@@ -265,18 +265,20 @@ class R3SamplesGenerator(SamplesGenerator):
 
     # ── ISR ──
 
-    def _reflections(self, records: list[Label], labels: list[str], *, without: set[int]) -> list[tuple[str, str]]:
+    def _reflections(
+        self, records: list[Label], labels: list[str], history: HistoryStore, *, without: set[int]
+    ) -> list[tuple[str, str]]:
         """(prompt, label) of one reflection group for each hard problem of the batch (METHOD section 5); `without`: places
         that get none."""
         settings = self.config.reflection
         if not settings.enabled or self.epoch < settings.first_epoch:
             return []
-        self.hard_prompts, places = hard_problems(records, history=self.history, config=self.config, step=self.step)
+        self.hard_prompts, places = hard_problems(records, history=history, config=self.config, step=self.step)
         reflections = []
         for place in places:
             if place in without:
                 continue
-            error = stored_error(records[place], history=self.history, config=self.config, step=self.step)
+            error = stored_error(records[place], history=history, config=self.config, step=self.step)
             if error is None:
                 self.reflections_without_error += 1
                 continue

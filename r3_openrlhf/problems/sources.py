@@ -42,7 +42,7 @@ class Label:
 
     def to_json(self) -> str:
         """One JSON object: the label column of the training file."""
-        fields = {
+        fields: dict[str, Any] = {
             "uid": self.uid,
             "problem": self.problem,
             "references": self.references,
