@@ -1,0 +1,138 @@
+"""The pictures of docs/viewer.md: each page of `r3 view`, in Chromium, of a run that tests/viewer/story.py writes.
+
+python tools/viewer_screenshots.py                       # into docs/figures/viewer/
+python tools/viewer_screenshots.py --run runs/quickstart # of a run of yours
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from urllib.parse import quote
+
+REPOSITORY = Path(__file__).parents[1]
+sys.path.insert(0, str(REPOSITORY))
+
+from r3_openrlhf.viewer.library import Library  # noqa: E402
+from r3_openrlhf.viewer.run_reader import RunReader  # noqa: E402
+
+FLAGS = ("--no-sandbox", "--disable-gpu", "--force-device-scale-factor=1")
+WIDTH, HEIGHT = 1360, 860
+
+
+def pages_of(run: RunReader) -> dict[str, tuple[str, str]]:
+    """Name of the picture -> (address, what is clicked first)."""
+    rows, step = [], 0
+    for step in reversed(run.steps()):  # the newest step in which everything happened
+        rows = run.rows(step)
+        if {row["context"] for row in rows} > {"plain"} and any(row["recalled_from"] is not None for row in rows):
+            break
+
+    def group(**wanted) -> str:
+        row = next((row for row in rows if all(check(row[key]) for key, check in wanted.items())), rows[0])
+        return f"{row['context']}/{quote(row['uid'], safe='')}"
+
+    name = f"/{quote(run.name)}"
+    recalled = group(recalled_from=lambda value: value is not None, context=lambda value: value == "plain")
+    ranked = group(ranked=bool, context=lambda value: value == "plain")
+    last = sum(f"{row['context']}/{quote(row['uid'], safe='')}" == recalled for row in rows) - 1
+    return {
+        "run": (name, ""),
+        "step": (f"{name}/step/{step}", ""),
+        "group": (f"{name}/step/{step}/{recalled}", ""),
+        "ranking": (f"{name}/step/{step}/{ranked}", "[data-heat=entropy]"),
+        "tokens": (f"{name}/tokens/{step}/{last}/{recalled}", "[data-heat=ratio]:enabled"),
+        "difference": (f"{name}/difference/{step}/{recalled}?a=0&b={last}", ""),
+        "problem": (f"{name}/problem/{recalled.partition('/')[2]}", ""),
+        "search": ("/search?q=symmetry+counts&verdict=wrong", ""),
+        "dark": (f"{name}/step/{step}", ""),
+    }
+
+
+def draw(paths: list[Path], target: Path, cache: Path) -> None:
+    """Serve the directories, and write a PNG of each page."""
+    from playwright.sync_api import sync_playwright
+
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        raise SystemExit("there is no chromium; on Debian: apt install chromium")
+    library = Library(paths)
+    run = next(iter(library.runs.values()))
+    pages = pages_of(run)
+    if len(library.evaluations) > 1:
+        a, b, *_ = library.evaluations
+        pages |= {"runs": ("/", ""), "evaluation": (f"/{a}", ""), "compare": (f"/compare/{a}/{b}", "")}
+    command = [
+        sys.executable,
+        "-c",
+        "from r3_openrlhf.cli import main; main()",
+        "view",
+        *map(str, paths),
+        "--no-browser",
+    ]
+    environment = {
+        "XDG_CACHE_HOME": str(cache),
+        "PATH": "/usr/bin:/bin",
+        "PYTHONPATH": str(REPOSITORY),
+        "HOME": str(cache),
+    }
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        assert server.stdout is not None
+        address = server.stdout.readline().strip().rstrip("/")
+        target.mkdir(parents=True, exist_ok=True)
+        with sync_playwright() as driver:
+            browser = driver.chromium.launch(executable_path=chromium, args=FLAGS)
+            page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
+            page.goto(address)
+            page.wait_for_function(
+                f"async () => (await (await fetch('/api/state')).json())['{run.name}'].counted >= {len(run.steps())}"
+            )
+            for name, (path, click) in pages.items():
+                page.emulate_media(color_scheme="dark" if name == "dark" else "light")
+                page.goto(address + path, wait_until="networkidle")
+                if click and page.locator(click).count():
+                    page.locator(click).click()
+                    page.locator(".heat .h1").first.wait_for()
+                    page.mouse.move(0, 0)
+                page.screenshot(path=target / f"{name}.png")
+            browser.close()
+    finally:
+        server.terminate()
+        server.wait()
+    for file in sorted(target.glob("*.png")):
+        shrink(file)
+        print(f"{file}  {file.stat().st_size / 1000:.0f} kB")
+
+
+def shrink(file: Path) -> None:
+    """To 128 colours: a page has few, and the pictures lie in the repository."""
+    from PIL import Image
+
+    with Image.open(file) as picture:
+        picture.convert("RGB").quantize(128, dither=Image.Dither.NONE).save(file, optimize=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", type=Path, action="append", help="A directory to show; may be repeated.")
+    parser.add_argument("--out", type=Path, default=REPOSITORY / "docs" / "figures" / "viewer")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        shown = arguments.run
+        if not shown:
+            from tests.viewer.evaluations import write_evaluation
+            from tests.viewer.story import Story
+
+            shown = [Path(scratch) / "r3", Path(scratch) / "grpo", Path(scratch) / "evaluations"]
+            for directory, steps, seed in ((shown[0], 48, 1), (shown[1], 40, 3)):
+                with Story(directory, seed=seed) as story:
+                    for _ in range(steps):
+                        story.step()
+            for name, skill, seed in (("base", 0.35, 1), ("trained", 0.6, 2)):
+                write_evaluation(shown[2] / name, skill=skill, seed=seed)
+        draw(shown, arguments.out, Path(scratch))
