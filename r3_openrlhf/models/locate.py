@@ -53,7 +53,7 @@ def locate_model(path: str, *, cache_dir: Path | None = None) -> str:
     near = difflib.get_close_matches(path, known, n=1)
     raise ConfigError(
         f"model.path is '{path}', which does not exist"
-        + (f"; did you mean '{near[0]}'?" if near else "")
+        + (f"; did you mean '{near[0]}'?" if near else ".")
         + f" Use a directory in Hugging Face format, {' or '.join(map(repr, BUILDERS))}, or a hub name (org/name)."
     )
 

@@ -82,7 +82,7 @@ def test_a_hub_name_passes_through():
         ("tinny", "did you mean 'tiny'?"),
         ("my_modle", "did you mean 'my_model'?"),
         ("./my_modle", "hub name"),
-        ("/no/such/place", "does not exist"),
+        ("/no/such/place", "which does not exist. Use a directory"),
         ("~/no-such-model-anywhere", "does not exist"),
         ("one/two/three", "does not exist"),
         ("", "does not exist"),
