@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import resource
 import shutil
+import statistics
 import subprocess
+from collections.abc import Mapping
 from typing import Any
 
 from r3_openrlhf.types import Device
@@ -14,7 +16,8 @@ MAX_CLOCK_GAP_S = 60.0
 MIN_SHARED_MEMORY = 64 * 2**20  # bytes; Ray's object store and NCCL live there
 MIN_OPEN_FILES = 1024
 STRANGERS_MB = 1024  # memory of a GPU in use before the job has started anything
-QUERY = "index,name,memory.total,memory.used,driver_version"
+QUERY = "index,uuid,name,memory.total,memory.used,driver_version"
+LESS_MEMORY = 0.9  # of the others' is another kind of GPU; one kind differs by some MB
 
 
 def look() -> dict[str, Any]:
@@ -30,8 +33,10 @@ def look() -> dict[str, Any]:
     }
 
 
-def look_at_gpus() -> list[dict[str, Any]] | None:
-    """One entry per GPU that nvidia-smi shows; None: there is no nvidia-smi."""
+def look_at_gpus(environment: Mapping[str, str] = os.environ) -> list[dict[str, Any]] | None:
+    """One entry per GPU of this job, of those that nvidia-smi shows; None: there is no nvidia-smi.
+
+    Where Slurm hides no devices, nvidia-smi shows the other jobs' GPUs too. environment: of a task."""
     command = shutil.which("nvidia-smi")
     if command is None:
         return None
@@ -44,8 +49,44 @@ def look_at_gpus() -> list[dict[str, Any]] | None:
         return []  # it is there and fails: no GPU can be used
     found = []
     for line in said.stdout.splitlines():
-        index, name, total, used, driver = (part.strip() for part in line.split(","))
-        found.append({"index": index, "name": name, "total_mb": int(total), "used_mb": int(used), "driver": driver})
+        index, uuid, name, total, used, driver = (part.strip() for part in line.split(","))
+        gpu = {
+            "index": index,
+            "uuid": uuid,
+            "name": name,
+            "total_mb": int(total),
+            "used_mb": int(used),
+            "driver": driver,
+        }
+        found.append(gpu)
+    return own_gpus(found, environment)
+
+
+def own_gpus(gpus: list[dict[str, Any]], environment: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Those of `gpus` that the job was given.
+
+    CUDA_VISIBLE_DEVICES has numbers of nvidia-smi or (beginnings of) UUIDs, and ends before the first that is not there
+    (CUDA C++ Programming Guide, CUDA environment variables). Without it, SLURM_STEP_GPUS or SLURM_JOB_GPUS have the
+    node's numbers; where Slurm hides the other devices nvidia-smi counts the rest from 0, so all that it shows are the job's
+    unless it shows more. The memory of a MIG device is not looked at: its id stands for a whole device that nobody shares.
+    """
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        numbers = (environment.get("SLURM_STEP_GPUS") or environment.get("SLURM_JOB_GPUS") or "").split(",")
+        own = [gpu for gpu in gpus if gpu["index"] in numbers]
+        return own if len(gpus) > len(numbers) and own else gpus
+    found = []
+    for name in filter(None, (part.strip() for part in visible.split(","))):
+        if name.startswith("MIG-"):
+            driver = gpus[0]["driver"] if gpus else ""
+            found.append(
+                {"index": name, "uuid": name, "name": "MIG", "total_mb": None, "used_mb": None, "driver": driver}
+            )
+            continue
+        named = [gpu for gpu in gpus if gpu["index"] == name or gpu["uuid"].startswith(name)]
+        if len(named) != 1:
+            break
+        found += named
     return found
 
 
@@ -66,7 +107,7 @@ def _gpu_faults(seen: dict[str, Any], gpus: int | None) -> list[str]:
     return found + [
         f"{gpu['used_mb']} MB of GPU {gpu['index']} are in use by somebody else"
         for gpu in here
-        if gpu["used_mb"] > STRANGERS_MB
+        if gpu["used_mb"] is not None and gpu["used_mb"] > STRANGERS_MB
     ]
 
 
@@ -82,14 +123,22 @@ def _machine_faults(seen: dict[str, Any]) -> list[str]:
 
 
 def _odd_ones(looks: dict[str, dict[str, Any]]) -> dict[str, list[str]]:
-    """Nodes whose GPUs or driver are not those of most nodes; of two kinds as frequent, those of the first node count."""
+    """Nodes whose GPUs or driver are not those of most nodes, or have less memory; of two kinds as frequent, those of the
+    first node count."""
     kinds = {node: (gpu["name"], gpu["driver"]) for node, seen in looks.items() for gpu in (seen["gpus"] or [])[:1]}
     usual = max(kinds.values(), key=list(kinds.values()).count, default=("", ""))
-    return {
+    found = {
         node: [f"{kind[0]} with driver {kind[1]}, the others have {usual[0]} with driver {usual[1]}"]
         for node, kind in kinds.items()
         if kind != usual
     }
+    known = [gpu["total_mb"] for seen in looks.values() for gpu in seen["gpus"] or [] if gpu["total_mb"] is not None]
+    for node, seen in looks.items():
+        for gpu in seen["gpus"] or []:
+            if gpu["total_mb"] is not None and gpu["total_mb"] < LESS_MEMORY * statistics.median_high(known):
+                words = f"GPU {gpu['index']} has {gpu['total_mb']} MB, the others have {statistics.median_high(known)}"
+                found.setdefault(node, []).append(words)
+    return found
 
 
 def describe(seen: dict[str, Any]) -> str:
