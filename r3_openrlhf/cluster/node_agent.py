@@ -48,7 +48,8 @@ SILENCE_S = 30.0  # no heartbeat for so long: the node is lost
 SUM_S = 120.0  # for the sum over all nodes; importing torch from a shared file system takes a good part of it
 TIDY_S = 10.0  # between SIGTERM and SIGKILL for what was started
 STARTS_WITHOUT_PROGRESS = 3
-PR_SET_CHILD_SUBREAPER = 36
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+_libc = ctypes.CDLL(None, use_errno=True)
 TEMP_PREFIX = "r3-ray-"
 MAX_BASE = 16  # characters of the folder for temporary files: a Unix socket's path has 107, and Ray needs most of them
 
@@ -86,7 +87,7 @@ class Agent:
     async def run(self) -> int:
         """The whole life of an agent. Returns its exit code; by then all that it started has ended, and is tidied."""
         # orphans of what is started here become children of this process, and are found when it tidies
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
             loop.add_signal_handler(number, self._on_signal, number)
@@ -134,10 +135,12 @@ class Agent:
         return made
 
     async def spawn(self, command: list[str], **environment: str) -> asyncio.subprocess.Process:
-        """Start a command in a session of its own, without standard input. `environment` joins this process's."""
+        """Start a command in a session of its own, without standard input. `environment` joins this process's. It is killed
+        when this agent dies: nobody would watch it."""
         return await asyncio.create_subprocess_exec(
-            *command, env={**os.environ, **environment}, start_new_session=True, stdin=asyncio.subprocess.DEVNULL
-        )
+            *command, env={**os.environ, **environment}, start_new_session=True, stdin=asyncio.subprocess.DEVNULL,
+            preexec_fn=_die_with_the_agent,
+        )  # fmt: skip
 
     async def start_ray(
         self, *, port: int | None, head: str | None, environment: dict[str, str]
@@ -561,6 +564,11 @@ async def _answers(address: str) -> None:
             continue
         writer.close()
         return
+
+
+def _die_with_the_agent() -> None:
+    # between fork and exec: nothing but a system call
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _exit_code(code: int) -> int:

@@ -136,6 +136,45 @@ def test_a_time_limit_is_no_end(slurm, limited):
     assert re.search(r"saved step \d+: (\d+ s are left, a step takes 1 s|signal SIGUSR1)", limited.log())
 
 
+def agents_of(slurm, number):
+    module = ["-m", "r3_openrlhf.cluster.node_agent"]
+    return [process for process in slurm.processes(number) if process.cmdline()[1:3] == module]
+
+
+def test_a_killed_agent_takes_its_command_along_and_the_job_goes_on(slurm, start):
+    """As the kernel does when memory is short: nothing is said and nothing is tidied."""
+    job = start("run", 10, 0.5, "--sbatch=--nodelist=node1")
+    (agent,) = agents_of(slurm, job.number)
+    family = agent.children(recursive=True)
+    assert any("tests/cluster/steps.py" in " ".join(process.cmdline()) for process in family)
+    kill(agent)
+    psutil.wait_procs(family, timeout=30)
+    assert not [process for process in family if process.is_running()]
+    ended = slurm.wait(job.number, "COMPLETED", "FAILED")
+    assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "1"), job.log()
+    assert "the first node's agent was killed" in job.log() and "code 86, the job is RUNNING" in job.log()
+    assert "removed what an ended job had left" in job.log()
+    slurm.assert_nothing_left(job.number)
+
+
+@pytest.mark.slow
+def test_a_ray_that_ends_on_one_node_ends_the_job_with_the_reason(slurm, run_dir, job_template):
+    probe = f'{{{{ python }}}} {REPOSITORY}/tests/cluster/ray_probe.py "$run_dir"'
+    job = slurm.submit(
+        run_dir, "--nodes=2", "--ray-args=--num-cpus=1 --object-store-memory=80000000", template=job_template(probe)
+    )
+    until((run_dir / "probe.json").is_file, seconds=200, what=f"Ray: {log_of(run_dir, job)}")
+    (raylet,) = [process for process in slurm.processes(job) if process.name() == "raylet"
+                 and process.environ()["SLURMD_NODENAME"] == "node2"]  # fmt: skip
+    kill(raylet)
+    until(lambda: re.search(r"node1: node node2: `ray start` ended with \d+; code 86", log_of(run_dir, job)),
+          seconds=60, what=f"the reason: {log_of(run_dir, job)}")  # fmt: skip
+    until(lambda: slurm.job(job)["Restarts"] == "1", what="the requeue")
+    slurm.call("scancel", job)
+    slurm.wait(job, "CANCELLED")
+    slurm.assert_nothing_left(job)
+
+
 @pytest.mark.slow
 def test_a_lost_node_is_noticed_and_the_job_starts_again(slurm, run_dir, job_template):
     """Everything on node2 dies, Slurm's own daemon too; when the node is back the job goes on by itself."""
