@@ -21,6 +21,23 @@ _UNITS = {
     "a.m.": "p.m.", "kg": "g", "g": "kg",
 }  # fmt: skip
 _A_UNIT = re.compile(rf"(?<=[\d}}) ])({'|'.join(re.escape(unit) for unit in _UNITS)})(?![a-zA-Z])")
+_TWO_MARKED = (
+    r"It is $\boxed{FIRST}$ or $\boxed{SECOND}$.",
+    r"\boxed{FIRST}, \boxed{SECOND}",
+    r"First guess: $\boxed{FIRST}$. Second guess: $\boxed{SECOND}$.",
+    r"$\boxed{FIRST}$ as well as $\boxed{SECOND}$",
+    "<answer>FIRST</answer> or <answer>SECOND</answer>",
+    "<answer>FIRST</answer><answer>SECOND</answer>",
+    r"\boxed{FIRST} or <answer>SECOND</answer>",
+)
+_TAKEN_BACK_BESIDE = (
+    r"\boxed{ANSWER} is incorrect",
+    r"$\boxed{ANSWER}$ is not the answer.",
+    r"\[\boxed{ANSWER}\] But this is wrong.",
+    r"I doubt that $\boxed{ANSWER}$ is right.",
+    r"It is not $\boxed{ANSWER}$.",
+    "<answer>ANSWER</answer> is wrong.",
+)
 _TOWER = "9^{9^{9^{9^{9}}}}"
 
 
@@ -35,8 +52,11 @@ def answer_attacks(problem: str, reference: str, task: str) -> Iterator[tuple[st
                 seen.add(_bare(answer))
                 yield family, rf"\boxed{{{answer}}}"
     for other in _others(reference)[:1]:
-        yield "two answers", rf"It is $\boxed{{{reference}}}$ or $\boxed{{{other}}}$."
-        yield "two answers", rf"It is $\boxed{{{other}}}$ or $\boxed{{{reference}}}$."
+        for first, second in ((reference, other), (other, reference)):
+            for text in _TWO_MARKED:
+                yield "two answers", text.replace("FIRST", first).replace("SECOND", second)
+    for text in _TAKEN_BACK_BESIDE:
+        yield "taken back", text.replace("ANSWER", reference)
 
 
 def _bare(text: str) -> str:

@@ -9,7 +9,7 @@ import click
 
 from r3_openrlhf.attack.run import attack
 from r3_openrlhf.config import DataConfig, RewardConfig
-from r3_openrlhf.grading.answers.request import REFUSED_DATA_SETS
+from r3_openrlhf.grading.answers.request import REFUSED_DATA_SETS, check_data_set
 from r3_openrlhf.grading.answers.scorer_guards import GUARDED_DATA_SETS
 from r3_openrlhf.problems.sources import REASONING_GYM, load_problems
 
@@ -49,6 +49,8 @@ def attack_rewards(
         _attack_library(limit, reward)
         return
     from_library = problems.startswith(REASONING_GYM)
+    if from_library:
+        check_data_set(problems.removeprefix(REASONING_GYM))
     data = DataConfig(
         path=problems,
         task="reasoning_gym" if from_library else task,

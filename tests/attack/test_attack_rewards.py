@@ -23,6 +23,12 @@ def test_a_sound_file(tmp_path):
     assert "references: 1, of which refused: 0" in done.output and "the problem" in done.output
 
 
+def test_a_choice_that_is_compared_exactly(tmp_path):
+    done = run("--task", "exact", "--problems", file_of(tmp_path / "p.jsonl", ("Which one?", "A")))
+    assert done.exit_code == 0, done.output
+    assert "two answers" in done.output and "taken back" in done.output
+
+
 def test_a_reference_that_accepts_too_much(tmp_path):
     """52 and 53 are both accepted by this row, and 53 is an attack on 52."""
     done = run("--problems", file_of(tmp_path / "p.jsonl", ("Compute $17 \\cdot 3 + 1$.", ["52", "53"])))
@@ -39,6 +45,13 @@ def test_a_task_of_the_library():
     done = run("--problems", "reasoning_gym:countdown", "--limit", 1)
     assert done.exit_code == 0, done.output
     assert "notations" in done.output
+
+
+def test_a_task_that_is_not_graded_is_a_sentence():
+    pytest.importorskip("reasoning_gym")
+    done = run("--problems", "reasoning_gym:puzzle24", "--limit", 1)
+    assert done.exit_code == 1 and "its scorer does not check which numbers were used" in done.output
+    assert "Traceback" not in done.output and "accepted" not in done.output
 
 
 def test_no_such_file_is_a_sentence(tmp_path):

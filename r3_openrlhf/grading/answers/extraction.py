@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from r3_openrlhf.grading.answers.marks import BOX, boxed_answer, end_of_what_is_withdrawn, tagged_answer
+
 MAX_ANSWER_CHARS = 1000  # a final answer longer than this is compared as text only
 TAIL_CHARS = 1000  # without a box, the answer is looked for in the end of the response
 STATEMENT_CHARS = 4000  # and "the answer is ..." in this much of it
 
-MAX_BOXES = 50  # only the last ones are looked at
-
-_BOX = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])")
-_SEPARATOR = re.compile(r"\b(?:and|or|alternatively|otherwise|else|possibly|perhaps|maybe)\b|,|;")
 _FINAL = re.compile(r"final answer(?: is)?", re.IGNORECASE)
 _STATEMENT = re.compile(
     r"final answer(?: is)?|answer(?: is|\s*:)|correct (?:option|choice) is|(?:réponse|respuesta|resposta|antwort|risposta|答案)\s*(?:est|es|é|ist|è|是|为)?\s*[:：]?",
@@ -68,13 +66,6 @@ FULL_WIDTH = {
 }  # the signs of ASCII, as wide as a Chinese one
 _UNFINISHED = ("^", "_", "+", "-", "*", "/", "=", "\\", "{", "(", "[", "<", ">", "&")  # a text that broke off
 _CJK = re.compile(r"[\u3000-\u30ff\u3400-\u9fff\uff00-\uffef]+")
-_CONCLUSION = re.compile(
-    r"\b(?:answer|thus|therefore|hence|so|final|finally|equals?|gives?"
-    r"|wait|no|not|actually|wrong|incorrect|mistake|error|instead|sorry|oops|rather|correction|but|however|hmm"
-    r"|hold on|second thought|retract|withdraw|scratch|scrap|use|i mean|fails?|should|must|revised?|fixed|correct(?:ed)?"
-    r"|update[sd]?|recheck\w*|check\w*|replace[sd]?|strike)\b|~~",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +80,7 @@ class FinalAnswer:
 def final_answer(response: str, *, truncated: bool) -> FinalAnswer | None:
     """Where the field looks for an answer, in this order, behind the thinking part:
 
-    an explicit "final answer is ..." behind the last box, the last box, the last <answer> tag, the line behind the last
+    an explicit "final answer is ..." behind the last box, the last box that is not taken back, the last <answer> tag, the line behind the last
     "####" (GSM8K), the last statement with "answer", the end of the response. The last two are guesses, not made for
     a truncated response: the number at which the limit struck is no answer.
     """
@@ -98,6 +89,8 @@ def final_answer(response: str, *, truncated: bool) -> FinalAnswer | None:
         return None
     if not text.isascii() and _FULL_WIDTH.search(text):
         text = text.translate(FULL_WIDTH)
+    behind = end_of_what_is_withdrawn(text)
+    text = text[behind:]
     boxed = boxed_answer(text)
     statement = last_statement(text)
     if boxed and not (statement and _overrides_a_box(text, statement[0])):
@@ -110,7 +103,7 @@ def final_answer(response: str, *, truncated: bool) -> FinalAnswer | None:
     is_heading = _HEADING.match(line) and (rest.strip() or last_statement(line))
     if marker >= 0 and line.strip() and not is_heading:
         return FinalAnswer(line.strip(), exact=True)
-    if truncated:
+    if truncated or behind is not None and statement is None:
         return FinalAnswer(boxed, exact=True) if boxed else None
     snippet = statement[1] if statement else text[-TAIL_CHARS:]
     snippet = _CJK.sub(r" \g<0> ", snippet).strip()
@@ -179,7 +172,7 @@ def _overrides_a_box(text: str, start: int) -> bool:
     final = _FINAL.match(text, start)
     return (
         final is not None
-        and _BOX.search(text, start) is None
+        and BOX.search(text, start) is None
         and _ANSWER_AFTER_A_BOX.match(text, final.end()) is not None
     )
 
@@ -202,80 +195,6 @@ def nesting_depth(text: str) -> int:
         elif character in ")}]":
             depth = max(0, depth - 1)
     return deepest
-
-
-def _matching_brace(text: str, opening: int, end: int) -> int | None:
-    """Position of the brace that closes text[opening], escaped braces not counted, before `end`."""
-    depth, position = 0, opening
-    while position < end:
-        character = text[position]
-        if character == "\\":
-            position += 2
-            continue
-        if character == "{":
-            depth += 1
-        elif character == "}":
-            depth -= 1
-            if depth == 0:
-                return position
-        position += 1
-    return None
-
-
-def boxed_answer(text: str) -> str | None:
-    """The last boxes as one answer; boxes with "or" between them as one that says so."""
-    boxes = last_boxes(text)
-    if len(boxes) < 2:
-        return boxes[0] if boxes else None
-    said_or = re.search(r"\bor\b", text[text.rfind(boxes[-2], 0, text.rfind(boxes[-1])) :]) is not None
-    return (" or " if said_or else ", ").join(boxes)
-
-
-def last_boxes(text: str) -> list[str]:
-    r"""Contents of the last \boxed{} (or \fbox{}), and of those directly before it that belong to the same answer.
-
-    "\boxed{1} and \boxed{2}" is one answer of two parts; boxes further apart, or with a conclusion such as
-    "therefore" between them, are not. A last box that never closes is not an answer.
-    """
-    contents: list[str] = []
-    end = len(text)  # where the box found last begins
-    for command in reversed([match for match in _BOX.finditer(text)][-MAX_BOXES:]):
-        content, after = _box_content(text, command.end(), end)
-        if not contents:
-            contents += [content] if content else []
-        elif content is None or not _belongs_together(text[after:end]):
-            break
-        elif content != contents[0]:
-            contents.insert(0, content)
-        end = command.start()
-    return contents
-
-
-def _box_content(text: str, start: int, end: int) -> tuple[str | None, int]:
-    """What stands in braces behind a command that ends at `start`, or its first word ("\\boxed 5"); and where it ends."""
-    opening = start
-    while opening < end and text[opening].isspace():
-        opening += 1
-    if text.startswith("{", opening) and opening < end:
-        closing = _matching_brace(text, opening, end)
-        return (None, end) if closing is None else (text[opening + 1 : closing].strip() or None, closing + 1)
-    word = text[opening : min(end, opening + 50)].split(maxsplit=1)
-    return (word[0].strip("$.") or None, opening + len(word[0])) if word else (None, end)
-
-
-def _belongs_together(between: str) -> bool:
-    if len(between) >= 70 or _CONCLUSION.search(between):
-        return False
-    return len(between) < 10 or _SEPARATOR.search(between) is not None
-
-
-def tagged_answer(text: str) -> str | None:
-    """Content of the last <answer>...</answer>."""
-    start = text.rfind("<answer>")
-    if start < 0:
-        return None
-    end = text.find("</answer>", start)
-    return None if end < 0 else text[start + len("<answer>") : end].strip()
 
 
 def last_line(text: str) -> str | None:

@@ -22,7 +22,6 @@ from r3_openrlhf.grading.answers.comparison import Number, compare_cheaply, norm
 from r3_openrlhf.grading.answers.extraction import (
     MAX_ANSWER_CHARS,
     FinalAnswer,
-    boxed_answer,
     final_answer,
     is_last_of_several,
     last_statement,
@@ -30,6 +29,7 @@ from r3_openrlhf.grading.answers.extraction import (
 )
 from r3_openrlhf.grading.answers.form import is_copied, is_plain, is_single, objection
 from r3_openrlhf.grading.answers.magnitude import is_too_large
+from r3_openrlhf.grading.answers.marks import boxed_answer
 from r3_openrlhf.grading.answers.parts import agree_part_by_part
 from r3_openrlhf.grading.answers.refutation import agree_at_points, surely_different, with_imaginary_unit
 from r3_openrlhf.grading.answers.safe_expressions import replace_in_sympy

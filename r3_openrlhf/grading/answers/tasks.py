@@ -11,10 +11,9 @@ from r3_openrlhf.grading.answers.extraction import (
     MAX_ANSWER_CHARS,
     after_thinking,
     final_answer,
-    last_boxes,
     last_line,
-    tagged_answer,
 )
+from r3_openrlhf.grading.answers.marks import boxed_answer, end_of_what_is_withdrawn, tagged_answer
 from r3_openrlhf.grading.answers.mathematics import Result, grade_mathematics
 from r3_openrlhf.grading.answers.request import Item
 
@@ -30,12 +29,14 @@ _QUOTES = (("**", "**"), ("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"
 
 
 def short_answer(response: str) -> str | None:
-    """The last box, else the last <answer>, else the last line of what follows the thinking part."""
+    """The last boxes, else the last <answer>, else the last line of what follows the thinking part.
+
+    Several boxes, or tags, that belong to one answer are that answer, not the last of them.
+    """
     text = after_thinking(response)
-    if text is None:
+    if text is None or end_of_what_is_withdrawn(text) is not None:
         return None
-    boxes = last_boxes(text)
-    return boxes[-1] if boxes else tagged_answer(text) or last_line(text)
+    return boxed_answer(text) or tagged_answer(text) or last_line(text)
 
 
 def grade_item(item: Item, *, may_take_long: bool) -> Result | None:

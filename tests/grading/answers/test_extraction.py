@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from r3_openrlhf.grading.answers.extraction import after_thinking, final_answer, last_boxes, last_line, tagged_answer
+from r3_openrlhf.grading.answers.extraction import after_thinking, final_answer, last_line
+from r3_openrlhf.grading.answers.marks import last_boxes, tagged_answer
 
 
 def exact(response, **kwargs):
@@ -97,6 +98,6 @@ def test_announcements_in_other_languages_are_found():
 
 
 def test_small_things():
-    assert tagged_answer("<answer>a</answer><answer>b</answer>") == "b"
+    assert tagged_answer("<answer>a</answer><answer>b</answer>") == "a, b"
     assert tagged_answer("<answer>a") is None
     assert last_line("a\n b \n\n") == "b" and last_line(" \n ") is None
