@@ -14,6 +14,7 @@ from rich.text import Text
 from r3_openrlhf.errors import R3Error
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.files import DataCounts, read_json
+from r3_openrlhf.runs.rollout_records import grouped
 
 PHASES = {
     "sampling": "timing/generation",
@@ -125,9 +126,7 @@ def summary_table(run: RunDirectory) -> Group:
 
 def step_groups(run: RunDirectory, *, step: int) -> list[dict[str, Any]]:
     """One object per group of a step. Raises R3Error when the step is not there."""
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for rollout in run.read_rollouts(step=step):
-        groups.setdefault((rollout["uid"], rollout["context"]), []).append(rollout)
+    groups = grouped(run.read_rollouts(step=step))
     if not groups:
         raise R3Error(f"{run.path} has no rollouts of step {step}; its steps are {_steps(run)}")
     found = []

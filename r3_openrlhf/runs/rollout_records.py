@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -118,3 +118,21 @@ def _measured(row: Row, statistics: EntropyStatistics | None) -> dict[str, Any]:
 def _float16(values: np.ndarray | None) -> np.ndarray | None:
     """Log-probs reach -1000 where a token was all but impossible, and float16 has room for 65,504."""
     return None if values is None else np.clip(values, -60_000, 0).astype(np.float16)
+
+
+def grouped(rows: Iterable[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """(problem, context) -> the rows of its group, for the rows of one step.
+
+    A recalled row belongs to the group that it joined, whatever prompt it was sampled from; an ungraded one, which is in no
+    group, stands with its problem and context.
+    """
+    rows = list(rows)
+    keys = {
+        row["group"]: (row["uid"], row["context"])
+        for row in rows
+        if row.get("group") is not None and row["recalled_from"] is None
+    }
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(keys.get(row.get("group"), (row["uid"], row["context"])), []).append(row)
+    return groups

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import numpy as np
@@ -41,6 +41,7 @@ from r3_openrlhf.viewer.token_values import (
 
 SHORT_SHARE = 0.25  # a right response is very short below this share of the step's mean length
 MAX_DIFF_WORDS = 6000  # of each response
+Value = TypeVar("Value")
 HITS_PER_PAGE = 30
 MAX_PROBLEM_HITS = 5
 _WORD = re.compile(r"\s+|[^\W\d_]+|\d+|.", re.DOTALL)
@@ -364,9 +365,7 @@ class Pages:
         return self.difference(links, name, step, context, uid, *found)
 
     def _rows_with_text(self, run: RunReader, step: int, group: StepGroup) -> list[Row]:
-        rows = [row for row in run.rows_with_text(step, group.uid) if row["context"] == group.context]
-        if len(rows) != len(group.rows):
-            raise R3Error(f"step {step} of {run.path} has changed while it was read; load the page again")
+        rows = _of_group(run, step, group, run.rows_with_text(step, group.uid))
         texts = None
         for row in rows:  # a recalled row is written without its text
             if not row["text"] and row["recalled_from"] is not None:
@@ -421,11 +420,7 @@ class Pages:
         if only is not None and not 0 <= only < len(group.rows):
             raise NotThere(f"this group has responses 0 to {len(group.rows) - 1}, and no {only}")
         rows = self._rows_with_text(run, step, group)
-        columns = [
-            column
-            for column, row in zip(run.token_columns(step, uid), run.rows_with_text(step, uid), strict=True)
-            if row["context"] == context
-        ]
+        columns = _of_group(run, step, group, run.token_columns(step, uid))
         places = range(len(rows)) if only is None else [only]
         values, why = token_values(
             run, [rows[place] for place in places], [columns[place] for place in places], step=step, texts=texts
@@ -509,6 +504,15 @@ def _as_json(place: int, values: TokenValues, peak_fraction: float | None) -> di
     if values.policy_logprobs is not None and values.logprobs is not None:
         found["ratio"] = as_numbers(values.policy_logprobs.astype(np.float32) - values.logprobs.astype(np.float32))
     return found
+
+
+def _of_group(run: RunReader, step: int, group: StepGroup, values: Sequence[Value]) -> list[Value]:
+    """Of something that there is for each row of a problem in a step, in the order of the file, what belongs to the group."""
+    wanted = {row["at"] for row in group.rows}
+    places = [row["at"] for row in run.rows(step) if row["uid"] == group.uid]
+    if len(places) != len(values):
+        raise R3Error(f"step {step} of {run.path} has changed while it was read; load the page again")
+    return [value for place, value in zip(places, values, strict=True) if place in wanted]
 
 
 def _by_advantage(one: Shown) -> tuple[bool, float, int]:

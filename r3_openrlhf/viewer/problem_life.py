@@ -37,33 +37,33 @@ class Life:
 
 def life_of(run: RunReader, rollouts: Sequence[FoundRollout]) -> Life:
     """From every rollout of the problem, in the order of steps."""
-    members: dict[tuple[int, str], list[Row]] = {}
+    of_step: dict[int, list[Row]] = {}
     joined: dict[int, set[int]] = {}  # step that sampled -> steps that recalled
     for one in rollouts:
-        members.setdefault((one.step, one.context), []).append(asdict(one))
+        of_step.setdefault(one.step, []).append(asdict(one))
         if one.recalled_from is not None:
             joined.setdefault(one.recalled_from, set()).add(one.step)
     tau = run.config.reflection.threshold if run.config is not None else None
     points: list[Moment] = []
     rewards: list[float] = []
-    for (step, context), rows in sorted(members.items()):
-        (group,) = groups_of(rows, step=step)
-        is_plain = context == Context.PLAIN
+    groups = [(step, group) for step, rows in sorted(of_step.items()) for group in groups_of(rows, step=step)]
+    for step, group in groups:
+        is_plain = group.context is Context.PLAIN
         mean = fmean(rewards) if rewards else None
-        entropies = [row["entropy_global"] for row in rows if row["entropy_global"] is not None]
+        entropies = [row["entropy_global"] for row in group.rows if row["entropy_global"] is not None]
         points.append(
             Moment(
                 step=step,
                 group=group,
                 stored_mean=mean,
                 is_hard=is_plain and mean is not None and tau is not None and mean < tau,
-                sources=sorted({row["recalled_from"] for row in rows if row["recalled_from"] is not None}),
+                sources=sorted({row["recalled_from"] for row in group.rows if row["recalled_from"] is not None}),
                 recalled_by=sorted(joined.get(step, ())) if is_plain else [],
                 entropy=fmean(entropies) if entropies else None,
             )
         )
         if is_plain:
-            fresh = (row for row in rows if row["recalled_from"] is None)
+            fresh = (row for row in group.rows if row["recalled_from"] is None)
             rewards += [row["outcome_reward"] for row in fresh if row["outcome_reward"] is not None]
     return Life(run=run, points=points, threshold=tau, helped=_helped(points))
 

@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from r3_openrlhf.core.ranking import dominated_counts
+from r3_openrlhf.runs.rollout_records import grouped
 from r3_openrlhf.types import Context, Verdict, Word
 from r3_openrlhf.viewer.search_index import GroupSummary
 
@@ -76,10 +77,7 @@ class StepGroup:
 
 def groups_of(rows: Sequence[Row], *, step: int) -> list[StepGroup]:
     """The groups of a step in the order of its file."""
-    members: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        members.setdefault((row["uid"], row["context"]), []).append(row)
-    groups = [_group(uid, Context(context), found, step) for (uid, context), found in members.items()]
+    groups = [_group(uid, Context(context), found, step) for (uid, context), found in grouped(rows).items()]
     mass = sum(group.mass for group in groups)
     reflected = {group.uid for group in groups if group.context is Context.REFLECTION}
     for group in groups:

@@ -55,6 +55,7 @@ def serving(*paths, cache, token=None):
         create_app(Library(paths), token=token, cache=cache), port=0, log_level="warning", ws="none"
     )
     listener = config.bind_socket()
+    listener.listen()  # from here on a request waits instead of being refused
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()

@@ -19,7 +19,7 @@ from r3_openrlhf.types import Context
 from r3_openrlhf.viewer.export import parse_steps
 from r3_openrlhf.viewer.library import Library
 from r3_openrlhf.viewer.links import FileLinks, ServerLinks, file_of
-from r3_openrlhf.viewer.pages import difference_of
+from r3_openrlhf.viewer.pages import _of_group, difference_of
 from r3_openrlhf.viewer.rendering import json_block, render, signed
 from r3_openrlhf.viewer.run_reader import RunReader
 from r3_openrlhf.viewer.search_index import RunIndex
@@ -69,6 +69,24 @@ def test_a_group_by_hand():
     assert (first.mass, first.share, second.share) == (3.0, pytest.approx(2 / 3), pytest.approx(1 / 3))
     assert [chip.left_out for chip in first.chips] == [False, False, False, True, False]
     assert (second.state, second.fate) == (State.NONE_CORRECT, Fate.LEFT)
+
+
+def test_a_recalled_row_is_in_the_group_that_it_joined():
+    """A reflection group recalls what the plain prompt gave; an ungraded row stands with its own."""
+    rows = [
+        row(group=1, verdict="correct"), row(group=1), row(group=None, verdict="ungraded", reward=None, advantage=None),
+        row(group=2, context="reflection"), row(group=2, context="reflection"),
+        row(group=2, verdict="correct", recalled_from=2, context="plain"),
+    ]  # fmt: skip
+    plain, reflection = groups_of(rows, step=5)
+    assert (plain.num_correct, plain.num_wrong, plain.num_ungraded, plain.num_recalled) == (1, 1, 1, 0)
+    assert (reflection.context, reflection.num_wrong, reflection.num_recalled, reflection.oldest) == (
+        Context.REFLECTION,
+        2,
+        1,
+        3,
+    )
+    assert reflection.fate is Fate.RECALLED
 
 
 @pytest.mark.parametrize(
@@ -156,8 +174,8 @@ def test_pieces_are_the_text(story):
 def values_of_step(run, step, texts):
     """(row, its values, the reason of its group) of every row of a step."""
     for group in groups_of(run.rows(step), step=step):
-        both = zip(run.rows_with_text(step, group.uid), run.token_columns(step, group.uid), strict=True)
-        rows, columns = zip(*(pair for pair in both if pair[0]["context"] == group.context), strict=True)
+        rows = _of_group(run, step, group, run.rows_with_text(step, group.uid))
+        columns = _of_group(run, step, group, run.token_columns(step, group.uid))
         values, why = token_values(run, rows, columns, step=step, texts=texts)
         yield from zip(rows, values, [why] * len(rows), strict=True)
 
