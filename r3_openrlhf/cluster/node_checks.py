@@ -101,6 +101,16 @@ def faults(looks: dict[str, dict[str, Any]], *, gpus: int | None, device: str) -
     return {node: ", ".join(reasons) for node, reasons in found.items() if reasons}
 
 
+def warnings(looks: dict[str, dict[str, Any]], *, gpus: int | None) -> list[str]:
+    """Sentences about nodes that work, but slowly. Each GPU has an engine and a rank that want a core, and Ray wants two."""
+    wanted = (gpus or 0) + 2
+    return [
+        f"{node} has {seen['cpus']} CPUs for {gpus} GPUs, and wants {wanted} or more; use --cpus-per-task"
+        for node, seen in looks.items()
+        if gpus is not None and seen["cpus"] < wanted
+    ]
+
+
 def _gpu_faults(seen: dict[str, Any], gpus: int | None) -> list[str]:
     here = seen["gpus"] or []
     found = [f"{len(here)} GPUs, {gpus} are needed"] if gpus is not None and len(here) < gpus else []

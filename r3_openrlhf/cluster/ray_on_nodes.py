@@ -10,14 +10,20 @@ import json
 import os
 import secrets
 import shlex
+import shutil
 import socket
 import sys
 from pathlib import Path
+
+import psutil
 
 from r3_openrlhf.errors import ClusterError
 from r3_openrlhf.ports import free_port
 
 NODE_LABEL = "r3-node"
+# Rollouts of a step go through Ray's object store, weights do not. Ray spills what does not fit to disk.
+MAX_OBJECT_STORE = 32 * 2**30  # bytes
+MIN_OBJECT_STORE = 80 * 2**20  # Ray takes no less than 75 MiB (ray_constants.OBJECT_STORE_MINIMUM_MEMORY_BYTES)
 
 
 def authentication() -> dict[str, str]:
@@ -64,9 +70,17 @@ def start_command(
     command += [f"--node-ip-address={address}", f"--temp-dir={temp_dir}", f"--labels={NODE_LABEL}={node}"]
     # 0: ports of the kernel's choice, so that jobs on one node do not meet in Ray's fixed ranges
     command += ["--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0"]
+    free = shutil.disk_usage("/dev/shm").free
+    command += [f"--object-store-memory={object_store_bytes(free, psutil.virtual_memory().available)}"]
     if gpus is not None:
         command += [f"--num-gpus={gpus}"]
     return command + shlex.split(ray_args)  # of an option given twice Ray takes the last
+
+
+def object_store_bytes(shared_memory: int, memory: int) -> int:
+    """Of a node with so many bytes free in /dev/shm and so much free memory: half of the one (NCCL and data loaders have the
+    other half, or another job), at most a fifth of the other and 32 GiB. Ray itself takes 30 % of all memory, whoever uses it."""
+    return max(MIN_OBJECT_STORE, min(shared_memory // 2, memory // 5, MAX_OBJECT_STORE))
 
 
 def joined_nodes(address: str) -> list[str]:

@@ -7,7 +7,9 @@ import pytest
 from click.testing import CliRunner
 
 from r3_openrlhf.cli import main
+from r3_openrlhf.cluster import node_checks, ray_on_nodes
 from r3_openrlhf.cluster.slurm import forwarded, lead_of, limit_s
+from r3_openrlhf.runs.directory import RunDirectory
 
 
 @pytest.fixture(autouse=True)
@@ -113,11 +115,67 @@ def test_the_time_limits_of_sbatch(time, seconds):
     assert limit_s(time) == seconds
 
 
-def test_the_lead_is_two_steps_and_a_minute_and_never_the_whole_job():
+def test_the_lead_is_a_step_a_checkpoint_and_a_minute_and_never_the_whole_job():
     assert lead_of("24:00:00", None) == 600
-    assert lead_of("24:00:00", 400.0) == 860
+    assert lead_of("24:00:00", 400.0) == 480 + 600 + 60  # a checkpoint that nobody measured counts as a step
+    assert lead_of("24:00:00", 400.0, 1000.0) == 480 + 1500 + 60
     assert lead_of("10", None) == 150
     assert lead_of(None, None) == 600
+
+
+def test_the_lead_counts_the_checkpoint_that_the_run_has_measured(tmp_path):
+    run = RunDirectory(tmp_path / "run")
+    run.path.mkdir()
+    run.append_metrics({"step": 1, "timing/step_total": 100.0})
+    events = [
+        (5.0, "policy update"),
+        (10.0, "saving a checkpoint"),
+        (410.0, "sampling"),
+        (500.0, "saving a checkpoint"),
+    ]
+    run.events.write_text("".join(f'{{"time": {time}, "phase": "{phase}", "step": 1}}\n' for time, phase in events))
+    assert header(dry_run(tmp_path, "--time=24:00:00").stdout)["signal"] == f"USR1@{120 + 600 + 60}"
+
+
+def test_the_signal_needs_no_time(tmp_path):
+    assert re.fullmatch(r"USR1@\d+", header(dry_run(tmp_path).stdout)["signal"])
+
+
+@pytest.mark.parametrize(("given", "said"), [("7", "7"), (None, "none")])
+def test_srun_gets_the_cpus_that_sbatch_got(tmp_path, given, said):
+    """Also those of SBATCH_CPUS_PER_TASK or of an #SBATCH line that the site adds: Slurm says them in SLURM_CPUS_PER_TASK."""
+    lines = [line for line in dry_run(tmp_path).stdout.splitlines() if "SRUN_CPUS_PER_TASK" in line]
+    environment = {"SLURM_CPUS_PER_TASK": given} if given else {}
+    script = "\n".join(["set -u", *lines, "echo ${SRUN_CPUS_PER_TASK:-none}"])
+    assert (
+        subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True).stdout.strip() == said
+    )
+
+
+def test_rays_object_store_is_set_from_what_is_free(tmp_path):
+    gib = 2**30
+    assert ray_on_nodes.object_store_bytes(10 * gib, 100 * gib) == 5 * gib
+    assert ray_on_nodes.object_store_bytes(900 * gib, 100 * gib) == 20 * gib
+    assert ray_on_nodes.object_store_bytes(900 * gib, 2000 * gib) == 32 * gib
+    assert ray_on_nodes.object_store_bytes(gib // 100, gib) == 80 * 2**20  # Ray refuses less than 75 MiB
+    command = ray_on_nodes.start_command(
+        address="10.0.0.1",
+        port=1,
+        head=None,
+        node="a",
+        temp_dir=tmp_path,
+        gpus=8,
+        ray_args="--object-store-memory=99000000",
+    )
+    sizes = [part for part in command if part.startswith("--object-store-memory=")]
+    assert len(sizes) == 2 and sizes[-1] == "--object-store-memory=99000000"  # of two Ray takes the last
+
+
+def test_too_few_cpus_are_a_warning():
+    looks = {"a": {"cpus": 1}, "b": {"cpus": 10}}
+    assert node_checks.warnings(looks, gpus=8) == [
+        "a has 1 CPUs for 8 GPUs, and wants 10 or more; use --cpus-per-task"
+    ]
 
 
 MISTAKES = {
