@@ -148,6 +148,7 @@ def train(settings: tuple[str, ...], dry_run: bool, verbose: bool, quiet: bool, 
             click.echo(f"This run is finished; run_dir=ANOTHER trains again. {run.path} says:", err=True)
     else:
         from r3_openrlhf.openrlhf_adapter.launch import train as launch
+        from r3_openrlhf.runs.lock import note_error
         from r3_openrlhf.runs.stop_request import GO_ON
 
         # DeepSpeed looks for ninja, which lies beside this command, also when the environment is not activated.
@@ -161,6 +162,9 @@ def train(settings: tuple[str, ...], dry_run: bool, verbose: bool, quiet: bool, 
         except RunInterrupted as interrupted:
             click.echo(str(interrupted), err=True)
             sys.exit(GO_ON)
+        except R3Error as error:
+            note_error(run, str(error))
+            raise
         run.mark_finished()
     if as_json or not quiet:
         _show_summary(run, as_json=as_json)

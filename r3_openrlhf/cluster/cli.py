@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import click
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.errors import ConfigError
+
+CHECKPOINT = "saving a checkpoint"  # openrlhf_adapter/phases.py
 
 
 @click.group()
@@ -67,7 +71,10 @@ def slurm(
         earlier=submissions.still_queued(submissions.seed_directories(config.run_dir, wanted)),
         exclusive=given["exclusive"],
         sbatch_options=given["sbatch_options"],
-        lead_s=lead or jobs.lead_of(chosen["time"], longest_step(config)),
+        lead_s=lead
+        or jobs.lead_of(
+            chosen["time"] or jobs.default_time(chosen["partition"]), longest_step(config), longest_save(config)
+        ),
         environment=jobs.forwarded(os.environ),
         written_by=f"r3 {shlex.join(sys.argv[1:])}",
         **chosen,
@@ -116,6 +123,16 @@ def longest_step(config: R3Config) -> float | None:
     return max((line["timing/step_total"] for line in lines if "timing/step_total" in line), default=None)
 
 
+def longest_save(config: R3Config) -> float | None:
+    """Seconds of a checkpoint, of the last twenty of a run that goes on: until its next phase began (events.jsonl)."""
+    from r3_openrlhf.runs.directory import RunDirectory
+
+    events = RunDirectory(config.run_dir).events
+    lines = [json.loads(line) for line in events.read_text().splitlines()] if events.is_file() else []
+    took = [after["time"] - line["time"] for line, after in pairwise(lines) if line["phase"] == CHECKPOINT]
+    return max(took[-20:], default=None)
+
+
 def write_script(path: Path, text: str) -> None:
     """Write a job script and the folders above it; it can be executed. ConfigError: they cannot be written."""
     try:
@@ -155,7 +172,7 @@ def ray(
     r3 submit ray experiment=r3_1p5b_deepscaler_8gpu run_dir=/shared/r3 --address http://HOST:8265 --follow
     r3 submit ray experiment=r3_1p5b_deepscaler_8gpu run_dir=/runs/r3 --manifest --image IMAGE --claim runs --mount /runs
     """
-    from r3_openrlhf.cluster import ray_jobs
+    from r3_openrlhf.cluster import ray_jobs, submissions
     from r3_openrlhf.cluster.slurm import forwarded, job_name
 
     config, plain = checked(settings, nodes)
@@ -183,6 +200,10 @@ def ray(
     if not address:
         raise ConfigError("no Ray dashboard is given; use --address http://HOST:8265 or set RAY_API_SERVER_ADDRESS")
     job = ray_jobs.submit(config, plain, address=address, environment=environment, working_dir=working_dir)
+    try:
+        submissions.note_ray(config.run_dir, job, address=address)
+    except OSError as error:
+        click.echo(f"Warning: r3 status will not know of this job: {config.run_dir}: {error.strerror}", err=True)
     click.echo(job)
     click.echo(
         f"Job {job} at {address}\n"
@@ -211,8 +232,9 @@ def status(runs: tuple[Path, ...], below: str | None) -> None:
     from rich.console import Console
 
     from r3_openrlhf.cluster.status import find_runs, status_of, status_table
+    from r3_openrlhf.cluster.submissions import runs_of
 
-    paths = [*runs, *(find_runs(Path(below)) if below else [])]
+    paths = [*(run for path in runs for run in runs_of(path)), *(find_runs(Path(below)) if below else [])]
     if not paths:
         raise ConfigError(f"there is no run below {below}" if below else "name a run directory, or use --all")
     table = status_table([status_of(path) for path in paths])

@@ -71,6 +71,8 @@ class Agent:
         self.num_nodes = int(environment.get("SLURM_STEP_NUM_TASKS", environment.get("SLURM_NTASKS", "1")))
         self.node = environment.get("SLURMD_NODENAME", os.uname().nodename)
         self.job = environment.get("SLURM_JOB_ID", str(os.getpid()))
+        array, task = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
+        self.array_task = f"{array}_{task}" if array and task else None  # as `r3 submit` and squeue name it
         self.start = f"{self.job}.{environment.get('SLURM_RESTART_COUNT') or 0}"
         self.folder = Path(options.run_dir) / "cluster"
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -225,8 +227,10 @@ class Head(Agent):
     async def work(self) -> None:
         """Check, gather, start; then watch the command, the nodes and Ray. Ended: one did, or a check failed. RunBusy: somebody
         else trains in the run directory."""
-        taking = asyncio.to_thread(lock.acquire, RunDirectory(self.options.run_dir))
+        run = RunDirectory(self.options.run_dir)
+        taking = asyncio.to_thread(lock.acquire, run)
         self.lease = await self._within(taking, "the last one who trained here to be gone")
+        run.error.unlink(missing_ok=True)
         self._count_this_start()
         self.state("starting")
         environment: dict[str, str] = {"RAY_TMPDIR": str(self.temp_dir)}
@@ -276,6 +280,7 @@ class Head(Agent):
             return
         content = {
             "job": self.job,
+            "task": self.array_task,
             "start": self.start,
             "state": state,
             "nodes": sorted({self.node, *self.workers}),
@@ -431,6 +436,9 @@ class Head(Agent):
         faults = node_checks.faults(self.looks, gpus=self.options.gpus, device=self.options.device)
         for node, look in sorted(self.looks.items()):
             self.say(f"{node}: {node_checks.describe(look)}")
+        if self.options.device == Device.CUDA:
+            for sentence in node_checks.warnings(self.looks, gpus=self.options.gpus):
+                self.say(f"Warning: {sentence}")
         write_whole(self.folder / "node_checks.json", json.dumps({"start": self.start, "nodes": self.looks}, indent=1))
         if faults:
             self._refuse(faults)

@@ -145,10 +145,25 @@ def limit_s(time: str) -> int | None:
     return int(days or 0) * 86400 + sum(int(part) * unit for part, unit in zip(parts, units, strict=False))
 
 
-def lead_of(time: str | None, longest_step_s: float | None) -> int:
-    """Seconds between the signal and the limit: two steps and a minute, or LEAD_S before a step was measured; at most a
-    quarter of the limit, because a job that gets its signal at the start makes no step."""
-    lead = LEAD_S if longest_step_s is None else int(2 * longest_step_s + 60)
+def default_time(partition: str | None) -> str | None:
+    """The limit of a job without --time: the partition's default, else its longest; None where there is none, or no Slurm that
+    answers. partition: None is Slurm's default one, which sinfo marks with a star."""
+    if shutil.which("sinfo") is None:
+        return None
+    done = subprocess.run(["sinfo", "--noheader", "--format=%P|%L|%l"], capture_output=True, text=True, timeout=60)
+    for line in done.stdout.splitlines():
+        name, usual, longest = line.strip().split("|")
+        if name.rstrip("*") == partition if partition else name.endswith("*"):
+            return usual if limit_s(usual) is not None else longest
+    return None
+
+
+def lead_of(time: str | None, longest_step_s: float | None, longest_save_s: float | None = None) -> int:
+    """Seconds between the signal and the limit: a minute, 1.2 steps and 1.5 checkpoints (one that was never measured counts
+    as a step), or LEAD_S before a step was measured; at most a quarter of the limit, because a job that gets its signal at the
+    start makes no step."""
+    save_s = longest_step_s if longest_save_s is None else longest_save_s
+    lead = LEAD_S if longest_step_s is None or save_s is None else int(1.2 * longest_step_s + 1.5 * save_s + 60)
     limit = limit_s(time) if time else None
     return lead if limit is None else max(1, min(lead, limit // 4))
 

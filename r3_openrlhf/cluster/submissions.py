@@ -1,7 +1,7 @@
 """What was submitted for a run: submitted.jsonl in its folder cluster/, one line per submission.
 
-A line is {"job": Slurm's id, "12" or "12_3" for a task of an array}. The directory above the runs of an array has
-{"job": "12", "seeds": [1, 3]}.
+A line is {"job": Slurm's id, "12" or "12_3" for a task of an array}, or {"ray_job": Ray's id, "address": the dashboard's}.
+The directory above the runs of an array has {"job": "12", "seeds": [1, 3]}.
 """
 
 from __future__ import annotations
@@ -29,6 +29,17 @@ def note(run_dir: str | Path, job: str, *, seeds: Sequence[int] = ()) -> None:
     _append(run_dir, {"job": job, "seeds": list(seeds)} if seeds else {"job": job})
     for seed in seeds:
         _append(Path(run_dir, f"seed{seed}"), {"job": f"{job}_{seed}"})
+
+
+def note_ray(run_dir: str | Path, job: str, *, address: str) -> None:
+    """Write down a submission to Ray. Raises OSError: the run directory is not to be seen from here."""
+    _append(run_dir, {"ray_job": job, "address": address})
+
+
+def runs_of(path: str | Path) -> list[Path]:
+    """The runs of an array of seeds, for the directory above them; any other path itself."""
+    seeds = sorted({seed for line in submissions(path) for seed in line.get("seeds", ())})
+    return [Path(path)] if RunDirectory(path).config.is_file() else seed_directories(path, seeds)
 
 
 def submissions(run_dir: str | Path) -> list[dict[str, Any]]:

@@ -64,6 +64,7 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
         run = RunDirectory(config.run_dir)
         arguments = checked_arguments(config, run, model, platform=platform)
         with held(run):
+            run.error.unlink(missing_ok=True)
             run.create(config)
             for sentence in remove_stale(build_root()):
                 console.say(f"Warning: {sentence}")

@@ -88,6 +88,7 @@ class RunDirectory:
         self.final_model = self.path / "final_model"
         self.cluster = self.path / "cluster"  # job script, its log and records: there before the run is
         self.stop_request = self.path / "stop_request"  # runs/stop_request.py
+        self.error = self.path / "error.txt"  # the sentence with which the last start failed
         self.lock = self.path / "run.lock"  # who trains here: runs/lock.py
         self.finished = self.path / "finished.yaml"  # the configuration with which the run came to its end
 
@@ -121,7 +122,7 @@ class RunDirectory:
         elif (
             not self.config.is_file()
             and self.path.is_dir()
-            and any(p not in (self.cluster, self.lock) for p in self.path.iterdir())
+            and any(p not in (self.cluster, self.lock, self.error) for p in self.path.iterdir())
         ):
             raise ConfigError(
                 f"run_dir {self.path} holds files but no run; choose another directory, or empty this one"

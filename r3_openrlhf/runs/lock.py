@@ -45,6 +45,15 @@ def held(run: RunDirectory) -> Iterator[None]:
         lease.release()
 
 
+def note_error(run: RunDirectory, sentence: str) -> None:
+    """Keep why a start failed for `r3 status`, in error.txt, which the next start removes. Nothing where there is neither a run
+    nor a job, or where somebody else trains."""
+    if not (run.config.is_file() or run.cluster.is_dir()):
+        return
+    if _is_our_agents(run) or last_holder(run.path, lock=run.lock)[1] == "gone":
+        run.error.write_text(sentence + "\n", encoding="utf-8")
+
+
 def _is_our_agents(run: RunDirectory) -> bool:
     holder, _ = last_holder(run.path, lock=run.lock)
     return holder is not None and holder.token == os.environ.get(TOKEN)

@@ -37,7 +37,7 @@ def test_a_run_on_two_nodes_that_is_preempted_twice_is_the_undisturbed_run(netwo
         until(lambda wanted=wanted: len(steps_of(run_dir)) >= wanted or networked.ended(number), seconds=900,
               what=f"step {wanted}: {log_of(run_dir, number)[-4000:]}")  # fmt: skip
         assert not networked.ended(number), log_of(run_dir, number)[-6000:]
-        saved = f"test $(grep -c 'preempted at step' {run_dir}/cluster/slurm-{number}.log) -gt {len(preempted_at)}"
+        saved = f"test $(grep -c 'saved, requeued' {run_dir}/cluster/slurm-{number}.log) -gt {len(preempted_at)}"
         urgent = networked.call("sbatch", "--parsable", "-p", "urgent", f"--nodelist={node}", "--exclusive",
                                 "-o", tmp_path / "urgent", "--wrap", f"until {saved}; do sleep 0.5; done")  # fmt: skip
         networked.wait(urgent, "COMPLETED", seconds=300)

@@ -55,6 +55,11 @@ def assert_finished_without_a_loss(slurm, job, *, steps, saved):
 def test_a_signal_saves_and_the_job_goes_on_in_the_same_log(slurm, start):
     job = start("run", 12, 0.5)
     slurm.call("scancel", "--signal=USR1", job.number)
+    until(lambda: slurm.state(job.number) == "PENDING", what=f"the requeue: {job.log()}")
+    saved = f"preempted at step {steps_of(job.run_dir)[-1]}, saved, requeued"
+    status = " ".join(slurm.call("r3", "status", str(job.run_dir)).split())
+    assert " requeued (BeginTime) " in status and saved in status
+    assert saved in job.log()
     assert_finished_without_a_loss(slurm, job, steps=12, saved=1)
     assert "signal SIGUSR1" in job.log()
 

@@ -1,12 +1,20 @@
 """`r3 status`: one line per run, in every state that a job goes through."""
 
 import json
+import re
+import subprocess
+import sys
 
 import pytest
+from click.testing import CliRunner
 
+from r3_openrlhf.cli import main
+from r3_openrlhf.cluster import submissions
 from r3_openrlhf.cluster.status import find_runs, status_of
+from r3_openrlhf.cluster.submissions import runs_of
 from r3_openrlhf.config_loading import load_config
 from r3_openrlhf.errors import R3Error
+from r3_openrlhf.runs import lock
 from r3_openrlhf.runs.directory import RunDirectory
 from tests.cluster.conftest import REPOSITORY, until
 
@@ -43,6 +51,43 @@ def test_how_a_job_ended(run, code, state):
     assert (seen.state, seen.job, seen.last, seen.nodes) == (state, "7", "a reason", "node1,node2")
 
 
+def test_a_start_that_fails_says_why_until_the_next_start(run):
+    sentence = "model.path is '/nowhere', which does not exist. Use a directory"
+    failed = CliRunner().invoke(main, ["train", "experiment=cpu_smoke", f"run_dir={run.path}", "model.path=/nowhere"])
+    assert failed.exit_code == 1 and sentence in failed.stderr
+    seen = status_of(run.path)
+    assert seen.state == "failed" and seen.last.startswith(sentence)
+    run.mark_finished()
+    assert status_of(run.path).last is None
+
+
+def test_nobody_writes_an_error_into_the_run_of_another(run):
+    with lock.held(run):
+        lock.note_error(run, "mine is the wrong run_dir")
+        seen = status_of(run.path)
+    assert (seen.state, seen.last) == ("running", None)
+
+
+def test_a_killed_run_is_gone(run):
+    code = f"from r3_openrlhf.runs import directory, lock; lock.acquire(directory.RunDirectory('{run.path}')); os._exit(9)"
+    subprocess.run([sys.executable, "-c", f"import os; {code}"], timeout=60)
+    seen = status_of(run.path)
+    assert seen.state == "gone" and re.fullmatch(r"process \d+ on .* was killed", seen.last)
+
+
+def test_an_array_is_its_runs(run, tmp_path):
+    submissions.note(tmp_path / "seeds", "12", seeds=[1, 3])
+    assert find_runs(tmp_path / "seeds") == [tmp_path / "seeds" / "seed1", tmp_path / "seeds" / "seed3"]
+    assert runs_of(tmp_path / "seeds") == find_runs(tmp_path / "seeds") and runs_of(run.path) == [run.path]
+    told = {"job": "14", "task": "12_3", "state": "ended", "code": 1, "why": "a reason", "nodes": ["node1"]}
+    (tmp_path / "seeds" / "seed3" / "cluster" / "state.json").write_text(json.dumps(told))
+    seen = [status_of(path) for path in runs_of(tmp_path / "seeds")]
+    assert [(each.job, each.state, each.last) for each in seen] == [
+        ("12_1", "not started", None),
+        ("12_3", "failed", "a reason"),
+    ]
+
+
 def test_runs_below_a_folder(run, tmp_path):
     (tmp_path / "queued" / "cluster").mkdir(parents=True)
     (tmp_path / "queued" / "cluster" / "job.sh").touch()
@@ -50,6 +95,28 @@ def test_runs_below_a_folder(run, tmp_path):
     assert find_runs(tmp_path) == [tmp_path / "queued", tmp_path / "run"]
     with pytest.raises(R3Error, match="no_run is not a run directory"):
         status_of(tmp_path / "no_run")
+
+
+def test_every_seed_has_a_line(slurm, run_dir, job_template):
+    number = slurm.submit(run_dir, "--seeds=4,6", template=job_template(f"{STEPS} 1000 0.5"))
+    runs = [run_dir / f"seed{seed}" for seed in (4, 6)]
+    until(lambda: all((run / "metrics.jsonl").is_file() for run in runs), what="the first steps")
+    for seed in (4, 6):
+        line = next(line for line in slurm.call("r3", "status", run_dir).splitlines() if f"seed{seed}" in line)
+        assert f" {number}_{seed} " in line and " running " in line and re.search(r" node[12]( |$)", line)
+    slurm.call("scancel", number)
+    for seed in (4, 6):
+        slurm.wait(f"{number}_{seed}", "CANCELLED")
+        slurm.assert_nothing_left(slurm.job(f"{number}_{seed}")["JobId"])
+
+
+def test_a_run_that_fails_in_a_job_says_why(slurm, run_dir):
+    """The real `r3 train`, which ends before it starts a stack."""
+    number = slurm.submit(run_dir, "model.path=/nowhere")
+    assert slurm.wait(number, "FAILED", "COMPLETED")["JobState"] == "FAILED"
+    seen = " ".join(slurm.call("r3", "status", str(run_dir)).split())
+    assert " failed " in seen and "model.path is '/nowhere'" in seen
+    slurm.assert_nothing_left(number)
 
 
 def test_a_job_is_queued_running_and_over(slurm, run_dir, job_template):
