@@ -86,3 +86,14 @@ def test_an_ungraded_response_is_an_error_and_never_a_zero(service):
 def test_a_prompt_that_is_not_in_the_query_is_an_error(service):
     answer = post(service.url, "/get_reward", {"query": ["abc"], "prompts": ["x"], "labels": ["5"]})
     assert answer.status_code == 422 and "query 0 does not begin with its prompt" in answer.json()["detail"]
+
+
+def test_the_prompt_is_the_problem_whose_formulas_are_no_answers(service):
+    """In the chat template of Qwen2.5-Math, whose instruction names a box."""
+    prompt = (
+        "<|im_start|>system\nPlease reason step by step, and put your final answer within \\boxed{}.<|im_end|>\n"
+        "<|im_start|>user\nCompute $99^2+99+1$ in your head. It is more than $9000$.<|im_end|>\n<|im_start|>assistant\n"
+    )
+    answers = [r"\boxed{99^2+99+1}", r"\boxed{9901}", r"\boxed{99^2 + 10^2}"]
+    body = {"query": [prompt + answer for answer in answers], "prompts": [prompt] * 3, "labels": ["9901"] * 3}
+    assert post(service.url, "/get_reward", body).json()["scores"] == [0.0, 1.0, 1.0]

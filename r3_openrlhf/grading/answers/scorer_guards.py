@@ -16,10 +16,17 @@ from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 
+from r3_openrlhf.grading.answers.units import NO_UNIT
+
 _NOT_FINITE = re.compile(r"(?i)(?<![a-z])(?:nan|inf|infinity)(?![a-z])")
-_NUMBER = re.compile(r"(?<![\w.])[-+]?\d{1,40}(?:,\d{3})*(?:\.\d{1,40})?(?![\w])")
 _REAL = r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][-+]?\d{1,2})?"
 _COMPLEX = re.compile(rf"\(*\s*{_REAL}\s*[ij]?\s*(?:[-+]\s*(?:\d{{1,40}}(?:\.\d{{0,40}})?)?\s*[ij])?\s*\)*|[-+]?[ij]")
+_AMOUNT = re.compile(
+    r"(?:(?:the )?(?:final )?answer(?: is|:| =)\s*|[a-z]\s*=\s*|=\s*)?(?:\\?\$|[€£¥₹])?\s*"
+    r"(?P<number>[-+]?(?:\d{1,3}(?:,\d{3})+|\d{1,40})(?:\.\d{1,40})?)\s*"
+    r"(?P<unit>(?:\\?%|°|\\text\s*\{[a-zA-Z ./-]{0,40}\}|[a-zA-Z][a-zA-Z ./-]{0,40})?(?:\^?[23²³])?)\s*\.?",
+    re.IGNORECASE,
+)
 _PAIR = re.compile(rf"\(?\s*{_REAL}\s*,\s*{_REAL}\s*\)?")
 _INTEGER_LITERAL = re.compile(r"[-+]?(?:0[xX][0-9a-fA-F]{1,200}|0[bB][01]{1,800}|0[oO][0-7]{1,300}|\d{1,300})")
 _FRACTION = re.compile(r"\$?\s*(?:\\d?frac\s*\{\s*\d{1,40}\s*\}\s*\{\s*\d{1,40}\s*\}|\d{1,40}\s*/\s*\d{1,40})\s*\$?")
@@ -59,9 +66,21 @@ def _complex_number(answer: str, _: dict) -> bool:
 
 
 def _one_number(answer: str, entry: dict) -> bool:
-    """The sign counts, and a second number is a second answer."""
-    found = {Decimal(text.replace(",", "")) for text in _NUMBER.findall(answer)}
-    return found == {Decimal(str(entry["answer"]).replace(",", ""))}
+    """gsm_symbolic: one number, with what may stand around one: a currency, a unit, a name or "the answer is" before it."""
+    found = _AMOUNT.fullmatch(answer.strip("*` ").removeprefix("$").removesuffix("$").strip())
+    if found is None or NO_UNIT.search(found["unit"].casefold()):
+        return False
+    return Decimal(found["number"].replace(",", "")) == Decimal(str(entry["answer"]).replace(",", ""))
+
+
+def _zeros_and_ones(answer: str, _: dict) -> bool:
+    """kakurasu: its scorer reads what it can of a cell."""
+    return re.fullmatch(r"[01](?:[\s,\[\]]*[01])*", answer.strip("[], \n\t")) is not None
+
+
+def _moves(answer: str, _: dict) -> bool:
+    """sokoban: its scorer passes over what is no move."""
+    return re.fullmatch(r"[UDLR]*", answer) is not None
 
 
 def _same_numbers_in_order(answer: str, entry: dict) -> bool:
@@ -169,7 +188,9 @@ def _fraction(answer: str, _: dict) -> bool:
 
 
 def _known_words(answer: str, entry: dict) -> bool:
-    """knights_knaves: nothing but the names and roles of the answer, each once: no "not", no second claim."""
+    """knights_knaves: nothing but the names and roles of the answer, each once: no "not", no second claim, no sign before it."""
+    if not re.fullmatch(r"[\w\s,.;:'’\n]*", answer):
+        return False
     words, own = (
         [word for word in re.findall(r"\w+", text.casefold()) if word not in ("a", "an", "and", "is")]
         for text in (answer, entry["answer"])
@@ -237,6 +258,7 @@ _GUARDS: dict[str, Callable[[str, dict], bool]] = {
     "fraction_simplification": _fraction,
     "game_of_life": _same_json,
     "gsm_symbolic": _one_number,
+    "kakurasu": _zeros_and_ones,
     "knights_knaves": _known_words,
     "letter_jumble": _same_words,
     "number_format": _listed_number,
@@ -244,6 +266,7 @@ _GUARDS: dict[str, Callable[[str, dict], bool]] = {
     "polynomial_equations": _roots,
     "pool_matrix": _rounded_matrix,
     "quantum_lock": _buttons,
+    "sokoban": _moves,
     "survo": _only_numbers,
     "time_intervals": _time,
     "word_sorting": _same_list,

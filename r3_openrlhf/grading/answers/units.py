@@ -105,9 +105,9 @@ _WRAPPED_SPEED = re.compile(
 _PLAIN = re.compile(
     r"(?<=[\d)}])\s*((?:square |cubic |sq\.? |cu\.? )?[a-zA-Z]+(?:(?:/| per )[a-zA-Z]+)?|¢|[ap]\.m\.?)(\s*\^\s*\{?[23]\}?|[²³])?$"
 )
-_NO_UNIT = re.compile(
+NO_UNIT = re.compile(
     r"\b(?:or|not|no|than|least|most|and|but|less|more|maybe|neither|wrong|except|other"
-    r"|hundred|factorial|half|halves|thirds?|fourths|fifths|tenths|times|negative|minus|plus|between|not)\b"
+    r"|hundred|factorial|half|halves|thirds?|fourths|fifths|tenths|times|negative|minus|plus|between|false|incorrect|yes|never|unknown)\b"
     r"|^\s*(?:squared|cubed)\s*$"
 )
 
@@ -121,7 +121,7 @@ def split_unit(text: str) -> tuple[str, str | None]:
     if match := _WRAPPED_SPEED.search(text):
         return text[: match.start()], _known(f"{match[1]}/{match[2]}", None)
     if match := _WRAPPED.search(text):
-        if _NO_UNIT.search(match[1].lower()):
+        if NO_UNIT.search(match[1].lower()):
             return text, None
         return text[: match.start()], _known(match[1], match[2])
     if (match := _PLAIN.search(text)) and (unit := _known(match[1], match[2])):
