@@ -94,6 +94,6 @@ def test_the_prompt_is_the_problem_whose_formulas_are_no_answers(service):
         "<|im_start|>system\nPlease reason step by step, and put your final answer within \\boxed{}.<|im_end|>\n"
         "<|im_start|>user\nCompute $99^2+99+1$ in your head. It is more than $9000$.<|im_end|>\n<|im_start|>assistant\n"
     )
-    answers = [r"\boxed{99^2+99+1}", r"\boxed{9901}", r"\boxed{99^2 + 10^2}"]
+    answers = [r"\boxed{99^2+99+1}", r"\boxed{9901}", r"\boxed{9,901}"]
     body = {"query": [prompt + answer for answer in answers], "prompts": [prompt] * 3, "labels": ["9901"] * 3}
     assert post(service.url, "/get_reward", body).json()["scores"] == [0.0, 1.0, 1.0]

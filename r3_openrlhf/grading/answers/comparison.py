@@ -8,7 +8,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from r3_openrlhf.grading.answers.arithmetic import exact_value, stated_precision
-from r3_openrlhf.grading.answers.units import conversion, split_unit, unit_of
+from r3_openrlhf.grading.answers.units import conversion, split_unit, unit_of, units_differ
 
 MIN_DIGITS = 4  # a rounded decimal needs so many significant digits to stand for an exact value
 FLOAT_DIGITS = 12  # so many are the result of a computation with floating-point numbers,
@@ -42,7 +42,11 @@ _TIME = re.compile(
 _FOUR_DIGITS = re.compile(r"\d{4}")
 _ROMAN = re.compile(r"(?=[XL]*[IV])[IVXL]{2,}")
 _NEGATION = re.compile(r"\\neg(?![a-zA-Z])")
-_PERMUTATION = re.compile(r"(?:\(\s*\d+(?:\s+\d+)+\s*\)\s*)+")
+_PERMUTATION = re.compile(r"(?:\(\s*\d+(?:\s+\d+)+\s*\)\s*)+|(?:\(\s*[a-z](?:\s+[a-z]){1,25}\s*\)\s*)+")
+_FEET = re.compile(r"\d\s*('+|\^\s*\{?\s*(?:\\prime\s*)+\}?)")
+_ALIKE = re.compile(  # in one spelling \\sim is \\neg
+    r"(?:\\triangle)?([A-Z]{3,8})(\\(?:neg|sim|cong|simeq|equiv))(?:\\triangle)?([A-Z]{3,8})"
+)
 _COMMA_OF_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _COMMA_AND_SPACE = re.compile(r",\s")
 _POINTS = re.compile(r"m?(\\(?:angle|measuredangle|widehat|overrightarrow|vec|overset\{\\frown\}))?\{?([A-Z]{2,4})\}?")
@@ -153,6 +157,8 @@ def compare_cheaply(answer: str, reference: str) -> bool | None:
         return cycles[0] == cycles[1]
     if bool(_ASSIGNMENT.match(answer)) != bool(_ASSIGNMENT.match(reference)):  # "x = 5" for 5
         answer, reference = _ASSIGNMENT.sub("", answer), _ASSIGNMENT.sub("", reference)
+    elif (name := _ASSIGNMENT.match(answer)) and (other := _ASSIGNMENT.match(reference)) and name[0] == other[0]:
+        answer, reference = answer[name.end() :], reference[other.end() :]
     left, right = normalise(answer), normalise(reference)
     if left and left == right:
         return True
@@ -193,6 +199,8 @@ def _compare_meanings(answer: str, reference: str) -> bool | None:
     if all(units) and units[0] != units[1]:
         a, b = number(answer), number(reference)
         return a is not None and b is not None and numbers_agree(a, b)
+    elif units_differ(answer, reference):
+        return False
     if any(units) and not all(units):
         a, b = number(answer), number(reference)
         if a is not None and b is not None and a.percent != b.percent:
@@ -215,6 +223,9 @@ def _connectives_differ(answer: str, reference: str) -> bool:
 
 def _marks_differ(answer: str, reference: str) -> bool:
     """Whether letters carry other primes or negations: f' is not f, and neither is the negation of p."""
+    feet = _FEET.findall(answer), _FEET.findall(reference)
+    if all(feet) and feet[0] != feet[1]:
+        return True  # 5' is not 5''
     if ("=" in answer) != ("=" in reference):  # "f'(x) = 2x" for 2x
         return False
     return any(
@@ -249,6 +260,12 @@ def _compare_names(left: str, right: str) -> bool | None:
         commands = {here[1], there[1]} - {None}
         turned = here[2][::-1] if commands.isdisjoint(_ARROWS) else None
         return there[2] in (here[2], turned)
+    here, there = _ALIKE.fullmatch(left), _ALIKE.fullmatch(right)
+    if here and there and len(here[1]) == len(here[3]):  # vertex by vertex
+        return here[2] == there[2] and any(
+            set(zip(a, b, strict=False)) == set(zip(there[1], there[3], strict=False))
+            for a, b in ((here[1], here[3]), (here[3], here[1]))
+        )
     choices = _choices(left), _choices(right)
     if choices[1] and "," in right and (all(choices) or _LETTERS.fullmatch(left)):  # several of them: "A and C", "AC"
         return (choices[0] or set(left)) == choices[1]

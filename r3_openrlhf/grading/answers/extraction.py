@@ -24,7 +24,8 @@ _STATED_EXACTLY = re.compile(
 )
 # "The correct answer is **(C)**." and nothing behind it
 _STATED_CHOICE = re.compile(
-    r"answer(?: is)?:?[\s*:]*(?:option |choice )?\(?(?P<letter>[A-J])\)?[\s*.]*(?:I hope|\n|$)", re.IGNORECASE
+    r"answer(?: is)?:?[\s*:]*(?:the )?(?:option |choice |letter )?\(?\$?(?P<letter>[A-J])\$?\)?[\s*.]*(?:I hope|\n|$)",
+    re.IGNORECASE,
 )
 # "The answer is (C) 12.": it is C beside a letter and 12 beside a number
 _STATED_LABEL = re.compile(
@@ -109,6 +110,8 @@ def final_answer(response: str, *, truncated: bool) -> FinalAnswer | None:
     snippet = _CJK.sub(r" \g<0> ", snippet).strip()
     if statement and (stated := _stated(snippet)):
         return FinalAnswer(stated, exact=True)
+    if snippet.endswith("**") and snippet.count("**") % 2 == 0:
+        snippet = snippet[:-2].rstrip()  # bold type
     if not snippet or snippet.endswith(_UNFINISHED):
         return None
     return FinalAnswer(snippet, exact=False, stated=statement is not None)

@@ -16,6 +16,7 @@ from functools import lru_cache
 
 from r3_openrlhf.grading.answers.comparison import normalise, number
 from r3_openrlhf.grading.answers.spelling import unify
+from r3_openrlhf.grading.answers.units import unit_of
 
 MAX_FORMULAS = 60  # of a problem; the first ones
 MIN_SIZE = 3  # smaller formulas of a problem (x, 12, -3) are common as answers, or parts of them
@@ -27,7 +28,9 @@ _SEGMENTS = re.compile(
     r"\$\$(.+?)\$\$|\$(.+?)\$|\\\[(.+?)\\\]|\\\((.+?)\\\)|\\begin\{((?:align|equation|gather)\*?)\}(.+?)\\end\{\5\}",
     re.DOTALL,
 )
-_PLAIN_ARITHMETIC = re.compile(r"[0-9(√][-+*/^0-9(){}. ×÷·⋅−√!⁰¹²³⁴⁵⁶⁷⁸⁹]{1,200}[0-9)}!⁰¹²³⁴⁵⁶⁷⁸⁹]")
+_PLAIN_ARITHMETIC = re.compile(
+    r"(?:[0-9(√]|(?<![0-9.])\.(?=\d))[-+*/^0-9(){}. ×÷·⋅−√!⁰¹²³⁴⁵⁶⁷⁸⁹]{1,200}[0-9)}!⁰¹²³⁴⁵⁶⁷⁸⁹]"
+)
 _PERCENTAGE = re.compile(r"\d+(?:\.\d+)?\s*\\?%")
 _SIMPLE_FRACTION = re.compile(r"(?<![\d.])(\d+)\s*/\s*(\d+)(?![\d.])")
 _SCIENTIFIC = re.compile(r"(?:\\times|\\cdot|\*)\s*10\s*\^")
@@ -61,7 +64,7 @@ _ASKS_FOR_NOTATION = re.compile(
     re.I,
 )
 _TAKEN_BACK = re.compile(  # "5 or more" for 5
-    r"\b(?:more|less|than|least|most|not|never|maybe|perhaps|possibly|wrong|neither|nor|except|either|unknown)\b"
+    r"\b(?:more|less|than|least|most|not|never|maybe|perhaps|possibly|wrong|incorrect|false|doubt(?:ful)?|neither|nor|except|either|unknown)\b"
     r"|\\text\s*\{(?!\s*or\s*\})[^{}]*\bor\b",
     re.IGNORECASE,
 )
@@ -69,6 +72,8 @@ _SET_OPERATION = re.compile(r"\\(?:cup|cap|setminus)(?![a-zA-Z])")
 _ONE_SET = re.compile(r"[(\[][^()\[\],]+,[^()\[\],]+[)\]]|\\?\{[^{}|:]*\}")
 _ABOUT = re.compile(r"\\(?:approx|equiv|simeq|sim)(?![a-zA-Z])")
 MAX_ROUNDING = 0.05  # relative: what stands behind "approximately" may be off by this much
+_DOZEN = re.compile(r"(?<![a-zA-Z])dozens?(?![a-zA-Z])|\ddozen", re.IGNORECASE)
+_PRODUCT = re.compile(r"\\cdot|\\times|\*")
 _FACTOR = re.compile(r"\bfactor", re.IGNORECASE)
 
 
@@ -108,6 +113,13 @@ def objection(answer: str, gold: str, problem: str, same_value: SameValue) -> st
     return None
 
 
+def is_other_amount(answer: str, gold: str, problem: str) -> bool:
+    r"""Whether a word makes another amount of the same number: "5 dozen" for 5, "\frac{\pi}{3} degrees" for \frac{\pi}{3}."""
+    if _DOZEN.search(answer) and not _DOZEN.search(gold) and not _DOZEN.search(problem):
+        return True
+    return "\\pi" in answer and "\\pi" in gold and unit_of(answer) == "degree" and unit_of(gold) is None
+
+
 def is_plain(answer: str) -> bool:
     """Whether there can be no objection, whatever the problem: no relation, and one number, name or choice."""
     return answer.isalnum()
@@ -123,7 +135,9 @@ def is_copied(answer: str, gold: str, problem: str) -> bool:
     own, wanted = _formula(answer), _formula(gold)
     if own.size < MIN_COPIED_SIZE or own.signs <= wanted.signs or own.plain == wanted.plain or is_literal(answer):
         return False
-    return any(own.plain == formula.plain for formula in formulas(problem))
+    # 23*17 where the problem says 17*23
+    turned = own.size == 2 and _PRODUCT.search(answer) and all(sign[0].isdigit() for sign in own.signs)
+    return any(own.plain == formula.plain or turned and own.signs == formula.signs for formula in formulas(problem))
 
 
 # Inequalities
@@ -287,18 +301,19 @@ def formulas(problem: str) -> tuple[Formula, ...]:
     prose = _SEGMENTS.sub(" ", problem)
     for pattern in (_PLAIN_ARITHMETIC, _PERCENTAGE):
         for match in pattern.finditer(prose):
-            found[match[0].strip(" .")] = None
+            found[match[0].strip().rstrip(" .")] = None
     texts: dict[str, None] = {}
     for segment in list(found)[:MAX_FORMULAS]:
         whole = unify(segment.strip().rstrip(".,;:?").strip())
         for part in (whole, *_SIDES.split(whole), *re.split(r"\\\\|\\quad|\\qquad|;", whole)):
             if part.strip(" &,."):
-                texts[part.strip(" &,.")] = None
+                texts[re.sub(r"^[ &,]*(?:\.(?!\d)[ &,.]*)?", "", part).rstrip(" &,.")] = None
     return tuple(_formula(text) for text in list(texts)[: 3 * MAX_FORMULAS])
 
 
 @lru_cache(maxsize=4096)
 def _formula(text: str) -> Formula:
+    text = text.strip().rstrip(".")
     signs = [
         _SAME_TOKEN.get(sign, sign)
         for sign in _TOKEN.findall(

@@ -27,7 +27,7 @@ from r3_openrlhf.grading.answers.extraction import (
     last_statement,
     nesting_depth,
 )
-from r3_openrlhf.grading.answers.form import is_copied, is_plain, is_single, objection
+from r3_openrlhf.grading.answers.form import is_copied, is_other_amount, is_plain, is_single, objection
 from r3_openrlhf.grading.answers.magnitude import is_too_large
 from r3_openrlhf.grading.answers.marks import boxed_answer
 from r3_openrlhf.grading.answers.parts import agree_part_by_part
@@ -146,8 +146,8 @@ def grade_mathematics(
 
 def _in_its_form(answer: str, gold: str, problem: str, extracted: str) -> Result:
     """Correct, unless the answer equals the reference without being solved."""
-    reason = None
-    if not is_plain(answer):
+    reason = "unsolved" if is_other_amount(answer, gold, problem) else None
+    if reason is None and not is_plain(answer):
         reason = objection(*align(answer, gold), problem, _same_value)
         ways = OR.split(answer)
         if len(ways) > 1 and is_single(gold) and not all(_agree(way.strip(), gold) for way in ways):
@@ -229,6 +229,10 @@ def _agree(answer: str, gold: str) -> bool:
     decision = compare_cheaply(answer, gold)
     if decision is not None:
         return decision
+    name, _, value = answer.partition("=")
+    wanted_name, _, wanted = gold.partition("=")
+    if value and wanted and name.strip() == wanted_name.strip() and name.strip().isalpha():
+        answer, gold = value.strip(), wanted.strip()  # of x = 1.7321 and x = \sqrt{3} the values
     return any(_equal(a, b, gold, answer) for a in _parse_reference(gold) for b in _parse_bare(answer))
 
 

@@ -87,8 +87,9 @@ _REWRITES = [
         (r"^\s*\\text\s*\{\s*(?:[Tt]here (?:are|is) |(?:[Hh]e|[Ss]he|[Ii]t|[Tt]hey|[Ww]e) (?:has|have|had|is|are) |the )?([-+]?\d[\d,]*(?:\.\d+)?)(?:st|nd|rd|th)?\s+((?:[a-z]+ ?){1,4})\.?\s*\}\s*$", r"\1\\text{ \2}"),
         (r"^\s*the\s+(?=\d)", ""),
         (r"(?<=\d)\s*\^\s*\{\s*\\underline\s*\{\s*(?:st|nd|rd|th)\s*\}\s*\}", ""),
+        (r"^\s*\\(?:text|textrm|mathrm|mathbf|textbf)\s*\{(?:\s|\\ )*(?:[Tt]herefore|[Tt]hus|[Hh]ence|[Ss]o)(?:,|:|\s|\\ )*(?:it is|we get|we have)?(?:,|:|\s|\\ )*\}(?:\s|\\[ ,;:!])*", ""),
         (r"^\s*[=:]\s*(?=[^\s>=])", ""),
-        (r"^\s*\\text\s*\{(?![^{}]*\bnot\b)[^{}]*\b(?:[Aa]nswer|[Rr]esult|[Vv]alue|[Ss]olution|[Tt]otal)\b[^{}]*(?:\b(?:is|are|equals)|:)\s*\}", ""),
+        (r"^\s*\\(?:text|textrm|mathrm|textbf|mathbf)\s*\{(?![^{}]*\bnot\b)[^{}]*\b(?:[Aa]nswer|[Rr]esult|[Vv]alue|[Ss]olution|[Tt]otal)\b[^{}]*(?:\b(?:is|are|equals)|:)(?:\s|\\ )*\}(?:\s|\\[ ,;:!])*", ""),
         (r"(?<=\d)\s*\^?\s*\{?\s*\\(?:text|textrm|mathrm|textsuperscript)\s*\{\s*(?:st|nd|rd|th)\s*\}\s*\}?", ""),
         (r"(?<=\d)(?:st|nd|rd|th)\b|(?<=\d)\^\s*\{\s*(?:st|nd|rd|th)\s*\}", ""),
         (r"\\(?:lnot|sim)(?![a-zA-Z])|((?:^|\(|\\(?:land|lor|wedge|vee|to|rightarrow)(?![a-zA-Z]))\s*)~(?=\s*[a-zA-Z(])", r"\1\\neg "),
@@ -146,6 +147,7 @@ _ANY_INTEGER = re.compile(
 _FOR_ALL = re.compile(r"[,;]?\s*(?:\\text\s*\{\s*for (?:all|any|every)(?: real)?\s*\}\s*[a-z]|\\forall\s*[a-z])\s*$")
 _FROM_ON = re.compile(r"^([^,;]*)[,;]\s*\(?([nkm])\s*(?:\\geq?(?![a-zA-Z])|>=?)\s*\d+\)?\s*$")
 _FUNCTION_OF = re.compile(r"^\s*([a-zA-Z])\s*\(\s*([a-z])\s*\)\s*=(?!.*=)")
+_A_LETTER = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z](?![a-zA-Z])")
 _WHOLE_TEXT = re.compile(r"\s*(?:\\(?:text|mathrm|textbf)\s*\{)?\s*([A-Za-z ]+?)\s*\}?\.?\s*")
 _SAID_IN_WORDS = {
     "": {"no solutions": r"\text{no solution}", "does not exist": r"\text{DNE}", "infinity": r"\infty"},
@@ -258,6 +260,11 @@ def _words_beside(text: str, other: str) -> str:
 def _renamed(text: str, other: str) -> str:
     """ "f(n)=n+1" beside "f(x)=x+1": the variable of a function may have any name."""
     own, wanted = _FUNCTION_OF.match(text), _FUNCTION_OF.match(other)
+    if own and _Y_VALUE.match(other):  # "h(t)=2t+3" beside "y=2x+3"
+        letters = set(_A_LETTER.findall(other.partition("=")[2]))
+        said = text.partition("=")[2]
+        if len(letters) == 1 and letters.isdisjoint(_A_LETTER.findall(said)):
+            return "y=" + re.sub(rf"(?<![\\a-zA-Z]){own[2]}(?![a-zA-Z])", letters.pop(), said)
     if not own or not wanted or own[1] != wanted[1] or own[2] <= wanted[2]:
         return text
     if re.search(rf"(?<![\\a-zA-Z]){wanted[2]}(?![a-zA-Z])", text):

@@ -68,6 +68,7 @@ _SYNONYMS = {
     "newton": "newton",
     "joule": "joule",
     "watt": "watt",
+    "grade": "grade",
     "am": "am",
     "pm": "pm",
 }
@@ -105,6 +106,12 @@ _WRAPPED_SPEED = re.compile(
 _PLAIN = re.compile(
     r"(?<=[\d)}])\s*((?:square |cubic |sq\.? |cu\.? )?[a-zA-Z]+(?:(?:/| per )[a-zA-Z]+)?|¢|[ap]\.m\.?)(\s*\^\s*\{?[23]\}?|[²³])?$"
 )
+_SPACE = r"(?:\s|\\[,;:! ]|~)"
+# behind a letter or a sign it may be a product as well: "5\\pi cm", "x m", "\\pi h"
+_LOOSE = re.compile(
+    rf"(?:\\(?:pi|theta|alpha|beta|phi|lambda|mu|omega){_SPACE}*|(?<![a-zA-Z\\])[a-zA-Z]{_SPACE}+|[\d)}}]{_SPACE}+)"
+    r"(?P<unit>(?:square |cubic |sq\.? |cu\.? )?[a-zA-Z]+(?:(?:/| per )[a-zA-Z]+)?)(?P<power>\s*\^\s*\{?[23]\}?|[²³])?$"
+)
 NO_UNIT = re.compile(
     r"\b(?:or|not|no|than|least|most|and|but|less|more|maybe|neither|wrong|except|other"
     r"|hundred|factorial|half|halves|thirds?|fourths|fifths|tenths|times|negative|minus|plus|between|false|incorrect|yes|never|unknown)\b"
@@ -136,6 +143,24 @@ def unit_of(answer: str) -> str | None:
     if degrees := _DEGREES.search(answer):
         return {"C": "celsius", "F": "fahrenheit"}.get(degrees[1], "degree")
     return split_unit(answer.strip().removesuffix("."))[1]
+
+
+def units_differ(answer: str, reference: str) -> bool:
+    r"""Whether both state a unit, one of them behind a letter or a sign (5\pi cm, x m), and the units are different ones.
+
+    Single letters there may be factors: \pi g and \pi h only differ in the unit if all the rest is the same text.
+    """
+    answer, reference = answer.strip(), reference.strip()
+    mine, theirs = _LOOSE.search(answer), _LOOSE.search(reference)
+    units = [
+        unit_of(text) or (_known(found["unit"], found["power"]) if found else None)
+        for text, found in ((answer, mine), (reference, theirs))
+    ]
+    if None in units or units[0] == units[1] or not (mine or theirs):
+        return False
+    if mine and theirs and len(mine["unit"]) == len(theirs["unit"]) == 1:
+        return answer[: mine.start("unit")] == reference[: theirs.start("unit")]
+    return True
 
 
 def conversion(unit: str, other: str) -> Fraction | None:

@@ -223,6 +223,13 @@ RESPONSES = [  # verdict, response, reference
     ("correct", "\\boxed{\\text{Answer: }42}", "42"),
     ("correct", "\\boxed{\\mathrm{Answer}: 42}", "42"),
     ("correct", "\\boxed{\\text{Total: }42}", "42"),
+    ("correct", "The final answer is the letter B.", "B"),
+    ("wrong", "The final answer is the letter B.", "A"),
+    ("correct", "The answer is the letter $B$.", "B"),
+    ("correct", "The answer is letter B", "B"),
+    ("correct", "#### Summary\n**12**", "12"),
+    ("correct", "#### Conclusion\n\n$12$", "12"),
+    ("wrong", "#### Summary\n**13**", "12"),
 ]
 
 
@@ -367,6 +374,29 @@ RESTATED = [  # verdict, answer, reference, problem
     ("wrong", "\\frac{12}{18}", "\\frac23", "Simplify 12/18."),
     ("wrong", "3.2\\times10^3", "3200", "Write $3.2\\times10^3$ in standard form."),
     ("wrong", "\\sqrt{25}", "5", "Find $\\sqrt{3^2+4^2}$."),
+    (
+        "wrong",
+        ".2 + .04 + .006 + .0008 + .00001.",
+        r"\frac{24681}{100000}",
+        "Write as a fraction: $.2 + .04 + .006 + .0008 + .00001.$",
+    ),
+    (
+        "wrong",
+        ".2 + .04 + .006 + .0008 + .00001",
+        r"\frac{24681}{100000}",
+        "Write as a fraction: $.2 + .04 + .006 + .0008 + .00001.$",
+    ),
+    (
+        "wrong",
+        ".2 + .04 + .006 + .0008 + .00001.",
+        r"\frac{24681}{100000}",
+        ".2 + .04 + .006 + .0008 + .00001. What fraction is it?",
+    ),
+    ("wrong", "23*17", "391", r"Compute $17 \cdot 23$."),
+    ("wrong", r"17\cdot23", "391", r"Compute $17 \cdot 23$."),
+    ("wrong", r"23\times 17", "391", "What is 17*23?"),
+    ("correct", "23*17", "391", "What is the product of those primes?"),
+    ("correct", r"17\cdot 23", r"23\cdot 17", "Factor 391."),
 ]
 
 
