@@ -10,10 +10,13 @@ import socket
 import subprocess
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 
 import psutil
 import pytest
+
+from r3_openrlhf.cluster import shared_memory
 
 REPOSITORY = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -53,6 +56,7 @@ PreemptMode=REQUEUE
 NodeName=node1 NodeAddr=127.0.0.1 NodeHostname=localhost Port={ports[1]} CPUs=8 RealMemory=8000 State=UNKNOWN
 NodeName=node2 NodeAddr=127.0.0.1 NodeHostname=localhost Port={ports[2]} CPUs=8 RealMemory=8000 State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES PriorityTier=1 GraceTime=20
+PartitionName=hasty Nodes=ALL PriorityTier=1 GraceTime=1
 PartitionName=urgent Nodes=ALL PriorityTier=10
 """
 
@@ -186,6 +190,19 @@ class Slurm:
     def assert_nothing_left(self, number: str) -> None:
         until(lambda: not self.processes(number), seconds=60, what=f"processes of job {number} to end")
         assert not list(self.folder.glob(f"r3-ray-{number}.*"))
+        # the machine may have other stacks: theirs are held, or older than this job
+        began = datetime.fromisoformat(self.job(number)["SubmitTime"]).timestamp()
+        until(
+            lambda: not self.abandoned(since=began),
+            seconds=60,
+            what=f"{self.abandoned(since=began)} in /dev/shm to go",
+        )
+
+    def abandoned(self, *, since: float) -> list[str]:
+        """Files of the stack in /dev/shm that nobody holds, made since then."""
+        found = {path for name in shared_memory.STACK_NAMES for path in shared_memory.FOLDER.glob(name)}
+        left = found - shared_memory._held(found)
+        return [path.name for path in left if path.exists() and path.stat().st_ctime >= since]
 
 
 @contextlib.contextmanager

@@ -29,6 +29,18 @@ def limited(slurm, tmp_path_factory):
     return SimpleNamespace(run_dir=run_dir, number=number, log=lambda: log_of(run_dir, number))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def hasty(slurm, tmp_path_factory):
+    """A job whose checkpoint takes longer than its notice, and which is preempted at once: Slurm kills it KillWait (30 s) later."""
+    folder = tmp_path_factory.mktemp("hasty")
+    run_dir = folder / "run"
+    template = template_in(folder, f"{STEPS} 8 0.5 1000")
+    number = slurm.submit(run_dir, "--partition=hasty", "--sbatch=--nodelist=node2", template=template)
+    until(lambda: len(steps_of(run_dir)) >= 3, what=f"three steps: {log_of(run_dir, number)}")
+    slurm.call("sbatch", "-p", "urgent", "--nodelist=node2", "--exclusive", "-o", folder / "urgent", "--wrap", "true")
+    return SimpleNamespace(run_dir=run_dir, number=number, log=lambda: log_of(run_dir, number))
+
+
 @pytest.fixture
 def start(slurm, tmp_path, job_template):
     """Submit a run of so many steps, and wait until it has made one."""
@@ -73,6 +85,23 @@ def test_a_partition_preempts_and_no_step_is_lost(slurm, start, tmp_path):
     assert "signal SIGTERM" in job.log()
 
 
+def test_a_requeue_by_hand_loses_no_step(slurm, start):
+    job = start("run", 12, 0.5)
+    slurm.call("scontrol", "requeue", job.number)
+    assert_finished_without_a_loss(slurm, job, steps=12, saved=1)
+    assert "signal SIGTERM" in job.log()
+
+
+def test_a_notice_that_is_too_short_leaves_nothing_half_written(slurm, hasty):
+    """It goes on from the checkpoint before, and each step is there once."""
+    ended = slurm.wait(hasty.number, "COMPLETED", "FAILED", "CANCELLED", seconds=180)
+    assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "1"), hasty.log()
+    assert "signal SIGTERM" in hasty.log() and "saved step" not in hasty.log()
+    assert steps_of(hasty.run_dir) == list(range(1, 9))
+    assert (hasty.run_dir / "checkpoints" / "_actor" / "latest").read_text() == "global_step8"
+    slurm.assert_nothing_left(hasty.number)
+
+
 def test_a_cancelled_job_saves_and_stays_cancelled(slurm, start):
     job = start("run", 1000, 0.5)
     slurm.call("scancel", job.number)
@@ -87,6 +116,7 @@ def test_a_job_without_progress_is_not_started_for_ever(slurm, run_dir, job_temp
     job = slurm.submit(run_dir, template=job_template("bash -c 'exit 86'"))
     assert slurm.wait(job, "FAILED", "COMPLETED")["Restarts"] == "3", log_of(run_dir, job)
     assert "this job was started 3 times and its newest checkpoint is still none" in log_of(run_dir, job)
+    slurm.assert_nothing_left(job)
 
 
 def test_seeds_are_runs_of_their_own(slurm, run_dir, job_template):
@@ -98,6 +128,7 @@ def test_seeds_are_runs_of_their_own(slurm, run_dir, job_template):
     until(lambda: all((run_dir / f"seed{seed}" / "seen").is_file() for seed in (3, 5)), what=f"both tasks of {job}")
     for seed in (3, 5):
         assert (run_dir / f"seed{seed}" / "seen").read_text() == f"train.seed={seed}\n"
+        slurm.assert_nothing_left(slurm.wait(f"{job}_{seed}", "COMPLETED", "FAILED")["JobId"])
 
 
 def test_the_same_seeds_twice_follow_each_other(slurm, run_dir, job_template):
@@ -133,6 +164,8 @@ def test_two_jobs_of_one_run_follow_each_other(slurm, start, run_dir, job_templa
         (slurm.job(number)["StartTime"], slurm.job(number)["EndTime"]) for number in (first.number, second, third)
     ]
     assert times[0][1] <= times[1][0] and times[1][1] <= times[2][0]
+    for number in (first.number, second, third):
+        slurm.assert_nothing_left(number)
 
 
 def test_a_time_limit_is_no_end(slurm, limited):

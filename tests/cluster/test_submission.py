@@ -90,6 +90,7 @@ def test_an_unfit_node_is_named_and_the_job_goes_to_another(slurm, run_dir, job_
     assert (ended["JobState"], ended["NodeList"], ended["Restarts"]) == ("COMPLETED", "node2", "1"), log
     assert "node1: ulimit -n is 512, 1024 are needed; code 87" in log and "at work on node2" in log
     assert ended["ExcNodeList"] == "node1"
+    slurm.assert_nothing_left(job)
 
 
 @pytest.mark.slow
