@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -87,7 +88,10 @@ def _above(key: str, value: float, low: float) -> None:
 def _is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+        host = re.fullmatch(r"[\w.:%-]+", parts.hostname or "")
+        return (
+            parts.scheme in ("http", "https") and host is not None and (parts.port or 1) > 0 and len(url.split()) == 1
+        )
     except ValueError:  # a port that is none
         return False
 

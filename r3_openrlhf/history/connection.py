@@ -92,6 +92,10 @@ def open_for_writing(path: str, *, journal: str) -> sqlite3.Connection:
     return connection
 
 
+class EmptyStore(HistoryError):
+    """There is a file, and no store in it."""
+
+
 def open_for_reading(path: str, *, untouched: bool = False) -> sqlite3.Connection:
     """A connection that cannot change the store, safe while a run writes to it.
 
@@ -103,7 +107,7 @@ def open_for_reading(path: str, *, untouched: bool = False) -> sqlite3.Connectio
     if not file.is_file():
         raise HistoryError(f"there is no history store at {path}")
     if file.stat().st_size == 0:
-        raise HistoryError(f"{path} is empty: the run wrote no history yet")
+        raise EmptyStore(f"{path} is empty: no step was written to it, or the -wal beside it was lost")
     writable = not untouched and os.access(file, os.W_OK) and os.access(file.parent, os.W_OK)
     options = "mode=rw" if writable else "mode=ro"
     if not writable and _is_closed_wal(file):
@@ -121,7 +125,7 @@ def open_for_reading(path: str, *, untouched: bool = False) -> sqlite3.Connectio
             _tune(connection)
             version = _check_identity(connection, path)
             if version == 0:
-                raise HistoryError(f"{path} is empty: the run wrote no history yet")
+                raise EmptyStore(f"{path} is empty: no step was written to it, or the -wal beside it was lost")
             if version not in schema.READABLE:
                 raise HistoryError(
                     f"{path} has schema {version}, this version reads {schema.SCHEMA_VERSION}; resuming its run migrates it"

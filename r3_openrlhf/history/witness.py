@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from r3_openrlhf.errors import HistoryError
-from r3_openrlhf.history.connection import open_for_reading, sentences, snapshot
+from r3_openrlhf.history.connection import EmptyStore, open_for_reading, sentences, snapshot
 
 FILE_NAME = "history.jsonl"  # in the directory of the checkpoints
 _CHUNK = 4096  # rows
@@ -101,8 +101,12 @@ def check_against(connection: sqlite3.Connection, records: list[StoreRecord], *,
 def check_checkpoint(store: Path, checkpoints: Path, *, step: int) -> None:
     """Raises HistoryError when the store at `store` is not the one that the checkpoint of `step` was written with."""
     why: str | None = "it is not there"
-    if store.is_file() and store.stat().st_size:
-        connection = open_for_reading(str(store))
+    if store.is_file():
+        try:
+            connection = open_for_reading(str(store))
+        except EmptyStore:
+            raise_unless_written_with(store, "it is empty", step=step)
+            raise
         try:
             with sentences(str(store), "compare"), snapshot(connection):
                 why = check_against(connection, read_records(checkpoints / FILE_NAME), step=step)

@@ -11,6 +11,7 @@ import json
 import math
 import os
 import re
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -162,6 +163,12 @@ class RunDirectory:
             raise ConfigError(
                 f"run_dir {self.path} cannot be written: {place} is not ours to write; choose another run_dir"
             )
+        try:  # permissions do not tell of places such as /proc, least of all root
+            os.rmdir(tempfile.mkdtemp(prefix=".r3-", dir=place))
+        except OSError as error:
+            raise ConfigError(
+                f"run_dir {self.path} cannot be written: nothing can be made in {place} ({error.strerror}); choose another run_dir"
+            ) from error
 
     def mark_finished(self) -> None:
         """Training came to its end with the configuration that is here."""

@@ -130,7 +130,7 @@ def test_a_truncated_file(written, keep):
 
 def test_an_empty_file_is_not_a_history(tmp_path):
     (tmp_path / "history.sqlite").touch()
-    with pytest.raises(HistoryError, match="is empty: the run wrote no history yet"):
+    with pytest.raises(HistoryError, match="is empty: no step was written to it"):
         HistoryStore.open(tmp_path / "history.sqlite", writer=False)
 
 
@@ -140,7 +140,7 @@ def test_a_run_killed_before_its_first_commit_left_an_empty_store(tmp_path):
     connection.execute("PRAGMA journal_mode = wal")
     connection.close()
     assert path.stat().st_size > 0
-    with pytest.raises(HistoryError, match="is empty: the run wrote no history yet"):
+    with pytest.raises(HistoryError, match="is empty: no step was written to it"):
         verify(path)
     with HistoryStore.open(path) as store:
         assert store.last_step is None

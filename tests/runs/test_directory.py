@@ -5,6 +5,7 @@ import math
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -149,6 +150,18 @@ def test_a_directory_with_other_files_is_refused(tmp_path):
     (tmp_path / "thesis.txt").write_text("precious")
     with pytest.raises(ConfigError, match="holds files but no run"):
         RunDirectory(tmp_path).create(config_at(tmp_path))
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="no /proc here")
+def test_a_place_in_which_nobody_can_make_a_directory_is_a_sentence():
+    """Its permissions say that root may write there."""
+    with pytest.raises(ConfigError, match="run_dir /proc/x cannot be written"):
+        RunDirectory("/proc/x").check_place()
+
+
+def test_looking_whether_a_run_can_be_there_leaves_nothing(tmp_path):
+    RunDirectory(tmp_path / "a" / "b").check_place()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_place_that_cannot_be_written(tmp_path):
