@@ -596,7 +596,7 @@ class ClusterConfig:
 
     @property
     def num_ranks(self) -> int:
-        """Data-parallel ranks of the actor; every GPU holds one, and a share of a vLLM engine."""
+        """GPUs in all; each holds a data-parallel rank of the policy and a share of a vLLM engine (R3Config.is_async: or)."""
         return self.num_nodes * self.gpus_per_node
 
 
@@ -684,6 +684,7 @@ class R3Config:
 
     def __post_init__(self) -> None:
         _one_of("algo", self.algo, tuple(Algorithm))
+        self._check_async()
         self._check_mechanisms()
         self._check_lengths()
         self._check_batches()
@@ -697,6 +698,26 @@ class R3Config:
         return self.rollout.batch_size * self.rollout.n_samples_per_prompt
 
     @property
+    def is_async(self) -> bool:
+        """Are the rollouts of coming steps sampled while a step trains (openrlhf.train.async_enable)?"""
+        return _flag(self.openrlhf, "train.async_enable")
+
+    @property
+    def policy_gpus_per_node(self) -> int:
+        """GPUs of a node that hold the policy: all of them, or half where engines sample all the time."""
+        return self.cluster.gpus_per_node // (2 if self.is_async else 1)
+
+    @property
+    def num_policy_ranks(self) -> int:
+        """Data-parallel ranks of the policy."""
+        return self.cluster.num_nodes * self.policy_gpus_per_node
+
+    @property
+    def num_engines(self) -> int:
+        """vLLM engines: on the policy's GPUs, or on the other half of them."""
+        return self.num_policy_ranks // self.cluster.vllm_tensor_parallel_size
+
+    @property
     def train_batch_size(self) -> int:
         """Rollouts per optimizer step."""
         return self.train.batch_size or self.rows_per_step
@@ -706,8 +727,7 @@ class R3Config:
         """How many responses one vLLM engine decodes at once."""
         if self.cluster.vllm_max_num_seqs is not None:
             return self.cluster.vllm_max_num_seqs
-        engines = self.cluster.num_ranks // self.cluster.vllm_tensor_parallel_size
-        return min(1024, max(128, math.ceil(1.25 * self.rows_per_step / engines)))
+        return min(1024, max(128, math.ceil(1.25 * self.rows_per_step / self.num_engines)))
 
     @property
     def dual_clip(self) -> float | None:
@@ -727,11 +747,40 @@ class R3Config:
         """Are groups without a difference replaced by groups of further problems (dynamic sampling)?"""
         return self.algo == Algorithm.DAPO or _flag(self.openrlhf, "algo.dynamic_filtering_enable")
 
-    def _check_mechanisms(self) -> None:
-        if _flag(self.openrlhf, "train.async_enable"):
+    def _check_async(self) -> None:
+        if not self.is_async:
+            return
+        on, cluster = "openrlhf.train.async_enable is on", self.cluster
+        if cluster.gpus_per_node % 2:
             raise ConfigError(
-                "openrlhf.train.async_enable is on, but R³ needs each step's rollouts to be of the current policy; leave it off"
+                f"{on} and cluster.gpus_per_node is {cluster.gpus_per_node}, but half of the GPUs are the engines' then; use an "
+                "even number"
             )
+        if self.num_policy_ranks % cluster.vllm_tensor_parallel_size:
+            raise ConfigError(
+                f"{on} and cluster.vllm_tensor_parallel_size is {cluster.vllm_tensor_parallel_size}, which does not divide the "
+                f"{self.num_policy_ranks} GPUs of the engines"
+            )
+        if cluster.enable_sleep:
+            raise ConfigError(
+                f"{on} and cluster.enable_sleep is true, but engines never sleep then; use cluster.enable_sleep=false"
+            )
+        if self.exploration.select.enabled:
+            raise ConfigError(
+                f"{on} and exploration.select.enabled is true, but problems are chosen by the verdicts of the step before, which "
+                "is not awaited then; use one of the two"
+            )
+        if self.exploration.prefix.enabled:
+            raise ConfigError(
+                f"{on} and exploration.prefix.enabled is true, but a state is chosen by what the steps before it found, which is "
+                "not awaited then; use one of the two"
+            )
+        if self.train.deterministic:
+            raise ConfigError(
+                f"{on} and train.deterministic is true, but which weights sample a step depends on timing then; use one of the two"
+            )
+
+    def _check_mechanisms(self) -> None:
         if self.filters_groups and self.replay.enabled:
             source = "algo is dapo" if self.algo == Algorithm.DAPO else "openrlhf.algo.dynamic_filtering_enable is on"
             raise ConfigError(
@@ -791,7 +840,7 @@ class R3Config:
                 f"exploration.draw.first_samples is {first}, but rollout.n_samples_per_prompt is {whole}: nothing is left for a second "
                 "draw; use fewer, or exploration.draw.enabled=false"
             )
-        rows, ranks, batch = self.rows_per_step, self.cluster.num_ranks, self.train_batch_size
+        rows, ranks, batch = self.rows_per_step, self.num_policy_ranks, self.train_batch_size
         size = (
             f"rollout.batch_size {self.rollout.batch_size} x n_samples_per_prompt {self.rollout.n_samples_per_prompt}"
         )

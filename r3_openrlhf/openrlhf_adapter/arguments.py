@@ -103,10 +103,10 @@ def _own_flags(
         # where: everything shares the same GPUs
         "train.colocate_all": True,
         "actor.num_nodes": cluster.num_nodes,
-        "actor.num_gpus_per_node": cluster.gpus_per_node,
+        "actor.num_gpus_per_node": config.policy_gpus_per_node,
         "ref.num_nodes": cluster.num_nodes,
-        "ref.num_gpus_per_node": cluster.gpus_per_node,
-        "vllm.num_engines": cluster.num_ranks // cluster.vllm_tensor_parallel_size,
+        "ref.num_gpus_per_node": config.policy_gpus_per_node,
+        "vllm.num_engines": config.num_engines,
         "vllm.tensor_parallel_size": cluster.vllm_tensor_parallel_size,
         "vllm.gpu_memory_utilization": cluster.vllm_gpu_memory_utilization,
         "vllm.enforce_eager": cpu or cluster.vllm_enforce_eager,

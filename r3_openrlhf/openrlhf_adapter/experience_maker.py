@@ -10,6 +10,7 @@ import functools
 import itertools
 import math
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,6 +33,8 @@ from r3_openrlhf.types import EntropyStatistics, Rollout, TokenEntropy, TokenLog
 
 if TYPE_CHECKING:
     from r3_openrlhf.history.store import HistoryStore
+
+SYNC_GAP = "r3/sync/abs_logprob_gap"
 
 
 class StockExperienceMaker(RemoteExperienceMaker):
@@ -69,8 +72,7 @@ class StockExperienceMaker(RemoteExperienceMaker):
                 rollout_samples[index].r3_advantage = experience.advantages[position][mask].mean().item()
         for row in batch.rows:
             row.advantage = getattr(rollout_samples[row.fresh_source], "r3_advantage", 0.0)
-        gap = mean_abs_logprob_gap(experiences, range(len(rollout_samples)))
-        self._report(batch, gap, {})
+        self._report(batch, self._gaps(experiences, self.rollouts), {})
         return experiences
 
     def split_rollout_samples(self, rollout_samples: list[Experience]) -> list[Experience]:
@@ -103,15 +105,34 @@ class StockExperienceMaker(RemoteExperienceMaker):
             )
         return batch
 
-    def _report(self, batch: MixedBatch, gap: float, metrics: dict[str, float]) -> None:
-        limit = self.config.stop.max_abs_logprob_gap
+    def _gaps(self, experiences: list[Experience], rollouts: Sequence[Rollout | None]) -> dict[str, float]:
+        """How far actor and engine are from each other, as metrics. rollouts: of each row, None where it is not fresh.
+
+        Where rollouts are sampled ahead, older weights explain a difference: the sync shows in rows of the current ones alone,
+        and is not reported of a step that has none.
+        """
+        fresh = {
+            index: self.step - rollout.policy_step for index, rollout in enumerate(rollouts) if rollout is not None
+        }
+        if not self.config.is_async:
+            return {SYNC_GAP: mean_abs_logprob_gap(experiences, fresh)}
+        current = {index for index, lag in fresh.items() if lag == 0}
+        found = {SYNC_GAP: mean_abs_logprob_gap(experiences, current)} if current else {}
+        return found | {
+            "r3/async/abs_logprob_gap": mean_abs_logprob_gap(experiences, fresh),
+            "r3/async/mean_lag": sum(fresh.values()) / len(fresh) if fresh else 0.0,
+            "r3/async/max_lag": float(max(fresh.values(), default=0)),
+        }
+
+    def _report(self, batch: MixedBatch, gaps: dict[str, float], metrics: dict[str, float]) -> None:
+        gap, limit = gaps.get(SYNC_GAP, 0.0), self.config.stop.max_abs_logprob_gap
         if not gap <= limit:
             raise TrainingStopped(
                 f"actor and rollout engine disagree: mean |log-prob difference| on fresh rollouts is {gap:.4g} nats, "
                 f"more than stop.max_abs_logprob_gap={limit}; the weight sync is broken or the settings differ "
                 "(temperature, dtype)"
             )
-        self.metrics = {**batch_metrics(batch, step=self.step), "r3/sync/abs_logprob_gap": gap, **metrics}
+        self.metrics = {**batch_metrics(batch, step=self.step), **gaps, **metrics}
         self.metrics.update(method.training_metrics(batch, self.config))
         self.metrics.update(entropy_metrics(self.rollouts))
         self.records = records_of(
@@ -170,11 +191,11 @@ class R3ExperienceMaker(StockExperienceMaker):
         entropy = {index: self._entropies[index] for index in exact}
         method.assign_advantages(batch, ranked, lambda row: entropy.get(row.index) or topk_statistics(row), config)
         off_policy = self._set_old_logprobs(experiences, rows, batch)
+        gaps = self._gaps(experiences, [None if row.recalled else row.rollout for row in rows])
+        self._set_sampling_logprobs(experiences, rows)
         self._set_advantages(experiences, rows)
-        fresh = {i for i, row in enumerate(rows) if not row.recalled}
-        gap = mean_abs_logprob_gap(experiences, fresh)
         seconds["r3/time/advantage_s"] = time.perf_counter() - started
-        self._report(batch, gap, {**off_policy, **coverage, **seconds})
+        self._report(batch, gaps, {**off_policy, **coverage, **seconds})
         return experiences
 
     # ── CCR ──
@@ -261,6 +282,19 @@ class R3ExperienceMaker(StockExperienceMaker):
             "r3/replay/ratio_max": largest,
             "r3/replay/clip_fraction": clipped / tokens if tokens else 0.0,
         }
+
+    def _set_sampling_logprobs(self, experiences: list[Experience], rows: list[Row]) -> None:
+        """A fresh row that older weights sampled (openrlhf.train.async_enable): its ratio is taken against the log-probs it was
+        sampled with, as a recalled row's is. OpenRLHF's own correction of stale rollouts does the same another way."""
+        if not self.config.is_async or self.args.algo.advantage.is_correction_level != "off":
+            return
+        stale = {i for i, row in enumerate(rows) if not row.recalled and row.rollout.policy_step < self.step}
+        for experience in experiences:
+            mine = [position for position, index in enumerate(experience.index) if index in stale]
+            if mine:
+                old = experience.action_log_probs.clone()  # what came through Ray is not ours to write
+                old[mine] = experience.rollout_log_probs[mine].to(old.dtype)
+                experience.action_log_probs = old
 
     def _set_advantages(self, experiences: list[Experience], rows: list[Row]) -> None:
         """Per-token advantages as upstream builds them (:307-352), from eq. 3 instead of its group statistics."""

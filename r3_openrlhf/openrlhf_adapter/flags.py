@@ -19,7 +19,6 @@ _GRADERS = "rewards come from graders (reward.*), not from a reward model"
 _OWN_DATA = "R³ writes the final prompts itself; use the keys of data"
 _OWN_EVALUATION = "R³ asks held-out problems itself; use the keys of held_out"
 _TEXT_ONLY = "R³ trains on text alone"
-_ASYNC = "R³ needs each step's rollouts to be of the current policy"
 
 # Conditional or beside another flag: openrlhf_arguments sets them, too.
 ALSO_SET = ("actor.eps_clip", "logger.wandb.key", "logger.wandb.project")
@@ -27,10 +26,8 @@ ALSO_SET = ("actor.eps_clip", "logger.wandb.key", "logger.wandb.project")
 REFUSED: dict[str, str] = {
     "train.colocate_actor_ref": "everything shares the same GPUs already",
     "train.colocate_critic_reward": _NO_CRITIC,
-    "train.async_enable": _ASYNC,
-    "train.async_queue_size": _ASYNC,
-    "train.partial_rollout_enable": _ASYNC,
-    "rollout.vllm_generate_batch_size": "it has a meaning in asynchronous training only; use rollout.batch_size",
+    "train.partial_rollout_enable": "the weights of a response's first token would be unknown; use train.async_enable alone",
+    "rollout.vllm_generate_batch_size": "a step samples what it trains; use rollout.batch_size",
     "reward.num_nodes": _GRADERS,
     "reward.num_gpus_per_node": _GRADERS,
     "reward.model_name_or_path": _GRADERS,
@@ -105,6 +102,8 @@ PASSED = (
     "ref.offload",
     "train.enable_ema",
     "train.ema_beta",
+    "train.async_enable",
+    "train.async_queue_size",
     "ds.lora.rank",
     "ds.lora.alpha",
     "ds.lora.target_modules",
@@ -139,6 +138,11 @@ def check_together(given: dict[str, Any]) -> None:
             raise ConfigError(
                 f"openrlhf.{name} is {given[name]}, but there is no adapter; set openrlhf.ds.lora.rank, too"
             )
+    if given.get("train.async_queue_size") is not None and not given.get("train.async_enable"):
+        raise ConfigError(
+            f"openrlhf.train.async_queue_size is {given['train.async_queue_size']}, but nothing is sampled ahead; set "
+            "openrlhf.train.async_enable, too"
+        )
     if has_adapter and given.get("train.enable_ema"):
         raise ConfigError(
             "openrlhf.train.enable_ema is on with openrlhf.ds.lora.rank, but OpenRLHF's averaged copy has no adapter; use one of the two"
@@ -167,6 +171,10 @@ def fate(name: str, own: frozenset[str]) -> tuple[str, str]:
         return "refused with algo=r3", REFUSED_WITH_R3[name]
     if name == "train.enable_ema":
         return "passed through", "refused without train.dynamic_batch"
+    if name == "train.async_enable":
+        return "passed through", "half of the GPUs are the engines' then"
+    if name == "train.async_queue_size":
+        return "passed through", "refused without train.async_enable"
     if name == "ds.lora.rank":
         return "passed through", "engines and saved models get merged weights"
     if name in _ADAPTER:

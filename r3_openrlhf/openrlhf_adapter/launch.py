@@ -3,7 +3,8 @@
 Upstream's parser, checks and `train()` stay in charge. `train()` and `create_vllm_engines` look these names up in
 their home modules when they need them, so replacing them there before the module runs is enough:
 
-    openrlhf.trainer.ppo_trainer.PPOTrainer           (imported inside train(), cli/train_ppo_ray.py:155)
+    openrlhf.trainer.ppo_trainer.PPOTrainer           (imported inside train(), cli/train_ppo_ray.py:148; with
+                                                       train.async_enable ppo_trainer_async.PPOTrainerAsync, :146)
     openrlhf.trainer.ray.ppo_actor.PolicyModelActor   (imported by cli/train_ppo_ray.py:14)
     openrlhf.trainer.ray.vllm_engine.RolloutRayActor  (used by create_vllm_engines, vllm_engine.py:294)
     the rollout executor                              (--train.agent_func_path)
@@ -294,6 +295,12 @@ def _replace_names(config: R3Config, *, short_batches: bool) -> None:
     from r3_openrlhf.openrlhf_adapter import policy_actor, rollout_engine, trainer
 
     ppo_trainer.PPOTrainer = trainer.PPOTrainer
+    if config.is_async:
+        from openrlhf.trainer import ppo_trainer_async
+
+        from r3_openrlhf.openrlhf_adapter import async_trainer
+
+        ppo_trainer_async.PPOTrainerAsync = async_trainer.PPOTrainerAsync
     vllm_engine.RolloutRayActor = rollout_engine.RolloutRayActor
     # stock algorithms keep the stock update, except where it loses gradients (policy_update.R3ActorTrainer), and where
     # later passes have a learning rate of their own, which upstream does not know

@@ -33,6 +33,8 @@ class R3RolloutActor(UpstreamRolloutActor):
     `logprobs_mode` only set with importance-sampling correction, otherwise the engine's log-probs are taken before
     the temperature and do not describe the sampling policy."""
 
+    policy_step: int | None = None  # optimizer steps of the weights in here; None: whoever asks knows
+
     async def __init__(self, *args, **kwargs):
         keep_blocked()
         config = config_from_environment()
@@ -43,6 +45,10 @@ class R3RolloutActor(UpstreamRolloutActor):
             kwargs["worker_extension_cls"] = os.environ.get("R3_CPU_WORKER_EXTENSION", cpu_platform.WORKER_EXTENSION)
             kwargs["kv_cache_memory_bytes"] = config.cluster.cpu_kv_cache_mb * 2**20
         await UpstreamRolloutActor.__init__(self, *args, **kwargs)
+
+    async def set_policy_step(self, step: int) -> None:
+        """The weights that were just received are those after `step` optimizer steps (asynchronous training)."""
+        self.policy_step = step
 
 
 RolloutRayActor = ray.remote(R3RolloutActor)

@@ -67,6 +67,7 @@ class AgentExecutor(AgentExecutorBase):
         params.output_kind = self.output_kind  # final only: else vLLM makes an output of every response for each token
         params.detokenize = False  # the k alternatives' texts cost more than the log-probs; decoded once below
 
+        policy_step = getattr(llm_engine, "policy_step", None)  # weights never change between a response's tokens
         output, key = await self._generate(llm_engine, prompt, prompt_ids + given, given, params)
         response_ids = list(output.token_ids)
         truncated = output.finish_reason == "length"
@@ -116,6 +117,7 @@ class AgentExecutor(AgentExecutorBase):
                 "finish_reason": str(output.finish_reason),
                 "entropy_bounds": bounds,  # four numbers, not two for each token; or None
                 "seconds": seconds,
+                "policy_step": policy_step,  # of the weights that sampled it; None: those of the step that asks
             },
         }
 

@@ -15,6 +15,7 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import ray
@@ -45,6 +46,19 @@ COUNTS = (
     "r3/filter/left_over_groups",
     "r3/filter/left_over_tokens",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFacts:
+    """Of one batch of rollouts. `epoch` it came from, `next_epoch` the one that the batch behind it comes from."""
+
+    epoch: int
+    next_epoch: int
+    hard_prompts: int
+    reflections_without_error: int
+    reflections_without_room: int
+    seconds: float  # on what R³ adds
+    counts: dict[str, float]
 
 
 class R3SamplesGenerator(SamplesGenerator):
@@ -144,6 +158,18 @@ class R3SamplesGenerator(SamplesGenerator):
         """What was sampled since the last call, and what of it was not trained on, for metrics.jsonl."""
         counts, self._counts = self._counts, Counter()
         return {key: float(counts[key]) for key in COUNTS} | {"generated_tokens_total": float(self.tokens)}
+
+    def take_facts(self) -> BatchFacts:
+        """What the trainer reports of the last batch; counts as take_counts."""
+        return BatchFacts(
+            epoch=self.epoch_of_batch,
+            next_epoch=self.epoch,
+            hard_prompts=self.hard_prompts,
+            reflections_without_error=self.reflections_without_error,
+            reflections_without_room=self.reflections_without_room,
+            seconds=self.seconds,
+            counts=self.take_counts(),
+        )
 
     def _budget_is_spent(self) -> bool:
         budget = self.config.train.max_generated_tokens
@@ -299,7 +325,7 @@ class R3SamplesGenerator(SamplesGenerator):
         experience.r3_rollout = rollout_from_response(
             response,
             context=Context.PREFIX if prefix else Context.REFLECTION if reflection else Context.PLAIN,
-            step=self.step,
+            step=self.step if (sampled_by := response["r3"].get("policy_step")) is None else sampled_by,
             epoch=self.epoch,
             prefix_logprobs=prefix.logprobs if prefix else None,
         )

@@ -1,4 +1,4 @@
-"""OpenRLHF's PPO trainer with R³'s generator and experience maker, the history store, and a run that can be read.
+"""OpenRLHF's PPO trainer (async_trainer.py: the asynchronous one) with R³'s generator and experience maker, the history store, and a run that can be read.
 
 Answers trainer/ppo_trainer.py. The loop (`fit`), the update and the checkpoints are upstream's.
 """
@@ -21,7 +21,7 @@ from r3_openrlhf.openrlhf_adapter.blocked_signals import keep_blocked
 from r3_openrlhf.openrlhf_adapter.environment import config_from_environment
 from r3_openrlhf.openrlhf_adapter.experience_maker import R3ExperienceMaker, StockExperienceMaker
 from r3_openrlhf.openrlhf_adapter.phases import Phase, announce
-from r3_openrlhf.openrlhf_adapter.samples_generator import R3SamplesGenerator
+from r3_openrlhf.openrlhf_adapter.samples_generator import BatchFacts, R3SamplesGenerator
 from r3_openrlhf.problems.held_out import evaluation_line, read_prompts
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.model_copies import forget_superseded
@@ -42,8 +42,9 @@ ADDED_SECONDS = (
 )
 
 
-class R3Trainer(UpstreamTrainer):
-    """The single controller. `algo` other than r3 keeps upstream's estimators and only records."""
+class RecordedSteps(ppo_trainer.BasePPOTrainer):
+    """What a run of ours is beside upstream's controller, whichever of its classes that is: before it in the order of classes.
+    `algo` other than r3 keeps upstream's estimators and only records."""
 
     samples_generator: R3SamplesGenerator
 
@@ -58,18 +59,7 @@ class R3Trainer(UpstreamTrainer):
         super().__init__(pretrain, strategy, actor_model_group, critic_model_group, *args, **kwargs)
         self.history = self._open_history() if self.config.algo == Algorithm.R3 else None
         self.selection = method.problem_selection(self.config)  # algo=r3 alone
-        upstream = self.samples_generator
-        self.samples_generator = R3SamplesGenerator(
-            strategy=strategy,
-            prompts_dataloader=upstream.prompts_dataloader,
-            eval_dataloader=upstream.eval_dataloader,
-            tokenizer=upstream.tokenizer,
-            vllm_engines=upstream.vllm_engines,
-            config=self.config,
-            history=self.history,
-            selection=self.selection,
-        )
-        self.samples_generator.before_sampling = lambda: self._announce(Phase.SAMPLING)
+        self.samples_generator = self._make_generator(strategy)
         maker = R3ExperienceMaker if self.config.algo == Algorithm.R3 else StockExperienceMaker
         self.experience_maker = maker(
             self.actor_model_group,
@@ -82,6 +72,9 @@ class R3Trainer(UpstreamTrainer):
             config=self.config,
             history=self.history,
         )
+
+    def _make_generator(self, strategy) -> R3SamplesGenerator:
+        raise NotImplementedError
 
     def _open_history(self) -> HistoryStore:
         settings = self.config.history
@@ -123,13 +116,6 @@ class R3Trainer(UpstreamTrainer):
         self.clock.next_step()
         return states
 
-    def get_max_steps(self) -> int:
-        """Upstream asks for this before it loads the models, which then wait for the engines to join the weight sync:
-        an engine that died at start-up would leave them waiting for ever. Its error surfaces here."""
-        ray.get([engine.get_num_unfinished_requests.remote() for engine in self.vllm_engines])
-        announce(self.run, Phase.LOADING)
-        return super().get_max_steps()
-
     def _at(self, step: int) -> None:
         self.samples_generator.step = self.experience_maker.step = step
 
@@ -156,7 +142,7 @@ class R3Trainer(UpstreamTrainer):
         self._announce(Phase.REWARDS)
         seconds_on_bounds = sum(sample.r3_seconds for sample in rollout_samples) / len(self.vllm_engines)
         status, global_step = super().train_step(rollout_samples, global_step)
-        maker, generator = self.experience_maker, self.samples_generator
+        maker, facts = self.experience_maker, self._facts_of(rollout_samples)
         loss, norm = status.get("policy_loss", math.nan), status.get("actor_grad_norm", math.nan)
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise TrainingStopped(
@@ -169,33 +155,40 @@ class R3Trainer(UpstreamTrainer):
             status.update(self.selection.take_metrics())
         if self.history is not None:
             state = method.step_state(self.selection)
-            self.history.commit_step(global_step, generator.epoch_of_batch, maker.rollouts, state=state)
+            self.history.commit_step(global_step, facts.epoch, maker.rollouts, state=state)
         history_s = time.perf_counter() - started
         status.update(maker.metrics)
-        status.update(generator.take_counts())
+        status.update(facts.counts)
         status.update(
             {
                 "loss": loss,
                 "grad_norm": norm,
-                "epoch": float(generator.epoch_of_batch),
-                "r3/reflection/hard_prompts": float(generator.hard_prompts),
-                "r3/reflection/without_error": float(generator.reflections_without_error),
-                "r3/reflection/without_room": float(generator.reflections_without_room),
-                "r3/time/generator_s": generator.seconds,
+                "epoch": float(facts.epoch),
+                "r3/reflection/hard_prompts": float(facts.hard_prompts),
+                "r3/reflection/without_error": float(facts.reflections_without_error),
+                "r3/reflection/without_room": float(facts.reflections_without_room),
+                "r3/time/generator_s": facts.seconds,
                 "r3/time/bounds_s": seconds_on_bounds,
                 "r3/time/history_s": history_s,
             }
         )
         status["r3/time/added_s"] = sum(status.get(key, 0.0) for key in ADDED_SECONDS)
         self._at(global_step)
+        self._next_epoch = facts.next_epoch
         return status, global_step
+
+    def _facts_of(self, _rollout_samples) -> BatchFacts:
+        return self.samples_generator.take_facts()
+
+    def _counts_behind_the_last_step(self) -> dict[str, float]:
+        return self.samples_generator.take_counts()
 
     def save_logs_and_checkpoints(self, global_step: int, logs_dict=None, client_states=None) -> None:
         """Writes the step's lines and, when it is due, a checkpoint; asks the held-out problems when that is due.
 
         RunInterrupted, once all is saved: a stop was asked for, or the deadline allows no other step.
         """
-        if client_states and self.samples_generator.epoch > client_states["episode"] + 1:
+        if client_states and self._next_epoch > client_states["episode"] + 1:
             # the epoch ended with this step. Upstream's loader state would be that of a finished iterator, which on
             # resume starts the same epoch over
             client_states |= {"episode": client_states["episode"] + 1, "data_loader_state_dict": {}}
@@ -235,7 +228,7 @@ class R3Trainer(UpstreamTrainer):
 
     def _count_what_led_to_no_step(self) -> None:
         """At the end of the last epoch dynamic filtering may have dropped every group."""
-        counts = self.samples_generator.take_counts()
+        counts = self._counts_behind_the_last_step()
         counts["generated_tokens_total"] = counts["generated_tokens"]
         if counts["generated_tokens"]:
             if not self.run.read_metrics():
@@ -307,6 +300,37 @@ class R3Trainer(UpstreamTrainer):
                 tracker.close()
             if self.history is not None:
                 self.history.close()
+
+
+class R3Trainer(RecordedSteps, UpstreamTrainer):
+    """The single controller: it samples a step's rollouts and trains on them, in turn."""
+
+    def _make_generator(self, strategy) -> R3SamplesGenerator:
+        upstream = self.samples_generator
+        made = R3SamplesGenerator(
+            strategy=strategy,
+            prompts_dataloader=upstream.prompts_dataloader,
+            eval_dataloader=upstream.eval_dataloader,
+            tokenizer=upstream.tokenizer,
+            vllm_engines=upstream.vllm_engines,
+            config=self.config,
+            history=self.history,
+            selection=self.selection,
+        )
+        made.before_sampling = lambda: self._announce(Phase.SAMPLING)
+        return made
+
+    def get_max_steps(self) -> int:
+        """Upstream asks for this before it loads the models, which then wait for the engines to join the weight sync:
+        an engine that died at start-up would leave them waiting for ever. Its error surfaces here."""
+        wait_for_engines(self.vllm_engines, self.run)
+        return super().get_max_steps()
+
+
+def wait_for_engines(engines, run: RunDirectory) -> None:
+    """Until each engine answers; then models are loaded. The error of one that died."""
+    ray.get([engine.get_num_unfinished_requests.remote() for engine in engines])
+    announce(run, Phase.LOADING)
 
 
 PPOTrainer = ray.remote(R3Trainer)

@@ -66,12 +66,13 @@ class Plan:
     kv_tokens: int  # that an engine's cache holds
     disk: dict[str, int]  # what stays, at the end
     rollouts_per_day: int
+    ahead: bool = False  # are rollouts sampled while a step trains, on GPUs of their own?
     coverage: dict[int, float] = field(default_factory=dict)  # epoch -> share of problems with something to recall
 
     @property
     def step_s(self) -> float:
-        """Seconds of a step, its phases one after another."""
-        return sum(phase.seconds for phase in self.phases) + self.host_s
+        """Seconds of a step: its phases one after another, or the rest of them while the next rollouts are sampled."""
+        return step_seconds(self.phases, self.host_s, ahead=self.ahead)
 
     @property
     def hours(self) -> float:
@@ -111,7 +112,7 @@ def make_plan(
     phases = tuple(replace(phase, seconds=s) for phase, s in zip(run.phases(), seconds_of, strict=True))
     disk, per_step = run.disk(steps)
     host_s = run.host_seconds()
-    seconds = sum(phase.seconds for phase in phases) + host_s
+    seconds = step_seconds(phases, host_s, ahead=config.is_async)
     return Plan(
         model=config.model.path,
         params=shape.params,
@@ -125,10 +126,18 @@ def make_plan(
         host_s=host_s,
         steps=steps,
         kv_tokens=run.kv_tokens,
+        ahead=config.is_async,
         disk=disk,
         rollouts_per_day=int(per_step * 86_400 / seconds),
         coverage=coverage(config, num_problems=num_problems, mean_tokens=mean, steps=steps),
     )
+
+
+def step_seconds(phases: tuple[Phase, ...], host_s: float, *, ahead: bool) -> float:
+    """The first phase is the sampling; `ahead`: it goes on beside the others."""
+    sampling, *others = (phase.seconds for phase in phases)
+    rest = sum(others) + host_s
+    return max(sampling, rest) if ahead else sampling + rest
 
 
 def memory_of(config: R3Config, shape: ModelShape, gpu: Gpu) -> tuple[tuple[Phase, ...], int]:
@@ -151,7 +160,7 @@ class _Run:
     def __init__(self, config: R3Config, shape: ModelShape, gpu: Gpu, *, mean: float, prompt: int) -> None:
         self.config, self.shape, self.gpu, self.mean, self.prompt = config, shape, gpu, mean, prompt
         cluster, train = config.cluster, config.train
-        self.ranks, self.stage, self.offload = cluster.num_ranks, train.zero_stage, train.adam_offload
+        self.ranks, self.stage, self.offload = config.num_policy_ranks, train.zero_stage, train.adam_offload
         self.tp, self.sleep = cluster.vllm_tensor_parallel_size, cluster.enable_sleep
         self.flash = "flash" in config.model.attn_implementation
         self.accumulate = f.FP32 if flag(config, "ds.grad_accum_dtype") == "fp32" else f.BF16
@@ -208,7 +217,9 @@ class _Run:
         return max(0, cache * self.tp // f.kv_bytes_per_token(self.shape))
 
     def _asleep(self) -> dict[str, int]:
-        """The engine between two samplings. Without sleep it keeps everything."""
+        """The engine between two samplings. Without sleep it keeps everything; in asynchronous training, on another GPU."""
+        if self.config.is_async:
+            return {"engine": 0}
         return {"engine": self._engine_context if self.sleep else self._engine_share}
 
     def _live(self) -> int:
@@ -235,12 +246,14 @@ class _Run:
 
     def sampling(self) -> Phase:
         kv = self.kv_tokens * f.kv_bytes_per_token(self.shape) // self.tp
-        policy = self._policy_at_rest()
+        ahead = self.config.is_async  # the policy is on other GPUs then
+        policy = {} if ahead else self._policy_at_rest()
         parts = policy | {
             "engine's weights": self.engine_weights,
             "KV cache": kv,
             "engine's steps": max(0, self._engine_share - self.engine_weights - kv),
-            "contexts": self._policy_contexts + self._engine_context - f.CONTEXTS.cuda,  # the engine's is in its share
+            # the engine's own is in its share
+            "contexts": (0 if ahead else self._policy_contexts) + self._engine_context - f.CONTEXTS.cuda,
         }
         sure = sum(policy.values()) + max(self._engine_share, self.engine_weights)
         return Phase("sampling", parts, sure)
@@ -325,10 +338,11 @@ class _Run:
     def sync(self) -> Phase:
         largest = f.BF16 * self.shape.vocab * self.shape.hidden
         policy = self._policy_at_rest()
-        engine = {"engine's weights": self.engine_weights} if self.sleep else {"engine": self._engine_share}
+        engine = {"engine's weights": self.engine_weights} if self.sleep else self._asleep()
         context = self._engine_context if self.sleep else 0
         parts = policy | engine | {"tensor in flight": largest, "contexts": self._policy_contexts + context}
-        return Phase("sync", parts, sum(policy.values()) + self.engine_weights)
+        weights = 0 if self.config.is_async else self.engine_weights
+        return Phase("sync", parts, sum(policy.values()) + weights)
 
     def sync_seconds(self) -> float:
         state_bytes = self.states if self.sleep and not self.offload else 0
@@ -338,7 +352,7 @@ class _Run:
 
     def host(self) -> dict[str, int]:
         """Of the first node, where the controller is."""
-        per_node, tokens = self.config.cluster.gpus_per_node, self.trained * self.length
+        per_node, tokens = self.config.policy_gpus_per_node, self.trained * self.length
         asleep = per_node * (self.states + self.engine_weights) if self.sleep else 0
         offloaded = 0
         if self.offload:  # fp32 master, Adam, fp32 gradients

@@ -197,6 +197,11 @@ def test_the_table_of_flags_names_every_flag_of_the_installed_parser():
             ["openrlhf.train.enable_ema=true"],
             "enable_ema is True, but without train.dynamic_batch OpenRLHF averages after",
         ),
+        (["openrlhf.train.async_queue_size=2"], "async_queue_size is 2, but nothing is sampled ahead"),
+        (
+            ["openrlhf.train.partial_rollout_enable=true"],
+            "partial_rollout_enable is True, but the weights of a response's first token would be unknown",
+        ),
         (["openrlhf.ds.lora.alpha=32"], "lora.alpha is 32, but there is no adapter; set openrlhf.ds.lora.rank, too"),
         (["openrlhf.ds.lora.rank=0", "openrlhf.ds.lora.dropout=0.1"], "lora.dropout is 0.1, but there is no adapter"),
         (
@@ -222,6 +227,33 @@ def test_the_table_of_flags_names_every_flag_of_the_installed_parser():
 def test_flags_that_would_be_ignored_or_break_the_run_are_refused(overrides, sentence):
     with pytest.raises(ConfigError) as refusal:
         arguments_for(*overrides)
+    assert sentence in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+AHEAD = ("openrlhf.train.async_enable=true", "cluster.gpus_per_node=8", "cluster.enable_sleep=false")
+
+
+def test_half_of_the_gpus_sample_ahead():
+    args = checked(*AHEAD, "openrlhf.train.async_queue_size=3")
+    assert (args.actor.num_gpus_per_node, args.vllm.num_engines, args.train.async_queue_size) == (4, 4, 3)
+    args = checked(*AHEAD, "cluster.vllm_tensor_parallel_size=2")
+    assert (args.actor.num_gpus_per_node, args.vllm.num_engines) == (4, 2)
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (["cluster.gpus_per_node=1"], "cluster.gpus_per_node is 1, but half of the GPUs are the engines' then"),
+        (["cluster.vllm_tensor_parallel_size=8"], "does not divide the 4 GPUs of the engines"),
+        (["cluster.enable_sleep=true"], "cluster.enable_sleep is true, but engines never sleep then"),
+        (["exploration.select.enabled=true"], "chosen by the verdicts of the step before, which is not awaited then"),
+        (["exploration.prefix.enabled=true"], "a state is chosen by what the steps before it found"),
+        (["train.deterministic=true"], "which weights sample a step depends on timing then"),
+    ],
+)
+def test_what_does_not_go_with_sampling_ahead_is_refused(more, sentence):
+    with pytest.raises(ConfigError) as refusal:
+        arguments_for(*AHEAD, *more)
     assert sentence in str(refusal.value) and "\n" not in str(refusal.value)
 
 

@@ -10,7 +10,7 @@ pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
 
 from openrlhf.cli import train_ppo_ray  # noqa: E402
 from openrlhf.models import actor  # noqa: E402
-from openrlhf.trainer import ppo_trainer  # noqa: E402
+from openrlhf.trainer import ppo_trainer, ppo_trainer_async  # noqa: E402
 from openrlhf.trainer.ppo_utils import experience, experience_maker, replay_buffer, samples_generator  # noqa: E402
 from openrlhf.trainer.ray import launcher, ppo_actor, vllm_engine, vllm_worker_wrap  # noqa: E402
 from openrlhf.utils import agent, loss_utils  # noqa: E402
@@ -63,6 +63,19 @@ def test_version():
         (ppo_actor, "self.strategy.save_model("),
         (strategy.DeepspeedStrategy.save_model, "model_to_save.save_pretrained(output_dir, **kwargs)"),
         (actor, "self.model = get_peft_model(self.model, lora_config)"),
+        # async_trainer.py
+        (train_ppo_ray.train, "from openrlhf.trainer.ppo_trainer_async import PPOTrainerAsync as PPOTrainer"),
+        (ppo_trainer_async, "self.generator_actor = GenerateSamplesActor.remote("),
+        (ppo_trainer_async, "self.trainer_actor = TrainingActor.remote("),
+        (ppo_trainer_async, "self.rollout_queue.put(\n                        (rollout_samples, client_states,"),
+        (ppo_trainer_async, '"data_loader_state_dict": self.prompts_dataloader.state_dict()'),
+        (ppo_trainer_async, "# Batch consumed => free one token"),
+        (ppo_trainer_async, "ray.get(self.vllm_lock.acquire.remote())\n        if self._partial_rollout:"),
+        (
+            ppo_trainer_async,
+            'self.generator_actor.load_state_dict.remote(checkpoint_states["data_loader_state_dict"])',
+        ),
+        (ppo_trainer_async, "ray.get(self.trainer_actor.init_checkpoint_states.remote())"),
         # policy_update.py
         (ppo_actor.ActorPPOTrainer.ppo_train, "dataloader = DataLoader("),
         (ppo_actor.ActorPPOTrainer.ppo_train, "drop_last=True"),
@@ -98,14 +111,21 @@ def test_the_class_below_a_ray_actor_can_be_subclassed(actor):
 
 
 def test_our_overrides_have_upstreams_signatures():
+    from r3_openrlhf.openrlhf_adapter.async_trainer import (
+        AheadGenerator,
+        R3GenerateSamplesActor,
+        R3TrainerAsync,
+        R3TrainingActor,
+        ToldEngines,
+    )
     from r3_openrlhf.openrlhf_adapter.experience_maker import R3ExperienceMaker
     from r3_openrlhf.openrlhf_adapter.policy_actor import R3PolicyActor
     from r3_openrlhf.openrlhf_adapter.policy_update import R3ActorTrainer, R3ReplayBuffer
     from r3_openrlhf.openrlhf_adapter.rollout_executor import AgentExecutor
     from r3_openrlhf.openrlhf_adapter.samples_generator import R3SamplesGenerator
-    from r3_openrlhf.openrlhf_adapter.trainer import R3Trainer
+    from r3_openrlhf.openrlhf_adapter.trainer import R3Trainer, RecordedSteps
 
-    for child in (R3ExperienceMaker, R3ActorTrainer, R3PolicyActor, R3ReplayBuffer, R3SamplesGenerator, R3Trainer, AgentExecutor):  # fmt: skip
+    for child in (AheadGenerator, R3GenerateSamplesActor, R3TrainerAsync, R3TrainingActor, RecordedSteps, ToldEngines, R3ExperienceMaker, R3ActorTrainer, R3PolicyActor, R3ReplayBuffer, R3SamplesGenerator, R3Trainer, AgentExecutor):  # fmt: skip
         upstream = next(c for c in child.__mro__ if c.__module__.startswith("openrlhf."))
         shared = {n for n in vars(child) if n in dir(upstream) and inspect.isfunction(vars(child)[n])} - {"__init__"}
         assert shared, child

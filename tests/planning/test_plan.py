@@ -53,6 +53,18 @@ def test_the_1p5b_run_by_hand():
     )
 
 
+def test_engines_that_sample_ahead_are_on_gpus_of_their_own():
+    """4 of the 8 GPUs train: each holds a quarter of the states. Sampling takes nothing but the engine, and no time beside a
+    longer update."""
+    ahead = planned(small("openrlhf.train.async_enable=true", "cluster.enable_sleep=false"))
+    update, sampling = phase(ahead, "update").parts, phase(ahead, "sampling").parts
+    assert update["optimizer"] == 12 * 1_777_088_000 // 4 and update["engine"] == 0
+    assert phase(ahead, "sync").parts["engine"] == 0 and "weights" not in sampling
+    assert sampling["engine's weights"] == 2 * 1_777_088_000
+    rest = sum(one.seconds for one in ahead.phases) - phase(ahead, "sampling").seconds + ahead.host_s
+    assert ahead.step_s == max(phase(ahead, "sampling").seconds, rest)
+
+
 def test_an_adapter_by_hand():
     """Rank 16 on every linear layer of Llama-3.1-8B: 41,943,040 parameters, as PEFT counts them (below). On 8 ranks with
     ZeRO 2 each trains an eighth; the base weights stay whole, and no other gradient is kept."""
