@@ -152,6 +152,25 @@ def test_the_update_is_that_of_one_process(tmp_path, model, ranks, stage, dynami
     assert moved.norm().item() == pytest.approx(wanted.norm().item(), rel=0.02)
 
 
+@pytest.mark.parametrize("accumulate", [None, "fp32"])
+def test_logits_in_chunks_give_the_same_gradient_under_zero_3(tmp_path, model, accumulate):
+    """Two ranks that gather the head's weight for its chunks, gradients summed in bfloat16 and in float32."""
+    settings = dict(ranks=2, stage=3, accumulate=accumulate)
+    whole = run_ranks(tmp_path / "whole", model, **settings)
+    chunks = run_ranks(tmp_path / "chunks", model, chunk_tokens=7, **settings)
+    for one, other in zip(whole["statuses"], chunks["statuses"], strict=True):
+        assert one["actor_grad_norm"] == pytest.approx(other["actor_grad_norm"], rel=0.01)
+        assert one["policy_loss"] == pytest.approx(other["policy_loss"], rel=0.01, abs=1e-4)
+    from transformers import AutoModelForCausalLM
+
+    start = dict(AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).named_parameters())
+    moved, wanted = (
+        torch.cat([(result["weights"][name] - start[name]).detach().flatten() for name in start])
+        for result in (chunks, whole)
+    )
+    assert (moved - wanted).norm() < 0.03 * wanted.norm()
+
+
 @pytest.mark.parametrize(("dynamic", "stage"), [(False, 2), (True, 3)])
 def test_a_second_pass_at_a_quarter_of_the_rate_is_that_of_one_process(tmp_path, model, dynamic, stage):
     settings = dict(ranks=1, stage=stage, dynamic=dynamic, offload=False, passes=2, inner_lr_scale=0.25)
