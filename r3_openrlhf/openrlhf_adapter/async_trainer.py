@@ -57,6 +57,8 @@ class AheadGenerator(R3SamplesGenerator):
 class R3GenerateSamplesActor(_below(ppo_trainer_async.GenerateSamplesActor)):  # type: ignore[misc]
     """The actor that samples. Reads the history beside the trainer, who writes it."""
 
+    samples_generator: R3SamplesGenerator
+
     def __init__(self, pretrain, strategy, vllm_engines, **kwargs) -> None:
         keep_blocked()
         self.config = config_from_environment()
