@@ -63,8 +63,10 @@ def recorded(name: str) -> tuple[dict, dict]:
 
 
 def story(run_dir: Path) -> list[list]:
-    """What happened in a run, row by row: all of it follows from the responses."""
-    return [[row[key] for key in STORY] for row in rollouts_of(run_dir)]
+    """What happened in a run, row by row: all of it follows from the responses. Recalled rows are a step's last, wherever its
+    file has them."""
+    rows = sorted(rollouts_of(run_dir), key=lambda row: (row["step"], row["recalled_from"] is not None))
+    return [[row[key] for key in STORY] for row in rows]
 
 
 def counts(run_dir: Path) -> list[dict]:
