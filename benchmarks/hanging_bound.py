@@ -4,9 +4,12 @@
 
 The argument. K items hang, each of another problem, and one row needs s seconds. Until one of them has run for s seconds, nothing tells
 it from the row, if the row is as complex as they are (tasks.complexity_of). Let a scheduler be any rule that does not know which is which.
-In the order in which it brings the K + 1 items to s seconds, the row is equally likely to stand anywhere. So in the mean it has given
-s seconds to K / 2 of the hanging items when the row ends. All benign work is T seconds: the rate to the last row, with the hanging
-items over without them, is at most T / (T + K s / 2), on any number of processors. Measured in this process.
+In the order in which it brings the K + 1 items to s seconds, the row is equally likely to stand anywhere: X, the number of hanging items
+before it, is uniform on 0 ... K. All benign work is T seconds of processor time. On P processors it takes T / P without the hanging items,
+and at least (T + X s) / P with them, so P cancels: the rate to the last row, with them over without, is at most T / (T + X s).
+At the mean, X = K / 2, that is T / (T + K s / 2). The mean of the rate, E[T / (T + X s)], is at least this (Jensen's inequality: the rate
+is convex in X); both are printed. s is the largest time of one run in this process, so the bound is an estimate: another run has
+another s.
 """
 
 from __future__ import annotations
@@ -54,9 +57,11 @@ def main() -> None:
     print(
         f"{len(items)} rows need {work:.2f} s of processor time; {len(alike)} are as complex as what hangs ({hanging})"
     )
+    rates = [work / (work + before * slowest) for before in range(options.hanging + 1)]
     print(
-        f"the slowest of those needs {slowest * 1e3:.0f} ms, so {options.hanging} hanging items cost at least"
-        f" {options.hanging * slowest / 2:.2f} s before it ends: rate at most {work / (work + options.hanging * slowest / 2):.2f}"
+        f"the slowest of those needs {slowest * 1e3:.0f} ms, so {options.hanging} hanging items cost"
+        f" {options.hanging * slowest / 2:.2f} s in the mean before it ends: rate {work / (work + options.hanging * slowest / 2):.2f} where"
+        f" they cost that, {sum(rates) / len(rates):.2f} in the mean of all orders, at most"
     )
 
 

@@ -65,3 +65,116 @@ def test_exact_never_equates_texts_of_other_letters(a, b):
     if letters[0] != letters[1]:
         assert grade_exact(a, (b,))[0] == "wrong"
     assert grade_exact(b, (b,))[0] == "correct" and exact_text(exact_text(b)) == exact_text(b)
+
+
+def withdrawn(rng, answer):
+    """An answer, and a clause beside it that takes it back."""
+    box = rng.choice([r"\boxed{%s}", r"$\boxed{%s}$", r"\[\boxed{%s}\]", "<answer>%s</answer>"]) % answer
+    before = ["I doubt that ", "It is not ", "I don't think it is ", "Ignore ", "The answer isn't ", "It cannot be "]
+    is_wrong = ["is wrong", "is incorrect", "is not right", "is not the answer", "isn't correct", "cannot be right"]
+    turns = [" ", " But this ", ". This ", ", which ", ". However, that ", "... wait, it ", ". Sorry, the answer "]
+    ends = [
+        ". Scratch that.",
+        ". I was wrong.",
+        ", not.",
+        ". I take it back.",
+        ". Never mind.",
+        ". This does not work.",
+    ]
+    return rng.choice(
+        [
+            rng.choice(before) + box + ".",
+            box + rng.choice(turns) + rng.choice(is_wrong) + rng.choice([".", "!", "", "\n"]),
+            box + rng.choice(ends),
+        ]
+    )
+
+
+def kept(rng, answer):
+    """An answer, and words beside it that take nothing back."""
+    box = rng.choice([r"\boxed{%s}", r"$\boxed{%s}$", "<answer>%s</answer>"]) % answer
+    behind = [
+        "",
+        " is right.",
+        ". This is not a coincidence.",
+        ". Check: 4 is wrong.",
+        ", not 999983.",
+        ". No other works.",
+    ]
+    before = ["", "It is ", "It is not hard to see that it is ", "Without doubt: ", "No, not 999983; it is "]
+    return rng.choice(before) + box + rng.choice(behind)
+
+
+def several(rng, right, other):
+    """Two answers in marks, of which one is right."""
+    first, second = rng.sample([right, other], 2)
+    mark = rng.choice([r"\boxed{%s}", r"$\boxed{%s}$", "<answer>%s</answer>"])
+    between = [" or ", ", ", "; ", " as well as ", " and ", " and also ", ". Another guess: ", " ", ", or maybe "]
+    return mark % first + rng.choice(between) + mark % second
+
+
+def marked_cases(rng, count):
+    """(task, verdict, response, reference)."""
+    made = []
+    for _ in range(count):
+        for task, answer, other in (
+            ("math", str(rng.randint(10, 999)), str(rng.randint(1000, 9999))),
+            ("exact", *rng.sample("ABCDE", 2)),
+        ):
+            made += [
+                (task, "wrong", withdrawn(rng, answer), answer),
+                (task, "correct", kept(rng, answer), answer),
+                (task, "wrong", several(rng, answer, other), answer),
+                (task, "correct", withdrawn(rng, other) + "\nTherefore " + kept(rng, answer), answer),
+            ]
+    return made
+
+
+def spelled_cases(rng, count):
+    """Announcements, full-width digits, the imaginary unit, noise of floats, permutations."""
+    made = []
+    for _ in range(count):
+        n, m = rng.sample(range(11, 999), 2)
+        wide = str(n).translate({code: code + 0xFEE0 for code in range(48, 58)})
+        said = rng.choice(
+            [r"\text{The answer is } %d", r"\text{Therefore } %d", r"\mathrm{The\ answer\ is}\ %d", "= %d"]
+        )
+        p, q = rng.sample(range(2, 60), 2)
+        noise = f"{p / 7 + rng.choice([-1, 1]) * 1e-14:.15f}"
+        cycle = rng.sample("abcdefg", 4)
+        turned = cycle[1:] + cycle[:1]
+        made += [
+            ("math", "correct", rf"\boxed{{{said % n}}}", str(n)),
+            ("math", "wrong", rf"\boxed{{{said % n}}}", str(m)),
+            ("math", "correct", rf"\boxed{{{wide}}}", str(n)),
+            ("math", "wrong", rf"\boxed{{{wide}}}", str(m)),
+            ("math", "correct", rf"\boxed{{i({p}-{q}i)}}", f"{q}+{p}i"),
+            ("math", "wrong", rf"\boxed{{i({p}-{q}i)}}", f"-{q}+{p}i"),
+            ("math", "correct", rf"\boxed{{{noise}}}", rf"\frac{{{p}}}{{7}}"),
+            ("math", "wrong", rf"\boxed{{{noise}}}", rf"\frac{{{p + 1}}}{{7}}"),
+            ("math", "correct", rf"\boxed{{({' '.join(turned)})}}", f"({' '.join(cycle)})"),
+            ("math", "wrong", rf"\boxed{{({' '.join(cycle[::-1])})}}", f"({' '.join(cycle)})"),
+        ]
+    return made
+
+
+def not_as_made(grade_many, cases):
+    wrong = []
+    for task in ("math", "exact"):
+        own = [case for case in cases if case[0] == task]
+        grades = grade_many([case[2:] for case in own], task=task)
+        wrong += [
+            (grade.reason, *case) for case, grade in zip(own, grades, strict=True) if grade.verdict.value != case[1]
+        ]
+    return wrong
+
+
+def test_marked_and_spelled_answers_from_templates(grade_many):
+    assert not_as_made(grade_many, marked_cases(random.Random(2), 20) + spelled_cases(random.Random(2), 3)) == []
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", [21, 22, 23])
+def test_marked_and_spelled_answers_at_volume(grade_many, seed):
+    rng = random.Random(seed)
+    assert not_as_made(grade_many, marked_cases(rng, 2000) + spelled_cases(rng, 200)) == []
