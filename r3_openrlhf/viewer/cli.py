@@ -5,7 +5,9 @@ from __future__ import annotations
 import getpass
 import os
 import socket
+import sys
 import webbrowser
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -99,9 +101,17 @@ def serve(library, *, host: str, port: int, token: str | None, opens_browser: bo
         click.echo(address)
         for line in _advice(port, token):
             click.echo(line, err=True)
-        if opens_browser and token is None and "SSH_CONNECTION" not in os.environ:
+        if opens_browser and token is None and _has_screen():
             webbrowser.open(address)
-        uvicorn.Server(config).run(sockets=[listener])
+        with suppress(KeyboardInterrupt):  # how it is asked to end
+            uvicorn.Server(config).run(sockets=[listener])
+
+
+def _has_screen() -> bool:
+    """Is there one where a browser would show? Without it webbrowser looks for one that runs in this terminal."""
+    if "SSH_CONNECTION" in os.environ:
+        return False
+    return sys.platform == "darwin" or any(name in os.environ for name in ("DISPLAY", "WAYLAND_DISPLAY"))
 
 
 def _advice(port: int, token: str | None) -> list[str]:

@@ -14,11 +14,12 @@ from urllib.parse import urlencode
 
 import numpy as np
 
+from r3_openrlhf.config import LoggingConfig
 from r3_openrlhf.core.reflection import ATTEMPT_BEGINS, ATTEMPT_ENDS, CUT
 from r3_openrlhf.errors import R3Error
 from r3_openrlhf.grading.answers.extraction import final_answer
 from r3_openrlhf.grading.answers.tasks import short_answer
-from r3_openrlhf.types import Context, Task, Verdict
+from r3_openrlhf.types import Context, Task, TokenEntropy, TokenLogprobs, Verdict
 from r3_openrlhf.viewer.curves import curves_of
 from r3_openrlhf.viewer.evaluation_reader import pairs_of
 from r3_openrlhf.viewer.indexing import Indexing
@@ -201,6 +202,7 @@ class Pages:
             extremes=_extremes(shown),
             has_tokens=not self.is_export or has_token_file,
             has_token_file=has_token_file,
+            kinds=_kinds_of_values(run, group),
         )
 
     def difference(self, links: Links, name: str, step: int, context: str, uid: str, a: int, b: int) -> str:
@@ -513,6 +515,19 @@ def _of_group(run: RunReader, step: int, group: StepGroup, values: Sequence[Valu
     if len(places) != len(values):
         raise R3Error(f"step {step} of {run.path} has changed while it was read; load the page again")
     return [value for place, value in zip(places, values, strict=True) if place in wanted]
+
+
+def _kinds_of_values(run: RunReader, group: StepGroup) -> list[tuple[str, str]]:
+    """What tokens of the group may be coloured by, as far as the settings say: (key of the values, name)."""
+    kinds = [("logprob", "log-prob")]
+    logging = run.config.logging if run.config is not None else LoggingConfig()
+    if logging.token_entropy == TokenEntropy.ALL or (
+        logging.token_entropy == TokenEntropy.RANKED and group.num_ranked
+    ):
+        kinds.append(("entropy", "entropy"))
+    if logging.token_logprobs != TokenLogprobs.NONE and group.num_recalled:
+        kinds.append(("ratio", "ratio"))
+    return kinds
 
 
 def _by_advantage(one: Shown) -> tuple[bool, float, int]:

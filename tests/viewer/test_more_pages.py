@@ -1,9 +1,15 @@
 """Search, the life of a problem, evaluations, several runs; hostile texts; a run that goes on; the export."""
 
 import json
+import os
 import re
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pyarrow.parquet as pq
 import pytest
@@ -192,9 +198,6 @@ def test_hostile_texts_do_nothing(page, server, story):
 
 
 def test_a_page_of_another_name_and_another_method_are_refused(server):
-    from urllib.error import HTTPError
-    from urllib.request import Request, urlopen
-
     for request, status in (
         (Request(server, headers={"Host": "example.invalid"}), 421),
         (Request(server, headers={"Host": "127.0.0.1.example.invalid:80"}), 421),
@@ -234,6 +237,26 @@ def test_mistakes_are_one_sentence(story, tmp_path, monkeypatch, arguments, sent
     done = CliRunner().invoke(main, ["view", str(story), "--no-browser", *arguments])
     assert done.exit_code == 1 and done.stderr.startswith(f"Error: {sentence}"), done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("over_ssh", [False, True])
+def test_the_command_prints_its_address_and_ends_quietly(story, tmp_path, over_ssh):
+    environment = {key: value for key, value in os.environ.items() if key not in ("SSH_CONNECTION", "R3_VIEW_TOKEN")}
+    environment |= {"XDG_CACHE_HOME": str(tmp_path)} | ({"SSH_CONNECTION": "1 2 3 4"} if over_ssh else {})
+    command = [sys.executable, "-c", "from r3_openrlhf.cli import main; main()", "view", str(story), "--no-browser"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as server:
+        address = server.stdout.readline().strip()
+        port = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/", address)[1]
+        assert urlopen(f"{address}story").status == 200
+        server.send_signal(signal.SIGINT)
+        rest, said = server.communicate()
+    assert (server.returncode, rest) == (0, "")
+    lines = said.splitlines()
+    assert lines[-1] == "Ctrl-C ends it." and len(lines) == 1 + over_ssh
+    if over_ssh:
+        assert lines[0].startswith(f"From your own machine: ssh -N -L {port}:127.0.0.1:{port} ")
 
 
 # ── a run that goes on ──

@@ -32,7 +32,7 @@
     let shown = 0;
     for (const row of rows) {
       const fits = pressed.every((name) => wants[name](row.dataset)) && (!part || row.cells[0].textContent.toLowerCase().includes(part));
-      row.hidden = !fits;
+      if (row.hidden === fits) row.hidden = !fits;
       shown += fits;
     }
     document.getElementById("shown").textContent = shown;
@@ -41,7 +41,8 @@
       ? [...rows].sort((a, b) => (a.dataset.fate || "~").localeCompare(b.dataset.fate || "~") || a.dataset.place - b.dataset.place)
       : [...rows].sort((a, b) => value(a) - value(b) || a.dataset.place - b.dataset.place);
     if (order.down) sorted.reverse();
-    table.tBodies[0].append(...sorted);
+    const now = table.tBodies[0].rows;
+    if (sorted.some((row, place) => now[place] !== row)) table.tBodies[0].append(...sorted);
     for (const head of table.tHead.querySelectorAll("[data-sort]")) {
       if (head.dataset.sort === order.by) head.setAttribute("aria-sort", order.down ? "descending" : "ascending");
       else head.removeAttribute("aria-sort");

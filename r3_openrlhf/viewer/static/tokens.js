@@ -26,8 +26,19 @@
   const untypeset = (element) => { if (plain.has(element)) { element.textContent = plain.get(element); plain.delete(element); } };
   let wantsMath = true;
   const watched = new IntersectionObserver((seen) => {
-    for (const { isIntersecting, target } of seen) if (isIntersecting && wantsMath && !target.dataset.heated) typeset(target);
-  }, { rootMargin: "200px" });
+    for (const { isIntersecting, target } of seen) if (isIntersecting) waiting.add(target);
+    if (waiting.size) later(next);
+  }, { rootMargin: "100px" });
+  // One element at a time, when the browser has nothing else to do: the text is there at once, its formulas a moment later.
+  const waiting = new Set();
+  const later = window.requestIdleCallback || ((act) => setTimeout(act, 30));
+  function next() {
+    const [element] = waiting;
+    if (!element) return;
+    waiting.delete(element);
+    if (wantsMath && !element.dataset.heated) typeset(element);
+    if (waiting.size) later(next);
+  }
   for (const element of document.querySelectorAll("[data-math]")) watched.observe(element);
   const mathButton = document.getElementById("render-math");
   if (mathButton) mathButton.addEventListener("click", () => {
