@@ -263,7 +263,7 @@ class SyntheticRun:
     def _evaluation(self, epoch: int) -> dict:
         accuracy = 0.3 + 0.3 * self.step / self.size.steps
         return {
-            "step": self.step, "epoch": epoch + 1, "generated_tokens": float(self.generated), "name": "held_out",
+            "step": self.step, "epoch": epoch + 1, "generated_tokens": self.generated, "name": "held_out",
             "num_problems": 30, "n_samples": 16, "temperature": 0.6, "max_new_tokens": self.size.max_tokens,
             "pass_at_1": accuracy, "pass_at_n": accuracy + 0.2, "response_tokens_mean": 4000.0, "truncated_rate": 0.1,
             "num_ungraded": 0, "problems_sha256": "0" * 64,
