@@ -519,8 +519,11 @@ def _of_group(run: RunReader, step: int, group: StepGroup, values: Sequence[Valu
 
 def _kinds_of_values(run: RunReader, group: StepGroup) -> list[tuple[str, str]]:
     """What tokens of the group may be coloured by, as far as the settings say: (key of the values, name)."""
-    kinds = [("logprob", "log-prob")]
+    kinds = []
     logging = run.config.logging if run.config is not None else LoggingConfig()
+    in_file = logging.token_logprobs == TokenLogprobs.ALL or group.num_recalled
+    if run.directory.history.is_file() or in_file:
+        kinds.append(("logprob", "log-prob"))
     if logging.token_entropy == TokenEntropy.ALL or (
         logging.token_entropy == TokenEntropy.RANKED and group.num_ranked
     ):
