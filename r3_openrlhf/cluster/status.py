@@ -55,9 +55,15 @@ def status_of(path: Path, *, now: float | None = None) -> RunStatus:
         state, why = _ray_state(run, newest)
     else:
         job = newest.get("job") or told.get("job")
+        waiting = None
+        at_work = told.get("task") or told.get("job")
+        if job != at_work and (_queue(at_work)[0] or "PENDING").partition(" ")[0] != "PENDING":
+            job, waiting = at_work, job  # an earlier job is at work, and the newest one waits for it
         told = told if job in (told.get("job"), told.get("task")) else {}
         queue, nodes = _queue(job)
         state, why = _state(run, told, queue) if job else _state_without_a_job(run, now)
+        if waiting:
+            why = f"job {waiting} waits for it"
     metrics, evaluations = run.read_metrics(), run.read_evaluations()
     last = metrics[-1] if metrics else {}
     return RunStatus(

@@ -127,7 +127,10 @@ def test_a_job_is_queued_running_and_over(slurm, run_dir, job_template):
     until(lambda: (run_dir / "metrics.jsonl").is_file(), what="the first step")
     assert f" {first} " in line() and " running " in line() and " node1 " in line()
     second = slurm.submit(run_dir, template=job_template(f"{STEPS} 10 0"))
-    assert f" {second} " in line() and " queued (Dependency) " in line()
+    assert f" {first} " in line() and " running " in line() and f" job {second} waits for it " in line()
     slurm.call("scancel", first)  # it saves; the second finds more steps than it wants
     assert slurm.wait(second, "COMPLETED", "FAILED")["JobState"] == "COMPLETED"
     assert " ended " in line()
+    third = slurm.submit(run_dir, "--sbatch=--hold", template=job_template(f"{STEPS} 10 0"))
+    assert f" {third} " in line() and " queued (JobHeldUser) " in line()
+    slurm.call("scancel", third)
