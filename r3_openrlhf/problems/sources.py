@@ -15,8 +15,9 @@ from typing import Any
 
 from r3_openrlhf.config import DataConfig, nearest
 from r3_openrlhf.errors import DataError
+from r3_openrlhf.grading.answers.request import check_data_set
 from r3_openrlhf.problems.table import Numeral, Table, read_json
-from r3_openrlhf.types import BadRow
+from r3_openrlhf.types import BadRow, Task
 
 FILE_FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}
 REASONING_GYM = "reasoning_gym:"
@@ -275,6 +276,8 @@ def _reasoning_gym_rows(data: DataConfig) -> Iterator[tuple[str, Label]]:
         raise DataError(
             f"data.path is {data.path}, but reasoning-gym has no task {task!r}; {nearest(task, list(DATASETS))}"
         )
+    if grader_of(data) == Task.REASONING_GYM:
+        check_data_set(task)
     options = dict(data.reasoning_gym)
     wanted = options.pop("size", 1000)
     if type(wanted) is not int or not 1 <= wanted <= MAX_GENERATED:

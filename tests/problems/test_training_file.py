@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from r3_openrlhf.config import ClusterConfig, DataConfig, R3Config, ReflectionConfig, RolloutConfig
-from r3_openrlhf.errors import ConfigError, DataError
+from r3_openrlhf.errors import ConfigError, DataError, R3Error
 from r3_openrlhf.problems.sources import Label, check_source, load_problems, problem_uid
 from r3_openrlhf.problems.training_file import prepare
 
@@ -367,6 +367,15 @@ def test_sources_that_do_not_exist(path, sentence):
     with pytest.raises(DataError) as refusal:
         check_source(DataConfig(path=path))
     assert sentence in str(refusal.value)
+
+
+@pytest.mark.parametrize("task", [None, "reasoning_gym"])
+def test_a_data_set_that_is_not_graded_is_refused(task):
+    """Its scorer pays for what is no answer: every rollout would be ungraded."""
+    data = DataConfig(path="reasoning_gym:puzzle24", task=task, reasoning_gym={"size": 2})
+    with pytest.raises(R3Error, match="'puzzle24', which is not graded: its scorer does not check which numbers"):
+        check_source(data)
+    check_source(DataConfig(path="reasoning_gym:puzzle24", task="exact", reasoning_gym={"size": 2}))
 
 
 @pytest.mark.parametrize("content", ["", "\n", "not json\n", '{"problem": "a", "answer"'])
