@@ -253,7 +253,11 @@ def assign_advantages(
         batch.rank(ranked, entropy, max_reward=config.ranking.max_reward)
     else:
         batch.rank_by_score(
-            ranked, lambda row: mean_logprob(row.rollout.response_logprobs), max_reward=config.ranking.max_reward
+            ranked,
+            lambda row: mean_logprob(
+                row.rollout.response_logprobs[row.rollout.prefix_tokens :]
+            ),  # of what was sampled
+            max_reward=config.ranking.max_reward,
         )
     if Algorithm.checked("algo", config.algo) is Algorithm.DAPO:
         for row in batch.rows:

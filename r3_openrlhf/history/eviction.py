@@ -1,8 +1,8 @@
 """Which rows leave when a problem has more rollouts of one verdict than the cap allows. Pure.
 
 All three orders look at content, never at row ids or arrival, so every rank order of the same rollouts evicts the
-same ones. Rows that were sampled from a reflection prompt leave before rows of the plain prompt: recall into a plain
-group prefers the latter, and a hard problem's reflections would otherwise push them out.
+same ones. Rows that began behind a reflection prompt or a prefix leave before rows of the plain prompt: recall into a
+plain group prefers the latter, and a hard problem's further groups would otherwise push them out.
 
     oldest            the smallest step leaves first
     reservoir         keeps the `cap` smallest values of hash(seed, content): a uniform sample, without replacement, of

@@ -18,10 +18,10 @@ from r3_openrlhf.types import Verdict
 
 # Inside a set, the row that stays longest first: eviction._leaves_first, the other way round.
 _STAYS_LONGEST = {
-    "oldest": "r.context, r.step DESC, r.content DESC",
-    "reservoir": "r.context, reservoir(r.content)",
+    "oldest": "r.context <> 0, r.step DESC, r.content DESC",
+    "reservoir": "r.context <> 0, reservoir(r.content)",
     "shortest_correct": (
-        f"r.context, CASE r.verdict WHEN {VERDICT_CODES[Verdict.CORRECT]} THEN r.num_tokens ELSE 0 END, "
+        f"r.context <> 0, CASE r.verdict WHEN {VERDICT_CODES[Verdict.CORRECT]} THEN r.num_tokens ELSE 0 END, "
         "r.step DESC, r.content DESC"
     ),
 }

@@ -78,7 +78,7 @@ def leaving(rollouts, *, policy, seed, surplus_share):
 )
 def test_row_by_row_the_largest_set_gives_the_row_that_its_policy_lets_go_first(rollouts, policy, seed, surplus_share):
     """The plainest way: look at all sets, take from a largest one the row that eviction.py names, the oldest of those."""
-    contexts, verdicts = {0: Context.PLAIN, 1: Context.REFLECTION}, dict(enumerate(GRADED))
+    contexts, verdicts = dict(enumerate(Context)), dict(enumerate(GRADED))
     order = leaving(rollouts, policy=policy, seed=seed, surplus_share=surplus_share)
     sets = {}
     for row, problem, verdict, context, step, num_tokens, content in order:

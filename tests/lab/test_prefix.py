@@ -138,6 +138,28 @@ def test_a_success_from_a_prefix_joins_the_plain_group_of_its_step(visited):
     assert not [group for group in batch.groups if group.context is Context.PREFIX and group.wanted]
 
 
+def test_a_ranking_looks_at_what_was_sampled(visited):
+    """The given tokens have the same log-probs in every row, and would pull short continuations to their mean."""
+    lab, labels, history = visited("ranking.enabled=true", "ranking.score=logprob", "replay.enabled=false")
+    sampled, _ = lab.sample_step(labels, history)
+    for place, one in enumerate(sampled):
+        rollout = one.rollout
+        rollout.verdict, rollout.reward, rollout.truncated = Verdict.WRONG, 0.0, True
+        if given := rollout.prefix_tokens:
+            end = min(given + 1 + place % 4, rollout.num_tokens)  # the longest were the least likely
+            rollout.response_ids, rollout.response_logprobs = (
+                rollout.response_ids[:end],
+                np.array([-9.0] * given + [-1.0 - place % 4] * (end - given), dtype=np.float32),
+            )
+    batch = lab.mixed_batch(sampled, history)
+    groups = [[batch.rows[i] for i in g.rows] for g in batch.groups if g.context is Context.PREFIX]
+    assert groups
+    for rows in groups:
+        means = [float(row.rollout.response_logprobs[row.rollout.prefix_tokens :].mean()) for row in rows]
+        best_first = sorted(range(len(rows)), key=lambda i: -means[i])
+        assert [rows[i].reward for i in best_first] == sorted((row.reward for row in rows), reverse=True)
+
+
 @pytest.mark.parametrize(
     "overrides, contexts",
     [
