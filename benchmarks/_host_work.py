@@ -308,7 +308,7 @@ def r3_side(step: Step, clock: Clock, memory: Memory) -> dict:
 
     memory.start()
     with clock.part("reflection prompts"):
-        reflections = generator._reflections(step.labels)
+        reflections = generator._further(step.prompts, step.labels)
     samples = asyncio.run(sampled(step, executor, flat, generator, clock))
     with clock.part("experience maker"):
         maker.make_experience_batch(samples)

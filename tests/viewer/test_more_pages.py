@@ -76,6 +76,7 @@ def test_a_search_finds_what_the_files_say(page, server, story):
     assert {text.lower() for text in first.locator("mark").all_text_contents()} <= {"symmetry", "complement"}
     page.select_option("[name=verdict]", "ungraded")
     page.get_by_role("button", name="Search").click()
+    page.wait_for_url("**verdict=ungraded*")
     assert all("ungraded" in text for text in page.locator(".hits li > span.faint").all_text_contents())
     page.goto(f"{server}/search?q=symmetry&min_tokens=many")
     assert page.locator("[role=alert]").text_content() == "min tokens is 'many'; use a whole number"
@@ -119,6 +120,7 @@ def test_runs_lie_over_each_other_and_a_run_without_rollouts_says_so(page, many)
     page.goto(many)
     assert page.locator("table.facts tbody tr th a").all_text_contents() == ["copied", "lab"]
     assert "the lab keeps the curves of a run" in page.locator("p.note").text_content()
+    page.locator(".chart canvas").nth(15).wait_for(state="attached")
     assert page.locator(".chart canvas").count() == page.locator(".chart").count() > 15
     page.get_by_role("link", name="lab", exact=True).click()
     page.wait_for_url("**/lab")
@@ -301,7 +303,7 @@ def test_an_export_opens_from_disk(page, story, tmp_path):
     assert done.pages == 3 + 2 * len(groups)
     shutil.move(tmp_path / "share", moved)
     page.goto((moved / "index.html").as_uri())
-    assert page.locator(".chart canvas").count() > 15
+    page.locator(".chart canvas").nth(15).wait_for(state="attached")
     page.locator(".step").first.click()
     page.get_by_role("button", name="mixed").click()
     assert "show=mixed" in page.url
@@ -310,6 +312,7 @@ def test_an_export_opens_from_disk(page, story, tmp_path):
     page.locator("[data-heat=logprob]").click()
     page.locator("#cards .response .h0").first.wait_for()
     page.get_by_role("link", name="best against worst").click()
+    page.wait_for_url("**/difference/**")
     assert page.locator(".pair .text").count() == 2
     for file in moved.rglob("*.html"):
         assert not re.search(r'(?:href|src|action)="/', file.read_text()), file

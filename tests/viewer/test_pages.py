@@ -37,6 +37,7 @@ def group_of(address):
 def test_the_curves_are_drawn_and_a_point_leads_to_its_step(page, server):
     page.goto(server)
     assert page.url == f"{server}/story"
+    page.locator(".chart figcaption").nth(15).wait_for(state="attached")
     titles = page.locator(".chart figcaption").all_text_contents()
     for title in ("Reward", "Accuracy", "Collapsed groups", "Age of the recalled", "Tokens by kind of group"):
         assert any(one.startswith(title) for one in titles), title
