@@ -34,14 +34,19 @@ def group_of(address):
     return uid, context
 
 
+def first_chart(page):
+    """Its area, once all eight steps are counted: until then a page draws its charts anew."""
+    page.locator("#charts[data-seen='8']").wait_for()
+    return page.locator(".chart .u-over").first
+
+
 def test_the_curves_are_drawn_and_a_point_leads_to_its_step(page, server):
     page.goto(server)
     assert page.url == f"{server}/story"
-    page.locator(".chart figcaption").nth(15).wait_for(state="attached")
+    area = first_chart(page)
     titles = page.locator(".chart figcaption").all_text_contents()
     for title in ("Reward", "Accuracy", "Collapsed groups", "Age of the recalled", "Tokens by kind of group"):
         assert any(one.startswith(title) for one in titles), title
-    area = page.locator(".chart .u-over").first
     box = area.bounding_box()
     area.click(position={"x": box["width"] - 2, "y": box["height"] / 2})
     page.wait_for_url(f"{server}/story/step/8")
@@ -49,8 +54,7 @@ def test_the_curves_are_drawn_and_a_point_leads_to_its_step(page, server):
 
 def test_curves_zoom_and_change_their_axis(page, server):
     page.goto(f"{server}/story")
-    area = page.locator(".chart .u-over").first
-    box = area.bounding_box()
+    box = first_chart(page).bounding_box()
     page.mouse.move(box["x"] + 30, box["y"] + 40)
     page.mouse.down()
     page.mouse.move(box["x"] + 130, box["y"] + 60, steps=4)

@@ -217,12 +217,16 @@
     const first = JSON.stringify(data.runs.map((run) => run.steps[run.steps.length - 1] || 0));
     // counting goes on while an index is built: a picture that grows by a twentieth at a time is enough
     const steps = data.runs.reduce((total, run) => total + run.steps.length, 0);
-    if (mine === (seen || first) && (sum === counted || (sum < steps && sum - counted < steps / 20))) return;
+    if (mine === (seen || first) && (sum === counted || (sum < steps && sum - counted < steps / 20))) {
+      place.dataset.seen = sum;
+      return;
+    }
     seen = mine;
     counted = sum;
     const query = new URLSearchParams(data.runs.map((run) => ["run", run.name]));
     data = await (await fetch(`/api/curves?${query}`)).json();
     all();
+    place.dataset.seen = sum;
     const cells = document.querySelectorAll("[data-live-step]");
     data.runs.forEach((run, i) => { if (cells[i]) cells[i].textContent = run.steps[run.steps.length - 1] || 0; });
   };
