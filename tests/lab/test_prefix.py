@@ -48,9 +48,7 @@ def test_hard_problems_go_on_from_a_stored_response(visited):
         assert len({one.prefix_tokens for one in group}) == 1 and group[0].prefix_tokens >= 1
         for one in group:
             given = one.prefix_tokens
-            (source,) = {
-                place for place, s in enumerate(stored) if (s.response_ids[:given] == one.response_ids[:given]).all()
-            } and [next(s for s in stored if (s.response_ids[:given] == one.response_ids[:given]).all())]
+            source = next(s for s in stored if s.response_ids[:given].tolist() == one.response_ids[:given].tolist())
             np.testing.assert_array_equal(one.response_logprobs[:given], source.response_logprobs[:given])
             assert one.prompt_ids.tolist() == lab.encode(lab.plain_prompt(label)).tolist()
             assert given < one.num_tokens <= lab.config.rollout.max_new_tokens
