@@ -19,6 +19,7 @@ from r3_openrlhf.types import (
     MIN_HISTORY_BYTES,
     MIN_RECALLED,
     AdvantageScope,
+    AgentEstimator,
     Algorithm,
     BadRow,
     CutRule,
@@ -32,6 +33,7 @@ from r3_openrlhf.types import (
     RankingGuard,
     RankingScope,
     RankingScore,
+    Reading,
     RecallOrder,
     ReplayMode,
     SelectionRule,
@@ -658,6 +660,55 @@ class LoggingConfig:
 
 
 @dataclass
+class AgentsConfig:
+    """Tasks of many turns instead of problems (docs/agents.md): a step plays rollout.n_samples_per_prompt trajectories of
+    each of rollout.batch_size tasks, and each turn is a response of at most rollout.max_new_tokens."""
+
+    environment: str | None = None  # vault, or "package.module:Class" of one's own; None: problems, not agents
+    options: dict[str, Any] = field(default_factory=dict)  # keyword arguments of the environment's class
+    num_tasks: int = 1024  # an epoch: the environment's seeds first_seed ... first_seed + num_tasks - 1
+    first_seed: int = 0
+    max_turns: int = 16
+    memory_turns: int = 4  # earlier turns that a prompt shows, at most; fewer where it would be too long
+    lists_actions: bool = True  # does a prompt list the valid actions, where the environment knows them?
+    instruction: str = "Write the next action between <action> and </action>."  # the prompt's last line; "": none
+    estimator: str = (
+        "hgpo"  # grpo: whole trajectories | gigpo: and steps at the same state | hgpo: a hierarchy of groups
+    )
+    depth: int = 2  # K of hgpo: earlier states that the finest group agrees in [P] 2 or 4
+    alpha: float = 1.0  # w_k ~ (k + 1) ^ alpha [P]
+    gamma: float = 0.95  # [P]
+    std_norm: bool = True  # False: A_k = R - mean
+    reading: str = "paper"  # where HGPO's paper and its code differ: paper | code
+    episode_weight: float | None = None  # of the trajectory's own advantage; None: 1 for gigpo [P], 0 for hgpo [P]
+    eps: float = 1e-6  # beside the std [P]
+    invalid_penalty: float = 0.1  # taken from the reward of a turn whose action was none in its state
+    # An environment that needs longer for an answer is killed, and its trajectory is lost: seconds of a step, and of a reset
+    step_timeout_s: float = 10.0
+    reset_timeout_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name in ("num_tasks", "max_turns"):
+            _at_least(f"agents.{name}", getattr(self, name), 1)
+        for name in ("first_seed", "memory_turns", "depth", "eps", "invalid_penalty", "episode_weight"):
+            _at_least(f"agents.{name}", getattr(self, name), 0)
+        _one_of("agents.estimator", self.estimator, tuple(AgentEstimator))
+        _one_of("agents.reading", self.reading, tuple(Reading))
+        _fraction("agents.gamma", self.gamma)
+        _above("agents.step_timeout_s", self.step_timeout_s, 0.0)
+        _above("agents.reset_timeout_s", self.reset_timeout_s, 0.0)
+
+    @property
+    def episode_weight_of_estimator(self) -> float:
+        """The weight of the trajectory's own advantage: 1 for grpo, which has no other."""
+        if self.estimator == AgentEstimator.GRPO:
+            return 1.0
+        if self.episode_weight is not None:
+            return self.episode_weight
+        return 1.0 if self.estimator == AgentEstimator.GIGPO else 0.0
+
+
+@dataclass
 class R3Config:
     """A whole run."""
 
@@ -675,6 +726,7 @@ class R3Config:
     exploration: ExplorationConfig = field(default_factory=ExplorationConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
     held_out: HeldOutConfig = field(default_factory=HeldOutConfig)
+    agents: AgentsConfig = field(default_factory=AgentsConfig)
     history: HistoryConfig = field(default_factory=HistoryConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)

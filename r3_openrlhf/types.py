@@ -181,6 +181,27 @@ class Algorithm(Word):
     DAPO = "dapo"
 
 
+class AgentEstimator(Word):
+    """How the trajectories of a task become advantages (agents/advantages.py): of whole trajectories, of steps at the same
+    state as well (GiGPO), or of steps in a hierarchy of groups (HGPO)."""
+
+    GRPO = "grpo"
+    GIGPO = "gigpo"
+    HGPO = "hgpo"
+
+
+class Reading(Word):
+    """Where HGPO's paper and its public code differ, which of them is followed (core/hierarchy.py).
+
+    PAPER  a context that begins before the trajectory does is kept, cut off there; w_k = (k + 1)^alpha; a group of one
+           step has no weight. The paper does not say which std; it is the sample's (n - 1), as everywhere in this project.
+    CODE   a level k > t is left out; w_k = (k + 2)^alpha; an A_k of exactly 0 has no weight; std of the population (n).
+    """
+
+    PAPER = "paper"
+    CODE = "code"
+
+
 class BadRow(Word):
     """What becomes of a row that cannot be used: it is left out and counted, or the run does not start."""
 

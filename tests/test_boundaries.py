@@ -21,7 +21,7 @@ FLOORS = (
     {"types", "errors"},
     {"core", "config", "access", "ports", "grading.answers"},
     {"config_loading", "cpu_stack", "history", "models", "grading.processes"},
-    {"problems", "runs", "grading", "method"},
+    {"problems", "runs", "grading", "method", "agents"},
     {"planning"},
     {"__init__"},  # the public names; the rooms above take the version from it
     {"openrlhf_adapter", "evaluation", "comparison", "reward_server", "lab", "doctor", "cluster", "attack", "viewer"},
@@ -35,6 +35,7 @@ MAY_IMPORT = {
     "config": {"types", "errors"},
     "access": {"errors"},
     "history": {"types", "errors", "core", "config"},
+    "agents": {"types", "errors", "core", "config", "grading"},
     "grading": {"types", "errors", "core", "config"},
     "cluster": {"types", "errors", "ports", "config", "config_loading", "history", "runs"},
     "planning": {"errors", "config", "config_loading", "history", "method", "models"},

@@ -13,19 +13,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 from r3_openrlhf.core.checks import finite_value, finite_values, same_length, whole_number
-from r3_openrlhf.types import Word
-
-
-class Reading(Word):
-    """Where HGPO's paper and its public code differ, which of them is followed.
-
-    PAPER  a context that begins before the trajectory does is kept, cut off there; w_k = (k + 1)^alpha; a group of one
-           step has no weight. The paper does not say which std; it is the sample's (n - 1), as everywhere in this project.
-    CODE   a level k > t is left out; w_k = (k + 2)^alpha; an A_k of exactly 0 has no weight; std of the population (n).
-    """
-
-    PAPER = "paper"
-    CODE = "code"
+from r3_openrlhf.types import Reading
 
 
 def step_returns(rewards: Sequence[float], *, gamma: float) -> list[float]:

@@ -1,0 +1,68 @@
+"""The trajectories of one task -> an advantage per turn: GRPO, GiGPO or HGPO, as `agents` of the configuration says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from r3_openrlhf.agents.trajectory import End, Trajectory
+from r3_openrlhf.config import AgentsConfig
+from r3_openrlhf.core.advantages import group_advantages
+from r3_openrlhf.core.hierarchy import groups_of_steps, hierarchy_advantages
+from r3_openrlhf.types import AgentEstimator
+
+
+def advantages_of_task(trajectories: Sequence[Trajectory], settings: AgentsConfig) -> list[list[float] | None]:
+    """One advantage per turn of each trajectory; None for a lost one, which takes no part in any group.
+
+        A_t = A_episode                                        grpo
+        A_t = A_hierarchy(depth 0) + w A_episode               gigpo (arXiv 2505.10978), w = episode_weight, 1 by default
+        A_t = A_hierarchy(agents.depth) + w A_episode          hgpo (arXiv 2602.22817), w = episode_weight, 0 by default
+        A_episode = (S_i - mean(S)) / (std(S) + eps),   S_i = sum_t r_t of trajectory i
+
+    r_t is less agents.invalid_penalty where the action was none. The hierarchy: core/hierarchy.py, on the returns
+    discounted with agents.gamma. With std_norm=False nothing is divided. A task of one graded trajectory has advantages 0.0.
+
+    ValueError: trajectories of several tasks.
+    """
+    if len({trajectory.task_uid for trajectory in trajectories}) > 1:
+        raise ValueError("the trajectories are of several tasks; advantages compare those of one")
+    graded = [one for one in trajectories if one.end is not End.LOST]
+    if not graded:
+        return [None for _ in trajectories]
+    estimator = AgentEstimator.checked("agents.estimator", settings.estimator)
+    weight = settings.episode_weight_of_estimator
+    sums = [sum(one.rewards(invalid_penalty=settings.invalid_penalty)) for one in graded]
+    of_episode = group_advantages(sums, lam=settings.eps, std_norm=settings.std_norm)
+    of_steps = [[0.0] * len(one.turns) for one in graded]
+    if estimator is not AgentEstimator.GRPO:
+        of_steps = hierarchy_advantages(
+            [one.anchors for one in graded],
+            [one.returns(gamma=settings.gamma, invalid_penalty=settings.invalid_penalty) for one in graded],
+            depth=settings.depth if estimator is AgentEstimator.HGPO else 0,
+            alpha=settings.alpha,
+            std_norm=settings.std_norm,
+            reading=settings.reading,
+            eps=settings.eps,
+        )
+    found = iter(
+        [step + weight * episode for step in steps] for steps, episode in zip(of_steps, of_episode, strict=True)
+    )
+    return [None if one.end is End.LOST else next(found) for one in trajectories]
+
+
+def steps_alone(trajectories: Sequence[Trajectory], *, depth: int) -> list[float]:
+    """Share of the turns whose group holds no other turn, for k = 0 ... depth: to those level k says nothing.
+
+    Any number of tasks; turns of different tasks share no group. Lost trajectories are left out; 0.0 without any turn.
+    """
+    by_task: dict[str, list[list[str]]] = {}
+    for one in trajectories:
+        if one.end is not End.LOST:
+            by_task.setdefault(one.task_uid, []).append(one.anchors)
+    num_steps = sum(len(anchors) for task in by_task.values() for anchors in task)
+    shared: Counter[int] = Counter()
+    for task in by_task.values():
+        for k in range(depth + 1):
+            shared[k] += sum(map(len, groups_of_steps(task, k)))
+    return [1 - shared[k] / num_steps if num_steps else 0.0 for k in range(depth + 1)]
