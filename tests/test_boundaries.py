@@ -20,8 +20,9 @@ CORE = sorted(path.stem for path in (PACKAGE / "core").glob("*.py") if path.stem
 FLOORS = (
     {"types", "errors"},
     {"core", "config", "access", "ports", "grading.answers"},
+    {"agents"},
     {"config_loading", "cpu_stack", "history", "models", "grading.processes"},
-    {"problems", "runs", "grading", "method", "agents"},
+    {"problems", "runs", "grading", "method", "agents.processes"},
     {"planning"},
     {"__init__"},  # the public names; the rooms above take the version from it
     {"openrlhf_adapter", "evaluation", "comparison", "reward_server", "lab", "doctor", "cluster", "attack", "viewer"},

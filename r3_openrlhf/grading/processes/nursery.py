@@ -1,7 +1,8 @@
 """The parent's side of the grading processes: starts the nursery, asks it for workers, holds a handle on each.
 
 The nursery (worker.py) is a fresh interpreter with an empty environment that has imported the libraries once; a worker is
-a fork of it, there in milliseconds. Nothing of the parent, CUDA and Ray included, is in either.
+a fork of it, there in milliseconds. Nothing of the parent, CUDA and Ray included, is in either. The environments of agents
+live in such processes as well (agents/processes).
 """
 
 from __future__ import annotations
@@ -23,9 +24,12 @@ _PREFIX = "r3-graders-"
 _FRESH_S = 60.0  # so old is no directory that is about to be locked
 
 _PROGRAM = (
-    "import sys, socket; sys.path[:0] = {path!r}; from r3_openrlhf.grading.processes.worker import run_nursery;"
-    " run_nursery(socket.socket(fileno={fd}), memory_bytes={memory}, cpu_seconds={cpu}, directory={directory!r})"
+    "import sys, socket; sys.path[:0] = {path!r}; from {module} import run_nursery;"
+    " run_nursery(socket.socket(fileno={fd}), directory={directory!r}, **{arguments!r})"
 )
+_GRADERS = "r3_openrlhf.grading.processes.worker"
+_PACKAGES = ("site-packages", "dist-packages")
+_NUMERICS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 @dataclass(slots=True, eq=False)
@@ -142,8 +146,12 @@ def sweep() -> None:
 class Nursery:
     """Must be started, and lives, in one thread: the kernel ends it together with the thread that started it."""
 
-    def __init__(self, *, memory_bytes: int, cpu_seconds: int) -> None:
-        """OSError: no process, socket or directory to be had."""
+    def __init__(self, module: str = _GRADERS, *, trusted: bool = False, **arguments: object) -> None:
+        """`run_nursery(control, directory=..., **arguments)` of `module` in a new interpreter; plain values as arguments.
+
+        trusted: it gets this process's environment variables and import path.
+        OSError: no process, socket or directory to be had.
+        """
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         package_parent = str(Path(__file__).absolute().parents[3])
         sweep()
@@ -154,17 +162,17 @@ class Nursery:
         program = _PROGRAM.format(
             path=[
                 package_parent,
-                *(entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))),
+                *(os.path.abspath(entry) for entry in sys.path if trusted or entry.endswith(_PACKAGES)),
             ],
+            module=module,
             fd=theirs.fileno(),
-            memory=memory_bytes,
-            cpu=cpu_seconds,
             directory=self._directory,
+            arguments=arguments,
         )
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-c", program],
-                env={"PATH": os.defpath, "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+                env={**(os.environ if trusted else {"PATH": os.defpath, "LANG": "C.UTF-8"}), **_NUMERICS},
                 cwd=self._directory,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

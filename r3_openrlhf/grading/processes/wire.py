@@ -53,7 +53,7 @@ def encode_item(item: Item) -> msgspec.Raw:
         raise GradingError(f"the metadata of an item cannot be sent to a grading process: {error}") from error
 
 
-def frame(message: list | tuple) -> bytes:
+def frame(message: object) -> bytes:
     """A message as bytes: its length (4 bytes, the highest first), then MessagePack."""
     body = _encoder.encode(message)
     return _LENGTH.pack(len(body)) + body

@@ -8,18 +8,19 @@ from __future__ import annotations
 import gc
 import os
 import resource
-import select
 import shutil
 import signal
 import socket
 import sys
 import tempfile
 import time
+from functools import partial
 
 import msgspec
 
 from r3_openrlhf.grading.answers.request import Item
 from r3_openrlhf.grading.answers.tasks import complexity_of, data_set_of, grade_item, prepare, subject_of
+from r3_openrlhf.grading.processes.forks import serve_forks
 from r3_openrlhf.grading.processes.sandbox import confine, die_with_parent, take_violations, watch_for_code
 from r3_openrlhf.grading.processes.wire import DEFERRED, Outcome, decode_batch, frame, take_frame
 
@@ -100,11 +101,7 @@ _FORMS = (
 
 
 def run_nursery(control: socket.socket, *, memory_bytes: int, cpu_seconds: int, directory: str) -> None:
-    """Serves fork requests until the pool closes its end of `control`.
-
-    A fork request is b"f" with the worker's socket attached; the answer is the worker's pid with a pidfd attached.
-    b"p" and the name of a reasoning_gym data set has that one loaded before further forks.
-    """
+    """Serves fork requests (forks.py) until the pool closes its end of `control`; prepares data sets of reasoning_gym."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     die_with_parent(signal.SIGTERM)
     try:
@@ -112,39 +109,10 @@ def run_nursery(control: socket.socket, *, memory_bytes: int, cpu_seconds: int, 
         gc.collect()
         gc.freeze()  # so that the collector in a worker does not touch, and thereby copy, the pages of the libraries
         control.send(b"ready")
-        _serve_forks(control, memory_bytes, cpu_seconds, directory)
+        become = partial(_become_worker, memory_bytes=memory_bytes, cpu_seconds=cpu_seconds, directory=directory)
+        serve_forks(control, become, prepare)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-
-
-def _serve_forks(control: socket.socket, memory_bytes: int, cpu_seconds: int, directory: str) -> None:
-    while True:
-        readable, _, _ = select.select([control], [], [], 1.0)
-        while _reap():
-            pass
-        if not readable:
-            continue
-        request, descriptors, _, _ = socket.recv_fds(control, 128, 1)
-        if not request:
-            return
-        if request[:1] == b"p":
-            prepare(request[1:].decode())
-            continue
-        nursery = os.getpid()
-        # the interpreter swallows what is raised while it forks, SystemExit included
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        pid = os.fork()
-        if pid == 0:
-            try:
-                control.close()
-                _become_worker(nursery, socket.socket(fileno=descriptors[0]), memory_bytes, cpu_seconds, directory)
-            finally:
-                os._exit(1)  # whatever happens, a worker never runs the nursery's code
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-        os.close(descriptors[0])
-        pidfd = os.pidfd_open(pid)
-        socket.send_fds(control, [pid.to_bytes(4, "big")], [pidfd])
-        os.close(pidfd)
 
 
 def warm_up() -> None:
@@ -156,25 +124,10 @@ def warm_up() -> None:
     grade_item(Item("reasoning_gym", "1", ("1",), False, entry), may_take_long=True)
 
 
-def _reap() -> bool:
-    try:
-        return os.waitpid(-1, os.WNOHANG)[0] != 0
-    except ChildProcessError:
-        return False
-
-
-def _become_worker(
-    nursery: int, connection: socket.socket, memory_bytes: int, cpu_seconds: int, directory: str
-) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    die_with_parent(signal.SIGKILL)
-    if os.getppid() != nursery:
-        os._exit(1)
+def _become_worker(connection: socket.socket, *, memory_bytes: int, cpu_seconds: int, directory: str) -> None:
     own_directory = tempfile.mkdtemp(dir=directory)
     os.chdir(own_directory)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # scorers print; what they print is model text
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the service's business
     watch_for_code()
     confine(own_directory, memory_bytes=memory_bytes)
     serve(connection, cpu_seconds)

@@ -1,0 +1,1 @@
+"""Environments in processes that can be killed."""
