@@ -129,6 +129,8 @@ def test_a_success_behind_a_reflection_prompt_joins_the_plain_group_of_the_same_
     assert [batch.rows[i].advantage for i in (0, 1, 4)] == approx([-0.5774, -0.5774, 1.1547], abs=1e-4)
     metrics = batch_metrics(batch, step=6)
     assert (metrics["r3/replay/shared"], metrics["r3/replay/recalled"], metrics["r3/replay/mean_lag"]) == (1, 1, 0)
+    ahead = batch_metrics(batch, step=8)  # sampled ahead, by weights that are two steps old
+    assert (ahead["r3/replay/shared"], ahead["r3/replay/mean_lag"]) == (1, 2)
     off = MixedBatch(fresh, ["g", "g", "r", "r"])
     method.recall(off, lambda *asked: [], config_of(), step=6)
     assert len(off.rows) == 4

@@ -7,6 +7,7 @@ from statistics import fmean, pstdev
 
 from r3_openrlhf.core.groups import GroupState
 from r3_openrlhf.core.mixed_batch import MixedBatch, verified_difference
+from r3_openrlhf.core.replay import response_bytes
 from r3_openrlhf.types import Context, Rollout, Verdict
 
 
@@ -15,6 +16,7 @@ def batch_metrics(batch: MixedBatch, *, step: int) -> dict[str, float]:
     groups, rows = batch.groups, batch.rows
     recalled = [row for row in rows if row.recalled]
     lags = [step - row.rollout.policy_step for row in recalled]
+    of_this_step = {_sampled(r) for r in batch.rollouts if r.context is not Context.PLAIN}
     wanted = [group for group in groups if group.wanted]
     ranked = [row.reward for row in rows if row.ranked]
     mass = sum(abs(row.advantage) for row in rows if row.trained)
@@ -41,7 +43,7 @@ def batch_metrics(batch: MixedBatch, *, step: int) -> dict[str, float]:
         "r3/groups/collapsed_after": count(g.collapsed_after for g in groups),
         **{f"r3/tokens/{kind}": float(number) for kind, number in tokens.items()},
         "r3/replay/recalled": float(len(recalled)),
-        "r3/replay/shared": count(lag == 0 for lag in lags),
+        "r3/replay/shared": count(_sampled(row.rollout) in of_this_step for row in recalled),
         "r3/replay/hits": count(bool(g.recalled) for g in wanted),
         "r3/replay/misses": count(not g.recalled for g in wanted),
         "r3/replay/mean_lag": mean_or_zero(lags),
@@ -96,6 +98,11 @@ def entropy_metrics(rollouts: list[Rollout]) -> dict[str, float]:
         metrics["r3/entropy/ranked_peak"] = sum(e.peak for e in exact) / len(exact)
         metrics["r3/entropy/ranked_global"] = sum(e.global_ for e in exact) / len(exact)
     return metrics
+
+
+def _sampled(rollout: Rollout) -> tuple[object, ...]:
+    """What was sampled, where and by which weights: a shared row is a copy (MixedBatch.successes_in)."""
+    return rollout.uid, rollout.context, rollout.policy_step, response_bytes(rollout)
 
 
 def accuracy(rollouts: Sequence[Rollout], context: Context, uids: set[str]) -> float:

@@ -74,7 +74,7 @@ def openrlhf_arguments(
             )
         check_flag(name, value, config)
         arguments += _flag(name, value)
-    check_together(dict(_flat(config.openrlhf)))
+    check_together(dict(_flat(config.openrlhf)), config, platform=platform)
     return arguments
 
 

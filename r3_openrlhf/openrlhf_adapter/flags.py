@@ -9,16 +9,21 @@ a reason: it would be ignored, or break the run later. A test compares this tabl
 from __future__ import annotations
 
 import importlib.util
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.errors import ConfigError
+from r3_openrlhf.types import Algorithm, LossAggregation
 
 _NO_CRITIC = "no algorithm here has a critic"
 _GRADERS = "rewards come from graders (reward.*), not from a reward model"
 _OWN_DATA = "R³ writes the final prompts itself; use the keys of data"
 _OWN_EVALUATION = "R³ asks held-out problems itself; use the keys of held_out"
 _TEXT_ONLY = "R³ trains on text alone"
+# utils/deepspeed/deepspeed.py:342-358 says both in warnings
+_MUON = "DeepSpeed clips what Muon has made of a gradient, so that train.max_grad_norm would scale each update away"
+_ADAPTIVE_KL = "an adaptive coefficient is in no checkpoint: a run that goes on would begin with the first one again"
 
 # Conditional or beside another flag: openrlhf_arguments sets them, too.
 ALSO_SET = ("actor.eps_clip", "logger.wandb.key", "logger.wandb.project")
@@ -53,6 +58,15 @@ REFUSED: dict[str, str] = {
     "algo.advantage.lambd": "only generalised advantage estimation has it, and that needs a critic",
     "algo.advantage.gamma": "it is 1 in every algorithm here",
     "use_ms": "the model is looked up before OpenRLHF starts; give model.path a directory",
+    "algo.kl.target": _ADAPTIVE_KL,
+    "algo.kl.horizon": _ADAPTIVE_KL,
+    "actor.muon.lr": _MUON,
+    "actor.muon.momentum": _MUON,
+    "actor.muon.ns_steps": _MUON,
+    "actor.muon.nesterov": _MUON,
+    "actor.muon.no_nesterov": _MUON,
+    "ds.use_universal_ckpt": "nobody has tried DeepSpeed's universal checkpoints with this policy update",
+    "vllm.sync_with_ray": "weights go by CUDA IPC where engines share the policy's GPUs, else as cluster.sync_backend says",
 }
 REFUSED_WITH_R3: dict[str, str] = {
     "reward.stop_properly_penalty_coef": "eq. 3 takes the graders' rewards; ranking.* and reward.length_reward say what length costs",
@@ -60,20 +74,16 @@ REFUSED_WITH_R3: dict[str, str] = {
     "algo.dynamic_filtering_range": "nothing is filtered",
 }
 PASSED = (
-    "vllm.sync_with_ray",
     "algo.advantage.is_correction_level",
     "algo.advantage.is_correction_mode",
     "algo.advantage.is_correction_gating",
     "algo.advantage.is_correction_threshold",
     "reward.clip_range",
-    "algo.kl.target",
-    "algo.kl.horizon",
     "algo.kl.unbiased_gradient",
     "logger.logging_steps",
     "logger.wandb.org",
     "logger.wandb.group",
     "ckpt.max_mem",
-    "ds.use_universal_ckpt",
     "ds.deepcompile",
     "ds.param_dtype",
     "ds.zpg",
@@ -88,11 +98,6 @@ PASSED = (
     "actor.policy_loss_type",
     "actor.aux_loss_coef",
     "actor.optim",
-    "actor.muon.lr",
-    "actor.muon.momentum",
-    "actor.muon.ns_steps",
-    "actor.muon.nesterov",
-    "actor.muon.no_nesterov",
     "actor.adam.betas",
     "actor.adam.eps",
     "actor.adam.weight_decay",
@@ -109,7 +114,76 @@ PASSED = (
     "ds.lora.target_modules",
     "ds.lora.dropout",
 )
-_ADAPTER = ("ds.lora.alpha", "ds.lora.target_modules", "ds.lora.dropout")
+# Refused for some of their values: (the values that pass, why not the others)
+VALUES: dict[str, tuple[tuple[str, ...], str]] = {
+    "ds.param_dtype": (
+        ("bf16",),
+        "the engines compute in bfloat16 (trainer/ray/vllm_engine.py:245) and refuse other weights",
+    ),
+    "actor.optim": (("adam",), _MUON),
+    "ds.grad_accum_dtype": (
+        ("fp32", "float32", "bf16", "bfloat16"),
+        "gradients of bfloat16 weights are summed in fp32 or bf16",
+    ),
+}
+REMARKS = {
+    "train.enable_ema": "refused without train.dynamic_batch",
+    "train.async_enable": "half of the GPUs are the engines' then",
+    "ds.lora.rank": "engines and saved models get merged weights",
+    "actor.policy_loss_type": "gspo: refused with train.loss_aggregation=token-mean",
+    "actor.aux_loss_coef": "refused for a model without experts",
+    "ds.experts_implementation": "refused for a model without experts",
+}
+
+
+class Need(NamedTuple):
+    """What a flag is nothing without."""
+
+    what: str  # as a person would set it
+    is_met: Callable[[R3Config, dict[str, Any]], bool]  # of the configuration and all further flags
+
+
+def _corrects(_config: R3Config, given: dict[str, Any]) -> bool:
+    """models/loss.py:239: with gspo the level alone counts."""
+    is_on = given.get("algo.advantage.is_correction_level", "off") != "off"
+    return is_on and given.get("actor.policy_loss_type") != "gspo"
+
+
+_CORRECTION = Need("openrlhf.algo.advantage.is_correction_level, and the policy loss ppo", _corrects)
+_ADAPTER = Need("openrlhf.ds.lora.rank", lambda config, given: (given.get("ds.lora.rank") or 0) > 0)
+_WANDB = Need("logging.wandb_project", lambda config, given: config.logging.wandb_project is not None)
+NEEDS: dict[str, Need] = {
+    "algo.advantage.is_correction_mode": _CORRECTION,
+    "algo.advantage.is_correction_gating": _CORRECTION,
+    "algo.advantage.is_correction_threshold": _CORRECTION,
+    "algo.advantage.no_std_norm": Need(  # trainer/ppo_utils/experience_maker.py:324-331
+        "algo=reinforce_pp_baseline", lambda config, given: config.algo == Algorithm.REINFORCE_PP_BASELINE
+    ),
+    "algo.dynamic_filtering_range": Need("algo=dapo", lambda config, given: config.filters_groups),
+    "algo.kl.unbiased_gradient": Need(
+        "train.kl_coef above 0 and train.kl_as_loss",
+        lambda config, given: config.train.kl_coef > 0 and config.train.kl_as_loss,
+    ),
+    "actor.gradient_checkpointing_reentrant": Need(
+        "model.gradient_checkpointing", lambda config, given: config.model.gradient_checkpointing
+    ),
+    "actor.min_lr_ratio": Need(
+        "train.lr_scheduler=cosine_with_min_lr",
+        lambda config, given: config.train.lr_scheduler.endswith("with_min_lr"),
+    ),
+    "ds.lora.alpha": _ADAPTER,
+    "ds.lora.target_modules": _ADAPTER,
+    "ds.lora.dropout": _ADAPTER,
+    "ds.ring_attn_head_stride": Need(
+        "openrlhf.ds.ring_attn_size above 1", lambda config, given: (given.get("ds.ring_attn_size") or 1) > 1
+    ),
+    "ds.zpg": Need("train.zero_stage=3", lambda config, given: config.train.zero_stage == 3),
+    "logger.wandb.group": _WANDB,
+    "logger.wandb.org": _WANDB,
+    "ref.offload": Need("train.kl_coef above 0", lambda config, given: config.train.kl_coef > 0),
+    "train.async_queue_size": Need("openrlhf.train.async_enable", lambda config, given: config.is_async),
+    "train.ema_beta": Need("openrlhf.train.enable_ema", lambda config, given: bool(given.get("train.enable_ema"))),
+}
 _PACKAGES = {"ds.ring_attn_size": ("ring_flash_attn", "ring-flash-attn"), "ds.use_liger_kernel": ("liger_kernel",) * 2}
 
 
@@ -118,6 +192,9 @@ def check_flag(name: str, value: Any, config: R3Config) -> None:
     if value is None or value is False:
         return
     reason = refusal(name, algo=config.algo)
+    passing, why = VALUES.get(name, ((value,), ""))
+    if value not in passing:
+        reason = f"{why}; use {' or '.join(passing)}"
     if name == "train.enable_ema" and not config.train.dynamic_batch:
         reason = "without train.dynamic_batch OpenRLHF averages after arbitrary micro-batches, and saves that average"
     if name == "ds.lora.target_modules" and "all-linear" in (value if isinstance(value, list) else [value]):
@@ -125,33 +202,91 @@ def check_flag(name: str, value: Any, config: R3Config) -> None:
     if reason:
         raise ConfigError(f"openrlhf.{name} is {value}, but {reason}")
     module, package = _PACKAGES.get(name, (None, None))
-    is_off = value == 1 and value is not True  # ds.ring_attn_size=1
-    if module and not is_off and importlib.util.find_spec(module) is None:
+    if module and not _is_one(value) and importlib.util.find_spec(module) is None:
         raise ConfigError(f"openrlhf.{name} is {value}, but it needs the package {package}, which is not installed")
 
 
-def check_together(given: dict[str, Any]) -> None:
-    """Raises ConfigError for flags that do nothing, or break the run, beside each other. given: flag -> value."""
-    has_adapter = (given.get("ds.lora.rank") or 0) > 0
-    for name in _ADAPTER:
-        if given.get(name) is not None and not has_adapter:
-            raise ConfigError(
-                f"openrlhf.{name} is {given[name]}, but there is no adapter; set openrlhf.ds.lora.rank, too"
-            )
-    if given.get("train.async_queue_size") is not None and not given.get("train.async_enable"):
+def check_together(given: dict[str, Any], config: R3Config, *, platform: str) -> None:
+    """Raises ConfigError for flags that do nothing, or break the run, beside each other and the configuration.
+
+    given: flag -> value, each of which `check_flag` has let pass.
+    """
+    for name, need in NEEDS.items():
+        value = given.get(name)
+        if value is not None and value is not False and not _is_one(value) and not need.is_met(config, given):
+            raise ConfigError(f"openrlhf.{name} is {value}, but nothing would come of it without {need.what}")
+    _check_adapter(given)
+    _check_loss(given, config)
+    _check_states(given, config, platform=platform)
+    size = given.get("train.async_queue_size")
+    if size is not None and not size >= 1:
+        raise ConfigError(f"openrlhf.train.async_queue_size is {size}; use 1 or more")
+    if (given.get("ds.tensor_parallel_size") or 1) > 1 and config.train.logits_chunk_tokens is not None:
         raise ConfigError(
-            f"openrlhf.train.async_queue_size is {given['train.async_queue_size']}, but nothing is sampled ahead; set "
-            "openrlhf.train.async_enable, too"
+            f"openrlhf.ds.tensor_parallel_size is {given['ds.tensor_parallel_size']} and train.logits_chunk_tokens is "
+            f"{config.train.logits_chunk_tokens}, but chunks are made of a whole last layer; use one of the two"
         )
-    if has_adapter and given.get("train.enable_ema"):
+
+
+def _check_adapter(given: dict[str, Any]) -> None:
+    if not (given.get("ds.lora.rank") or 0) > 0:
+        return
+    if given.get("train.enable_ema"):
         raise ConfigError(
             "openrlhf.train.enable_ema is on with openrlhf.ds.lora.rank, but OpenRLHF's averaged copy has no adapter; use one of the two"
         )
-    if has_adapter and (given.get("ds.tensor_parallel_size") or 1) > 1:
+    if (given.get("ds.tensor_parallel_size") or 1) > 1:
         raise ConfigError(
             f"openrlhf.ds.tensor_parallel_size is {given['ds.tensor_parallel_size']} with openrlhf.ds.lora.rank, but an adapter is "
             "merged into whole weights; use ds.tensor_parallel_size=1"
         )
+
+
+def _check_loss(given: dict[str, Any], config: R3Config) -> None:
+    """What models/loss.py:153-188 would ignore, or refuse once the model is loaded."""
+    correction = "openrlhf.algo.advantage.is_correction"
+    level, mode, gating, threshold = (
+        given.get(f"algo.advantage.is_correction_{name}") for name in ("level", "mode", "gating", "threshold")
+    )
+    if given.get("actor.policy_loss_type") == "gspo" and config.train.loss_aggregation == LossAggregation.TOKEN_MEAN:
+        raise ConfigError(
+            "openrlhf.actor.policy_loss_type is gspo, whose ratio is one of a whole response, but train.loss_aggregation is "
+            f"{config.train.loss_aggregation}; use train.loss_aggregation=seq-mean-token-mean"
+        )
+    is_divergence = gating not in (None, "ratio")
+    if mode == "clip" and (level == "seq" or is_divergence):
+        raise ConfigError(
+            f"{correction}_mode is clip, which bounds the ratio of a token; use {correction}_level=token and no other gating"
+        )
+    bounds = threshold if isinstance(threshold, list) else [threshold]
+    if is_divergence and not (threshold is not None and len(bounds) == 1):
+        raise ConfigError(
+            f"{correction}_gating is {gating}, which has an upper bound alone; give {correction}_threshold one number"
+        )
+
+
+def _check_states(given: dict[str, Any], config: R3Config, *, platform: str) -> None:
+    """What DeepSpeed's optimizers of ZeRO 0 and 1 cannot do (deepspeed/runtime/engine.py:2064-2107), found out by upstream
+    when the model is loaded."""
+    stage, sums = config.train.zero_stage, given.get("ds.grad_accum_dtype")
+    in_fp32 = sums in ("fp32", "float32")
+    if stage == 0 and in_fp32:
+        raise ConfigError(
+            f"openrlhf.ds.grad_accum_dtype is {sums}, but with train.zero_stage=0 DeepSpeed sums in the model's type; use "
+            "train.zero_stage=1 or more"
+        )
+    stays = not config.train.adam_offload and (stage == 0 or (stage == 1 and in_fp32))
+    if platform == "cuda" and config.cluster.enable_sleep and stays:
+        raise ConfigError(
+            f"cluster.enable_sleep is true, but DeepSpeed cannot move the states of train.zero_stage={stage}"
+            + (f" with openrlhf.ds.grad_accum_dtype={sums}" if stage else "")
+            + " to the host; use train.zero_stage=2, or cluster.enable_sleep=false"
+        )
+
+
+def _is_one(value: Any) -> bool:
+    """ds.zpg=1, ds.ring_attn_size=1: off."""
+    return value == 1 and value is not True
 
 
 def refusal(name: str, *, algo: str) -> str | None:
@@ -168,17 +303,15 @@ def fate(name: str, own: frozenset[str]) -> tuple[str, str]:
     if reason := refusal(name, algo="grpo"):
         return "refused", reason
     if name in REFUSED_WITH_R3:
-        return "refused with algo=r3", REFUSED_WITH_R3[name]
-    if name == "train.enable_ema":
-        return "passed through", "refused without train.dynamic_batch"
-    if name == "train.async_enable":
-        return "passed through", "half of the GPUs are the engines' then"
-    if name == "train.async_queue_size":
-        return "passed through", "refused without train.async_enable"
-    if name == "ds.lora.rank":
-        return "passed through", "engines and saved models get merged weights"
-    if name in _ADAPTER:
-        return "passed through", "refused without ds.lora.rank"
+        needed = f". Else: refused without {NEEDS[name].what}" if name in NEEDS else ""
+        return "refused with algo=r3", REFUSED_WITH_R3[name] + needed
+    if name in VALUES:
+        passing, why = VALUES[name]
+        return f"{' or '.join(passing)} alone", why
+    if name in NEEDS:
+        return "passed through", f"refused without {NEEDS[name].what}"
+    if name in REMARKS:
+        return "passed through", REMARKS[name]
     if name in _PACKAGES:
         return "passed through", f"needs the package {_PACKAGES[name][1]}"
     if name in PASSED:

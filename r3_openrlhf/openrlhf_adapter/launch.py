@@ -33,9 +33,10 @@ from r3_openrlhf.openrlhf_adapter.console import Console
 from r3_openrlhf.openrlhf_adapter.environment import environment_of
 from r3_openrlhf.openrlhf_adapter.phases import Phase
 from r3_openrlhf.openrlhf_adapter.upstream_parser import check_arguments
+from r3_openrlhf.planning.forecast import flag, not_planned
 from r3_openrlhf.planning.hardware import DEFAULT, GPUS
-from r3_openrlhf.planning.shapes import shape_of
-from r3_openrlhf.planning.verdict import start_check
+from r3_openrlhf.planning.shapes import known_shape, shape_of
+from r3_openrlhf.planning.verdict import check_split, start_check
 from r3_openrlhf.problems.held_out import check_held_out_source, prepare_held_out
 from r3_openrlhf.problems.sources import is_on_the_hub
 from r3_openrlhf.problems.training_file import PreparedData, check_source, prepare
@@ -115,6 +116,8 @@ def plan(config: R3Config) -> tuple[str, list[str], list[str]]:
         check_context(config, model)
     arguments = checked_arguments(config, run, model, platform=platform)
     if not is_here:
+        if (shape := known_shape(config.model.path)) is not None:
+            check_split(config, heads=shape.heads, kv_heads=shape.kv_heads)
         return (
             platform,
             arguments,
@@ -151,15 +154,27 @@ def checked_arguments(config: R3Config, run: RunDirectory, model: str, *, platfo
 
 
 def check_context(config: R3Config, model: str) -> None:
-    """ConfigError: data.max_len is more than the positions of the model. model: a directory, or a name on the hub."""
+    """ConfigError: data.max_len is more than the positions of the model, or its layers do not do what the settings ask of
+    them. model: a directory, or a name on the hub."""
     from transformers import AutoConfig
 
-    longest = getattr(AutoConfig.from_pretrained(model, trust_remote_code=True), "max_position_embeddings", None)
+    found = AutoConfig.from_pretrained(model, trust_remote_code=True)
+    longest = getattr(found, "max_position_embeddings", None)
     if longest is not None and config.data.max_len > longest:
         raise ConfigError(
             f"data.max_len is {config.data.max_len}, but model.path {config.model.path} has {longest} positions; "
             f"use data.max_len={longest} or less"
         )
+    heads = getattr(found, "num_attention_heads", None)
+    if heads is not None:
+        check_split(config, heads=heads, kv_heads=getattr(found, "num_key_value_heads", None) or heads)
+    # models/actor.py:192: what tells upstream a model with experts; of another one the first update finds no loss to add
+    if "output_router_logits" not in found.to_dict():
+        for name in ("actor.aux_loss_coef", "ds.experts_implementation"):
+            if value := flag(config, name):
+                raise ConfigError(
+                    f"openrlhf.{name} is {value}, but model.path {config.model.path} has no experts; leave it out"
+                )
 
 
 def memory_warning(config: R3Config, model: str, *, platform: str) -> str | None:
@@ -177,6 +192,8 @@ def memory_warning(config: R3Config, model: str, *, platform: str) -> str | None
         shape = shape_of(model)
     except ConfigError as error:
         return f"memory was not checked: {error}"
+    if (setting := not_planned(config)) is not None:
+        return f"memory was not checked: the plan does not know what {setting} takes"
     return start_check(config, shape, gpu)
 
 

@@ -54,6 +54,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         self.run = RunDirectory(self.config.run_dir)
         self.stop = StopRequest(self.run.stop_request)
         self.clock = StepClock.from_environment(save_minutes=self.config.checkpoint.save_minutes)
+        self._saving: dict[str, float] = {}  # timing/save of the last checkpoint, for the line of the step behind it
         # upstream seeds its model actors only; the order of the prompts comes from this process
         transformers.set_seed(self.config.train.seed)
         super().__init__(pretrain, strategy, actor_model_group, critic_model_group, *args, **kwargs)
@@ -194,10 +195,12 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
             client_states |= {"episode": client_states["episode"] + 1, "data_loader_state_dict": {}}
         numbers = {key: value for key, value in (logs_dict or {}).items() if isinstance(value, (int, float))}
         self.run.write_rollouts(global_step, self.experience_maker.records)
-        self.run.append_metrics({"step": global_step, **numbers})
+        saving, self._saving = self._saving, {}
+        self.run.append_metrics({"step": global_step, **numbers, **saving})  # on disk before the step's checkpoint
         self.clock.step_ended()
         why = self.stop.reason() or self.clock.reason_to_stop()
-        self._save(global_step, logs_dict, client_states, now=why is not None or self.clock.is_time_to_save())
+        is_time = why is not None or self.clock.is_time_to_save()
+        self._save(global_step, {**(logs_dict or {}), **saving}, client_states, now=is_time)
         self.clock.next_step()  # an evaluation counts with the step that follows
         if why is None and self._evaluation_is_due():  # a run that goes on makes up for it
             self._evaluate()
@@ -224,7 +227,8 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         if is_due:
             if self.config.checkpoint.max_num_hf is not None:
                 forget_superseded(self.run, newest=global_step, max_num=self.config.checkpoint.max_num_hf)
-            self.clock.saved(time.time() - started)
+            self._saving = {"timing/save": time.time() - started}
+            self.clock.saved(self._saving["timing/save"])
 
     def _count_what_led_to_no_step(self) -> None:
         """At the end of the last epoch dynamic filtering may have dropped every group."""

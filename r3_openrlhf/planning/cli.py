@@ -32,10 +32,10 @@ def plan(settings: tuple[str, ...], as_json: bool) -> None:
     The formulas and their sources: docs/planning.md. Exit code 1 where the run does not fit.
     """
     from r3_openrlhf.config_loading import experiments, load_config
-    from r3_openrlhf.planning.forecast import make_plan, num_problems_of
+    from r3_openrlhf.planning.forecast import make_plan, not_planned, num_problems_of
     from r3_openrlhf.planning.hardware import DEFAULT, gpu_named
     from r3_openrlhf.planning.table import plan_as_json, plan_table
-    from r3_openrlhf.planning.verdict import fits, remedies
+    from r3_openrlhf.planning.verdict import check_split, fits, remedies
 
     own, others, names = {}, [], []
     for setting in settings:
@@ -52,6 +52,9 @@ def plan(settings: tuple[str, ...], as_json: bool) -> None:
         others.append(f"cluster.num_nodes={_number(own, 'nodes')}")
     config = load_config(names[0], others)
     gpu, shape = gpu_named(own.get("gpu", DEFAULT)), _shape(config.model.path)
+    check_split(config, heads=shape.heads, kv_heads=shape.kv_heads)
+    if (unknown := not_planned(config)) is not None:
+        raise ConfigError(f"the plan does not know what {unknown} takes; leave it out to plan without it")
     num_problems = _number(own, "problems") if "problems" in own else num_problems_of(config)
     if num_problems is None:
         raise ConfigError(f"the number of problems of data.path={config.data.path} is not known here; add problems=N")

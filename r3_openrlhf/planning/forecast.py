@@ -140,6 +140,15 @@ def step_seconds(phases: tuple[Phase, ...], host_s: float, *, ahead: bool) -> fl
     return max(sampling, rest) if ahead else sampling + rest
 
 
+def not_planned(config: R3Config) -> str | None:
+    """A setting, as "key=value", whose memory no formula here has; None: there is none."""
+    for name in ("ds.ring_attn_size", "ds.tensor_parallel_size"):
+        value = flag(config, name)
+        if value is not None and value != 1:
+            return f"openrlhf.{name}={value}"
+    return None
+
+
 def memory_of(config: R3Config, shape: ModelShape, gpu: Gpu) -> tuple[tuple[Phase, ...], int]:
     """(the phases without their seconds, tokens that an engine's KV cache holds): what decides whether a run fits."""
     run = _Run(config, shape, gpu, mean=config.rollout.max_new_tokens / 2, prompt=PROMPT_TOKENS)
@@ -214,7 +223,7 @@ class _Run:
         tokens = max(self.config.cluster.vllm_max_num_batched_tokens or BATCHED_TOKENS, sequences)
         step = f.engine_step_bytes(self.shape, batched_tokens=tokens, sequences=sequences) // self.tp
         cache = self._engine_share - self.engine_weights - step - f.CONTEXTS.cuda
-        return max(0, cache * self.tp // f.kv_bytes_per_token(self.shape))
+        return max(0, cache * f.kv_split(self.shape, self.tp) // f.kv_bytes_per_token(self.shape))
 
     def _asleep(self) -> dict[str, int]:
         """The engine between two samplings. Without sleep it keeps everything; in asynchronous training, on another GPU."""
@@ -245,7 +254,7 @@ class _Run:
         return self.sampling(), self.logprobs(), self.update(), self.sync()
 
     def sampling(self) -> Phase:
-        kv = self.kv_tokens * f.kv_bytes_per_token(self.shape) // self.tp
+        kv = self.kv_tokens * f.kv_bytes_per_token(self.shape) // f.kv_split(self.shape, self.tp)
         ahead = self.config.is_async  # the policy is on other GPUs then
         policy = {} if ahead else self._policy_at_rest()
         parts = policy | {
@@ -304,7 +313,11 @@ class _Run:
             "activations": f.activation_bytes(
                 self.shape, tokens=tokens, checkpointing=checkpointing, flash=self.flash
             ),
-            "logits": f.train_logits_bytes(self.shape, tokens=self._tokens_with_logits(tokens)),
+            "logits": f.train_logits_bytes(
+                self.shape,
+                tokens=self._tokens_with_logits(tokens),
+                entropy=self.config.train.entropy_coef is not None,
+            ),
             "last layer's gradient": f.FP32
             * self.shape.vocab
             * self.shape.hidden
@@ -375,7 +388,8 @@ class _Run:
         config, checkpoint = self.config, self.config.checkpoint
         kept = 1 if checkpoint.save_steps == -1 else min(checkpoint.max_num, max(1, steps // checkpoint.save_steps))
         written = 1 if checkpoint.save_steps == -1 else max(1, steps // checkpoint.save_steps)
-        copies = min(written, checkpoint.max_num_hf or written)  # and the best one, where held-out problems are asked
+        best = config.held_out.path is not None  # its copy stays beside the newest
+        copies = min(written, (checkpoint.max_num_hf or written) + best)
         kinds = (config.logging.token_entropy == "all") + (config.logging.token_logprobs == "all")
         per_token = ROLLOUT_BYTES * config.logging.rollout_text + TOKEN_VALUE_BYTES * kinds
         per_step = per_token * self.sampled * self.mean

@@ -124,13 +124,16 @@ def forward_bytes(shape: ModelShape, *, tokens: int) -> int:
 # fp32 and that in bf16; the cross-entropy kernel of flash-attn keeps no other. Without flash-attn log-probs are gather and
 # logsumexp (models/utils.py:185-188), whose backward holds two fp32 tensors more while it adds them. Log-probs alone: the
 # model's bf16 and the fp32 copy; with R³'s exact entropy (core/entropy.py) the model's own and one chunk.
+# With train.entropy_coef the entropy's own gradient is one more in fp32 (models/utils.py:216, compiled).
+ENTROPY_LOGIT_BYTES = FP32
 TRAIN_LOGIT_BYTES = {True: FP32 + FP32 + BF16, False: 4 * FP32}
 FORWARD_LOGIT_BYTES = BF16 + FP32
 
 
-def train_logits_bytes(shape: ModelShape, *, tokens: int, flash: bool = True) -> int:
-    """Logits and their gradients at the peak, where the backward pass begins. flash: is flash-attn's kernel installed?"""
-    return TRAIN_LOGIT_BYTES[flash] * tokens * shape.vocab
+def train_logits_bytes(shape: ModelShape, *, tokens: int, flash: bool = True, entropy: bool = False) -> int:
+    """Logits and their gradients at the peak, where the backward pass begins. flash: is flash-attn's kernel installed?
+    entropy: has the loss an entropy bonus?"""
+    return (TRAIN_LOGIT_BYTES[flash] + ENTROPY_LOGIT_BYTES * entropy) * tokens * shape.vocab
 
 
 def forward_logits_bytes(shape: ModelShape, *, tokens: int) -> int:
@@ -141,6 +144,12 @@ def forward_logits_bytes(shape: ModelShape, *, tokens: int) -> int:
 def kv_bytes_per_token(shape: ModelShape) -> int:
     """Of the whole model, in bf16: keys and values of every layer (vllm/v1/kv_cache_interface.py, FullAttentionSpec)."""
     return 2 * BF16 * shape.layers * shape.kv_heads * shape.head_dim
+
+
+def kv_split(shape: ModelShape, tensor_parallel: int) -> int:
+    """Over so many GPUs keys and values are split; beyond their heads each GPU holds a whole one (vllm/config/model.py,
+    get_num_kv_heads)."""
+    return min(tensor_parallel, shape.kv_heads)
 
 
 def engine_step_bytes(shape: ModelShape, *, batched_tokens: int, sequences: int) -> int:
@@ -187,7 +196,7 @@ def decode_seconds(
     2022, arXiv 2211.05102, section 2), or, with many sequences, by arithmetic; a fixed time is added.
     """
     weights = BF16 * shape.matmul_params / tensor_parallel
-    kv = kv_bytes_per_token(shape) / tensor_parallel
+    kv = kv_bytes_per_token(shape) / kv_split(shape, tensor_parallel)
     fixed = rates.decode_step_s + (2 * shape.layers * rates.allreduce_s if tensor_parallel > 1 else 0.0)
     waiting = random.Random(0).sample(lengths, len(lengths))  # long and short ones mixed, always alike
     running: list[int] = []  # the decode step at which each ends

@@ -122,6 +122,14 @@ def shape_of(model: str) -> ModelShape:
     )
 
 
+def known_shape(model: str) -> ModelShape | None:
+    """`shape_of`; None where the plan does not know the model."""
+    try:
+        return shape_of(model)
+    except ConfigError:
+        return None
+
+
 def _read(file: Path) -> ModelShape:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))

@@ -21,6 +21,23 @@ def missing_kv_cache(config: R3Config, kv_tokens: int) -> int:
     return max(0, config.data.max_len - kv_tokens)
 
 
+def check_split(config: R3Config, *, heads: int, kv_heads: int) -> None:
+    """ConfigError where vLLM cannot share a model's attention heads evenly among an engine's GPUs (vllm/config/model.py,
+    verify_with_parallel_config), which it says when it starts."""
+    size = config.cluster.vllm_tensor_parallel_size
+    if not _shares_heads(size, heads=heads, kv_heads=kv_heads):
+        others = range(1, config.cluster.gpus_per_node + 1)
+        even = [str(n) for n in others if _shares_heads(n, heads=heads, kv_heads=kv_heads)]
+        raise ConfigError(
+            f"cluster.vllm_tensor_parallel_size is {size}, but model.path {config.model.path} has {heads} attention heads, "
+            f"{kv_heads} for keys and values, which vLLM cannot share evenly; use {', '.join(even)}"
+        )
+
+
+def _shares_heads(size: int, *, heads: int, kv_heads: int) -> bool:
+    return heads % size == 0 and (kv_heads % size == 0 or size % kv_heads == 0)
+
+
 def fits(config: R3Config, shape: ModelShape, gpu: Gpu) -> bool:
     """Does each phase fit, and has an engine room for the longest row?"""
     phases, kv_tokens = memory_of(config, shape, gpu)
@@ -30,7 +47,12 @@ def fits(config: R3Config, shape: ModelShape, gpu: Gpu) -> bool:
 def remedies(config: R3Config, shape: ModelShape, gpu: Gpu) -> list[tuple[str, ...]]:
     """Up to two ways to fit, each as "key=value": single settings that do, else pairs, else three together. Where several
     do, those that cost least come first, in the order of `_changes`."""
-    changes = list(_changes(config))
+    changes = [
+        (key, value)
+        for key, value in _changes(config)
+        if key != "cluster.vllm_tensor_parallel_size"
+        or _shares_heads(value, heads=shape.heads, kv_heads=shape.kv_heads)
+    ]
     found: list[tuple[str, ...]] = []
     for number in (1, 2, 3):
         for chosen in itertools.combinations(changes, number):

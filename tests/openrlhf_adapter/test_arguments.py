@@ -121,7 +121,9 @@ def test_resuming_loads_the_checkpoint():
 
 
 def test_further_flags_in_both_spellings_and_kinds():
-    args = checked("openrlhf={actor.adam.betas: [0.9, 0.98], ds.overlap_comm: true, ds: {zpg: 2}}")
+    args = checked(
+        "openrlhf={actor.adam.betas: [0.9, 0.98], ds.overlap_comm: true, ds: {zpg: 2}}", "train.zero_stage=3"
+    )
     assert args.actor.adam.betas == [0.9, 0.98] and args.ds.overlap_comm and args.ds.zpg == 2
 
 
@@ -132,10 +134,10 @@ def test_further_flags_in_both_spellings_and_kinds():
         ("openrlhf.actor.eps_clip=0.3", "openrlhf.actor.eps_clip is set by R³ itself"),
         ("openrlhf.actor.dual_clp=3", "OpenRLHF has no flag --actor.dual_clp; did you mean --actor.dual_clip?"),
         ("openrlhf.actor.dual=3", "OpenRLHF has no flag --actor.dual"),  # argparse would take the beginning of a flag
-        ("openrlhf.ds.param_dtype=fp8", "argument --ds.param_dtype: invalid choice: 'fp8'"),
+        ("openrlhf.actor.policy_loss_type=dpo", "argument --actor.policy_loss_type: invalid choice: 'dpo'"),
         ("openrlhf.actor.adam.eps=high", "argument --actor.adam.eps: invalid float value: 'high'"),
         (
-            "openrlhf.algo.advantage.is_correction_threshold=[1,2,3]",
+            "openrlhf.algo.advantage={is_correction_level: token, is_correction_threshold: [1, 2, 3]}",
             "takes HIGH or LOW HIGH",
         ),  # an assertion of upstream
     ],
@@ -175,6 +177,10 @@ def test_the_check_for_frameworks_can_fail():
     assert "torch" in heavy_modules_of("import torch")
 
 
+AHEAD = ("openrlhf.train.async_enable=true", "cluster.gpus_per_node=8", "cluster.enable_sleep=false")
+GSPO = ("openrlhf.actor.policy_loss_type=gspo", "train.loss_aggregation=seq-mean-token-mean")
+
+
 def test_the_table_of_flags_names_every_flag_of_the_installed_parser():
     """A flag that a new OpenRLHF adds is in no list: KeyError. One that it drops is in the page and not in the parser."""
     page = Path(__file__).parents[2] / "docs" / "openrlhf-flags.md"
@@ -197,13 +203,22 @@ def test_the_table_of_flags_names_every_flag_of_the_installed_parser():
             ["openrlhf.train.enable_ema=true"],
             "enable_ema is True, but without train.dynamic_batch OpenRLHF averages after",
         ),
-        (["openrlhf.train.async_queue_size=2"], "async_queue_size is 2, but nothing is sampled ahead"),
+        (
+            ["openrlhf.train.async_queue_size=2"],
+            "async_queue_size is 2, but nothing would come of it without openrlhf.train.async",
+        ),
         (
             ["openrlhf.train.partial_rollout_enable=true"],
             "partial_rollout_enable is True, but the weights of a response's first token would be unknown",
         ),
-        (["openrlhf.ds.lora.alpha=32"], "lora.alpha is 32, but there is no adapter; set openrlhf.ds.lora.rank, too"),
-        (["openrlhf.ds.lora.rank=0", "openrlhf.ds.lora.dropout=0.1"], "lora.dropout is 0.1, but there is no adapter"),
+        (
+            ["openrlhf.ds.lora.alpha=32"],
+            "lora.alpha is 32, but nothing would come of it without openrlhf.ds.lora.rank",
+        ),
+        (
+            ["openrlhf.ds.lora.rank=0", "openrlhf.ds.lora.dropout=0.1"],
+            "lora.dropout is 0.1, but nothing would come of it",
+        ),
         (
             ["openrlhf.ds.lora.rank=8", "openrlhf.ds.lora.target_modules=all-linear"],
             "target_modules is all-linear, but that is what PEFT takes when it is left out",
@@ -222,15 +237,66 @@ def test_the_table_of_flags_names_every_flag_of_the_installed_parser():
         (["openrlhf.ds.ring_attn_size=2"], "ring_attn_size is 2, but it needs the package ring-flash-attn"),
         (["openrlhf.algo.advantage.no_std_norm=true"], "advantages come from eq. 3"),
         (["openrlhf.ckpt.disable_ds=true"], "cannot go on"),
+        (["openrlhf.ds.param_dtype=fp16"], "param_dtype is fp16, but the engines compute in bfloat16"),
+        (
+            ["openrlhf.ds.grad_accum_dtype=fp64"],
+            "grad_accum_dtype is fp64, but gradients of bfloat16 weights are summed in",
+        ),
+        (["openrlhf.ds.use_universal_ckpt=true"], "nobody has tried DeepSpeed's universal checkpoints"),
+        (["openrlhf.actor.optim=muon"], "optim is muon, but DeepSpeed clips what Muon has made of a gradient"),
+        (["openrlhf.actor.muon.ns_steps=3"], "ns_steps is 3, but DeepSpeed clips"),
+        (["openrlhf.vllm.sync_with_ray=true"], "weights go by CUDA IPC where engines share the policy's GPUs"),
+        (
+            ["openrlhf.algo.kl.target=6", "train.kl_coef=0.01"],
+            "target is 6, but an adaptive coefficient is in no checkpoint",
+        ),
+        (["openrlhf.algo.advantage.is_correction_mode=clip"], "without openrlhf.algo.advantage.is_correction_level"),
+        (
+            ["openrlhf.algo.advantage={is_correction_level: token, is_correction_mode: clip}", *GSPO],
+            "is_correction_mode is clip, but nothing would come of it without",
+        ),
+        (["openrlhf.algo.kl.unbiased_gradient=true"], "without train.kl_coef above 0 and train.kl_as_loss"),
+        (["openrlhf.actor.gradient_checkpointing_reentrant=true"], "without model.gradient_checkpointing"),
+        (
+            ["openrlhf.actor.min_lr_ratio=0.5"],
+            "min_lr_ratio is 0.5, but nothing would come of it without train.lr_sch",
+        ),
+        (["openrlhf.ds.ring_attn_head_stride=2"], "without openrlhf.ds.ring_attn_size above 1"),
+        (["openrlhf.ds.zpg=8"], "zpg is 8, but nothing would come of it without train.zero_stage=3"),
+        (["openrlhf.logger.wandb.group=mine"], "without logging.wandb_project"),
+        (["openrlhf.ref.offload=true"], "without train.kl_coef above 0"),
+        (["openrlhf.train.ema_beta=0.9"], "without openrlhf.train.enable_ema"),
+        (["algo=grpo", "openrlhf.algo.advantage.no_std_norm=true"], "without algo=reinforce_pp_baseline"),
+        (["algo=grpo", "openrlhf.algo.dynamic_filtering_range=[0.1,0.9]"], "without algo=dapo"),
+        (["openrlhf.actor.policy_loss_type=gspo"], "use train.loss_aggregation=seq-mean-token-mean"),
+        (
+            ["openrlhf.algo.advantage={is_correction_level: seq, is_correction_mode: clip}"],
+            "is_correction_mode is clip, which bounds the ratio of a token",
+        ),
+        (
+            ["openrlhf.algo.advantage={is_correction_level: token, is_correction_gating: tv}"],
+            "is_correction_gating is tv, which has an upper bound alone",
+        ),
+        (["train.zero_stage=0", "openrlhf.ds.grad_accum_dtype=fp32"], "DeepSpeed sums in the model's type"),
+        (
+            ["train.zero_stage=0", "cluster.enable_sleep=true"],
+            "cannot move the states of train.zero_stage=0 to the host",
+        ),
+        (
+            ["train.zero_stage=1", "openrlhf.ds.grad_accum_dtype=fp32", "cluster.enable_sleep=true"],
+            "cannot move the states of train.zero_stage=1 with openrlhf.ds.grad_accum_dtype=fp32 to the host",
+        ),
+        (
+            ["openrlhf.ds.tensor_parallel_size=2", "train.logits_chunk_tokens=64"],
+            "chunks are made of a whole last layer",
+        ),
+        ([*AHEAD, "openrlhf.train.async_queue_size=0"], "async_queue_size is 0; use 1 or more"),
     ],
 )
 def test_flags_that_would_be_ignored_or_break_the_run_are_refused(overrides, sentence):
     with pytest.raises(ConfigError) as refusal:
         arguments_for(*overrides)
     assert sentence in str(refusal.value) and "\n" not in str(refusal.value)
-
-
-AHEAD = ("openrlhf.train.async_enable=true", "cluster.gpus_per_node=8", "cluster.enable_sleep=false")
 
 
 def test_half_of_the_gpus_sample_ahead():
@@ -257,6 +323,22 @@ def test_what_does_not_go_with_sampling_ahead_is_refused(more, sentence):
     assert sentence in str(refusal.value) and "\n" not in str(refusal.value)
 
 
+def test_flags_that_do_something_here_reach_openrlhf():
+    args = checked(*GSPO, "openrlhf.algo.advantage.is_correction_level=token")
+    assert (args.actor.policy_loss_type, args.actor.loss_agg_mode) == ("gspo", "seq-mean-token-mean")
+    divergence = "{is_correction_level: seq, is_correction_gating: binary_kl, is_correction_threshold: [0.01]}"
+    assert checked(f"openrlhf.algo.advantage={divergence}").algo.advantage.is_correction_threshold == [0.0, 0.01]
+    assert checked("algo=reinforce_pp_baseline", "openrlhf.algo.advantage.no_std_norm=true").algo.advantage.no_std_norm
+    args = checked("train.lr_scheduler=cosine_with_min_lr", "openrlhf.actor.min_lr_ratio=0.5")
+    assert args.actor.min_lr_ratio == 0.5
+    reference = ("train.kl_coef=0.01", "openrlhf.ref.offload=true", "openrlhf.algo.kl.unbiased_gradient=true")
+    assert checked(*reference).ref.offload
+    # on a CPU nothing sleeps; ZeRO 2 can always send its states to the host
+    checked("train.zero_stage=0", "cluster.enable_sleep=true", platform="cpu")
+    checked("train.zero_stage=2", "openrlhf.ds.grad_accum_dtype=fp32", "cluster.enable_sleep=true")
+    checked("train.zero_stage=1", "cluster.enable_sleep=true")
+
+
 def test_an_adapter_reaches_openrlhf():
     args = checked("openrlhf.ds.lora.rank=8", "openrlhf.ds.lora.target_modules=[q_proj,v_proj]")
     assert (args.ds.lora.rank, args.ds.lora.alpha, args.ds.lora.target_modules) == (8, 16, ["q_proj", "v_proj"])
@@ -266,5 +348,5 @@ def test_an_adapter_reaches_openrlhf():
 def test_what_is_refused_for_r3_alone_reaches_a_stock_algorithm():
     args = checked("algo=grpo", "openrlhf.reward.stop_properly_penalty_coef=0.5")
     assert args.reward.stop_properly_penalty_coef == 0.5
-    args = checked("openrlhf.train.enable_ema=false", "openrlhf.ds.ring_attn_size=1", "openrlhf.ds.zpg=8")
-    assert (args.ds.zpg, args.ds.ring_attn_size, args.train.enable_ema) == (8, 1, False)
+    args = checked("openrlhf.train.enable_ema=false", "openrlhf.ds.ring_attn_size=1", "openrlhf.ds.zpg=1")
+    assert (args.ds.zpg, args.ds.ring_attn_size, args.train.enable_ema) == (1, 1, False)

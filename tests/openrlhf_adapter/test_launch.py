@@ -1,8 +1,12 @@
 """How a run starts Ray, and how its errors come back to the user."""
 
+import re
+from types import SimpleNamespace
+
 import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed")
+torch = pytest.importorskip("torch")
 
 from ray.exceptions import RayTaskError  # noqa: E402
 
@@ -14,7 +18,9 @@ from r3_openrlhf.openrlhf_adapter.arguments import platform_of  # noqa: E402
 from r3_openrlhf.openrlhf_adapter.launch import (  # noqa: E402
     check_context,
     check_devices,
+    memory_warning,
     num_steps,
+    plan,
     r3_error,
     ray_options,
     train,
@@ -58,8 +64,6 @@ def test_on_a_given_cluster_the_cpu_platform_is_put_into_every_process(config, m
 
 def test_the_head_of_a_cluster_needs_no_gpu(config, monkeypatch):
     """cluster.device=cuda and an address: the nodes have the GPUs. Without an address there is nobody to have them."""
-    import torch
-
     if torch.cuda.is_available():
         pytest.skip("this machine has a CUDA device")
     config.cluster.device = "cuda"
@@ -147,6 +151,68 @@ def test_a_context_longer_than_the_model(tmp_path, config):
     Qwen2Config(max_position_embeddings=128).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match="data.max_len is .* 128 positions; use data.max_len=128 or less"):
         check_context(config, str(tmp_path))
+
+
+def test_heads_that_vllm_cannot_share_are_found_before_it_starts(tmp_path, config):
+    from transformers import Qwen2Config
+
+    Qwen2Config(num_attention_heads=28, num_key_value_heads=4).save_pretrained(tmp_path)
+    config.cluster.vllm_tensor_parallel_size = 8
+    with pytest.raises(
+        ConfigError, match="tensor_parallel_size is 8, but .* 28 attention heads, 4 for keys and values"
+    ):
+        check_context(config, str(tmp_path))
+    config.cluster.vllm_tensor_parallel_size = 4
+    check_context(config, str(tmp_path))
+
+
+def test_a_dry_run_asks_the_table_where_the_model_is_on_the_hub():
+    config = load_config("r3_7b_deepscaler_multinode", ["cluster.vllm_tensor_parallel_size=8"])
+    with pytest.raises(ConfigError, match="28 attention heads, 4 for keys and values.*use 1, 2, 4$"):
+        plan(config)
+    platform, _, remarks = plan(load_config("r3_7b_deepscaler_multinode", []))
+    assert platform == "cuda" and remarks[0].startswith("Not checked: the prompts' length")
+
+
+def test_what_only_experts_have_is_refused_without_them(tmp_path):
+    from transformers import Qwen2Config, Qwen2MoeConfig
+
+    for flag in ("actor.aux_loss_coef=0.001", "ds.experts_implementation=eager"):
+        config = load_config("cpu_smoke", [f"openrlhf.{flag}"])
+        Qwen2Config().save_pretrained(tmp_path)
+        with pytest.raises(ConfigError, match=r"openrlhf.*has no experts; leave it out"):
+            check_context(config, str(tmp_path))
+        Qwen2MoeConfig().save_pretrained(tmp_path)
+        check_context(config, str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("gib", "settings", "said"),
+    [
+        (79.1, [], None),
+        (30, [], "the phase .* is expected to take .* GiB of a GPU, which has 30.0; use "),
+        (79.1, ["openrlhf.ds.tensor_parallel_size=2"], "memory was not checked: .*openrlhf.ds.tensor_parallel_size=2"),
+    ],
+)
+def test_a_start_on_cuda_asks_the_plan(monkeypatch, gib, settings, said):
+    """With a GPU of so much memory in the place of none."""
+    seen = SimpleNamespace(name="a GPU", total_memory=int(gib * 2**30))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: seen)
+    config = load_config("r3_1p5b_deepscaler_8gpu", ["cluster.vllm_gpu_memory_utilization=0.6", *settings])
+    found = memory_warning(config, config.model.path, platform="cuda")
+    assert found is None if said is None else re.search(said, found)
+    assert memory_warning(config, config.model.path, platform="cpu") is None
+
+
+def test_a_start_on_cuda_is_refused_where_the_plan_is_sure(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda _: SimpleNamespace(name="a GPU", total_memory=4 * 2**30)
+    )
+    config = load_config("r3_1p5b_deepscaler_8gpu", [])
+    with pytest.raises(ConfigError, match="this run does not fit"):
+        memory_warning(config, config.model.path, platform="cuda")
 
 
 def test_a_second_start_on_a_run_directory_is_refused(tmp_path):

@@ -16,7 +16,7 @@ from r3_openrlhf.errors import ConfigError
 from r3_openrlhf.planning.forecast import make_plan, num_problems_of
 from r3_openrlhf.planning.hardware import GPUS, GiB
 from r3_openrlhf.planning.shapes import PUBLISHED, shape_of
-from r3_openrlhf.planning.verdict import fits, missing_kv_cache, remedies, start_check
+from r3_openrlhf.planning.verdict import check_split, fits, missing_kv_cache, remedies, start_check
 
 SMALL = PUBLISHED["deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"]
 SEVEN = PUBLISHED["deepseek-ai/DeepSeek-R1-Distill-Qwen-7B"]
@@ -142,6 +142,52 @@ def test_a_remedy_makes_it_fit(gpu, settings):
         assert fits(changed, SEVEN, GPUS[gpu])
 
 
+def test_an_engine_of_more_gpus_than_key_heads_holds_each_head_several_times():
+    """1.5B has 2 heads of keys and values. On 4 GPUs each holds a whole one: 28 layers x key and value x 128 x 2 bytes, and
+    twice as many tokens as one GPU of two would, not four times."""
+    two, four = (planned(small(f"cluster.vllm_tensor_parallel_size={size}")) for size in (2, 4))
+    for plan in (two, four):
+        assert phase(plan, "sampling").parts["KV cache"] == plan.kv_tokens * 28 * 2 * 128 * 2
+    assert four.kv_tokens < 1.1 * two.kv_tokens
+    # a decode step of the four reads as much cache as one of the two, so it is no twice as fast
+    assert phase(four, "sampling").seconds > 0.7 * phase(two, "sampling").seconds
+
+
+@pytest.mark.parametrize(("size", "even"), [(8, "1, 2, 4"), (7, "1, 2, 4"), (3, "1, 2, 4")])
+def test_heads_that_vllm_cannot_share_are_refused(size, even):
+    """7B has 28 heads, 4 of keys and values."""
+    config = load_config("r3_7b_deepscaler_multinode", ["cluster.gpus_per_node=8", "cluster.num_nodes=21"])
+    config.cluster.vllm_tensor_parallel_size = size
+    with pytest.raises(ConfigError, match=f"is {size}, but .* has 28 attention heads, 4 for keys .*; use {even}$"):
+        check_split(config, heads=SEVEN.heads, kv_heads=SEVEN.kv_heads)
+
+
+def test_no_remedy_splits_what_vllm_cannot_split():
+    """7B on 44 GiB with a small share for vLLM fits in engines of 4 GPUs. With half as many heads, twice as large, it has as
+    many parameters, but 14 heads cannot be shared by 4."""
+    settings = [
+        "cluster.num_nodes=1",
+        "cluster.vllm_tensor_parallel_size=1",
+        "cluster.vllm_gpu_memory_utilization=0.2",
+    ]
+    config, gpu = load_config("r3_7b_deepscaler_multinode", settings), replace(H100, memory_bytes=44 * GiB)
+    wide = replace(SEVEN, heads=14, kv_heads=2, head_dim=256)
+    assert wide.params == SEVEN.params
+    split = ("cluster.vllm_tensor_parallel_size=4",)
+    assert split in remedies(config, SEVEN, gpu) and split not in remedies(config, wide, gpu) != []
+
+
+def test_the_best_copy_stays_beside_the_newest():
+    asked = planned(small("held_out.path=agentica-org/DeepScaleR-Preview-Dataset"))
+    assert asked.disk["models"] - planned(small()).disk["models"] == 2 * SMALL.params
+    assert planned(small()).disk["models"] == (3 + 1) * 2 * SMALL.params
+
+
+def test_an_entropy_bonus_keeps_one_gradient_of_the_logits_more():
+    base, bonus = (phase(planned(small(*more)), "update").parts for more in ((), ("train.entropy_coef=0.001",)))
+    assert bonus["logits"] - base["logits"] == 4 * 16_384 * 151_936
+
+
 def test_where_nothing_helps_there_is_no_remedy():
     tiny_gpu = replace(H100, memory_bytes=2 * GiB)
     assert remedies(small(), SMALL, tiny_gpu) == []
@@ -196,6 +242,14 @@ def test_the_command(tmp_path):
         (["experiment=quickstart", "nodes=none"], "nodes is 'none'; use a whole number from 1"),
         (["gpu=h100-80gb"], "needs one experiment=NAME"),
         (["experiment=quickstart", "model.path=some/model"], "model.path is some/model.*config.json"),
+        (
+            ["experiment=r3_1p5b_deepscaler_8gpu", "cluster.vllm_tensor_parallel_size=8"],
+            "has 12 attention heads, 2 for keys and values, which vLLM cannot share evenly; use 1, 2, 4, 6",
+        ),
+        (
+            ["experiment=r3_1p5b_deepscaler_8gpu", "openrlhf.ds.ring_attn_size=4"],
+            "the plan does not know what openrlhf.ds.ring_attn_size=4 takes",
+        ),
         (["experiment=quickstart", "data.path=some/data"], "number of problems of data.path=some/data.*problems=N"),
     ],
 )
