@@ -12,7 +12,12 @@ from r3_openrlhf.config import nearest
 from r3_openrlhf.core.checks import finite_value
 from r3_openrlhf.errors import ConfigError
 
-ENVIRONMENTS = {"vault": "r3_openrlhf.agents.vault:Vault"}
+ENVIRONMENTS = {
+    "vault": "r3_openrlhf.agents.vault:Vault",
+    "frozen_lake": "r3_openrlhf.agents.gymnasium_text:FrozenLake",
+    "taxi": "r3_openrlhf.agents.gymnasium_text:Taxi",
+    "textworld": "r3_openrlhf.agents.textworld_games:TextWorld",  # pip install "r3-openrlhf[textworld]"
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

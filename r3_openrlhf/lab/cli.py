@@ -19,6 +19,7 @@ def lab() -> None:
     r3 lab study --arms grpo,r3 --seeds 1,2 --jobs 1 replay.k=4
     r3 lab study --arms r3 --arm "slow=grpo train.learning_rate=1e-4"
     r3 compare runs/lab
+    r3 lab agents                                    estimators of trajectories, in a small world
     r3 lab controls                                  on the model that the study starts from
     r3 lab train algo=r3 train.seed=1 run_dir=runs/try
 
@@ -143,6 +144,41 @@ def controls(settings: tuple[str, ...], experiment: str, model: str | None, n: i
     if out:
         plain = {name: {key: asdict(value) for key, value in part.items()} for name, part in found.items()}
         Path(out).write_text(json.dumps(plain, indent=1) + "\n", encoding="utf-8")
+
+
+@lab.command()
+@click.option(
+    "--variants",
+    default="history,state",
+    show_default=True,
+    help="history: the keys must be remembered; state: shown.",
+)
+@click.option("--arms", default=None, help="Comma-separated; default: all of them (docs/agents.md).")
+@click.option(
+    "--seeds", default=10, show_default=True, type=click.IntRange(min=1), help="Runs of each arm: seeds 1, 2, ..."
+)
+@click.option("--tokens", default=None, type=click.IntRange(min=1), help="Generated tokens of a run.")
+@click.option("--learning-rate", default=None, type=click.FloatRange(min=0, min_open=True))
+@click.option(
+    "--out", default="runs/lab_agents", show_default=True, help="A directory; what is in it is not run again."
+)
+def agents(
+    variants: str, arms: str | None, seeds: int, tokens: int | None, learning_rate: float | None, out: str
+) -> None:
+    """Estimators of trajectories in a small world, with a policy that is a table: half a second a run on one core."""
+    from r3_openrlhf.lab.agents import ARMS, LEARNING_RATE, TOKENS, run_study, table
+
+    if Path(out).exists() and not Path(out).is_dir():
+        raise ConfigError(f"--out {out} is a file; choose a directory")
+    runs = run_study(
+        Path(out),
+        variants=variants.split(","),
+        arms=arms.split(",") if arms else list(ARMS),
+        seeds=range(1, seeds + 1),
+        tokens=tokens or TOKENS,
+        learning_rate=learning_rate or LEARNING_RATE,
+    )
+    click.echo(table(runs))
 
 
 def _stderr():

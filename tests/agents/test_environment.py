@@ -27,6 +27,8 @@ def test_names_and_import_paths():
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_every_name_leads_to_a_class(name):
+    if name == "textworld":
+        pytest.importorskip("textworld")
     assert environment_class(name).__doc__
 
 
