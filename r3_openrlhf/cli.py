@@ -17,7 +17,7 @@ import click
 
 from r3_openrlhf import __version__
 from r3_openrlhf.errors import ConfigError, R3Error, RunInterrupted
-from r3_openrlhf.types import Algorithm
+from r3_openrlhf.types import AgentEstimator, Algorithm
 
 if TYPE_CHECKING:
     from r3_openrlhf.config import R3Config
@@ -127,6 +127,7 @@ def train(settings: tuple[str, ...], dry_run: bool, verbose: bool, quiet: bool, 
     R³, ablations     r3, r3_no_ccr, r3_no_isr, r3_no_serr
     variants          r3_replace, r3_off_policy_only, r3_recompute, r3_failed, r3_no_std, r3_unguarded
     beyond the paper  r3_prefix, r3_select, grpo_select, r3_shared, r3_no_failures, r3_logprob
+    trajectories  hgpo, gigpo, agent_grpo (for experiments with agents.environment)
 
     Every key, its default and its unit: r3_openrlhf/config.py.
     """
@@ -253,10 +254,14 @@ def _next_commands(experiment: str, config: R3Config, run: RunDirectory) -> str:
     if config.data.path.startswith("reasoning_gym:"):  # other problems of the same kind, and no hub is asked
         benchmark = f"{config.data.path} --max-new-tokens {config.rollout.max_new_tokens} data.reasoning_gym.seed=1234"
     other = Algorithm.GRPO if config.algo == Algorithm.R3 else Algorithm.R3
+    look = f"  {r3} show {place} --step {run.read_metrics()[-1]['step']}"
+    if config.is_agentic:  # no benchmark asks an environment
+        arm = "gigpo" if config.agents.estimator == AgentEstimator.HGPO else "hgpo"
+        return "\n".join(("Next:", look, f"  {r3} train experiment={experiment} algo={arm}"))
     return "\n".join(
         (
             "Next:",
-            f"  {r3} show {place} --step {run.read_metrics()[-1]['step']}",
+            look,
             f"  {r3} eval {place} --benchmark {benchmark}",
             f"  {r3} train experiment={experiment} algo={other}",
         )

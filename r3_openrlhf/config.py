@@ -60,6 +60,7 @@ SCHEDULERS = (  # of get_scheduler, those that need no further options
 MAX_VALUE = 2**53
 MAX_RECALLED = 10_000  # rows per group: more than any group has; it would only take memory
 MAX_SEED = 2**32 - 1  # of numpy
+ENVIRONMENT = "environment:"  # what data.path begins with in an agentic run
 ATTENTIONS = ("flash_attention_2", "flash_attention_3", "sdpa", "eager", "flex_attention")
 
 
@@ -668,6 +669,7 @@ class AgentsConfig:
     options: dict[str, Any] = field(default_factory=dict)  # keyword arguments of the environment's class
     num_tasks: int = 1024  # an epoch: the environment's seeds first_seed ... first_seed + num_tasks - 1
     first_seed: int = 0
+    num_held_out: int = 0  # further tasks, of the seeds behind those, played every held_out.every_steps steps; 0: none
     max_turns: int = 16
     memory_turns: int = 4  # earlier turns that a prompt shows, at most; fewer where it would be too long
     lists_actions: bool = True  # does a prompt list the valid actions, where the environment knows them?
@@ -690,7 +692,15 @@ class AgentsConfig:
     def __post_init__(self) -> None:
         for name in ("num_tasks", "max_turns"):
             _at_least(f"agents.{name}", getattr(self, name), 1)
-        for name in ("first_seed", "memory_turns", "depth", "eps", "invalid_penalty", "episode_weight"):
+        for name in (
+            "first_seed",
+            "num_held_out",
+            "memory_turns",
+            "depth",
+            "eps",
+            "invalid_penalty",
+            "episode_weight",
+        ):
             _at_least(f"agents.{name}", getattr(self, name), 0)
         _one_of("agents.estimator", self.estimator, tuple(AgentEstimator))
         _one_of("agents.reading", self.reading, tuple(Reading))
@@ -712,7 +722,8 @@ class AgentsConfig:
 class R3Config:
     """A whole run."""
 
-    algo: str = "r3"  # r3 | OpenRLHF's own: grpo, rloo, reinforce_pp_baseline, dapo
+    # r3 | OpenRLHF's own: grpo, rloo, reinforce_pp_baseline, dapo | agents: trajectories, by agents.estimator
+    algo: str = "r3"
     arm: str | None = None  # the name under which `r3 compare` groups runs that differ in the seed only; None: algo
     run_dir: str = MISSING
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -736,6 +747,7 @@ class R3Config:
 
     def __post_init__(self) -> None:
         _one_of("algo", self.algo, tuple(Algorithm))
+        self._check_agents()
         self._check_async()
         self._check_mechanisms()
         self._check_lengths()
@@ -745,8 +757,13 @@ class R3Config:
             raise ConfigError(f"run_dir is {self.run_dir!r}; OpenRLHF cannot read paths with a comma or an @")
 
     @property
+    def is_agentic(self) -> bool:
+        """Are the rollouts turns of trajectories in an environment?"""
+        return self.agents.environment is not None
+
+    @property
     def rows_per_step(self) -> int:
-        """Fresh rollouts of one step."""
+        """Fresh rollouts of one step; of an agentic run trajectories, each of which has a row per turn."""
         return self.rollout.batch_size * self.rollout.n_samples_per_prompt
 
     @property
@@ -798,6 +815,49 @@ class R3Config:
     def filters_groups(self) -> bool:
         """Are groups without a difference replaced by groups of further problems (dynamic sampling)?"""
         return self.algo == Algorithm.DAPO or _flag(self.openrlhf, "algo.dynamic_filtering_enable")
+
+    def _check_agents(self) -> None:
+        agents = self.agents
+        if not self.is_agentic:
+            if self.algo == Algorithm.AGENTS:
+                raise ConfigError(
+                    "algo is agents, but agents.environment is not set; use agents.environment=NAME, or algo=grpo for problems"
+                )
+            return
+        given = f"agents.environment is {agents.environment}"
+        if self.algo != Algorithm.AGENTS:
+            raise ConfigError(
+                f"{given}, but algo is {self.algo}, which compares whole responses; use algo=hgpo, algo=gigpo or algo=agent_grpo"
+            )
+        if self.data.path != f"{ENVIRONMENT}{agents.environment}":
+            raise ConfigError(
+                f"{given} and data.path is {self.data.path}, but its tasks are its seeds; leave data.path out"
+            )
+        if self.held_out.path != (self.data.path if agents.num_held_out else None):
+            raise ConfigError(
+                f"{given} and held_out.path is {self.held_out.path}, but held-out tasks are its next seeds; use agents.num_held_out"
+            )
+        exploration = self.exploration
+        for key, instead, is_set, why in (
+            ("openrlhf.train.async_enable", "false", self.is_async, "trajectories are not sampled ahead of the step that trains"),
+            ("openrlhf.algo.dynamic_filtering_enable", "false", self.filters_groups, "a task's group has a row for each turn"),
+            ("replay.enabled", "false", self.replay.enabled, "it recalls whole responses, not trajectories"),
+            ("reflection.enabled", "false", self.reflection.enabled, "it reflects on whole responses, not on trajectories"),
+            ("ranking.enabled", "false", self.ranking.enabled, "it ranks whole responses, not trajectories"),
+            ("exploration.select.enabled", "false", exploration.select.enabled, "it looks at verdicts on whole responses"),
+            ("exploration.draw.enabled", "false", exploration.draw.enabled, "it looks at verdicts on whole responses"),
+            ("exploration.prefix.enabled", "false", exploration.prefix.enabled, "it starts within whole responses"),
+            ("rollout.record", "null", self.rollout.record, "a recording has single responses, not trajectories"),
+            ("rollout.playback", "null", self.rollout.playback, "a recording has single responses, not trajectories"),
+            ("reward.urls", "[]", self.reward.urls, "the environment gives the rewards, not a grader"),
+            ("reward.length_reward", "false", self.reward.length_reward, "the environment gives the rewards, not a grader"),
+            ("data.task", "null", self.data.task, "the environment says what succeeds, not a grader"),
+            ("train.deterministic", "false", self.train.deterministic, "which turns are sampled together depends on timing"),
+            ("logging.token_entropy", "none", self.logging.token_entropy == TokenEntropy.ALL, "nothing measures the entropy of turns"),
+            ("advantage.success_scale", "1", self.advantage.success_scale != 1.0, "it is a part of eq. 3"),
+        ):  # fmt: skip
+            if is_set:
+                raise ConfigError(f"{given} and {key} is set, but {why}; use {key}={instead}")
 
     def _check_async(self) -> None:
         if not self.is_async:

@@ -24,7 +24,7 @@ from hydra.errors import HydraException
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from r3_openrlhf.config import R3Config, nearest
+from r3_openrlhf.config import ENVIRONMENT, R3Config, nearest
 from r3_openrlhf.errors import ConfigError
 
 # Names that said something else than they meant -> the names now. The old ones still load, with a line that says so.
@@ -156,7 +156,7 @@ def flatten(config: R3Config | dict[str, Any]) -> dict[str, Any]:
 
 
 def _checked(values: dict[str, Any], *, source: str) -> R3Config:
-    values = _with_new_sections(values, source=source)
+    values = _with_paths_of_tasks(_with_new_sections(values, source=source))
     known = _known_keys(R3Config)
     for key, _ in _leaves(values, R3Config):
         if key not in known:
@@ -188,6 +188,20 @@ def _with_new_sections(values: dict[str, Any], *, source: str) -> dict[str, Any]
             )
         _say(f"the section {old} is called {new} now")
         values = {new if name == old else name: value for name, value in values.items()}
+    return values
+
+
+def _with_paths_of_tasks(values: dict[str, Any]) -> dict[str, Any]:
+    """With agents.environment the tasks are its seeds: data.path and held_out.path say so where nothing is given."""
+    agents = values.get("agents")
+    if not isinstance(agents, dict) or agents.get("environment") is None:
+        return values
+    path = f"{ENVIRONMENT}{agents['environment']}"
+    values = {section: dict(given) if isinstance(given, dict) else given for section, given in values.items()}
+    for section, wanted in (("data", True), ("held_out", agents.get("num_held_out"))):
+        given = values.setdefault(section, {})
+        if wanted and isinstance(given, dict) and given.get("path") in (None, MISSING):
+            given["path"] = path
     return values
 
 
@@ -242,7 +256,7 @@ def _known_keys(schema: type, prefix: str = "") -> list[str]:
 
 def _free_keys() -> list[str]:
     """Keys that hold a dictionary whose content is not ours to check here."""
-    return ["openrlhf", "data.reasoning_gym", "held_out.reasoning_gym"]
+    return ["openrlhf", "data.reasoning_gym", "held_out.reasoning_gym", "agents.options"]
 
 
 def _leaves(values: dict[str, Any], schema: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

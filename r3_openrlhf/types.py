@@ -172,13 +172,14 @@ class Task(Word):
 
 
 class Algorithm(Word):
-    """What trains: R³, or one of OpenRLHF's own estimators."""
+    """What trains: R³, one of OpenRLHF's own estimators, or trajectories in an environment (an AgentEstimator)."""
 
     R3 = "r3"
     GRPO = "grpo"
     RLOO = "rloo"
     REINFORCE_PP_BASELINE = "reinforce_pp_baseline"
     DAPO = "dapo"
+    AGENTS = "agents"
 
 
 class AgentEstimator(Word):
@@ -278,6 +279,18 @@ class EntropyBounds:
     global_upper: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnFacts:
+    """Which turn of which trajectory a response is, and what the environment made of it (agents/trajectory.py)."""
+
+    trajectory: str  # equal for the turns of one trajectory; no other of its task has it within a step
+    index: int  # of the turn, from 0
+    state: str  # what it acted in: turns are compared where it is equal
+    reward: float | None  # the environment's for this turn; None: it gave no answer
+    step_return: float | None  # discounted sum of the rewards from here on; None: the trajectory was lost
+    valid: bool | None  # was the response an action that the state allows? None: no answer
+
+
 @dataclass(slots=True, kw_only=True)
 class Rollout:
     """One sampled response with its log-probs and grade. Arrays are one-dimensional.
@@ -304,6 +317,7 @@ class Rollout:
     # The first tokens of the response that were given, not sampled, where it was sampled; their log-probs are those
     # that they were once sampled with. A rollout that is recalled has none: all of it is trained
     prefix_tokens: int = 0
+    turn: TurnFacts | None = None  # of a response to an environment
 
     def __post_init__(self) -> None:
         self.context = Context.checked("context", self.context)

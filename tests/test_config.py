@@ -70,7 +70,7 @@ REFUSED = {  # overrides -> words that the sentence must hold: the key, the valu
     ("replay.k=1,2",): "names several values",
     ("replay.k=abc",): "replay.k: Value 'abc'",
     ("data.path=???",): "data.path has no value; add data.path=",
-    ("algo=gpro",): "algo is 'gpro', which does not exist in configs/algo; did you mean grpo?",
+    ("algo=grop",): "algo is 'grop', which does not exist in configs/algo; did you mean grpo?",
     ("algo=grpo,dapo",): "names several values",
     ("algo=grpo", "replay.enabled=true"): "but replay would need algo=r3; add replay.enabled=false",
     ("algo=dapo", "replay.enabled=true"): "algo is dapo and replay.enabled is true",
@@ -175,6 +175,11 @@ REFUSED = {  # overrides -> words that the sentence must hold: the key, the valu
         "exploration.draw.first_samples=8",
     ): "exploration.draw.first_samples is 8, but rollout.n_samples_per_prompt is 8: nothing is left for a second draw",
     ("exploration.draw.enabled=true", "algo=grpo"): "exploration.draw.enabled is true, but algo is grpo, whose groups",
+    ("algo=hgpo",): "algo is agents, but agents.environment is not set",
+    ("agents.environment=vault",): "agents.environment is vault, but algo is r3, which compares whole responses",
+    ("agents.max_turns=0",): "agents.max_turns is 0",
+    ("agents.num_held_out=-1",): "agents.num_held_out is -1",
+    ("agents.estimator=hpgo",): "agents.estimator is 'hpgo', which does not exist; did you mean hgpo?",
     ("reward.timeout_s=0",): "reward.timeout_s is 0.0",
     ("reward.max_ungraded_rate=2",): "use a fraction between 0 and 1",
     ("reward.urls=[localhost:9000]",): "starts with http:// or https://",
@@ -199,6 +204,55 @@ def test_a_bad_setting_is_refused_with_one_sentence(overrides):
         load_config(SMOKE, list(overrides))
     assert REFUSED[overrides] in str(refusal.value)
     assert "\n" not in str(refusal.value)
+
+
+WITH_AGENTS = {  # what does not work together with an environment -> why, and the way out
+    "algo=grpo": "but algo is grpo, which compares whole responses; use algo=hgpo, algo=gigpo or algo=agent_grpo",
+    "algo=r3": "but algo is r3, which compares whole responses",
+    "data.path=x.jsonl": "data.path is x.jsonl, but its tasks are its seeds; leave data.path out",
+    "held_out.path=x.jsonl": "held_out.path is x.jsonl, but held-out tasks are its next seeds; use agents.num_held_out",
+    "openrlhf.train.async_enable=true": "not sampled ahead of the step that trains; use openrlhf.train.async_enable=false",
+    "openrlhf.algo.dynamic_filtering_enable=true": "a task's group has a row for each turn; use openrlhf.algo.dynamic",
+    "replay.enabled=true": "it recalls whole responses, not trajectories; use replay.enabled=false",
+    "reflection.enabled=true": "it reflects on whole responses, not on trajectories; use reflection.enabled=false",
+    "ranking.enabled=true": "it ranks whole responses, not trajectories; use ranking.enabled=false",
+    "exploration.select.enabled=true": "it looks at verdicts on whole responses; use exploration.select.enabled=false",
+    "exploration.draw.enabled=true": "it looks at verdicts on whole responses; use exploration.draw.enabled=false",
+    "exploration.prefix.enabled=true": "it starts within whole responses; use exploration.prefix.enabled=false",
+    "rollout.record=there": "a recording has single responses, not trajectories; use rollout.record=null",
+    "rollout.playback=there": "a recording has single responses, not trajectories; use rollout.playback=null",
+    "reward.urls=['http://a:1']": "the environment gives the rewards, not a grader; use reward.urls=[]",
+    "reward.length_reward=true": "the environment gives the rewards, not a grader; use reward.length_reward=false",
+    "data.task=math": "the environment says what succeeds, not a grader; use data.task=null",
+    "train.deterministic=true": "which turns are sampled together depends on timing; use train.deterministic=false",
+    "logging.token_entropy=all": "nothing measures the entropy of turns; use logging.token_entropy=none",
+    "advantage.success_scale=3": "it is a part of eq. 3; use advantage.success_scale=1",
+}
+
+
+@pytest.mark.parametrize("override", WITH_AGENTS)
+def test_what_does_not_work_with_an_environment_is_refused_with_one_sentence(override):
+    with pytest.raises(ConfigError) as refusal:
+        load_config("agent_smoke", [override])
+    assert str(refusal.value).startswith("agents.environment is vault") and "\n" not in str(refusal.value)
+    assert WITH_AGENTS[override] in str(refusal.value)
+
+
+@pytest.mark.parametrize("preset", ["hgpo", "gigpo", "agent_grpo"])
+def test_the_presets_of_trajectories_choose_the_estimator(preset):
+    before, after = flatten(load_config("agent_smoke", [])), flatten(load_config("agent_smoke", [f"algo={preset}"]))
+    changed = {key: value for key, value in after.items() if value != before[key]}
+    assert (changed.pop("arm"), changed.pop("run_dir")) == (preset, f"{before['run_dir']}_{preset}")
+    wanted = preset.removeprefix("agent_")
+    assert changed == ({} if wanted == "hgpo" else {"agents.estimator": wanted})
+
+
+def test_the_tasks_of_an_environment_are_the_data():
+    """Also where a file or another process reads the configuration, and of no other run."""
+    for config in (load_config("agent_smoke", []), config_from_json(config_to_json(load_config("agent_smoke", [])))):
+        assert config.data.path == config.held_out.path == "environment:vault" and config.is_agentic
+    assert load_config("agent_smoke", ["agents.num_held_out=0"]).held_out.path is None
+    assert load_config(SMOKE, ["agents.num_held_out=3"]).held_out.path is None
 
 
 R3_KEYS = ("replay.enabled", "reflection.enabled", "ranking.enabled", "replay.mode", "replay.old_logprobs")
@@ -233,7 +287,7 @@ ARMS = {  # preset -> what it changes in an experiment with all of R³ on
 
 
 def test_every_preset_is_known_here():
-    assert sorted(ARMS) == presets()
+    assert sorted([*ARMS, "hgpo", "gigpo", "agent_grpo"]) == presets()
 
 
 @pytest.mark.parametrize("preset", ARMS)

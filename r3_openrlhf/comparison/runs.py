@@ -102,7 +102,7 @@ def read_run(path: Path, *, unfinished: bool = False) -> Run:
     code_state = directory.code_state
     return Run(
         path=path,
-        arm=config.arm or config.algo,
+        arm=config.arm or (config.agents.estimator if config.is_agentic else config.algo),
         seed=config.train.seed,
         finished=finished,
         settings=flatten(config),

@@ -37,6 +37,8 @@ def path_lines(config: R3Config) -> list[Line]:
     """Lines about the model, the problems and the held-out problems; one that fails where a library is missing."""
     try:
         lines = [_model_line(config)]
+        if config.is_agentic:
+            return [*lines, _environment_line(config)]
         lines.append(_data_line("data.path", config.data.path, lambda: _check_data(config)))
         if config.held_out.path is not None:
             lines.append(_data_line("held_out.path", config.held_out.path, lambda: _check_held_out(config)))
@@ -95,6 +97,18 @@ def _data_line(what: str, path: str, check) -> Line:
     if path.startswith(REASONING_GYM) or Path(path).exists():
         return Line(found=path, **line)
     return _hub_line(path, "README.md", "dataset", line)
+
+
+def _environment_line(config: R3Config) -> Line:
+    from r3_openrlhf.agents.environment import make_environment
+
+    line = {"what": "agents.environment", "wanted": "an environment that can be made"}
+    name = str(config.agents.environment)
+    try:
+        make_environment(name, config.agents.options).close()
+    except R3Error as error:
+        return Line(found=name, status=FAIL, remedy=str(error), **line)
+    return Line(found=name, **line)
 
 
 def _check_data(config: R3Config) -> None:

@@ -1,7 +1,8 @@
 """model.path -> a directory that Transformers, OpenRLHF and vLLM can load, or the name of a model on the hub.
 
-Three models are built on the spot and kept in a cache: "smollm2" (real, 135M parameters), "tiny" (trained in seconds)
-and "lab" (a million parameters, trained in minutes, for learning experiments).
+Models that are built on the spot and kept in a cache: "smollm2" (real, 135M parameters), "tiny" and "tiny_agent" (trained in
+seconds; the second plays agents/vault.py), "lab" and "lab_trap" (a million parameters, trained in minutes, for learning
+experiments).
 A directory in the cache is complete by construction: it is written under another name and renamed at the end. Its name
 ends in a hash of the code that built it, so a changed recipe is never answered with the old model.
 """
@@ -21,6 +22,7 @@ from r3_openrlhf.errors import ConfigError
 # name -> modules of this package that make the model, the one with build(directory) first
 BUILDERS = {"smollm2": ("smollm2",), "tiny": ("tiny", "pretraining"), "lab": ("lab", "pretraining")}
 BUILDERS["lab_trap"] = ("lab_trap", *BUILDERS["lab"])
+BUILDERS["tiny_agent"] = ("tiny_agent", "pretraining")
 # Hash of code that was only rearranged -> hash of the code whose weights it makes, bit for bit. The cached model stays.
 REARRANGED = {
     "2cb07dc2dd": "f480790385",

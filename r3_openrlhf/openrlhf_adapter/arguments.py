@@ -19,11 +19,13 @@ from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.types import Algorithm, Device, KlEstimator, LossAggregation, SyncBackend
 
 ROLLOUT_EXECUTOR = Path(__file__).with_name("rollout_executor.py")
-# config.algo -> --algo.advantage.estimator. With r3 the advantages are ours; group_norm is what they reduce to.
+AGENT_EXECUTOR = Path(__file__).with_name("agent_executor.py")
+# config.algo -> --algo.advantage.estimator. With r3 and agents the advantages are ours; group_norm is what they reduce to.
 ESTIMATORS = {
     Algorithm.R3: "group_norm",
     Algorithm.GRPO: "group_norm",
     Algorithm.DAPO: "group_norm",
+    Algorithm.AGENTS: "group_norm",
     Algorithm.RLOO: "rloo",
     Algorithm.REINFORCE_PP_BASELINE: "reinforce_baseline",
 }
@@ -56,21 +58,14 @@ def ray_address(config: R3Config) -> str | None:
 
 
 def openrlhf_arguments(
-    config: R3Config,
-    run: RunDirectory,
-    *,
-    model_dir: str | Path,
-    platform: str,
-    resume: bool = False,
-    universal: bool = False,
+    config: R3Config, run: RunDirectory, *, model_dir: str | Path, platform: str, resume: bool = False
 ) -> list[str]:
     """The whole command line behind `python -m openrlhf.cli.train_ppo_ray`. Pure: no disk, no environment.
 
-    platform: "cuda" or "cpu". resume: a checkpoint is there and is to be loaded; universal: one that
-    was converted (other_ranks.py).
+    platform: "cuda" or "cpu". resume: a checkpoint is there and is to be loaded.
     Raises ConfigError when config.openrlhf repeats a flag that is set here.
     """
-    flags = _own_flags(config, run, model_dir=model_dir, platform=platform, resume=resume, universal=universal)
+    flags = _own_flags(config, run, model_dir=model_dir, platform=platform, resume=resume)
     arguments: list[str] = []
     for name, value in flags.items():
         arguments += _flag(name, value)
@@ -89,13 +84,11 @@ def own_flags() -> frozenset[str]:
     """The names of all flags that a run with algo=r3 sets."""
     config = R3Config(run_dir="run")
     config.model.path = config.data.path = ""
-    return frozenset(
-        _own_flags(config, RunDirectory("run"), model_dir="", platform="cuda", resume=False, universal=False)
-    )
+    return frozenset(_own_flags(config, RunDirectory("run"), model_dir="", platform="cuda", resume=False))
 
 
 def _own_flags(
-    config: R3Config, run: RunDirectory, *, model_dir: str | Path, platform: str, resume: bool, universal: bool
+    config: R3Config, run: RunDirectory, *, model_dir: str | Path, platform: str, resume: bool
 ) -> dict[str, Any]:
     data, rollout, train, cluster, checkpoint = (
         config.data,
@@ -137,7 +130,7 @@ def _own_flags(
         "data.input_key": "input",
         "data.label_key": "label",
         "data.max_len": data.max_len,
-        "train.agent_func_path": str(ROLLOUT_EXECUTOR),
+        "train.agent_func_path": str(AGENT_EXECUTOR if config.is_agentic else ROLLOUT_EXECUTOR),
         # sampling
         "rollout.batch_size": rollout.batch_size,
         "rollout.n_samples_per_prompt": rollout.n_samples_per_prompt,
@@ -181,7 +174,6 @@ def _own_flags(
         "ckpt.save_hf": checkpoint.save_hf,
         "ckpt.max_num": checkpoint.max_num,
         "ckpt.load_enable": resume,
-        "ds.use_universal_ckpt": universal,
         "logger.tensorboard_dir": str(run.tensorboard) if config.logging.tensorboard else None,
         "logger.wandb.run_name": run.path.name,
     }

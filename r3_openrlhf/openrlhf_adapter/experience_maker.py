@@ -96,6 +96,10 @@ class StockExperienceMaker(RemoteExperienceMaker):
             if rollout.verdict is not Verdict.UNGRADED and not math.isfinite(rollout.graded_reward):
                 raise TrainingStopped(f"the reward of a rollout of problem {rollout.uid} is {rollout.reward}")
         batch = MixedBatch(self.rollouts, [(sample.prompts[0], sample.labels[0]) for sample in rollout_samples])
+        self._check_ungraded(batch)
+        return batch
+
+    def _check_ungraded(self, batch: MixedBatch) -> None:
         rate, limit = batch.num_ungraded / len(self.rollouts), self.config.reward.max_ungraded_rate
         if rate > limit:
             reasons = {r.reason for r in self.rollouts if r.verdict is Verdict.UNGRADED}
@@ -103,7 +107,6 @@ class StockExperienceMaker(RemoteExperienceMaker):
                 f"{rate:.0%} of this step's rollouts could not be graded ({', '.join(sorted(reasons))}), more than "
                 f"reward.max_ungraded_rate={limit}; see to the grader, then start the same command again"
             )
-        return batch
 
     def _gaps(self, experiences: list[Experience], rollouts: Sequence[Rollout | None]) -> dict[str, float]:
         """How far actor and engine are from each other, as metrics. rollouts: of each row, None where it is not fresh.

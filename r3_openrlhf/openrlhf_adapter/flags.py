@@ -65,6 +65,7 @@ REFUSED: dict[str, str] = {
     "actor.muon.ns_steps": _MUON,
     "actor.muon.nesterov": _MUON,
     "actor.muon.no_nesterov": _MUON,
+    "ds.use_universal_ckpt": "nobody has tried DeepSpeed's universal checkpoints with this policy update",
     "vllm.sync_with_ray": "weights go by CUDA IPC where engines share the policy's GPUs, else as cluster.sync_backend says",
 }
 REFUSED_WITH_R3: dict[str, str] = {
@@ -292,7 +293,7 @@ def refusal(name: str, *, algo: str) -> str | None:
     """Why a flag cannot be given; None: it can."""
     if name.startswith("critic."):
         return _NO_CRITIC
-    return REFUSED.get(name) or (REFUSED_WITH_R3.get(name) if algo == "r3" else None)
+    return REFUSED.get(name) or (REFUSED_WITH_R3.get(name) if algo in (Algorithm.R3, Algorithm.AGENTS) else None)
 
 
 def fate(name: str, own: frozenset[str]) -> tuple[str, str]:

@@ -28,7 +28,7 @@ from r3_openrlhf.errors import ConfigError, DataError, R3Error, RunInterrupted
 from r3_openrlhf.history.witness import check_checkpoint
 from r3_openrlhf.method import history_warnings
 from r3_openrlhf.models.locate import BUILDERS, locate_model, resolve_model
-from r3_openrlhf.openrlhf_adapter import other_ranks
+from r3_openrlhf.openrlhf_adapter.agent_tasks import check_environment, prepare_tasks
 from r3_openrlhf.openrlhf_adapter.arguments import openrlhf_arguments, platform_of, ray_address
 from r3_openrlhf.openrlhf_adapter.console import Console
 from r3_openrlhf.openrlhf_adapter.environment import environment_of
@@ -79,9 +79,6 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
             for sentence in [*filter(None, [warning]), *history_warnings(config, num_problems=data.num_problems)]:
                 console.say(f"Warning: {sentence}")
             console.expect(num_steps(config, data))
-            if config.checkpoint.resume and other_ranks.must_convert(config, run):
-                console.announce(Phase.CONVERTING)
-                other_ranks.convert(run)
             try:
                 _run_upstream(
                     config, arguments, platform, console, stop, short_batches=has_short_batches(config, data)
@@ -146,14 +143,16 @@ def plan(config: R3Config) -> tuple[str, list[str], list[str]]:
 def checked_arguments(config: R3Config, run: RunDirectory, model: str, *, platform: str) -> list[str]:
     """OpenRLHF's command line, after every check that reads and writes nothing of the run: the same for a plan and for
     a start. Raises R3Error."""
-    check_source(config.data)
-    check_held_out_source(config)
+    if config.is_agentic:
+        check_environment(config)
+    else:
+        check_source(config.data)
+        check_held_out_source(config)
     run.check(config)
     resume = config.checkpoint.resume and (run.checkpoints / "_actor" / "latest").is_file()
     if resume and config.algo == Algorithm.R3 and not config.checkpoint.accept_lost_history:
         check_history(run)
-    universal = resume and other_ranks.must_convert(config, run)
-    arguments = openrlhf_arguments(config, run, model_dir=model, platform=platform, resume=resume, universal=universal)
+    arguments = openrlhf_arguments(config, run, model_dir=model, platform=platform, resume=resume)
     check_arguments(arguments)
     return arguments
 
@@ -206,6 +205,8 @@ def prepare_data(config: R3Config, model: str, run: RunDirectory) -> PreparedDat
     """Write the training file of this run, and its held-out problems if it has any. R3Error: they are of no use."""
     from transformers import AutoTokenizer
 
+    if config.is_agentic:
+        return prepare_tasks(config, run)
     tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=True)
     data = prepare(config, tokenizer, run.data)
     if config.held_out.path is not None:
@@ -327,7 +328,7 @@ def _replace_names(config: R3Config, *, short_batches: bool) -> None:
     # stock algorithms keep the stock update, except where it loses gradients (policy_update.R3ActorTrainer), and where
     # later passes have a learning rate of their own, which upstream does not know
     ours = (
-        config.algo == Algorithm.R3
+        config.algo in (Algorithm.R3, Algorithm.AGENTS)
         or config.train.dynamic_batch
         or short_batches
         or config.train.inner_lr_scale != 1.0

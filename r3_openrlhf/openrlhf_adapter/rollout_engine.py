@@ -46,6 +46,22 @@ class R3RolloutActor(UpstreamRolloutActor):
             kwargs["kv_cache_memory_bytes"] = config.cluster.cpu_kv_cache_mb * 2**20
         await UpstreamRolloutActor.__init__(self, *args, **kwargs)
 
+    async def generate_responses(
+        self,
+        prompt: str,
+        label: str,
+        sampling_params,
+        max_length: int,
+        hf_tokenizer,
+        num_samples: int = 1,
+        images=None,
+    ):
+        """Upstream's (vllm_engine.py:183). The executor of trajectories gives a list for each: its turns are responses too."""
+        found = await UpstreamRolloutActor.generate_responses(
+            self, prompt, label, sampling_params, max_length, hf_tokenizer, num_samples, images
+        )
+        return [response for one in found for response in (one if isinstance(one, list) else [one])]
+
     async def set_policy_step(self, step: int) -> None:
         """The weights that were just received are those after `step` optimizer steps (asynchronous training)."""
         self.policy_step = step

@@ -222,8 +222,9 @@ class R3SamplesGenerator(SamplesGenerator):
 
     def _rows_that_divide(self, rows: list[Experience]) -> list[Experience]:
         """A stock algorithm's short batch at an epoch's end without the groups that would give ranks different numbers
-        of rows. R³ adds fillers instead (experience_maker.py)."""
-        if self.config.algo == Algorithm.R3 or len(rows) == self.config.rows_per_step:
+        of rows. R³ and agents add fillers instead (experience_maker.py)."""
+        any_number = self.config.algo in (Algorithm.R3, Algorithm.AGENTS)
+        if any_number or len(rows) == self.config.rows_per_step:
             return rows
         unit = effective_ranks(self.args) * num_windows(self.args)
         size = self.config.rollout.n_samples_per_prompt
@@ -330,6 +331,8 @@ class R3SamplesGenerator(SamplesGenerator):
             prefix_logprobs=prefix.logprobs if prefix else None,
         )
         experience.r3_seconds = response["r3"]["seconds"]
+        experience.r3_prompt = response["r3"].get("prompt", response["prompt"])  # a turn has one of its own
+        experience.r3_trajectory = response["r3"].get("trajectory")  # with its first turn
         if experience.scores is not None:  # what dynamic filtering looks at: verdicts, not partial credit
             experience.scores = torch.tensor([float(experience.r3_rollout.verdict is Verdict.CORRECT)])
         if self._training:

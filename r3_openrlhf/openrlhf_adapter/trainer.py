@@ -17,8 +17,9 @@ from r3_openrlhf import method
 from r3_openrlhf.errors import RunInterrupted, TrainingStopped
 from r3_openrlhf.history.store import HistoryStore
 from r3_openrlhf.history.witness import FILE_NAME, append_record
-from r3_openrlhf.openrlhf_adapter import other_ranks
+from r3_openrlhf.openrlhf_adapter.agent_experience import AgentExperienceMaker
 from r3_openrlhf.openrlhf_adapter.blocked_signals import keep_blocked
+from r3_openrlhf.openrlhf_adapter.convert import whole_trajectories
 from r3_openrlhf.openrlhf_adapter.environment import config_from_environment
 from r3_openrlhf.openrlhf_adapter.experience_maker import R3ExperienceMaker, StockExperienceMaker
 from r3_openrlhf.openrlhf_adapter.phases import Phase, announce
@@ -62,7 +63,8 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         self.history = self._open_history() if self.config.algo == Algorithm.R3 else None
         self.selection = method.problem_selection(self.config)  # algo=r3 alone
         self.samples_generator = self._make_generator(strategy)
-        maker = R3ExperienceMaker if self.config.algo == Algorithm.R3 else StockExperienceMaker
+        makers = {Algorithm.R3: R3ExperienceMaker, Algorithm.AGENTS: AgentExperienceMaker}
+        maker = makers.get(Algorithm.checked("algo", self.config.algo), StockExperienceMaker)
         self.experience_maker = maker(
             self.actor_model_group,
             self.critic_model_group,
@@ -90,7 +92,6 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
     def init_checkpoint_states(self) -> dict:
         """Where a resumed run goes on (:405): history, metrics and rollouts newer than the checkpoint are forgotten."""
         states = super().init_checkpoint_states()
-        other_ranks.forget(self.run)  # every rank has loaded it
         step = states["global_step"]
         if self.history is not None:
             if step and not self.config.checkpoint.accept_lost_history:
@@ -260,8 +261,9 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
             "temperature": settings.temperature,
             "n_samples_per_prompt": settings.n_samples,
         }
+        rollouts = self.samples_generator.generate_held_out(*read_prompts(self.run.held_out), **kwargs)
         line = evaluation_line(
-            self.samples_generator.generate_held_out(*read_prompts(self.run.held_out), **kwargs),
+            whole_trajectories(rollouts) if self.config.is_agentic else rollouts,
             config=self.config,
             step=step,
             epoch=int(so_far["epoch"]),

@@ -87,6 +87,8 @@ class Plan:
 
 def num_problems_of(config: R3Config) -> int | None:
     """Without reading a file; None where the configuration does not say."""
+    if config.is_agentic:
+        return config.agents.num_tasks
     size = config.data.reasoning_gym.get("size") if config.data.path.startswith("reasoning_gym:") else None
     found = size or HUB_PROBLEMS.get(config.data.path)
     if config.data.max_samples is not None:
@@ -175,7 +177,8 @@ class _Run:
         self.accumulate = f.FP32 if flag(config, "ds.grad_accum_dtype") == "fp32" else f.BF16
         self.hpz = int(flag(config, "ds.zpg") or 1)
         self.length = prompt + mean
-        rows = config.rows_per_step
+        # of an agentic run: no trajectory ends before agents.max_turns
+        rows = config.rows_per_step * (config.agents.max_turns if config.is_agentic else 1)
         self.reference = train.kl_coef > 0
         replay = config.algo == "r3" and config.replay.enabled and config.replay.mode == "add"
         reflects = config.algo == "r3" and config.reflection.enabled

@@ -35,11 +35,14 @@ MECHANISMS = (
     ("reflection groups", "r3/reflection/groups"),
     ("ranked groups", "r3/ranking/groups"),
     ("rollouts that could not be graded", "r3/grading/ungraded"),
+    ("trajectories / of them lost", "r3/agents/trajectories", "r3/agents/lost"),
 )
 # (name, key, format); shown as the mean of the first and of the last quarter of the steps
 LEVELS = (
     ("reward", "reward_mean", ".3f"),
     ("accuracy", "accuracy", ".3f"),
+    ("turns per trajectory", "r3/agents/turns_mean", ".1f"),
+    ("invalid actions", "r3/agents/invalid_rate", ".1%"),
     ("entropy (nats per token)", "r3/entropy/estimate", ".3f"),
     ("tokens per response", "response_length_mean", ".1f"),
     ("truncated", "truncated_rate", ".1%"),
@@ -186,15 +189,17 @@ def group_table(run: RunDirectory, *, uid: str, step: int | None) -> Table:
     """`group_rollouts`: verdict, reward, where each was recalled from, advantage, text."""
     found = group_rollouts(run, uid=uid, step=step)
     table = Table(title=f"problem {found[0]['uid']}", title_justify="left")
-    for column in ("step", "context", "verdict", "reward", "recalled from", "advantage", "tokens", "response"):
-        left = column in ("context", "verdict", "response")
+    turns = any(row.get("trajectory") is not None for row in found)
+    places = ("trajectory", "turn", "state") if turns else ("context",)
+    for column in ("step", *places, "verdict", "reward", "recalled from", "advantage", "tokens", "response"):
+        left = column in ("context", "state", "verdict", "response")
         table.add_column(column, justify="left" if left else "right", no_wrap=column != "response")
     for row in found:
         ranked = " (ranked)" if row.get("ranked") else ""
         reason = f" ({row['reason']})" if row["verdict"] == "ungraded" else ""
         table.add_row(
             str(row["step"]),
-            row["context"],
+            *(Text(_start("" if row[name] is None else str(row[name]))) for name in places),
             row["verdict"] + reason,
             "-" if row["reward"] is None else f"{row['reward']:.3f}{ranked}",
             "" if row["recalled_from"] is None else f"step {row['recalled_from']}",

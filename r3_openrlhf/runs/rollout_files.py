@@ -51,6 +51,13 @@ COLUMNS = {
     "answer": TEXT,  # the final answer that the grader found; null: none, or a recalled row
     "prompt": TEXT,  # as the model saw it, of its group; null with logging.rollout_text=false
     "prefix_tokens": COUNT,  # of num_tokens, those that it was given (exploration.prefix)
+    # Of a turn in an environment (docs/agents.md); else null
+    "trajectory": TEXT,  # equal for the turns of one trajectory
+    "turn": COUNT,  # its number, from 0
+    "state": TEXT,  # what the turn acted in; turns in equal states are compared
+    "turn_reward": NUMBER,  # the environment's for this turn
+    "step_return": NUMBER,  # discounted sum of the rewards from here on; null: the trajectory was lost
+    "valid": TRUTH,  # was the response an action that the state allows?
 }
 # One value per response token, of the rows that logging.token_entropy and logging.token_logprobs name; else null.
 TOKEN_COLUMNS = {

@@ -9,7 +9,7 @@ import numpy as np
 
 from r3_openrlhf.core.mixed_batch import MixedBatch, Row
 from r3_openrlhf.runs.token_chars import TokenChars
-from r3_openrlhf.types import EntropyStatistics, Rollout, TokenLogprobs
+from r3_openrlhf.types import EntropyStatistics, Rollout, TokenLogprobs, TurnFacts
 
 MAX_ANSWER_CHARS = 2000
 VALUES = ("token_entropy", "token_logprob", "token_policy_logprob")
@@ -41,7 +41,9 @@ def records_of(
     placed = {row.source for row in rows}
     alone = [index for index in range(len(batch.rollouts)) if index not in placed]  # in no group
     records = []
-    found: list[tuple[Row | None, int]] = [(row, batch.first_of(row).fresh_source) for row in rows]
+    found: list[tuple[Row | None, int]] = [
+        (row, batch.first_of(row).fresh_source if row.source is None else row.source) for row in rows
+    ]
     for row, asked in found + [(None, index) for index in alone]:
         rollout = batch.rollouts[asked] if row is None else row.rollout
         record = record_of(rollout, step=step, row=row)
@@ -67,35 +69,52 @@ def record_of(rollout: Rollout, *, step: int, row: Row | None) -> dict[str, Any]
     """One row. `row` is None for a rollout that is in no group."""
     entropy, bounds = rollout.entropy, rollout.entropy_bounds
     recalled = row is not None and row.recalled
+    return (
+        {
+            "step": step,
+            "uid": rollout.uid,
+            "context": rollout.context.value,
+            "group": None if row is None else row.group,
+            "verdict": rollout.verdict.value,
+            "reason": rollout.reason,
+            "outcome_reward": rollout.reward,
+            "reward": rollout.reward if row is None else row.reward,
+            "ranked": row is not None and row.ranked,
+            "advantage": row.advantage if row is not None and row.trained else None,
+            "recalled_from": rollout.policy_step + 1 if recalled else None,  # the step that sampled it
+            "truncated": rollout.truncated,
+            "num_tokens": rollout.num_tokens,
+            "entropy_peak": entropy and entropy.peak,
+            "entropy_global": entropy and entropy.global_,
+            "entropy_source": entropy and entropy.source,
+            "entropy_peak_lower": bounds and bounds.peak_lower,
+            "entropy_peak_upper": bounds and bounds.peak_upper,
+            "entropy_global_lower": bounds and bounds.global_lower,
+            "entropy_global_upper": bounds and bounds.global_upper,
+            "text": rollout.text,
+            "answer": rollout.answer and rollout.answer[:MAX_ANSWER_CHARS],
+            "prompt": None,
+            "prefix_tokens": rollout.prefix_tokens,
+            "token_chars": None,
+            "token_entropy": None,
+            "token_logprob": None,
+            "token_policy_logprob": None,
+        }
+        | _place(rollout.turn)
+    )
+
+
+def _place(turn: TurnFacts | None) -> dict[str, Any]:
+    """Where a response stands in its trajectory; nothing of one to a problem."""
+    if turn is None:
+        return dict.fromkeys(("trajectory", "turn", "state", "turn_reward", "step_return", "valid"))
     return {
-        "step": step,
-        "uid": rollout.uid,
-        "context": rollout.context.value,
-        "group": None if row is None else row.group,
-        "verdict": rollout.verdict.value,
-        "reason": rollout.reason,
-        "outcome_reward": rollout.reward,
-        "reward": rollout.reward if row is None else row.reward,
-        "ranked": row is not None and row.ranked,
-        "advantage": row.advantage if row is not None and row.trained else None,
-        "recalled_from": rollout.policy_step + 1 if recalled else None,  # the step that sampled it
-        "truncated": rollout.truncated,
-        "num_tokens": rollout.num_tokens,
-        "entropy_peak": entropy and entropy.peak,
-        "entropy_global": entropy and entropy.global_,
-        "entropy_source": entropy and entropy.source,
-        "entropy_peak_lower": bounds and bounds.peak_lower,
-        "entropy_peak_upper": bounds and bounds.peak_upper,
-        "entropy_global_lower": bounds and bounds.global_lower,
-        "entropy_global_upper": bounds and bounds.global_upper,
-        "text": rollout.text,
-        "answer": rollout.answer and rollout.answer[:MAX_ANSWER_CHARS],
-        "prompt": None,
-        "prefix_tokens": rollout.prefix_tokens,
-        "token_chars": None,
-        "token_entropy": None,
-        "token_logprob": None,
-        "token_policy_logprob": None,
+        "trajectory": turn.trajectory,
+        "turn": turn.index,
+        "state": turn.state,
+        "turn_reward": turn.reward,
+        "step_return": turn.step_return,
+        "valid": turn.valid,
     }
 
 

@@ -39,6 +39,15 @@ def test_version():
         # rollout_executor.py
         (agent.SingleTurnAgentExecutor.execute, "prompt_token_ids = prompt_token_ids[-max_prompt_length:]"),
         (vllm_engine, 'hasattr(agent_module, "AgentExecutor")'),
+        # agent_executor.py
+        (agent.MultiTurnAgentExecutor.execute, "sampling_params.max_tokens = max_length - len(current_obs_tokens)"),
+        (agent.MultiTurnAgentExecutor.execute, 'total_reward += step_result["rewards"].item()'),
+        # rollout_engine.py, agent_executor.py
+        (
+            vllm_engine.RolloutRayActor.__ray_metadata__.modified_class.generate_responses,
+            "return await asyncio.gather(*tasks)",
+        ),
+        (samples_generator.SamplesGenerator._generate_vllm, "for response in ray.get(ref)"),
         # samples_generator.py
         (samples_generator.SamplesGenerator.generate_samples, "rollout_samples = self._sample_buffer[:chunk_size]"),
         (samples_generator.SamplesGenerator._generate_vllm, "self._dispatch_prompts_to_vllm(prompts, labels, images="),
@@ -111,6 +120,8 @@ def test_the_class_below_a_ray_actor_can_be_subclassed(actor):
 
 
 def test_our_overrides_have_upstreams_signatures():
+    from r3_openrlhf.openrlhf_adapter import agent_executor
+    from r3_openrlhf.openrlhf_adapter.agent_experience import AgentExperienceMaker
     from r3_openrlhf.openrlhf_adapter.async_trainer import (
         AheadGenerator,
         R3GenerateSamplesActor,
@@ -121,11 +132,12 @@ def test_our_overrides_have_upstreams_signatures():
     from r3_openrlhf.openrlhf_adapter.experience_maker import R3ExperienceMaker
     from r3_openrlhf.openrlhf_adapter.policy_actor import R3PolicyActor
     from r3_openrlhf.openrlhf_adapter.policy_update import R3ActorTrainer, R3ReplayBuffer
+    from r3_openrlhf.openrlhf_adapter.rollout_engine import R3RolloutActor
     from r3_openrlhf.openrlhf_adapter.rollout_executor import AgentExecutor
     from r3_openrlhf.openrlhf_adapter.samples_generator import R3SamplesGenerator
     from r3_openrlhf.openrlhf_adapter.trainer import R3Trainer, RecordedSteps
 
-    for child in (AheadGenerator, R3GenerateSamplesActor, R3TrainerAsync, R3TrainingActor, RecordedSteps, ToldEngines, R3ExperienceMaker, R3ActorTrainer, R3PolicyActor, R3ReplayBuffer, R3SamplesGenerator, R3Trainer, AgentExecutor):  # fmt: skip
+    for child in (AheadGenerator, R3GenerateSamplesActor, R3TrainerAsync, R3TrainingActor, RecordedSteps, ToldEngines, R3ExperienceMaker, R3ActorTrainer, R3PolicyActor, R3ReplayBuffer, R3SamplesGenerator, R3Trainer, AgentExecutor, agent_executor.AgentExecutor, AgentExperienceMaker, R3RolloutActor):  # fmt: skip
         upstream = next(c for c in child.__mro__ if c.__module__.startswith("openrlhf."))
         shared = {n for n in vars(child) if n in dir(upstream) and inspect.isfunction(vars(child)[n])} - {"__init__"}
         assert shared, child

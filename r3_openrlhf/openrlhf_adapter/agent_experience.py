@@ -1,0 +1,78 @@
+"""Between "trajectories are played" and "one policy update": advantages of turns, and what happened in the step.
+
+Answers trainer/ppo_utils/experience_maker.py:284 (`reshape(-1, n_samples_per_prompt)`): trajectories have different
+numbers of turns, so a step has any number of rows, completed by fillers as R³'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from openrlhf.trainer.ppo_utils.experience import Experience
+
+from r3_openrlhf.agents.advantages import advantages_of_task
+from r3_openrlhf.agents.metrics import trajectory_metrics
+from r3_openrlhf.agents.trajectory import End, Trajectory
+from r3_openrlhf.config import AgentsConfig
+from r3_openrlhf.core.mixed_batch import MixedBatch
+from r3_openrlhf.errors import TrainingStopped
+from r3_openrlhf.openrlhf_adapter.experience_maker import R3ExperienceMaker
+
+
+class AgentExperienceMaker(R3ExperienceMaker):
+    """A row is a turn. Nothing is recalled or ranked; agents.estimator gives the advantages."""
+
+    def make_experience_batch(self, rollout_samples: list[Experience]) -> list[Experience]:
+        """Upstream's experiences of this step's turns and fillers, with advantages and old log-probs.
+
+        TrainingStopped: more trajectories were lost than reward.max_ungraded_rate allows, no task has two turns to compare,
+        or stop.max_abs_logprob_gap.
+        """
+        trajectories = [sample.r3_trajectory for sample in rollout_samples if sample.r3_trajectory is not None]
+        self._check_lost(trajectories)
+        turns = [sample for sample in rollout_samples if sample.r3_rollout.num_tokens or sample.rewards is None]
+        batch = self._batch(turns)
+        self._prompts = [sample.r3_prompt for sample in turns]
+        if not batch.rows:
+            raise TrainingStopped(
+                "no task of this step has two turns that could be compared; see r3/agents in metrics.jsonl"
+            )
+        assign_advantages(batch, trajectories, self.config.agents)
+        samples_list = self.split_rollout_samples(self._samples(batch, batch.rows, turns))
+        experiences = self.make_experience(samples_list)
+        gaps = self._gaps(experiences, [row.rollout for row in batch.rows])
+        self._set_advantages(experiences, batch.rows)
+        found = trajectory_metrics(trajectories, depth=self.config.agents.depth)
+        same = {"accuracy": found["r3/agents/success_rate"], "reward_mean": found["r3/agents/reward_mean"]}
+        self._report(batch, gaps, {**found, **same, "r3/agents/rows": float(len(batch.rows))})
+        return experiences
+
+    def _check_ungraded(self, batch: MixedBatch) -> None:
+        """Trajectories are counted, not their turns (`_check_lost`)."""
+
+    def _check_lost(self, trajectories: Sequence[Trajectory]) -> None:
+        lost = [one for one in trajectories if one.end is End.LOST]
+        rate, limit = len(lost) / len(trajectories), self.config.reward.max_ungraded_rate
+        if rate > limit:
+            raise TrainingStopped(
+                f"{rate:.0%} of this step's trajectories were lost ({', '.join(sorted({one.reason for one in lost}))}), more "
+                f"than reward.max_ungraded_rate={limit}; see to the environment, then start the same command again"
+            )
+
+
+def assign_advantages(batch: MixedBatch, trajectories: Iterable[Trajectory], settings: AgentsConfig) -> None:
+    """`row.advantage` and `row.reward`, which is the step's return, of every row. Rows are turns of these trajectories."""
+    by_task: dict[str, list[Trajectory]] = {}
+    for one in trajectories:
+        by_task.setdefault(one.task_uid, []).append(one)
+    advantages = {
+        (one.task_uid, one.uid): values
+        for task in by_task.values()
+        for one, values in zip(task, advantages_of_task(task, settings), strict=True)
+    }
+    for row in batch.rows:
+        turn = row.rollout.turn
+        assert turn is not None and turn.step_return is not None  # a row is graded
+        values = advantages[row.rollout.uid, turn.trajectory]
+        assert values is not None
+        row.advantage, row.reward = values[turn.index], turn.step_return

@@ -1,0 +1,279 @@
+"""Trajectories on the stack: the executor with a scripted engine, upstream's real tensors, and the real experience maker."""
+
+import asyncio
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+import torch  # noqa: E402
+from openrlhf.trainer.ray import vllm_engine  # noqa: E402
+from vllm import SamplingParams  # noqa: E402
+from vllm.logprobs import FlatLogprobs  # noqa: E402
+
+from r3_openrlhf.agents.processes.pool import EnvironmentPool  # noqa: E402
+from r3_openrlhf.agents.trajectory import End  # noqa: E402
+from r3_openrlhf.config_loading import load_config  # noqa: E402
+from r3_openrlhf.errors import TrainingStopped  # noqa: E402
+from r3_openrlhf.openrlhf_adapter.agent_experience import AgentExperienceMaker  # noqa: E402
+from r3_openrlhf.openrlhf_adapter.arguments import AGENT_EXECUTOR  # noqa: E402
+from r3_openrlhf.openrlhf_adapter.convert import whole_trajectories  # noqa: E402
+from r3_openrlhf.openrlhf_adapter.environment import config_from_environment, environment_of  # noqa: E402
+from r3_openrlhf.openrlhf_adapter.rollout_engine import R3RolloutActor  # noqa: E402
+from r3_openrlhf.openrlhf_adapter.samples_generator import R3SamplesGenerator  # noqa: E402
+from r3_openrlhf.problems.training_file import Label  # noqa: E402
+from r3_openrlhf.types import Verdict  # noqa: E402
+from tests.openrlhf_adapter.test_experience_maker import Given, arguments  # noqa: E402
+
+pytestmark = pytest.mark.stack
+STAIRS = "tests.openrlhf_adapter.stairs:Stairs"
+TASK = "stairs/3"
+LABEL = Label(uid=TASK, problem=TASK, references=[], task="environment", metadata={"seed": 3}).to_json()
+NEW_TOKENS, MAX_LEN = 8, 64
+
+
+class Scripted:
+    """An engine that writes what it is told, a byte a token; the log-prob of a token is -1 / 4 of its place."""
+
+    def __init__(self, tokenizer, *texts):
+        self.tokenizer, self.texts, self.asked = tokenizer, list(texts), []
+
+    async def generate(self, prompt_ids, params):
+        await asyncio.sleep(0)
+        self.asked.append((self.tokenizer.decode(prompt_ids), params.max_tokens))
+        ids = self.tokenizer(text=self.texts.pop(0), add_special_tokens=False)["input_ids"]
+        reason = "stop" if len(ids) <= params.max_tokens else "length"
+        ids = ids[: params.max_tokens]
+        flat = FlatLogprobs()
+        for place, token in enumerate(ids):
+            flat.append_fast([token], [-place / 4], iter([1]), [None])
+        return SimpleNamespace(outputs=[SimpleNamespace(token_ids=ids, logprobs=flat, finish_reason=reason)])
+
+
+@pytest.fixture(scope="module")
+def environments():
+    with EnvironmentPool(STAIRS, {}) as pool:
+        yield pool
+
+
+@pytest.fixture
+def executor(monkeypatch, environments):
+    """Of an agentic run with these overrides. The processes of its environments serve all tests."""
+
+    def made(*overrides):
+        config = load_config(
+            "agent_smoke",
+            [
+                f"agents.environment={STAIRS}", "agents.memory_turns=1", "agents.num_held_out=0", "agents.instruction=''",
+                "agents.invalid_penalty=0.5", "agents.gamma=0.5", "agents.max_turns=5", "data.chat_template=false", *overrides,
+            ],
+        )  # fmt: skip
+        for name, value in environment_of(config).items():
+            monkeypatch.setenv(name, value)
+        config_from_environment.cache_clear()
+        found = vllm_engine._load_agent_executor(str(AGENT_EXECUTOR))  # as upstream does, by path
+        assert found.environments.name == STAIRS and found.environments.options == {"rooms": 3, "keys": 1}
+        found.environments.close()
+        found.environments = environments
+        return found
+
+    yield made
+    config_from_environment.cache_clear()
+
+
+def play(executor, tokenizer, *texts, label=LABEL, max_len=MAX_LEN):
+    """(responses, what the engine was asked)."""
+    tokenizer.pad_token = tokenizer.bos_token or "<s>"
+    engine = Scripted(tokenizer, *texts)
+    params = SamplingParams(max_tokens=NEW_TOKENS, logprobs=None)
+    found = asyncio.run(executor.execute("the task", label, params, max_len, tokenizer, engine))
+    assert not engine.texts
+    return found, engine.asked
+
+
+def test_every_turn_is_a_sample_with_the_prompt_of_its_memory(executor, byte_tokenizer):
+    """Memory of one turn, and a budget of tokens of its own for each."""
+    found, asked = play(executor(), byte_tokenizer, "up", "down", "hop", "up and so on", "up")
+    assert asked == [
+        ("Goal: top\nNow: step 0", NEW_TOKENS),
+        ("Goal: top\nBefore:\nstep 0 -> up\nNow: step 1", NEW_TOKENS),
+        ("Goal: top\nBefore:\nstep 1 -> down\nNow: step 0", NEW_TOKENS),
+        ("Goal: top\nBefore:\nstep 0 -> hop (impossible)\nNow: step 0", NEW_TOKENS),
+        ("Goal: top\nBefore:\nstep 0 ->  (impossible)\nNow: step 0", NEW_TOKENS),
+    ]
+    texts = ["up", "down", "hop", "up and s", "up"]
+    assert [one["r3"]["text"] for one in found] == texts
+    for one, (prompt, _), text in zip(found, asked, texts, strict=True):
+        start, end = one["action_ranges"][0]
+        ids = one["observation_tokens"].tolist()
+        assert byte_tokenizer.decode(ids[:start]) == prompt == one["r3"]["prompt"]
+        assert byte_tokenizer.decode(ids[start:end]) == text and len(ids) == end
+        assert one["rollout_log_probs"][start:].tolist() == [-place / 4 for place in range(len(text))]
+        assert one["prompt"] == "the task" and one["label"] == LABEL
+    assert [one["truncated"] for one in found] == [False, False, False, True, False]
+
+
+def test_what_travels_with_a_turn(executor, byte_tokenizer):
+    """Five turns end at agents.max_turns. gamma is 1/2, and an invalid action costs 1/2: R = -1/8 - 1/16, ... of the third and
+    the fourth turn."""
+    found, _ = play(executor(), byte_tokenizer, "up", "down", "hop", "up and so on", "up")
+    turns = [one["r3"]["turn"] for one in found]
+    assert [turn.index for turn in turns] == [0, 1, 2, 3, 4] and len({turn.trajectory for turn in turns}) == 1
+    assert [turn.state for turn in turns] == ["step 0", "step 1", "step 0", "step 0", "step 0"]
+    assert [turn.valid for turn in turns] == [True, True, False, False, True]
+    assert [turn.step_return for turn in turns] == [-0.1875, -0.375, -0.75, -0.5, 0.0]
+    assert {one["r3"]["grade"].reason for one in found} == {"turn_limit"}
+    assert {one["reward"] for one in found} == {0.0}  # the environment's own
+    trajectory = found[0]["r3"]["trajectory"]
+    assert trajectory.end is End.TURN_LIMIT and len(trajectory.turns) == 5
+    assert all("trajectory" not in one["r3"] for one in found[1:])
+
+
+def test_a_success_is_one_of_all_turns(executor, byte_tokenizer):
+    found, _ = play(executor(), byte_tokenizer, "up", "up", "up")
+    assert [one["r3"]["grade"].verdict for one in found] == [Verdict.CORRECT] * 3
+    assert [one["reward"] for one in found] == [1.0] * 3
+    assert [one["r3"]["turn"].step_return for one in found] == [0.25, 0.5, 1.0]
+    assert [one["r3"]["turn"].reward for one in found] == [0.0, 0.0, 1.0]
+
+
+def test_an_environment_that_crashes_costs_its_trajectory(executor, byte_tokenizer):
+    """The turn without an answer is a row, too: it was paid for."""
+    found, _ = play(executor(), byte_tokenizer, "up", "jump")
+    assert [one["r3"]["grade"].verdict for one in found] == [Verdict.UNGRADED] * 2
+    assert [one["reward"] for one in found] == [None, None]
+    turns = [one["r3"]["turn"] for one in found]
+    assert [(turn.reward, turn.valid, turn.step_return) for turn in turns] == [(0.0, True, None), (None, None, None)]
+    assert found[0]["r3"]["trajectory"].reason == "raised" and "raised" in found[0]["r3"]["grade"].reason
+
+
+@pytest.mark.parametrize(
+    ("label", "max_len", "verdict"),
+    [(LABEL.replace('"seed": 3', '"seed": 5'), MAX_LEN, Verdict.UNGRADED), (LABEL, 20, Verdict.WRONG)],
+    ids=["crashes at its reset", "no prompt fits"],
+)
+def test_a_trajectory_without_a_turn_is_counted(executor, byte_tokenizer, label, max_len, verdict):
+    (only,), asked = play(executor(), byte_tokenizer, label=label, max_len=max_len)
+    assert asked == [] and only["r3"]["grade"].verdict is verdict
+    assert only["r3"]["trajectory"].turns == () and only["action_ranges"] == [(2, 2)]
+
+
+def test_an_engine_hands_the_turns_on_as_responses(executor, byte_tokenizer):
+    byte_tokenizer.pad_token = "<s>"
+    actor = object.__new__(R3RolloutActor)
+    actor.executor = executor()
+    scripted = Scripted(byte_tokenizer, *["up"] * 6)
+    actor.generate = scripted.generate
+    params = SamplingParams(max_tokens=NEW_TOKENS, logprobs=None)
+    found = asyncio.run(actor.generate_responses("the task", LABEL, params, MAX_LEN, byte_tokenizer, 2))
+    turns = [one["r3"]["turn"] for one in found]
+    first, second = sorted({turn.trajectory for turn in turns})
+    assert [(turn.trajectory, turn.index) for turn in turns] == [
+        (name, i) for name in (first, second) for i in range(3)
+    ]
+
+
+# ── from responses to advantages ──
+
+
+class Maker(Given, AgentExperienceMaker):
+    pass
+
+
+def samples_of(responses, *, step=5):
+    """Upstream's tensors and our records of these responses, as the generator makes them."""
+    generator = object.__new__(R3SamplesGenerator)
+    generator._prefixes, generator._reflection_prompts, generator._training = {}, set(), False
+    generator.step, generator.epoch = step, 1
+    return [generator._process_response_into_experience(response, max_len=256) for response in responses]
+
+
+def maker(config, *, ranks=1):
+    made = object.__new__(Maker)
+    made.args = arguments(ranks)
+    made.strategy = SimpleNamespace(args=made.args)
+    made.advantage_estimator = "group_norm"
+    made.kl_ctl = SimpleNamespace(value=0.0)
+    made.tokenizer = SimpleNamespace(pad_token_id=0, decode=lambda ids, **_: str(ids))
+    made.config, made.history, made.step = config, None, 5
+    return made
+
+
+PLAYS = (("up", "up", "up"), ("up", "down", "up", "up", "up"), ("hop", "hop", "hop", "hop", "hop"))
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_advantages_and_metrics_of_a_step(executor, byte_tokenizer, ranks):
+    """Two successes of 3 and 5 turns, a failure of 5, and a lost one, compared as whole trajectories: 13 rows, sums of rewards
+    1, 1 and -2.5 (five invalid actions at 1/2)."""
+    played = executor("agents.estimator=grpo")
+    rows = [row for texts in PLAYS for row in play(played, byte_tokenizer, *texts)[0]]
+    rows += play(played, byte_tokenizer, "jump")[0]
+    made = maker(played.config, ranks=ranks)
+    made.config.reward.max_ungraded_rate = 0.25
+    experiences = made.make_experience_batch(samples_of(rows))
+    found = {}
+    for experience in experiences:
+        for position, index in enumerate(experience.index):
+            mask = experience.action_mask[position].bool()
+            assert mask.any() == (index < 13)  # what is missing to a multiple of the ranks is filled up
+            found[index] = experience.advantages[position][mask].unique().tolist()
+    assert len(found) == (13 if ranks == 1 else 14)
+    mean, std = -0.5 / 3, np.std([1, 1, -2.5], ddof=1)
+    expected = [(1 - mean) / std] * 8 + [(-2.5 - mean) / std] * 5
+    assert [found[index][0] for index in range(13)] == pytest.approx(expected, rel=1e-5)
+    metrics = made.metrics
+    assert {key: metrics[f"r3/agents/{key}"] for key in ("trajectories", "lost", "success_rate", "turn_limit", "rows")} == {
+        "trajectories": 4, "lost": 1, "success_rate": pytest.approx(2 / 3), "turn_limit": 1, "rows": 13,
+    }  # fmt: skip
+    assert metrics["r3/agents/turns_mean"] == pytest.approx(13 / 3)
+    assert metrics["r3/agents/invalid_rate"] == pytest.approx(5 / 13)
+    assert metrics["accuracy"] == pytest.approx(2 / 3)
+    # all 13 begin at "step 0" but those at steps 1 and 2, which the two successes share
+    assert metrics["r3/agents/alone_0"] == 0.0
+    records = made.records
+    assert [(row["trajectory"], row["turn"]) for row in records][:4] == [("0", 0), ("0", 1), ("0", 2), ("1", 0)]
+    assert records[1]["prompt"].endswith("Now: step 1") and records[0]["prompt"].endswith("Now: step 0")
+    assert records[-1]["verdict"] == "ungraded" and records[-1]["advantage"] is None
+
+
+def test_turns_in_the_same_state_are_compared(executor, byte_tokenizer):
+    """hgpo with depth 0: of the turns at step 2 of two trajectories both went up, and those at step 0 differ."""
+    played = executor("agents.estimator=hgpo", "agents.depth=0", "agents.std_norm=false", "agents.invalid_penalty=0")
+    rows = [row for texts in (("up",) * 3, ("hop", *("up",) * 3)) for row in play(played, byte_tokenizer, *texts)[0]]
+    made = maker(played.config)
+    made.make_experience_batch(samples_of(rows))
+    # returns with gamma 1/2: .25 .5 1 and .125 .25 .5 1; the three turns at step 0 have the mean .625 / 3
+    mean = 0.625 / 3
+    assert [row["advantage"] for row in made.records] == pytest.approx(
+        [0.25 - mean, 0, 0, 0.125 - mean, 0.25 - mean, 0, 0], abs=1e-6
+    )
+    assert [row["reward"] for row in made.records] == [0.25, 0.5, 1, 0.125, 0.25, 0.5, 1]
+
+
+def test_too_many_lost_trajectories_stop_the_run(executor, byte_tokenizer):
+    played = executor()
+    rows = [*play(played, byte_tokenizer, "up", "up", "up")[0], *play(played, byte_tokenizer, "jump")[0]]
+    with pytest.raises(TrainingStopped, match="50% of this step's trajectories were lost \\(raised\\), more than"):
+        maker(played.config).make_experience_batch(samples_of(rows))
+
+
+def test_held_out_trajectories_are_counted_once(executor, byte_tokenizer):
+    played = executor()
+    rows = [row for texts in (("up",) * 3, ("hop",) * 5) for row in play(played, byte_tokenizer, *texts)[0]]
+    rows += play(played, byte_tokenizer, label=LABEL.replace('"seed": 3', '"seed": 5'))[0]
+    whole = whole_trajectories([sample.r3_rollout for sample in samples_of(rows)])
+    assert [one.verdict for one in whole] == [Verdict.CORRECT, Verdict.WRONG, Verdict.UNGRADED]
+    assert [one.num_tokens for one in whole] == [6, 15, 0]
+    assert all(len(one.response_ids) == len(one.response_logprobs) for one in whole)
+
+
+def test_a_step_s_rows_are_neither_cut_nor_dropped(executor):
+    """Upstream makes batch_size * n_samples_per_prompt rows of them (samples_generator.py:128)."""
+    generator = object.__new__(R3SamplesGenerator)
+    generator.config = executor().config
+    rows = [torch.zeros(1)] * (generator.config.rows_per_step + 3)
+    assert generator._rows_that_divide(rows) is rows
