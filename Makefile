@@ -103,7 +103,7 @@ docs: setup ## the documentation as a site, in build/site
 viewer-assets: ## what r3 view takes from npm, copied into the package at the versions of tools/viewer_frontend
 	@python3 tools/viewer_assets.py
 
-gpu-check: ## tests/gpu and benchmarks/entropy.py on one CUDA device, with the torch of GPU_PYTHON; skips itself without one
+gpu-check: ## one CUDA device: entropy, cpu_smoke through the whole stack (twice, resumed), its figures; skips itself without one
 	@$(GPU_PYTHON) -m pytest tests/gpu
 	@$(GPU_PYTHON) benchmarks/entropy.py
 

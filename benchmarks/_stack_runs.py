@@ -104,6 +104,7 @@ def steps_of(run_dir: Path) -> list[dict]:
                 "sampled_tokens": sum(row["num_tokens"] for row in sampled),
                 "trained_rows": len(trained),
                 "trained_tokens": sum(row["num_tokens"] for row in trained),
+                "row_tokens": line["trained_tokens"],  # with the prompts, which the update goes through as well
                 **{key: value for key, value in line.items() if key.startswith("r3/time/")},
                 **{key: line[key] for key in ("r3/replay/recalled", "r3/reflection/groups", "r3/ranking/groups")},
             }
@@ -131,11 +132,11 @@ def report(found: dict[str, list[dict]], *, warmup: int) -> tuple[str, dict]:
     if not stock or not r3:
         raise RunFailed(f"no step is left after the first {warmup} of each run; use more steps or a smaller --warmup")
     numbers: dict = {"steps": {side: len(steps) for side, steps in sides.items()}, "seconds": {}, "ratios": {}}
-    lines = [f"{'median seconds per step':<44}{'stock':>10}{'R³':>10}{'R³/stock':>10}"]
+    lines = [f"{'median seconds per step':<52}{'stock':>10}{'R³':>10}{'R³/stock':>10}"]
 
     def add(name: str, one: float, other: float) -> None:
         numbers["seconds"][name], numbers["ratios"][name] = (one, other), other / one
-        lines.append(f"{name:<44}{one:>10.4g}{other:>10.4g}{other / one:>10.2f}")
+        lines.append(f"{name:<52}{one:>10.4g}{other:>10.4g}{other / one:>10.2f}")
 
     for name, key in PHASES.items():
         add(name, median(stock, key), median(r3, key))
@@ -145,21 +146,23 @@ def report(found: dict[str, list[dict]], *, warmup: int) -> tuple[str, dict]:
     if all(first):  # nothing is stored yet: no recalled rows, no reflection groups
         add("sum of the four, first epoch only", *(median(steps, "timing/step_total") for steps in first))
     lines.append("")
-    lines.append(f"{'mean per step':<44}{'stock':>10}{'R³':>10}{'R³/stock':>10}")
+    lines.append(f"{'mean per step':<52}{'stock':>10}{'R³':>10}{'R³/stock':>10}")
     for name, key in (
         ("rollouts sampled", "sampled_rows"),
         ("rows trained", "trained_rows"),
         ("tokens sampled", "sampled_tokens"),
         ("tokens trained", "trained_tokens"),
+        ("tokens of trained rows, prompts included", "row_tokens"),
     ):
         add(name, mean(stock, key), mean(r3, key))
     lines.append("")
-    lines.append(f"{'ms for the work done':<44}{'stock':>10}{'R³':>10}{'R³/stock':>10}")
+    lines.append(f"{'ms for the work done':<52}{'stock':>10}{'R³':>10}{'R³/stock':>10}")
     for name, seconds, work in (
         ("sampling, per rollout sampled", ("timing/generation",), "sampled_rows"),
         ("sampling, per token sampled", ("timing/generation",), "sampled_tokens"),
         ("log-probs and update, per row trained", ("timing/make_experience", "timing/ppo_train"), "trained_rows"),
         ("log-probs and update, per token trained", ("timing/make_experience", "timing/ppo_train"), "trained_tokens"),
+        ("policy update, per token of a row with its prompt", ("timing/ppo_train",), "row_tokens"),
         ("whole step, per row trained", ("timing/step_total",), "trained_rows"),
         ("whole step, per token trained", ("timing/step_total",), "trained_tokens"),
     ):

@@ -97,6 +97,7 @@ def steps(*, seconds, rows, epochs=(1, 1, 2), added=0.0):
             "sampled_tokens": 100,
             "trained_rows": rows,
             "trained_tokens": 10 * rows,
+            "row_tokens": 40 * rows,
             "r3/time/added_s": added,
             "r3/time/history_s": added / 2,
             "r3/replay/recalled": 2,
@@ -118,6 +119,8 @@ def test_report_by_hand():
     # 4 s for 10 rows, 6 s for 20: a trained row costs three quarters of what it costs there
     assert numbers["seconds"]["whole step, per row trained"] == (400.0, 300.0)
     assert numbers["ratios"]["whole step, per row trained"] == 0.75
+    # a quarter of that is the update: 1 s for 400 tokens with their prompts, 1.5 s for 800
+    assert numbers["seconds"]["policy update, per token of a row with its prompt"] == (2.5, 1.875)
     assert numbers["added_share"] == pytest.approx(0.05)
     assert "5.00% of all steps' time" in text and "4 rows recalled, 2 reflection groups, 2 ranked groups" in text
 
@@ -135,7 +138,7 @@ def test_steps_are_read_from_a_run(tmp_path):
         writer.add_scalar("train/timing/step_total", 3.0, number, walltime=ended)
     writer.close()
     keys = [*_stack_runs.PHASES.values(), "r3/time/added_s", "r3/replay/recalled", "r3/reflection/groups", "r3/ranking/groups"]  # fmt: skip
-    metrics = [{"step": number, "epoch": 1.0, **dict.fromkeys(keys, 0.5)} for number in (1, 2)]
+    metrics = [{"step": number, "epoch": 1.0, "trained_tokens": 40.0, **dict.fromkeys(keys, 0.5)} for number in (1, 2)]
     fresh = rollout(2, num_tokens=7, recalled_from=None, advantage=0.5)
     rows = [fresh, {**fresh, "advantage": None}, {**fresh, "recalled_from": 0, "num_tokens": 9}, {**fresh, "step": 1}]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
@@ -144,7 +147,7 @@ def test_steps_are_read_from_a_run(tmp_path):
     first, second = _stack_runs.steps_of(tmp_path)
     assert (first["clock"], second["clock"]) == (None, 3.5)
     assert (second["sampled_rows"], second["sampled_tokens"]) == (2, 14)
-    assert (second["trained_rows"], second["trained_tokens"]) == (2, 16)
+    assert (second["trained_rows"], second["trained_tokens"], second["row_tokens"]) == (2, 16, 40)
 
 
 def test_the_timings_exist():
