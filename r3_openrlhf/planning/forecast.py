@@ -7,6 +7,7 @@ host between updates; its bf16 weights stay (openrlhf/utils/deepspeed/deepspeed_
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -108,8 +109,7 @@ def make_plan(
     """mean_tokens: of a response; None: half of rollout.max_new_tokens, as the history's forecast takes it."""
     mean = min(mean_tokens or config.rollout.max_new_tokens / 2, config.rollout.max_new_tokens)
     run = _Run(config, shape, gpu, mean=mean, prompt=min(prompt_tokens, config.data.max_len))
-    steps = -(-num_problems // config.rollout.batch_size) * config.train.num_epochs
-    steps = min(steps, config.train.max_steps or steps)
+    steps = run.steps(num_problems)
     seconds_of = (run.sampling_seconds(), run.logprobs_seconds(), run.update_seconds(), run.sync_seconds())
     phases = tuple(replace(phase, seconds=s) for phase, s in zip(run.phases(), seconds_of, strict=True))
     disk, per_step = run.disk(steps)
@@ -183,8 +183,10 @@ class _Run:
         replay = config.algo == "r3" and config.replay.enabled and config.replay.mode == "add"
         reflects = config.algo == "r3" and config.reflection.enabled
         late = (train.num_epochs - config.reflection.first_epoch + 1) / train.num_epochs if reflects else 0.0
-        self.sampled = rows * (1 + HARD * max(0.0, late))
-        self.trained = self.sampled + replay * COLLAPSED * config.rollout.batch_size * config.replay.k
+        self.kept = 1 - COLLAPSED if config.filters_groups else 1.0  # of the groups that are sampled
+        self.recorded = rows * (1 + HARD * max(0.0, late))
+        self.sampled = self.recorded / self.kept
+        self.trained = self.recorded + replay * COLLAPSED * config.rollout.batch_size * config.replay.k
         self.weights = f.weight_bytes(shape, ranks=self.ranks, stage=self.stage, hpz=self.hpz)
         rank, targets = flag(config, "ds.lora.rank") or 0, flag(config, "ds.lora.target_modules") or ()
         self.adapter = shape.adapter_params(rank, [targets] if isinstance(targets, str) else targets)
@@ -199,6 +201,14 @@ class _Run:
         self.states = self.optimizer + self.gradients  # what sleeps
         self.engine_weights = f.BF16 * shape.params // self.tp
         self.kv_tokens = self._kv_tokens()
+
+    def steps(self, num_problems: int) -> int:
+        """Of the whole run: all epochs, or what ends it earlier."""
+        train, batch = self.config.train, self.config.rollout.batch_size
+        steps = math.ceil(num_problems * self.kept / batch) * train.num_epochs
+        if train.max_generated_tokens is not None:
+            steps = min(steps, math.ceil(train.max_generated_tokens / (self.sampled * self.mean)))
+        return min(steps, train.max_steps or steps)
 
     # ── parts of memory ──
 
@@ -395,7 +405,7 @@ class _Run:
         copies = min(written, (checkpoint.max_num_hf or written) + best)
         kinds = (config.logging.token_entropy == "all") + (config.logging.token_logprobs == "all")
         per_token = ROLLOUT_BYTES * config.logging.rollout_text + TOKEN_VALUE_BYTES * kinds
-        per_step = per_token * self.sampled * self.mean
+        per_step = per_token * self.recorded * self.mean
         found: dict[str, int] = {
             "checkpoints": kept * f.checkpoint_bytes(self.shape.params, self.trained_params),
             "models": (copies * checkpoint.save_hf + 1) * f.BF16 * self.shape.params,

@@ -183,6 +183,25 @@ def test_the_best_copy_stays_beside_the_newest():
     assert planned(small()).disk["models"] == (3 + 1) * 2 * SMALL.params
 
 
+def test_a_filter_samples_more_and_an_epoch_has_fewer_steps():
+    """45% of the groups are dropped: 2,048 rows are trained, 2,048 / 0.55 = 3,724 sampled, and 40,315 problems give 22,174 groups,
+    174 batches an epoch."""
+    off = ("replay.enabled=false", "reflection.enabled=false", "ranking.enabled=false")
+    grpo, dapo = (planned(small(f"algo={algo}", *off)) for algo in ("grpo", "dapo"))
+    assert (grpo.steps, dapo.steps) == (3 * 315, 3 * 174)
+    # what was dropped is in no file
+    assert dapo.disk["rollouts"] / dapo.steps == pytest.approx(grpo.disk["rollouts"] / grpo.steps, rel=1e-6)
+    assert phase(dapo, "update").seconds == phase(grpo, "update").seconds
+    assert phase(dapo, "sampling").seconds > 1.2 * phase(grpo, "sampling").seconds
+
+
+def test_a_run_ends_with_its_budget_of_tokens():
+    """2,048 responses of 4,096 tokens a step, without reflection groups: 10 steps and a half are 11."""
+    settings = ("reflection.enabled=false", f"train.max_generated_tokens={int(10.5 * 2048 * 4096)}")
+    assert planned(small(*settings)).steps == 11
+    assert planned(small(*settings, "train.max_steps=7")).steps == 7
+
+
 def test_an_entropy_bonus_keeps_one_gradient_of_the_logits_more():
     base, bonus = (phase(planned(small(*more)), "update").parts for more in ((), ("train.entropy_coef=0.001",)))
     assert bonus["logits"] - base["logits"] == 4 * 16_384 * 151_936
