@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # runs from a checkout that 
 
 from r3_openrlhf.config_loading import load_config  # noqa: E402
 from r3_openrlhf.lab import loop, update  # noqa: E402
+from r3_openrlhf.types import Verdict  # noqa: E402
 
 SMALL = (
     *("data.reasoning_gym.size=16", "data.reasoning_gym.max_terms=4", "rollout.n_samples_per_prompt=4"),
@@ -77,6 +78,16 @@ def flat_gradient(model) -> torch.Tensor:
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
+class Counting(loop.Lab):
+    """The lab, and how many failures its groups have recalled."""
+
+    failures = 0
+
+    def update(self, batch):
+        self.failures += sum(row.recalled and row.rollout.verdict is Verdict.WRONG for row in batch.rows)
+        return super().update(batch)
+
+
 def run(reading: str, seed: int, *, steps: int, bound: float, settings: list[str], directory: str) -> str:
     config = load_config(
         "lab",
@@ -89,10 +100,10 @@ def run(reading: str, seed: int, *, steps: int, bound: float, settings: list[str
     )
     found: list[Pass] = []
     loop.accumulate_gradient = measured(found, bound)
-    done = loop.Lab(config).train()
-    recalled = sum(row["recalled_from"] is not None and row["verdict"] == "wrong" for row in done.read_rollouts())
+    policy = Counting(config)
+    policy.train()
     bitten = [one for one in found if one.above]
-    said = f"{reading:<10} seed {seed}: {recalled:>4} recalled failures, largest ratio {max(one.largest for one in found):8.2f}, "
+    said = f"{reading:<10} seed {seed}: {policy.failures:>4} recalled failures, largest ratio {max(one.largest for one in found):8.2f}, "
     said += f"{len(bitten)} of {len(found)} passes with {sum(one.above for one in bitten)} tokens above {bound:g}"
     if bitten:
         norms = f"{statistics.median(one.norm for one in bitten):.3f} -> {statistics.median(one.bounded_norm for one in bitten):.3f}"
