@@ -152,7 +152,7 @@ def test_an_environment_that_crashes_costs_its_trajectory(executor, byte_tokeniz
 
 @pytest.mark.parametrize(
     ("label", "max_len", "verdict"),
-    [(LABEL.replace('"seed": 3', '"seed": 5'), MAX_LEN, Verdict.UNGRADED), (LABEL, 20, Verdict.WRONG)],
+    [(LABEL.replace('"seed": 3', '"seed": 5'), MAX_LEN, Verdict.UNGRADED), (LABEL, 28, Verdict.WRONG)],
     ids=["crashes at its reset", "no prompt fits"],
 )
 def test_a_trajectory_without_a_turn_is_counted(executor, byte_tokenizer, label, max_len, verdict):
