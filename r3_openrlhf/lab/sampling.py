@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from transformers import DynamicCache
+
+from r3_openrlhf.lab.decoding import decoder_of
 
 COMPACT_EVERY = 6  # tokens; rows that have ended leave the batch then
 
@@ -75,15 +76,11 @@ def _sample_batch(model, prompts, *, n, limits, temperature, eos, generator):
     for i, prompt in enumerate(prompts):  # padded on the left: every row's next token is in the last column
         ids_PT[i, longest - len(prompt) :] = torch.tensor(prompt)
         mask_PT[i, longest - len(prompt) :] = 1
-    cache = DynamicCache(config=model.config)
-    positions_PT = (mask_PT.cumsum(1) - 1).clamp(min=0)
-    output = model(ids_PT, attention_mask=mask_PT, position_ids=positions_PT, past_key_values=cache, logits_to_keep=1)
-    cache.batch_repeat_interleave(n)
-    logits_RV = output.logits[:, -1].repeat_interleave(n, 0)
-    mask_RT = mask_PT.repeat_interleave(n, 0)
-    position_R = mask_RT.sum(1)
+    max_new_tokens = max(limits)
+    decoder = decoder_of(model)
+    logits_RV = decoder.start(ids_PT, mask_PT, n=n, room=max_new_tokens)
 
-    num_rows, max_new_tokens = len(prompts) * n, max(limits)
+    num_rows = len(prompts) * n
     limit_R = torch.tensor(limits).repeat_interleave(n)  # of all rows
     tokens = torch.full((num_rows, max_new_tokens), -1)
     logprobs = torch.zeros(num_rows, max_new_tokens)
@@ -106,14 +103,9 @@ def _sample_batch(model, prompts, *, n, limits, temperature, eos, generator):
             break
         if (t + 1) % COMPACT_EVERY == 0 and ended[alive].any():
             keep = (~ended[alive]).nonzero()[:, 0]
-            cache.batch_select_indices(keep)
-            alive, token_R, mask_RT, position_R = alive[keep], token_R[keep], mask_RT[keep], position_R[keep]
-        mask_RT = torch.cat([mask_RT, torch.ones(len(alive), 1, dtype=torch.long)], 1)
-        output = model(
-            token_R[:, None], attention_mask=mask_RT, position_ids=position_R[:, None], past_key_values=cache
-        )
-        position_R = position_R + 1
-        logits_RV = output.logits[:, -1]
+            decoder.keep(keep)
+            alive, token_R = alive[keep], token_R[keep]
+        logits_RV = decoder.advance(token_R)
     lengths = (tokens >= 0).sum(1).tolist()
     return [
         (

@@ -30,8 +30,9 @@ class Gradient(NamedTuple):
     """What accumulate_gradient found."""
 
     loss: float
-    ratio_max: float  # the largest ratio of a token that has stored log-probs; 0 without any
-    logprobs: list[np.ndarray]  # float32, of each row's response tokens under the policy now; row by row as given
+    ratio_max: float  # the largest ratio of a token that has stored log-probs and an advantage; 0 without any
+    # float32, of each row's response tokens under the policy now, row by row as given; None: the row has no advantage
+    logprobs: list[np.ndarray | None]
 
 
 def make_optimizer(model, *, learning_rate: float) -> torch.optim.Optimizer:
@@ -54,12 +55,17 @@ def accumulate_gradient(
         loss = - sum_r sum_t g_rt / (number of response tokens)
         g    = min(ratio A, clip(ratio, 1 - low, 1 + high) A), and where A < 0: max(g, dual_clip A)
 
-    models/loss.py of OpenRLHF, PolicyLoss with token_level_loss; dual clip: arXiv 1912.09729. ValueError: no rows.
+    models/loss.py of OpenRLHF, PolicyLoss with token_level_loss; dual clip: arXiv 1912.09729. A row whose advantage is 0 has
+    no gradient and is not run through the model; its tokens count. ValueError: no rows.
     """
     if not rows:
         raise ValueError("an update needs rows")
     num_tokens = sum(len(row.response_ids) for row in rows)
-    by_length = sorted(range(len(rows)), key=lambda i: len(rows[i].prompt_ids) + len(rows[i].response_ids))
+    with_gradient = (i for i, row in enumerate(rows) if row.advantage != 0)
+    by_length = sorted(with_gradient, key=lambda i: len(rows[i].prompt_ids) + len(rows[i].response_ids))
+    if not by_length:  # an optimizer with momentum goes on, as it does after a gradient of 0
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
     total = largest = 0.0
     found: dict[int, np.ndarray] = {}
     for start in range(0, len(by_length), micro_batch_size):
@@ -71,7 +77,7 @@ def accumulate_gradient(
         total, largest = total + loss.item(), max(largest, ratio_max)
         ends = np.cumsum([len(row.response_ids) for row in part])[:-1]
         found.update(zip(places, np.split(logp_N.numpy(), ends), strict=True))
-    return Gradient(loss=total, ratio_max=largest, logprobs=[found[i] for i in range(len(rows))])
+    return Gradient(loss=total, ratio_max=largest, logprobs=[found.get(i) for i in range(len(rows))])
 
 
 def _loss_sum(model, rows, temperature, eps_clip_low, eps_clip_high, dual_clip):
