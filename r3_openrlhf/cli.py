@@ -29,6 +29,7 @@ ELSEWHERE = {
     "eval": ("r3_openrlhf.evaluation.cli", "evaluate"),
     "doctor": ("r3_openrlhf.doctor.cli", "doctor"),
     "compare": ("r3_openrlhf.comparison.cli", "compare"),
+    "evidence": ("r3_openrlhf.comparison.cli", "evidence"),
     "history": ("r3_openrlhf.history.cli", "history"),
     "plan": ("r3_openrlhf.planning.cli", "plan"),
     "lab": ("r3_openrlhf.lab.cli", "lab"),

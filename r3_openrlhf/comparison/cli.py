@@ -73,3 +73,34 @@ def compare(
         for file in ("comparison.md", "comparison.json", *pictures):
             click.echo(out / file, err=True)
     click.echo(encoded if as_json else table, nl=False)
+
+
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False), default="docs/evidence")
+@click.option("--reference", metavar="ARM", help="The arm that the others are compared with. [default: grpo]")
+@click.option("--figure", type=click.Path(path_type=Path, dir_okay=False), help="Draw the map into this file.")
+def evidence(directory: Path, reference: str | None, figure: Path | None) -> None:
+    """What the evidence files of studies say: a table for each regime, the map, and how many seeds more it takes.
+
+    Every directory below DIRECTORY that holds files of `r3 lab study --evidence` is one regime.
+
+    \b
+    r3 evidence docs/evidence
+    r3 evidence docs/evidence/lab_hard_tail
+    r3 evidence docs/evidence --figure docs/figures/evidence_map.png
+    """
+    from r3_openrlhf.comparison.evidence import map_table, power_table, read_regimes, regime_table
+
+    regimes = read_regimes(directory, reference=reference)
+    parts = [regime_table(regime) for regime in regimes]
+    parts += [f"### Gain of the mean accuracy over the run\n\n{map_table(regimes)}"]
+    parts += [f"### Seeds that it takes\n\n{power_table(regimes)}"]
+    click.echo("\n".join(parts), nl=False)
+    if figure is not None:
+        from r3_openrlhf.comparison.plots import plot_map
+
+        try:
+            plot_map(regimes, figure)
+        except OSError as error:
+            raise R3Error(f"--figure {figure} cannot be written: {error.strerror}") from error
+        click.echo(figure, err=True)

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from r3_openrlhf.comparison.arms import Comparison
+from r3_openrlhf.comparison.evidence import Regime, arms_of, gain
 from r3_openrlhf.comparison.intervals import CONFIDENCE, Curve, mean_curve, trailing_mean
 from r3_openrlhf.comparison.runs import Run
 
@@ -155,3 +156,42 @@ def _tokens_to_target(comparison: Comparison, styles: dict[str, Style]) -> Figur
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(alpha=0.3, axis="x")
     return figure
+
+
+def plot_map(regimes: Sequence[Regime], file: Path) -> None:
+    """A panel for each arm: its gain over the run, with its interval, at the share of groups that collapse in each regime.
+
+    Raises OSError when the file cannot be written.
+    """
+    names = arms_of(regimes)
+    across = min(3, len(names))
+    down = -(-len(names) // across)
+    figure = Figure(figsize=(4.2 * across, 3.0 * down), layout="constrained")
+    panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).flatten()
+    for axes, name in zip(panels, names, strict=False):
+        axes.axhline(0, color="grey", linewidth=0.8)
+        axes.set_title(name, fontsize="medium")
+        axes.grid(alpha=0.3)
+        for place, regime in enumerate(sorted(regimes, key=lambda regime: regime.collapsed or 0.0)):
+            found = gain(regime, name)
+            if found is None or regime.collapsed is None:
+                continue
+            bars = (
+                None
+                if found.low is None or found.high is None
+                else [[found.mean - found.low], [found.high - found.mean]]
+            )
+            colour = COLOURS[place % len(COLOURS)]
+            axes.errorbar(
+                [regime.collapsed], [found.mean], yerr=bars, fmt="o", capsize=3, color=colour, label=regime.name
+            )
+    for axes in panels[len(names) :]:
+        axes.set_visible(False)
+    handles = {
+        label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, fontsize="small")
+    figure.supxlabel("share of the reference's groups that collapse", fontsize="medium")
+    figure.supylabel("mean accuracy over the run, less the reference's", fontsize="medium")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(file, dpi=110, metadata={"Software": None})

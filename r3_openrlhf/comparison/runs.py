@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from r3_openrlhf.comparison.intervals import Curve
 from r3_openrlhf.config_loading import flatten
 from r3_openrlhf.errors import R3Error
 from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.evidence import hash_of_lines
 from r3_openrlhf.runs.files import read_text
 
 EVALUATION = "held_out"  # the lines of evaluations.jsonl with this name are compared
@@ -108,7 +108,7 @@ def read_run(path: Path, *, unfinished: bool = False) -> Run:
         settings=flatten(config),
         evaluations=evaluations,
         metrics=metrics,
-        training_problems=_hash_of_lines(directory.data) if directory.data.is_file() else None,
+        training_problems=hash_of_lines(directory.data) if directory.data.is_file() else None,
         code_state=read_text(code_state) if code_state.is_file() else None,
     )
 
@@ -142,11 +142,6 @@ def _check_alike(file: Path, evaluations: list[dict[str, Any]]) -> None:
                     f"{file} has {key} {first.get(key)} at step {first['step']} and {line.get(key)} at step "
                     f"{line['step']}; the evaluations of one run must be alike"
                 )
-
-
-def _hash_of_lines(file: Path) -> str:
-    """The same for the same problems and prompts in any order."""
-    return hashlib.sha256(b"\n".join(sorted(file.read_bytes().splitlines()))).hexdigest()
 
 
 def check_comparable(runs: Sequence[Run]) -> None:

@@ -63,6 +63,11 @@ def train(settings: tuple[str, ...], experiment: str) -> None:
 @click.option("--seeds", default=None, help="Comma-separated whole numbers.")
 @click.option("--jobs", default=2, show_default=True, type=click.IntRange(min=1), help="Runs side by side.")
 @click.option("--out", default="runs/lab", show_default=True, help="Directory of the run directories.")
+@click.option(
+    "--evidence",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Directory that keeps a small file of every run; runs that it has are not run again. `r3 evidence` reads it.",
+)
 def study(
     settings: tuple[str, ...],
     experiment: str,
@@ -71,6 +76,7 @@ def study(
     seeds: str | None,
     jobs: int,
     out: str,
+    evidence: Path | None,
 ) -> None:
     """Every arm with every seed. Finished runs are kept; `r3 compare OUT` draws the result.
 
@@ -101,6 +107,7 @@ def study(
             directory=Path(out).absolute(),
             jobs=jobs,
             overrides=settings,
+            evidence=evidence,
             done=done,
         )
     for path in paths:

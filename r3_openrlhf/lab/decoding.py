@@ -55,8 +55,8 @@ class TransformersDecoder:
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
 
-    def start(self, ids_PT: Tensor, mask_PT: Tensor, *, n: int, room: int) -> Tensor:
-        """See Decoder."""
+    def start(self, ids_PT: Tensor, mask_PT: Tensor, *, n: int, room: int) -> Tensor:  # noqa: ARG002
+        """See Decoder; the cache grows as it must."""
         self._cache = DynamicCache(config=self._model.config)
         logits_PV = _logits_behind_prompts(self._model, ids_PT, mask_PT, self._cache)
         self._cache.batch_repeat_interleave(n)
@@ -113,7 +113,8 @@ class Qwen2Decoder:
         cache = DynamicCache(config=self._model.config)
         logits_PV = _logits_behind_prompts(self._model, ids_PT, mask_PT, cache)
         num_rows, self._T = len(ids_PT) * n, ids_PT.shape[1]
-        self._keys, self._values = [], []
+        self._keys: list[Tensor] = []
+        self._values: list[Tensor] = []
         for layer in cache.layers:
             for stored, part in ((self._keys, layer.keys), (self._values, layer.values)):
                 whole = torch.empty(num_rows, self._K, self._T + room, self._D)

@@ -11,10 +11,12 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
+from r3_openrlhf.config import R3Config
 from r3_openrlhf.config_loading import load_config
 from r3_openrlhf.errors import ConfigError
 from r3_openrlhf.models.locate import resolve_model
 from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.evidence import evidence_of, file_of, is_there, write_evidence
 
 CONTROLS = ("r3_shuffled_replay", "r3_known_successes", "r3_recall_successes")
 ARMS = ("grpo", "dapo", "r3", "r3_no_ccr", "r3_no_isr", "r3_no_serr")
@@ -84,12 +86,16 @@ def run_study(
     directory: Path,
     jobs: int,
     overrides: Iterable[str] = (),
+    evidence: Path | None = None,
     done: Callable[[str, int, int], None] = lambda path, number, of: None,
 ) -> list[str]:
     """The run directories, arm by arm. `done(path, number, of)` is called as runs end.
 
     Every configuration is checked before the first run starts. A run that fails stops the study with its error;
-    what has finished stays, and the same call goes on from there.
+    what has finished stays, and the same call goes on from there. `evidence`: a directory that gets a file for each run
+    (runs/evidence.py); a run whose file is there already is not run, and the file stands for it in the result.
+
+    Raises R3Error as `evidence.is_there` and `evidence.write_evidence` do.
     """
     overrides, seeds = list(overrides), list(seeds)
     wanted = [Arm.parse(arm) if isinstance(arm, str) else arm for arm in arms]
@@ -102,15 +108,27 @@ def run_study(
     todo = [settings_of(experiment, arm, seed, directory, overrides) for arm, seed in pairs]
     controls = [arm.preset if arm.preset in CONTROLS else None for arm, _ in pairs]
     configs = [load_config(settings[0], settings[1:]) for settings in todo]
-    for path in {config.model.path for config in configs}:
+    kept = [_kept(evidence, config) for config in configs]
+    for path in {config.model.path for config, file in zip(configs, kept, strict=True) if file is None}:
         resolve_model(path)  # once, before several processes would build it
     # "spawn": a forked child inherits torch's threads in whatever state they are
     with ProcessPoolExecutor(max_workers=jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        futures = [pool.submit(run_one, *run) for run in zip(todo, controls, strict=True)]
+        runs = zip(todo, controls, kept, strict=True)
+        futures = [pool.submit(run_one, settings, control) for settings, control, file in runs if file is None]
         try:
             for number, future in enumerate(as_completed(futures), start=1):
-                done(future.result(), number, len(futures))
+                path = future.result()
+                if evidence is not None:
+                    write_evidence(evidence_of(RunDirectory.open(path)), evidence)
+                done(path, number, len(futures))
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
-    return [str(RunDirectory(config.run_dir).path) for config in configs]
+    return [str(file or RunDirectory(config.run_dir).path) for config, file in zip(configs, kept, strict=True)]
+
+
+def _kept(evidence: Path | None, config: R3Config) -> Path | None:
+    """The file that says what this run showed, if it is there."""
+    if evidence is None or not is_there(evidence, config):
+        return None
+    return file_of(evidence, config.arm or config.algo, config.train.seed)

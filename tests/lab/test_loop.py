@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from r3_openrlhf.config_loading import load_config
-from r3_openrlhf.errors import ConfigError, DataError
+from r3_openrlhf.errors import ConfigError, DataError, R3Error
 from r3_openrlhf.history.store import HistoryStore
 from r3_openrlhf.lab import loop
 from r3_openrlhf.lab.controls import LAB_OF_CONTROL, KnownSuccesses, ShuffledReplay, SuccessesOnly
@@ -400,3 +400,24 @@ def test_the_settings_of_a_study(tmp_path):
         "replay.k=4",
         f"run_dir={tmp_path / 'r3_no_ccr-3'}",
     ]
+
+
+def test_a_study_leaves_evidence_and_runs_nothing_that_has_some(model_dir, tmp_path):
+    """Run directories are thrown away in between; another seed is added, and other settings are refused."""
+    kept = tmp_path / "evidence"
+    settings = [*SMALL, f"model.path={model_dir}", "train.max_steps=1", "cluster.gpus_per_node=1"]
+
+    def study(seeds, directory, *more):
+        return run_study(
+            "lab", arms=["grpo"], seeds=seeds, directory=directory, jobs=1, overrides=[*settings, *more], evidence=kept
+        )
+
+    assert study([1], tmp_path / "first") == [str(tmp_path / "first" / "grpo-1")]
+    before = (kept / "grpo-1.json").read_text()
+    assert json.loads(before)["curve"]["step"] == [0, 1]
+    assert study([1, 2], tmp_path / "second") == [str(kept / "grpo-1.json"), str(tmp_path / "second" / "grpo-2")]
+    assert [path.name for path in (tmp_path / "second").iterdir()] == ["grpo-2"]
+    assert (kept / "grpo-1.json").read_text() == before
+    with pytest.raises(R3Error, match=r"grpo-1.json is of a run with train.learning_rate=0.0003, and now it is 0.001"):
+        study([1, 3], tmp_path / "third", "train.learning_rate=1e-3")
+    assert not (tmp_path / "third").exists()
