@@ -113,8 +113,9 @@ def run_study(
         resolve_model(path)  # once, before several processes would build it
     # "spawn": a forked child inherits torch's threads in whatever state they are
     with ProcessPoolExecutor(max_workers=jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        runs = zip(todo, controls, kept, strict=True)
-        futures = [pool.submit(run_one, settings, control) for settings, control, file in runs if file is None]
+        # seed by seed: a study that is stopped early has every arm of the seeds that it has
+        by_seed = sorted(range(len(pairs)), key=lambda i: seeds.index(pairs[i][1]))
+        futures = [pool.submit(run_one, todo[i], controls[i]) for i in by_seed if kept[i] is None]
         try:
             for number, future in enumerate(as_completed(futures), start=1):
                 path = future.result()
