@@ -50,7 +50,7 @@ def test_the_wide_lab_is_the_lab_but_for_its_sizes():
 
 def test_the_files_of_the_hard_tail_are_what_their_program_writes(tokenizer):
     """Every problem has a misconceived fact on its way, is asked about once, and can be answered within the limit."""
-    program = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "lab" / "hard_tail.py"))
+    program = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "lab" / "hard_tail_problems.py"))
     rates = {fact: rate for fact, (rate, _) in lab_model.FACTS.items()}
     limit, seen = load_config("lab_hard_tail", []).rollout.max_new_tokens, set()
     for name, rows in program["draw_problems"]().items():

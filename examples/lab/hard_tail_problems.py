@@ -1,6 +1,6 @@
 """The problems of experiment=lab_hard_tail: sums of six numbers on whose right way at least one fact is misconceived.
 
-    python examples/lab/hard_tail.py
+    python examples/lab/hard_tail_problems.py
 
 Writes hard_tail/train.jsonl and hard_tail/held_out.jsonl beside this file, always the same ones. What a fact is, and which
 ones the lab's model was taught wrongly, says r3_openrlhf/models/lab.py.
