@@ -24,7 +24,7 @@ if [ "${TUNE:-}" ]; then
         done
     done
     r3 lab study --experiment lab_hard_tail --seeds 101 --out "${OUT}_tuning" \
-        --evidence "$EVIDENCE/lab_hard_tail_tuning" "${arms[@]}" "$@" >&2
+        --evidence "$EVIDENCE-tuning/lab_hard_tail" "${arms[@]}" "$@" >&2
 fi
 
 r3 lab study --experiment lab_hard_tail --seeds "$SEEDS" --out "$OUT" --evidence "$EVIDENCE/lab_hard_tail" \
