@@ -12,6 +12,7 @@ import copy
 import random
 import sys
 import time
+from functools import partial
 from statistics import fmean
 
 import torch
@@ -32,11 +33,11 @@ def with_all_rows(model, rows, **settings):
     return update.accumulate_gradient(model, tiny, **settings)
 
 
-def seconds(work) -> float:
-    """CPU seconds of this process."""
+def timed(work):
+    """(what it returns, CPU seconds of this process)."""
     start = time.process_time()
-    work()
-    return time.process_time() - start
+    found = work()
+    return found, time.process_time() - start
 
 
 def main(num_steps: int, experiment: str) -> None:
@@ -52,13 +53,13 @@ def main(num_steps: int, experiment: str) -> None:
         for fast in (False, True) if number % 2 else (True, False):
             sampling.decoder_of = decoder_of if fast else TransformersDecoder
             lab.generator.manual_seed(number)
-            found = []
-            spent["sampling", fast].append(seconds(lambda: found.extend(lab.sample_step(asked, None)[0])))
+            (found, _), spent_s = timed(partial(lab.sample_step, asked, None))
+            spent["sampling", fast].append(spent_s)
             loop.accumulate_gradient = update.accumulate_gradient if fast else with_all_rows
             batch = lab.mixed_batch(found, None)
             lab.model.load_state_dict(before[0])
             lab.optimizer.load_state_dict(copy.deepcopy(before[1]))
-            spent["update", fast].append(seconds(lambda: lab.update(batch)))
+            spent["update", fast].append(timed(partial(lab.update, batch))[1])
             if fast:
                 after = copy.deepcopy((lab.model.state_dict(), lab.optimizer.state_dict()))
             lab.model.load_state_dict(before[0])
@@ -66,7 +67,7 @@ def main(num_steps: int, experiment: str) -> None:
         lab.optimizer.load_state_dict(after[1])
     for fast in (True, False):
         sampling.decoder_of = decoder_of if fast else TransformersDecoder
-        spent["evaluation", fast].append(seconds(lambda: lab.evaluate(labels[:64])))
+        spent["evaluation", fast].append(timed(partial(lab.evaluate, labels[:64]))[1])
     print("| part | without | with | ratio |\n|---|---:|---:|---:|")
     for part in PARTS:
         slow, quick = (fmean(spent[part, fast]) for fast in (False, True))
