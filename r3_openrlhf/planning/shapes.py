@@ -83,7 +83,6 @@ def _qwen2(
 # config.json of the models of these names on the Hugging Face hub
 PUBLISHED = {
     "Qwen/Qwen2.5-1.5B": _qwen2(28, 1536, 8960, 12, 2, 151936, True),
-    "Qwen/Qwen2.5-1.5B-Instruct": _qwen2(28, 1536, 8960, 12, 2, 151936, True),
     "Qwen/Qwen2.5-7B": _qwen2(28, 3584, 18944, 28, 4, 152064, False),
     "Qwen/Qwen2.5-32B": _qwen2(64, 5120, 27648, 40, 8, 152064, False),
     "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": _qwen2(28, 1536, 8960, 12, 2, 151936, False),
@@ -102,8 +101,9 @@ PUBLISHED = {
     "HuggingFaceTB/SmolLM2-135M": ModelShape(
         layers=30, hidden=576, intermediate=1536, heads=9, kv_heads=3, head_dim=64, vocab=49152, tied=True
     ),
-    # built here (models/tiny.py)
+    # built here (models/tiny.py, models/tiny_agent.py)
     "tiny": _qwen2(2, 64, 128, 2, 1, 448, False),
+    "tiny_agent": _qwen2(2, 64, 128, 2, 1, 384, False),
 }
 SAME = {"smollm2": "HuggingFaceTB/SmolLM2-135M"}  # names of this project
 

@@ -33,6 +33,9 @@ from r3_openrlhf.types import EntropyStatistics, Verdict
 from tests.history.samples import make_rollout
 
 
+PLACE = dict.fromkeys(("trajectory", "turn", "state", "turn_reward", "step_return", "valid"))  # of no turn
+
+
 def rollout(step=1, **changes):
     """A row with every column."""
     return {
@@ -40,11 +43,12 @@ def rollout(step=1, **changes):
         "outcome_reward": 0.0, "reward": 0.25, "ranked": True, "advantage": -0.5, "recalled_from": None,
         "truncated": True, "num_tokens": 3, "entropy_peak": 1.5, "entropy_global": 0.4, "entropy_source": "exact",
         "entropy_peak_lower": 1.0, "entropy_peak_upper": 2.0, "entropy_global_lower": 0.3, "entropy_global_upper": 0.5,
-        "text": "3 + 4 = 8", "answer": "8", "prompt": "What is 3 + 4?", "prefix_tokens": 0, **changes,
+        "text": "3 + 4 = 8", "answer": "8", "prompt": "What is 3 + 4?", "prefix_tokens": 0, **PLACE,
+        **changes,
     }  # fmt: skip
 
 
-MISSING = {"answer": None, "prompt": None, "prefix_tokens": None}
+MISSING = {"answer": None, "prompt": None, "prefix_tokens": None, **PLACE}
 numbers = st.none() | st.floats(allow_nan=False, allow_infinity=False)
 rows = st.builds(
     rollout,
@@ -138,7 +142,7 @@ def test_a_problem_is_found_in_any_row_group(tmp_path):
 def test_a_file_of_an_earlier_version_is_read(tmp_path):
     """It has neither answers and prompts nor values of tokens, and one row group."""
     file = write_step(tmp_path, 1, [rollout(), rollout(uid="q")])
-    new = ("answer", "prompt", "prefix_tokens", *TOKEN_COLUMNS)
+    new = ("answer", "prompt", "prefix_tokens", *PLACE, *TOKEN_COLUMNS)
     pq.write_table(pq.read_table(file).drop_columns(new), file)
     assert list(read_step(file)) == [rollout(**MISSING), rollout(uid="q", **MISSING)]
     assert list(read_step(file, uid_start="q")) == [rollout(uid="q", **MISSING)]
