@@ -665,7 +665,7 @@ class AgentsConfig:
     """Tasks of many turns instead of problems (docs/agents.md): a step plays rollout.n_samples_per_prompt trajectories of
     each of rollout.batch_size tasks, and each turn is a response of at most rollout.max_new_tokens."""
 
-    environment: str | None = None  # vault, or "package.module:Class" of one's own; None: problems, not agents
+    environment: str | None = None  # vault | frozen_lake | taxi | textworld | "package.module:Class"; None: problems
     options: dict[str, Any] = field(default_factory=dict)  # keyword arguments of the environment's class
     num_tasks: int = 1024  # an epoch: the environment's seeds first_seed ... first_seed + num_tasks - 1
     first_seed: int = 0

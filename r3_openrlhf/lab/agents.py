@@ -325,28 +325,27 @@ def interval(values: Sequence[float]) -> str:
     return f"{array.mean():.3f} [{low:.3f}, {high:.3f}]"
 
 
-def table(runs: Sequence[AgentRun], *, against: str = "gigpo") -> str:
+def table(runs: Sequence[AgentRun], *, against: Sequence[str] = ("gigpo", "hgpo_k0")) -> str:
     """One line per variant and arm, in Markdown. Differences are between runs of the same seed."""
     groups = by_arm(runs)
+    differences = " | ".join(f"area - {other}" for other in against)
     lines = [
-        f"| variant | arm | seeds | area | area - {against} | first step | last tenth | alone at k = 0 ... {DEEPEST} | collapsed | recalled |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        f"| variant | arm | seeds | area | {differences} | first step | last tenth | alone at k = 0 ... {DEEPEST} | collapsed "
+        "| recalled |",
+        f"|{'---|' * (8 + len(against))}",
     ]
     for (variant, arm), mine in groups.items():
-        others = {run.seed: run.area for run in groups.get((variant, against), [])}
-        differences = [run.area - others[run.seed] for run in mine if run.seed in others]
-        lone = " ".join(f"{fmean(run.alone[k] for run in mine):.2f}" for k in range(DEEPEST + 1))
-        cells = (
-            variant,
-            arm,
-            str(len(mine)),
-            interval([run.area for run in mine]),
-            "" if arm == against or not differences else interval(differences),
+        cells = [variant, arm, str(len(mine)), interval([run.area for run in mine])]
+        for other in against:
+            theirs = {run.seed: run.area for run in groups.get((variant, other), [])}
+            found = [run.area - theirs[run.seed] for run in mine if run.seed in theirs]
+            cells.append("" if arm == other or not found else interval(found))
+        cells += [
             f"{fmean(run.success[0] for run in mine):.2f}",
             interval([run.final for run in mine]),
-            lone,
+            " ".join(f"{fmean(run.alone[k] for run in mine):.2f}" for k in range(DEEPEST + 1)),
             f"{fmean(run.collapsed for run in mine):.2f}",
             f"{fmean(run.recalled for run in mine):.1f}",
-        )
+        ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -1,0 +1,54 @@
+"""An environment of one's own: guess a number. Played here by halving; on the stack by agents.environment=own_environment:Guess.
+
+python examples/own_environment.py
+"""
+
+import random
+import re
+
+from r3_openrlhf.agents.environment import Observation, Step
+from r3_openrlhf.agents.processes.pool import EnvironmentPool
+
+
+class Guess:
+    """A number from 1 to `highest`; every guess is answered with higher or lower."""
+
+    def __init__(self, *, highest: int = 16) -> None:
+        self.highest = highest
+
+    def reset(self, seed: int) -> Observation:
+        self.number = random.Random(f"guess/{seed}").randint(1, self.highest)
+        self.low, self.high = 1, self.highest
+        return self.observation()
+
+    def step(self, action: str) -> Step:
+        if not re.fullmatch(r"\d{1,6}", action):
+            return Step(observation=self.observation(), reward=0.0, done=False, valid=False)
+        guess = int(action)
+        if guess == self.number:
+            return Step(observation=self.observation(), reward=1.0, done=True, success=True)
+        if guess < self.number:
+            self.low = max(self.low, guess + 1)
+        else:
+            self.high = min(self.high, guess - 1)
+        return Step(observation=self.observation(), reward=0.0, done=False)
+
+    def close(self) -> None:
+        pass
+
+    def observation(self) -> Observation:
+        return Observation(text=f"between {self.low} and {self.high}", goal="guess the number")
+
+
+if __name__ == "__main__":
+    with EnvironmentPool("own_environment:Guess", {"highest": 100}) as pool:  # in a process of its own
+        world = pool.environment()
+        observation = world.reset(seed=7).result()
+        while True:
+            low, high = map(int, re.findall(r"\d+", observation.text))
+            step = world.step(str((low + high) // 2)).result()
+            print(observation.text, "->", (low + high) // 2)
+            if step.done:
+                break
+            observation = step.observation
+        print("success:", step.success)
