@@ -32,7 +32,6 @@ from r3_openrlhf.runs.token_chars import TokenChars
 from r3_openrlhf.types import EntropyStatistics, Verdict
 from tests.history.samples import make_rollout
 
-
 PLACE = dict.fromkeys(("trajectory", "turn", "state", "turn_reward", "step_return", "valid"))  # of no turn
 
 
