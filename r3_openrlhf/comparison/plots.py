@@ -171,6 +171,7 @@ def plot_map(regimes: Sequence[Regime], file: Path) -> None:
     for axes, name in zip(panels, names, strict=False):
         axes.axhline(0, color="grey", linewidth=0.8)
         axes.set_title(name, fontsize="medium")
+        axes.set_xlim(0, 1)
         axes.grid(alpha=0.3)
         for place, regime in enumerate(sorted(regimes, key=lambda regime: regime.collapsed or 0.0)):
             found = gain(regime, name)
@@ -190,7 +191,7 @@ def plot_map(regimes: Sequence[Regime], file: Path) -> None:
     handles = {
         label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, fontsize="small")
+    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=4, fontsize="small")
     figure.supxlabel("share of the reference's groups that collapse", fontsize="medium")
     figure.supylabel("mean accuracy over the run, less the reference's", fontsize="medium")
     file.parent.mkdir(parents=True, exist_ok=True)
