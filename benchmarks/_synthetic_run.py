@@ -2,9 +2,10 @@
 
 Problems have a pass rate of their own, which grows; lengths are log-normal and cut at the limit; a group whose verdicts are all
 equal recalls two stored rollouts of the other verdict, if the problem ever had one; a problem that was never solved is asked
-after a reflection prompt from the second epoch on; truncated failures of an all-wrong group are ranked. Group 0 of each step is
-never solved, and all its responses but two have the full length. Texts are four characters a token and pieces of one
-another: they compress far better than real ones, so sizes of rollouts/ say nothing.
+after a reflection prompt from the second epoch on; truncated failures of an all-wrong group are ranked. Group 0 of each step has
+the full length: it is solved twice in the first epoch, never after that, and then recalls two of those. history.sqlite holds it in
+the newest step and in the step an epoch before, and final_model/ a tokenizer for it. Texts are four characters a token and pieces of
+one another: they compress far better than real ones, so sizes of rollouts/ say nothing.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import random
 import re
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,13 +23,16 @@ import numpy as np
 
 from r3_openrlhf.config_loading import load_config
 from r3_openrlhf.core.advantages import group_advantages
+from r3_openrlhf.history.store import HistoryStore
 from r3_openrlhf.problems.sources import Label
 from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.types import Context, Rollout, Verdict
 
 ROOT = Path(__file__).parents[1]
 CHARACTERS = 4  # of a token
 CORPUS_CHARACTERS = 65_536  # of which texts are pieces: small, so that they compress
 RECALLED = 2
+UNKNOWN = "<unknown>"  # a token that there is not
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,15 @@ class Size:
     epoch_steps: int = 315
     max_tokens: int = 8192
     mean_tokens: int = 3400
+    few_problems: int = 0  # in all steps but the newest and those a whole number of epochs before it; 0: as in those
+
+    def is_full(self, step: int) -> bool:
+        """Has the step all its problems?"""
+        return not self.few_problems or (self.steps - step) % self.epoch_steps == 0
+
+    def is_remembered(self, step: int) -> bool:
+        """Is its group 0 in the history?"""
+        return step in (self.steps, self.steps - self.epoch_steps)
 
     @property
     def num_problems(self) -> int:
@@ -81,6 +95,7 @@ class SyntheticRun:
             self.rng.gamma(1.2, 0.8, 4 * size.max_tokens),
         ).astype(np.float16)
         self.generated = 0
+        self.vocabulary = {UNKNOWN: 0}
         with self.run.data.open("w", encoding="utf-8") as file:
             for problem in range(size.num_problems):
                 label = Label(
@@ -110,7 +125,8 @@ class SyntheticRun:
         epoch = (self.step - 1) // size.epoch_steps
         place = (self.step - 1) % size.epoch_steps
         first = place * size.problems % size.num_problems
-        problems = [(first + number) % size.num_problems for number in range(size.problems)]
+        count = size.problems if size.is_full(self.step) else size.few_problems
+        problems = [(first + number) % size.num_problems for number in range(count)]
         groups = [(problem, False) for problem in problems]
         if epoch:
             never = [
@@ -125,6 +141,8 @@ class SyntheticRun:
             rows += [row for row in found if row["group"] is not None]
             ungraded += [row for row in found if row["group"] is None]
         self.kept |= reached
+        if size.is_remembered(self.step):
+            self._remember([row for row in rows if row["group"] == 0 and row["recalled_from"] is None], epoch)
         self.run.write_rollouts(self.step, rows + ungraded)
         self.run.append_metrics(self._metrics(rows + ungraded, epoch, len(groups)))
         if self.step % 20 == 0:
@@ -136,11 +154,14 @@ class SyntheticRun:
         easy = min(0.97, self.easiness[problem] + 0.2 * self.step / size.steps) if number else 0.0
         lengths = np.exp(rng.normal(np.log(size.mean_tokens) - 0.18, 0.6, size.samples)).astype(int)
         lengths = np.clip(lengths, 8, size.max_tokens)
+        is_first_epoch = self.step <= size.epoch_steps
         if number == 0:
-            lengths[2:] = size.max_tokens
+            lengths[:] = size.max_tokens
+            if is_first_epoch:
+                lengths[:2] -= (1, 2)  # what is cut is not right
         truncated = lengths >= size.max_tokens
-        correct = (rng.random(size.samples) < easy) & ~truncated
-        graded = rng.random(size.samples) > 0.002
+        correct = (rng.random(size.samples) < easy) & ~truncated if number else ~truncated
+        graded = (rng.random(size.samples) > 0.002) | (number == 0)
         begins = rng.integers(0, CORPUS_CHARACTERS, size.samples)
         rewards = np.where(correct, 2 - lengths / 32768, 0.0)
         ranks = np.zeros(size.samples)
@@ -209,6 +230,32 @@ class SyntheticRun:
             return (head + tail)[-CHARACTERS * tokens :]
         times = -(-(begin + missing) // CORPUS_CHARACTERS)
         return head + (self.corpus * times)[begin : begin + missing] + tail
+
+    def _remember(self, rows: list[dict], epoch: int) -> None:
+        """Some plain rows go to the history, and their tokens, which are CHARACTERS letters each, to the tokenizer."""
+        rollouts = []
+        for row in rows:
+            text = row["text"]
+            pieces = [text[at : at + CHARACTERS] for at in range(0, len(text), CHARACTERS)]
+            ids = [self.vocabulary.setdefault(piece, len(self.vocabulary)) for piece in pieces]
+            rollouts.append(
+                Rollout(
+                    uid=row["uid"], context=Context.PLAIN, prompt_ids=np.zeros(1, dtype=np.int32),
+                    response_ids=np.array(ids, dtype=np.int32), response_logprobs=-self.entropies[: len(ids)].astype(np.float32),
+                    verdict=Verdict(row["verdict"]), reward=row["outcome_reward"], truncated=row["truncated"],
+                    finish_reason="length" if row["truncated"] else "stop", policy_step=self.step - 1, epoch=epoch + 1, text=text,
+                    reason=row["reason"], answer=row["answer"],
+                )
+            )  # fmt: skip
+        with closing(HistoryStore.open(self.run.history, seed=1)) as store:
+            store.commit_step(self.step, epoch + 1, rollouts)
+        tokenizer = {
+            "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None, "pre_tokenizer": None,
+            "post_processor": None, "decoder": {"type": "Fuse"},
+            "model": {"type": "WordLevel", "vocab": self.vocabulary, "unk_token": UNKNOWN},
+        }  # fmt: skip
+        self.run.final_model.mkdir(exist_ok=True)
+        (self.run.final_model / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
 
     def _entropy(self, begin: int, tokens: int) -> dict:
         begin %= 3 * self.size.max_tokens

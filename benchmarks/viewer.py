@@ -1,7 +1,7 @@
 """How fast is `r3 view` on a run of full size? Index, searches, pages over HTTP, pages in Chromium, memory.
 
     python benchmarks/viewer.py --make DIR                     # 945 steps x 128 problems x 16 rollouts, up to 8,192 tokens
-    python benchmarks/viewer.py --make DIR --steps 100         # a part of it
+    python benchmarks/viewer.py --make DIR --few-problems 2    # 945 steps of which three are whole: all but index and search
     python benchmarks/viewer.py DIR                            # measures, with the index in a directory of its own
     python benchmarks/viewer.py DIR --cache DIR2               # keeps the index, and uses it again
     python benchmarks/viewer.py DIR --only index search        # of index, search, pages, browser
@@ -170,6 +170,7 @@ def places(run: Path) -> dict[str, str]:
         "an older step": f"/{name}/step/{step // 2}",
         "a group of full length": f"/{name}/step/{step}/plain/{uid}",
         "its tokens": f"/api/tokens/{name}/step/{step}/plain/{uid}",
+        "the tokens of six": f"/api/tokens/{name}/step/{step}/plain/{uid}?place=0&place=1&place=2&place=3&place=4&place=5",
         "a search": "/search?q=the+final+answer",
         "the life of a problem": f"/{name}/problem/{uid}",
     }
@@ -231,7 +232,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", nargs="?", type=Path)
     parser.add_argument("--make", type=Path, metavar="DIR")
-    for name in ("steps", "problems", "samples", "epoch-steps", "max-tokens", "mean-tokens"):
+    for name in ("steps", "problems", "samples", "epoch-steps", "max-tokens", "mean-tokens", "few-problems"):
         parser.add_argument(f"--{name}", type=int, default=getattr(Size(), name.replace("-", "_")))
     parser.add_argument("--cache", type=Path)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
@@ -246,6 +247,7 @@ def main() -> None:
             options.epoch_steps,
             options.max_tokens,
             options.mean_tokens,
+            options.few_problems,
         )
         make(options.make, Size(*sizes))
         return

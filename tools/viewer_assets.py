@@ -28,7 +28,6 @@ FILES = {
         "uplot/LICENSE": "LICENSE.uplot",
         "katex/dist/katex.min.js": "katex.min.js",
         "katex/dist/katex.min.css": "katex.min.css",
-        "katex/dist/contrib/auto-render.min.js": "auto-render.min.js",
         "katex/dist/fonts/*.woff2": "fonts",
         "katex/LICENSE": "LICENSE.katex",
     },

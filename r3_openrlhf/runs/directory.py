@@ -21,7 +21,7 @@ from r3_openrlhf.config_loading import config_from_yaml, config_to_yaml, flatten
 from r3_openrlhf.errors import ConfigError, R3Error
 from r3_openrlhf.runs import rollout_files
 from r3_openrlhf.runs.commit import FILE, PACKAGE, commit_of, git
-from r3_openrlhf.runs.files import EvaluationLine, MetricsLine, RolloutLine, read_lines, read_text
+from r3_openrlhf.runs.files import EvaluationLine, MetricsLine, RolloutLine, check_line, read_lines, read_text
 
 # Keys that may differ when a run goes on: they change how long or where it runs and how much memory and disk it takes, not
 # what it computes per step. Rows that share a micro-batch do not change a gradient, and the engines' limits no response. How
@@ -207,7 +207,9 @@ class RunDirectory:
         rollout_files.write_step(self.rollouts, step, rollouts)
 
     def append_evaluation(self, evaluation: dict[str, Any]) -> None:
-        """One line of evaluations.jsonl, on disk when this returns. Needs "step". NaN and infinity raise ValueError."""
+        """One line of evaluations.jsonl, on disk when this returns. Needs "step". ValueError: a value of another kind than readers
+        take (files.EvaluationLine), NaN, infinity."""
+        check_line(evaluation, EvaluationLine)
         _append_lines(self.evaluations, [evaluation])
 
     def read_metrics(self) -> list[dict[str, Any]]:

@@ -105,6 +105,14 @@ def read_lines(path: Path, kind: type = AnyLine) -> Iterator[dict[str, Any]]:
         raise R3Error(f"{path} cannot be read: {error.strerror}") from error
 
 
+def check_line(line: dict[str, Any], kind: type) -> None:
+    """Before a line is written: ValueError for what `read_lines` would refuse."""
+    try:
+        msgspec.convert(line, kind, strict=True)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"a line of a run's file cannot be written: {error}") from error
+
+
 def _decode(text: bytes, kind: type) -> dict[str, Any]:
     try:
         value = msgspec.json.decode(text)

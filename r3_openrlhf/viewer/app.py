@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -20,10 +21,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from r3_openrlhf.access import is_loopback, shows_token
 from r3_openrlhf.errors import R3Error
+from r3_openrlhf.viewer.evaluation_pages import evaluation_page, pairs_page, sample_page
+from r3_openrlhf.viewer.group_page import difference, group_page
 from r3_openrlhf.viewer.indexing import Indexing
 from r3_openrlhf.viewer.library import Library
 from r3_openrlhf.viewer.links import ServerLinks
-from r3_openrlhf.viewer.pages import NotThere, Pages
+from r3_openrlhf.viewer.overview_page import curves, overview, state
+from r3_openrlhf.viewer.problem_page import problem_page
+from r3_openrlhf.viewer.search_page import search
+from r3_openrlhf.viewer.site import NotThere, Site, is_count
+from r3_openrlhf.viewer.step_page import step_page
+from r3_openrlhf.viewer.tokens_page import tokens_of_group, tokens_page
 
 STATIC = Path(__file__).with_name("static")
 HEADERS = {
@@ -33,14 +41,15 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-cache",
 }
+FOREVER = b"private, max-age=31536000, immutable"  # a file of static/ whose address names its version
+UNREADABLE = 422  # there is such a page, and what it shows cannot be read: a damaged file, a query that makes no sense
 
 
 def create_app(library: Library, *, token: str | None = None, cache: Path | None = None) -> Starlette:
     """`token`: whoever shows it may read; None: any request whose Host is this machine. `cache`: where indexes lie."""
     indexing = Indexing(library, cache=cache)
-    site = _Site(library, indexing)
+    answers = _Answers(library, indexing)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -48,40 +57,40 @@ def create_app(library: Library, *, token: str | None = None, cache: Path | None
         yield
         await run_in_threadpool(indexing.stop)
 
-    of_group = "/{run}/step/{step:int}/{context}/{uid:path}"
+    of_group = "/{run}/step/{step}/{context}/{uid:path}"
     routes = {
-        "/": site.home,
-        "/api/state": site.state,
-        "/api/curves": site.curves,
-        "/api/tokens" + of_group: site.group_tokens,
-        "/search": site.search,
-        "/compare/{a}/{b}": site.pairs,
-        "/{run}": site.run,
-        "/{run}/problem/{uid:path}": site.problem,
-        "/{run}/sample/{benchmark}/{uid:path}": site.sample,
-        "/{run}/step/{step:int}": site.step,
-        "/{run}/difference/{step:int}/{context}/{uid:path}": site.difference,
-        "/{run}/tokens/{step:int}/{place:int}/{context}/{uid:path}": site.tokens,
-        of_group: site.group,
+        "/": answers.home,
+        "/api/state": answers.state,
+        "/api/curves": answers.curves,
+        "/api/tokens" + of_group: answers.group_tokens,
+        "/search": answers.search,
+        "/compare/{a}/{b}": answers.pairs,
+        "/{run}": answers.run,
+        "/{run}/problem/{uid:path}": answers.problem,
+        "/{run}/sample/{benchmark}/{uid:path}": answers.sample,
+        "/{run}/step/{step}": answers.step,
+        "/{run}/difference/{step}/{context}/{uid:path}": answers.difference,
+        "/{run}/tokens/{step}/{place}/{context}/{uid:path}": answers.tokens,
+        of_group: answers.group,
     }
     return Starlette(
         routes=[
             Mount("/static", StaticFiles(directory=STATIC)),
-            *(Route(path, site.in_turn(answer)) for path, answer in routes.items()),
+            *(Route(path, answers.in_turn(answer)) for path, answer in routes.items()),
         ],
         lifespan=lifespan,
-        exception_handlers={R3Error: site.failed, 404: site.no_page},
+        exception_handlers={R3Error: answers.failed, 404: answers.no_page},
         middleware=[Middleware(_Gate, token=token), Middleware(GZipMiddleware, minimum_size=2000, compresslevel=4)],
     )
 
 
-class _Site:
-    """The routes. Readers keep what they have read, for one thread at a time: requests take turns."""
+class _Answers:
+    """Addresses -> pages. Readers keep what they have read, for one thread at a time: requests take turns."""
 
     def __init__(self, library: Library, indexing: Indexing) -> None:
         self.library = library
-        self.pages = Pages(library, indexing)
-        self.links = ServerLinks()
+        self.site = Site(library, indexing)
+        self.links = ServerLinks(version=_version_of(STATIC))
         self._turn = threading.Lock()
 
     def in_turn(self, answer: Callable[[Request], str | Response]) -> Callable[[Request], Response]:
@@ -96,73 +105,85 @@ class _Site:
         self.library.refresh()
         if len(self.library.runs) == 1 and not self.library.evaluations:
             return RedirectResponse(self.links.page(*self.library.runs))
-        return self.pages.overview(self.links, request.query_params.getlist("run") or None)
+        return overview(self.site, self.links, request.query_params.getlist("run") or None)
 
     def run(self, request: Request) -> str:
         name = request.path_params["run"]
         if name in self.library.evaluations:
-            return self.pages.evaluation(self.links, name)
-        return self.pages.overview(self.links, [name])
+            return evaluation_page(self.site, self.links, name)
+        return overview(self.site, self.links, [name])
 
     def problem(self, request: Request) -> str:
-        return self.pages.problem(self.links, request.path_params["run"], request.path_params["uid"])
+        return problem_page(self.site, self.links, request.path_params["run"], request.path_params["uid"])
 
     def search(self, request: Request) -> str:
-        return self.pages.search(self.links, request.query_params)
+        return search(self.site, self.links, request.query_params)
 
     def sample(self, request: Request) -> str:
         found = request.path_params
-        if found["run"] not in self.library.evaluations:
-            raise NotThere(f"there is no evaluation called {found['run']} here; the page / lists what is open")
-        return self.pages.sample(self.links, found["run"], found["benchmark"], found["uid"])
+        return sample_page(self.site, self.links, found["run"], found["benchmark"], found["uid"])
 
     def pairs(self, request: Request) -> str:
-        return self.pages.pairs(self.links, request.path_params["a"], request.path_params["b"])
+        return pairs_page(self.site, self.links, request.path_params["a"], request.path_params["b"])
 
     def step(self, request: Request) -> str:
-        return self.pages.step(self.links, request.path_params["run"], request.path_params["step"])
+        return step_page(self.site, self.links, request.path_params["run"], _step_of(request))
 
     def group(self, request: Request) -> str:
-        return self.pages.group(self.links, **_group_of(request))
+        return group_page(self.site, self.links, **_group_of(request))
 
     def difference(self, request: Request) -> str:
-        return self.pages.difference(
-            self.links, **_group_of(request), a=_number(request, "a"), b=_number(request, "b")
-        )
+        asked = request.query_params
+        a, b = (_number(name, asked.get(name, "")) for name in ("a", "b"))
+        return difference(self.site, self.links, **_group_of(request), a=a, b=b)
 
     def tokens(self, request: Request) -> str:
-        return self.pages.tokens(self.links, **_group_of(request), place=request.path_params["place"])
+        place = _number("the number of a response", request.path_params["place"])
+        return tokens_page(self.site, self.links, **_group_of(request), place=place)
 
     def state(self, _: Request) -> Response:
         self.library.refresh()
-        return _json(self.pages.state())
+        return _json(state(self.site))
 
     def curves(self, request: Request) -> Response:
-        return _json(self.pages.curves(request.query_params.getlist("run") or list(self.library.runs)))
+        return _json(curves(self.site, request.query_params.getlist("run") or list(self.library.runs)))
 
     def group_tokens(self, request: Request) -> Response:
-        return _json(self.pages.tokens_of_group(**_group_of(request)))
+        places = [_number("place", text) for text in request.query_params.getlist("place")]
+        group = _group_of(request)
+        return _json(tokens_of_group(self.site, **group, only=places or None, beside_text=True))
 
     def failed(self, _: Request, error: Exception) -> Response:
-        return self._message(str(error), 404 if isinstance(error, NotThere) else 500)
+        return self._message(str(error), 404 if isinstance(error, NotThere) else UNREADABLE)
 
     def no_page(self, request: Request, _: Exception) -> Response:
         return self._message(f"There is no page {request.url.path}.", 404)
 
     def _message(self, message: str, status: int) -> Response:
-        return HTMLResponse(self.pages.message(self.links, message), status)
+        return HTMLResponse(self.site.message(self.links, message), status)
 
 
 def _group_of(request: Request) -> dict:
     found = request.path_params
-    return {"name": found["run"], "step": found["step"], "context": found["context"], "uid": found["uid"]}
+    return {"name": found["run"], "step": _step_of(request), "context": found["context"], "uid": found["uid"]}
 
 
-def _number(request: Request, name: str) -> int:
-    value = request.query_params.get(name, "")
-    if not value.isdigit():
-        raise NotThere(f"{name} is {value!r}; it must be the number of a response")
-    return int(value)
+def _step_of(request: Request) -> int:
+    return _number("a step", request.path_params["step"])
+
+
+def _number(name: str, text: str) -> int:
+    if not is_count(text):
+        raise NotThere(f"{name} is {text[:40]!r}; it must be a whole number")
+    return int(text)
+
+
+def _version_of(directory: Path) -> str:
+    """Of the files of a directory: changes when one of them does."""
+    digest = hashlib.sha256()
+    for file in sorted(path for path in directory.rglob("*") if path.is_file()):
+        digest.update(file.name.encode() + file.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def _json(value: object) -> Response:
@@ -184,11 +205,15 @@ class _Gate:
             await self._app(scope, receive, send)
             return
 
+        is_versioned = scope["path"].startswith("/static/") and scope["query_string"].startswith(b"v=")
+
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
+                kept = FOREVER if is_versioned and message["status"] in (200, 304) else b"no-cache"
                 message["headers"] = [
                     *message["headers"],
                     *((name.lower().encode(), value.encode()) for name, value in HEADERS.items()),
+                    (b"cache-control", kept),
                 ]
             await send(message)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from r3_openrlhf.viewer.run_reader import RunReader
+from r3_openrlhf.viewer.run_reader import RunReader, stamp_of
 
 HELD_OUT = "held_out:"  # keys of evaluations.jsonl
 AGES = {"1 to 5": 5, "6 to 20": 20, "21 to 50": 50, "older": 10**9}  # name -> the oldest that belongs to it
@@ -22,7 +22,8 @@ COLOURS = {
     "fate:recalled": 2,
     "fate:ranked": 4,
     "fate:reflected": 3,
-    "fate:left": 1,
+    "fate:nothing stored": 1,
+    "fate:left": 7,
     "r3/replay/hits": 2,
     "r3/history/never_sampled": 1,
     "r3/history/evicted": 4,
@@ -93,6 +94,7 @@ SECTIONS = (
                     ("fate:recalled", "recalled"),
                     ("fate:ranked", "ranked"),
                     ("fate:reflected", "reflected"),
+                    ("fate:nothing stored", "nothing stored"),
                     ("fate:left", "left"),
                 ),
                 stacked=True,
@@ -223,7 +225,8 @@ def curves_of(
         charts = [chart for chart in section.charts if any(key in present for key, _ in chart.series)]
         if charts:
             sections.append({"title": section.title, "charts": [_plain(chart, present) for chart in charts]})
-    return {"runs": found, "sections": sections}
+    total = sum(len((counted or {}).get(run.name, ())) for run in runs)
+    return {"runs": found, "sections": sections, "counted": total}
 
 
 def _plain(chart: Chart, present: set[str]) -> dict[str, Any]:
@@ -243,6 +246,12 @@ def _plain(chart: Chart, present: set[str]) -> dict[str, Any]:
 
 def _columns(run: RunReader, counted: Mapping[int, Mapping[str, int]]) -> dict[str, Any]:
     """steps, tokens, and series: key -> a value for each of them; those of evaluations have steps of their own."""
+    files = run.directory.metrics, run.directory.evaluations
+    stamp = (*map(stamp_of, files), len(counted), bool(run.steps()))
+    return run.fresh("columns", stamp, lambda: _read_columns(run, counted))
+
+
+def _read_columns(run: RunReader, counted: Mapping[int, Mapping[str, int]]) -> dict[str, Any]:
     lines, evaluations = run.metrics(), run.evaluations()
     steps = [line["step"] for line in lines]
     series = {}

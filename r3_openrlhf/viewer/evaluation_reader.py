@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
 from r3_openrlhf.errors import R3Error
 from r3_openrlhf.types import Verdict
 
+Value = TypeVar("Value")
+
 
 class _Response(msgspec.Struct):
-    verdict: str
-    num_tokens: int
+    """What a list of problems needs of a response."""
+
+    verdict: Literal["correct", "wrong", "ungraded"]
+    num_tokens: Annotated[int, msgspec.Meta(ge=0)]
     finish_reason: str
 
 
@@ -23,6 +27,70 @@ class _Line(msgspec.Struct):
     benchmark: str
     uid: str
     responses: list[_Response]
+
+
+class Response(_Response):
+    """One sample with its text."""
+
+    text: str
+    reason: str
+    extracted: str | None = None
+
+
+class _WholeLine(msgspec.Struct):
+    responses: list[Response]
+
+
+class Estimate(msgspec.Struct):
+    """A number between the ends of its interval; None: there is none."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+
+
+class BenchmarkResults(msgspec.Struct):
+    """Of one benchmark, as far as a page shows them. Keys of pass_at_k and majority_at_k: k as text."""
+
+    num_problems: int
+    num_ungraded: int
+    pass_at_1: Estimate
+    pass_at_k: dict[str, Estimate]
+    majority_at_k: dict[str, Estimate]
+    response_tokens_mean: Estimate
+    truncated_rate: Estimate
+
+
+class Model(msgspec.Struct):
+    """Which one was evaluated."""
+
+    name: str
+
+
+class Settings(msgspec.Struct):
+    """How it was sampled."""
+
+    n_samples: int
+    temperature: float
+    max_new_tokens: int
+
+
+class Results(msgspec.Struct):
+    """results.json, as far as a page shows it."""
+
+    model: Model
+    settings: Settings
+    benchmarks: dict[str, BenchmarkResults]
+
+    def __post_init__(self) -> None:
+        for name, found in self.benchmarks.items():
+            if (
+                found.pass_at_k.keys() != found.majority_at_k.keys()
+                or str(self.settings.n_samples) not in found.pass_at_k
+            ):
+                raise ValueError(
+                    f"{name} has no Pass@{self.settings.n_samples} beside its maj@{self.settings.n_samples}"
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +103,7 @@ class Asked:
     cut: tuple[bool, ...]
     mean_tokens: float
     place: int  # first byte of its line
+    number: int  # of its line, from 1
 
     @property
     def num_correct(self) -> int:
@@ -59,22 +128,22 @@ class EvaluationReader:
         self.path = path
         self.name = name
         self._asked: tuple[object, dict[tuple[str, str], Asked]] | None = None
-        self._results: tuple[object, dict[str, Any] | None] | None = None
+        self._results: tuple[object, tuple[Results | None, str | None]] | None = None
 
-    def results(self) -> dict[str, Any] | None:
-        """results.json; None while it is not there."""
+    def results(self) -> tuple[Results | None, str | None]:
+        """results.json; None while it is not there. And a sentence where it cannot be read."""
         file = self.path / "results.json"
         stamp = _stamp(file)
         if self._results is None or self._results[0] != stamp:
-            found = None
+            found, fault = None, None
             if stamp is not None:
                 try:
-                    found = msgspec.json.decode(file.read_bytes())
-                except msgspec.DecodeError as error:
-                    raise R3Error(
-                        f"{file} is damaged: {error}; `r3 eval` writes it anew from samples.jsonl"
-                    ) from error
-            self._results = (stamp, found)
+                    found = msgspec.json.decode(file.read_bytes(), type=Results)
+                except (ValueError, RecursionError) as error:
+                    fault = f"{file} is damaged: {error}; `r3 eval` writes it anew from samples.jsonl"
+                except OSError as error:
+                    fault = f"{file} cannot be read: {error.strerror}"
+            self._results = (stamp, (found, fault))
         return self._results[1]
 
     def asked(self) -> dict[tuple[str, str], Asked]:
@@ -82,48 +151,54 @@ class EvaluationReader:
         file = self.path / "samples.jsonl"
         stamp = _stamp(file)
         if self._asked is None or self._asked[0] != stamp:
-            found: dict[tuple[str, str], Asked] = {}
-            decoder, place = msgspec.json.Decoder(_Line), 0
-            with file.open("rb") as lines:
-                for number, line in enumerate(lines, start=1):
-                    if not line.endswith(b"\n"):
-                        break
-                    try:
-                        one = decoder.decode(line)
-                    except msgspec.ValidationError as error:
-                        raise R3Error(f"{file}, line {number} is not a finished problem: {error}") from error
-                    except msgspec.DecodeError:  # it may hold a lone surrogate, which a model can write
-                        one = _patient(line, file, number)
-                    except UnicodeDecodeError as error:
-                        raise R3Error(f"{file}, line {number} is not a finished problem: {error}") from error
-                    tokens = [response.num_tokens for response in one.responses]
-                    found[one.benchmark, one.uid] = Asked(
-                        benchmark=one.benchmark,
-                        uid=one.uid,
-                        verdicts=tuple(response.verdict for response in one.responses),
-                        cut=tuple(response.finish_reason == "length" for response in one.responses),
-                        mean_tokens=sum(tokens) / len(tokens) if tokens else 0.0,
-                        place=place,
-                    )
-                    place += len(line)
-            self._asked = (stamp, found)
+            try:
+                self._asked = (stamp, _asked_in(file))
+            except OSError as error:
+                raise R3Error(f"{file} cannot be read: {error.strerror}") from error
         return self._asked[1]
 
-    def responses(self, benchmark: str, uid: str) -> list[dict[str, Any]]:
-        """The samples of one problem: text, verdict, reason, extracted, num_tokens, finish_reason. R3Error: it was not asked."""
+    def responses(self, benchmark: str, uid: str) -> list[Response]:
+        """The samples of one problem. R3Error: it was not asked, or its line is damaged."""
         asked = self.asked().get((benchmark, uid))
         if asked is None:
             raise R3Error(f"{self.path} has no problem {uid} of {benchmark}")
-        with (self.path / "samples.jsonl").open("rb") as lines:
+        file = self.path / "samples.jsonl"
+        with file.open("rb") as lines:
             lines.seek(asked.place)
-            return json.loads(lines.readline())["responses"]
+            return _patient(lines.readline(), _WholeLine, file, asked.number).responses
 
 
-def _patient(line: bytes, file: Path, number: int) -> _Line:
+def _asked_in(file: Path) -> dict[tuple[str, str], Asked]:
+    """R3Error: a damaged line. OSError."""
+    found: dict[tuple[str, str], Asked] = {}
+    decoder, place = msgspec.json.Decoder(_Line), 0
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.endswith(b"\n"):
+                break
+            try:
+                one = decoder.decode(line)
+            except (ValueError, RecursionError):  # it may hold a lone surrogate, which a model can write
+                one = _patient(line, _Line, file, number)
+            tokens = [response.num_tokens for response in one.responses]
+            found[one.benchmark, one.uid] = Asked(
+                benchmark=one.benchmark,
+                uid=one.uid,
+                verdicts=tuple(response.verdict for response in one.responses),
+                cut=tuple(response.finish_reason == "length" for response in one.responses),
+                mean_tokens=sum(tokens) / len(tokens) if tokens else 0.0,
+                place=place,
+                number=number,
+            )
+            place += len(line)
+    return found
+
+
+def _patient(line: bytes, kind: type[Value], file: Path, number: int) -> Value:
     """With Python's own parser, which takes what msgspec does not. R3Error: it is no line of ours either."""
     try:
-        return msgspec.convert(json.loads(line), _Line)
-    except ValueError as error:
+        return msgspec.convert(json.loads(line), kind)
+    except (ValueError, RecursionError) as error:
         raise R3Error(f"{file}, line {number} is not a finished problem: {error}") from error
 
 

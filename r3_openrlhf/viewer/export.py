@@ -5,16 +5,24 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from pathlib import Path
 
 from r3_openrlhf.errors import R3Error
+from r3_openrlhf.viewer.evaluation_pages import evaluation_page, pairs_page, sample_page
+from r3_openrlhf.viewer.evaluation_reader import EvaluationReader
+from r3_openrlhf.viewer.group_page import extremes, group_page
 from r3_openrlhf.viewer.indexing import Indexing
 from r3_openrlhf.viewer.library import Library
 from r3_openrlhf.viewer.links import FileLinks, Parts, file_of
-from r3_openrlhf.viewer.pages import Pages
+from r3_openrlhf.viewer.overview_page import overview
+from r3_openrlhf.viewer.problem_page import problem_page
 from r3_openrlhf.viewer.rendering import json_block
 from r3_openrlhf.viewer.run_reader import RunReader
-from r3_openrlhf.viewer.step_groups import StepGroup, groups_of
+from r3_openrlhf.viewer.site import Site, groups_in
+from r3_openrlhf.viewer.step_groups import StepGroup
+from r3_openrlhf.viewer.step_page import step_page
+from r3_openrlhf.viewer.tokens_page import tokens_of_group
 
 STATIC = Path(__file__).with_name("static")
 
@@ -49,7 +57,8 @@ def parse_steps(text: str) -> list[int]:
 
 
 def export(library: Library, directory: Path, selection: Selection, *, cache: Path | None = None) -> Exported:
-    """Write the overviews of all open runs, the chosen steps and their groups. With `uids` also the lives of those problems.
+    """Write the overviews of all open runs, the chosen steps and their groups; with `uids` also the lives of those problems. Of
+    evaluations their results, each pair of them, and the responses to every problem, or to those of `uids`.
 
     R3Error: the directory holds files, a step or a problem that no run has.
     """
@@ -70,7 +79,8 @@ class _Writer:
     def __init__(self, library: Library, directory: Path, selection: Selection, cache: Path | None) -> None:
         self.library, self.directory, self.selection = library, directory, selection
         self.indexing = Indexing(library, cache=cache)
-        self.pages = Pages(library, self.indexing, is_export=True)
+        self.site = Site(library, self.indexing, is_export=True)
+        self.evaluations = list(library.evaluations.values())
         self.groups = {run.name: dict(self._chosen(run)) for run in library.runs.values()}
         self.written = 0
         self._check()
@@ -83,7 +93,7 @@ class _Writer:
         elif uids is None:
             steps = steps[-1:]
         for step in steps:
-            groups = groups_of(run.rows(step), step=step)
+            groups = groups_in(run, step)
             if uids is None or any(group.uid in uids for group in groups):
                 yield step, [group for group in groups if uids is None or group.uid in uids]
 
@@ -92,9 +102,12 @@ class _Writer:
         if self.selection.uids is None and self.selection.steps is not None:
             if missing := sorted(set(self.selection.steps) - found):
                 raise R3Error(f"--steps names {missing[0]}, of which no open run has rollouts")
-        seen = {group.uid for steps in self.groups.values() for groups in steps.values() for group in groups}
+        seen = {uid for reader in self.evaluations for _, uid in reader.asked()}
+        seen |= {group.uid for steps in self.groups.values() for groups in steps.values() for group in groups}
         if missing_uids := [uid for uid in self.selection.uids or () if uid not in seen]:
-            raise R3Error(f"--problems names {missing_uids[0]}, which no chosen step of an open run has")
+            raise R3Error(
+                f"--problems names {missing_uids[0]}, which neither a chosen step of an open run nor an evaluation has"
+            )
 
     def _addresses(self) -> Iterable[Parts]:
         yield ()
@@ -108,6 +121,16 @@ class _Writer:
                     address = (str(step), group.context.value, group.uid)
                     yield (name, "step", *address)
                     yield (name, "difference", *address)
+        for reader in self.evaluations:
+            yield (reader.name,)
+            for benchmark, uid in self._asked(reader):
+                yield (reader.name, "sample", benchmark, uid)
+        for a, b in permutations(self.evaluations, 2):
+            yield ("compare", a.name, b.name)
+
+    def _asked(self, reader: EvaluationReader) -> list[tuple[str, str]]:
+        uids = self.selection.uids
+        return [key for key in reader.asked() if uids is None or key[1] in uids]
 
     def _whole_lives(self, name: str) -> list[str]:
         own = {group.uid for groups in self.groups[name].values() for group in groups}
@@ -118,30 +141,35 @@ class _Writer:
         for run in self.library.runs.values():
             if self._whole_lives(run.name):
                 self.indexing.update(run)
-        self._page((), lambda links: self.pages.overview(links, None, addresses=self._steps_from(links)))
+        site = self.site
+        self._page((), lambda links: overview(site, links, None, addresses=self._steps_from(links)))
         for name, steps in self.groups.items():
-            self._page(
-                (name,), lambda links, name=name: self.pages.overview(links, [name], addresses=self._steps_from(links))
-            )
+            self._page((name,), lambda links, n=name: overview(site, links, [n], addresses=self._steps_from(links)))
             for uid in self._whole_lives(name):
-                self._page(
-                    (name, "problem", uid), lambda links, name=name, uid=uid: self.pages.problem(links, name, uid)
-                )
+                self._page((name, "problem", uid), lambda links, n=name, u=uid: problem_page(site, links, n, u))
             for step, groups in steps.items():
-                self._page((name, "step", str(step)), lambda links, n=name, s=step: self.pages.step(links, n, s))
+                self._page((name, "step", str(step)), lambda links, n=name, s=step: step_page(site, links, n, s))
                 for group in groups:
                     self._group(name, step, group)
+        for reader in self.evaluations:
+            self._page((reader.name,), lambda links, n=reader.name: evaluation_page(site, links, n))
+            for key in self._asked(reader):
+                self._page(
+                    (reader.name, "sample", *key), lambda links, n=reader.name, k=key: sample_page(site, links, n, *k)
+                )
+        for a, b in permutations(self.evaluations, 2):
+            self._page(("compare", a.name, b.name), lambda links, a=a, b=b: pairs_page(site, links, a.name, b.name))
 
     def _group(self, name: str, step: int, group: StepGroup) -> None:
         address = (str(step), group.context.value, group.uid)
         where = (name, step, group.context.value, group.uid)
         self._page(
             (name, "step", *address),
-            lambda links: self.pages.group(links, *where, has_token_file=self.selection.tokens),
+            lambda links: group_page(self.site, links, *where, has_token_file=self.selection.tokens),
         )
-        self._page((name, "difference", *address), lambda links: self.pages.extremes(links, *where))
+        self._page((name, "difference", *address), lambda links: extremes(self.site, links, *where))
         if self.selection.tokens:
-            values = json_block(self.pages.tokens_of_group(*where))
+            values = json_block(tokens_of_group(self.site, *where))
             (self.directory / file_of((name, "step", *address))).with_name("tokens.js").write_text(
                 f"window.r3Tokens({values});\n", encoding="utf-8"
             )

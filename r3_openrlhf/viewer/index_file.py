@@ -16,7 +16,7 @@ from r3_openrlhf.types import Context, Verdict
 from r3_openrlhf.viewer import step_rows
 from r3_openrlhf.viewer.step_rows import IndexedStep
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 ROW_BITS = 20  # id of a rollout: step * 2**20 + its place in the step's file
 TEXT_ROWS = 64  # texts that are compressed together: more are smaller, and take longer to read one of
 SNIPPET_TOKENS = 40
@@ -41,6 +41,8 @@ CREATE TABLE groups (
     {", ".join(f"{name} INTEGER NOT NULL" for name in step_rows.GROUP_COUNTS)},
     oldest_lag INTEGER, mean_tokens REAL, mean_reward REAL, abs_advantage REAL NOT NULL,
     PRIMARY KEY (step, place)) WITHOUT ROWID;
+-- What was counted of a step for the curves, as JSON (indexing.py)
+CREATE TABLE counts (step INTEGER PRIMARY KEY, data TEXT NOT NULL);
 -- The texts of up to TEXT_ROWS rollouts, from the row `id` on, compressed together
 CREATE TABLE texts (id INTEGER PRIMARY KEY, data BLOB NOT NULL);
 -- It keeps no texts: those are compressed in `texts`
@@ -123,7 +125,7 @@ def forget(connection: sqlite3.Connection, step: int) -> None:
         )
     for table in ("texts", "rollouts"):
         connection.execute(f"DELETE FROM {table} WHERE id BETWEEN ? AND ?", span)
-    for table in ("groups", "steps"):
+    for table in ("groups", "steps", "counts"):
         connection.execute(f"DELETE FROM {table} WHERE step = ?", (step,))
 
 

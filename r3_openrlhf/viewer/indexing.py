@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,9 +13,10 @@ from r3_openrlhf.viewer.curves import age_name
 from r3_openrlhf.viewer.library import Library
 from r3_openrlhf.viewer.run_reader import RunReader
 from r3_openrlhf.viewer.search_index import RunIndex
-from r3_openrlhf.viewer.step_groups import fates_in
+from r3_openrlhf.viewer.step_groups import State, asked_states, fates_in
 
 LOOK_S = 2.0  # between two looks for new steps
+COUNTED_TOGETHER = 20  # steps
 
 
 @dataclass(slots=True)
@@ -25,14 +27,24 @@ class Indexed:
     counted: dict[int, dict[str, int]] = field(default_factory=dict)  # step -> "fate:..." and "age:..." -> how many
     done: int = 0  # steps of the update that is going on
     total: int = 0
-    problem: str | None = None  # why the index cannot be kept current
+    is_loaded: bool = False  # what an earlier viewer had counted
 
-    def count(self, step: int) -> None:
-        """What became of a step's collapsed groups, and how old its recalled rows are."""
-        groups = self.index.groups(step)
-        if groups is not None:
-            ages = Counter(f"age:{age_name(age)}" for age in self.index.recall_ages(step))
-            self.counted[step] = {f"fate:{fate}": number for fate, number in fates_in(groups).items()} | ages
+    def load(self, asked: Collection[State]) -> None:
+        """What was counted by an earlier viewer, with the same settings of the run."""
+        for step, found in self.index.counts().items():
+            if found["asked"] == sorted(asked):
+                self.counted[step] = found["counts"]
+
+    def count(self, steps: Iterable[int], asked: Collection[State]) -> None:
+        """What became of the collapsed groups of some steps, and how old their recalled rows are."""
+        new = {}
+        for step in steps:
+            groups = self.index.groups(step)
+            if groups is not None:
+                ages = Counter(f"age:{age_name(age)}" for age in self.index.recall_ages(step))
+                fates = {f"fate:{fate}": number for fate, number in fates_in(groups, asked=asked).items()}
+                new[step] = self.counted[step] = fates | ages
+        self.index.keep_counts({step: {"asked": sorted(asked), "counts": found} for step, found in new.items()})
 
 
 class Indexing:
@@ -77,16 +89,19 @@ class Indexing:
         """Read what is new of one run, and count it."""
         if not run.steps():
             return
-        found = self.of(run)
-        known = {step for step in run.steps() if step not in found.counted} if not found.counted else set()
-        for step in sorted(known):
-            if self._ending.is_set():
-                return
-            found.count(step)
+        found, asked = self.of(run), asked_states(run.config)
+        if not found.is_loaded:
+            found.load(asked)
+            found.is_loaded = True
+            missing = sorted(set(run.steps()) - found.counted.keys(), reverse=True)
+            for place in range(0, len(missing), COUNTED_TOGETHER):
+                found.count(missing[place : place + COUNTED_TOGETHER], asked)
+                if self._ending.is_set():
+                    return
         if not found.index.is_current():
             for progress in found.index.update():
                 found.done, found.total = progress.done, progress.total
-                found.count(progress.step)
+                found.count([progress.step], asked)
                 if self._ending.is_set():
                     return
         found.done = found.total = 0
@@ -102,10 +117,12 @@ class Indexing:
         return f"The index of {run.name} is being built: {found.done} of {found.total} steps, the newest first."
 
     def _work(self) -> None:
+        readers: dict[str, RunReader] = {}  # of its own: they are for one thread
         while not self._ending.is_set():
             for run in list(self._library.runs.values()):
+                reader = readers.setdefault(run.name, RunReader(run.path, name=run.name))
                 try:
-                    self.update(RunReader(run.path, name=run.name))  # a reader of its own: they are for one thread
+                    self.update(reader)
                 except R3Error as error:
                     with self._guard:
                         self._faults[run.name] = str(error)

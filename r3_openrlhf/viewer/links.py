@@ -23,7 +23,10 @@ class Links(Protocol):
 
 
 class ServerLinks:
-    """Paths below the server's root."""
+    """Paths below the server's root. `version` of the files in static/: a browser keeps them until it is another one."""
+
+    def __init__(self, *, version: str = "0") -> None:
+        self._version = version
 
     def page(self, *parts: object) -> str:
         """Every page is there."""
@@ -31,7 +34,7 @@ class ServerLinks:
 
     def static(self, name: str) -> str:
         """Below /static/."""
-        return f"/static/{name}"
+        return f"/static/{name}?v={self._version}"
 
 
 class FileLinks:

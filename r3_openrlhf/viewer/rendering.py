@@ -9,7 +9,13 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from r3_openrlhf.types import Verdict
+from r3_openrlhf.viewer.step_groups import StepGroup
+
 DASH = "–"  # where there is no value
+SIGNS = {Verdict.CORRECT: "✓", Verdict.WRONG: "✗", Verdict.UNGRADED: "?"}
+CHIP_WIDTH = 18  # pixels, the gap to the next one included
+BAR_HEIGHT = 5.5  # pixels of |A| = 1; bars end at |A| = 2
 
 
 @cache
@@ -29,6 +35,7 @@ def environment() -> Environment:
         "count": count,
         "json": json_block,
         "start": start_of,
+        "strip": strip,
     }
     return found
 
@@ -74,3 +81,38 @@ def start_of(text: str | None, length: int = 90) -> str:
     """The beginning of a text on one line."""
     line = " ".join((text or "").split())
     return line if len(line) <= length else line[: length - 1] + "…"
+
+
+def strip(group: StepGroup) -> Markup:
+    """A chip per rollout, below them the advantages as bars, and the same in words. A full-size step has thousands of chips:
+    too many for a macro. Nothing of it is a text of a model."""
+    chips: list[str] = []
+    up: list[str] = []
+    down: list[str] = []
+    for place, one in enumerate(group.chips):
+        kinds = (("cut", one.cut), ("recalled", one.recalled), ("ranked", one.ranked), ("out", one.left_out))
+        names = " ".join([one.verdict.value, *(name for name, holds in kinds if holds)])
+        chips.append(f'<i class="chip {names}">{SIGNS[one.verdict]}</i>')
+        if one.advantage:
+            height = round(min(abs(one.advantage) * BAR_HEIGHT, 2 * BAR_HEIGHT), 1)
+            bars, sign = (up, "-") if one.advantage > 0 else (down, "")
+            bars.append(f"M{place * CHIP_WIDTH + 4} 12v{sign}{height}h8V12z")
+    width = len(chips) * CHIP_WIDTH
+    return Markup(
+        f'<span class="strip lazy" aria-hidden="true">{"".join(chips)}</span>'
+        f'<svg class="bars" width="{width}" height="24" aria-hidden="true"><path class="axis" d="M0 12h{width - 2}"/>'
+        f'<path class="plus" d="{"".join(up)}"/><path class="minus" d="{"".join(down)}"/></svg>'
+        f'<span class="said">{words_of(group)}</span>'
+    )
+
+
+def words_of(group: StepGroup) -> str:
+    """What a strip shows, for a screen reader."""
+    counts = (
+        (group.num_ungraded, "ungraded"),
+        (group.num_cut, "cut"),
+        (group.num_recalled, "recalled"),
+        (group.num_ranked, "ranked"),
+    )
+    found = [f"{group.num_correct} right", f"{group.num_wrong} wrong"]
+    return ", ".join([*found, *(f"{number} {name}" for number, name in counts if number)])

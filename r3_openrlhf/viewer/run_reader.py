@@ -5,26 +5,43 @@ Nothing is ever written. A run that goes on writing is read as far as it is.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 import msgspec
 import numpy as np
 
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.errors import ConfigError, R3Error
+from r3_openrlhf.errors import R3Error
 from r3_openrlhf.problems.sources import Label
 from r3_openrlhf.runs import rollout_files
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.runs.files import RolloutLine
+from r3_openrlhf.runs.files import EvaluationLine, MetricsLine, RolloutLine, read_lines
+from r3_openrlhf.types import Context, Verdict
 
 MAX_STEPS_KEPT = 6  # of which the rows without texts are kept: 1 to 2 MB each at full size
 MAX_PROBLEMS_KEPT = 512
+LARGEST = 2**63  # a longer whole number is no count
 HEAVY = ("text", "prompt", "answer")  # columns that a step's page does not need
 
+UNREADABLE = (ValueError, RecursionError)  # a line that is no JSON, no UTF-8, not ours or nested too deeply
+_VERDICTS, _CONTEXTS = frozenset(map(str, Verdict)), frozenset(map(str, Context))
+_NUMBERS = [name for name, kind in rollout_files.COLUMNS.items() if kind == rollout_files.NUMBER]
+_KINDS: dict[str, Any] = {
+    rollout_files.TEXT: str | None,
+    rollout_files.COUNT: int | None,
+    rollout_files.NUMBER: float | None,
+    rollout_files.TRUTH: bool | None,
+}
+AllColumns = TypedDict(  # type: ignore[misc]
+    "AllColumns",
+    {name: _KINDS[kind] for name, kind in rollout_files.COLUMNS.items()},
+    total=False,
+)
 Row = dict[str, Any]
 Value = TypeVar("Value")
 Stamp = tuple[int, int, int]
@@ -39,8 +56,15 @@ class _ProblemLine(msgspec.Struct):
     input: str = ""
 
 
-class _UidOnly(msgspec.Struct):
+class _LabelLine(msgspec.Struct, forbid_unknown_fields=True):
+    """What problems.sources.Label.from_json takes."""
+
     uid: str
+    problem: str
+    references: list[str]
+    task: str
+    metadata: dict[str, Any] | None = None
+    prefix: list[int] | None = None
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -68,9 +92,9 @@ class RunReader:
         self.name = name
         self._kept: dict[str, tuple[object, Any]] = {}
         self._steps: OrderedDict[tuple[int, Stamp], list[Row]] = OrderedDict()
-        self._problems: OrderedDict[str, Problem | None] = OrderedDict()
+        self._problems: OrderedDict[str, Problem] = OrderedDict()
 
-    def _fresh(self, what: str, stamp: object, read: Callable[[], Value]) -> Value:
+    def fresh(self, what: str, stamp: object, read: Callable[[], Value]) -> Value:
         """What `read` gave last, as long as `stamp` is the same."""
         if what not in self._kept or self._kept[what][0] != stamp:
             self._kept[what] = (stamp, read())
@@ -81,17 +105,17 @@ class RunReader:
     @property
     def config(self) -> R3Config | None:
         """The settings; None where this version cannot read them (`config_fault` says why)."""
-        return self._fresh("config", stamp_of(self.directory.config), self._read_config)[0]
+        return self.fresh("config", stamp_of(self.directory.config), self._read_config)[0]
 
     @property
     def config_fault(self) -> str | None:
         """Why there are no settings."""
-        return self._fresh("config", stamp_of(self.directory.config), self._read_config)[1]
+        return self.fresh("config", stamp_of(self.directory.config), self._read_config)[1]
 
     def _read_config(self) -> tuple[R3Config | None, str | None]:
         try:
             return self.directory.load_config(), None
-        except ConfigError as error:
+        except R3Error as error:
             return None, str(error)
 
     @property
@@ -100,16 +124,40 @@ class RunReader:
         return self.directory.finished.is_file()
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl by step; of a step that was done again, the last."""
-        return self._fresh(
-            "metrics", stamp_of(self.directory.metrics), lambda: _by_step(self.directory.read_metrics())
-        )
+        """The lines of metrics.jsonl by step, as far as they can be read; of a step that was done again, the last."""
+        return self._lines(self.directory.metrics, MetricsLine)[0]
 
     def evaluations(self) -> list[dict[str, Any]]:
-        """The lines of evaluations.jsonl by step."""
-        return self._fresh(
-            "evaluations", stamp_of(self.directory.evaluations), lambda: _by_step(self.directory.read_evaluations())
-        )
+        """The lines of evaluations.jsonl by step, as far as they can be read."""
+        return self._lines(self.directory.evaluations, EvaluationLine)[0]
+
+    def _lines(self, file: Path, kind: type) -> tuple[list[dict[str, Any]], str | None]:
+        """Up to a damaged one, and the sentence about it."""
+
+        def read() -> tuple[list[dict[str, Any]], str | None]:
+            latest: dict[int, dict[str, Any]] = {}
+            fault = None
+            try:
+                for line in read_lines(file, kind):
+                    large = [key for key, value in line.items() if isinstance(value, int) and abs(value) > LARGEST]
+                    if large:
+                        raise R3Error(f"{file} is damaged: {large[0]} of step {line['step']} has too many digits")
+                    latest[line["step"]] = line
+            except R3Error as error:
+                fault = str(error)
+            return [latest[step] for step in sorted(latest)], fault
+
+        return self.fresh(file.name, stamp_of(file), read)
+
+    def faults(self) -> list[str]:
+        """A sentence for each file of the run that cannot be read to its end; its rollouts have sentences of their own."""
+        found = [
+            self._lines(self.directory.metrics, MetricsLine)[1],
+            self._lines(self.directory.evaluations, EvaluationLine)[1],
+            *(self._places_of_problems(file)[1] for file in (self.directory.data, self.directory.held_out)),
+        ]
+        settings = f"Its settings are left out: {self.config_fault}." if self.config_fault else None
+        return [fault for fault in [settings, *found] if fault]
 
     # ── rollouts ──
 
@@ -135,6 +183,7 @@ class RunReader:
             else:
                 rows = list(rollout_files.read_step(file, without=HEAVY))
             for place, row in enumerate(rows):
+                _check(row, file)
                 row["at"] = place
             self._steps[key] = rows
             while len(self._steps) > MAX_STEPS_KEPT:
@@ -144,18 +193,26 @@ class RunReader:
 
     def rows_with_text(self, step: int, uid: str) -> list[Row]:
         """The rollouts of one problem in a step; `text` is None where the run kept none."""
-        file, _ = self._file_of(step)
-        rows = self._old_rows(step) if self.is_old else rollout_files.read_step(file, uid_start=uid)
-        return [row for row in rows if row["uid"] == uid]
+        file, stamp = self._file_of(step)
+
+        def read() -> list[Row]:
+            rows = self._old_rows(step) if self.is_old else rollout_files.read_step(file, uid_start=uid)
+            return [row for row in rows if row["uid"] == uid]
+
+        return self.fresh("rows of a problem", (step, uid, stamp), read)
 
     def token_columns(self, step: int, uid: str) -> list[dict[str, np.ndarray | None]]:
         """For each row of `rows_with_text` the values of its tokens that stand in the step's file (rollout_files.TOKEN_COLUMNS)."""
-        file, _ = self._file_of(step)
+        file, stamp = self._file_of(step)
         if self.is_old:
-            return [{} for row in self._old_rows(step) if row["uid"] == uid]
-        rows = rollout_files.read_step(file, uid_start=uid, without=HEAVY)
-        columns = rollout_files.read_tokens(file, uid_start=uid)
-        return [found for row, found in zip(rows, columns, strict=True) if row["uid"] == uid]
+            return [{} for _ in self.rows_with_text(step, uid)]
+
+        def read() -> list[dict[str, np.ndarray | None]]:
+            rows = rollout_files.read_step(file, uid_start=uid, without=HEAVY)
+            columns = rollout_files.read_tokens(file, uid_start=uid)
+            return [found for row, found in zip(rows, columns, strict=True) if row["uid"] == uid]
+
+        return self.fresh("tokens of a problem", (step, uid, stamp), read)
 
     def _file_of(self, step: int) -> tuple[Path, Stamp]:
         if self.is_old:
@@ -191,14 +248,14 @@ class RunReader:
                     if line.endswith(b"\n"):
                         try:
                             places.setdefault(decoder.decode(line).step, []).append((place, place + len(line)))
-                        except msgspec.DecodeError as error:
+                        except UNREADABLE as error:
                             raise R3Error(
                                 f"{self.directory.rollout_lines}, line {number} is damaged: {error}; restore it from a copy"
                             ) from error
                     place += len(line)
             return places
 
-        return self._fresh("places", stamp_of(self.directory.rollout_lines), read)
+        return self.fresh("places", stamp_of(self.directory.rollout_lines), read)
 
     def _old_rows(self, step: int) -> list[Row]:
         places = self._places().get(step)
@@ -211,7 +268,8 @@ class RunReader:
                 try:
                     row = msgspec.json.decode(file.read(last - first))
                     msgspec.convert(row, RolloutLine, strict=True)
-                except msgspec.DecodeError as error:
+                    msgspec.convert(row, AllColumns, strict=True)
+                except UNREADABLE as error:
                     raise R3Error(
                         f"{self.directory.rollout_lines} is damaged: {error}; restore it from a copy"
                     ) from error
@@ -223,14 +281,17 @@ class RunReader:
     def problem(self, uid: str) -> Problem | None:
         """What was asked; None where the run directory does not say (data/problems.jsonl, data/held_out.jsonl)."""
         if uid not in self._problems:
-            self._problems[uid] = self._read_problem(uid)
+            found = self._read_problem(uid)
+            if found is None:  # its file may come yet
+                return None
+            self._problems[uid] = found
             while len(self._problems) > MAX_PROBLEMS_KEPT:
                 self._problems.popitem(last=False)
         return self._problems[uid]
 
     def _read_problem(self, uid: str) -> Problem | None:
         for file in (self.directory.data, self.directory.held_out):
-            places = self._fresh(file.name, stamp_of(file), partial(_places_of_problems, file))
+            places, _ = self._places_of_problems(file)
             if uid in places:
                 with file.open("rb") as lines:
                     lines.seek(places[uid])
@@ -238,23 +299,38 @@ class RunReader:
                 return Problem(Label.from_json(line.label), line.input)
         return None
 
-
-def _by_step(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    latest = {line["step"]: line for line in lines}
-    return [latest[step] for step in sorted(latest)]
+    def _places_of_problems(self, file: Path) -> tuple[dict[str, int], str | None]:
+        return self.fresh(f"places of {file.name}", stamp_of(file), partial(_places_of_problems, file))
 
 
-def _places_of_problems(file: Path) -> dict[str, int]:
-    """uid -> first byte of its line."""
+def _check(row: Row, file: Path) -> None:
+    """Words and numbers of a rollout that a page relies on. R3Error."""
+    if row["verdict"] not in _VERDICTS or row["context"] not in _CONTEXTS:
+        raise R3Error(
+            f"{file} is damaged: a rollout has the verdict {row['verdict']!r} and the context {row['context']!r}; "
+            "restore it from a copy"
+        )
+    for name in _NUMBERS:
+        value = row[name]
+        if value is not None and not math.isfinite(value):
+            raise R3Error(f"{file} is damaged: {name} of a rollout is {value}; restore it from a copy")
+
+
+def _places_of_problems(file: Path) -> tuple[dict[str, int], str | None]:
+    """uid -> first byte of its line; and a sentence about the first line that cannot be read, which is left out."""
     places: dict[str, int] = {}
+    fault, place = None, 0
     if not file.is_file():
-        return places
-    line_decoder, uid_decoder, place = msgspec.json.Decoder(_ProblemLine), msgspec.json.Decoder(_UidOnly), 0
-    with file.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                places[uid_decoder.decode(line_decoder.decode(line).label).uid] = place
-            except msgspec.DecodeError as error:
-                raise R3Error(f"{file}, line {number} is damaged: {error}; restore the file from a copy") from error
-            place += len(line)
-    return places
+        return places, None
+    decoder, label_decoder = msgspec.json.Decoder(_ProblemLine), msgspec.json.Decoder(_LabelLine)
+    try:
+        with file.open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                try:
+                    places[label_decoder.decode(decoder.decode(line).label).uid] = place
+                except UNREADABLE as error:
+                    fault = fault or f"{file}, line {number} is damaged: {error}; restore the file from a copy"
+                place += len(line)
+    except OSError as error:
+        fault = f"{file} cannot be read: {error.strerror}"
+    return places, fault

@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from r3_openrlhf.errors import R3Error
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.types import Context, Verdict, Word
@@ -397,6 +399,24 @@ class RunIndex:
                     (step, *_id_range(Filter(first_step=step, last_step=step))),
                 )
             ]
+
+    def counts(self) -> dict[int, dict[str, Any]]:
+        """What `keep_counts` was given, by step."""
+        with self._reading() as connection:
+            found = connection.execute("SELECT step, data FROM counts").fetchall()
+        return {step: msgspec.json.decode(data) for step, data in found}
+
+    def keep_counts(self, counts: Mapping[int, Mapping[str, Any]]) -> None:
+        """Remember something about steps that are in the index; it is forgotten with its step."""
+        with (
+            sentences(self.path),
+            closing(open_index(self.path, self.run.path)) as connection,
+            transaction(connection),
+        ):
+            connection.executemany(
+                "INSERT OR REPLACE INTO counts SELECT ?1, ?2 WHERE EXISTS (SELECT 1 FROM steps WHERE step = ?1)",
+                [(step, msgspec.json.encode(found).decode()) for step, found in counts.items()],
+            )
 
     def groups_of(self, uid: str) -> list[GroupSummary]:
         """The groups of a problem in the order of steps."""

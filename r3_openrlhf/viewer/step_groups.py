@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
+from r3_openrlhf.config import R3Config
 from r3_openrlhf.core.ranking import dominated_counts
 from r3_openrlhf.runs.rollout_records import grouped
-from r3_openrlhf.types import Context, Verdict, Word
+from r3_openrlhf.types import Algorithm, Context, Verdict, Word
 from r3_openrlhf.viewer.search_index import GroupSummary
 
 Row = dict[str, Any]
@@ -30,7 +31,8 @@ class Fate(Word):
     RECALLED = "recalled"  # past rollouts with the other verdict joined it
     RANKED = "ranked"
     REFLECTED = "reflected"  # the same problem was asked again with a stored error in the same step
-    LEFT = "left"  # nothing was there for it
+    NOTHING_STORED = "nothing stored"  # the history was asked and had nothing for it
+    LEFT = "left"  # it was not asked: replay is switched off for such a group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +77,17 @@ class StepGroup:
         return len(self.rows) - self.num_recalled
 
 
-def groups_of(rows: Sequence[Row], *, step: int) -> list[StepGroup]:
-    """The groups of a step in the order of its file."""
+def asked_states(config: R3Config | None) -> frozenset[State]:
+    """The collapsed groups for which a run asks its history; without its settings: all of them."""
+    if config is None:
+        return frozenset((State.NONE_CORRECT, State.ALL_CORRECT))
+    if config.algo != Algorithm.R3 or not config.replay.enabled:
+        return frozenset()
+    return frozenset((State.NONE_CORRECT, *([State.ALL_CORRECT] if config.replay.recall_failures else [])))
+
+
+def groups_of(rows: Sequence[Row], *, step: int, asked: Collection[State] = tuple(State)) -> list[StepGroup]:
+    """The groups of a step in the order of its file. `asked`: those for which the run asks its history."""
     groups = [_group(uid, Context(context), found, step) for (uid, context), found in grouped(rows).items()]
     mass = sum(group.mass for group in groups)
     reflected = {group.uid for group in groups if group.context is Context.REFLECTION}
@@ -88,6 +99,7 @@ def groups_of(rows: Sequence[Row], *, step: int) -> list[StepGroup]:
             ranked=group.num_ranked,
             context=group.context,
             was_reflected=group.uid in reflected,
+            was_asked=group.state in asked and group.context is not Context.PREFIX,
         )
     return groups
 
@@ -138,8 +150,11 @@ def state_of(*, correct: int, wrong: int) -> State:
     return State.MIXED if correct and wrong else State.ALL_CORRECT if correct else State.NONE_CORRECT
 
 
-def fate_of(state: State, *, recalled: int, ranked: int, context: Context, was_reflected: bool) -> Fate | None:
-    """What became of a group; None: it did not collapse. `was_reflected`: its problem has a reflection group in this step."""
+def fate_of(
+    state: State, *, recalled: int, ranked: int, context: Context, was_reflected: bool, was_asked: bool
+) -> Fate | None:
+    """What became of a group; None: it did not collapse. `was_reflected`: its problem has a reflection group in this step.
+    `was_asked`: the run asks its history for such groups."""
     if state not in (State.ALL_CORRECT, State.NONE_CORRECT):
         return None
     if recalled:
@@ -148,20 +163,22 @@ def fate_of(state: State, *, recalled: int, ranked: int, context: Context, was_r
         return Fate.RANKED
     if context is Context.PLAIN and state is State.NONE_CORRECT and was_reflected:
         return Fate.REFLECTED
-    return Fate.LEFT
+    return Fate.NOTHING_STORED if was_asked else Fate.LEFT
 
 
-def fates_in(groups: Sequence[GroupSummary]) -> dict[str, int]:
-    """How many of a step's collapsed groups had each fate."""
+def fates_in(groups: Sequence[GroupSummary], *, asked: Collection[State] = tuple(State)) -> dict[str, int]:
+    """How many of a step's collapsed groups had each fate. `asked` as for `groups_of`."""
     counts = dict.fromkeys(map(str, Fate), 0)
     reflected = {group.uid for group in groups if group.context == Context.REFLECTION}
     for group in groups:
+        state = state_of(correct=group.correct, wrong=group.wrong)
         fate = fate_of(
-            state_of(correct=group.correct, wrong=group.wrong),
+            state,
             recalled=group.recalled,
             ranked=group.ranked,
             context=Context(group.context),
             was_reflected=group.uid in reflected,
+            was_asked=state in asked and group.context != Context.PREFIX,
         )
         if fate is not None:
             counts[fate] += 1

@@ -18,6 +18,7 @@ from r3_openrlhf.runs import rollout_files
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.files import RolloutLine
 from r3_openrlhf.types import Context, Verdict
+from r3_openrlhf.viewer.run_reader import UNREADABLE, AllColumns
 
 HEAD_CHARS = 400  # of a response, from its beginning
 TAIL_CHARS = 800  # and from its end, where answers stand
@@ -127,7 +128,7 @@ def problems_of(run: RunDirectory) -> Iterator[tuple[str, str, str]]:
             try:
                 label = Label.from_json(msgspec.json.decode(line)["label"])
                 yield label.uid, _clean(label.problem), _clean("\n".join(label.references))
-            except (ValueError, TypeError, KeyError) as error:
+            except (*UNREADABLE, TypeError, KeyError) as error:
                 raise R3Error(
                     f"{run.data}, line {number} is damaged: {error}; restore the file from a copy"
                 ) from error
@@ -276,7 +277,7 @@ def _steps_in_lines(file: Path, identity: tuple[int, int]) -> dict[int, tuple[in
                 break
             try:
                 step = decoder.decode(line).step
-            except msgspec.DecodeError as error:
+            except UNREADABLE as error:
                 raise R3Error(f"{file}, line {number} is damaged: {error}; restore the file from a copy") from error
             found[step] = (found.get(step, (begin, end))[0], end)
     return found
@@ -297,11 +298,12 @@ def _read_lines(file: Path, begin: int, end: int) -> IndexedStep | None:
         for line in lines:
             row = msgspec.json.decode(line)
             step = msgspec.convert(row, RolloutLine, strict=True)["step"]
+            msgspec.convert(row, AllColumns, strict=True)
             text = row.get("text") or ""
             tail = text[max(HEAD_CHARS, len(text) - TAIL_CHARS) :]
             values = {name: row.get(name) for name in _COLUMNS}
             found.rollouts.append(_rollout(values, text[:HEAD_CHARS], tail, row.get("answer") or ""))
-    except ValueError as error:
+    except UNREADABLE as error:
         found.rollouts = []
         found.problem = f"{file} is damaged in step {step}: {error}; restore it from a copy"
     found.groups = groups_of(found.rollouts, step=step)

@@ -46,8 +46,7 @@ def token_values(
     found = [
         _values(row, column, rollout, texts) for row, column, rollout in zip(rows, columns, history.found, strict=True)
     ]
-    missing = sum(values is None for values in found)
-    if not missing:
+    if all(values is not None for values in found):
         return found, None
     ungraded = all(
         row["verdict"] == Verdict.UNGRADED for row, values in zip(rows, found, strict=True) if values is None
@@ -56,7 +55,7 @@ def token_values(
         return found, "Of ungraded rollouts no values are kept."
     if texts is None and any(rollout is not None for rollout in history.found):
         return found, MISSING
-    return found, f"The values of {missing} of {len(rows)} responses are not there: {history.why or LOST}."
+    return found, f"The values of some responses are not there: {history.why or LOST}."
 
 
 LOST = "they have left the history store, or never were in it"

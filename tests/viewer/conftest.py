@@ -21,6 +21,7 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
+PATIENCE_MS = 300_000  # a machine that has other work, too, is slow and not wrong
 # What a model could write to become more than text in a browser.
 HOSTILE = (
     "<script>window.hacked=1</script>",
@@ -88,6 +89,7 @@ def browser():
 def page(browser):
     """A page with a profile of its own. What its console says against it, and a request to another host, fails the test."""
     context = browser.new_context(viewport={"width": 1360, "height": 900})
+    context.set_default_timeout(PATIENCE_MS)
     page = context.new_page()
     faults = []
     page.on("console", lambda message: faults.append(message.text) if message.type in ("error", "warning") else None)

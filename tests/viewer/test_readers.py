@@ -17,10 +17,11 @@ from r3_openrlhf.history.inspection import sampled_in
 from r3_openrlhf.runs.rollout_files import COLUMNS
 from r3_openrlhf.types import Context
 from r3_openrlhf.viewer.export import parse_steps
+from r3_openrlhf.viewer.group_page import difference_of
 from r3_openrlhf.viewer.library import Library
 from r3_openrlhf.viewer.links import FileLinks, ServerLinks, file_of
-from r3_openrlhf.viewer.pages import _of_group, difference_of
 from r3_openrlhf.viewer.rendering import json_block, render, signed
+from r3_openrlhf.viewer.responses import of_group
 from r3_openrlhf.viewer.run_reader import RunReader
 from r3_openrlhf.viewer.search_index import RunIndex
 from r3_openrlhf.viewer.step_groups import (
@@ -68,7 +69,9 @@ def test_a_group_by_hand():
     assert (first.state, first.fate) == (State.MIXED, None)
     assert (first.mass, first.share, second.share) == (3.0, pytest.approx(2 / 3), pytest.approx(1 / 3))
     assert [chip.left_out for chip in first.chips] == [False, False, False, True, False]
-    assert (second.state, second.fate) == (State.NONE_CORRECT, Fate.LEFT)
+    assert (second.state, second.fate) == (State.NONE_CORRECT, Fate.NOTHING_STORED)
+    *_, second = groups_of(rows, step=7, asked=())
+    assert second.fate is Fate.LEFT  # the history was not asked
 
 
 def test_a_recalled_row_is_in_the_group_that_it_joined():
@@ -100,13 +103,16 @@ def test_the_state_of_a_group(correct, wrong, state):
 def test_fates_come_in_order():
     def fate(state=State.NONE_CORRECT, **found):
         return fate_of(
-            state, **({"recalled": 0, "ranked": 0, "context": Context.PLAIN, "was_reflected": False} | found)
+            state,
+            **{"recalled": 0, "ranked": 0, "context": Context.PLAIN, "was_reflected": False, "was_asked": True}
+            | found,
         )
 
     assert fate(recalled=1, ranked=2, was_reflected=True) is Fate.RECALLED
     assert fate(ranked=2, was_reflected=True) is Fate.RANKED
     assert fate(was_reflected=True) is Fate.REFLECTED
-    assert fate(state=State.ALL_CORRECT, was_reflected=True) is Fate.LEFT
+    assert fate(state=State.ALL_CORRECT, was_reflected=True) is Fate.NOTHING_STORED
+    assert fate(was_asked=False) is Fate.LEFT
     assert fate(state=State.MIXED) is None
 
 
@@ -174,8 +180,8 @@ def test_pieces_are_the_text(story):
 def values_of_step(run, step, texts):
     """(row, its values, the reason of its group) of every row of a step."""
     for group in groups_of(run.rows(step), step=step):
-        rows = _of_group(run, step, group, run.rows_with_text(step, group.uid))
-        columns = _of_group(run, step, group, run.token_columns(step, group.uid))
+        rows = of_group(run, step, group, run.rows_with_text(step, group.uid))
+        columns = of_group(run, step, group, run.token_columns(step, group.uid))
         values, why = token_values(run, rows, columns, step=step, texts=texts)
         yield from zip(rows, values, [why] * len(rows), strict=True)
 

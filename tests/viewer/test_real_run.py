@@ -14,7 +14,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from r3_openrlhf.viewer.pages import _of_group
+from r3_openrlhf.viewer.responses import of_group
 from r3_openrlhf.viewer.run_reader import RunReader
 from r3_openrlhf.viewer.search_index import RunIndex
 from r3_openrlhf.viewer.step_groups import fates_in, groups_of
@@ -64,8 +64,8 @@ def test_every_graded_response_finds_its_tokens(run):
     found = missing = ratios = 0
     for step in run.steps():
         for group in groups_of(run.rows(step), step=step):
-            rows = _of_group(run, step, group, run.rows_with_text(step, group.uid))
-            columns = _of_group(run, step, group, run.token_columns(step, group.uid))
+            rows = of_group(run, step, group, run.rows_with_text(step, group.uid))
+            columns = of_group(run, step, group, run.token_columns(step, group.uid))
             for row, values in zip(rows, token_values(run, rows, columns, step=step, texts=texts)[0], strict=True):
                 if values is None or values.ids is None:
                     missing += 1

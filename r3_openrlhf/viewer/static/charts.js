@@ -7,6 +7,7 @@
   const address = document.getElementById("step-address");
   const state = { x: "steps", log: false, smooth: false, min: null, max: null };
   const sync = uPlot.sync("r3");
+  const HEIGHT = 168; // pixels of a picture
   let charts = [];
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const colour = (number) => css(`--c${number % 8}`);
@@ -54,7 +55,14 @@
     });
   }
 
-  function draw(chart) {
+  // A figure with its name; what `fill` does is left until it comes into view or the browser has time.
+  function frame(chart) {
+    const caption = make("figcaption", {}, chart.title, make("small", {}, chart.unit));
+    if (chart.note) caption.title = chart.note;
+    const legend = make("ul"), area = make("div", {});
+    return { figure: make("figure", { class: "chart" }, caption, legend, area), fill: () => draw(chart, legend, area) };
+  }
+  function draw(chart, legend, area) {
     const found = lines(chart);
     const many = data.runs.length > 1;
     const stacked = chart.stacked && !many && !state.log;
@@ -79,10 +87,6 @@
     }
     if (stacked) for (let i = 1; i + 1 < series.length; i++) bands.push({ series: [i, i + 1] });
     const table = found.length ? uPlot.join(found.map((line) => [line.xs, line.ys])) : [[], []];
-    const figure = make("figure", { class: "chart" });
-    const caption = make("figcaption", {}, chart.title, make("small", {}, chart.unit));
-    if (chart.note) caption.title = chart.note;
-    const legend = make("ul");
     const values = [];
     // one run: a colour per series. Several: the runs have the colours (in the table above), the series the dashes.
     for (const [kind, series] of chart.series.entries()) {
@@ -108,13 +112,11 @@
       }
     };
     told(null);
-    const area = make("div", {});
-    figure.append(caption, legend, area);
     area.setAttribute("role", "img");
     area.setAttribute("aria-label", `${chart.title} (${chart.unit}): ` + found.map((line) => `${line.run.name} ${line.label} from ${short(line.raw[0])} to ${short(line.raw[line.raw.length - 1])}`).join("; "));
     const grid = { stroke: css("--line"), width: 1 };
     const plot = new uPlot({
-      width: 320, height: 168, series, bands,
+      width: area.clientWidth || 320, height: HEIGHT, series, bands,
       legend: { show: false },
       cursor: { sync: { key: sync.key, setSeries: false }, drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
       scales: { x: { time: false, range: (u, low, high) => [state.min ?? low, state.max ?? (high > low ? high : low + 1)] }, y: { distr: state.log ? 3 : 1, range: state.log ? undefined : (u, low, high) => ranged(low, high, stacked) } },
@@ -142,7 +144,6 @@
       },
     }, table, area);
     charts.push({ plot, area });
-    return figure;
   }
   // A share stays within 0 and 1; a curve that hardly moves is not blown up to the whole height.
   function ranged(low, high, stacked) {
@@ -176,19 +177,45 @@
     for (const { plot } of charts) plot.setData(plot.data);
   }
   function fit() {
-    for (const { plot, area } of charts) { const width = area.clientWidth; if (width && width !== plot.width) plot.setSize({ width, height: 168 }); }
+    for (const { plot, area } of charts) { const width = area.clientWidth; if (width && width !== plot.width) plot.setSize({ width, height: HEIGHT }); }
   }
+  const later = window.requestIdleCallback || ((act) => setTimeout(act, 16));
+  let waiting = new Map(), finished = []; // area -> what draws its picture; called when all are drawn
+  const inView = new IntersectionObserver((seen) => {
+    for (const { isIntersecting, target } of seen) if (isIntersecting) drawOne(target);
+  }, { rootMargin: "50px" });
+  function drawOne(area) {
+    const fill = waiting.get(area);
+    if (!fill) return;
+    waiting.delete(area);
+    inView.unobserve(area);
+    fill();
+    if (!waiting.size) for (const tell of finished.splice(0)) tell();
+  }
+  // Resolves when every picture is drawn: those in view at once, the others when the browser has time.
   function all() {
     for (const { plot } of charts) plot.destroy();
     charts = [];
-    const parts = [];
+    inView.disconnect();
+    const parts = [], mine = new Map();
     for (const section of data.sections) {
       const grid = make("div", { class: "grid" });
-      for (const chart of section.charts) grid.append(draw(chart));
+      for (const chart of section.charts) {
+        const { figure, fill } = frame(chart);
+        mine.set(figure.lastChild, fill);
+        grid.append(figure);
+      }
       parts.push(make("section", {}, make("h2", {}, section.title), grid));
     }
+    waiting = mine;
     place.replaceChildren(...parts);
-    fit();
+    for (const area of mine.keys()) inView.observe(area);
+    const rest = () => {
+      if (waiting !== mine || !mine.size) return;
+      drawOne(mine.keys().next().value);
+      later(rest);
+    };
+    return new Promise((done) => { finished.push(done); requestAnimationFrame(() => later(rest)); });
   }
   new ResizeObserver(fit).observe(place);
 
@@ -207,27 +234,30 @@
   }
   document.getElementById("unzoom").addEventListener("click", () => { state.min = state.max = null; zoomed(); });
   addEventListener("r3-theme", all);
-  all();
+  let drawn = all();
 
   // ── live ──
-  let seen = null, counted = 0;
+  let isAsking = false;
   window.r3News = async (now) => {
-    const mine = JSON.stringify(data.runs.map((run) => now[run.name] ? now[run.name].metrics : 0));
-    const sum = data.runs.reduce((total, run) => total + (now[run.name] ? now[run.name].counted : 0), 0);
-    const first = JSON.stringify(data.runs.map((run) => run.steps[run.steps.length - 1] || 0));
-    // counting goes on while an index is built: a picture that grows by a twentieth at a time is enough
-    const steps = data.runs.reduce((total, run) => total + run.steps.length, 0);
-    if (mine === (seen || first) && (sum === counted || (sum < steps && sum - counted < steps / 20))) {
-      place.dataset.seen = sum;
-      return;
-    }
-    seen = mine;
-    counted = sum;
-    const query = new URLSearchParams(data.runs.map((run) => ["run", run.name]));
-    data = await (await fetch(`/api/curves?${query}`)).json();
-    all();
-    place.dataset.seen = sum;
-    const cells = document.querySelectorAll("[data-live-step]");
-    data.runs.forEach((run, i) => { if (cells[i]) cells[i].textContent = run.steps[run.steps.length - 1] || 0; });
+    if (isAsking) return;
+    isAsking = true;
+    try { await follow(now); } catch (_) { /* the server has ended, or the tunnel is down: the pictures stay as they are */ }
+    isAsking = false;
   };
+  async function follow(now) {
+    const told = (key) => data.runs.map((run) => now[run.name] ? now[run.name][key] : 0);
+    const steps = data.runs.reduce((total, run) => total + run.steps.length, 0);
+    const news = told("counted").reduce((total, count) => total + count, 0) - data.counted;
+    // counting goes on while an index is built: a picture that grows by a twentieth at a time is enough
+    const isGrown = data.runs.some((run, i) => (run.steps[run.steps.length - 1] || 0) !== told("metrics")[i]);
+    if (isGrown || (news && (data.counted + news >= steps || Math.abs(news) >= steps / 20))) {
+      const query = new URLSearchParams(data.runs.map((run) => ["run", run.name]));
+      data = Object.assign(await (await fetch(`/api/curves?${query}`)).json(), { addresses: data.addresses });
+      drawn = all();
+      const cells = document.querySelectorAll("[data-live-step]");
+      data.runs.forEach((run, i) => { if (cells[i]) cells[i].textContent = run.steps[run.steps.length - 1] || 0; });
+    }
+    await drawn;
+    place.dataset.seen = data.counted;
+  }
 })();

@@ -6,40 +6,121 @@
   const TOP = { logprob: 6, entropy: 4, ratio: 0.7 }; // nats that have the darkest colour; of a ratio its logarithm
 
   // ── mathematics ──
-  const DELIMITERS = [
-    { left: "$$", right: "$$", display: true }, { left: "\\[", right: "\\]", display: true },
-    { left: "\\(", right: "\\)", display: false }, { left: "$", right: "$", display: false },
-  ];
-  const OPTIONS = { delimiters: DELIMITERS, trust: false, strict: "ignore", throwOnError: true, maxExpand: 200, maxSize: 20, output: "htmlAndMathml", errorCallback: () => {} };
-  const plain = new Map(); // element -> its text
-  function typeset(element) {
-    if (plain.has(element) || !window.renderMathInElement) return;
-    const text = element.textContent;
-    if (text.length > 200000) return;
-    plain.set(element, text);
-    if (element.dataset.math === "answer") {
-      const holder = document.createElement("span");
-      try { katex.render(text.replace(/^\$|\$$/g, ""), holder, OPTIONS); } catch (_) { return; }
-      element.replaceChildren(holder);
-    } else renderMathInElement(element, OPTIONS);
+  // A text is there at once. What is in view is typeset a formula at a time, when the browser has nothing else to do: a long
+  // response has hundreds of them. A formula that is none stays as it was written.
+  const OPTIONS = { trust: false, strict: "ignore", throwOnError: true, maxExpand: 200, maxSize: 20, output: "htmlAndMathml" };
+  const CLOSING = { "$$": "$$", "\\[": "\\]", "\\(": "\\)", "$": "$" };
+  const BLOCK = 800; // characters that are typeset together
+  const MAX_FORMULA = 2000; // characters
+  // [begin, end, tex, display] of each formula. Every character is looked at a few times at most, whatever a model wrote.
+  function formulas(text) {
+    const found = [], nearest = {}, opening = /\\\\|\\\$|\$\$|\\\[|\\\(|\$/g;
+    let budget = 8 * text.length + 10000;
+    for (let match; budget > 0 && (match = opening.exec(text));) {
+      const open = match[0], close = CLOSING[open], from = match.index + open.length;
+      if (!close) continue; // an escape
+      if (!(nearest[open] >= from)) nearest[open] = (text.indexOf(close, from) + 1 || Infinity) - 1;
+      if (nearest[open] - from > MAX_FORMULA) continue; // a beginning that nothing ends
+      let at = from, depth = 0, end = -1;
+      for (const last = Math.min(text.length, from + MAX_FORMULA); at < last; at++) {
+        if (depth <= 0 && text.startsWith(close, at)) { end = at; break; }
+        if (text[at] === "\\") at++;
+        else if (text[at] === "{") depth++;
+        else if (text[at] === "}") depth--;
+      }
+      budget -= at - from + 1;
+      if (end < 0) continue;
+      const after = end + close.length;
+      if (text.slice(from, end).trim()) found.push([match.index, after, text.slice(from, end), close === "$$" || close === "\\]"]);
+      opening.lastIndex = after;
+    }
+    return found;
   }
-  const untypeset = (element) => { if (plain.has(element)) { element.textContent = plain.get(element); plain.delete(element); } };
+  // Pieces of a text that no formula crosses: [begin, end, its formulas].
+  function blocksOf(text) {
+    const blocks = [];
+    let begin = 0, mine = [];
+    const cut = (end) => { if (end > begin) { blocks.push([begin, end, mine]); begin = end; mine = []; } };
+    const whole = (at) => /[\ud800-\udbff]/.test(text[at - 1]) ? at + 1 : at; // not within a character
+    const plainUntil = (end) => { while (end - begin > 2 * BLOCK) cut(whole(begin + BLOCK)); if (end - begin > BLOCK) cut(end); };
+    for (const formula of formulas(text)) {
+      plainUntil(formula[0]);
+      mine.push(formula);
+      if (formula[1] - begin > BLOCK) cut(formula[1]);
+    }
+    plainUntil(text.length);
+    cut(text.length);
+    return blocks;
+  }
+  function rendered(tex, displayMode) {
+    const holder = document.createElement("span");
+    try { katex.render(tex, holder, { ...OPTIONS, displayMode }); return holder; } catch (_) { return null; } // not TeX, or too deep
+  }
+  function* typeset(block, text, begin, end, found) {
+    const fragment = document.createDocumentFragment();
+    for (const [from, to, tex, display] of found) {
+      fragment.append(text.slice(begin, from), rendered(tex, display) || text.slice(from, to));
+      begin = to;
+      yield;
+    }
+    fragment.append(text.slice(begin, end));
+    block.replaceChildren(fragment);
+  }
+  function* typesetAnswer(element, text) {
+    const tex = text.replace(/^\$|\$$/g, "");
+    const found = tex.length <= MAX_FORMULA && rendered(tex, false);
+    if (found) element.replaceChildren(found);
+    yield;
+  }
+  const plain = new Map(); // element -> its text
+  const jobs = new Map(); // element or block -> its typesetting, as far as it is
+  const later = window.requestIdleCallback || ((act) => setTimeout(() => { const end = performance.now() + 8; act({ timeRemaining: () => end - performance.now() }); }, 16));
+  let isWaiting = false;
+  function work(deadline) {
+    isWaiting = false;
+    for (const [target, job] of jobs) {
+      for (;;) {
+        if (deadline.timeRemaining() < 1) return wait();
+        if (job.next().done) { jobs.delete(target); break; }
+      }
+    }
+  }
+  function wait() { if (!isWaiting && jobs.size) { isWaiting = true; later(work); } }
+  const inside = new WeakMap(); // block -> [text, begin, end, formulas]
+  const seenBlocks = new IntersectionObserver((seen) => {
+    for (const { isIntersecting, target } of seen) {
+      if (!isIntersecting) continue;
+      seenBlocks.unobserve(target);
+      jobs.set(target, typeset(target, ...inside.get(target)));
+    }
+    wait();
+  }, { rootMargin: "200px" });
+  function begin(element) {
+    if (plain.has(element) || !window.katex) return;
+    const text = element.textContent;
+    plain.set(element, text);
+    if (element.dataset.math === "answer") { jobs.set(element, typesetAnswer(element, text)); return wait(); }
+    const blocks = blocksOf(text);
+    if (!blocks.some(([, , found]) => found.length)) return;
+    element.replaceChildren(...blocks.map(([from, to, found]) => {
+      const block = document.createElement("span");
+      block.textContent = text.slice(from, to);
+      if (found.length) { inside.set(block, [text, from, to, found]); seenBlocks.observe(block); }
+      return block;
+    }));
+  }
+  function untypeset(element) {
+    if (!plain.has(element)) return;
+    for (const target of [element, ...element.children]) { jobs.delete(target); seenBlocks.unobserve(target); }
+    element.textContent = plain.get(element);
+    plain.delete(element);
+  }
   let wantsMath = true;
   const watched = new IntersectionObserver((seen) => {
-    for (const { isIntersecting, target } of seen) if (isIntersecting) waiting.add(target);
-    if (waiting.size) later(next);
+    for (const { isIntersecting, target } of seen) if (isIntersecting && wantsMath && !target.dataset.heated) begin(target);
   }, { rootMargin: "100px" });
-  // One element at a time, when the browser has nothing else to do: the text is there at once, its formulas a moment later.
-  const waiting = new Set();
-  const later = window.requestIdleCallback || ((act) => setTimeout(act, 30));
-  function next() {
-    const [element] = waiting;
-    if (!element) return;
-    waiting.delete(element);
-    if (wantsMath && !element.dataset.heated) typeset(element);
-    if (waiting.size) later(next);
-  }
-  for (const element of document.querySelectorAll("[data-math]")) watched.observe(element);
+  const watch = (element) => { watched.unobserve(element); watched.observe(element); };
+  for (const element of document.querySelectorAll("[data-math]")) watch(element);
   const mathButton = document.getElementById("render-math");
   if (mathButton) mathButton.addEventListener("click", () => {
     wantsMath = !wantsMath;
@@ -47,7 +128,7 @@
     for (const element of document.querySelectorAll("[data-math]")) {
       if (element.dataset.heated) continue;
       untypeset(element);
-      watched.unobserve(element); watched.observe(element);
+      watch(element);
     }
   });
 
@@ -55,9 +136,14 @@
   const value = (values, by, i) => by in values ? values[by][i] / 10000 : null;
   const bucket = (values, by, i) => Math.max(0, Math.min(8, Math.floor(9 * Math.abs(value(values, by, i)) / TOP[by])));
   const shown = (piece) => JSON.stringify(piece).slice(1, -1) || "(part of a character)";
-  function prepare(values, clip) {
+  // `text` of the page, of which the pieces are parts where their lengths came alone
+  function prepare(values, clip, text) {
     values.peakSet = new Set(values.peak);
     values.clip = clip;
+    if (values.pieces) return;
+    const whole = text + values.rest;
+    let at = 0;
+    values.pieces = values.lengths.map((length) => whole.slice(at, at += length));
   }
   const ratio = (values, i) => Math.exp(value(values, "ratio", i));
   const isClipped = (values, i) => values.clip && (ratio(values, i) < values.clip[0] || ratio(values, i) > values.clip[1]);
@@ -114,6 +200,7 @@
       chunk.replaceChildren(fragment);
     }
     colour(by) {
+      if (this.by === by) return;
       this.by = by;
       for (const token of this.body.querySelectorAll("span > span")) token.className = look(this.values, by, token.token);
     }
@@ -197,44 +284,72 @@
     compare.querySelector("button").disabled = picked.length !== 2;
   });
 
-  let stored = null, heats = [];
-  function load() {
-    if (cards.dataset.tokens) return fetch(cards.dataset.tokens).then((answer) => answer.json());
-    return new Promise((done, failed) => { // from disk: a script beside the page hands its data over
+  // ── the values of tokens, of the responses that come into view ──
+  const heats = new Map(), stored = new Map(); // element -> Heat; place -> its values, null without any
+  const inView = new Set();
+  let by = "", asked = new Set(), file = null;
+  const why = document.getElementById("why");
+  const textOf = (element) => plain.has(element) ? plain.get(element) : element.textContent;
+  const placeOf = (element) => Number(element.closest("[data-place]").dataset.place);
+  function load(places) {
+    if (cards.dataset.tokens) return fetch(`${cards.dataset.tokens}?${new URLSearchParams(places.map((place) => ["place", place]))}`).then((answer) => answer.json());
+    file = file || new Promise((done, failed) => { // from disk: a script beside the page hands its data over
       window.r3Tokens = done;
       const script = document.createElement("script");
       script.src = cards.dataset.tokenFile; script.onerror = failed;
       document.head.append(script);
     });
+    return file;
   }
-  for (const button of document.querySelectorAll("[data-heat]")) button.addEventListener("click", async () => {
-    for (const other of document.querySelectorAll("[data-heat]")) other.setAttribute("aria-pressed", other === button);
-    const by = button.dataset.heat;
-    for (const heat of heats) heat.end();
-    heats = [];
-    if (!by) {
-      for (const element of document.querySelectorAll("[data-heated]")) {
-        delete element.dataset.heated;
-        element.textContent = element.plainText;
-        plain.delete(element); watched.unobserve(element); watched.observe(element);
+  async function ask() {
+    const places = [...inView].map(placeOf).filter((place) => !stored.has(place) && !asked.has(place));
+    if (places.length) {
+      for (const place of places) asked.add(place);
+      let found;
+      try { found = await load(places); } catch (_) { asked = new Set(); return tell("The values of the tokens cannot be had: the server has ended, or the tunnel is down."); }
+      for (const place of places) stored.set(place, null);
+      for (const values of found.responses) if (values) {
+        const element = cards.querySelector(`[data-place="${values.place}"] .response`);
+        if (element) prepare(values, found.clip, textOf(element));
+        stored.set(values.place, values);
       }
-      said.textContent = "";
-      return;
+      stored.why = found.why || stored.why;
     }
-    if (!stored) {
-      stored = await load();
-      for (const values of stored.responses) if (values) prepare(values, stored.clip);
-    }
-    const why = document.getElementById("why");
-    const there = stored.responses.filter((one) => one), without = there.filter((one) => !(by in one)).length;
+    for (const element of inView) paint(element);
+    const there = [...stored.values()].filter((one) => one);
     const kept = { entropy: "No entropies are kept of the tokens of these responses (logging.token_entropy).", ratio: "Only recalled rollouts have a ratio (logging.token_logprobs).", logprob: "" };
-    why.textContent = stored.why || (there.length && without === there.length ? kept[by] : without && by === "ratio" ? kept.ratio : "");
-    why.hidden = !why.textContent;
-    stored.responses.forEach((values, place) => {
-      const element = cards.querySelector(`[data-place="${place}"] .response`);
-      if (!values || !element || !(by in values)) return;
-      if (!element.dataset.heated) { untypeset(element); element.plainText = element.textContent; element.dataset.heated = "yes"; }
-      heats.push(new Heat(element, values, by));
-    });
+    const lacking = there.filter((one) => !(by in one)).length;
+    tell(!by ? "" : stored.why || (there.length && lacking === there.length ? kept[by] : lacking && by === "ratio" ? kept.ratio : ""));
+  }
+  function tell(text) { why.textContent = text || ""; why.hidden = !text; }
+  function paint(element) {
+    const values = by && stored.get(placeOf(element)), heat = heats.get(element);
+    if (values && by in values) {
+      if (heat) heat.colour(by);
+      else {
+        untypeset(element);
+        element.plainText = element.textContent; element.dataset.heated = "yes";
+        heats.set(element, new Heat(element, values, by));
+      }
+    } else if (heat) {
+      heat.end();
+      heats.delete(element);
+      delete element.dataset.heated;
+      element.textContent = element.plainText;
+      watch(element);
+    }
+  }
+  const viewed = new IntersectionObserver((seen) => {
+    for (const { isIntersecting, target } of seen) if (isIntersecting) inView.add(target); else inView.delete(target);
+    if (by) ask();
+  }, { rootMargin: "100px" });
+  for (const element of cards.querySelectorAll(".response")) viewed.observe(element);
+  for (const button of document.querySelectorAll("[data-heat]")) button.addEventListener("click", () => {
+    for (const other of document.querySelectorAll("[data-heat]")) other.setAttribute("aria-pressed", other === button);
+    by = button.dataset.heat;
+    if (by) return ask();
+    for (const element of [...heats.keys()]) paint(element);
+    said.textContent = "";
+    tell("");
   });
 })();

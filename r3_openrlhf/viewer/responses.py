@@ -1,0 +1,90 @@
+"""The rows of a group as its pages show them: with their texts, their answers, and rewards taken apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from r3_openrlhf.errors import R3Error
+from r3_openrlhf.grading.answers.extraction import final_answer
+from r3_openrlhf.grading.answers.tasks import short_answer
+from r3_openrlhf.types import Task, Verdict
+from r3_openrlhf.viewer.run_reader import Problem, Row, RunReader
+from r3_openrlhf.viewer.site import Site
+from r3_openrlhf.viewer.step_groups import StepGroup, reward_parts
+from r3_openrlhf.viewer.token_values import stored_rollouts
+
+Value = TypeVar("Value")
+_NAMES = {Verdict.CORRECT: "right", Verdict.WRONG: "wrong", Verdict.UNGRADED: "ungraded"}
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One response on a page."""
+
+    place: int  # in the group
+    at: int  # in the step's file
+    row: Row
+    verdict: str
+    answer: str | None  # what the extraction finds in it
+    parts: list[tuple[str, float]]
+    age: int | None  # of a recalled row, in steps
+
+
+def shown(place: int, row: Row, problem: Problem | None, step: int, at: int = -1) -> Shown:
+    """A row of `rows_with_text`."""
+    return Shown(
+        place=place,
+        at=at,
+        row=row,
+        verdict=_NAMES[Verdict(row["verdict"])],
+        answer=_answer_in(row, problem),
+        parts=reward_parts(row),
+        age=None if row["recalled_from"] is None else step - row["recalled_from"],
+    )
+
+
+def rows_with_text(site: Site, run: RunReader, step: int, group: StepGroup) -> list[Row]:
+    """The rows of a group. A recalled one is written without its text, which the history knows."""
+    rows = of_group(run, step, group, run.rows_with_text(step, group.uid))
+    texts = None
+    for row in rows:
+        if not row["text"] and row["recalled_from"] is not None:
+            texts = texts or site.texts_of(run)
+            (stored,) = stored_rollouts(run, [row], step=step, texts=texts).found
+            if stored is not None and texts is not None:
+                row["text"] = texts.text(stored.rollout.response_ids.tolist())
+    return rows
+
+
+def of_group(run: RunReader, step: int, group: StepGroup, values: Sequence[Value]) -> list[Value]:
+    """Of something that there is for each row of a problem in a step, in the order of the file, what belongs to the group."""
+    wanted = {row["at"] for row in group.rows}
+    places = [row["at"] for row in run.rows(step) if row["uid"] == group.uid]
+    if len(places) != len(values):
+        raise R3Error(f"step {step} of {run.path} has changed while it was read; load the page again")
+    return [value for place, value in zip(places, values, strict=True) if place in wanted]
+
+
+def _answer_in(row: Row, problem: Problem | None) -> str | None:
+    """The one that the grader found; of a recalled row, or in a run of an earlier version, what the extraction finds now."""
+    if row.get("answer"):
+        return row["answer"]
+    if not row["text"]:
+        return None
+    if problem is not None and problem.label.task != Task.MATH:
+        return short_answer(row["text"])
+    found = final_answer(row["text"], truncated=row["truncated"])
+    return found.text if found is not None else None
+
+
+def by_advantage(one: Shown) -> tuple[bool, float, int]:
+    """The highest first, those without one last."""
+    return one.row["advantage"] is None, -(one.row["advantage"] or 0.0), one.place
+
+
+def extremes_of(responses: Sequence[Shown]) -> tuple[int, int] | None:
+    """Places of the best and of the worst response that has a text."""
+    found = [one.place for one in sorted(responses, key=by_advantage) if one.row["text"]]
+    return (found[0], found[-1]) if len(found) > 1 else None
