@@ -1,7 +1,8 @@
 """The line in which items wait for a grading process, and who may pass whom.
 
 Cheap comparisons go first, in batches. Then the symbolic ones, one by one, those that are expected to be short before the
-others; an item that will take long lets others pass, but not for ever. Last the items that are slow, as far as anyone knows.
+others; an item that will take long lets others pass, but not for ever. Last the items that are slow, as far as anyone knows:
+those that were set back are begun again in turns that double, so that one which is almost done need not wait for endless ones.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ MAX_BATCH = 32
 # nothing; not more than in MAX_PATIENCE_S, so that nobody waits for ever.
 PATIENCE = 100.0
 MAX_PATIENCE_S = 15.0
+FIRST_TURN_S = 0.03  # of processor time; who needs more is slow
 _LOOK_AT = 100  # of the items that are set back; there may be very many
 
 
@@ -37,12 +39,18 @@ class Job:
     subject: int = 0
     attempts: int = 0  # at which its process ended
     rank: float = 0.0  # the lowest is next
+    turn_s: float = FIRST_TURN_S  # what it may compute before it makes way
 
     def __post_init__(self) -> None:
         self.rank = self.submitted
 
     def __lt__(self, other: Job) -> bool:
         return (self.rank, self.number) < (other.rank, other.number)
+
+    @property
+    def front_rank(self) -> float:
+        """Its rank while it is in a place; none comes before an item that has been set back and has its turn."""
+        return self.rank if self.turn_s == FIRST_TURN_S else float("-inf")
 
     def rank_for(self, seconds: float) -> float:
         """Its rank when it takes so long: whoever comes later than this may not pass it."""
@@ -90,15 +98,17 @@ class Line:
                 self._cheap.appendleft(job)
 
     def set_back(self, job: Job) -> None:
-        """Behind everybody who is not slow."""
+        """Behind everybody who is not slow; it has used its turn, or will not get one before long."""
         job.rank = job.rank_for(MAX_PATIENCE_S)
         self._set_back.append(job)
 
-    def next_batch(self, *, num_workers: int, front: float, room: int, room_paused: int) -> list[Job]:
+    def next_batch(
+        self, *, num_workers: int, front: float, room: int, room_paused: int, least_s: float = 0.0
+    ) -> list[Job]:
         """Cheap jobs, or one symbolic one; empty when nobody may go.
 
         front: the lowest rank of what is being graded in a place. room: slow items that could go on now.
-        room_paused: slow items that could be paused.
+        room_paused: slow items that could be paused. least_s: what the slow item whose turn it is has computed.
         """
         while self._set_back and self._set_back[0].future.cancelled():
             self._set_back.popleft()
@@ -122,16 +132,15 @@ class Line:
             else:
                 batch.append(job)
         if self._set_back and not batch:
-            batch += self._next_set_back(room, room_paused)
+            batch += self._next_set_back(room, room_paused, least_s)
         return batch
 
-    def _next_set_back(self, room: int, room_paused: int) -> list[Job]:
-        """The shortest, if it may go on (the caller of the first one is still there). One of a slow subject that would only be paused is not begun."""
-        if room <= 0 and room_paused <= 0:
-            return []
+    def _next_set_back(self, room: int, room_paused: int, least_s: float) -> list[Job]:
+        """The shortest, if it may go on (the caller of the first one is still there): as a slow one, or for one turn that takes
+        it no further than where the next of the slow ones is. One of a slow subject that would only be paused is not begun."""
         present = (job for job in islice(self._set_back, _LOOK_AT) if not job.future.cancelled())
-        job = min(present, key=lambda job: (self.forecast.known_seconds(job.subject), job.number))
-        if room <= 0 and self.forecast.known_seconds(job.subject):
+        job = min(present, key=lambda job: (self.forecast.known_seconds(job.subject), job.turn_s, job.number))
+        if room <= 0 and (self.forecast.known_seconds(job.subject) or (room_paused <= 0 and job.turn_s > least_s)):
             return []
         self._set_back.remove(job)
         return [job]

@@ -4,7 +4,7 @@ Every item is first given the cheap comparisons, in batches. What they do not de
 are done one by one, those that are expected to be short first (forecast.py), and only when nothing cheap is waiting. An item that
 has computed for SLOW_AFTER_S leaves its place to the next one. It is paused (SIGSTOP) while others need the processors and
 goes on beside them when they do not, or when it has let enough of them pass. When too many are slow already,
-one that turns out to be slow is set back: it is begun again, with all of its time, when there is room.
+one that turns out to be slow is set back: it is begun again, with all of its time, for a turn twice as long (line.py).
 
 At the deadline the process is killed. An item's time is wall clock from the moment a process begins with it, less its
 pauses, less the time in which the process was ready to run and other programs had the processors: so a grade does not
@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from r3_openrlhf.errors import GradingError
-from r3_openrlhf.grading.processes.line import Job, Line
+from r3_openrlhf.grading.processes.line import FIRST_TURN_S, Job, Line
 from r3_openrlhf.grading.processes.nursery import Nursery, WorkerHandle
 from r3_openrlhf.grading.processes.sandbox import missing_layers
 from r3_openrlhf.grading.processes.wire import DEFERRED, Outcome, decode_outcomes, frame, take_frame
@@ -34,7 +34,7 @@ from r3_openrlhf.grading.processes.wire import DEFERRED, Outcome, decode_outcome
 logger = logging.getLogger(__name__)
 
 # processor time; or ten times as long of wall clock, so that on a busy machine nobody is slow for having to wait
-SLOW_AFTER_S = 0.03
+SLOW_AFTER_S = FIRST_TURN_S
 MAX_STEPS = 4  # an item that has computed for longer than SLOW_AFTER_S * 2 ** MAX_STEPS goes on to its end
 LOW_PRIORITY_AFTER_S = 0.2  # of processor time; the programs beside this pool have something to do as well
 LOW_PRIORITY = 10
@@ -59,6 +59,11 @@ class _Worker:
     nice: bool = False
     retired: bool = False  # to be killed once its item is answered
 
+    @property
+    def is_left_alone(self) -> bool:
+        """Nothing about its item changes any more before the deadline."""
+        return self.slow and self.nice
+
     def start_clocks(self) -> None:
         self.item_started = time.monotonic()
         self.item_started_cpu = self.handle.processor_seconds()
@@ -78,10 +83,10 @@ class _Worker:
     def processor_seconds(self) -> float:
         return self.handle.processor_seconds() - self.item_started_cpu
 
-    def attained_seconds(self) -> float:
+    def attained_seconds(self, *, max_steps: int = MAX_STEPS) -> float:
         """Processor time of the item in steps of powers of two, so that slow items take turns that grow."""
         steps = max(1, int(self.processor_seconds() / SLOW_AFTER_S).bit_length()) - 1
-        return SLOW_AFTER_S * 2 ** min(steps, MAX_STEPS)
+        return SLOW_AFTER_S * 2 ** min(steps, max_steps)
 
     def pause(self) -> None:
         if self.paused_at is None:
@@ -93,6 +98,11 @@ class _Worker:
             self.item_started += time.monotonic() - self.paused_at
             self.paused_at = None
             self.handle.go_on()
+
+
+def _turn_of(worker: _Worker) -> tuple[float, int]:
+    """Its place among the slow ones; their numbers differ."""
+    return worker.attained_seconds(), worker.jobs[0].number
 
 
 class WorkerPool:
@@ -244,6 +254,7 @@ class WorkerPool:
                 front=self._front_of_the_places(),
                 room=self.max_slow_workers - slow,
                 room_paused=self.max_slow_workers + self.max_paused_workers - slow,
+                least_s=self._next_slow_seconds(),
             )
             if not batch:
                 return
@@ -257,9 +268,16 @@ class WorkerPool:
             self._write(worker)
 
     def _front_of_the_places(self) -> float:
-        """The lowest rank of what is being graded in a place."""
-        ranks = [worker.jobs[0].rank for worker in self._workers.values() if worker.jobs and not worker.slow]
+        """The lowest rank of what is being graded in a place. Slow items do not pass one of theirs that has its turn there."""
+        ranks = [worker.jobs[0].front_rank for worker in self._workers.values() if worker.jobs and not worker.slow]
         return min(ranks, default=float("inf"))
+
+    def _next_slow_seconds(self) -> float:
+        """What the slow item whose turn it is has computed, as a power of two; 0 where none is slow."""
+        slow = [worker for worker in self._workers.values() if worker.slow]
+        if not slow:
+            return 0.0
+        return min(slow, key=_turn_of).attained_seconds(max_steps=64)
 
     def _slow_workers(self) -> int:
         return sum(worker.slow for worker in self._workers.values())
@@ -272,10 +290,8 @@ class WorkerPool:
         busy = sum(bool(worker.jobs) and not worker.slow for worker in self._workers.values())
         room = self.num_workers - busy if busy or self._line.num_fresh else self.max_slow_workers
         front = min(self._front_of_the_places(), self._line.front())
-        attained = {worker.handle: worker.attained_seconds() for worker in slow}
-        slow.sort(key=lambda worker: (attained[worker.handle], worker.jobs[0].number))
-        for i, worker in enumerate(slow):
-            passes_others = worker.jobs[0].rank_for(attained[worker.handle]) <= front
+        for i, (attained_s, _, worker) in enumerate(sorted((*_turn_of(worker), worker) for worker in slow)):
+            passes_others = worker.jobs[0].rank_for(attained_s) <= front
             if i < room or i < self.max_slow_workers and passes_others:
                 worker.go_on()
             else:
@@ -358,13 +374,13 @@ class WorkerPool:
             if elapsed >= self.timeout_s and worker.seconds() >= self.timeout_s:
                 self._line.forecast.learn_slow(worker.jobs[0].subject, worker.jobs[0].number, worker.seconds())
                 self._bury(worker, "timeout")
-            elif elapsed >= SLOW_AFTER_S and not worker.nice:
+            elif elapsed >= SLOW_AFTER_S and not worker.is_left_alone:
                 used, job = worker.processor_seconds(), worker.jobs[0]
                 if used >= SLOW_AFTER_S:
                     self._line.forecast.learn_slow(job.subject, job.number, worker.attained_seconds())
-                if used >= LOW_PRIORITY_AFTER_S:
+                if used >= LOW_PRIORITY_AFTER_S and not worker.nice:
                     worker.nice = worker.handle.set_nice(LOW_PRIORITY)
-                if not worker.slow and (used >= SLOW_AFTER_S or elapsed >= 10 * SLOW_AFTER_S):
+                if not worker.slow and (used >= job.turn_s or elapsed >= 10 * job.turn_s):
                     self._make_way(worker)
         if self._nursery and not self._nursery.is_ready and time.monotonic() - self._nursery.started > START_TIMEOUT_S:
             self._lose_nursery(self._nursery)
@@ -380,13 +396,14 @@ class WorkerPool:
         if self._slow_workers() < self.max_slow_workers + self.max_paused_workers:
             worker.slow = True
         elif job.symbolic:
+            job.turn_s *= 2
             self._line.set_back(worker.jobs.popleft())
             self._bury(worker, "")
 
     def _seconds_to_next_look(self) -> float | None:
         """None: nobody is working and nothing waits."""
         waits = [
-            max(_LOOK_EVERY_S, self.timeout_s - worker.seconds()) if worker.nice else _LOOK_EVERY_S
+            max(_LOOK_EVERY_S, self.timeout_s - worker.seconds()) if worker.is_left_alone else _LOOK_EVERY_S
             for worker in self._workers.values()
             if worker.jobs and worker.paused_at is None
         ]

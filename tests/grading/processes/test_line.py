@@ -17,8 +17,8 @@ def job(number, submitted=0.0):
     return Job(ITEM, Future(), number, submitted)
 
 
-def take(line, *, front=float("inf"), room=8, room_paused=40, num_workers=1):
-    batch = line.next_batch(num_workers=num_workers, front=front, room=room, room_paused=room_paused)
+def take(line, *, front=float("inf"), room=8, room_paused=40, num_workers=1, least_s=0.0):
+    batch = line.next_batch(num_workers=num_workers, front=front, room=room, room_paused=room_paused, least_s=least_s)
     return [one.number for one in batch]
 
 
@@ -90,6 +90,19 @@ def test_without_room_even_to_pause_nothing_slow_is_begun():
     line = Line()
     line.set_back(job(5))
     assert take(line, room=0, room_paused=0) == [] and len(line) == 1
+
+
+def test_without_room_one_is_begun_for_a_turn_no_longer_than_the_next_of_the_slow_ones_had():
+    line = Line()
+    for number, turn_s in ((5, 0.12), (6, 0.06), (7, 0.12)):
+        waiting = job(number)
+        waiting.turn_s = turn_s
+        line.set_back(waiting)
+    full = {"room": 0, "room_paused": 0}
+    assert take(line, **full, least_s=0.03) == []
+    assert take(line, **full, least_s=0.06) == [6]  # the shortest turn
+    assert take(line, **full, least_s=0.06) == []  # the others would get further than the slow ones are
+    assert [take(line, **full, least_s=0.12) for _ in range(3)] == [[5], [7], []]
 
 
 def test_the_shortest_of_those_that_are_set_back_is_next():

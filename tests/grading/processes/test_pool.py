@@ -18,6 +18,7 @@ from r3_openrlhf.grading.processes.wire import DEFERRED, Outcome, encode_item
 from tests.grading.hostile_payloads import ENDLESS_REFERENCE, endless
 
 LONG = rf"\boxed{{{'x_{x_{x_{x_{x}}}}' * 4}}}"  # about 0.4 s of work
+SHORTER = rf"\boxed{{{'x_{x_{x_{x_{x}}}}' * 2}}}"  # about 0.1 s
 SLOW = rf"\boxed{{{endless()}}}"
 # Where the supervisor gets no processor it is late, and a worker ends itself: RLIMIT_CPU, whole seconds, two to spare.
 LATE_S = 3.5
@@ -242,6 +243,17 @@ def test_however_many_items_are_slow_there_is_a_bound_on_processes_and_others_ar
     assert {future.result().reason for future in hanging} == {"timeout"}
     assert {future.result(300).verdict for future in benign} == {"correct"}
     assert most <= 1 + 1 + 1 + 2  # places, one to spare, beside them, paused
+    pool.close()
+
+
+def test_one_that_is_nearly_done_need_not_wait_for_the_end_of_endless_ones():
+    """Two may be slow and seven are; the last has 0.1 s of work. It is begun again for turns that grow, as they go on."""
+    pool = WorkerPool(num_workers=1, timeout_s=20.0, max_slow_workers=1, max_paused_workers=1)
+    pool.submit(item()).result(300)
+    hanging = [pool.submit(item(rf"\boxed{{{endless(i)}}}", f"{ENDLESS_REFERENCE}+{i}")) for i in range(6)]
+    wait_for(lambda: sum(worker.slow for worker in list(pool._workers.values())) == 2)
+    assert pool.submit(item(SHORTER, "5")).result(300).verdict == "wrong"
+    assert not any(future.done() for future in hanging)
     pool.close()
 
 
