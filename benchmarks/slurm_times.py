@@ -1,10 +1,12 @@
 """What a job of Slurm costs beside `r3 train` in a shell: time to the first step, time of a step, signal to exit.
 
     python benchmarks/slurm_times.py --rounds 3
+    python benchmarks/slurm_times.py --rounds 0 --watch 60
 
-Starts a Slurm of its own (two nodes on the loopback; slurm-wlm and munge must be installed). Both sides run the recorded
+Starts a Slurm of its own (nodes on the loopback; slurm-wlm and munge must be installed). Both sides run the recorded
 smoke run of tests/recordings, so both do the same work; they alternate within this one run. The last job of each round
-gets SIGUSR1 after its second step: it finishes its step, saves and ends.
+gets SIGUSR1 after its second step: it finishes its step, saves and ends. --watch runs a job on two nodes with a Ray and no
+work for so many seconds, and says how much processor time its agents took: what watching costs, on busy cores too.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.cluster.conftest import Slurm, log_of, until  # noqa: E402
+from tests.cluster.conftest import Slurm, log_of, template_in, until  # noqa: E402
 from tests.recordings import lines, playback_of  # noqa: E402
 
 STEPS = 4
@@ -92,10 +94,30 @@ def preempted(slurm: Slurm, run_dir: Path) -> dict:
     }
 
 
+def watching(slurm: Slurm, run_dir: Path, seconds: float) -> dict:
+    """Processor seconds that the agents of a job on two nodes take in an hour, after its Ray has come up."""
+    probe = f'{{{{ python }}}} {ROOT}/tests/cluster/ray_probe.py "$run_dir"'
+    small = "--ray-args=--num-cpus=1 --object-store-memory=80000000"
+    run_dir.mkdir()
+    number = slurm.submit(run_dir, "--nodes=2", small, template=template_in(run_dir, probe))
+    until((run_dir / "probe.json").is_file, seconds=WITHIN_S, what=log_of(run_dir, number))
+    module = ["-m", "r3_openrlhf.cluster.node_agent"]
+    agents = [process for process in slurm.processes(number) if process.cmdline()[1:3] == module]
+    before, began = [process.cpu_times() for process in agents], time.monotonic()
+    time.sleep(seconds)  # what is measured
+    after, wall = [process.cpu_times() for process in agents], time.monotonic() - began
+    (run_dir / "go").touch()
+    slurm.wait(number, "COMPLETED", "FAILED", seconds=WITHIN_S)
+    used = [b.user + b.system - a.user - a.system for a, b in zip(before, after, strict=True)]
+    return {"agents": len(agents), "watched_s": wall, "agent_cpu_s_an_hour": [round(s / wall * 3600, 1) for s in used]}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--watch", type=float, default=60.0, help="seconds; 0: not")
+    options = parser.parse_args()
+    rounds = options.rounds
     folder = Path(f"/tmp/r3t{os.getpid()}")  # sockets need a short path
     folder.mkdir(mode=0o755)
     runs = Path(tempfile.mkdtemp(prefix="r3-slurm-times-"))
@@ -110,10 +132,14 @@ def main() -> None:
                 found[name].append(measure(runs / f"{name}{number}"))
             print(f"round {number + 1} of {rounds}: preempted", file=sys.stderr, flush=True)
             found["preempted"].append(preempted(slurm, runs / f"preempted{number}"))
+        watch = watching(slurm, runs / "watched", options.watch) if options.watch else {}
     finally:
         slurm.stop()
         shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(runs, ignore_errors=True)
+    if not rounds:
+        print(json.dumps(watch, indent=1))
+        return
     first = {side: statistics.median(run["first_step_s"] for run in found[side]) for side in ("bare", "job")}
     step = {side: statistics.median(s for run in found[side] for s in run["steps"]) for side in ("bare", "job")}
     report = {
@@ -123,6 +149,7 @@ def main() -> None:
         "step_s": step,
         "step_ratio_job_to_bare": step["job"] / step["bare"],
         **{key: [round(run[key], 1) for run in found["preempted"]] for key in found["preempted"][0]},
+        **watch,
     }
     print(json.dumps(report, indent=1))
 

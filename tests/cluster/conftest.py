@@ -1,6 +1,7 @@
-"""A real Slurm of this test session: munged, slurmctld and two slurmd on the loopback, as this user, without systemd.
+"""A real Slurm of this test session: munged, slurmctld and three slurmd on the loopback, as this user, without systemd.
 
-Both nodes are this machine: one network and one /dev/shm. Where Slurm is not installed the tests skip."""
+All nodes are this machine: one network and one /dev/shm. Most tests use the two of the partition "main". Where Slurm is not
+installed the tests skip."""
 
 import contextlib
 import os
@@ -20,7 +21,7 @@ from r3_openrlhf.cluster import shared_memory
 
 REPOSITORY = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
-NODES = ("node1", "node2")
+NODES = ("node1", "node2", "node3")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "scancel")
 SBIN = "/usr/sbin:/usr/local/sbin"
 CONFIGURATION = """
@@ -55,9 +56,11 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 NodeName=node1 NodeAddr=127.0.0.1 NodeHostname=localhost Port={ports[1]} CPUs=8 RealMemory=8000 State=UNKNOWN
 NodeName=node2 NodeAddr=127.0.0.1 NodeHostname=localhost Port={ports[2]} CPUs=8 RealMemory=8000 State=UNKNOWN
-PartitionName=main Nodes=ALL Default=YES PriorityTier=1 GraceTime=20
-PartitionName=hasty Nodes=ALL PriorityTier=1 GraceTime=1
-PartitionName=urgent Nodes=ALL PriorityTier=10
+NodeName=node3 NodeAddr=127.0.0.1 NodeHostname=localhost Port={ports[3]} CPUs=8 RealMemory=8000 State=UNKNOWN
+PartitionName=main Nodes=node1,node2 Default=YES PriorityTier=1 GraceTime=20
+PartitionName=three Nodes=ALL PriorityTier=1 GraceTime=20
+PartitionName=hasty Nodes=node1,node2 PriorityTier=1 GraceTime=1
+PartitionName=urgent Nodes=node1,node2 PriorityTier=10
 """
 
 
@@ -65,7 +68,7 @@ def until(condition, *, seconds=120.0, what="it"):
     """The first true value of condition()."""
     end = time.monotonic() + seconds
     while not (value := condition()):
-        assert time.monotonic() < end, f"waited {seconds:.0f} s for {what}"
+        assert time.monotonic() < end, f"waited {seconds:.0f} s for {what() if callable(what) else what}"
         time.sleep(0.1)  # only the pace of asking
     return value
 
@@ -90,7 +93,7 @@ class Slurm:
         return done.stdout.strip()
 
     def start(self) -> None:
-        with_ports = [socket.socket() for _ in range(3)]
+        with_ports = [socket.socket() for _ in range(1 + len(NODES))]
         for listener in with_ports:
             listener.bind(("127.0.0.1", 0))
         ports = [listener.getsockname()[1] for listener in with_ports]
@@ -117,13 +120,13 @@ class Slurm:
             self.call("slurmd", "-N", node)
 
     def idle(self) -> int:
-        return int(self.call("sinfo", "-h", "-p", "main", "-t", "idle", "-o", "%D", check=False) or 0)
+        return int(self.call("sinfo", "-h", "-p", "three", "-t", "idle", "-o", "%D", check=False) or 0)
 
     def stop(self) -> None:
         """By the pid files that the daemons wrote."""
-        self.call("scancel", "--signal=KILL", "--full", "--partition=main,urgent", check=False)
-        self.call("scancel", "--partition=main", check=False)
-        self.call("scancel", "--partition=urgent", check=False)
+        user = psutil.Process().username()
+        self.call("scancel", "--signal=KILL", "--full", f"--user={user}", check=False)
+        self.call("scancel", f"--user={user}", check=False)
         # a failed test may have left jobs, and the daemons that would end them are about to go
         left = self.processes()
         for process in left:
@@ -188,7 +191,7 @@ class Slurm:
         return found
 
     def assert_nothing_left(self, number: str) -> None:
-        until(lambda: not self.processes(number), seconds=60, what=f"processes of job {number} to end")
+        until(lambda: not self.processes(number), seconds=60, what=lambda: f"{self.processes(number)} to end")
         assert not list(self.folder.glob(f"r3-ray-{number}.*"))
         # the machine may have other stacks: theirs are held, or older than this job
         began = datetime.fromisoformat(self.job(number)["SubmitTime"]).timestamp()

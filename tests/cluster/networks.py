@@ -1,4 +1,4 @@
-"""A real Slurm whose two nodes have a network, an address, a host name and a /dev/shm each. Needs root and iproute2.
+"""A real Slurm whose nodes have a network, an address, a host name and a /dev/shm each. Needs root and iproute2.
 
 Nothing of the loopback helps here: the nodes' Rays and the ranks of a training must really talk to each other.
 """

@@ -38,18 +38,24 @@ def is_of_ray(process):
 
 
 @pytest.mark.slow
-def test_two_jobs_on_the_same_two_nodes_have_two_rays(slurm, tmp_path, job_template):
-    """Each has both nodes once, and none of the other's. The two heads run on one node."""
+def test_two_jobs_on_the_same_nodes_have_two_rays(slurm, tmp_path, job_template):
+    """Each has all of its nodes once, three and two, and none of the other's. The two heads run on one node."""
     template = job_template(PROBE)
-    runs = [tmp_path / "one", tmp_path / "two"]
-    jobs = [slurm.submit(run, "--nodes=2", SMALL_RAY, template=template) for run in runs]
+    runs = [tmp_path / "three", tmp_path / "two"]
+    nodes = [["node1", "node2", "node3"], ["node1", "node2"]]
+    # a batch that three ranks can share
+    partitions = [["--partition=three", "rollout.batch_size=6", "train.batch_size=48"], []]
+    jobs = [
+        slurm.submit(run, f"--nodes={len(names)}", *partition, SMALL_RAY, template=template)
+        for run, names, partition in zip(runs, nodes, partitions, strict=True)
+    ]
     for run, job in zip(runs, jobs, strict=True):
         until(lambda run=run, job=job: (run / "probe.json").is_file() or slurm.ended(job), seconds=200)
         assert (run / "probe.json").is_file(), log_of(run, job)
     seen = [json.loads((run / "probe.json").read_text()) for run in runs]
-    for probe in seen:
-        assert probe["nodes"] == ["node1", "node2"]
-        assert probe["gpus"] == 2  # one of each node: cpu_smoke asks for one per node
+    for probe, names in zip(seen, nodes, strict=True):
+        assert probe["nodes"] == names
+        assert probe["gpus"] == len(names)  # one of each node: cpu_smoke asks for one per node
     assert seen[0]["address"] != seen[1]["address"] and seen[0]["token"] != seen[1]["token"]
     # a preemption signals every process of the steps: the agents and the command hear it, Ray and its workers do not
     for job in jobs:
@@ -60,22 +66,24 @@ def test_two_jobs_on_the_same_two_nodes_have_two_rays(slurm, tmp_path, job_templ
     slurm.call(
         "sbatch", "-p", "urgent", "--nodelist=node2", "--exclusive", "-o", tmp_path / "urgent", "--wrap", "true"
     )
-    for run, job in zip(runs, jobs, strict=True):
+    for run, job, names in zip(runs, jobs, nodes, strict=True):
         until(lambda run=run, job=job: (run / "heard").exists() or slurm.ended(job), what=f"a signal for {job}")
-        for node in ("node1", "node2"):
+        for node in names:
             until(
                 lambda node=node, run=run, job=job: f"{node}: signal SIGTERM" in log_of(run, job), what=f"it on {node}"
             )
     for run in runs:
         (run / "go").touch()
-    for run, job in zip(runs, jobs, strict=True):
+    for run, job, names in zip(runs, jobs, nodes, strict=True):
         assert slurm.wait(job, "COMPLETED", "FAILED")["JobState"] == "COMPLETED", log_of(run, job)
         slurm.assert_nothing_left(job)
-        assert json.loads((run / "after.json").read_text()) == ["node1", "node2"]
+        assert json.loads((run / "after.json").read_text()) == names
         logs = run / "cluster" / "ray_logs" / f"{job}.0"
-        assert sorted(path.name for path in logs.iterdir()) == ["node1", "node2"]
-        for node in ("node1", "node2"):
-            assert re.search(rf"{node}: all-reduce over 2 nodes: \d+\.\d s", log_of(run, job)), log_of(run, job)
+        assert sorted(path.name for path in logs.iterdir()) == names
+        for node in names:
+            assert re.search(rf"{node}: all-reduce over {len(names)} nodes: \d+\.\d s", log_of(run, job)), log_of(
+                run, job
+            )
         assert (logs / "node2" / "raylet.out").is_file() and (logs / "node1" / "gcs_server.out").is_file()
 
 
