@@ -58,14 +58,21 @@ def ray_address(config: R3Config) -> str | None:
 
 
 def openrlhf_arguments(
-    config: R3Config, run: RunDirectory, *, model_dir: str | Path, platform: str, resume: bool = False
+    config: R3Config,
+    run: RunDirectory,
+    *,
+    model_dir: str | Path,
+    platform: str,
+    resume: bool = False,
+    universal: bool = False,
 ) -> list[str]:
     """The whole command line behind `python -m openrlhf.cli.train_ppo_ray`. Pure: no disk, no environment.
 
-    platform: "cuda" or "cpu". resume: a checkpoint is there and is to be loaded.
+    platform: "cuda" or "cpu". resume: a checkpoint is there and is to be loaded; universal: one that
+    was converted (other_ranks.py).
     Raises ConfigError when config.openrlhf repeats a flag that is set here.
     """
-    flags = _own_flags(config, run, model_dir=model_dir, platform=platform, resume=resume)
+    flags = _own_flags(config, run, model_dir=model_dir, platform=platform, resume=resume, universal=universal)
     arguments: list[str] = []
     for name, value in flags.items():
         arguments += _flag(name, value)
@@ -84,11 +91,13 @@ def own_flags() -> frozenset[str]:
     """The names of all flags that a run with algo=r3 sets."""
     config = R3Config(run_dir="run")
     config.model.path = config.data.path = ""
-    return frozenset(_own_flags(config, RunDirectory("run"), model_dir="", platform="cuda", resume=False))
+    return frozenset(
+        _own_flags(config, RunDirectory("run"), model_dir="", platform="cuda", resume=False, universal=False)
+    )
 
 
 def _own_flags(
-    config: R3Config, run: RunDirectory, *, model_dir: str | Path, platform: str, resume: bool
+    config: R3Config, run: RunDirectory, *, model_dir: str | Path, platform: str, resume: bool, universal: bool
 ) -> dict[str, Any]:
     data, rollout, train, cluster, checkpoint = (
         config.data,
@@ -174,6 +183,7 @@ def _own_flags(
         "ckpt.save_hf": checkpoint.save_hf,
         "ckpt.max_num": checkpoint.max_num,
         "ckpt.load_enable": resume,
+        "ds.use_universal_ckpt": universal,
         "logger.tensorboard_dir": str(run.tensorboard) if config.logging.tensorboard else None,
         "logger.wandb.run_name": run.path.name,
     }

@@ -28,6 +28,7 @@ from r3_openrlhf.errors import ConfigError, DataError, R3Error, RunInterrupted
 from r3_openrlhf.history.witness import check_checkpoint
 from r3_openrlhf.method import history_warnings
 from r3_openrlhf.models.locate import BUILDERS, locate_model, resolve_model
+from r3_openrlhf.openrlhf_adapter import other_ranks
 from r3_openrlhf.openrlhf_adapter.agent_tasks import check_environment, prepare_tasks
 from r3_openrlhf.openrlhf_adapter.arguments import openrlhf_arguments, platform_of, ray_address
 from r3_openrlhf.openrlhf_adapter.console import Console
@@ -79,6 +80,9 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
             for sentence in [*filter(None, [warning]), *history_warnings(config, num_problems=data.num_problems)]:
                 console.say(f"Warning: {sentence}")
             console.expect(num_steps(config, data))
+            if config.checkpoint.resume and other_ranks.must_convert(config, run):
+                console.announce(Phase.CONVERTING)
+                other_ranks.convert(run)
             try:
                 _run_upstream(
                     config, arguments, platform, console, stop, short_batches=has_short_batches(config, data)
@@ -152,7 +156,8 @@ def checked_arguments(config: R3Config, run: RunDirectory, model: str, *, platfo
     resume = config.checkpoint.resume and (run.checkpoints / "_actor" / "latest").is_file()
     if resume and config.algo == Algorithm.R3 and not config.checkpoint.accept_lost_history:
         check_history(run)
-    arguments = openrlhf_arguments(config, run, model_dir=model, platform=platform, resume=resume)
+    universal = resume and other_ranks.must_convert(config, run)
+    arguments = openrlhf_arguments(config, run, model_dir=model, platform=platform, resume=resume, universal=universal)
     check_arguments(arguments)
     return arguments
 

@@ -22,6 +22,7 @@ class Phase(StrEnum):
     UNPACKING = "unpacking the model"
     TRAINING_MODEL = "training the small model"  # "tiny", "lab": made on the spot
     DATA = "preparing the data"
+    CONVERTING = "converting the checkpoint"  # to another number of GPUs
     RAY = "starting Ray"
     LIBRARIES = "loading OpenRLHF, vLLM, DeepSpeed"
     ENGINE = "starting the rollout engine"

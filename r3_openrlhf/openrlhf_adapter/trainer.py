@@ -17,6 +17,7 @@ from r3_openrlhf import method
 from r3_openrlhf.errors import RunInterrupted, TrainingStopped
 from r3_openrlhf.history.store import HistoryStore
 from r3_openrlhf.history.witness import FILE_NAME, append_record
+from r3_openrlhf.openrlhf_adapter import other_ranks
 from r3_openrlhf.openrlhf_adapter.agent_experience import AgentExperienceMaker
 from r3_openrlhf.openrlhf_adapter.blocked_signals import keep_blocked
 from r3_openrlhf.openrlhf_adapter.convert import whole_trajectories
@@ -92,6 +93,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
     def init_checkpoint_states(self) -> dict:
         """Where a resumed run goes on (:405): history, metrics and rollouts newer than the checkpoint are forgotten."""
         states = super().init_checkpoint_states()
+        other_ranks.forget(self.run)  # every rank has loaded it
         step = states["global_step"]
         if self.history is not None:
             if step and not self.config.checkpoint.accept_lost_history:

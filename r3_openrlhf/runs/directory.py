@@ -25,7 +25,8 @@ from r3_openrlhf.runs.files import EvaluationLine, MetricsLine, RolloutLine, che
 
 # Keys that may differ when a run goes on: they change how long or where it runs and how much memory and disk it takes, not
 # what it computes per step. Rows that share a micro-batch do not change a gradient, and the engines' limits no response. How
-# many rollouts the history keeps says what may be recalled, not how: changes.jsonl has it.
+# many rollouts the history keeps says what may be recalled, not how, and the number of GPUs says who computes which rows:
+# changes.jsonl has it.
 MAY_CHANGE = (
     "run_dir",
     "train.num_epochs",
@@ -50,6 +51,8 @@ MAY_CHANGE = (
     "cluster.vllm_",
     "cluster.enable_sleep",
     "cluster.cpu_kv_cache_mb",
+    "cluster.num_nodes",
+    "cluster.gpus_per_node",
     "history.max_bytes",
     "history.max_per_problem_and_verdict",
     "history.journal",
@@ -255,19 +258,13 @@ class RunDirectory:
         if differ:
             shown = ", ".join(f"{key} ({before.get(key)} there, {now[key]} now)" for key in differ[:5])
             more = f" and {len(differ) - 5} more" if len(differ) > 5 else ""
-            if set(differ) <= {"cluster.num_nodes", "cluster.gpus_per_node"}:
-                raise ConfigError(
-                    f"run_dir {self.path} holds a run of another number of GPUs: {shown}; a checkpoint of DeepSpeed belongs to "
-                    f"its number of GPUs. Go on with as many as there, or start another run from its newest weights: "
-                    f"run_dir=NEW model.path={self._newest_weights()} (its optimizer and its history begin anew)"
-                )
             raise ConfigError(
                 f"run_dir {self.path} holds a run with other settings: {shown}{more}; choose another run_dir, or use the same settings"
             )
         step = self.read_metrics()[-1]["step"]
         return [{"step": step, "key": key, "before": before.get(key), "now": now[key]} for key in changed]
 
-    def _newest_weights(self) -> Path:
+    def newest_weights(self) -> Path:
         """A directory that Transformers can load: the last step's if the run has ended, else the newest checkpoint's."""
         if self.final_model.is_dir():
             return self.final_model

@@ -145,19 +145,27 @@ def test_a_stale_weight_sync_is_caught(tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_two_ranks_zero_3_reference_model_and_an_odd_number_of_rows(tmp_path):
+def test_two_ranks_zero_3_reference_model_and_an_odd_number_of_rows_then_one_rank(tmp_path):
     """Two data-parallel ranks, two engines, a reference model and a KL loss. 9 problems in batches of 6: the second batch
-    has 3 x 7 responses, an odd number of rows, and in the first epoch there is nothing to recall for them."""
-    settings = ("cluster.gpus_per_node=2", "train.zero_stage=3", "train.kl_coef=0.001", "replay.k=3")
+    has 3 x 7 responses, an odd number of rows, and in the first epoch there is nothing to recall for them. The second epoch
+    is one rank's, which goes on from the two ranks' checkpoint."""
+    settings = ("train.zero_stage=3", "train.kl_coef=0.001", "replay.k=3", "checkpoint.save_steps=2")
     shape = (
         "rollout.batch_size=6",
         "rollout.n_samples_per_prompt=7",
         "data.max_samples=9",
         "train.micro_batch_size=7",
     )
-    train(tmp_path / "run", *settings, *shape, "checkpoint.save_steps=-1")
+    train(tmp_path / "run", *settings, *shape, "cluster.gpus_per_node=2", "train.max_steps=2")
+    assert [step["step"] for step in lines(tmp_path / "run" / "metrics.jsonl")] == [1, 2]
+    train(tmp_path / "run", *settings, *shape, "cluster.gpus_per_node=1", "train.max_steps=4")
     metrics = lines(tmp_path / "run" / "metrics.jsonl")
     assert [step["step"] for step in metrics] == [1, 2, 3, 4]
+    changes = {
+        line["key"]: (line["step"], line["before"], line["now"]) for line in lines(tmp_path / "run" / "changes.jsonl")
+    }
+    assert changes["cluster.gpus_per_node"] == (2, 2, 1)
+    assert not list((tmp_path / "run" / "checkpoints").rglob("*universal*"))
     rows = Counter(row["step"] for row in rollouts_of(tmp_path / "run"))
     assert rows[2] == 21
     for step, sampled in zip(metrics, (42, 21, 42, 21), strict=True):

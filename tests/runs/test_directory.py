@@ -112,20 +112,6 @@ def test_a_run_that_ran_out_of_memory_goes_on_with_less(run):
         run.create(config_at(run.path, *overrides, "history.eviction=reservoir"))
 
 
-def test_another_number_of_gpus_is_refused_with_what_would_work(run):
-    """Only where nothing else differs: then there is a way on, from the newest weights."""
-    run.append_metrics({"step": 1})
-    for step in (2, 10):
-        (run.checkpoints / f"global_step{step}_hf").mkdir()
-    with pytest.raises(ConfigError) as refused:
-        run.create(config_at(run.path, "cluster.gpus_per_node=2"))
-    said = str(refused.value)
-    assert "cluster.gpus_per_node (1 there, 2 now)" in said and "belongs to its number of GPUs" in said
-    assert f"model.path={run.checkpoints / 'global_step10_hf'} " in said
-    with pytest.raises(ConfigError, match="other settings: cluster.gpus_per_node"):
-        run.create(config_at(run.path, "cluster.gpus_per_node=2", "train.seed=7"))
-
-
 def test_other_settings_are_refused_and_named(run):
     run.append_metrics({"step": 1})
     before = run.config.read_text()
