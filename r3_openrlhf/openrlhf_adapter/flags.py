@@ -65,7 +65,6 @@ REFUSED: dict[str, str] = {
     "actor.muon.ns_steps": _MUON,
     "actor.muon.nesterov": _MUON,
     "actor.muon.no_nesterov": _MUON,
-    "ds.use_universal_ckpt": "nobody has tried DeepSpeed's universal checkpoints with this policy update",
     "vllm.sync_with_ray": "weights go by CUDA IPC where engines share the policy's GPUs, else as cluster.sync_backend says",
 }
 REFUSED_WITH_R3: dict[str, str] = {

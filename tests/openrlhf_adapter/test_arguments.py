@@ -245,7 +245,7 @@ def test_the_table_of_flags_names_every_flag_of_the_installed_parser():
             ["openrlhf.ds.grad_accum_dtype=fp64"],
             "grad_accum_dtype is fp64, but gradients of bfloat16 weights are summed in",
         ),
-        (["openrlhf.ds.use_universal_ckpt=true"], "nobody has tried DeepSpeed's universal checkpoints"),
+        (["openrlhf.ds.use_universal_ckpt=true"], "is set by R³ itself"),
         (["openrlhf.actor.optim=muon"], "optim is muon, but DeepSpeed clips what Muon has made of a gradient"),
         (["openrlhf.actor.muon.ns_steps=3"], "ns_steps is 3, but DeepSpeed clips"),
         (["openrlhf.vllm.sync_with_ray=true"], "weights go by CUDA IPC where engines share the policy's GPUs"),
