@@ -207,7 +207,7 @@ def test_evaluations_are_rolled_back_with_the_steps(run):
         run.append_evaluation({"step": step, "pass_at_1": step / 10})
     run.roll_back(3)
     assert run.read_evaluations() == [{"step": 0, "pass_at_1": 0.0}, {"step": 2, "pass_at_1": 0.2}]
-    with pytest.raises(ValueError, match="evaluations.jsonl needs a step"):
+    with pytest.raises(ValueError, match="missing required field `step`"):
         run.append_evaluation({"pass_at_1": 0.4})
 
 
