@@ -32,7 +32,9 @@ def nothing_in_the_working_directory(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("experiment", experiments())
-def test_every_experiment_dry_runs_and_writes_nothing(experiment, tmp_path):
+def test_every_experiment_dry_runs_and_writes_nothing(experiment, tmp_path, monkeypatch):
+    if experiment == "lab_hard_tail":  # its problems are files of the repository
+        monkeypatch.chdir(REPOSITORY)
     result = call("train", f"experiment={experiment}", "--dry-run")
     if experiment == "hgpo_1p5b_textworld_8gpu" and importlib.util.find_spec("textworld") is None:
         assert result.exit_code == 1 and "textworld" in result.stderr and result.stderr.count("\n") == 1
@@ -103,14 +105,14 @@ def test_a_dry_run_says_what_it_could_not_check():
 
 
 MISTAKES = {
-    ("train",): "r3 train needs one experiment=NAME; known: cpu_smoke",
+    ("train",): "r3 train needs one experiment=NAME; known: agent_smoke, cpu_smoke",
     ("train", "experiment=cpu_smok"): "did you mean cpu_smoke?",
     ("train", "experiment=cpu_smoke", "replay.max_lag=3"): "did you mean replay.max_policy_lag?",
     (
         "train",
         "experiment=cpu_smoke",
-        "algo=gpro",
-    ): "algo is 'gpro', which does not exist in configs/algo; did you mean grpo?",
+        "algo=grop",
+    ): "algo is 'grop', which does not exist in configs/algo; did you mean grpo?",
     ("train", "experiment=cpu_smoke", "data.path=/nowhere.jsonl", "--dry-run"): "there is no such file",
     ("train", "experiment=cpu_smoke", "model.path=/nowhere", "--dry-run"): "model.path is '/nowhere'",
     ("train", "experiment=cpu_smoke", "openrlhf.actor.x=1", "--dry-run"): "OpenRLHF has no flag --actor.x",
