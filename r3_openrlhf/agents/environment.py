@@ -16,8 +16,9 @@ ENVIRONMENTS = {
     "vault": "r3_openrlhf.agents.vault:Vault",
     "frozen_lake": "r3_openrlhf.agents.gymnasium_text:FrozenLake",
     "taxi": "r3_openrlhf.agents.gymnasium_text:Taxi",
-    "textworld": "r3_openrlhf.agents.textworld_games:TextWorld",  # pip install "r3-openrlhf[textworld]"
+    "textworld": "r3_openrlhf.agents.textworld_games:TextWorld",
 }
+REMEDIES = {"textworld": '; pip install "r3-openrlhf[textworld]"'}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +82,8 @@ def environment_class(name: str) -> type:
     try:
         found = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"agents.environment is {name!r}, which cannot be loaded: {error}") from error
+        remedy = REMEDIES.get(name, "") if isinstance(error, ModuleNotFoundError) else ""
+        raise ConfigError(f"agents.environment is {name!r}, which cannot be loaded: {error}{remedy}") from error
     missing = [method for method in ("reset", "step", "close") if not callable(getattr(found, method, None))]
     if not callable(found) or missing:
         raise ConfigError(

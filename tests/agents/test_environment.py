@@ -1,5 +1,7 @@
 """Environments by name: each of ours, one by import path, and every way not to find one."""
 
+import sys
+
 import pytest
 
 from r3_openrlhf.agents.environment import ENVIRONMENTS, Observation, Step, environment_class, make_environment
@@ -52,3 +54,10 @@ def test_what_cannot_be_made_is_said(name, options, message):
 def test_a_reward_is_a_number():
     with pytest.raises(ValueError, match="reward is nan"):
         Step(observation=Observation(text="x"), reward=float("nan"), done=False)
+
+
+def test_a_package_that_is_missing_is_named_with_what_installs_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "textworld", None)  # as if it were not there
+    monkeypatch.delitem(sys.modules, "r3_openrlhf.agents.textworld_games", raising=False)
+    with pytest.raises(ConfigError, match=r'cannot be loaded: .*textworld.*; pip install "r3-openrlhf\[textworld\]"$'):
+        environment_class("textworld")
