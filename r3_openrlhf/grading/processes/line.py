@@ -2,7 +2,7 @@
 
 Cheap comparisons go first, in batches. Then the symbolic ones, one by one, those that are expected to be short before the
 others; an item that will take long lets others pass, but not for ever. Last the items that are slow, as far as anyone knows:
-those that were set back are begun again in turns that double, so that one which is almost done need not wait for endless ones.
+those that were set back are begun again in turns that grow, so that one which is almost done need not wait for endless ones.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Every item is first given the cheap comparisons, in batches. What they do not de
 are done one by one, those that are expected to be short first (forecast.py), and only when nothing cheap is waiting. An item that
 has computed for SLOW_AFTER_S leaves its place to the next one. It is paused (SIGSTOP) while others need the processors and
 goes on beside them when they do not, or when it has let enough of them pass. When too many are slow already,
-one that turns out to be slow is set back: it is begun again, with all of its time, for a turn twice as long (line.py).
+one that turns out to be slow is set back: it is begun again, with all of its time, for a turn four times as long (line.py).
 
 At the deadline the process is killed. An item's time is wall clock from the moment a process begins with it, less its
 pauses, less the time in which the process was ready to run and other programs had the processors: so a grade does not
@@ -24,6 +24,7 @@ from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 
 import msgspec
+import psutil
 
 from r3_openrlhf.errors import GradingError
 from r3_openrlhf.grading.processes.line import FIRST_TURN_S, Job, Line
@@ -35,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 # processor time; or ten times as long of wall clock, so that on a busy machine nobody is slow for having to wait
 SLOW_AFTER_S = FIRST_TURN_S
+TURNS_GROW = 4  # what is computed again costs at most a third of the last turn
 MAX_STEPS = 4  # an item that has computed for longer than SLOW_AFTER_S * 2 ** MAX_STEPS goes on to its end
 LOW_PRIORITY_AFTER_S = 0.2  # of processor time; the programs beside this pool have something to do as well
 LOW_PRIORITY = 10
@@ -42,6 +44,7 @@ _LOOK_EVERY_S = 0.01
 FORGIVEN_PAUSE_S = 2.0
 START_TIMEOUT_S = 120.0
 MAX_FAILED_STARTS = 3
+MAX_PAUSED, PAUSED_BYTES = 96, 25 * 2**20
 MAX_ATTEMPTS = 3  # at an item whose process ends under it
 MAX_NAME_CHARS = 100  # of such a data set
 MAX_PREPARED = 50  # data sets of reasoning_gym that the nursery keeps loaded
@@ -100,6 +103,11 @@ class _Worker:
             self.handle.go_on()
 
 
+def room_to_pause() -> int:
+    """Slow items that may be paused at once: MAX_PAUSED, or fewer where memory is short."""
+    return min(MAX_PAUSED, psutil.virtual_memory().available // 8 // PAUSED_BYTES)
+
+
 def _turn_of(worker: _Worker) -> tuple[float, int]:
     """Its place among the slow ones; their numbers differ."""
     return worker.attained_seconds(), worker.jobs[0].number
@@ -109,7 +117,8 @@ class WorkerPool:
     """Grades items in `num_workers` processes, `timeout_s` of its own time each; a lost item is answered as ungraded.
 
     max_slow_workers: slow items that go on beside the places at once, 1 or more.
-    max_paused_workers: slow items that are paused meanwhile, each a process of about 25 MB.
+    max_paused_workers: slow items that are paused meanwhile, each a process of about 25 MB; None: 96, or what an eighth of
+    the free memory holds.
     memory_bytes: address space of one worker.
     """
 
@@ -119,13 +128,13 @@ class WorkerPool:
         num_workers: int,
         timeout_s: float,
         max_slow_workers: int | None = None,
-        max_paused_workers: int = 32,
+        max_paused_workers: int | None = None,
         memory_bytes: int = 2**30,
     ) -> None:
         self.num_workers = num_workers
         self.timeout_s = timeout_s
         self.max_slow_workers = 4 * num_workers if max_slow_workers is None else max(1, max_slow_workers)
-        self.max_paused_workers = max_paused_workers
+        self.max_paused_workers = room_to_pause() if max_paused_workers is None else max_paused_workers
         self.memory_bytes = memory_bytes
         self.restarts: dict[str, int] = {"timeout": 0, "crashed": 0, "nursery": 0}
         self._lock = threading.Lock()
@@ -396,7 +405,7 @@ class WorkerPool:
         if self._slow_workers() < self.max_slow_workers + self.max_paused_workers:
             worker.slow = True
         elif job.symbolic:
-            job.turn_s *= 2
+            job.turn_s *= TURNS_GROW
             self._line.set_back(worker.jobs.popleft())
             self._bury(worker, "")
 
