@@ -45,7 +45,7 @@ def must_convert(config: R3Config, run: RunDirectory) -> bool:
 
 def convert(run: RunDirectory) -> None:
     """Write the newest checkpoint again, in pieces that any number of ranks can load: a float32 weight and two moments for each
-    parameter, 12 bytes of disk. Takes what DeepSpeed's program takes. R3Error: it failed."""
+    parameter, 12 bytes of disk, and as much again while it is made. Takes what DeepSpeed's program takes. R3Error: it failed."""
     forget(run)
     actor, folder = run.checkpoints / ACTOR, run.checkpoints / FOLDER
     tag = _tag(run)
@@ -55,8 +55,7 @@ def convert(run: RunDirectory) -> None:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        # it would look for the run's GPUs and its Ray
-        env={name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "CUDA_VISIBLE"))},
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},  # it computes nothing, and the GPUs are the run's
     )
     if done.returncode:
         said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
