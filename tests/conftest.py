@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests import left_behind
+
 # As `r3` does: with the system's ninja in turn with ours DeepSpeed's operators would be built anew each time, for minutes.
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
@@ -31,6 +33,16 @@ def pytest_collection_modifyitems(items):
     """Files that start a cluster come first, so that what is left at the end is short enough to share out evenly."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_left_behind():
+    """Each test file leaves the process and the patched libraries as it found them."""
+    process, libraries = left_behind.process(), left_behind.code_of_libraries()
+    yield
+    changed = left_behind.differences(process, left_behind.process(), new=True)
+    changed += left_behind.differences(libraries, left_behind.code_of_libraries(), new=False)
+    assert not changed, f"this file left changed: {', '.join(changed)}"
 
 
 @pytest.fixture(scope="session")

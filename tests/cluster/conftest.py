@@ -7,7 +7,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import psutil
 import pytest
 
 from r3_openrlhf.cluster import shared_memory
+from r3_openrlhf.ports import free_port
 
 REPOSITORY = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -93,16 +93,13 @@ class Slurm:
         return done.stdout.strip()
 
     def start(self) -> None:
-        with_ports = [socket.socket() for _ in range(1 + len(NODES))]
-        for listener in with_ports:
-            listener.bind(("127.0.0.1", 0))
-        ports = [listener.getsockname()[1] for listener in with_ports]
-        for listener in with_ports:
-            listener.close()
+        ports: set[int] = set()
+        while len(ports) < 1 + len(NODES):
+            ports.add(free_port())
         for name in ("state", *(f"spool.{node}" for node in NODES)):
             (self.folder / name).mkdir()
         user = psutil.Process().username()
-        (self.folder / "slurm.conf").write_text(self.configuration(user, ports))
+        (self.folder / "slurm.conf").write_text(self.configuration(user, list(ports)))
         key = self.folder / "munge.key"
         key.write_bytes(os.urandom(128))
         key.chmod(0o600)

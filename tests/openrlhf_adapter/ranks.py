@@ -7,7 +7,6 @@ import contextlib
 import multiprocessing
 import multiprocessing.forkserver
 import os
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -28,12 +27,13 @@ def fork_server(module: str) -> Iterator[None]:
 def on_ranks(target: Callable, ranks: int, *arguments, folder: Path) -> None:
     """Run `target(*arguments, rank)` on this many ranks, inside of `fork_server`; the end of the first rank's output if one
     of them fails. folder: for the output, rank0.log and so on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    from torch.distributed import TCPStore
+
+    # Ours from the kernel's choice on: a port that is free when asked for may be another's when rank 0 listens on it.
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     processes = [
         multiprocessing.get_context("forkserver").Process(
-            target=_rank, args=(target, arguments, rank, ranks, port, folder / f"rank{rank}.log")
+            target=_rank, args=(target, arguments, rank, ranks, store.port, folder / f"rank{rank}.log")
         )
         for rank in range(ranks)
     ]
@@ -59,6 +59,7 @@ def _rank(target: Callable, arguments: tuple, rank: int, ranks: int, port: int, 
         "LOCAL_RANK": "0",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # rank 0 is a client of it, too
     }
     import torch
 

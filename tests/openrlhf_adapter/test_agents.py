@@ -13,6 +13,7 @@ import torch  # noqa: E402
 from openrlhf.trainer.ray import vllm_engine  # noqa: E402
 from vllm import SamplingParams  # noqa: E402
 from vllm.logprobs import FlatLogprobs  # noqa: E402
+from vllm.v1.engine import logprobs as engine_logprobs  # noqa: E402
 
 from r3_openrlhf.agents.processes.pool import EnvironmentPool  # noqa: E402
 from r3_openrlhf.agents.trajectory import End  # noqa: E402
@@ -74,6 +75,10 @@ def executor(monkeypatch, environments):
         for name, value in environment_of(config).items():
             monkeypatch.setenv(name, value)
         config_from_environment.cache_clear()
+        # an executor puts its own in their place, for the whole process
+        monkeypatch.setattr(engine_logprobs, "create_sample_logprobs", engine_logprobs.create_sample_logprobs)
+        update = engine_logprobs.LogprobsProcessor._update_sample_logprobs
+        monkeypatch.setattr(engine_logprobs.LogprobsProcessor, "_update_sample_logprobs", update)
         found = vllm_engine._load_agent_executor(str(AGENT_EXECUTOR))  # as upstream does, by path
         assert found.environments.name == STAIRS and found.environments.options == {"rooms": 3, "keys": 1}
         found.environments.close()

@@ -17,6 +17,7 @@ from r3_openrlhf.grading import remote
 from r3_openrlhf.grading.answers.request import GradeRequest
 from r3_openrlhf.grading.client import make_grader
 from r3_openrlhf.grading.remote import RemoteGrader
+from r3_openrlhf.ports import free_port
 from r3_openrlhf.types import Verdict
 from tests.grading.hostile_payloads import ENDLESS_REFERENCE, endless
 
@@ -54,12 +55,6 @@ def grade_all(config, requests):
             await asyncio.sleep(0)
 
     return asyncio.run(run())
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def test_many_items_go_through_one_session(service):
