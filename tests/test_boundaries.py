@@ -41,7 +41,19 @@ MAY_IMPORT = {
     "cluster": {"types", "errors", "ports", "config", "config_loading", "history", "runs"},
     "planning": {"errors", "config", "config_loading", "history", "method", "models"},
     "comparison": {"errors", "config", "config_loading", "runs"},
-    "viewer": {"types", "errors", "access", "core", "config", "models", "history", "problems", "runs", "grading"},
+    "viewer": {
+        "types",
+        "errors",
+        "access",
+        "core",
+        "config",
+        "agents",
+        "models",
+        "history",
+        "problems",
+        "runs",
+        "grading",
+    },
 }
 # Files outside openrlhf_adapter that hold an engine, with what they may import for it.
 EXCEPTIONS = {

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from r3_openrlhf.agents.trajectory import End, Trajectory
 from r3_openrlhf.config import AgentsConfig
 from r3_openrlhf.core.advantages import group_advantages
-from r3_openrlhf.core.hierarchy import groups_of_steps, hierarchy_advantages
+from r3_openrlhf.core.hierarchy import ComparedSteps, compared_steps, groups_of_steps, weighted_means
 from r3_openrlhf.types import AgentEstimator
 
 
@@ -30,25 +31,62 @@ def advantages_of_task(trajectories: Sequence[Trajectory], settings: AgentsConfi
     graded = [one for one in trajectories if one.end is not End.LOST]
     if not graded:
         return [None for _ in trajectories]
+    parts = advantage_parts(
+        [one.anchors for one in graded],
+        [one.returns(gamma=settings.gamma, invalid_penalty=settings.invalid_penalty) for one in graded],
+        [sum(one.rewards(invalid_penalty=settings.invalid_penalty)) for one in graded],
+        settings,
+    )
+    found = iter(parts.advantages)
+    return [None if one.end is End.LOST else next(found) for one in trajectories]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdvantageParts:
+    """What the advantages of a task's turns consist of. Lists have one entry per trajectory."""
+
+    compared: list[ComparedSteps]  # the groups per level; [] with grpo
+    of_steps: list[list[float]]  # their weighted mean per turn; 0.0 with grpo
+    of_episode: list[float]
+    episode_weight: float
+
+    @property
+    def advantages(self) -> list[list[float]]:
+        """Per turn: of_steps + episode_weight * of_episode."""
+        return [
+            [step + self.episode_weight * episode for step in steps]
+            for steps, episode in zip(self.of_steps, self.of_episode, strict=True)
+        ]
+
+
+def advantage_parts(
+    anchors: Sequence[Sequence[str]],
+    returns: Sequence[Sequence[float]],
+    sums: Sequence[float],
+    settings: AgentsConfig,
+) -> AdvantageParts:
+    """Of the graded trajectories of one task: the states of their turns, the turns' returns, and the sum of each one's rewards.
+
+    `advantages_of_task` has the formulas. ValueError: no trajectory, or values that core/hierarchy.py refuses.
+    """
     estimator = AgentEstimator.checked("agents.estimator", settings.estimator)
-    weight = settings.episode_weight_of_estimator
-    sums = [sum(one.rewards(invalid_penalty=settings.invalid_penalty)) for one in graded]
-    of_episode = group_advantages(sums, lam=settings.eps, std_norm=settings.std_norm)
-    of_steps = [[0.0] * len(one.turns) for one in graded]
+    compared = []
     if estimator is not AgentEstimator.GRPO:
-        of_steps = hierarchy_advantages(
-            [one.anchors for one in graded],
-            [one.returns(gamma=settings.gamma, invalid_penalty=settings.invalid_penalty) for one in graded],
+        compared = compared_steps(
+            anchors,
+            returns,
             depth=settings.depth if estimator is AgentEstimator.HGPO else 0,
             alpha=settings.alpha,
             std_norm=settings.std_norm,
             reading=settings.reading,
             eps=settings.eps,
         )
-    found = iter(
-        [step + weight * episode for step in steps] for steps, episode in zip(of_steps, of_episode, strict=True)
+    return AdvantageParts(
+        compared=compared,
+        of_steps=weighted_means(compared, [len(mine) for mine in returns]),
+        of_episode=group_advantages(sums, lam=settings.eps, std_norm=settings.std_norm),
+        episode_weight=settings.episode_weight_of_estimator,
     )
-    return [None if one.end is End.LOST else next(found) for one in trajectories]
 
 
 def steps_alone(trajectories: Sequence[Trajectory], *, depth: int) -> list[float]:

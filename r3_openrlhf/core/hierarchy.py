@@ -9,11 +9,20 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Sequence
-from typing import Any
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from r3_openrlhf.core.checks import finite_value, finite_values, same_length, whole_number
 from r3_openrlhf.types import Reading
+
+
+class ComparedSteps(NamedTuple):
+    """A group of two or more steps that are compared at one level. The lists have one entry per member."""
+
+    k: int
+    members: list[tuple[int, int]]  # (i, t)
+    advantages: list[float]  # A_k
+    weights: list[float]  # w_k; 0.0: nothing of it goes into the member's advantage
 
 
 def step_returns(rewards: Sequence[float], *, gamma: float) -> list[float]:
@@ -59,6 +68,38 @@ def hierarchy_advantages(
 
     ValueError: shapes that differ, a return that is not finite, depth < 0, eps < 0, an unknown reading.
     """
+    compared = compared_steps(states, returns, depth=depth, alpha=alpha, std_norm=std_norm, reading=reading, eps=eps)
+    return weighted_means(compared, [len(mine) for mine in returns])
+
+
+def weighted_means(compared: Iterable[ComparedSteps], lengths: Sequence[int]) -> list[list[float]]:
+    """sum_k w_k A_k / sum_k w_k of each step; 0.0 of one without a weight. `lengths`: steps of each trajectory."""
+    weighted = [[0.0] * length for length in lengths]
+    weights = [[0.0] * length for length in lengths]
+    for group in compared:
+        for (i, t), advantage, weight in zip(group.members, group.advantages, group.weights, strict=True):
+            weighted[i][t] += weight * advantage
+            weights[i][t] += weight
+    return [
+        [total / weight if weight else 0.0 for total, weight in zip(*pair, strict=True)]
+        for pair in zip(weighted, weights, strict=True)
+    ]
+
+
+def compared_steps(
+    states: Sequence[Sequence[Hashable]],
+    returns: Sequence[Sequence[float]],
+    *,
+    depth: int,
+    alpha: float = 1.0,
+    std_norm: bool = True,
+    reading: Reading | str = Reading.PAPER,
+    eps: float = 1e-6,
+) -> list[ComparedSteps]:
+    """The groups of `hierarchy_advantages` and what each says of its members, level by level. A step that is alone is in none.
+
+    Arguments and errors as there.
+    """
     same_length(states=list(states), returns=list(returns))
     for i, (mine, theirs) in enumerate(zip(states, returns, strict=True)):
         named: dict[str, list[Any]] = {f"states[{i}]": list(mine), f"returns[{i}]": list(theirs)}
@@ -70,21 +111,14 @@ def hierarchy_advantages(
         raise ValueError(f"eps is {eps}; it must be 0 or more")
     values = [finite_values(f"returns[{i}]", mine) if len(mine) else [] for i, mine in enumerate(returns)]
 
-    weighted = [[0.0] * len(mine) for mine in values]
-    weights = [[0.0] * len(mine) for mine in values]
+    found = []
     for k in range(depth + 1):
         weight = float(k + 1 if reading is Reading.PAPER else k + 2) ** alpha
         for group in groups_of_steps(states, k, whole_contexts=reading is Reading.CODE):
             advantages = _of_group([values[i][t] for i, t in group], std_norm=std_norm, reading=reading, eps=eps)
-            for (i, t), advantage in zip(group, advantages, strict=True):
-                if reading is Reading.CODE and advantage == 0.0:
-                    continue
-                weighted[i][t] += weight * advantage
-                weights[i][t] += weight
-    return [
-        [total / weight if weight else 0.0 for total, weight in zip(*pair, strict=True)]
-        for pair in zip(weighted, weights, strict=True)
-    ]
+            weights = [0.0 if reading is Reading.CODE and one == 0.0 else weight for one in advantages]
+            found.append(ComparedSteps(k, group, advantages, weights))
+    return found
 
 
 def groups_of_steps(

@@ -32,6 +32,7 @@ from r3_openrlhf.viewer.search_page import search
 from r3_openrlhf.viewer.site import NotThere, Site, is_count
 from r3_openrlhf.viewer.step_page import step_page
 from r3_openrlhf.viewer.tokens_page import tokens_of_group, tokens_page
+from r3_openrlhf.viewer.trajectory_page import trajectory_page
 
 STATIC = Path(__file__).with_name("static")
 HEADERS = {
@@ -71,6 +72,7 @@ def create_app(library: Library, *, token: str | None = None, cache: Path | None
         "/{run}/step/{step}": answers.step,
         "/{run}/difference/{step}/{context}/{uid:path}": answers.difference,
         "/{run}/tokens/{step}/{place}/{context}/{uid:path}": answers.tokens,
+        "/{run}/trajectory/{step}/{place}/{context}/{uid:path}": answers.trajectory,
         of_group: answers.group,
     }
     return Starlette(
@@ -140,6 +142,10 @@ class _Answers:
     def tokens(self, request: Request) -> str:
         place = _number("the number of a response", request.path_params["place"])
         return tokens_page(self.site, self.links, **_group_of(request), place=place)
+
+    def trajectory(self, request: Request) -> str:
+        place = _number("the number of a trajectory", request.path_params["place"])
+        return trajectory_page(self.site, self.links, **_group_of(request), place=place)
 
     def state(self, _: Request) -> Response:
         self.library.refresh()

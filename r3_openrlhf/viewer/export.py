@@ -23,6 +23,7 @@ from r3_openrlhf.viewer.site import Site, groups_in
 from r3_openrlhf.viewer.step_groups import StepGroup
 from r3_openrlhf.viewer.step_page import step_page
 from r3_openrlhf.viewer.tokens_page import tokens_of_group
+from r3_openrlhf.viewer.trajectory_page import trajectories_of, trajectory_page
 
 STATIC = Path(__file__).with_name("static")
 
@@ -121,6 +122,8 @@ class _Writer:
                     address = (str(step), group.context.value, group.uid)
                     yield (name, "step", *address)
                     yield (name, "difference", *address)
+                    for played in trajectories_of(group.rows):
+                        yield (name, "trajectory", str(step), str(played.place), *address[1:])
         for reader in self.evaluations:
             yield (reader.name,)
             for benchmark, uid in self._asked(reader):
@@ -168,6 +171,11 @@ class _Writer:
             lambda links: group_page(self.site, links, *where, has_token_file=self.selection.tokens),
         )
         self._page((name, "difference", *address), lambda links: extremes(self.site, links, *where))
+        for played in trajectories_of(group.rows):
+            self._page(
+                (name, "trajectory", str(step), str(played.place), *address[1:]),
+                lambda links, place=played.place: trajectory_page(self.site, links, name, step, place, *address[1:]),
+            )
         if self.selection.tokens:
             values = json_block(tokens_of_group(self.site, *where))
             (self.directory / file_of((name, "step", *address))).with_name("tokens.js").write_text(

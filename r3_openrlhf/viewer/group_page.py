@@ -16,6 +16,7 @@ from r3_openrlhf.viewer.run_reader import Problem, Row, RunReader
 from r3_openrlhf.viewer.site import NotThere, Site, find_group, groups_in
 from r3_openrlhf.viewer.step_groups import StepGroup, ranked_points
 from r3_openrlhf.viewer.token_values import LOST, stored_rollouts
+from r3_openrlhf.viewer.trajectory_page import places_of
 
 MAX_DIFF_WORDS = 6000  # of each response
 _WORD = re.compile(r"\s+|[^\W\d_]+|\d+|.", re.DOTALL)
@@ -46,6 +47,7 @@ def group_page(
         why_no_prompt=why_no_prompt,
         attempt=_attempt_in(prompt) if group.context is Context.REFLECTION else None,
         shown=sorted(found, key=by_advantage),
+        played=places_of(group.rows),
         points=ranked_points(rows),
         shown_at={one.place: one.at for one in found},
         previous=groups[place - 1] if place else None,
