@@ -171,6 +171,7 @@ def places(run: Path) -> dict[str, str]:
         "a group of full length": f"/{name}/step/{step}/plain/{uid}",
         "its tokens": f"/api/tokens/{name}/step/{step}/plain/{uid}",
         "the tokens of six": f"/api/tokens/{name}/step/{step}/plain/{uid}?place=0&place=1&place=2&place=3&place=4&place=5",
+        "one response": f"/{name}/tokens/{step}/0/plain/{uid}",
         "a search": "/search?q=the+final+answer",
         "the life of a problem": f"/{name}/problem/{uid}",
     }
@@ -190,40 +191,84 @@ def measure_pages(run: Path, cache: Path, rounds: int) -> None:
         print(f"  server memory {of_process(pid, 'VmRSS'):.0f} MB, {of_process(pid, 'VmHWM'):.0f} at most")
 
 
+DRAWN = """async ({ selector, heat, since, done }) => {
+  // Milliseconds from `since` (0: the navigation) to the second frame after everything in view is there. With `heat`, everything is:
+  // of each response in view that has such values, each token that can be seen has its colour. Without: its text.
+  const frame = () => new Promise(requestAnimationFrame);
+  const within = (a, b) => a.bottom > b.top && a.top < b.bottom && a.height > 0;
+  const screen = { top: 0, bottom: innerHeight, height: innerHeight };
+  const isThere = () => {
+    const parts = [...document.querySelectorAll(selector)].filter((part) => within(part.getBoundingClientRect(), screen));
+    if (!parts.length) return false;
+    if (!heat) return parts.every((part) => part.textContent || part.tagName === "CANVAS");
+    return parts.filter((part) => heat !== "entropy" || part.closest(".card").querySelector(".tag.ranked")).every((part) => {
+      const box = part.getBoundingClientRect(), chunks = part.querySelectorAll(".heat > span");
+      return chunks.length && [...chunks].every((chunk) => chunk.firstElementChild || !within(chunk.getBoundingClientRect(), box));
+    });
+  };
+  while (document.readyState === "loading" || (done && !document.querySelector(done)) || !isThere()) await frame();
+  await frame(); await frame();
+  const sent = ["navigation", "resource"].flatMap((kind) => performance.getEntriesByType(kind)).reduce((sum, one) => sum + one.transferSize, 0);
+  return [performance.now() - since, sent, [...document.querySelectorAll(selector)].filter((part) => within(part.getBoundingClientRect(), screen)).length];
+}"""
+LAPTOP, TALL = {"width": 1360, "height": 900}, {"width": 1360, "height": 3600}
+
+
 def measure_browser(run: Path, cache: Path, rounds: int) -> None:
+    """In milliseconds of the page's own clock, which starts with the navigation. Whatever is out of view is drawn later."""
     from playwright.sync_api import sync_playwright
 
     chromium = shutil.which("chromium")
     if chromium is None:
         raise SystemExit("there is no chromium; on Debian: apt install chromium")
     paths = places(run)
+    group = paths["a group of full length"]
+    cards = "#cards .response"
     with served(run, cache) as (address, pid), sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        page = browser.new_page(viewport={"width": 1360, "height": 900})
-        print(f"in Chromium, from the request to what is drawn: first, median, largest of {rounds} more")
+        page = browser.new_page(viewport=LAPTOP)
+        print(
+            f"in Chromium, from the request until what is in view is drawn: first, median, largest of {rounds} more; "
+            "kB sent the first time, then; how many in view"
+        )
 
-        def drawn(path: str, selector: str) -> None:
+        def opened(path: str, selector: str, heat: str = "", done: str = "") -> list[float]:
             page.goto(address + path, wait_until="commit")
-            page.locator(selector).first.wait_for(state="visible")
-            page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+            return page.evaluate(DRAWN, {"selector": selector, "heat": heat, "since": 0, "done": done})
 
-        def heat() -> None:
-            """All responses of the group coloured by entropy, from the click on."""
-            page.locator("[data-heat=entropy]").click()
-            page.locator("#cards .response .heat").first.wait_for()
-            page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        def clicked(heat: str) -> list[float]:
+            """From the click on, in a group that lies there, all of it laid out."""
+            opened(group, cards, done="html[data-laid-out]")
+            since = page.evaluate(
+                "heat => { const now = performance.now(); document.querySelector(`[data-heat=${heat}]`).click(); return now; }",
+                heat,
+            )
+            return page.evaluate(DRAWN, {"selector": cards, "heat": heat, "since": since, "done": ""})
 
-        show("first view", times_of(lambda: drawn(paths["first view: the page"], ".chart canvas"), rounds))
-        show("a step", times_of(lambda: drawn(paths["a step"], "#groups tbody tr"), rounds))
-        group = paths["a group of full length"]
-        show("a group of full length", times_of(lambda: drawn(group, "#cards .response"), rounds))
-        found = []
-        for _ in range(rounds + 1):
-            drawn(group, "#cards .response")
-            started = time.perf_counter()
-            heat()
-            found.append(time.perf_counter() - started)
-        show("its heat map of entropy", (found[0], statistics.median(found[1:]), max(found[1:])))
+        def several(name: str, call: Callable[[], list[float]]) -> None:
+            found = [call() for _ in range(rounds + 1)]
+            times = [one[0] / 1000 for one in found]
+            sent = f"{found[0][1] / 1000:,.0f}, {found[-1][1] / 1000:,.0f} kB sent"
+            show(name, (times[0], statistics.median(times[1:]), max(times[1:])), f"{sent}, {found[-1][2]:.0f} in view")
+
+        several("first view", lambda: opened(paths["first view: the page"], ".chart canvas"))
+        several("a step", lambda: opened(paths["a step"], "#groups tbody tr"))
+        several("a group of full length", lambda: opened(group, cards))
+        several("  until all of it is laid out", lambda: opened(group, cards, done="html[data-laid-out]"))
+        for heat in ("logprob", "entropy"):
+            several(f"  with its heat map of {heat}", lambda heat=heat: opened(f"{group}?heat={heat}", cards, heat))
+            several("  the heat map from the click on", lambda heat=heat: clicked(heat))
+        page.set_viewport_size(TALL)
+        several("all of its responses in view", lambda: opened(group, cards))
+        for heat in ("logprob", "entropy"):
+            several(f"  with its heat map of {heat}", lambda heat=heat: opened(f"{group}?heat={heat}", cards, heat))
+        page.set_viewport_size(LAPTOP)
+        several(
+            "one response, token by token",
+            lambda: opened(paths["one response"], "#heat", done="#heat .heat span span"),
+        )
+        several("a search", lambda: opened(paths["a search"], ".hits li"))
+        several("the life of a problem", lambda: opened(paths["the life of a problem"], "table.groups tbody tr"))
         print(f"  server memory {of_process(pid, 'VmHWM'):.0f} MB at most")
         browser.close()
 

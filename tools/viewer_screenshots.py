@@ -37,6 +37,13 @@ def pages_of(run: RunReader) -> dict[str, tuple[str, str]]:
         return f"{row['context']}/{quote(row['uid'], safe='')}"
 
     name = f"/{quote(run.name)}"
+    longest = max(
+        (row for row in rows if row["recalled_from"] is not None and row["context"] == "plain"),
+        key=lambda row: row["num_tokens"],
+        default=rows[0],
+    )
+    old = f"{longest['context']}/{quote(longest['uid'], safe='')}"
+    of_old = [row for row in rows if row["uid"] == longest["uid"] and row["context"] == longest["context"]]
     recalled = group(recalled_from=lambda value: value is not None, context=lambda value: value == "plain")
     ranked = group(ranked=bool, context=lambda value: value == "plain")
     last = sum(f"{row['context']}/{quote(row['uid'], safe='')}" == recalled for row in rows) - 1
@@ -45,11 +52,11 @@ def pages_of(run: RunReader) -> dict[str, tuple[str, str]]:
         "step": (f"{name}/step/{step}", ""),
         "group": (f"{name}/step/{step}/{recalled}", ""),
         "ranking": (f"{name}/step/{step}/{ranked}", "[data-heat=entropy]"),
-        "tokens": (f"{name}/tokens/{step}/{last}/{recalled}", "[data-heat=ratio]:enabled"),
+        "tokens": (f"{name}/tokens/{step}/{of_old.index(longest)}/{old}", "[data-heat=ratio]:enabled"),
         "difference": (f"{name}/difference/{step}/{recalled}?a=0&b={last}", ""),
         "problem": (f"{name}/problem/{recalled.partition('/')[2]}", ""),
         "search": ("/search?q=symmetry+counts&verdict=wrong", ""),
-        "dark": (f"{name}/step/{step}", ""),
+        "dark": (f"{name}/step/{step}/{ranked}", "[data-heat=entropy]"),
     }
 
 
@@ -110,11 +117,13 @@ def draw(paths: list[Path], target: Path, cache: Path) -> None:
 
 
 def shrink(file: Path) -> None:
-    """To 128 colours: a page has few, and the pictures lie in the repository."""
+    """To 256 colours: a page has few, and the pictures lie in the repository."""
     from PIL import Image
 
     with Image.open(file) as picture:
-        picture.convert("RGB").quantize(128, dither=Image.Dither.NONE).save(file, optimize=True)
+        picture.convert("RGB").quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
+            file, optimize=True
+        )
 
 
 if __name__ == "__main__":

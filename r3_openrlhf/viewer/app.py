@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -28,6 +29,7 @@ from r3_openrlhf.viewer.library import Library
 from r3_openrlhf.viewer.links import ServerLinks
 from r3_openrlhf.viewer.overview_page import curves, overview, state
 from r3_openrlhf.viewer.problem_page import problem_page
+from r3_openrlhf.viewer.rendering import compile_templates
 from r3_openrlhf.viewer.search_page import search
 from r3_openrlhf.viewer.site import NotThere, Site, is_count
 from r3_openrlhf.viewer.step_page import step_page
@@ -55,7 +57,9 @@ def create_app(library: Library, *, token: str | None = None, cache: Path | None
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         indexing.start()
+        answers.warming.submit(answers.warm)
         yield
+        await run_in_threadpool(answers.warming.shutdown, cancel_futures=True)
         await run_in_threadpool(indexing.stop)
 
     of_group = "/{run}/step/{step}/{context}/{uid:path}"
@@ -94,6 +98,8 @@ class _Answers:
         self.site = Site(library, indexing)
         self.links = ServerLinks(version=_version_of(STATIC))
         self._turn = threading.Lock()
+        # What goes wrong there goes wrong again, and is told, when a page needs it.
+        self.warming = ThreadPoolExecutor(1, thread_name_prefix="r3 view warms up")
 
     def in_turn(self, answer: Callable[[Request], str | Response]) -> Callable[[Request], Response]:
         def handle(request: Request) -> Response:
@@ -102,6 +108,20 @@ class _Answers:
             return found if isinstance(found, Response) else HTMLResponse(found)
 
         return handle
+
+    def warm(self) -> None:
+        """Read what a first page would wait for: the templates, and of a run that is open alone its newest step."""
+        compile_templates()
+        if len(self.library.runs) == 1:
+            (run,) = self.library.runs.values()
+            with self._turn, suppress(R3Error):  # its page says it
+                for step in run.steps()[-1:]:
+                    run.rows(step)
+
+    def warm_texts(self, name: str) -> None:
+        """Read the tokenizer of a run. Who looks at a step looks at tokens soon."""
+        with self._turn:
+            self.site.texts_of(self.site.run(name))
 
     def home(self, request: Request) -> str | Response:
         self.library.refresh()
@@ -129,7 +149,11 @@ class _Answers:
         return pairs_page(self.site, self.links, request.path_params["a"], request.path_params["b"])
 
     def step(self, request: Request) -> str:
-        return step_page(self.site, self.links, request.path_params["run"], _step_of(request))
+        name = request.path_params["run"]
+        page = step_page(self.site, self.links, name, _step_of(request))
+        if not self.site.has_looked_for_texts(name):
+            self.warming.submit(self.warm_texts, name)
+        return page
 
     def group(self, request: Request) -> str:
         return group_page(self.site, self.links, **_group_of(request))

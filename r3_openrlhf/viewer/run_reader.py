@@ -191,6 +191,10 @@ class RunReader:
         self._steps.move_to_end(key)
         return self._steps[key]
 
+    def stamp(self, step: int) -> Stamp:
+        """Changes when the rollouts of a step do. Raises R3Error where there are none."""
+        return self._file_of(step)[1]
+
     def rows_with_text(self, step: int, uid: str) -> list[Row]:
         """The rollouts of one problem in a step; `text` is None where the run kept none."""
         file, stamp = self._file_of(step)

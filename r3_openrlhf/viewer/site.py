@@ -59,12 +59,18 @@ class Site:
         """The run's tokenizer; None: there is none on this machine."""
         if run.name not in self._texts:
             path = find_tokenizer(run)
+            if path is None:  # it may come yet
+                return None
             try:
-                self._texts[run.name] = None if path is None else TokenTexts(path)
+                self._texts[run.name] = TokenTexts(path)
             except R3Error as error:
                 self._texts[run.name] = None
                 self._no_texts[run.name] = f"Tokens cannot be shown as text: {error}."
         return self._texts[run.name]
+
+    def has_looked_for_texts(self, name: str) -> bool:
+        """Was `texts_of` called for the run of this name?"""
+        return name in self._texts
 
     def why_no_texts(self, run: RunReader) -> str:
         """Where `texts_of` gives None."""
@@ -80,7 +86,8 @@ class Site:
 
 def groups_in(run: RunReader, step: int) -> list[StepGroup]:
     """The groups of a step in the order of its file. R3Error: it has no rollouts."""
-    return groups_of(run.rows(step), step=step, asked=asked_states(run.config))
+    stamp = (step, run.stamp(step), run.config)
+    return run.fresh("groups", stamp, lambda: groups_of(run.rows(step), step=step, asked=asked_states(run.config)))
 
 
 def find_group(

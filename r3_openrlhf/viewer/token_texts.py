@@ -61,10 +61,18 @@ class TokenTexts:
         self._is_bytes = '"ByteLevel"' in json.dumps(json.loads(path.read_text(encoding="utf-8")).get("decoder"))
         self._added = set(self.tokenizer.get_added_tokens_decoder())
         self._bytes: dict[int, bytes] = {}
+        self._whole: dict[
+            int, str | None
+        ] = {}  # of each token that was met; None: its bytes are no text by themselves
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """One text per token; together they are the whole text. A character of several tokens belongs to the last of them,
         and the others have ""."""
+        for token in set(ids) - self._whole.keys():
+            self._whole[token] = _text_or_none(self._bytes_of(token))
+        whole = [self._whole[token] for token in ids]
+        if None not in whole:
+            return whole  # type: ignore[return-value]
         decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         known = self._bytes
         found = []
@@ -96,6 +104,13 @@ class TokenTexts:
         if match := _BYTE.fullmatch(name):
             return bytes([int(match[1], 16)])
         return name.replace("\u2581", " ").encode()
+
+
+def _text_or_none(data: bytes) -> str | None:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
 
 
 @cache

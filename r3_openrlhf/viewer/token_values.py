@@ -6,7 +6,7 @@ the log-probs of every rollout that it still holds; rows and rollouts are matche
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
@@ -79,14 +79,24 @@ def stored_rollouts(run: RunReader, rows: Sequence[Row], *, step: int, texts: To
             by_step[sampled] = sampled_in(run.directory.history, rows[0]["uid"], step=sampled)
     except HistoryError as error:
         return Stored([None] * len(rows), str(error))
-    return Stored([_match(row, by_step[_sampled_in(row, step)], texts) for row in rows])
+    decoded: dict[int, str] = {}  # a stored rollout is compared with several rows
+
+    def text_of(one: StoredRollout) -> str:
+        if one.row not in decoded:
+            assert texts is not None
+            decoded[one.row] = texts.text(one.rollout.response_ids.tolist())
+        return decoded[one.row]
+
+    return Stored([_match(row, by_step[_sampled_in(row, step)], texts and text_of) for row in rows])
 
 
 def _sampled_in(row: Row, step: int) -> int:
     return step if row["recalled_from"] is None else row["recalled_from"]
 
 
-def _match(row: Row, stored: Sequence[StoredRollout], texts: TokenTexts | None) -> StoredRollout | None:
+def _match(
+    row: Row, stored: Sequence[StoredRollout], text_of: Callable[[StoredRollout], str] | None
+) -> StoredRollout | None:
     """Rows have no number in common with the store, so everything that both know must agree; where that leaves several,
     their texts decide. A recalled row may have been sampled from the other prompt of its problem."""
     contexts = [Context(row["context"])] if row["recalled_from"] is None else list(Context)
@@ -99,8 +109,8 @@ def _match(row: Row, stored: Sequence[StoredRollout], texts: TokenTexts | None) 
         and one.rollout.context in contexts
         and one.rollout.reward == row["outcome_reward"]
     ]
-    if len(alike) > 1 and texts is not None and row["text"]:
-        alike = [one for one in alike if texts.text(one.rollout.response_ids.tolist()) == row["text"]][:1]
+    if len(alike) > 1 and text_of is not None and row["text"]:
+        alike = [one for one in alike if text_of(one) == row["text"]][:1]
     return alike[0] if len(alike) == 1 else None
 
 

@@ -5,7 +5,16 @@
   if (!place) return;
   let data = JSON.parse(document.getElementById("curves").textContent);
   const address = document.getElementById("step-address");
-  const state = { x: "steps", log: false, smooth: false, min: null, max: null };
+  // What is chosen stands in the address, so that a view can be shared.
+  const asked = new URLSearchParams(location.search);
+  const limit = (name) => asked.has(name) && Number.isFinite(Number(asked.get(name))) ? Number(asked.get(name)) : null;
+  const state = { x: asked.get("x") === "tokens" ? "tokens" : "steps", log: asked.has("log"), smooth: asked.has("smooth"), min: limit("from"), max: limit("to") };
+  function remember() {
+    const told = { x: state.x === "steps" ? null : state.x, log: state.log ? "1" : null, smooth: state.smooth ? "1" : null, from: state.min, to: state.max };
+    for (const [name, value] of Object.entries(told)) if (value == null) asked.delete(name); else asked.set(name, typeof value === "number" ? +value.toPrecision(6) : value);
+    const wanted = asked.toString();
+    if (wanted !== location.search.slice(1)) history.replaceState(null, "", wanted ? `?${wanted}` : location.pathname);
+  }
   const sync = uPlot.sync("r3");
   const HEIGHT = 168; // pixels of a picture
   let charts = [];
@@ -172,6 +181,7 @@
     if (own) location.href = own;
   }
   function zoomed() {
+    remember();
     document.getElementById("unzoom").hidden = state.min == null;
     for (const { plot } of charts) plot.redraw(true, true), plot.setScale("x", { min: state.min ?? undefined, max: state.max ?? undefined });
     for (const { plot } of charts) plot.setData(plot.data);
@@ -221,16 +231,21 @@
 
   for (const button of document.querySelectorAll("[data-x]")) {
     button.disabled = button.dataset.x === "tokens" && !data.runs.some((run) => run.tokens.some((value) => value != null));
+    if (button.disabled && state.x === "tokens") state.x = "steps";
     button.addEventListener("click", () => {
       state.x = button.dataset.x; state.min = state.max = null;
       for (const other of document.querySelectorAll("[data-x]")) other.setAttribute("aria-pressed", other === button);
       document.getElementById("unzoom").hidden = true;
+      remember();
       all();
     });
   }
+  for (const button of document.querySelectorAll("[data-x]")) button.setAttribute("aria-pressed", button.dataset.x === state.x);
+  document.getElementById("unzoom").hidden = state.min == null;
   for (const name of ["log", "smooth"]) {
     const button = document.getElementById(name);
-    button.addEventListener("click", () => { state[name] = !state[name]; button.setAttribute("aria-pressed", state[name]); all(); });
+    button.setAttribute("aria-pressed", state[name]);
+    button.addEventListener("click", () => { state[name] = !state[name]; button.setAttribute("aria-pressed", state[name]); remember(); all(); });
   }
   document.getElementById("unzoom").addEventListener("click", () => { state.min = state.max = null; zoomed(); });
   addEventListener("r3-theme", all);

@@ -3,7 +3,34 @@
 (function () {
   const said = document.getElementById("token-said");
   const CHUNK = 300; // tokens that become elements at a time, when they come into view
+  const FIRST = 2400; // characters of a response that are laid out at once: more than fit into its box
   const TOP = { logprob: 6, entropy: 4, ratio: 0.7 }; // nats that have the darkest colour; of a ratio its logarithm
+
+  // ── long responses ──
+  // Layout takes a long response tens of milliseconds. What is out of its box has the class `later`, and is laid out when somebody
+  // points at the response, scrolls it or goes to it, or when the browser has nothing else to do.
+  const entire = new WeakSet(); // responses of which everything is laid out
+  const isLater = (element, at) => at >= FIRST && element.classList.contains("response") && !entire.has(element);
+  const part = (text, later) => {
+    const span = document.createElement("span");
+    span.textContent = text;
+    if (later) span.className = "later";
+    return span;
+  };
+  function put(element, text) {
+    if (isLater(element, text.length)) {
+      const cut = FIRST + /[\ud800-\udbff]/.test(text[FIRST - 1]); // not within a character
+      element.replaceChildren(text.slice(0, cut), part(text.slice(cut), true));
+    } else element.textContent = text;
+  }
+  function reveal(element) {
+    if (!element || entire.has(element)) return;
+    entire.add(element);
+    for (const one of element.querySelectorAll(".later")) one.classList.remove("later");
+  }
+  for (const kind of ["pointerover", "focusin", "scroll"]) document.addEventListener(kind, ({ target }) => {
+    if (target.closest) reveal(target.closest(".response"));
+  }, { capture: true, passive: true });
 
   // ── mathematics ──
   // A text is there at once. What is in view is typeset a formula at a time, when the browser has nothing else to do: a long
@@ -103,8 +130,7 @@
     const blocks = blocksOf(text);
     if (!blocks.some(([, , found]) => found.length)) return;
     element.replaceChildren(...blocks.map(([from, to, found]) => {
-      const block = document.createElement("span");
-      block.textContent = text.slice(from, to);
+      const block = part(text.slice(from, to), isLater(element, from));
       if (found.length) { inside.set(block, [text, from, to, found]); seenBlocks.observe(block); }
       return block;
     }));
@@ -112,7 +138,7 @@
   function untypeset(element) {
     if (!plain.has(element)) return;
     for (const target of [element, ...element.children]) { jobs.delete(target); seenBlocks.unobserve(target); }
-    element.textContent = plain.get(element);
+    put(element, plain.get(element));
     plain.delete(element);
   }
   let wantsMath = true;
@@ -131,6 +157,15 @@
       watch(element);
     }
   });
+
+  const unseen = [...document.querySelectorAll(".response")].reverse(); // of which something may be laid out later
+  function revealNext() {
+    if (!jobs.size) reveal(unseen.pop());
+    if (unseen.length) later(revealNext);
+    else document.documentElement.dataset.laidOut = "yes";
+  }
+  if (document.readyState === "complete") later(revealNext);
+  else addEventListener("load", () => later(revealNext));
 
   // ── tokens ──
   const value = (values, by, i) => by in values ? values[by][i] / 10000 : null;
@@ -161,16 +196,19 @@
     constructor(element, values, by) {
       this.element = element; this.values = values; this.by = by; this.at = -1;
       const fragment = document.createDocumentFragment();
+      let length = 0;
       this.observer = new IntersectionObserver((seen) => {
         for (const { isIntersecting, target } of seen) if (isIntersecting) this.fill(target);
       }, { rootMargin: "300px" });
       for (let start = 0; start < values.pieces.length; start += CHUNK) {
-        const chunk = document.createElement("span");
-        chunk.textContent = values.pieces.slice(start, start + CHUNK).join("");
+        const text = values.pieces.slice(start, start + CHUNK).join("");
+        const chunk = part(text, isLater(element, length));
+        length += text.length;
         chunk.start = start;
         fragment.append(chunk);
         this.observer.observe(chunk);
       }
+      if (fragment.firstChild) this.fill(fragment.firstChild);
       this.body = document.createElement("div");
       this.body.className = "heat";
       this.body.append(fragment);
@@ -206,6 +244,7 @@
     }
     go(i) {
       i = Math.max(0, Math.min(this.values.pieces.length - 1, i));
+      reveal(this.element);
       const chunk = this.body.children[Math.floor(i / CHUNK)];
       this.fill(chunk);
       for (const old of this.element.querySelectorAll(".at")) old.classList.remove("at");
@@ -226,7 +265,9 @@
     const first = ["logprob", "entropy", "ratio"].find((by) => by in values);
     const heat = new Heat(document.getElementById("heat"), values, first);
     const map = document.getElementById("minimap");
+    const ends = document.querySelectorAll(".scale > span");
     const paint = () => {
+      [ends[0].textContent, ends[1].textContent] = heat.by === "ratio" ? ["ratio 1", "far from it"] : ["sure", "surprised"];
       const width = map.width = map.clientWidth, context = map.getContext("2d"), count = values.pieces.length;
       const ink = getComputedStyle(document.documentElement).getPropertyValue("--heat");
       for (let x = 0; x < width; x++) {
@@ -267,14 +308,27 @@
   const cards = document.getElementById("cards");
   if (!cards) return;
   const all = [...cards.querySelectorAll(".card")];
+  // What is chosen stands in the address, so that a view can be shared.
+  const chosen = new URLSearchParams(location.search);
+  function remember(name, choice, usual) {
+    if (choice === usual) chosen.delete(name); else chosen.set(name, choice);
+    const wanted = chosen.toString();
+    if (wanted !== location.search.slice(1)) history.replaceState(null, "", (wanted ? `?${wanted}` : location.pathname) + location.hash);
+  }
+  function again(name, usual) {
+    const button = document.querySelector(`button[data-${name}="${CSS.escape(chosen.get(name) ?? usual)}"]`);
+    if (button && chosen.has(name)) button.click();
+  }
   for (const button of document.querySelectorAll("[data-order]")) button.addEventListener("click", () => {
     for (const other of document.querySelectorAll("[data-order]")) other.setAttribute("aria-pressed", other === button);
     const by = button.dataset.order;
+    remember("order", by, "advantage");
     const number = (card) => card.dataset[by] === "" ? -Infinity : Number(card.dataset[by]);
     cards.append(...[...all].sort((a, b) => by === "advantage" ? number(b) - number(a) || number(a) : number(a) - number(b)));
   });
   for (const button of document.querySelectorAll("[data-verdict]:is(button)")) button.addEventListener("click", () => {
     for (const other of document.querySelectorAll("[data-verdict]:is(button)")) other.setAttribute("aria-pressed", other === button);
+    remember("verdict", button.dataset.verdict, "");
     for (const card of all) card.hidden = button.dataset.verdict !== "" && card.dataset.verdict !== button.dataset.verdict;
   });
   const compare = document.getElementById("compare");
@@ -335,7 +389,7 @@
       heat.end();
       heats.delete(element);
       delete element.dataset.heated;
-      element.textContent = element.plainText;
+      put(element, element.plainText);
       watch(element);
     }
   }
@@ -347,9 +401,11 @@
   for (const button of document.querySelectorAll("[data-heat]")) button.addEventListener("click", () => {
     for (const other of document.querySelectorAll("[data-heat]")) other.setAttribute("aria-pressed", other === button);
     by = button.dataset.heat;
+    remember("heat", by, "");
     if (by) return ask();
     for (const element of [...heats.keys()]) paint(element);
     said.textContent = "";
     tell("");
   });
+  for (const [name, usual] of [["order", "advantage"], ["verdict", ""], ["heat", ""]]) again(name, usual);
 })();
