@@ -38,10 +38,9 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="module", autouse=True)
 def nothing_left_behind():
     """Each test file leaves the process and the patched libraries as it found them."""
-    process, libraries = left_behind.process(), left_behind.code_of_libraries()
+    before = left_behind.process() | left_behind.code_of_libraries()
     yield
-    changed = left_behind.differences(process, left_behind.process(), new=True)
-    changed += left_behind.differences(libraries, left_behind.code_of_libraries(), new=False)
+    changed = left_behind.differences(before, left_behind.process() | left_behind.code_of_libraries())
     assert not changed, f"this file left changed: {', '.join(changed)}"
 
 

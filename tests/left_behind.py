@@ -3,14 +3,16 @@
 A patch that stays is seen by the files that come after it in the same process, so that they pass or fail by their order."""
 
 import inspect
+import logging
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
 
 PATCHED = ("openrlhf", "vllm", "deepspeed", "ray")  # what r3_openrlhf/openrlhf_adapter and cpu_stack reach into
-# torch.utils.data and others set these for good when they are first imported or used
-GROWING = ("PYTEST_CURRENT_TEST", "KMP_", "TORCH", "TOKENIZERS_", "TRANSFORMERS_", "VLLM_", "CUDA_", "PYDEVD_", "LD_")
+NOT_THEIRS = ("PYTEST_CURRENT_TEST",)  # pytest's own
+NEVER_BY_AN_IMPORT = ("R3_", "SLURM", "RAY_")  # other variables are added by libraries when they are imported
 
 
 def _of_module(module) -> dict:
@@ -35,18 +37,26 @@ def code_of_libraries() -> dict:
 
 
 def process() -> dict:
-    found: dict = {
-        f"the environment's {name}": value for name, value in os.environ.items() if not name.startswith(GROWING)
-    }
+    found: dict = {f"the environment's {name}": value for name, value in os.environ.items() if name not in NOT_THEIRS}
     found["the working directory"] = Path.cwd()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD, signal.SIGALRM):
         found[f"what {number.name} does"] = signal.getsignal(number)
+    for name in ("RLIMIT_NOFILE", "RLIMIT_AS", "RLIMIT_CORE", "RLIMIT_NPROC"):
+        found[f"the limit {name}"] = resource.getrlimit(getattr(resource, name))
+    found["what logging shows"] = logging.root.level, logging.root.manager.disable
+    if "torch" in sys.modules:
+        torch = sys.modules["torch"]
+        found["torch's default type"] = torch.get_default_dtype()
+        found["torch's number of threads"] = torch.get_num_threads()
+        found["torch's gradient mode"] = torch.is_grad_enabled()
     return found
 
 
-def differences(before: dict, after: dict, *, new: bool) -> list[str]:
-    """Names whose value is another one. new: also those that were added or are gone."""
-    names = before.keys() | after.keys() if new else before.keys() & after.keys()
-    return sorted(
-        name for name in names if before.get(name) is not after.get(name) and before.get(name) != after.get(name)
-    )
+def differences(before: dict, after: dict) -> list[str]:
+    """Names whose value is another one, and variables of ours that were added."""
+    changed = {
+        name for name in before if name in after and before[name] is not after[name] and before[name] != after[name]
+    }
+    changed |= {name for name in before.keys() - after.keys() if name.startswith("the environment's ")}
+    added = tuple(f"the environment's {prefix}" for prefix in NEVER_BY_AN_IMPORT)
+    return sorted(changed | {name for name in after.keys() - before.keys() if name.startswith(added)})

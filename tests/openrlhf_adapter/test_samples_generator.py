@@ -4,6 +4,7 @@ Problem i is "p<i>"; its label holds the verdicts (C, W, w: wrong with partial c
 its responses.
 """
 
+import signal
 from types import SimpleNamespace
 
 import pytest
@@ -61,9 +62,13 @@ def engine():
                 )
             return found
 
-    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
-    yield ray.remote(Scripted).remote()
-    ray.shutdown()
+    on_sigterm = signal.getsignal(signal.SIGTERM)  # ray.init puts its own there
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")  # and sets this
+        ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+        yield ray.remote(Scripted).remote()
+        ray.shutdown()
+    signal.signal(signal.SIGTERM, on_sigterm)
 
 
 def generator_for(engine, scripts, *, algo="dapo", ranks=1, **train):
