@@ -16,9 +16,11 @@ import torch
 from numpy.typing import ArrayLike
 
 from r3_openrlhf.core.entropy import entropy_statistics
+from r3_openrlhf.core.groups import GroupState, group_state
 from r3_openrlhf.core.ranking import mean_logprob, ranking_rewards
 from r3_openrlhf.core.reflection import fit_attempt, reflection_message
-from r3_openrlhf.lab.loop import Lab, Sampled
+from r3_openrlhf.errors import R3Error
+from r3_openrlhf.lab.loop import Lab, Sampled, by_group, replace_group
 from r3_openrlhf.problems.prompts import count_tokens, problem_message, render
 from r3_openrlhf.problems.training_file import Label
 from r3_openrlhf.types import Context, Rollout, Verdict
@@ -254,8 +256,59 @@ class SuccessesOnly(Lab):
         return super()._recall(history, uid, verdict) if verdict is Verdict.CORRECT else []
 
 
+class FreeCollapsed(Lab):
+    """Selection at its best: every batch is full of groups that teach something, and those that do not cost nothing, as if
+    somebody had known beforehand which they are. Their tokens are not counted, and they leave no trace.
+
+    Groups behind a reflection prompt or a prefix stay, and are counted. R3Error: MAX_ROUNDS draws gave no group that teaches.
+    """
+
+    MAX_ROUNDS = 64
+
+    def complete(self, sampled: list[Sampled], labels: list[Label]) -> tuple[list[Sampled], int]:
+        """Draws further problems until the batch is full, MAX_ROUNDS times at most."""
+        wanted, dropped = self.config.rollout.batch_size, 0
+        kept: list[list[Sampled]] = []
+        others = [one for one in sampled if one.rollout.context is not Context.PLAIN]
+        sampled = [one for one in sampled if one.rollout.context is Context.PLAIN]
+        for _ in range(self.MAX_ROUNDS):
+            for group in by_group(sampled):
+                if self.teaches(group):
+                    kept.append([replace_group(one, (*one.group, len(kept))) for one in group])
+                else:
+                    dropped += 1
+                    self.tokens -= sum(one.rollout.num_sampled_tokens for one in group)
+            missing = wanted - len(kept)
+            if not missing:
+                break
+            sampled, _ = self.sample_step(self.further_problems(missing, labels), None)
+        else:
+            self.tokens -= sum(one.rollout.num_sampled_tokens for one in sampled)  # drawn, and not looked at
+        if not kept:
+            raise R3Error(
+                f"step {self.step}: {self.MAX_ROUNDS} draws of {wanted} problems gave no group that teaches anything; this "
+                "control needs a model that is sometimes right and sometimes wrong"
+            )
+        return [one for group in kept for one in group] + others, dropped
+
+    def teaches(self, group: Sequence[Sampled]) -> bool:
+        """Will its rows have advantages other than 0?"""
+        return group_state(one.rollout.verdict for one in group) is GroupState.MIXED
+
+
+class KnownAndFree(KnownSuccesses, FreeCollapsed):
+    """Both at their best: all-wrong groups have a success, known for nothing, and what collapses all the same is free."""
+
+    def teaches(self, group: Sequence[Sampled]) -> bool:
+        """An all-wrong group does where a success is known."""
+        wrong = group_state(one.rollout.verdict for one in group) is GroupState.NONE_CORRECT
+        return super().teaches(group) or (wrong and group[0].rollout.uid in self.known)
+
+
 LAB_OF_CONTROL: dict[str, type[Lab]] = {
     "r3_shuffled_replay": ShuffledReplay,
     "r3_known_successes": KnownSuccesses,
     "r3_recall_successes": SuccessesOnly,
+    "r3_free_collapsed": FreeCollapsed,
+    "r3_known_free": KnownAndFree,
 }

@@ -296,9 +296,7 @@ class Lab:
             started = time.perf_counter()
             before = self.tokens
             sampled, num_hard = self.sample_step(batch_labels, history)
-            dropped = 0
-            if config.algo == Algorithm.DAPO:
-                sampled, dropped = self._filtered(sampled, labels)
+            sampled, dropped = self.complete(sampled, labels)
             sampling_s = time.perf_counter() - started
             batch = self.mixed_batch(sampled, history)
             metrics = batch_metrics(batch, step=self.step)
@@ -390,6 +388,16 @@ class Lab:
             if len(batch) < size:
                 return
 
+    def complete(self, sampled: list[Sampled], labels: list[Label]) -> tuple[list[Sampled], int]:
+        """What a step trains on, and how many groups were dropped: under `dapo` dynamic sampling, else all that was sampled.
+        labels: all training problems."""
+        return self._filtered(sampled, labels) if self.config.algo == Algorithm.DAPO else (sampled, 0)
+
+    def further_problems(self, count: int, labels: list[Label]) -> list[Label]:
+        """The epoch's next ones, and any where it has no more."""
+        further, self._spare = self._spare[:count], self._spare[count:]
+        return further + self.rng.sample(labels, count - len(further))
+
     def _filtered(self, sampled: list[Sampled], labels: list[Label]) -> tuple[list[Sampled], int]:
         """Dynamic sampling: groups whose verdicts are all equal give way to groups of further problems until the
         batch is full. Every token is counted. Upstream ends an epoch that runs out of problems with a short batch;
@@ -397,10 +405,7 @@ class Lab:
         wanted, dropped = self.config.rollout.batch_size, 0
         kept: list[list[Sampled]] = []
         while True:
-            groups: dict[tuple, list[Sampled]] = {}
-            for one in sampled:
-                groups.setdefault(one.group, []).append(one)
-            for group in groups.values():
+            for group in by_group(sampled):
                 if group_state([one.rollout.verdict for one in group]) is GroupState.MIXED:
                     kept.append([replace_group(one, (*one.group, len(kept))) for one in group])
                 else:
@@ -409,9 +414,7 @@ class Lab:
             out_of_budget = self._is_last()
             if missing <= 0 or (out_of_budget and kept):
                 return [one for group in kept[:wanted] for one in group], dropped
-            further, self._spare = self._spare[:missing], self._spare[missing:]
-            further += self.rng.sample(labels, missing - len(further))
-            sampled, _ = self.sample_step(further, None)
+            sampled, _ = self.sample_step(self.further_problems(missing, labels), None)
 
     def _evaluate(self, run: RunDirectory, labels: list[Label]) -> None:
         if labels:
@@ -433,6 +436,14 @@ class Lab:
             epoch=self.epoch,
             generated_tokens=self.tokens,
         )
+
+
+def by_group(sampled: list[Sampled]) -> list[list[Sampled]]:
+    """The groups, in the order in which they were sampled."""
+    groups: dict[tuple, list[Sampled]] = {}
+    for one in sampled:
+        groups.setdefault(one.group, []).append(one)
+    return list(groups.values())
 
 
 def replace_group(one: Sampled, group: tuple) -> Sampled:

@@ -18,7 +18,13 @@ from r3_openrlhf.models.locate import resolve_model
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.evidence import evidence_of, file_of, is_there, write_evidence
 
-CONTROLS = ("r3_shuffled_replay", "r3_known_successes", "r3_recall_successes")
+CONTROLS = (
+    "r3_shuffled_replay",
+    "r3_known_successes",
+    "r3_recall_successes",
+    "r3_free_collapsed",
+    "r3_known_free",
+)
 ARMS = ("grpo", "dapo", "r3", "r3_no_ccr", "r3_no_isr", "r3_no_serr")
 SEEDS = (1, 2, 3, 4, 5)
 SET_BY_THE_STUDY = ("algo", "arm", "run_dir", "train.seed")
