@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import re
 import shlex
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -118,7 +120,8 @@ def run_study(
     for path in {config.model.path for config, file in zip(configs, kept, strict=True) if file is None}:
         resolve_model(path)  # once, before several processes would build it
     # "spawn": a forked child inherits torch's threads in whatever state they are
-    with ProcessPoolExecutor(max_workers=jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(max_workers=jobs, mp_context=spawn, initializer=_end_with_the_study) as pool:
         # seed by seed: a study that is stopped early has every arm of the seeds that it has
         by_seed = sorted(range(len(pairs)), key=lambda i: seeds.index(pairs[i][1]))
         futures = [pool.submit(run_one, todo[i], controls[i]) for i in by_seed if kept[i] is None]
@@ -132,6 +135,20 @@ def run_study(
             pool.shutdown(wait=True, cancel_futures=True)
             raise
     return [str(file or RunDirectory(config.run_dir).path) for config, file in zip(configs, kept, strict=True)]
+
+
+def _end_with_the_study() -> None:
+    """In a worker: it ends as soon as the study's process is gone, however that went. Otherwise it would go on with its run,
+    beside the next study of the same directory. A run that has not finished starts again there."""
+    study = multiprocessing.parent_process()
+    if study is None:
+        raise RuntimeError("a worker of a study is a process of its own")
+
+    def end() -> None:
+        study.join()
+        os._exit(1)
+
+    threading.Thread(target=end, daemon=True).start()
 
 
 def _kept(evidence: Path | None, config: R3Config) -> Path | None:
