@@ -21,6 +21,7 @@ def lab() -> None:
     r3 compare runs/lab
     r3 lab agents                                    estimators of trajectories, in a small world
     r3 lab controls                                  on the model that the study starts from
+    r3 lab shares --experiment lab_hard_tail         which regime a run starts in
     r3 lab train algo=r3 train.seed=1 run_dir=runs/try
 
     The same experiment on the whole stack: r3 train experiment=lab algo=r3.
@@ -151,6 +152,29 @@ def controls(settings: tuple[str, ...], experiment: str, model: str | None, n: i
     if out:
         plain = {name: {key: asdict(value) for key, value in part.items()} for name, part in found.items()}
         Path(out).write_text(json.dumps(plain, indent=1) + "\n", encoding="utf-8")
+
+
+@lab.command()
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--experiment", default="lab", show_default=True, help="A file of configs/experiment.")
+@click.option("--model", default=None, help="A Hugging Face directory, like RUN/final_model; default: model.path.")
+@click.option("--n", default=4, show_default=True, type=click.IntRange(min=1), help="Groups for each problem.")
+def shares(settings: tuple[str, ...], experiment: str, model: str | None, n: int) -> None:
+    """Which regime a run starts in: all-wrong and all-right groups, truncated responses, on the training problems."""
+    from dataclasses import asdict
+
+    from r3_openrlhf.config_loading import load_config
+    from r3_openrlhf.lab.controls import shares as shares_of
+    from r3_openrlhf.lab.loop import Lab
+    from r3_openrlhf.problems.sources import load_problems
+
+    config = load_config(experiment, list(settings))
+    if model is not None and not Path(model).is_dir():
+        raise ConfigError(f"--model {model} is no directory; give one in Hugging Face format, like RUN/final_model")
+    labels = load_problems(config.data).labels
+    found = shares_of(Lab(config, model_dir=model), labels, n=n)
+    for name, share in asdict(found).items():
+        click.echo(f"{name}: " + ("none is wrong" if share is None else f"{share:.1%}"))
 
 
 @lab.command()

@@ -59,6 +59,33 @@ def by_uid(sampled: Sequence[Sampled]) -> dict[str, list[Sampled]]:
     return found
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """Where on the map a model and its problems are: of groups, then of responses."""
+
+    all_wrong: float
+    all_correct: float
+    truncated: float
+    truncated_of_wrong: float | None  # of the wrong responses; None where none is wrong
+    correct: float
+
+
+def shares(lab: Lab, labels: list[Label], *, n: int, seed: int = 0) -> Shares:
+    """`n` groups of rollout.n_samples_per_prompt responses to each problem, from the plain prompt. Counted for no run."""
+    size = lab.config.rollout.n_samples_per_prompt
+    asked = [(label, lab.plain_prompt(label), Context.PLAIN) for label in labels for _ in range(n)]
+    sampled = lab.ask(asked, n=size, generator=torch.Generator().manual_seed(seed))
+    states = [group_state(one.rollout.verdict for one in group) for group in by_group(sampled)]
+    wrong = [one.rollout.truncated for one in sampled if one.rollout.verdict is Verdict.WRONG]
+    return Shares(
+        all_wrong=fmean(state is GroupState.NONE_CORRECT for state in states),
+        all_correct=fmean(state is GroupState.ALL_CORRECT for state in states),
+        truncated=fmean(one.rollout.truncated for one in sampled),
+        truncated_of_wrong=fmean(wrong) if wrong else None,
+        correct=accuracy(sampled),
+    )
+
+
 def accuracy(sampled: Sequence[Sampled]) -> float:
     """Share of correct rollouts. Raises StatisticsError for none."""
     return fmean(one.rollout.verdict is Verdict.CORRECT for one in sampled)

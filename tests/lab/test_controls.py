@@ -7,13 +7,17 @@ from hypothesis import strategies as st
 
 from r3_openrlhf.config_loading import load_config
 from r3_openrlhf.lab.controls import (
+    Shares,
     area_under_curve,
     bootstrap,
     entropy_rank_against_outcome,
     reflection_against_resampling,
+    shares,
 )
 from r3_openrlhf.lab.loop import Lab, held_out_problems
+from r3_openrlhf.problems.sources import load_problems
 from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.types import Verdict
 
 
 def test_area_by_hand():
@@ -75,3 +79,30 @@ def test_the_reflection_prompts_hold_the_errors(model_dir, tmp_path, monkeypatch
     assert len(first) == 2 and len(reflect) == len(plain) == 6  # everything was wrong
     assert all("earlier attempt begins" in prompt for _, prompt, _ in reflect)
     assert not any("earlier attempt" in prompt for _, prompt, _ in plain)
+
+
+def test_shares_by_hand(model_dir, tmp_path, monkeypatch):
+    """Three groups of four: all wrong, one of them truncated; two right; all right."""
+    config = load_config("lab", ["rollout.n_samples_per_prompt=4", "data.reasoning_gym.size=3"])
+    lab = Lab(config, model_dir=model_dir)
+    real = Lab.ask
+
+    def ask(self, questions, **options):
+        sampled = real(self, questions, **options)
+        assert len(sampled) == 12
+        for place, one in enumerate(sampled):
+            one.rollout.verdict = Verdict.CORRECT if place in (4, 5, 8, 9, 10, 11) else Verdict.WRONG
+            one.rollout.truncated = place in (0, 8, 9)
+        return sampled
+
+    monkeypatch.setattr(Lab, "ask", ask)
+    labels = load_problems(config.data).labels
+    one_third = pytest.approx(1 / 3)
+    assert shares(lab, labels, n=1) == Shares(
+        all_wrong=one_third,
+        all_correct=one_third,
+        truncated=0.25,
+        truncated_of_wrong=pytest.approx(1 / 6),
+        correct=0.5,
+    )
+    assert lab.tokens == 0 and shares(lab, labels[:1], n=3).all_wrong == one_third  # three groups of one problem

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from r3_openrlhf.config_loading import load_config
+from r3_openrlhf.config_loading import flatten, load_config
+from r3_openrlhf.lab.controls import shares
+from r3_openrlhf.lab.loop import Lab
 from r3_openrlhf.models import lab as lab_model
 from r3_openrlhf.problems.held_out import held_out_data
 from r3_openrlhf.problems.sources import load_problems
@@ -48,20 +50,64 @@ def test_the_wide_lab_is_the_lab_but_for_its_sizes():
     assert new.reflection.max_attempt_tokens >= new.rollout.max_new_tokens
 
 
-def test_the_files_of_the_hard_tail_are_what_their_program_writes(tokenizer):
-    """Every problem has a misconceived fact on its way, is asked about once, and can be answered within the limit."""
-    program = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "lab" / "hard_tail_problems.py"))
-    rates = {fact: rate for fact, (rate, _) in lab_model.FACTS.items()}
-    limit, seen = load_config("lab_hard_tail", []).rollout.max_new_tokens, set()
-    for name, rows in program["draw_problems"]().items():
-        assert (program["DIRECTORY"] / f"{name}.jsonl").read_text() == program["text_of"](rows)
+PROGRAM = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "lab" / "problem_files.py"))
+RATES = {fact: rate for fact, (rate, _) in lab_model.FACTS.items()}
+KNOWN, MISCONCEIVED = 0.04, 0.93
+
+
+@pytest.mark.parametrize(
+    ("regime", "num_terms", "sizes"),
+    [("hard_tail", 6, (128, 256)), ("mostly_solved", 3, (64, 192)), ("truncation_bound", 5, (64, 192))],
+)
+def test_the_files_of_a_regime_are_what_their_program_writes(tokenizer, regime, num_terms, sizes):
+    """The facts on a problem's way are those of its regime; no problem comes twice, and each can be answered within the limit."""
+    limit, seen, worst = load_config(f"lab_{regime}", []).rollout.max_new_tokens, set(), []
+    files = PROGRAM["draw_problems"](regime)
+    assert tuple(len(rows) for rows in files.values()) == sizes
+    for name, rows in files.items():
+        assert (PROGRAM["DIRECTORY"] / regime / f"{name}.jsonl").read_text() == PROGRAM["text_of"](rows)
         for row in rows:
             terms = [int(term) for term in re.findall(r"\d+", row["problem"])]
-            ways = [(sum(terms[:i]) % 10, terms[i]) for i in range(1, len(terms))]
-            assert len(terms) == 6 and max(rates[fact] for fact in ways) > 0.9 and row["answer"] == str(sum(terms))
+            worst.append(max(RATES[sum(terms[:i]) % 10, terms[i]] for i in range(1, len(terms))))
+            assert len(terms) == num_terms and row["answer"] == str(sum(terms))
             assert shortest_tokens(tokenizer, row["problem"]) <= limit and row["problem"] not in seen
             seen.add(row["problem"])
-    assert len(seen) == 128 + 256
+    assert len(seen) == sum(sizes)
+    known, misconceived = (sum(rate == value for rate in worst) for value in (KNOWN, MISCONCEIVED))
+    assert (known, misconceived) == {
+        "hard_tail": (0, sum(sizes)),
+        "mostly_solved": (sum(sizes) * 7 // 8, sum(sizes) // 8),
+        "truncation_bound": (known, 0),
+    }[regime]
+
+
+def test_hardly_any_but_the_shortest_style_keeps_the_limit_of_the_truncation_bound(tokenizer, monkeypatch):
+    limit = load_config("lab_truncation_bound", []).rollout.max_new_tokens
+    rows = [row for rows in PROGRAM["draw_problems"]("truncation_bound").values() for row in rows]
+    assert max(shortest_tokens(tokenizer, row["problem"]) for row in rows) == limit  # one token less would not do
+    monkeypatch.setattr(lab_model, "STYLES", {"words": 1, "check": 1})
+    assert sum(shortest_tokens(tokenizer, row["problem"]) <= limit for row in rows) <= 0.05 * len(rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("experiment", "is_what_its_name_says"),
+    [
+        ("lab_hard_tail", lambda found: found.all_wrong > 0.55 and found.all_correct < 0.05),
+        ("lab_mostly_solved", lambda found: found.all_correct > 0.5 and found.all_wrong < 0.15),
+        (
+            "lab_truncation_bound",
+            lambda found: found.truncated > 0.5 and found.truncated_of_wrong > 0.65 and found.all_wrong < 0.25,
+        ),
+        ("lab_wide", lambda found: found.all_wrong + found.all_correct < 0.5),  # mostly mixed
+    ],
+)
+def test_a_regime_is_at_the_start_what_its_name_says(experiment, is_what_its_name_says, monkeypatch):
+    """Of the lab's own model, which is built once and kept (a minute or two)."""
+    monkeypatch.chdir(Path(__file__).parents[2])
+    config = load_config(experiment, ["data.reasoning_gym.size=64"])
+    found = shares(Lab(config), load_problems(config.data).labels, n=1)
+    assert is_what_its_name_says(found), found
 
 
 def test_the_hard_tail_is_the_wide_lab_with_other_problems(monkeypatch):
@@ -75,3 +121,49 @@ def test_the_hard_tail_is_the_wide_lab_with_other_problems(monkeypatch):
         wide.reward,
     )
     assert (len(load_problems(tail.data).labels), len(load_problems(held_out_data(tail)).labels)) == (128, 256)
+
+
+@pytest.mark.parametrize("experiment", ["lab_mostly_solved", "lab_truncation_bound", "lab_one_epoch"])
+def test_the_other_regimes_are_the_wide_lab_but_for_problems_limit_and_length(experiment, monkeypatch):
+    monkeypatch.chdir(Path(__file__).parents[2])
+    wide, other = (flatten(load_config(name, [])) for name in ("lab_wide", experiment))
+    differing = {key for key in wide if wide[key] != other[key]}
+    assert differing <= {
+        "run_dir",
+        "data.path",
+        *(f"held_out.{key}" for key in ("path", "max_samples", "every_steps", "n_samples")),
+        "rollout.max_new_tokens",
+        "reward.length_reward_max_tokens",
+        "train.num_epochs",
+        "train.max_generated_tokens",
+    }
+    assert other["reward.length_reward_max_tokens"] == 4 * other["rollout.max_new_tokens"]
+    assert (other["train.num_epochs"] == 1) is (experiment == "lab_one_epoch")
+
+
+def test_in_one_epoch_whatever_needs_a_second_visit_does_nothing(model_dir, tmp_path):
+    """Replay, reflection, prefixes and the selection, all on: the run is GRPO's, to the last digit. In a second epoch it is not."""
+    on = ["exploration.prefix.enabled=true", "reflection.share_successes=true", "reflection.threshold=0.9"]
+    sizes = [
+        "data.reasoning_gym.size=8",
+        "held_out.path=null",
+        "rollout.batch_size=4",
+        "rollout.n_samples_per_prompt=4",
+        "rollout.micro_batch_size=4",
+        "rollout.max_new_tokens=8",
+        "train.micro_batch_size=4",
+    ]
+    found = {}
+    for epochs in (1, 2):
+        for name, preset in (("grpo", ["algo=grpo"]), ("all", ["algo=r3_select", "ranking.enabled=false", *on])):
+            config = load_config(
+                "lab_one_epoch",
+                [*sizes, *preset, f"train.num_epochs={epochs}", f"run_dir={tmp_path / f'{name}-{epochs}'}"],
+            )
+            lines = Lab(config, model_dir=model_dir).train().read_metrics()
+            found[name, epochs] = [
+                (line["generated_tokens_total"], line["loss"], line["grad_norm"], line["trained_tokens"])
+                for line in lines
+            ]
+    assert found["all", 1] == found["grpo", 1] and len(found["grpo", 1]) == 2
+    assert found["all", 2][:2] == found["grpo", 2][:2] and found["all", 2] != found["grpo", 2]
