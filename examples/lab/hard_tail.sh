@@ -3,7 +3,7 @@
 # seeds are added by
 #   SEEDS=2006,2007 examples/lab/hard_tail.sh
 # about a minute and a half a run on one core. TUNE=1 runs the grid of learning rates and passes first, on a seed that is
-# not reported.
+# not reported. The last two arms bound what selection and replay could save (docs/lab.md, controls g and e).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export PATH="$PWD/.venv/bin:$PATH" OMP_NUM_THREADS=1
@@ -34,5 +34,7 @@ r3 lab study --experiment lab_hard_tail --seeds "$SEEDS" --out "$OUT" --evidence
     --arm "prefix=r3 $OFF exploration.prefix.enabled=true exploration.prefix.max_per_step=4" \
     --arm "isr=r3 $OFF reflection.enabled=true reflection.share_successes=true" \
     --arm "ccr=r3 $OFF replay.enabled=true replay.recall_failures=false" \
-    --arm "select=grpo_select" "$@" >&2
+    --arm "select=grpo_select" \
+    --arm "oracle_select=r3_free_collapsed $OFF" \
+    --arm "oracle_success=r3_known_successes $OFF replay.enabled=true replay.recall_failures=false" "$@" >&2
 r3 evidence "$EVIDENCE"

@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from r3_openrlhf.comparison.arms import ArmResult, Comparison, compare
-from r3_openrlhf.comparison.intervals import MAX_SEEDS_NEEDED, Crossing, SeedEstimate, seeds_needed, t_quantile
+from r3_openrlhf.comparison.intervals import (
+    MAX_SEEDS_NEEDED,
+    Crossing,
+    SeedEstimate,
+    estimate,
+    seeds_needed,
+    t_quantile,
+)
 from r3_openrlhf.comparison.runs import Run
 from r3_openrlhf.errors import R3Error
 from r3_openrlhf.runs.evidence import Evidence, read_evidence
@@ -26,6 +33,7 @@ class Regime:
     comparison: Comparison
     collapsed: float | None  # of the reference's groups, as they were sampled
     all_wrong: float | None  # of the reference's groups
+    needed: SeedEstimate | None  # of the reference's tokens: those outside its all-wrong groups
     evaluation_deviation: float  # of one run's accuracy, from the drawing of responses alone: at most
 
 
@@ -50,6 +58,7 @@ def read_regime(folder: Path, *, reference: str | None = None) -> Regime:
         comparison=comparison,
         collapsed=_share(theirs, "r3/groups/collapsed_before", dropped=True),
         all_wrong=_share(theirs, "r3/groups/none_correct", dropped=False),
+        needed=tokens_without_all_wrong(theirs),
         evaluation_deviation=evaluation_deviation(comparison),
     )
 
@@ -75,6 +84,24 @@ def as_run(found: Evidence, path: Path) -> Run:
         training_problems=found.problems,
         code_state=found.commit,
     )
+
+
+def tokens_without_all_wrong(runs: Sequence[Run]) -> SeedEstimate | None:
+    """With which share of its tokens a run would be where it ends, if its all-wrong groups had cost nothing.
+
+        1 - (tokens in all-wrong groups) / (generated tokens), mean over runs
+
+    Exact for an arm without replay and ranking: the rewards of an all-wrong group are equal, so that its advantages are 0 and
+    the updates stay what they are. No choice of problems saves more without other updates. None where a run does not say.
+    """
+    shares = []
+    for run in runs:
+        lines = [(line.get("r3/tokens/none_correct"), line.get("generated_tokens")) for line in run.metrics]
+        if not lines or any(value is None for line in lines for value in line):
+            return None
+        wrong, generated = (sum(values) for values in zip(*lines, strict=True))
+        shares.append(1 - wrong / generated)
+    return estimate(shares)
 
 
 def evaluation_deviation(comparison: Comparison) -> float:
@@ -106,7 +133,8 @@ def regime_table(regime: Regime) -> str:
         "",
         f"{_percent(regime.collapsed)} of `{reference}`'s groups collapse, {_percent(regime.all_wrong)} are all wrong. Held-out "
         f"accuracy on {how['num_problems']} problems x {how['n_samples']} responses, "
-        f"{_start(found)} before training; all arms at {found.equal_tokens:,.0f} generated tokens.",
+        f"{_start(found)} before training; all arms at {found.equal_tokens:,.0f} generated tokens. Had its all-wrong groups cost "
+        f"nothing, `{reference}` would be where it ends with {_interval(regime.needed, '.2f')} of its tokens.",
         "",
         f"| arm | seeds | accuracy | less `{reference}`'s, paired | mean over the run, less `{reference}`'s | tokens to "
         f"`{reference}`'s final accuracy, mean curve | to 75% of its gain | tokens in collapsed groups | trained tokens | "

@@ -284,8 +284,9 @@ class SuccessesOnly(Lab):
 
 
 class FreeCollapsed(Lab):
-    """Selection at its best: every batch is full of groups that teach something, and those that do not cost nothing, as if
-    somebody had known beforehand which they are. Their tokens are not counted, and they leave no trace.
+    """Selection at its best: every batch is full of groups with mixed verdicts, and the others cost nothing, as if somebody had
+    known beforehand which they are. Their tokens are not counted, and they leave no trace. (What the length reward would
+    teach in an all-correct group goes with them.)
 
     Groups behind a reflection prompt or a prefix stay, and are counted. R3Error: MAX_ROUNDS draws gave no group that teaches.
     """
@@ -319,7 +320,7 @@ class FreeCollapsed(Lab):
         return [one for group in kept for one in group] + others, dropped
 
     def teaches(self, group: Sequence[Sampled]) -> bool:
-        """Will its rows have advantages other than 0?"""
+        """Is there a right and a wrong response in it?"""
         return group_state(one.rollout.verdict for one in group) is GroupState.MIXED
 
 

@@ -94,7 +94,10 @@ def test_hardly_any_but_the_shortest_style_keeps_the_limit_of_the_truncation_bou
     ("experiment", "is_what_its_name_says"),
     [
         ("lab_hard_tail", lambda found: found.all_wrong > 0.55 and found.all_correct < 0.05),
-        ("lab_mostly_solved", lambda found: found.all_correct > 0.5 and found.all_wrong < 0.15),
+        (
+            "lab_mostly_solved",
+            lambda found: found.correct > 0.7 and found.all_correct > 0.35 and found.all_wrong < 0.15,
+        ),
         (
             "lab_truncation_bound",
             lambda found: found.truncated > 0.5 and found.truncated_of_wrong > 0.65 and found.all_wrong < 0.25,
@@ -139,31 +142,3 @@ def test_the_other_regimes_are_the_wide_lab_but_for_problems_limit_and_length(ex
     }
     assert other["reward.length_reward_max_tokens"] == 4 * other["rollout.max_new_tokens"]
     assert (other["train.num_epochs"] == 1) is (experiment == "lab_one_epoch")
-
-
-def test_in_one_epoch_whatever_needs_a_second_visit_does_nothing(model_dir, tmp_path):
-    """Replay, reflection, prefixes and the selection, all on: the run is GRPO's, to the last digit. In a second epoch it is not."""
-    on = ["exploration.prefix.enabled=true", "reflection.share_successes=true", "reflection.threshold=0.9"]
-    sizes = [
-        "data.reasoning_gym.size=8",
-        "held_out.path=null",
-        "rollout.batch_size=4",
-        "rollout.n_samples_per_prompt=4",
-        "rollout.micro_batch_size=4",
-        "rollout.max_new_tokens=8",
-        "train.micro_batch_size=4",
-    ]
-    found = {}
-    for epochs in (1, 2):
-        for name, preset in (("grpo", ["algo=grpo"]), ("all", ["algo=r3_select", "ranking.enabled=false", *on])):
-            config = load_config(
-                "lab_one_epoch",
-                [*sizes, *preset, f"train.num_epochs={epochs}", f"run_dir={tmp_path / f'{name}-{epochs}'}"],
-            )
-            lines = Lab(config, model_dir=model_dir).train().read_metrics()
-            found[name, epochs] = [
-                (line["generated_tokens_total"], line["loss"], line["grad_norm"], line["trained_tokens"])
-                for line in lines
-            ]
-    assert found["all", 1] == found["grpo", 1] and len(found["grpo", 1]) == 2
-    assert found["all", 2][:2] == found["grpo", 2][:2] and found["all", 2] != found["grpo", 2]

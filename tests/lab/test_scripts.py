@@ -1,12 +1,15 @@
 """The scripts of examples/lab name arms, presets and keys that exist."""
 
 import itertools
+import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from r3_openrlhf.config_loading import load_config, presets
+from r3_openrlhf.lab.cli import study
 from r3_openrlhf.lab.loop import check
 from r3_openrlhf.lab.study import Arm, settings_of
 
@@ -54,3 +57,28 @@ def test_the_arms_of_the_tuning_exist_and_differ(tmp_path):
         config = load_config(settings[0], settings[1:])
         check(config)
         assert config.dual_clip == 3.0 and config.train.inner_epochs in (1, 2)
+
+
+@pytest.mark.parametrize(("script", "studies"), [("hard_tail.sh", 2), ("regimes.sh", 3)])
+def test_the_studies_of_a_script_can_be_read(tmp_path, script, studies):
+    """Bash runs it, with a function in the place of `r3` that writes its arguments down."""
+    calls = tmp_path / "calls"
+    says = (
+        f"r3() {{ printf '%s\\0' \"$@\" >> {calls}; printf '\\n' >> {calls}; }}; export -f r3; bash {SCRIPTS / script}"
+    )
+    environment = {"PATH": os.environ["PATH"], "TUNE": "1", "SEEDS": "7,8", "EVIDENCE": "kept"}
+    subprocess.run(["bash", "-c", says], check=True, env=environment, timeout=60)
+    *read, last = [line.split("\0")[:-1] for line in calls.read_text().splitlines()]
+    assert last == ["evidence", "kept"] and len(read) == studies
+    names = set()
+    for words in read:
+        assert words[:2] == ["lab", "study"]
+        context = study.make_context("study", list(words[2:]))
+        given, experiment = context.params, context.params["experiment"]
+        assert given["seeds"] in ("7,8", "101") and str(given["evidence"]).endswith(experiment)
+        for text in given["own_arms"]:
+            arm = Arm.parse(text)
+            settings = settings_of(experiment, arm, 7, tmp_path, given["settings"])
+            check(load_config(settings[0], settings[1:]))
+            names.add((str(given["evidence"]), arm.name))
+    assert len(names) == {"hard_tail.sh": 12 + 8, "regimes.sh": 2 * 5 + 2}[script]
