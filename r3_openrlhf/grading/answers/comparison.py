@@ -8,7 +8,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from r3_openrlhf.grading.answers.arithmetic import exact_value, stated_precision
-from r3_openrlhf.grading.answers.units import conversion, split_unit, unit_of, units_differ
+from r3_openrlhf.grading.answers.units import conversion, count_of, split_unit, unit_of, units_differ
 
 MIN_DIGITS = 4  # a rounded decimal needs so many significant digits to stand for an exact value
 FLOAT_DIGITS = 12  # so many are the result of a computation with floating-point numbers,
@@ -25,8 +25,13 @@ _DEGREES = re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))|°")
 _AND_OR = re.compile(r"[,;]?\s*(?:\\text\s*\{\s*(?:and|or)\s*\}|(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z]))\s*,?|;")
 _CURRENCY = re.compile(r"\\\$|[€£¥₹]")
 _SPACE = re.compile(r"(?<![0-9])\s+|\s+(?![0-9])")  # between digits it says that they are two numbers
-_SCALE_WORD = re.compile(r"\s*(?:\\text\s*\{\s*)?(thousand|million|billion|trillion)\s*\}?$")
-_SCALES = {"thousand": "*10^3", "million": "*10^6", "billion": "*10^9", "trillion": "*10^12"}
+MAX_AMOUNT_CHARS = 80
+_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*(?:\\[,;: ]|~)?\s*(?:\\(?:text|mathrm|mbox)\s*\{\s*)?([a-zA-Z]+)")
+_SEVERAL = re.compile(
+    rf"\s*(?:\\text\s*\{{\s*)?(?:{_AMOUNT.pattern}(?:\s|\\[,;: ]|~|\}}|,|\\text\s*\{{\s*and\s*\}}|\band\b)*){{2,3}}"
+)
+_SCALE_WORD = re.compile(r"\s*(?:\\text\s*\{\s*)?(hundred|thousand|million|billion|trillion)\s*\}?$")
+_SCALES = {"hundred": "*10^2", "thousand": "*10^3", "million": "*10^6", "billion": "*10^9", "trillion": "*10^12"}
 _PERCENT = re.compile(r"\s*(?:\\?%|(?:\\text\s*\{\s*)?\b(?:percent|percentage|pct)\b\s*\}?)$")
 _BASE = re.compile(r"(\d+)\s*_\s*\{?\s*(\d+)\s*\}?")
 _SPACED_DIGITS = re.compile(r"\d+(?: \d+)+")
@@ -39,6 +44,7 @@ _TRANSPOSED = re.compile(r"([A-Z])\s*\^\s*\{?\s*(?:T|\\top|\\intercal)\s*\}?(?![
 _TIME = re.compile(
     r"\s*(?:\\text\s*\{\s*)?0?(\d{1,2})(?::(\d\d))?\s*(?:\\text\s*\{)?\s*([apAP])\.?\s*[mM]\.?\s*\}?\s*"
 )
+_CLOCK = re.compile(r"\s*(?:\\text\s*\{\s*)?([01]?\d|2[0-3]):([0-5]\d)\s*\}?\s*")
 _FOUR_DIGITS = re.compile(r"\d{4}")
 _ROMAN = re.compile(r"(?=[XL]*[IV])[IVXL]{2,}")
 _NEGATION = re.compile(r"\\neg(?![a-zA-Z])")
@@ -47,8 +53,11 @@ _FEET = re.compile(r"\d\s*('+|\^\s*\{?\s*(?:\\prime\s*)+\}?)")
 _ALIKE = re.compile(  # in one spelling \\sim is \\neg
     r"(?:\\triangle)?([A-Z]{3,8})(\\(?:neg|sim|cong|simeq|equiv))(?:\\triangle)?([A-Z]{3,8})"
 )
+_DECIMAL_COMMA = re.compile(r"-?\d+,\d{1,2}|-?\d+,\d{4,20}|-?0,\d{1,20}")
+_PART_OF_THOUSANDS = re.compile(r"0\d+")  # of "(1,000,2,000)": no number of its own
 _COMMA_OF_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _COMMA_AND_SPACE = re.compile(r",\s")
+_NAMED = re.compile(r"\s*(m?\s*\\(?:angle|measuredangle|widehat|overrightarrow|vec)\s*\{?\s*[A-Z]{2,4}\s*\}?)\s*=")
 _POINTS = re.compile(r"m?(\\(?:angle|measuredangle|widehat|overrightarrow|vec|overset\{\\frown\}))?\{?([A-Z]{2,4})\}?")
 _ARROWS = ("\\overrightarrow", "\\vec")
 _SHORT_WORDS = frozenset("an am as at be by do go he if in is it me my no of on or so to up us we".split())
@@ -101,6 +110,8 @@ class Number:
 @lru_cache(maxsize=4096)
 def number(answer: str) -> Number | None:
     """The number that an answer is; None when it is anything else."""
+    if (amount := _several_units(answer)) is not None:
+        return amount
     text = _tidy(answer)
     stated = unit_of(answer)
     text = _TEMPERATURE.sub("", text) if stated in ("celsius", "fahrenheit") else text
@@ -114,6 +125,19 @@ def number(answer: str) -> Number | None:
     return None if value is None else Number(value, text, bool(percent), stated or unit)
 
 
+def _several_units(answer: str) -> Number | None:
+    """ "2 hours and 30 minutes" as 150 minutes; None where it is not an amount in two or three units of one kind."""
+    if len(answer) > MAX_AMOUNT_CHARS or not _SEVERAL.fullmatch(answer):
+        return None
+    parts = [(exact_value(found[1]), unit_of(f"{found[1]} {found[2]}")) for found in _AMOUNT.finditer(answer)]
+    last = parts[-1][1]
+    factors = [conversion(unit, last) if unit and last else None for _, unit in parts]
+    if not all(factor is not None and factor > 1 for factor in factors[:-1]) or None in (value for value, _ in parts):
+        return None  # the units become smaller
+    total = sum(value * factor for (value, _), factor in zip(parts, factors, strict=True))
+    return Number(Fraction(total), "", unit=last)
+
+
 def numbers_agree(a: Number, b: Number) -> bool:
     """Equal, or one is a decimal to which the other rounds, of enough digits to be no accident.
 
@@ -123,6 +147,9 @@ def numbers_agree(a: Number, b: Number) -> bool:
     if a.unit and b.unit and a.unit != b.unit:
         factor = conversion(a.unit, b.unit)
         return factor is not None and a.value * factor == b.value
+    for some, other in ((a, b), (b, a)):
+        if other.unit is None and (each := count_of(some.unit)) and some.value * each == other.value:
+            return True  # 5 dozen are 60
     if a.value == b.value or a.percent != b.percent and 100 in (_ratio(a, b), _ratio(b, a)):
         return True
     for exact, decimal in ((a, b), (b, a)):
@@ -165,6 +192,8 @@ def compare_cheaply(answer: str, reference: str) -> bool | None:
     a, b = number(answer), number(reference)
     if a is not None and b is not None:
         return numbers_agree(a, b)
+    if b is not None and b.value.denominator > 1 and _DECIMAL_COMMA.fullmatch(answer):
+        return numbers_agree(Number(Fraction(left.replace(",", ".")), left.replace(",", ".")), b)  # "0,5" beside 1/2
     if _is_decimal_comma(answer, right) or _is_decimal_comma(reference, left, min_decimals=2):
         return True
     decided = _compare_names(left, right)
@@ -172,20 +201,32 @@ def compare_cheaply(answer: str, reference: str) -> bool | None:
         decided = left.casefold() == right.casefold()
     if decided is None and b is not None and _SPACED_DIGITS.fullmatch(answer):
         decided = False  # LaTeX would read "1 2" as 12
-    if decided is None:
-        decided = _compare_elements(left, right)
-        spaced = normalise(_without_thousands(answer)), normalise(_without_thousands(reference))
-        joined = _COMMA_OF_THOUSANDS.sub("", left), right  # "(1,000,2,000)" beside (1000,2000)
-        others = [spaced, joined] if _FOUR_DIGITS.search(right) else [spaced]
-        if not decided and any(pair != (left, right) and _compare_elements(*pair) for pair in others):
-            return True
+    return _compare_lists(answer, reference) if decided is None else decided
+
+
+def _compare_lists(answer: str, reference: str) -> bool | None:
+    """Lists of numbers, in which a comma may separate or stand before thousands."""
+    left, right = normalise(answer), normalise(reference)
+    decided = _compare_elements(left, right)
+    spaced = normalise(_without_thousands(answer)), normalise(_without_thousands(reference))
+    joined = _COMMA_OF_THOUSANDS.sub("", left), right  # "(1,000,2,000)" beside (1000,2000)
+    others = [spaced, joined] if _FOUR_DIGITS.search(right) else [spaced]
+    if not decided and any(pair != (left, right) and _compare_elements(*pair) for pair in others):
+        return True
+    if _has_part_of_thousands(left) and not _has_part_of_thousands(right):
+        return False  # "(1,000,2,000)" is not (1,0,2,0)
     return decided
 
 
 def _time_of_day(answer: str) -> tuple[str, str, str] | None:
     """Hour, minute, and a or p, of a time such as "7:00 p.m." or "7 PM"."""
     found = _TIME.fullmatch(answer)
-    return (found[1], found[2] or "00", found[3].lower()) if found else None
+    if found:
+        return found[1], found[2] or "00", found[3].lower()
+    if (clock := _CLOCK.fullmatch(answer)) and (int(clock[1]) > 12 or clock[1] in ("00", "0")):
+        hour = int(clock[1])
+        return str(hour % 12 or 12), clock[2], "p" if hour >= 12 else "a"
+    return None
 
 
 def _compare_meanings(answer: str, reference: str) -> bool | None:
@@ -226,8 +267,13 @@ def _marks_differ(answer: str, reference: str) -> bool:
     feet = _FEET.findall(answer), _FEET.findall(reference)
     if all(feet) and feet[0] != feet[1]:
         return True  # 5' is not 5''
+    if any(feet) and not all(feet) and any("\\circ" in text for text in (answer, reference) if not _FEET.search(text)):
+        return True  # 30' is not 30 degrees
     if ("=" in answer) != ("=" in reference):  # "f'(x) = 2x" for 2x
         return False
+    named = _NAMED.match(answer), _NAMED.match(reference)
+    if all(named) and _compare_names(normalise(named[0][1]), normalise(named[1][1])) is False:
+        return True  # another angle
     return any(
         sorted(marks.findall(answer)) != sorted(marks.findall(reference)) for marks in (_PRIME, _NEGATION, _TRANSPOSED)
     )
@@ -315,6 +361,11 @@ def _elements(normalised: str) -> tuple[str, list[str]] | None:
     return brackets, normalised.split(",")
 
 
+def _has_part_of_thousands(normalised: str) -> bool:
+    found = _elements(normalised)
+    return found is not None and any(map(_PART_OF_THOUSANDS.fullmatch, found[1]))
+
+
 def _compare_elements(left: str, right: str) -> bool | None:
     """Tuples and intervals in order, bare lists in any order, sets as sets; only where every element is a number."""
     a, b = _elements(left), _elements(right)
@@ -323,7 +374,10 @@ def _compare_elements(left: str, right: str) -> bool | None:
     unordered = a[0] in ("", "{}") and b[0] in ("", "{}")
     if not unordered and a[0] != b[0]:
         return None
-    x, y = ([found for element in elements if (found := number(element))] for _, elements in (a, b))
+    x, y = (
+        [found for element in elements if not _PART_OF_THOUSANDS.fullmatch(element) and (found := number(element))]
+        for _, elements in (a, b)
+    )
     if len(x) < len(a[1]) or len(y) < len(b[1]):
         return None
     if a[0] == b[0] == "{}":

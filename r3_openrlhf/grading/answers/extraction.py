@@ -37,6 +37,12 @@ _STATED_FORMULA = re.compile(
     r"[*.!\s]*(?:I hope|\n|$)",
     re.IGNORECASE,
 )
+UPRIGHT = re.compile(r"\\(?:mathrm|text|operatorname)\s*\{\s*([ei])\s*\}")
+_MINUS = re.compile(r"\b(?:minus|negative)\s+(?=\d)")
+_IN_TYPE = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|emph|underline)\s*\{\s*([^{}$]*?)\s*\}")
+# a response, or its last line, that is a letter and nothing else: "**(C)**"; and one that is a few words
+_LONE_CHOICE = re.compile(r"[\s*_$(]*([A-J])[\s*_$).]*")
+_FEW_WORDS = re.compile(r"[\s*_\"]*([A-Za-z]+|[A-Z][a-z]+(?:[ '-][A-Z][a-z]+){1,3})[\s*_\".!]*")
 _IS_FORMULA = re.compile(r"(?!\([^()]*=)(?=.*\w)")  # not "(2 + 3 = 5)"
 # "The answer is not 7.", "The answer is 7 or more."
 _HEDGED = re.compile(
@@ -106,8 +112,10 @@ def final_answer(response: str, *, truncated: bool) -> FinalAnswer | None:
         return FinalAnswer(line.strip(), exact=True)
     if truncated or behind is not None and statement is None:
         return FinalAnswer(boxed, exact=True) if boxed else None
+    if statement is None and (lone := _LONE_CHOICE.fullmatch(last_line(text) or "") or _FEW_WORDS.fullmatch(text)):
+        return FinalAnswer(lone[1], exact=True)
     snippet = statement[1] if statement else text[-TAIL_CHARS:]
-    snippet = _CJK.sub(r" \g<0> ", snippet).strip()
+    snippet = UPRIGHT.sub(r"\1", _CJK.sub(r" \g<0> ", snippet)).strip()
     if statement and (stated := _stated(snippet)):
         return FinalAnswer(stated, exact=True)
     if snippet.endswith("**") and snippet.count("**") % 2 == 0:
@@ -122,7 +130,7 @@ def _stated(snippet: str) -> str | None:
     if exactly := _STATED_EXACTLY.search(snippet):
         math = exactly["math"] or ""  # "\\$" inside: a formula ends there, or an amount of money begins
         return math.rpartition("\\$ ")[2].strip() or math or exactly["number"]
-    snippet = snippet.replace("−", "-")
+    snippet = _MINUS.sub("-", _IN_TYPE.sub(r"\1", snippet.replace("−", "-")))
     if hedged := _HEDGED.search(snippet):
         return rf"\text{{{hedged['hedged']}}}"
     if (choice := _STATED_CHOICE.search(snippet)) and choice["letter"].isupper():

@@ -72,7 +72,7 @@ _SET_OPERATION = re.compile(r"\\(?:cup|cap|setminus)(?![a-zA-Z])")
 _ONE_SET = re.compile(r"[(\[][^()\[\],]+,[^()\[\],]+[)\]]|\\?\{[^{}|:]*\}")
 _ABOUT = re.compile(r"\\(?:approx|equiv|simeq|sim)(?![a-zA-Z])")
 MAX_ROUNDING = 0.05  # relative: what stands behind "approximately" may be off by this much
-_DOZEN = re.compile(r"(?<![a-zA-Z])dozens?(?![a-zA-Z])|\ddozen", re.IGNORECASE)
+_DOZEN = re.compile(r"(?<![a-zA-Z])(?:dozens?|scores?|gross)(?![a-zA-Z])|\ddozen", re.IGNORECASE)
 _PRODUCT = re.compile(r"\\cdot|\\times|\*")
 _FACTOR = re.compile(r"\bfactor", re.IGNORECASE)
 
@@ -116,7 +116,8 @@ def objection(answer: str, gold: str, problem: str, same_value: SameValue) -> st
 def is_other_amount(answer: str, gold: str, problem: str) -> bool:
     r"""Whether a word makes another amount of the same number: "5 dozen" for 5, "\frac{\pi}{3} degrees" for \frac{\pi}{3}."""
     if _DOZEN.search(answer) and not _DOZEN.search(gold) and not _DOZEN.search(problem):
-        return True
+        said, wanted = number(answer), number(gold)
+        return said is None or wanted is None or said.value == wanted.value
     return "\\pi" in answer and "\\pi" in gold and unit_of(answer) == "degree" and unit_of(gold) is None
 
 

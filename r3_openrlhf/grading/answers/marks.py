@@ -25,7 +25,7 @@ _ANOTHER = re.compile(  # "First guess: 3. Second guess: 4"
 _CONCLUSION = re.compile(
     r"\b(?:answer|thus|therefore|hence|so|final|finally|equals?|gives?"
     r"|wait|no|not|actually|wrong|incorrect|mistake|error|instead|sorry|oops|rather|correction|but|however|hmm"
-    r"|hold on|second thought|retract|withdraw|scratch|scrap|use|i mean|fails?|should|must|revised?|fixed|correct(?:ed)?"
+    r"|hold on|second thought|right|true|real|really|might|instead|retract|withdraw|scratch|scrap|use|i mean|fails?|should|must|revised?|fixed|correct(?:ed)?"
     r"|update[sd]?|recheck\w*|check\w*|replace[sd]?|strike)\b|~~",
     re.IGNORECASE,
 )

@@ -9,7 +9,9 @@ import re
 import unicodedata
 
 from r3_openrlhf.grading.answers.comparison import number
-from r3_openrlhf.grading.answers.extraction import FULL_WIDTH
+from r3_openrlhf.grading.answers.extraction import FULL_WIDTH, UPRIGHT
+from r3_openrlhf.grading.answers.number_words import value_in_words
+from r3_openrlhf.grading.answers.units import in_one_unit
 
 _FRACTIONS = {
     "½": (1, 2), "⅓": (1, 3), "⅔": (2, 3), "¼": (1, 4), "¾": (3, 4), "⅕": (1, 5), "⅖": (2, 5), "⅗": (3, 5),
@@ -52,12 +54,56 @@ def _in_radians(match: re.Match) -> str:
     return _DEGREES_INSIDE.sub(r"\\frac{\1\\pi}{180}", match[0])
 
 
+def _in_cosines(match: re.Match) -> str:
+    r"""\operatorname{cis} 60^\circ as (\cos(60^\circ)+i\sin(60^\circ))."""
+    angle = (match[1] or match[2] or match[3]).strip()
+    return rf"(\cos({angle})+i\sin({angle}))"
+
+
+def _with_a_fraction(match: re.Match) -> str:
+    r"""2^{0.5} as 2^{\frac{5}{10}}."""
+    return rf"^{{{match[1]}\frac{{{int(match[2] + match[3])}}}{{{10 ** len(match[3])}}}}}"
+
+
+def _brackets_turned(match: re.Match) -> str:
+    """]2,3[ as (2,3): brackets that look away leave the end out."""
+    return f"{'[('[match[1] == ']']}{match[2]}{'])'[match[3] == '[']}"
+
+
+# what is said of a subject before a number: "He needs", "The area is"; never with a word that takes the number back
+_NO_HEDGE = (
+    r"(?![^{}]*(?:\b(?i:not|never|no|neither|either|least|most|more|less|than|between|or|but|without|wrong|incorrect|false|except|half|twice"
+    r"|double|triple|minus|negative|over|under|above|below|almost|nearly|up to|if)\b|n['’]t\b))"
+)
+
 _REWRITES = [
     (re.compile(pattern), replacement)
     for pattern, replacement in (
         (r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺]+", lambda m: "^{" + m[0].translate(_SUPERSCRIPTS) + "}"),
         (r"[₀₁₂₃₄₅₆₇₈₉]+", lambda m: "_{" + m[0].translate(_SUBSCRIPTS) + "}"),
         (r"∛\s*(\d+|[a-zA-Z])", r"\\sqrt[3]{\1}"),
+        (r"(?<=[\w)}])\*\*(?=[\w({-])", "^"),
+        (r"(^|[(\[{,=]) *(?:—|\\minus(?![a-zA-Z])) *(?=[\d\\.(a-zA-Z])", r"\1-"),
+        (r"\\(?:ast|star)(?![a-zA-Z])", "*"),
+        (r"\\surd(?![a-zA-Z])", "√"),
+        (r"\\root\s*\{?(\w)\}?\s*\\of\s*(?:\{([^{}]*)\}|(\w))", lambda m: rf"\sqrt[{m[1]}]{{{m[2] or m[3]}}}"),
+        (r"\\not\s*=", r"\\neq "),
+        (r"\\backslash(?![a-zA-Z])", r"\\setminus "),
+        (r"\\(?:dots[cbm]?|ldots|cdots)(?![a-zA-Z])|(?<=,)\s*\.{3}\s*(?=,)|…", r"\\ldots "),
+        (r"\\lg(?![a-zA-Z])", r"\\log_{10}"),
+        (UPRIGHT.pattern, r"\1"),
+        (r"(?:\\(?:operatorname|mathrm|text)\s*\{\s*cis\s*\}|\\?(?<![a-zA-Z])cis(?![a-zA-Z]))\s*(?:(?:\\left)?\(([^()]*?)(?:\\right)?\)|\{([^{}]*)\}|(\d+(?:\.\d+)?(?:\s*\^\s*\{?\s*\\circ\s*\}?)?|\\(?:pi|theta|phi|alpha)(?![a-zA-Z])))", _in_cosines),
+        (r"(?<![\\a-zA-Z])(arcsin|arccos|arctan|sin|cos|tan|cot|sec|csc|log|ln)(?=\s*[({\\\d^_])", r"\\\1"),
+        (r"(?<![\\a-zA-Z{])(?:(?<=\d)|\b)pi(?![a-zA-Z])(?!\})", r"\\pi "),
+        (r"(?<![\\a-zA-Z])oo(?![a-zA-Z])", r"\\infty "),
+        (r"\^\s*\{?(\d+)\}?\s*/\s*_\s*\{?(\d+)\}?", r"\\frac{\1}{\2}"),
+        (r"\^\s*\{\s*(-?)(\d*)\.(\d{1,3})\s*\}", _with_a_fraction),
+        (r"^\s*(\d{1,3}(?:\.\d{3}){2,})\s*$", lambda m: m[1].replace(".", "")),
+        (r"(?<=[\d.])\\bar\s*\{?\s*(\d+)\s*\}?", r"\\overline{\1}"),
+        (r"([\[\]])([^\[\]()]*[,;][^\[\]()]*)([\[\]])(?=\s*(?:$|\\cup|\\cap))", _brackets_turned),
+        (r"\(\s*\\text\s*\{([^{}]*)\}\s*\)\s*$", r"\\text{ \1}"),
+        (r"\\text\s*\{\s*=\s*\}", "="),
+        (r"\\text\s*\{\s*(?:minus|negative)\s*\}\s*(?=[\d\\])|(?<![a-zA-Z])(?:minus|negative)\s+(?=\d)", "-"),
         (r"\\(?:textcolor|color|colorbox)\s*\{\s*\w+\s*\}", ""),
         (r"\\tag\*?\s*\{[^{}]*\}|\\(?:blacksquare|square|Box|qed|checkmark)(?![a-zA-Z])\s*$|^\s*\\checkmark(?![a-zA-Z])", ""),
         (r"\\(?:emph|textsf|texttt|textsc|textup|textsl)\s*\{", r"\\text{"),
@@ -85,6 +131,8 @@ _REWRITES = [
         (r"^\s*\\(?:text|textbf|mathrm)\s*\{\s*(?:Answer|Ans|Result|Total)\s*[.:]?\s*\}\s*[:=]?\s*(?=\S)", ""),
         (r"^\s*\\text\s*\{\s*(?:[Tt]here (?:are|is)|[Tt]he number(?: of [a-z ]+)?(?: is)?|[Nn]umber of [a-z ]+:|(?:[Hh]e|[Ss]he|[Ii]t|[Tt]hey|[Ww]e) (?:has|have|had|is|are)|about|approximately|exactly|[Gg]rade|[Yy]ear|[Dd]ay)\s*\}\s*(?=[-+\d\\])", ""),
         (r"^\s*\\text\s*\{\s*(?:[Tt]here (?:are|is) |(?:[Hh]e|[Ss]he|[Ii]t|[Tt]hey|[Ww]e) (?:has|have|had|is|are) |the )?([-+]?\d[\d,]*(?:\.\d+)?)(?:st|nd|rd|th)?\s+((?:[a-z]+ ?){1,4})\.?\s*\}\s*$", r"\1\\text{ \2}"),
+        (rf"^\s*\\(?:text|textrm|mathrm|textbf|mathbf)\s*\{{{_NO_HEDGE}[^{{}}]*(?:\b(?:is|are|was|were|equals)|[:=])\s*\}}\s*(?=[-+\d\\$(a-zA-Z])", ""),
+        (rf"^\s*\\text\s*\{{{_NO_HEDGE}\s*(?:[Hh]e|[Ss]he|[Ii]t|[Tt]hey|[Ww]e|[Yy]ou|I|[A-Z][a-z]+) (?:will |can |must |would )?[a-z]+ ?\}}\s*(?=[-+\d\\$])", ""),
         (r"^\s*the\s+(?=\d)", ""),
         (r"(?<=\d)\s*\^\s*\{\s*\\underline\s*\{\s*(?:st|nd|rd|th)\s*\}\s*\}", ""),
         (r"^\s*\\(?:text|textrm|mathrm|mathbf|textbf)\s*\{(?:\s|\\ )*(?:[Tt]herefore|[Tt]hus|[Hh]ence|[Ss]o)(?:,|:|\s|\\ )*(?:it is|we get|we have)?(?:,|:|\s|\\ )*\}(?:\s|\\[ ,;:!])*", ""),
@@ -114,7 +162,7 @@ _REWRITES = [
         (r"(?<=[\d.])\\dot\s*\{?(\d)\}?(\d*)\\dot\s*\{?(\d)\}?", r"\\overline{\1\2\3}"),
         (r"(?<=[\d.])\\dot\s*\{?(\d)\}?", r"\\overline{\1}"),
         (rf"\\(sin|cos|tan|cot|sec|csc)\s*\^\s*\{{?\s*(\d)\s*\}}?\s*\{{?(\d+)\s*{_CIRC}\s*\}}?", lambda m: rf"(\{m[1]}(\frac{{{m[3]}\pi}}{{180}}))^{m[2]}"),
-        (rf"\\(sin|cos|tan|cot|sec|csc)\s*(?:\(\s*(\d+)\s*{_CIRC}\s*\)|(\d+)\s*{_CIRC})", lambda m: rf"\{m[1]}(\frac{{{m[2] or m[3]}\pi}}{{180}})"),
+        (rf"\\(sin|cos|tan|cot|sec|csc)\s*(?:\(\s*(\d+(?:\.\d+)?)\s*{_CIRC}\s*\)|(\d+(?:\.\d+)?)\s*{_CIRC})", lambda m: rf"\{m[1]}(\frac{{{m[2] or m[3]}\pi}}{{180}})"),
         (rf"\\(?:sin|cos|tan|cot|sec|csc)\s*(?:\^\s*\{{?\d\}}?)?\s*(?:\\left)?[({{][^(){{}}]*(?:{_CIRC})", _in_radians),
         (r"_\s*\{\s*(?:\\text\s*\{\s*)?([a-z]{3,8})\s*\}?\s*\}", lambda m: f"_{{{_BASES.index(m[1]) + 2}}}" if m[1] in _BASES else m[0]),
         (r"_\s*\{\s*\(\s*(\d+)\s*\)\s*\}", r"_{\1}"),
@@ -137,8 +185,12 @@ _A_LABEL = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\s*\{\s*\([A-J]\)\s*\}")
 _CHOICE = re.compile(r"\s*(?:\\(?:text|textbf|mathrm|mathbf)\s*\{)?\s*\(?[A-J]\)?\s*\}?\s*\.?\s*")
 
 OR = re.compile(r"\\text\s*\{\s*or\s*\}|\\lor(?![a-zA-Z])|\bor\b")
+_TEXT_OR = re.compile(r"\\text\s*\{\s*or\s*\}")
+_LOGICAL_OR = re.compile(r"\\(?:lor|vee)(?![a-zA-Z])")
 _RELATION = re.compile(r"(<|>|\\[lg]eq?(?:slant)?(?![a-zA-Z]))")
-_SET_OF = re.compile(r"^\s*\\?\{\s*[a-z]\s*(?:\\mid|\\vert|\||:)([^{}]*[<>=][^{}]*|[^{}]*\\[lg][et][^{}]*)\\?\}\s*$")
+_SET_OF = re.compile(
+    r"^\s*\\?\{\s*[a-z]\s*(?:\\in\s*\\mathbb\s*\{?\s*R\s*\}?\s*)?(?:\\mid|\\vert|\||:)([^{}]*[<>=][^{}]*|[^{}]*\\[lg][et][^{}]*)\\?\}\s*$"
+)
 _FUNCTION_VALUE = re.compile(r"^\s*[a-zA-Z]\s*\(\s*[a-zA-Z]\s*\)\s*=(?!.*=)")
 _Y_VALUE = re.compile(r"^\s*y\s*=(?!.*=)")
 _ANY_INTEGER = re.compile(
@@ -148,12 +200,20 @@ _FOR_ALL = re.compile(r"[,;]?\s*(?:\\text\s*\{\s*for (?:all|any|every)(?: real)?
 _FROM_ON = re.compile(r"^([^,;]*)[,;]\s*\(?([nkm])\s*(?:\\geq?(?![a-zA-Z])|>=?)\s*\d+\)?\s*$")
 _FUNCTION_OF = re.compile(r"^\s*([a-zA-Z])\s*\(\s*([a-z])\s*\)\s*=(?!.*=)")
 _A_LETTER = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z](?![a-zA-Z])")
-_WHOLE_TEXT = re.compile(r"\s*(?:\\(?:text|mathrm|textbf)\s*\{)?\s*([A-Za-z ]+?)\s*\}?\.?\s*")
+_WHOLE_TEXT = re.compile(r"\s*(?:\\(?:text|mathrm|textbf)\s*\{)?\s*([A-Za-z -]+?)\s*\}?\.?\s*")
 _SAID_IN_WORDS = {
-    "": {"no solutions": r"\text{no solution}", "does not exist": r"\text{DNE}", "infinity": r"\infty"},
+    "": dict.fromkeys(
+        ("no solutions", "no real solution", "no real solutions", "no solution exists"), r"\text{no solution}"
+    )
+    | {"does not exist": r"\text{DNE}", "infinity": r"\infty"},
     r"\emptyset": dict.fromkeys(("none", "no solution", "no solutions", "empty set", "the empty set"), r"\emptyset"),
     r"\mathbb{R}": dict.fromkeys(("all real numbers", "all reals", "any real number"), r"\mathbb{R}"),
 }
+MIN_WRITTEN_OUT = 3  # digits of a period that is written out
+_WRITTEN_OUT = re.compile(r"([-+]?\d{0,30}\.\d{0,6}?)(\d{1,6}?)(\2{1,20})\s*(?:\.{3}|\\ldots)")
+_COLUMN = re.compile(r"\\begin\s*\{[pb]?matrix\}([^&]*?)\\end\s*\{[pb]?matrix\}", re.DOTALL)
+_TWO_ENTRIES = re.compile(r"\\d?binom\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
+_TUPLE = re.compile(r"\s*(?:\\left)?\((?!\s*\\begin)")
 _IN_DOLLARS = re.compile(r"(?<!\\)\$([^$]+)(?<!\\)\$|\\\((.+?)\\\)")
 _A_WORD = re.compile(r"(?<![\\a-zA-Z])(?!(?:or|and)\b)[a-zA-Z]{2,}")
 _COMMA_OF_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
@@ -172,7 +232,7 @@ def unify(answer: str) -> str:
     """The same answer with LaTeX for Unicode, without fonts and sizes, with braces around arguments."""
     text = answer.strip()
     if _PLAIN.fullmatch(text):
-        return text
+        return r"\pi" if text == "pi" else text
     if not text.isascii():
         text = _MATH_LETTERS.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text).translate(_UNICODE)
     for pattern, replacement in _REWRITES:
@@ -243,7 +303,7 @@ def align(answer: str, reference: str) -> tuple[str, str]:
     becomes 12, beside E it becomes E; "x < 1 or x > 2" beside a union becomes a union; "k \in \mathbb{Z}" is left out
     where the other does not say it.
     """
-    return _beside(answer, reference), _beside(reference, answer)
+    return in_one_unit(_beside(answer, reference), _beside(reference, answer))
 
 
 def _words_beside(text: str, other: str) -> str:
@@ -251,6 +311,8 @@ def _words_beside(text: str, other: str) -> str:
     words = _WHOLE_TEXT.fullmatch(text)
     if words is None:
         return text
+    if (said := number(other)) is not None and (value := value_in_words(words[1])) is not None:
+        return other if value == said.value else str(value)
     for sign, meanings in _SAID_IN_WORDS.items():
         if words[1].lower() in meanings and (not sign or other.strip() == sign):
             return meanings[words[1].lower()]
@@ -273,12 +335,13 @@ def _renamed(text: str, other: str) -> str:
 
 
 def _beside(text: str, other: str) -> str:
-    text = _renamed(_words_beside(text, other), other)
+    text = _as_column(_as_period(_renamed(_words_beside(text, other), other), other), other)
     if (labelled := _LABELLED.match(text)) and not _A_LABEL.search(labelled[2]):
         if _CHOICE.fullmatch(other):
             return labelled[1]
         return text if _LABELLED.match(other) else labelled[2]
-    if (described := _SET_OF.match(text)) and not _SET_OF.match(other):
+    text = _LOGICAL_OR.sub(" or ", text) if "=" in text else text  # "x=1 \\lor x=2"
+    if (described := _SET_OF.match(_TEXT_OR.sub(" or ", text))) and not _SET_OF.match(other):
         text = described[1].rstrip("\\ ").strip()
     if _FUNCTION_VALUE.match(text) and _Y_VALUE.match(other) or _Y_VALUE.match(text) and _FUNCTION_VALUE.match(other):
         return text.partition("=")[2].strip()  # "f(x) = 2x" beside "y = 2x"
@@ -295,6 +358,27 @@ def _beside(text: str, other: str) -> str:
     if not re.search(r"[,<>]|\\g", other) and (begun := _FROM_ON.match(text)) and begun[2] in begun[1]:
         text = begun[1]
     return _DOMAIN.sub("", text) if "\\text" not in other else text
+
+
+def _as_period(text: str, other: str) -> str:
+    r"""0.1666... beside an exact number as 0.1\overline{6}; not the decimals of an irrational number, which may repeat by accident."""
+    found = _WRITTEN_OUT.fullmatch(text.strip()) if text.rstrip().endswith(("ldots", "...")) else None
+    exact = number(other) if found else None
+    if found is None or exact is None or exact.value.denominator == 1 or "." in exact.text and "overline" not in other:
+        return text
+    return rf"{found[1]}\overline{{{found[2]}}}" if len(found[2] + found[3]) >= MIN_WRITTEN_OUT else text
+
+
+def _as_column(text: str, other: str) -> str:
+    """A column beside a pair as the pair; a binomial coefficient beside a column as the column, which may look the same."""
+    if "{pmatrix}" not in text and "{bmatrix}" not in text and "binom" not in text and "{matrix}" not in text:
+        return text
+    if (column := _COLUMN.fullmatch(text.strip())) and _TUPLE.match(other):
+        entries = [entry.strip() for entry in column[1].split("\\\\") if entry.strip()]
+        return "(" + ",".join(entries) + ")" if len(entries) > 1 and "," not in column[1] else text
+    if (two := _TWO_ENTRIES.fullmatch(text.strip())) and _COLUMN.fullmatch(other.strip()):
+        return rf"\begin{{pmatrix}}{two[1]}\\{two[2]}\end{{pmatrix}}"
+    return text
 
 
 def _as_union(text: str) -> str:

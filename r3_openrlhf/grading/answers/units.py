@@ -69,10 +69,88 @@ _SYNONYMS = {
     "joule": "joule",
     "watt": "watt",
     "grade": "grade",
+    "yen": "yen",
+    "yuan": "yuan rmb",
+    "peso": "peso",
+    "franc": "franc",
+    "ruble": "ruble rouble",
+    "krona": "krona kronor krone kroner",
+    "pence": "pence",
+    "shilling": "shilling",
+    "quarter coin": "quarter-dollar",
+    "gradian": "grad gradian gon",
+    "arcminute": "arcminute arcmin",
+    "arcsecond": "arcsecond arcsec",
+    "revolution": "revolution rev",
+    "bit": "bit",
+    "byte": "byte",
+    "kilobyte": "kb kilobyte",
+    "megabyte": "mb megabyte",
+    "gigabyte": "gb gigabyte",
+    "terabyte": "tb terabyte",
+    "knot": "knot",
+    "nautical mile": "nmi",
+    "light-year": "ly lightyear light-year",
+    "parsec": "pc parsec",
+    "fathom": "fathom",
+    "furlong": "furlong",
+    "nm": "nm nanometer nanometre",
+    "micrometer": "µm μm um micrometer micrometre micron",
+    "dm": "dm decimeter decimetre",
+    "microsecond": "µs μs us microsecond",
+    "ns": "ns nanosecond",
+    "millennium": "millennium millennia",
+    "fortnight": "fortnight",
+    "cl": "cl centiliter centilitre",
+    "dl": "dl deciliter decilitre",
+    "kl": "kl kiloliter kilolitre",
+    "barrel": "bbl barrel",
+    "bushel": "bushel",
+    "tablespoon": "tbsp tablespoon",
+    "teaspoon": "tsp teaspoon",
+    "stone": "stone",
+    "carat": "carat",
+    "microgram": "µg μg mcg microgram",
+    "calorie": "cal calorie",
+    "kilocalorie": "kcal kilocalorie",
+    "kilopascal": "kpa kilopascal",
+    "megapascal": "mpa megapascal",
+    "torr": "torr mmhg",
+    "psi": "psi",
+    "gigahertz": "ghz gigahertz",
+    "megajoule": "mj megajoule",
+    "megawatt": "megawatt",
+    "kilowatt-hour": "kwh",
+    "kilonewton": "kn kilonewton",
+    "millivolt": "mv millivolt",
+    "kilovolt": "kv kilovolt",
+    "milliampere": "ma milliamp milliampere",
+    "megaelectronvolt": "mev",
+    "gigaelectronvolt": "gev",
+    "coulomb": "coulomb",
+    "farad": "farad",
+    "tesla": "tesla",
+    "henry": "henry henries",
+    "millimole": "mmol millimole",
+    "horsepower": "hp horsepower",
+    "pair": "pair",
+    "permille": "permille",
+    "ppm": "ppm",
+    "score": "score",
+    "gross": "gross",
+    "lumen": "lumen",
+    "candela": "candela",
+    "rpm": "rpm",
     "am": "am",
     "pm": "pm",
 }
+_DOZENS = {"dozen": 12, "score": 20, "gross": 144, "pair": 2}  # so many of whatever is counted
 _UNITS = {word: unit for unit, words in _SYNONYMS.items() for word in words.split()}
+_SEPARATORS = re.compile(r"\\[,;: ]|\\cdot(?![a-zA-Z])|[~⋅·]")
+_SAID_POWER = re.compile(r"\s*([a-zµμ-]+)\s+(squared|cubed)(?![a-z])")
+_LIGHT_YEAR = re.compile(r"light years?")
+_PRODUCT = re.compile(r"([a-zµμ-]+)\s+([a-zµμ]+)\s*\^\s*\{?\s*(-[12])\s*\}?")
+_EXPONENT = re.compile(r"\s*\^\s*\{?\s*-?[123]\s*\}?\s*$")
 _SPEEDS = {"mph": "mile/hour", "kph": "km/hour", "kmh": "km/hour", "kmph": "km/hour", "mps": "m/second"}
 _SYMBOLS = {  # in capitals, and only as a text of their own
     "N": "newton", "J": "joule", "W": "watt", "V": "volt", "A": "ampere", "K": "kelvin", "Pa": "pascal",
@@ -91,6 +169,13 @@ _AMOUNTS = {
     "ms": ("milliseconds", 1),
     "cup": ("cups", 1), "pint": ("cups", 2), "quart": ("cups", 4), "gallon": ("cups", 16),
     "hertz": ("frequency", 1), "kilohertz": ("frequency", 1000), "megahertz": ("frequency", 10**6),
+    "bit": ("data", 1), "byte": ("data", 8), "ns": ("short times", 1), "microsecond": ("short times", 1000),
+    "nm": ("short lengths", 1), "micrometer": ("short lengths", 1000), "arcsecond": ("angle", 1), "arcminute": ("angle", 60), "degree": ("angle", 3600),
+    "gigahertz": ("frequency", 10**9), "pascal": ("pressure", 1), "kilopascal": ("pressure", 1000), "megapascal": ("pressure", 10**6),
+    "microgram": ("small masses", 1), "calorie": ("calories", 1), "kilocalorie": ("calories", 1000), "megajoule": ("energy", 10**6),
+    "millimole": ("substance", 1), "mole": ("substance", 1000), "millivolt": ("voltage", 1), "volt": ("voltage", 1000), "kilovolt": ("voltage", 10**6),
+    "milliampere": ("current", 1), "ampere": ("current", 1000), "newton": ("force", 1), "kilonewton": ("force", 1000),
+    "electronvolt": ("electronvolts", 1), "megaelectronvolt": ("electronvolts", 10**6), "gigaelectronvolt": ("electronvolts", 10**9),
     "joule": ("energy", 1), "kilojoule": ("energy", 1000), "watt": ("power", 1), "kilowatt": ("power", 1000),
 }  # fmt: skip
 _CURRENCY = {"\\$": "dollar", "€": "euro", "£": "pound sterling", "¥": "yen", "₹": "rupee"}
@@ -98,7 +183,7 @@ _CURRENCY_SIGN = re.compile(r"^\s*(?:\\text\s*\{\s*)?[-+]?\s*(\\\$|[€£¥₹])
 _CIRC = r"(?:\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))|°)"
 _DEGREES = re.compile(rf"{_CIRC}\s*(?:\\(?:text|mathrm)\s*\{{)?\s*([CF]?)\s*\}}?\s*\$?$")
 _WRAPPED = re.compile(
-    r"\s*\\(?:text|mbox|textrm|mathrm|textnormal|textbf|textit|mathit)\s*\{([a-zA-Z ./~¢]*)\}(\s*\^\s*\{?-?[123]\}?)?$"
+    r"\s*\\(?:text|mbox|textrm|mathrm|textnormal|textbf|textit|mathit|operatorname)\s*\{((?:[a-zA-Z ./~¢µμ⋅·-]|\\[,;: ]|\\cdot(?![a-zA-Z])|\^\s*\{?\s*-?[123]\s*\}?)*)\}(\s*\^\s*\{?-?[123]\}?)?$"
 )
 _WRAPPED_SPEED = re.compile(
     r"\s*\\(?:text|mbox|textrm|mathrm)\s*\{\s*([a-zA-Z]+)\s*\}\s*/\s*\\(?:text|mbox|textrm|mathrm)\s*\{\s*([a-zA-Z]+)\s*\}$"
@@ -106,12 +191,15 @@ _WRAPPED_SPEED = re.compile(
 _PLAIN = re.compile(
     r"(?<=[\d)}])\s*((?:square |cubic |sq\.? |cu\.? )?[a-zA-Z]+(?:(?:/| per )[a-zA-Z]+)?|¢|[ap]\.m\.?)(\s*\^\s*\{?[23]\}?|[²³])?$"
 )
+_A_RATE = re.compile(r"(?:/|(?<![a-zA-Z])per(?![a-zA-Z]))\s*(?:\\(?:text|mathrm)\s*\{)?\s*([a-zA-Z]+)\s*\}?\s*$")
 _SPACE = r"(?:\s|\\[,;:! ]|~)"
 # behind a letter or a sign it may be a product as well: "5\\pi cm", "x m", "\\pi h"
 _LOOSE = re.compile(
     rf"(?:\\(?:pi|theta|alpha|beta|phi|lambda|mu|omega){_SPACE}*|(?<![a-zA-Z\\])[a-zA-Z]{_SPACE}+|[\d)}}]{_SPACE}+)"
     r"(?P<unit>(?:square |cubic |sq\.? |cu\.? )?[a-zA-Z]+(?:(?:/| per )[a-zA-Z]+)?)(?P<power>\s*\^\s*\{?[23]\}?|[²³])?$"
 )
+_SPACE_BEHIND = re.compile(rf"(?:{_SPACE}|\\$)+$")
+_IRRATIONAL = re.compile(r"\\(?:pi|sqrt)(?![a-zA-Z])")
 NO_UNIT = re.compile(
     r"\b(?:or|not|no|than|least|most|and|but|less|more|maybe|neither|wrong|except|other"
     r"|hundred|factorial|half|halves|thirds?|fourths|fifths|tenths|times|negative|minus|plus|between|false|incorrect|yes|never|unknown)\b"
@@ -139,7 +227,9 @@ def split_unit(text: str) -> tuple[str, str | None]:
 def unit_of(answer: str) -> str | None:
     """The unit that an answer states, by a sign or a word; None when it states none that is known."""
     if sign := _CURRENCY_SIGN.match(answer):
-        return _CURRENCY[sign[1]]
+        rate = _A_RATE.search(answer)
+        below = _one(rate[1].lower()) if rate else None
+        return f"{_CURRENCY[sign[1]]}/{below}" if below else _CURRENCY[sign[1]]
     if degrees := _DEGREES.search(answer):
         return {"C": "celsius", "F": "fahrenheit"}.get(degrees[1], "degree")
     return split_unit(answer.strip().removesuffix("."))[1]
@@ -163,6 +253,35 @@ def units_differ(answer: str, reference: str) -> bool:
     return True
 
 
+def in_one_unit(answer: str, reference: str) -> tuple[str, str]:
+    r"""Both without their units, the answer times what its unit is of the other's: "300\pi cm" beside "3\pi m" is 300\pi/100.
+
+    A unit that only one of them states is left out. What is a plain number, and what is not of one kind, stays as it is.
+    """
+    if not (_IRRATIONAL.search(answer) and _IRRATIONAL.search(reference)):
+        return answer, reference
+    (mine, unit), (theirs, other) = _apart(answer), _apart(reference)
+    if unit and other and unit != other and (factor := conversion(unit, other)):
+        return rf"\frac{{{factor.numerator}}}{{{factor.denominator}}} \cdot ({mine})", theirs
+    if unit and not other and not _states_a_unit(reference) or other and not unit and not _states_a_unit(answer):
+        return mine, theirs
+    return answer, reference
+
+
+def _states_a_unit(text: str) -> bool:
+    return _LOOSE.search(text.strip()) is not None or unit_of(text) is not None
+
+
+def _apart(text: str) -> tuple[str, str | None]:
+    """A text and the unit behind it; of bare letters only those that are no factors."""
+    text = text.strip()
+    if (loose := _LOOSE.search(text)) and (len(loose["unit"]) > 1 or loose["power"]):
+        unit = _known(loose["unit"], loose["power"])
+        return (_SPACE_BEHIND.sub("", text[: loose.start("unit")]), unit) if unit else (text, None)
+    rest, unit = split_unit(text)
+    return (_SPACE_BEHIND.sub("", rest), unit) if unit else (text, None)
+
+
 def conversion(unit: str, other: str) -> Fraction | None:
     """How many of `other` one `unit` is; None when they measure different things, or it is not known."""
     if unit == other:
@@ -178,9 +297,18 @@ def conversion(unit: str, other: str) -> Fraction | None:
         return None if factor is None else factor**power
     above, below = unit.split("/"), other.split("/")
     if len(above) == len(below) == 2:
+        if "" in (above[0], below[0]):
+            above[0] = below[0] = ""  # "pages per day" beside "5 per day"
         top, bottom = (conversion(here, there) for here, there in zip(above, below, strict=True))
         return top / bottom if top and bottom else None
+    if {unit.partition("/")[0], other.partition("/")[0]} == {"dollar"}:
+        return Fraction(1)  # "$5" for "$5 per hour": a missing rate is forgiven
     return None
+
+
+def count_of(unit: str | None) -> int | None:
+    """How many things one of it is: 12 for a dozen; None for other units."""
+    return _DOZENS.get(unit or "")
 
 
 def _with_power(unit: str) -> tuple[str, int]:
@@ -189,18 +317,40 @@ def _with_power(unit: str) -> tuple[str, int]:
 
 
 def _known(words: str, power: str | None) -> str | None:
+    """The name of a unit in one spelling: "m/second" for m/s, m s^{-1} and metres per second; "/day" for "pages per day"."""
     if words.strip(" ~") in _SYMBOLS:
         return _SYMBOLS[words.strip(" ~")]
-    text = words.lower().replace(".", "").replace("~", " ").strip()
+    text = _SEPARATORS.sub(" ", words.lower().replace(".", "").replace("per mille", "permille"))
+    text = _LIGHT_YEAR.sub("light-year", _SAID_POWER.sub(_as_power, text)).strip()
     if text in _SPEEDS:
         return _SPEEDS[text]
-    sides = re.split(r"/|\bper\b", text)
-    parts = [unit for side in sides if (unit := _one(side))]
-    if len(parts) < len(sides):
-        return None
-    unit = "/".join(parts)
+    sides = [side.strip() for side in re.split(r"/|\bper\b", text)]
+    if len(sides) == 2 and (below := _with_exponent(sides[1], None)):
+        above = _with_exponent(sides[0], None) or ""
+        return f"{above}/{_raised(below, power)}"
+    if len(sides) == 1 and (product := _PRODUCT.fullmatch(f"{text}{power or ''}")):  # "m s^{-1}"
+        above, below = _one(product[1]), _one(product[2])
+        if above and below:
+            exponent = product[3].lstrip("-")
+            return f"{above}/{below}" + (f"^{exponent}" if exponent != "1" else "")
+    unit = _with_exponent(text, power) if len(sides) == 1 else None
+    return unit
+
+
+def _raised(unit: str, power: str | None) -> str:
     exponent = re.search(r"-?[123]|[²³]", power or "")
     return f"{unit}^{ {'²': '2', '³': '3'}.get(exponent[0], exponent[0]) }" if exponent else unit
+
+
+def _with_exponent(text: str, power: str | None) -> str | None:
+    """ "cm^2" for "cm^2", "square cm" and "cm" with the power ^2."""
+    inside = _EXPONENT.search(text)
+    unit = _one(text[: inside.start()] if inside else text)
+    return _raised(unit, inside[0] if inside else power) if unit else None
+
+
+def _as_power(match: re.Match) -> str:
+    return f" {match[1]}^{ {'squared': 2, 'cubed': 3}[match[2]] }"
 
 
 def _one(words: str) -> str | None:

@@ -43,7 +43,7 @@ _BEHIND = re.compile(
 _BEFORE = re.compile(
     r"(?:(?<!no )(?<!without )(?<!beyond )(?<!not )\b(?:doubt|don['’]t\s+(?:think|believe)|do\s+not\s+(?:think|believe)|unlikely|(?:false|wrong|incorrect|untrue|impossible)\s+that|refuse)\b"
     r"(?:\s+(?:that|if|whether|it|the|answer|value|result|is|be|equals|to\s+say))*"
-    r"|\b(?:ignore|disregard|forget|scrap|scratch|reject|strike|cross\s+out|discard|withdraw|retract)\s*(?:the|my|this|that|answer|box|guess|value|result|first|\s)*"
+    r"|\b(?:ignore|disregard|forget|scrap|scratch|reject|strike|cross\s+out|discard|withdraw|retract|instead\s+of|rather\s+than)\s*(?:the|my|this|that|answer|box|guess|value|result|first|\s)*"
     r"|\b(?:is|are|was)(?:\s+(?:definitely|certainly|surely|clearly))?\s+not|\bisn['’]t|\bcannot\s+be|\bcan['’]t\s+be|\bnever|(?<!or )(?<!if )\bnot)"
     r"[ \t]*:?[ \t]*(?:\\[(\[])?[\s$*(]*$",
     re.IGNORECASE,

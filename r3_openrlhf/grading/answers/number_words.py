@@ -1,0 +1,81 @@
+"""Numbers in English words: "twenty-one", "twelfth", "two thirds", "minus seven"."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+MAX_WORDS = 12
+_UNITS = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen"
+).split()
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+_SMALL = {word: value for value, word in enumerate(_UNITS)} | {word: 10 * value for value, word in enumerate(_TENS, 2)}
+_SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
+_IRREGULAR = {
+    "first": "one", "second": "two", "third": "three", "fifth": "five", "eighth": "eight", "ninth": "nine", "twelfth": "twelve",
+}  # fmt: skip
+_WORD = re.compile(r"[a-z]+")
+_PARTS = {"half": 2, "halves": 2, "quarter": 4, "quarters": 4}
+
+
+def value_in_words(text: str) -> Fraction | None:
+    """The number that the words say and nothing else; an ordinal is its number. None when they say anything else."""
+    words = [word for word in _WORD.findall(text.lower()) if word != "and"]
+    if not words or len(words) > MAX_WORDS or re.search(r"[^a-zA-Z\s-]", text):
+        return None
+    sign = -1 if words[0] in ("minus", "negative") else 1
+    words = words[1:] if sign < 0 else words
+    value = _fraction(words)
+    if value is None:
+        value = _whole(words, ordinal=True)
+    return None if value is None else sign * Fraction(value)
+
+
+def _fraction(words: list[str]) -> Fraction | None:
+    """ "half", "two thirds", "three quarters", "one half"; not "third", which is an ordinal."""
+    if words == ["half"]:
+        return Fraction(1, 2)
+    if len(words) < 2:
+        return None
+    top = 1 if words[:-1] in (["a"], ["an"]) else _whole(words[:-1], ordinal=False)
+    bottom = _PARTS.get(words[-1]) or _ordinal(words[-1].removesuffix("s"))
+    if not top or bottom is None or bottom < 2 or (top == 1) == (words[-1].endswith("s") or words[-1] == "halves"):
+        return None
+    if top >= 20 and not words[-1].endswith("s"):
+        return None  # "twenty first" is 21st
+    return Fraction(top, bottom)
+
+
+def _ordinal(word: str) -> int | None:
+    word = _IRREGULAR.get(word, word)
+    for stem in (word, word.removesuffix("th"), word.removesuffix("ieth") + "y"):
+        if stem in _SMALL and (word.endswith("th") or word in _IRREGULAR.values()):
+            return _SMALL[stem]
+    return None
+
+
+def _whole(words: list[str], *, ordinal: bool) -> int | None:
+    """The value of cardinal words, the last of which may be an ordinal."""
+    if ordinal and words and (last := _ordinal(words[-1])) is not None and words[-1] not in _SMALL:
+        words = [*words[:-1], _name(last)]
+    total = group = 0
+    previous = ""
+    for word in words:
+        if word in _SMALL:
+            value = _SMALL[word]
+            if previous in _SMALL and not (_SMALL[previous] >= 20 and 0 < value < 10):
+                return None  # "two three" is no number
+            group += value
+        elif word == "hundred" and previous in _UNITS[1:]:
+            group *= 100
+        elif word in _SCALES and word != "hundred" and group and (not total or total % (_SCALES[word] * 1000) == 0):
+            total, group = total + group * _SCALES[word], 0
+        else:
+            return None
+        previous = word
+    return total + group if words else None
+
+
+def _name(value: int) -> str:
+    return _UNITS[value] if value < 20 else _TENS[value // 10 - 2]
