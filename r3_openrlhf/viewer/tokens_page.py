@@ -101,9 +101,9 @@ def lengths_within(text: str, pieces: Sequence[str]) -> list[int] | None:
     whole = "".join(pieces)
     if not whole.startswith(text) or any(character in whole for character in "\r\0"):
         return None
-    if not whole or max(whole) < "\ud800":  # one unit a character
-        return list(map(len, pieces))
     try:
+        if whole.isascii() or len(whole.encode("utf-16-le")) == 2 * len(whole):  # one unit a character
+            return list(map(len, pieces))
         return [len(piece.encode("utf-16-le")) // 2 for piece in pieces]
     except UnicodeEncodeError:
         return None

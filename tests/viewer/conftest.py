@@ -101,5 +101,20 @@ def page(browser):
     assert faults == []
 
 
+def wait_for_index(page, address, steps, *, runs=1):
+    """Until so many steps of so many runs are counted. Not with wait_for_function: a promise is true before it is kept."""
+    page.evaluate(
+        """async ([address, steps, runs, limit]) => {
+          for (;;) {
+            const found = Object.values(await (await fetch(address)).json());
+            if (found.filter((run) => run.counted >= steps).length >= runs) return;
+            if (performance.now() > limit) throw new Error(`the index did not come: ${JSON.stringify(found)}`);
+            await new Promise((done) => setTimeout(done, 50));
+          }
+        }""",
+        [f"{address}/api/state", steps, runs, PATIENCE_MS],
+    )
+
+
 def is_local(url):
     return url.startswith(("http://127.0.0.1:", "file://", "data:", "blob:"))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from r3_openrlhf.runs.rollout_files import read_step
-from tests.viewer.conftest import serving
+from tests.viewer.conftest import serving, wait_for_index
 from tests.viewer.test_pages import all_drawn
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -107,9 +107,7 @@ def test_one_response_of_8192_tokens(page, address, rows):
 
 def test_the_life_and_a_search_of_a_full_run(page, address, rows):
     page.goto(address)
-    page.wait_for_function(
-        "async (steps) => Object.values(await (await fetch('/api/state')).json())[0].counted >= steps", arg=SIZE.steps
-    )
+    wait_for_index(page, address.rsplit("/", 1)[0], SIZE.steps)
     uid = next(row["uid"] for row in rows if row["group"] == 0)
     page.goto(f"{address}/problem/{uid}")
     lines = page.locator("table.groups tbody tr")

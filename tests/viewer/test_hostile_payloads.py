@@ -12,7 +12,7 @@ from r3_openrlhf.problems.sources import Label
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.viewer.links import ServerLinks
 from tests.grading.hostile_payloads import CODE, ENDLESS, HUGE, UNICODE
-from tests.viewer.conftest import HOSTILE, serving
+from tests.viewer.conftest import HOSTILE, serving, wait_for_index
 
 NAME = "\"'><img src=x onerror=window.hacked=1><script>window.hacked=1<!--{{7*7}}"
 TOGETHER = 12  # payloads that are the responses of one group
@@ -90,9 +90,7 @@ def test_payloads_do_nothing(page, places, tmp_path):
     paths, addresses = places
     with serving(*paths, cache=tmp_path) as address:
         page.goto(address + addresses[0])
-        page.wait_for_function(
-            "async () => Object.values(await (await fetch('/api/state')).json()).every(run => run.counted >= 1)"
-        )
+        wait_for_index(page, address, 1)
         for one in addresses:
             assert page.goto(address + one).status == 200, one
             page.wait_for_function("() => document.readyState === 'complete'")

@@ -16,7 +16,8 @@ import pytest
 from click.testing import CliRunner
 
 from r3_openrlhf.cli import main
-from tests.viewer.conftest import HOSTILE, serving
+from r3_openrlhf.runs.rollout_files import COLUMNS
+from tests.viewer.conftest import HOSTILE, serving, wait_for_index
 from tests.viewer.evaluations import SAMPLES, SURROGATE, write_evaluation
 from tests.viewer.story import Story
 from tests.viewer.test_pages import all_drawn
@@ -47,13 +48,6 @@ def many(story, evaluations, tmp_path_factory):
         shutil.copy(story / name, directory / "lab")
     with serving(directory, evaluations[0], cache=tmp_path_factory.mktemp("cache")) as address:
         yield address
-
-
-def wait_for_index(page, address, steps):
-    page.wait_for_function(
-        "async ([address, steps]) => Object.values(await (await fetch(address)).json()).some(run => run.counted >= steps)",
-        arg=[f"{address}/api/state", steps],
-    )
 
 
 # ── search and problems ──
@@ -112,6 +106,55 @@ def test_the_life_of_a_problem(page, server, story):
         assert [int(text) for text in cells.nth(5).locator("a").all_text_contents()] == sources
         joined = sorted({row["step"] for row in mine if row["recalled_from"] == step}) if context == "plain" else []
         assert [int(text) for text in cells.nth(6).locator("a").all_text_contents()] == joined
+
+
+def test_the_life_of_a_problem_in_two_runs(page, story, tmp_path):
+    """The second run has the same problems and other responses."""
+    with Story(tmp_path / "runs" / "other", num_problems=20, seed=3) as other:
+        for _ in range(4):
+            other.step()
+    shutil.copytree(story, tmp_path / "runs" / "one")
+    uid = rows_of(story, 1)[0]["uid"]
+    with serving(tmp_path / "runs", cache=tmp_path / "cache") as address:
+        page.goto(address)
+        wait_for_index(page, address, 8)
+        wait_for_index(page, address, 4, runs=2)
+        page.goto(f"{address}/one/problem/{uid}")
+        heads = page.locator("main section h2").all_text_contents()
+        assert [head.partition(":")[0] for head in heads] == ["one", "other"]
+        for section, run in zip(page.locator("main section").all(), (story, tmp_path / "runs" / "other"), strict=True):
+            steps = len(list((run / "rollouts").iterdir()))
+            groups = {
+                (step, row["context"])
+                for step in range(1, steps + 1)
+                for row in rows_of(run, step)
+                if row["uid"] == uid
+            }
+            assert section.locator("tbody tr").count() == len(groups)
+            assert section.locator("svg .dot").count() == len(groups)
+
+
+def test_an_old_run_has_its_pages(page, story, tmp_path):
+    """Of a version that wrote one rollouts.jsonl, without prompts and answers."""
+    old = tmp_path / "old"
+    shutil.copytree(story, old, ignore=shutil.ignore_patterns("rollouts"))
+    with (old / "rollouts.jsonl").open("w") as file:
+        for step in range(1, 9):
+            columns = [name for name in COLUMNS if name not in ("prompt", "answer")]
+            for row in pq.read_table(story / "rollouts" / f"step_{step:06d}.parquet", columns=columns).to_pylist():
+                file.write(json.dumps(row) + "\n")
+    rows = [row for row in rows_of(story, 7) if row["context"] == "plain"]
+    with serving(old, cache=tmp_path / "cache") as address:
+        page.goto(f"{address}/old")
+        assert "is of an earlier version" in page.locator("p.note").text_content()
+        wait_for_index(page, address, 8)
+        page.goto(f"{address}/old/step/7")
+        page.locator(f"#groups a[href$='plain/{rows[0]['uid']}']").click()
+        page.locator("#cards .card").first.wait_for()
+        page.get_by_text("The prompt as the model saw it").click()
+        assert page.locator("details pre").first.text_content() == rows[0]["prompt"]
+        page.locator("[data-heat=logprob]").click()
+        page.locator("#cards .response .h0").first.wait_for()
 
 
 # ── several runs and evaluations ──
@@ -281,7 +324,7 @@ def test_pages_follow_a_run_that_writes(page, browser, tmp_path):
             step = page.context.new_page()
             step.goto(f"{address}/run/step/2")
             for one in (page, step):
-                one.wait_for_function("() => fetch('/api/state').then(() => true)")
+                one.evaluate("() => fetch('/api/state').then(() => true)")
             assert times_of(tmp_path / "run") == before  # looking has changed nothing, and no file has appeared
             with step.expect_response("**/api/state"):  # it knows what there is before the next step comes
                 pass
@@ -321,6 +364,30 @@ def test_an_export_opens_from_disk(page, story, tmp_path):
     assert page.locator(".pair .text").count() == 2
     for file in moved.rglob("*.html"):
         assert not re.search(r'(?:href|src|action)="/', file.read_text()), file
+        for link in re.findall(r'(?:href|src)="([^"#?]+)', file.read_text()):
+            assert (file.parent / link).is_file(), f"{file} links to {link}"
+
+
+def test_an_export_has_evaluations(page, story, evaluations, tmp_path):
+    """Results, both models side by side, and the responses to each problem; every link leads to a file."""
+    from r3_openrlhf.viewer.export import Selection, export
+    from r3_openrlhf.viewer.library import Library
+
+    library = Library([story, evaluations[0]])
+    share = export(library, tmp_path / "share", Selection(steps=[7]), cache=tmp_path / "cache").path
+    page.goto((share / "index.html").as_uri())
+    page.get_by_role("link", name="base").click()
+    page.get_by_role("button", name="all wrong").click()
+    problems = evaluations[1]["base"]
+    unsolved = sum(all(one.verdict == "wrong" for one in problem.responses) for problem in problems)
+    assert page.locator("#groups tbody tr:not([hidden])").count() == unsolved
+    page.get_by_role("link", name="trained").click()
+    page.wait_for_url("**/compare/base/trained/index.html")
+    page.locator("#groups tbody tr th a").first.click()
+    page.wait_for_url("**/sample/**")
+    assert page.locator(".pair section").count() == 2 and page.locator("article").count() == 2 * SAMPLES
+    assert len(list((share / "base" / "sample").rglob("index.html"))) == len(problems)
+    for file in share.rglob("*.html"):
         for link in re.findall(r'(?:href|src)="([^"#?]+)', file.read_text()):
             assert (file.parent / link).is_file(), f"{file} links to {link}"
 

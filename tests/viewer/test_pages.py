@@ -1,10 +1,14 @@
 """What stands on the pages of a run, and that every control does what it says."""
 
+import json
+import math
 import re
+from urllib.parse import urlsplit
 
 import pyarrow.parquet as pq
 import pytest
 
+from r3_openrlhf.config_loading import load_config
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.report import step_groups
 
@@ -74,6 +78,51 @@ def test_curves_zoom_and_change_their_axis(page, server):
         page.get_by_role("button", name=name).click()
         assert page.get_by_role("button", name=name).get_attribute("aria-pressed") == "true"
     all_drawn(page)
+
+
+def test_a_curve_says_its_values_under_the_mouse(page, server, story):
+    page.goto(f"{server}/story")
+    area = first_chart(page)
+    rewards = [json.loads(line)["reward_mean"] for line in (story / "metrics.jsonl").read_text().splitlines()]
+    said = page.locator(".chart li b").first
+    assert float(said.text_content()) == pytest.approx(rewards[-1], rel=5e-3)  # without a mouse: the newest
+    width = area.bounding_box()["width"]
+    for number in (2, 5):
+        area.hover(position={"x": 1 + (width - 2) * number / 7, "y": 40})
+        assert float(said.text_content()) == pytest.approx(rewards[number], rel=5e-3)
+
+
+def test_a_point_leads_to_its_step_on_either_axis(page, server, story):
+    """Also of curves that were zoomed: what is chosen stands in the address."""
+    lines = [json.loads(line) for line in (story / "metrics.jsonl").read_text().splitlines()]
+    for query, key in (
+        ("", "step"),
+        ("?x=tokens", "generated_tokens_total"),
+        ("?x=tokens&log=1", "generated_tokens_total"),
+    ):
+        for number in (1, 4, 6):
+            page.goto(f"{server}/story{query}")
+            area = first_chart(page)
+            begin, end = lines[0][key], lines[-1][key]
+            share = (lines[number][key] - begin) / (end - begin)
+            area.click(position={"x": 1 + (area.bounding_box()["width"] - 2) * share, "y": 60})
+            page.wait_for_url(f"{server}/story/step/{number + 1}")
+    page.goto(f"{server}/story?from=2&to=4")
+    area = first_chart(page)
+    assert page.locator("#unzoom").is_visible()
+    area.click(position={"x": area.bounding_box()["width"] / 2, "y": 60})
+    page.wait_for_url(f"{server}/story/step/3")
+
+
+def test_what_is_chosen_stands_in_the_address(page, server):
+    page.goto(f"{server}/story")
+    first_chart(page)
+    for name in ("generated tokens", "log scale", "smooth"):
+        page.get_by_role("button", name=name).click()
+    assert set(urlsplit(page.url).query.split("&")) == {"x=tokens", "log=1", "smooth=1"}
+    page.reload()
+    for name in ("generated tokens", "log scale", "smooth"):
+        assert page.get_by_role("button", name=name).get_attribute("aria-pressed") == "true"
 
 
 def test_a_step_shows_the_groups_of_its_file(step, story, rows):
@@ -216,6 +265,55 @@ def test_a_group_is_coloured_and_back(page, server, rows):
     page.locator("[data-heat='']").click()
     page.locator("#cards .heat").first.wait_for(state="detached")
     assert page.locator("#cards .response").first.text_content() == before
+
+
+def test_order_and_colour_of_a_group_stand_in_the_address(page, server, rows):
+    page.goto(f"{server}/story/step/{STEP}/plain/{rows[0]['uid']}")
+    page.locator("[data-order=tokens]").click()
+    page.locator("button[data-verdict=wrong]").click()
+    page.locator("[data-heat=logprob]").click()
+    assert urlsplit(page.url).query == "order=tokens&verdict=wrong&heat=logprob"
+    page.reload()
+    page.locator("#cards .card:visible .response .h0").first.wait_for()
+    lengths = [int(card.get_attribute("data-tokens")) for card in page.locator("#cards .card:visible").all()]
+    mine = [row for row in rows if row["uid"] == rows[0]["uid"] and row["context"] == "plain"]
+    assert lengths == sorted(row["num_tokens"] for row in mine if row["verdict"] == "wrong")
+
+
+def test_ranking_is_a_scatter_with_its_pairs(page, server, rows):
+    """A line for each pair of which one has the higher peak and the lower global entropy."""
+    groups = {}
+    for row in rows:
+        if row["ranked"]:
+            groups.setdefault((row["uid"], row["context"]), []).append((row["entropy_peak"], row["entropy_global"]))
+    drawn = 0
+    for (uid, context), points in groups.items():
+        page.goto(f"{server}/story/step/{STEP}/{context}/{uid}")
+        pairs = sum(a[0] > b[0] and a[1] < b[1] for a in points for b in points)
+        assert page.locator(".ranking circle").count() == len(points)
+        assert page.locator(".ranking .pair").count() == pairs
+        drawn += pairs
+    assert drawn > 0
+
+
+def test_underlined_are_the_peak_and_what_is_clipped(page, server, story, rows):
+    """As many tokens as METHOD says make the peak entropy; of a recalled row those whose ratio leaves the clip range."""
+    config = load_config("cpu_smoke", [])
+    ranked = next(row for row in rows if row["ranked"])
+    old = next(row for row in rows if row["recalled_from"] is not None and row["context"] == "plain")
+    for row, kind in ((ranked, "entropy"), (old, "ratio")):
+        mine = [one for one in rows if (one["uid"], one["context"]) == (row["uid"], row["context"])]
+        page.goto(f"{server}/story/tokens/{STEP}/{mine.index(row)}/{row['context']}/{row['uid']}")
+        page.locator(f"[data-heat={kind}]").click()
+        if kind == "entropy":
+            expected = max(1, int(config.ranking.peak_fraction * row["num_tokens"]))
+        else:
+            ratios = [math.exp(b - a) for a, b in zip(row["token_logprob"], row["token_policy_logprob"], strict=True)]
+            low, high = 1 - config.train.eps_clip_low, 1 + config.train.eps_clip_high
+            expected = sum(not low <= ratio <= high for ratio in ratios)
+            assert page.locator(".scale > span").all_text_contents() == ["ratio 1", "far from it"]
+        found = page.locator("#heat .peak").count()
+        assert found > 0 and abs(found - expected) <= (kind == "ratio")  # float16 may lie on either side of a bound
 
 
 def test_keys(page, server):

@@ -36,6 +36,7 @@ from r3_openrlhf.viewer.step_groups import (
 )
 from r3_openrlhf.viewer.token_texts import TokenTexts
 from r3_openrlhf.viewer.token_values import as_numbers, peak_tokens, token_values
+from r3_openrlhf.viewer.tokens_page import lengths_within
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -184,6 +185,23 @@ def values_of_step(run, step, texts):
         columns = of_group(run, step, group, run.token_columns(step, group.uid))
         values, why = token_values(run, rows, columns, step=step, texts=texts)
         yield from zip(rows, values, [why] * len(rows), strict=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces", "lengths"),
+    [
+        ("ab c", ["ab", " ", "c"], [2, 1, 1]),
+        ("aé日\ufffd", ["aé", "日", "\ufffd"], [2, 1, 1]),
+        ("a😀b", ["a", "", "😀", "b"], [1, 0, 2, 1]),  # which has two units in JavaScript
+        ("a", ["a", "<|end|>"], [1, 7]),  # goes on behind the text
+        ("", [], []),
+        ("b", ["a", "b"], None),
+        ("a\r", ["a\r"], None),  # becomes a line feed in a page
+        ("a\ud83d", ["a", "\ud83d"], None),  # half a character
+    ],
+)
+def test_lengths_are_those_of_a_page(text, pieces, lengths):
+    assert lengths_within(text, pieces) == lengths
 
 
 def test_tokens_are_those_of_the_response(story):
