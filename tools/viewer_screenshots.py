@@ -19,9 +19,11 @@ sys.path.insert(0, str(REPOSITORY))
 
 from r3_openrlhf.viewer.library import Library  # noqa: E402
 from r3_openrlhf.viewer.run_reader import RunReader  # noqa: E402
+from tests.viewer.conftest import wait_for_index  # noqa: E402
 
 FLAGS = ("--no-sandbox", "--disable-gpu", "--force-device-scale-factor=1")
 WIDTH, HEIGHT = 1360, 860
+SHEET = ("run", "ranking", "tokens", "problem", "search", "compare")
 
 
 def pages_of(run: RunReader) -> dict[str, tuple[str, str]]:
@@ -96,9 +98,7 @@ def draw(paths: list[Path], target: Path, cache: Path) -> None:
             browser = driver.chromium.launch(executable_path=chromium, args=FLAGS)
             page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
             page.goto(address)
-            page.wait_for_function(
-                f"async () => (await (await fetch('/api/state')).json())['{run.name}'].counted >= {len(run.steps())}"
-            )
+            wait_for_index(page, address, len(run.steps()))
             for name, (path, click) in pages.items():
                 page.emulate_media(color_scheme="dark" if name == "dark" else "light")
                 page.goto(address + path, wait_until="networkidle")
@@ -106,14 +106,42 @@ def draw(paths: list[Path], target: Path, cache: Path) -> None:
                     page.locator(click).click()
                     page.locator(".heat .h1").first.wait_for()
                     page.mouse.move(0, 0)
-                page.screenshot(path=target / f"{name}.png")
+                end = page.evaluate(
+                    "Math.ceil(Math.max(...[...document.querySelector('main').children].map(e => e.getBoundingClientRect().bottom)))"
+                )
+                page.screenshot(
+                    path=target / f"{name}.png", clip={"x": 0, "y": 0, "width": WIDTH, "height": min(HEIGHT, end + 20)}
+                )
             browser.close()
     finally:
         server.terminate()
         server.wait()
+    sheet([target / f"{name}.png" for name in SHEET if name in pages], target / "views.webp")
     for file in sorted(target.glob("*.png")):
         shrink(file)
         print(f"{file}  {file.stat().st_size / 1000:.0f} kB")
+
+
+def sheet(files: list[Path], target: Path) -> None:
+    """The pictures at half their size, two beside each other: for the README."""
+    from PIL import Image
+
+    width, height, gap = WIDTH // 2, HEIGHT // 2, 12
+    rows = -(-len(files) // 2)
+    whole = Image.new("RGB", (2 * width + gap, rows * (height + gap) - gap), "#8a949c")
+    for place, file in enumerate(files):
+        with Image.open(file) as picture:
+            part = (
+                picture.convert("RGB").crop((0, 0, WIDTH, HEIGHT))
+                if picture.height >= HEIGHT
+                else picture.convert("RGB")
+            )
+            page = Image.new("RGB", (WIDTH, HEIGHT), part.getpixel((1, part.height - 1)))
+            page.paste(part)
+            small = page.resize((width, height), Image.Resampling.LANCZOS)
+        whole.paste(small, (place % 2 * (width + gap), place // 2 * (height + gap)))
+    whole.save(target, quality=65, method=6)
+    print(f"{target}  {target.stat().st_size / 1000:.0f} kB")
 
 
 def shrink(file: Path) -> None:
@@ -137,7 +165,7 @@ if __name__ == "__main__":
             from tests.viewer.evaluations import write_evaluation
             from tests.viewer.story import Story
 
-            shown = [Path(scratch) / "r3", Path(scratch) / "grpo", Path(scratch) / "evaluations"]
+            shown = [Path(scratch) / "r3", Path(scratch) / "r3_seed3", Path(scratch) / "evaluations"]
             for directory, steps, seed in ((shown[0], 48, 1), (shown[1], 40, 3)):
                 with Story(directory, seed=seed) as story:
                     for _ in range(steps):
