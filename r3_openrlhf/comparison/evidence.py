@@ -187,7 +187,8 @@ def map_table(regimes: Sequence[Regime]) -> str:
         cells = []
         for regime in ordered:
             difference = gain(regime, name)
-            cells.append(NOTHING if difference is None else f"{_interval(difference, '+.3f')}, {difference.num} seeds")
+            count = "" if difference is None else f"{difference.num} seed{'s' if difference.num > 1 else ''}"
+            cells.append(NOTHING if difference is None else f"{_interval(difference, '+.3f')}, {count}")
         lines.append(f"| `{name}` | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

@@ -253,6 +253,7 @@ def test_a_regime_is_described_by_its_reference(tmp_path):
     better, worse = (cells_of(result.stdout, arm) for arm in ("r3", "r3_no_isr"))
     # one seed: no interval anywhere, and no number of seeds
     assert (better[2], better[3], better[5], better[10]) == ("0.600", "+0.200", "0.67", "–")
+    assert "| `r3_no_isr` | -0.025, 1 seed |" in result.stdout  # half of the area of a triangle of 0.1
     assert worse[5] == ">1.00"  # it is not there where its curve ends
     assert cells_of(result.stdout, "grpo")[3] == "–"
 
