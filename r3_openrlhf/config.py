@@ -762,6 +762,11 @@ class R3Config:
         return self.agents.environment is not None
 
     @property
+    def keeps_history(self) -> bool:
+        """Does the run keep what it sampled in a history store? Of algo=r3 always; of trajectories where they are recalled."""
+        return self.algo == Algorithm.R3 or (self.is_agentic and self.replay.enabled)
+
+    @property
     def rows_per_step(self) -> int:
         """Fresh rollouts of one step; of an agentic run trajectories, each of which has a row per turn."""
         return self.rollout.batch_size * self.rollout.n_samples_per_prompt
@@ -802,7 +807,7 @@ class R3Config:
     def dual_clip(self) -> float | None:
         """The bound on a ratio where the advantage is negative: the smaller one of train.dual_clip and, where there is
         replay, replay.dual_clip. None: no bound."""
-        replays = self.algo == Algorithm.R3 and self.replay.enabled
+        replays = self.replay.enabled
         given = (self.train.dual_clip, self.replay.dual_clip if replays else None)
         return min((bound for bound in given if bound is not None), default=None)
 
@@ -841,7 +846,7 @@ class R3Config:
         for key, instead, is_set, why in (
             ("openrlhf.train.async_enable", "false", self.is_async, "trajectories are not sampled ahead of the step that trains"),
             ("openrlhf.algo.dynamic_filtering_enable", "false", self.filters_groups, "a task's group has a row for each turn"),
-            ("replay.enabled", "false", self.replay.enabled, "it recalls whole responses, not trajectories"),
+            ("replay.mode", "add", self.replay.enabled and self.replay.mode != ReplayMode.ADD, "a trajectory has no row that could give way"),
             ("reflection.enabled", "false", self.reflection.enabled, "it reflects on whole responses, not on trajectories"),
             ("ranking.enabled", "false", self.ranking.enabled, "it ranks whole responses, not trajectories"),
             ("exploration.select.enabled", "false", exploration.select.enabled, "it looks at verdicts on whole responses"),
@@ -905,7 +910,8 @@ class R3Config:
                 "are ranked or counted; use algo=dapo, or leave it off"
             )
         if self.algo != Algorithm.R3:
-            on = [name for name in ("replay", "reflection", "ranking") if getattr(self, name).enabled]
+            own = () if self.algo == Algorithm.AGENTS else ("replay",)  # of trajectories
+            on = [name for name in (*own, "reflection", "ranking") if getattr(self, name).enabled]
             if on:
                 off = " ".join(f"{name}.enabled=false" for name in on)
                 raise ConfigError(

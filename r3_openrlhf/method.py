@@ -274,7 +274,7 @@ def assign_advantages(
 
 def training_metrics(batch: MixedBatch, config: R3Config) -> dict[str, float]:
     """What the update costs: `trained_tokens`, prompt and response tokens of the trained rows, once for each pass."""
-    asked = ((batch.first_of(row) if row.recalled else row).rollout for row in batch.rows if row.trained)
+    asked = ((row if batch.has_own_prompt(row) else batch.first_of(row)).rollout for row in batch.rows if row.trained)
     responses = sum(row.rollout.num_tokens for row in batch.rows if row.trained)
     tokens = sum(len(rollout.prompt_ids) for rollout in asked) + responses
     return {"trained_tokens": float(tokens * config.train.inner_epochs)}

@@ -291,6 +291,20 @@ class TurnFacts:
     valid: bool | None  # was the response an action that the state allows? None: no answer
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlayedTurn:
+    """One turn of a trajectory that is kept as a whole (Rollout.turns)."""
+
+    prompt_ids: np.ndarray  # int32 [prompt tokens]
+    num_tokens: int  # of its response: so many of the trajectory's response_ids
+    state: str  # turns are compared where it is equal
+    observation: str  # the state as the policy read it
+    action: str  # what was found in the response; "": nothing
+    reward: float  # the environment's for this turn
+    valid: bool
+    truncated: bool
+
+
 @dataclass(slots=True, kw_only=True)
 class Rollout:
     """One sampled response with its log-probs and grade. Arrays are one-dimensional.
@@ -318,6 +332,8 @@ class Rollout:
     # that they were once sampled with. A rollout that is recalled has none: all of it is trained
     prefix_tokens: int = 0
     turn: TurnFacts | None = None  # of a response to an environment
+    # Of a whole trajectory: its turns. response_ids are those of all of them, one behind the other, prompt_ids the first's
+    turns: tuple[PlayedTurn, ...] | None = None
 
     def __post_init__(self) -> None:
         self.context = Context.checked("context", self.context)

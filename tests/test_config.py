@@ -213,7 +213,6 @@ WITH_AGENTS = {  # what does not work together with an environment -> why, and t
     "held_out.path=x.jsonl": "held_out.path is x.jsonl, but held-out tasks are its next seeds; use agents.num_held_out",
     "openrlhf.train.async_enable=true": "not sampled ahead of the step that trains; use openrlhf.train.async_enable=false",
     "openrlhf.algo.dynamic_filtering_enable=true": "a task's group has a row for each turn; use openrlhf.algo.dynamic",
-    "replay.enabled=true": "it recalls whole responses, not trajectories; use replay.enabled=false",
     "reflection.enabled=true": "it reflects on whole responses, not on trajectories; use reflection.enabled=false",
     "ranking.enabled=true": "it ranks whole responses, not trajectories; use ranking.enabled=false",
     "exploration.select.enabled=true": "it looks at verdicts on whole responses; use exploration.select.enabled=false",

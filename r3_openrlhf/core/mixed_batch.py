@@ -136,7 +136,10 @@ class MixedBatch:
 
     def has_own_prompt(self, row: Row) -> bool:
         """Was the row sampled from the prompt of its group? A recalled one may come from the same problem in another
-        context or under another template; its stored log-probs then say nothing about this prompt."""
+        context or under another template; its stored log-probs then say nothing about this prompt. A turn in an environment
+        keeps the prompt that it had."""
+        if row.rollout.turn is not None:
+            return True
         first = self.first_of(row).rollout
         return row.rollout is first or row.rollout.prompt_ids.tolist() == first.prompt_ids.tolist()
 

@@ -11,6 +11,7 @@ from r3_openrlhf.history import schema
 from r3_openrlhf.history.codec import DIGEST_BYTES
 from r3_openrlhf.history.drafts import CONTEXTS, MAX_WHOLE, VERDICTS
 from r3_openrlhf.history.records import HistoryLimits
+from r3_openrlhf.history.trajectories import has_trajectories
 from r3_openrlhf.history.usage import Usage
 
 _COUNT = f"typeof({{0}}) = 'integer' AND {{0}} BETWEEN 0 AND {MAX_WHOLE}"
@@ -69,6 +70,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "evicted_at": _OR_NULL % _COUNT,
     },
     "logprobs": {"rollout": _COUNT, "data": _BYTES},
+    "trajectories": {"rollout": _COUNT, "digest": _DIGEST, "num_tokens": _COUNT, "prompts": _BYTES, "turns": _BYTES},
 }
 _META_NUMBERS = ("floor", *(f"usage.{name}" for name in Usage.__dataclass_fields__))
 
@@ -86,8 +88,7 @@ def findings_of_schema(connection: sqlite3.Connection) -> Iterator[str]:
         expected, found = described(fresh), described(connection)
     finally:
         fresh.close()
-    if not has_continuations(connection):
-        expected = {name: value for name, value in expected.items() if name not in schema.NEW_IN_2}
+    expected = {name: value for name, value in expected.items() if name not in _not_yet(connection)}
     for name in sorted(expected.keys() | found.keys()):
         if expected.get(name) != found.get(name):
             state = "is missing" if name not in found else "is not the schema's" if name in expected else "is unknown"
@@ -97,7 +98,7 @@ def findings_of_schema(connection: sqlite3.Connection) -> Iterator[str]:
 def findings_of_values(connection: sqlite3.Connection, *, at_most: int) -> Iterator[str]:
     """Values of another type, and outside the range, of their columns."""
     for table, columns in COLUMNS.items():
-        if table in schema.NEW_IN_2 and not has_continuations(connection):
+        if table in _not_yet(connection):
             continue
         first = next(iter(columns)) if table != "lease" else "id"
         for column, rule in columns.items():
@@ -116,6 +117,13 @@ def findings_of_values(connection: sqlite3.Connection, *, at_most: int) -> Itera
                 yield f"meta.limits cannot be read: {error}"
         else:
             yield f"meta holds the unknown key {_shown(key)}"
+
+
+def _not_yet(connection: sqlite3.Connection) -> tuple[str, ...]:
+    """Tables that the file's schema does not have."""
+    return (() if has_continuations(connection) else schema.NEW_IN_2) + (
+        () if has_trajectories(connection) else schema.NEW_IN_3
+    )
 
 
 def has_continuations(connection: sqlite3.Connection) -> bool:

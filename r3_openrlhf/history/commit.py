@@ -15,6 +15,7 @@ from r3_openrlhf.history.drafts import CONTEXT_CODES, CONTEXTS, VERDICT_CODES, V
 from r3_openrlhf.history.eviction import Candidate, rows_to_evict
 from r3_openrlhf.history.records import HistoryLimits
 from r3_openrlhf.history.room import richest_first
+from r3_openrlhf.history.trajectories import write_turns
 from r3_openrlhf.history.usage import CONTINUATION_BYTES, PROBLEM_BYTES, Usage, blob_bytes, live_bytes, row_bytes
 from r3_openrlhf.types import Rollout, Verdict
 
@@ -197,6 +198,10 @@ class StepWriter:
         rollout, entropy = draft.rollout, draft.rollout.entropy
         logprobs, tokens = self._codec.pack(draft.logprobs), self._codec.pack(draft.response_ids)
         size = row_bytes(len(logprobs), len(tokens))
+        if draft.turns is not None:
+            prompts = self._codec.pack(draft.turns.prompt_ids)
+            turns = self._codec.pack_json({"turns": draft.turns.turns})
+            size += blob_bytes(len(prompts)) + blob_bytes(len(turns))
         self._arrived_bytes += size
         if self._usage.total + size > self._limits.max_bytes:
             return False
@@ -245,6 +250,8 @@ class StepWriter:
             ),
         )
         self._connection.execute("INSERT INTO logprobs VALUES (?, ?)", (self._ids.rollout, logprobs))
+        if draft.turns is not None:
+            write_turns(self._connection, self._ids.rollout, draft.turns, prompts, turns)
         self._usage.live += size
         return True
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from r3_openrlhf.errors import HistoryError
 from r3_openrlhf.history.codec import digest, logprob_array, token_array
+from r3_openrlhf.history.trajectories import TurnsDraft, draft_turns
 from r3_openrlhf.types import Context, Rollout, Verdict
 
 # What the file holds instead of the names.
@@ -39,6 +40,7 @@ class Draft:
     content: bytes
     samples: int
     reward_sum: float
+    turns: TurnsDraft | None = None  # of a whole trajectory
 
 
 def merge_duplicates(rollouts: Iterable[Rollout]) -> list[Draft]:
@@ -57,9 +59,13 @@ def merge_duplicates(rollouts: Iterable[Rollout]) -> list[Draft]:
     return [_merge(same[key]) for key in ordered]
 
 
-def content_digest(context: Context, prompt_digest: bytes, response_digest: bytes, verdict: Verdict) -> bytes:
-    """What makes two stored rollouts the same: context, prompt, response and verdict."""
-    return digest(context.value.encode(), prompt_digest, response_digest, verdict.value.encode())
+def content_digest(
+    context: Context, prompt_digest: bytes, response_digest: bytes, verdict: Verdict, turns: bytes | None = None
+) -> bytes:
+    """What makes two stored rollouts the same: context, prompt, response and verdict; of trajectories their turns, too."""
+    return digest(
+        context.value.encode(), prompt_digest, response_digest, verdict.value.encode(), *([turns] if turns else [])
+    )
 
 
 def whole_number(value: object, *, name: str, low: int = 0) -> int:
@@ -123,6 +129,8 @@ def _read(rollout: Rollout, prompts: dict[int, tuple[np.ndarray, bytes]]) -> Dra
         prompts[key] = prompt_ids, digest(prompt_ids.tobytes())
     prompt_ids, prompt_digest = prompts[key]
     response_digest = digest(response_ids.tobytes())
+    turns = draft_turns(rollout)
+    of_turns = None if turns is None else turns.digest
     return Draft(
         rollout=rollout,
         prompt_ids=prompt_ids,
@@ -130,9 +138,10 @@ def _read(rollout: Rollout, prompts: dict[int, tuple[np.ndarray, bytes]]) -> Dra
         logprobs=logprob_array(rollout.response_logprobs, name=f"response_logprobs of {name}"),
         prompt_digest=prompt_digest,
         response_digest=response_digest,
-        content=content_digest(rollout.context, prompt_digest, response_digest, rollout.verdict),
+        content=content_digest(rollout.context, prompt_digest, response_digest, rollout.verdict, of_turns),
         samples=1,
         reward_sum=rollout.graded_reward,
+        turns=turns,
     )
 
 
@@ -150,6 +159,7 @@ def _merge(drafts: Sequence[Draft]) -> Draft:
         content=kept.content,
         samples=len(drafts),
         reward_sum=math.fsum(draft.reward_sum for draft in drafts),
+        turns=kept.turns,
     )
 
 

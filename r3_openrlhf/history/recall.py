@@ -18,6 +18,7 @@ from r3_openrlhf.core import replay
 from r3_openrlhf.history.codec import Codec, digest
 from r3_openrlhf.history.drafts import CONTEXT_CODES, CONTEXTS, VERDICT_CODES, VERDICTS
 from r3_openrlhf.history.records import Absence, RecallRequest, StoredRollout
+from r3_openrlhf.history.trajectories import read_turns
 from r3_openrlhf.types import EntropyStatistics, Rollout
 
 _COLUMNS = (
@@ -129,5 +130,6 @@ def _stored(
             epoch=epoch,
             entropy=None if source is None else EntropyStatistics(peak=peak, global_=global_, source=source),
             reason=reason,
+            turns=read_turns(connection, codec, row),
         ),
     )

@@ -25,7 +25,8 @@ def forget_after(connection: sqlite3.Connection, *, step: int) -> int:
         for table, column, limit in (("prompts", "prompt", prompt), ("responses", "response", response))
     }
     removed = connection.execute("DELETE FROM rollouts WHERE id > ?", (rollout,)).rowcount
-    connection.execute("DELETE FROM logprobs WHERE rollout > ?", (rollout,))
+    for table in ("logprobs", "trajectories"):
+        connection.execute(f"DELETE FROM {table} WHERE rollout > ?", (rollout,))
     connection.execute("DELETE FROM responses WHERE id > ?", (response,))
     connection.execute("DELETE FROM prompts WHERE id > ?", (prompt,))
     for table, rows in shared.items():
@@ -50,6 +51,7 @@ def forget_after(connection: sqlite3.Connection, *, step: int) -> int:
             "continuations",
             "rollouts",
             "logprobs",
+            "trajectories",
             "responses",
             "prompts",
             "problems",
@@ -96,9 +98,10 @@ def purge_below(connection: sqlite3.Connection, *, floor: int) -> None:
         table: connection.execute(f"SELECT DISTINCT {column} FROM rollouts WHERE evicted_at <= ?", (floor,)).fetchall()
         for table, column in (("prompts", "prompt"), ("responses", "response"))
     }
-    connection.execute(
-        "DELETE FROM logprobs WHERE rollout IN (SELECT id FROM rollouts WHERE evicted_at <= ?)", (floor,)
-    )
+    for table in ("logprobs", "trajectories"):
+        connection.execute(
+            f"DELETE FROM {table} WHERE rollout IN (SELECT id FROM rollouts WHERE evicted_at <= ?)", (floor,)
+        )
     connection.execute("DELETE FROM rollouts WHERE evicted_at <= ?", (floor,))
     freed = {table: _delete_unused(connection, table, rows) for table, rows in shared.items()}
     usage.prompts -= freed["prompts"]  # a response's bytes are its rows' bytes

@@ -12,8 +12,8 @@ import sqlite3
 from collections.abc import Callable
 
 APPLICATION_ID = 0x52334853  # "R3HS", in the file's header
-SCHEMA_VERSION = 2
-READABLE = (1, 2)  # a reader can do without what came later
+SCHEMA_VERSION = 3
+READABLE = (1, 2, 3)  # a reader can do without what came later
 
 _CONTINUATIONS = """
 -- Graded continuations of a state, a prefix of a stored response, by the step that sampled them (-1: below the floor).
@@ -21,6 +21,14 @@ CREATE TABLE continuations (
     problem INTEGER NOT NULL, state BLOB NOT NULL,  -- digest of the prefix's token ids
     step INTEGER NOT NULL, tries INTEGER NOT NULL, successes INTEGER NOT NULL,
     PRIMARY KEY (problem, state, step)) WITHOUT ROWID;
+"""
+
+_TRAJECTORIES = """
+-- The turns of the rows that are whole trajectories. Their responses, one behind the other, are the row's.
+CREATE TABLE trajectories (
+    rollout INTEGER PRIMARY KEY, digest BLOB NOT NULL,
+    num_tokens INTEGER NOT NULL,  -- of the prompts of all turns
+    prompts BLOB NOT NULL, turns BLOB NOT NULL);
 """
 
 _TABLES = """
@@ -86,11 +94,12 @@ CREATE INDEX rollouts_response ON rollouts (response);
 CREATE INDEX rollouts_prompt ON rollouts (prompt);
 """
 NEW_IN_2 = ("continuations",)
+NEW_IN_3 = ("trajectories",)
 
 
 def create(connection: sqlite3.Connection) -> None:
     """Writes the current schema into an empty file, inside the transaction that is open."""
-    _execute(connection, _TABLES + _CONTINUATIONS)
+    _execute(connection, _TABLES + _CONTINUATIONS + _TRAJECTORIES)
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
@@ -103,7 +112,8 @@ def _execute(connection: sqlite3.Connection, statements: str) -> None:
 
 # MIGRATIONS[n] turns a file of schema n into one of schema n + 1, inside one transaction.
 MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {
-    1: lambda connection: _execute(connection, _CONTINUATIONS)
+    1: lambda connection: _execute(connection, _CONTINUATIONS),
+    2: lambda connection: _execute(connection, _TRAJECTORIES),
 }
 
 

@@ -18,6 +18,7 @@ from r3_openrlhf.history.column_rules import findings_of_schema, findings_of_val
 from r3_openrlhf.history.connection import CONTENT_ERRORS, open_for_reading, sentences, snapshot
 from r3_openrlhf.history.drafts import CONTEXTS, VERDICTS, content_digest
 from r3_openrlhf.history.lease import last_holder
+from r3_openrlhf.history.trajectories import has_trajectories, turns_digest, unpack_turns
 from r3_openrlhf.history.usage import Usage
 from r3_openrlhf.history.witness import FILE_NAME, check_against, read_records
 
@@ -205,6 +206,12 @@ _CONTINUATION_RULES = [
         "a state of problem {0} has counts of step {1} that cannot be",
     ),
 ]
+_TRAJECTORY_RULES = [
+    (
+        "SELECT rollout FROM trajectories WHERE NOT EXISTS (SELECT 1 FROM rollouts WHERE id = rollout)",
+        "turns of row {0}, which does not exist",
+    )
+]
 _RECOUNT = (
     "SELECT problem, context, verdict, samples, reward_sum FROM rollouts UNION ALL "
     "SELECT problem, context, verdict, count, reward_sum FROM gone"
@@ -300,7 +307,9 @@ def _count(connection: sqlite3.Connection, result: Verification) -> None:
 
 
 def _check_rules(connection: sqlite3.Connection, result: Verification) -> None:
-    for sql, sentence in [*_RULES, *(_CONTINUATION_RULES if has_continuations(connection) else [])]:
+    rules = _RULES + (_CONTINUATION_RULES if has_continuations(connection) else [])
+    rules += _TRAJECTORY_RULES if has_trajectories(connection) else []
+    for sql, sentence in rules:
         for row in connection.execute(f"{sql} LIMIT {_MAX_FINDINGS}"):
             result.findings.append(sentence.format(*row))
 
@@ -353,6 +362,20 @@ def _check_arrays(connection: sqlite3.Connection, result: Verification, progress
         connection, "SELECT id, digest, num_tokens, ids FROM prompts WHERE id > ? ORDER BY id LIMIT ?"
     ):
         _check_array(codec, findings, f"prompt {prompt}", packed, np.int32, num_tokens, stored_digest)
+    of_turns: dict[int, bytes] = {}
+    if has_trajectories(connection):
+        for row, stored_digest, num_tokens, prompts, turns in _chunks(
+            connection,
+            "SELECT rollout, digest, num_tokens, prompts, turns FROM trajectories WHERE rollout > ? ORDER BY rollout LIMIT ?",
+        ):
+            of_turns[row] = stored_digest
+            try:
+                found = turns_digest(*unpack_turns(codec, num_tokens, prompts, turns))
+            except (HistoryError, MemoryError, *CONTENT_ERRORS) as error:
+                findings.append(f"turns of row {row}: {error}")
+                continue
+            if found != stored_digest:
+                findings.append(f"the turns of row {row} are not what their hash names")
     done = 0
     for row, context, verdict, num_tokens, content, prompt_digest, response_digest, ids, logprobs in _chunks(
         connection,
@@ -365,10 +388,10 @@ def _check_arrays(connection: sqlite3.Connection, result: Verification, progress
         known = (
             context in CONTEXTS
             and verdict in VERDICTS
-            and all(type(d) is bytes for d in (prompt_digest, response_digest))
+            and all(type(d) is bytes for d in (prompt_digest, response_digest, of_turns.get(row, b"")))
         )
         if not known or content != content_digest(
-            CONTEXTS[context], prompt_digest, response_digest, VERDICTS[verdict]
+            CONTEXTS[context], prompt_digest, response_digest, VERDICTS[verdict], of_turns.get(row)
         ):
             findings.append(f"row {row} is not the content that its hash names")
         done += 1

@@ -6,21 +6,30 @@ numbers of turns, so a step has any number of rows, completed by fillers as R³'
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 from openrlhf.trainer.ppo_utils.experience import Experience
 
+from r3_openrlhf import method
 from r3_openrlhf.agents.advantages import advantages_of_task
 from r3_openrlhf.agents.metrics import trajectory_metrics
+from r3_openrlhf.agents.replay import kept_rollouts, recalled_name, recalled_trajectory
 from r3_openrlhf.agents.trajectory import End, Trajectory
 from r3_openrlhf.config import AgentsConfig
 from r3_openrlhf.core.mixed_batch import MixedBatch
 from r3_openrlhf.errors import TrainingStopped
 from r3_openrlhf.openrlhf_adapter.experience_maker import R3ExperienceMaker
+from r3_openrlhf.types import Rollout, Verdict
 
 
 class AgentExperienceMaker(R3ExperienceMaker):
-    """A row is a turn. Nothing is recalled or ranked; agents.estimator gives the advantages."""
+    """A row is a turn. With replay.enabled whole trajectories join a task whose own all ended alike; agents.estimator gives the
+    advantages. Nothing is ranked."""
+
+    _recalled: list[Trajectory]
+    _kept: list[Rollout]
 
     def make_experience_batch(self, rollout_samples: list[Experience]) -> list[Experience]:
         """Upstream's experiences of this step's turns and fillers, with advantages and old log-probs.
@@ -37,15 +46,52 @@ class AgentExperienceMaker(R3ExperienceMaker):
             raise TrainingStopped(
                 "no task of this step has two turns that could be compared; see r3/agents in metrics.jsonl"
             )
-        assign_advantages(batch, trajectories, self.config.agents)
+        self._recalled, replayed = [], {}
+        if self.config.keeps_history:
+            self._kept = kept_rollouts(trajectories, self.rollouts)
+            started = time.perf_counter()
+            method.recall(batch, self._recall_turns, self.config, step=self.step)
+            replayed = method.coverage_metrics(batch, self.history, self.config, step=self.step)
+            replayed["r3/time/recall_s"] = time.perf_counter() - started
+        assign_advantages(batch, [*trajectories, *self._recalled], self.config.agents)
         samples_list = self.split_rollout_samples(self._samples(batch, batch.rows, turns))
         experiences = self.make_experience(samples_list)
-        gaps = self._gaps(experiences, [row.rollout for row in batch.rows])
+        if self.config.keeps_history:
+            replayed |= self._set_old_logprobs(experiences, batch.rows, batch)
+            replayed["r3/agents/recalled"] = float(len(self._recalled))
+        gaps = self._gaps(experiences, [None if row.recalled else row.rollout for row in batch.rows])
         self._set_advantages(experiences, batch.rows)
         found = trajectory_metrics(trajectories, depth=self.config.agents.depth)
         same = {"accuracy": found["r3/agents/success_rate"], "reward_mean": found["r3/agents/reward_mean"]}
-        self._report(batch, gaps, {**found, **same, "r3/agents/rows": float(len(batch.rows))})
+        self._report(batch, gaps, {**found, **same, **replayed, "r3/agents/rows": float(len(batch.rows))})
         return experiences
+
+    def kept_rollouts(self) -> list[Rollout]:
+        """Whole trajectories: what is recalled is one of them."""
+        return self._kept
+
+    def _recall_turns(self, uid: str, verdict: Verdict) -> list[Rollout]:
+        """The turns of each trajectory that joins this task, one trajectory behind the other."""
+        turns: list[Rollout] = []
+        for place, stored in enumerate(
+            method.stored_rollouts(self.history, self.config, uid, verdict, step=self.step)
+        ):
+            trajectory, mine = recalled_trajectory(stored, self.config.agents, name=recalled_name(stored, place))
+            self._recalled.append(trajectory)
+            turns += mine
+        for rollout in turns if self.config.logging.rollout_text else ():  # the store keeps token ids
+            rollout.text = self._text(rollout.response_ids)
+        return turns
+
+    def _report(self, batch: MixedBatch, gaps: dict[str, float], metrics: dict[str, float]) -> None:
+        if self.config.logging.rollout_text:
+            self._recalled_prompts = {
+                row.index: self._text(row.rollout.prompt_ids) for row in batch.rows if row.recalled
+            }
+        super()._report(batch, gaps, metrics)
+
+    def _text(self, ids: np.ndarray) -> str:
+        return self.tokenizer.decode(ids.tolist(), skip_special_tokens=True)
 
     def _check_ungraded(self, batch: MixedBatch) -> None:
         """Trajectories are counted, not their turns (`_check_lost`)."""

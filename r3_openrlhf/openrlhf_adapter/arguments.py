@@ -192,7 +192,7 @@ def _own_flags(
         # Upstream logs to wandb when a key is given, and prefers the one of `wandb login` or WANDB_API_KEY: a real key
         # never belongs on a command line.
         flags["logger.wandb.key"] = "from_the_environment"
-    if (algorithm is Algorithm.R3 and config.replay.enabled) or train.dual_clip is not None:
+    if config.replay.enabled or train.dual_clip is not None:
         flags["actor.dual_clip"] = config.dual_clip
     return flags
 

@@ -53,6 +53,7 @@ class StockExperienceMaker(RemoteExperienceMaker):
         self.records: list[dict] = []
         self.rollouts: list[Rollout] = []
         self._prompts: list[str] = []
+        self._recalled_prompts: dict[int, str] = {}  # index of a recalled turn -> the prompt that it keeps
         self._entropies: dict[int, EntropyStatistics] = {}  # row index -> measured in this step
         self._policy_logprobs: dict[
             int, np.ndarray
@@ -91,13 +92,17 @@ class StockExperienceMaker(RemoteExperienceMaker):
     def _batch(self, rollout_samples: list[Experience]) -> MixedBatch:
         self.rollouts = [sample.r3_rollout for sample in rollout_samples]
         self._prompts = [sample.prompts[0] for sample in rollout_samples]
-        self._entropies, self._policy_logprobs = {}, {}
+        self._entropies, self._policy_logprobs, self._recalled_prompts = {}, {}, {}
         for rollout in self.rollouts:
             if rollout.verdict is not Verdict.UNGRADED and not math.isfinite(rollout.graded_reward):
                 raise TrainingStopped(f"the reward of a rollout of problem {rollout.uid} is {rollout.reward}")
         batch = MixedBatch(self.rollouts, [(sample.prompts[0], sample.labels[0]) for sample in rollout_samples])
         self._check_ungraded(batch)
         return batch
+
+    def kept_rollouts(self) -> list[Rollout]:
+        """What the history store takes of this step."""
+        return self.rollouts
 
     def _check_ungraded(self, batch: MixedBatch) -> None:
         rate, limit = batch.num_ungraded / len(self.rollouts), self.config.reward.max_ungraded_rate
@@ -143,6 +148,7 @@ class StockExperienceMaker(RemoteExperienceMaker):
             step=self.step + 1,
             texts=self.config.logging.rollout_text,
             prompts=self._prompts,
+            recalled_prompts=self._recalled_prompts,
             entropies=self._entropies,
             policy_logprobs=self._policy_logprobs,
             token_logprobs=self.config.logging.token_logprobs,
@@ -217,7 +223,8 @@ class R3ExperienceMaker(StockExperienceMaker):
                 samples.append(rollout_samples[row.source])
             else:
                 sibling = rollout_samples[batch.first_of(row).fresh_source]
-                prompt_ids = sibling.r3_rollout.prompt_ids
+                asked = row.rollout if batch.has_own_prompt(row) else sibling.r3_rollout
+                prompt_ids = asked.prompt_ids
                 samples.append(experience_from_recalled(row.rollout, prompt_ids=prompt_ids, sibling=sibling))
         missing = num_fillers(len(samples), ranks=effective_ranks(self.args), windows=num_windows(self.args))
         return samples + [filler_experience(samples[0], self.tokenizer.pad_token_id) for _ in range(missing)]

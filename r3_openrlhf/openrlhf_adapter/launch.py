@@ -154,7 +154,7 @@ def checked_arguments(config: R3Config, run: RunDirectory, model: str, *, platfo
         check_held_out_source(config)
     run.check(config)
     resume = config.checkpoint.resume and (run.checkpoints / "_actor" / "latest").is_file()
-    if resume and config.algo == Algorithm.R3 and not config.checkpoint.accept_lost_history:
+    if resume and config.keeps_history and not config.checkpoint.accept_lost_history:
         check_history(run)
     universal = resume and other_ranks.must_convert(config, run)
     arguments = openrlhf_arguments(config, run, model_dir=model, platform=platform, resume=resume, universal=universal)

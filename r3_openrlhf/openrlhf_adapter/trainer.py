@@ -61,7 +61,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         # upstream seeds its model actors only; the order of the prompts comes from this process
         transformers.set_seed(self.config.train.seed)
         super().__init__(pretrain, strategy, actor_model_group, critic_model_group, *args, **kwargs)
-        self.history = self._open_history() if self.config.algo == Algorithm.R3 else None
+        self.history = self._open_history() if self.config.keeps_history else None
         self.selection = method.problem_selection(self.config)  # algo=r3 alone
         self.samples_generator = self._make_generator(strategy)
         makers = {Algorithm.R3: R3ExperienceMaker, Algorithm.AGENTS: AgentExperienceMaker}
@@ -161,7 +161,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
             status.update(self.selection.take_metrics())
         if self.history is not None:
             state = method.step_state(self.selection)
-            self.history.commit_step(global_step, facts.epoch, maker.rollouts, state=state)
+            self.history.commit_step(global_step, facts.epoch, maker.kept_rollouts(), state=state)
         history_s = time.perf_counter() - started
         status.update(maker.metrics)
         status.update(facts.counts)

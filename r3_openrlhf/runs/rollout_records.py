@@ -21,6 +21,7 @@ def records_of(
     step: int,
     texts: bool = True,
     prompts: Sequence[str] | None = None,
+    recalled_prompts: Mapping[int, str] | None = None,
     entropies: Mapping[int, EntropyStatistics] | None = None,
     policy_logprobs: Mapping[int, np.ndarray] | None = None,
     token_logprobs: TokenLogprobs | str = TokenLogprobs.NONE,
@@ -30,6 +31,7 @@ def records_of(
 
     Args:
         prompts: of the rollouts that the batch was made of, in their order.
+        recalled_prompts: row index -> the prompt of a recalled row that keeps its own. The others have that of their group.
         entropies: row index -> what was measured beside a ranking.
         policy_logprobs: index of a recalled row -> log-probs of its tokens [T] under the current policy.
         token_chars: counts the characters of the tokens of rows with any value per token.
@@ -48,7 +50,8 @@ def records_of(
         rollout = batch.rollouts[asked] if row is None else row.rollout
         record = record_of(rollout, step=step, row=row)
         if prompts is not None:
-            record["prompt"] = prompts[asked]
+            own = None if row is None else (recalled_prompts or {}).get(row.index)
+            record["prompt"] = prompts[asked] if own is None else own
         if row is not None:
             record |= _measured(row, (entropies or {}).get(row.index))
             record["token_policy_logprob"] = _float16((policy_logprobs or {}).get(row.index))

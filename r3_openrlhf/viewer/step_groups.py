@@ -81,7 +81,7 @@ def asked_states(config: R3Config | None) -> frozenset[State]:
     """The collapsed groups for which a run asks its history; without its settings: all of them."""
     if config is None:
         return frozenset((State.NONE_CORRECT, State.ALL_CORRECT))
-    if config.algo != Algorithm.R3 or not config.replay.enabled:
+    if config.algo not in (Algorithm.R3, Algorithm.AGENTS) or not config.replay.enabled:
         return frozenset()
     return frozenset((State.NONE_CORRECT, *([State.ALL_CORRECT] if config.replay.recall_failures else [])))
 

@@ -4,7 +4,9 @@ import sqlite3
 
 import numpy as np
 
-from r3_openrlhf.types import Context, EntropyStatistics, Rollout, Verdict
+from r3_openrlhf.types import Context, EntropyStatistics, PlayedTurn, Rollout, Verdict
+
+TURN_FIELDS = ("num_tokens", "state", "observation", "action", "reward", "valid", "truncated")
 
 
 def make_rollout(
@@ -23,7 +25,9 @@ def make_rollout(
     finish_reason="stop",
     reason="wrong",
     prefix_tokens=0,
+    turns=None,
 ):
+    """`turns`: how many of the ids are the response of each turn of a trajectory."""
     if reward is None and verdict is not Verdict.UNGRADED:
         reward = 1.5 if verdict is Verdict.CORRECT else 0.0
     if logprobs is None:
@@ -43,6 +47,20 @@ def make_rollout(
         entropy=None if entropy is None else EntropyStatistics(peak=entropy[0], global_=entropy[1], source="exact"),
         reason=reason,
         prefix_tokens=prefix_tokens,
+        turns=None if turns is None else tuple(make_turn(place, tokens) for place, tokens in enumerate(turns)),
+    )
+
+
+def make_turn(place, tokens, *, reward=None):
+    return PlayedTurn(
+        prompt_ids=np.array([7, *range(place + 1)], dtype=np.int32),
+        num_tokens=tokens,
+        state=f"state {place}",
+        observation=f"you see {place}\ud800",  # a lone surrogate, which no file of text holds
+        action="go",
+        reward=float(place) if reward is None else reward,
+        valid=place != 1,
+        truncated=place == 2,
     )
 
 
@@ -65,6 +83,11 @@ def values(rollout):
         rollout.epoch,
         rollout.entropy,
         rollout.reason,
+        rollout.turns
+        and [
+            (turn.prompt_ids.dtype.str, turn.prompt_ids.tolist(), *map(turn.__getattribute__, TURN_FIELDS))
+            for turn in rollout.turns
+        ],
     )
 
 

@@ -36,6 +36,7 @@ def sound(tmp_path_factory):
                 make_rollout("p", ids=[step, 5], verdict=Verdict.CORRECT, context=Context.REFLECTION, prompt=[4]),
                 make_rollout("q", ids=[step, 7], context=Context.PREFIX, prompt=[7], prefix_tokens=1),
             ]
+            rollouts += [make_rollout("r", ids=[step, n, 1], turns=(1, 2)) for n in range(2)]
             store.commit_step(step, 1, rollouts, state={"step": step})
         store.set_rollback_floor(3)
     return run

@@ -194,7 +194,7 @@ def test_an_older_schema_is_migrated_by_the_next_writer(written, monkeypatch):
     monkeypatch.setattr(schema, "SCHEMA_VERSION", schema.SCHEMA_VERSION + 1)
     monkeypatch.setattr(schema, "READABLE", (schema.SCHEMA_VERSION,))
     monkeypatch.setitem(schema.MIGRATIONS, schema.SCHEMA_VERSION - 1, add_a_column)
-    with pytest.raises(HistoryError, match="has schema 2, this version reads 3; resuming its run migrates it"):
+    with pytest.raises(HistoryError, match="has schema 3, this version reads 4; resuming its run migrates it"):
         HistoryStore.open(written, writer=False)
     with HistoryStore.open(written, journal=journal) as store:
         assert store.last_step == 3
@@ -208,6 +208,7 @@ def test_a_store_of_schema_1_is_read_as_it_is_and_migrated_by_its_run(written):
     before, journal = dump(written), journal_of(written)
     with sqlite3.connect(written) as connection:
         connection.execute("DROP TABLE continuations")
+        connection.execute("DROP TABLE trajectories")
         connection.execute("PRAGMA user_version = 1")
     connection.close()
     with HistoryStore.open(written, writer=False) as store:

@@ -15,6 +15,7 @@ from r3_openrlhf.errors import HistoryError
 from r3_openrlhf.history import HistoryLimits, HistoryStore, RecallRequest
 from r3_openrlhf.history.codec import digest
 from r3_openrlhf.history.drafts import content_digest
+from r3_openrlhf.history.trajectories import draft_turns
 from r3_openrlhf.history.verification import verify
 from r3_openrlhf.types import Context, Eviction, Verdict
 
@@ -26,10 +27,11 @@ GRADED = (Verdict.CORRECT, Verdict.WRONG)
 
 
 # Few different values, so that duplicates, full buckets and ties are the normal case. Rewards add up exactly.
-def rollout_of(*arguments, context, ids, **options):
-    """One that began behind a prefix was given all but its last token."""
+def rollout_of(*arguments, context, ids, played, **options):
+    """One that began behind a prefix was given all but its last token. Every token of a trajectory is a turn."""
     given = max(0, len(ids) - 1) if context is Context.PREFIX else 0
-    return make_rollout(*arguments, context=context, ids=ids, prefix_tokens=given, **options)
+    turns = [1] * len(ids) if played and ids else None
+    return make_rollout(*arguments, context=context, ids=ids, prefix_tokens=given, turns=turns, **options)
 
 
 rollouts_ = st.lists(
@@ -39,6 +41,7 @@ rollouts_ = st.lists(
         ids=st.lists(st.integers(0, 2), min_size=0, max_size=2),
         verdict=st.sampled_from([Verdict.CORRECT, Verdict.WRONG, Verdict.WRONG, Verdict.UNGRADED]),
         context=st.sampled_from(Context),
+        played=st.booleans(),
         prompt=st.sampled_from([(7,), (8,)]),
         policy_step=st.integers(0, 6),
         truncated=st.booleans(),
@@ -54,6 +57,7 @@ def content(rollout):
         digest(rollout.prompt_ids.tobytes()),
         digest(rollout.response_ids.tobytes()),
         rollout.verdict,
+        None if rollout.turns is None else draft_turns(rollout).digest,
     )
 
 

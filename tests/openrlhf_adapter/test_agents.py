@@ -18,7 +18,8 @@ from vllm.v1.engine import logprobs as engine_logprobs  # noqa: E402
 from r3_openrlhf.agents.processes.pool import EnvironmentPool  # noqa: E402
 from r3_openrlhf.agents.trajectory import End  # noqa: E402
 from r3_openrlhf.config_loading import load_config  # noqa: E402
-from r3_openrlhf.errors import TrainingStopped  # noqa: E402
+from r3_openrlhf.errors import ConfigError, TrainingStopped  # noqa: E402
+from r3_openrlhf.history import HistoryStore  # noqa: E402
 from r3_openrlhf.openrlhf_adapter.agent_experience import AgentExperienceMaker  # noqa: E402
 from r3_openrlhf.openrlhf_adapter.arguments import AGENT_EXECUTOR  # noqa: E402
 from r3_openrlhf.openrlhf_adapter.convert import whole_trajectories  # noqa: E402
@@ -26,7 +27,7 @@ from r3_openrlhf.openrlhf_adapter.environment import config_from_environment, en
 from r3_openrlhf.openrlhf_adapter.rollout_engine import R3RolloutActor  # noqa: E402
 from r3_openrlhf.openrlhf_adapter.samples_generator import R3SamplesGenerator  # noqa: E402
 from r3_openrlhf.problems.training_file import Label  # noqa: E402
-from r3_openrlhf.types import Verdict  # noqa: E402
+from r3_openrlhf.types import Context, Verdict  # noqa: E402
 from tests.openrlhf_adapter.test_experience_maker import Given, arguments  # noqa: E402
 
 pytestmark = pytest.mark.stack
@@ -282,3 +283,109 @@ def test_a_step_s_rows_are_neither_cut_nor_dropped(executor):
     generator.config = executor().config
     rows = [torch.zeros(1)] * (generator.config.rows_per_step + 3)
     assert generator._rows_that_divide(rows) is rows
+
+
+# ── replay of whole trajectories ──
+
+FAILURES = (("hop",) * 5, ("up", "down", "up", "down", "hop"))
+
+
+def replaying(played, tokenizer, history, *, step):
+    made = maker(played.config)
+    made.history, made.step = history, step
+    made.gap = 0.0625
+    made.tokenizer = SimpleNamespace(pad_token_id=0, decode=tokenizer.decode)
+    return made
+
+
+@pytest.fixture
+def history():
+    with HistoryStore.open(":memory:") as store:
+        yield store
+
+
+def stepped(made, tokenizer, executor, plays, *, step):
+    """A step of these plays; what it leaves is committed as step + 1, as the trainer does."""
+    rows = [row for texts in plays for row in play(executor, tokenizer, *texts)[0]]
+    experiences = made.make_experience_batch(samples_of(rows, step=step))
+    made.history.commit_step(step + 1, 1, made.kept_rollouts())
+    return experiences
+
+
+def test_a_stored_success_joins_a_task_that_failed(executor, byte_tokenizer, history):
+    """A success of step 1 and two failures of step 5, sums of rewards 1, -2.5 and -0.5 (invalid actions at 1/2): each turn of
+    the success is a row with its own prompt, and its ratio is taken against the log-probs that it was sampled with."""
+    played = executor("agents.estimator=grpo", "agents.std_norm=false", "replay.enabled=true")
+    first = replaying(played, byte_tokenizer, history, step=0)
+    stepped(first, byte_tokenizer, played, [("up", "up", "up"), ("hop",) * 5], step=0)
+    assert first.metrics["r3/agents/recalled"] == 0 == first.metrics["r3/replay/recalled"]
+    made = replaying(played, byte_tokenizer, history, step=5)
+    experiences = stepped(made, byte_tokenizer, played, FAILURES, step=5)
+    metrics = made.metrics
+    assert (
+        metrics["r3/agents/recalled"] == 1 and metrics["r3/replay/recalled"] == 3 and metrics["r3/agents/rows"] == 13
+    )
+    assert metrics["r3/replay/hits"] == 1 and metrics["r3/history/coverage"] == 1 and metrics["r3/replay/max_lag"] == 5
+    assert metrics["r3/agents/trajectories"] == 2 and metrics["r3/agents/success_rate"] == 0
+    mean = (1 - 2.5 - 0.5) / 3
+    records = made.records
+    assert [row["recalled_from"] for row in records] == [None] * 10 + [1] * 3
+    assert [row["advantage"] for row in records] == pytest.approx(
+        [-2.5 - mean] * 5 + [-0.5 - mean] * 5 + [1 - mean] * 3
+    )
+    recalled = records[10:]
+    assert [row["prompt"] for row in recalled] == [
+        "Goal: top\nNow: step 0", "Goal: top\nBefore:\nstep 0 -> up\nNow: step 1", "Goal: top\nBefore:\nstep 1 -> up\nNow: step 2"
+    ]  # fmt: skip
+    assert [(row["trajectory"], row["turn"], row["state"]) for row in recalled] == [
+        ("0@1", t, f"step {t}") for t in range(3)
+    ]
+    assert [row["step_return"] for row in recalled] == [0.25, 0.5, 1.0] and {row["text"] for row in recalled} == {"up"}
+    for experience in experiences:
+        for position, index in enumerate(experience.index):
+            mask = experience.action_mask[position].bool()
+            if index < 10:  # the actor is 1/16 off the engine
+                gap = experience.action_log_probs[position] - experience.rollout_log_probs[position]
+                assert gap[mask].tolist() == [0.0625] * int(mask.sum())
+            else:
+                ids = experience.sequences[position][experience.attention_mask[position].bool()].tolist()
+                assert byte_tokenizer.decode(ids) == recalled[index - 10]["prompt"] + "up"
+                assert experience.action_log_probs[position][mask].tolist() == [0.0, -0.25]
+    assert metrics["r3/replay/ratio_mean"] == pytest.approx(np.exp(0.0625))
+
+
+def test_a_stored_failure_joins_a_task_that_succeeded_unless_it_is_switched_off(executor, byte_tokenizer, history):
+    plays = [("up", "up", "up"), ("up", "down", "up", "up", "up")]
+    for overrides, expected in (((), 1), (("replay.recall_failures=false",), 0)):
+        played = executor("replay.enabled=true", *overrides)
+        made = replaying(played, byte_tokenizer, history, step=(history.last_step or 0) + 1)
+        stepped(made, byte_tokenizer, played, [("hop",) * 5, *plays], step=made.step)
+        assert made.metrics["r3/agents/recalled"] == 0  # the task has both
+        made = replaying(played, byte_tokenizer, history, step=made.step + 1)
+        stepped(made, byte_tokenizer, played, plays, step=made.step)
+        assert made.metrics["r3/agents/recalled"] == expected
+
+
+def test_lost_trajectories_are_counted_in_the_history_and_never_recalled(executor, byte_tokenizer, history):
+    played = executor("replay.enabled=true", "reward.max_ungraded_rate=1")
+    made = replaying(played, byte_tokenizer, history, step=0)
+    stepped(made, byte_tokenizer, played, [("up", "jump"), *FAILURES], step=0)
+    assert history.summary(TASK).count(Context.PLAIN, Verdict.UNGRADED) == 1
+    assert history.summary(TASK).count(Context.PLAIN, Verdict.WRONG) == 2
+    assert history.recall(TASK, Verdict.UNGRADED, k=4, step=5, max_policy_lag=9) == []
+
+
+def test_without_replay_there_is_no_history(executor, byte_tokenizer):
+    played = executor()
+    assert not played.config.keeps_history
+    rows = [row for texts in FAILURES for row in play(played, byte_tokenizer, *texts)[0]]
+    made = maker(played.config)
+    made.make_experience_batch(samples_of(rows))
+    assert "r3/agents/recalled" not in made.metrics and all(row["recalled_from"] is None for row in made.records)
+
+
+def test_a_trajectory_gives_way_to_none(executor):
+    with pytest.raises(
+        ConfigError, match="replay.mode is set, but a trajectory has no row that could give way; use replay.mode=add"
+    ):
+        executor("replay.enabled=true", "replay.mode=replace")
