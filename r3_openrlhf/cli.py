@@ -154,7 +154,9 @@ def train(settings: tuple[str, ...], dry_run: bool, verbose: bool, quiet: bool, 
         from r3_openrlhf.runs.stop_request import GO_ON
 
         # DeepSpeed looks for ninja, which lies beside this command, also when the environment is not activated.
-        os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        beside, path = str(Path(sys.executable).parent), os.environ.get("PATH", "")
+        if beside not in path.split(os.pathsep):
+            os.environ["PATH"] = f"{beside}{os.pathsep}{path}"
         try:
             launch(config, verbose=verbose, quiet=quiet)
         except KeyboardInterrupt:

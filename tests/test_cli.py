@@ -27,13 +27,14 @@ def call(*arguments):
 @pytest.fixture(autouse=True)
 def nothing_in_the_working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", os.environ["PATH"])  # `r3 train` adds the directory of its interpreter
     yield
     assert not list(tmp_path.glob("runs/*/train.log"))
 
 
 @pytest.mark.parametrize("experiment", experiments())
 def test_every_experiment_dry_runs_and_writes_nothing(experiment, tmp_path, monkeypatch):
-    if experiment == "lab_hard_tail":  # its problems are files of the repository
+    if str(load_config(experiment, []).data.path).startswith("examples/"):  # its problems are files of the repository
         monkeypatch.chdir(REPOSITORY)
     result = call("train", f"experiment={experiment}", "--dry-run")
     if experiment == "hgpo_1p5b_textworld_8gpu" and importlib.util.find_spec("textworld") is None:

@@ -87,7 +87,8 @@ def stored_rollouts(run: RunReader, rows: Sequence[Row], *, step: int, texts: To
             decoded[one.row] = texts.text(one.rollout.response_ids.tolist())
         return decoded[one.row]
 
-    return Stored([_match(row, by_step[_sampled_in(row, step)], texts and text_of) for row in rows])
+    compared = text_of if texts is not None else None
+    return Stored([_match(row, by_step[_sampled_in(row, step)], compared) for row in rows])
 
 
 def _sampled_in(row: Row, step: int) -> int:

@@ -130,12 +130,14 @@ def _several_units(answer: str) -> Number | None:
     if len(answer) > MAX_AMOUNT_CHARS or not _SEVERAL.fullmatch(answer):
         return None
     parts = [(exact_value(found[1]), unit_of(f"{found[1]} {found[2]}")) for found in _AMOUNT.finditer(answer)]
-    last = parts[-1][1]
-    factors = [conversion(unit, last) if unit and last else None for _, unit in parts]
-    if not all(factor is not None and factor > 1 for factor in factors[:-1]) or None in (value for value, _ in parts):
-        return None  # the units become smaller
-    total = sum(value * factor for (value, _), factor in zip(parts, factors, strict=True))
-    return Number(Fraction(total), "", unit=last)
+    smallest = parts[-1][1]
+    total = Fraction(0)
+    for place, (value, unit) in enumerate(parts, 1):
+        factor = conversion(unit, smallest) if unit and smallest else None
+        if value is None or factor is None or (factor <= 1 and place < len(parts)):
+            return None  # the units become smaller
+        total += value * factor
+    return Number(total, "", unit=smallest)
 
 
 def numbers_agree(a: Number, b: Number) -> bool:
@@ -271,8 +273,8 @@ def _marks_differ(answer: str, reference: str) -> bool:
         return True  # 30' is not 30 degrees
     if ("=" in answer) != ("=" in reference):  # "f'(x) = 2x" for 2x
         return False
-    named = _NAMED.match(answer), _NAMED.match(reference)
-    if all(named) and _compare_names(normalise(named[0][1]), normalise(named[1][1])) is False:
+    own, wanted = _NAMED.match(answer), _NAMED.match(reference)
+    if own and wanted and _compare_names(normalise(own[1]), normalise(wanted[1])) is False:
         return True  # another angle
     return any(
         sorted(marks.findall(answer)) != sorted(marks.findall(reference)) for marks in (_PRIME, _NEGATION, _TRANSPOSED)

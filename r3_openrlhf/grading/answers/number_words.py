@@ -26,9 +26,8 @@ def value_in_words(text: str) -> Fraction | None:
         return None
     sign = -1 if words[0] in ("minus", "negative") else 1
     words = words[1:] if sign < 0 else words
-    value = _fraction(words)
-    if value is None:
-        value = _whole(words, ordinal=True)
+    fraction = _fraction(words)
+    value = _whole(words, ordinal=True) if fraction is None else fraction
     return None if value is None else sign * Fraction(value)
 
 

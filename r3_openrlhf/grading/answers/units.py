@@ -329,12 +329,11 @@ def _known(words: str, power: str | None) -> str | None:
         above = _with_exponent(sides[0], None) or ""
         return f"{above}/{_raised(below, power)}"
     if len(sides) == 1 and (product := _PRODUCT.fullmatch(f"{text}{power or ''}")):  # "m s^{-1}"
-        above, below = _one(product[1]), _one(product[2])
-        if above and below:
+        units = _one(product[1]), _one(product[2])
+        if all(units):
             exponent = product[3].lstrip("-")
-            return f"{above}/{below}" + (f"^{exponent}" if exponent != "1" else "")
-    unit = _with_exponent(text, power) if len(sides) == 1 else None
-    return unit
+            return f"{units[0]}/{units[1]}" + (f"^{exponent}" if exponent != "1" else "")
+    return _with_exponent(text, power) if len(sides) == 1 else None
 
 
 def _raised(unit: str, power: str | None) -> str:
