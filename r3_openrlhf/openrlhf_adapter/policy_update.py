@@ -5,7 +5,7 @@ B rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +15,7 @@ from openrlhf.trainer.ppo_utils.replay_buffer import NaiveReplayBuffer
 from openrlhf.trainer.ray import ppo_actor
 from torch.utils.data import DataLoader
 
-from r3_openrlhf.openrlhf_adapter.batching import micro_batches, num_windows
+from r3_openrlhf.openrlhf_adapter.batching import micro_batches, num_tight, num_windows, tight_micro_batches
 
 
 def _num_tokens(item) -> int:
@@ -34,9 +34,16 @@ class R3ReplayBuffer(NaiveReplayBuffer):
     windows: list[list[slice]]
     items: list[Any]  # upstream's; one row each
 
-    def lay_out(self, *, windows: int, micro_batch_size: int, seed: int | None) -> int:
+    def lay_out(
+        self,
+        *,
+        windows: int,
+        micro_batch_size: int,
+        seed: int | None,
+        most: Callable[[int], int] = lambda count: count,
+    ) -> int:
         """Fix the micro-batches of the coming pass, rows shuffled by `seed` (None: as they are). Returns how many make
-        up one optimizer step.
+        up one optimizer step; `most` turns this rank's wish into the largest of all ranks.
 
         Which rows share a micro-batch does not change a window's gradient. Where micro-batches are padded, rows of similar
         length share one, or a few reflection prompts make all of them long. Packed ones stay mixed: then it would be the
@@ -48,13 +55,22 @@ class R3ReplayBuffer(NaiveReplayBuffer):
             order = torch.randperm(len(self.items), generator=torch.Generator().manual_seed(seed)).tolist()
             self.items = [self.items[i] for i in order]
         size = len(self.items) // windows
-        if not self.packing_samples:
-            for window in (slice(w * size, (w + 1) * size) for w in range(windows)):
-                self.items[window] = sorted(self.items[window], key=_num_tokens)
-        inside = micro_batches(size, micro_batch_size)
-        self.slices = [slice(w * size + s.start, w * size + s.stop) for w in range(windows) for s in inside]
+        starts = [window * size for window in range(windows)]
+        if self.packing_samples:
+            inside = [micro_batches(size, micro_batch_size)] * windows
+        else:
+            for start in starts:
+                self.items[start : start + size] = sorted(self.items[start : start + size], key=_num_tokens)
+            lengths = [[_num_tokens(item) for item in self.items[start : start + size]] for start in starts]
+            count = most(max(num_tight(window, micro_batch_size) for window in lengths))
+            inside = [tight_micro_batches(window, micro_batch_size, count) for window in lengths]
+        self.slices = [
+            slice(start + s.start, start + s.stop)
+            for start, window in zip(starts, inside, strict=True)
+            for s in window
+        ]
         self.sample_batch_size = 1
-        return len(inside)
+        return len(inside[0])
 
     def __len__(self) -> int:
         return super().__len__() if self.dynamic_batch else len(self.slices)
@@ -127,6 +143,7 @@ class R3ActorTrainer(ppo_actor.ActorPPOTrainer):
                 micro_batch_size=self.micro_train_batch_size,
                 # optimizer steps are in the checkpoint: a resumed run shuffles as the first one did
                 seed=self.args.train.seed + engine.global_steps if shuffle else None,
+                most=lambda wanted: int(self.strategy.all_reduce(wanted, op="max")),
             )
             engine.set_train_batch_size(engine.train_micro_batch_size_per_gpu() * engine.dp_world_size * count)
             self.strategy.accumulated_gradient = count  # utils/loss_utils.py:105 groups its windows by this

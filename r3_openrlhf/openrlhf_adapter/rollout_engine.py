@@ -14,6 +14,8 @@ from r3_openrlhf.openrlhf_adapter.blocked_signals import keep_blocked
 from r3_openrlhf.openrlhf_adapter.environment import config_from_environment, on_cpu
 
 DEFAULT_BATCHED_TOKENS = 8192
+MAX_SOCKET_PATH = 107  # Linux' limit (unix(7)) without the zero at its end
+UUID_CHARS = 36
 # trainer/ray/vllm_engine.py:37: the name is a Ray actor class already; this is the class that was decorated
 UpstreamRolloutActor: Any = vllm_engine.RolloutRayActor.__ray_metadata__.modified_class.__ray_actor_class__
 
@@ -28,6 +30,13 @@ def engine_limits(config: R3Config, *, cpu: bool) -> dict[str, int]:
     return limits
 
 
+def keep_sockets_in(session_dir: str) -> None:
+    """vLLM's sockets (vllm/utils/network_utils.py:157) go where Ray keeps the session's own files. vLLM leaves them behind, by
+    default in the directory for temporary files."""
+    if len(session_dir) + 1 + UUID_CHARS <= MAX_SOCKET_PATH:
+        os.environ.setdefault("VLLM_RPC_BASE_PATH", session_dir)
+
+
 class R3RolloutActor(UpstreamRolloutActor):
     """Answers trainer/ray/vllm_engine.py:283-288 (`create_vllm_engines`): `max_logprobs` is 1 there and
     `logprobs_mode` only set with importance-sampling correction, otherwise the engine's log-probs are taken before
@@ -37,6 +46,7 @@ class R3RolloutActor(UpstreamRolloutActor):
 
     async def __init__(self, *args, **kwargs):
         keep_blocked()
+        keep_sockets_in(ray._private.worker._global_node.get_session_dir_path())
         config = config_from_environment()
         kwargs["logprobs_mode"] = "processed_logprobs"
         kwargs["max_logprobs"] = max(1, config.rollout.top_logprobs)

@@ -15,8 +15,10 @@ import re
 import signal
 import struct
 import subprocess
+import tempfile
 import termios
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -37,6 +39,7 @@ r3/time/added_s reward_mean response_length_mean truncated_rate loss grad_norm""
 ALWAYS = [
     Phase.CHECKING, Phase.DATA, Phase.RAY, Phase.LIBRARIES, Phase.ENGINE, Phase.LOADING, Phase.SAVING, Phase.STOPPING,
 ]  # fmt: skip
+UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 IN_A_STEP = [Phase.SAMPLING, Phase.REWARDS, Phase.UPDATE, Phase.SYNC]
 
 
@@ -57,10 +60,18 @@ SMOKE = command(
 
 
 @pytest.fixture(scope="module")
-def smoke(tmp_path_factory):
+def temporary():
+    """A directory for temporary files whose name leaves room for a socket's."""
+    with tempfile.TemporaryDirectory(prefix="r3t", dir="/tmp") as directory:
+        yield Path(directory)
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory, temporary):
     """R³ in a pipe: (run directory, what the command printed)."""
     place = tmp_path_factory.mktemp("piped")
-    done = subprocess.run([*SMOKE, "--json"], cwd=place, capture_output=True, text=True)
+    surroundings = {**os.environ, "TMPDIR": str(temporary)}
+    done = subprocess.run([*SMOKE, "--json"], cwd=place, capture_output=True, text=True, env=surroundings)
     assert done.returncode == 0, done.stderr + tail(place / "run")
     return place / "run", done
 
@@ -130,6 +141,12 @@ def test_the_run_directory_is_complete(smoke):
     for name in ("config.yaml", "code_state.txt", "train.log", "history.sqlite", "checkpoints/_actor/latest"):
         assert (smoke[0] / name).is_file(), name
     assert list((smoke[0] / "tensorboard").rglob("events.out*"))
+
+
+def test_the_engines_sockets_lie_in_rays_session(smoke, temporary):
+    sockets = [path for path in temporary.rglob("*") if path.is_socket()]
+    assert any(UUID.fullmatch(path.name) for path in sockets)  # vLLM's are left behind
+    assert {path.relative_to(temporary).parts[0] for path in sockets} == {"ray"}
 
 
 def test_a_stale_weight_sync_is_caught(tmp_path):
