@@ -75,7 +75,7 @@ def load_config(experiment: str, overrides: list[str]) -> R3Config:
             composed = compose(config_name="train", overrides=settings)
     except HydraException as error:
         raise ConfigError(f"experiment {experiment!r} does not compose: {_one_line(error)}") from error
-    values = _container(composed)
+    values = _with_given_options(_container(composed), [override for override, _ in parsed])
     if (
         preset
         and values.get("run_dir", MISSING) != MISSING
@@ -189,6 +189,19 @@ def _with_new_sections(values: dict[str, Any], *, source: str) -> dict[str, Any]
         _say(f"the section {old} is called {new} now")
         values = {new if name == old else name: value for name, value in values.items()}
     return values
+
+
+def _with_given_options(values: dict[str, Any], overrides: list[Override]) -> dict[str, Any]:
+    """`agents.options={...}` takes the place of the experiment's options, which Hydra would merge it into: {} is none of them.
+    `agents.options.NAME=...` behind it sets one."""
+    whole = [place for place, override in enumerate(overrides) if override.key_or_group == "agents.options"]
+    if not whole:
+        return values
+    given = OmegaConf.create({"agents": {"options": overrides[whole[-1]].value()}})
+    for override in overrides[whole[-1] + 1 :]:
+        if override.key_or_group.startswith("agents.options."):
+            OmegaConf.update(given, override.key_or_group, override.value(), force_add=True)
+    return {**values, "agents": {**values["agents"], **_container(given)["agents"]}}
 
 
 def _with_paths_of_tasks(values: dict[str, Any]) -> dict[str, Any]:

@@ -229,6 +229,22 @@ WITH_AGENTS = {  # what does not work together with an environment -> why, and t
 }
 
 
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ([], {"rooms": 3, "keys": 1}),
+        (["agents.options={}"], {}),
+        (["agents.options={keys:2}"], {"keys": 2}),
+        (["agents.options.rooms=4"], {"rooms": 4, "keys": 1}),
+        (["agents.options.rooms=4", "agents.options={keys:2}", "agents.options.rooms=5"], {"keys": 2, "rooms": 5}),
+    ],
+    ids=str,
+)
+def test_options_of_an_environment_take_the_place_of_the_experiment_s(overrides, expected):
+    """Another environment has other options: what agent_smoke gives the vault must be possible to leave out."""
+    assert load_config("agent_smoke", overrides).agents.options == expected
+
+
 @pytest.mark.parametrize("override", WITH_AGENTS)
 def test_what_does_not_work_with_an_environment_is_refused_with_one_sentence(override):
     with pytest.raises(ConfigError) as refusal:

@@ -69,7 +69,7 @@ def executor(monkeypatch, environments):
         config = load_config(
             "agent_smoke",
             [
-                f"agents.environment={STAIRS}", "agents.memory_turns=1", "agents.num_held_out=0", "agents.instruction=''",
+                f"agents.environment={STAIRS}", "agents.options={}", "agents.memory_turns=1", "agents.num_held_out=0", "agents.instruction=''",
                 "agents.invalid_penalty=0.5", "agents.gamma=0.5", "agents.max_turns=5", "data.chat_template=false", *overrides,
             ],
         )  # fmt: skip
@@ -81,9 +81,10 @@ def executor(monkeypatch, environments):
         update = engine_logprobs.LogprobsProcessor._update_sample_logprobs
         monkeypatch.setattr(engine_logprobs.LogprobsProcessor, "_update_sample_logprobs", update)
         found = vllm_engine._load_agent_executor(str(AGENT_EXECUTOR))  # as upstream does, by path
-        assert found.environments.name == STAIRS and found.environments.options == {"rooms": 3, "keys": 1}
-        found.environments.close()
-        found.environments = environments
+        assert found.environments.options == {}
+        if found.environments.name == STAIRS:
+            found.environments.close()
+            found.environments = environments
         return found
 
     yield made
@@ -283,6 +284,84 @@ def test_a_step_s_rows_are_neither_cut_nor_dropped(executor):
     generator.config = executor().config
     rows = [torch.zeros(1)] * (generator.config.rows_per_step + 3)
     assert generator._rows_that_divide(rows) is rows
+
+
+# ── environments that fail, under load ──
+
+AWKWARD = "tests.agents.awkward:Awkward"
+DISASTERS = {
+    "hang": "timeout",
+    "spin": "timeout",
+    "segfault": "crashed",
+    "exit": "crashed",
+    "raise": "raised",
+    "novel": "talkative",
+}
+SECOND_ACTIONS = [*DISASTERS, *["work"] * 6, *["count"] * 12]  # of the task with this seed; the others do "count"
+
+
+class Reckless:
+    """An engine that writes the second action of a task in its second turn, a byte a token, whoever else is waiting."""
+
+    def __init__(self, tokenizer):
+        self.tokenizer, self.asked = tokenizer, {}
+
+    async def generate(self, prompt_ids, params):
+        seed = int(self.tokenizer.decode(prompt_ids).rpartition(" ")[2])
+        turn = self.asked[seed] = self.asked.get(seed, -1) + 1
+        await asyncio.sleep(0)
+        text = SECOND_ACTIONS[seed] if turn == 1 else "count"
+        return await Scripted(self.tokenizer, text).generate(prompt_ids, params)
+
+
+def test_hung_crashing_and_slow_environments_beside_each_other_cost_their_own_trajectories_alone(
+    executor, byte_tokenizer
+):
+    """24 trajectories at once in real processes: in the second of three turns two hang, two crash, one raises, one answers with
+    10 MB, and six compute for half a second each, of a limit of three. Every other turn is a row with its own reward."""
+    byte_tokenizer.pad_token = "<s>"
+    made = executor(
+        f"agents.environment={AWKWARD}", "agents.memory_turns=0", "agents.max_turns=3", "agents.step_timeout_s=3",
+        "agents.estimator=grpo", "reward.max_ungraded_rate=0.25",
+    )  # fmt: skip
+    params, engine = SamplingParams(max_tokens=NEW_TOKENS, logprobs=None), Reckless(byte_tokenizer)
+
+    def label(seed):
+        uid = f"awkward/{seed}"
+        return Label(uid=uid, problem=uid, references=[], task="environment", metadata={"seed": seed}).to_json()
+
+    async def play_all():
+        return await asyncio.gather(
+            *(
+                made.execute(f"awkward/{seed}", label(seed), params, MAX_LEN, byte_tokenizer, engine)
+                for seed in range(len(SECOND_ACTIONS))
+            )
+        )
+
+    with made.environments:
+        played = asyncio.run(play_all())
+    for seed, (found, action) in enumerate(zip(played, SECOND_ACTIONS, strict=True)):
+        turns = [one["r3"]["turn"] for one in found]
+        assert [one["r3"]["text"] for one in found] == (["count", action] if seed < 6 else ["count", action, "count"])
+        if seed < 6:
+            assert {one["r3"]["grade"].verdict for one in found} == {Verdict.UNGRADED}
+            assert found[0]["r3"]["trajectory"].reason == DISASTERS[action]
+            assert [turn.reward for turn in turns] == [1.0, None]
+        else:
+            assert [turn.state for turn in turns] == [
+                f"task {seed}",
+                f"count in task {seed}",
+                f"{action} in task {seed}",
+            ]
+            assert [(turn.reward, turn.valid) for turn in turns] == [(1.0, True)] * 3
+            assert {one["reward"] for one in found} == {3.0}
+    assert made.environments.lost == {"timeout": 2, "crashed": 2, "raised": 1, "talkative": 1}
+    step = maker(made.config)
+    step.make_experience_batch(samples_of([row for found in played for row in found]))
+    counts = {
+        key: step.metrics[f"r3/agents/{key}"] for key in ("trajectories", "lost", "rows", "turns_mean", "reward_mean")
+    }
+    assert counts == {"trajectories": 24, "lost": 6, "rows": 18 * 3, "turns_mean": 3, "reward_mean": 3}
 
 
 # ── replay of whole trajectories ──
