@@ -89,7 +89,7 @@ def test_hardly_any_but_the_shortest_style_keeps_the_limit_of_the_truncation_bou
     assert sum(shortest_tokens(tokenizer, row["problem"]) <= limit for row in rows) <= 0.05 * len(rows)
 
 
-@pytest.mark.slow
+@pytest.mark.soak  # builds the lab's model: eight minutes of a processor
 @pytest.mark.parametrize(
     ("experiment", "is_what_its_name_says"),
     [
@@ -106,7 +106,7 @@ def test_hardly_any_but_the_shortest_style_keeps_the_limit_of_the_truncation_bou
     ],
 )
 def test_a_regime_is_at_the_start_what_its_name_says(experiment, is_what_its_name_says, monkeypatch):
-    """Of the lab's own model, which is built once and kept (a minute or two)."""
+    """Of the lab's own model, which is built once and kept."""
     monkeypatch.chdir(Path(__file__).parents[2])
     config = load_config(experiment, ["data.reasoning_gym.size=64"])
     found = shares(Lab(config), load_problems(config.data).labels, n=1)
