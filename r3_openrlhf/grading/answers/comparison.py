@@ -8,7 +8,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from r3_openrlhf.grading.answers.arithmetic import exact_value, stated_precision
-from r3_openrlhf.grading.answers.units import conversion, count_of, split_unit, unit_of, units_differ
+from r3_openrlhf.grading.answers.units import conversion, count_of, split_unit, unit_of, units_differ, without_rate
 
 MIN_DIGITS = 4  # a rounded decimal needs so many significant digits to stand for an exact value
 FLOAT_DIGITS = 12  # so many are the result of a computation with floating-point numbers,
@@ -115,6 +115,8 @@ def number(answer: str) -> Number | None:
     text = _tidy(answer)
     stated = unit_of(answer)
     text = _TEMPERATURE.sub("", text) if stated in ("celsius", "fahrenheit") else text
+    if stated and ("/" in stated and _CURRENCY.search(answer) or "/\\text" in text):
+        text = without_rate(text)
     text, percent = _PERCENT.subn("", text)
     if scaled := _SCALE_WORD.search(text):
         text = text[: scaled.start()] + _SCALES[scaled[1]]

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from math import gcd
 
 from r3_openrlhf.grading.answers.comparison import normalise, number
 from r3_openrlhf.grading.answers.spelling import unify
@@ -68,6 +69,15 @@ _TAKEN_BACK = re.compile(  # "5 or more" for 5
     r"|\\text\s*\{(?!\s*or\s*\})[^{}]*\bor\b",
     re.IGNORECASE,
 )
+_ASKS_FOR_POWERS = re.compile(r"\bscientific notation\b", re.IGNORECASE)
+_SIMPLIFY = re.compile(r"\b(?:simplif\w*|simplest|reduced?|lowest)\b", re.IGNORECASE)
+_A_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+_SAID_POWERS = {"2": re.compile(r"\bsquare", re.IGNORECASE), "3": re.compile(r"\bcube", re.IGNORECASE)}
+_OPERATION = re.compile(r"\\(?:sqrt|d?binom|log|ln|sin|cos|tan|cot|sec|csc|arc[a-z]+)(?![a-zA-Z])|!|\d\s*\^")
+_ROOT = re.compile(r"\\sqrt\s*\{?\s*(\d{1,9})(?![\d\]])")
+_ROOT_AS_POWER = re.compile(r"\^\s*\{\s*-?\s*(?:\\frac|\d+\s*/|\d*\.\d)")
+_INVERSE = re.compile(r"\\(sin|cos|tan)\s*\^\s*\{?\s*-\s*1\s*\}?")
 _SET_OPERATION = re.compile(r"\\(?:cup|cap|setminus)(?![a-zA-Z])")
 _ONE_SET = re.compile(r"[(\[][^()\[\],]+,[^()\[\],]+[)\]]|\\?\{[^{}|:]*\}")
 _ABOUT = re.compile(r"\\(?:approx|equiv|simeq|sim)(?![a-zA-Z])")
@@ -121,9 +131,9 @@ def is_other_amount(answer: str, gold: str, problem: str) -> bool:
     return "\\pi" in answer and "\\pi" in gold and unit_of(answer) == "degree" and unit_of(gold) is None
 
 
-def is_plain(answer: str) -> bool:
+def is_plain(answer: str, gold: str) -> bool:
     """Whether there can be no objection, whatever the problem: no relation, and one number, name or choice."""
-    return answer.isalnum()
+    return answer.isalnum() and _SCIENTIFIC.search(gold) is None
 
 
 def is_single(gold: str) -> bool:
@@ -134,7 +144,8 @@ def is_single(gold: str) -> bool:
 def is_copied(answer: str, gold: str, problem: str) -> bool:
     """Whether the answer is, sign by sign, a formula of the problem which is neither a number nor the reference."""
     own, wanted = _formula(answer), _formula(gold)
-    if own.size < MIN_COPIED_SIZE or own.signs <= wanted.signs or own.plain == wanted.plain or is_literal(answer):
+    part_of_wanted = own.signs == wanted.signs or own.signs <= wanted.signs and "=" not in answer
+    if own.size < MIN_COPIED_SIZE or part_of_wanted or own.plain == wanted.plain or is_literal(answer):
         return False
     # 23*17 where the problem says 17*23
     turned = own.size == 2 and _PRODUCT.search(answer) and all(sign[0].isdigit() for sign in own.signs)
@@ -231,19 +242,23 @@ def _asked_for(left: str, equation: str, problem: str) -> bool:
 
 
 def _is_restated(answer: str, gold: str, problem: str, same_value: SameValue) -> bool:
-    if answer.isalnum():
-        return False
+    if answer.isalnum():  # 1500 where the problem asks for 1500 in scientific notation
+        return _ASKS_FOR_POWERS.search(problem) is not None and answer in _numbers(problem)
     own, wanted = _formula(answer), _formula(gold)
     said = answer.rpartition("=")[2] if "=" in answer and not _INEQUALITY.search(answer) else answer
     if is_literal(said):
+        if _is_unreduced(said, gold, problem, same_value):
+            return True
         return "=" not in answer and _other_notation(said, gold, problem) or _stands_as_equation(own, wanted, problem)
     value = _formula(said)
     if is_copied(answer, gold, problem) or is_copied(value.text, gold, problem):
         return True
+    if _leaves_the_arithmetic(said, gold, problem):
+        return True
     factor_wanted = _FACTOR.search(problem) is not None
     for formula in formulas(problem):
         if (
-            formula.size < MIN_SIZE
+            formula.size < (MIN_COPIED_SIZE if _OPERATION.search(formula.text) else MIN_SIZE)
             or formula.signs <= wanted.signs
             and not factor_wanted
             or formula.plain == wanted.plain
@@ -251,7 +266,56 @@ def _is_restated(answer: str, gold: str, problem: str, same_value: SameValue) ->
             continue
         contained = formula.signs <= value.signs and formula.size > 0.5 * value.size
         unsimplified = formula.size > wanted.size and (value.size > 1.5 * wanted.size + 2 or is_literal(gold))
-        if (contained or unsimplified) and not _INEQUALITY.search(formula.text) and same_value(formula.text, gold):
+        unfinished = formula.size > 1 and _is_less_simple(said, gold, factor_wanted)
+        if (
+            (contained or unsimplified or unfinished)
+            and not _INEQUALITY.search(formula.text)
+            and same_value(formula.text, gold)
+        ):
+            return True
+    return False
+
+
+def _numbers(text: str) -> set[str]:
+    return set(_A_NUMBER.findall(_THOUSANDS.sub("", text)))
+
+
+def _leaves_the_arithmetic(answer: str, gold: str, problem: str) -> bool:
+    """Whether it is a sum, product or power of numbers of the problem, where the reference is one number: 12-5 for 7."""
+    if not is_literal(gold) or is_literal(answer) or number(answer) is None:
+        return False
+    given = _numbers(problem) | {power for power, words in _SAID_POWERS.items() if words.search(problem)}
+    return _numbers(answer) <= given
+
+
+def _is_unreduced(answer: str, gold: str, problem: str, same_value: SameValue) -> bool:
+    """Whether both are fractions, this one can be reduced, and a formula of the problem is to be simplified to the other."""
+    own, wanted = _FRACTION.fullmatch(answer.strip()), _FRACTION.fullmatch(gold.strip())
+    if own is None or wanted is None or not _SIMPLIFY.search(problem):
+        return False
+    top, bottom = (int(group) for group in own.groups() if group)
+    return gcd(top, bottom) > 1 and any(same_value(formula.text, gold) for formula in formulas(problem))
+
+
+def _is_less_simple(answer: str, gold: str, factor_wanted: bool) -> bool:
+    """Whether a rewritten formula is not finished: a sum for one term or for factors, larger roots, powers for roots."""
+    own, wanted = _formula(answer).signs, _formula(gold).signs
+    if own["+"] and not wanted["+"] and not wanted["-"]:
+        return True
+    if factor_wanted and _is_sum(answer) and not _is_sum(gold):
+        return True
+    roots, wanted_roots = (list(map(int, _ROOT.findall(text))) for text in (answer, gold))
+    if roots and wanted_roots and max(roots) > max(wanted_roots):
+        return True
+    return bool(wanted_roots) and not roots and _ROOT_AS_POWER.search(answer) is not None
+
+
+def _is_sum(text: str) -> bool:
+    """Whether a sign stands between terms outside of brackets."""
+    depth = 0
+    for position, character in enumerate(text):
+        depth += (character in "({[") - (character in ")}]")
+        if character in "+-" and depth == 0 and text[:position].strip() and text[position - 1] not in "^_*/":
             return True
     return False
 
@@ -314,7 +378,7 @@ def formulas(problem: str) -> tuple[Formula, ...]:
 
 @lru_cache(maxsize=4096)
 def _formula(text: str) -> Formula:
-    text = text.strip().rstrip(".")
+    text = _INVERSE.sub(r"\\arc\1 ", text.strip().rstrip("."))
     signs = [
         _SAME_TOKEN.get(sign, sign)
         for sign in _TOKEN.findall(

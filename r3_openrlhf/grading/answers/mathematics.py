@@ -129,7 +129,7 @@ def grade_mathematics(
         text = _unified(found.text)
         decisions = [compare_cheaply(*align(text, gold)) for gold in golds]
         for gold, decision in zip(golds, decisions, strict=True):
-            if decision and (is_plain(text) or may_take_long or normalise(text) == normalise(gold)):
+            if decision and (is_plain(text, gold) or may_take_long or normalise(text) == normalise(gold)):
                 return _in_its_form(text, gold, problem, found.text)
         if all(decision is False for decision in decisions):
             return "wrong", "wrong", 0.0, found.text
@@ -147,7 +147,7 @@ def grade_mathematics(
 def _in_its_form(answer: str, gold: str, problem: str, extracted: str) -> Result:
     """Correct, unless the answer equals the reference without being solved."""
     reason = "unsolved" if is_other_amount(answer, gold, problem) else None
-    if reason is None and not is_plain(answer):
+    if reason is None and not is_plain(answer, gold):
         reason = objection(*align(answer, gold), problem, _same_value)
         ways = OR.split(answer)
         if len(ways) > 1 and is_single(gold) and not all(_agree(way.strip(), gold) for way in ways):

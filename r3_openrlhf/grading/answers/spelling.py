@@ -364,7 +364,7 @@ def _as_period(text: str, other: str) -> str:
     r"""0.1666... beside an exact number as 0.1\overline{6}; not the decimals of an irrational number, which may repeat by accident."""
     found = _WRITTEN_OUT.fullmatch(text.strip()) if text.rstrip().endswith(("ldots", "...")) else None
     exact = number(other) if found else None
-    if found is None or exact is None or exact.value.denominator == 1 or "." in exact.text and "overline" not in other:
+    if found is None or exact is None or "." in exact.text and "overline" not in other:
         return text
     return rf"{found[1]}\overline{{{found[2]}}}" if len(found[2] + found[3]) >= MIN_WRITTEN_OUT else text
 

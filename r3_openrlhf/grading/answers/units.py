@@ -191,7 +191,9 @@ _WRAPPED_SPEED = re.compile(
 _PLAIN = re.compile(
     r"(?<=[\d)}])\s*((?:square |cubic |sq\.? |cu\.? )?[a-zA-Z]+(?:(?:/| per )[a-zA-Z]+)?|¢|[ap]\.m\.?)(\s*\^\s*\{?[23]\}?|[²³])?$"
 )
-_A_RATE = re.compile(r"(?:/|(?<![a-zA-Z])per(?![a-zA-Z]))\s*(?:\\(?:text|mathrm)\s*\{)?\s*([a-zA-Z]+)\s*\}?\s*$")
+_A_RATE = re.compile(
+    r"(?:\\(?:text|mathrm)\s*\{\s*)?(?:/|(?<![a-zA-Z])per(?![a-zA-Z]))\s*(?:\\(?:text|mathrm)\s*\{)?\s*([a-zA-Z]+)\s*\}?\s*$"
+)
 _SPACE = r"(?:\s|\\[,;:! ]|~)"
 # behind a letter or a sign it may be a product as well: "5\\pi cm", "x m", "\\pi h"
 _LOOSE = re.compile(
@@ -199,6 +201,12 @@ _LOOSE = re.compile(
     r"(?P<unit>(?:square |cubic |sq\.? |cu\.? )?[a-zA-Z]+(?:(?:/| per )[a-zA-Z]+)?)(?P<power>\s*\^\s*\{?[23]\}?|[²³])?$"
 )
 _SPACE_BEHIND = re.compile(rf"(?:{_SPACE}|\\$)+$")
+# a plain number and what is counted, without a command: "8 people", "4 pages per day"
+_NOUNS = re.compile(r"([-+]?\d[\d,]{0,20}(?:\.\d{1,20})?)\s+([a-zA-Z]{3,20}(?: [a-zA-Z]{2,20}){0,3})")
+_NO_NOUN = re.compile(
+    r"(?i)\b(?:to|the|of|power|root|mod|modulo|choose|over|under|if|when|unless|only|almost|nearly|about|point|plus|divided|multiplied|by|is|are|was"
+    r"|hundred|thousand|million|billion|trillion|dozen|dozens|score|scores|gross|sin|cos|tan|log|exp|pi|degrees?)\b"
+)
 _IRRATIONAL = re.compile(r"\\(?:pi|sqrt)(?![a-zA-Z])")
 NO_UNIT = re.compile(
     r"\b(?:or|not|no|than|least|most|and|but|less|more|maybe|neither|wrong|except|other"
@@ -211,7 +219,7 @@ def split_unit(text: str) -> tuple[str, str | None]:
     """("15", "cm^2") for "15\\text{ cm}^2" and "15 square centimeters"; the unit is None when none is known.
 
     Anything inside \\text{} behind a number counts as a unit, known or not ("5\\text{ apples}"), unless it takes back
-    what stands before it ("5\\text{ or more}"); plain words only when they are known.
+    what stands before it ("5\\text{ or more}"). So do up to four plain words behind a plain number ("8 people").
     """
     if match := _WRAPPED_SPEED.search(text):
         return text[: match.start()], _known(f"{match[1]}/{match[2]}", None)
@@ -221,7 +229,14 @@ def split_unit(text: str) -> tuple[str, str | None]:
         return text[: match.start()], _known(match[1], match[2])
     if (match := _PLAIN.search(text)) and (unit := _known(match[1], match[2])):
         return text[: match.start()], unit
+    if (match := _NOUNS.fullmatch(text)) and not NO_UNIT.search(match[2].lower()) and not _NO_NOUN.search(match[2]):
+        return match[1], _known(match[2], None)
     return text, None
+
+
+def without_rate(amount: str) -> str:
+    """ "5" of "5/\\text{hour}" and "5 per hour"."""
+    return _A_RATE.sub("", amount)
 
 
 def unit_of(answer: str) -> str | None:
@@ -320,7 +335,9 @@ def _known(words: str, power: str | None) -> str | None:
     """The name of a unit in one spelling: "m/second" for m/s, m s^{-1} and metres per second; "/day" for "pages per day"."""
     if words.strip(" ~") in _SYMBOLS:
         return _SYMBOLS[words.strip(" ~")]
-    text = _SEPARATORS.sub(" ", words.lower().replace(".", "").replace("per mille", "permille"))
+    text = _SEPARATORS.sub(
+        " ", words.lower().replace(".", "").replace("per mille", "permille").replace("nautical mile", "nmi")
+    )
     text = _LIGHT_YEAR.sub("light-year", _SAID_POWER.sub(_as_power, text)).strip()
     if text in _SPEEDS:
         return _SPEEDS[text]

@@ -21,6 +21,7 @@ def test_answers_of_a_class(grade_many, name):
     grades = grade_many(
         [(case["response"], case["reference"]) for case in cases],
         problems=[case.get("problem", "") for case in cases],
+        task="exact" if name == "exact" else "math",
     )
     not_so = [case for case, grade in zip(cases, grades, strict=True) if grade.verdict.value != case["verdict"]]
     assert not_so == []

@@ -183,5 +183,5 @@ def test_units():
     assert split_unit("15 miles per hour") == ("15", "mile/hour")
     assert split_unit(r"5\text{ or more}") == (r"5\text{ or more}", None)
     assert split_unit(r"5\text{ apples}") == ("5", None)
-    assert split_unit("5 apples") == ("5 apples", None)
+    assert split_unit("5 apples") == ("5", None)
     assert split_unit("3x") == ("3x", None)
