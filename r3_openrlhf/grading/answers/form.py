@@ -70,14 +70,20 @@ _TAKEN_BACK = re.compile(  # "5 or more" for 5
     re.IGNORECASE,
 )
 _ASKS_FOR_POWERS = re.compile(r"\bscientific notation\b", re.IGNORECASE)
-_SIMPLIFY = re.compile(r"\b(?:simplif\w*|simplest|reduced?|lowest)\b", re.IGNORECASE)
+_SIMPLIFY = re.compile(r"\b(?:simplif\w*|simplest|reduced?|lowest|rationali[sz]\w*)\b", re.IGNORECASE)
 _A_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _SAID_POWERS = {"2": re.compile(r"\bsquare", re.IGNORECASE), "3": re.compile(r"\bcube", re.IGNORECASE)}
+_POWER = re.compile(r"(\d+)\s*\^\s*\{?\s*(\d+)\s*\}?")
+_ARITHMETIC = re.compile(  # between two terms, not a sign, an exponent of ten or a line of a fraction
+    r"[\d)}!%]\s*(?:[-+*(]|\\(?:cdot|times|div|left\s*\()(?![a-zA-Z]))"
+)
 _OPERATION = re.compile(r"\\(?:sqrt|d?binom|log|ln|sin|cos|tan|cot|sec|csc|arc[a-z]+)(?![a-zA-Z])|!|\d\s*\^")
 _ROOT = re.compile(r"\\sqrt\s*\{?\s*(\d{1,9})(?![\d\]])")
 _ROOT_AS_POWER = re.compile(r"\^\s*\{\s*-?\s*(?:\\frac|\d+\s*/|\d*\.\d)")
 _INVERSE = re.compile(r"\\(sin|cos|tan)\s*\^\s*\{?\s*-\s*1\s*\}?")
+_PLUS = re.compile(r"(?<![\d.\w])(?!0\s*\+)[\d.]+\s*\+|[a-zA-Z)}\]!'|%]\s*\+")  # of two terms, none of them 0
+_ENDS_A_TERM = re.compile(r"[\w)}\]!'|%]\s*$(?<!\\cdot)(?<!\\times)(?<!\\cdot )(?<!\\times )")
 _SET_OPERATION = re.compile(r"\\(?:cup|cap|setminus)(?![a-zA-Z])")
 _ONE_SET = re.compile(r"[(\[][^()\[\],]+,[^()\[\],]+[)\]]|\\?\{[^{}|:]*\}")
 _ABOUT = re.compile(r"\\(?:approx|equiv|simeq|sim)(?![a-zA-Z])")
@@ -245,7 +251,10 @@ def _is_restated(answer: str, gold: str, problem: str, same_value: SameValue) ->
     if answer.isalnum():  # 1500 where the problem asks for 1500 in scientific notation
         return _ASKS_FOR_POWERS.search(problem) is not None and answer in _numbers(problem)
     own, wanted = _formula(answer), _formula(gold)
-    said = answer.rpartition("=")[2] if "=" in answer and not _INEQUALITY.search(answer) else answer
+    said = answer
+    if "=" in answer and not _INEQUALITY.search(answer):
+        first, last = answer.partition("=")[0], answer.rpartition("=")[2]
+        said = first if is_literal(first) and not is_literal(last) else last  # 60=3*4*5 says 60
     if is_literal(said):
         if _is_unreduced(said, gold, problem, same_value):
             return True
@@ -256,6 +265,7 @@ def _is_restated(answer: str, gold: str, problem: str, same_value: SameValue) ->
     if _leaves_the_arithmetic(said, gold, problem):
         return True
     factor_wanted = _FACTOR.search(problem) is not None
+    less_simple = _is_less_simple(said, gold, problem)
     for formula in formulas(problem):
         if (
             formula.size < (MIN_COPIED_SIZE if _OPERATION.search(formula.text) else MIN_SIZE)
@@ -266,9 +276,8 @@ def _is_restated(answer: str, gold: str, problem: str, same_value: SameValue) ->
             continue
         contained = formula.signs <= value.signs and formula.size > 0.5 * value.size
         unsimplified = formula.size > wanted.size and (value.size > 1.5 * wanted.size + 2 or is_literal(gold))
-        unfinished = formula.size > 1 and _is_less_simple(said, gold, factor_wanted)
         if (
-            (contained or unsimplified or unfinished)
+            (contained or unsimplified or less_simple)
             and not _INEQUALITY.search(formula.text)
             and same_value(formula.text, gold)
         ):
@@ -281,11 +290,16 @@ def _numbers(text: str) -> set[str]:
 
 
 def _leaves_the_arithmetic(answer: str, gold: str, problem: str) -> bool:
-    """Whether it is a sum, product or power of numbers of the problem, where the reference is one number: 12-5 for 7."""
+    """Whether it is a sum or product of numbers of the problem, where the reference is one number: 12-5 for 7.
+
+    A power counts as a number that is written down (2^{10} subsets), unless the problem says it ("12 squared").
+    """
     if not is_literal(gold) or is_literal(answer) or number(answer) is None:
         return False
-    given = _numbers(problem) | {power for power, words in _SAID_POWERS.items() if words.search(problem)}
-    return _numbers(answer) <= given
+    if power := _POWER.fullmatch(answer):
+        said = _SAID_POWERS.get(power[2])
+        return said is not None and said.search(problem) is not None and power[1] in _numbers(problem)
+    return _ARITHMETIC.search(answer) is not None and _numbers(answer) <= _numbers(problem)
 
 
 def _is_unreduced(answer: str, gold: str, problem: str, same_value: SameValue) -> bool:
@@ -297,13 +311,15 @@ def _is_unreduced(answer: str, gold: str, problem: str, same_value: SameValue) -
     return gcd(top, bottom) > 1 and any(same_value(formula.text, gold) for formula in formulas(problem))
 
 
-def _is_less_simple(answer: str, gold: str, factor_wanted: bool) -> bool:
-    """Whether a rewritten formula is not finished: a sum for one term or for factors, larger roots, powers for roots."""
-    own, wanted = _formula(answer).signs, _formula(gold).signs
-    if own["+"] and not wanted["+"] and not wanted["-"]:
+def _is_less_simple(answer: str, gold: str, problem: str) -> bool:
+    """Whether a rewritten formula is not finished: a sum for one term; where the problem asks for that, a sum for factors, larger roots, powers for roots."""
+    wanted = _formula(gold).signs
+    if _PLUS.search(answer) and not wanted["+"] and not wanted["-"]:
         return True
-    if factor_wanted and _is_sum(answer) and not _is_sum(gold):
+    if _FACTOR.search(problem) and _is_sum(answer) and not _is_sum(gold):
         return True
+    if not _SIMPLIFY.search(problem):
+        return False
     roots, wanted_roots = (list(map(int, _ROOT.findall(text))) for text in (answer, gold))
     if roots and wanted_roots and max(roots) > max(wanted_roots):
         return True
@@ -315,7 +331,7 @@ def _is_sum(text: str) -> bool:
     depth = 0
     for position, character in enumerate(text):
         depth += (character in "({[") - (character in ")}]")
-        if character in "+-" and depth == 0 and text[:position].strip() and text[position - 1] not in "^_*/":
+        if character in "+-" and depth == 0 and _ENDS_A_TERM.search(text[:position]):
             return True
     return False
 

@@ -31,6 +31,17 @@ def value_in_words(text: str) -> Fraction | None:
     return None if value is None else sign * Fraction(value)
 
 
+def is_number_word(word: str) -> bool:
+    """Whether a lower-case word says a number or a part: "twelve", "sevenths", "hundreds"; not "seconds" and "quarters", which are counted."""
+    if word.removesuffix("s") in ("second", "quarter"):
+        return False
+    stems = (word, word.removesuffix("s"), word.removesuffix("es"))
+    return any(
+        stem in _SMALL or stem in _SCALES or stem.removesuffix("th") in _SCALES or _ordinal(stem) is not None
+        for stem in stems
+    ) or word in ("half", "halves")
+
+
 def _fraction(words: list[str]) -> Fraction | None:
     """ "half", "two thirds", "three quarters", "one half"; not "third", which is an ordinal."""
     if words == ["half"]:

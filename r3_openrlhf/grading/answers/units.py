@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
+from r3_openrlhf.grading.answers.number_words import is_number_word
+
 _SYNONYMS = {
     "mm": "mm millimeter millimetre",
     "cm": "cm centimeter centimetre",
@@ -201,11 +203,17 @@ _LOOSE = re.compile(
     r"(?P<unit>(?:square |cubic |sq\.? |cu\.? )?[a-zA-Z]+(?:(?:/| per )[a-zA-Z]+)?)(?P<power>\s*\^\s*\{?[23]\}?|[²³])?$"
 )
 _SPACE_BEHIND = re.compile(rf"(?:{_SPACE}|\\$)+$")
-# a plain number and what is counted, without a command: "8 people", "4 pages per day"
-_NOUNS = re.compile(r"([-+]?\d[\d,]{0,20}(?:\.\d{1,20})?)\s+([a-zA-Z]{3,20}(?: [a-zA-Z]{2,20}){0,3})")
+# a plain number and what is counted, in the plural and without a command: "8 red balls", "4 pages per day", "7 inches tall"
+_NOUNS = re.compile(
+    r"([-+]?\d[\d,]{0,20}(?:\.\d{1,20})?)\s+"
+    r"((?:[a-zA-Z]{3,20} ){0,2}(?:[a-zA-Z]{2,19}s|people|children|men|women|feet|fish|sheep|dice|mice|teeth)"
+    r"(?: squared| cubed| per [a-zA-Z]{3,20}(?: squared)?)?)"
+    r"(?: (?:left|old|tall|long|wide|high|deep|away|apart|each|total|in total|in all|altogether|remaining))?"
+)
 _NO_NOUN = re.compile(
-    r"(?i)\b(?:to|the|of|power|root|mod|modulo|choose|over|under|if|when|unless|only|almost|nearly|about|point|plus|divided|multiplied|by|is|are|was"
-    r"|hundred|thousand|million|billion|trillion|dozen|dozens|score|scores|gross|sin|cos|tan|log|exp|pi|degrees?)\b"
+    r"(?i)\b(?:to|the|of|power|roots?|mod|modulo|modulus|base|choose|over|under|if|when|unless|only|almost|nearly|about|point|plus|divided|multiplied|by|is"
+    r"|are|was|through|till|until|versus|oder|und|percents?|this|guess|always|fails|misses|misleads|negatives|inverses|powers"
+    r"|dozens?|scores?|gross|sin|cos|tan|log|exp|pi|degrees?)\b"
 )
 _IRRATIONAL = re.compile(r"\\(?:pi|sqrt)(?![a-zA-Z])")
 NO_UNIT = re.compile(
@@ -219,7 +227,8 @@ def split_unit(text: str) -> tuple[str, str | None]:
     """("15", "cm^2") for "15\\text{ cm}^2" and "15 square centimeters"; the unit is None when none is known.
 
     Anything inside \\text{} behind a number counts as a unit, known or not ("5\\text{ apples}"), unless it takes back
-    what stands before it ("5\\text{ or more}"). So do up to four plain words behind a plain number ("8 people").
+    what stands before it ("5\\text{ or more}"). So do plain words in the plural behind a plain number
+    ("8 people"), but no other number ("3 sevenths").
     """
     if match := _WRAPPED_SPEED.search(text):
         return text[: match.start()], _known(f"{match[1]}/{match[2]}", None)
@@ -229,9 +238,13 @@ def split_unit(text: str) -> tuple[str, str | None]:
         return text[: match.start()], _known(match[1], match[2])
     if (match := _PLAIN.search(text)) and (unit := _known(match[1], match[2])):
         return text[: match.start()], unit
-    if (match := _NOUNS.fullmatch(text)) and not NO_UNIT.search(match[2].lower()) and not _NO_NOUN.search(match[2]):
+    if (match := _NOUNS.fullmatch(text)) and _are_counted(match[2].lower()):
         return match[1], _known(match[2], None)
     return text, None
+
+
+def _are_counted(words: str) -> bool:
+    return not (NO_UNIT.search(words) or _NO_NOUN.search(words) or any(map(is_number_word, words.split())))
 
 
 def without_rate(amount: str) -> str:

@@ -185,3 +185,17 @@ def test_units():
     assert split_unit(r"5\text{ apples}") == ("5", None)
     assert split_unit("5 apples") == ("5", None)
     assert split_unit("3x") == ("3x", None)
+    assert split_unit("8 red balls left") == ("8", None)
+    assert split_unit("7 inches tall") == ("7", "inch")
+    assert split_unit("5 meters per second squared") == ("5", "m/second^2")
+
+
+@pytest.mark.parametrize(
+    "text",
+    """11 base three; 3 sevenths; 3 hundredths; 3 tens; 3 hundreds; 5 ninths inches; 2 twelves; 3 doubled; 5 negated; 5 too many
+    5 through sevens; 5 versus sixes; 5 to sixes; 5 cannot be right; 5 fails; 5 invalid; 5 days ago; 5 percents; 5 thousand dollars; 5 roots""".replace(
+        "\n", ";"
+    ).split(";"),
+)
+def test_what_is_behind_a_number_and_not_counted(text):
+    assert split_unit(text.strip()) == (text.strip(), None)

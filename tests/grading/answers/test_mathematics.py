@@ -398,6 +398,81 @@ RESTATED = [  # verdict, answer, reference, problem
 ]
 
 
+TO_BE_COMPUTED = [  # verdict, answer, reference, problem: what a teacher would send back, and what not
+    ("correct", "2^{10}", "1024", "Each of 10 coins has 2 sides. How many outcomes?"),
+    ("wrong", "12^2", "144", "What is 12 squared?"),
+    ("wrong", "12-5", "7", "Tom has 12 apples and eats 5."),
+    ("wrong", "3(4+5)", "27", "3 boxes with 4 red and 5 blue balls"),
+    ("wrong", r"\frac{12-5}{2}", "3.5", "Tom has 12 apples and eats 5, and splits the rest by 2."),
+    ("correct", r"\frac{3}{-4}", r"-\frac34", "line through (0,3) and (4,0)"),
+    ("correct", "3:4", r"\frac{3}{4}", "A ratio of 3 and 4"),
+    ("correct", "3:4", "3:4", "A ratio of 3 and 4"),
+    ("correct", r"3\times 10^{5}", "300000", "3 things at 10^5"),
+    ("correct", "10^6", "1000000", "10 and 6"),
+    ("correct", "5!", "120", "In how many ways can 5 books be put on a shelf?"),
+    ("correct", r"3\frac12", "3.5", "3 and 1 and 2"),
+    ("correct", "3 1/2", r"\frac72", "3 and 1 and 2"),
+    ("correct", "-5", "-5", "5"),
+    ("correct", "+5", "5", "5 and"),
+    ("correct", r"\$5.00", "5", "5.00"),
+    ("correct", "1{,}000", "1000", "1000"),
+    ("correct", "12:30", "12:30", "at 12 and 30"),
+    ("correct", r"\dfrac{7}{2}", "3.5", "mean of 3, 7 and 2"),
+    ("correct", "7/2", "3.5", "7 and 2"),
+    ("correct", r"\frac{\frac{1}{2}}{3}", r"\frac16", "1, 2 and 3"),
+    ("correct", r"50\%", r"\frac12", "What part of 50?"),
+    ("correct", "0.5", r"\frac12", "0.5"),
+    ("correct", r"2.5 \text{ km}", "2.5", "2.5"),
+    ("correct", r"60 = 3 \cdot 4 \cdot 5", "60", "3 4 5"),
+    ("correct", r"3 \cdot 4 \cdot 5 = 60", "60", "3 4 5"),
+    ("correct", "3 + 4 = 7", "7", "3 and 4"),
+    ("correct", "2^{-3}", r"\frac18", "2 and 3"),
+    ("correct", "-3 + 2i", "-3+2i", "3 2"),
+    ("correct", "0+2i", "2i", "Compute $(1+i)^2$."),
+    ("correct", "+5x", "5x", "Simplify $2x+3x$."),
+    ("wrong", "x+4x", "5x", "Simplify $2x+3x$."),
+    ("correct", r"\sqrt{12}", r"2\sqrt3", r"Find $|2+2\sqrt2 i|$."),
+    ("wrong", r"\sqrt{25\cdot 2}", r"5\sqrt2", r"Simplify $\sqrt{50}$."),
+    ("wrong", "2^{-1/2}", r"\frac{\sqrt2}{2}", r"Rationalize the denominator of $\frac{1}{\sqrt2}$"),
+    ("correct", r"\frac{1}{\sqrt2}", r"\frac{\sqrt2}{2}", r"Find $\cos 45^\circ$"),
+    ("correct", "2^{-1/2}", r"\frac{\sqrt2}{2}", r"Find $\cos 45^\circ$"),
+    ("correct", r"2 \cdot -3(x+1)", "-6(x+1)", "Factor $-6x-6$."),
+    ("correct", "-6(x+1)", "-6(x+1)", "Factor $-6x-6$."),
+    ("correct", r"(x+1)\cdot -6", "-6(x+1)", "Factor $-6x-6$."),
+    ("wrong", "x(x+3)+2", "(x+1)(x+2)", "Factor $x^2+3x+2$."),
+    ("correct", "2x^{-1}", r"\frac{2}{x}", r"Simplify $\frac{4x}{2x^2}$"),
+    ("correct", "(2x+2)(2x+4)", "4(x+1)(x+2)", "Factor $4x^2+12x+8$"),
+    ("correct", r"\frac{1}{x+1}", "(x+1)^{-1}", r"Simplify $\frac{x-1}{x^2-1}$"),
+    ("correct", r"\frac{6}{8}", r"\frac34", "The price of 6 is reduced to 8"),
+    ("wrong", r"\frac{12}{16}", r"\frac34", r"Simplify $\frac68$"),
+    ("correct", r"\frac{3}{4}", r"\frac34", r"Simplify $\frac68$"),
+    ("correct", r"\frac{17}{4}", "4.25", "17 4"),
+    ("correct", r"\frac{1+\sqrt5}{2}", r"\frac{1+\sqrt5}{2}", "1 5 2"),
+    ("correct", r"\frac{4}{3}\pi", r"\frac{4\pi}{3}", "4 and 3"),
+    ("correct", r"15\pi", r"15 \pi", "15"),
+    ("correct", "1,2", "1,2", "1 2"),
+    ("correct", "(3,4)", "(3,4)", "3 4"),
+    ("correct", "2000+500", "2500", "What"),
+    ("wrong", "2000+500", "2500", "Add 2000 and 500."),
+    ("correct", "3-2", "3-2", "What is the score, 3 to 2?"),
+    ("correct", "10:00", "10:00", "at 10"),
+    ("correct", "9-10", "9-10", "which range"),
+    ("correct", "3^4", "81", "3 letters and 4 places"),
+    ("correct", r"1.5\times 10^{3}", r"1.5\times 10^3", "Write 1500 in scientific notation"),
+    ("wrong", "1500", r"1.5\times 10^3", "Write 1500 in scientific notation"),
+    ("correct", "1500", r"1.5\times 10^3", "How many electrons?"),
+    ("wrong", r"\sqrt{12}", r"2\sqrt3", r"Simplify $\sqrt{3}+\sqrt{3}$."),
+    ("wrong", r"81=9\cdot 10", "90", "Multiply 9 and 10, add nothing to 81."),
+]
+
+
+def test_what_is_left_to_compute_is_no_answer(grade_many):
+    grades = grade_many(
+        [(rf"\boxed{{{a}}}", b) for _, a, b, _ in TO_BE_COMPUTED], problems=[row[3] for row in TO_BE_COMPUTED]
+    )
+    assert [row for row, verdict in zip(TO_BE_COMPUTED, verdicts(grades), strict=True) if verdict != row[0]] == []
+
+
 def test_what_stands_in_the_problem_is_no_answer(grade_many):
     grades = grade_many([(rf"\boxed{{{a}}}", b) for _, a, b, _ in RESTATED], problems=[row[3] for row in RESTATED])
     assert [row for row, verdict in zip(RESTATED, verdicts(grades), strict=True) if verdict != row[0]] == []
