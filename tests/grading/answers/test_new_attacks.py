@@ -158,11 +158,61 @@ def spelled_cases(rng, count):
     return made
 
 
+def computed_cases(rng, count):
+    """What is left to compute, and what is done; (task, verdict, response, reference, problem)."""
+    made = []
+    for _ in range(count):
+        a, b, k = rng.randint(11, 99), rng.randint(101, 999), rng.randint(13, 40)
+        p, q = rng.sample(range(2, 12), 2)
+        root = rng.choice([2, 3, 5, 6, 7])
+        top, bottom = rng.choice([(2, 3), (3, 4), (5, 7), (4, 9), (7, 8)])
+        power = rng.randint(4, 9)
+        noun = rng.choice(["apples", "red balls", "people", "different ways", "pages per day", "points left", "cats"])
+        other = rng.choice(["sevenths", "hundredths", "base three", "tens", "too many", "invalid", "through sixes"])
+        more = f"Tom has {a} apples and buys {b} more. How many has he?"
+        boxes = f"How many nails are in {a} boxes of {b}?"
+        square = f"What is {k} squared?"
+        factor = f"Factor $x^2+{p + q}x+{p * q}$."
+        simplify = rf"Simplify $\sqrt{{{k * k * root}}}$."
+        reduce = rf"Simplify $\frac{{{top * k}}}{{{bottom * k}}}$."
+        notation = f"Write {a * 10**power} in scientific notation."
+        scientific = rf"{a // 10}.{a % 10} \times 10^{{{power + 1}}}"
+        for verdict, answer, reference, problem in (
+            ("wrong", f"{a}+{b}", str(a + b), more),
+            ("wrong", f"x={b}+{a}", str(a + b), more),
+            ("correct", f"{a}+{b}={a + b}", str(a + b), more),
+            ("correct", f"{a + b}={b}+{a}", str(a + b), more),
+            ("correct", f"{a + b} apples", str(a + b), more),
+            ("wrong", rf"{a} \cdot {b}", str(a * b), boxes),
+            ("wrong", f"{b}({a})", str(a * b), boxes),
+            ("correct", f"{a * b:,}", str(a * b), boxes),
+            ("wrong", f"{k}^2", str(k * k), square),
+            ("correct", f"{k}^2={k * k}", str(k * k), square),
+            ("correct", f"2^{{{k}}}", str(2**k), f"How many subsets has a set of {k} elements, of which 2 are red?"),
+            ("wrong", f"x(x+{p + q})+{p * q}", f"(x+{p})(x+{q})", factor),
+            ("correct", f"(x+{q})(x+{p})", f"(x+{p})(x+{q})", factor),
+            ("wrong", rf"\sqrt{{{k * k} \cdot {root}}}", rf"{k}\sqrt{{{root}}}", simplify),
+            ("wrong", rf"{k * k * root}^{{1/2}}", rf"{k}\sqrt{{{root}}}", simplify),
+            ("correct", rf"\sqrt{{{root}}} \cdot {k}", rf"{k}\sqrt{{{root}}}", simplify),
+            ("wrong", rf"\frac{{{2 * top}}}{{{2 * bottom}}}", rf"\frac{{{top}}}{{{bottom}}}", reduce),
+            ("correct", f"{top}/{bottom}", rf"\frac{{{top}}}{{{bottom}}}", reduce),
+            ("wrong", str(a * 10**power), scientific, notation),
+            ("correct", scientific.replace(" ", ""), scientific, notation),
+            ("correct", str(a * 10**power), scientific, "How many are there?"),
+            ("correct", f"{a} {noun}", str(a), ""),
+            ("wrong", f"{b} {noun}", str(a), ""),
+            ("wrong", f"{a} {other}", str(a), ""),
+        ):
+            made.append(("math", verdict, rf"\boxed{{{answer}}}", reference, problem))
+    return made
+
+
 def not_as_made(grade_many, cases):
     wrong = []
     for task in ("math", "exact"):
         own = [case for case in cases if case[0] == task]
-        grades = grade_many([case[2:] for case in own], task=task)
+        problems = [case[4] if len(case) > 4 else "" for case in own]
+        grades = grade_many([case[2:4] for case in own], task=task, problems=problems)
         wrong += [
             (grade.reason, *case) for case, grade in zip(own, grades, strict=True) if grade.verdict.value != case[1]
         ]
@@ -178,3 +228,13 @@ def test_marked_and_spelled_answers_from_templates(grade_many):
 def test_marked_and_spelled_answers_at_volume(grade_many, seed):
     rng = random.Random(seed)
     assert not_as_made(grade_many, marked_cases(rng, 2000) + spelled_cases(rng, 200)) == []
+
+
+def test_what_is_left_to_compute_from_templates(grade_many):
+    assert not_as_made(grade_many, computed_cases(random.Random(3), 4)) == []
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", [31, 32, 33])
+def test_what_is_left_to_compute_at_volume(grade_many, seed):
+    assert not_as_made(grade_many, computed_cases(random.Random(seed), 200)) == []
