@@ -763,8 +763,9 @@ class R3Config:
 
     @property
     def keeps_history(self) -> bool:
-        """Does the run keep what it sampled in a history store? Of algo=r3 always; of trajectories where they are recalled."""
-        return self.algo == Algorithm.R3 or (self.is_agentic and self.replay.enabled)
+        """Does the run keep what it sampled in a history store? Of algo=r3 always; of trajectories where they are recalled
+        or reflected on."""
+        return self.algo == Algorithm.R3 or (self.is_agentic and (self.replay.enabled or self.reflection.enabled))
 
     @property
     def rows_per_step(self) -> int:
@@ -847,7 +848,8 @@ class R3Config:
             ("openrlhf.train.async_enable", "false", self.is_async, "trajectories are not sampled ahead of the step that trains"),
             ("openrlhf.algo.dynamic_filtering_enable", "false", self.filters_groups, "a task's group has a row for each turn"),
             ("replay.mode", "add", self.replay.enabled and self.replay.mode != ReplayMode.ADD, "a trajectory has no row that could give way"),
-            ("reflection.enabled", "false", self.reflection.enabled, "it reflects on whole responses, not on trajectories"),
+            ("replay.include_reflection", "false", self.replay.include_reflection, "a trajectory keeps the prompts that it had"),
+            ("reflection.share_successes", "false", self.reflection.share_successes, "a trajectory keeps the prompts that it had"),
             ("ranking.enabled", "false", self.ranking.enabled, "it ranks whole responses, not trajectories"),
             ("exploration.select.enabled", "false", exploration.select.enabled, "it looks at verdicts on whole responses"),
             ("exploration.draw.enabled", "false", exploration.draw.enabled, "it looks at verdicts on whole responses"),
@@ -910,8 +912,8 @@ class R3Config:
                 "are ranked or counted; use algo=dapo, or leave it off"
             )
         if self.algo != Algorithm.R3:
-            own = () if self.algo == Algorithm.AGENTS else ("replay",)  # of trajectories
-            on = [name for name in (*own, "reflection", "ranking") if getattr(self, name).enabled]
+            own = () if self.algo == Algorithm.AGENTS else ("replay", "reflection")  # of trajectories
+            on = [name for name in (*own, "ranking") if getattr(self, name).enabled]
             if on:
                 off = " ".join(f"{name}.enabled=false" for name in on)
                 raise ConfigError(

@@ -15,6 +15,16 @@ class Remembered(NamedTuple):
     action: str
 
 
+def remembered(observation: str, action: str, *, valid: bool) -> Remembered:
+    """Of a turn; an action that was none in its state is marked."""
+    return Remembered(observation, action if valid else f"{action} (impossible)")
+
+
+def shown(turn: Remembered) -> str:
+    """The line of a turn in a prompt."""
+    return f"{turn.observation} -> {turn.action}"
+
+
 class MemoryPrompt(NamedTuple):
     """A user turn for the chat template, and how many earlier turns it shows."""
 
@@ -31,26 +41,44 @@ def memory_prompt(
     instruction: str,
     count: Callable[[str], int],
     max_tokens: int,
+    attempt: str = "",
 ) -> MemoryPrompt | None:
     """The last `turns` of `earlier` (oldest first) and the current state; None when not even the state alone fits.
 
     Whole turns are left out, the oldest first, until `count(text)`, in tokens, is at most `max_tokens`. `count` gets the
     text that is returned, so it can put the chat template around it.
+
+    `attempt`: lines behind the goal (reflection.py). They are left out where not even the state fits beside them.
     """
-    shown = list(earlier[len(earlier) - min(turns, len(earlier)) :])
+    memory = list(earlier[len(earlier) - min(turns, len(earlier)) :])
     while True:
-        text = _text(observation, shown, lists_actions=lists_actions, instruction=instruction)
+        text = _text(observation, memory, attempt, lists_actions=lists_actions, instruction=instruction)
         if count(text) <= max_tokens:
-            return MemoryPrompt(text, len(shown))
-        if not shown:
+            return MemoryPrompt(text, len(memory))
+        if memory:
+            del memory[0]
+        elif attempt:
+            return memory_prompt(
+                observation,
+                earlier,
+                turns=turns,
+                lists_actions=lists_actions,
+                instruction=instruction,
+                count=count,
+                max_tokens=max_tokens,
+            )
+        else:
             return None
-        del shown[0]
 
 
-def _text(observation: Observation, shown: list[Remembered], *, lists_actions: bool, instruction: str) -> str:
+def _text(
+    observation: Observation, memory: list[Remembered], attempt: str, *, lists_actions: bool, instruction: str
+) -> str:
     lines = [f"Goal: {observation.goal}"] if observation.goal else []
-    if shown:
-        lines += ["Before:", *(f"{turn.observation} -> {turn.action}" for turn in shown)]
+    if attempt:
+        lines.append(attempt)
+    if memory:
+        lines += ["Before:", *map(shown, memory)]
     lines.append(f"Now: {observation.text}")
     if lists_actions and observation.valid_actions:
         lines.append(f"Actions: {', '.join(observation.valid_actions)}")

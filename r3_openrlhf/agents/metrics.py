@@ -37,5 +37,15 @@ def trajectory_metrics(trajectories: Sequence[Trajectory], *, depth: int) -> dic
     }
 
 
+def reflection_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Of those that were played behind an earlier attempt: how many, how many were lost, and the share of successes."""
+    found = trajectory_metrics(trajectories, depth=0)
+    return {
+        "r3/agents/reflected": found["r3/agents/trajectories"],
+        "r3/agents/reflected_lost": found["r3/agents/lost"],
+        "r3/agents/reflected_success_rate": found["r3/agents/success_rate"],
+    }
+
+
 def _mean(values: Sequence[float]) -> float:
     return fmean(values) if values else 0.0

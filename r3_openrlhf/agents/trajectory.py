@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from r3_openrlhf.agents.environment import Observation, Step
-from r3_openrlhf.agents.memory import Remembered, memory_prompt
+from r3_openrlhf.agents.memory import Remembered, memory_prompt, remembered
 from r3_openrlhf.config import AgentsConfig
 from r3_openrlhf.core.hierarchy import step_returns
 from r3_openrlhf.types import Word
@@ -92,11 +92,19 @@ class Episode:
     """
 
     def __init__(
-        self, observation: Observation, *, task_uid: str, trajectory_uid: str, settings: AgentsConfig
+        self,
+        observation: Observation,
+        *,
+        task_uid: str,
+        trajectory_uid: str,
+        settings: AgentsConfig,
+        attempt: str = "",
     ) -> None:
+        """`attempt`: lines about an earlier one for every prompt (agents/reflection.py)."""
         self.task_uid = task_uid
         self.uid = trajectory_uid
         self.settings = settings
+        self.attempt = attempt
         self.observation = observation
         self.turns: list[Turn] = []
         self.end: End | None = None  # None: it goes on
@@ -120,6 +128,7 @@ class Episode:
             instruction=self.settings.instruction,
             count=count,
             max_tokens=max_tokens,
+            attempt=self.attempt,
         )
         if found is None:
             self.end, self.success = End.PROMPT_LIMIT, False
@@ -155,7 +164,7 @@ class Episode:
                 reward=float(step.reward),
             )
         )
-        self._memory.append(Remembered(self.observation.text, action if step.valid else f"{action} (impossible)"))
+        self._memory.append(remembered(self.observation.text, action, valid=step.valid))
         self._prompt = self._response = None
         self.observation = step.observation
         if step.done:

@@ -160,6 +160,7 @@ class MixedBatch:
     ) -> None:
         """Add stored rollouts of the opposite verdict to every collapsed group (METHOD section 4), or with
         failures=False to all-wrong groups alone. A group that starts from a state gets none: they do not start there.
+        Neither does one of trajectories behind an earlier attempt: stored ones keep their own prompts.
 
         `mode` "replace" lets as many fresh rows of the group give way as were recalled (never all of them): they
         stay in the group's statistics with their outcome reward, and leave the ranking and the update.
@@ -169,7 +170,7 @@ class MixedBatch:
         mode = ReplayMode.checked("mode", mode)
         for index, group in enumerate(self.groups):
             verdict = opposite_verdict(group.state)
-            if verdict is None or (verdict is Verdict.WRONG and not failures) or group.context is Context.PREFIX:
+            if verdict is None or (verdict is Verdict.WRONG and not failures) or not self._takes_stored(group):
                 continue
             group.wanted = True
             fresh = list(group.rows)
@@ -178,6 +179,11 @@ class MixedBatch:
             if mode is ReplayMode.REPLACE and group.recalled:
                 for position in rows_to_replace(len(fresh), min(len(group.recalled), len(fresh) - 1), rng):
                     self.rows[fresh[position]].trained = False
+
+    def _takes_stored(self, group: Group) -> bool:
+        if group.context is Context.REFLECTION:
+            return self.rows[group.rows[0]].rollout.turn is None
+        return group.context is not Context.PREFIX
 
     # ── SERR ──
 

@@ -63,8 +63,10 @@ class AgentExecutor(AgentExecutorBase):
         task = Label.from_json(label)
         uid = str(next(self._numbers))
         policy_step = getattr(llm_engine, "policy_step", None)
+        reflects = self.config.reflection.enabled and prompt != task.problem  # samples_generator.py
+        attempt = prompt if reflects else ""
         trajectory, sampled = await self._play(
-            seed_of(task), task.uid, uid, sampling_params, max_length, hf_tokenizer, llm_engine
+            task, uid, attempt, sampling_params, max_length, hf_tokenizer, llm_engine
         )
         found = responses_of(
             trajectory, sampled, self.config.agents, prompt=prompt, label=label, pad=hf_tokenizer.pad_token_id
@@ -74,7 +76,7 @@ class AgentExecutor(AgentExecutorBase):
         return found
 
     async def _play(
-        self, seed: int, task_uid: str, uid: str, sampling_params, max_length: int, hf_tokenizer, llm_engine
+        self, task: Label, uid: str, attempt: str, sampling_params, max_length: int, hf_tokenizer, llm_engine
     ) -> tuple[Trajectory, list[Sampled]]:
         """The trajectory, and the responses that were sampled for it: one for each turn, and for one that has no answer."""
         room = max_length - sampling_params.max_tokens  # of a prompt: every turn may use all of its tokens
@@ -89,10 +91,12 @@ class AgentExecutor(AgentExecutorBase):
         environment = self.environments.environment()
         try:
             try:
-                observation = await asyncio.wrap_future(environment.reset(seed))
+                observation = await asyncio.wrap_future(environment.reset(seed_of(task)))
             except EnvironmentLost as lost:
-                return lost_at_reset(task_uid, uid, lost.reason), sampled
-            episode = Episode(observation, task_uid=task_uid, trajectory_uid=uid, settings=self.config.agents)
+                return lost_at_reset(task.uid, uid, lost.reason), sampled
+            episode = Episode(
+                observation, task_uid=task.uid, trajectory_uid=uid, settings=self.config.agents, attempt=attempt
+            )
             while (message := episode.next_prompt(count=count, max_tokens=room)) is not None:
                 state = episode.observation.anchor
                 one = await self._sample(final_prompt(message), state, sampling_params, hf_tokenizer, llm_engine)

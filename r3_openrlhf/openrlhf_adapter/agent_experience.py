@@ -7,26 +7,26 @@ numbers of turns, so a step has any number of rows, completed by fillers as R³'
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from openrlhf.trainer.ppo_utils.experience import Experience
 
 from r3_openrlhf import method
 from r3_openrlhf.agents.advantages import advantages_of_task
-from r3_openrlhf.agents.metrics import trajectory_metrics
+from r3_openrlhf.agents.metrics import reflection_metrics, trajectory_metrics
 from r3_openrlhf.agents.replay import kept_rollouts, recalled_name, recalled_trajectory
 from r3_openrlhf.agents.trajectory import End, Trajectory
 from r3_openrlhf.config import AgentsConfig
 from r3_openrlhf.core.mixed_batch import MixedBatch
 from r3_openrlhf.errors import TrainingStopped
 from r3_openrlhf.openrlhf_adapter.experience_maker import R3ExperienceMaker
-from r3_openrlhf.types import Rollout, Verdict
+from r3_openrlhf.types import Context, Rollout, Verdict
 
 
 class AgentExperienceMaker(R3ExperienceMaker):
-    """A row is a turn. With replay.enabled whole trajectories join a task whose own all ended alike; agents.estimator gives the
-    advantages. Nothing is ranked."""
+    """A row is a turn. With replay.enabled whole trajectories join a task whose own all ended alike; with reflection.enabled a
+    task has one more group, played behind an earlier attempt. agents.estimator gives the advantages. Nothing is ranked."""
 
     _recalled: list[Trajectory]
     _kept: list[Rollout]
@@ -37,8 +37,12 @@ class AgentExperienceMaker(R3ExperienceMaker):
         TrainingStopped: more trajectories were lost than reward.max_ungraded_rate allows, no task has two turns to compare,
         or stop.max_abs_logprob_gap.
         """
-        trajectories = [sample.r3_trajectory for sample in rollout_samples if sample.r3_trajectory is not None]
-        self._check_lost(trajectories)
+        by_context: dict[Context, list[Trajectory]] = {Context.PLAIN: [], Context.REFLECTION: []}
+        for sample in rollout_samples:
+            if sample.r3_trajectory is not None:
+                by_context[sample.r3_rollout.context].append(sample.r3_trajectory)
+        trajectories, reflected = by_context[Context.PLAIN], by_context[Context.REFLECTION]
+        self._check_lost([*trajectories, *reflected])
         turns = [sample for sample in rollout_samples if sample.r3_rollout.num_tokens or sample.rewards is None]
         batch = self._batch(turns)
         self._prompts = [sample.r3_prompt for sample in turns]
@@ -48,12 +52,17 @@ class AgentExperienceMaker(R3ExperienceMaker):
             )
         self._recalled, replayed = [], {}
         if self.config.keeps_history:
-            self._kept = kept_rollouts(trajectories, self.rollouts)
+            self._kept = [
+                kept
+                for context, played in by_context.items()
+                for kept in kept_rollouts(played, (one for one in self.rollouts if one.context is context))
+            ]
             started = time.perf_counter()
             method.recall(batch, self._recall_turns, self.config, step=self.step)
             replayed = method.coverage_metrics(batch, self.history, self.config, step=self.step)
             replayed["r3/time/recall_s"] = time.perf_counter() - started
-        assign_advantages(batch, [*trajectories, *self._recalled], self.config.agents)
+        by_context[Context.PLAIN] = [*trajectories, *self._recalled]
+        assign_advantages(batch, by_context, self.config.agents)
         samples_list = self.split_rollout_samples(self._samples(batch, batch.rows, turns))
         experiences = self.make_experience(samples_list)
         if self.config.keeps_history:
@@ -62,6 +71,8 @@ class AgentExperienceMaker(R3ExperienceMaker):
         gaps = self._gaps(experiences, [None if row.recalled else row.rollout for row in batch.rows])
         self._set_advantages(experiences, batch.rows)
         found = trajectory_metrics(trajectories, depth=self.config.agents.depth)
+        if self.config.reflection.enabled:
+            replayed |= reflection_metrics(reflected)
         same = {"accuracy": found["r3/agents/success_rate"], "reward_mean": found["r3/agents/reward_mean"]}
         self._report(batch, gaps, {**found, **same, **replayed, "r3/agents/rows": float(len(batch.rows))})
         return experiences
@@ -106,19 +117,23 @@ class AgentExperienceMaker(R3ExperienceMaker):
             )
 
 
-def assign_advantages(batch: MixedBatch, trajectories: Iterable[Trajectory], settings: AgentsConfig) -> None:
-    """`row.advantage` and `row.reward`, which is the step's return, of every row. Rows are turns of these trajectories."""
-    by_task: dict[str, list[Trajectory]] = {}
-    for one in trajectories:
-        by_task.setdefault(one.task_uid, []).append(one)
+def assign_advantages(
+    batch: MixedBatch, trajectories: Mapping[Context, Iterable[Trajectory]], settings: AgentsConfig
+) -> None:
+    """`row.advantage` and `row.reward`, which is the step's return, of every row. Rows are turns of these trajectories; those of
+    a task in one context are compared with each other."""
+    groups: dict[tuple[str, Context], list[Trajectory]] = {}
+    for context, played in trajectories.items():
+        for one in played:
+            groups.setdefault((one.task_uid, context), []).append(one)
     advantages = {
-        (one.task_uid, one.uid): values
-        for task in by_task.values()
-        for one, values in zip(task, advantages_of_task(task, settings), strict=True)
+        (uid, context, one.uid): values
+        for (uid, context), group in groups.items()
+        for one, values in zip(group, advantages_of_task(group, settings), strict=True)
     }
     for row in batch.rows:
         turn = row.rollout.turn
         assert turn is not None and turn.step_return is not None  # a row is graded
-        values = advantages[row.rollout.uid, turn.trajectory]
+        values = advantages[row.rollout.uid, row.rollout.context, turn.trajectory]
         assert values is not None
         row.advantage, row.reward = values[turn.index], turn.step_return

@@ -6,10 +6,11 @@ import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from r3_openrlhf.agents.reflection import attempt_section, attempt_text
 from r3_openrlhf.core.reflection import fit_attempt, is_hard, reflection_message
 from r3_openrlhf.problems import prompts as prompting
 from r3_openrlhf.problems.training_file import Label
-from r3_openrlhf.types import Rollout, Verdict
+from r3_openrlhf.types import PlayedTurn, Rollout, Verdict
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -62,7 +63,12 @@ def stored_error(label: Label, *, history: HistoryStore, config: R3Config, step:
 def reflection_prompt(
     label: Label, error: Rollout, *, config: R3Config, tokenizer: PreTrainedTokenizerBase
 ) -> str | None:
-    """Problem + stored error + guidance, within the context. None: no room for an error beside the problem."""
+    """Problem + stored error + guidance, within the context. None: no room for an error beside the problem.
+
+    Of a task of many turns: the lines for the prompts of its turns, which agent_executor.py makes.
+    """
+    if error.turns is not None:
+        return _lines_about(error.turns, config=config, tokenizer=tokenizer)
     attempt = tokenizer.decode(error.response_ids.tolist(), skip_special_tokens=True)
     problem = prompting.problem_message(config.data, label.problem)
 
@@ -77,3 +83,16 @@ def reflection_prompt(
         max_attempt_tokens=config.reflection.max_attempt_tokens,
     )
     return None if shortened is None else render(shortened)
+
+
+def _lines_about(turns: Sequence[PlayedTurn], *, config: R3Config, tokenizer: PreTrainedTokenizerBase) -> str | None:
+    """Short enough to stand in the longest prompt of that attempt: so a memory seldom gives way to them."""
+    longest = max(len(turn.prompt_ids) for turn in turns)
+    shortened = fit_attempt(
+        attempt_text(turns),
+        num_prompt_tokens=lambda text: longest + prompting.count_tokens(tokenizer, attempt_section(text)),
+        num_tokens=lambda text: prompting.count_tokens(tokenizer, text),
+        max_prompt_tokens=config.data.max_len - config.rollout.max_new_tokens,
+        max_attempt_tokens=config.reflection.max_attempt_tokens,
+    )
+    return None if shortened is None else attempt_section(shortened)

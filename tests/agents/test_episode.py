@@ -162,3 +162,23 @@ def test_a_prompt_shows_the_newest_turns_that_fit(turns, num_earlier, max_tokens
 )
 def test_the_action_in_a_response(response, action):
     assert find_action(response) == action
+
+
+def test_an_earlier_attempt_stands_behind_the_goal_while_the_state_fits_beside_it():
+    """In words: the goal 5, the attempt 4, a remembered turn 4 and once "Before:", the state 4."""
+    observation = Observation(text="place 9 now", goal="open the last gate")
+    earlier = [Remembered("place 8", "go")]
+
+    def prompt(max_tokens):
+        found = memory_prompt(
+            observation, earlier, turns=3, lists_actions=False, instruction="", count=words, max_tokens=max_tokens,
+            attempt="it failed like this",
+        )  # fmt: skip
+        return found and found.text.splitlines()
+
+    goal, attempt, now = "Goal: open the last gate", "it failed like this", "Now: place 9 now"
+    memory = ["Before:", "place 8 -> go"]
+    assert prompt(18) == [goal, attempt, *memory, now]
+    assert prompt(17) == [goal, attempt, now] == prompt(13)
+    assert prompt(12) == [goal, now] == prompt(9)
+    assert prompt(8) is None

@@ -91,12 +91,12 @@ def executor(monkeypatch, environments):
     config_from_environment.cache_clear()
 
 
-def play(executor, tokenizer, *texts, label=LABEL, max_len=MAX_LEN):
+def play(executor, tokenizer, *texts, label=LABEL, max_len=MAX_LEN, prompt=TASK):
     """(responses, what the engine was asked)."""
     tokenizer.pad_token = tokenizer.bos_token or "<s>"
     engine = Scripted(tokenizer, *texts)
     params = SamplingParams(max_tokens=NEW_TOKENS, logprobs=None)
-    found = asyncio.run(executor.execute("the task", label, params, max_len, tokenizer, engine))
+    found = asyncio.run(executor.execute(prompt, label, params, max_len, tokenizer, engine))
     assert not engine.texts
     return found, engine.asked
 
@@ -119,7 +119,7 @@ def test_every_turn_is_a_sample_with_the_prompt_of_its_memory(executor, byte_tok
         assert byte_tokenizer.decode(ids[:start]) == prompt == one["r3"]["prompt"]
         assert byte_tokenizer.decode(ids[start:end]) == text and len(ids) == end
         assert one["rollout_log_probs"][start:].tolist() == [-place / 4 for place in range(len(text))]
-        assert one["prompt"] == "the task" and one["label"] == LABEL
+        assert one["prompt"] == TASK and one["label"] == LABEL
     assert [one["truncated"] for one in found] == [False, False, False, True, False]
 
 
@@ -175,7 +175,7 @@ def test_an_engine_hands_the_turns_on_as_responses(executor, byte_tokenizer):
     scripted = Scripted(byte_tokenizer, *["up"] * 6)
     actor.generate = scripted.generate
     params = SamplingParams(max_tokens=NEW_TOKENS, logprobs=None)
-    found = asyncio.run(actor.generate_responses("the task", LABEL, params, MAX_LEN, byte_tokenizer, 2))
+    found = asyncio.run(actor.generate_responses(TASK, LABEL, params, MAX_LEN, byte_tokenizer, 2))
     turns = [one["r3"]["turn"] for one in found]
     first, second = sorted({turn.trajectory for turn in turns})
     assert [(turn.trajectory, turn.index) for turn in turns] == [
@@ -190,10 +190,10 @@ class Maker(Given, AgentExperienceMaker):
     pass
 
 
-def samples_of(responses, *, step=5):
+def samples_of(responses, *, step=5, attempts=()):
     """Upstream's tensors and our records of these responses, as the generator makes them."""
     generator = object.__new__(R3SamplesGenerator)
-    generator._prefixes, generator._reflection_prompts, generator._training = {}, set(), False
+    generator._prefixes, generator._reflection_prompts, generator._training = {}, set(attempts), False
     generator.step, generator.epoch = step, 1
     return [generator._process_response_into_experience(response, max_len=256) for response in responses]
 
@@ -468,3 +468,105 @@ def test_a_trajectory_gives_way_to_none(executor):
         ConfigError, match="replay.mode is set, but a trajectory has no row that could give way; use replay.mode=add"
     ):
         executor("replay.enabled=true", "replay.mode=replace")
+
+
+# ── reflection on a failed trajectory ──
+
+WIDE = 640  # tokens of a prompt with an attempt in it
+ATTEMPTS = [
+    "\n".join(
+        [
+            "Below is an earlier attempt at this task. It failed.",
+            "--- earlier attempt begins ---",
+            *lines,
+            "--- earlier attempt ends ---",
+            "Find the first action that was wrong, and do not repeat it.",
+        ]
+    )
+    for lines in (
+        ["step 0 -> hop (impossible)"] * 5,
+        ["step 0 -> up", "step 1 -> down", "step 0 -> up", "step 1 -> down", "step 0 -> hop (impossible)"],
+    )
+]
+
+
+def reflecting(config, tokenizer, history, *, epoch):
+    generator = object.__new__(R3SamplesGenerator)
+    generator.config, generator.history, generator.tokenizer = config, history, tokenizer
+    generator.step, generator.epoch, generator._delimiters = 1, epoch, None
+    generator._prefixes, generator._reflection_prompts = {}, set()
+    generator.reflections_without_error = generator.reflections_without_room = 0
+    return generator
+
+
+def test_a_task_that_failed_is_played_behind_a_stored_attempt_as_a_group_of_its_own(executor, byte_tokenizer, history):
+    """Step 1 failed twice. In step 2 sums of rewards are -2.5 and -0.5 from the plain prompt, and 1 and -2.5 behind the attempt;
+    the two groups were played by engines that number their trajectories alike."""
+    settings = ("agents.estimator=grpo", "agents.std_norm=false", "reflection.enabled=true", f"data.max_len={WIDE}")
+    played = executor(*settings)
+    stepped(replaying(played, byte_tokenizer, history, step=0), byte_tokenizer, played, FAILURES, step=0)
+    assert reflecting(played.config, byte_tokenizer, history, epoch=1)._further([TASK], [LABEL]) == []
+    generator = reflecting(played.config, byte_tokenizer, history, epoch=2)
+    ((attempt, label),) = generator._further([TASK], [LABEL])
+    assert attempt in ATTEMPTS and label == LABEL and generator.hard_prompts == 1
+
+    plain, other = executor(*settings), executor(*settings)
+    rows = [row for texts in FAILURES for row in play(plain, byte_tokenizer, *texts)[0]]
+    found, asked = play(other, byte_tokenizer, "up", "up", "up", prompt=attempt, max_len=WIDE)
+    assert [prompt for prompt, _ in asked] == [
+        f"Goal: top\n{attempt}\nNow: step 0",
+        f"Goal: top\n{attempt}\nBefore:\nstep 0 -> up\nNow: step 1",
+        f"Goal: top\n{attempt}\nBefore:\nstep 1 -> up\nNow: step 2",
+    ]
+    rows += found + play(other, byte_tokenizer, *["hop"] * 5, prompt=attempt, max_len=WIDE)[0]
+    made = replaying(played, byte_tokenizer, history, step=1)
+    made.make_experience_batch(samples_of(rows, step=1, attempts=generator._reflection_prompts))
+    records = made.records
+    assert [row["context"] for row in records] == ["plain"] * 10 + ["reflection"] * 8
+    assert [row["advantage"] for row in records] == pytest.approx([-1.0] * 5 + [1.0] * 5 + [1.75] * 3 + [-1.75] * 5)
+    assert records[0]["trajectory"] == records[10]["trajectory"] == "0" and attempt in records[10]["prompt"]
+    counts = (
+        "trajectories",
+        "success_rate",
+        "reflected",
+        "reflected_lost",
+        "reflected_success_rate",
+        "recalled",
+        "rows",
+    )
+    assert {key: made.metrics[f"r3/agents/{key}"] for key in counts} == {
+        "trajectories": 2, "success_rate": 0, "reflected": 2, "reflected_lost": 0, "reflected_success_rate": 0.5, "recalled": 0, "rows": 18,
+    }  # fmt: skip
+    assert made.metrics["r3/reflection/groups"] == 1 and made.metrics["accuracy"] == 0
+    history.commit_step(2, 2, made.kept_rollouts())
+    summary = history.summary(TASK)
+    assert [summary.count(context, verdict) for context in (Context.PLAIN, Context.REFLECTION) for verdict in (Verdict.CORRECT, Verdict.WRONG)] == [0, 4, 1, 1]  # fmt: skip
+
+
+def test_a_stored_success_joins_the_plain_group_alone(executor, byte_tokenizer, history):
+    """It keeps prompts that show no attempt."""
+    played = executor("replay.enabled=true", "reflection.enabled=true", f"data.max_len={WIDE}")
+    first = replaying(played, byte_tokenizer, history, step=0)
+    stepped(first, byte_tokenizer, played, [("up", "up", "up"), *FAILURES], step=0)
+    rows = [
+        row
+        for prompt in (TASK, ATTEMPTS[0])
+        for texts in FAILURES
+        for row in play(played, byte_tokenizer, *texts, prompt=prompt, max_len=WIDE)[0]
+    ]
+    made = replaying(played, byte_tokenizer, history, step=1)
+    made.make_experience_batch(samples_of(rows, step=1, attempts=ATTEMPTS[:1]))
+    assert made.metrics["r3/agents/recalled"] == 1 and made.metrics["r3/replay/hits"] == 1
+    assert [(row["context"], row["recalled_from"]) for row in made.records] == [
+        *[("plain", None)] * 10, *[("plain", 1)] * 3, *[("reflection", None)] * 10
+    ]  # fmt: skip
+
+
+def test_an_attempt_that_leaves_no_room_is_counted(executor, byte_tokenizer, history):
+    """An attempt needs 64 of its characters and the lines around them."""
+    played = executor("reflection.enabled=true", f"data.max_len={WIDE}")
+    stepped(replaying(played, byte_tokenizer, history, step=0), byte_tokenizer, played, FAILURES, step=0)
+    played.config.data.max_len = 300
+    generator = reflecting(played.config, byte_tokenizer, history, epoch=2)
+    assert generator._further([TASK], [LABEL]) == []
+    assert (generator.hard_prompts, generator.reflections_without_room) == (1, 1)

@@ -1,0 +1,25 @@
+"""Reflection on a failed trajectory: what a policy is shown of it (METHOD section 5, for tasks of many turns).
+
+It stands behind the goal in the prompt of every turn: no other turn's text outlives the memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from r3_openrlhf.agents.memory import remembered, shown
+from r3_openrlhf.core.reflection import ATTEMPT_BEGINS, ATTEMPT_ENDS
+from r3_openrlhf.types import PlayedTurn
+
+INTRODUCTION = "Below is an earlier attempt at this task. It failed."
+GUIDANCE = "Find the first action that was wrong, and do not repeat it."
+
+
+def attempt_text(turns: Sequence[PlayedTurn]) -> str:
+    """A line per turn: the state, and what was done in it, as a memory has them."""
+    return "\n".join(shown(remembered(turn.observation, turn.action, valid=turn.valid)) for turn in turns)
+
+
+def attempt_section(attempt: str) -> str:
+    """The lines that stand in a prompt, around an attempt that may have been shortened."""
+    return f"{INTRODUCTION}\n{ATTEMPT_BEGINS}\n{attempt}\n{ATTEMPT_ENDS}\n{GUIDANCE}"
