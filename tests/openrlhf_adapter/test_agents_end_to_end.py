@@ -1,7 +1,9 @@
 """Trajectories through the real stack on a tiny model, sampling as it comes: its numbers and its files."""
 
+import itertools
 import json
 import math
+import statistics
 import subprocess
 
 import pytest
@@ -75,3 +77,68 @@ def test_a_trajectory_is_read_turn_by_turn(run):
     uid = next(iter(rollouts_of(run)))["uid"]
     shown = subprocess.run([R3, "show", str(run), "--step", "1", "--uid", uid], capture_output=True, text=True)
     assert shown.returncode == 0 and "trajectory" in shown.stdout and "hall" in shown.stdout
+
+
+# ── the other estimators, and what R³ adds, on four tasks that come twice ──
+
+REPAIRS = ["replay.enabled=true", "reflection.enabled=true", "reflection.threshold=0.9", "data.max_len=512"]
+
+
+@pytest.mark.parametrize(
+    ("arm", "settings"), [("agent_grpo", ["train.max_steps=1"]), ("gigpo", ["train.max_steps=2", *REPAIRS])]
+)
+def test_an_arm_trains_with_the_advantages_of_its_estimator(tmp_path, arm, settings):
+    """As the rows of a run give them again: sums of rewards among the trajectories of a group, and with gigpo the returns of
+    the turns at one state. A task whose trajectories of step 1 succeed in less than 90% has a group behind one of them in step 2;
+    one that ends alike in step 2 is joined by what ended otherwise in step 1."""
+    place = tmp_path / "run"
+    common = [
+        "agents.num_tasks=4",
+        "agents.num_held_out=0",
+        "rollout.batch_size=4",
+        "train.num_epochs=2",
+        f"algo={arm}",
+    ]
+    train(place, *common, *settings, experiment="agent_smoke")
+    steps = lines(place / "metrics.jsonl")
+    rows = rollouts_of(place)
+    groups = {}
+    for row in rows:
+        groups.setdefault((row["step"], row["uid"], row["context"]), []).append(row)
+    for mine in groups.values():
+        trajectories = turns_of(mine)
+        sums = [sum(row["turn_reward"] - 0.1 * (not row["valid"]) for row in turns) for turns in trajectories]
+        for turns, of_episode in zip(trajectories, scores(sums), strict=True):
+            for row in turns:
+                alike = [other["step_return"] for other in mine if other["state"] == row["state"]]
+                of_turn = scores(alike)[alike.index(row["step_return"])] if arm == "gigpo" else 0.0
+                assert row["advantage"] == pytest.approx(of_episode + of_turn, abs=1e-4)
+    for step in steps:
+        assert all(math.isfinite(value) for value in step.values()) and step["r3/sync/abs_logprob_gap"] < 0.02
+    assert len(steps) == (2 if arm == "gigpo" else 1)
+    for number, uid in itertools.product(range(2, len(steps) + 1), {row["uid"] for row in rows}):
+        before = {turns[0]["verdict"] for turns in turns_of(groups[1, uid, "plain"])}
+        rate = statistics.fmean(turns[0]["verdict"] == "correct" for turns in turns_of(groups[1, uid, "plain"]))
+        now = turns_of(groups[number, uid, "plain"])
+        fresh = {turns[0]["verdict"] for turns in now if turns[0]["recalled_from"] is None}
+        recalled = {turns[0]["verdict"] for turns in now if turns[0]["recalled_from"] == 1}
+        assert recalled == (before - fresh if len(fresh) == 1 else set())
+        reflected = groups.get((number, uid, "reflection"), [])
+        assert len(turns_of(reflected)) == (4 if rate < 0.9 else 0)
+        assert all("It failed." in row["prompt"] for row in reflected)
+
+
+def turns_of(rows):
+    """The rows of each trajectory."""
+    found = {}
+    for row in rows:
+        found.setdefault(row["trajectory"], []).append(row)
+    return list(found.values())
+
+
+def scores(values):
+    """(v - mean) / (std + 1e-6), with n - 1; 0 for one value alone."""
+    if len(values) < 2:
+        return [0.0]
+    mean, std = statistics.fmean(values), statistics.stdev(values)
+    return [(value - mean) / (std + 1e-6) for value in values]
