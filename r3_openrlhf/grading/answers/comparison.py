@@ -15,6 +15,7 @@ FLOAT_DIGITS = 12  # so many are the result of a computation with floating-point
 FLOAT_ERROR = Fraction(1, 10**11)  # which is off by less than this, relatively
 MAX_RELATIVE_ERROR = Fraction(1, 10**4)  # and may be off by this much: the tolerance of the Qwen2.5-Math evaluator
 
+_PLAIN_INTEGER = re.compile(r"[1-9][0-9]{0,14}")
 _MATH_DELIMITERS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
 _FRAC_NAMES = re.compile(r"\\[dtc]frac(?![a-zA-Z])")
 _FRAC_DIGITS = re.compile(r"\\frac\s*(\d)\s*(\d)(?!\d)")
@@ -179,6 +180,8 @@ def compare_cheaply(answer: str, reference: str) -> bool | None:
 
     The answer may use a decimal comma where the reference has a point ("1,22" for 1.22).
     """
+    if _PLAIN_INTEGER.fullmatch(answer) and _PLAIN_INTEGER.fullmatch(reference):
+        return answer == reference
     decided = _compare_meanings(answer, reference)
     if decided is not None:
         return decided

@@ -3,7 +3,9 @@ r"""Answers that are marked as such: \boxed{} and <answer></answer>. Every funct
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from r3_openrlhf.grading.answers.withdrawn import is_withdrawn
 
@@ -94,7 +96,7 @@ def _contents(marks: list[Mark]) -> list[str]:
     return contents
 
 
-def _last_group(text: str, marks: list[Mark]) -> list[Mark]:
+def _last_group(text: str, marks: Sequence[Mark]) -> list[Mark]:
     """The last mark that holds an answer, and those before it that belong to the same answer, in their order."""
     group: list[Mark] = []
     for mark in reversed(marks):
@@ -133,14 +135,15 @@ def belongs_together(between: str) -> bool:
     return len(between) < 10 or _SEPARATOR.search(between) is not None
 
 
-def _boxes(text: str) -> list[Mark]:
+@lru_cache(maxsize=2)  # a response is asked more than once
+def _boxes(text: str) -> tuple[Mark, ...]:
     marks: list[Mark] = []
     end = len(text)  # where the box behind it begins
     for command in reversed([match for match in BOX.finditer(text)][-MAX_MARKS:]):
         content, after = _box_content(text, command.end(), end)
         marks.insert(0, Mark(command.start(), after, content))
         end = command.start()
-    return marks
+    return tuple(marks)
 
 
 def _box_content(text: str, start: int, end: int) -> tuple[str | None, int]:

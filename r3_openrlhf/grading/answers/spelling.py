@@ -303,6 +303,8 @@ def align(answer: str, reference: str) -> tuple[str, str]:
     becomes 12, beside E it becomes E; "x < 1 or x > 2" beside a union becomes a union; "k \in \mathbb{Z}" is left out
     where the other does not say it.
     """
+    if answer.isdecimal() and reference.isdecimal():
+        return answer, reference
     return in_one_unit(_beside(answer, reference), _beside(reference, answer))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 
 from r3_openrlhf.grading.answers.number_words import is_number_word
 
@@ -252,6 +253,7 @@ def without_rate(amount: str) -> str:
     return _A_RATE.sub("", amount)
 
 
+@lru_cache(maxsize=64)  # a comparison asks more than once
 def unit_of(answer: str) -> str | None:
     """The unit that an answer states, by a sign or a word; None when it states none that is known."""
     if sign := _CURRENCY_SIGN.match(answer):

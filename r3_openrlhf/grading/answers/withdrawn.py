@@ -6,11 +6,12 @@ Only whole clauses count: "\boxed{5}. This is not a coincidence" and "\boxed{5}.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 CHARS_BEHIND = 160  # of the text behind an answer
 CHARS_BEFORE = 80  # of the text before it
 
-_WHITE = re.compile(r"\s+")
+_WHITE = re.compile(r"[^\S\n]*\n\s*|[^\S\n]{2,}|[^\S\n ]")  # all but a single space
 _MARKS = r"(?:[\s$*_.,;:!?)\]}(\[—–…-]|\\[)\],;!]|</answer>)*"
 _TURN = r"(?:(?<!\?\s)(?:but|however|though|yet|wait|no|hmm|oops|sorry|actually|and|oh)\b[\s,.!…—–-]*){0,4}"
 _I_SEE = r"(?:(?:i\s+(?:think|believe|know|see|reali[sz]e)|it\s+turns\s+out)\s+(?:that\s+)?)?"
@@ -53,6 +54,11 @@ _BEFORE = re.compile(
 def is_withdrawn(text: str, start: int, end: int) -> bool:
     """Whether the words directly before text[start:end], or directly behind it, take it back."""
     behind, before = text[end : end + CHARS_BEHIND], text[max(0, start - CHARS_BEFORE) : start]
+    return _takes_back(before, behind)
+
+
+@lru_cache(maxsize=64)  # a mark is asked about more than once
+def _takes_back(before: str, behind: str) -> bool:
     return _BEHIND.match(_one_space(behind)) is not None or _BEFORE.search(_one_space(before)) is not None
 
 
