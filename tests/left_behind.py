@@ -2,6 +2,7 @@
 
 A patch that stays is seen by the files that come after it in the same process, so that they pass or fail by their order."""
 
+import asyncio
 import inspect
 import logging
 import os
@@ -43,6 +44,7 @@ def process() -> dict:
         found[f"what {number.name} does"] = signal.getsignal(number)
     for name in ("RLIMIT_NOFILE", "RLIMIT_AS", "RLIMIT_CORE", "RLIMIT_NPROC"):
         found[f"the limit {name}"] = resource.getrlimit(getattr(resource, name))
+    found["the event loop that runs here"] = asyncio._get_running_loop()  # get_running_loop raises where there is none
     found["what logging shows"] = logging.root.level, logging.root.manager.disable
     if "torch" in sys.modules:
         torch = sys.modules["torch"]

@@ -74,8 +74,10 @@ def server(story, tmp_path_factory):
         yield address
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser():
+    """Chromium. Its driver has an event loop that runs in this thread as long as it lives, and asyncio.run refuses to run
+    beside it: so it ends with the file."""
     if CHROMIUM is None:
         pytest.skip("there is no chromium; on Debian: apt install chromium")
     playwright = pytest.importorskip("playwright.sync_api")
