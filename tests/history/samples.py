@@ -65,7 +65,7 @@ def make_turn(place, tokens, *, reward=None):
 
 
 def values(rollout):
-    """A rollout as something that == compares bit for bit."""
+    """A rollout as something that can be hashed, and that == compares bit for bit."""
     return (
         rollout.uid,
         rollout.context,
@@ -83,11 +83,12 @@ def values(rollout):
         rollout.epoch,
         rollout.entropy,
         rollout.reason,
-        rollout.turns
-        and [
-            (turn.prompt_ids.dtype.str, turn.prompt_ids.tolist(), *map(turn.__getattribute__, TURN_FIELDS))
+        None
+        if rollout.turns is None
+        else tuple(
+            (turn.prompt_ids.dtype.str, turn.prompt_ids.tobytes(), *map(turn.__getattribute__, TURN_FIELDS))
             for turn in rollout.turns
-        ],
+        ),
     )
 
 
