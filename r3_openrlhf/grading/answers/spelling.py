@@ -76,8 +76,30 @@ _NO_HEDGE = (
     r"|double|triple|minus|negative|over|under|above|below|almost|nearly|up to|if)\b|n['’]t\b))"
 )
 
+_PIECES = re.compile(r"\\\\[a-zA-Z]*|\\.|\[\^?\]?(?:\\.|[^\]])*\]|.", re.DOTALL)
+
+
+def _needed(pattern: str) -> str:
+    r"""The longest command, or sign beyond ASCII, without which a pattern cannot match ("\text"); "": there is none.
+
+    To look for it costs a tenth of a search, and most texts have few commands.
+    """
+    depth, found = 0, [""]
+    pieces = _PIECES.findall(pattern)
+    for piece, following in zip(pieces, [*pieces[1:], ""], strict=True):
+        depth += (piece == "(") - (piece == ")")
+        if depth == 0 and piece == "|":
+            return ""
+        may_lack = following in {"?", "*", "{"}
+        if depth == 0 and piece.startswith("\\\\") and not (may_lack and len(piece) == 2):
+            found.append(piece[1:-1] if may_lack else piece[1:])
+        elif depth == 0 and not piece.isascii() and len(piece) == 1 and not may_lack:
+            found.append(piece)
+    return max(found, key=len)
+
+
 _REWRITES = [
-    (re.compile(pattern), replacement)
+    (_needed(pattern), re.compile(pattern), replacement)
     for pattern, replacement in (
         (r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺]+", lambda m: "^{" + m[0].translate(_SUPERSCRIPTS) + "}"),
         (r"[₀₁₂₃₄₅₆₇₈₉]+", lambda m: "_{" + m[0].translate(_SUBSCRIPTS) + "}"),
@@ -235,8 +257,9 @@ def unify(answer: str) -> str:
         return r"\pi" if text == "pi" else text
     if not text.isascii():
         text = _MATH_LETTERS.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text).translate(_UNICODE)
-    for pattern, replacement in _REWRITES:
-        text = pattern.sub(replacement, text)
+    for needed, pattern, replacement in _REWRITES:
+        if needed in text:
+            text = pattern.sub(replacement, text)
     text = _FONT.sub(r"\1", _FONT.sub(r"\1", text))
     if text.count("=") > 1 and _COMMA_AND_SPACE.search(text):
         text = _COMMA_OF_THOUSANDS.sub("", text)  # "x=1,000, y=2,000"

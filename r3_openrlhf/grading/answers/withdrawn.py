@@ -49,6 +49,12 @@ _BEFORE = re.compile(
     r"[ \t]*:?[ \t]*(?:\\[(\[])?[\s$*(]*$",
     re.IGNORECASE,
 )
+# Without one of these nothing is taken back, and most texts have none. "ſ" is an s where case does not count.
+_SAYS_SOMETHING = re.compile(r"[^\W\d_]|~~")
+_WORDS_BEFORE = (
+    "not", "n't", "n’t", "never", "doubt", "unlikely", "that", "refuse", "ignore", "disregard", "forget", "scra", "reject", "strike",
+    "cross", "discard", "withdraw", "retract", "instead", "rather", "ſ",
+)  # fmt: skip
 
 
 def is_withdrawn(text: str, start: int, end: int) -> bool:
@@ -59,7 +65,10 @@ def is_withdrawn(text: str, start: int, end: int) -> bool:
 
 @lru_cache(maxsize=64)  # a mark is asked about more than once
 def _takes_back(before: str, behind: str) -> bool:
-    return _BEHIND.match(_one_space(behind)) is not None or _BEFORE.search(_one_space(before)) is not None
+    if _SAYS_SOMETHING.search(behind) and _BEHIND.match(_one_space(behind)):
+        return True
+    said = before.lower()
+    return any(word in said for word in _WORDS_BEFORE) and _BEFORE.search(_one_space(before)) is not None
 
 
 def _one_space(text: str) -> str:
