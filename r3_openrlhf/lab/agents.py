@@ -1,12 +1,14 @@
-"""The lab for agents: estimators x seeds in the vault (agents/vault.py), with a policy that is a table. No torch.
+"""The lab for agents: estimators x seeds in the vault (agents/vault.py), with a policy that is a table or a small network.
 
-The policy reads the prompt that its memory gives, as a model would, and draws from a row of logits. The row is chosen by
-the place and by what the policy can know of its keys: those that its memory shows it taking, or those that the
-observation lists. Colours are named by their part in the goal, so what is learned in one task holds in all. It begins as
-a player that knows what to do and often forgets what it has done (`forgetful_probabilities`).
+The policy reads the prompt that its memory gives, as a model would. Colours are named by their part in the goal, so what is
+learned in one task holds in all. It begins as a player that knows what to do and often forgets what it has done
+(`forgetful_probabilities`).
 
-So nothing stands between an advantage and what is learned from it: no network, no tokenizer, no optimizer's state.
-Trajectories, memory, advantages and the clipped loss are those of the stack.
+The table draws from a row of logits, which is chosen by the place and by what the policy can know of its keys: those that
+its memory shows it taking, or those that the observation lists. So nothing stands between an advantage and what is learned
+from it: no network, no tokenizer, no optimizer's state. The network (agents_network.py) has to find out by itself what in
+its memory matters, and what it learns in one place changes what it does in others.
+Trajectories, memory and advantages are those of the stack.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -31,6 +33,7 @@ from r3_openrlhf.agents.vault import BACK, HALL, OPEN, TAKE, Vault
 from r3_openrlhf.config import AgentsConfig
 from r3_openrlhf.errors import ConfigError
 
+POLICIES = ("table", "network")
 VARIANTS = ("history", "state")  # is what is best a matter of the history, or of the current state alone?
 ARMS: dict[str, dict[str, Any]] = {
     "grpo": {"estimator": "grpo"},
@@ -53,7 +56,7 @@ TASKS, TRAJECTORIES = 4, 8  # of a step
 NUM_TASKS = 24  # seeds that come up again and again, so that replay has something to recall
 FORGETS, CARELESS, NOISE = 0.85, 0.15, 0.1
 TOKENS = 40_000  # of a run
-LEARNING_RATE = 5.0
+LEARNING_RATES = {"table": 5.0, "network": 3e-3}
 EPS_CLIP, DUAL_CLIP = 0.2, 3.0
 RESAMPLES = 2000
 DEEPEST = 4  # level up to which lone steps are counted
@@ -78,6 +81,16 @@ def agents_config(arm: str) -> AgentsConfig:
     )
 
 
+def parts_of(prompt: str) -> dict[str, str]:
+    """Colour -> its part in the goal of a prompt. ValueError: no prompt of the vault."""
+    goal = _GOAL.search(prompt)
+    if goal is None:
+        raise ValueError(f"this is no prompt of the vault: {prompt!r}")
+    parts = dict(zip(goal[1].split(" and "), PARTS, strict=False))
+    others = [colour for colour in Vault(rooms=ROOMS).colours if colour not in parts]
+    return parts | {colour: f"other{i}" for i, colour in enumerate(others)}
+
+
 class TablePolicy:
     """Logits per Key and action."""
 
@@ -86,12 +99,9 @@ class TablePolicy:
 
     def read(self, prompt: str) -> tuple[Key, dict[str, str]]:
         """The row for a prompt, and colour -> its part in the goal."""
-        goal, now = _GOAL.search(prompt), _NOW.search(prompt)
-        if goal is None or now is None:
-            raise ValueError(f"this is no prompt of the vault: {prompt!r}")
-        parts = dict(zip(goal[1].split(" and "), PARTS, strict=False))
-        others = [colour for colour in Vault(rooms=ROOMS).colours if colour not in parts]
-        parts |= {colour: f"other{i}" for i, colour in enumerate(others)}
+        parts, now = parts_of(prompt), _NOW.search(prompt)
+        if now is None:
+            raise ValueError(f"this prompt of the vault has no state: {prompt!r}")
         held = now[2].split() if now[2] else _TAKEN.findall(prompt)
         return (parts.get(now[1], HALL), tuple(sorted({parts[one] for one in held if one in parts}))), parts
 
@@ -110,6 +120,18 @@ class TablePolicy:
         weights = {action: math.exp(logit - highest) for action, logit in row.items()}
         total = sum(weights.values())
         return {action: weight / total for action, weight in weights.items()}
+
+    def play_group(
+        self, settings: AgentsConfig, *, seed: int, num: int, shows_keys: bool, rng: random.Random
+    ) -> list[Played]:
+        """So many episodes of task `seed`, one behind the other."""
+        return [
+            play(self, settings, seed=seed, uid=str(i), shows_keys=shows_keys, rng=rng) for i in range(num)
+        ]
+
+    def update(self, rows: Sequence[Row], *, learning_rate: float) -> None:
+        """See `update`."""
+        update(self, rows, learning_rate=learning_rate)
 
 
 def forgetful_probabilities(key: Key) -> dict[str, float]:
@@ -132,9 +154,9 @@ def forgetful_probabilities(key: Key) -> dict[str, float]:
 
 @dataclass(slots=True)
 class Choice:
-    """One turn as the table sees it."""
+    """One turn as the policy sees it."""
 
-    key: Key
+    key: Any  # what the policy reads: the Key of the table, the Reading of the network
     action: str
     probability: float  # when it was sampled
 
@@ -145,6 +167,21 @@ class Played:
 
     trajectory: Trajectory
     choices: list[Choice]
+
+
+Row = tuple[Played, list[float] | None, bool]  # a trajectory, its advantages by turn (None: lost), was it recalled?
+
+
+class Policy(Protocol):
+    """What plays and learns."""
+
+    def play_group(
+        self, settings: AgentsConfig, *, seed: int, num: int, shows_keys: bool, rng: random.Random
+    ) -> list[Played]:
+        """So many episodes of task `seed`."""
+
+    def update(self, rows: Sequence[Row], *, learning_rate: float) -> None:
+        """One update by these rows."""
 
 
 @dataclass(slots=True)
@@ -160,6 +197,7 @@ class AgentRun:
     alone: list[float] = field(default_factory=list)  # share of steps in groups of one, by level; mean over steps
     collapsed: float = 0.0  # share of task groups that all failed or all succeeded
     recalled: int = 0  # trajectories
+    policy: str = "table"
 
     @property
     def area(self) -> float:
@@ -199,9 +237,9 @@ def num_tokens(played: Played) -> int:
 
 
 def update(
-    policy: TablePolicy, rows: Sequence[tuple[Played, list[float] | None, bool]], *, learning_rate: float
+    policy: TablePolicy, rows: Sequence[Row], *, learning_rate: float
 ) -> None:
-    """One step up the gradient of the clipped objective, mean over turns. Rows: trajectory, advantages, was it recalled?
+    """One step up the gradient of the clipped objective, mean over turns.
 
     Advantages are divided by their root mean square over the step: the estimators differ in scale (GiGPO adds two), and the
     length of a step is not what is compared.
@@ -238,30 +276,48 @@ def recall(group: list[Played], stored: Sequence[Played], rng: random.Random) ->
     return rng.choice(list(stored))
 
 
+def make_policy(kind: str, *, variant: str, seed: int) -> Policy:
+    """The policy with which a run begins. ConfigError: no such kind."""
+    if kind not in POLICIES:
+        raise ConfigError(f"the policy {kind!r} does not exist; known: {', '.join(POLICIES)}")
+    if kind == "table":
+        return TablePolicy()
+    from r3_openrlhf.lab.agents_network import imitator
+
+    return imitator(seed, shows_keys=variant == "state")
+
+
 def train(
-    variant: str, arm: str, seed: int, *, tokens: int = TOKENS, learning_rate: float = LEARNING_RATE
+    variant: str,
+    arm: str,
+    seed: int,
+    *,
+    policy: str = "table",
+    tokens: int = TOKENS,
+    learning_rate: float | None = None,
 ) -> AgentRun:
     """One run until so many tokens are generated. The same arguments give the same run.
 
-    ConfigError: no such variant or arm.
+    learning_rate: None is that of LEARNING_RATES.
+    ConfigError: no such variant, arm or policy.
     """
     if variant not in VARIANTS:
         raise ConfigError(f"the variant {variant!r} does not exist; known: {', '.join(VARIANTS)}")
     settings = agents_config(arm)
     rng = random.Random(f"{variant}/{seed}")
-    policy = TablePolicy()
-    run = AgentRun(variant, arm, seed, learning_rate)
+    player = make_policy(policy, variant=variant, seed=seed)
+    rate = learning_rate or LEARNING_RATES[policy]
+    run = AgentRun(variant, arm, seed, rate, policy=policy)
     successes: dict[str, list[Played]] = defaultdict(list)
     alone, collapsed, groups, generated = [], 0, 0, 0
     while generated < tokens:
-        rows: list[tuple[Played, list[float] | None, bool]] = []
+        rows: list[Row] = []
         fresh: list[Played] = []
         before = generated
         for task in rng.sample(range(NUM_TASKS), TASKS):
-            group = [
-                play(policy, settings, seed=task, uid=str(i), shows_keys=variant == "state", rng=rng)
-                for i in range(TRAJECTORIES)
-            ]
+            group = player.play_group(
+                settings, seed=task, num=TRAJECTORIES, shows_keys=variant == "state", rng=rng
+            )
             fresh += group
             num_right = sum(bool(one.trajectory.success) for one in group)
             collapsed += num_right in (0, TRAJECTORIES)
@@ -273,7 +329,7 @@ def train(
             advantages = advantages_of_task([one.trajectory for one in members], settings)
             rows += [(one, mine, one is found) for one, mine in zip(members, advantages, strict=True)]
             successes[uid] = [*successes[uid], *(one for one in group if one.trajectory.success)][-16:]
-        update(policy, rows, learning_rate=learning_rate)
+        player.update(rows, learning_rate=rate)
         generated += sum(map(num_tokens, fresh))
         run.tokens.append(before)
         run.success.append(fmean(bool(one.trajectory.success) for one in fresh))
@@ -289,18 +345,23 @@ def run_study(
     variants: Sequence[str],
     arms: Sequence[str],
     seeds: Sequence[int],
+    policy: str,
     tokens: int,
-    learning_rate: float,
+    learning_rate: float | None,
 ) -> list[AgentRun]:
     """Every combination; one that is in `directory` already is read, not run. ConfigError: as `train`."""
+    if policy not in POLICIES:
+        raise ConfigError(f"the policy {policy!r} does not exist; known: {', '.join(POLICIES)}")
+    rate = learning_rate or LEARNING_RATES[policy]
     found = []
     for variant in variants:
         for arm in arms:
             agents_config(arm)
             for seed in seeds:
-                file = directory / f"{variant}-{arm}-{seed}-{tokens}-{learning_rate:g}.json"
+                name = f"{variant}-{arm}-{seed}-{tokens}-{rate:g}"
+                file = directory / f"{name if policy == 'table' else f'{policy}-{name}'}.json"
                 if not file.is_file():
-                    run = train(variant, arm, seed, tokens=tokens, learning_rate=learning_rate)
+                    run = train(variant, arm, seed, policy=policy, tokens=tokens, learning_rate=rate)
                     directory.mkdir(parents=True, exist_ok=True)
                     unfinished = file.with_suffix(".part")
                     unfinished.write_text(json.dumps(asdict(run)) + "\n", encoding="utf-8")

@@ -186,6 +186,13 @@ def shares(settings: tuple[str, ...], experiment: str, model: str | None, n: int
 )
 @click.option("--arms", default=None, help="Comma-separated; default: all of them (docs/agents.md).")
 @click.option(
+    "--policy",
+    default="table",
+    show_default=True,
+    type=click.Choice(("table", "network")),
+    help="What plays: a table of logits, or a recurrent network of 36,000 parameters.",
+)
+@click.option(
     "--seeds", default=10, show_default=True, type=click.IntRange(min=1), help="Runs of each arm: seeds 1, 2, ..."
 )
 @click.option("--tokens", default=None, type=click.IntRange(min=1), help="Generated tokens of a run.")
@@ -194,20 +201,31 @@ def shares(settings: tuple[str, ...], experiment: str, model: str | None, n: int
     "--out", default="runs/lab_agents", show_default=True, help="A directory; what is in it is not run again."
 )
 def agents(
-    variants: str, arms: str | None, seeds: int, tokens: int | None, learning_rate: float | None, out: str
+    variants: str,
+    arms: str | None,
+    policy: str,
+    seeds: int,
+    tokens: int | None,
+    learning_rate: float | None,
+    out: str,
 ) -> None:
-    """Estimators of trajectories in a small world, with a policy that is a table: half a second a run on one core."""
-    from r3_openrlhf.lab.agents import ARMS, LEARNING_RATE, TOKENS, run_study, table
+    """Estimators of trajectories in a small world: half a second a run on one core, several with the network."""
+    from r3_openrlhf.lab.agents import ARMS, TOKENS, run_study, table
 
     if Path(out).exists() and not Path(out).is_dir():
         raise ConfigError(f"--out {out} is a file; choose a directory")
+    if policy == "network":
+        import torch
+
+        torch.set_num_threads(1)  # matrices as small as these only wait for a second thread
     runs = run_study(
         Path(out),
         variants=variants.split(","),
         arms=arms.split(",") if arms else list(ARMS),
         seeds=range(1, seeds + 1),
+        policy=policy,
         tokens=tokens or TOKENS,
-        learning_rate=learning_rate or LEARNING_RATE,
+        learning_rate=learning_rate,
     )
     click.echo(table(runs))
 
