@@ -125,9 +125,7 @@ class TablePolicy:
         self, settings: AgentsConfig, *, seed: int, num: int, shows_keys: bool, rng: random.Random
     ) -> list[Played]:
         """So many episodes of task `seed`, one behind the other."""
-        return [
-            play(self, settings, seed=seed, uid=str(i), shows_keys=shows_keys, rng=rng) for i in range(num)
-        ]
+        return [play(self, settings, seed=seed, uid=str(i), shows_keys=shows_keys, rng=rng) for i in range(num)]
 
     def update(self, rows: Sequence[Row], *, learning_rate: float) -> None:
         """See `update`."""
@@ -236,9 +234,7 @@ def num_tokens(played: Played) -> int:
     return sum(len(choice.action.split()) + 1 for choice in played.choices)
 
 
-def update(
-    policy: TablePolicy, rows: Sequence[Row], *, learning_rate: float
-) -> None:
+def update(policy: TablePolicy, rows: Sequence[Row], *, learning_rate: float) -> None:
     """One step up the gradient of the clipped objective, mean over turns.
 
     Advantages are divided by their root mean square over the step: the estimators differ in scale (GiGPO adds two), and the
@@ -315,9 +311,7 @@ def train(
         fresh: list[Played] = []
         before = generated
         for task in rng.sample(range(NUM_TASKS), TASKS):
-            group = player.play_group(
-                settings, seed=task, num=TRAJECTORIES, shows_keys=variant == "state", rng=rng
-            )
+            group = player.play_group(settings, seed=task, num=TRAJECTORIES, shows_keys=variant == "state", rng=rng)
             fresh += group
             num_right = sum(bool(one.trajectory.success) for one in group)
             collapsed += num_right in (0, TRAJECTORIES)

@@ -161,7 +161,9 @@ class NetworkPolicy(nn.Module):
         if not scale > 0:
             return  # nothing was said, or of nothing
         logprobs = self([choice.key for choice, _, _ in turns])
-        mine = logprobs[torch.arange(len(turns)), torch.tensor([ACTIONS.index(choice.action) for choice, _, _ in turns])]
+        mine = logprobs[
+            torch.arange(len(turns)), torch.tensor([ACTIONS.index(choice.action) for choice, _, _ in turns])
+        ]
         sampled = torch.tensor([choice.probability for choice, _, _ in turns]).log()
         old = torch.where(torch.tensor([recalled for _, _, recalled in turns]), sampled, mine.detach())
         loss = -clipped_objective((mine - old).exp(), advantages / scale).mean()

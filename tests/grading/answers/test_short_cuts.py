@@ -30,7 +30,9 @@ def test_what_is_taken_back_is_what_the_whole_patterns_say(before, behind):
 
 def answers():
     """One text per pair of the lists beside this file."""
-    lines = [line for name in ("pairs_correct.txt", "pairs_wrong.txt") for line in (HERE / name).read_text().splitlines()]
+    lines = [
+        line for name in ("pairs_correct.txt", "pairs_wrong.txt") for line in (HERE / name).read_text().splitlines()
+    ]
     return [part for line in lines for part in line.split(" === ") if part]
 
 
