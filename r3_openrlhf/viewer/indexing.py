@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from r3_openrlhf.viewer.curves import age_name
 from r3_openrlhf.viewer.library import Library
 from r3_openrlhf.viewer.run_reader import RunReader
 from r3_openrlhf.viewer.search_index import RunIndex
-from r3_openrlhf.viewer.step_groups import State, asked_states, fates_in
+from r3_openrlhf.viewer.step_groups import Asked, asked_groups, fates_in
 
 LOOK_S = 2.0  # between two looks for new steps
 COUNTED_TOGETHER = 20  # steps
@@ -29,13 +29,13 @@ class Indexed:
     total: int = 0
     is_loaded: bool = False  # what an earlier viewer had counted
 
-    def load(self, asked: Collection[State]) -> None:
+    def load(self, asked: Asked) -> None:
         """What was counted by an earlier viewer, with the same settings of the run."""
         for step, found in self.index.counts().items():
-            if found["asked"] == sorted(asked):
+            if found["asked"] == _in_words(asked):
                 self.counted[step] = found["counts"]
 
-    def count(self, steps: Iterable[int], asked: Collection[State]) -> None:
+    def count(self, steps: Iterable[int], asked: Asked) -> None:
         """What became of the collapsed groups of some steps, and how old their recalled rows are."""
         new = {}
         for step in steps:
@@ -44,7 +44,11 @@ class Indexed:
                 ages = Counter(f"age:{age_name(age)}" for age in self.index.recall_ages(step))
                 fates = {f"fate:{fate}": number for fate, number in fates_in(groups, asked=asked).items()}
                 new[step] = self.counted[step] = fates | ages
-        self.index.keep_counts({step: {"asked": sorted(asked), "counts": found} for step, found in new.items()})
+        self.index.keep_counts({step: {"asked": _in_words(asked), "counts": found} for step, found in new.items()})
+
+
+def _in_words(asked: Asked) -> list[str]:
+    return sorted(f"{state}, {context}" for state, context in asked)
 
 
 class Indexing:
@@ -89,7 +93,7 @@ class Indexing:
         """Read what is new of one run, and count it."""
         if not run.steps():
             return
-        found, asked = self.of(run), asked_states(run.config)
+        found, asked = self.of(run), asked_groups(run.config)
         if not found.is_loaded:
             found.load(asked)
             found.is_loaded = True

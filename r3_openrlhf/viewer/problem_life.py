@@ -9,7 +9,7 @@ from statistics import fmean
 from r3_openrlhf.types import Context
 from r3_openrlhf.viewer.run_reader import Row, RunReader
 from r3_openrlhf.viewer.search_index import FoundRollout
-from r3_openrlhf.viewer.step_groups import StepGroup, asked_states, groups_of
+from r3_openrlhf.viewer.step_groups import StepGroup, asked_groups, groups_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ def life_of(run: RunReader, rollouts: Sequence[FoundRollout]) -> Life:
     tau = run.config.reflection.threshold if run.config is not None else None
     points: list[Moment] = []
     rewards: list[float] = []
-    asked = asked_states(run.config)
+    asked = asked_groups(run.config)
     groups = [
         (step, group) for step, rows in sorted(of_step.items()) for group in groups_of(rows, step=step, asked=asked)
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from statistics import fmean
 from typing import Any
 
@@ -77,16 +78,22 @@ class StepGroup:
         return len(self.rows) - self.num_recalled
 
 
-def asked_states(config: R3Config | None) -> frozenset[State]:
-    """The collapsed groups for which a run asks its history; without its settings: all of them."""
+Asked = Collection[tuple[State, Context]]  # the groups for which a run asks its history
+EVERY = frozenset(product((State.NONE_CORRECT, State.ALL_CORRECT), (Context.PLAIN, Context.REFLECTION)))
+
+
+def asked_groups(config: R3Config | None) -> Asked:
+    """The collapsed groups for which a run asks its history; without its settings: all that R3 asks for."""
     if config is None:
-        return frozenset((State.NONE_CORRECT, State.ALL_CORRECT))
+        return EVERY
     if config.algo not in (Algorithm.R3, Algorithm.AGENTS) or not config.replay.enabled:
         return frozenset()
-    return frozenset((State.NONE_CORRECT, *([State.ALL_CORRECT] if config.replay.recall_failures else [])))
+    states = (State.NONE_CORRECT, *([State.ALL_CORRECT] if config.replay.recall_failures else []))
+    contexts = (Context.PLAIN, *([Context.REFLECTION] if config.algo == Algorithm.R3 else []))
+    return frozenset(product(states, contexts))
 
 
-def groups_of(rows: Sequence[Row], *, step: int, asked: Collection[State] = tuple(State)) -> list[StepGroup]:
+def groups_of(rows: Sequence[Row], *, step: int, asked: Asked = EVERY) -> list[StepGroup]:
     """The groups of a step in the order of its file. `asked`: those for which the run asks its history."""
     groups = [_group(uid, Context(context), found, step) for (uid, context), found in grouped(rows).items()]
     mass = sum(group.mass for group in groups)
@@ -99,7 +106,7 @@ def groups_of(rows: Sequence[Row], *, step: int, asked: Collection[State] = tupl
             ranked=group.num_ranked,
             context=group.context,
             was_reflected=group.uid in reflected,
-            was_asked=group.state in asked and group.context is not Context.PREFIX,
+            was_asked=(group.state, group.context) in asked,
         )
     return groups
 
@@ -166,7 +173,7 @@ def fate_of(
     return Fate.NOTHING_STORED if was_asked else Fate.LEFT
 
 
-def fates_in(groups: Sequence[GroupSummary], *, asked: Collection[State] = tuple(State)) -> dict[str, int]:
+def fates_in(groups: Sequence[GroupSummary], *, asked: Asked = EVERY) -> dict[str, int]:
     """How many of a step's collapsed groups had each fate. `asked` as for `groups_of`."""
     counts = dict.fromkeys(map(str, Fate), 0)
     reflected = {group.uid for group in groups if group.context == Context.REFLECTION}
@@ -178,7 +185,7 @@ def fates_in(groups: Sequence[GroupSummary], *, asked: Collection[State] = tuple
             ranked=group.ranked,
             context=Context(group.context),
             was_reflected=group.uid in reflected,
-            was_asked=state in asked and group.context != Context.PREFIX,
+            was_asked=(state, Context(group.context)) in asked,
         )
         if fate is not None:
             counts[fate] += 1

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from r3_openrlhf.config_loading import load_config
 from r3_openrlhf.errors import R3Error
 from r3_openrlhf.history.inspection import sampled_in
 from r3_openrlhf.runs.rollout_files import COLUMNS
@@ -27,6 +28,7 @@ from r3_openrlhf.viewer.search_index import RunIndex
 from r3_openrlhf.viewer.step_groups import (
     Fate,
     State,
+    asked_groups,
     fate_of,
     fates_in,
     groups_of,
@@ -73,6 +75,20 @@ def test_a_group_by_hand():
     assert (second.state, second.fate) == (State.NONE_CORRECT, Fate.NOTHING_STORED)
     *_, second = groups_of(rows, step=7, asked=())
     assert second.fate is Fate.LEFT  # the history was not asked
+
+
+def test_a_reflection_group_of_an_agent_was_not_refused_anything():
+    """R3 asks its history for one that collapsed; a run of trajectories does not."""
+    rows = [row(group=2, context="reflection"), row(group=2, context="reflection"), row(group=1), row(group=1)]
+    for experiment, reflection in (("cpu_smoke", Fate.NOTHING_STORED), ("agent_smoke", Fate.LEFT)):
+        config = load_config(experiment, ["replay.enabled=true"])
+        fates = {group.context: group.fate for group in groups_of(rows, step=7, asked=asked_groups(config))}
+        assert fates[Context.REFLECTION] is reflection
+    assert asked_groups(load_config("cpu_smoke", ["replay.recall_failures=false"])) == {
+        (State.NONE_CORRECT, Context.PLAIN),
+        (State.NONE_CORRECT, Context.REFLECTION),
+    }
+    assert asked_groups(load_config("cpu_smoke", ["replay.enabled=false"])) == set()
 
 
 def test_a_recalled_row_is_in_the_group_that_it_joined():
