@@ -190,7 +190,7 @@ def shares(settings: tuple[str, ...], experiment: str, model: str | None, n: int
     default="table",
     show_default=True,
     type=click.Choice(("table", "network")),
-    help="What plays: a table of logits, or a recurrent network of 36,000 parameters.",
+    help="What plays: a table of logits, or a recurrent network of 35,000 parameters.",
 )
 @click.option(
     "--seeds", default=10, show_default=True, type=click.IntRange(min=1), help="Runs of each arm: seeds 1, 2, ..."
