@@ -209,7 +209,7 @@ def agents(
     learning_rate: float | None,
     out: str,
 ) -> None:
-    """Estimators of trajectories in a small world: half a second a run on one core, several with the network."""
+    """Estimators of trajectories in a small world: half a second a run on one core, five with the network."""
     from r3_openrlhf.lab.agents import ARMS, TOKENS, run_study, table
 
     if Path(out).exists() and not Path(out).is_dir():
