@@ -27,8 +27,15 @@ def scorer_attacks(entry: dict) -> Iterator[tuple[str, str]]:
     for family, make in _FAMILIES.items():
         own, name = _canonical(str(entry.get("answer") or "")), entry["metadata"]["source_dataset"]
         for answer in dict.fromkeys(make(entry, rng)):
-            if not _as_good(name, _canonical(answer), own):
+            if not _as_good(name, _canonical(_plain(name, answer)), own):
                 yield family, answer
+
+
+def _plain(name: str, answer: str) -> str:
+    """Without what changes no value: the commas of thousands where one number is asked for, a division by one."""
+    if name == "number_format":
+        return re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", answer)
+    return re.sub(r"(?<=\w)/1$", "", answer) if name == "polynomial_multiplication" else answer
 
 
 def _as_good(name: str, made: tuple, own: tuple) -> bool:
@@ -37,6 +44,9 @@ def _as_good(name: str, made: tuple, own: tuple) -> bool:
         made, own = ((sorted(numbers), *rest) for numbers, *rest in (made, own))
     if name == "power_function" and len(made[0]) == len(own[0]) == 1:  # three significant digits are asked for
         return math.isclose(made[0][0], own[0][0], rel_tol=0.02)
+    if name in ("advanced_geometry", "decimal_arithmetic") and len(made[0]) == len(own[0]) == 1:
+        # an angle to more digits than the answer has, a decimal to one less
+        return math.isclose(made[0][0], own[0][0], rel_tol=1e-4, abs_tol=5e-3 * (name == "advanced_geometry"))
     if name == "number_format" and len(made[0]) == len(own[0]) == 1:  # the candidates are in the question
         return math.isclose(made[0][0], own[0][0], rel_tol=1e-12)
     if name == "gsm_symbolic":  # the same number again
@@ -46,7 +56,7 @@ def _as_good(name: str, made: tuple, own: tuple) -> bool:
 
 def _canonical(text: str) -> tuple:
     """What differs here only in spacing, case, brackets, full stops or the notation of numbers is the same answer."""
-    numbers = re.findall(r"-?\d{1,300}(?:\.\d*)?(?:[eE][-+]?\d{1,2}(?!\d))?", text)
+    numbers = re.findall(r"-?(?:\d{1,300}(?:\.\d*)?|\.\d{1,300})(?:[eE][-+]?\d{1,2}(?!\d))?", text)
     words = re.sub(r"[^a-z]+|(?<=day)s\b", "", re.sub(r"\\d?frac", "", text.casefold()))
     return [float(number) for number in numbers], words, "" if numbers or words else text.strip()
 

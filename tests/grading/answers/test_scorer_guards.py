@@ -11,6 +11,7 @@ reasoning_gym = pytest.importorskip("reasoning_gym")
 
 from reasoning_gym.factory import DATASETS  # noqa: E402
 
+from r3_openrlhf.attack import scorer_attacks as scorer_attacks_module  # noqa: E402
 from r3_openrlhf.attack.scorer_attacks import scorer_attacks  # noqa: E402
 from r3_openrlhf.grading.answers.request import REFUSED_DATA_SETS  # noqa: E402
 from r3_openrlhf.grading.answers.scorer_guards import GUARDED_DATA_SETS, passes  # noqa: E402
@@ -50,12 +51,34 @@ def accepted(grade_many, names, *, size, seed, per_entry):
     return [
         f"{entry['metadata']['source_dataset']}: {family}: {answer[:100]!r}: {grade.verdict.value} {grade.reason}"
         for (entry, family, answer), grade in zip(cases, grades, strict=True)
-        if grade.verdict.value != "wrong"
+        if grade.verdict.value != "wrong" and grade.reason != "bad_reference"  # then nothing is paid for that entry
     ]
 
 
 def test_no_attack_is_paid_by_any_data_set(grade_many):
     assert accepted(grade_many, GRADED, size=1, seed=3, per_entry=60) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "answer", "is_an_attack"),
+    [
+        ("number_format", "580722978.178", "580,722,978.178", False),
+        ("number_format", "580722978.178", "580,722,978.179", True),
+        ("decimal_arithmetic", "0.01382490412", ".013824904120", False),
+        ("decimal_arithmetic", "23.7751", "24.7751", True),
+        ("decimal_arithmetic", "23.7751", "-23.7751", True),
+        ("advanced_geometry", "19.65°", "19.653824058053306", False),
+        ("advanced_geometry", "19.65°", "20.65", True),
+        ("polynomial_multiplication", "205800*x**4 + 46200*x**2", "205800*x**4 + 46200*x**2/1", False),
+        ("polynomial_multiplication", "205800*x**4 + 46200*x**2", "205800*x**4 + 46200*x**2/2", True),
+        ("polynomial_equations", "0.2976, 1.3691", ".2976, 1.36910", False),
+        ("polynomial_equations", "0.2976, 1.3691", "2976, 1.3691", True),
+    ],
+)
+def test_what_is_right_after_all_is_no_attack(monkeypatch, name, own, answer, is_an_attack):
+    monkeypatch.setattr(scorer_attacks_module, "_FAMILIES", {"one": lambda entry, rng: iter([answer])})
+    entry = {"question": "", "answer": own, "metadata": {"source_dataset": name}}
+    assert list(scorer_attacks(entry)) == [("one", answer)] * is_an_attack
 
 
 @pytest.mark.soak
