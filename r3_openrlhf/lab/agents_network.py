@@ -23,7 +23,7 @@ from r3_openrlhf.agents.environment import task_uid
 from r3_openrlhf.agents.trajectory import Episode
 from r3_openrlhf.agents.vault import BACK, HALL, OPEN, TAKE, Vault
 from r3_openrlhf.config import AgentsConfig
-from r3_openrlhf.lab.agents import (
+from r3_openrlhf.lab.agents_table import (
     DUAL_CLIP,
     EPS_CLIP,
     KEYS,
@@ -147,7 +147,7 @@ class NetworkPolicy(nn.Module):
         return [Played(episode.trajectory(), mine) for episode, mine in zip(episodes, choices, strict=True)]
 
     def update(self, rows: Sequence[Row], *, learning_rate: float) -> None:
-        """One step of Adam on the clipped objective, mean over turns; what is clipped and scaled is as in agents.update."""
+        """One step of Adam on the clipped objective, mean over turns; what is clipped and scaled is as in agents_table.update."""
         if self._optimizer is None:
             self._optimizer = torch.optim.Adam(self.parameters(), lr=learning_rate)
         turns = [

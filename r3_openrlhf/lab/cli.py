@@ -210,7 +210,8 @@ def agents(
     out: str,
 ) -> None:
     """Estimators of trajectories in a small world: half a second a run on one core, five with the network."""
-    from r3_openrlhf.lab.agents import ARMS, TOKENS, run_study, table
+    from r3_openrlhf.lab.agents import TOKENS, run_study, table
+    from r3_openrlhf.lab.agents_table import ARMS
 
     if Path(out).exists() and not Path(out).is_dir():
         raise ConfigError(f"--out {out} is a file; choose a directory")

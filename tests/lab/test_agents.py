@@ -12,15 +12,16 @@ from r3_openrlhf.agents.trajectory import Episode
 from r3_openrlhf.agents.vault import BACK, OPEN, TAKE, Vault
 from r3_openrlhf.cli import main
 from r3_openrlhf.lab import agents as lab
-from r3_openrlhf.lab.agents import Choice, Played, TablePolicy, agents_config, forgetful_probabilities
+from r3_openrlhf.lab import agents_table
+from r3_openrlhf.lab.agents_table import Choice, Played, TablePolicy, agents_config, forgetful_probabilities
 
 
 def keys_of(actions, *, shows_keys):
     """The rows that the table uses along these actions, by parts of the goal."""
-    world = Vault(rooms=lab.ROOMS, keys=lab.KEYS, shows_keys=shows_keys)
+    world = Vault(rooms=agents_table.ROOMS, keys=agents_table.KEYS, shows_keys=shows_keys)
     episode = Episode(world.reset(0), task_uid="t", trajectory_uid="0", settings=agents_config("hgpo_k2"))
     policy, found = TablePolicy(), []
-    colours = dict(zip(lab.PARTS, world.needed, strict=True))
+    colours = dict(zip(agents_table.PARTS, world.needed, strict=True))
     for action in [*actions, None]:
         prompt = episode.next_prompt(count=len, max_tokens=10**6)
         found.append(policy.read(prompt)[0])
@@ -62,7 +63,7 @@ def test_an_update_is_the_policy_gradient():
     """Two turns, advantages 3 and 3 (root mean square 3): the row moves by lr / 2 * (1 - p, -p) each."""
     policy = TablePolicy()
     before, p = dict(policy.row(("first", ()))), policy.probabilities(("first", ()))
-    lab.update(
+    agents_table.update(
         policy,
         [(one_choice(policy, TAKE), [3.0], False)] * 2 + [(one_choice(policy, TAKE), None, False)],
         learning_rate=0.5,
@@ -79,7 +80,7 @@ def test_a_recalled_turn_is_clipped(advantage, ratio, moves):
     policy = TablePolicy()
     before = dict(policy.row(("first", ())))
     old = one_choice(policy, TAKE, probability=policy.probabilities(("first", ()))[TAKE] / ratio)
-    lab.update(policy, [(old, [advantage], True)], learning_rate=0.5)
+    agents_table.update(policy, [(old, [advantage], True)], learning_rate=0.5)
     assert (policy.row(("first", ())) != before) is moves
     if moves:
         share = 1 - math.exp(before[TAKE]) / sum(map(math.exp, before.values()))
@@ -90,7 +91,7 @@ def test_a_success_is_recalled_where_all_failed_and_only_there():
     world = random.Random(0)
     policy = TablePolicy()
     settings = agents_config("hgpo_k2")
-    played = [lab.play(policy, settings, seed=1, uid=str(i), shows_keys=True, rng=world) for i in range(60)]
+    played = [agents_table.play(policy, settings, seed=1, uid=str(i), shows_keys=True, rng=world) for i in range(60)]
     right = [one for one in played if one.trajectory.success]
     wrong = [one for one in played if not one.trajectory.success]
     assert 0.1 < len(right) / 60 < 0.4

@@ -9,7 +9,6 @@ from pytest import approx
 
 from r3_openrlhf.agents.vault import BACK, HALL, OPEN, TAKE
 from r3_openrlhf.lab import agents as lab
-from r3_openrlhf.lab.agents import Choice, Played, agents_config
 from r3_openrlhf.lab.agents_network import (
     ACTIONS,
     NetworkPolicy,
@@ -19,6 +18,7 @@ from r3_openrlhf.lab.agents_network import (
     imitator,
     read,
 )
+from r3_openrlhf.lab.agents_table import Choice, Played, agents_config
 
 
 @pytest.fixture(autouse=True)
