@@ -45,7 +45,7 @@ def _as_good(name: str, made: tuple, own: tuple) -> bool:
     if name == "power_function" and len(made[0]) == len(own[0]) == 1:  # three significant digits are asked for
         return math.isclose(made[0][0], own[0][0], rel_tol=0.02)
     if name in ("advanced_geometry", "decimal_arithmetic") and len(made[0]) == len(own[0]) == 1:
-        # an angle to more digits than the answer has, a decimal to one less
+        # an angle to more digits than the answer has; a decimal to fewer, which the library's scorer takes as rounded
         return math.isclose(made[0][0], own[0][0], rel_tol=1e-4, abs_tol=5e-3 * (name == "advanced_geometry"))
     if name == "number_format" and len(made[0]) == len(own[0]) == 1:  # the candidates are in the question
         return math.isclose(made[0][0], own[0][0], rel_tol=1e-12)

@@ -27,6 +27,7 @@ from r3_openrlhf.lab.agents_table import (
     DUAL_CLIP,
     EPS_CLIP,
     KEYS,
+    NOW,
     NUM_TASKS,
     PARTS,
     ROOMS,
@@ -48,7 +49,6 @@ MAX_GRADIENT_NORM = 1.0
 IMITATION_STEPS, IMITATION_EPISODES, IMITATION_RATE = 300, 32, 3e-3
 
 _TURN = re.compile(r"^(\w+)(?:, keys ([\w ]+))? -> ([\w ]+?)$", re.MULTILINE)
-_NOW = re.compile(r"Now: (\w+)(?:, keys ([\w ]+))?$")
 
 
 class Turn(NamedTuple):
@@ -64,7 +64,7 @@ Reading = tuple[Turn, ...]  # the turns that a prompt shows, the oldest first; t
 
 def read(prompt: str) -> tuple[Reading, dict[str, str]]:
     """What a prompt shows, and colour -> its part in the goal. ValueError: no prompt of the vault."""
-    parts, now = parts_of(prompt), _NOW.search(prompt)
+    parts, now = parts_of(prompt), NOW.search(prompt)
     if now is None:
         raise ValueError(f"this prompt of the vault has no state: {prompt!r}")
 

@@ -44,7 +44,7 @@ EPS_CLIP, DUAL_CLIP = 0.2, 3.0
 Key = tuple[str, tuple[str, ...]]  # place, keys at hand; in parts of the goal
 _GOAL = re.compile(r"Goal: open the gate with ([\w ]+)")
 _TAKEN = re.compile(rf"^(\w+)[^\n]* -> {TAKE}$", re.MULTILINE)
-_NOW = re.compile(r"Now: (\w+)(?:, keys ([\w ]+))?$")
+NOW = re.compile(r"Now: (\w+)(?:, keys ([\w ]+))?$")
 
 
 def agents_config(arm: str) -> AgentsConfig:
@@ -79,7 +79,7 @@ class TablePolicy:
 
     def read(self, prompt: str) -> tuple[Key, dict[str, str]]:
         """The row for a prompt, and colour -> its part in the goal."""
-        parts, now = parts_of(prompt), _NOW.search(prompt)
+        parts, now = parts_of(prompt), NOW.search(prompt)
         if now is None:
             raise ValueError(f"this prompt of the vault has no state: {prompt!r}")
         held = now[2].split() if now[2] else _TAKEN.findall(prompt)

@@ -31,12 +31,12 @@ def one_thread():
 
 
 PROMPT = """Goal: open the gate with white and red and black
-Earlier:
+Before:
 hall -> go red
 red -> take key
 Now: red"""
 SHOWN = """Goal: open the gate with white and red and black
-Earlier:
+Before:
 hall, keys none -> go blue
 Now: blue, keys red blue"""
 
