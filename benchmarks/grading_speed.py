@@ -5,7 +5,7 @@ r"""What the rules of grading cost: rows per second of processor time, over thos
 719f7f5 is the code before the rules against gaming; the target is 0.95 of its speed. The rows are those of reward_service.py. Each side is
 one process, which warms up as a nursery does and then grades 400 other rows. The two take turns, `--chunk` rows each, one at a time; who is
 first changes every turn. Each round begins in a fork of the warm process, so nobody finds a row in a cache. A round's ratio is that of the
-processor times of all its turns. `with problem`: this code is given the text of the problem too, which the other commit may not know.
+processor times of all its turns; the interval is that of the ratio of all rounds' sums. `with problem`: this code is given the text of the problem too, which the other commit may not know.
 `pool`: the same rows through a local pool, processor time of all its processes. --list prints the rows on which the verdicts differ.
 """
 
@@ -15,6 +15,7 @@ import argparse
 import gc
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -208,22 +209,33 @@ def main() -> None:
                 subprocess.run(["git", "-C", HERE, "worktree", "remove", "--force", checkout], check=True)
 
 
+def interval(rounds: list[tuple[float, float]], resamples: int = 10_000) -> tuple[float, float]:
+    """95% of the other side's seconds over ours, both summed over rounds that are drawn with replacement."""
+    draw = random.Random(0).choices
+    ratios = sorted(
+        sum(theirs for _, theirs in sample) / sum(mine for mine, _ in sample)
+        for sample in (draw(rounds, k=len(rounds)) for _ in range(resamples))
+    )
+    return ratios[int(0.025 * resamples)], ratios[int(0.975 * resamples)]
+
+
 def compare(options: argparse.Namespace, rows: dict[str, list], rows_file: Path, checkout: Path) -> None:
     print(
         f"load average before the start {os.getloadavg()[0]:.1f}; rows per processor second, this code over {options.against}"
     )
     new, old = Side(HERE, rows_file), Side(checkout, rows_file)
-    print(f"{'rows':6} {'way':13} {'number':>6} {'other, 1/s':>11} {'ratio':>6}  of each round", flush=True)
+    print(f"{'rows':6} {'way':13} {'number':>6} {'other, 1/s':>11} {'ratio':>6}  interval, each round", flush=True)
     for way in options.ways:
         for kind in options.kinds:
             if way == "with problem" and kind == "hard":
                 continue
             found = [measure(new, old, kind, rows[kind], way, options.chunk) for _ in range(options.rounds)]
             ratios = [theirs / mine for mine, theirs, _ in found]
+            low, high = interval([(mine, theirs) for mine, theirs, _ in found])
             rate = len(rows[kind]) / statistics.median(theirs for _, theirs, _ in found)
             print(
                 f"{kind:6} {way:13} {len(rows[kind]):6} {rate:11.0f} {statistics.median(ratios):6.3f}  "
-                f"{' '.join(f'{ratio:.3f}' for ratio in ratios)}; verdicts that differ: {len(found[0][2])}",
+                f"of the sums [{low:.3f}, {high:.3f}]  {' '.join(f'{ratio:.3f}' for ratio in ratios)}; verdicts that differ: {len(found[0][2])}",
                 flush=True,
             )
             if options.list:

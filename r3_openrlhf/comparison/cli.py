@@ -76,21 +76,32 @@ def compare(
 
 
 @click.command()
-@click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False), default="docs/evidence")
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False), default="docs/evidence")
 @click.option("--reference", metavar="ARM", help="The arm that the others are compared with. [default: grpo]")
 @click.option("--figure", type=click.Path(path_type=Path, dir_okay=False), help="Draw the map into this file.")
-def evidence(directory: Path, reference: str | None, figure: Path | None) -> None:
+@click.option(
+    "--add",
+    multiple=True,
+    metavar="RUN",
+    type=click.Path(path_type=Path),
+    help="A run of `r3 train` that has finished: its file is put into DIRECTORY first. May be given several times.",
+)
+def evidence(directory: Path, reference: str | None, figure: Path | None, add: tuple[Path, ...]) -> None:
     """What the evidence files of studies say: a table for each regime, the map, and how many seeds more it takes.
 
-    Every directory below DIRECTORY that holds files of `r3 lab study --evidence` is one regime.
+    Every directory below DIRECTORY that holds files of `r3 lab study --evidence`, or of --add, is one regime.
 
     \b
     r3 evidence docs/evidence
     r3 evidence docs/evidence/lab_hard_tail
     r3 evidence docs/evidence --figure docs/figures/evidence_map.png
+    r3 evidence docs/evidence/my_regime --add runs/grpo-1 --add runs/r3-1
     """
     from r3_openrlhf.comparison.evidence import map_table, power_table, read_regimes, regime_table
+    from r3_openrlhf.runs.evidence import keep
 
+    for run in add:
+        click.echo(keep(run, directory), err=True)
     regimes = read_regimes(directory, reference=reference)
     parts = [regime_table(regime) for regime in regimes]
     parts += [f"### Gain of the mean accuracy over the run\n\n{map_table(regimes)}"]

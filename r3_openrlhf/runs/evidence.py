@@ -54,7 +54,7 @@ class Evidence(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_de
     format: Annotated[int, msgspec.Meta(ge=1, le=1)] = 1
     arm: str
     seed: int
-    commit: str | None  # of the code that ran, ", modified" behind it where it was changed
+    commit: str | None  # of the code that ran, ", modified" behind it where it was changed; several where it went on with another
     settings: dict[str, Any]  # those that are not the default of config.py
     evaluation: dict[str, Any]  # ALIKE
     problems: str  # a hash of the training problems and their prompts, in any order
@@ -79,7 +79,7 @@ def evidence_of(run: RunDirectory) -> Evidence:
     return Evidence(
         arm=config.arm or config.algo,
         seed=config.train.seed,
-        commit=commit_of(),
+        commit=_commits_of(run),
         settings=settings_of(config),
         evaluation={key: lines[0].get(key) for key in ALIKE},
         problems=hash_of_lines(run.data),
@@ -88,11 +88,27 @@ def evidence_of(run: RunDirectory) -> Evidence:
     )
 
 
+def _commits_of(run: RunDirectory) -> str | None:
+    """Those that code_state.txt names, in the order in which they ran; a run without that file is of this code."""
+    if not run.code_state.is_file():
+        return commit_of()
+    lines = [line.removeprefix("commit ") for line in read_text(run.code_state).splitlines() if line.startswith("commit ")]
+    return ", then ".join(dict.fromkeys(lines)) or None
+
+
 def settings_of(config: R3Config) -> dict[str, Any]:
     """{key: value} where the value is not the default. A key that is added later with a default leaves old files true."""
     defaults = flatten(R3Config())
     values = {key: value for key, value in flatten(config).items() if key not in NOT_COMPARED}
     return json.loads(json.dumps({key: value for key, value in sorted(values.items()) if value != defaults.get(key)}))
+
+
+def keep(run: Path, directory: Path) -> Path:
+    """The file of a run that has finished; one that is there already stays. Raises R3Error as the functions below do."""
+    found = RunDirectory.open(run)
+    if is_there(directory, config := found.load_config()):
+        return file_of(directory, config.arm or config.algo, config.train.seed)
+    return write_evidence(evidence_of(found), directory)
 
 
 def file_of(directory: Path, arm: str, seed: int) -> Path:

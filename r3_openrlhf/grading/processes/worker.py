@@ -98,6 +98,17 @@ _FORMS = (
     r"\text{(C) } 12",
     r"y-3=2(x-1)",
 )
+# Where an answer may stand: each place has patterns of its own, which cost a new process 25 ms to compile.
+_TEXTS = (
+    (r"We have $x^2=4$, so \[x = 2.\] Therefore the answer is $\boxed{2}$ units.", "$2$"),
+    (r"So it is \boxed{x+1} or so.", "$1+x$"),
+    ("The final answer is $5$. I hope it is correct.", "5"),
+    ("The answer is x+1", "1+x"),
+    ("Answer: 5", "6"),
+    ("#### 5", "5"),
+    ("It is 5.", "5"),
+    ("I do not know.", "x"),
+)
 
 
 def run_nursery(control: socket.socket, *, memory_bytes: int, cpu_seconds: int, directory: str) -> None:
@@ -117,9 +128,10 @@ def run_nursery(control: socket.socket, *, memory_bytes: int, cpu_seconds: int, 
 
 def warm_up() -> None:
     """Grades one example of each kind, so that the forked workers find modules imported and caches filled."""
-    for answer, reference in (*_WARM_UP, *zip(_FORMS[::2], _FORMS[1::2], strict=True)):
+    pairs = [*_WARM_UP, *zip(_FORMS[::2], _FORMS[1::2], strict=True)]
+    for response, reference in (*((f"\\boxed{{{answer}}}", reference) for answer, reference in pairs), *_TEXTS):
         for task in ("math", "exact"):
-            grade_item(Item(task, f"\\boxed{{{answer}}}", (reference,), False), may_take_long=True)
+            grade_item(Item(task, response, (reference,), False), may_take_long=True)
     entry = {"question": "", "answer": "1", "metadata": {"source_dataset": "chain_sum"}}
     grade_item(Item("reasoning_gym", "1", ("1",), False, entry), may_take_long=True)
 
