@@ -14,6 +14,7 @@ depend on how busy the machine is, and a process that sleeps or was stopped by s
 from __future__ import annotations
 
 import logging
+import math
 import selectors
 import socket
 import threading
@@ -37,7 +38,8 @@ logger = logging.getLogger(__name__)
 # processor time; or ten times as long of wall clock, so that on a busy machine nobody is slow for having to wait
 SLOW_AFTER_S = FIRST_TURN_S
 TURNS_GROW = 4  # what is computed again costs at most a third of the last turn
-MAX_STEPS = 4  # an item that has computed for longer than SLOW_AFTER_S * 2 ** MAX_STEPS goes on to its end
+TURN_GROWTH = 1.25  # a slow item goes on until it has computed so many times as long as when its turn began
+LAST_TURN_S = 0.48  # an item that has computed for longer goes on to its end
 LOW_PRIORITY_AFTER_S = 0.2  # of processor time; the programs beside this pool have something to do as well
 LOW_PRIORITY = 10
 _LOOK_EVERY_S = 0.01
@@ -64,7 +66,7 @@ class _Worker:
 
     @property
     def is_left_alone(self) -> bool:
-        """Nothing about its item changes any more before the deadline."""
+        """Nothing about its item changes any more before the deadline but whose turn it is."""
         return self.slow and self.nice
 
     def start_clocks(self) -> None:
@@ -86,10 +88,15 @@ class _Worker:
     def processor_seconds(self) -> float:
         return self.handle.processor_seconds() - self.item_started_cpu
 
-    def attained_seconds(self, *, max_steps: int = MAX_STEPS) -> float:
-        """Processor time of the item in steps of powers of two, so that slow items take turns that grow."""
-        steps = max(1, int(self.processor_seconds() / SLOW_AFTER_S).bit_length()) - 1
-        return SLOW_AFTER_S * 2 ** min(steps, max_steps)
+    def attained_seconds(self, *, most: float = LAST_TURN_S) -> float:
+        """Processor time of the item in steps, powers of TURN_GROWTH, so that slow items take turns that grow."""
+        steps = int(math.log(max(1.0, self.processor_seconds() / SLOW_AFTER_S), TURN_GROWTH))
+        return min(SLOW_AFTER_S * TURN_GROWTH**steps, most)
+
+    def rest_of_turn(self) -> float:
+        """Processor time of the item until others that are slow come first; infinity where it goes on to its end."""
+        attained = self.attained_seconds()
+        return attained * TURN_GROWTH - self.processor_seconds() if attained < LAST_TURN_S else math.inf
 
     def pause(self) -> None:
         if self.paused_at is None:
@@ -282,11 +289,11 @@ class WorkerPool:
         return min(ranks, default=float("inf"))
 
     def _next_slow_seconds(self) -> float:
-        """What the slow item whose turn it is has computed, as a power of two; 0 where none is slow."""
+        """What the slow item whose turn it is has computed, in steps; 0 where none is slow."""
         slow = [worker for worker in self._workers.values() if worker.slow]
         if not slow:
             return 0.0
-        return min(slow, key=_turn_of).attained_seconds(max_steps=64)
+        return min(slow, key=_turn_of).attained_seconds(most=math.inf)
 
     def _slow_workers(self) -> int:
         return sum(worker.slow for worker in self._workers.values())
@@ -411,11 +418,12 @@ class WorkerPool:
 
     def _seconds_to_next_look(self) -> float | None:
         """None: nobody is working and nothing waits."""
-        waits = [
-            max(_LOOK_EVERY_S, self.timeout_s - worker.seconds()) if worker.is_left_alone else _LOOK_EVERY_S
-            for worker in self._workers.values()
-            if worker.jobs and worker.paused_at is None
-        ]
+        somebody_waits = any(worker.paused_at is not None for worker in self._workers.values())
+        waits = []
+        for worker in self._workers.values():
+            if worker.jobs and worker.paused_at is None:
+                rest = self.timeout_s - worker.seconds() if worker.is_left_alone else 0.0
+                waits.append(max(_LOOK_EVERY_S, min(rest, worker.rest_of_turn()) if somebody_waits else rest))
         if self._line or self._nursery and not self._nursery.is_ready:
             waits.append(1.0)
         return max(0.001, min(waits)) if waits else None
