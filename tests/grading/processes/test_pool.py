@@ -13,7 +13,7 @@ import pytest
 from r3_openrlhf.errors import GradingError
 from r3_openrlhf.grading.answers.request import Item
 from r3_openrlhf.grading.processes.line import Job
-from r3_openrlhf.grading.processes.pool import WorkerPool
+from r3_openrlhf.grading.processes.pool import LAST_TURN_S, TURN_GROWTH, WorkerPool
 from r3_openrlhf.grading.processes.wire import DEFERRED, Outcome, encode_item
 from tests.grading.hostile_payloads import ENDLESS_REFERENCE, endless
 
@@ -254,6 +254,23 @@ def test_one_that_is_nearly_done_need_not_wait_for_the_end_of_endless_ones():
     wait_for(lambda: sum(worker.slow for worker in list(pool._workers.values())) == 2)
     assert pool.submit(item(SHORTER, "5")).result(300).verdict == "wrong"
     assert not any(future.done() for future in hanging)
+    pool.close()
+
+
+def test_slow_items_take_turns_until_each_has_had_a_last_one():
+    """With a low priority as well: the supervisor once slept until the first one's deadline, while the others waited."""
+    pool = WorkerPool(num_workers=1, timeout_s=3.0, max_slow_workers=1)
+    pool.submit(item()).result(300)
+    hanging = [pool.submit(item(rf"\boxed{{{endless(i)}}}", f"{ENDLESS_REFERENCE}+{i}")) for i in range(3)]
+    seen = []
+
+    def look(_):  # in the supervisor's own thread
+        seen.append([worker.processor_seconds() for worker in pool._workers.values() if worker.jobs])
+
+    for future in hanging:
+        future.add_done_callback(look)
+    assert {future.result(300).reason for future in hanging} == {"timeout"}
+    assert len(seen[0]) == 2 and min(seen[0]) > LAST_TURN_S / TURN_GROWTH
     pool.close()
 
 
