@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # SmolLM2-135M through the whole stack in a hard tail: GRPO against replay of successes (CCR), the part of R³ that the lab's
-# hard tail found best (docs/RESULTS.md). 108 steps; two runs side by side, each with one core, take about three quarters of
-# an hour. Every run leaves a small file in docs/evidence, and what has one is not run again; a run that was stopped goes on
-# from its last checkpoint. One more seed:
+# hard tail found best (docs/RESULTS.md). 108 steps, about half an hour a run on two cores. Every run leaves a small file in
+# docs/evidence, and what has one is not run again; a run that was stopped goes on from its last checkpoint. One more seed:
 #   SEEDS=4004 examples/lab/smollm2_hard_tail.sh
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -17,20 +16,12 @@ declare -A ARMS=(
     [ccr]="algo=r3 reflection.enabled=false ranking.enabled=false replay.recall_failures=false"
 )
 
-run() { # ARM SEED CORES [KEY=VALUE ...]
-    local arm=$1 seed=$2 cores=$3
-    [[ -e "$EVIDENCE/$arm-$seed.json" ]] && return
-    # shellcheck disable=SC2086 # the settings of an arm are several words
-    taskset -c "$cores" r3 train experiment=smollm2_hard_tail ${ARMS[$arm]} arm="$arm" train.seed="$seed" \
-        run_dir="$OUT/$arm-$seed" "${@:4}" >"$OUT/$arm-$seed.log" 2>&1
-    r3 evidence "$EVIDENCE" --add "$OUT/$arm-$seed" >/dev/null
-}
-
-mkdir -p "$OUT"
 for seed in $SEEDS; do
-    run grpo "$seed" 0 "$@" &
-    grpo=$!
-    run ccr "$seed" 1 "$@"
-    wait "$grpo"
+    for arm in grpo ccr; do
+        [[ -e "$EVIDENCE/$arm-$seed.json" ]] && continue
+        # shellcheck disable=SC2086 # the settings of an arm are several words
+        r3 train experiment=smollm2_hard_tail ${ARMS[$arm]} arm="$arm" train.seed="$seed" run_dir="$OUT/$arm-$seed" "$@"
+        r3 evidence "$EVIDENCE" --add "$OUT/$arm-$seed" >/dev/null
+    done
 done
 r3 evidence "$EVIDENCE"

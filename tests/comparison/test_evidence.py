@@ -89,7 +89,7 @@ def test_the_problems_are_a_hash_of_their_lines_in_any_order(tmp_path):
     one, two = (write_run(tmp_path / name, problems=text) for name, text in (("one", "b\na\n"), ("two", "a\nb\n")))
     found = [evidence_of(RunDirectory.open(run)) for run in (one, two)]
     assert [each.problems for each in found] == [hashlib.sha256(b"a\nb").hexdigest()] * 2
-    assert found[0].commit == commit_of()
+    assert found[0].commit == "1"  # of the code that ran
 
 
 def test_a_file_can_be_read_by_all_and_a_directory_that_is_none_is_one_sentence(tmp_path):
@@ -189,6 +189,27 @@ def test_the_tables_by_hand(regime, tmp_path):
     # differences of 0.25, 0.2 and 0.15: a deviation of 0.05; drawing: sqrt(2) * sqrt(0.4 * 0.6 / 200) = 0.049
     assert "| hard | `r3` | 3 | 0.050 | 0.049 | 27 | 4 |" in result.stdout
     assert (tmp_path / "deep" / "map.png").stat().st_size > 5000
+
+
+def test_runs_of_the_stack_are_added(runs, tmp_path):
+    (runs[0] / "code_state.txt").write_text("# code state\ncommit abc, modified\n# code state\ncommit def\n")
+    kept = tmp_path / "new" / "tail"
+    result = call(kept, *(word for run in runs for word in ("--add", run)))
+    assert result.exit_code == 0, result.output
+    assert "### tail" in result.stdout and str(kept / "r3-3.json") in result.stderr
+    assert len(list(kept.iterdir())) == 6
+    assert read_evidence(kept / "grpo-1.json").commit == "abc, modified, then def"  # of the code that ran
+    assert read_evidence(kept / "grpo-2.json").commit == "1"
+    before = (kept / "grpo-1.json").read_text()
+    (runs[0] / "code_state.txt").unlink()
+    assert evidence_of(RunDirectory.open(runs[0])).commit == commit_of()  # nobody wrote down which it was
+    assert call(kept, "--add", runs[0]).exit_code == 0  # again: what is there stays
+    assert (kept / "grpo-1.json").read_text() == before
+    unfinished = write_run(tmp_path / "grpo_9", seed=9, finished=False)
+    result = call(kept, "--add", unfinished)
+    assert result.exit_code == 1 and "has not finished, so it is no evidence" in result.output
+    result = call(kept, "--add", tmp_path / "nothing")
+    assert result.exit_code == 1 and "nothing" in result.output and "Traceback" not in result.output
 
 
 def test_regimes_are_directories_and_the_map_orders_them_by_collapsed_groups(runs, regime, tmp_path):

@@ -45,6 +45,13 @@ def test_a_local_cluster_of_its_own_on_cpus(config):
     assert options["_system_config"] == {"worker_niceness": 0}  # 15 is Ray's: a busy machine would starve the run
 
 
+def test_threads_are_as_many_as_the_cores_that_the_run_may_use(config, monkeypatch):
+    """A job, a container or `taskset` may give it fewer than the machine has; more threads than cores wait for each other."""
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 5, 9})
+    assert ray_options(config, "cpu")["runtime_env"]["env_vars"]["OMP_NUM_THREADS"] == "3"
+
+
 def test_a_given_cluster_is_joined_with_nothing_but_the_environment(config, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "somewhere:6379")
     options = ray_options(config, "cuda")
