@@ -1,6 +1,6 @@
 """Rows per second of the grading pool and of the reward service, beside math-verify and OpenRLHF's in-thread function.
 
-    python benchmarks/reward_service.py [--data ../shared/data] [--rows 4000] [--memory-items 100000] [--parts ...]
+    python benchmarks/reward_service.py [--data ../shared/data] [--rows 4000] [--memory-items 100000] [--parts ...] [--hanging one_problem --where local_pool ...]
 
 Rows are references of MATH-500 and DeepScaleR with a right or a wrong answer in a box: `short` (one sentence), `long` (24,000
 characters of thinking before it); `hard` are the pairs of the vectors file. No row occurs twice. Everything is measured
@@ -150,7 +150,7 @@ def ours(config: RewardConfig, requests: list[GradeRequest]) -> tuple[float, flo
 @contextmanager
 def fresh(where: str) -> Iterator[RewardConfig]:
     """A pool or a service that has seen nothing yet, so that a second run does not find the caches of the first."""
-    if where == "local pool":
+    if where == "local_pool":
         yield RewardConfig(num_workers=2, timeout_s=2.0)
     else:
         with running(*SERVICE_OPTIONS) as service:
@@ -236,6 +236,8 @@ def memory_over_time(config: RewardConfig, pid: int, rows: list[Row], items: int
 
 
 PARTS = ("throughput", "hanging", "latency", "memory")
+HANGING = ("recognised", "one_problem", "many_problems")
+WHERE = ("local_pool", "service")
 
 
 def main() -> None:
@@ -246,6 +248,9 @@ def main() -> None:
     )
     parser.add_argument("--memory-items", type=int, default=100_000)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="all, unless said otherwise")
+    parser.add_argument("--hanging", nargs="+", choices=HANGING, default=HANGING, help="which hanging items")
+    parser.add_argument("--where", nargs="+", choices=WHERE, default=WHERE, help="where they hang")
+    parser.add_argument("--rounds", type=int, default=1, help="of the hanging items")
     options = parser.parse_args()
     if not options.data.is_dir():
         sys.exit(f"{options.data} does not exist; give the directory of the data with --data")
@@ -260,7 +265,7 @@ def main() -> None:
         if "throughput" in options.parts:
             print_throughput(options, local, remote)
         if "hanging" in options.parts:
-            print_hanging(short)
+            print_hanging(short, options)
         if "latency" in options.parts:
             rate = len(short) / ours(remote, requests_of([(f"again {text}", gold) for text, gold in short]))[0] / 2
             seconds = sorted(latency_at_half_load(remote, [(f"once more {text}", gold) for text, gold in short], rate))
@@ -291,32 +296,28 @@ def print_throughput(options: argparse.Namespace, local: RewardConfig, remote: R
         )
 
 
-def print_hanging(short: list[Row]) -> None:
+def print_hanging(short: list[Row], options: argparse.Namespace) -> None:
     shares = ", ".join(f"{100 * share:g}%" for share in SHARES)
     print(
         f"\n2% hanging items among short rows, deadline 2 s: rate of the first {shares} benign rows, with / without them"
     )
-    recognised = [(f"\\boxed{{{answer}}}", "5") for answer in ENDLESS]
     numbers = range(len(short) // 50 + 1)
-    one_problem = [(f"\\boxed{{{endless(i)}}}", ENDLESS_REFERENCE) for i in numbers]
-    many_problems = [(f"\\boxed{{{endless(i)}}}", f"{ENDLESS_REFERENCE}+{i}") for i in numbers]
-    kinds = {
-        "recognised": recognised,
-        "to the deadline, of one problem": one_problem,
-        "of many problems": many_problems,
+    rows = {
+        "recognised": [(f"\\boxed{{{answer}}}", "5") for answer in ENDLESS],
+        "one_problem": [(f"\\boxed{{{endless(i)}}}", ENDLESS_REFERENCE) for i in numbers],
+        "many_problems": [(f"\\boxed{{{endless(i)}}}", f"{ENDLESS_REFERENCE}+{i}") for i in numbers],
     }
-    for name, hanging_rows in kinds.items():
-        for where in ("local pool", "service"):
-            alone, mixed, everything = hanging_items(where, short, hanging_rows)
-            ratios = []
-            for share in SHARES:
-                last = max(1, round(share * len(short))) - 1
-                ratios.append(f"{alone[last] / mixed[last]:5.2f}")
-            print(
-                f"{name:31} {where:11} {' '.join(ratios)}; all after {mixed[-1]:.1f} s with them, {alone[-1]:.1f} s"
-                f" without; the hanging ones were answered after {everything:.1f} s",
-                flush=True,
-            )
+    for name, where, _ in itertools.product(options.hanging, options.where, range(options.rounds)):
+        alone, mixed, everything = hanging_items(where, short, rows[name])
+        ratios = []
+        for share in SHARES:
+            last = max(1, round(share * len(short))) - 1
+            ratios.append(f"{alone[last] / mixed[last]:5.2f}")
+        print(
+            f"{name:14} {where:11} {' '.join(ratios)}; all after {mixed[-1]:.1f} s with them, {alone[-1]:.1f} s"
+            f" without; the hanging ones were answered after {everything:.1f} s",
+            flush=True,
+        )
 
 
 async def ready(config: RewardConfig) -> None:
