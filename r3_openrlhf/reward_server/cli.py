@@ -24,7 +24,12 @@ _REWARD = RewardConfig()
     show_default=True,
     help="Grader of /get_reward: math | exact | reasoning_gym.",
 )
-@click.option("--workers", default=lambda: len(os.sched_getaffinity(0)), help="Grading processes.  [default: number of cores]")
+@click.option(
+    "--workers",
+    type=int,
+    default=lambda: len(os.sched_getaffinity(0)),
+    help="Grading processes.  [default: cores of this process]",
+)
 @click.option("--timeout", default=_REWARD.timeout_s, show_default=True, help="Seconds for one response.")
 @click.option("--tokenizer", help="tokenizer.json for the length reward of /get_reward; without it there is none.")
 @click.option("--length-reward/--no-length-reward", default=_REWARD.length_reward, show_default=True)
