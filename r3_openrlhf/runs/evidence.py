@@ -54,7 +54,9 @@ class Evidence(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_de
     format: Annotated[int, msgspec.Meta(ge=1, le=1)] = 1
     arm: str
     seed: int
-    commit: str | None  # of the code that ran, ", modified" behind it where it was changed; several where it went on with another
+    commit: (
+        str | None
+    )  # of the code that ran, ", modified" behind it where it was changed; several where it went on with another
     settings: dict[str, Any]  # those that are not the default of config.py
     evaluation: dict[str, Any]  # ALIKE
     problems: str  # a hash of the training problems and their prompts, in any order
@@ -92,7 +94,9 @@ def _commits_of(run: RunDirectory) -> str | None:
     """Those that code_state.txt names, in the order in which they ran; a run without that file is of this code."""
     if not run.code_state.is_file():
         return commit_of()
-    lines = [line.removeprefix("commit ") for line in read_text(run.code_state).splitlines() if line.startswith("commit ")]
+    lines = [
+        line.removeprefix("commit ") for line in read_text(run.code_state).splitlines() if line.startswith("commit ")
+    ]
     return ", then ".join(dict.fromkeys(lines)) or None
 
 
