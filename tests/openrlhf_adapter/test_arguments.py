@@ -1,5 +1,6 @@
 """Our configuration as OpenRLHF's own flags, judged by the installed OpenRLHF's own parser and checks."""
 
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -23,12 +24,17 @@ def checked(*overrides, **options):
     return check_arguments(arguments_for(*overrides, **options))
 
 
+@functools.cache
+def is_agentic(experiment):
+    return load_config(experiment, []).is_agentic
+
+
 @pytest.mark.parametrize("platform", ["cuda", "cpu"])
 @pytest.mark.parametrize("experiment", experiments())
 def test_openrlhf_accepts_every_experiment_as_it_is(experiment, platform, capsys):
     arguments = arguments_for(experiment=experiment, platform=platform)
     args = check_arguments(arguments)
-    executor = AGENT_EXECUTOR if load_config(experiment, []).is_agentic else ROLLOUT_EXECUTOR
+    executor = AGENT_EXECUTOR if is_agentic(experiment) else ROLLOUT_EXECUTOR
     assert args.train.agent_func_path == str(executor) and executor.is_file()
     assert capsys.readouterr().err == ""  # upstream prints a line for each setting that it changes
     # every flag that is given arrives with its value, so none was read as the beginning of another one
@@ -93,7 +99,7 @@ def test_dynamic_batches_are_packed_as_upstream_wants(capsys):
 @pytest.mark.parametrize("preset", presets())
 def test_openrlhf_accepts_every_preset_with_every_experiment(preset, capsys):
     for experiment in experiments():
-        if load_config(experiment, []).is_agentic != (preset in ("hgpo", "gigpo", "agent_grpo")):
+        if is_agentic(experiment) != (preset in ("hgpo", "gigpo", "agent_grpo")):
             continue  # one is about whole responses, the other about trajectories
         assert checked(f"algo={preset}", experiment=experiment).actor.loss_agg_mode == "token-mean"
     assert capsys.readouterr().err == ""
