@@ -17,7 +17,7 @@ def test_b(): note("b")
 
 
 def repeat(tmp_path, suite, runs):
-    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools").mkdir(exist_ok=True)
     (tmp_path / "tools" / TOOL.name).write_text(TOOL.read_text())  # its outputs go beside it
     (tmp_path / "test_two.py").write_text(suite)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = soak: x")
@@ -32,10 +32,35 @@ def test_every_order_is_run(tmp_path):
     first, second, all_ = done.stdout.splitlines()
     assert "run 1, as written, 0 busy loops: 2 passed" in first
     assert "run 2, reverse, 2 busy loops: 2 passed" in second and all_ == "2 runs, 0 failed"
-    assert (tmp_path / "build" / "repeat_tests.txt").read_text().splitlines() == [first, second]
+    assert (tmp_path / "build" / "repeat_tests.txt").read_text().splitlines()[1:] == [first, second]
 
 
 def test_one_failure_is_a_failure(tmp_path):
     failing = SUITE.replace('def test_b(): note("b")', "def test_b(): assert not SEEN.read_text().startswith('aa')")
     done = repeat(tmp_path, failing, 3)
     assert done.returncode == 1 and "3 runs, 1 failed" in done.stdout, done.stdout
+
+
+def test_it_goes_on_behind_the_runs_of_the_same_commit_and_of_no_other(tmp_path):
+    def git(*arguments):
+        identity = ["-c", "user.name=t", "-c", "user.email=t@t"]
+        subprocess.run(["git", *identity, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    (tmp_path / ".gitignore").write_text("*\n!test_two.py\n!.gitignore\n")
+    git("init")
+    failing = SUITE.replace(  # the first time only
+        'def test_b(): note("b")', 'def test_b():\n    note("b")\n    assert SEEN.read_text().count("b") > 1'
+    )
+    (tmp_path / "test_two.py").write_text(failing)
+    git("add", ".")
+    git("commit", "-m", "two tests")
+    assert repeat(tmp_path, failing, 1).returncode == 1
+    again = repeat(tmp_path, failing, 3)  # the failure of before is not forgotten, and is not run again
+    assert again.returncode == 1 and "1 runs of before count" in again.stdout, again.stdout
+    assert again.stdout.splitlines()[-1] == "3 runs, 1 failed" and len((tmp_path / "seen.txt").read_text()) == 6
+
+    git("commit", "--allow-empty", "-m", "another one")
+    anew = repeat(tmp_path, failing, 1)
+    assert anew.returncode == 0 and "of before" not in anew.stdout and len(anew.stdout.splitlines()) == 2, anew.stdout
+    (tmp_path / "test_two.py").write_text(failing + "\n")
+    assert "of before" not in repeat(tmp_path, failing + "\n", 2).stdout
