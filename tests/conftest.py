@@ -10,6 +10,8 @@ from hypothesis import settings
 
 from tests import left_behind
 
+pytest_plugins = ["tests.long_tests"]
+
 # As `r3` does: with the system's ninja in turn with ours DeepSpeed's operators would be built anew each time, for minutes.
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 

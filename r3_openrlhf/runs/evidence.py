@@ -29,8 +29,11 @@ ALIKE = ("num_problems", "n_samples", "temperature", "max_new_tokens", "problems
 COUNTED = (
     "generated_tokens",
     "trained_tokens",
-    "time/step_s",
+    "time/step_s",  # in the lab; timing/... on the whole stack
     "time/sampling_s",
+    "timing/step_total",
+    "timing/generation",
+    "r3/replay/hits",
     "r3/tokens/mixed",
     "r3/tokens/all_correct",
     "r3/tokens/none_correct",

@@ -68,6 +68,28 @@ def test_sums_are_of_the_steps_up_to_each_evaluation(tmp_path):
     assert found.sums["r3/groups/none_correct"] == [0, 8, 16]
 
 
+def test_seconds_of_a_run_of_the_stack_are_kept(tmp_path):
+    metrics = [metrics_of(step, **{"time/step_s": None, "timing/step_total": 2.5}) for step in range(1, 5)]
+    run = RunDirectory.open(write_run(tmp_path / "run", metrics=metrics))
+    (arm,) = compare([as_run(evidence_of(run), run.path)]).arms
+    assert arm.estimates["seconds"].mean == 10
+
+
+def test_a_run_that_generated_more_counts_with_its_part_up_to_the_equal_tokens(tmp_path):
+    """100 tokens a step; the other arm's 110: at T = 400 it is in step 4, which the file knows with step 3 alone."""
+    files = []
+    for arm, tokens in (("grpo", 100), ("r3", 110)):
+        counts = [{"generated_tokens": tokens, "generated_tokens_total": step * tokens} for step in range(1, 5)]
+        metrics = [metrics_of(step, trained_tokens=1000.0, **counts[step - 1]) for step in range(1, 5)]
+        evaluations = [evaluation_of(step, 0.1, generated_tokens=step * tokens) for step in (0, 2, 4)]
+        run = write_run(tmp_path / arm, arm=arm, metrics=metrics, evaluations=evaluations)
+        files.append(write_evidence(evidence_of(RunDirectory.open(run)), tmp_path / "evidence" / "hard"))
+    grpo, r3 = compare([as_run(read_evidence(path), path) for path in files]).arms
+    assert grpo.estimates["trained_tokens"].mean == 4000
+    assert r3.estimates["trained_tokens"].mean == pytest.approx(1000 * 400 / 110)
+    assert r3.estimates["tokens_in_none_correct"].mean == pytest.approx(30 / 110)
+
+
 def test_what_a_run_does_not_count_is_left_out_and_seconds_are_short(tmp_path):
     metrics = [metrics_of(step, **{"time/step_s": 1 / 3, "r3/tokens/prefix": None}) for step in range(1, 5)]
     metrics[3]["r3/tokens/reflection"] = None  # in one step nobody counted: nothing is added

@@ -1,0 +1,33 @@
+"""Which tests are long: `make test-fast` leaves out the functions that stand in tests/long_tests.txt.
+
+make test-long SECONDS=0.7      every test, then the list is written anew
+"""
+
+NAME = "tests/long_tests.txt"
+
+
+def pytest_addoption(parser):
+    help_ = f"write the test functions of which a call took as long as this into {NAME}"
+    parser.addoption("--write-long-tests", type=float, metavar="SECONDS", help=help_)
+
+
+def function_of(nodeid: str) -> str:
+    """All cases of a parametrised test together."""
+    return nodeid.partition("[")[0]
+
+
+def pytest_collection_modifyitems(config, items):
+    path = config.rootpath / NAME
+    long = set(path.read_text().split()) if path.exists() else set()
+    for item in items:
+        if function_of(item.nodeid) in long:
+            item.add_marker("long")
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    limit = config.getoption("--write-long-tests")
+    if limit is None:
+        return
+    reports = [report for found in terminalreporter.stats.values() for report in found if hasattr(report, "duration")]
+    long = {function_of(report.nodeid) for report in reports if report.when == "call" and report.duration >= limit}
+    (config.rootpath / NAME).write_text("".join(f"{name}\n" for name in sorted(long)))
