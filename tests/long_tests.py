@@ -7,7 +7,7 @@ NAME = "tests/long_tests.txt"
 
 
 def pytest_addoption(parser):
-    help_ = f"write the test functions of which a call took as long as this into {NAME}"
+    help_ = f"write what took as long as this into {NAME}"
     parser.addoption("--write-long-tests", type=float, metavar="SECONDS", help=help_)
 
 
@@ -16,11 +16,15 @@ def function_of(nodeid: str) -> str:
     return nodeid.partition("[")[0]
 
 
+def file_of(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
+
+
 def pytest_collection_modifyitems(config, items):
     path = config.rootpath / NAME
     long = set(path.read_text().split()) if path.exists() else set()
     for item in items:
-        if function_of(item.nodeid) in long:
+        if long & {function_of(item.nodeid), file_of(item.nodeid)}:
             item.add_marker("long")
 
 
@@ -29,5 +33,7 @@ def pytest_terminal_summary(terminalreporter, config):
     if limit is None:
         return
     reports = [report for found in terminalreporter.stats.values() for report in found if hasattr(report, "duration")]
-    long = {function_of(report.nodeid) for report in reports if report.when == "call" and report.duration >= limit}
+    long = {file_of(report.nodeid) for report in reports if report.when == "setup" and report.duration >= 4 * limit}
+    calls = [report for report in reports if report.when == "call" and file_of(report.nodeid) not in long]
+    long |= {function_of(report.nodeid) for report in calls if report.duration >= limit}
     (config.rootpath / NAME).write_text("".join(f"{name}\n" for name in sorted(long)))
