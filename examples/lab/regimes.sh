@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The small regimes of the map (docs/RESULTS.md): GRPO and each mechanism alone, where most problems are solved, where what fails is too
-# long, and where no problem is asked twice; GRPO, CCR and R³ where most groups are mixed. Every run leaves a small file in docs/evidence, and what has one is not run again:
+# long, and where no problem is asked twice. Every run leaves a small file in docs/evidence, and what has one is not run again:
 #   SEEDS=3004,3005 examples/lab/regimes.sh
 # about half a minute a run on one core. Learning rate and passes are those of the hard tail, not tuned here.
 set -euo pipefail
@@ -25,11 +25,4 @@ done
 r3 lab study --experiment lab_one_epoch --seeds "$SEEDS" --out "$OUT/lab_one_epoch" --evidence "$EVIDENCE/lab_one_epoch" $ALIKE \
     --arm "grpo=grpo" \
     --arm "serr=r3 $OFF ranking.enabled=true" "$@" >&2
-# mostly mixed: 384 problems. Half of the experiment's tokens, so that a run takes two minutes
-r3 lab study --experiment lab_wide --seeds "$SEEDS" --out "$OUT/lab_wide" --evidence "$EVIDENCE/lab_wide" $ALIKE \
-    train.max_generated_tokens=150000 \
-    --arm "grpo=grpo" \
-    --arm "ccr=r3 $OFF replay.enabled=true replay.recall_failures=false" \
-    --arm "r3_best=r3_select replay.recall_failures=false reflection.share_successes=true exploration.prefix.enabled=true \
-exploration.prefix.max_per_step=4 exploration.prefix.share_successes=true" "$@" >&2
 r3 evidence "$EVIDENCE"

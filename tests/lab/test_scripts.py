@@ -59,7 +59,7 @@ def test_the_arms_of_the_tuning_exist_and_differ(tmp_path):
         assert config.dual_clip == 3.0 and config.train.inner_epochs in (1, 2)
 
 
-@pytest.mark.parametrize(("script", "studies"), [("hard_tail.sh", 2), ("regimes.sh", 4)])
+@pytest.mark.parametrize(("script", "studies"), [("hard_tail.sh", 2), ("regimes.sh", 3), ("wide.sh", 2)])
 def test_the_studies_of_a_script_can_be_read(tmp_path, script, studies):
     """Bash runs it, with a function in the place of `r3` that writes its arguments down."""
     calls = tmp_path / "calls"
@@ -81,4 +81,4 @@ def test_the_studies_of_a_script_can_be_read(tmp_path, script, studies):
             settings = settings_of(experiment, arm, 7, tmp_path, given["settings"])
             check(load_config(settings[0], settings[1:]))
             names.add((str(given["evidence"]), arm.name))
-    assert len(names) == {"hard_tail.sh": 12 + 8, "regimes.sh": 2 * 5 + 2 + 3}[script]
+    assert len(names) == {"hard_tail.sh": 12 + 8, "regimes.sh": 2 * 5 + 2, "wide.sh": 4 + 3}[script]
