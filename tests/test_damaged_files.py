@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from r3_openrlhf.cli import main
-from r3_openrlhf.config_loading import config_to_yaml, load_config
 from r3_openrlhf.runs.directory import RunDirectory
+from tests.comparison.synthetic import config_text
 
 ALIAS_BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
@@ -139,9 +139,8 @@ def run(tmp_path):
     """A finished run, as far as these commands look at it."""
     path = tmp_path / "run"
     (path / "data").mkdir(parents=True)
-    config = load_config("cpu_smoke", [f"run_dir={path}"])
-    (path / "config.yaml").write_text(config_to_yaml(config))
-    (path / "finished.yaml").write_text(config_to_yaml(config))
+    (path / "config.yaml").write_text(config_text(path))
+    (path / "finished.yaml").write_text(config_text(path))
     (path / "metrics.jsonl").write_bytes(changed(STEP))
     (path / "evaluations.jsonl").write_bytes(changed(EVALUATION, step=0, generated_tokens=0) + changed(EVALUATION))
     RunDirectory(path).write_rollouts(1, [ROLLOUT])

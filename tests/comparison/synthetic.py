@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -61,6 +62,17 @@ def metrics_of(step: int, **changes: Any) -> dict[str, Any]:
     }
 
 
+@functools.cache
+def _config_text(*settings: str) -> str:
+    return config_to_yaml(load_config("cpu_smoke", ["run_dir=/RUN_DIR", *settings]))
+
+
+def config_text(run_dir: Path, *settings: str) -> str:
+    """The config.yaml of `experiment=cpu_smoke` with these settings; composed once for all runs that have them."""
+    before, after = _config_text(*settings).split("run_dir: /RUN_DIR\n")
+    return f"{before}run_dir: {run_dir}\n{after}"
+
+
 def write_run(
     path: Path,
     *overrides: str,
@@ -78,7 +90,6 @@ def write_run(
     algo = "r3" if arm.startswith("r3") else arm
     named = [] if arm == algo else [f"arm={arm}"]
     settings = [
-        f"run_dir={path}",
         f"algo={algo}",
         f"train.seed={seed}",
         "held_out.path=held_out.jsonl",
@@ -92,7 +103,7 @@ def write_run(
         metrics = [metrics_of(step) for step in range(1, last + 1)]
     run = RunDirectory(path)
     run.data.parent.mkdir(parents=True)
-    run.config.write_text(config_to_yaml(load_config("cpu_smoke", [*settings, *overrides])))
+    run.config.write_text(config_text(path, *settings, *overrides))
     run.code_state.write_text("commit 1\n")
     for file, lines in ((run.evaluations, evaluations), (run.metrics, metrics)):
         file.write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -86,6 +86,7 @@ def test_the_same_item_at_the_same_time_is_graded_once(service):
 
 
 def test_health_ready_metrics_and_openapi(service):
+    post(service.url, "/grade", {"items": [grade_item(r"It is \boxed{5}.")]})
     assert httpx.get(service.url + "/health").json() == {"status": "ok"}
     assert httpx.get(service.url + "/ready", timeout=300).json() == {"status": "ready"}
     assert 'r3_grading_items_total{reason="correct"' in httpx.get(service.url + "/metrics").text
