@@ -71,7 +71,7 @@ test: setup ## every test; GPU tests skip themselves
 test-light: setup ## the tests that start no cluster
 	@python -m pytest $(SIDE_BY_SIDE) -m "not slow and not soak"
 
-test-fast: setup ## the short ones of these, in about two minutes; the others are listed in tests/long_tests.txt
+test-fast: setup ## the short ones of these, in about three minutes; the others are listed in tests/long_tests.txt
 	@python -m pytest $(SIDE_BY_SIDE) -m "not slow and not soak and not long"
 
 test-long: setup ## every test, then tests/long_tests.txt anew: what took as long as SECONDS
