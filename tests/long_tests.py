@@ -1,6 +1,6 @@
-"""Which tests are long: `make test-fast` leaves out the functions that stand in tests/long_tests.txt.
+"""Which tests are long: `make test-fast` leaves out the functions and files that stand in tests/long_tests.txt.
 
-make test-long SECONDS=0.7      every test, then the list is written anew
+`make test-long SECONDS=0.7` runs every test and writes the list anew.
 """
 
 NAME = "tests/long_tests.txt"
@@ -28,12 +28,15 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker("long")
 
 
+def long_ones(reports, limit: float) -> set[str]:
+    """A function one of whose calls took `limit` seconds, and a file where what its tests share took four times as long."""
+    files = {file_of(report.nodeid) for report in reports if report.when == "setup" and report.duration >= 4 * limit}
+    calls = [report for report in reports if report.when == "call" and file_of(report.nodeid) not in files]
+    return files | {function_of(report.nodeid) for report in calls if report.duration >= limit}
+
+
 def pytest_terminal_summary(terminalreporter, config):
     limit = config.getoption("--write-long-tests")
-    if limit is None:
-        return
-    reports = [report for found in terminalreporter.stats.values() for report in found if hasattr(report, "duration")]
-    long = {file_of(report.nodeid) for report in reports if report.when == "setup" and report.duration >= 4 * limit}
-    calls = [report for report in reports if report.when == "call" and file_of(report.nodeid) not in long]
-    long |= {function_of(report.nodeid) for report in calls if report.duration >= limit}
-    (config.rootpath / NAME).write_text("".join(f"{name}\n" for name in sorted(long)))
+    if limit is not None:
+        reports = [found for kind in terminalreporter.stats.values() for found in kind if hasattr(found, "duration")]
+        (config.rootpath / NAME).write_text("".join(f"{name}\n" for name in sorted(long_ones(reports, limit))))

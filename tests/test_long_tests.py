@@ -4,26 +4,16 @@ import ast
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
-from tests.long_tests import NAME
+from tests.long_tests import NAME, long_ones
 
 ROOT = Path(__file__).parents[1]
 SUITE = """
-import time
 import pytest
-@pytest.mark.parametrize("seconds", [0, 0.3])
-def test_long(seconds): time.sleep(seconds)
+@pytest.mark.parametrize("case", [1, 2])
+def test_long(case): pass
 def test_short(): pass
-"""
-
-
-SHARED = """
-import time
-import pytest
-@pytest.fixture(scope="module")
-def shared(): time.sleep(1.2)
-def test_first(shared): pass
-def test_second(shared): pass
 """
 
 
@@ -34,14 +24,33 @@ def run_suite(folder, *arguments):
     return done.stdout
 
 
+def report(nodeid, when, duration):
+    return SimpleNamespace(nodeid=nodeid, when=when, duration=duration)
+
+
+def test_what_is_long():
+    """Durations by hand: the machine's own would depend on its load."""
+    reports = [
+        report("a.py::test_one[1]", "setup", 1.9),
+        report("a.py::test_one[1]", "call", 0.1),
+        report("a.py::test_one[2]", "call", 0.5),
+        report("a.py::test_two", "call", 0.4),
+        report("a.py::test_two", "teardown", 9.0),
+        report("b.py::test_three", "setup", 2.0),
+        report("b.py::test_four", "call", 3.0),
+    ]
+    assert long_ones(reports, 0.5) == {"a.py::test_one", "b.py"}
+
+
 def test_a_run_writes_the_list_and_the_next_one_can_leave_them_out(tmp_path):
     (tmp_path / "tests").mkdir()
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = long: x")
-    (tmp_path / "tests" / "test_shared.py").write_text(SHARED)
-    (tmp_path / "tests" / "test_two.py").write_text(SUITE)
-    assert "5 passed" in run_suite(tmp_path, "-n", "2", "--write-long-tests", "0.3")
-    assert (tmp_path / NAME).read_text() == "tests/test_shared.py\ntests/test_two.py::test_long\n"
-    assert "1 passed, 4 deselected" in run_suite(tmp_path, "-m", "not long")
+    for name in ("test_other.py", "test_two.py"):
+        (tmp_path / "tests" / name).write_text(SUITE)
+    assert "6 passed" in run_suite(tmp_path, "-n", "2", "--write-long-tests", "0")  # 0 s: everything is long
+    assert (tmp_path / NAME).read_text() == "tests/test_other.py\ntests/test_two.py\n"
+    (tmp_path / NAME).write_text("tests/test_other.py\ntests/test_two.py::test_long\n")
+    assert "1 passed, 5 deselected" in run_suite(tmp_path, "-m", "not long")
 
 
 def test_every_name_is_that_of_a_test():
