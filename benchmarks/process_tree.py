@@ -1,9 +1,11 @@
-"""Runs a command and prints its wall-clock seconds and the peak memory of its whole process tree.
+"""Runs a command and prints its wall-clock seconds, its processor seconds and the peak memory of its whole process tree.
 
-    python benchmarks/peak_memory.py make quickstart
+    python benchmarks/process_tree.py make quickstart
 
 Memory is the proportional set size (PSS: a page shared by n processes counts 1/n in each), summed over the command and all its
-descendants, sampled every two seconds. Linux only. The exit code is the command's.
+descendants. Processor seconds are those of every process that was seen, by name, with the number of processes: so many
+`raylet` are so many starts of Ray. What a process did after it was last looked at is missing; it is looked at every second.
+A process that left the tree (its parent ended) is missing from both. Linux only. The exit code is the command's.
 """
 
 from __future__ import annotations
@@ -11,26 +13,63 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import psutil
 
-SAMPLE_S = 2.0
+SAMPLE_S = 1.0
+ROWS = 12
 
 
-def tree_pss(process: psutil.Process) -> dict[str, int]:
-    """Bytes per process name. A process that ends while it is read counts as gone."""
-    found: dict[str, int] = {}
-    for member in [process, *process.children(recursive=True)]:
+def kind(process: psutil.Process) -> str:
+    """What the process calls itself: "ray::R3PolicyActor" keeps the actor and loses the method that runs."""
+    title = process.cmdline()
+    name = title[0].split("/")[-1] if title else process.name()
+    return name.partition(".")[0].split(" ")[0] if name.startswith("ray::") else process.name()
+
+
+def proportional_set_size(process: psutil.Process) -> int:
+    """Bytes. The kernel adds up in smaps_rollup; psutil would read every mapping. 0: the process is ending."""
+    lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
+
+
+class Tree:
+    """What is known of a command and all its descendants so far."""
+
+    def __init__(self, root: int) -> None:
+        self.root = root
+        self.peak: Counter[str] = Counter()  # bytes per name at the moment with the highest sum
+        self.seconds: dict[tuple[int, float], tuple[str, float]] = {}  # (id, start) -> name, processor seconds
+
+    def look(self) -> None:
+        """Takes one sample. A process that ends meanwhile keeps what was known of it."""
+        memory: Counter[str] = Counter()
         try:
-            rollup = Path(
-                f"/proc/{member.pid}/smaps_rollup"
-            ).read_text()  # the kernel adds up; psutil reads every mapping
-            pss = next(int(line.split()[1]) * 1024 for line in rollup.splitlines() if line.startswith("Pss:"))
-            found[member.name()] = found.get(member.name(), 0) + pss
-        except (psutil.NoSuchProcess, ProcessLookupError, FileNotFoundError, StopIteration):
-            continue  # it has ended, or is ending and has no memory left
-    return found
+            root = psutil.Process(self.root)
+            members = [root, *root.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return
+        for member in members:
+            try:
+                name, spent = kind(member), member.cpu_times()
+                self.seconds[member.pid, member.create_time()] = name, spent.user + spent.system
+                memory[name] += proportional_set_size(member)
+            except (psutil.NoSuchProcess, psutil.ZombieProcess, ProcessLookupError, FileNotFoundError):
+                continue
+        if memory.total() > self.peak.total():
+            self.peak = memory
+
+    def report(self) -> list[str]:
+        """Lines: memory at its peak, then processor seconds, the greatest first."""
+        lines = [f"  {size / 2**30:8.2f} GiB  {name}" for name, size in self.peak.most_common(ROWS)]
+        spent: Counter[str] = Counter()
+        number: Counter[str] = Counter()
+        for name, seconds in self.seconds.values():
+            spent[name] += seconds
+            number[name] += 1
+        return lines + [f"  {seconds:8.1f} s    {number[name]:4d} x {name}" for name, seconds in spent.most_common(ROWS)]
 
 
 def main() -> int:
@@ -39,21 +78,17 @@ def main() -> int:
         return 2
     started = time.monotonic()
     command = subprocess.Popen(sys.argv[1:])
-    peak: dict[str, int] = {}
+    tree = Tree(command.pid)
     while True:
         try:
             code = command.wait(timeout=SAMPLE_S)
             break
         except subprocess.TimeoutExpired:
-            try:
-                sample = tree_pss(psutil.Process(command.pid))
-            except psutil.NoSuchProcess:
-                continue
-            if sum(sample.values()) > sum(peak.values()):
-                peak = sample
-    print(f"{time.monotonic() - started:.0f} s, peak {sum(peak.values()) / 2**30:.2f} GiB", file=sys.stderr)
-    for name, size in sorted(peak.items(), key=lambda item: -item[1])[:8]:
-        print(f"  {size / 2**30:6.2f} GiB  {name}", file=sys.stderr)
+            tree.look()
+    total = sum(seconds for _, seconds in tree.seconds.values())
+    wall = time.monotonic() - started
+    print(f"{wall:.0f} s, {total:.0f} s of processor time, peak {tree.peak.total() / 2**30:.2f} GiB", file=sys.stderr)
+    print("\n".join(tree.report()), file=sys.stderr)
     return code
 
 

@@ -162,7 +162,7 @@ def _checked(values: dict[str, Any], *, source: str) -> R3Config:
         if key not in known:
             raise ConfigError(f"{source} sets {key}, which does not exist; {_nearest_key(key, known)}")
     try:
-        config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(R3Config), values))
+        config = OmegaConf.to_object(OmegaConf.merge(_schema(), values))
     except MissingMandatoryValue as error:
         raise ConfigError(f"{error.full_key} has no value; add {error.full_key}=... to the command") from error
     except OmegaConfBaseException as error:
@@ -171,6 +171,12 @@ def _checked(values: dict[str, Any], *, source: str) -> R3Config:
         raise ConfigError(f"{source} holds a value that cannot be used: {_one_line(error)}") from error
     assert isinstance(config, R3Config)  # OmegaConf gives back what the structure was made from
     return config
+
+
+@functools.cache
+def _schema() -> DictConfig:
+    """R3Config's keys, types and defaults; what is merged with it gets a copy."""
+    return OmegaConf.structured(R3Config)
 
 
 def _container(composed: Any) -> dict[str, Any]:
