@@ -69,7 +69,9 @@ class Tree:
         for name, seconds in self.seconds.values():
             spent[name] += seconds
             number[name] += 1
-        return lines + [f"  {seconds:8.1f} s    {number[name]:4d} x {name}" for name, seconds in spent.most_common(ROWS)]
+        return lines + [
+            f"  {seconds:8.1f} s    {number[name]:4d} x {name}" for name, seconds in spent.most_common(ROWS)
+        ]
 
 
 def main() -> int:
