@@ -54,6 +54,12 @@ def test_overrides_win_and_take_hydra_values():
     assert config.data.reasoning_gym["size"] == 64 and config.train.max_steps is None
 
 
+def test_a_configuration_leaves_nothing_behind_for_the_next():
+    first = load_config("cpu_smoke", [])
+    load_config("cpu_smoke", ["train.seed=7", "reward.urls=[http://a:1]"]).reward.urls.append("x")
+    assert load_config("cpu_smoke", []) == first
+
+
 def test_the_run_directory_becomes_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert load_config(SMOKE, ["run_dir=runs/x"]).run_dir == str(tmp_path / "runs" / "x")
