@@ -12,7 +12,7 @@ SEEDS=${SEEDS:-3001,3002,3003,3004,3005,3006,3007,3008,3009,3010,3011,3012,3013,
 OUT=${OUT:-runs/lab_wide}
 EVIDENCE=${EVIDENCE:-docs/evidence}
 EVERYTHING="replay.recall_failures=false reflection.share_successes=true exploration.prefix.enabled=true exploration.prefix.max_per_step=4 exploration.prefix.share_successes=true"
-OFF="replay.enabled=false reflection.enabled=false ranking.enabled=false"
+CCR="reflection.enabled=false ranking.enabled=false replay.recall_failures=false"
 ALIKE="train.max_generated_tokens=150000 train.inner_epochs=2 train.dual_clip=3"
 
 if [ "${TUNE:-}" ]; then
@@ -20,6 +20,7 @@ if [ "${TUNE:-}" ]; then
     for rate in 1.5e-4 3e-4; do
         arms+=(--arm "grpo_lr${rate}_x2=grpo train.learning_rate=$rate")
         arms+=(--arm "r3_best_lr${rate}_x2=r3_select train.learning_rate=$rate $EVERYTHING")
+        arms+=(--arm "ccr_lr${rate}_x2=r3 train.learning_rate=$rate $CCR")
     done
     # shellcheck disable=SC2086 # several words
     r3 lab study --experiment lab_wide --seeds 101 --out "${OUT}_tuning" --evidence "$EVIDENCE-tuning/lab_wide" $ALIKE \
@@ -30,5 +31,5 @@ fi
 r3 lab study --experiment lab_wide --seeds "$SEEDS" --out "$OUT" --evidence "$EVIDENCE/lab_wide" $ALIKE train.learning_rate=3e-4 \
     --arm "grpo=grpo" \
     --arm "r3_best=r3_select $EVERYTHING" \
-    --arm "ccr=r3 $OFF replay.enabled=true replay.recall_failures=false" "$@" >&2
+    --arm "ccr=r3 $CCR" "$@" >&2
 r3 evidence "$EVIDENCE"
