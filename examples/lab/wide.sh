@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # The wide lab (docs/RESULTS.md): most groups are mixed, 384 problems, a limit that every one of them can meet. GRPO, R³ with all that the
 # controls pointed to, and CCR alone. Every run leaves a small file in docs/evidence, and what has one is not run again:
-#   SEEDS=3016,3017 examples/lab/wide.sh
+#   SEEDS=3031,3032 examples/lab/wide.sh
 # about a minute a run on one core: half of the experiment's tokens. TUNE=1 runs learning rates first, for each arm on a seed that is not
-# reported; 3e-4 was the best of both (docs/evidence-tuning).
+# reported; 3e-4 was the best of each (docs/evidence-tuning).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export PATH="$PWD/.venv/bin:$PATH" OMP_NUM_THREADS=1
