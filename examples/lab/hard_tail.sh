@@ -31,6 +31,7 @@ r3 lab study --experiment lab_hard_tail --seeds "$SEEDS" --out "$OUT" --evidence
     train.learning_rate=1.5e-4 train.inner_epochs=2 train.dual_clip=3 \
     --arm "grpo=grpo" \
     --arm "r3_best=r3_select $EVERYTHING" \
+    --arm "r3_no_select=r3 $EVERYTHING" \
     --arm "prefix=r3 $OFF exploration.prefix.enabled=true exploration.prefix.max_per_step=4" \
     --arm "isr=r3 $OFF reflection.enabled=true reflection.share_successes=true" \
     --arm "ccr=r3 $OFF replay.enabled=true replay.recall_failures=false" \

@@ -81,4 +81,4 @@ def test_the_studies_of_a_script_can_be_read(tmp_path, script, studies):
             settings = settings_of(experiment, arm, 7, tmp_path, given["settings"])
             check(load_config(settings[0], settings[1:]))
             names.add((str(given["evidence"]), arm.name))
-    assert len(names) == {"hard_tail.sh": 12 + 8, "regimes.sh": 2 * 5 + 2, "wide.sh": 4 + 3}[script]
+    assert len(names) == {"hard_tail.sh": 12 + 9, "regimes.sh": 2 * 5 + 2, "wide.sh": 6 + 3}[script]
