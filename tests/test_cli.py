@@ -181,11 +181,11 @@ def test_rollouts_come_out_as_lines(tmp_path):
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_every_example_script_dry_runs(script, tmp_path):
-    """As a user calls it: from anywhere, with further settings."""
+    """As a user calls it: from anywhere, with further settings. In a run_dir of its own: the checkout's may hold a run."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("SLURM")}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     result = subprocess.run(
-        ["bash", str(script), "train.seed=7", "--dry-run"],
+        ["bash", str(script), "train.seed=7", f"run_dir={tmp_path / 'run'}", "--dry-run"],
         env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr

@@ -387,9 +387,9 @@ class WorkerPool:
             if not worker.jobs or worker.paused_at is not None:
                 continue
             elapsed = worker.wall_seconds()
-            if elapsed >= self.timeout_s and worker.seconds() >= self.timeout_s:
-                self._line.forecast.learn_slow(worker.jobs[0].subject, worker.jobs[0].number, worker.seconds())
-                self._bury(worker, "timeout")
+            if elapsed >= self.timeout_s and (own := worker.seconds()) >= self.timeout_s:
+                self._line.forecast.learn_slow(worker.jobs[0].subject, worker.jobs[0].number, own)
+                self._bury(worker, "timeout", own)
             elif elapsed >= SLOW_AFTER_S and not worker.is_left_alone:
                 used, job = worker.processor_seconds(), worker.jobs[0]
                 if used >= SLOW_AFTER_S:
@@ -428,8 +428,12 @@ class WorkerPool:
             waits.append(1.0)
         return max(0.001, min(waits)) if waits else None
 
-    def _bury(self, worker: _Worker, reason: str) -> None:
-        """Ends a worker. The item that it was grading is answered (or tried again); the others go back."""
+    def _bury(self, worker: _Worker, reason: str, own: float | None = None) -> None:
+        """Ends a worker. The item that it was grading is answered (or tried again); the others go back.
+
+        own: the item's own seconds, where they are why; a second reading may be smaller, when a wait has ended meanwhile.
+        """
+        own = worker.seconds() if own is None else own
         self._release(worker)
         if worker.jobs and reason:
             self.restarts[reason] += 1
@@ -438,7 +442,7 @@ class WorkerPool:
             if reason == "crashed" and culprit.attempts < MAX_ATTEMPTS:  # perhaps somebody else killed the process
                 self._line.put_back(deque([culprit]))
             else:
-                _answer(culprit, Outcome(culprit.number, "ungraded", reason, None, None, worker.seconds()))
+                _answer(culprit, Outcome(culprit.number, "ungraded", reason, None, None, own))
         self._line.put_back(worker.jobs)
 
     def _release(self, worker: _Worker) -> None:

@@ -13,7 +13,7 @@ import pytest
 from r3_openrlhf.errors import GradingError
 from r3_openrlhf.grading.answers.request import Item
 from r3_openrlhf.grading.processes.line import Job
-from r3_openrlhf.grading.processes.pool import LAST_TURN_S, TURN_GROWTH, WorkerPool
+from r3_openrlhf.grading.processes.pool import LAST_TURN_S, TURN_GROWTH, WorkerPool, _Worker
 from r3_openrlhf.grading.processes.wire import DEFERRED, Outcome, encode_item
 from tests.grading.hostile_payloads import ENDLESS_REFERENCE, endless
 
@@ -175,6 +175,15 @@ def keep_busy(pool, seconds, look=lambda: None):
         futures += [pool.submit(item(rf"\boxed{{x^2+{len(futures)}}}", f"x*x+{len(futures)}")) for _ in range(20)]
         wait_for(futures[-10].done)
     return futures
+
+
+def test_the_seconds_of_a_timeout_are_those_that_decided(monkeypatch):
+    """A later reading may be smaller: a wait for a processor that has just ended is in the kernel's count then."""
+    released, seconds, release = set(), _Worker.seconds, WorkerPool._release
+    monkeypatch.setattr(WorkerPool, "_release", lambda self, worker: (release(self, worker), released.add(worker)))
+    monkeypatch.setattr(_Worker, "seconds", lambda self: seconds(self) - 0.5 * (self in released))
+    outcome = WorkerPool(num_workers=1, timeout_s=1.0).submit(item(SLOW, ENDLESS_REFERENCE)).result(300)
+    assert outcome.reason == "timeout" and outcome.seconds >= 1.0
 
 
 def test_a_slow_item_is_paused_while_others_need_its_place():
