@@ -277,7 +277,9 @@ def ray_options(config: R3Config, platform: str) -> dict:
         options |= {"address": "local", "include_dashboard": False, "_system_config": {"worker_niceness": 0}}
     if platform == "cpu":
         ranks = config.cluster.num_ranks
-        threads = str(max(1, len(os.sched_getaffinity(0)) // ranks))  # not cpu_count: a job may have fewer cores
+        threads = os.environ.get("OMP_NUM_THREADS")
+        if not threads:
+            threads = str(max(1, len(os.sched_getaffinity(0)) // ranks))  # not cpu_count: a job may have fewer cores
         runtime["worker_process_setup_hook"] = f"{cpu_platform.__name__}.install"
         environment |= cpu_platform.ENVIRONMENT | {"OMP_NUM_THREADS": threads, "VLLM_LOGGING_LEVEL": "WARNING"}
         # vllm/platforms/cpu.py:271 puts the engine's worker into one more process, so that OMP can be set for it. It is

@@ -47,9 +47,16 @@ def test_a_local_cluster_of_its_own_on_cpus(config):
 
 def test_threads_are_as_many_as_the_cores_that_the_run_may_use(config, monkeypatch):
     """A job, a container or `taskset` may give it fewer than the machine has; more threads than cores wait for each other."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr("os.cpu_count", lambda: 64)
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 5, 9})
     assert ray_options(config, "cpu")["runtime_env"]["env_vars"]["OMP_NUM_THREADS"] == "3"
+
+
+def test_a_number_of_threads_that_the_user_asks_for_is_kept(config, monkeypatch):
+    """Who starts several runs on one machine, or a scheduler that shares its cores out, knows better."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert ray_options(config, "cpu")["runtime_env"]["env_vars"]["OMP_NUM_THREADS"] == "5"
 
 
 def test_a_given_cluster_is_joined_with_nothing_but_the_environment(config, monkeypatch):
