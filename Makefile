@@ -79,7 +79,7 @@ test-long: setup ## every test, then tests/long_tests.txt anew: what took as lon
 
 SECONDS ?= 0.7
 
-test-repeat: setup ## the whole suite N times in several orders, half of them on busy cores: make test-repeat N=10
+test-repeat: setup ## the whole suite N times in several orders, every second one on busy cores: make test-repeat N=10
 	@python tools/repeat_tests.py $(N) $(SIDE_BY_SIDE)
 
 N ?= 10

@@ -1,5 +1,6 @@
 """What several test files need: a real tokenizer that needs no download."""
 
+import gc
 import os
 import signal
 import sys
@@ -39,6 +40,12 @@ def pytest_collection_modifyitems(items):
     """Files that start a cluster come first, so that what is left at the end is short enough to share out evenly."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+def pytest_collection_finish():
+    """What collecting has made stays until the end: the garbage collector need not look through it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="module", autouse=True)

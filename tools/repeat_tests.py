@@ -1,9 +1,10 @@
-"""The whole suite again and again: in its order, in reverse, in a random order; half of the runs on busy cores.
+"""The whole suite again and again: in its order, in reverse, in a random order; every second run on busy cores.
 
     python tools/repeat_tests.py 10 [pytest's arguments]        `make test-repeat N=10` calls this
 
 One line per run, also in build/repeat_tests.txt; the outputs lie beside it. Exit code 1 when any run failed. Ten runs take hours:
-called again, it goes on behind the runs that the table has, if they are of this commit and these arguments and nothing has been changed.
+called again, it goes on behind the runs of the same files with the same arguments that this table has or, on another machine, the copy
+of it that is committed as docs/repeat_tests.txt.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from pathlib import Path
 ORDERS = {"as written": [], "reverse": ["--reverse"], "random": ["--random-order"]}
 BUSY_LOOPS = 2
 FAILED = ", FAILED"
-OUT = Path(__file__).parents[1] / "build"
+ROOT = Path(__file__).parents[1]
+OUT = ROOT / "build"
+COPY = "docs/repeat_tests.txt"
 
 
 @contextlib.contextmanager
@@ -40,30 +43,37 @@ def options_of(run: int) -> tuple[str, list[str]]:
     return " ".join([order, *(["seed", str(run)] if seed else [])]), [*ORDERS[order], *seed]
 
 
-def tested(arguments: list[str]) -> str | None:
-    """What the runs are of: the commit and pytest's arguments; None where the files are not those of a commit."""
-    described = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True, text=True
-    )
-    if described.returncode != 0 or described.stdout.strip().endswith("-dirty"):
-        return None
-    return f"commit {described.stdout.strip()}, pytest {shlex.join(arguments)}"
+def unchanged_since(commit: str) -> bool:
+    """Are the files that git knows those of `commit`? The copy of the table does not matter."""
+    command = ["git", "diff", "--quiet", commit, "--", ".", f":(exclude){COPY}"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True).returncode == 0
+
+
+def runs_before(arguments: list[str]) -> tuple[str, list[str]]:
+    """What the runs are of, and the lines of those that were made of it before."""
+    for table in (OUT / "repeat_tests.txt", ROOT / COPY):
+        first, *lines = table.read_text().splitlines() if table.exists() else [""]
+        commit, _, pytest = first.removeprefix("commit ").partition(", pytest ")
+        if pytest == shlex.join(arguments) and unchanged_since(commit):
+            return first, lines
+    head = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    if head.returncode == 0 and unchanged_since("HEAD"):
+        return f"commit {head.stdout.strip()}, pytest {shlex.join(arguments)}", []
+    return "files that were changed, or no commit", []
 
 
 def main(runs: int, arguments: list[str]) -> int:
     OUT.mkdir(exist_ok=True)
-    subject, before = tested(arguments), []
-    if subject is not None and (OUT / "repeat_tests.txt").exists():
-        first, *lines = (OUT / "repeat_tests.txt").read_text().splitlines() or [""]
-        before = lines[:runs] if first == subject else []
+    subject, before = runs_before(arguments)
+    before = before[:runs]
     failed = sum(line.endswith(FAILED) for line in before)
     with (OUT / "repeat_tests.txt").open("w") as table:
-        print(subject or "files that were changed, or no commit", *before, sep="\n", file=table, flush=True)
+        print(subject, *before, sep="\n", file=table, flush=True)
         if before:
             print(f"{len(before)} runs of before count", *before, sep="\n", flush=True)
         for run in range(len(before) + 1, runs + 1):
             order, options = options_of(run)
-            loops = BUSY_LOOPS if run > runs / 2 else 0
+            loops = BUSY_LOOPS if run % 2 == 0 else 0
             command = [sys.executable, "-m", "pytest"]
             started = time.monotonic()
             with (OUT / f"repeat_tests_{run}.log").open("w") as log, busy(loops):
