@@ -4,6 +4,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
+import pytest
+
 TOOL = Path(__file__).parents[1] / "tools" / "repeat_tests.py"
 SUITE = """
 from pathlib import Path
@@ -73,3 +76,17 @@ def test_it_goes_on_behind_the_runs_of_the_same_files_and_of_no_others(tmp_path)
     git("commit", "--all", "-m", "another one")
     anew = repeat(tmp_path, changed, 1)
     assert anew.returncode == 0 and "of before" not in anew.stdout and len(anew.stdout.splitlines()) == 2, anew.stdout
+
+
+def test_the_busy_loops_end_with_a_tool_that_is_killed(tmp_path):
+    code = "import os; from repeat_tests import busy\nwith busy(1) as [loop]: print(loop.pid, flush=True); os.kill(os.getpid(), 9)"
+    with (tmp_path / "loop").open("w") as file:  # not a pipe: a loop that goes on would hold it open
+        subprocess.run([sys.executable, "-c", code], cwd=TOOL.parent, stdout=file)
+    try:
+        loop = psutil.Process(int((tmp_path / "loop").read_text()))
+        loop.wait(timeout=30)
+    except psutil.NoSuchProcess:
+        return
+    except psutil.TimeoutExpired:
+        loop.kill()
+        pytest.fail("the loop goes on")

@@ -10,6 +10,7 @@ of it that is committed as docs/repeat_tests.txt.
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 import subprocess
 import sys
@@ -26,10 +27,11 @@ COPY = "docs/repeat_tests.txt"
 
 @contextlib.contextmanager
 def busy(loops: int):
-    """`loops` processes that do nothing but use a core."""
-    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(loops)]
+    """`loops` processes that do nothing but use a core, as long as this one lives."""
+    loop = f"import os\nwhile os.getppid() == {os.getpid()}: pass"
+    processes = [subprocess.Popen([sys.executable, "-c", loop]) for _ in range(loops)]
     try:
-        yield
+        yield processes
     finally:
         for process in processes:
             process.kill()
