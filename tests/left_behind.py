@@ -1,6 +1,9 @@
 """What a test file must leave as it found it: the process, and the code of the libraries that adapters patch.
 
-A patch that stays is seen by the files that come after it in the same process, so that they pass or fail by their order."""
+A patch that stays is seen by the files that come after it in the same process, so that they pass or fail by their order.
+
+What is read is copied first, by `dict.copy`: `list(d.items())` allocates, so that a collection or another thread may run
+in between and import something."""
 
 import asyncio
 import inspect
@@ -19,11 +22,11 @@ NEVER_BY_AN_IMPORT = ("R3_", "SLURM", "RAY_")  # other variables are added by li
 def _of_module(module) -> dict:
     """Functions and classes by their name, and the functions of the classes that are at home there."""
     found = {}
-    for name, value in list(vars(module).items()):
+    for name, value in vars(module).copy().items():
         if inspect.isfunction(value) or inspect.isclass(value):
             found[f"{module.__name__}.{name}"] = value
         if inspect.isclass(value) and value.__module__ == module.__name__:
-            for key, part in vars(value).items():
+            for key, part in vars(value).copy().items():
                 if inspect.isfunction(part) or isinstance(part, (staticmethod, classmethod)):
                     found[f"{module.__name__}.{name}.{key}"] = part
     return found
@@ -31,7 +34,7 @@ def _of_module(module) -> dict:
 
 def code_of_libraries() -> dict:
     found = {}
-    for name, module in list(sys.modules.items()):
+    for name, module in sys.modules.copy().items():
         if name.split(".")[0] in PATCHED and inspect.ismodule(module):
             found |= _of_module(module)
     return found
