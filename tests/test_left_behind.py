@@ -16,6 +16,8 @@ class _ImportsAtItsEnd:
         self.cycle, self.place, self.left = self, place, left
 
     def __del__(self):
+        if self.place.__name__ not in sys.modules:
+            return  # the test is over
         sys.modules[f"vllm.at_the_end_{self.left}"] = types.ModuleType("vllm.at_the_end")
         setattr(self.place, f"at_the_end_{self.left}", print)
         setattr(self.place.Known, f"at_the_end_{self.left}", print)
@@ -33,14 +35,15 @@ def library():
     names = {f"known_{number}": known for number in range(100)}
     module = types.ModuleType("vllm.of_this_test")
     vars(module).update(names, Known=type("Known", (), {"__module__": module.__name__, **names}))
-    found, limits = dict(sys.modules), gc.get_threshold()
+    limits = gc.get_threshold()
     sys.modules[module.__name__] = module
     gc.collect()  # empties the interpreter's own store of tuples, too
     _ImportsAtItsEnd(module, 1000)
     gc.set_threshold(1)
     yield module
     gc.set_threshold(*limits)
-    for name in sys.modules.keys() - found.keys():
+    del sys.modules[module.__name__]
+    for name in [name for name in sys.modules.copy() if name.startswith("vllm.at_the_end_")]:
         del sys.modules[name]
 
 
