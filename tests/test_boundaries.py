@@ -19,7 +19,7 @@ CORE = sorted(path.stem for path in (PACKAGE / "core").glob("*.py") if path.stem
 # The rooms from the ground up. A room imports rooms of lower floors only.
 FLOORS = (
     {"types", "errors"},
-    {"core", "config", "access", "ports", "grading.answers"},
+    {"core", "config", "access", "ports", "ray_temporary", "grading.answers"},
     {"agents"},
     {"config_loading", "cpu_stack", "history", "models", "grading.processes"},
     {"problems", "runs", "grading", "method", "agents.processes"},

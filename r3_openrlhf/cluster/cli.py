@@ -15,6 +15,7 @@ from r3_openrlhf.config import R3Config
 from r3_openrlhf.errors import ConfigError
 
 CHECKPOINT = "saving a checkpoint"  # openrlhf_adapter/phases.py
+UNFOLDED = 100_000  # columns of what reads `r3 status` and is no terminal: a long path must not fold
 
 
 @click.group()
@@ -238,4 +239,4 @@ def status(runs: tuple[Path, ...], below: str | None) -> None:
     if not paths:
         raise ConfigError(f"there is no run below {below}" if below else "name a run directory, or use --all")
     table = status_table([status_of(path) for path in paths])
-    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 200).print(table)
+    Console(file=sys.stdout, width=None if sys.stdout.isatty() else UNFOLDED).print(table)

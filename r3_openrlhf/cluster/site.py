@@ -48,8 +48,7 @@ def load_site() -> Site:
     try:
         values = OmegaConf.load(path)
     except _NO_YAML as error:
-        said = " ".join(str(error).split())[:300]
-        raise ConfigError(f"{path} cannot be read as YAML: {said}") from error
+        raise ConfigError(f"{path} cannot be read as YAML: {_fault_of(error)}") from error
     known = [field.name for field in fields(Site)]
     if not isinstance(values, DictConfig):
         raise ConfigError(f"{path} holds a list; write one KEY: VALUE a line, of {', '.join(known)}")
@@ -60,3 +59,14 @@ def load_site() -> Site:
         return cast(Site, OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Site), values)))
     except OmegaConfBaseException as error:
         raise ConfigError(f"{path}, {error.full_key}: {str(error).splitlines()[0]}") from error
+
+
+def _fault_of(error: Exception) -> str:
+    """What is wrong and where. PyYAML's own text names the file before the place, so a long path would leave no room for it."""
+    if not isinstance(error, yaml.MarkedYAMLError) or (mark := error.problem_mark) is None:
+        return _one_line(error)
+    return f"{_one_line(error.problem)}, line {mark.line + 1}, column {mark.column + 1}"
+
+
+def _one_line(what: object) -> str:
+    return " ".join(str(what).split())[:300]

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from r3_openrlhf.doctor.line import FAIL, NOTE, OK, Line, judged
 from r3_openrlhf.doctor.packages import Stack
+from r3_openrlhf.ray_temporary import MAX_BYTES, REMEDY, bytes_of, ray_temporary
 from r3_openrlhf.runs.build_locks import build_root, unheld_locks
 
 GiB = 2**30
@@ -106,13 +107,23 @@ def disk_line(what: str, path: Path, *, least: int, setting: str) -> Line:
 
 def disk_lines(run_dir: Path, *, least: int = MIN_DISK) -> list[Line]:
     """least: bytes that the run itself will write."""
-    temporary = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")  # as Ray chooses it
+    temporary = ray_temporary()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return [
         disk_line("disk of the run directory", run_dir, least=max(least, MIN_DISK), setting="run_dir=..."),
         disk_line("disk of temporary files", temporary, least=MIN_DISK, setting="RAY_TMPDIR and TMPDIR"),
+        temporary_path_line(temporary),
         disk_line("disk of the caches", cache, least=MIN_DISK, setting="XDG_CACHE_HOME"),
     ]
+
+
+def temporary_path_line(path: Path) -> Line:
+    """Is there room for the names of Ray's sockets behind `path`?"""
+    length = bytes_of(path)
+    line = {"what": "path of temporary files", "wanted": f"{MAX_BYTES} bytes or fewer"}
+    return judged(
+        length <= MAX_BYTES, f"{REMEDY}: Ray has its sockets there", found=f"{length} bytes ({path})", **line
+    )
 
 
 def build_locks_line() -> Line:

@@ -42,6 +42,7 @@ from r3_openrlhf.planning.verdict import check_split, start_check
 from r3_openrlhf.problems.held_out import check_held_out_source, prepare_held_out
 from r3_openrlhf.problems.sources import is_on_the_hub
 from r3_openrlhf.problems.training_file import PreparedData, check_source, prepare
+from r3_openrlhf.ray_temporary import MAX_BYTES, REMEDY, bytes_of, ray_temporary
 from r3_openrlhf.runs.build_locks import build_root, remove_stale
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.lock import held
@@ -271,6 +272,11 @@ def ray_options(config: R3Config, platform: str) -> dict:
         raise ConfigError(
             f"cluster.num_nodes is {config.cluster.num_nodes}, but no Ray cluster is given; `r3 submit slurm` starts one on "
             "the nodes of a job, or set RAY_ADDRESS to one that is there"
+        )
+    elif bytes_of(temporary := ray_temporary()) > MAX_BYTES:
+        raise ConfigError(
+            f"the directory for temporary files, {temporary}, has a path of {bytes_of(temporary)} bytes, and Ray's sockets in it "
+            f"leave room for {MAX_BYTES}; {REMEDY}"
         )
     else:
         # Ray gives its workers a niceness of 15: beside any other program they would stand still

@@ -73,6 +73,22 @@ def test_the_sites_file_gives_defaults_and_the_command_line_wins(tmp_path, monke
     assert re.search(r"site.yaml cannot be read as YAML: .*, line 3, column 1$", dry_run(tmp_path).stderr.strip())
 
 
+def test_a_long_path_of_the_sites_file_leaves_the_line_and_the_column_of_its_fault(tmp_path, monkeypatch):
+    site = tmp_path / ("a" * 150) / ("b" * 150) / "site.yaml"
+    site.parent.mkdir(parents=True)
+    monkeypatch.setenv("R3_SITE", str(site))
+    site.write_text("account: site\npartition: [gpu\n")
+    assert re.search(
+        r"site.yaml cannot be read as YAML: expected .*, line 3, column 1$", dry_run(tmp_path).stderr.strip()
+    )
+    site.write_text("account: site\npartition: gpu\npartition: cpu\n")
+    assert re.search(
+        r"site.yaml cannot be read as YAML: .*partition, line 3, column 1$", dry_run(tmp_path).stderr.strip()
+    )
+    site.write_bytes(b"account: \xff\n")
+    assert re.search(r"site.yaml cannot be read as YAML: .*0xff.*$", dry_run(tmp_path).stderr.strip())
+
+
 def test_containers(tmp_path):
     pyxis = dry_run(tmp_path, "--container=nvcr.io/x:1", "--mounts=/data:/data").stdout
     mounts = f"/data:/data,{tmp_path}/run:{tmp_path}/run"

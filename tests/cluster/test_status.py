@@ -51,6 +51,18 @@ def test_how_a_job_ended(run, code, state):
     assert (seen.state, seen.job, seen.last, seen.nodes) == (state, "7", "a reason", "node1,node2")
 
 
+def test_a_long_path_and_a_long_reason_stay_in_the_line_of_their_run_where_no_terminal_shows_it(tmp_path):
+    run = RunDirectory(tmp_path / ("a" * 150) / ("b" * 150) / "run")
+    run.create(load_config("cpu_smoke", [f"run_dir={run.path}"]))
+    run.cluster.mkdir()
+    why = "a reason of many words " * 20
+    told = {"job": "7", "state": "ended", "code": 86, "why": why, "nodes": ["node1", "node2"]}
+    (run.cluster / "state.json").write_text(json.dumps(told))
+    shown = CliRunner().invoke(main, ["status", str(run.path)]).stdout.splitlines()
+    (line,) = (line for line in shown[3:] if line.strip())  # behind a blank line, the heads and their rule
+    assert line.split()[:3] == [str(run.path), "7", "failed"] and line.rstrip().endswith(why.strip())
+
+
 def test_a_start_that_fails_says_why_until_the_next_start(run):
     sentence = "model.path is '/nowhere', which does not exist. Use a directory"
     failed = CliRunner().invoke(main, ["train", "experiment=cpu_smoke", f"run_dir={run.path}", "model.path=/nowhere"])

@@ -272,6 +272,16 @@ def test_a_disk_with_room(tmp_path):
     )
 
 
+def test_a_path_of_temporary_files_that_leaves_no_room_for_sockets(monkeypatch):
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    monkeypatch.setenv("TMPDIR", "/" + "é" * 20)
+    (line,) = (line for line in machine.disk_lines(Path("/")) if line.what == "path of temporary files")
+    assert (line.status, line.found) == (FAIL, f"41 bytes (/{'é' * 20})")
+    assert line.remedy == "set RAY_TMPDIR to a shorter one, such as /tmp: Ray has its sockets there"
+    monkeypatch.setenv("RAY_TMPDIR", "/tmp")
+    assert OK in (line.status for line in machine.disk_lines(Path("/")) if line.what == "path of temporary files")
+
+
 def test_the_limit_of_open_files(tmp_path):
     code, lines = bare(cwd=tmp_path, shell="ulimit -n 1024")
     assert code == 1 and lines["open files"] == (

@@ -25,6 +25,7 @@ from r3_openrlhf.openrlhf_adapter.launch import (  # noqa: E402
     ray_options,
     train,
 )
+from r3_openrlhf.ray_temporary import MAX_BYTES  # noqa: E402
 from r3_openrlhf.runs import lock  # noqa: E402
 from r3_openrlhf.runs.directory import RunDirectory  # noqa: E402
 
@@ -125,6 +126,18 @@ def test_several_nodes_without_a_cluster(config):
         ConfigError, match="cluster.num_nodes is 2, but no Ray cluster is given; `r3 submit slurm` starts"
     ):
         ray_options(config, "cuda")
+
+
+def test_a_directory_for_temporary_files_without_room_for_sockets(config, monkeypatch):
+    monkeypatch.setenv("RAY_TMPDIR", "/" + "t" * (MAX_BYTES - 1))
+    assert ray_options(config, "cpu")["address"] == "local"
+    monkeypatch.setenv("RAY_TMPDIR", "/" + "t" * MAX_BYTES)
+    with pytest.raises(
+        ConfigError, match="/t*, has a path of 40 bytes, and Ray's sockets in it leave room for 39; set RAY_TMPDIR"
+    ):
+        ray_options(config, "cpu")
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")  # that cluster's files are its own matter
+    assert ray_options(config, "cpu")["address"] == "10.0.0.1:6379"
 
 
 @pytest.mark.parametrize("platform", ["cpu", "cuda"])

@@ -14,7 +14,7 @@ from r3_openrlhf.runs.report import group_table, step_table, summary, summary_ta
 def text_of(renderable) -> str:
     console = Console(width=200)
     with console.capture() as capture:
-        console.print(renderable)
+        console.print(renderable, crop=False)
     return capture.get()
 
 
