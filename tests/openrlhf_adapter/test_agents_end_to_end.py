@@ -62,10 +62,6 @@ def test_every_turn_is_a_row(run):
         assert step["r3/agents/invalid_rate"] == pytest.approx(sum(not row["valid"] for row in rows) / len(rows))
 
 
-def test_rows_per_step_vary(run):
-    assert len({step["r3/agents/rows"] for step in lines(run / "metrics.jsonl")}) > 1
-
-
 def test_held_out_tasks_are_played(run):
     first, last = (json.loads(line) for line in (run / "evaluations.jsonl").read_text().splitlines())
     assert (first["step"], last["step"]) == (0, 3)

@@ -83,7 +83,7 @@ def test_recalls_follow_the_steps_that_were_trained(resumed):
             else:
                 assert recalled == []
             recalls += len(recalled)
-    assert recalls == sum(line["r3/replay/recalled"] for line in lines(resumed / "metrics.jsonl")) > 0
+    assert recalls == sum(line["r3/replay/recalled"] for line in lines(resumed / "metrics.jsonl"))
 
 
 def test_the_history_knows_which_weights_sampled_a_row(resumed):
