@@ -167,7 +167,7 @@ def test_the_path_and_the_directory_of_the_parent_hold(tmp_path, monkeypatch):
     (tmp_path / "beside.py").write_text(Path(__file__).with_name("awkward.py").read_text())
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend("")
-    with EnvironmentPool("beside:Awkward", {"report": "pid"}, step_timeout_s=1.0) as pool:
+    with EnvironmentPool("beside:Awkward", {"report": "pid"}, step_timeout_s=3.0) as pool:
         world = pool.environment()
         world.reset(0).result(PATIENCE_S)
         with pytest.raises(EnvironmentLost, match="timeout"):

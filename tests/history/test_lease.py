@@ -165,7 +165,7 @@ def test_the_lease_beats(tmp_path):
 
 def _wait_for(condition):
     pause = threading.Event()
-    return any(condition() or pause.wait(0.01) for _ in range(2000))
+    return any(condition() or pause.wait(0.01) for _ in range(30_000))
 
 
 def test_who_was_taken_for_dead_cannot_write_any_more(tmp_path):

@@ -5,6 +5,7 @@ knows of a row must not.
 """
 
 import itertools
+import shutil
 import sqlite3
 import subprocess
 
@@ -30,10 +31,12 @@ AHEAD = (
 
 @pytest.fixture(scope="module")
 def resumed(tmp_path_factory):
-    """Killed behind step 5, of which there is no checkpoint, and gone on with from step 4, inside the second epoch."""
+    """Killed behind step 5, of which there is no checkpoint, and gone on with from step 4, inside the second epoch; on a
+    machine that is late a step or two further."""
     run_dir = tmp_path_factory.mktemp("runs") / "ahead"
     with Run(run_dir, *settings_of("r3"), *AHEAD) as run:
         run.wait_for_step(5)
+    shutil.copy(run_dir / "checkpoints" / "_actor" / "latest", run_dir.with_name("latest"))
     train(run_dir, *settings_of("r3"), *AHEAD)
     return run_dir
 
@@ -59,9 +62,10 @@ def test_every_step_asks_the_problems_of_the_synchronous_run(resumed):
 
 def test_the_engine_computes_with_the_weights_that_were_trained(resumed):
     """Shown by rows of the current weights: those of the first step, and of the first one behind a resume."""
+    saved = int(resumed.with_name("latest").read_text().removeprefix("global_step"))
     metrics = lines(resumed / "metrics.jsonl")
     gaps = {line["step"]: line["r3/sync/abs_logprob_gap"] for line in metrics if "r3/sync/abs_logprob_gap" in line}
-    assert {1, 5} <= set(gaps) and max(gaps.values()) < 0.02
+    assert {1, saved + 1} <= set(gaps) and max(gaps.values()) < 0.02
     assert {line["step"] for line in metrics if line["r3/async/mean_lag"] == 0} <= set(gaps)
 
 

@@ -48,7 +48,7 @@ class Service:
 
     def stop(self) -> None:
         self.process.terminate()
-        self.process.wait(20)
+        self.process.wait(300)
         self.process.stderr.close()
 
 

@@ -128,7 +128,9 @@ def test_an_item_may_take_longer_than_a_server_may_be_silent(monkeypatch):
         )
         (grade,) = grade_all(RewardConfig(urls=[service.url]), [hanging])
         assert grade.seconds > 3.0
-        assert "r3_grading_repeated_total 0.0" in httpx.get(service.url + "/metrics").text  # it was asked once
+        assert (
+            "r3_grading_repeated_total 0.0" in httpx.get(service.url + "/metrics", timeout=300).text
+        )  # it was asked once
 
 
 def test_without_any_server_an_item_is_unreachable_at_its_deadline():
@@ -138,7 +140,7 @@ def test_without_any_server_an_item_is_unreachable_at_its_deadline():
     assert {(g.verdict, g.reason, g.score, g.reward) for g in grades} == {
         (Verdict.UNGRADED, "unreachable", None, None)
     }
-    assert 0.9 < time.monotonic() - started < 5
+    assert 0.9 < time.monotonic() - started < 100  # and not after 300 s, as without the setting
 
 
 def test_a_wrong_token_is_a_sentence_and_not_a_grade(monkeypatch):
@@ -198,7 +200,7 @@ def test_closing_answers_what_is_waiting():
         tasks = [asyncio.create_task(grader.grade(request(i))) for i in range(300)]
         await asyncio.sleep(0.2)
         grader.close()
-        return await asyncio.wait_for(asyncio.gather(*tasks), 5)
+        return await asyncio.wait_for(asyncio.gather(*tasks), 100)  # and not after 300 s, their deadline
 
     assert {grade.reason for grade in asyncio.run(run())} == {"closed"}
 
