@@ -39,6 +39,14 @@ def answer_to(service, *pieces, timeout=300):
             return b""
 
 
+def status_after(first, url):
+    """The first status of `url` that is another one; `first` itself when none comes within minutes."""
+    deadline = time.monotonic() + 300
+    while (status := httpx.get(url, timeout=300).status_code) == first and time.monotonic() < deadline:
+        os.sched_yield()
+    return status
+
+
 @pytest.fixture(scope="module")
 def guarded():
     with running("--read-timeout", "2", "--max-connections-per-peer", "8", "--workers", "1", token=TOKEN) as service:
@@ -83,12 +91,7 @@ def test_one_address_has_so_many_connections():
         finally:
             for connection in held:
                 connection.close()
-        deadline = time.monotonic() + 300  # until it has seen that they are gone
-        while (
-            status := httpx.get(service.url + "/health", timeout=300).status_code
-        ) == 503 and time.monotonic() < deadline:
-            os.sched_yield()
-        assert status == 200
+        assert status_after(503, service.url + "/health") == 200  # when it has seen that they are gone
 
 
 def test_who_is_left_has_no_place_any_more(guarded):
@@ -267,12 +270,7 @@ def test_ready_says_when_no_grading_process_works():
         for process in family:
             process.send_signal(signal.SIGSTOP)
         try:
-            deadline = time.monotonic() + 300  # for a probe that was answered just before
-            while (
-                status := httpx.get(service.url + "/ready", timeout=300).status_code
-            ) == 200 and time.monotonic() < deadline:
-                os.sched_yield()
-            assert status == 503
+            assert status_after(200, service.url + "/ready") == 503  # a probe may have been answered just before
         finally:
             for process in family:
                 try:

@@ -50,9 +50,8 @@ def test_a_batch_is_answered_item_by_item(service):
         ("ungraded", "timeout", None, None),
         ("ungraded", "bad_reference", None, None),
     ]
-    assert (
-        results[0]["extracted"] == "5" and 2.0 <= results[5]["seconds"] < 2.0 + 3.5
-    )  # grading/processes/worker.py: RLIMIT_CPU
+    assert results[0]["extracted"] == "5"
+    assert 2.0 <= results[5]["seconds"] < 2.0 + 3.5  # late as RLIMIT_CPU allows (grading/processes/worker.py)
 
 
 def test_while_an_item_takes_long_lines_without_a_grade_say_that_the_service_is_there():
