@@ -1,7 +1,7 @@
 """A real Slurm of this test session: munged, slurmctld and three slurmd on the loopback, as this user, without systemd.
 
-All nodes are this machine: one network and one /dev/shm. Most tests use the two of the partition "main". Where Slurm is not
-installed the tests skip."""
+All nodes are this machine: one network, and one /dev/shm that is theirs alone where this user may mount one. Most tests use
+the two of the partition "main". Where Slurm is not installed the tests skip."""
 
 import contextlib
 import os
@@ -73,11 +73,18 @@ def until(condition, *, seconds=120.0, what="it"):
     return value
 
 
+def _may_mount() -> bool:
+    unshare = shutil.which("unshare")
+    return unshare is not None and not subprocess.run([unshare, "--mount", "true"], capture_output=True).returncode
+
+
 class Slurm:
     """The running cluster. Its folder is short, for the sockets in it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        # A stack that is killed beside these tests leaves files in the machine's
+        self.has_own_shared_memory = os.geteuid() == 0 and _may_mount()
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("SLURM")},
             "SLURM_CONF": str(folder / "slurm.conf"),
@@ -113,8 +120,23 @@ class Slurm:
         return CONFIGURATION.format(user=user, ports=ports, folder=self.folder)
 
     def start_nodes(self) -> None:
-        for node in NODES:
-            self.call("slurmd", "-N", node)
+        first, *others = NODES
+        if self.has_own_shared_memory:
+            self.call("unshare", "--mount", "bash", "-euc", f"mount -t tmpfs tmpfs /dev/shm; exec slurmd -N {first}")
+        else:
+            self.call("slurmd", "-N", first)
+        for node in others:
+            self.start_node(node)
+
+    def start_node(self, node: str) -> None:
+        """Where the first one is."""
+        enter = ["nsenter", f"--mount=/proc/{self.daemon(NODES[0])}/ns/mnt"] if self.has_own_shared_memory else []
+        self.call(*enter, "slurmd", "-N", node)
+
+    def daemon(self, node: str) -> int:
+        """The process id of a node's slurmd."""
+        path = self.folder / f"slurmd.{node}.pid"
+        return int(until(lambda: path.is_file() and path.read_text(), what=path))
 
     def idle(self) -> int:
         return int(self.call("sinfo", "-h", "-p", "three", "-t", "idle", "-o", "%D", check=False) or 0)
@@ -190,19 +212,27 @@ class Slurm:
     def assert_nothing_left(self, number: str) -> None:
         until(lambda: not self.processes(number), seconds=60, what=lambda: f"{self.processes(number)} to end")
         assert not list(self.folder.glob(f"r3-ray-{number}.*"))
-        # the machine may have other stacks: theirs are held, or older than this job
         began = datetime.fromisoformat(self.job(number)["SubmitTime"]).timestamp()
         until(
             lambda: not self.abandoned(since=began),
             seconds=60,
-            what=f"{self.abandoned(since=began)} in /dev/shm to go",
+            what=lambda: f"{self.abandoned(since=began)} in /dev/shm to go",
         )
 
     def abandoned(self, *, since: float) -> list[str]:
-        """Files of the stack in /dev/shm that nobody holds, made since then."""
-        found = {path for name in shared_memory.STACK_NAMES for path in shared_memory.FOLDER.glob(name)}
+        """Files of the stack that nobody holds, made since then in the nodes' /dev/shm; none where it is the machine's, for
+        they could be anybody's."""
+        if not self.has_own_shared_memory:
+            return []
+        found = {
+            path for folder in self.shared_memory() for name in shared_memory.STACK_NAMES for path in folder.glob(name)
+        }
         left = found - shared_memory._held(found)
         return [path.name for path in left if path.exists() and path.stat().st_ctime >= since]
+
+    def shared_memory(self) -> list[Path]:
+        """The nodes' /dev/shm, seen from here."""
+        return [Path(f"/proc/{self.daemon(NODES[0])}/root/dev/shm")]
 
 
 @contextlib.contextmanager

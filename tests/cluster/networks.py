@@ -69,6 +69,9 @@ class NetworkedSlurm(Slurm):
             enter = ("nsenter", f"--net=/run/netns/{self.network(node)}", "unshare", "--uts", "--mount")
             self.call(*enter, "bash", "-c", script)
 
+    def shared_memory(self) -> list[Path]:
+        return [Path(f"/proc/{self.daemon(node)}/root/dev/shm") for node in NODES]
+
     def start(self) -> None:
         self.call("ip", "link", "add", BRIDGE, "type", "bridge")
         self.call("ip", "addr", "add", f"{CONTROLLER}/24", "dev", BRIDGE)

@@ -229,7 +229,7 @@ def test_a_lost_node_is_noticed_and_the_job_starts_again(slurm, run_dir, job_tem
         kill(process)
     psutil.wait_procs(lost, timeout=30)
     until(lambda: "node node2: the connection to its agent broke; code 86" in log_of(run_dir, job), seconds=60)
-    slurm.call("slurmd", "-N", "node2")
+    slurm.start_node("node2")
     (run_dir / "go").touch()
     assert slurm.wait(job, "COMPLETED", "FAILED", seconds=200)["Restarts"] == "1", log_of(run_dir, job)
     assert json.loads((run_dir / "probe.json").read_text())["nodes"] == ["node1", "node2"]

@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+from pathlib import Path
 
 import psutil
 import pytest
@@ -30,6 +31,17 @@ def test_a_job_runs_where_it_was_told_and_leaves_nothing(slurm, run_dir, job_tem
     assert (ended["JobState"], ended["Partition"], ended["NumNodes"]) == ("COMPLETED", "urgent", "1"), log
     assert "was_here on node1" in log
     slurm.assert_nothing_left(job)
+
+
+def test_what_others_leave_on_the_machine_is_none_of_the_cluster(slurm, run_dir, job_template):
+    """A job was once said to have left the semaphore of a stack that was killed beside it."""
+    if not slurm.has_own_shared_memory:
+        pytest.skip("a /dev/shm of the nodes' own needs root and unshare")
+    (folder,) = slurm.shared_memory()
+    job = slurm.submit(run_dir, template=job_template("stat --format='here it is %d' /dev/shm"))
+    assert slurm.wait(job, "COMPLETED", "FAILED")["JobState"] == "COMPLETED", log_of(run_dir, job)
+    assert f"here it is {folder.stat().st_dev}\n" in log_of(run_dir, job)
+    assert folder.stat().st_dev != Path("/dev/shm").stat().st_dev
 
 
 def is_of_ray(process):
