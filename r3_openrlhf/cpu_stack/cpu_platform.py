@@ -17,6 +17,7 @@ import sys
 import types
 from collections.abc import Callable
 
+from r3_openrlhf.cpu_stack import fork_server
 from r3_openrlhf.ports import free_port
 
 ENVIRONMENT = {
@@ -250,3 +251,16 @@ def _patch_free_port(module) -> None:
     """trainer/ray/launcher.py:45 asks the kernel for an ephemeral port and closes it; another process can be handed
     the same one before it is used. Ports below the ephemeral range are never handed out."""
     module.BaseDistributedActor._get_free_port = staticmethod(free_port)
+
+
+@_after_import("vllm.utils.system_utils")
+def _patch_engine_process(module) -> None:
+    """vllm/utils/system_utils.py:168. The engine of a worker that is a fork becomes one, too: spawned, it would import
+    everything once more."""
+    upstream = module.get_mp_context
+
+    def get_mp_context():
+        spawned = upstream()  # it also says where Ray is
+        return fork_server.engine_context() or spawned
+
+    module.get_mp_context = get_mp_context

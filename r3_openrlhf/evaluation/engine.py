@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from r3_openrlhf.config import BenchmarkConfig, ClusterConfig
 from r3_openrlhf.cpu_stack.cpu_platform import ENVIRONMENT, is_needed
@@ -32,12 +33,17 @@ class Engine:
 
     def __init__(self, model: str, *, max_model_len: int, options: BenchmarkConfig, cluster: ClusterConfig) -> None:
         self._on_cpu = is_needed()
-        settings = {}
+        settings: dict[str, Any] = {}
         if self._on_cpu:
             os.environ.update({key: value for key, value in ENVIRONMENT.items() if key not in os.environ})
             settings = {"kv_cache_memory_bytes": cluster.cpu_kv_cache_mb * 2**20, "enforce_eager": True}
         from vllm import LLM, SamplingParams
         from vllm.sampling_params import RequestOutputKind
+        from vllm.v1.executor.uniproc_executor import UniProcExecutor
+
+        if self._on_cpu and options.tensor_parallel_size == 1:
+            # By its name vllm/platforms/cpu.py:271 replaces it: the worker would be one more process that imports everything
+            settings["distributed_executor_backend"] = UniProcExecutor
 
         try:
             self.llm = LLM(

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.cpu_stack import cpu_platform
+from r3_openrlhf.cpu_stack.fork_server import ForkServer
 from r3_openrlhf.errors import ConfigError, DataError, R3Error, RunInterrupted
 from r3_openrlhf.history.witness import check_checkpoint
 from r3_openrlhf.method import history_warnings
@@ -58,9 +59,10 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
     What the stack prints goes to train.log in the run directory; `verbose` shows it too, `quiet` shows nothing at all.
     Raises R3Error.
     """
-    with Console(verbose=verbose, quiet=quiet) as console:
+    with Console(verbose=verbose, quiet=quiet) as console, contextlib.ExitStack() as block:
         console.announce(Phase.CHECKING)
         platform = platform_of(config)
+        server = block.enter_context(start_fork_server(config)) if has_fork_server(config, platform) else None
         if config.model.path in BUILDERS and not Path(locate_model(config.model.path)).is_dir():
             console.announce(Phase.UNPACKING if config.model.path == "smollm2" else Phase.TRAINING_MODEL)
         model = resolve_model(config.model.path)
@@ -86,7 +88,7 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
                 other_ranks.convert(run)
             try:
                 _run_upstream(
-                    config, arguments, platform, console, stop, short_batches=has_short_batches(config, data)
+                    config, arguments, platform, console, stop, server, short_batches=has_short_batches(config, data)
                 )
             except Exception as error:
                 found = r3_error(error, run.log)
@@ -231,23 +233,50 @@ def has_short_batches(config: R3Config, data: PreparedData) -> bool:
     return config.filters_groups or data.num_problems % config.rollout.batch_size > 0
 
 
+def has_fork_server(config: R3Config, platform: str) -> bool:
+    """Only a cluster of this run's own has all of its workers on this machine."""
+    return platform == "cpu" and not ray_address(config)
+
+
+def start_fork_server(config: R3Config) -> ForkServer:
+    """It imports while this process reads the settings and the problems. ConfigError: Ray could not start, either."""
+    variables = ray_options(config, "cpu")["runtime_env"]["env_vars"]
+    with deaf_in_slurm():
+        return ForkServer(variables, ray_temporary())
+
+
+def deaf_in_slurm() -> contextlib.AbstractContextManager:
+    """For what this process starts: it listens itself there, directly or through an agent of `r3 submit slurm`."""
+    return deaf_children() if "SLURM_JOB_ID" in os.environ else contextlib.nullcontext()
+
+
 def _run_upstream(
-    config: R3Config, arguments: list[str], platform: str, console: Console, stop: StopRequest, *, short_batches: bool
+    config: R3Config,
+    arguments: list[str],
+    platform: str,
+    console: Console,
+    stop: StopRequest,
+    server: ForkServer | None,
+    *,
+    short_batches: bool,
 ) -> None:
-    console.announce(Phase.RAY)
+    console.announce(Phase.LIBRARIES)
     if platform == "cpu":
         cpu_platform.install()
+    _replace_names(config, short_batches=short_batches)
+    options = ray_options(config, platform)
+    if server is not None:
+        server.wait()
+        options["runtime_env"]["py_executable"] = server.py_executable
+    console.announce(Phase.RAY)
     import ray
 
-    # this process listens, directly or through an agent of `r3 submit slurm`
-    with deaf_children() if "SLURM_JOB_ID" in os.environ else contextlib.nullcontext():
-        ray.init(**ray_options(config, platform))
+    with deaf_in_slurm():
+        ray.init(**options)
     stop.on_signals()  # Ray has put a handler of its own there
     try:
         for sentence in check_devices(ray.nodes(), config, platform):
             console.say(f"Warning: {sentence}")
-        console.announce(Phase.LIBRARIES)
-        _replace_names(config, short_batches=short_batches)
         console.announce(Phase.ENGINE)  # first of all upstream makes the engines; the trainer waits for them
         argv, sys.argv = sys.argv, [MODULE, *arguments]
         try:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import functools
 import importlib.util
 import io
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
+from types import CodeType, SimpleNamespace
 from typing import Any
 
 from r3_openrlhf.config import nearest
@@ -63,6 +64,23 @@ def installed_source() -> Path:
 
 def _upstream(source: Path) -> tuple[argparse.ArgumentParser, Callable[[list[str]], SimpleNamespace]]:
     """The parser of the `__main__` block, and a function that runs the rest of it up to `train(args)`."""
+    making, checking = _programs(source, source.stat().st_mtime_ns)
+    names: dict[str, Any] = {"argparse": argparse, "hierarchize": _hierarchize(source.parent.parent)}
+    exec(making, names)  # noqa: S102, installed code
+    parser = names["parser"]
+
+    def steps(arguments: list[str]) -> SimpleNamespace:
+        read = parser.parse_args
+        parser.parse_args = lambda: read(arguments)
+        exec(checking, names)  # noqa: S102
+        return names["args"]
+
+    return parser, steps
+
+
+@functools.lru_cache(maxsize=2)
+def _programs(source: Path, _changed_ns: int) -> tuple[CodeType, CodeType]:
+    """What makes the parser, and what parses and checks, as long as the file stays as it is (`_changed_ns`)."""
     tree = ast.parse(source.read_text(encoding="utf-8"), filename=str(source))
     block = next(
         (node.body for node in tree.body if isinstance(node, ast.If) and "__main__" in ast.dump(node.test)), []
@@ -70,19 +88,10 @@ def _upstream(source: Path) -> tuple[argparse.ArgumentParser, Callable[[list[str
     parse = next((index for index, node in enumerate(block) if "attr='parse_args'" in ast.dump(node)), None)
     if parse is None:
         raise ConfigError(f"{source} has no parser under __main__; R³ supports OpenRLHF 0.11.2")
-    names: dict[str, Any] = {"argparse": argparse, "hierarchize": _hierarchize(source.parent.parent)}
-    exec(compile(_module(_imports(tree) + block[:parse]), str(source), "exec"), names)  # noqa: S102, installed code
-    parser = names["parser"]
     # `from openrlhf.utils.config import hierarchize` would import torch and transformers; the function stands alone.
     rest = [node for node in block[parse:] if not isinstance(node, ast.ImportFrom) and not _calls(node, "train")]
-
-    def steps(arguments: list[str]) -> SimpleNamespace:
-        read = parser.parse_args
-        parser.parse_args = lambda: read(arguments)
-        exec(compile(_module(rest), str(source), "exec"), names)  # noqa: S102
-        return names["args"]
-
-    return parser, steps
+    making = _imports(tree) + block[:parse]
+    return compile(_module(making), str(source), "exec"), compile(_module(rest), str(source), "exec")
 
 
 def _imports(tree: ast.Module) -> list[ast.stmt]:

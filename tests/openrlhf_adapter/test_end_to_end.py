@@ -37,7 +37,7 @@ r3/time/added_s reward_mean response_length_mean truncated_rate loss grad_norm""
 
 
 ALWAYS = [
-    Phase.CHECKING, Phase.DATA, Phase.RAY, Phase.LIBRARIES, Phase.ENGINE, Phase.LOADING, Phase.SAVING, Phase.STOPPING,
+    Phase.CHECKING, Phase.DATA, Phase.LIBRARIES, Phase.RAY, Phase.ENGINE, Phase.LOADING, Phase.SAVING, Phase.STOPPING,
 ]  # fmt: skip
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 IN_A_STEP = [Phase.SAMPLING, Phase.REWARDS, Phase.UPDATE, Phase.SYNC]
@@ -305,13 +305,13 @@ def test_quiet_says_nothing(smoke):
 
 
 def test_control_c_stops_with_a_sentence(tmp_path):
-    """While Ray starts. Its processes end with the run: they hold the pipe, so reading it to its end waits for them."""
+    """While Ray starts the actors. Its processes end with the run: they hold the pipe, so reading it to its end waits for them."""
     run = subprocess.Popen(
         command(), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
     )  # fmt: skip
     for line in run.stderr:
-        if line.endswith(f" {Phase.LIBRARIES}\n"):
+        if line.endswith(f" {Phase.ENGINE}\n"):
             break
     os.killpg(run.pid, signal.SIGINT)
     rest = run.stderr.read()

@@ -1,0 +1,162 @@
+"""Forks of a server that has imported: what they are given, and when they end. With a small module in the place of the stack,
+and with Ray. tests/openrlhf_adapter/test_end_to_end.py runs the stack in them."""
+
+import ast
+import os
+import signal
+import stat
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytest.importorskip("ray", reason="Ray is not installed")
+
+from r3_openrlhf.cpu_stack import fork_server  # noqa: E402
+from r3_openrlhf.cpu_stack.fork_server import Fork, ForkServer, connect  # noqa: E402
+from r3_openrlhf.errors import R3Error  # noqa: E402
+from tests.cpu_stack import forked  # noqa: E402
+
+pytestmark = pytest.mark.stack
+LIMIT_S = 300
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    place = tmp_path_factory.mktemp("s")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("multiprocessing.forkserver.connect_to_new_process", None)
+        with ForkServer({"R3_TEST_SERVER": "1"}, place / "new", modules=("decimal",)) as found:
+            found.wait()
+            connect(found.address)
+            yield found
+    assert list((place / "new").iterdir()) == []
+
+
+def finished(target, *arguments, code=0):
+    process = Fork(target=target, args=arguments)
+    process.start()
+    process.join(LIMIT_S)
+    assert process.exitcode == code
+
+
+def written_by(owner, path):
+    """What `owner` writes into the file as long as it lives."""
+    while not path.is_file() or not (text := path.read_text()):
+        owner.join(0.02)
+        assert owner.is_alive()
+    return text
+
+
+def wait_for_the_end_of(pid):
+    """A zombie that nobody has collected yet has ended, too."""
+    try:
+        process = psutil.Process(pid)
+        while process.status() != psutil.STATUS_ZOMBIE:
+            psutil.wait_procs([process], timeout=0.05)
+    except psutil.NoSuchProcess:
+        return
+
+
+def test_a_fork_has_the_environment_and_the_outputs_of_who_starts_it(server, tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("R3_TEST_ASKED", "by me")
+    monkeypatch.chdir(tmp_path)
+    finished(forked.tell, str(tmp_path / "told"))
+    parent, folder, asked, of_server, loaded, deaf, path = ast.literal_eval((tmp_path / "told").read_text())
+    assert (parent, folder, asked, of_server, loaded) == (server.pid, str(tmp_path), "by me", None, True)
+    assert deaf  # a terminal's ^C is not for it
+    assert str(Path(fork_server.__file__).parent) not in path and any("site-packages" in entry for entry in path)
+    assert capfd.readouterr() == ("to standard output\n", "to standard error\n")
+
+
+def test_its_exit_code_comes_back(server):
+    finished(forked.fail, code=7)
+
+
+def test_what_it_registered_for_its_exit_runs(server, tmp_path):
+    finished(forked.write_at_exit, str(tmp_path / "file"))
+    assert (tmp_path / "file").read_text() == "tidied up"
+
+
+def test_it_ends_with_who_started_it(server, tmp_path):
+    owner = forked.start(forked.own_fork, server.address, str(tmp_path / "pid"))
+    fork = int(written_by(owner, tmp_path / "pid"))
+    assert psutil.Process(fork).ppid() == server.pid
+    os.kill(owner.pid, signal.SIGKILL)
+    owner.join()
+    wait_for_the_end_of(fork)
+
+
+def test_nobody_else_reaches_the_socket(server):
+    folder = Path(server.address).parent
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_a_server_whose_owner_is_killed_ends_and_leaves_nothing(tmp_path):
+    owner = forked.start(forked.own_server, str(tmp_path / "t"), str(tmp_path / "report"))
+    server, fork, address = written_by(owner, tmp_path / "report").split()
+    os.kill(owner.pid, signal.SIGKILL)
+    owner.join()
+    wait_for_the_end_of(int(server))
+    wait_for_the_end_of(int(fork))
+    assert not Path(address).parent.exists()
+
+
+def test_an_import_that_fails_is_one_sentence(tmp_path, capsys):
+    with (
+        ForkServer({}, tmp_path, modules=("no_such_module",)) as server,
+        pytest.raises(R3Error, match="imports the stack ended with exit code 1 .*; `r3 doctor`"),
+    ):
+        server.wait()
+    assert "No module named 'no_such_module'" in capsys.readouterr().out  # in a run this is train.log
+    assert list(tmp_path.iterdir()) == []
+
+
+WITH_RAY = """
+import os, sys, tempfile
+from pathlib import Path
+from r3_openrlhf.cpu_stack.fork_server import ForkServer
+import ray
+
+def look():
+    import multiprocessing
+    from vllm.v1.engine import utils
+    engine = utils.get_mp_context().Process(target=print)
+    engine.start()
+    parent = int(open(f"/proc/{engine.pid}/stat").read().split()[3])
+    engine.join()
+    return os.getppid(), parent, engine.exitcode, os.environ["RAY_JOB_ID"], os.environ["R3_TEST_ASKED"]
+
+with tempfile.TemporaryDirectory(prefix="r3t", dir="/tmp") as place, ForkServer({}, Path(place)) as server:
+    server.wait()
+    ray.init(
+        address="local", include_dashboard=False, num_cpus=1, object_store_memory=100 * 2**20, _temp_dir=place,
+        runtime_env={"py_executable": server.py_executable, "env_vars": {"R3_TEST_ASKED": "by me"}},
+    )
+    try:
+        found = ray.get(ray.remote(look).remote())
+        assert found == (server.pid, server.pid, 0, "01000000", "by me"), (found, server.pid)
+        assert ray.get_runtime_context().get_job_id() == "01000000"
+    finally:
+        ray.shutdown()
+print("as expected")
+"""
+
+
+@pytest.mark.slow
+def test_rays_workers_and_vllms_engines_are_forks(tmp_path):
+    """The contract with the installed versions: ray's py_executable, what its library reads when it is loaded, the number of the
+    first job, and the name by which vLLM finds its processes."""
+    import subprocess
+
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    done = subprocess.run(
+        [sys.executable, "-c", WITH_RAY],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    assert done.stdout.endswith("as expected\n"), done.stderr[-3000:]
