@@ -31,6 +31,7 @@ from r3_openrlhf.errors import ConfigError
 RENAMED_SECTIONS = {"evaluation": "held_out", "guard": "stop"}
 RENAMED_PRESETS = {"r3_guarded": "r3_no_std", "r3_behaviour": "r3"}
 MAX_YAML_CHARS, MAX_YAML_DEPTH = 1_000_000, 20
+EVENTS = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, where PyYAML was built with it
 CONFIGS = Path(__file__).parent / "configs"  # in a checkout a link to the top-level configs/
 
 
@@ -140,7 +141,7 @@ def _check_yaml(text: str, source: str) -> None:
     try:
         if len(text) > MAX_YAML_CHARS:
             raise ConfigError(f"{source} has more than {MAX_YAML_CHARS} characters; restore it from a copy")
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        for event in yaml.parse(text, Loader=EVENTS):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if isinstance(event, yaml.AliasEvent) or depth > MAX_YAML_DEPTH:
                 what = "an alias" if isinstance(event, yaml.AliasEvent) else f"more than {MAX_YAML_DEPTH} levels"

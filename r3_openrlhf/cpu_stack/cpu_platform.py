@@ -9,6 +9,7 @@ guard against failures that are silent upstream; they are marked SILENT. Each li
 
 from __future__ import annotations
 
+import functools
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -264,3 +265,10 @@ def _patch_engine_process(module) -> None:
         return fork_server.engine_context() or spawned
 
     module.get_mp_context = get_mp_context
+
+
+@_after_import("cpuinfo")
+def _patch_cpuinfo(module) -> None:
+    """deepspeed/ops/op_builder/builder.py:434,496 and ops/adam/cpu_adam.py:75 ask for the processor's features, each time
+    with another process that measures its speed for a second. They do not change; forks have the answer of the fork server."""
+    module.get_cpu_info = functools.cache(module.get_cpu_info)

@@ -7,6 +7,7 @@ import importlib
 from r3_openrlhf.cpu_stack import cpu_platform
 
 cpu_platform.install()
+importlib.import_module("cpuinfo").get_cpu_info()
 for _name in (
     "r3_openrlhf.openrlhf_adapter.policy_actor",
     "r3_openrlhf.openrlhf_adapter.rollout_engine",

@@ -7,6 +7,7 @@ from r3_openrlhf.cpu_stack import cpu_platform  # noqa: E402
 
 cpu_platform.install()
 
+import cpuinfo  # noqa: E402
 import deepspeed  # noqa: E402
 import torch  # noqa: E402
 from openrlhf.models import Actor  # noqa: E402
@@ -25,6 +26,8 @@ from r3_openrlhf.openrlhf_adapter.policy_actor import logprobs_and_entropy  # no
 from r3_openrlhf.openrlhf_adapter.policy_update import R3ActorTrainer  # noqa: E402
 from r3_openrlhf.openrlhf_adapter.upstream_parser import check_arguments  # noqa: E402
 from tests.openrlhf_adapter.mixed_rows import experience_of, log_ratios, mixed_rows  # noqa: E402
+
+cpuinfo.get_cpu_info()  # a second of processor time, once for all forks
 
 
 def update(case: dict, rank: int) -> None:
