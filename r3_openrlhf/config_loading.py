@@ -32,6 +32,10 @@ RENAMED_SECTIONS = {"evaluation": "held_out", "guard": "stop"}
 RENAMED_PRESETS = {"r3_guarded": "r3_no_std", "r3_behaviour": "r3"}
 MAX_YAML_CHARS, MAX_YAML_DEPTH = 1_000_000, 20
 EVENTS = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, where PyYAML was built with it
+# Of Hydra's own configuration nothing is used here, and its eight files would be read for each of ours.
+UNUSED = [
+    f"~hydra/{group}" for group in "output launcher sweeper help hydra_help hydra_logging job_logging env".split()
+]
 CONFIGS = Path(__file__).parent / "configs"  # in a checkout a link to the top-level configs/
 
 
@@ -73,7 +77,7 @@ def load_config(experiment: str, overrides: list[str]) -> R3Config:
     settings += [f"++{text.lstrip('+')}" for override, text in parsed if override.key_or_group != "algo"]
     try:
         with initialize_config_dir(config_dir=str(CONFIGS.resolve()), version_base="1.3"):
-            composed = compose(config_name="train", overrides=settings)
+            composed = compose(config_name="train", overrides=[*UNUSED, *settings])
     except HydraException as error:
         raise ConfigError(f"experiment {experiment!r} does not compose: {_one_line(error)}") from error
     values = _with_given_options(_container(composed), [override for override, _ in parsed])

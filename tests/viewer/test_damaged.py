@@ -6,6 +6,7 @@ import shutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from anyio.from_thread import start_blocking_portal
 from starlette.testclient import TestClient
 
 from r3_openrlhf.errors import R3Error
@@ -94,7 +95,8 @@ def look(directory, addresses, cache):
         except R3Error as error:
             assert len(str(error).splitlines()) == 1
     client = TestClient(create_app(library, cache=cache), base_url="http://127.0.0.1", follow_redirects=True)
-    return {address: client.get(address) for address in addresses}
+    with start_blocking_portal() as client.portal:  # else each request has an event loop and a thread of its own
+        return {address: client.get(address) for address in addresses}
 
 
 def test_a_whole_run_has_all_pages(whole, tmp_path):
