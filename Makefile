@@ -61,9 +61,10 @@ lab: setup ## six algorithms x five seeds on a million-parameter model, compared
 	@r3 compare runs/lab --out runs/lab/comparison
 	@r3 lab controls --out runs/lab/controls.json
 
-# Two at a time: a run of the stack waits a good part of its time. A file's tests stay together, for what they share.
+# Three at a time: on two cores a good part of the tests waits, for Slurm, for a browser, for the end of a time limit.
+# A file's tests stay together, for what they share.
 # tests/conftest.py puts the long files first; xdist would put them last, because they have few tests.
-SIDE_BY_SIDE := -n 2 --dist loadfile --no-loadscope-reorder
+SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder
 
 test: setup ## every test; GPU tests skip themselves
 	@python -m pytest $(SIDE_BY_SIDE)

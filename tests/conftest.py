@@ -16,7 +16,7 @@ pytest_plugins = ["tests.long_tests"]
 # As `r3` does: with the system's ninja in turn with ours DeepSpeed's operators would be built anew each time, for minutes.
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
-# `make test` runs two tests side by side, and a test of the stack is five processes. On a machine that lacks a part of its cores,
+# `make test` runs three tests side by side, and a test of the stack is five processes. On a machine that lacks a part of its cores,
 # threads without a core wait for each other (docs/LOG.md, "Why the suite does not fit into fifteen minutes").
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
