@@ -6,6 +6,7 @@ import signal
 import sys
 from pathlib import Path
 
+import anyio
 import pytest
 from hypothesis import settings
 
@@ -24,6 +25,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # they could not be interrupted, and the tests that do would wait until they give up.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# anyio loads its parts when they are first asked for, and pytest rewrites them then. In a server's thread that was beside an
+# ast.parse of another one, and CPython 3.11 counts the depth of both together: "AST constructor recursion depth mismatch".
+for _name in dir(anyio):
+    getattr(anyio, _name)
 
 # A busy machine is no counterexample, and every run tries the same examples: `make soak` looks for new ones.
 settings.register_profile("steady", deadline=None, derandomize="R3_TEST_NEW_EXAMPLES" not in os.environ)
