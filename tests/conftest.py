@@ -21,6 +21,8 @@ os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PAT
 # threads without a core wait for each other (docs/LOG.md, "Why the suite does not fit into fifteen minutes").
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+gc.disable()  # until everything is collected: what is imported for that stays, and a quarter of the time went into looking
+
 # A shell starts what it puts into the background with SIGINT ignored, and programs that tests start would inherit it:
 # they could not be interrupted, and the tests that do would wait until they give up.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -52,6 +54,7 @@ def pytest_collection_finish():
     """What collecting has made stays until the end: the garbage collector need not look through it again and again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -98,7 +98,12 @@ class ForkServer:
     @property
     def py_executable(self) -> str:
         """For Ray's runtime_env: a worker's command line begins with it."""
-        return shlex.join([sys.executable, "-P", "-m", f"{__package__}.worker_shim", self.address])
+        return py_executable(self.address)
+
+
+def py_executable(address: str) -> str:
+    """Of the server at `address`."""
+    return shlex.join([sys.executable, "-P", "-m", f"{__package__}.worker_shim", address])
 
 
 def _of_raylet() -> dict[str, str]:
@@ -145,16 +150,18 @@ class _Client(multiprocessing.forkserver.ForkServer):
 class Fork(multiprocessing.context.ForkServerProcess):
     """A fork with the environment and the outputs of whoever starts it, which never outlives that process."""
 
+    outputs: Any = (1, 2)  # descriptors
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.environment = dict(os.environ)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "outputs": [reduction.DupFd(1), reduction.DupFd(2)]}
+        return {**self.__dict__, "outputs": [reduction.DupFd(number) for number in self.outputs]}
 
     def run(self) -> None:
         """In the fork. A spawned process runs what was registered for its exit; a fork of multiprocessing does not."""
-        for number, output in enumerate(self.__dict__.pop("outputs"), start=1):
+        for number, output in enumerate(self.outputs, start=1):
             descriptor = output.detach()
             os.dup2(descriptor, number)
             os.close(descriptor)

@@ -7,18 +7,10 @@ import torch
 pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
 
 from r3_openrlhf.lab.update import TrainedRow, accumulate_gradient  # noqa: E402
-from tests.openrlhf_adapter import rank_worker  # noqa: E402
 from tests.openrlhf_adapter.mixed_rows import log_ratios, mixed_rows, save_model  # noqa: E402
-from tests.openrlhf_adapter.ranks import fork_server  # noqa: E402
 from tests.openrlhf_adapter.test_any_number_of_rows import LEARNING_RATE, ROWS, run_ranks  # noqa: E402
 
 pytestmark = [pytest.mark.stack]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def server():
-    with fork_server(rank_worker.__name__):
-        yield
 
 
 def logprobs_of(policy, row):

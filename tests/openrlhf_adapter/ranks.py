@@ -1,44 +1,30 @@
-"""Data-parallel ranks without Ray. OpenRLHF and DeepSpeed take ten seconds to import, so one process does it and each rank
-is a fork of it, made before any thread or process group exists there."""
+"""Data-parallel ranks without Ray, each a fork that was made before any thread or process group existed there."""
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
-import multiprocessing.forkserver
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+
+from r3_openrlhf.cpu_stack.fork_server import Fork
+from tests.forks import start
 
 LIMIT_S = 1200
 
 
-@contextlib.contextmanager
-def fork_server(module: str) -> Iterator[None]:
-    """A process that has imported `module`; `on_ranks` forks from it. It ends with the tests that need it: other tests
-    end every child of theirs, and multiprocessing does not expect that of its server."""
-    multiprocessing.set_forkserver_preload([module])
-    try:
-        yield
-    finally:
-        multiprocessing.forkserver._forkserver._stop()
-
-
 def on_ranks(target: Callable, ranks: int, *arguments, folder: Path) -> None:
-    """Run `target(*arguments, rank)` on this many ranks, inside of `fork_server`; the end of the first rank's output if one
+    """Run `target(*arguments, rank)` on this many ranks; the end of the first rank's output if one
     of them fails. folder: for the output, rank0.log and so on."""
     from torch.distributed import TCPStore
 
     # Ours from the kernel's choice on: a port that is free when asked for may be another's when rank 0 listens on it.
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     processes = [
-        multiprocessing.get_context("forkserver").Process(
-            target=_rank, args=(target, arguments, rank, ranks, store.port, folder / f"rank{rank}.log")
-        )
+        Fork(target=_rank, args=(target, arguments, rank, ranks, store.port, folder / f"rank{rank}.log"))
         for rank in range(ranks)
     ]
     for process in processes:
-        process.start()
+        start(process)
     try:
         for process in processes:
             process.join(LIMIT_S)

@@ -8,17 +8,11 @@ pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
 
 from tests.openrlhf_adapter import rank_worker  # noqa: E402
 from tests.openrlhf_adapter.mixed_rows import mixed_rows  # noqa: E402
-from tests.openrlhf_adapter.ranks import fork_server, on_ranks  # noqa: E402
+from tests.openrlhf_adapter.ranks import on_ranks  # noqa: E402
 
 pytestmark = [pytest.mark.stack]
 ROWS = [7, 12]  # two steps; 7 rows do not divide among two ranks, 12 rows are more than train.batch_size
 LEARNING_RATE = 1.0  # with adam.eps this large an Adam step is (nearly) learning rate times gradient
-
-
-@pytest.fixture(scope="module", autouse=True)
-def server():
-    with fork_server(rank_worker.__name__):
-        yield
 
 
 def arguments(

@@ -28,6 +28,7 @@ if torch.cuda.is_available():
     pytest.skip("these runs are for the CPU platform", allow_module_level=True)
 
 from r3_openrlhf.openrlhf_adapter.phases import Phase  # noqa: E402
+from tests.forks import r3  # noqa: E402
 from tests.openrlhf_adapter.training import R3, ROOT, lines, rollouts_of, train  # noqa: E402
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
@@ -257,9 +258,9 @@ def test_the_run_ends_with_a_table_of_80_columns_and_three_commands(at_terminal)
     assert [line.split()[1] for line in lines[-3:]] == ["show", "eval", "train"]
     # each is a command: what can be checked without sampling is checked
     words = lines[-3].split()
-    shown = subprocess.run([R3, *words[1:]], cwd=at_terminal[0].parent, capture_output=True, text=True)
+    shown = r3(*words[1:], cwd=at_terminal[0].parent)
     assert shown.returncode == 0 and "step 3: " in shown.stdout
-    plan = subprocess.run([R3, *lines[-1].split()[1:], "--dry-run"], cwd=at_terminal[0].parent, capture_output=True)
+    plan = r3(*lines[-1].split()[1:], "--dry-run", cwd=at_terminal[0].parent)
     assert plan.returncode == 0
 
 
@@ -289,18 +290,16 @@ def test_json_is_one_object_and_the_same_later(smoke):
     result = json.loads(done.stdout)
     assert result["run_dir"] == str(run_dir) and result["steps"] == 5 and result["finished"] is True
     assert result["generated_tokens_total"] > 0 and result["files"]["final_model"] == str(run_dir / "final_model")
-    for again in ([*SMOKE, "--json"], [str(R3), "show", "run", "--json"]):
-        later = subprocess.run(again, cwd=run_dir.parent, capture_output=True, text=True)
+    for again in ([*SMOKE[1:], "--json"], ["show", "run", "--json"]):
+        later = r3(*again, cwd=run_dir.parent)
         assert json.loads(later.stdout) == result
-    groups = subprocess.run(
-        [R3, "show", "run", "--step", "2", "--json"], cwd=run_dir.parent, capture_output=True, text=True
-    )
+    groups = r3("show", "run", "--step", "2", "--json", cwd=run_dir.parent)
     assert json.loads(groups.stdout)["step"] == 2 and len(json.loads(groups.stdout)["groups"]) == 8
 
 
 def test_quiet_says_nothing(smoke):
     run_dir, _ = smoke
-    done = subprocess.run([*SMOKE, "--quiet"], cwd=run_dir.parent, capture_output=True, text=True)
+    done = r3(*SMOKE[1:], "--quiet", cwd=run_dir.parent)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 

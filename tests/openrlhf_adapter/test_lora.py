@@ -14,16 +14,9 @@ from transformers import AutoModelForCausalLM  # noqa: E402
 from r3_openrlhf.errors import TrainingStopped  # noqa: E402
 from r3_openrlhf.openrlhf_adapter import lora  # noqa: E402
 from tests.openrlhf_adapter import rank_worker  # noqa: E402
-from tests.openrlhf_adapter.ranks import fork_server  # noqa: E402
 from tests.openrlhf_adapter.test_any_number_of_rows import run_ranks  # noqa: E402
 
 pytestmark = pytest.mark.stack
-
-
-@pytest.fixture(scope="module")
-def server():
-    with fork_server(rank_worker.__name__):
-        yield
 
 
 def adapted(model, *, dtype=torch.bfloat16, targets="all-linear"):
@@ -69,7 +62,7 @@ def test_an_adapter_on_a_head_that_is_the_embedding_too_is_refused(model, tmp_pa
 
 
 @pytest.mark.parametrize("stage", [2, 3])
-def test_trained_sent_saved_and_resumed_on_two_ranks(tmp_path, model, server, stage):
+def test_trained_sent_saved_and_resumed_on_two_ranks(tmp_path, model, stage):
     """Upstream's own sync under ZeRO 2 and 3: base names, merged values, nothing of the base trained. PEFT makes an adapter
     in float32; DeepSpeed takes it to bfloat16, but not under ZeRO 3."""
     found = run_ranks(tmp_path, model, target=rank_worker.adapted, ranks=2, stage=stage, lora=4)

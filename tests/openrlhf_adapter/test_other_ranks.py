@@ -85,17 +85,16 @@ def test_weights_moments_and_the_next_update_are_those_of_the_same_number(stage,
     """Two real ranks of OpenRLHF's strategy save; two go on and one goes on. Bit for bit."""
     pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
     from tests.openrlhf_adapter import going_on_ranks
-    from tests.openrlhf_adapter.ranks import fork_server, on_ranks
+    from tests.openrlhf_adapter.ranks import on_ranks
 
     model, run = resolve_model("tiny"), RunDirectory(tmp_path / "run")
     run.checkpoints.mkdir(parents=True)
     outputs = {ranks: tmp_path / f"{ranks}.pt" for ranks in (2, 1)}
-    with fork_server(going_on_ranks.__name__):
-        on_ranks(going_on_ranks.go, 2, model, 2, stage, run.checkpoints, False, outputs[2], folder=tmp_path)
-        config = config_for()
-        assert other_ranks.must_convert(config, run)
-        other_ranks.convert(run)
-        on_ranks(going_on_ranks.go, 1, model, 1, stage, run.checkpoints, True, outputs[1], folder=tmp_path)
+    on_ranks(going_on_ranks.go, 2, model, 2, stage, run.checkpoints, False, outputs[2], folder=tmp_path)
+    config = config_for()
+    assert other_ranks.must_convert(config, run)
+    other_ranks.convert(run)
+    on_ranks(going_on_ranks.go, 1, model, 1, stage, run.checkpoints, True, outputs[1], folder=tmp_path)
     two, one = (torch.load(outputs[ranks]) for ranks in (2, 1))
     for moment in ("before", "after"):
         assert two[moment].keys() == one[moment].keys() and len(one[moment]) == 81

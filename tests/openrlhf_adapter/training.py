@@ -1,19 +1,19 @@
-"""`r3 train` as a user starts it, in another process; and the end of all of its processes."""
+"""`r3 train` in another process, and the end of all of its processes. On CPUs it is a fork (tests/forks.py)."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import psutil
+import torch
 
+from tests.forks import R3, Command
 from tests.recordings import COMMAND, lines, rollouts_of
 
 ROOT = Path(__file__).parents[2]
-R3 = Path(sys.executable).with_name("r3")
 LIMIT_S = 1200  # a whole run takes about a minute; a machine that is busy with other things is no failure
 __all__ = ["LIMIT_S", "R3", "ROOT", "Run", "lines", "rollouts_of", "train"]
 
@@ -24,10 +24,15 @@ class Run:
     def __init__(self, run_dir: Path, *settings: str, experiment: str = "cpu_smoke", environment=None) -> None:
         self.dir = run_dir
         self.settings = settings
+        arguments = ["train", f"experiment={experiment}", f"run_dir={run_dir}", *settings]
+        surroundings = {**os.environ, **(environment or {})}
+        if not torch.cuda.is_available():
+            self.process = Command(*arguments, cwd=ROOT, environment=surroundings)
+            return
         self.process = subprocess.Popen(
-            [R3, "train", f"experiment={experiment}", f"run_dir={run_dir}", *settings],
+            [R3, *arguments],
             cwd=ROOT,
-            env={**os.environ, **(environment or {})},
+            env=surroundings,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

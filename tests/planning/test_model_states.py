@@ -17,13 +17,12 @@ WITHIN = 0.15
 def test_model_states_are_deepspeeds_tensors(name, ranks, stage, tmp_path):
     """Real ranks of OpenRLHF's strategy after one backward pass: the bytes of their tensors."""
     pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
-    from tests.openrlhf_adapter.ranks import fork_server, on_ranks
+    from tests.openrlhf_adapter.ranks import on_ranks
     from tests.planning import rank_states
 
     shape, model = shape_of(name), resolve_model(name)
     output = tmp_path / "found.json"
-    with fork_server(rank_states.__name__):
-        on_ranks(rank_states.model_states, ranks, model, ranks, stage, output, folder=tmp_path)
+    on_ranks(rank_states.model_states, ranks, model, ranks, stage, output, folder=tmp_path)
     found = json.loads(output.read_text())
     split = dict(ranks=ranks, stage=stage, offloaded=False)
     assert f.weight_bytes(shape, ranks=ranks, stage=stage) == pytest.approx(found["weights"], rel=WITHIN)
