@@ -18,6 +18,7 @@ from functools import partial
 
 import msgspec
 
+from r3_openrlhf.grading.answers import parser_decisions
 from r3_openrlhf.grading.answers.request import Item
 from r3_openrlhf.grading.answers.tasks import complexity_of, data_set_of, grade_item, prepare, subject_of
 from r3_openrlhf.grading.processes.forks import serve_forks
@@ -128,8 +129,12 @@ def run_nursery(control: socket.socket, *, memory_bytes: int, cpu_seconds: int, 
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def warm_up() -> None:
-    """Grades one example of each kind, so that the forked workers find modules imported and caches filled."""
+def warm_up(*, from_file: bool = True) -> None:
+    """Grades one example of each kind, so that the forked workers find modules imported and caches filled.
+
+    from_file: what the parser learns from them is read before (parser_decisions.py)."""
+    if from_file:
+        parser_decisions.load()
     pairs = [*_WARM_UP, *zip(_FORMS[::2], _FORMS[1::2], strict=True)]
     for response, reference in (*((f"\\boxed{{{answer}}}", reference) for answer, reference in pairs), *_TEXTS):
         for task in ("math", "exact"):
