@@ -266,9 +266,14 @@ def _check_override(text: str) -> Override:
     return override
 
 
+@functools.cache
+def _hints_of(schema: Any) -> dict[str, Any]:
+    return typing.get_type_hints(schema)
+
+
 def _known_keys(schema: type, prefix: str = "") -> list[str]:
     keys = []
-    hints = typing.get_type_hints(schema)
+    hints = _hints_of(schema)
     for field in dataclasses.fields(schema):
         name = f"{prefix}{field.name}"
         if dataclasses.is_dataclass(hints[field.name]):
@@ -284,7 +289,7 @@ def _free_keys() -> list[str]:
 
 
 def _leaves(values: dict[str, Any], schema: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    hints = typing.get_type_hints(schema)
+    hints = _hints_of(schema)
     for name, value in values.items():
         section = hints.get(name)
         if dataclasses.is_dataclass(section) and isinstance(value, dict):
