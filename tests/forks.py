@@ -7,7 +7,6 @@ tests/openrlhf_adapter/test_end_to_end.py, tests/docs, tests/cpu_stack.
 
 from __future__ import annotations
 
-import functools
 import multiprocessing.forkserver
 import os
 import signal
@@ -22,15 +21,18 @@ from r3_openrlhf.cpu_stack.fork_server import PRELOADED, Fork, ForkServer, _Clie
 
 ROOT = Path(__file__).parents[1]
 R3 = Path(sys.executable).with_name("r3")
+_servers: list[ForkServer] = []
 
 
-@functools.cache
 def _server() -> ForkServer:
-    """One for this process, with which it ends."""
+    """One for this process, with which it ends; another one where a test has ended it."""
+    if _servers and _servers[-1]._process.poll() is None:
+        return _servers[-1]
     server = ForkServer(
         {"PYTHONPATH": str(ROOT)}, Path("/tmp"), modules=(*PRELOADED, "r3_openrlhf.openrlhf_adapter.launch")
     )
     server.wait()
+    _servers.append(server)
     return server
 
 

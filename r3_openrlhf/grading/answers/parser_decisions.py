@@ -2,14 +2,13 @@
 
 ANTLR's parser remembers how it decided: an automaton for each decision, of states that are sets of configurations
 (antlr4.dfa, antlr4.atn). Working them out takes a new process more than a second, and nothing about them changes while
-grammar and runtime are the same. `parser_decisions.bin` beside this file has them as numbers; `python -m
-r3_openrlhf.grading.answers.parser_decisions` writes it anew. Without it, or with other versions than those that it was made
+grammar and runtime are the same. `parser_decisions.bin` beside this file has them as numbers;
+`tools/parser_decisions.py` writes it anew. Without it, or with other versions than those that it was made
 with, a process works them out as ever.
 """
 
 from __future__ import annotations
 
-import sys
 import zlib
 from array import array
 from collections.abc import Iterator
@@ -207,16 +206,3 @@ def _number_of_target(target: DFAState | None, numbers: dict[int, int]) -> int:
     if target is None:
         return _NONE
     return _ERROR if target is ATNSimulator.ERROR else numbers[id(target)]
-
-
-def main() -> None:
-    """Write the file anew."""
-    from r3_openrlhf.grading.processes.worker import warm_up
-
-    warm_up(from_file=False)
-    FILE.write_bytes(zlib.compress(learned_here(), 9))
-    sys.stdout.write(f"{FILE}: {FILE.stat().st_size} bytes\n")
-
-
-if __name__ == "__main__":
-    main()

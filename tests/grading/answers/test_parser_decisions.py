@@ -10,7 +10,7 @@ import pytest
 
 from r3_openrlhf.grading.answers import parser_decisions
 
-AGAIN = f"if a version has changed, write it anew: python -m {parser_decisions.__name__}"
+AGAIN = "the warm-up or a version has changed: write the file anew with tools/parser_decisions.py"
 # none of them is a form of the warm-up, so each teaches the parser something
 ANSWERS = r"""\frac{3x^2-7}{2\sqrt{x+1}} | \int_0^1 x^2 dx | \lim_{x\to 0}\frac{\sin x}{x} | \sum_{i=1}^{10} i^2 | 7! | |x-3|+2 |
 \begin{pmatrix}1&2&3\\4&5&6\end{pmatrix} | x\in[0,1]\cap(0.5,2) | \log_{10}(100x) | a_{n+1}=2a_n+1 | -\frac{7}{9}\pi | 12.5\% |
