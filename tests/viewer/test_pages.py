@@ -80,6 +80,21 @@ def test_curves_zoom_and_change_their_axis(page, server):
     all_drawn(page)
 
 
+NEVER_IDLE = """window.requestIdleCallback = (act, { timeout } = {}) =>
+  timeout && setTimeout(() => act({ didTimeout: true, timeRemaining: () => 0 }), timeout)"""
+
+
+def test_a_browser_that_is_never_idle_shows_everything_all_the_same(page, server, rows):
+    """A Chromium without windows drew eight of 26 charts and waited for ever."""
+    page.add_init_script(NEVER_IDLE)
+    page.goto(f"{server}/story")
+    first_chart(page)
+    all_drawn(page)
+    page.goto(f"{server}/story/step/{STEP}/plain/{rows[0]['uid']}")
+    page.locator("html[data-laid-out]").wait_for()
+    assert page.locator(".statement .katex").count() > 0
+
+
 def test_a_curve_says_its_values_under_the_mouse(page, server, story):
     page.goto(f"{server}/story")
     area = first_chart(page)

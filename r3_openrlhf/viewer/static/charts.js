@@ -189,7 +189,8 @@
   function fit() {
     for (const { plot, area } of charts) { const width = area.clientWidth; if (width && width !== plot.width) plot.setSize({ width, height: HEIGHT }); }
   }
-  const later = window.requestIdleCallback || ((act) => setTimeout(act, 16));
+  // a browser that is never idle, or never says so, draws them all the same
+  const later = window.requestIdleCallback ? (act) => requestIdleCallback(act, { timeout: 50 }) : (act) => setTimeout(act, 16);
   let waiting = new Map(), finished = []; // area -> what draws its picture; called when all are drawn
   const inView = new IntersectionObserver((seen) => {
     for (const { isIntersecting, target } of seen) if (isIntersecting) drawOne(target);

@@ -101,13 +101,16 @@
   }
   const plain = new Map(); // element -> its text
   const jobs = new Map(); // element or block -> its typesetting, as far as it is
-  const later = window.requestIdleCallback || ((act) => setTimeout(() => { const end = performance.now() + 8; act({ timeRemaining: () => end - performance.now() }); }, 16));
+  // a browser that is never idle, or never says so, does it all the same, for 8 ms at a time
+  const later = window.requestIdleCallback ? (act) => requestIdleCallback(act, { timeout: 50 }) : (act) => setTimeout(() => act({ didTimeout: true }), 16);
   let isWaiting = false;
   function work(deadline) {
     isWaiting = false;
+    const end = performance.now() + 8;
+    const left = () => deadline.didTimeout ? end - performance.now() : deadline.timeRemaining();
     for (const [target, job] of jobs) {
       for (;;) {
-        if (deadline.timeRemaining() < 1) return wait();
+        if (left() < 1) return wait();
         if (job.next().done) { jobs.delete(target); break; }
       }
     }
