@@ -5,7 +5,8 @@ cores that was more than half of the start. Here one process imports, before any
 forkserver (Lib/multiprocessing/forkserver.py), with two kinds of children.
 
 Ray's workers: ray/_private/runtime_env/context.py:41 executes `py_executable default_worker.py ...`. The executable is
-`worker_shim`, which asks for a fork that runs the script, and lives as long as it.
+`worker_shim`, which asks for a fork that runs the script, and lives as long as it. Ray's own script that does so imports Ray for
+it; `quick_setup()` has Ray start `setup_worker` instead (ray/_private/node.py:146).
 
 vLLM's engine: vllm/v1/engine/utils.py:164 starts it with `get_mp_context()`, which inside of a Ray actor is "spawn"
 (utils/system_utils.py:134); `engine_context()` stands in for it.
@@ -14,6 +15,7 @@ vLLM's engine: vllm/v1/engine/utils.py:164 starts it with `get_mp_context()`, wh
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import importlib
 import multiprocessing.context
@@ -28,6 +30,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Iterator
 from multiprocessing import reduction, resource_tracker
 from pathlib import Path
 from typing import Any
@@ -104,6 +107,20 @@ class ForkServer:
 def py_executable(address: str) -> str:
     """Of the server at `address`."""
     return shlex.join([sys.executable, "-P", "-m", f"{__package__}.worker_shim", address])
+
+
+@contextlib.contextmanager
+def quick_setup() -> Iterator[None]:
+    """A Ray that is started meanwhile begins its workers with our setup_worker.py. os.path.join, with which Ray makes the path, takes
+    an absolute name as it is."""
+    from ray._private import ray_constants
+
+    upstream = ray_constants.SETUP_WORKER_FILENAME
+    ray_constants.SETUP_WORKER_FILENAME = str(Path(__file__).with_name(upstream))
+    try:
+        yield
+    finally:
+        ray_constants.SETUP_WORKER_FILENAME = upstream
 
 
 def _of_raylet() -> dict[str, str]:
@@ -213,7 +230,11 @@ def engine_context() -> EngineContext | None:
     return EngineContext()
 
 
-def run_script(argv: list[str]) -> None:
-    """What `python argv[0] argv[1] ...` would do."""
+def run_script(argv: list[str], variables: dict[str, str]) -> None:
+    """What `python argv[0] argv[1] ...` would do with these variables of a runtime_env."""
+    if variables:
+        from ray._private.utils import update_envs  # it fills in those that they name
+
+        update_envs(variables)
     sys.argv = argv
     runpy.run_path(argv[0], run_name="__main__")

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.cpu_stack import cpu_platform
-from r3_openrlhf.cpu_stack.fork_server import ForkServer
+from r3_openrlhf.cpu_stack.fork_server import ForkServer, quick_setup
 from r3_openrlhf.errors import ConfigError, DataError, R3Error, RunInterrupted
 from r3_openrlhf.history.witness import check_checkpoint
 from r3_openrlhf.method import history_warnings
@@ -275,7 +275,7 @@ def _run_upstream(
     console.announce(Phase.RAY)
     import ray
 
-    with deaf_in_slurm():
+    with deaf_in_slurm(), quick_setup() if server is not None else contextlib.nullcontext():
         ray.init(**options)
     stop.on_signals()  # Ray has put a handler of its own there
     try:

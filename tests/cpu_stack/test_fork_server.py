@@ -2,7 +2,9 @@
 and with Ray. tests/openrlhf_adapter/test_end_to_end.py runs the stack in them."""
 
 import ast
+import json
 import os
+import shlex
 import signal
 import stat
 import sys
@@ -13,6 +15,7 @@ import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed")
 
+from r3_openrlhf.cpu_stack import setup_worker, worker_shim  # noqa: E402
 from r3_openrlhf.cpu_stack.fork_server import Fork, ForkServer, connect  # noqa: E402
 from r3_openrlhf.errors import R3Error  # noqa: E402
 from tests.cpu_stack import forked  # noqa: E402
@@ -116,11 +119,44 @@ def test_an_import_that_fails_is_one_sentence(tmp_path, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
+CONTEXT = {"command_prefix": [], "env_vars": {"A": "1"}, "override_worker_entrypoint": None, "java_jars": []}
+SHIM = ["python", "-P", "-m", worker_shim.NAME, "/where/it/is"]
+
+
+@pytest.mark.parametrize(
+    "changed, language, expected",
+    [
+        ({}, "PYTHON", ("/where/it/is", ["default_worker.py", "--a=b"], {"A": "1"})),
+        ({"env_vars": None}, "PYTHON", ("/where/it/is", ["default_worker.py", "--a=b"], {})),
+        ({}, "JAVA", None),
+        ({"py_executable": None}, "PYTHON", None),
+        ({"py_executable": "/usr/bin/python3"}, "PYTHON", None),
+        ({"command_prefix": ["conda", "run"]}, "PYTHON", None),
+        ({"override_worker_entrypoint": "other.py"}, "PYTHON", None),
+    ],
+)
+def test_what_a_worker_is_asked_to_be(changed, language, expected, monkeypatch):
+    """None: Ray's own script does it."""
+    context = json.dumps({"py_executable": shlex.join(SHIM), **CONTEXT, **changed})
+    words = ["default_worker.py", "--a=b", f"{setup_worker.CONTEXT}{context}", f"{setup_worker.LANGUAGE}{language}"]
+    monkeypatch.setattr(sys, "argv", ["setup_worker.py", *words])
+    assert setup_worker.asked() == expected
+
+
+def test_without_a_runtime_env_it_is_rays(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["setup_worker.py", "default_worker.py", f"{setup_worker.LANGUAGE}PYTHON"])
+    assert setup_worker.asked() is None
+
+
+def test_the_name_of_the_shim_is_its_own():
+    assert worker_shim.NAME == worker_shim.__name__
+
+
 WITH_RAY = """
 import os, sys, tempfile
 from pathlib import Path
-from r3_openrlhf.cpu_stack.fork_server import ForkServer
-import ray
+from r3_openrlhf.cpu_stack.fork_server import ForkServer, quick_setup
+import psutil, ray
 
 def look():
     import multiprocessing
@@ -131,15 +167,25 @@ def look():
     engine.join()
     return os.getppid(), parent, engine.exitcode, os.environ["RAY_JOB_ID"], os.environ["R3_TEST_ASKED"]
 
+def look_from_elsewhere():
+    return os.getppid(), os.environ["R3_TEST_ASKED"]
+
 with tempfile.TemporaryDirectory(prefix="r3t", dir="/tmp") as place, ForkServer({}, Path(place)) as server:
     server.wait()
-    ray.init(
-        address="local", include_dashboard=False, num_cpus=1, object_store_memory=100 * 2**20, _temp_dir=place,
-        runtime_env={"py_executable": server.py_executable, "env_vars": {"R3_TEST_ASKED": "by me"}},
-    )
+    with quick_setup():
+        ray.init(
+            address="local", include_dashboard=False, num_cpus=1, object_store_memory=100 * 2**20, _temp_dir=place,
+            runtime_env={"py_executable": server.py_executable, "env_vars": {"R3_TEST_ASKED": "${R3_TEST_NAMED} and ${R3_TEST_NOT}me"}},
+        )
     try:
         found = ray.get(ray.remote(look).remote())
-        assert found == (server.pid, server.pid, 0, "01000000", "by me"), (found, server.pid)
+        assert found == (server.pid, server.pid, 0, "01000000", "by you and me"), (found, server.pid)
+        words = [word for process in psutil.Process().children(recursive=True) for word in process.cmdline()]
+        assert any(word.endswith("r3_openrlhf/cpu_stack/setup_worker.py") for word in words)
+        assert not any(word.endswith("ray/_private/workers/setup_worker.py") for word in words)
+        own = ray.remote(look_from_elsewhere).options(runtime_env={"py_executable": sys.executable})
+        parent, asked = ray.get(own.remote())
+        assert parent != server.pid and asked == "by you and me", (parent, asked)
         assert ray.get_runtime_context().get_job_id() == "01000000"
     finally:
         ray.shutdown()
@@ -149,11 +195,12 @@ print("as expected")
 
 @pytest.mark.slow
 def test_rays_workers_and_vllms_engines_are_forks(tmp_path):
-    """The contract with the installed versions: ray's py_executable, what its library reads when it is loaded, the number of the
-    first job, and the name by which vLLM finds its processes."""
+    """The contract with the installed versions: ray's py_executable and setup_worker.py, what its library reads when it is loaded,
+    the number of the first job, and the name by which vLLM finds its processes. A worker with an executable of its own is Ray's."""
     import subprocess
 
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment["R3_TEST_NAMED"] = "by you"
     done = subprocess.run(
         [sys.executable, "-c", WITH_RAY],
         cwd=tmp_path,
