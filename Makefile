@@ -61,7 +61,7 @@ lab: setup ## six algorithms x five seeds on a million-parameter model, compared
 	@r3 compare runs/lab --out runs/lab/comparison
 	@r3 lab controls --out runs/lab/controls.json
 
-# Three at a time: on two cores a good part of the tests waits, for Slurm, for a browser, for the end of a time limit.
+# Three at a time: some tests wait, for Slurm, for a browser, for the end of a time limit, while others compute.
 # A file's tests stay together, for what they share.
 # tests/conftest.py puts the long files first; xdist would put them last, because they have few tests.
 SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder
@@ -72,7 +72,7 @@ test: setup ## every test; GPU tests skip themselves
 test-light: setup ## the tests that start no cluster
 	@python -m pytest $(SIDE_BY_SIDE) -m "not slow and not soak"
 
-test-fast: setup ## the short ones of these, in about three minutes; the others are listed in tests/long_tests.txt
+test-fast: setup ## the short ones of these, in about two minutes; the others are listed in tests/long_tests.txt
 	@python -m pytest $(SIDE_BY_SIDE) -m "not slow and not soak and not long"
 
 test-long: setup ## every test, then tests/long_tests.txt anew: what took as long as SECONDS

@@ -84,9 +84,7 @@ def load() -> bool:
             if state.edges is not None:
                 made.edges = [_target(number, states) for number in state.edges]
         automaton.s0 = states[first]
-        if (
-            automaton.precedenceDfa
-        ):  # where it leads from there depends on the precedence; it is no state like the others
+        if automaton.precedenceDfa:  # its first state leads on by precedence and is no state like the others
             del states[first]
         automaton.states.update((state, state) for state in states)
     return True
