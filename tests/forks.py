@@ -18,10 +18,12 @@ from unittest import mock
 
 from r3_openrlhf.cpu_stack import fork_server
 from r3_openrlhf.cpu_stack.fork_server import PRELOADED, Fork, ForkServer, _Client, py_executable
+from tests import nurseries
 
 ROOT = Path(__file__).parents[1]
 R3 = Path(sys.executable).with_name("r3")
 _servers: list[ForkServer] = []
+_clients: dict[str, _Client] = {}  # by the server's address; each holds a descriptor
 
 
 def _server() -> ForkServer:
@@ -29,7 +31,9 @@ def _server() -> ForkServer:
     if _servers and _servers[-1]._process.poll() is None:
         return _servers[-1]
     server = ForkServer(
-        {"PYTHONPATH": str(ROOT)}, Path("/tmp"), modules=(*PRELOADED, "r3_openrlhf.openrlhf_adapter.launch")
+        {"PYTHONPATH": str(ROOT), nurseries.ADDRESS: nurseries.address()},
+        Path("/tmp"),
+        modules=(*PRELOADED, "r3_openrlhf.openrlhf_adapter.launch", nurseries.__name__),
     )
     server.wait()
     _servers.append(server)
@@ -38,8 +42,9 @@ def _server() -> ForkServer:
 
 def start(process: Fork) -> None:
     """As a fork of that server; other processes of multiprocessing are started as ever."""
-    connect = _Client(_server().address).connect_to_new_process
-    with mock.patch.object(multiprocessing.forkserver, "connect_to_new_process", connect):
+    address = _server().address
+    client = _clients.get(address) or _clients.setdefault(address, _Client(address))
+    with mock.patch.object(multiprocessing.forkserver, "connect_to_new_process", client.connect_to_new_process):
         process.start()
 
 
@@ -60,6 +65,7 @@ class Command:
     ) -> None:
         self.args = [str(R3), *map(str, arguments)]
         self._out, self._said = tempfile.TemporaryFile(), tempfile.TemporaryFile()
+        self._texts: tuple[str, str] | None = None  # of both, when it has ended and they are closed
         self._process = Fork(target=_r3, args=(self.args, str(cwd or Path.cwd()), _server().address))
         self._process.environment = dict(os.environ if environment is None else environment)
         self._process.outputs = (self._out.fileno(), self._said.fileno())
@@ -81,11 +87,12 @@ class Command:
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
         self.wait(timeout)
-        texts = []
-        for file in (self._out, self._said):
-            file.seek(0)
-            texts.append(file.read().decode())
-        return texts[0], texts[1]
+        if self._texts is None:
+            with self._out, self._said:
+                self._out.seek(0)
+                self._said.seek(0)
+                self._texts = self._out.read().decode(), self._said.read().decode()
+        return self._texts
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:

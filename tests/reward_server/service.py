@@ -7,22 +7,35 @@ import re
 import subprocess
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 
 import psutil
 
+from tests import nurseries
 from tests.grading.hostile_payloads import ENDLESS_REFERENCE, endless
+
+PROGRAM = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from tests import nurseries
+from r3_openrlhf.cli import main
+main()
+"""
 
 
 class Service:
-    def __init__(self, *options: str, port: int = 0, token: str | None = None) -> None:
+    def __init__(self, *options: str, port: int = 0, token: str | None = None, own_nursery: bool = False) -> None:
+        """own_nursery: its grading processes are its own family, as a user's are."""
         environment = {key: value for key, value in os.environ.items() if key != "R3_REWARD_TOKEN"}
+        if not own_nursery:
+            environment[nurseries.ADDRESS] = nurseries.address()
         if token is not None:
             environment["R3_REWARD_TOKEN"] = token
         self.process = subprocess.Popen(
             [
                 sys.executable,
                 "-c",
-                "from r3_openrlhf.cli import main; main()",
+                PROGRAM,
                 "serve-rewards",
                 "--port",
                 str(port),

@@ -264,7 +264,7 @@ def test_while_a_body_is_parsed_the_others_are_answered(monkeypatch):
 
 
 def test_ready_says_when_no_grading_process_works():
-    with running("--workers", "1") as service:
+    with running("--workers", "1", own_nursery=True) as service:
         assert httpx.get(service.url + "/ready", timeout=300).status_code == 200
         family = service.family()
         for process in family:

@@ -223,7 +223,7 @@ class Killer(threading.Thread):
 
     def __init__(self, restarts):
         super().__init__()
-        self.service = Service("--timeout", "5", "--workers", "2")
+        self.service = Service("--timeout", "5", "--workers", "2", own_nursery=True)
         self.url = self.service.url
         self.workers_killed = 0
         self._restarts = restarts
@@ -234,7 +234,7 @@ class Killer(threading.Thread):
             for _ in range(5):
                 self._kill_a_worker()
             self.service.kill()
-            self.service = Service("--timeout", "5", "--workers", "2", port=self.service.port)
+            self.service = Service("--timeout", "5", "--workers", "2", port=self.service.port, own_nursery=True)
 
     def _kill_a_worker(self):
         while True:

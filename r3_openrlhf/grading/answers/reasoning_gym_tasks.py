@@ -11,14 +11,17 @@ import types
 from collections.abc import Callable
 from functools import cache
 
-import reasoning_gym
 import sympy
-from reasoning_gym.factory import DATASETS
 
 from r3_openrlhf.grading.answers.mathematics import Result
+from r3_openrlhf.grading.answers.no_drawing import no_drawing
 from r3_openrlhf.grading.answers.request import REFUSED_DATA_SETS
 from r3_openrlhf.grading.answers.safe_expressions import integer_value, literal, parse_expression
 from r3_openrlhf.grading.answers.scorer_guards import is_too_long_to_score, passes
+
+with no_drawing():
+    import reasoning_gym
+    from reasoning_gym.factory import DATASETS
 
 MAX_ANSWER_CHARS = 20_000
 

@@ -143,6 +143,27 @@ def sweep() -> None:
             os.close(descriptor)
 
 
+def _start(
+    control: socket.socket, directory: str, module: str, arguments: dict[str, object], *, trusted: bool
+) -> subprocess.Popen:
+    package_parent = str(Path(__file__).absolute().parents[3])
+    program = _PROGRAM.format(
+        path=[package_parent, *(os.path.abspath(entry) for entry in sys.path if trusted or entry.endswith(_PACKAGES))],
+        module=module,
+        fd=control.fileno(),
+        directory=directory,
+        arguments=arguments,
+    )
+    return subprocess.Popen(
+        [sys.executable, "-I", "-c", program],
+        env={**(os.environ if trusted else {"PATH": os.defpath, "LANG": "C.UTF-8"}), **_NUMERICS},
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        pass_fds=[control.fileno()],
+    )
+
+
 class Nursery:
     """Must be started, and lives, in one thread: the kernel ends it together with the thread that started it."""
 
@@ -153,31 +174,13 @@ class Nursery:
         OSError: no process, socket or directory to be had.
         """
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        package_parent = str(Path(__file__).absolute().parents[3])
         sweep()
         # it removes this itself when it ends, so the next one needs another
         self._directory = tempfile.mkdtemp(prefix=_PREFIX)
         self._lock = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         fcntl.flock(self._lock, fcntl.LOCK_EX)  # free again however this process ends
-        program = _PROGRAM.format(
-            path=[
-                package_parent,
-                *(os.path.abspath(entry) for entry in sys.path if trusted or entry.endswith(_PACKAGES)),
-            ],
-            module=module,
-            fd=theirs.fileno(),
-            directory=self._directory,
-            arguments=arguments,
-        )
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-c", program],
-                env={**(os.environ if trusted else {"PATH": os.defpath, "LANG": "C.UTF-8"}), **_NUMERICS},
-                cwd=self._directory,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-            )
+            self._process = _start(theirs, self._directory, module, arguments, trusted=trusted)
         except OSError:
             self.control.close()
             os.rmdir(self._directory)

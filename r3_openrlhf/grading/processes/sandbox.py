@@ -48,7 +48,9 @@ def landlock_gap(version: int) -> str | None:
 
 
 def confine(directory: str, *, memory_bytes: int) -> dict[str, bool]:
-    """Confines this process to `directory`. Which layers are active; False where the kernel lacks one."""
+    """Confines this process to `directory`. Which layers are active; False where the kernel lacks one.
+
+    OSError: the kernel has a layer that cannot be set up, as when too many files are open."""
     for kind, limit in (
         (resource.RLIMIT_AS, memory_bytes),
         (resource.RLIMIT_CORE, 0),
@@ -89,12 +91,14 @@ def _restrict_files(directory: str) -> bool:
     size = 24 if version >= 6 else 16 if version >= 4 else 8
     ruleset = _libc.syscall(_CREATE_RULESET, attributes, size, 0)
     if ruleset < 0:
-        return False
+        raise OSError(ctypes.get_errno(), "Landlock is there, but makes no set of rules")
     try:
         for path in _readable_paths():
             _allow(ruleset, path, _READ_FILE if not os.path.isdir(path) else _READ_FILE | _READ_DIR)
         _allow(ruleset, directory, _IN_OWN_DIRECTORY)
-        return _libc.syscall(_RESTRICT_SELF, ruleset, 0) == 0
+        if _libc.syscall(_RESTRICT_SELF, ruleset, 0) != 0:
+            raise OSError(ctypes.get_errno(), "Landlock is there, but does not restrict this process")
+        return True
     finally:
         os.close(ruleset)
 

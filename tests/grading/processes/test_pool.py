@@ -54,7 +54,7 @@ def busy(worker):
     return worker.cpu_times().user > 0.05
 
 
-def test_nothing_is_started_before_the_first_item(pool):
+def test_nothing_is_started_before_the_first_item(own_nurseries, pool):
     assert workers(pool) == ([], [])
     assert pool.submit(item()).result(300).verdict == "correct"
     assert len(workers(pool)[0]) == 1
@@ -102,7 +102,7 @@ def test_a_nursery_that_ends_by_itself_is_replaced(pool):
     assert pool.submit(item()).result(300).verdict == "correct"
 
 
-def test_where_no_process_can_be_started_items_are_ungraded_until_one_can(pool, monkeypatch):
+def test_where_no_process_can_be_started_items_are_ungraded_until_one_can(own_nurseries, pool, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(sys, "executable", "/no/such/python")
         assert pool.submit(item()).result(300).reason == "unavailable"

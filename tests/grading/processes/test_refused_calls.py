@@ -1,15 +1,18 @@
 """System calls that a grading process has no use for, on the real kernel: refused, and its own limits still its own."""
 
-import ctypes
-import errno
 import json
-import os
 import platform
-import resource
+import subprocess
+import sys
 
 import pytest
 
-from r3_openrlhf.grading.processes.sandbox import confine, missing_layers
+from r3_openrlhf.grading.processes.sandbox import missing_layers
+
+# In a process of its own: one that runs tests may have more memory and open files than `confine` allows.
+PROGRAM = """
+import ctypes, errno, json, os, resource, sys
+from r3_openrlhf.grading.processes.sandbox import confine
 
 CALLS = {  # x86-64 numbers with arguments that the kernel itself would take
     "tgkill": (234, os.getpid(), os.getpid(), 0),
@@ -33,30 +36,24 @@ CALLS = {  # x86-64 numbers with arguments that the kernel itself would take
     "socket by its x32 number": (0x40000000 + 41, 1, 1, 0),
     "setpriority": (141, 0, os.getppid(), 0),
 }
+confine(sys.argv[1], memory_bytes=2**30)
+libc = ctypes.CDLL(None, use_errno=True)
+answers = {}
+for name, call in CALLS.items():
+    ctypes.set_errno(0)
+    answers[name] = libc.syscall(*call) == -1 and ctypes.get_errno() == errno.EPERM
+resource.setrlimit(resource.RLIMIT_CPU, (1000, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+answers["its own limit is set"] = resource.getrlimit(resource.RLIMIT_CPU)[0] == 1000
+print(json.dumps(answers))
+"""
 
 
 @pytest.mark.skipif(
     platform.machine() != "x86_64" or bool(missing_layers()), reason="numbers of x86-64, with every layer"
 )
 def test_these_calls_are_refused_and_own_limits_are_not(tmp_path):
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            confine(str(tmp_path), memory_bytes=2**34)
-            libc = ctypes.CDLL(None, use_errno=True)
-            answers = []
-            for call in CALLS.values():
-                ctypes.set_errno(0)
-                answers.append(libc.syscall(*call) == -1 and ctypes.get_errno() == errno.EPERM)
-            soft, hard = resource.getrlimit(resource.RLIMIT_CPU)
-            resource.setrlimit(resource.RLIMIT_CPU, (1000, hard))
-            os.write(writer, json.dumps(answers).encode())
-        finally:
-            os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as stream:
-        answers = stream.read()
-    os.waitpid(child, 0)
-    assert answers, "setrlimit of the process itself was refused"
-    assert dict(zip(CALLS, json.loads(answers), strict=True)) == dict.fromkeys(CALLS, True)
+    done = subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
+    answers = json.loads(done.stdout)
+    assert len(answers) == 21
+    assert answers == dict.fromkeys(answers, True)

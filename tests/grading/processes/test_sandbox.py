@@ -8,7 +8,7 @@ import pytest
 
 from r3_openrlhf.grading.answers.request import Item
 from r3_openrlhf.grading.processes import pool
-from r3_openrlhf.grading.processes.sandbox import landlock_gap
+from r3_openrlhf.grading.processes.sandbox import landlock_gap, missing_layers
 from r3_openrlhf.grading.processes.wire import encode_item
 
 PRELUDE = """
@@ -94,6 +94,17 @@ def test_the_layers_that_are_missing_are_those_that_confine_cannot_set_up(tmp_pa
         assert (f"'{layer}': False" in said) == (name in said), said
 
 
+@pytest.mark.parametrize("open_files", [63, 64])  # no path can be opened; no set of rules either
+def test_a_layer_that_cannot_be_set_up_is_an_error(tmp_path, open_files):
+    if missing_layers():
+        pytest.skip(f"this kernel lacks a layer: {missing_layers()}")
+    program = f"held = [open('/dev/null') for _ in range(3, {open_files})]\n{PRELUDE}\nprint('CONFINED')"
+    command = [sys.executable, "-c", program, str(tmp_path), "", ""]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "OSError: [Errno 24]" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("version", "words"),
     [(-1, "read and write what the user can"), (1, "its version is 1"), (5, "seccomp alone"), (6, None), (7, None)],
@@ -103,7 +114,7 @@ def test_what_a_version_of_landlock_leaves_open(version, words):
     assert gap is None if words is None else words in gap
 
 
-def test_what_is_missing_is_a_warning_at_the_first_item(monkeypatch, caplog):
+def test_what_is_missing_is_a_warning_at_the_first_item(own_nurseries, monkeypatch, caplog):
     monkeypatch.setattr(pool, "missing_layers", lambda: [landlock_gap(5)])
     graders = pool.WorkerPool(num_workers=1, timeout_s=2.0)
     item = encode_item(Item(task="exact", response="5", references=("5",), truncated=False))
