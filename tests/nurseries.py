@@ -1,6 +1,6 @@
 """Nurseries of grading processes as forks of one that has warmed up.
 
-A nursery costs 1.4 s of processor time before its first worker, and the suite starts a hundred. Every test has such forks; what that
+A nursery costs 1.5 s of processor time before its first worker, and the suite starts a hundred. Every test has such forks; what that
 leaves out, a nursery's own start, is tested where they are refused (`own_nurseries`) and in the commands that tests start as a
 user does: tests/grading/processes, tests/docs, tests/openrlhf_adapter/test_end_to_end.py.
 """
@@ -149,5 +149,5 @@ def quick() -> Iterator[None]:
         yield
 
 
-if ADDRESS in os.environ:
-    nursery._start = functools.partial(_fork, functools.partial(os.environ.__getitem__, ADDRESS))
+if ADDRESS in os.environ:  # now: a fork has the variables of who asked for it
+    nursery._start = functools.partial(_fork, functools.partial(str, os.environ[ADDRESS]))
