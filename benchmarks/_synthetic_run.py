@@ -46,6 +46,7 @@ class Size:
     max_tokens: int = 8192
     mean_tokens: int = 3400
     few_problems: int = 0  # in all steps but the newest and those a whole number of epochs before it; 0: as in those
+    few_tokens: int = 1  # of what a response has in a full step, in those others: one in so many
 
     def is_full(self, step: int) -> bool:
         """Has the step all its problems?"""
@@ -152,14 +153,16 @@ class SyntheticRun:
     def _group(self, number: int, problem: int, reflection: bool, reached: dict) -> Iterator[dict]:
         size, rng = self.size, self.rng
         easy = min(0.97, self.easiness[problem] + 0.2 * self.step / size.steps) if number else 0.0
-        lengths = np.exp(rng.normal(np.log(size.mean_tokens) - 0.18, 0.6, size.samples)).astype(int)
-        lengths = np.clip(lengths, 8, size.max_tokens)
+        part = 1 if size.is_full(self.step) else size.few_tokens
+        longest = size.max_tokens // part
+        lengths = np.exp(rng.normal(np.log(size.mean_tokens / part) - 0.18, 0.6, size.samples)).astype(int)
+        lengths = np.clip(lengths, 8, longest)
         is_first_epoch = self.step <= size.epoch_steps
         if number == 0:
-            lengths[:] = size.max_tokens
+            lengths[:] = longest
             if is_first_epoch:
                 lengths[:2] -= (1, 2)  # what is cut is not right
-        truncated = lengths >= size.max_tokens
+        truncated = lengths >= longest
         correct = (rng.random(size.samples) < easy) & ~truncated if number else ~truncated
         graded = (rng.random(size.samples) > 0.002) | (number == 0)
         begins = rng.integers(0, CORPUS_CHARACTERS, size.samples)

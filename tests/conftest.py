@@ -55,6 +55,7 @@ def pytest_collection_finish():
     """What collecting has made stays until the end: the garbage collector need not look through it again and again."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)  # of 700, 10, 10: tests make many things that live for a moment
     gc.enable()
 
 

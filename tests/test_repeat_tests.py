@@ -1,5 +1,6 @@
 """tools/repeat_tests.py on a suite of two tests: every run is counted, and one failure is a failure."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -25,7 +26,9 @@ def repeat(tmp_path, suite, runs):
     (tmp_path / "test_two.py").write_text(suite)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = soak: x")
     command = [sys.executable, "tools/repeat_tests.py", str(runs), "test_two.py"]
-    return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    # a second of each run were the other plug-ins
+    plugins = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "pytest_reverse,random_order.plugin"}
+    return subprocess.run(command, cwd=tmp_path, env={**os.environ, **plugins}, capture_output=True, text=True)
 
 
 def test_every_order_is_run(tmp_path):

@@ -34,6 +34,7 @@ from collections.abc import Iterator
 from multiprocessing import reduction, resource_tracker
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from r3_openrlhf.errors import R3Error
 
@@ -112,15 +113,19 @@ def py_executable(address: str) -> str:
 @contextlib.contextmanager
 def quick_setup() -> Iterator[None]:
     """A Ray that is started meanwhile begins its workers with our setup_worker.py. os.path.join, with which Ray makes the path, takes
-    an absolute name as it is."""
-    from ray._private import ray_constants
+    an absolute name as it is. And it has neither autoscaler nor dashboard, nor a dashboard's part on its node: one machine of one size,
+    for one run, with include_dashboard=False (ray/_private/node.py:1342, :1354, services.py:1873)."""
+    from ray._private import node, ray_constants, utils
 
-    upstream = ray_constants.SETUP_WORKER_FILENAME
-    ray_constants.SETUP_WORKER_FILENAME = str(Path(__file__).with_name(upstream))
-    try:
+    script = str(Path(__file__).with_name(ray_constants.SETUP_WORKER_FILENAME))
+    no_dashboard = ImportError("this Ray has no dashboard")
+    with (
+        mock.patch.object(ray_constants, "SETUP_WORKER_FILENAME", script),
+        mock.patch.object(node.Node, "start_monitor", lambda _: None),
+        mock.patch.object(node.Node, "start_api_server", lambda _, **__: None),
+        mock.patch.object(utils, "get_dashboard_dependency_error", lambda: no_dashboard),
+    ):
         yield
-    finally:
-        ray_constants.SETUP_WORKER_FILENAME = upstream
 
 
 def _of_raylet() -> dict[str, str]:

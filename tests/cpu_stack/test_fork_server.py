@@ -183,6 +183,8 @@ with tempfile.TemporaryDirectory(prefix="r3t", dir="/tmp") as place, ForkServer(
         words = [word for process in psutil.Process().children(recursive=True) for word in process.cmdline()]
         assert any(word.endswith("r3_openrlhf/cpu_stack/setup_worker.py") for word in words)
         assert not any(word.endswith("ray/_private/workers/setup_worker.py") for word in words)
+        assert not any(word.endswith(("/monitor.py", "/dashboard.py")) for word in words), words
+        assert any("--dashboard_agent_command=" in word and "--minimal" in word for word in words), words
         own = ray.remote(look_from_elsewhere).options(runtime_env={"py_executable": sys.executable})
         parent, asked = ray.get(own.remote())
         assert parent != server.pid and asked == "by you and me", (parent, asked)
@@ -196,7 +198,7 @@ print("as expected")
 @pytest.mark.slow
 def test_rays_workers_and_vllms_engines_are_forks(tmp_path):
     """The contract with the installed versions: ray's py_executable and setup_worker.py, what its library reads when it is loaded,
-    the number of the first job, and the name by which vLLM finds its processes. A worker with an executable of its own is Ray's."""
+    the number of the first job, the names of Node's two starts, and the name by which vLLM finds its processes. A worker with an executable of its own is Ray's."""
     import subprocess
 
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}

@@ -17,6 +17,7 @@ import pytest
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.grading.answers.request import GradeRequest
 from r3_openrlhf.grading.remote import RemoteGrader
+from r3_openrlhf.ports import free_port
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.types import Verdict
 from tests.docs.pages import DOCS, REPOSITORY, blocks_of
@@ -88,8 +89,7 @@ def test_what_cannot_be_said_is_ungraded():
 def test_the_tutorial_trains_with_its_own_reward(tmp_path):
     for name in ("configs", "examples"):
         (tmp_path / name).symlink_to(REPOSITORY / name)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = str(listener.getsockname()[1])
+    port = str(free_port())
     mark = f"executed by {Path(__file__).relative_to(REPOSITORY).as_posix()}"
     commands = "".join(block.text for block in blocks_of(DOCS / "tutorial.md") if block.mark == mark)
     assert commands.count(PORT) == 3

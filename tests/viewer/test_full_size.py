@@ -1,5 +1,5 @@
 """A run of full size in a browser: 945 steps on the curves, steps of 128 problems x 16 rollouts, a group of 18 responses of 8,192
-tokens. The steps between have two problems each (benchmarks/_synthetic_run.py), so that it is made in a quarter of a minute."""
+tokens. The steps between have two problems each, with responses of 512 tokens (benchmarks/_synthetic_run.py), so that it is made in seconds."""
 
 import sys
 from pathlib import Path
@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from _synthetic_run import RECALLED, Size, SyntheticRun  # noqa: E402
 
 pytestmark = pytest.mark.slow
-SIZE = Size(few_problems=2)
+SIZE = Size(few_problems=2, few_tokens=16)
 MOST = SIZE.max_tokens
 
 
