@@ -321,6 +321,7 @@ def run(options: argparse.Namespace) -> None:
     from r3_openrlhf.openrlhf_adapter.environment import environment_of
     from r3_openrlhf.openrlhf_adapter.upstream_parser import check_arguments
     from r3_openrlhf.problems.training_file import prepare
+    from r3_openrlhf.ray_start import patient_raylet
     from r3_openrlhf.runs.directory import RunDirectory
 
     config = configuration(options, options.url)
@@ -345,15 +346,16 @@ def run(options: argparse.Namespace) -> None:
         "steps_done": done,
         "checkpoints": str(directory.checkpoints),
     }
-    ray.init(
-        address="local",
-        num_cpus=options.engines + options.ranks + 2,
-        include_dashboard=False,
-        log_to_driver=False,
-        object_store_memory=int(options.object_store),
-        runtime_env={"env_vars": environment_of(config, "cuda") | {"OMP_NUM_THREADS": "1"}},
-        _system_config={"worker_niceness": 0},
-    )
+    with patient_raylet():
+        ray.init(
+            address="local",
+            num_cpus=options.engines + options.ranks + 2,
+            include_dashboard=False,
+            log_to_driver=False,
+            object_store_memory=int(options.object_store),
+            runtime_env={"env_vars": environment_of(config, "cuda") | {"OMP_NUM_THREADS": "1"}},
+            _system_config={"worker_niceness": 0},
+        )
     try:
         engines = [ray.remote(SimulatedEngine).remote(i, given) for i in range(options.engines)]
         policy = Handles([ray.remote(SimulatedPolicy).remote(i, given) for i in range(options.ranks)])

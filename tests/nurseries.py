@@ -73,8 +73,7 @@ def serve(listener_fd: int, alive_fd: int, folder: str) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps
     listener = socket.socket(fileno=listener_fd)
     try:
-        while alive_fd not in (readable := select.select([listener, alive_fd], [], [])[0]):
-            assert readable
+        while alive_fd not in select.select([listener, alive_fd], [], [])[0]:
             connection, _ = listener.accept()
             request, (control, errors), _, _ = socket.recv_fds(connection, 2**16, 2)
             pid = os.fork()

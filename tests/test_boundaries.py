@@ -20,7 +20,7 @@ CORE = sorted(path.stem for path in (PACKAGE / "core").glob("*.py") if path.stem
 FLOORS = (
     {"types", "errors"},
     {"core", "config", "access", "ports", "ray_temporary", "grading.answers"},
-    {"agents"},
+    {"agents", "ray_start"},
     {"config_loading", "cpu_stack", "history", "models", "grading.processes"},
     {"problems", "runs", "grading", "method", "agents.processes"},
     {"planning"},
@@ -35,10 +35,11 @@ MAY_IMPORT = {
     "core": {"types", "errors"},
     "config": {"types", "errors"},
     "access": {"errors"},
+    "ray_start": {"ports"},
     "history": {"types", "errors", "core", "config"},
     "agents": {"types", "errors", "core", "config", "grading"},
     "grading": {"types", "errors", "core", "config"},
-    "cluster": {"types", "errors", "ports", "config", "config_loading", "history", "runs"},
+    "cluster": {"types", "errors", "ports", "ray_start", "config", "config_loading", "history", "runs"},
     "planning": {"errors", "config", "config_loading", "history", "method", "models"},
     "comparison": {"errors", "config", "config_loading", "runs"},
     "viewer": {
@@ -57,6 +58,7 @@ MAY_IMPORT = {
 }
 # Files outside openrlhf_adapter that hold an engine, with what they may import for it.
 EXCEPTIONS = {
+    ("ray_start",): {"ray"},
     ("evaluation", "engine"): {"vllm"},
     ("cluster", "ray_on_nodes"): {"ray"},
     ("cluster", "ray_jobs"): {"ray"},

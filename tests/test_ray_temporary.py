@@ -15,7 +15,9 @@ pytestmark = pytest.mark.stack
 MAX_PID_DIGITS = 7  # /proc/sys/kernel/pid_max is 4194304 at most
 START = """
 import json, os, ray
-ray.init(address="local", include_dashboard=False, num_cpus=1, log_to_driver=False)
+from r3_openrlhf.ray_start import patient_raylet
+with patient_raylet():
+    ray.init(address="local", include_dashboard=False, num_cpus=1, log_to_driver=False)
 print(json.dumps([ray._private.worker._global_node.plasma_store_socket_name, os.getpid()]))
 ray.shutdown()
 """

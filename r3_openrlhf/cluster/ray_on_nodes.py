@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 
+from r3_openrlhf import ray_start
 from r3_openrlhf.errors import ClusterError
 from r3_openrlhf.ports import free_port
 
@@ -60,7 +61,7 @@ def start_command(
     *, address: str, port: int | None, head: str | None, node: str, temp_dir: Path, gpus: int | None, ray_args: str
 ) -> list[str]:
     """`ray start` of one node. port: of the head, which this node is; head: HOST:PORT that this node joins."""
-    command = [str(Path(sys.executable).with_name("ray")), "start", "--block", "--disable-usage-stats"]
+    command = [sys.executable, "-m", ray_start.__name__, "start", "--block", "--disable-usage-stats"]
     if head is None:
         command += ["--head", f"--port={port}", "--include-dashboard=false", f"--ray-client-server-port={free_port()}"]
         # for the whole cluster; by itself Ray gives its workers a niceness of 15, and beside another job they stand still
@@ -68,7 +69,7 @@ def start_command(
     else:
         command += [f"--address={head}"]
     command += [f"--node-ip-address={address}", f"--temp-dir={temp_dir}", f"--labels={NODE_LABEL}={node}"]
-    # 0: ports of the kernel's choice, so that jobs on one node do not meet in Ray's fixed ranges
+    # 0: workers' ports of the kernel's choice, an agent's of ours, so that jobs on one node do not meet in Ray's fixed ranges
     command += ["--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0"]
     free = shutil.disk_usage("/dev/shm").free
     command += [f"--object-store-memory={object_store_bytes(free, psutil.virtual_memory().available)}"]

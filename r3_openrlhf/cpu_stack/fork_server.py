@@ -34,9 +34,9 @@ from collections.abc import Iterator
 from multiprocessing import reduction, resource_tracker
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from r3_openrlhf.errors import R3Error
+from r3_openrlhf.ray_start import replaced
 
 PRELOADED = ("r3_openrlhf.cpu_stack.preloaded",)
 _server_path: list[str] = []  # sys.path of the server, and so of every fork
@@ -120,10 +120,9 @@ def quick_setup() -> Iterator[None]:
     script = str(Path(__file__).with_name(ray_constants.SETUP_WORKER_FILENAME))
     no_dashboard = ImportError("this Ray has no dashboard")
     with (
-        mock.patch.object(ray_constants, "SETUP_WORKER_FILENAME", script),
-        mock.patch.object(node.Node, "start_monitor", lambda _: None),
-        mock.patch.object(node.Node, "start_api_server", lambda _, **__: None),
-        mock.patch.object(utils, "get_dashboard_dependency_error", lambda: no_dashboard),
+        replaced(ray_constants, SETUP_WORKER_FILENAME=script),
+        replaced(node.Node, start_monitor=lambda _: None, start_api_server=lambda _, **__: None),
+        replaced(utils, get_dashboard_dependency_error=lambda: no_dashboard),
     ):
         yield
 

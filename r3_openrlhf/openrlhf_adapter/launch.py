@@ -44,6 +44,7 @@ from r3_openrlhf.planning.verdict import check_split, start_check
 from r3_openrlhf.problems.held_out import check_held_out_source, prepare_held_out
 from r3_openrlhf.problems.sources import is_on_the_hub
 from r3_openrlhf.problems.training_file import PreparedData, check_source, prepare
+from r3_openrlhf.ray_start import patient_raylet
 from r3_openrlhf.ray_temporary import MAX_BYTES, REMEDY, bytes_of, ray_temporary
 from r3_openrlhf.runs.build_locks import build_root, remove_stale
 from r3_openrlhf.runs.directory import RunDirectory
@@ -274,8 +275,10 @@ def _run_upstream(
         options["runtime_env"]["py_executable"] = server.py_executable
     console.announce(Phase.RAY)
     import ray
+    from ray._private.ray_constants import DEFAULT_DASHBOARD_AGENT_LISTEN_PORT
 
-    with deaf_in_slurm(), quick_setup() if server is not None else contextlib.nullcontext():
+    quick = quick_setup() if server is not None else contextlib.nullcontext()
+    with deaf_in_slurm(), quick, patient_raylet(common_port=DEFAULT_DASHBOARD_AGENT_LISTEN_PORT):
         ray.init(**options)
     stop.on_signals()  # Ray has put a handler of its own there
     try:

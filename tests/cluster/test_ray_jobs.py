@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 from omegaconf import OmegaConf
 
+from r3_openrlhf import ray_start
 from r3_openrlhf.cli import main
 from r3_openrlhf.cluster.ray_on_nodes import node_address
 from r3_openrlhf.config_loading import load_config
@@ -40,11 +41,12 @@ def dashboard(tmp_path_factory):
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "R3_"))}
     environment |= {"PATH": f"{BIN}:{os.environ['PATH']}", "PYTHONPATH": str(REPOSITORY)}
     # free ports everywhere: of two Rays on one machine the second would have no agent that takes jobs
-    command = [BIN / "ray", "start", "--head", "--block", "--disable-usage-stats", "--num-gpus=1", "--num-cpus=8"]
+    command = [sys.executable, "-m", ray_start.__name__, "start", "--head", "--block", "--disable-usage-stats"]
+    command += ["--num-gpus=1", "--num-cpus=8"]
     command += ["--object-store-memory=200000000", f"--temp-dir={temp_dir}", f"--port={free_port()}"]
     command += [f"--node-ip-address={host}", f"--dashboard-host={host}", f"--dashboard-port={web}"]
     command += ["--include-dashboard=true", f"--ray-client-server-port={free_port()}"]
-    command += [f"--dashboard-agent-listen-port={free_port()}", f"--dashboard-agent-grpc-port={free_port()}"]
+    command += ["--dashboard-agent-listen-port=0"]
     log = tmp_path_factory.mktemp("ray") / "log"
     with log.open("w") as file:
         head = subprocess.Popen(command, env=environment, stdout=file, stderr=file, cwd="/")

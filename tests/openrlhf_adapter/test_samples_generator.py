@@ -19,6 +19,7 @@ from r3_openrlhf.config_loading import load_config  # noqa: E402
 from r3_openrlhf.history.store import HistoryStore  # noqa: E402
 from r3_openrlhf.openrlhf_adapter.samples_generator import R3SamplesGenerator  # noqa: E402
 from r3_openrlhf.problems.training_file import Label  # noqa: E402
+from r3_openrlhf.ray_start import patient_raylet  # noqa: E402
 
 pytestmark = pytest.mark.stack
 COUNTS = ("dropped_groups", "dropped_tokens", "left_over_groups", "left_over_tokens")
@@ -65,7 +66,8 @@ def engine():
     on_sigterm = signal.getsignal(signal.SIGTERM)  # ray.init puts its own there
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")  # and sets this
-        ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+        with patient_raylet():
+            ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
         yield ray.remote(Scripted).remote()
         ray.shutdown()
     signal.signal(signal.SIGTERM, on_sigterm)
