@@ -10,6 +10,7 @@ ports does not wait for them. Ray has options for all four, and forgets to tell 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,7 +19,7 @@ from r3_openrlhf.ports import free_port
 # Arguments of ray/_private/services.py:1587, `start_raylet`.
 _DASHBOARD_PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port")
 _NO_PORT = -1  # as ray/dashboard/agent.py:92 writes where there is no such server
-# At the first runtime_env the raylet waits for the agent that makes it, 30 s by itself, and then aborts.
+# At the first runtime_env the raylet waits for the agent that makes it, 30 s by itself, and then aborts. A user's value counts.
 _ENVIRONMENT = {"RAY_agent_register_timeout_ms": "300000"}
 
 
@@ -50,7 +51,8 @@ def patient_raylet(*, common_port: int | None = None) -> Iterator[None]:
         for name in (*_DASHBOARD_PORTS, "runtime_env_agent_port") if dashboard else ("runtime_env_agent_port",):
             asked = options.get(name)
             options[name] = asked if asked and asked != common_port else free_port()
-        options["env_updates"] = {**(options.get("env_updates") or {}), **_ENVIRONMENT}
+        patience = {name: os.environ.get(name, value) for name, value in _ENVIRONMENT.items()}
+        options["env_updates"] = {**(options.get("env_updates") or {}), **patience}
         known = {name: options[name] if dashboard else _NO_PORT for name in _DASHBOARD_PORTS}
         flags = [f"--{name}={port}" for name, port in known.items()]  # the raylet takes the last one of a name
 

@@ -21,7 +21,12 @@ def sweep(folder: Path = FOLDER) -> list[str]:
     """
     if not _node_is_visible():
         return []
-    found = {path for name in STACK_NAMES for path in folder.glob(name) if path.stat().st_uid == os.getuid()}
+    found = {
+        path
+        for name in STACK_NAMES
+        for path in folder.glob(name)
+        if (seen := look(path)) is not None and seen.st_uid == os.getuid()
+    }
     if not found:
         return []
     removed = []
@@ -29,6 +34,14 @@ def sweep(folder: Path = FOLDER) -> list[str]:
         path.unlink(missing_ok=True)
         removed.append(path.name)
     return removed
+
+
+def look(path: Path) -> os.stat_result | None:
+    """None: it is gone. Another agent of this node may remove it at any time."""
+    try:
+        return path.stat()
+    except FileNotFoundError:
+        return None
 
 
 def _node_is_visible() -> bool:
@@ -40,7 +53,7 @@ def _node_is_visible() -> bool:
 def _held(paths: set[Path]) -> set[Path]:
     """Those that a process of this user has mapped or open. By inode: glibc's sem_open maps a semaphore under another name
     and then links it to its own, so /proc/PID/maps does not show the name that another process will open."""
-    names = {(path.stat().st_dev, path.stat().st_ino): path for path in paths if path.exists()}
+    names = {(seen.st_dev, seen.st_ino): path for path in paths if (seen := look(path)) is not None}
     held = set()
     for process in psutil.process_iter():
         try:

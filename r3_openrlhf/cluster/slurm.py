@@ -150,7 +150,7 @@ def default_time(partition: str | None) -> str | None:
     answers. partition: None is Slurm's default one, which sinfo marks with a star."""
     if shutil.which("sinfo") is None:
         return None
-    done = subprocess.run(["sinfo", "--noheader", "--format=%P|%L|%l"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["sinfo", "--noheader", "--format=%P|%L|%l"], capture_output=True, text=True)
     for line in done.stdout.splitlines():
         name, usual, longest = line.strip().split("|")
         if name.rstrip("*") == partition if partition else name.endswith("*"):
@@ -174,9 +174,7 @@ def sbatch(script: Path) -> str:
         raise ClusterError(f"sbatch is not in the PATH; submit {script} from a node that has Slurm")
     # a job inside a job would inherit the outer one's numbers
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_JOB", "SLURM_N"))}
-    done = subprocess.run(
-        ["sbatch", "--parsable", str(script)], capture_output=True, text=True, env=environment, timeout=120
-    )
+    done = subprocess.run(["sbatch", "--parsable", str(script)], capture_output=True, text=True, env=environment)
     if done.returncode:
         raise ClusterError(f"sbatch refused {script}: {done.stderr.strip().splitlines()[-1]}")
     return done.stdout.strip().split(";")[0]

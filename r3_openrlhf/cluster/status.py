@@ -143,7 +143,7 @@ def _queue(job: str | None) -> tuple[str | None, str | None]:
     if job is None or shutil.which("squeue") is None:
         return None, None
     command = ["squeue", "--noheader", "--array", "--jobs", job, "--format", "%i|%T %r|%N"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True)
     # squeue refuses the number of a job that it has forgotten, and may answer for a task with its whole array
     for line in done.stdout.splitlines() if done.returncode == 0 else ():
         number, state, nodes = line.strip().split("|")

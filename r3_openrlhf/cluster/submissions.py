@@ -55,7 +55,7 @@ def still_queued(run_dirs: Iterable[str | Path]) -> list[str]:
         return []
     # by user: squeue refuses a number that it has forgotten. Every task of an array has a line of its own
     command = ["squeue", "--noheader", "--array", "--format=%i", f"--user={getpass.getuser()}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True)
     queued = set(done.stdout.split())
     return [job for job in ids if job in queued]
 

@@ -32,7 +32,7 @@ SlurmdUser={user}
 SlurmctldPort={ports[0]}
 AuthType=auth/munge
 CredType=cred/munge
-AuthInfo=socket={folder}/munge.sock,cred_expire=5
+AuthInfo=socket={folder}/munge.sock,cred_expire=30
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd.%n.pid
 StateSaveLocation={folder}/state
@@ -47,24 +47,27 @@ JobCompType=jobcomp/filetxt
 JobCompLoc={folder}/jobcomp.log
 MpiDefault=none
 SlurmdParameters=config_overrides
-KillWait=30
-SlurmdTimeout=10
+KillWait=60
+MessageTimeout=60
+BatchStartTimeout=60
+UnkillableStepTimeout=600
+SlurmdTimeout=60
 MinJobAge=86400
 ReturnToService=2
-SchedulerParameters=sched_min_interval=0,bf_interval=1
+SchedulerParameters=sched_min_interval=0,sched_interval=1,bf_interval=1
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 NodeName=node1 NodeAddr=127.0.0.1 NodeHostname=localhost Port={ports[1]} CPUs=8 RealMemory=8000 State=UNKNOWN
 NodeName=node2 NodeAddr=127.0.0.1 NodeHostname=localhost Port={ports[2]} CPUs=8 RealMemory=8000 State=UNKNOWN
 NodeName=node3 NodeAddr=127.0.0.1 NodeHostname=localhost Port={ports[3]} CPUs=8 RealMemory=8000 State=UNKNOWN
-PartitionName=main Nodes=node1,node2 Default=YES PriorityTier=1 GraceTime=20
-PartitionName=three Nodes=ALL PriorityTier=1 GraceTime=20
-PartitionName=hasty Nodes=node1,node2 PriorityTier=1 GraceTime=1
-PartitionName=urgent Nodes=node1,node2 PriorityTier=10
+PartitionName=main Nodes=node1,node2 Default=YES PriorityTier=1 GraceTime=600
+PartitionName=three Nodes=ALL PriorityTier=1 GraceTime=600
+PartitionName=hasty Nodes=node3 PriorityTier=1 GraceTime=1
+PartitionName=urgent Nodes=ALL PriorityTier=10
 """
 
 
-def until(condition, *, seconds=120.0, what="it"):
+def until(condition, *, seconds=400.0, what="it"):
     """The first true value of condition()."""
     end = time.monotonic() + seconds
     while not (value := condition()):
@@ -180,7 +183,7 @@ class Slurm:
         """Neither waiting for its nodes, as every job does at first, nor at work."""
         return self.state(number) not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED")
 
-    def wait(self, number: str, *states: str, seconds: float = 120.0) -> dict[str, str]:
+    def wait(self, number: str, *states: str, seconds: float = 400.0) -> dict[str, str]:
         """Until the job is in one of the states. One that was requeued would wait a while for its old credential to
         expire; a new one, of another second, is taken at once."""
         hurried = set()
@@ -197,25 +200,23 @@ class Slurm:
         )
 
     def processes(self, number: str | None = None) -> list[psutil.Process]:
-        """Living processes of a job of this cluster, or of all of them, by their environment."""
+        """Living processes of a job of this cluster, or of all of them, by their environment. What is asked of one later may
+        meet its end: their `info` was read when they were found."""
         found = []
-        for process in psutil.process_iter():
-            try:
-                environment = process.environ()
-            except psutil.Error:
-                continue  # another user's, or gone
+        psutil.process_iter.cache_clear()  # numbers come round
+        for process in psutil.process_iter(["name", "cmdline", "environ", "nice"]):
+            environment = process.info["environ"] or {}  # None: another user's, or gone
             ours = environment.get("SLURM_CONF") == self.environment["SLURM_CONF"]
             if ours and "SLURM_JOB_ID" in environment and number in (None, environment["SLURM_JOB_ID"]):
                 found.append(process)
         return found
 
     def assert_nothing_left(self, number: str) -> None:
-        until(lambda: not self.processes(number), seconds=60, what=lambda: f"{self.processes(number)} to end")
+        until(lambda: not self.processes(number), what=lambda: f"{self.processes(number)} to end")
         assert not list(self.folder.glob(f"r3-ray-{number}.*"))
         began = datetime.fromisoformat(self.job(number)["SubmitTime"]).timestamp()
         until(
             lambda: not self.abandoned(since=began),
-            seconds=60,
             what=lambda: f"{self.abandoned(since=began)} in /dev/shm to go",
         )
 
@@ -228,7 +229,8 @@ class Slurm:
             path for folder in self.shared_memory() for name in shared_memory.STACK_NAMES for path in folder.glob(name)
         }
         left = found - shared_memory._held(found)
-        return [path.name for path in left if path.exists() and path.stat().st_ctime >= since]
+        seen = {path.name: shared_memory.look(path) for path in left}
+        return [name for name, stat in seen.items() if stat is not None and stat.st_ctime >= since]
 
     def shared_memory(self) -> list[Path]:
         """The nodes' /dev/shm, seen from here."""

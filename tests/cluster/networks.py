@@ -46,7 +46,6 @@ class NetworkedSlurm(Slurm):
     def configuration(self, user: str, ports: list[int]) -> str:
         text = CONFIGURATION.format(user=user, ports=ports, folder=self.folder)
         text = text.replace("localhost(127.0.0.1)", f"{os.uname().nodename}({CONTROLLER})")
-        text = text.replace("GraceTime=20", "GraceTime=300")  # a whole step of the stack and a checkpoint fit into it
         for node, address in ADDRESSES.items():
             text = text.replace(f"NodeName={node} NodeAddr=127.0.0.1 NodeHostname=localhost", f"NodeName={node} NodeAddr={address} NodeHostname={node}")  # fmt: skip
         assert "127.0.0.1" not in text

@@ -38,5 +38,5 @@ for number in (signal.SIGTERM, signal.SIGUSR1):  # as a run does
     signal.signal(number, lambda *_: (run_dir / "heard").touch())
 while not (run_dir / "go").exists():
     time.sleep(0.2)  # only the pace of asking
-still = sorted(ray.get([worker.node.remote() for worker in workers], timeout=60))
+still = sorted(ray.get([worker.node.remote() for worker in workers], timeout=600))
 (run_dir / "after.json").write_text(json.dumps(still))

@@ -1,10 +1,14 @@
 """A run without a stack: steps that take STEP_S, a checkpoint when it is asked to end.
 
-    steps.py RUN_DIR STEPS STEP_S [SAVE_S]
+    steps.py RUN_DIR STEPS STEP_S [--save-s SAVE_S] [--held]
 
 Goes on from its checkpoint, as a run does. Code 85: it was asked to end and saved. With SAVE_S it saves every second step, and a
-checkpoint that it is asked for takes so many seconds. As with DeepSpeed, `latest` is written when the rest is there."""
+checkpoint that it is asked for takes so many seconds. As with DeepSpeed, `latest` is written when the rest is there.
 
+--held: after half of its steps it waits, unless it goes on from a checkpoint, to be asked to end or for the file RUN_DIR/go. What is
+done to it meanwhile may take as long as it likes."""
+
+import argparse
 import sys
 import time
 from pathlib import Path
@@ -12,8 +16,14 @@ from pathlib import Path
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.stop_request import GO_ON, StepClock, StopRequest
 
-run, steps, step_s = RunDirectory(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
-save_s = float(sys.argv[4]) if len(sys.argv) > 4 else None
+parser = argparse.ArgumentParser()
+parser.add_argument("run_dir")
+parser.add_argument("steps", type=int)
+parser.add_argument("step_s", type=float)
+parser.add_argument("--save-s", type=float)
+parser.add_argument("--held", action="store_true")
+options = parser.parse_args()
+run, steps, save_s = RunDirectory(options.run_dir), options.steps, options.save_s
 
 
 def save(step, seconds):
@@ -23,6 +33,10 @@ def save(step, seconds):
     time.sleep(seconds)  # the work
     (folder / "half").rename(folder / "whole")
     checkpoint.write_text(folder.name)
+
+
+def held(step):
+    return options.held and not done and step == steps // 2 and not (run.path / "go").exists()
 
 
 checkpoint = Path(run.checkpoints) / "_actor" / "latest"
@@ -36,10 +50,11 @@ if done:
     run.roll_back(done)
 for step in range(done + 1, steps + 1):
     clock.next_step()
-    time.sleep(step_s)  # the work
+    time.sleep(options.step_s)  # the work
     clock.step_ended()
     run.append_metrics({"step": step})
-    why = stop.reason() or clock.reason_to_stop()
+    while not (why := stop.reason() or clock.reason_to_stop()) and held(step):
+        time.sleep(0.1)  # only the pace of asking
     if why:
         save(step, save_s or 0.0)
         print(f"saved step {step}: {why}", flush=True)

@@ -21,7 +21,7 @@ from r3_openrlhf.config_loading import load_config
 from r3_openrlhf.ports import free_port
 from r3_openrlhf.runs.directory import RunDirectory
 from tests.cluster import kuberay_schema
-from tests.cluster.conftest import BIN, REPOSITORY, until
+from tests.cluster.conftest import BIN, REPOSITORY, kill, until
 
 pytest.importorskip("ray", reason="Ray is not installed")
 
@@ -40,6 +40,9 @@ def dashboard(tmp_path_factory):
     temp_dir = Path(f"/tmp/r3job{os.getpid()}")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "R3_"))}
     environment |= {"PATH": f"{BIN}:{os.environ['PATH']}", "PYTHONPATH": str(REPOSITORY)}
+    # 60 s and 30 s by themselves
+    names = ("RAY_DASHBOARD_STARTUP_TIMEOUT_S", "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT")
+    environment |= dict.fromkeys(names, "600")
     # free ports everywhere: of two Rays on one machine the second would have no agent that takes jobs
     command = [sys.executable, "-m", ray_start.__name__, "start", "--head", "--block", "--disable-usage-stats"]
     command += ["--num-gpus=1", "--num-cpus=8"]
@@ -56,7 +59,7 @@ def dashboard(tmp_path_factory):
         until(
             lambda: (
                 head.poll() is not None
-                or subprocess.run(probe, env=environment, capture_output=True, timeout=60).returncode == 0
+                or subprocess.run(probe, env=environment, capture_output=True, timeout=600).returncode == 0
             ),
             what="the dashboard",
         )
@@ -66,9 +69,11 @@ def dashboard(tmp_path_factory):
         if head.poll() is None:
             family = [psutil.Process(head.pid), *psutil.Process(head.pid).children(recursive=True)]
             head.terminate()
-            for process in psutil.wait_procs(family, timeout=20)[1]:
-                process.kill()
-        subprocess.run(["rm", "-rf", str(temp_dir)], check=True)
+            left = psutil.wait_procs(family, timeout=20)[1]
+            for process in left:
+                kill(process)
+            psutil.wait_procs(left, timeout=60)
+        subprocess.run(["rm", "-rf", str(temp_dir)], check=False)
 
 
 def submit(dashboard, run_dir, *arguments):

@@ -29,6 +29,7 @@ def test_what_a_process_has_mapped_is_held():
 def test_what_nobody_holds_is_swept(tmp_path):
     (tmp_path / "psm_left").write_bytes(b"x")
     (tmp_path / "mine.txt").write_bytes(b"x")
+    (tmp_path / "psm_removed_by_another_agent").symlink_to(tmp_path / "nowhere")
     with (tmp_path / "sem.mp-open").open("wb"):
         assert shared_memory.sweep(tmp_path) == ["psm_left"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.txt", "sem.mp-open"]
+    assert {path.name for path in tmp_path.iterdir()} == {"mine.txt", "sem.mp-open", "psm_removed_by_another_agent"}

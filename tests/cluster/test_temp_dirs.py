@@ -8,8 +8,9 @@ from r3_openrlhf.cluster import node_agent
 @pytest.fixture
 def agent(tmp_path, monkeypatch):
     """Agents of job 1, start 0, whose temporary folders are in a place of this test. They end no process: those of this one are
-    not theirs."""
+    not theirs. Nor do they sweep the machine's /dev/shm."""
     monkeypatch.setattr(node_agent.psutil.Process, "children", lambda *_, **__: [])
+    monkeypatch.setattr(node_agent.shared_memory, "sweep", lambda: [])
     monkeypatch.setattr(node_agent.tempfile, "gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(node_agent, "MAX_BASE", len(str(tmp_path)))
     options = node_agent.parse(["--run-dir", str(tmp_path / "run"), "true"])

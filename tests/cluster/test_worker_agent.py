@@ -30,7 +30,7 @@ def test_an_all_reduce_that_cannot_start_ends_the_agent(tmp_path):
         async with head:
             try:
                 with pytest.raises(OSError, match="no more processes"):
-                    await asyncio.wait_for(worker.work(), 30)
+                    await asyncio.wait_for(worker.work(), 300)
             finally:
                 worker.writer.close()
 
