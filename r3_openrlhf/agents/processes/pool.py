@@ -33,6 +33,7 @@ START_TIMEOUT_S = 120.0  # of the nursery: it imports the environment's package
 MAX_FAILED_STARTS = 3
 MAX_STARTING = 32  # forks asked for at a time: neither side's socket is ever full
 FORGIVEN_PAUSE_S = 2.0
+MAX_LOOK_S = 1.0  # of a pause, so much is not forgiven
 _LOOK_EVERY_S = 0.05
 
 
@@ -77,11 +78,17 @@ class _Worker:
         """The job's own time."""
         if self.started is None:
             return 0.0
+        runnable = self.handle.is_runnable  # asked first: a wait that ends meanwhile is in the count
         waited = max(0.0, self.handle.waiting_seconds() - self.started_waiting)
         own = max(0.0, time.monotonic() - self.started - waited)
-        if self.handle.is_runnable:  # a wait that still lasts is not in the kernel's count yet
+        if runnable:  # a wait that still lasts is not in the kernel's count yet
             return min(own, self.handle.processor_seconds() - self.started_cpu)
         return own
+
+    @property
+    def is_late(self) -> bool:
+        """Has its job taken more than it may?"""
+        return self.job is not None and self.seconds() >= self.job.limit_s
 
 
 class RemoteEnvironment:
@@ -272,9 +279,9 @@ class EnvironmentPool:
     def _give(self, worker: _Worker, job: _Job) -> None:
         worker.job = job
         worker.started = None
-        worker.start_clock()
         worker.handle.outbox += frame(job.call)
         self._write(worker)
+        worker.start_clock()
 
     def _new_worker(self) -> _Worker | None:
         """None: not now, or never (_failed_starts)."""
@@ -357,21 +364,22 @@ class EnvironmentPool:
 
     def _look_at_clocks(self) -> None:
         for worker in list(self._workers.values()):
-            if worker.job is not None and worker.seconds() >= worker.job.limit_s:
-                self._bury(worker, "timeout")
+            if worker.is_late:
+                self._read(worker)  # this thread may be late itself, and the answer there
+                if worker.handle in self._workers and worker.is_late:
+                    self._bury(worker, "timeout")
         nursery = self._nursery
         if nursery and not nursery.is_ready and time.monotonic() - nursery.started > START_TIMEOUT_S:
             self._lose_nursery()
 
     def _seconds_to_next_look(self) -> float | None:
         """None: nobody is at work."""
-        waits = [1.0] if self._waiting else []
-        waits += [
-            max(_LOOK_EVERY_S, worker.job.limit_s - worker.seconds()) if worker.started is not None else 1.0
+        waits = [
+            max(_LOOK_EVERY_S, worker.job.limit_s - worker.seconds())
             for worker in self._workers.values()
             if worker.job is not None
         ]
-        return min(waits, default=None)
+        return min([MAX_LOOK_S, *waits]) if waits or self._waiting else None
 
     def _bury(self, worker: _Worker, reason: str, detail: str = "") -> None:
         """Ends a worker, and the programs that it has started."""

@@ -44,6 +44,7 @@ LOW_PRIORITY_AFTER_S = 0.2  # of processor time; the programs beside this pool h
 LOW_PRIORITY = 10
 _LOOK_EVERY_S = 0.01
 FORGIVEN_PAUSE_S = 2.0
+MAX_LOOK_S = 1.0  # of a pause, so much is not forgiven
 START_TIMEOUT_S = 120.0
 MAX_FAILED_STARTS = 3
 MAX_PAUSED, PAUSED_BYTES = 96, 25 * 2**20
@@ -80,10 +81,11 @@ class _Worker:
 
     def seconds(self) -> float:
         """The first item's own time: `wall_seconds`, the wait for a processor not counted."""
+        runnable = self.handle.is_runnable  # asked first: a wait that ends meanwhile is in the count
         waited = max(0.0, self.handle.waiting_seconds() - self.item_started_waiting)
         own = max(0.0, self.wall_seconds() - waited)
         # a wait that still lasts is not in the kernel's count yet
-        return min(own, self.processor_seconds()) if self.handle.is_runnable else own
+        return min(own, self.processor_seconds()) if runnable else own
 
     def processor_seconds(self) -> float:
         return self.handle.processor_seconds() - self.item_started_cpu
@@ -380,7 +382,8 @@ class WorkerPool:
         """When this process was stopped for a while (a suspended job), so were the workers: it is not their time."""
         if late > FORGIVEN_PAUSE_S:
             for worker in self._workers.values():
-                worker.item_started += late
+                if worker.paused_at is None:  # else `go_on` does so
+                    worker.item_started += late
 
     def _look_at_clocks(self) -> None:
         for worker in list(self._workers.values()):
@@ -388,8 +391,11 @@ class WorkerPool:
                 continue
             elapsed = worker.wall_seconds()
             if elapsed >= self.timeout_s and (own := worker.seconds()) >= self.timeout_s:
-                self._line.forecast.learn_slow(worker.jobs[0].subject, worker.jobs[0].number, own)
-                self._bury(worker, "timeout", own)
+                late = worker.jobs[0]
+                self._read(worker)  # this thread may be late itself, and the outcome there
+                if worker.handle in self._workers and worker.jobs and worker.jobs[0] is late:
+                    self._line.forecast.learn_slow(late.subject, late.number, own)
+                    self._bury(worker, "timeout", own)
             elif elapsed >= SLOW_AFTER_S and not worker.is_left_alone:
                 used, job = worker.processor_seconds(), worker.jobs[0]
                 if used >= SLOW_AFTER_S:
@@ -424,8 +430,8 @@ class WorkerPool:
             if worker.jobs and worker.paused_at is None:
                 rest = self.timeout_s - worker.seconds() if worker.is_left_alone else 0.0
                 waits.append(max(_LOOK_EVERY_S, min(rest, worker.rest_of_turn()) if somebody_waits else rest))
-        if self._line or self._nursery and not self._nursery.is_ready:
-            waits.append(1.0)
+        if waits or self._line or self._nursery and not self._nursery.is_ready:
+            waits.append(MAX_LOOK_S)
         return max(0.001, min(waits)) if waits else None
 
     def _bury(self, worker: _Worker, reason: str, own: float | None = None) -> None:
