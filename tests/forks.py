@@ -7,6 +7,7 @@ tests/openrlhf_adapter/test_end_to_end.py, tests/docs, tests/cpu_stack.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing.forkserver
 import os
 import signal
@@ -15,6 +16,8 @@ import sys
 import tempfile
 from pathlib import Path
 from unittest import mock
+
+import psutil
 
 from r3_openrlhf.cpu_stack import fork_server
 from r3_openrlhf.cpu_stack.fork_server import PRELOADED, Fork, ForkServer, _Client, py_executable
@@ -46,6 +49,12 @@ def start(process: Fork) -> None:
     client = _clients.get(address) or _clients.setdefault(address, _Client(address))
     with mock.patch.object(multiprocessing.forkserver, "connect_to_new_process", client.connect_to_new_process):
         process.start()
+
+
+def descendants() -> list[psutil.Process]:
+    """All living forks of that server, a run's workers among them: they are not descendants of the run's command."""
+    alive = [psutil.Process(server._process.pid) for server in _servers if server._process.poll() is None]
+    return [one for server in alive for one in server.children(recursive=True)]
 
 
 def engines(monkeypatch) -> None:
@@ -96,7 +105,8 @@ class Command:
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.kill(self.pid, number)
 
 
 def r3(*arguments: str | Path, **options) -> subprocess.CompletedProcess:

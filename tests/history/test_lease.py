@@ -11,7 +11,7 @@ import pytest
 
 from r3_openrlhf.errors import HistoryError
 from r3_openrlhf.history import HistoryStore
-from r3_openrlhf.history.lease import Holder, Lease, last_holder
+from r3_openrlhf.history.lease import _RECORD_BYTES, Holder, Lease, last_holder
 
 from .samples import make_rollout
 
@@ -40,7 +40,10 @@ def forge(path, **changes):
     """A lock file left by someone else."""
     record = {name: getattr(Holder.me(), name) for name in Holder.__dataclass_fields__}
     record |= {"host": "node17", "pid": 4242, "since": "2026-01-02T03:04:05+00:00", "token": "x", **changes}
-    path.with_name(path.name + ".lock").write_text(json.dumps(record))
+    # as the product does: a reader never sees a part of it
+    file = os.open(path.with_name(path.name + ".lock"), os.O_WRONLY | os.O_CREAT)
+    os.pwrite(file, json.dumps(record).encode().ljust(_RECORD_BYTES), 0)
+    os.close(file)
 
 
 def test_a_second_writer_in_this_process_is_refused(tmp_path):

@@ -67,7 +67,7 @@ def test_the_studies_of_a_script_can_be_read(tmp_path, script, studies):
         f"r3() {{ printf '%s\\0' \"$@\" >> {calls}; printf '\\n' >> {calls}; }}; export -f r3; bash {SCRIPTS / script}"
     )
     environment = {"PATH": os.environ["PATH"], "TUNE": "1", "SEEDS": "7,8", "EVIDENCE": "kept"}
-    subprocess.run(["bash", "-c", says], check=True, env=environment, timeout=60)
+    subprocess.run(["bash", "-c", says], check=True, env=environment)
     *read, last = [line.split("\0")[:-1] for line in calls.read_text().splitlines()]
     assert last == ["evidence", "kept"] and len(read) == studies
     names = set()

@@ -13,7 +13,7 @@ import pytest
 from tests.lab.test_loop import SMALL
 
 
-def until(condition, *, seconds=120.0):
+def until(condition, *, seconds=1200.0):
     """What the condition gives, once that is something."""
     end = time.monotonic() + seconds
     while not (found := condition()):
@@ -55,8 +55,8 @@ def test_its_worker_ends_with_it(model_dir, tmp_path, number):
             handle = os.pidfd_open(worker)
             try:
                 study.send_signal(number)
-                assert study.wait(timeout=60) == -number
-                ended, _, _ = select.select([handle], [], [], 60)
+                assert study.wait(timeout=600) == -number
+                ended, _, _ = select.select([handle], [], [], 600)
                 if not ended:
                     signal.pidfd_send_signal(handle, signal.SIGKILL)
                 assert ended, "the worker trains on"

@@ -151,7 +151,7 @@ class TestCache:
         assert list(tmp_path.iterdir()) == []
 
     def test_two_at_once_both_get_a_whole_model(self, tmp_path, monkeypatch):
-        both_inside = threading.Barrier(2, timeout=30)
+        both_inside = threading.Barrier(2, timeout=600)
 
         def build(directory):
             both_inside.wait()

@@ -31,10 +31,9 @@ AHEAD = (
 
 @pytest.fixture(scope="module")
 def resumed(tmp_path_factory):
-    """Killed behind step 5, of which there is no checkpoint, and gone on with from step 4, inside the second epoch; on a
-    machine that is late a step or two further."""
+    """Killed behind step 5, of which there is no checkpoint, and gone on with from step 4, inside the second epoch."""
     run_dir = tmp_path_factory.mktemp("runs") / "ahead"
-    with Run(run_dir, *settings_of("r3"), *AHEAD) as run:
+    with Run(run_dir, *settings_of("r3"), *AHEAD, held_in=6) as run:
         run.wait_for_step(5)
     shutil.copy(run_dir / "checkpoints" / "_actor" / "latest", run_dir.with_name("latest"))
     train(run_dir, *settings_of("r3"), *AHEAD)

@@ -45,7 +45,7 @@ EVERYTHING = (
 def resumed(tmp_path_factory):
     """Killed behind step 5, of which there is no checkpoint, and gone on with from step 4, inside the second epoch."""
     run_dir = tmp_path_factory.mktemp("runs") / "everything"
-    with Run(run_dir, *EVERYTHING, "train.max_steps=8") as run:
+    with Run(run_dir, *EVERYTHING, "train.max_steps=8", held_in=6) as run:
         run.wait_for_step(5)
     train(run_dir, *EVERYTHING, "train.max_steps=8")
     return run_dir

@@ -32,9 +32,11 @@ def resumed(tmp_path_factory):
     """The run directory of the recorded run, played back: preempted, killed at moments that nobody chose, resumed.
     Beside it a copy of when it was preempted."""
     run_dir = tmp_path_factory.mktemp("runs") / "interrupted"
-    with Run(run_dir, *playback_of("r3")) as run:  # no checkpoint is due after step 1
+    with Run(run_dir, *playback_of("r3"), held_in=2) as run:  # no checkpoint is due after step 2
         run.wait_for_step(1)
         run.process.send_signal(signal.SIGUSR1)
+        run.wait_until(lambda: (run_dir / "stop_request").read_text() != "")
+        run.open()
         done = run.finish()
         assert done.returncode == 85, run.story(done.stderr)
         found = re.search(r"preempted at step (\d+), saved \(signal SIGUSR1\)", done.stderr)

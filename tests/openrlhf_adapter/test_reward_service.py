@@ -15,7 +15,7 @@ from r3_openrlhf.config import RewardConfig  # noqa: E402
 from r3_openrlhf.grading.answers.request import GradeRequest  # noqa: E402
 from r3_openrlhf.grading.client import make_grader  # noqa: E402
 from r3_openrlhf.problems.sources import Label  # noqa: E402
-from tests.openrlhf_adapter.training import Run, lines, rollouts_of  # noqa: E402
+from tests.openrlhf_adapter.training import LIMIT_S, Run, lines, rollouts_of  # noqa: E402
 from tests.recordings import playback_of  # noqa: E402
 from tests.reward_server.service import Service  # noqa: E402
 
@@ -24,15 +24,16 @@ STEPS = 4
 
 
 def run_with(service, run_dir, *settings):
-    """The recorded run, so that there are right and wrong answers, with the rewards of `service`."""
+    """The recorded run, so that there are right and wrong answers, with the rewards of `service`. It waits at the end of step 2."""
     url = f"reward.urls=[{service.url}]"
-    return Run(run_dir, *playback_of("r3"), f"train.max_steps={STEPS}", url, "checkpoint.save_steps=-1", *settings)
+    settings = (*playback_of("r3"), f"train.max_steps={STEPS}", url, "checkpoint.save_steps=-1", *settings)
+    return Run(run_dir, *settings, held_in=2)
 
 
 def wait_for_a_caller(port):
     """Stands in for a server that is gone: takes one connection and drops it. So somebody has asked in vain."""
     with socket.create_server(("127.0.0.1", port)) as listener:
-        listener.settimeout(120)
+        listener.settimeout(LIMIT_S)
         listener.accept()[0].close()
 
 
@@ -69,6 +70,7 @@ def test_the_service_is_killed_and_comes_back_and_no_reward_is_lost(tmp_path):
         with run_with(service, tmp_path / "run") as run:
             run.wait_for_step(1)
             service.kill()
+            run.open()
             wait_for_a_caller(service.port)
             steps_before = run.steps_done()
             service = Service("--workers", "1", port=service.port)
@@ -90,10 +92,13 @@ def test_the_service_is_killed_and_comes_back_and_no_reward_is_lost(tmp_path):
 def test_a_service_that_stays_away_stops_the_run_with_a_sentence(tmp_path):
     service = Service("--workers", "1")
     try:
-        assert httpx.get(service.url + "/ready", timeout=60).status_code == 200  # its processes start with an item
-        with run_with(service, tmp_path / "run", "reward.deadline_s=8") as run:
+        assert (
+            httpx.get(service.url + "/ready", timeout=LIMIT_S).status_code == 200
+        )  # its processes start with an item
+        with run_with(service, tmp_path / "run", "reward.deadline_s=40") as run:  # also for the steps with the service
             run.wait_for_step(1)
             service.kill()
+            run.open()
             done = run.finish()
     finally:
         if service.process.poll() is None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import torch
 
+from tests import forks
 from tests.forks import R3, Command
+from tests.openrlhf_adapter import gated_worker
 from tests.recordings import COMMAND, lines, rollouts_of
 
 ROOT = Path(__file__).parents[2]
@@ -19,13 +22,31 @@ __all__ = ["LIMIT_S", "R3", "ROOT", "Run", "lines", "rollouts_of", "train"]
 
 
 class Run:
-    """A training run in the background. Use as a context manager: no process is left behind."""
+    """A training run in the background. Use as a context manager: no process is left behind.
 
-    def __init__(self, run_dir: Path, *settings: str, experiment: str = "cpu_smoke", environment=None) -> None:
+    held_in: the step in whose weight sync it waits until `open()`. The step before has its metrics, this one is graded. A run
+    that goes on from a checkpoint makes one more sync at its start. On CPUs."""
+
+    def __init__(
+        self,
+        run_dir: Path,
+        *settings: str,
+        experiment: str = "cpu_smoke",
+        environment: dict[str, str] | None = None,
+        held_in: int | None = None,
+    ) -> None:
         self.dir = run_dir
         self.settings = settings
         arguments = ["train", f"experiment={experiment}", f"run_dir={run_dir}", *settings]
         surroundings = {**os.environ, **(environment or {})}
+        self._gate = run_dir.with_name(f"{run_dir.name}.open")
+        if held_in is not None:
+            surroundings |= {
+                "PYTHONPATH": str(ROOT),
+                "R3_CPU_WORKER_EXTENSION": f"{gated_worker.__name__}.{gated_worker.Gated.__name__}",
+                gated_worker.SYNC: str(held_in),
+                gated_worker.GATE: str(self._gate),
+            }
         if not torch.cuda.is_available():
             self.process = Command(*arguments, cwd=ROOT, environment=surroundings)
             return
@@ -49,15 +70,23 @@ class Run:
         path = self.dir / "metrics.jsonl"
         return path.read_text().count("\n") if path.is_file() else 0
 
-    def wait_for_step(self, step: int) -> None:
-        """Until the step's metrics are written. The run ends no later than LIMIT_S, and so does this."""
-        while self.steps_done() < step:
+    def open(self) -> None:
+        """A held run goes on."""
+        self._gate.touch()
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Until it holds; a run that ends before that is a failure."""
+        while not condition():
             try:
                 self.process.wait(timeout=0.05)
             except subprocess.TimeoutExpired:
                 continue
-            assert self.steps_done() >= step, self.story()
+            assert condition(), self.story()
             return
+
+    def wait_for_step(self, step: int) -> None:
+        """Until the step's metrics are written."""
+        self.wait_until(lambda: self.steps_done() >= step)
 
     def finish(self) -> subprocess.CompletedProcess:
         out, said = self.process.communicate(timeout=LIMIT_S)
@@ -72,7 +101,11 @@ class Run:
     def kill(self) -> None:
         """SIGKILL for the program and everything that it started, as a node failure would."""
         if self.process.poll() is None:
-            family = [psutil.Process(self.process.pid), *psutil.Process(self.process.pid).children(recursive=True)]
+            try:
+                itself = psutil.Process(self.process.pid)
+                family = [itself, *itself.children(recursive=True), *forks.descendants()]
+            except psutil.NoSuchProcess:  # it has just ended by itself
+                return
             for member in family:
                 try:
                     member.send_signal(signal.SIGKILL)
