@@ -8,7 +8,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from r3_openrlhf.grading.processes import nursery
 from tests import left_behind, nurseries
@@ -35,7 +35,12 @@ for _name in dir(anyio):
     getattr(anyio, _name)
 
 # A busy machine is no counterexample, and every run tries the same examples: `make soak` looks for new ones.
-settings.register_profile("steady", deadline=None, derandomize="R3_TEST_NEW_EXAMPLES" not in os.environ)
+settings.register_profile(
+    "steady",
+    deadline=None,
+    derandomize="R3_TEST_NEW_EXAMPLES" not in os.environ,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("steady")
 
 CHAT_TEMPLATE = (

@@ -7,6 +7,7 @@ user does: tests/grading/processes, tests/docs, tests/openrlhf_adapter/test_end_
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import json
@@ -18,8 +19,8 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
@@ -82,9 +83,13 @@ def serve(listener_fd: int, alive_fd: int, folder: str) -> None:
                     _become_nursery(listener, connection, alive_fd, control, errors, *json.loads(request))
                 finally:
                     os._exit(1)
-            pidfd = os.pidfd_open(pid)
-            socket.send_fds(connection, [pid.to_bytes(4, "big")], [pidfd])
-            for descriptor in (pidfd, control, errors):
+            opened = [control, errors]
+            try:
+                opened.append(os.pidfd_open(pid))
+                socket.send_fds(connection, [pid.to_bytes(4, "big")], opened[-1:])
+            except OSError:  # it has already ended, or who asked has gone; the others keep their server
+                pass
+            for descriptor in opened:
                 os.close(descriptor)
             connection.close()
     finally:
@@ -118,7 +123,12 @@ class _Nursery:
             pass
 
     def wait(self) -> None:
+        """Until the kernel has reaped it, too: its descriptor is readable a moment before."""
         select.select([self._pidfd], [], [])
+        with contextlib.suppress(ProcessLookupError):
+            for _ in range(10_000):  # not for ever: nobody may reap it when the server has been killed
+                signal.pidfd_send_signal(self._pidfd, 0)
+                time.sleep(0.001)
         os.close(self._pidfd)
 
 
@@ -141,7 +151,7 @@ def address() -> str:
     return _servers[-1].address
 
 
-@contextmanager
+@contextlib.contextmanager
 def quick() -> Iterator[None]:
     """Meanwhile this process's nurseries are forks."""
     with mock.patch.object(nursery, "_start", functools.partial(_fork, address)):

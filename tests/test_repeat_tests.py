@@ -87,7 +87,7 @@ def test_the_busy_loops_end_with_a_tool_that_is_killed(tmp_path):
         subprocess.run([sys.executable, "-c", code], cwd=TOOL.parent, stdout=file)
     try:
         loop = psutil.Process(int((tmp_path / "loop").read_text()))
-        loop.wait(timeout=30)
+        loop.wait(timeout=300)
     except psutil.NoSuchProcess:
         return
     except psutil.TimeoutExpired:

@@ -156,6 +156,7 @@ WITH_RAY = """
 import os, sys, tempfile
 from pathlib import Path
 from r3_openrlhf.cpu_stack.fork_server import ForkServer, quick_setup
+from r3_openrlhf.ray_start import patient_raylet
 import psutil, ray
 
 def look():
@@ -172,7 +173,7 @@ def look_from_elsewhere():
 
 with tempfile.TemporaryDirectory(prefix="r3t", dir="/tmp") as place, ForkServer({}, Path(place)) as server:
     server.wait()
-    with quick_setup():
+    with quick_setup(), patient_raylet():
         ray.init(
             address="local", include_dashboard=False, num_cpus=1, object_store_memory=100 * 2**20, _temp_dir=place,
             runtime_env={"py_executable": server.py_executable, "env_vars": {"R3_TEST_ASKED": "${R3_TEST_NAMED} and ${R3_TEST_NOT}me"}},
@@ -209,6 +210,6 @@ def test_rays_workers_and_vllms_engines_are_forks(tmp_path):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=LIMIT_S,
+        timeout=1200,
     )
     assert done.stdout.endswith("as expected\n"), done.stderr[-3000:]

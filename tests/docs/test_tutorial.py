@@ -64,7 +64,7 @@ def test_a_run_understands_what_the_example_answers(response, verdict, reward):
     request = GradeRequest(response=response, references=("23",), task="math", num_tokens=16, truncated=False)
 
     async def ask(url):
-        grader = RemoteGrader(RewardConfig(urls=[url], length_reward_max_tokens=32, deadline_s=60.0))
+        grader = RemoteGrader(RewardConfig(urls=[url], length_reward_max_tokens=32, deadline_s=300.0))
         try:
             return await asyncio.gather(*[grader.grade(request) for _ in range(3)])
         finally:

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,13 +20,19 @@ import sys
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 from tests import nurseries
 from r3_openrlhf.cli import main
-main()
 """
 
 
 class Service:
-    def __init__(self, *options: str, port: int = 0, token: str | None = None, own_nursery: bool = False) -> None:
-        """own_nursery: its grading processes are its own family, as a user's are."""
+    def __init__(
+        self,
+        *options: str,
+        port: int = 0,
+        token: str | None = None,
+        own_nursery: bool = False,
+        prelude: str = "",
+    ) -> None:
+        """own_nursery: its grading processes are its own family, as a user's are. prelude: Python that runs in it first."""
         environment = {key: value for key, value in os.environ.items() if key != "R3_REWARD_TOKEN"}
         if not own_nursery:
             environment[nurseries.ADDRESS] = nurseries.address()
@@ -35,7 +42,7 @@ class Service:
             [
                 sys.executable,
                 "-c",
-                PROGRAM,
+                f"{PROGRAM}{prelude}\nmain()\n",
                 "serve-rewards",
                 "--port",
                 str(port),
@@ -79,6 +86,16 @@ def post(url, route, body, **kwargs):
     import httpx
 
     return httpx.post(url + route, json=body, timeout=300, **kwargs)
+
+
+def answer_after(first, url):
+    """The first answer of `url` whose status is another one; the last of `first` when none comes within minutes."""
+    import httpx
+
+    deadline = time.monotonic() + 300
+    while (answer := httpx.get(url, timeout=300)).status_code == first and time.monotonic() < deadline:
+        os.sched_yield()
+    return answer
 
 
 def grade_item(response=r"\boxed{5}", *references, **fields):

@@ -13,12 +13,12 @@ HOSTILE = [r"\boxed{9^{9^{9^{9}}}}", r"\boxed{\prod_{n=1}^{100000000} n}", "{" *
 
 async def client(session, url, number, until, tally):
     i = 0
-    while time.monotonic() < until:
+    while i < 5 or time.monotonic() < until:
         i += 1
         body = {"items": [grade_item(rf"{number} \boxed{{{i}}}", f"{i + k % 2}") for k in range(4)]}
         if number % 8 == 0 and i % 5 == 0:
             hostile = [endless_item(1000 * number + i)] + [grade_item(f"{number} {i} {text}") for text in HOSTILE]
-            body["items"].append(hostile[i // 5 % len(hostile)])
+            body["items"].append(hostile[(i // 5 - 1) % len(hostile)])
         async with session.post(url + "/grade", json=body) as answer:
             tally[answer.status] = tally.get(answer.status, 0) + 1
             if answer.status == 200:
@@ -26,7 +26,7 @@ async def client(session, url, number, until, tally):
                 verdicts = [result["verdict"] for result in results[:4]]
                 assert verdicts == ["correct", "wrong", "correct", "wrong"], results
                 if len(results) == 5:
-                    assert results[4]["verdict"] in ("ungraded", "wrong") and results[4]["seconds"] < 1.5 + 0.5
+                    assert results[4]["verdict"] in ("ungraded", "wrong") and results[4]["seconds"] < 1.5 + 3.5
                     tally[results[4]["reason"]] = tally.get(results[4]["reason"], 0) + 1
 
 
@@ -34,8 +34,10 @@ async def client(session, url, number, until, tally):
 def test_many_clients_at_once(num_clients, seconds):
     async def run():
         tally = {}
-        timeout = aiohttp.ClientTimeout(total=60)
-        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
+        timeout = aiohttp.ClientTimeout(total=600)
+        # the service closes a connection that is idle for 5 s, and aiohttp sends no POST twice
+        connector = aiohttp.TCPConnector(limit=0, force_close=True)
+        async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
             async with session.get(service.url + "/ready") as answer:  # the workers start with the first item
                 assert answer.status == 200
             until = time.monotonic() + seconds

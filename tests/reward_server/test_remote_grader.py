@@ -18,6 +18,7 @@ from r3_openrlhf.grading.answers.request import GradeRequest
 from r3_openrlhf.grading.client import make_grader
 from r3_openrlhf.grading.remote import RemoteGrader
 from r3_openrlhf.ports import free_port
+from r3_openrlhf.reward_server import admission_queue
 from r3_openrlhf.types import Verdict
 from tests.grading.hostile_payloads import ENDLESS_REFERENCE, endless
 
@@ -117,8 +118,10 @@ def test_an_error_that_nobody_waits_for_is_in_the_log(monkeypatch, caplog):
 
 
 def test_an_item_may_take_longer_than_a_server_may_be_silent(monkeypatch):
-    monkeypatch.setattr(remote, "SILENCE_S", 3.0)
-    with running("--timeout", "6", "--workers", "1") as service:
+    assert admission_queue.SIGN_OF_LIFE_S < remote.SILENCE_S
+    monkeypatch.setattr(remote, "SILENCE_S", 5.0)
+    often = f"import {admission_queue.__name__} as queue; queue.SIGN_OF_LIFE_S = 0.2"
+    with running("--timeout", "6", "--workers", "1", prelude=often) as service:
         hanging = GradeRequest(
             response=rf"\boxed{{{endless(900)}}}",
             references=(ENDLESS_REFERENCE,),
@@ -127,7 +130,7 @@ def test_an_item_may_take_longer_than_a_server_may_be_silent(monkeypatch):
             truncated=False,
         )
         (grade,) = grade_all(RewardConfig(urls=[service.url]), [hanging])
-        assert grade.seconds > 3.0
+        assert grade.seconds > 5.0
         counted = httpx.get(service.url + "/metrics", timeout=300).text
         assert "r3_grading_repeated_total 0.0" in counted  # it was asked once
 
@@ -177,15 +180,18 @@ def test_nobody_waits_for_a_hanging_item_of_his_batch(service):
             for i in range(2)
         ]
         waiting = [asyncio.create_task(grader.grade(item)) for item in hanging]
-        grades = await asyncio.gather(*(grader.grade(request(i)) for i in range(30)))
-        still_waiting = [task.done() for task in waiting]
-        reasons = [(await task).reason for task in waiting]
+        others = [asyncio.create_task(grader.grade(request(i))) for i in range(30)]
+        ended = []
+        for task in (*waiting, *others):
+            task.add_done_callback(ended.append)
+        grades = await asyncio.gather(*others)
+        reasons = [grade.reason for grade in await asyncio.gather(*waiting)]
         grader.close()
-        return grades, still_waiting, reasons
+        return grades, [task in waiting for task in ended], reasons
 
-    grades, hanging_done, reasons = asyncio.run(run())
+    grades, hanging_ended, reasons = asyncio.run(run())
     check(grades)
-    assert (hanging_done, reasons) == ([False, False], ["timeout", "timeout"])
+    assert (hanging_ended, reasons) == ([False] * 30 + [True] * 2, ["timeout", "timeout"])
 
 
 def test_a_busy_server_is_asked_again():
@@ -223,7 +229,7 @@ class Killer(threading.Thread):
 
     def __init__(self, restarts):
         super().__init__()
-        self.service = Service("--timeout", "5", "--workers", "2", own_nursery=True)
+        self.service = Service("--timeout", "5", "--workers", "2", port=free_port(), own_nursery=True)
         self.url = self.service.url
         self.workers_killed = 0
         self._restarts = restarts

@@ -52,8 +52,9 @@ def story(tmp_path_factory):
 
 
 @contextmanager
-def serving(*paths, cache, token=None):
-    """The address of a server of these paths, in a thread of its own."""
+def serving(*paths, cache, token=None, page=None):
+    """The address of a server of these paths, in a thread of its own. `page` leaves it before it ends: a page
+    that asks for news meanwhile finds no server, and its console says so."""
     config = uvicorn.Config(
         create_app(Library(paths), token=token, cache=cache), port=0, log_level="warning", ws="none"
     )
@@ -64,6 +65,8 @@ def serving(*paths, cache, token=None):
     thread.start()
     try:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        for one in page.context.pages if page else ():
+            one.goto("about:blank")
     finally:
         server.should_exit = True
         thread.join()
@@ -105,7 +108,7 @@ def page(browser):
     assert faults == []
 
 
-def wait_for_index(page, address, steps, *, runs=1):
+def wait_for_index(page, address, steps, *, runs=1, patience_ms=PATIENCE_MS):
     """Until so many steps of so many runs are counted. Not with wait_for_function: a promise is true before it is kept."""
     page.evaluate(
         """async ([address, steps, runs, limit]) => {
@@ -116,7 +119,7 @@ def wait_for_index(page, address, steps, *, runs=1):
             await new Promise((done) => setTimeout(done, 50));
           }
         }""",
-        [f"{address}/api/state", steps, runs, PATIENCE_MS],
+        [f"{address}/api/state", steps, runs, patience_ms],
     )
 
 

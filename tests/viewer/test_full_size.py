@@ -16,6 +16,7 @@ from _synthetic_run import RECALLED, Size, SyntheticRun  # noqa: E402
 pytestmark = pytest.mark.slow
 SIZE = Size(few_problems=2, few_tokens=16)
 MOST = SIZE.max_tokens
+PATIENCE_MS = 1_200_000  # 945 steps are counted
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +38,12 @@ def rows(run):
     found = list(read_step(run.rollouts / f"step_{SIZE.steps:06d}.parquet", without=("text", "prompt")))
     assert len(found) >= SIZE.problems * SIZE.samples
     return found
+
+
+@pytest.fixture
+def page(page):
+    page.set_default_timeout(PATIENCE_MS)
+    return page
 
 
 def test_the_curves_of_945_steps(page, address):
@@ -107,7 +114,7 @@ def test_one_response_of_8192_tokens(page, address, rows):
 
 def test_the_life_and_a_search_of_a_full_run(page, address, rows):
     page.goto(address)
-    wait_for_index(page, address.rsplit("/", 1)[0], SIZE.steps)
+    wait_for_index(page, address.rsplit("/", 1)[0], SIZE.steps, patience_ms=PATIENCE_MS)
     uid = next(row["uid"] for row in rows if row["group"] == 0)
     page.goto(f"{address}/problem/{uid}")
     lines = page.locator("table.groups tbody tr")

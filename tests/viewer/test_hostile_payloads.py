@@ -88,7 +88,7 @@ def test_payloads_do_nothing(page, places, tmp_path):
     )
     page.on("dialog", lambda dialog: page.faults.append(f"a dialog: {dialog.message}"))
     paths, addresses = places
-    with serving(*paths, cache=tmp_path) as address:
+    with serving(*paths, cache=tmp_path, page=page) as address:
         page.goto(address + addresses[0])
         wait_for_index(page, address, 1)
         for one in addresses:
@@ -124,7 +124,7 @@ def test_payloads_do_nothing(page, places, tmp_path):
 def test_payloads_stand_on_their_pages_as_they_are(page, places, tmp_path):
     """Each response is there, letter by letter but for what HTML has no letter for."""
     paths, addresses = places
-    with serving(*paths, cache=tmp_path) as address:
+    with serving(*paths, cache=tmp_path, page=page) as address:
         seen = set()
         for one in (one for one in addresses if "/step/1/plain/" in one):
             page.goto(address + one)

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from r3_openrlhf.cli import main
 from r3_openrlhf.runs.rollout_files import COLUMNS
-from tests.viewer.conftest import HOSTILE, serving, wait_for_index
+from tests.viewer.conftest import HOSTILE, PATIENCE_MS, serving, wait_for_index
 from tests.viewer.evaluations import SAMPLES, SURROGATE, write_evaluation
 from tests.viewer.story import Story
 from tests.viewer.test_pages import all_drawn
@@ -115,7 +115,7 @@ def test_the_life_of_a_problem_in_two_runs(page, story, tmp_path):
             other.step()
     shutil.copytree(story, tmp_path / "runs" / "one")
     uid = rows_of(story, 1)[0]["uid"]
-    with serving(tmp_path / "runs", cache=tmp_path / "cache") as address:
+    with serving(tmp_path / "runs", cache=tmp_path / "cache", page=page) as address:
         page.goto(address)
         wait_for_index(page, address, 8)
         wait_for_index(page, address, 4, runs=2)
@@ -144,12 +144,13 @@ def test_an_old_run_has_its_pages(page, story, tmp_path):
             for row in pq.read_table(story / "rollouts" / f"step_{step:06d}.parquet", columns=columns).to_pylist():
                 file.write(json.dumps(row) + "\n")
     rows = [row for row in rows_of(story, 7) if row["context"] == "plain"]
-    with serving(old, cache=tmp_path / "cache") as address:
+    with serving(old, cache=tmp_path / "cache", page=page) as address:
         page.goto(f"{address}/old")
         assert "is of an earlier version" in page.locator("p.note").text_content()
         wait_for_index(page, address, 8)
         page.goto(f"{address}/old/step/7")
         page.locator(f"#groups a[href$='plain/{rows[0]['uid']}']").click()
+        page.wait_for_url("**/step/7/plain/*")
         page.locator("#cards .card").first.wait_for()
         page.get_by_text("The prompt as the model saw it").click()
         assert page.locator("details pre").first.text_content() == rows[0]["prompt"]
@@ -262,6 +263,7 @@ def test_a_token_is_asked_for(story, browser, tmp_path):
         for password, status in ((None, 401), ("another-token-of-characters", 401), (token, 200)):
             credentials = {"username": "anybody", "password": password} if password else None
             context = browser.new_context(http_credentials=credentials)
+            context.set_default_timeout(PATIENCE_MS)
             assert context.request.get(f"{address}/story").status == status
             context.close()
 
@@ -318,7 +320,7 @@ def test_pages_follow_a_run_that_writes(page, browser, tmp_path):
         run.step()
         run.step()
         before = times_of(tmp_path / "run")
-        with serving(tmp_path / "run", cache=tmp_path / "cache") as address:
+        with serving(tmp_path / "run", cache=tmp_path / "cache", page=page) as address:
             page.goto(f"{address}/run")
             wait_for_index(page, address, 2)
             step = page.context.new_page()
@@ -353,9 +355,11 @@ def test_an_export_opens_from_disk(page, story, tmp_path):
     page.goto((moved / "index.html").as_uri())
     page.locator(".chart canvas").nth(15).wait_for(state="attached")
     page.locator(".step").first.click()
+    page.wait_for_url("**/step/7/index.html")
     page.get_by_role("button", name="mixed").click()
     assert "show=mixed" in page.url
     page.locator("#groups tbody tr:not([hidden]) th a").first.click()
+    page.wait_for_url("**/step/7/*/*/index.html")
     page.locator("#cards .katex, #cards .response").first.wait_for()
     page.locator("[data-heat=logprob]").click()
     page.locator("#cards .response .h0").first.wait_for()
@@ -377,6 +381,7 @@ def test_an_export_has_evaluations(page, story, evaluations, tmp_path):
     share = export(library, tmp_path / "share", Selection(steps=[7]), cache=tmp_path / "cache").path
     page.goto((share / "index.html").as_uri())
     page.get_by_role("link", name="base").click()
+    page.wait_for_url("**/base/index.html")
     page.get_by_role("button", name="all wrong").click()
     problems = evaluations[1]["base"]
     unsolved = sum(all(one.verdict == "wrong" for one in problem.responses) for problem in problems)
@@ -400,6 +405,7 @@ def test_axe_finds_no_serious_fault(browser, server, many, story, evaluations, t
     rows = rows_of(story, 7)
     plain, reflection = (next(row for row in rows if row["context"] == one)["uid"] for one in ("plain", "reflection"))
     context = browser.new_context(color_scheme=theme)
+    context.set_default_timeout(PATIENCE_MS)
     page = context.new_page()
     faults = {}
     for address in (
@@ -436,6 +442,7 @@ def test_axe_finds_no_serious_fault(browser, server, many, story, evaluations, t
 def test_every_link_leads_somewhere(browser, server, many):
     """From the first page on, each kind of address a few times."""
     context = browser.new_context()
+    context.set_default_timeout(PATIENCE_MS)
     seen, todo, kinds = set(), [f"{server}/", f"{many}/"], {}
     while todo:
         address = todo.pop()

@@ -92,7 +92,7 @@ def test_a_browser_that_is_never_idle_shows_everything_all_the_same(page, server
     all_drawn(page)
     page.goto(f"{server}/story/step/{STEP}/plain/{rows[0]['uid']}")
     page.locator("html[data-laid-out]").wait_for()
-    assert page.locator(".statement .katex").count() > 0
+    page.locator(".statement .katex").first.wait_for()
 
 
 def test_a_curve_says_its_values_under_the_mouse(page, server, story):
@@ -223,7 +223,7 @@ def test_a_group_shows_what_its_rows_say(page, server, story, rows):
             link = card.locator("a.recalled")
             assert link.text_content().startswith(f"recalled from step {row['recalled_from']}, ")
             assert page.request.get(server + link.get_attribute("href")).status == 200
-    assert page.locator(".statement .katex").count() > 0
+    page.locator(".statement .katex").first.wait_for()
     page.get_by_text("The prompt as the model saw it").click()
     prompt = page.locator("details pre").first.text_content()
     assert prompt.startswith("<|user|>") and prompt.endswith("<|assistant|>")

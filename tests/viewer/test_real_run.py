@@ -119,6 +119,7 @@ def test_it_is_drawn(page, run, address):
     page.goto(f"{address}/step/{step}")
     page.get_by_role("button", name="recalled", exact=True).click()
     page.locator("#groups tbody tr:not([hidden]) a").first.click()
+    page.wait_for_url(f"**/step/{step}/*/*")
     card = page.locator(".card.recalled").first
     assert re.match(r"recalled from step \d+, \d+ steps? ago", card.locator(".tag.recalled").text_content())
     page.locator("[data-heat=ratio]").click()

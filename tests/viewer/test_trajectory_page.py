@@ -260,7 +260,7 @@ def hostile(tmp_path_factory):
 
 
 def test_hostile_texts_are_text(page, hostile, tmp_path):
-    with serving(hostile, cache=tmp_path) as address:
+    with serving(hostile, cache=tmp_path, page=page) as address:
         for place, text in enumerate(HOSTILE):
             page.goto(address + ServerLinks().page("run", "trajectory", 1, place, "plain", "<b>uid</b>"))
             expected = text.replace("\x00", "").replace("\r\n", "\n").replace("\r", "\n")
