@@ -10,7 +10,7 @@ from r3_openrlhf.agents.environment import Observation, Step
 
 
 class Awkward:
-    """`count N` answers N; the other actions are disasters. `report`: a file that gets the ids of programs started here."""
+    """Most actions are disasters; `until FILE` waits for the file. `report`: a file that gets the ids of programs started here."""
 
     def __init__(self, *, report: str = "", broken: bool = False) -> None:
         self.report = report
@@ -46,7 +46,9 @@ class Awkward:
             child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(10000)"])
             with open(self.report, "w") as file:
                 file.write(str(child.pid))
-            time.sleep(10_000)
+        if action.startswith("until "):
+            while not os.path.exists(action.removeprefix("until ")):
+                time.sleep(0.01)
         if action == "work":  # half a second of the processor
             end = time.process_time() + 0.5
             while time.process_time() < end:
