@@ -63,12 +63,14 @@ def host(arguments: argparse.Namespace) -> dict:
         threads=arguments.threads,
     )
     os.environ["OMP_NUM_THREADS"] = str(scale.threads)
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload(["_host_work", *_host_work.LIBRARIES])  # once for both sides
     found = {}
     with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
         for side in ("stock", "r3"):
             print(f"{side}: {scale.rollouts} responses", file=sys.stderr, flush=True)
             # a fresh process: the peak of one side says nothing about the other's
-            with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+            with ProcessPoolExecutor(1, mp_context=processes) as pool:
                 found[side] = pool.submit(_host_work.measure, side, scale, directory).result()
     numbers = host_numbers(scale, found)
     print(host_table(scale, found, numbers))

@@ -50,10 +50,14 @@ CHAT_TEMPLATE = (
 
 
 @pytest.hookimpl(tryfirst=True)  # before the plug-ins that reverse or shuffle
-def pytest_collection_modifyitems(items):
-    """Files that start a cluster come first, so that what is left at the end is short enough to share out evenly."""
+def pytest_collection_modifyitems(config, items):
+    """Files that start a cluster come first, then those with long tests, so that what is left at the end is short enough to
+    share out evenly."""
+    from tests import long_tests  # a plug-in: pytest is to load it first
+
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    long = {config.rootpath / long_tests.file_of(name) for name in long_tests.listed(config)}
+    items.sort(key=lambda item: (item.path not in slow, item.path not in long))
 
 
 def pytest_collection_finish():

@@ -21,11 +21,16 @@ def file_of(nodeid: str) -> str:
 
 
 def pytest_collection_modifyitems(config, items):
-    path = config.rootpath / NAME
-    long = set(path.read_text().split()) if path.exists() else set()
+    long = listed(config)
     for item in items:
         if long & {function_of(item.nodeid), file_of(item.nodeid)}:
             item.add_marker("long")
+
+
+def listed(config) -> set[str]:
+    """The functions and files of the list."""
+    path = config.rootpath / NAME
+    return set(path.read_text().split()) if path.exists() else set()
 
 
 def long_ones(reports, limit: float) -> set[str]:

@@ -18,8 +18,10 @@ def test_short(): pass
 
 
 def run_suite(folder, *arguments):
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.long_tests", *arguments]
-    done = subprocess.run(command, cwd=folder, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "xdist.plugin", "-p", "tests.long_tests", *arguments]
+    # three processes would import the other plug-ins
+    environment = {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -8,8 +8,9 @@ import psutil
 import pytest
 
 from r3_openrlhf.agents.environment import Observation
-from r3_openrlhf.agents.processes.pool import EnvironmentLost, EnvironmentPool
+from r3_openrlhf.agents.processes.pool import MAX_LOOK_S, EnvironmentLost, EnvironmentPool
 from r3_openrlhf.errors import ConfigError
+from tests.looks import planned_looks
 
 AWKWARD = "tests.agents.awkward:Awkward"
 PATIENCE_S = 300  # never reached: a future is answered by its deadline
@@ -92,6 +93,16 @@ def test_an_answer_that_is_there_is_not_late():
         assert world.reset(1).result(PATIENCE_S) == Observation(text="task 1")
         assert [text_of(world.step("count")) for _ in range(3)] == ["count in task 1"] * 3
         assert not pool.lost
+
+
+def test_while_somebody_works_nobody_looks_away_for_long(monkeypatch):
+    """Of a pause of everything it forgives what comes behind the time that it had planned to wait."""
+    planned = planned_looks(monkeypatch, EnvironmentPool)
+    with EnvironmentPool(AWKWARD, {}, step_timeout_s=PATIENCE_S) as pool:
+        world = pool.environment()
+        world.reset(1).result(PATIENCE_S)
+        world.step("work").result(PATIENCE_S)
+    assert max(planned) <= MAX_LOOK_S
 
 
 def test_what_it_prints_goes_nowhere(pool, capfd):

@@ -5,8 +5,7 @@ import time
 from pathlib import Path
 
 from r3_openrlhf.cpu_stack.vllm_worker import CpuWorkerWrap
-
-SYNC, GATE = "R3_TEST_HELD_IN_SYNC", "R3_TEST_GATE"  # environment variables
+from tests.openrlhf_adapter.training import GATE, SYNC
 
 
 class Gated(CpuWorkerWrap):

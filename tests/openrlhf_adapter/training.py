@@ -13,10 +13,10 @@ import torch
 
 from tests import forks
 from tests.forks import R3, Command
-from tests.openrlhf_adapter import gated_worker
 from tests.recordings import COMMAND, lines, rollouts_of
 
 ROOT = Path(__file__).parents[2]
+SYNC, GATE = "R3_TEST_HELD_IN_SYNC", "R3_TEST_GATE"  # environment variables, for gated_worker.py, which loads vLLM
 LIMIT_S = 1200  # a whole run takes about a minute; a machine that is busy with other things is no failure
 __all__ = ["LIMIT_S", "R3", "ROOT", "Run", "lines", "rollouts_of", "train"]
 
@@ -43,9 +43,9 @@ class Run:
         if held_in is not None:
             surroundings |= {
                 "PYTHONPATH": str(ROOT),
-                "R3_CPU_WORKER_EXTENSION": f"{gated_worker.__name__}.{gated_worker.Gated.__name__}",
-                gated_worker.SYNC: str(held_in),
-                gated_worker.GATE: str(self._gate),
+                "R3_CPU_WORKER_EXTENSION": "tests.openrlhf_adapter.gated_worker.Gated",
+                SYNC: str(held_in),
+                GATE: str(self._gate),
             }
         if not torch.cuda.is_available():
             self.process = Command(*arguments, cwd=ROOT, environment=surroundings)
@@ -103,9 +103,10 @@ class Run:
         if self.process.poll() is None:
             try:
                 itself = psutil.Process(self.process.pid)
-                family = [itself, *itself.children(recursive=True), *forks.descendants()]
+                family = [itself, *itself.children(recursive=True)]
             except psutil.NoSuchProcess:  # it has just ended by itself
-                return
+                family = []
+            family += forks.descendants()
             for member in family:
                 try:
                     member.send_signal(signal.SIGKILL)

@@ -4,7 +4,8 @@ import select
 from contextlib import closing
 
 from r3_openrlhf.grading.processes.pool import MAX_LOOK_S, WorkerPool
-from tests.grading.processes.test_pool import SHORTER, item
+from tests.grading.processes.pools import SHORTER, item
+from tests.looks import planned_looks
 
 PATIENCE_S = 300
 
@@ -49,17 +50,10 @@ def test_a_paused_worker_is_forgiven_once():
     assert paused == before and went_on >= before + 3600
 
 
-class Looking(WorkerPool):
-    planned = ()
-
-    def _seconds_to_next_look(self):
-        planned = super()._seconds_to_next_look()
-        self.planned += (planned,)
-        return planned
-
-
-def test_while_somebody_works_nobody_looks_away_for_long():
-    """A slow item of its own time stays until its deadline."""
-    with closing(Looking(num_workers=1, timeout_s=PATIENCE_S)) as pool:
+def test_while_somebody_works_nobody_looks_away_for_long(monkeypatch):
+    """A slow item of its own time stays until its deadline. Of a pause of everything it forgives what comes behind the
+    time that it had planned to wait."""
+    planned = planned_looks(monkeypatch, WorkerPool)
+    with closing(WorkerPool(num_workers=1, timeout_s=PATIENCE_S)) as pool:
         pool.submit(item(SHORTER)).result(PATIENCE_S)
-    assert max(planned for planned in pool.planned if planned is not None) <= MAX_LOOK_S
+    assert max(planned) <= MAX_LOOK_S
