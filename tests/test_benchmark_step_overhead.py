@@ -21,6 +21,7 @@ import step_overhead  # noqa: E402
 from r3_openrlhf.config_loading import experiments  # noqa: E402
 from r3_openrlhf.openrlhf_adapter.upstream_parser import installed_source  # noqa: E402
 from r3_openrlhf.runs.directory import RunDirectory  # noqa: E402
+from tests.processes import command_of  # noqa: E402
 from tests.runs.test_rollout_files import rollout  # noqa: E402
 
 
@@ -164,5 +165,5 @@ def test_a_run_that_fails_says_why(tmp_path):
 def test_a_run_that_takes_too_long_leaves_nothing_behind(tmp_path):
     with pytest.raises(_stack_runs.RunFailed, match="took more than 1 s"):
         _stack_runs.train("cpu_smoke", [f"run_dir={tmp_path / 'run'}"], timeout_s=1)
-    running = [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
-    assert not [child for child in running if str(tmp_path) in " ".join(child.cmdline())]
+    children = psutil.Process().children(recursive=True)
+    assert not [child for child in children if str(tmp_path) in " ".join(command_of(child))]

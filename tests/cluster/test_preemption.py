@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from tests.cluster.conftest import REPOSITORY, kill, log_of, template_in, until
+from tests.processes import command_of
 
 STEPS = f'{{{{ python }}}} {REPOSITORY}/tests/cluster/steps.py "$run_dir"'
 
@@ -194,7 +195,7 @@ def test_a_killed_agent_takes_its_command_along_and_the_job_goes_on(slurm, start
     job = start("run", 10, 0.5, "--sbatch=--nodelist=node1")
     (agent,) = agents_of(slurm, job.number)
     family = agent.children(recursive=True)
-    assert any("tests/cluster/steps.py" in " ".join(process.cmdline()) for process in family)
+    assert any("tests/cluster/steps.py" in " ".join(command_of(process)) for process in family)
     kill(agent)
     psutil.wait_procs(family, timeout=30)
     assert not [process for process in family if process.is_running()]

@@ -21,6 +21,7 @@ from r3_openrlhf.errors import R3Error  # noqa: E402
 from tests.cpu_stack import forked  # noqa: E402
 
 pytestmark = pytest.mark.stack
+ROOT = Path(__file__).parents[2]
 LIMIT_S = 300
 
 
@@ -157,6 +158,7 @@ import os, sys, tempfile
 from pathlib import Path
 from r3_openrlhf.cpu_stack.fork_server import ForkServer, quick_setup
 from r3_openrlhf.ray_start import patient_raylet
+from tests.processes import command_of
 import psutil, ray
 
 def look():
@@ -181,7 +183,7 @@ with tempfile.TemporaryDirectory(prefix="r3t", dir="/tmp") as place, ForkServer(
     try:
         found = ray.get(ray.remote(look).remote())
         assert found == (server.pid, server.pid, 0, "01000000", "by you and me"), (found, server.pid)
-        words = [word for process in psutil.Process().children(recursive=True) for word in process.cmdline()]
+        words = [word for process in psutil.Process().children(recursive=True) for word in command_of(process)]
         assert any(word.endswith("r3_openrlhf/cpu_stack/setup_worker.py") for word in words)
         assert not any(word.endswith("ray/_private/workers/setup_worker.py") for word in words)
         assert not any(word.endswith(("/monitor.py", "/dashboard.py")) for word in words), words
@@ -203,7 +205,7 @@ def test_rays_workers_and_vllms_engines_are_forks(tmp_path):
     import subprocess
 
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    environment["R3_TEST_NAMED"] = "by you"
+    environment |= {"R3_TEST_NAMED": "by you", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-c", WITH_RAY],
         cwd=tmp_path,

@@ -6,11 +6,12 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.lab.test_loop import SMALL
+from tests.processes import command_of
 
 
 def until(condition, *, seconds=1200.0):
@@ -20,11 +21,6 @@ def until(condition, *, seconds=1200.0):
         assert time.monotonic() < end, "it did not happen"
         time.sleep(0.05)
     return found
-
-
-def children_of(pid):
-    found = [Path(f"/proc/{pid}/task/{task}/children").read_text().split() for task in os.listdir(f"/proc/{pid}/task")]
-    return [int(child) for group in found for child in group]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
@@ -49,10 +45,9 @@ def test_its_worker_ends_with_it(model_dir, tmp_path, number):
             metrics = tmp_path / "runs" / "grpo-1" / "metrics.jsonl"
             until(lambda: metrics.is_file() or study.poll() is not None)
             assert study.poll() is None, (tmp_path / "log").read_text()
-            (worker,) = [
-                pid for pid in children_of(study.pid) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
-            ]
-            handle = os.pidfd_open(worker)
+            children = psutil.Process(study.pid).children()
+            (worker,) = [child for child in children if any("spawn_main" in word for word in command_of(child))]
+            handle = os.pidfd_open(worker.pid)
             try:
                 study.send_signal(number)
                 assert study.wait(timeout=600) == -number
