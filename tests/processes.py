@@ -4,7 +4,7 @@ import psutil
 
 
 def command_of(process: psutil.Process) -> list[str]:
-    """The words of its command; none where it has ended, collected or not."""
+    """The words of its command; none where it has ended, collected or not, or is just being started."""
     try:
         return process.cmdline()
     except psutil.NoSuchProcess:
