@@ -49,7 +49,7 @@ CHAT_TEMPLATE = (
 )
 
 
-@pytest.hookimpl(tryfirst=True)  # before the plug-ins that reverse or shuffle
+@pytest.hookimpl(tryfirst=True)  # before the plug-in that shuffles, behind the one that reverses
 def pytest_collection_modifyitems(config, items):
     """Files that start a cluster come first, then those with long tests, so that what is left at the end is short enough to
     share out evenly."""
