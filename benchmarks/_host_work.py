@@ -23,12 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
-# What both sides import; a process can bring it along.
-LIBRARIES = (
-    "vllm.v1.engine.logprobs",
-    "openrlhf.trainer.ppo_utils.experience_maker",
-    "r3_openrlhf.openrlhf_adapter.samples_generator",
-)
+# What both sides import of others; a process can bring it along. Nothing of ours, which could change what stock does.
+LIBRARIES = ("vllm.v1.engine.logprobs", "openrlhf.trainer.ppo_utils.experience_maker")
 VOCAB_SIZE = 151936  # of DeepSeek-R1-Distill-Qwen-1.5B's logits
 FIRST_WORD = 300  # ids below are special tokens and single bytes
 DISTINCT_LOGPROBS = 32  # responses with log-probs of their own; the others share theirs

@@ -58,7 +58,7 @@ pool.close()
             member.resume()
         wait_for(lambda: sum(sum(worker.cpu_times()[:2]) for worker in family[2:]) > before + 0.2)  # it goes on
         reason, seconds = process.stdout.readline().split()
-    assert reason == "timeout" and 3 <= float(seconds) < 3 + LATE_S
+    assert reason == "timeout" and 4 <= float(seconds) < 4 + LATE_S
 
 
 def keep_busy(pool, seconds, until=lambda: True):
