@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from omegaconf import MISSING
-
 from r3_openrlhf.errors import ConfigError
 from r3_openrlhf.types import (
     MIN_HISTORY_BYTES,
@@ -57,6 +55,8 @@ SCHEDULERS = (  # of get_scheduler, those that need no further options
 )
 
 
+# OmegaConf's word for a value that must be given; this file is read without OmegaConf, too.
+MISSING: Any = "???"
 MAX_VALUE = 2**53
 MAX_RECALLED = 10_000  # rows per group: more than any group has; it would only take memory
 MAX_SEED = 2**32 - 1  # of numpy
