@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from r3_openrlhf.core import replay
+from r3_openrlhf.errors import HistoryError, R3Error
 from r3_openrlhf.history.codec import Codec, digest
 from r3_openrlhf.history.drafts import CONTEXT_CODES, CONTEXTS, VERDICT_CODES, VERDICTS
 from r3_openrlhf.history.records import Absence, RecallRequest, StoredRollout
@@ -33,10 +34,14 @@ _JOINS = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Candidate:
+class Candidate:
+    """A recallable row as a recall order sees it (core.replay)."""
+
     row: int
-    policy_step: int
-    content: bytes
+    policy_step: int  # optimizer steps of the weights that sampled it
+    reward: float
+    num_tokens: int  # of the response
+    key: bytes  # digest of its content: equal contents have equal keys, in every store
 
 
 def choose(connection: sqlite3.Connection, request: RecallRequest, *, seed: int) -> list[int]:
@@ -47,16 +52,24 @@ def choose(connection: sqlite3.Connection, request: RecallRequest, *, seed: int)
     marks = ", ".join("?" * len(codes))
     oldest = max(0, int(request.step) - int(request.max_policy_lag))  # however far back the lag reaches
     found = connection.execute(
-        "SELECT r.id, r.policy_step, r.content FROM rollouts r JOIN problems p ON p.id = r.problem "
+        "SELECT r.id, r.policy_step, r.reward, r.num_tokens, r.content FROM rollouts r JOIN problems p ON p.id = r.problem "
         f"WHERE p.uid = ? AND r.verdict = ? AND r.context IN ({marks}) AND r.evicted_at IS NULL AND r.policy_step >= ?",
         (request.uid, VERDICT_CODES[request.verdict], *codes, oldest),
     )
-    candidates = [_Candidate(*row) for row in found]
-    key = digest(
+    candidates = [Candidate(*row) for row in found]
+    of_request = digest(
         str(seed).encode(), str(int(request.step)).encode(), request.uid.encode(), request.verdict.value.encode()
     )
-    rng = random.Random(int.from_bytes(key, "big"))
-    chosen = replay.choose(candidates, k=request.k, order=request.order, rng=rng, key=lambda c: c.content)
+    rng = random.Random(int.from_bytes(of_request, "big"))
+    try:
+        chosen = replay.choose(candidates, k=request.k, order=request.order, rng=rng, key=lambda one: one.key)
+    except R3Error:
+        raise
+    except Exception as error:  # of an order that a user has written
+        raise HistoryError(
+            f"replay.order {request.order} failed on {len(candidates)} candidates of problem '{request.uid}': "
+            f"{type(error).__name__}: {error}"
+        ) from error
     return [candidate.row for candidate in chosen]
 
 
