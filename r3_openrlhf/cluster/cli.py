@@ -135,11 +135,11 @@ def longest_save(config: R3Config) -> float | None:
 
 
 def write_script(path: Path, text: str) -> None:
-    """Write a job script and the folders above it; it can be executed. ConfigError: they cannot be written."""
+    """Write a job script and the folders above it; only its owner can read it. ConfigError: they cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-        path.chmod(0o755)
+        path.chmod(0o700)
     except OSError as error:
         raise ConfigError(f"run_dir {path.parent.parent} cannot be written: {error.strerror}") from error
 

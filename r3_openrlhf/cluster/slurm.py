@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import jinja2
@@ -22,8 +23,26 @@ TEMPLATE = Path(__file__).parent / "templates" / "slurm.sh.j2"
 # What a job must have of the environment in which it was submitted, whatever the site's sbatch exports. Keys and tokens
 # are none of them: the script is a file in the run directory.
 FORWARDED = ("HF_HOME", "HF_HUB_OFFLINE", "PYTHONPATH", "NCCL_", "WANDB_", "R3_", "GLOO_SOCKET_IFNAME")
-SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
+SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|AUTH|CREDENTIAL", re.IGNORECASE)
+LOGIN_IN_URL = re.compile(r"://[^/\s]*:[^/\s]*@")
 LEAD_S = 600  # before anything is measured
+_NAMES = r"[\w.+@-]+(,[\w.+@-]+)*"
+# option -> its form in sbatch's manual, and the same in words. A value that is no such thing could be another option, or a command
+FORMS = {
+    "partition": (_NAMES, "names with commas between them, like gpu,gpu_long"),
+    "account": (_NAMES, "the name of an account, like my_project"),
+    "qos": (_NAMES, "the name of a quality of service, like high"),
+    "time": (
+        r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}",
+        "minutes, minutes:seconds, hours:minutes:seconds or days-hours:minutes:seconds, like 24:00:00",
+    ),
+    "gres": (
+        r"[\w./-]+(:[\w.-]+)*(,[\w./-]+(:[\w.-]+)*)*",
+        "name:count or name:type:count with commas between them, like gpu:h100:8",
+    ),
+    "after": (r"\d+(_\d+)?(:\d+(_\d+)?)*", "the number of a job, like 123 or 123_4, with colons between several"),
+    "sbatch_options": (r"-(-[a-z]|[A-Za-z]).*", "one option of sbatch, like --constraint=a100"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +73,24 @@ class SlurmJob:
     written_by: str = "r3 submit slurm"
 
 
+def check_values(job: SlurmJob, run_dir: str) -> None:
+    """ConfigError: a value has a control character, or not the form that sbatch documents for it."""
+    values = {"run_dir": run_dir, **{f"--{field.name}": getattr(job, field.name) for field in fields(job)}}
+    for name, value in values.items():
+        form, words = FORMS.get(name.removeprefix("--"), (None, ""))
+        for text in [value] if isinstance(value, str) else value if name == "--sbatch_options" else ():
+            if not text.isprintable():
+                raise ConfigError(
+                    f"{name} is {text[:80]!r}; use no control characters, they are not part of a job script"
+                )
+            if form and text and not re.fullmatch(form, text, re.ASCII):
+                raise ConfigError(f"{name.removesuffix('_options')} is {text[:80]!r}; use {words}")
+
+
 def render(job: SlurmJob, config: R3Config) -> str:
-    """The job script. Pure but for reading the template. Raises ConfigError for a template that does not render."""
+    """The job script. Pure but for reading the template. Raises ConfigError for a template that does not render, and for a value
+    that sbatch would not take."""
+    check_values(job, config.run_dir)
     run_dir = Path(config.run_dir)
     cuda = config.cluster.device == Device.CUDA
     source = Path(job.template).expanduser() if job.template else TEMPLATE
@@ -86,7 +121,7 @@ def render(job: SlurmJob, config: R3Config) -> str:
             lead_s=job.lead_s,
             seeds=list(job.seeds),
             dependency=_dependency(job),
-            log=run_dir / "cluster" / ("slurm-%A_%a.log" if job.seeds else "slurm-%j.log"),
+            log=str(run_dir / "cluster").replace("%", "%%") + ("/slurm-%A_%a.log" if job.seeds else "/slurm-%j.log"),
             sbatch_options=list(job.sbatch_options),
             environment=dict(job.environment),
             prologue=job.prologue and str(Path(job.prologue).expanduser().absolute()),
@@ -110,7 +145,7 @@ def script_of(config: R3Config) -> Path:
 def job_name(config: R3Config) -> str:
     """The same for the same run directory: two jobs of one run wait for each other (--dependency=singleton)."""
     path = Path(config.run_dir)
-    return f"r3-{path.name}-{hashlib.sha256(str(path).encode()).hexdigest()[:6]}"
+    return f"r3-{re.sub(r'[^A-Za-z0-9_.-]', '-', path.name)}-{hashlib.sha256(str(path).encode()).hexdigest()[:6]}"
 
 
 def forwarded(environment: Mapping[str, str]) -> dict[str, str]:
@@ -118,7 +153,10 @@ def forwarded(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in sorted(environment.items())
-        if name.startswith(FORWARDED) and not any(word in name for word in SECRET) and name != "R3_DEADLINE"
+        if name.startswith(FORWARDED)
+        and not SECRET.search(name)
+        and not LOGIN_IN_URL.search(value)
+        and name != "R3_DEADLINE"
     }
 
 
@@ -137,10 +175,10 @@ def seeds_of(text: str | None) -> list[int]:
 
 def limit_s(time: str) -> int | None:
     """Seconds of a --time as sbatch takes it: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S. None: none of these."""
+    if not re.fullmatch(FORMS["time"][0], time, re.ASCII):
+        return None
     days, dash, rest = time.rpartition("-")
     parts = rest.split(":")
-    if not all(part.isdigit() for part in [*parts, days or "0"]) or len(parts) > 3:
-        return None
     units = (3600, 60, 1) if dash or len(parts) == 3 else (60, 1)
     return int(days or 0) * 86400 + sum(int(part) * unit for part, unit in zip(parts, units, strict=False))
 

@@ -12,10 +12,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from typing import Any
 
-from r3_openrlhf.doctor.line import Line, judged
+from r3_openrlhf.doctor.line import Line, judged, progress
 from r3_openrlhf.doctor.packages import SETUP, Stack, wanted
 
 # What a run imports first; the last of each is vLLM's compiled part ("vllm" alone loads none of it). On CPUs vLLM itself picks
@@ -51,12 +50,12 @@ for name in sys.argv[2:]:
 """
 
 
-def load(modules: tuple[str, ...], tell: Callable[[str], None]) -> dict[str, dict[str, Any]]:
-    """module -> what its import answered; "error" is there where it failed. `tell` hears each name before its import."""
+def load(modules: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    """module -> what its import answered; "error" is there where it failed."""
     answers: dict[str, dict[str, Any]] = {}
     waiting = list(modules)
     while waiting:
-        tell(waiting[0])
+        progress(waiting[0])
         read, write = os.pipe()
         child = subprocess.Popen(
             [sys.executable, "-P", "-c", _CHILD, str(write), *waiting],
@@ -71,34 +70,23 @@ def load(modules: tuple[str, ...], tell: Callable[[str], None]) -> dict[str, dic
                 answer = json.loads(line)
                 waiting.remove(answer["module"])
                 answers[answer["module"]] = answer
-                if waiting:
-                    tell(waiting[0])
+                progress(waiting[0] if waiting else "")
         code = child.wait()
         limit.cancel()
         if waiting:  # it died of the first that has no answer
             name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-            answers[waiting[0]] = {"module": waiting[0], "error": f"the import ended its process with {name}"}
-            del waiting[0]
+            answers[waiting.pop(0)] = {"error": f"the import ended its process with {name}"}
     return answers
 
 
-def import_lines(
-    stack: Stack, *, num_devices: int | None, driver: str | None, tell: Callable[[str], None]
-) -> list[Line]:
+def import_lines(stack: Stack, *, num_devices: int | None, driver: str | None) -> list[Line]:
     """num_devices: GPUs that the experiment wants here, None where none was given. driver: version of NVIDIA's driver."""
-    answers = load(tuple(name for name in MODULES[stack] if _exists(name)), tell)
-    lines = _torch_lines(answers["torch"], stack, num_devices, driver) if "torch" in answers else []
-    for module in MODULES[stack]:
-        if module == "torch" or module not in answers:
-            continue  # has lines of its own; or is a package that is not installed, which has its line
-        error = answers[module].get("error")
-        lines.append(
-            judged(
-                error is None,
-                f"{SETUP[stack]} (if torch or the driver fails too, that first)",
-                what=f"import {module}", found=error or "loads", wanted="loads",
-            )
-        )  # fmt: skip
+    answers = load(tuple(name for name in MODULES[stack] if _exists(name)))  # one that is not installed has its line
+    lines = _torch_lines(answers.pop("torch"), stack, num_devices, driver) if "torch" in answers else []
+    remedy = f"{SETUP[stack]} (if torch or the driver fails too, that first)"
+    for module, answer in answers.items():
+        error = answer.get("error")
+        lines.append(judged(error is None, remedy, what=f"import {module}", found=error or "loads", wanted="loads"))
     if stack == "cpu":
         lines.append(Line(what="flash-attn", found="not used on CPUs", wanted="nothing"))
     return lines
@@ -115,41 +103,33 @@ def _torch_lines(torch: dict[str, Any], stack: Stack, num_devices: int | None, d
     want = "CPU build" if stack == "cpu" else f"CUDA {cuda_version()} build"
     if "error" in torch:
         return [judged(False, SETUP[stack], what="torch build", found=torch["error"], wanted=want)]
-    found = f"CUDA {torch['cuda']} build" if torch["cuda"] else "CPU build"
+    build = f"CUDA {torch['cuda']} build" if torch["cuda"] else "CPU build"
+    found, seen = f"{build} ({torch['version']})", torch["devices"]
     if stack == "cpu":
         remedy = "make setup; where GPUs are to be used: r3 doctor --stack gpu"
-        build = judged(
-            not torch["cuda"], remedy, what="torch build", found=f"{found} ({torch['version']})", wanted=want
-        )
-        devices = Line(what="CUDA devices", found=str(len(torch["devices"]) or "none"), wanted="none needed")
-        gloo = judged(
-            torch["gloo"],
-            SETUP[stack],
-            what="NCCL",
-            found="gloo" if torch["gloo"] else "no gloo",
-            wanted="gloo instead",
-        )
-        return [build, devices, gloo]
+        gloo = {"found": "gloo" if torch["gloo"] else "no gloo", "wanted": "gloo instead"}
+        return [
+            judged(build == want, remedy, what="torch build", found=found, wanted=want),
+            Line(what="CUDA devices", found=str(len(seen) or "none"), wanted="none needed"),
+            judged(torch["gloo"], SETUP[stack], what="NCCL", **gloo),
+        ]
     remedy = "make setup-gpu (where pip knows an index of CPU builds, a plain pip install takes one); on CPUs: experiment=quickstart"
-    build = judged(found == want, remedy, what="torch build", found=f"{found} ({torch['version']})", wanted=want)
-    nccl = wanted("gpu")["nvidia-nccl-cu13"]
-    least, seen = num_devices or 1, torch["devices"]
+    for_devices = "CUDA_VISIBLE_DEVICES, the driver's version, or cluster.gpus_per_node"
     if driver is None:
-        remedy = "no NVIDIA driver is visible: install one, or start the container with --gpus all"
-    else:
-        remedy = "CUDA_VISIBLE_DEVICES, the driver's version, or cluster.gpus_per_node"
-    names = ", ".join(sorted(set(seen)))
+        for_devices = "no NVIDIA driver is visible: install one, or start the container with --gpus all"
+    least, nccl = (
+        num_devices or 1,
+        {"found": torch["nccl"] or "this torch has none", "wanted": wanted("gpu")["nvidia-nccl-cu13"]},
+    )
+    devices = {
+        "found": f"{len(seen)} x {', '.join(sorted(set(seen)))}" if seen else "none",
+        "wanted": f"{least} or more",
+    }
     return [
-        build,
-        judged(
-            len(seen) >= least, remedy,
-            what="CUDA devices", found=f"{len(seen)} x {names}" if seen else "none", wanted=f"{least} or more",
-        ),
-        judged(
-            torch["nccl"] == nccl, "make setup-gpu",
-            what="NCCL", found=torch["nccl"] or "this torch has none", wanted=nccl,
-        ),
-    ]  # fmt: skip
+        judged(build == want, remedy, what="torch build", found=found, wanted=want),
+        judged(len(seen) >= least, for_devices, what="CUDA devices", **devices),
+        judged(nccl["found"] == nccl["wanted"], SETUP[stack], what="NCCL", **nccl),
+    ]
 
 
 def cuda_version() -> str:

@@ -8,7 +8,7 @@ host between updates; its bf16 weights stay (openrlhf/utils/deepspeed/deepspeed_
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from r3_openrlhf.config import R3Config
@@ -66,14 +66,17 @@ class Plan:
     steps: int
     kv_tokens: int  # that an engine's cache holds
     disk: dict[str, int]  # what stays, at the end
-    rollouts_per_day: int
-    ahead: bool = False  # are rollouts sampled while a step trains, on GPUs of their own?
-    coverage: dict[int, float] = field(default_factory=dict)  # epoch -> share of problems with something to recall
+    rollout_bytes_per_step: float
+    ahead: bool  # are rollouts sampled while a step trains, on GPUs of their own?
+    # epoch -> share of problems and verdicts with something to recall, if each was ever seen (history/forecast.py)
+    coverage: dict[int, float]
 
     @property
     def step_s(self) -> float:
         """Seconds of a step: its phases one after another, or the rest of them while the next rollouts are sampled."""
-        return step_seconds(self.phases, self.host_s, ahead=self.ahead)
+        sampling, *others = (phase.seconds for phase in self.phases)
+        rest = sum(others) + self.host_s
+        return max(sampling, rest) if self.ahead else sampling + rest
 
     @property
     def hours(self) -> float:
@@ -110,11 +113,10 @@ def make_plan(
     mean = min(mean_tokens or config.rollout.max_new_tokens / 2, config.rollout.max_new_tokens)
     run = _Run(config, shape, gpu, mean=mean, prompt=min(prompt_tokens, config.data.max_len))
     steps = run.steps(num_problems)
-    seconds_of = (run.sampling_seconds(), run.logprobs_seconds(), run.update_seconds(), run.sync_seconds())
-    phases = tuple(replace(phase, seconds=s) for phase, s in zip(run.phases(), seconds_of, strict=True))
+    phases = tuple(replace(phase, seconds=s) for phase, s in zip(run.phases(), run.seconds(), strict=True))
     disk, per_step = run.disk(steps)
-    host_s = run.host_seconds()
-    seconds = step_seconds(phases, host_s, ahead=config.is_async)
+    expected = history_forecast(config, num_problems=num_problems, mean_tokens=mean, steps=steps)
+    later = dict.fromkeys(range(2, config.train.num_epochs + 1), expected.coverage) if expected else {}
     return Plan(
         model=config.model.path,
         params=shape.params,
@@ -125,21 +127,14 @@ def make_plan(
         num_problems=num_problems,
         phases=phases,
         host_bytes=run.host(),
-        host_s=host_s,
+        host_s=run.host_seconds(),
         steps=steps,
         kv_tokens=run.kv_tokens,
         ahead=config.is_async,
         disk=disk,
-        rollouts_per_day=int(per_step * 86_400 / seconds),
-        coverage=coverage(config, num_problems=num_problems, mean_tokens=mean, steps=steps),
+        rollout_bytes_per_step=per_step,
+        coverage={1: 0.0, **later} if expected else {},
     )
-
-
-def step_seconds(phases: tuple[Phase, ...], host_s: float, *, ahead: bool) -> float:
-    """The first phase is the sampling; `ahead`: it goes on beside the others."""
-    sampling, *others = (phase.seconds for phase in phases)
-    rest = sum(others) + host_s
-    return max(sampling, rest) if ahead else sampling + rest
 
 
 def not_planned(config: R3Config) -> str | None:
@@ -157,50 +152,53 @@ def memory_of(config: R3Config, shape: ModelShape, gpu: Gpu) -> tuple[tuple[Phas
     return run.phases(), run.kv_tokens
 
 
-def coverage(config: R3Config, *, num_problems: int, mean_tokens: float, steps: int) -> dict[int, float]:
-    """Epoch -> share of problems and verdicts with something to recall, if each was ever seen (history/forecast.py)."""
-    expected = history_forecast(config, num_problems=num_problems, mean_tokens=mean_tokens, steps=steps)
-    if expected is None:
-        return {}
-    return {1: 0.0} | {epoch: expected.coverage for epoch in range(2, config.train.num_epochs + 1)}
-
-
 class _Run:
     """The numbers that several phases share."""
 
     def __init__(self, config: R3Config, shape: ModelShape, gpu: Gpu, *, mean: float, prompt: int) -> None:
         self.config, self.shape, self.gpu, self.mean, self.prompt = config, shape, gpu, mean, prompt
-        cluster, train = config.cluster, config.train
-        self.ranks, self.stage, self.offload = config.num_policy_ranks, train.zero_stage, train.adam_offload
-        self.tp, self.sleep = cluster.vllm_tensor_parallel_size, cluster.enable_sleep
-        self.flash = "flash" in config.model.attn_implementation
-        self.accumulate = f.FP32 if flag(config, "ds.grad_accum_dtype") == "fp32" else f.BF16
-        self.hpz = int(flag(config, "ds.zpg") or 1)
+        cluster, train, is_r3 = config.cluster, config.train, config.algo == "r3"
+        self.ranks, self.offload = config.num_policy_ranks, train.adam_offload
+        self.tp, self.sleep, self.ahead = cluster.vllm_tensor_parallel_size, cluster.enable_sleep, config.is_async
         self.length = prompt + mean
         # of an agentic run: no trajectory ends before agents.max_turns
         rows = config.rows_per_step * (config.agents.max_turns if config.is_agentic else 1)
-        self.reference = train.kl_coef > 0
-        replay = config.algo == "r3" and config.replay.enabled and config.replay.mode == "add"
-        reflects = config.algo == "r3" and config.reflection.enabled
+        reflects = is_r3 and config.reflection.enabled
         late = (train.num_epochs - config.reflection.first_epoch + 1) / train.num_epochs if reflects else 0.0
         self.kept = 1 - COLLAPSED if config.filters_groups else 1.0  # of the groups that are sampled
         self.recorded = rows * (1 + HARD * max(0.0, late))
         self.sampled = self.recorded / self.kept
+        replay = is_r3 and config.replay.enabled and config.replay.mode == "add"
         self.trained = self.recorded + replay * COLLAPSED * config.rollout.batch_size * config.replay.k
-        self.weights = f.weight_bytes(shape, ranks=self.ranks, stage=self.stage, hpz=self.hpz)
+
+        self.zero = f.Zero(self.ranks, train.zero_stage, self.offload)
         rank, targets = flag(config, "ds.lora.rank") or 0, flag(config, "ds.lora.target_modules") or ()
         self.adapter = shape.adapter_params(rank, [targets] if isinstance(targets, str) else targets)
-        self.weights += f.BF16 * self.adapter // (self.ranks if self.stage == 3 else 1)
         self.trained_params = self.adapter or shape.params
-        self.optimizer = f.optimizer_bytes(
-            self.trained_params, ranks=self.ranks, stage=self.stage, offloaded=self.offload
-        )
-        self.gradients = f.gradient_bytes(
-            self.trained_params, ranks=self.ranks, stage=self.stage, offloaded=self.offload, accumulate=self.accumulate
-        )
+        self.weights = self.zero.weights(shape.params, hpz=int(flag(config, "ds.zpg") or 1))
+        self.weights += self.zero.weights(self.adapter)
+        self.reference = train.kl_coef > 0
+        if self.reference and not flag(config, "ref.offload"):
+            self.weights += self.zero.weights(shape.params)
+        accumulate = f.FP32 if flag(config, "ds.grad_accum_dtype") == "fp32" else f.BF16
+        self.optimizer = self.zero.optimizer(self.trained_params)
+        self.gradients = self.zero.gradients(self.trained_params, accumulate=accumulate)
         self.states = self.optimizer + self.gradients  # what sleeps
+        self.live = self.zero.gathered(shape.params)
+        self.policy_contexts = f.CONTEXTS.cuda * (2 if self.reference else 1) + f.CONTEXTS.nccl * (self.ranks > 1)
+
         self.engine_weights = f.BF16 * shape.params // self.tp
-        self.kv_tokens = self._kv_tokens()
+        self.engine_context = f.CONTEXTS.cuda + f.CONTEXTS.graphs * (not cluster.vllm_enforce_eager)
+        # what vLLM takes when it is awake: its weights, its steps, and KV cache for all the rest
+        self.engine_share = int(cluster.vllm_gpu_memory_utilization * gpu.memory_bytes)
+        sequences = config.sequences_per_engine
+        tokens = max(cluster.vllm_max_num_batched_tokens or BATCHED_TOKENS, sequences)
+        step = f.engine_step_bytes(shape, batched_tokens=tokens, sequences=sequences) // self.tp
+        cache = self.engine_share - self.engine_weights - step - f.CONTEXTS.cuda
+        self.kv_tokens = max(0, cache * f.kv_split(shape, self.tp) // f.kv_bytes_per_token(shape))
+        # between two samplings: all of it without sleep; in asynchronous training it is on another GPU
+        self.engine_at_rest = 0 if self.ahead else self.engine_context if self.sleep else self.engine_share
+        self.at_rest = {"weights": self.weights, "optimizer, gradients": 0 if self.sleep else self.states}
 
     def steps(self, num_problems: int) -> int:
         """Of the whole run: all epochs, or what ends it earlier."""
@@ -210,182 +208,103 @@ class _Run:
             steps = min(steps, math.ceil(train.max_generated_tokens / (self.sampled * self.mean)))
         return min(steps, train.max_steps or steps)
 
-    # ── parts of memory ──
+    def _tokens(self, section: str) -> tuple[int, int]:
+        """Of the largest micro-batch, and those whose logits are there at once."""
+        longest, train = self.config.data.max_len, self.config.train
+        tokens = longest * getattr(self.config, section).micro_batch_size
+        if train.dynamic_batch:
+            limit = self.config.rollout.max_tokens_per_gpu if section == "rollout" else None
+            tokens = max(longest, limit or train.max_tokens_per_gpu)
+        return tokens, min(tokens, train.logits_chunk_tokens or tokens)
 
-    @property
-    def _policy_contexts(self) -> int:
-        return f.CONTEXTS.cuda * (2 if self.reference else 1) + (f.CONTEXTS.nccl if self.ranks > 1 else 0)
-
-    @property
-    def _engine_context(self) -> int:
-        eager = self.config.cluster.vllm_enforce_eager
-        return f.CONTEXTS.cuda + (0 if eager else f.CONTEXTS.graphs)
-
-    @property
-    def _engine_share(self) -> int:
-        """What vLLM takes when it is awake: its weights, its steps, and KV cache for all the rest."""
-        return int(self.config.cluster.vllm_gpu_memory_utilization * self.gpu.memory_bytes)
-
-    @property
-    def _reference_bytes(self) -> int:
-        weights = f.weight_bytes(self.shape, ranks=self.ranks, stage=self.stage)
-        return weights if self.reference and not flag(self.config, "ref.offload") else 0
-
-    def _kv_tokens(self) -> int:
-        sequences = self.config.sequences_per_engine
-        tokens = max(self.config.cluster.vllm_max_num_batched_tokens or BATCHED_TOKENS, sequences)
-        step = f.engine_step_bytes(self.shape, batched_tokens=tokens, sequences=sequences) // self.tp
-        cache = self._engine_share - self.engine_weights - step - f.CONTEXTS.cuda
-        return max(0, cache * f.kv_split(self.shape, self.tp) // f.kv_bytes_per_token(self.shape))
-
-    def _asleep(self) -> dict[str, int]:
-        """The engine between two samplings. Without sleep it keeps everything; in asynchronous training, on another GPU."""
-        if self.config.is_async:
-            return {"engine": 0}
-        return {"engine": self._engine_context if self.sleep else self._engine_share}
-
-    def _live(self) -> int:
-        """What ZeRO 3 gathers beside its share."""
-        return f.BF16 * f.gathered_params(self.shape) if self.stage == 3 and self.ranks > 1 else 0
-
-    def _policy_at_rest(self) -> dict[str, int]:
-        states = 0 if self.sleep else self.states
-        return {"weights": self.weights + self._reference_bytes, "optimizer, gradients": states}
-
-    def _tokens(self, section: str) -> int:
-        """Of the largest micro-batch."""
-        config = self.config
-        longest = config.data.max_len
-        if config.train.dynamic_batch:
-            limit = config.rollout.max_tokens_per_gpu if section == "rollout" else None
-            return max(longest, limit or config.train.max_tokens_per_gpu)
-        return longest * getattr(config, section).micro_batch_size
-
-    # ── phases ──
+    # ── memory of the phases ──
 
     def phases(self) -> tuple[Phase, ...]:
         return self.sampling(), self.logprobs(), self.update(), self.sync()
 
     def sampling(self) -> Phase:
         kv = self.kv_tokens * f.kv_bytes_per_token(self.shape) // f.kv_split(self.shape, self.tp)
-        ahead = self.config.is_async  # the policy is on other GPUs then
-        policy = {} if ahead else self._policy_at_rest()
+        policy = {} if self.ahead else self.at_rest  # the policy is on other GPUs then
+        contexts = (0 if self.ahead else self.policy_contexts) + self.engine_context
         parts = policy | {
             "engine's weights": self.engine_weights,
             "KV cache": kv,
-            "engine's steps": max(0, self._engine_share - self.engine_weights - kv),
-            # the engine's own is in its share
-            "contexts": (0 if ahead else self._policy_contexts) + self._engine_context - f.CONTEXTS.cuda,
+            "engine's steps": max(0, self.engine_share - self.engine_weights - kv),
+            "contexts": contexts - f.CONTEXTS.cuda,  # the engine's own is in its share
         }
-        sure = sum(policy.values()) + max(self._engine_share, self.engine_weights)
-        return Phase("sampling", parts, sure)
-
-    def sampling_seconds(self) -> float:
-        engines = self.ranks // self.tp
-        per_engine = -(-int(self.sampled) // engines)
-        lengths = f.response_lengths(per_engine, mean=self.mean, longest=self.config.rollout.max_new_tokens)
-        fitting = max(1, int(self.kv_tokens / self.length))
-        return f.decode_seconds(
-            self.shape,
-            lengths,
-            prompt=self.prompt,
-            slots=min(self.config.sequences_per_engine, fitting),
-            tensor_parallel=self.tp,
-            flops=self.gpu.flops,
-            bandwidth=self.gpu.bandwidth,
-        )
-
-    @property
-    def _in_chunks(self) -> bool:
-        return self.config.train.logits_chunk_tokens is not None
-
-    def _tokens_with_logits(self, tokens: int) -> int:
-        return min(tokens, self.config.train.logits_chunk_tokens or tokens)
+        return Phase("sampling", parts, sum(policy.values()) + max(self.engine_share, self.engine_weights))
 
     def logprobs(self) -> Phase:
-        tokens = self._tokens("rollout")
-        policy = self._policy_at_rest()
-        parts = policy | {
-            "gathered weights": self._live(),
+        tokens, with_logits = self._tokens("rollout")
+        parts = self.at_rest | {
+            "gathered weights": self.live,
             "activations": f.forward_bytes(self.shape, tokens=tokens),
-            "logits": f.forward_logits_bytes(self.shape, tokens=self._tokens_with_logits(tokens)),
-            "contexts": self._policy_contexts,
-            **self._asleep(),
+            "logits": f.forward_logits_bytes(self.shape, tokens=with_logits),
+            "contexts": self.policy_contexts,
+            "engine": self.engine_at_rest,
         }
-        sure = sum(policy.values()) + self._asleep()["engine"] * (not self.sleep)
-        return Phase("log-probs", parts, sure)
-
-    def logprobs_seconds(self) -> float:
-        passes = 2 if self.reference else 1
-        flops = passes * f.forward_flops(self.shape, tokens=self.trained * self.length, length=self.length)
-        return flops / (self.ranks * f.RATES.forward * self.gpu.flops)
+        return Phase("log-probs", parts, sum(self.at_rest.values()) + self.engine_at_rest * (not self.sleep))
 
     def update(self) -> Phase:
-        tokens, checkpointing = self._tokens("train"), self.config.model.gradient_checkpointing
-        of_batch = {
-            "activations": f.activation_bytes(
-                self.shape, tokens=tokens, checkpointing=checkpointing, flash=self.flash
-            ),
-            "logits": f.train_logits_bytes(
-                self.shape,
-                tokens=self._tokens_with_logits(tokens),
-                entropy=self.config.train.entropy_coef is not None,
-            ),
-            "last layer's gradient": f.FP32
-            * self.shape.vocab
-            * self.shape.hidden
-            * (self._in_chunks and not self.adapter),
-            "gradient bucket": f.bucket_bytes(self.trained_params, stage=self.stage, ranks=self.ranks),
-            "gathered weights": self._live(),
-        }
-        at_step = f.step_gradient_bytes(
-            self.trained_params, ranks=self.ranks, stage=self.stage, offloaded=self.offload
+        (tokens, with_logits), shape, train = self._tokens("train"), self.shape, self.config.train
+        checkpointing, flash = (
+            self.config.model.gradient_checkpointing,
+            "flash" in self.config.model.attn_implementation,
         )
+        in_chunks = train.logits_chunk_tokens is not None and not self.adapter
+        entropy = train.entropy_coef is not None
+        of_batch = {
+            "activations": f.activation_bytes(shape, tokens=tokens, checkpointing=checkpointing, flash=flash),
+            "logits": f.train_logits_bytes(shape, tokens=with_logits, entropy=entropy),
+            "last layer's gradient": f.FP32 * shape.vocab * shape.hidden * in_chunks,
+            "gradient bucket": self.zero.bucket(self.trained_params),
+            "gathered weights": self.live,
+        }
+        at_step = self.zero.step_gradients(self.trained_params)
         if at_step > sum(of_batch.values()):  # the optimizer's step comes when activations are gone
             of_batch = {"fp32 gradients": at_step}
-        states = {
-            "weights": self.weights + self._reference_bytes,
-            "optimizer": self.optimizer,
-            "gradients": self.gradients,
-        }
-        parts = states | of_batch | {"contexts": self._policy_contexts} | self._asleep()
-        sure = sum(states.values()) + at_step + self._asleep()["engine"] * (not self.sleep)
-        return Phase("update", parts, sure)
-
-    def update_seconds(self) -> float:
-        checkpointing = self.config.model.gradient_checkpointing
-        tokens_trained = self.trained * self.length * self.config.train.inner_epochs
-        flops = f.update_flops(self.shape, tokens=tokens_trained, length=self.length, checkpointing=checkpointing)
-        seconds = flops / (self.ranks * f.RATES.update * self.gpu.flops)
-        if self.offload:  # gradients down, weights up, and Adam on the host
-            seconds += 3 * f.BF16 * self.trained_params / self.ranks / f.RATES.host_link
-        return seconds
+        states = {"weights": self.weights, "optimizer": self.optimizer, "gradients": self.gradients}
+        parts = states | of_batch | {"contexts": self.policy_contexts, "engine": self.engine_at_rest}
+        return Phase("update", parts, sum(states.values()) + at_step + self.engine_at_rest * (not self.sleep))
 
     def sync(self) -> Phase:
+        engine = {"engine's weights": self.engine_weights} if self.sleep else {"engine": self.engine_at_rest}
+        contexts = self.policy_contexts + (self.engine_context if self.sleep else 0)
         largest = f.BF16 * self.shape.vocab * self.shape.hidden
-        policy = self._policy_at_rest()
-        engine = {"engine's weights": self.engine_weights} if self.sleep else self._asleep()
-        context = self._engine_context if self.sleep else 0
-        parts = policy | engine | {"tensor in flight": largest, "contexts": self._policy_contexts + context}
-        weights = 0 if self.config.is_async else self.engine_weights
-        return Phase("sync", parts, sum(policy.values()) + weights)
+        parts = self.at_rest | engine | {"tensor in flight": largest, "contexts": contexts}
+        return Phase("sync", parts, sum(self.at_rest.values()) + (0 if self.ahead else self.engine_weights))
 
-    def sync_seconds(self) -> float:
-        state_bytes = self.states if self.sleep and not self.offload else 0
-        return f.sync_seconds(self.shape, tensor_parallel=self.tp, state_bytes=state_bytes)
+    # ── seconds ──
+
+    def seconds(self) -> tuple[float, float, float, float]:
+        """Of the four phases."""
+        shape, gpu, config = self.shape, self.gpu, self.config
+        per_engine = -(-int(self.sampled) // (self.ranks // self.tp))
+        lengths = f.response_lengths(per_engine, mean=self.mean, longest=config.rollout.max_new_tokens)
+        slots = min(config.sequences_per_engine, max(1, int(self.kv_tokens / self.length)))
+        rates = {"flops": gpu.flops, "bandwidth": gpu.bandwidth}
+        sampling = f.decode_seconds(shape, lengths, prompt=self.prompt, slots=slots, tensor_parallel=self.tp, **rates)
+        tokens, all_flops = self.trained * self.length, self.ranks * gpu.flops
+        passes = 2 if self.reference else 1
+        logprobs = passes * f.forward_flops(shape, tokens=tokens, length=self.length) / (f.RATES.forward * all_flops)
+        checkpointing, tokens = config.model.gradient_checkpointing, tokens * config.train.inner_epochs
+        flops = f.update_flops(shape, tokens=tokens, length=self.length, checkpointing=checkpointing)
+        update = flops / (f.RATES.update * all_flops)
+        if self.offload:  # gradients down, weights up, and Adam on the host
+            update += 3 * f.BF16 * self.trained_params / self.ranks / f.RATES.host_link
+        moved = self.states if self.sleep and not self.offload else 0
+        return sampling, logprobs, update, f.sync_seconds(shape, tensor_parallel=self.tp, state_bytes=moved)
 
     # ── around the GPUs ──
 
     def host(self) -> dict[str, int]:
         """Of the first node, where the controller is."""
         per_node, tokens = self.config.policy_gpus_per_node, self.trained * self.length
-        asleep = per_node * (self.states + self.engine_weights) if self.sleep else 0
-        offloaded = 0
-        if self.offload:  # fp32 master, Adam, fp32 gradients
-            asleep = per_node * self.engine_weights if self.sleep else 0
-            offloaded = 4 * f.FP32 * self.trained_params * per_node // self.ranks
+        sleeping = self.engine_weights + (0 if self.offload else self.states)
+        # fp32 master, Adam, fp32 gradients
+        offloaded = 4 * f.FP32 * self.trained_params * per_node // self.ranks if self.offload else 0
         return {
-            "asleep: optimizer, gradients, engine's weights": asleep,
+            "asleep: optimizer, gradients, engine's weights": per_node * sleeping * self.sleep,
             "offloaded optimizer": offloaded,
             "processes": (2 * per_node + 2) * PROCESS_BYTES,
             "controller's rows": int(CONTROLLER_COPIES * EXPERIENCE_BYTES * tokens),
@@ -398,21 +317,22 @@ class _Run:
 
     def disk(self, steps: int) -> tuple[dict[str, int], float]:
         """(what stays at the end, bytes of rollouts a step)."""
-        config, checkpoint = self.config, self.config.checkpoint
-        kept = 1 if checkpoint.save_steps == -1 else min(checkpoint.max_num, max(1, steps // checkpoint.save_steps))
+        checkpoint, log = self.config.checkpoint, self.config.logging
         written = 1 if checkpoint.save_steps == -1 else max(1, steps // checkpoint.save_steps)
-        best = config.held_out.path is not None  # its copy stays beside the newest
+        best = self.config.held_out.path is not None  # its copy stays beside the newest
         copies = min(written, (checkpoint.max_num_hf or written) + best)
-        kinds = (config.logging.token_entropy == "all") + (config.logging.token_logprobs == "all")
-        per_token = ROLLOUT_BYTES * config.logging.rollout_text + TOKEN_VALUE_BYTES * kinds
+        kinds = (log.token_entropy == "all") + (log.token_logprobs == "all")
+        per_token = ROLLOUT_BYTES * log.rollout_text + TOKEN_VALUE_BYTES * kinds
         per_step = per_token * self.recorded * self.mean
+        a_checkpoint = f.checkpoint_bytes(self.shape.params, self.trained_params)
         found: dict[str, int] = {
-            "checkpoints": kept * f.checkpoint_bytes(self.shape.params, self.trained_params),
+            "checkpoints": (written if checkpoint.save_steps == -1 else min(checkpoint.max_num, written))
+            * a_checkpoint,
             "models": (copies * checkpoint.save_hf + 1) * f.BF16 * self.shape.params,
             "rollouts": int(per_step * steps),
         }
-        if config.algo == "r3":
-            found["history, at most"] = config.history.max_bytes
+        if self.config.algo == "r3":
+            found["history, at most"] = self.config.history.max_bytes
         return found, per_step
 
 

@@ -52,37 +52,42 @@ RATES, CONTEXTS = Rates(), Contexts()
 # ── model states ──
 
 
-def gathered_params(shape: ModelShape) -> int:
-    """Parameters that ZeRO 3 holds whole while it computes (stage3_max_live_parameters)."""
-    return min(shape.params, MAX_LIVE)
+@dataclass(frozen=True)
+class Zero:
+    """How model states are shared out (Rajbhandari et al. 2020, arXiv 1910.02054, figure 1): bytes of one rank, for so many
+    parameters. offloaded: optimizer and gradients are on the host."""
 
+    ranks: int
+    stage: int
+    offloaded: bool = False
 
-def weight_bytes(shape: ModelShape, *, ranks: int, stage: int, hpz: int = 1) -> int:
-    """The policy's own bf16 weights at rest. ZeRO 3 splits them (Rajbhandari et al. 2020, arXiv 1910.02054, figure 1);
-    with ds.zpg a second copy is split over so many ranks (ZeRO++, arXiv 2306.10209)."""
-    if stage < 3:
-        return BF16 * shape.params
-    return BF16 * shape.params // ranks + (BF16 * shape.params // hpz if hpz > 1 else 0)
+    def _share(self, stage: int) -> int:
+        return self.ranks if self.stage >= stage else 1
 
+    def weights(self, params: int, *, hpz: int = 1) -> int:
+        """bf16 at rest, split in stage 3; with ds.zpg a second copy is split over `hpz` ranks (ZeRO++, arXiv 2306.10209)."""
+        second = BF16 * params // hpz if self.stage == 3 and hpz > 1 else 0
+        return BF16 * params // self._share(3) + second
 
-def optimizer_bytes(params: int, *, ranks: int, stage: int, offloaded: bool) -> int:
-    """fp32 master weights and Adam's two moments, 12 P, split from stage 1 on (arXiv 1910.02054, section 3.1)."""
-    return 0 if offloaded else 3 * FP32 * params // (ranks if stage >= 1 else 1)
+    def optimizer(self, params: int) -> int:
+        """fp32 master weights and Adam's two moments, 12 P, split from stage 1 on (section 3.1)."""
+        return 0 if self.offloaded else 3 * FP32 * params // self._share(1)
 
+    def gradients(self, params: int, *, accumulate: int = BF16) -> int:
+        """What is accumulated between two optimizer steps, in ds.grad_accum_dtype; split from stage 2 on."""
+        return 0 if self.offloaded else accumulate * params // self._share(2)
 
-def gradient_bytes(params: int, *, ranks: int, stage: int, offloaded: bool, accumulate: int = BF16) -> int:
-    """What is accumulated between two optimizer steps, in ds.grad_accum_dtype; split from stage 2 on."""
-    return 0 if offloaded else accumulate * params // (ranks if stage >= 2 else 1)
+    def step_gradients(self, params: int) -> int:
+        """The same once more in fp32, while the optimizer steps (deepspeed/runtime/zero/stage_1_and_2.py, step)."""
+        return 0 if self.offloaded else FP32 * params // self._share(1)
 
+    def bucket(self, params: int) -> int:
+        """Gradients on their way to the rank that owns them: reduce_bucket_size elements."""
+        return BF16 * min(params, REDUCE_BUCKET) if self.stage >= 2 and self.ranks > 1 else 0
 
-def step_gradient_bytes(params: int, *, ranks: int, stage: int, offloaded: bool) -> int:
-    """The same once more in fp32, while the optimizer steps (deepspeed/runtime/zero/stage_1_and_2.py, step)."""
-    return 0 if offloaded else FP32 * params // (ranks if stage >= 1 else 1)
-
-
-def bucket_bytes(params: int, *, stage: int, ranks: int) -> int:
-    """Gradients on their way to the rank that owns them: reduce_bucket_size elements."""
-    return BF16 * min(params, REDUCE_BUCKET) if stage >= 2 and ranks > 1 else 0
+    def gathered(self, params: int) -> int:
+        """What stage 3 holds whole while it computes (stage3_max_live_parameters), beside its share."""
+        return BF16 * min(params, MAX_LIVE) if self.stage == 3 and self.ranks > 1 else 0
 
 
 def checkpoint_bytes(params: int, trained: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Group
@@ -13,37 +14,10 @@ from r3_openrlhf.planning.verdict import TIGHT, gib
 
 
 def plan_as_json(plan: Plan, *, fits: bool, remedies: list[tuple[str, ...]]) -> dict[str, Any]:
-    """Bytes and seconds, nothing rounded."""
-    return {
-        "model": plan.model,
-        "params": plan.params,
-        "gpu": {"name": plan.gpu.name, "memory_bytes": plan.gpu.memory_bytes},
-        "nodes": plan.nodes,
-        "gpus_per_node": plan.gpus_per_node,
-        "mean_tokens": plan.mean_tokens,
-        "num_problems": plan.num_problems,
-        "fits": fits,
-        "remedies": [list(settings) for settings in remedies],
-        "phases": [
-            {
-                "name": phase.name,
-                "seconds": phase.seconds,
-                "peak_bytes": phase.peak,
-                "sure_bytes": phase.sure,
-                "parts": phase.parts,
-            }
-            for phase in plan.phases
-        ],
-        "kv_cache_tokens": plan.kv_tokens,
-        "host_bytes": plan.host_bytes,
-        "host_s": plan.host_s,
-        "step_s": plan.step_s,
-        "steps": plan.steps,
-        "hours": plan.hours,
-        "disk_bytes": plan.disk,
-        "rollout_bytes_per_day": plan.rollouts_per_day,
-        "history_coverage": {str(epoch): share for epoch, share in plan.coverage.items()},
-    }
+    """The plan's fields and what follows from them. Bytes and seconds, nothing rounded."""
+    phases = [{**asdict(phase), "peak": phase.peak} for phase in plan.phases]
+    sums = {"step_s": plan.step_s, "hours": plan.hours}
+    return {**asdict(plan), "phases": phases, **sums, "fits": fits, "remedies": remedies}
 
 
 def plan_table(plan: Plan, *, fits: bool, remedies: list[tuple[str, ...]]) -> Group:
@@ -97,7 +71,7 @@ def _around(plan: Plan) -> Table:
         ("KV cache", f"{plan.kv_tokens:,} tokens an engine"),
         ("host memory", _parts(plan.host_bytes) + " of the first node"),
         ("disk at the end", _parts(plan.disk)),
-        ("rollouts", f"{plan.rollouts_per_day / 1e9:.1f} GB a day"),
+        ("rollouts", f"{plan.rollout_bytes_per_step * plan.steps_per_day / 1e9:.1f} GB a day"),
     ]
     if plan.coverage:
         said = ", ".join(f"{epoch}: {share:.0%}" for epoch, share in plan.coverage.items())

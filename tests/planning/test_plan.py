@@ -246,7 +246,7 @@ def test_the_command(tmp_path):
     assert table.exit_code == 0 and "Fits." in table.output and "KV cache" in table.output
     found = json.loads(CliRunner().invoke(main, [*command, "--json"]).output)
     assert found["step_s"] == pytest.approx(sum(p["seconds"] for p in found["phases"]) + found["host_s"])
-    assert all(p["peak_bytes"] == sum(p["parts"].values()) for p in found["phases"])
+    assert all(p["peak"] == sum(p["parts"].values()) for p in found["phases"])
     assert list(tmp_path.iterdir()) == []
     small_gpu = CliRunner().invoke(
         main, ["plan", "experiment=r3_7b_deepscaler_multinode", "nodes=1", "gpu=a100-40gb", f"run_dir={tmp_path}"]
