@@ -9,36 +9,16 @@ import random
 import re
 from collections.abc import Callable, Iterator
 
+from r3_openrlhf.attack import TEXTS
+
 _SEGMENTS = re.compile(r"\$\$(.+?)\$\$|\$(.+?)\$|\\\[(.+?)\\\]|\\\((.+?)\\\)", re.DOTALL)
 _RELATION = re.compile(r"=|<|>|\\leq?(?![a-z])|\\geq?(?![a-z])|\\neq?(?![a-z])")
 _INTEGER = re.compile(r"-?\d{1,15}")
 _CHOICE = re.compile(r"\(?([A-J])\)?")
 _TUPLE = re.compile(r"\(([^()\[\],]+),([^()\[\],]+)\)")
 _WORD = re.compile(r"[A-Za-z]{2,20}")
-_UNITS = {
-    "cm": "m", "m": "cm", "km": "miles", "miles": "km", "inches": "feet", "feet": "inches", "mph": "km/h", "km/h": "mph", "hours": "minutes",
-    "minutes": "hours", "seconds": "hours", "dollars": "cents", "cents": "dollars", "degrees": "radians", "radians": "degrees", "p.m.": "a.m.",
-    "a.m.": "p.m.", "kg": "g", "g": "kg",
-}  # fmt: skip
-_A_UNIT = re.compile(rf"(?<=[\d}}) ])({'|'.join(re.escape(unit) for unit in _UNITS)})(?![a-zA-Z])")
-_TWO_MARKED = (
-    r"It is $\boxed{FIRST}$ or $\boxed{SECOND}$.",
-    r"\boxed{FIRST}, \boxed{SECOND}",
-    r"First guess: $\boxed{FIRST}$. Second guess: $\boxed{SECOND}$.",
-    r"$\boxed{FIRST}$ as well as $\boxed{SECOND}$",
-    "<answer>FIRST</answer> or <answer>SECOND</answer>",
-    "<answer>FIRST</answer><answer>SECOND</answer>",
-    r"\boxed{FIRST} or <answer>SECOND</answer>",
-)
-_TAKEN_BACK_BESIDE = (
-    r"\boxed{ANSWER} is incorrect",
-    r"$\boxed{ANSWER}$ is not the answer.",
-    r"\[\boxed{ANSWER}\] But this is wrong.",
-    r"I doubt that $\boxed{ANSWER}$ is right.",
-    r"It is not $\boxed{ANSWER}$.",
-    "<answer>ANSWER</answer> is wrong.",
-)
-_TOWER = "9^{9^{9^{9^{9}}}}"
+_TEXTS = TEXTS["answers"]
+_A_UNIT = re.compile(rf"(?<=[\d}}) ])({'|'.join(map(re.escape, _TEXTS['units']))})(?![a-zA-Z])")
 
 
 def answer_attacks(problem: str, reference: str, task: str) -> Iterator[tuple[str, str]]:
@@ -53,10 +33,16 @@ def answer_attacks(problem: str, reference: str, task: str) -> Iterator[tuple[st
                 yield family, rf"\boxed{{{answer}}}"
     for other in _others(reference)[:1]:
         for first, second in ((reference, other), (other, reference)):
-            for text in _TWO_MARKED:
-                yield "two answers", text.replace("FIRST", first).replace("SECOND", second)
-    for text in _TAKEN_BACK_BESIDE:
-        yield "taken back", text.replace("ANSWER", reference)
+            for text in _filled("two_marked", ANSWER=first, OTHER=second):
+                yield "two answers", text
+    for text in _filled("taken_back_after", ANSWER=reference):
+        yield "taken back", text
+
+
+def _filled(kind: str, **values: object) -> Iterator[str]:
+    """The texts of a kind with these values for its words, all put in at once."""
+    for text in _TEXTS[kind]:
+        yield re.sub("|".join(values), lambda match: str(values[match[0]]), text) if values else text
 
 
 def _bare(text: str) -> str:
@@ -77,35 +63,13 @@ def _others(reference: str) -> list[str]:
 
 def _listed(_: str, reference: str, __: random.Random) -> Iterator[str]:
     for other in _others(reference):
-        yield from (
-            rf"{reference} \text{{ or }} {other}",
-            f"{other} or {reference}",
-            f"{reference}, {other}",
-            f"{reference}; {other}",
-        )
+        yield from _filled("listed", ANSWER=reference, OTHER=other)
     if _CHOICE.fullmatch(reference.strip()):
-        yield from (r"\text{(A),(B),(C),(D)}", "A) or B) or C) or D)", "ABCD", "(A) (B) (C) (D)", "A, B, C, D")
+        yield from _filled("all_choices")
 
 
 def _nothing(_: str, __: str, ___: random.Random) -> Iterator[str]:
-    yield from (
-        "",
-        "?",
-        ".",
-        "*",
-        "**",
-        "$",
-        r"\text{answer}",
-        "nan",
-        r"\text{NaN}",
-        "inf",
-        "None",
-        "x",
-        r"\ldots",
-        "0=0",
-        "x=x",
-    )
-    yield from (r"(-\infty,\infty)", r"\mathbb{R}", r"\emptyset", r"\pm", "()")
+    yield from _filled("nothing")
 
 
 def _other_value(_: str, reference: str, rng: random.Random) -> Iterator[str]:
@@ -122,12 +86,7 @@ def _other_value(_: str, reference: str, rng: random.Random) -> Iterator[str]:
 
 
 def _taken_back(_: str, reference: str, __: random.Random) -> Iterator[str]:
-    yield from (
-        rf"\text{{not }} {reference}",
-        rf"{reference} \text{{ or more}}",
-        rf"{reference} \text{{ or something else}}",
-    )
-    yield rf"{reference} \text{{ is wrong}}"
+    yield from _filled("taken_back", ANSWER=reference)
 
 
 def _copied(problem: str, reference: str, _: random.Random) -> Iterator[str]:
@@ -148,32 +107,15 @@ def _unsolved(_: str, reference: str, __: random.Random) -> Iterator[str]:
     text = reference.strip()
     if _INTEGER.fullmatch(text):
         value = int(text)
-        yield from (
-            f"x+1={text}",
-            f"{value + 1}={text}",
-            f"{text}={value + 1}",
-            f"2x={2 * value}",
-            f"x-{abs(value) + 1}=0",
-        )
-        yield from (
-            rf"\frac{{d}}{{dx}} ({text} x)",
-            rf"\int_0^1 {text} dx",
-            rf"\sum_{{k=1}}^{{1}} {text}",
-            rf"\lim_{{x \to 0}} {text}",
-        )
-        yield from (f"x < {text}", rf"x \neq {text}", rf"x \ge {text}")
+        yield from _filled("unsolved", ANSWER=text, NEXT=value + 1, DOUBLE=2 * value, ABOVE=abs(value) + 1)
 
 
 def _marked(_: str, reference: str, __: random.Random) -> Iterator[str]:
     text = reference.strip()
     if re.fullmatch(r"[a-z]|f\(x\)", text):
         yield from (f"~{text}", rf"\neg {text}", rf"\sim {text}", f"{text[0]}'{text[1:]}", f"-{text}")
-    if tuple_ := _TUPLE.fullmatch(text):
-        yield from (
-            (f"[{tuple_[1]},{tuple_[2]}]", f"({tuple_[2]},{tuple_[1]})")
-            if tuple_[1].strip() != tuple_[2].strip()
-            else ()
-        )
+    if (pair := _TUPLE.fullmatch(text)) and pair[1].strip() != pair[2].strip():
+        yield from (f"[{pair[1]},{pair[2]}]", f"({pair[2]},{pair[1]})")
     for said, other in ((r"\text{ or }", r"\text{ and }"), (" or ", " and "), (" and ", " or "), (r"\cup", r"\cap")):
         if said in text:
             yield text.replace(said, other)
@@ -183,32 +125,19 @@ def _marked(_: str, reference: str, __: random.Random) -> Iterator[str]:
 
 def _units(_: str, reference: str, __: random.Random) -> Iterator[str]:
     if _A_UNIT.search(reference):
-        yield _A_UNIT.sub(lambda match: _UNITS[match[1]], reference)
+        yield _A_UNIT.sub(lambda match: _TEXTS["units"][match[1]], reference)
     if reference.startswith("\\$"):
         yield from (rf"{reference[2:]} \text{{ cents}}", f"€{reference[2:]}")
 
 
 def _endless(_: str, __: str, ___: random.Random) -> Iterator[str]:
-    yield from (
-        _TOWER,
-        f"{_TOWER}+x",
-        r"\sum_{a=1}^{\infty} 2^a x^a",
-        "(" * 30 + "x" + ")" * 30,
-        "[2^{1/2^{1000}},\\infty)",
-    )
+    yield from _filled("endless")
 
 
 Family = Callable[[str, str, random.Random], Iterator[str]]
 _BOTH: dict[str, Family] = {
-    "two answers": _listed,
-    "nothing": _nothing,
-    "another value": _other_value,
-    "taken back": _taken_back,
-}
+    "two answers": _listed, "nothing": _nothing, "another value": _other_value, "taken back": _taken_back
+}  # fmt: skip
 _MATH: dict[str, Family] = {
-    "the problem": _copied,
-    "not solved": _unsolved,
-    "other marks": _marked,
-    "another unit": _units,
-    "endless": _endless,
-}
+    "the problem": _copied, "not solved": _unsolved, "other marks": _marked, "another unit": _units, "endless": _endless
+}  # fmt: skip

@@ -12,11 +12,9 @@ import random
 import re
 from collections.abc import Callable, Iterator
 
-PLAYED_THROUGH = frozenset(
-    "boxnet countdown cryptarithm graph_color jugs kakurasu knight_swap n_queens palindrome_generation quantum_lock"
-    " rubiks_cube rush_hour shortest_path simple_integration intermediate_integration sokoban tower_of_hanoi"
-    " word_ladder puzzle24".split()
-)
+from r3_openrlhf.attack import TEXTS
+
+_TEXTS = TEXTS["scorers"]
 _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?![\w])")
 _NAMES = re.compile(r"[A-Z]")
 
@@ -63,26 +61,15 @@ def _canonical(text: str) -> tuple:
 
 def _own(entry: dict) -> str | None:
     own = entry.get("answer")
-    return own if isinstance(own, str) and entry["metadata"]["source_dataset"] not in PLAYED_THROUGH else None
+    return (
+        own if isinstance(own, str) and entry["metadata"]["source_dataset"] not in _TEXTS["played_through"] else None
+    )
 
 
 def _not_finite(entry: dict, _: random.Random) -> Iterator[str]:
     own = str(entry.get("answer") or "")
     count = max(1, len(_NUMBER.findall(own)))
-    for word in (
-        "nan",
-        "NaN",
-        "inf",
-        "-inf",
-        "Infinity",
-        "-Infinity",
-        "1e999",
-        "nan+nanj",
-        "nanj",
-        "infi",
-        "0/0",
-        "zoo",
-    ):
+    for word in _TEXTS["not_finite"]:
         yield word
         yield json.dumps([word] * count)
         yield f"[{', '.join([word] * count)}]"
@@ -91,24 +78,7 @@ def _not_finite(entry: dict, _: random.Random) -> Iterator[str]:
 
 
 def _nothing(_: dict, __: random.Random) -> Iterator[str]:
-    yield from ("None", "null", "[]", "{}", "()", "0", "1", "-1", "True", "False", "true", "yes", "no", "''", '""')
-    yield from (
-        "[[]]",
-        "[{}]",
-        ".",
-        ",",
-        "answer",
-        "infeasible",
-        "zebra",
-        "?",
-        "*",
-        ".*",
-        "%",
-        "x",
-        "C",
-        "[null]",
-        "-",
-    )
+    yield from _TEXTS["nothing"]
 
 
 def _question(entry: dict, _: random.Random) -> Iterator[str]:
@@ -198,18 +168,10 @@ def _notations(entry: dict, _: random.Random) -> Iterator[str]:
     numbers, target = metadata.get("numbers"), metadata.get("target")
     if isinstance(numbers, list) and isinstance(target, int | float):
         rest = "+".join(map(str, numbers))
-        zero = (f"0e0*({rest})", f"0x0*({rest})", f"0_0*({rest})", f"0b0*({rest})", f"0o0*({rest})", f"00*({rest})")
-        shown = (
-            f"{target}e0",
-            hex(int(target)),
-            "_".join(str(target)),
-            bin(int(target)),
-            oct(int(target)),
-            f"0{target}",
-        )
-        for a in shown:
-            for b in zero:
-                yield f"{a}+{b}"
+        whole = int(target)
+        for shown in (f"{target}e0", hex(whole), "_".join(str(target)), bin(whole), oct(whole), f"0{target}"):
+            for zero in _TEXTS["zeros"]:
+                yield f"{shown}+{zero.replace('REST', rest)}"
         yield f"{target}.0+0.0*({rest})"
         yield f"({rest})**0*{target}e0"
         yield f"{target}+({rest})-({rest})"
@@ -246,13 +208,8 @@ def _every_move(entry: dict, rng: random.Random) -> Iterator[str]:
         yield json.dumps({str(vertex): puzzle["color_options"] for vertex in puzzle["vertices"]})
     if name in ("simple_integration", "intermediate_integration"):
         integrand, variable = metadata["integrand"], metadata["variable"]
-        yield from (
-            f"Integral({integrand}, {variable})",
-            f"integrate({integrand}, {variable})",
-            integrand,
-            f"{integrand} + C",
-        )
-        yield f"Derivative(0, {variable})"
+        yield from (f"Integral({integrand}, {variable})", f"integrate({integrand}, {variable})")
+        yield from (integrand, f"{integrand} + C", f"Derivative(0, {variable})")
 
 
 def _box_moves(squares: dict[str, list[str]]) -> list[dict[str, str]]:
@@ -270,13 +227,6 @@ def _box_moves(squares: dict[str, list[str]]) -> list[dict[str, str]]:
 
 
 _FAMILIES = {
-    "not finite": _not_finite,
-    "nothing": _nothing,
-    "the question": _question,
-    "the facts": _facts,
-    "all options": _options,
-    "other numbers": _distorted_numbers,
-    "another text": _distorted_text,
-    "notations": _notations,
-    "every move": _every_move,
-}
+    "not finite": _not_finite, "nothing": _nothing, "the question": _question, "the facts": _facts, "all options": _options,
+    "other numbers": _distorted_numbers, "another text": _distorted_text, "notations": _notations, "every move": _every_move,
+}  # fmt: skip
