@@ -112,6 +112,8 @@ def checked(settings: tuple[str, ...], nodes: int | None) -> tuple[R3Config, lis
     if nodes is not None:
         settings = (*settings, f"cluster.num_nodes={nodes}")
     config = load_config(names[0], [setting for setting in settings if not setting.startswith("experiment=")])
+    if not config.run_dir.isprintable():
+        raise ConfigError(f"run_dir is {config.run_dir[:80]!r}; use a path without control characters")
     plain = [setting for setting in settings if not setting.startswith(("run_dir=", "cluster.num_nodes="))]
     return config, plain
 

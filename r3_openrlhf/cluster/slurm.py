@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import jinja2
@@ -41,7 +41,7 @@ FORMS = {
         "name:count or name:type:count with commas between them, like gpu:h100:8",
     ),
     "after": (r"\d+(_\d+)?(:\d+(_\d+)?)*", "the number of a job, like 123 or 123_4, with colons between several"),
-    "sbatch_options": (r"-(-[a-z]|[A-Za-z]).*", "one option of sbatch, like --constraint=a100"),
+    "sbatch": (r"-(-[a-z]|[A-Za-z]).*", "one option of sbatch, like --constraint=a100"),
 }
 
 
@@ -73,24 +73,22 @@ class SlurmJob:
     written_by: str = "r3 submit slurm"
 
 
-def check_values(job: SlurmJob, run_dir: str) -> None:
+def check_values(job: SlurmJob) -> None:
     """ConfigError: a value has a control character, or not the form that sbatch documents for it."""
-    values = {"run_dir": run_dir, **{f"--{field.name}": getattr(job, field.name) for field in fields(job)}}
-    for name, value in values.items():
-        form, words = FORMS.get(name.removeprefix("--"), (None, ""))
-        for text in [value] if isinstance(value, str) else value if name == "--sbatch_options" else ():
-            if not text.isprintable():
-                raise ConfigError(
-                    f"{name} is {text[:80]!r}; use no control characters, they are not part of a job script"
-                )
-            if form and text and not re.fullmatch(form, text, re.ASCII):
-                raise ConfigError(f"{name.removesuffix('_options')} is {text[:80]!r}; use {words}")
+    values = [
+        (f"--{name}", getattr(job, name, None)) for name in ("container", "mounts", "prologue", "template", *FORMS)
+    ]
+    values += [("--sbatch", option) for option in job.sbatch_options]
+    for name, value in values:
+        form, words = FORMS.get(name.removeprefix("--"), (".*", "a path"))
+        if value and not (value.isprintable() and re.fullmatch(form, value, re.ASCII)):
+            raise ConfigError(f"{name} is {value[:80]!r}; use {words}, without control characters")
 
 
 def render(job: SlurmJob, config: R3Config) -> str:
     """The job script. Pure but for reading the template. Raises ConfigError for a template that does not render, and for a value
     that sbatch would not take."""
-    check_values(job, config.run_dir)
+    check_values(job)
     run_dir = Path(config.run_dir)
     cuda = config.cluster.device == Device.CUDA
     source = Path(job.template).expanduser() if job.template else TEMPLATE
@@ -106,7 +104,7 @@ def render(job: SlurmJob, config: R3Config) -> str:
         agent_options += f" --ray-args={shlex.quote(job.ray_args)}"
     try:
         return environment.from_string(source.read_text(encoding="utf-8")).render(
-            written_by=" ".join(job.written_by.split()),
+            written_by="".join(letter if letter.isprintable() else " " for letter in job.written_by),
             script=shlex.quote(str(script_of(config))),
             job_name=job_name(config),
             nodes=job.nodes,

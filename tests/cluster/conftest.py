@@ -169,7 +169,7 @@ class Slurm:
         """`r3 submit slurm experiment=cpu_smoke`; returns the job's number."""
         if template is not None:
             arguments = (*arguments, f"--template={template}")
-        command = ["r3", "submit", "slurm", "experiment=cpu_smoke", f"run_dir={run_dir}", *arguments]
+        command = ["r3", "submit", "slurm", "experiment=cpu_smoke", f"run_dir='{run_dir}'", *arguments]
         return self.call(*command)
 
     def job(self, number: str) -> dict[str, str]:

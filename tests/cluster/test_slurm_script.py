@@ -1,5 +1,6 @@
 """The text of a job script, and what is refused before there is one. No Slurm."""
 
+import json
 import re
 import subprocess
 
@@ -103,16 +104,12 @@ def test_seeds_are_an_array_with_a_run_each(tmp_path):
     assert 'seed=(train.seed="$SLURM_ARRAY_TASK_ID")' in text
 
 
-def test_no_secret_is_written():
-    environment = {
-        "WANDB_PROJECT": "p",
-        "WANDB_API_KEY": "k",
-        "HF_HOME": "/h",
-        "HF_TOKEN": "t",
-        "NCCL_DEBUG": "INFO",
-        "X": "x",
-    }
-    assert forwarded(environment) == {"HF_HOME": "/h", "NCCL_DEBUG": "INFO", "WANDB_PROJECT": "p"}
+def test_no_secret_is_written(tmp_path):
+    plain = {"HF_HOME": "/h", "NCCL_DEBUG": "INFO", "WANDB_PROJECT": "p"}
+    secret = {"WANDB_API_KEY": "k", "R3_PASS": "p", "R3_auth": "a", "R3_PROXY": "http://me:word@proxy:3128"}
+    assert forwarded({**plain, **secret, "HF_TOKEN": "t", "X": "x"}) == plain
+    assert dry_run(tmp_path).exit_code == 0
+    assert (tmp_path / "run" / "cluster" / "job.sh").stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize(
@@ -192,6 +189,51 @@ def test_too_few_cpus_are_a_warning():
     assert node_checks.warnings(looks, gpus=8) == [
         "a has 1 CPUs for 8 GPUs, and wants 10 or more; use --cpus-per-task"
     ]
+
+
+ACCEPTED = {
+    "partition": ("gpu", "gpu,gpu_long", "a100-80"),
+    "account": ("my_project", "a.b@c"),
+    "qos": ("high", "normal,high"),
+    "time": ("10", "24:00:00", "2-12:00:00", "1-0", "0"),
+    "gres": ("gpu", "gpu:8", "gpu:h100:8,nvme:1", "gres/gpu:2"),
+    "after": ("12", "12_3", "12:13_1"),
+    "sbatch": ("--constraint=a b", "-C a100", "--exclude=n[1-3]"),
+}
+REFUSED = {
+    "partition": ("gpu long", "gpu,,x", "gpu;x"),
+    "account": ("me --wrap=x",),
+    "qos": ("high low",),
+    "time": ("24hours", "1:2:3:4", "1-", "-5", "٣"),
+    "gres": ("gpu:8 --x", "gpu: 8"),
+    "after": ("x", "12,13", "afterok:12"),
+    "sbatch": ("constraint=x", "#x"),
+}
+
+
+@pytest.mark.parametrize("option", ACCEPTED)
+def test_each_value_has_the_form_that_sbatch_documents(tmp_path, option, monkeypatch):
+    for value in ACCEPTED[option]:
+        assert dry_run(tmp_path / "good", f"--{option}={value}").exit_code == 0, value
+    newline = f"{ACCEPTED[option][0]}\ntouch {tmp_path}/attacked"
+    for value in (*REFUSED[option], newline, f"{ACCEPTED[option][0]}\x1b[2J"):
+        result = dry_run(tmp_path, f"--{option}={value}")
+        assert result.exit_code == 1 and f"--{option} is {value[:80]!r}; use " in result.stderr, (value, result.stderr)
+        assert len(result.stderr.splitlines()) == 1 and not (tmp_path / "run").exists()
+    if option in ("partition", "time"):
+        (tmp_path / "site.yaml").write_text(json.dumps({option: newline}))  # the site's file is no better
+        monkeypatch.setenv("R3_SITE", str(tmp_path / "site.yaml"))
+        assert f"--{option} is " in dry_run(tmp_path).stderr
+
+
+@pytest.mark.parametrize("run_dir", ["a\nb", "a\rb", "a\x1bb", "a\x7f"])
+def test_a_run_directory_has_no_control_characters(tmp_path, run_dir):
+    for command in (["slurm", "--dry-run"], ["ray", "--dry-run"]):
+        result = CliRunner().invoke(
+            main, ["submit", *command, "experiment=cpu_smoke", f"run_dir={tmp_path}/{run_dir}"]
+        )
+        assert result.exit_code == 1 and result.stdout == "" and "Traceback" not in result.stderr, result.stderr
+        assert len(result.stderr.splitlines()) == 1 and not list(tmp_path.iterdir())
 
 
 MISTAKES = {

@@ -21,7 +21,8 @@ def steps_of(run_dir):
     return [json.loads(line)["step"] for line in path.read_text().splitlines()] if path.is_file() else []
 
 
-def test_a_job_runs_where_it_was_told_and_leaves_nothing(slurm, run_dir, job_template, tmp_path):
+def test_a_job_runs_where_it_was_told_and_leaves_nothing(slurm, job_template, tmp_path):
+    run_dir = tmp_path / "a 100%j #1"  # sbatch has meanings of its own for all of these
     prologue = tmp_path / "prologue.sh"
     prologue.write_text("export R3_TEST_PROLOGUE=was_here\n")
     template = job_template(f"bash -c 'echo $R3_TEST_PROLOGUE on $SLURMD_NODENAME' && {STEPS} 2 0")
