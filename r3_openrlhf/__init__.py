@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from r3_openrlhf.history.store import HistoryStore
     from r3_openrlhf.types import Context, EntropyStatistics, Rollout, Verdict
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Context",
     "EntropyStatistics",

@@ -38,6 +38,22 @@ ELSEWHERE = {
     "view": ("r3_openrlhf.viewer.cli", "view"),
     "serve-rewards": ("r3_openrlhf.reward_server.cli", "serve_rewards"),
 }
+# What a command needs beyond the smallest installation: an extra of pyproject.toml. `r3 train` needs the whole stack.
+EXTRAS = {
+    "attack-rewards": "serve",
+    "compare": "lab",
+    "eval": "eval",
+    "evidence": "lab",
+    "history": "view",
+    "lab": "lab",
+    "plan": "cluster",
+    "serve-rewards": "serve",
+    "show": "view",
+    "status": "cluster",
+    "submit": "cluster",
+    "view": "view",
+}
+STACK = ("deepspeed", "openrlhf", "ray", "vllm")
 
 
 class R3Group(click.Group):
@@ -62,13 +78,30 @@ class R3Group(click.Group):
             raise click.ClickException(str(error)) from error
         except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):
             raise
-        except Exception as error:  # none of ours: a fault of this program, or of the machine
+        except Exception as error:
+            if isinstance(error, ModuleNotFoundError) and (remedy := _how_to_install(error, context.invoked_subcommand)):
+                raise click.ClickException(remedy) from error
+            # None of ours: a fault of this program, or of the machine.
             place = _write_traceback()
             first = " ".join(str(error).split())[:200]
             raise click.ClickException(
                 f"an unexpected {type(error).__name__}{f' ({first})' if first else ''} ended the command; the traceback is in "
                 f"{place}, please report it"
             ) from error
+
+
+def _how_to_install(error: ModuleNotFoundError, command: str | None) -> str | None:
+    """The sentence about a package that is not installed; None for a module of this package, which is a fault of ours."""
+    package = (error.name or "").partition(".")[0]
+    if package in ("", __package__):
+        return None
+    extra = EXTRAS.get(command or "")
+    if extra is None or package in STACK:
+        return (
+            f"r3 {command} needs {package}, which is not installed: it belongs to the training stack; make setup (CPUs) "
+            "or make setup-gpu in a checkout of r3_openrlhf installs it (docs/install.md)"
+        )
+    return f"r3 {command} needs {package}, which is not installed: pip install '{__package__}[{extra}]'"
 
 
 def _write_traceback() -> str:

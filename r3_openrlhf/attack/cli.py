@@ -7,11 +7,7 @@ from collections import Counter
 
 import click
 
-from r3_openrlhf.attack.run import attack
 from r3_openrlhf.config import DataConfig, RewardConfig
-from r3_openrlhf.grading.answers.request import REFUSED_DATA_SETS, check_data_set
-from r3_openrlhf.grading.answers.scorer_guards import GUARDED_DATA_SETS
-from r3_openrlhf.problems.sources import REASONING_GYM, load_problems
 
 SHOWN = 10  # examples of each kind
 MAX_CHARS = 110
@@ -44,6 +40,10 @@ def attack_rewards(
     r3 attack-rewards --problems reasoning_gym:all --limit 2      every data set of the library
     r3 attack-rewards --problems train.jsonl --url http://127.0.0.1:5000
     """
+    from r3_openrlhf.attack.run import attack
+    from r3_openrlhf.grading.answers.request import check_data_set
+    from r3_openrlhf.problems.sources import REASONING_GYM, load_problems
+
     reward = RewardConfig(urls=list(urls), timeout_s=timeout)
     if problems == f"{REASONING_GYM}all":
         _attack_library(limit, reward)
@@ -78,6 +78,11 @@ def attack_rewards(
 def _attack_library(limit: int, reward: RewardConfig) -> None:
     """Every data set of reasoning_gym: how it stands, and what the attacks on it came to."""
     from reasoning_gym.factory import DATASETS
+
+    from r3_openrlhf.attack.run import attack
+    from r3_openrlhf.grading.answers.request import REFUSED_DATA_SETS
+    from r3_openrlhf.grading.answers.scorer_guards import GUARDED_DATA_SETS
+    from r3_openrlhf.problems.sources import REASONING_GYM, load_problems
 
     any_accepted = False
     click.echo(f"{'data set':26} {'scorer':9} {'tried':>6} {'accepted':>9} {'ungraded':>9} {'own answer refused':>19}")
