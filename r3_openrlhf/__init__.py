@@ -59,7 +59,12 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module("r3_openrlhf.method")
     if name not in _HOME:
         raise AttributeError(f"module 'r3_openrlhf' has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(f"r3_openrlhf.{_HOME[name]}"), name)
+    try:
+        value = globals()[name] = getattr(importlib.import_module(f"r3_openrlhf.{_HOME[name]}"), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ImportError(f"r3_openrlhf.{name} needs torch: pip install 'r3_openrlhf[torch]'") from error
     return value
 
 

@@ -40,7 +40,7 @@ ELSEWHERE = {
 }
 # What a command needs beyond the smallest installation: an extra of pyproject.toml. `r3 train` needs the whole stack.
 EXTRAS = {
-    "attack-rewards": "serve",
+    "attack-rewards": "eval",
     "compare": "lab",
     "eval": "eval",
     "evidence": "lab",

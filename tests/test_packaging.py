@@ -145,7 +145,7 @@ def elsewhere(wheel, tmp_path_factory):
 
 def test_an_installed_wheel_says_its_commit(elsewhere, checkout, tmp_path):
     commit = run("git", "rev-parse", "HEAD", cwd=checkout).strip()
-    expected = f"r3-openrlhf 0.1.0 (commit {commit[:12]})\n"
+    expected = f"r3-openrlhf {__version__} (commit {commit[:12]})\n"
     assert run(elsewhere / "r3", "--version", cwd=tmp_path) == expected
     assert run(elsewhere / "r3", "--version", cwd=tmp_path, PATH="/nowhere") == expected  # without git
     code = "from r3_openrlhf.runs.directory import describe_code; print(describe_code())"

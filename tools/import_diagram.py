@@ -53,9 +53,11 @@ def import_diagram(checkout: Path, package: str = PACKAGE) -> Diagram:
 
 def room_of(module: str, folders: set[str], package: str = PACKAGE) -> str:
     """ "core" for the file core.ranking, "grading.answers" for grading.answers.units, "cli" for cli; the package's own
-    __init__ is "__init__"."""
+    __init__ is "__init__", and __main__ belongs to the command line, which it starts."""
     if module == package:
         return "__init__"
+    if module == f"{package}.__main__":
+        return "cli"
     parent = module.rpartition(".")[0]
     room = module if module in folders or parent == package else parent
     return room.removeprefix(f"{package}.")
