@@ -14,7 +14,7 @@ STAMP := .venv/installed
 INSTALL_LOG := .venv/install.log
 STEP := .venv/bin/python tools/install_step.py --log $(INSTALL_LOG) --step
 
-.PHONY: help setup quickstart smoke lab test test-fast test-light test-long test-repeat soak check docs viewer-assets gpu-check cluster-check bench
+.PHONY: help setup quickstart smoke lab test test-fast soak check docs viewer-assets gpu-check cluster-check bench
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 14
@@ -69,21 +69,8 @@ SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder
 test: setup ## every test; GPU tests skip themselves
 	@python -m pytest $(SIDE_BY_SIDE)
 
-test-light: setup ## the tests that start no cluster
+test-fast: setup ## the tests that start no cluster
 	@python -m pytest $(SIDE_BY_SIDE) -m "not slow and not soak"
-
-test-fast: setup ## the short ones of these, in about two minutes; the others are listed in tests/long_tests.txt
-	@python -m pytest $(SIDE_BY_SIDE) -m "not slow and not soak and not long"
-
-test-long: setup ## every test, then tests/long_tests.txt anew: what took as long as SECONDS
-	@python -m pytest $(SIDE_BY_SIDE) --write-long-tests $(SECONDS)
-
-SECONDS ?= 0.7
-
-test-repeat: setup ## the whole suite N times in several orders, every second one on busy cores: make test-repeat N=10
-	@python tools/repeat_tests.py $(N) $(SIDE_BY_SIDE)
-
-N ?= 10
 
 soak: setup ## the reward service at full load: 256 clients, 5,000 items under SIGKILL, 10,000 fuzzed bodies; a run killed five times
 	@python -m pytest -m soak

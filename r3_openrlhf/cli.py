@@ -79,7 +79,9 @@ class R3Group(click.Group):
         except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):
             raise
         except Exception as error:
-            if isinstance(error, ModuleNotFoundError) and (remedy := _how_to_install(error, context.invoked_subcommand)):
+            if isinstance(error, ModuleNotFoundError) and (
+                remedy := _how_to_install(error, context.invoked_subcommand)
+            ):
                 raise click.ClickException(remedy) from error
             # None of ours: a fault of this program, or of the machine.
             place = _write_traceback()

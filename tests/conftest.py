@@ -13,7 +13,17 @@ from hypothesis import HealthCheck, settings
 from r3_openrlhf.grading.processes import nursery
 from tests import left_behind, nurseries
 
-pytest_plugins = ["tests.long_tests"]
+# What takes longest among the files that start no cluster. A name that no file has does no harm.
+LONG_FILES = (
+    "test_packaging.py",
+    "test_more_pages.py",
+    "test_service.py",
+    "test_pool.py",
+    "test_remote_grader.py",
+    "test_doors.py",
+    "test_hostile.py",
+    "test_loop.py",
+)
 
 # As `r3` does: with the system's ninja in turn with ours DeepSpeed's operators would be built anew each time, for minutes.
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -49,15 +59,12 @@ CHAT_TEMPLATE = (
 )
 
 
-@pytest.hookimpl(tryfirst=True)  # before the plug-in that shuffles, behind the one that reverses
-def pytest_collection_modifyitems(config, items):
-    """Files that start a cluster come first, then those with long tests, so that what is left at the end is short enough to
-    share out evenly."""
-    from tests import long_tests  # a plug-in: pytest is to load it first
-
+# Before the plug-in that shuffles, after the one that reverses.
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Run files that start a cluster first, then the long ones, so that what is left at the end can be shared evenly."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    long = {config.rootpath / long_tests.file_of(name) for name in long_tests.listed(config)}
-    items.sort(key=lambda item: (item.path not in slow, item.path not in long))
+    items.sort(key=lambda item: (item.path not in slow, item.path.name not in LONG_FILES))
 
 
 def pytest_collection_finish():

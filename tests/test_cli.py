@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from r3_openrlhf import __version__
 from r3_openrlhf.cli import main
 from r3_openrlhf.config_loading import experiments, load_config, presets
 from r3_openrlhf.runs.directory import RunDirectory
@@ -146,7 +147,7 @@ def test_help_and_version():
     for preset in presets():
         assert re.search(rf"\b{preset}\b", call("train", "--help").stdout), preset
     assert re.fullmatch(
-        r"r3-openrlhf 0\.1\.0 \(commit (unknown|[0-9a-f]{12}(, modified)?)\)\n", call("--version").stdout
+        rf"r3-openrlhf {re.escape(__version__)} \(commit (unknown|[0-9a-f]{{12}}(, modified)?)\)\n", call("--version").stdout
     )
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from packaging.specifiers import SpecifierSet
 
+from r3_openrlhf import __version__
 from r3_openrlhf.runs.commit import commit_of, version_line
 
 REPOSITORY = Path(__file__).parents[1]
@@ -200,7 +201,7 @@ def test_a_changed_checkout_says_so(checkout, tmp_path):
     with (source / "configs" / "train.yaml").open("a") as file:
         file.write("# changed\n")
     assert commit_of(package) == f"{commit}, modified"
-    assert version_line("0.1.0", commit_of(package)) == f"r3-openrlhf 0.1.0 (commit {commit[:12]}, modified)"
+    assert version_line("1.2", commit_of(package)) == f"r3-openrlhf 1.2 (commit {commit[:12]}, modified)"
 
 
 def test_a_commit_that_nobody_knows(checkout, tmp_path, monkeypatch):
@@ -212,4 +213,4 @@ def test_a_commit_that_nobody_knows(checkout, tmp_path, monkeypatch):
     assert commit_of(package) is None
     monkeypatch.setenv("PATH", "/nowhere")
     assert commit_of(checkout / "r3_openrlhf") is None
-    assert version_line("0.1.0", None) == "r3-openrlhf 0.1.0 (commit unknown)"
+    assert version_line("1.2", None) == "r3-openrlhf 1.2 (commit unknown)"

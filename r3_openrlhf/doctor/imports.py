@@ -94,9 +94,8 @@ def import_lines(stack: Stack, *, num_devices: int | None, driver: str | None) -
 
 def _exists(module: str) -> bool:
     spec = importlib.machinery.PathFinder.find_spec(module.partition(".")[0])
-    return (
-        spec is not None and spec.origin is not None
-    )  # a mere directory of that name, as Ray's /tmp/ray, is no package
+    # A mere directory of that name, as Ray's /tmp/ray, is no package
+    return spec is not None and spec.origin is not None
 
 
 def _torch_lines(torch: dict[str, Any], stack: Stack, num_devices: int | None, driver: str | None) -> list[Line]:

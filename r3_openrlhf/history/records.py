@@ -23,9 +23,8 @@ class Absence(Word):
 class HistoryLimits:
     """The bounds of a store. They bind from the next commit on, also for a store that was written under others."""
 
-    max_per_problem_and_verdict: int = (
-        HistoryConfig.max_per_problem_and_verdict
-    )  # recallable rollouts of one problem with one verdict, contexts together
+    # Recallable rollouts of one problem with one verdict, contexts together
+    max_per_problem_and_verdict: int = HistoryConfig.max_per_problem_and_verdict
     max_bytes: int = HistoryConfig.max_bytes  # of the whole file, by the store's own accounting (docs/history.md)
     eviction: str = HistoryConfig.eviction
 

@@ -67,9 +67,8 @@ def responses_of(
     returns = [] if lost else trajectory.returns(gamma=settings.gamma, invalid_penalty=settings.invalid_penalty)
     found = []
     for index, one in enumerate(sampled):
-        turn = (
-            trajectory.turns[index] if index < len(trajectory.turns) else None
-        )  # None: the environment gave no answer
+        # None: the environment gave no answer
+        turn = trajectory.turns[index] if index < len(trajectory.turns) else None
         facts = TurnFacts(
             trajectory=trajectory.uid,
             index=index,

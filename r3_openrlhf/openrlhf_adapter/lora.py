@@ -29,9 +29,8 @@ from peft.tuners.lora import Linear, LoraLayer
 from r3_openrlhf.errors import TrainingStopped
 
 ADAPTER = "default"  # the name that get_peft_model gives when it is told none (models/actor.py:188)
-FOLDER = (
-    "adapter"  # below a saved model: a file of PEFT beside the weights would make Transformers load the base model
-)
+# Below a saved model: a file of PEFT beside the weights would make Transformers load the base model
+FOLDER = "adapter"
 
 
 class MergedWeight:

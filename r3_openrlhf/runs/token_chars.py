@@ -8,9 +8,8 @@ import numpy as np
 
 _UNKNOWN = "\ufffd"  # what a decoder writes for a part of a character
 MAX_CHARS = 2**16 - 1
-MAX_PARTS = (
-    16  # tokens of characters that are tried together; of more, the last has them all, however long the rubbish
-)
+# Tokens of characters that are tried together; of more, the last has them all, however long the rubbish
+MAX_PARTS = 16
 
 
 class TokenChars:

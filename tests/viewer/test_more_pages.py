@@ -424,9 +424,8 @@ def test_axe_finds_no_serious_fault(browser, server, many, story, evaluations, t
     ):
         page.goto(address)
         page.evaluate(AXE.read_text())
-        rules = (
-            ", runOnly: ['color-contrast', 'link-in-text-block']" if theme == "dark" else ""
-        )  # what a theme changes
+        # What a theme changes
+        rules = ", runOnly: ['color-contrast', 'link-in-text-block']" if theme == "dark" else ""
         found = page.evaluate(f"axe.run(document, {{resultTypes: ['violations']{rules}}})")
         serious = [
             f"{one['id']}: {one['nodes'][0]['html'][:120]} {one['nodes'][0]['failureSummary'][:200]}"
