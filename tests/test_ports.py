@@ -1,4 +1,4 @@
-"""Ports for servers that are about to start: free, and nobody else's."""
+"""Ports for servers that are about to start: free, and given to one process only."""
 
 import random
 import socket
@@ -34,30 +34,19 @@ def few(monkeypatch):
     return few
 
 
-def test_none_is_given_twice(few):
-    assert {ports.free_port() for _ in few} == set(few)
-    with pytest.raises(ClusterError, match=f"no free TCP port between {few.start} and {few.stop}"):
-        ports.free_port()
-
-
-def test_nor_to_another_process_while_this_one_lives(few):
+def test_none_is_given_twice_nor_to_another_process_while_this_one_lives(few):
+    before = random.getstate()
     command = [sys.executable, "-c", PROGRAM, str(few.start), str(few.stop)]
     other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     theirs = int(other.stdout.readline())
-    ours = {ports.free_port() for _ in range(2)}
-    assert ours | {theirs} == set(few)
-    with pytest.raises(ClusterError):
+    assert {theirs, ports.free_port(), ports.free_port()} == set(few)
+    with pytest.raises(ClusterError, match=f"no free TCP port between {few.start} and {few.stop}"):
         ports.free_port()
     other.communicate()
     assert ports.free_port() == theirs
+    assert random.getstate() == before
 
 
 def test_a_port_in_use_is_not_given(few):
     with socket.create_server(("", few[1])):
         assert {ports.free_port() for _ in range(2)} == {few[0], few[2]}
-
-
-def test_the_random_states_of_a_run_stay(few):
-    before = random.getstate()
-    ports.free_port()
-    assert random.getstate() == before
