@@ -56,7 +56,7 @@ def main(num_steps: int, experiment: str) -> None:
             (found, _), spent_s = timed(partial(lab.sample_step, asked, None))
             spent["sampling", fast].append(spent_s)
             loop.accumulate_gradient = update.accumulate_gradient if fast else with_all_rows
-            batch = lab.mixed_batch(found, None)
+            batch = lab.mixed_batch(found, lab.r3_with(None))
             lab.model.load_state_dict(before[0])
             lab.optimizer.load_state_dict(copy.deepcopy(before[1]))
             spent["update", fast].append(timed(partial(lab.update, batch))[1])

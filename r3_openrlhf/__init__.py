@@ -1,7 +1,7 @@
 """R³ (replay, reflection, ranking rewards; arXiv 2601.19620) as an add-on to OpenRLHF 0.11.2, and for any other loop.
 
 The names below are the public interface; each is loaded when it is first used, so that `import r3_openrlhf` costs
-nothing. `method` holds the calls of one step; examples/own_loop.py puts them into a loop of plain torch.
+nothing. The class `R3` makes the decisions of a step; examples/own_loop.py puts it into a loop of plain torch.
 """
 
 from __future__ import annotations
@@ -19,15 +19,35 @@ if TYPE_CHECKING:
     from r3_openrlhf.core.ranking import ranking_rewards
     from r3_openrlhf.core.rewards import outcome_reward
     from r3_openrlhf.history.store import HistoryStore
+    from r3_openrlhf.method.prompts import ChatPrompts
+    from r3_openrlhf.method.r3 import R3
+    from r3_openrlhf.method.settings import (
+        AdvantageSettings,
+        ExplorationSettings,
+        HistorySettings,
+        R3Settings,
+        RankingSettings,
+        ReflectionSettings,
+        ReplaySettings,
+    )
     from r3_openrlhf.types import Context, EntropyStatistics, Rollout, Verdict
 
 __version__ = "0.2.0"
 __all__ = [
+    "R3",
+    "AdvantageSettings",
+    "ChatPrompts",
     "Context",
     "EntropyStatistics",
+    "ExplorationSettings",
+    "HistorySettings",
     "HistoryStore",
     "MixedBatch",
     "R3Config",
+    "R3Settings",
+    "RankingSettings",
+    "ReflectionSettings",
+    "ReplaySettings",
     "Rollout",
     "Verdict",
     "batch_metrics",
@@ -39,6 +59,15 @@ __all__ = [
 ]
 
 _HOME = {
+    "R3": "method.r3",
+    "AdvantageSettings": "method.settings",
+    "ChatPrompts": "method.prompts",
+    "ExplorationSettings": "method.settings",
+    "HistorySettings": "method.settings",
+    "R3Settings": "method.settings",
+    "RankingSettings": "method.settings",
+    "ReflectionSettings": "method.settings",
+    "ReplaySettings": "method.settings",
     "Context": "types",
     "EntropyStatistics": "types",
     "HistoryStore": "history.store",

@@ -17,7 +17,7 @@ import click
 
 from r3_openrlhf import __version__
 from r3_openrlhf.errors import ConfigError, R3Error, RunInterrupted
-from r3_openrlhf.types import AgentEstimator, Algorithm
+from r3_openrlhf.types import AgentEstimator
 
 if TYPE_CHECKING:
     from r3_openrlhf.config import R3Config
@@ -280,7 +280,7 @@ def _next_commands(experiment: str, config: R3Config, run: RunDirectory) -> str:
     benchmark = "math500"
     if config.data.path.startswith("reasoning_gym:"):  # other problems of the same kind, and no hub is asked
         benchmark = f"{config.data.path} --max-new-tokens {config.rollout.max_new_tokens} data.reasoning_gym.seed=1234"
-    other = Algorithm.GRPO if config.algo == Algorithm.R3 else Algorithm.R3
+    other = "r3" if config.algo != "r3" else "grpo"
     look = f"  {r3} show {place} --step {run.read_metrics()[-1]['step']}"
     if config.is_agentic:  # no benchmark asks an environment
         arm = "gigpo" if config.agents.estimator == AgentEstimator.HGPO else "hgpo"

@@ -5,37 +5,24 @@ YAML files under configs/ only pick values. `[P]` behind a default: the paper sa
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from r3_openrlhf.algorithms import ALGORITHMS, Algorithm
 from r3_openrlhf.errors import ConfigError
+from r3_openrlhf.method.checks import above, at_least, fraction, one_of
+from r3_openrlhf.method.settings import R3Settings
 from r3_openrlhf.types import (
-    MIN_HISTORY_BYTES,
-    MIN_RECALLED,
-    AdvantageScope,
     AgentEstimator,
-    Algorithm,
     BadRow,
-    CutRule,
     Device,
-    EntropySource,
-    Eviction,
-    Journal,
     KlEstimator,
     LossAggregation,
-    OldLogprobs,
-    RankingGuard,
-    RankingScope,
-    RankingScore,
     Reading,
-    RecallOrder,
     ReplayMode,
-    SelectionRule,
-    StateChoice,
     SyncBackend,
     Task,
     TokenEntropy,
@@ -57,35 +44,9 @@ SCHEDULERS = (  # of get_scheduler, those that need no further options
 
 # OmegaConf's word for a value that must be given; this file is read without OmegaConf, too.
 MISSING: Any = "???"
-MAX_VALUE = 2**53
-MAX_RECALLED = 10_000  # rows per group: more than any group has; it would only take memory
 MAX_SEED = 2**32 - 1  # of numpy
 ENVIRONMENT = "environment:"  # what data.path begins with in an agentic run
 ATTENTIONS = ("flash_attention_2", "flash_attention_3", "sdpa", "eager", "flex_attention")
-
-
-def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
-    """The end of an error sentence: the most similar known name, or all of them."""
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    if near:
-        return f"did you mean {near[0]}?"
-    return f"known: {', '.join(known[:12])}" + (" and more" if len(known) > 12 else "")
-
-
-def _one_of(key: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise ConfigError(f"{key} is {value!r}, which does not exist; {nearest(value, known)}")
-
-
-def _at_least(key: str, value: float | None, low: float) -> None:
-    """None is 'not set' and always fine."""
-    if value is not None and not low <= value <= MAX_VALUE:
-        raise ConfigError(f"{key} is {value}; use {low} or more" + (", up to 2**53" if value > MAX_VALUE else ""))
-
-
-def _above(key: str, value: float, low: float) -> None:
-    if not (math.isfinite(value) and value > low):
-        raise ConfigError(f"{key} is {value}; use a number above {low}")
 
 
 def _is_address(url: str) -> bool:
@@ -99,11 +60,6 @@ def _is_address(url: str) -> bool:
         return False
 
 
-def _fraction(key: str, value: float) -> None:
-    if not 0.0 <= value <= 1.0:
-        raise ConfigError(f"{key} is {value}; use a fraction between 0 and 1")
-
-
 @dataclass
 class ModelConfig:
     """The model that is trained."""
@@ -115,7 +71,7 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         if "/" not in self.attn_implementation:  # "org/kernel" is one of the hub
-            _one_of("model.attn_implementation", self.attn_implementation, ATTENTIONS)
+            one_of("model.attn_implementation", self.attn_implementation, ATTENTIONS)
 
 
 @dataclass
@@ -142,17 +98,17 @@ class DataConfig:
     )  # worked examples before the problem: problem, response
 
     def __post_init__(self) -> None:
-        _one_of("data.overlong", self.overlong, tuple(BadRow))
-        _one_of("data.unusable", self.unusable, tuple(BadRow))
+        one_of("data.overlong", self.overlong, tuple(BadRow))
+        one_of("data.unusable", self.unusable, tuple(BadRow))
         if self.task is not None:
-            _one_of("data.task", self.task, tuple(Task))
+            one_of("data.task", self.task, tuple(Task))
         if self.task == "reasoning_gym" and not self.path.startswith("reasoning_gym:"):
             raise ConfigError(
                 f"data.task is reasoning_gym, whose graders need its own problems, but data.path is {self.path}; "
                 "use data.path=reasoning_gym:TASK or data.task=math"
             )
-        _at_least("data.max_len", self.max_len, 2)
-        _at_least("data.max_samples", self.max_samples, 1)
+        at_least("data.max_len", self.max_len, 2)
+        at_least("data.max_samples", self.max_samples, 1)
         if "{problem}" not in self.prompt_template:
             raise ConfigError(f"data.prompt_template is {self.prompt_template!r}; it must contain {{problem}}")
         for example in self.few_shot:
@@ -178,22 +134,22 @@ class RolloutConfig:
     playback: str | None = None  # a recording, directory or packed file: responses come from it, not from the engine
 
     def __post_init__(self) -> None:
-        _at_least("rollout.batch_size", self.batch_size, 1)
+        at_least("rollout.batch_size", self.batch_size, 1)
         if self.n_samples_per_prompt < 2:
             raise ConfigError(
                 f"rollout.n_samples_per_prompt is {self.n_samples_per_prompt}; advantages compare the responses of one "
                 "prompt with each other, so use 2 or more"
             )
-        _at_least("rollout.max_new_tokens", self.max_new_tokens, 1)
-        _above("rollout.temperature", self.temperature, 0.0)
+        at_least("rollout.max_new_tokens", self.max_new_tokens, 1)
+        above("rollout.temperature", self.temperature, 0.0)
         if self.top_p != 1.0:
             raise ConfigError(
                 f"rollout.top_p is {self.top_p}; vLLM renormalises the log-probs of a cut distribution and the policy "
                 "ratio would be biased, so use 1.0"
             )
-        _at_least("rollout.top_logprobs", self.top_logprobs, 0)
-        _at_least("rollout.micro_batch_size", self.micro_batch_size, 1)
-        _at_least("rollout.max_tokens_per_gpu", self.max_tokens_per_gpu, 1)
+        at_least("rollout.top_logprobs", self.top_logprobs, 0)
+        at_least("rollout.micro_batch_size", self.micro_batch_size, 1)
+        at_least("rollout.max_tokens_per_gpu", self.max_tokens_per_gpu, 1)
 
 
 @dataclass
@@ -237,233 +193,34 @@ class TrainConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.seed <= MAX_SEED:
             raise ConfigError(f"train.seed is {self.seed}; use a whole number from 0 to {MAX_SEED}")
-        _at_least("train.num_epochs", self.num_epochs, 1)
-        _at_least("train.max_steps", self.max_steps, 1)
-        _at_least("train.max_generated_tokens", self.max_generated_tokens, 1)
-        _at_least("train.batch_size", self.batch_size, 1)
-        _at_least("train.micro_batch_size", self.micro_batch_size, 1)
-        _at_least("train.inner_epochs", self.inner_epochs, 1)
-        _above("train.inner_lr_scale", self.inner_lr_scale, 0.0)
+        at_least("train.num_epochs", self.num_epochs, 1)
+        at_least("train.max_steps", self.max_steps, 1)
+        at_least("train.max_generated_tokens", self.max_generated_tokens, 1)
+        at_least("train.batch_size", self.batch_size, 1)
+        at_least("train.micro_batch_size", self.micro_batch_size, 1)
+        at_least("train.inner_epochs", self.inner_epochs, 1)
+        above("train.inner_lr_scale", self.inner_lr_scale, 0.0)
         if self.dual_clip is not None:
-            _above("train.dual_clip", self.dual_clip, 1.0)
-        _above("train.learning_rate", self.learning_rate, 0.0)
-        _one_of("train.lr_scheduler", self.lr_scheduler, SCHEDULERS)
-        _fraction("train.lr_warmup_ratio", self.lr_warmup_ratio)
-        _above("train.max_grad_norm", self.max_grad_norm, 0.0)
-        _above("train.eps_clip_low", self.eps_clip_low, 0.0)
-        _above("train.eps_clip_high", self.eps_clip_high, 0.0)
-        _one_of("train.loss_aggregation", self.loss_aggregation, tuple(LossAggregation))
-        _at_least("train.kl_coef", self.kl_coef, 0.0)
-        _one_of("train.kl_estimator", self.kl_estimator, tuple(KlEstimator))
-        _at_least("train.entropy_coef", self.entropy_coef, 0.0)
+            above("train.dual_clip", self.dual_clip, 1.0)
+        above("train.learning_rate", self.learning_rate, 0.0)
+        one_of("train.lr_scheduler", self.lr_scheduler, SCHEDULERS)
+        fraction("train.lr_warmup_ratio", self.lr_warmup_ratio)
+        above("train.max_grad_norm", self.max_grad_norm, 0.0)
+        above("train.eps_clip_low", self.eps_clip_low, 0.0)
+        above("train.eps_clip_high", self.eps_clip_high, 0.0)
+        one_of("train.loss_aggregation", self.loss_aggregation, tuple(LossAggregation))
+        at_least("train.kl_coef", self.kl_coef, 0.0)
+        one_of("train.kl_estimator", self.kl_estimator, tuple(KlEstimator))
+        at_least("train.entropy_coef", self.entropy_coef, 0.0)
         if self.zero_stage not in (0, 1, 2, 3):
             raise ConfigError(f"train.zero_stage is {self.zero_stage}; DeepSpeed ZeRO has the stages 0, 1, 2 and 3")
-        _at_least("train.max_tokens_per_gpu", self.max_tokens_per_gpu, 1)
-        _at_least("train.logits_chunk_tokens", self.logits_chunk_tokens, 1)
+        at_least("train.max_tokens_per_gpu", self.max_tokens_per_gpu, 1)
+        at_least("train.logits_chunk_tokens", self.logits_chunk_tokens, 1)
         if self.logits_chunk_tokens is not None and self.entropy_coef is not None:
             raise ConfigError(
                 f"train.logits_chunk_tokens is {self.logits_chunk_tokens}, but the entropy bonus of train.entropy_coef="
                 f"{self.entropy_coef} needs all logits; use train.logits_chunk_tokens=null or train.entropy_coef=null"
             )
-
-
-@dataclass
-class AdvantageConfig:
-    """Eq. 3: A_i = (R_i - mean) / (alpha * std + lambda) over the mixed group."""
-
-    alpha: float = 1.0
-    lam: float = 1e-9  # lambda; with alpha 1 and no recall this is OpenRLHF's group_norm
-    scope: str = "literal"  # alpha on the whole mixed group (literal) | on recalled rows only (off_policy_only)
-    zero_collapsed: bool = False  # no advantage where verdicts stay equal, even if response lengths differ
-    # The advantage of a correct row, where it is positive, times this (R³L, arXiv 2601.03715: 3)
-    success_scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        _above("advantage.success_scale", self.success_scale, 0.0)
-        _above("advantage.alpha", self.alpha, 0.0)
-        _at_least("advantage.lam", self.lam, 0.0)
-        _one_of("advantage.scope", self.scope, tuple(AdvantageScope))
-
-
-@dataclass
-class ReplayConfig:
-    """CCR: when a group collapses, past rollouts of the same problem with the opposite verdict join it."""
-
-    enabled: bool = True
-    k: int = 2  # rows recalled per collapsed group, at most
-    max_policy_lag: int = 1000  # steps; older rollouts are never recalled
-    order: str = "uniform"  # uniform | newest
-    mode: str = "add"  # add: the group has G + k rows [P] | replace: k rows of the group give way, constant cost
-    # behaviour: stored when sampled, so that eps_clip bounds how far a recalled row moves the policy. recompute: those of
-    # the current actor, so that its ratio is 1 and nothing is clipped; recalled failures then dominate the gradient
-    # (docs/RESULTS.md)
-    old_logprobs: str = "behaviour"
-    # Where A < 0 the loss of a token is at most dual_clip |A|; eps_clip does not bound it there. null: as OpenRLHF's default,
-    # only exp(20) does. Fresh rows have ratio 1 as long as a step makes one update, so it concerns recalled rows
-    # (docs/method.md)
-    dual_clip: float | None = 3.0
-    recall_failures: bool = True  # [P] false: all-correct groups stay as they are
-    include_reflection: bool = False  # may rollouts sampled from a reflection prompt be recalled into plain groups?
-
-    def __post_init__(self) -> None:
-        if self.k < MIN_RECALLED:
-            raise ConfigError(f"replay.k is {self.k}; use {MIN_RECALLED} or more, or replay.enabled=false")
-        if self.k > MAX_RECALLED:
-            raise ConfigError(f"replay.k is {self.k}; use {MAX_RECALLED} or less")
-        _at_least("replay.max_policy_lag", max(self.max_policy_lag, 0), 0)
-        if self.max_policy_lag < 1:
-            raise ConfigError(
-                f"replay.max_policy_lag is {self.max_policy_lag}; use 1 or more, or replay.enabled=false"
-            )
-        if self.dual_clip is not None:
-            _above("replay.dual_clip", self.dual_clip, 1.0)
-        _one_of("replay.order", self.order, tuple(RecallOrder))
-        _one_of("replay.mode", self.mode, tuple(ReplayMode))
-        _one_of("replay.old_logprobs", self.old_logprobs, tuple(OldLogprobs))
-
-
-@dataclass
-class ReflectionConfig:
-    """ISR: hard problems get one more group, from a prompt that shows a stored error."""
-
-    enabled: bool = True
-    threshold: float = 0.1  # tau: a problem is hard when its mean stored reward (plain prompts) is below this
-    first_epoch: int = 2  # [P] epoch > 1
-    max_per_step: int | None = None  # reflection groups added to one batch, at most
-    max_attempt_tokens: int = 2048  # the stored attempt is shortened to this, and further if the context asks for it
-    # A success found behind a reflection prompt joins its problem's all-wrong plain group in the same step, before anything
-    # that replay recalls, at most replay.k of them; behind the plain prompt its old log-probs are the current policy's
-    share_successes: bool = False
-
-    def __post_init__(self) -> None:
-        _above("reflection.threshold", self.threshold, 0.0)
-        _at_least("reflection.first_epoch", self.first_epoch, 2)
-        _at_least("reflection.max_per_step", self.max_per_step, 1)
-        _at_least("reflection.max_attempt_tokens", self.max_attempt_tokens, 1)
-
-
-@dataclass
-class RankingConfig:
-    """SERR: truncated failures of an all-wrong group are ranked by entropy."""
-
-    enabled: bool = True
-    peak_fraction: float = 0.2  # p
-    max_reward: float = 0.5  # R_max, below 1 always
-    scope: str = "truncated"  # truncated (algorithm 1) [P] | failed (abstract)
-    # entropy: high peak and low global entropy [P] | logprob: the mean log-prob of the response's tokens when it was sampled;
-    # no entropy is needed then, and entropy_source plays no part
-    score: str = "entropy"
-    # exact: from the actor's own logits, through which every row goes anyway | auto: exact wherever top-k bounds do not decide;
-    # the engine then also finds rollout.top_logprobs of all logits at every decoded token | topk: the bounds alone
-    entropy_source: str = "exact"
-    # centred: the mean of a ranking is the reward of a failure that is not ranked, and a group whose only difference is a
-    # ranking is not scaled to unit std. no_std: the second only. none: the paper's formulas [P], which reward being
-    # truncated (docs/RESULTS.md)
-    guard: str = "centred"
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.peak_fraction <= 1.0:
-            raise ConfigError(f"ranking.peak_fraction is {self.peak_fraction}; use a fraction above 0, up to 1")
-        if not 0.0 < self.max_reward < 1.0:
-            raise ConfigError(
-                f"ranking.max_reward is {self.max_reward}; use a number between 0 and 1, both excluded, so that no "
-                "failure can earn as much as a correct answer"
-            )
-        _one_of("ranking.scope", self.scope, tuple(RankingScope))
-        _one_of("ranking.score", self.score, tuple(RankingScore))
-        _one_of("ranking.entropy_source", self.entropy_source, tuple(EntropySource))
-        _one_of("ranking.guard", self.guard, tuple(RankingGuard))
-
-
-@dataclass
-class SelectConfig:
-    """Which of an epoch's problems are asked: every problem comes up once an epoch, not every one is sampled."""
-
-    enabled: bool = False
-    # skip_collapsed: rarely those whose groups keep collapsing (GRESO) | near_half: of several those whose success rate is
-    # nearest one half (MoPPS)
-    rule: str = "skip_collapsed"
-    floor: float = 0.05  # a problem that comes up is asked with this probability or more, whatever happened before
-    # skip_collapsed: a problem is asked with probability keep ^ (visits in a row that collapsed in the same way). Each step moves
-    # keep by `adapt`, down while the share of such groups among the asked ones is above the target, else up
-    keep_all_correct: float = 0.5
-    keep_none_correct: float = 0.5
-    adapt: float = 0.01
-    target_all_correct: float = 0.083
-    target_none_correct: float = 0.167
-    candidates: int = 4  # near_half: problems that come up for each one that is asked
-    memory: float = 0.5  # near_half: weight of a problem's earlier groups at each new one
-
-    def __post_init__(self) -> None:
-        _one_of("exploration.select.rule", self.rule, tuple(SelectionRule))
-        for name in (
-            "floor",
-            "keep_all_correct",
-            "keep_none_correct",
-            "adapt",
-            "target_all_correct",
-            "target_none_correct",
-            "memory",
-        ):
-            _fraction(f"exploration.select.{name}", getattr(self, name))
-        _above("exploration.select.floor", self.floor, 0.0)
-        _at_least("exploration.select.candidates", self.candidates, 1)
-        if self.floor * self.candidates > 1:
-            raise ConfigError(
-                f"exploration.select.floor is {self.floor} and exploration.select.candidates is {self.candidates}: only one in "
-                f"{self.candidates} problems is asked; use a floor of {1 / self.candidates:.3g} or less, or fewer candidates"
-            )
-
-
-@dataclass
-class DrawConfig:
-    """Responses in two draws: the second only where the verdicts of the first do not differ."""
-
-    enabled: bool = False
-    first_samples: int = 4  # of rollout.n_samples_per_prompt; the rest is the second draw
-
-    def __post_init__(self) -> None:
-        _at_least("exploration.draw.first_samples", self.first_samples, 2)
-
-
-@dataclass
-class PrefixConfig:
-    """Hard problems get one more group, which starts in the middle of a stored response (RRL-style, arXiv 2504.14363)."""
-
-    enabled: bool = False
-    threshold: float = 0.1  # a problem is hard when its mean stored reward (plain prompts) is below this
-    first_epoch: int = 2  # nothing is stored of a problem before
-    max_per_step: int | None = None  # such groups added to one batch, at most
-    replaces_reflection: bool = False  # a problem that gets one gets no reflection group
-    cuts: str = "fractions"  # where responses are cut: fractions | uncertain (tokens) | delimiters (ends of lines)
-    num_cuts: int = 3  # states of one stored response
-    # From a stored success the cut moves backwards when the posterior mean of its success rate is at least this
-    easy: float = 0.5
-    from_failures: bool = True  # without a stored success: from stored failures
-    num_failures: int = 4  # of which so many are looked at in a step
-    choice: str = "thompson"  # which of their states: thompson | ucb
-    # A success found from a state joins its problem's all-wrong plain group in the same step, as reflection.share_successes
-    share_successes: bool = False
-
-    def __post_init__(self) -> None:
-        _above("exploration.prefix.threshold", self.threshold, 0.0)
-        _at_least("exploration.prefix.first_epoch", self.first_epoch, 2)
-        _at_least("exploration.prefix.max_per_step", self.max_per_step, 1)
-        _one_of("exploration.prefix.cuts", self.cuts, tuple(CutRule))
-        _at_least("exploration.prefix.num_cuts", self.num_cuts, 1)
-        _above("exploration.prefix.easy", self.easy, 0.0)
-        _fraction("exploration.prefix.easy", self.easy)
-        _at_least("exploration.prefix.num_failures", self.num_failures, 1)
-        _one_of("exploration.prefix.choice", self.choice, tuple(StateChoice))
-
-
-@dataclass
-class ExplorationConfig:
-    """Where tokens go beside the paper's mechanisms; all off by default."""
-
-    select: SelectConfig = field(default_factory=SelectConfig)
-    draw: DrawConfig = field(default_factory=DrawConfig)
-    prefix: PrefixConfig = field(default_factory=PrefixConfig)
 
 
 @dataclass
@@ -480,11 +237,11 @@ class RewardConfig:
     max_ungraded_rate: float = 0.1  # the run stops when more of a step's rollouts could not be graded
 
     def __post_init__(self) -> None:
-        _at_least("reward.length_reward_max_tokens", self.length_reward_max_tokens, 1)
-        _above("reward.timeout_s", self.timeout_s, 0.0)
-        _at_least("reward.num_workers", self.num_workers, 1)
-        _above("reward.deadline_s", self.deadline_s, 0.0)
-        _fraction("reward.max_ungraded_rate", self.max_ungraded_rate)
+        at_least("reward.length_reward_max_tokens", self.length_reward_max_tokens, 1)
+        above("reward.timeout_s", self.timeout_s, 0.0)
+        at_least("reward.num_workers", self.num_workers, 1)
+        above("reward.deadline_s", self.deadline_s, 0.0)
+        fraction("reward.max_ungraded_rate", self.max_ungraded_rate)
         for url in self.urls:
             if not _is_address(url):
                 raise ConfigError(
@@ -506,10 +263,10 @@ class HeldOutConfig:
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        _at_least("held_out.max_samples", self.max_samples, 1)
-        _at_least("held_out.every_steps", self.every_steps, 1)
-        _at_least("held_out.n_samples", self.n_samples, 1)
-        _above("held_out.temperature", self.temperature, 0.0)
+        at_least("held_out.max_samples", self.max_samples, 1)
+        at_least("held_out.every_steps", self.every_steps, 1)
+        at_least("held_out.n_samples", self.n_samples, 1)
+        above("held_out.temperature", self.temperature, 0.0)
 
 
 @dataclass
@@ -525,33 +282,17 @@ class BenchmarkConfig:
     gpu_memory_utilization: float = 0.9  # nothing else is on the GPUs
 
     def __post_init__(self) -> None:
-        _at_least("--n", self.n_samples, 1)
-        _at_least("--temperature", self.temperature, 0.0)
+        at_least("--n", self.n_samples, 1)
+        at_least("--temperature", self.temperature, 0.0)
         if not 0.0 < self.top_p <= 1.0:
             raise ConfigError(f"--top-p is {self.top_p}; use a fraction above 0, up to 1")
-        _at_least("--max-new-tokens", self.max_new_tokens, 1)
-        _at_least("--seed", self.seed, 0)
-        _at_least("--tensor-parallel-size", self.tensor_parallel_size, 1)
+        at_least("--max-new-tokens", self.max_new_tokens, 1)
+        at_least("--seed", self.seed, 0)
+        at_least("--tensor-parallel-size", self.tensor_parallel_size, 1)
         if not 0.0 < self.gpu_memory_utilization <= 1.0:
             raise ConfigError(
                 f"--gpu-memory-utilization is {self.gpu_memory_utilization}; use a fraction above 0, up to 1"
             )
-
-
-@dataclass
-class HistoryConfig:
-    """The store of past rollouts (one SQLite file per run)."""
-
-    max_per_problem_and_verdict: int = 32
-    max_bytes: int = 20_000_000_000
-    eviction: str = "oldest"  # oldest | reservoir | shortest_correct
-    journal: str = "auto"  # auto | wal (local disk) | delete (NFS, Lustre)
-
-    def __post_init__(self) -> None:
-        _at_least("history.max_per_problem_and_verdict", self.max_per_problem_and_verdict, 1)
-        _at_least("history.max_bytes", self.max_bytes, MIN_HISTORY_BYTES)
-        _one_of("history.eviction", self.eviction, tuple(Eviction))
-        _one_of("history.journal", self.journal, tuple(Journal))
 
 
 @dataclass
@@ -575,9 +316,9 @@ class ClusterConfig:
     device: str = "auto"  # cuda: refuse to start without it | auto: the CPU platform where CUDA is absent
 
     def __post_init__(self) -> None:
-        _at_least("cluster.num_nodes", self.num_nodes, 1)
-        _at_least("cluster.gpus_per_node", self.gpus_per_node, 1)
-        _at_least("cluster.vllm_tensor_parallel_size", self.vllm_tensor_parallel_size, 1)
+        at_least("cluster.num_nodes", self.num_nodes, 1)
+        at_least("cluster.gpus_per_node", self.gpus_per_node, 1)
+        at_least("cluster.vllm_tensor_parallel_size", self.vllm_tensor_parallel_size, 1)
         if self.num_ranks % self.vllm_tensor_parallel_size:
             raise ConfigError(
                 f"cluster.vllm_tensor_parallel_size is {self.vllm_tensor_parallel_size}, which does not divide the "
@@ -587,10 +328,10 @@ class ClusterConfig:
             raise ConfigError(
                 f"cluster.vllm_gpu_memory_utilization is {self.vllm_gpu_memory_utilization}; use a fraction between 0 and 1"
             )
-        _at_least("cluster.vllm_max_num_seqs", self.vllm_max_num_seqs, 1)
-        _at_least("cluster.vllm_max_num_batched_tokens", self.vllm_max_num_batched_tokens, self.vllm_max_num_seqs or 1)
-        _one_of("cluster.sync_backend", self.sync_backend, tuple(SyncBackend))
-        _one_of("cluster.device", self.device, tuple(Device))
+        at_least("cluster.vllm_max_num_seqs", self.vllm_max_num_seqs, 1)
+        at_least("cluster.vllm_max_num_batched_tokens", self.vllm_max_num_batched_tokens, self.vllm_max_num_seqs or 1)
+        one_of("cluster.sync_backend", self.sync_backend, tuple(SyncBackend))
+        one_of("cluster.device", self.device, tuple(Device))
 
     @property
     def num_ranks(self) -> int:
@@ -618,10 +359,10 @@ class CheckpointConfig:
                 f"checkpoint.save_steps is {self.save_steps}; use 1 or more, or -1 for the final model only"
             )
         if self.save_minutes is not None:
-            _above("checkpoint.save_minutes", self.save_minutes, 0.0)
-        _at_least("checkpoint.max_num", self.max_num, 1)
+            above("checkpoint.save_minutes", self.save_minutes, 0.0)
+        at_least("checkpoint.max_num", self.max_num, 1)
         if self.max_num_hf is not None:
-            _at_least("checkpoint.max_num_hf", self.max_num_hf, 1)
+            at_least("checkpoint.max_num_hf", self.max_num_hf, 1)
 
 
 @dataclass
@@ -631,7 +372,7 @@ class StopConfig:
     max_abs_logprob_gap: float = 0.1  # mean |actor - rollout| log-prob on fresh rollouts, nats
 
     def __post_init__(self) -> None:
-        _above("stop.max_abs_logprob_gap", self.max_abs_logprob_gap, 0.0)
+        above("stop.max_abs_logprob_gap", self.max_abs_logprob_gap, 0.0)
 
 
 @dataclass
@@ -649,8 +390,8 @@ class LoggingConfig:
     token_logprobs: str = "recalled"
 
     def __post_init__(self) -> None:
-        _one_of("logging.token_entropy", self.token_entropy, tuple(TokenEntropy))
-        _one_of("logging.token_logprobs", self.token_logprobs, tuple(TokenLogprobs))
+        one_of("logging.token_entropy", self.token_entropy, tuple(TokenEntropy))
+        one_of("logging.token_logprobs", self.token_logprobs, tuple(TokenLogprobs))
 
 
 @dataclass
@@ -683,7 +424,7 @@ class AgentsConfig:
 
     def __post_init__(self) -> None:
         for name in ("num_tasks", "max_turns"):
-            _at_least(f"agents.{name}", getattr(self, name), 1)
+            at_least(f"agents.{name}", getattr(self, name), 1)
         for name in (
             "first_seed",
             "num_held_out",
@@ -693,12 +434,12 @@ class AgentsConfig:
             "invalid_penalty",
             "episode_weight",
         ):
-            _at_least(f"agents.{name}", getattr(self, name), 0)
-        _one_of("agents.estimator", self.estimator, tuple(AgentEstimator))
-        _one_of("agents.reading", self.reading, tuple(Reading))
-        _fraction("agents.gamma", self.gamma)
-        _above("agents.step_timeout_s", self.step_timeout_s, 0.0)
-        _above("agents.reset_timeout_s", self.reset_timeout_s, 0.0)
+            at_least(f"agents.{name}", getattr(self, name), 0)
+        one_of("agents.estimator", self.estimator, tuple(AgentEstimator))
+        one_of("agents.reading", self.reading, tuple(Reading))
+        fraction("agents.gamma", self.gamma)
+        above("agents.step_timeout_s", self.step_timeout_s, 0.0)
+        above("agents.reset_timeout_s", self.reset_timeout_s, 0.0)
 
     @property
     def episode_weight_of_estimator(self) -> float:
@@ -711,8 +452,8 @@ class AgentsConfig:
 
 
 @dataclass
-class R3Config:
-    """A whole run."""
+class R3Config(R3Settings):
+    """A whole run: the method's settings, and what a run needs besides them."""
 
     # r3 | OpenRLHF's own: grpo, rloo, reinforce_pp_baseline, dapo | agents: trajectories, by agents.estimator
     algo: str = "r3"
@@ -722,15 +463,9 @@ class R3Config:
     data: DataConfig = field(default_factory=DataConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
-    advantage: AdvantageConfig = field(default_factory=AdvantageConfig)
-    replay: ReplayConfig = field(default_factory=ReplayConfig)
-    reflection: ReflectionConfig = field(default_factory=ReflectionConfig)
-    ranking: RankingConfig = field(default_factory=RankingConfig)
-    exploration: ExplorationConfig = field(default_factory=ExplorationConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
     held_out: HeldOutConfig = field(default_factory=HeldOutConfig)
     agents: AgentsConfig = field(default_factory=AgentsConfig)
-    history: HistoryConfig = field(default_factory=HistoryConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     stop: StopConfig = field(default_factory=StopConfig)
@@ -738,7 +473,7 @@ class R3Config:
     openrlhf: dict[str, Any] = field(default_factory=dict)  # further OpenRLHF flags, "actor.eps_clip: 0.3"
 
     def __post_init__(self) -> None:
-        _one_of("algo", self.algo, tuple(Algorithm))
+        ALGORITHMS[self.algo]  # an unknown word is an error
         self._check_agents()
         self._check_async()
         self._check_mechanisms()
@@ -749,15 +484,21 @@ class R3Config:
             raise ConfigError(f"run_dir is {self.run_dir!r}; OpenRLHF cannot read paths with a comma or an @")
 
     @property
+    def algorithm(self) -> Algorithm:
+        """The record of `algo`. ConfigError: there is none."""
+        return ALGORITHMS[self.algo]
+
+    @property
     def is_agentic(self) -> bool:
         """Are the rollouts turns of trajectories in an environment?"""
         return self.agents.environment is not None
 
     @property
     def keeps_history(self) -> bool:
-        """Does the run keep what it sampled in a history store? Of algo=r3 always; of trajectories where they are recalled
-        or reflected on."""
-        return self.algo == Algorithm.R3 or (self.is_agentic and (self.replay.enabled or self.reflection.enabled))
+        """Does the run keep what it sampled in a history store? algo=r3 always does; trajectories are kept where they
+        are recalled or reflected on."""
+        recalls = "replay" in self.algorithm.mechanisms and (self.replay.enabled or self.reflection.enabled)
+        return self.algorithm.keeps_history or recalls
 
     @property
     def rows_per_step(self) -> int:
@@ -805,25 +546,20 @@ class R3Config:
         return min((bound for bound in given if bound is not None), default=None)
 
     @property
-    def ranks_by_entropy(self) -> bool:
-        """Does a ranking need the entropies of its rows?"""
-        return RankingScore.checked("ranking.score", self.ranking.score) is RankingScore.ENTROPY
-
-    @property
     def filters_groups(self) -> bool:
         """Are groups without a difference replaced by groups of further problems (dynamic sampling)?"""
-        return self.algo == Algorithm.DAPO or _flag(self.openrlhf, "algo.dynamic_filtering_enable")
+        return self.algorithm.filters_groups or _flag(self.openrlhf, "algo.dynamic_filtering_enable")
 
     def _check_agents(self) -> None:
         agents = self.agents
         if not self.is_agentic:
-            if self.algo == Algorithm.AGENTS:
+            if self.algorithm.environment:
                 raise ConfigError(
-                    "algo is agents, but agents.environment is not set; use agents.environment=NAME, or algo=grpo for problems"
+                    f"algo is {self.algo}, but agents.environment is not set; use agents.environment=NAME, or algo=grpo for problems"
                 )
             return
         given = f"agents.environment is {agents.environment}"
-        if self.algo != Algorithm.AGENTS:
+        if not self.algorithm.environment:
             raise ConfigError(
                 f"{given}, but algo is {self.algo}, which compares whole responses; use algo=hgpo, algo=gigpo or algo=agent_grpo"
             )
@@ -892,51 +628,42 @@ class R3Config:
             )
 
     def _check_mechanisms(self) -> None:
+        algorithm, select = self.algorithm, self.exploration
         if self.filters_groups and self.replay.enabled:
-            source = "algo is dapo" if self.algo == Algorithm.DAPO else "openrlhf.algo.dynamic_filtering_enable is on"
+            source = (
+                f"algo is {self.algo}" if algorithm.filters_groups else "openrlhf.algo.dynamic_filtering_enable is on"
+            )
             raise ConfigError(
                 f"{source} and replay.enabled is true: dynamic filtering removes exactly the groups that replay "
                 "repairs; use replay.enabled=false, or leave dynamic filtering off"
             )
-        if self.filters_groups and self.algo == Algorithm.R3:
+        if self.filters_groups and algorithm.own_advantages:
             raise ConfigError(
-                "openrlhf.algo.dynamic_filtering_enable is on with algo=r3: collapsed groups would be gone before they "
-                "are ranked or counted; use algo=dapo, or leave it off"
+                f"openrlhf.algo.dynamic_filtering_enable is on with algo={self.algo}: collapsed groups would be gone before "
+                "they are ranked or counted; use algo=dapo, or leave it off"
             )
-        if self.algo != Algorithm.R3:
-            own = () if self.algo == Algorithm.AGENTS else ("replay", "reflection")  # of trajectories
-            on = [name for name in (*own, "ranking") if getattr(self, name).enabled]
-            if on:
-                off = " ".join(f"{name}.enabled=false" for name in on)
-                raise ConfigError(
-                    f"algo is {self.algo}, which runs OpenRLHF's own classes, but {', '.join(on)} would need algo=r3; "
-                    f"add {off}"
-                )
-            if self.exploration.draw.enabled:
-                raise ConfigError(
-                    f"exploration.draw.enabled is true, but algo is {self.algo}, whose groups must all have the same size; use "
-                    "algo=r3, with replay, reflection and ranking off where only the draw is wanted"
-                )
-            if self.exploration.prefix.enabled:
-                raise ConfigError(
-                    f"exploration.prefix.enabled is true, but algo is {self.algo}, which keeps no history of states; use algo=r3, "
-                    "with replay, reflection and ranking off where only the states are wanted"
-                )
-            if self.exploration.select.enabled:
-                raise ConfigError(
-                    f"exploration.select.enabled is true, but algo is {self.algo}, which keeps no history to select by; use algo=r3, "
-                    "with replay, reflection and ranking off where only the selection is wanted"
-                )
-            if self.logging.token_entropy == TokenEntropy.ALL:
-                raise ConfigError(
-                    f"logging.token_entropy is all, but algo is {self.algo}, whose policy pass is OpenRLHF's own and measures no "
-                    "entropy; use algo=r3 or logging.token_entropy=none"
-                )
-            if self.advantage.success_scale != 1.0:
-                raise ConfigError(
-                    f"advantage.success_scale is {self.advantage.success_scale}, but algo is {self.algo}, whose advantages are "
-                    "OpenRLHF's own; use algo=r3 or advantage.success_scale=1"
-                )
+        on = [
+            name
+            for name in ("replay", "reflection", "ranking")
+            if getattr(self, name).enabled and name not in algorithm.mechanisms
+        ]
+        if on:
+            off = " ".join(f"{name}.enabled=false" for name in on)
+            raise ConfigError(
+                f"algo is {self.algo}, which runs OpenRLHF's own classes, but {', '.join(on)} would need algo=r3; add {off}"
+            )
+        own = f"but algo is {self.algo}, "
+        off = "; use algo=r3, with replay, reflection and ranking off where only this is wanted"
+        explores = "exploration" in algorithm.mechanisms
+        for key, is_off, why in (
+            ("exploration.draw.enabled is true", explores or not select.draw.enabled, f"whose groups must all have the same size{off}"),
+            ("exploration.prefix.enabled is true", explores or not select.prefix.enabled, f"which keeps no history of states{off}"),
+            ("exploration.select.enabled is true", explores or not select.select.enabled, f"which keeps no history to select by{off}"),
+            ("logging.token_entropy is all", algorithm.own_advantages or self.logging.token_entropy != TokenEntropy.ALL, "whose policy pass is OpenRLHF's own and measures no entropy; use algo=r3 or logging.token_entropy=none"),
+            (f"advantage.success_scale is {self.advantage.success_scale}", algorithm.own_advantages or self.advantage.success_scale == 1.0, "whose advantages are OpenRLHF's own; use algo=r3 or advantage.success_scale=1"),
+        ):  # fmt: skip
+            if not is_off:
+                raise ConfigError(f"{key}, {own}{why}")
 
     def _check_lengths(self) -> None:
         if self.data.max_len <= self.rollout.max_new_tokens:

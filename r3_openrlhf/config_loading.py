@@ -24,8 +24,9 @@ from hydra.errors import HydraException
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from r3_openrlhf.config import ENVIRONMENT, R3Config, nearest
+from r3_openrlhf.config import ENVIRONMENT, R3Config
 from r3_openrlhf.errors import ConfigError
+from r3_openrlhf.open_table import is_import_path, nearest
 
 # Names that said something else than they meant -> the names now. The old ones still load, with a line that says so.
 RENAMED_SECTIONS = {"evaluation": "held_out", "guard": "stop"}
@@ -66,7 +67,8 @@ def load_config(experiment: str, overrides: list[str]) -> R3Config:
     overrides = [_with_new_name(override) for override in overrides]
     parsed = [(_check_override(override), override) for override in overrides]
     chosen = next((override.value() for override, _ in reversed(parsed) if override.key_or_group == "algo"), None)
-    preset = None if chosen is None else str(chosen)
+    # an algorithm of a user is a plain key; one of ours is a preset
+    preset = None if chosen is None or is_import_path(str(chosen)) else str(chosen)
     if preset in RENAMED_PRESETS:
         _say(f"algo={preset} is called algo={RENAMED_PRESETS[preset]} now")
         preset = RENAMED_PRESETS[preset]
@@ -74,7 +76,9 @@ def load_config(experiment: str, overrides: list[str]) -> R3Config:
         raise ConfigError(f"algo is {preset!r}, which does not exist in configs/algo; {nearest(preset, presets())}")
     settings = [f"+experiment={experiment}", *([f"+algo={preset}"] if preset else [])]
     # "++" sets a key whether or not a YAML file names it; that it is one of ours was checked just now.
-    settings += [f"++{text.lstrip('+')}" for override, text in parsed if override.key_or_group != "algo"]
+    settings += [
+        f"++{text.lstrip('+')}" for override, text in parsed if preset is None or override.key_or_group != "algo"
+    ]
     try:
         with initialize_config_dir(config_dir=str(CONFIGS.resolve()), version_base="1.3"):
             composed = compose(config_name="train", overrides=[*UNUSED, *settings])

@@ -54,13 +54,6 @@ class ReplayMode(Word):
     REPLACE = "replace"
 
 
-class RecallOrder(Word):
-    """Which stored rollouts are recalled when there are more than are asked for."""
-
-    UNIFORM = "uniform"
-    NEWEST = "newest"
-
-
 class OldLogprobs(Word):
     """The old log-probs of a recalled rollout: those it was sampled with, or the current policy's."""
 
@@ -82,26 +75,12 @@ class RankingScope(Word):
     FAILED = "failed"
 
 
-class RankingScore(Word):
-    """What ranks failures (SERR): peak and global entropy [P], or the mean log-prob of the tokens."""
-
-    ENTROPY = "entropy"
-    LOGPROB = "logprob"
-
-
 class CutRule(Word):
     """Where stored responses are cut into states (core/prefix.py)."""
 
     FRACTIONS = "fractions"
     UNCERTAIN = "uncertain"
     DELIMITERS = "delimiters"
-
-
-class StateChoice(Word):
-    """Which state of stored failures is continued (core/prefix.py)."""
-
-    THOMPSON = "thompson"
-    UCB = "ucb"
 
 
 class SelectionRule(Word):
@@ -169,17 +148,6 @@ class Task(Word):
     MATH = "math"
     EXACT = "exact"
     REASONING_GYM = "reasoning_gym"
-
-
-class Algorithm(Word):
-    """What trains: R³, one of OpenRLHF's own estimators, or trajectories in an environment (an AgentEstimator)."""
-
-    R3 = "r3"
-    GRPO = "grpo"
-    RLOO = "rloo"
-    REINFORCE_PP_BASELINE = "reinforce_pp_baseline"
-    DAPO = "dapo"
-    AGENTS = "agents"
 
 
 class AgentEstimator(Word):

@@ -166,13 +166,7 @@ REFUSED = {  # overrides -> words that the sentence must hold: the key, the valu
     (
         "exploration.select.rule=near_haf",
     ): "exploration.select.rule is 'near_haf', which does not exist; did you mean near_half?",
-    ("exploration.select.floor=0",): "exploration.select.floor is 0.0; use a number above 0",
-    ("exploration.select.memory=2",): "exploration.select.memory is 2.0; use a fraction between 0 and 1",
-    ("exploration.select.candidates=0",): "exploration.select.candidates is 0",
-    (
-        "exploration.select.floor=0.3",
-    ): "only one in 4 problems is asked; use a floor of 0.25 or less, or fewer candidates",
-    ("exploration.select.flor=0.3",): "exploration.select.flor does not exist; did you mean exploration.select.floor?",
+    ("exploration.select.rul=x",): "exploration.select.rul does not exist; did you mean exploration.select.rule?",
     ("exploration.select=true",): "exploration.select is a group of keys",
     ("exploration.select.enabled=true", "algo=grpo"): "exploration.select.enabled is true, but algo is grpo",
     ("exploration.draw.first_samples=1",): "exploration.draw.first_samples is 1; use 2 or more",
@@ -192,8 +186,6 @@ REFUSED = {  # overrides -> words that the sentence must hold: the key, the valu
     ("reward.urls=['http://a b']",): "reward.urls holds 'http://a b'",
     ("reward.urls=['http://a:5000/x y']",): "reward.urls holds 'http://a:5000/x y'",
     ("reward.urls=['http://a<b']",): "reward.urls holds 'http://a<b'",
-    ("history.eviction=oldst",): "did you mean oldest?",
-    ("history.journal=wall",): "did you mean wal?",
     ("history.max_bytes=10",): "history.max_bytes is 10",
     ("cluster.gpus_per_node=65",): "cluster has 65 ranks, more than the 64 rows of a step",
     ("cluster.gpus_per_node=2", "cluster.vllm_tensor_parallel_size=3"): "does not divide the 2 GPUs",

@@ -43,17 +43,23 @@ def own_loop():
     torch.set_num_threads(threads)
 
 
-def test_the_own_loop_learns_recalls_and_ranks(own_loop):
-    """Chance is about 0.01; the same seed gives the same run."""
+def mean(lines, name):
+    return sum(line[name] for line in lines) / len(lines)
+
+
+def test_the_own_loop_learns_recalls_reflects_and_ranks(own_loop):
+    """Chance is about 0.01; the same seed gives the same run. Reflection begins with the second epoch, step 6."""
     lines = own_loop.train(60)
-    assert own_loop.mean(lines[:10], "accuracy") < 0.03 < 0.06 < own_loop.mean(lines[-10:], "accuracy")
+    assert mean(lines[:10], "accuracy") < 0.03 < 0.05 < mean(lines[-10:], "accuracy")
     assert sum(line["r3/replay/recalled"] for line in lines) > 20
     assert sum(line["r3/ranking/rows"] for line in lines) > 20
+    assert [line["r3/reflection/groups"] for line in lines[:5]] == [0] * 5
+    assert [line["r3/reflection/before_first_epoch"] for line in lines[:6]] == [20.0] * 5 + [0.0]
+    assert mean(lines[5:], "r3/reflection/groups") > 3
     assert all(line["r3/grading/ungraded"] == 0 for line in lines)
-    assert own_loop.train(5) == lines[:5]
+    assert own_loop.train(8) == lines[:8]
 
 
-def test_the_own_loop_has_ten_lines_of_r3():
-    block = OWN_LOOP.read_text().split("# ---- R³ ----\n")[1].split("# ------------\n")[0]
-    assert len([line for line in block.splitlines() if line.strip()]) <= 10
-    assert "openrlhf_adapter" not in OWN_LOOP.read_text() and not re.search(r"^(import|from) openrlhf", block)
+def test_the_own_loop_is_short_and_needs_no_stack():
+    text = OWN_LOOP.read_text()
+    assert len(text.splitlines()) <= 150 and not re.search("openrlhf_adapter|import openrlhf|R3Config", text)

@@ -4,27 +4,19 @@ import random
 
 import pytest
 
-from r3_openrlhf import method
-from r3_openrlhf.config import (
-    AdvantageConfig,
-    ClusterConfig,
-    DataConfig,
-    HistoryConfig,
-    RankingConfig,
-    ReplayConfig,
-    TrainConfig,
-)
+from r3_openrlhf.config import ClusterConfig, DataConfig, R3Config, TrainConfig
 from r3_openrlhf.core.mixed_batch import MixedBatch
-from r3_openrlhf.core.replay import choose
 from r3_openrlhf.errors import ConfigError, HistoryError
 from r3_openrlhf.history.eviction import rows_to_evict
 from r3_openrlhf.history.store import HistoryLimits, HistoryStore
+from r3_openrlhf.method.r3 import R3
+from r3_openrlhf.method.settings import AdvantageSettings, RankingSettings, ReplaySettings
 from r3_openrlhf.openrlhf_adapter.arguments import openrlhf_arguments
 from r3_openrlhf.problems.sources import load_problems
 from r3_openrlhf.problems.training_file import rendered
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.types import Context, EntropyStatistics, RankingGuard, Task, Verdict
-from tests.test_method import config_of, rollout
+from tests.method.test_r3 import Storing, rollout, settings_of
 
 
 def batch():
@@ -43,12 +35,15 @@ def misspelt(settings, **words):
 
 
 def flags(**words):
-    return openrlhf_arguments(config_of(**words), RunDirectory("run"), model_dir="model", platform="cuda")
+    config = R3Config(run_dir="run")
+    for key, word in words.items():
+        section, _, name = key.rpartition("__")
+        setattr(getattr(config, section) if section else config, name, word)
+    return openrlhf_arguments(config, RunDirectory("run"), model_dir="model", platform="cuda")
 
 
-def recalled(batch):
-    method.recall(batch, lambda uid, verdict: [rollout("correct")], config_of(), step=0)
-    return batch.rows[-1]
+def recalled(**words):
+    return Storing(lambda uid, verdict: [rollout("correct")], **words).recall(batch().rollouts, step=0)
 
 
 @pytest.mark.parametrize(
@@ -58,19 +53,16 @@ def recalled(batch):
         (lambda: advantages(scope="litteral"), "scope is 'litteral'; did you mean 'literal'?"),
         (lambda: batch().recall(lambda *_: [], mode="replcae", rng=random.Random(0)), "mode is 'replcae'; did you mean 'replace'?"),
         (lambda: batch().rows_to_rank(scope="fialed"), "scope is 'fialed'; did you mean 'failed'?"),
-        (lambda: choose([], k=1, order="newst", rng=random.Random(0)), "order is 'newst'; did you mean 'newest'?"),
         (lambda: rows_to_evict([None] * 2, cap=1, policy="odlest", verdict=Verdict.WRONG, seed=0), "policy is 'odlest'; did you mean"),
         (lambda: EntropyStatistics(peak=1.0, global_=0.5, source="exatc"), "source is 'exatc'; did you mean 'exact'?"),
         (lambda: EntropyStatistics(peak=1.0, global_=0.5, source="auto"), "source is 'auto'; statistics come from"),
         (lambda: rollout("corect"), "verdict is 'corect'; did you mean 'correct'?"),
         (lambda: rollout(context="plian"), "context is 'plian'; did you mean 'plain'?"),
         (lambda: rollout(context=7), "context is 7; it must be one of plain, reflection"),
-        (lambda: method.rows_with_exact_entropy(batch(), {0: [0]}, config_of(ranking__entropy_source="tokp")), "ranking.entropy_source is 'tokp'; did you mean 'topk'?"),
-        (lambda: method.uses_stored_logprobs(b := batch(), recalled(b), config_of(replay__old_logprobs="behavior")), "replay.old_logprobs is 'behavior'; did you mean 'behaviour'?"),
-        (lambda: method.assign_advantages(batch(), {}, lambda row: None, config_of(algo="dpao")), "algo is 'dpao'; did you mean 'dapo'?"),
+        (lambda: (r3 := R3(settings_of(ranking__entropy_source="tokp"))).rows_to_measure(r3.recall(batch().rollouts, step=0)), "ranking.entropy_source is 'tokp'; did you mean 'topk'?"),
+        (lambda: recalled(replay__old_logprobs="behavior"), "replay.old_logprobs is 'behavior'; did you mean 'behaviour'?"),
         (lambda: load_problems(misspelt(DataConfig(path="none.jsonl"), unusable="eror")), "data.unusable is 'eror'; did you mean 'error'?"),
         (lambda: list(rendered([], misspelt(DataConfig(path="none.jsonl"), overlong="dorp"), None, room=1)), "data.overlong is 'dorp'; did you mean 'drop'?"),
-        (lambda: flags(algo="grop"), "algo is 'grop'; did you mean 'grpo'?"),
         (lambda: flags(train__loss_aggregation="token_mean"), "train.loss_aggregation is 'token_mean'; did you mean 'token-mean'?"),
         (lambda: flags(train__kl_estimator="k4", train__kl_coef=0.1), "train.kl_estimator is 'k4'"),
         (lambda: flags(cluster__sync_backend="ncl"), "cluster.sync_backend is 'ncl'; did you mean 'nccl'?"),
@@ -85,10 +77,12 @@ def test_a_misspelt_word_is_named(entrance, sentence):
 @pytest.mark.parametrize(
     ("entrance", "error", "sentence"),
     [
-        (lambda: RankingConfig(guard="centered"), ConfigError, "ranking.guard is 'centered', which does not exist; did you mean centred?"),
-        (lambda: ReplayConfig(mode="replcae"), ConfigError, "did you mean replace?"),
-        (lambda: AdvantageConfig(scope="fialed"), ConfigError, "advantage.scope is 'fialed'"),
-        (lambda: HistoryConfig(journal="wla"), ConfigError, "did you mean wal?"),
+        (lambda: RankingSettings(guard="centered"), ConfigError, "ranking.guard is 'centered', which does not exist; did you mean centred?"),
+        (lambda: ReplaySettings(mode="replcae"), ConfigError, "did you mean replace?"),
+        (lambda: AdvantageSettings(scope="fialed"), ConfigError, "advantage.scope is 'fialed'"),
+        (lambda: ReplaySettings(order="newst"), ConfigError, "replay.order is 'newst', which does not exist; did you mean newest?"),
+        (lambda: RankingSettings(score="entrpy"), ConfigError, "ranking.score is 'entrpy', which does not exist; did you mean entropy?"),
+        (lambda: R3Config(run_dir="run", algo="grop"), ConfigError, "algo is 'grop', which does not exist; did you mean grpo?"),
         (lambda: DataConfig(path="none.jsonl", unusable="eror"), ConfigError, "data.unusable is 'eror', which does not exist; did you mean error?"),
         (lambda: DataConfig(path="none.jsonl", overlong="dorp"), ConfigError, "did you mean drop?"),
         (lambda: TrainConfig(loss_aggregation="token_mean"), ConfigError, "did you mean token-mean?"),

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from r3_openrlhf.config import nearest
 from r3_openrlhf.core.checks import finite_value
 from r3_openrlhf.errors import ConfigError
+from r3_openrlhf.open_table import nearest
 
 ENVIRONMENTS = {
     "vault": "r3_openrlhf.agents.vault:Vault",

@@ -11,8 +11,8 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from r3_openrlhf.config import nearest
 from r3_openrlhf.errors import ConfigError
+from r3_openrlhf.open_table import nearest
 
 VARIABLE = "R3_SITE"
 DEFAULT = Path("~/.config/r3/site.yaml")

@@ -17,8 +17,8 @@ from r3_openrlhf.comparison.intervals import (
     paired_ratio,
 )
 from r3_openrlhf.comparison.runs import SAME_IN_EVALUATIONS, Run, check_comparable, settings_that_differ
-from r3_openrlhf.config import nearest
 from r3_openrlhf.errors import R3Error
+from r3_openrlhf.open_table import nearest
 
 DEFAULT_REFERENCE = "grpo"
 # name of a quantity -> key of metrics.jsonl

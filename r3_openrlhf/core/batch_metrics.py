@@ -18,7 +18,7 @@ def batch_metrics(batch: MixedBatch, *, step: int) -> dict[str, float]:
     lags = [step - row.rollout.policy_step for row in recalled]
     of_this_step = {_sampled(r) for r in batch.rollouts if r.context is not Context.PLAIN}
     wanted = [group for group in groups if group.wanted]
-    ranked = [row.reward for row in rows if row.ranked]
+    ranked = [row.ranking_reward for row in rows if row.ranking_reward is not None]
     mass = sum(abs(row.advantage) for row in rows if row.trained)
     unverified = sum(
         abs(row.advantage)
@@ -73,6 +73,13 @@ def batch_metrics(batch: MixedBatch, *, step: int) -> dict[str, float]:
         "response_tokens": float(sum(r.num_sampled_tokens for r in batch.rollouts)),
         "truncated_rate": mean_or_zero([r.truncated for r in batch.rollouts]),
     }
+
+
+def trained_tokens(batch: MixedBatch, *, passes: int) -> float:
+    """What the update costs: prompt and response tokens of the trained rows, once for each pass."""
+    asked = ((row if batch.has_own_prompt(row) else batch.first_of(row)).rollout for row in batch.trained)
+    responses = sum(row.rollout.num_tokens for row in batch.trained)
+    return float((sum(len(rollout.prompt_ids) for rollout in asked) + responses) * passes)
 
 
 def entropy_metrics(rollouts: list[Rollout]) -> dict[str, float]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import StrEnum
 
-from r3_openrlhf.types import Verdict
+from r3_openrlhf.types import Verdict, Word
 
 
 class GroupState(StrEnum):
@@ -34,3 +34,26 @@ def group_state(verdicts: Iterable[Verdict]) -> GroupState:
 def opposite_verdict(state: GroupState) -> Verdict | None:
     """The verdict that a collapsed group lacks, to be recalled from history (CCR). None: nothing is to be recalled."""
     return {GroupState.ALL_CORRECT: Verdict.WRONG, GroupState.NONE_CORRECT: Verdict.CORRECT}.get(state)
+
+
+class RecallFate(Word):
+    """What replay did for a group, or why it did nothing."""
+
+    NOT_COLLAPSED = "not_collapsed"
+    OFF = "off"  # replay.enabled=false, and nothing is shared
+    FAILURES_OFF = "failures_off"  # all right, with replay.recall_failures=false
+    STARTS_ELSEWHERE = "starts_elsewhere"  # its rows begin where no stored rollout does
+    RECALLED = "recalled"
+    NEVER_SAMPLED = "never_sampled"  # no rollout of that verdict has ever been graded
+    EVICTED = "evicted"  # all have left the store
+    TOO_OLD = "too_old"  # those that are there are older than replay.max_policy_lag
+    NOT_CHOSEN = "not_chosen"  # something is stored, and replay.order chose none of it
+
+
+class RankingFate(Word):
+    """What the ranking did for a group, or why it did nothing."""
+
+    OFF = "off"  # ranking.enabled=false
+    NOT_ALL_WRONG = "not_all_wrong"
+    TOO_FEW = "too_few"  # fewer than two of its rows may be ranked: not truncated, or given way to recalled ones
+    RANKED = "ranked"

@@ -9,7 +9,7 @@ framework, no I/O but the `recall` function that is passed in:
     batch.advantages(...)                            # eq. 3
     batch_metrics(batch, ...)                        # core/batch_metrics.py
 
-method.py makes these calls as a configuration says.
+The class R3 (method/r3.py) makes these calls as its settings say.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from r3_openrlhf.core.advantages import amplify_successes, group_advantages
-from r3_openrlhf.core.groups import GroupState, group_state, opposite_verdict
-from r3_openrlhf.core.ranking import bounds_decide, centre_rankings, ranking_rewards, score_rewards
+from r3_openrlhf.core.groups import GroupState, RankingFate, RecallFate, group_state, opposite_verdict
+from r3_openrlhf.core.ranking import RankingScore, bounds_decide, centre_rankings, score_rewards
 from r3_openrlhf.core.replay import response_bytes, rows_to_replace
 from r3_openrlhf.types import (
     AdvantageScope,
@@ -40,17 +42,40 @@ RecallFunction = Callable[[str, Verdict], Sequence[Rollout]]
 
 @dataclass(slots=True)
 class Row:
-    """One rollout in the step's batch."""
+    """One rollout in the step's batch.
 
-    index: int  # into MixedBatch.rows
+    Attributes:
+        index: into MixedBatch.rows.
+        group: index into MixedBatch.groups.
+        source: of a fresh row, index into the rollouts that were passed in; None of a recalled one.
+        trained: False where the row gives way to a recalled one (replay.mode = replace).
+        outcome_reward: what the grader's verdict is worth.
+        ranking_reward: what replaces it in a ranked failure; None: not ranked.
+        reward: the value that the advantage was made of: the ranking reward, centred where the guard says so, else the
+            outcome reward.
+        old_logprobs: what the row's ratio is taken against, float32 [response tokens]; None: the current policy's own.
+    """
+
+    index: int
     rollout: Rollout
-    group: int  # index into MixedBatch.groups
-    recalled: bool = False
-    source: int | None = None  # fresh rows: index into the rollouts that were passed in
-    trained: bool = True  # False: gives way to a recalled row (replay.mode = replace)
-    reward: float = 0.0  # outcome reward, or the ranking reward once ranked
-    ranked: bool = False
+    group: int
+    outcome_reward: float
+    reward: float
+    source: int | None = None
+    trained: bool = True
+    ranking_reward: float | None = None
     advantage: float = 0.0
+    old_logprobs: np.ndarray | None = None
+
+    @property
+    def recalled(self) -> bool:
+        """Does it come from the history (or from another group of this step), not from its group's own sampling?"""
+        return self.source is None
+
+    @property
+    def ranked(self) -> bool:
+        """Has a ranking replaced its outcome reward?"""
+        return self.ranking_reward is not None
 
     @property
     def fresh_source(self) -> int:
@@ -68,10 +93,21 @@ class Group:
     context: Context
     rows: list[int]  # indices into MixedBatch.rows
     state: GroupState  # from the verdicts of its fresh rows, before replay
-    wanted: bool = False  # collapsed, replay on: an opposite verdict was asked for
-    ranked: bool = False
+    replay: RecallFate = RecallFate.OFF
+    ranking: RankingFate = RankingFate.OFF
     entropy_source: str | None = None
     recalled: list[int] = field(default_factory=list)
+    absence: str | None = None  # why the history had nothing of the opposite verdict; None: it had, or was not asked
+
+    @property
+    def wanted(self) -> bool:
+        """Did it collapse, and was an opposite verdict asked for?"""
+        return self.replay not in UNASKED
+
+    @property
+    def ranked(self) -> bool:
+        """Were rows of it ranked?"""
+        return self.ranking is RankingFate.RANKED
 
     @property
     def collapsed_before(self) -> bool:
@@ -82,6 +118,9 @@ class Group:
     def collapsed_after(self) -> bool:
         """Did it collapse, and was nothing recalled that has the other verdict?"""
         return self.collapsed_before and not self.recalled
+
+
+UNASKED = (RecallFate.NOT_COLLAPSED, RecallFate.OFF, RecallFate.FAILURES_OFF, RecallFate.STARTS_ELSEWHERE)
 
 
 class MixedBatch:
@@ -122,13 +161,18 @@ class MixedBatch:
             index=len(self.rows),
             rollout=rollout,
             group=number,
-            recalled=source is None,
             source=source,
+            outcome_reward=rollout.graded_reward,
             reward=rollout.graded_reward,
         )
         group.rows.append(row.index)
         self.rows.append(row)
         return row
+
+    @property
+    def trained(self) -> list[Row]:
+        """The rows that the update sees: all but fresh ones that gave way to recalled ones."""
+        return [row for row in self.rows if row.trained]
 
     def first_of(self, row: Row) -> Row:
         """The first row of the same group, always a fresh one: its prompt is the prompt of the group."""
@@ -160,25 +204,36 @@ class MixedBatch:
     ) -> None:
         """Add stored rollouts of the opposite verdict to every collapsed group (METHOD section 4), or with
         failures=False to all-wrong groups alone. A group that starts from a state gets none: they do not start there.
-        Neither does one of trajectories behind an earlier attempt: stored ones keep their own prompts.
+        Neither does one of trajectories from an earlier attempt: stored ones keep their own prompts.
 
         `mode` "replace" lets as many fresh rows of the group give way as were recalled (never all of them): they
         stay in the group's statistics with their outcome reward, and leave the ranking and the update.
+
+        `group.replay` says afterwards what became of each group; NOT_CHOSEN where nothing came.
 
         ValueError: a mode that does not exist.
         """
         mode = ReplayMode.checked("mode", mode)
         for index, group in enumerate(self.groups):
             verdict = opposite_verdict(group.state)
-            if verdict is None or (verdict is Verdict.WRONG and not failures) or not self._takes_stored(group):
-                continue
-            group.wanted = True
-            fresh = list(group.rows)
-            for stored in recall(group.uid, verdict):
-                group.recalled.append(self._add(group, index, stored).index)
-            if mode is ReplayMode.REPLACE and group.recalled:
-                for position in rows_to_replace(len(fresh), min(len(group.recalled), len(fresh) - 1), rng):
-                    self.rows[fresh[position]].trained = False
+            if verdict is None:
+                group.replay = RecallFate.NOT_COLLAPSED
+            elif verdict is Verdict.WRONG and not failures:
+                group.replay = RecallFate.FAILURES_OFF
+            elif not self._takes_stored(group):
+                group.replay = RecallFate.STARTS_ELSEWHERE
+            else:
+                self._recall_into(group, index, recall(group.uid, verdict), mode, rng)
+
+    def _recall_into(
+        self, group: Group, index: int, stored: Sequence[Rollout], mode: ReplayMode, rng: random.Random
+    ) -> None:
+        fresh = list(group.rows)
+        group.recalled += [self._add(group, index, rollout).index for rollout in stored]
+        group.replay = RecallFate.RECALLED if group.recalled else RecallFate.NOT_CHOSEN
+        if mode is ReplayMode.REPLACE and group.recalled:
+            for position in rows_to_replace(len(fresh), min(len(group.recalled), len(fresh) - 1), rng):
+                self.rows[fresh[position]].trained = False
 
     def _takes_stored(self, group: Group) -> bool:
         if group.context is Context.REFLECTION:
@@ -196,6 +251,7 @@ class MixedBatch:
         found = {}
         for index, group in enumerate(self.groups):
             if group.state is not GroupState.NONE_CORRECT:
+                group.ranking = RankingFate.NOT_ALL_WRONG
                 continue
             rows = [
                 i
@@ -204,32 +260,36 @@ class MixedBatch:
                 and self.rows[i].trained
                 and (scope is RankingScope.FAILED or self.rows[i].rollout.truncated)
             ]
+            group.ranking = RankingFate.TOO_FEW
             if len(rows) > 1:  # one row alone has nothing to be ranked against
                 found[index] = rows
         return found
 
     def rank(
-        self, ranked: dict[int, list[int]], entropy: Callable[[Row], EntropyStatistics], *, max_reward: float
+        self,
+        ranked: dict[int, list[int]],
+        score: RankingScore,
+        entropy: Callable[[Row], EntropyStatistics],
+        *,
+        max_reward: float,
     ) -> None:
-        """Replace the outcome reward of the given rows by their ranking reward (METHOD section 6)."""
-        for index, rows in ranked.items():
-            statistics = [entropy(self.rows[i]) for i in rows]
-            rewards = ranking_rewards(
-                [s.peak for s in statistics], [s.global_ for s in statistics], max_reward=max_reward
-            )
-            self.groups[index].ranked = True
-            self.groups[index].entropy_source = statistics[0].source
-            for i, reward, statistic in zip(rows, rewards, statistics, strict=True):
-                self.rows[i].reward, self.rows[i].ranked = reward, True
-                self.rows[i].rollout.entropy = statistic
+        """Give the rows of each group in `ranked` their ranking reward (METHOD section 6). `entropy` is asked for them
+        where the score needs it.
 
-    def rank_by_score(self, ranked: dict[int, list[int]], score: Callable[[Row], float], *, max_reward: float) -> None:
-        """The same by one number per row, the higher the better. No entropy is asked for."""
+        ValueError: a score that is not one finite number for each row.
+        """
         for index, rows in ranked.items():
-            self.groups[index].ranked = True
-            rewards = score_rewards([score(self.rows[i]) for i in rows], max_reward=max_reward)
-            for i, reward in zip(rows, rewards, strict=True):
-                self.rows[i].reward, self.rows[i].ranked = reward, True
+            rollouts = [self.rows[i].rollout for i in rows]
+            statistics = [entropy(self.rows[i]) for i in rows] if score.needs_entropy else []
+            for rollout, statistic in zip(rollouts, statistics, strict=bool(statistics)):
+                rollout.entropy = statistic
+            group = self.groups[index]
+            group.ranking = RankingFate.RANKED
+            group.entropy_source = statistics[0].source if statistics else None
+            for i, reward in zip(
+                rows, score_rewards(score.of(rollouts, statistics), max_reward=max_reward), strict=True
+            ):
+                self.rows[i].ranking_reward = reward
 
     # ── eq. 3 ──
 
@@ -263,9 +323,11 @@ class MixedBatch:
                 for row in rows:
                     row.advantage = 0.0
                 continue
-            rewards = [row.reward for row in rows]
+            rewards = [row.outcome_reward if row.ranking_reward is None else row.ranking_reward for row in rows]
             if guard is RankingGuard.CENTRED and group.ranked:
                 rewards = centre_rankings(rewards, [row.ranked for row in rows])
+            for row, reward in zip(rows, rewards, strict=True):
+                row.reward = reward
             values = group_advantages(
                 rewards,
                 alpha=alpha,

@@ -6,14 +6,13 @@ finds its states with PPO's critic; without one the value of a state is the succ
 follows is ours:
 
     from a success   the cut starts late and moves backwards while the continuations succeed (a reverse curriculum)
-    from failures    the state with the largest draw (Thompson) or upper bound (UCB) of its posterior
+    from failures    the state with the largest draw from its posterior (Thompson sampling)
 
 Pure: tokens are counted, never decoded.
 """
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from typing import TypeVar
 import numpy as np
 
 from r3_openrlhf.core.checks import finite_value, whole_number
-from r3_openrlhf.types import CutRule, StateChoice
+from r3_openrlhf.types import CutRule
 
 PRIOR = 1.0  # Beta(1, 1) before the first continuation
 
@@ -105,26 +104,11 @@ def state_of_success(
 
 
 def state_of_failures(
-    states: Sequence[StateT],
-    value: Callable[[StateT], Continuations],
-    *,
-    choice: StateChoice | str,
-    rng: random.Random,
+    states: Sequence[StateT], value: Callable[[StateT], Continuations], *, rng: random.Random
 ) -> StateT | None:
-    """The state of stored failures to go on from; None without states.
-
-        thompson   the largest draw from Beta(1 + successes, 1 + failures)
-        ucb        the largest mean + sqrt(2 ln(1 + N) / (2 + tries)), N tries of all the states; of equals the first
-
-    ValueError: a choice that does not exist.
-    """
-    choice = StateChoice.checked("choice", choice)
+    """The state of stored failures to continue from, by Thompson sampling: the largest draw from
+    Beta(1 + successes, 1 + failures). None without states."""
     if not states:
         return None
-    values = [value(state) for state in states]
-    if choice is StateChoice.THOMPSON:
-        scores = [rng.betavariate(*one.posterior) for one in values]
-    else:
-        everything = sum(one.tries for one in values)
-        scores = [one.mean + math.sqrt(2 * math.log1p(everything) / (2 + one.tries)) for one in values]
-    return states[scores.index(max(scores))]
+    draws = [rng.betavariate(*value(state).posterior) for state in states]
+    return states[draws.index(max(draws))]

@@ -2,17 +2,31 @@
 
 A response whose few decision points are uncertain (high peak entropy) while the rest is confident (low global
 entropy) ranks above one that is the other way round. The order is partial: most pairs do not dominate each other.
-`score_rewards` ranks by one number instead (ranking.score).
+
+What ranks is one number per response, the higher the better: for SERR how many others it dominates. RANKING_SCORES is the
+table of them; a function of one's own joins it by import path:
+
+    def shortest(rollouts):                      # ranking.score=my_scores.py:shortest
+        return [-rollout.num_tokens for rollout in rollouts]
+
+    def calm(rollouts, entropies):               # asks for the entropies of the ranked rows too
+        return [-entropy.global_ for entropy in entropies]
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 
 from r3_openrlhf.core.checks import finite_value, finite_values, same_length
+from r3_openrlhf.errors import ConfigError
+from r3_openrlhf.open_table import OpenTable, check_signature
+from r3_openrlhf.types import Context, EntropyStatistics, Rollout, Verdict
 
 
 def dominated_counts(peak: Sequence[float], global_: Sequence[float]) -> list[int]:
@@ -24,18 +38,38 @@ def dominated_counts(peak: Sequence[float], global_: Sequence[float]) -> list[in
 
 
 def ranking_rewards(peak: Sequence[float], global_: Sequence[float], *, max_reward: float) -> list[float]:
-    """Reward of each ranked failure, in [0, max_reward].
+    """SERR's reward of each ranked failure, in [0, max_reward]: `score_rewards` of S_i.
 
-        R_(k) = max_reward * (1 - k / (N - 1)),   k = 0 .. N-1 the place in the order of falling S_i
+    ValueError: no rows, unequal lengths, a value that is not finite, max_reward below 0, or 1 and more.
+    """
+    return score_rewards(dominated_counts(peak, global_), max_reward=max_reward)
 
-    Rows with equal S_i share the average of their places, so that the order of the rows never matters and the sum is
+
+def score_rewards(scores: Sequence[float], *, max_reward: float) -> list[float]:
+    """Reward of each ranked failure by one number, the higher the better, in [0, max_reward].
+
+        R_(k) = max_reward * (1 - k / (N - 1)),   k = 0 .. N-1 the place in the order of falling scores
+
+    Rows with equal scores share the average of their places, so that the order of the rows never matters and the sum is
     always N / 2 * max_reward. A single row gets 0.0: nothing was ranked.
 
-    ValueError: no rows, unequal lengths, a value that is not finite, max_reward below 0, or 1 and more (a ranked
-    failure must never reach a correct answer).
+    ValueError: no rows, a score that is not finite, max_reward below 0, or 1 and more (a ranked failure must never reach
+    a correct answer).
     """
-    max_reward = _checked_max_reward(max_reward)
-    return _rewards_of_places(dominated_counts(peak, global_), max_reward)
+    max_reward = finite_value("max_reward", max_reward)
+    if not 0 <= max_reward < 1:
+        raise ValueError(
+            f"max_reward is {max_reward}; it must be at least 0 and below 1, the reward of a right answer"
+        )
+    values = finite_values("scores", scores)
+    if len(values) == 1:
+        return [0.0]
+    rewards = []
+    for value in values:
+        first = sum(other > value for other in values)
+        last = first + values.count(value) - 1
+        rewards.append(max_reward * (1 - (first + last) / 2 / (len(values) - 1)))
+    return rewards
 
 
 def mean_logprob(logprobs_T: Sequence[float] | np.ndarray) -> float:
@@ -54,42 +88,6 @@ def mean_logprob(logprobs_T: Sequence[float] | np.ndarray) -> float:
     if not np.isfinite(values_T).all():
         raise ValueError(f"logprobs holds {values_T[~np.isfinite(values_T)][0]}; log-probs must be finite")
     return float(values_T.mean())
-
-
-def score_rewards(scores: Sequence[float], *, max_reward: float) -> list[float]:
-    """Reward of each ranked failure by one number, the higher the better, in [0, max_reward].
-
-        R_(k) = max_reward * (1 - k / (N - 1)),   k = 0 .. N-1 the place in the order of falling scores
-
-    The order is total where SERR's is partial; everything else is as in `ranking_rewards`: equal scores share the
-    average of their places, a single row gets 0.0.
-
-    ValueError: no rows, a score that is not finite, max_reward below 0, or 1 and more.
-    """
-    max_reward = _checked_max_reward(max_reward)
-    values = finite_values("scores", scores)
-    return _rewards_of_places([sum(other < value for other in values) for value in values], max_reward)
-
-
-def _checked_max_reward(max_reward: float) -> float:
-    max_reward = finite_value("max_reward", max_reward)
-    if not 0 <= max_reward < 1:
-        raise ValueError(
-            f"max_reward is {max_reward}; it must be at least 0 and below 1, the reward of a right answer"
-        )
-    return max_reward
-
-
-def _rewards_of_places(counts: Sequence[int], max_reward: float) -> list[float]:
-    """The formula on S_i, how many rows are below row i; equal S_i share the average of their places."""
-    if len(counts) == 1:
-        return [0.0]
-    rewards = []
-    for count in counts:
-        first = sum(other > count for other in counts)
-        last = first + counts.count(count) - 1
-        rewards.append(max_reward * (1 - (first + last) / 2 / (len(counts) - 1)))
-    return rewards
 
 
 def centre_rankings(rewards: Sequence[float], ranked: Sequence[bool]) -> list[float]:
@@ -139,3 +137,74 @@ def bounds_decide(
 
     rows = range(len(low_p))
     return all(decided(i, j) for i in rows for j in rows if i != j)
+
+
+# ── the table of scores ──
+
+
+@dataclass(frozen=True, slots=True)
+class RankingScore:
+    """What ranks the failures of one group.
+
+    `score`: (rollouts of the group that are ranked, their EntropyStatistics) -> one finite number each; without
+    `needs_entropy` it is called with the rollouts alone, and no entropy is measured for it.
+    """
+
+    score: Callable[..., Sequence[float]]
+    needs_entropy: bool = False
+
+    def of(self, rollouts: Sequence[Rollout], entropies: Sequence[EntropyStatistics]) -> list[float]:
+        """The scores of one group's rows. ValueError: not one finite number for each."""
+        found = self.score(rollouts, entropies) if self.needs_entropy else self.score(rollouts)
+        values = finite_values("scores", [float(value) for value in found])
+        if len(values) != len(rollouts):
+            raise ValueError(f"a ranking score gave {len(values)} numbers for {len(rollouts)} rollouts")
+        return values
+
+
+def dominance(_rollouts: Sequence[Rollout], entropies: Sequence[EntropyStatistics]) -> list[int]:
+    """SERR's S_i [P]: high peak and low global entropy."""
+    return dominated_counts([one.peak for one in entropies], [one.global_ for one in entropies])
+
+
+def confidence(rollouts: Sequence[Rollout]) -> list[float]:
+    """The mean log-prob of what was sampled of each response; no entropy is needed."""
+    return [mean_logprob(rollout.response_logprobs[rollout.prefix_tokens :]) for rollout in rollouts]
+
+
+def _score_of_user(path: str, function: Any) -> RankingScore:
+    """ConfigError: no function of (rollouts) or (rollouts, entropies), or one that fails on two made-up rollouts."""
+    needs_entropy = callable(function) and "entropies" in inspect.signature(function).parameters
+    entropies = [EntropyStatistics(peak=1.0 + i, global_=0.5, source="exact") for i in range(2)]
+    check_signature("ranking.score", path, function, [], *([[]] if needs_entropy else []))
+    score = RankingScore(function, needs_entropy)
+    try:
+        score.of([_made_up(i) for i in range(2)], entropies)
+    except Exception as error:
+        raise ConfigError(
+            f"ranking.score is {path!r}, which fails on two made-up rollouts: {type(error).__name__}: {error}"
+        ) from error
+    return score
+
+
+def _made_up(number: int) -> Rollout:
+    return Rollout(
+        uid="made up",
+        context=Context.PLAIN,
+        prompt_ids=np.array([1], dtype=np.int32),
+        response_ids=np.array([2, number], dtype=np.int32),
+        response_logprobs=np.full(2, -0.5, dtype=np.float32),
+        verdict=Verdict.WRONG,
+        reward=0.0,
+        truncated=True,
+        finish_reason="length",
+        policy_step=0,
+        epoch=1,
+    )
+
+
+RANKING_SCORES: OpenTable[RankingScore] = OpenTable(
+    "ranking.score",
+    {"entropy": RankingScore(dominance, needs_entropy=True), "logprob": RankingScore(confidence)},
+    of_user=_score_of_user,
+)

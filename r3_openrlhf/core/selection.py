@@ -156,7 +156,7 @@ class ProblemSelection:
     Args:
         rule: SelectionRule.
         floor: least probability that a problem that comes up is asked.
-        keep_all_correct, keep_none_correct: of skip_collapsed, at the start; `adapt` moves them each step towards
+        keep: of skip_collapsed, at the start and for both kinds of groups; `adapt` moves it each step towards
             `target_all_correct` and `target_none_correct`, the wanted shares of collapsed groups among the asked ones.
         candidates: of near_half, how many problems come up for each one that is asked.
         memory: of near_half, see `after_visit`.
@@ -168,18 +168,17 @@ class ProblemSelection:
         self,
         *,
         rule: SelectionRule | str,
-        floor: float,
-        keep_all_correct: float,
-        keep_none_correct: float,
-        adapt: float,
-        target_all_correct: float,
-        target_none_correct: float,
-        candidates: int,
-        memory: float,
+        floor: float = 0.05,
+        keep: float = 0.5,
+        adapt: float = 0.01,
+        target_all_correct: float = 0.083,
+        target_none_correct: float = 0.167,
+        candidates: int = 4,
+        memory: float = 0.5,
     ) -> None:
         self.rule = SelectionRule.checked("rule", rule)
         self.floor, self.adapt, self.candidates, self.memory = floor, adapt, candidates, memory
-        self.keep = {GroupState.ALL_CORRECT: keep_all_correct, GroupState.NONE_CORRECT: keep_none_correct}
+        self.keep = {GroupState.ALL_CORRECT: keep, GroupState.NONE_CORRECT: keep}
         self.target = {GroupState.ALL_CORRECT: target_all_correct, GroupState.NONE_CORRECT: target_none_correct}
         self.visits: dict[str, Visits] = {}
         self._start = dict(self.keep)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from r3_openrlhf.config import HistoryConfig
-from r3_openrlhf.errors import HistoryError
-from r3_openrlhf.types import MIN_HISTORY_BYTES, MIN_RECALLED, Context, Eviction, RecallOrder, Rollout, Verdict, Word
+from r3_openrlhf.core.replay import RECALL_ORDERS
+from r3_openrlhf.errors import ConfigError, HistoryError
+from r3_openrlhf.method.settings import HistorySettings
+from r3_openrlhf.types import MIN_HISTORY_BYTES, MIN_RECALLED, Context, Eviction, Rollout, Verdict, Word
 
 
 class Absence(Word):
@@ -24,9 +25,9 @@ class HistoryLimits:
     """The bounds of a store. They bind from the next commit on, also for a store that was written under others."""
 
     # Recallable rollouts of one problem with one verdict, contexts together
-    max_per_problem_and_verdict: int = HistoryConfig.max_per_problem_and_verdict
-    max_bytes: int = HistoryConfig.max_bytes  # of the whole file, by the store's own accounting (docs/history.md)
-    eviction: str = HistoryConfig.eviction
+    max_per_problem_and_verdict: int = HistorySettings.max_per_problem_and_verdict
+    max_bytes: int = HistorySettings.max_bytes  # of the whole file, by the store's own accounting (docs/history.md)
+    eviction: str = "oldest"
 
     def __post_init__(self) -> None:
         if self.max_per_problem_and_verdict < 1:
@@ -37,6 +38,13 @@ class HistoryLimits:
             raise HistoryError(f"history.max_bytes is {self.max_bytes}; use {MIN_HISTORY_BYTES} or more")
         if self.eviction not in tuple(Eviction):
             raise HistoryError(f"history.eviction is '{self.eviction}'; use one of {', '.join(Eviction)}")
+
+
+def limits_of(settings: HistorySettings) -> HistoryLimits:
+    """The bounds that the settings of a run ask for."""
+    return HistoryLimits(
+        max_per_problem_and_verdict=settings.max_per_problem_and_verdict, max_bytes=settings.max_bytes
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +76,10 @@ class RecallRequest:
             raise HistoryError(f"cannot recall k = {self.k} rollouts; use {MIN_RECALLED} or more")
         if self.max_policy_lag < 0:
             raise HistoryError(f"max_policy_lag is {self.max_policy_lag}; use 0 or more")
-        if self.order not in tuple(RecallOrder):
-            raise HistoryError(f"recall order is '{self.order}'; use one of {', '.join(RecallOrder)}")
+        try:
+            RECALL_ORDERS[self.order]
+        except ConfigError as error:
+            raise HistoryError(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

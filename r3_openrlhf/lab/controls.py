@@ -6,8 +6,9 @@ entropy rank: do truncated responses that rank high turn out right more often wh
 
 from __future__ import annotations
 
+import random
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -18,10 +19,9 @@ from numpy.typing import ArrayLike
 from r3_openrlhf.core.entropy import entropy_statistics
 from r3_openrlhf.core.groups import GroupState, group_state
 from r3_openrlhf.core.ranking import mean_logprob, ranking_rewards
-from r3_openrlhf.core.reflection import fit_attempt, reflection_message
 from r3_openrlhf.errors import R3Error
 from r3_openrlhf.lab.loop import Lab, Sampled, by_group, replace_group
-from r3_openrlhf.problems.prompts import count_tokens, problem_message, render
+from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.problems.training_file import Label
 from r3_openrlhf.types import Context, Rollout, Verdict
 
@@ -112,7 +112,7 @@ def reflection_against_resampling(
         errors = [one.rollout for one in first[label.uid] if one.rollout.verdict is Verdict.WRONG]
         num_errors[label.uid] = len(errors)
         for error in errors:
-            prompt = prompt_with_attempt(lab, label, error)
+            prompt = lab.render.reflection(label, error)
             if prompt is not None:
                 reflect.append((label, prompt, Context.REFLECTION))
                 plain.append((label, lab.plain_prompt(label), Context.PLAIN))
@@ -134,24 +134,6 @@ def reflection_against_resampling(
     result["tokens/reflection"] = bootstrap([tokens["reflection"]])
     result["tokens/resampling"] = bootstrap([tokens["resampling"]])
     return result
-
-
-def prompt_with_attempt(lab: Lab, label: Label, error: Rollout) -> str | None:
-    """The reflection prompt with this attempt; None when not even a shortened one fits."""
-    config = lab.config
-    problem = problem_message(config.data, label.problem)
-
-    def rendered(text: str) -> str:
-        return render(lab.tokenizer, config.data, reflection_message(problem, text))
-
-    shortened = fit_attempt(
-        error.text,
-        num_prompt_tokens=lambda text: count_tokens(lab.tokenizer, rendered(text)),
-        num_tokens=lambda text: count_tokens(lab.tokenizer, text),
-        max_prompt_tokens=config.data.max_len - config.rollout.max_new_tokens,
-        max_attempt_tokens=config.reflection.max_attempt_tokens,
-    )
-    return None if shortened is None else rendered(shortened)
 
 
 # ── (b) does the entropy rank mean anything? ──
@@ -229,24 +211,40 @@ def area_under_curve(scores: ArrayLike, right: ArrayLike) -> float:
 # ── (d) replay of shuffled verdicts ──
 
 
-class ShuffledReplay(Lab):
-    """Recalls rollouts of the problem whatever their verdict and gives them the reward of the one that was asked for:
-    as many off-policy rows as real replay, without its information. It must not help."""
+class ShuffledRecall(R3):
+    """Recalls rollouts of the problem whatever their verdict and gives them the reward of the one that was asked for."""
 
-    def _recall(self, history, uid: str, verdict: Verdict) -> list[Rollout]:
-        recall: Callable[[Verdict], list[Rollout]] = lambda wanted: super(ShuffledReplay, self)._recall(  # noqa: E731
-            history, uid, wanted
-        )
-        asked_for = recall(verdict)
+    def stored(self, uid: str, verdict: Verdict, *, step: int) -> list[Rollout]:
+        """As many as of the verdict that was asked for, of both verdicts."""
+        asked_for = super().stored(uid, verdict, step=step)
         if not asked_for:
             return []
         other = Verdict.WRONG if verdict is Verdict.CORRECT else Verdict.CORRECT
-        pool = asked_for + recall(other)
+        pool = asked_for + super().stored(uid, other, step=step)
         rewards = [rollout.reward for rollout in asked_for]
-        drawn = self.rng.sample(pool, len(asked_for))
+        drawn = random.Random(f"{self.seed}/shuffled/{step}/{uid}").sample(pool, len(asked_for))
         for rollout, reward in zip(drawn, rewards, strict=True):
             rollout.verdict, rollout.reward = verdict, reward
         return drawn
+
+
+class ShuffledReplay(Lab):
+    """As many off-policy rows as real replay, without its information. It must not help."""
+
+    r3_class = ShuffledRecall
+
+
+class KnownRecall(R3):
+    """Recall that knows one success of every problem beforehand."""
+
+    known: dict[str, Rollout]
+
+    def stored(self, uid: str, verdict: Verdict, *, step: int) -> list[Rollout]:
+        """What is stored, else the success that was known."""
+        found = super().stored(uid, verdict, step=step)
+        if not found and verdict is Verdict.CORRECT and uid in self.known:
+            return [replace(self.known[uid])]
+        return found
 
 
 class KnownSuccesses(Lab):
@@ -255,11 +253,13 @@ class KnownSuccesses(Lab):
 
     MAX_TRIES = 4096
     _N = 32
+    r3_class = KnownRecall
 
-    def prepare_history(self, labels: list[Label]) -> None:
+    def prepare_history(self, labels: list[Label], r3: R3) -> None:
         """Samples until every problem has a success, MAX_TRIES times at most."""
+        assert isinstance(r3, KnownRecall)
         generator = torch.Generator().manual_seed(self.config.train.seed)
-        self.known: dict[str, Rollout] = {}
+        self.known = r3.known = {}
         for _ in range(self.MAX_TRIES // self._N):
             missing = [label for label in labels if label.uid not in self.known]
             if not missing:
@@ -269,18 +269,19 @@ class KnownSuccesses(Lab):
                 if one.rollout.verdict is Verdict.CORRECT:
                     self.known.setdefault(one.rollout.uid, one.rollout)
 
-    def _recall(self, history, uid: str, verdict: Verdict) -> list[Rollout]:
-        found = super()._recall(history, uid, verdict)
-        if not found and verdict is Verdict.CORRECT and uid in self.known:
-            return [replace(self.known[uid])]
-        return found
+
+class SuccessRecall(R3):
+    """Recalls successes alone."""
+
+    def stored(self, uid: str, verdict: Verdict, *, step: int) -> list[Rollout]:
+        """Nothing for an all-correct group."""
+        return super().stored(uid, verdict, step=step) if verdict is Verdict.CORRECT else []
 
 
 class SuccessesOnly(Lab):
     """Half of replay: an all-wrong group gets past successes, an all-correct one nothing."""
 
-    def _recall(self, history, uid: str, verdict: Verdict) -> list[Rollout]:
-        return super()._recall(history, uid, verdict) if verdict is Verdict.CORRECT else []
+    r3_class = SuccessRecall
 
 
 class FreeCollapsed(Lab):
@@ -309,7 +310,7 @@ class FreeCollapsed(Lab):
             missing = wanted - len(kept)
             if not missing:
                 break
-            sampled, _ = self.sample_step(self.further_problems(missing, labels), None)
+            sampled, _ = self.sample_step(self.further_problems(missing, labels), R3(self.config))
         else:
             self.tokens -= sum(one.rollout.num_sampled_tokens for one in sampled)  # drawn, and not looked at
         if not kept:

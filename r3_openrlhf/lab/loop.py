@@ -11,7 +11,6 @@ import random
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from statistics import fmean
 from typing import NamedTuple
@@ -20,30 +19,28 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from r3_openrlhf import method
+from r3_openrlhf.algorithms import ALGORITHMS
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.core.batch_metrics import batch_metrics
-from r3_openrlhf.core.entropy import entropy_statistics
+from r3_openrlhf.core.batch_metrics import trained_tokens
 from r3_openrlhf.core.groups import GroupState, group_state
-from r3_openrlhf.core.mixed_batch import MixedBatch, Row
-from r3_openrlhf.core.rewards import outcome_reward
-from r3_openrlhf.core.selection import ProblemSelection, draws_on
+from r3_openrlhf.core.mixed_batch import MixedBatch
+from r3_openrlhf.core.rewards import outcome_reward, overlong_penalty
 from r3_openrlhf.errors import ConfigError
 from r3_openrlhf.grading.answers.tasks import grade_exact, short_answer
+from r3_openrlhf.history.records import limits_of
 from r3_openrlhf.history.store import HistoryStore
 from r3_openrlhf.lab.sampling import Sample, sample
 from r3_openrlhf.lab.update import TrainedRow, accumulate_gradient, make_optimizer, step
+from r3_openrlhf.method.prompts import Prefix
+from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.models.locate import resolve_model
 from r3_openrlhf.problems.held_out import evaluation_line, prepare_held_out, read_prompts
-from r3_openrlhf.problems.prefix_states import Prefix, prefixes, step_delimiters
-from r3_openrlhf.problems.prompts import problem_message, render
-from r3_openrlhf.problems.reflection_prompts import hard_problems, reflection_prompt, stored_error
+from r3_openrlhf.problems.prompts import chat_prompts, r3_of
 from r3_openrlhf.problems.training_file import Label, prepare
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.types import Algorithm, Context, EntropyStatistics, LossAggregation, Rollout, Verdict
+from r3_openrlhf.types import Context, LossAggregation, Rollout, Verdict
 
 NO_PREFIX = Prefix(np.zeros(0, np.int32), np.zeros(0, np.float32))
-ALGORITHMS = (Algorithm.R3, Algorithm.GRPO, Algorithm.DAPO)
 
 
 @dataclass(slots=True)
@@ -67,6 +64,8 @@ class Update(NamedTuple):
 class Lab:
     """One run. `train` does everything; the parts are methods so that experiments can use them on their own."""
 
+    r3_class: type[R3] = R3  # a control may have another
+
     def __init__(self, config: R3Config, *, model_dir: str | None = None) -> None:
         check(config)
         self.config = config
@@ -79,8 +78,7 @@ class Lab:
         self.step = 0
         self.epoch = 1
         self.tokens = 0  # response tokens sampled for training so far
-        self.selection = method.problem_selection(config)
-        self.delimiters = step_delimiters(config, self.tokenizer)
+        self.render = chat_prompts(config, self.tokenizer)
         self._prompt_ids: dict[str, np.ndarray] = {}
 
     # ── sampling ──
@@ -92,9 +90,13 @@ class Lab:
             self._prompt_ids[prompt] = np.array(ids, dtype=np.int32)
         return self._prompt_ids[prompt]
 
+    def r3_with(self, history: HistoryStore | None) -> R3:
+        """The method as the configuration says, on this history."""
+        return r3_of(self.config, history, self.tokenizer, kind=self.r3_class)
+
     def plain_prompt(self, label: Label) -> str:
         """The problem in the templates of `data`."""
-        return render(self.tokenizer, self.config.data, problem_message(self.config.data, label.problem))
+        return self.render.plain(label)
 
     def ask(
         self,
@@ -160,72 +162,38 @@ class Lab:
 
     # ── one step ──
 
-    def sample_step(self, labels: list[Label], history: HistoryStore | None) -> tuple[list[Sampled], int]:
-        """The plain groups of the problems and, from the second epoch on, groups that start from a state and reflection
-        groups (METHOD section 2)."""
-        config = self.config
-        asked = [(label, self.plain_prompt(label), Context.PLAIN) for label in labels]
-        num_hard = 0
-        given: dict[int, Prefix] = {}  # place in `asked` -> its state
-        states = self._prefixes(labels, history)
-        for place, prefix in states.items():
-            given[len(asked)] = prefix
-            asked.append((labels[place], self.plain_prompt(labels[place]), Context.PREFIX))
-        if config.reflection.enabled and history is not None and self.epoch >= config.reflection.first_epoch:
-            num_hard, places = hard_problems(labels, history=history, config=config, step=self.step)
-            for place in places:
-                if place in states and config.exploration.prefix.replaces_reflection:
-                    continue
-                label = labels[place]
-                error = stored_error(label, history=history, config=config, step=self.step)
-                if error is None:
-                    continue
-                prompt = reflection_prompt(label, error, config=config, tokenizer=self.tokenizer)
-                if prompt is not None:
-                    asked.append((label, prompt, Context.REFLECTION))
-        first, rest = method.draws(config)
+    def sample_step(self, labels: list[Label], r3: R3) -> tuple[list[Sampled], dict[str, float]]:
+        """The groups that R3 asks for these problems, and its metrics of them."""
+        prompts = r3.prompts(labels, step=self.step, epoch=self.epoch, render=self.render)
+        asked = [(one.problem, one.prompt, one.context) for one in prompts]
+        given = {place: one.prefix for place, one in enumerate(prompts) if one.prefix is not None}
+        first, rest = r3.draws(self.config.rollout.n_samples_per_prompt)
         sampled = self.ask(asked, n=first, given=given)
         if rest:
             places = [
-                i for i in range(len(asked)) if draws_on(one.rollout.verdict for one in sampled if one.group[2] == i)
+                i
+                for i in range(len(asked))
+                if r3.needs_second_draw(one.rollout.verdict for one in sampled if one.group[2] == i)
             ]
             again = {place: given[i] for place, i in enumerate(places) if i in given}
             more = self.ask([asked[i] for i in places], n=rest, given=again) if places else []
             sampled += [replace_group(one, (*one.group[:2], places[one.group[2]])) for one in more]
         self.tokens += sum(one.rollout.num_sampled_tokens for one in sampled)
-        return sampled, num_hard
+        return sampled, prompts.metrics()
 
-    def _prefixes(self, labels: list[Label], history: HistoryStore | None) -> dict[int, Prefix]:
-        if history is None:
-            return {}
-        return prefixes(
-            labels,
-            history=history,
-            config=self.config,
-            step=self.step,
-            epoch=self.epoch,
-            delimiters=self.delimiters,
-        )
-
-    def mixed_batch(self, sampled: list[Sampled], history: HistoryStore | None) -> MixedBatch:
-        """Recall, rank, advantages: method.py, which openrlhf_adapter/experience_maker.py calls too."""
-        batch = MixedBatch([one.rollout for one in sampled], [one.group for one in sampled])
-        if history is not None:
-            method.recall(batch, partial(self._recall, history), self.config, step=self.step)
-
-        def entropy(row: Row) -> EntropyStatistics:
-            entropies = sampled[row.fresh_source].entropies
-            peak, global_ = entropy_statistics(entropies, peak_fraction=self.config.ranking.peak_fraction)
-            return EntropyStatistics(peak=peak, global_=global_, source="exact")
-
-        method.assign_advantages(batch, method.rows_to_rank(batch, self.config), entropy, self.config)
+    def mixed_batch(self, sampled: list[Sampled], r3: R3) -> MixedBatch:
+        """Recall, rank, advantages, as on the whole stack."""
+        batch = r3.recall([one.rollout for one in sampled], step=self.step, groups=[one.group for one in sampled])
+        if self.config.algorithm.overlong_penalty:  # the stack's is OpenRLHF's own
+            for row in batch.rows:
+                row.outcome_reward -= overlong_penalty(
+                    row.rollout.num_tokens, max_tokens=self.config.rollout.max_new_tokens
+                )
+        r3.assign_advantages(batch, [one.entropies for one in sampled])
         return batch
 
-    def prepare_history(self, labels: list[Label]) -> None:
+    def prepare_history(self, labels: list[Label], r3: R3) -> None:
         """Before the first step. Nothing here; a control knows more."""
-
-    def _recall(self, history: HistoryStore, uid: str, verdict: Verdict) -> list[Rollout]:
-        return method.stored_rollouts(history, self.config, uid, verdict, step=self.step)
 
     def update(self, batch: MixedBatch) -> Update:
         """train.inner_epochs passes over the trained rows of the mixed groups, one optimizer step each.
@@ -235,10 +203,7 @@ class Lab:
         """
         config = self.config
         rows = []
-        for row in batch.rows:
-            if not row.trained:
-                continue
-            stored = method.uses_stored_logprobs(batch, row, config)
+        for row in batch.trained:
             given = row.rollout.prefix_tokens  # not trained: it was not sampled
             rows.append(
                 TrainedRow(
@@ -247,7 +212,7 @@ class Lab:
                     ),
                     response_ids=row.rollout.response_ids[given:],
                     advantage=row.advantage,
-                    old_logprobs=row.rollout.response_logprobs if stored else None,
+                    old_logprobs=row.old_logprobs,
                 )
             )
         losses, norms, ratio_max = [], [], 0.0
@@ -287,24 +252,23 @@ class Lab:
         held_out = held_out_problems(config, self.tokenizer, run)
         labels = [Label.from_json(label) for label in read_prompts(run.data)[1]]
         history = None
-        if config.algo == Algorithm.R3:
-            limits = method.history_limits(config.history)
-            history = HistoryStore.open(":memory:", limits=limits, seed=config.train.seed)
-            self.prepare_history(labels)
+        if config.keeps_history:
+            history = HistoryStore.open(":memory:", limits=limits_of(config.history), seed=config.train.seed)
+        r3 = self.r3 = self.r3_with(history)
+        if history is not None:
+            self.prepare_history(labels, r3)
         self._evaluate(run, held_out)
         for batch_labels in self._batches(labels):
             started = time.perf_counter()
             before = self.tokens
-            sampled, num_hard = self.sample_step(batch_labels, history)
+            sampled, asked = self.sample_step(batch_labels, r3)
             sampled, dropped = self.complete(sampled, labels)
             sampling_s = time.perf_counter() - started
-            batch = self.mixed_batch(sampled, history)
-            metrics = batch_metrics(batch, step=self.step)
-            if history is not None:
-                metrics |= method.coverage_metrics(batch, history, config, step=self.step)
-            metrics |= method.training_metrics(batch, config)
+            batch = self.mixed_batch(sampled, r3)
+            metrics = r3.metrics(batch, step=self.step) | asked
+            metrics["trained_tokens"] = trained_tokens(batch, passes=config.train.inner_epochs)
             update = self.update(batch)
-            metrics |= self._remember([one.rollout for one in sampled], history)
+            metrics |= r3.remember([one.rollout for one in sampled], step=self.step, epoch=self.epoch)
             self.step += 1
             entropies = np.concatenate([one.entropies for one in sampled])
             run.append_metrics(
@@ -317,7 +281,6 @@ class Lab:
                     "grad_norm": update.grad_norm,
                     "grad_norm_max": update.grad_norm_max,
                     "r3/entropy/estimate": float(entropies.mean()),
-                    "r3/reflection/hard_prompts": num_hard,
                     "r3/filter/dropped_groups": dropped,
                     "generated_tokens": self.tokens - before,
                     "generated_tokens_total": self.tokens,
@@ -339,16 +302,6 @@ class Lab:
         run.mark_finished()
         return run
 
-    def _remember(self, rollouts: list[Rollout], history: HistoryStore | None) -> dict[str, float]:
-        """The step's rollouts go to the selection and the history; the numbers of the selection."""
-        metrics = {}
-        if self.selection is not None:
-            self.selection.observe(method.plain_counts(rollouts))
-            metrics = self.selection.take_metrics()
-        if history is not None:
-            history.commit_step(self.step + 1, self.epoch, rollouts, state=method.step_state(self.selection))
-        return metrics
-
     def _is_last(self) -> bool:
         train = self.config.train
         return (train.max_steps is not None and self.step >= train.max_steps) or (
@@ -367,8 +320,8 @@ class Lab:
             self.epoch = epoch
             order = list(labels)
             random.Random(f"{self.config.train.seed}/epoch/{epoch}").shuffle(order)
-            if self.selection is not None:
-                yield from self._selected(order, self.selection)
+            if self.r3.selection is not None:
+                yield from self._selected(order)
                 continue
             while len(order) >= size:
                 batch, order = order[:size], order[size:]
@@ -376,12 +329,11 @@ class Lab:
                 yield batch
                 order = self._spare
 
-    def _selected(self, order: list[Label], selection: ProblemSelection) -> Iterator[list[Label]]:
+    def _selected(self, order: list[Label]) -> Iterator[list[Label]]:
         """The batches of one epoch. What is chosen depends on the steps before, so a batch is chosen when it is due."""
         size, coming = self.config.rollout.batch_size, iter(order)
         while True:
-            rng = method.selection_rng(self.config, step=self.step)
-            chosen = selection.choose(coming, count=size, uid=lambda label: label.uid, rng=rng)
+            chosen = self.r3.choose_problems(coming, count=size, uid=lambda label: label.uid, step=self.step)
             batch = list(islice(chosen, size))
             if batch:
                 yield batch
@@ -389,9 +341,9 @@ class Lab:
                 return
 
     def complete(self, sampled: list[Sampled], labels: list[Label]) -> tuple[list[Sampled], int]:
-        """What a step trains on, and how many groups were dropped: under `dapo` dynamic sampling, else all that was sampled.
+        """What a step trains on, and how many groups were dropped: under dynamic sampling (`dapo`), else all that was sampled.
         labels: all training problems."""
-        return self._filtered(sampled, labels) if self.config.algo == Algorithm.DAPO else (sampled, 0)
+        return self._filtered(sampled, labels) if self.config.algorithm.filters_groups else (sampled, 0)
 
     def further_problems(self, count: int, labels: list[Label]) -> list[Label]:
         """The epoch's next ones, and any where it has no more."""
@@ -414,7 +366,7 @@ class Lab:
             out_of_budget = self._is_last()
             if missing <= 0 or (out_of_budget and kept):
                 return [one for group in kept[:wanted] for one in group], dropped
-            sampled, _ = self.sample_step(self.further_problems(missing, labels), None)
+            sampled, _ = self.sample_step(self.further_problems(missing, labels), R3(self.config))
 
     def _evaluate(self, run: RunDirectory, labels: list[Label]) -> None:
         if labels:
@@ -465,10 +417,9 @@ def held_out_problems(config: R3Config, tokenizer, run: RunDirectory) -> list[La
 
 def check(config: R3Config) -> None:
     """ConfigError for what the light loop does not do; the real stack does it all."""
-    if config.algo not in ALGORITHMS:
-        raise ConfigError(
-            f"algo is {config.algo}; the lab's loop knows {', '.join(ALGORITHMS)}, `r3 train` all of them"
-        )
+    if not config.algorithm.in_lab:
+        known = ", ".join(name for name, algorithm in ALGORITHMS.items() if algorithm.in_lab)
+        raise ConfigError(f"algo is {config.algo}; the lab's loop knows {known}, `r3 train` all of them")
     if config.data.task != "exact":
         raise ConfigError(
             f"data.task is {config.data.task}; the lab grades in its own process, so use data.task=exact"

@@ -6,13 +6,10 @@ numbers of turns, so a step has any number of rows, completed by fillers as R³'
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 
-import numpy as np
 from openrlhf.trainer.ppo_utils.experience import Experience
 
-from r3_openrlhf import method
 from r3_openrlhf.agents.advantages import advantages_of_task
 from r3_openrlhf.agents.metrics import reflection_metrics, trajectory_metrics
 from r3_openrlhf.agents.replay import kept_rollouts, recalled_name, recalled_trajectory
@@ -21,7 +18,7 @@ from r3_openrlhf.config import AgentsConfig
 from r3_openrlhf.core.mixed_batch import MixedBatch
 from r3_openrlhf.errors import TrainingStopped
 from r3_openrlhf.openrlhf_adapter.experience_maker import R3ExperienceMaker
-from r3_openrlhf.types import Context, Rollout, Verdict
+from r3_openrlhf.types import Context, Rollout
 
 
 class AgentExperienceMaker(R3ExperienceMaker):
@@ -44,23 +41,21 @@ class AgentExperienceMaker(R3ExperienceMaker):
         trajectories, reflected = by_context[Context.PLAIN], by_context[Context.REFLECTION]
         self._check_lost([*trajectories, *reflected])
         turns = [sample for sample in rollout_samples if sample.r3_rollout.num_tokens or sample.rewards is None]
+        self._recalled = []
         batch = self._batch(turns)
         self._prompts = [sample.r3_prompt for sample in turns]
         if not batch.rows:
             raise TrainingStopped(
                 "no task of this step has two turns that could be compared; see r3/agents in metrics.jsonl"
             )
-        self._recalled, replayed = [], {}
+        replayed = {}
         if self.config.keeps_history:
             self._kept = [
                 kept
                 for context, played in by_context.items()
                 for kept in kept_rollouts(played, (one for one in self.rollouts if one.context is context))
             ]
-            started = time.perf_counter()
-            method.recall(batch, self._recall_turns, self.config, step=self.step)
-            replayed = method.coverage_metrics(batch, self.history, self.config, step=self.step)
-            replayed["r3/time/recall_s"] = time.perf_counter() - started
+            replayed["r3/time/recall_s"] = self._recall_s
         by_context[Context.PLAIN] = [*trajectories, *self._recalled]
         assign_advantages(batch, by_context, self.config.agents)
         samples_list = self.split_rollout_samples(self._samples(batch, batch.rows, turns))
@@ -81,18 +76,14 @@ class AgentExperienceMaker(R3ExperienceMaker):
         """Whole trajectories: what is recalled is one of them."""
         return self._kept
 
-    def _recall_turns(self, uid: str, verdict: Verdict) -> list[Rollout]:
-        """The turns of each trajectory that joins this task, one trajectory behind the other."""
+    def _joining(self, recalled: list[Rollout]) -> list[Rollout]:
+        """The turns of each trajectory that joins a task, trajectory by trajectory."""
         turns: list[Rollout] = []
-        for place, stored in enumerate(
-            method.stored_rollouts(self.history, self.config, uid, verdict, step=self.step)
-        ):
+        for place, stored in enumerate(recalled):
             trajectory, mine = recalled_trajectory(stored, self.config.agents, name=recalled_name(stored, place))
             self._recalled.append(trajectory)
             turns += mine
-        for rollout in turns if self.config.logging.rollout_text else ():  # the store keeps token ids
-            rollout.text = self._text(rollout.response_ids)
-        return turns
+        return super()._joining(turns)
 
     def _report(self, batch: MixedBatch, gaps: dict[str, float], metrics: dict[str, float]) -> None:
         if self.config.logging.rollout_text:
@@ -100,9 +91,6 @@ class AgentExperienceMaker(R3ExperienceMaker):
                 row.index: self._text(row.rollout.prompt_ids) for row in batch.rows if row.recalled
             }
         super()._report(batch, gaps, metrics)
-
-    def _text(self, ids: np.ndarray) -> str:
-        return self.tokenizer.decode(ids.tolist(), skip_special_tokens=True)
 
     def _check_ungraded(self, batch: MixedBatch) -> None:
         """Trajectories are counted, not their turns (`_check_lost`)."""

@@ -16,19 +16,10 @@ from r3_openrlhf.core.rewards import DAPO_OVERLONG_FACTOR, DAPO_OVERLONG_SHARE
 from r3_openrlhf.errors import ConfigError
 from r3_openrlhf.openrlhf_adapter.flags import ALSO_SET, check_flag, check_together
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.types import Algorithm, Device, KlEstimator, LossAggregation, SyncBackend
+from r3_openrlhf.types import Device, KlEstimator, LossAggregation, SyncBackend
 
 ROLLOUT_EXECUTOR = Path(__file__).with_name("rollout_executor.py")
 AGENT_EXECUTOR = Path(__file__).with_name("agent_executor.py")
-# config.algo -> --algo.advantage.estimator. With r3 and agents the advantages are ours; group_norm is what they reduce to.
-ESTIMATORS = {
-    Algorithm.R3: "group_norm",
-    Algorithm.GRPO: "group_norm",
-    Algorithm.DAPO: "group_norm",
-    Algorithm.AGENTS: "group_norm",
-    Algorithm.RLOO: "rloo",
-    Algorithm.REINFORCE_PP_BASELINE: "reinforce_baseline",
-}
 
 
 def platform_of(config: R3Config) -> str:
@@ -108,8 +99,7 @@ def _own_flags(
     )
     cpu = platform == "cpu"
     packing = train.packing or train.dynamic_batch  # upstream packs whenever the batch is dynamic
-    algorithm = Algorithm.checked("algo", config.algo)
-    dapo = algorithm is Algorithm.DAPO
+    algorithm = config.algorithm
     flags: dict[str, Any] = {
         # where: everything shares the same GPUs
         "train.colocate_all": True,
@@ -139,7 +129,7 @@ def _own_flags(
         "data.input_key": "input",
         "data.label_key": "label",
         "data.max_len": data.max_len,
-        "train.agent_func_path": str(AGENT_EXECUTOR if config.is_agentic else ROLLOUT_EXECUTOR),
+        "train.agent_func_path": str(AGENT_EXECUTOR if algorithm.environment else ROLLOUT_EXECUTOR),
         # sampling
         "rollout.batch_size": rollout.batch_size,
         "rollout.n_samples_per_prompt": rollout.n_samples_per_prompt,
@@ -164,15 +154,17 @@ def _own_flags(
         "actor.eps_clip_low_high": [train.eps_clip_low, train.eps_clip_high],
         "actor.loss_agg_mode": LossAggregation.checked("train.loss_aggregation", train.loss_aggregation),
         "actor.entropy_coef": train.entropy_coef,
-        "algo.advantage.estimator": ESTIMATORS[algorithm],
+        "algo.advantage.estimator": algorithm.estimator,
         "algo.kl.init_coef": train.kl_coef,  # 0: no reference model is loaded
         "algo.kl.use_loss": train.kl_coef > 0 and train.kl_as_loss,
         "algo.kl.estimator": KlEstimator.checked("train.kl_estimator", train.kl_estimator)
         if train.kl_coef > 0
         else None,
-        "algo.dynamic_filtering_enable": dapo,
-        "reward.overlong_buffer_len": int(DAPO_OVERLONG_SHARE * rollout.max_new_tokens) if dapo else None,
-        "reward.overlong_penalty_factor": DAPO_OVERLONG_FACTOR if dapo else None,
+        "algo.dynamic_filtering_enable": algorithm.filters_groups,
+        "reward.overlong_buffer_len": int(DAPO_OVERLONG_SHARE * rollout.max_new_tokens)
+        if algorithm.overlong_penalty
+        else None,
+        "reward.overlong_penalty_factor": DAPO_OVERLONG_FACTOR if algorithm.overlong_penalty else None,
         # upstream's evaluation takes accuracy from rewards; R3Trainer has its own (config.held_out)
         "eval.dataset": None,
         "eval.steps": None,

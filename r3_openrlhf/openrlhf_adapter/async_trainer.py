@@ -26,8 +26,8 @@ from r3_openrlhf.openrlhf_adapter.environment import config_from_environment
 from r3_openrlhf.openrlhf_adapter.phases import Phase
 from r3_openrlhf.openrlhf_adapter.samples_generator import BatchFacts, R3SamplesGenerator
 from r3_openrlhf.openrlhf_adapter.trainer import RecordedSteps, wait_for_engines
+from r3_openrlhf.problems.prompts import r3_of
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.types import Algorithm
 
 
 def _below(actor) -> Any:
@@ -72,16 +72,16 @@ class R3GenerateSamplesActor(_below(ppo_trainer_async.GenerateSamplesActor)):  #
             tokenizer=upstream.tokenizer,
             vllm_engines=upstream.vllm_engines,
             config=self.config,
-            history=None,
+            r3=r3_of(self.config, None, upstream.tokenizer),
         )
 
     def start_at(self, step: int, epoch: int, tokens: int) -> None:
         """Go on behind `step`, in `epoch`, after so many sampled tokens. The store is there by now."""
         generator = self.samples_generator
         generator.step, generator.epoch, generator.tokens = step, epoch, tokens
-        if self.config.algo == Algorithm.R3:
+        if self.config.keeps_history:
             path = RunDirectory(self.config.run_dir).history
-            generator.history = HistoryStore.open(path, seed=self.config.train.seed, writer=False)
+            generator.r3.history = HistoryStore.open(path, seed=self.config.train.seed, writer=False)
 
     def load_state_dict(self, state_dict) -> None:
         """Upstream's (:76), which does not know that an epoch may begin with a checkpoint."""
@@ -119,7 +119,7 @@ class R3TrainingActor(RecordedSteps, _below(ppo_trainer_async.TrainingActor), To
             tokenizer=self.tokenizer,
             vllm_engines=self.vllm_engines,
             config=self.config,
-            history=self.history,
+            r3=self.r3,
         )
 
     def meet(self, generator, generate_kwargs: dict) -> None:

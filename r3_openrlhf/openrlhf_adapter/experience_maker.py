@@ -1,4 +1,4 @@
-"""Between "responses are graded" and "one policy update": calls method.py, and moves its results into tensors.
+"""Between "responses are graded" and "one policy update": calls R3, and moves its results into tensors.
 
 Answers trainer/ppo_utils/experience_maker.py: groups by `reshape(-1, n_samples_per_prompt)` (:284), which cannot
 hold mixed groups; micro-batches that need not divide evenly among ranks (:65-91).
@@ -11,7 +11,6 @@ import itertools
 import math
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import ray
@@ -20,19 +19,16 @@ from openrlhf.models.utils import compute_reward
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
-from r3_openrlhf import method
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.core.batch_metrics import batch_metrics, entropy_metrics
+from r3_openrlhf.core.batch_metrics import entropy_metrics, trained_tokens
 from r3_openrlhf.core.mixed_batch import MixedBatch, Row
 from r3_openrlhf.errors import TrainingStopped
+from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.openrlhf_adapter.batching import effective_ranks, even_slices, micro_batches, num_fillers, num_windows
 from r3_openrlhf.openrlhf_adapter.convert import experience_from_recalled, filler_experience
 from r3_openrlhf.runs.rollout_records import records_of
 from r3_openrlhf.runs.token_chars import TokenChars
 from r3_openrlhf.types import EntropyStatistics, Rollout, TokenEntropy, TokenLogprobs, Verdict
-
-if TYPE_CHECKING:
-    from r3_openrlhf.history.store import HistoryStore
 
 SYNC_GAP = "r3/sync/abs_logprob_gap"
 
@@ -44,15 +40,16 @@ class StockExperienceMaker(RemoteExperienceMaker):
     `step` (optimizer steps done so far) is set by the trainer.
     """
 
-    def __init__(self, *args, config: R3Config, history: HistoryStore | None = None, **kwargs) -> None:
+    def __init__(self, *args, config: R3Config, r3: R3, **kwargs) -> None:
         super().__init__(*args, **kwargs)
         self.config = config
-        self.history = history
+        self.r3 = r3
         self.step = 0
         self.metrics: dict[str, float] = {}
         self.records: list[dict] = []
         self.rollouts: list[Rollout] = []
         self._prompts: list[str] = []
+        self._recall_s = 0.0
         self._recalled_prompts: dict[int, str] = {}  # index of a recalled turn -> the prompt that it keeps
         self._entropies: dict[int, EntropyStatistics] = {}  # row index -> measured in this step
         self._policy_logprobs: dict[
@@ -96,9 +93,21 @@ class StockExperienceMaker(RemoteExperienceMaker):
         for rollout in self.rollouts:
             if rollout.verdict is not Verdict.UNGRADED and not math.isfinite(rollout.graded_reward):
                 raise TrainingStopped(f"the reward of a rollout of problem {rollout.uid} is {rollout.reward}")
-        batch = MixedBatch(self.rollouts, [(sample.prompts[0], sample.labels[0]) for sample in rollout_samples])
+        started = time.perf_counter()
+        groups = [(sample.prompts[0], sample.labels[0]) for sample in rollout_samples]
+        batch = self.r3.recall(self.rollouts, step=self.step, groups=groups, joining=self._joining)
+        self._recall_s = time.perf_counter() - started
         self._check_ungraded(batch)
         return batch
+
+    def _joining(self, recalled: list[Rollout]) -> list[Rollout]:
+        """What a group's recalled rollouts become in the batch."""
+        for rollout in recalled if self.config.logging.rollout_text else ():  # the store keeps token ids
+            rollout.text = rollout.text or self._text(rollout.response_ids)
+        return recalled
+
+    def _text(self, ids: np.ndarray) -> str:
+        return self.tokenizer.decode(ids.tolist(), skip_special_tokens=True)
 
     def kept_rollouts(self) -> list[Rollout]:
         """What the history store takes of this step."""
@@ -140,8 +149,8 @@ class StockExperienceMaker(RemoteExperienceMaker):
                 f"more than stop.max_abs_logprob_gap={limit}; the weight sync is broken or the settings differ "
                 "(temperature, dtype)"
             )
-        self.metrics = {**batch_metrics(batch, step=self.step), **gaps, **metrics}
-        self.metrics.update(method.training_metrics(batch, self.config))
+        self.metrics = {**self.r3.metrics(batch, step=self.step), **gaps, **metrics}
+        self.metrics["trained_tokens"] = trained_tokens(batch, passes=self.config.train.inner_epochs)
         self.metrics.update(entropy_metrics(self.rollouts))
         self.records = records_of(
             batch,
@@ -164,27 +173,21 @@ class StockExperienceMaker(RemoteExperienceMaker):
 class R3ExperienceMaker(StockExperienceMaker):
     """Recall, rank, eq. 3."""
 
-    history: HistoryStore  # algo=r3 always has one
-
     def make_experience_batch(self, rollout_samples: list[Experience]) -> list[Experience]:
         """The same of the mixed batch: fresh rows that are trained, recalled rows, fillers.
 
         TrainingStopped: also where no group has two graded rollouts.
         """
         config, seconds = self.config, {}
-        started = time.perf_counter()
         batch = self._batch(rollout_samples)
         if not batch.rows:
             raise TrainingStopped("no group of this step has two graded rollouts; see r3/grading in metrics.jsonl")
-        method.recall(batch, self._recall, config, step=self.step)
-        coverage = method.coverage_metrics(batch, self.history, config, step=self.step)
-        seconds["r3/time/recall_s"] = time.perf_counter() - started
+        seconds["r3/time/recall_s"] = self._recall_s
 
         started = time.perf_counter()
-        rows = [row for row in batch.rows if row.trained]
+        rows = batch.trained
         samples = self._samples(batch, rows, rollout_samples)
-        ranked = method.rows_to_rank(batch, config)
-        exact = method.rows_with_exact_entropy(batch, ranked, config)
+        exact = self.r3.rows_to_measure(batch)
         kept = TokenEntropy.checked("logging.token_entropy", config.logging.token_entropy)
         measured = {row.index for row in rows} if kept is TokenEntropy.ALL else exact
         seconds["r3/time/batch_s"] = time.perf_counter() - started
@@ -197,23 +200,16 @@ class R3ExperienceMaker(StockExperienceMaker):
 
         started = time.perf_counter()
         self._entropies = {row.index: found[i] for i, row in enumerate(rows) if i in found}
-        entropy = {index: self._entropies[index] for index in exact}
-        method.assign_advantages(batch, ranked, lambda row: entropy.get(row.index) or topk_statistics(row), config)
+        self.r3.assign_advantages(batch, {batch.rows[i].fresh_source: self._entropies[i] for i in exact})
         off_policy = self._set_old_logprobs(experiences, rows, batch)
         gaps = self._gaps(experiences, [None if row.recalled else row.rollout for row in rows])
         self._set_sampling_logprobs(experiences, rows)
         self._set_advantages(experiences, rows)
         seconds["r3/time/advantage_s"] = time.perf_counter() - started
-        self._report(batch, gaps, {**off_policy, **coverage, **seconds})
+        self._report(batch, gaps, {**off_policy, **seconds})
         return experiences
 
     # ── CCR ──
-
-    def _recall(self, uid: str, verdict: Verdict) -> list[Rollout]:
-        found = method.stored_rollouts(self.history, self.config, uid, verdict, step=self.step)
-        for rollout in found if self.config.logging.rollout_text else ():  # the store keeps token ids
-            rollout.text = self.tokenizer.decode(rollout.response_ids.tolist(), skip_special_tokens=True)
-        return found
 
     def _samples(self, batch: MixedBatch, rows: list[Row], rollout_samples: list[Experience]) -> list[Experience]:
         """One Experience per trained row, then the fillers."""
@@ -279,7 +275,7 @@ class R3ExperienceMaker(StockExperienceMaker):
                 largest = max(largest, ratio.max().item() if len(ratio) else 0.0)
                 clipped += int(((ratio < 1 - low) | (ratio > 1 + high)).sum())
                 tokens += ratio.numel()
-            if method.uses_stored_logprobs(batch, row, self.config):
+            if row.old_logprobs is not None:
                 experience.action_log_probs[position] = experience.rollout_log_probs[position].to(
                     experience.action_log_probs.dtype
                 )
@@ -341,16 +337,6 @@ def rows_of(experiences: list[Experience]):
     for experience in experiences:
         for position, index in enumerate(experience.index):
             yield experience, position, index
-
-
-def topk_statistics(row: Row) -> EntropyStatistics:
-    """Lower bounds from the engine's top-k log-probs, where they decide or were chosen."""
-    bounds = row.rollout.entropy_bounds
-    if bounds is None:
-        raise TrainingStopped(
-            "ranking.entropy_source=topk needs the engine's top-k log-probs; set rollout.top_logprobs to 1 or more"
-        )
-    return EntropyStatistics(peak=bounds.peak_lower, global_=bounds.global_lower, source="topk")
 
 
 def mean_abs_logprob_gap(experiences: list[Experience], fresh) -> float:

@@ -12,9 +12,10 @@ import importlib.util
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from r3_openrlhf.algorithms import ALGORITHMS
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.errors import ConfigError
-from r3_openrlhf.types import Algorithm, LossAggregation
+from r3_openrlhf.types import LossAggregation
 
 _NO_CRITIC = "no algorithm here has a critic"
 _GRADERS = "rewards come from graders (reward.*), not from a reward model"
@@ -156,7 +157,7 @@ NEEDS: dict[str, Need] = {
     "algo.advantage.is_correction_gating": _CORRECTION,
     "algo.advantage.is_correction_threshold": _CORRECTION,
     "algo.advantage.no_std_norm": Need(  # trainer/ppo_utils/experience_maker.py:324-331
-        "algo=reinforce_pp_baseline", lambda config, given: config.algo == Algorithm.REINFORCE_PP_BASELINE
+        "algo=reinforce_pp_baseline", lambda config, given: config.algorithm.estimator == "reinforce_baseline"
     ),
     "algo.dynamic_filtering_range": Need("algo=dapo", lambda config, given: config.filters_groups),
     "algo.kl.unbiased_gradient": Need(
@@ -292,7 +293,7 @@ def refusal(name: str, *, algo: str) -> str | None:
     """Why a flag cannot be given; None: it can."""
     if name.startswith("critic."):
         return _NO_CRITIC
-    return REFUSED.get(name) or (REFUSED_WITH_R3.get(name) if algo in (Algorithm.R3, Algorithm.AGENTS) else None)
+    return REFUSED.get(name) or (REFUSED_WITH_R3.get(name) if ALGORITHMS[algo].own_advantages else None)
 
 
 def fate(name: str, own: frozenset[str]) -> tuple[str, str]:

@@ -28,7 +28,6 @@ from r3_openrlhf.cpu_stack import cpu_platform
 from r3_openrlhf.cpu_stack.fork_server import ForkServer, quick_setup
 from r3_openrlhf.errors import ConfigError, DataError, R3Error, RunInterrupted
 from r3_openrlhf.history.witness import check_checkpoint
-from r3_openrlhf.method import history_warnings
 from r3_openrlhf.models.locate import BUILDERS, locate_model, resolve_model
 from r3_openrlhf.openrlhf_adapter import other_ranks
 from r3_openrlhf.openrlhf_adapter.agent_tasks import check_environment, prepare_tasks
@@ -39,6 +38,7 @@ from r3_openrlhf.openrlhf_adapter.phases import Phase
 from r3_openrlhf.openrlhf_adapter.upstream_parser import check_arguments
 from r3_openrlhf.planning.forecast import flag, not_planned
 from r3_openrlhf.planning.hardware import DEFAULT, GPUS
+from r3_openrlhf.planning.history_coverage import history_warnings
 from r3_openrlhf.planning.shapes import known_shape, shape_of
 from r3_openrlhf.planning.verdict import check_split, start_check
 from r3_openrlhf.problems.held_out import check_held_out_source, prepare_held_out
@@ -50,7 +50,7 @@ from r3_openrlhf.runs.build_locks import build_root, remove_stale
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.lock import held
 from r3_openrlhf.runs.stop_request import DEADLINE, StopRequest, deaf_children
-from r3_openrlhf.types import Algorithm, Device
+from r3_openrlhf.types import Device
 
 MODULE = "openrlhf.cli.train_ppo_ray"
 
@@ -381,7 +381,7 @@ def _replace_names(config: R3Config, *, short_batches: bool) -> None:
     # stock algorithms keep the stock update, except where it loses gradients (policy_update.R3ActorTrainer), and where
     # later passes have a learning rate of their own, which upstream does not know
     ours = (
-        config.algo in (Algorithm.R3, Algorithm.AGENTS)
+        config.algorithm.own_advantages
         or config.train.dynamic_batch
         or short_batches
         or config.train.inner_lr_scale != 1.0

@@ -27,7 +27,7 @@ from r3_openrlhf.grading.client import make_grader
 from r3_openrlhf.openrlhf_adapter.environment import config_from_environment, on_cpu
 from r3_openrlhf.openrlhf_adapter.recorded_rollouts import Recording
 from r3_openrlhf.problems.training_file import Label
-from r3_openrlhf.types import Algorithm, EntropyBounds, EntropySource
+from r3_openrlhf.types import EntropyBounds, EntropySource
 
 
 class AgentExecutor(AgentExecutorBase):
@@ -162,8 +162,7 @@ class AgentExecutor(AgentExecutorBase):
 def top_logprobs_wanted(config: R3Config) -> int:
     """k: nothing but a ranking by bounds needs more than the sampled token's log-prob."""
     needed = (
-        config.algo == Algorithm.R3
-        and config.ranking.enabled
+        "ranking" in config.algorithm.mechanisms
         and config.ranks_by_entropy
         and config.ranking.entropy_source != EntropySource.EXACT
     )

@@ -1,4 +1,4 @@
-"""Draws prompts, adds reflection prompts for hard problems (ISR), and keeps a record and a count of every rollout.
+"""Draws prompts, adds those that R3.prompts asks for beside them, and keeps a record and a count of every rollout.
 
 Answers trainer/ppo_utils/samples_generator.py: it has no problem id, returns groups in order of completion, and
 slices its output to batch_size * n_samples_per_prompt rows (:128-130), which would push the additional groups of
@@ -16,7 +16,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import ray
 import torch
@@ -25,20 +24,17 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 
-from r3_openrlhf import method
+from r3_openrlhf.agents.reflection import TurnPrompts
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.core.selection import ProblemSelection, draws_on
+from r3_openrlhf.method.prompts import ChatPrompts, Prefix, StepPrompts
+from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.openrlhf_adapter.batching import effective_ranks, num_windows
 from r3_openrlhf.openrlhf_adapter.convert import rollout_from_response
-from r3_openrlhf.problems.prefix_states import Prefix, prefixes, step_delimiters
-from r3_openrlhf.problems.reflection_prompts import hard_problems, reflection_prompt, stored_error
+from r3_openrlhf.problems.prompts import chat_prompts
 from r3_openrlhf.problems.training_file import Label
-from r3_openrlhf.types import Algorithm, Context, Rollout, Verdict
+from r3_openrlhf.types import Context, Rollout, Verdict
 
-if TYPE_CHECKING:
-    from r3_openrlhf.history.store import HistoryStore
-
-
+NO_PROMPTS = StepPrompts([], reflection=[])
 COUNTS = (
     "generated_tokens",
     "r3/filter/dropped_groups",
@@ -54,9 +50,7 @@ class BatchFacts:
 
     epoch: int
     next_epoch: int
-    hard_prompts: int
-    reflections_without_error: int
-    reflections_without_room: int
+    prompts: dict[str, float]  # metrics: how many problems were reflected on, and why others were not
     seconds: float  # on what R³ adds
     counts: dict[str, float]
 
@@ -70,24 +64,19 @@ class R3SamplesGenerator(SamplesGenerator):
         self,
         *args,
         config: R3Config,
-        history: HistoryStore | None,
-        selection: ProblemSelection | None = None,
+        r3: R3,
         **kwargs,
     ) -> None:
         super().__init__(*args, **kwargs)
         self.config = config
-        self.history = history
-        self.selection = selection
+        self.r3 = r3
         self.step = 0
         self.epoch = 1
         self.epoch_of_batch = 1  # the epoch that the last batch came from
-        self.hard_prompts = 0
-        self.reflections_without_error = 0  # hard, but the store has no wrong answer of theirs (any more)
-        self.reflections_without_room = 0
+        self.prompts = NO_PROMPTS
         self.seconds = 0.0  # of this step, on what R³ adds
         self._reflection_prompts: set[str] = set()
         self._prefixes: dict[str, Prefix] = {}  # of this step, by the label that carries its ids to the executor
-        self._delimiters: frozenset[int] | None = None
         self.before_sampling: Callable[[], None] = lambda: None
         self._order: dict[tuple[str, str], int] = {}
         self._training = False
@@ -102,7 +91,7 @@ class R3SamplesGenerator(SamplesGenerator):
         Returns, as upstream's (samples_generator.py:89): rows, none at train.max_steps or when the token budget is
         spent; the percentage of groups that dynamic filtering kept, or None; prompts taken; is the epoch over?
         """
-        self.hard_prompts = self.reflections_without_error = self.reflections_without_room = 0
+        self.prompts = NO_PROMPTS
         self.seconds = 0.0
         self.epoch_of_batch = self.epoch
         self._reflection_prompts.clear()
@@ -164,9 +153,7 @@ class R3SamplesGenerator(SamplesGenerator):
         return BatchFacts(
             epoch=self.epoch_of_batch,
             next_epoch=self.epoch,
-            hard_prompts=self.hard_prompts,
-            reflections_without_error=self.reflections_without_error,
-            reflections_without_room=self.reflections_without_room,
+            prompts=self.prompts.metrics(),
             seconds=self.seconds,
             counts=self.take_counts(),
         )
@@ -179,11 +166,12 @@ class R3SamplesGenerator(SamplesGenerator):
         self._cut_short = False
         if dynamic_filtering:  # it may ask for replacements up to the end of the epoch
             dataloader_iter = self._while_budget_lasts(dataloader_iter)
-        if self._training and self.selection is not None:
+        if self._training:
             # nothing is taken from the loader but what this step needs: its state in a checkpoint is that of the step's end
-            rng = method.selection_rng(self.config, step=self.step)
-            dataloader_iter = self.selection.choose(dataloader_iter, count=num_prompts, uid=uid_of_item, rng=rng)
-        first, rest = method.draws(self.config)
+            dataloader_iter = self.r3.choose_problems(
+                dataloader_iter, count=num_prompts, uid=uid_of_item, step=self.step
+            )
+        first, rest = self.r3.draws(self.config.rollout.n_samples_per_prompt)
         if not self._training or not rest:
             return super()._generate_vllm(dataloader_iter, num_prompts, dynamic_filtering, **generate_kwargs)
         found, consumed, exhausted = super()._generate_vllm(
@@ -197,7 +185,10 @@ class R3SamplesGenerator(SamplesGenerator):
         for row in found:
             groups.setdefault((row.prompts[0], row.labels[0]), []).append(row.r3_rollout.verdict)
         # in the order of the batch: the first draw comes in order of completion
-        wanted = sorted((pair for pair, verdicts in groups.items() if draws_on(verdicts)), key=self._order.__getitem__)
+        wanted = sorted(
+            (pair for pair, verdicts in groups.items() if self.r3.needs_second_draw(verdicts)),
+            key=self._order.__getitem__,
+        )
         if not wanted:
             return []
         self._reflecting = False  # their reflection prompts are among them already
@@ -223,8 +214,7 @@ class R3SamplesGenerator(SamplesGenerator):
     def _rows_that_divide(self, rows: list[Experience]) -> list[Experience]:
         """A stock algorithm's short batch at an epoch's end without the groups that would give ranks different numbers
         of rows. R³ and agents add fillers instead (experience_maker.py)."""
-        any_number = self.config.algo in (Algorithm.R3, Algorithm.AGENTS)
-        if any_number or len(rows) == self.config.rows_per_step:
+        if self.config.algorithm.own_advantages or len(rows) == self.config.rows_per_step:
             return rows
         unit = effective_ranks(self.args) * num_windows(self.args)
         size = self.config.rollout.n_samples_per_prompt
@@ -264,58 +254,36 @@ class R3SamplesGenerator(SamplesGenerator):
         return self.config.train.deterministic or bool(self.config.rollout.record or self.config.rollout.playback)
 
     def _further(self, prompts: list[str], labels: list[str]) -> list[tuple[str, str]]:
-        """(prompt, label) of the groups beside the plain ones: those that start from a state, then reflection groups."""
-        if self.history is None:
-            return []
+        """(prompt, label) of the groups besides the plain ones: those that start from a state, then reflection groups."""
         records = [Label.from_json(label) for label in labels]
-        states = self._states(records, self.history)
-        continued = []
-        for place, prefix in states.items():
-            label = dataclasses.replace(records[place], prefix=prefix.ids.tolist()).to_json()
-            self._prefixes[label] = prefix
-            continued.append((prompts[place], label))
-        without = set(states) if self.config.exploration.prefix.replaces_reflection else set()
-        return continued + self._reflections(records, labels, self.history, without=without)
-
-    def _states(self, records: list[Label], history: HistoryStore) -> dict[int, Prefix]:
-        """Place -> the state that the additional group of this problem starts from (exploration.prefix)."""
-        if self._delimiters is None:
-            self._delimiters = step_delimiters(self.config, self.tokenizer)
-        return prefixes(
+        self.prompts = self.r3.prompts(
             records,
-            history=history,
-            config=self.config,
             step=self.step,
             epoch=self.epoch,
-            delimiters=self._delimiters,
+            render=_Loaded(self._render, dict(zip(map(id, records), prompts, strict=True))),
         )
+        further = []
+        for asked in self.prompts:
+            label = labels[asked.place]
+            if asked.prefix is not None:  # the label carries the ids to the executor
+                label = dataclasses.replace(records[asked.place], prefix=asked.prefix.ids.tolist()).to_json()
+                self._prefixes[label] = asked.prefix
+            if asked.context is Context.REFLECTION:
+                self._reflection_prompts.add(asked.prompt)
+            if asked.context is not Context.PLAIN:
+                further.append((asked.prompt, label))
+        return further
 
-    # ── ISR ──
-
-    def _reflections(
-        self, records: list[Label], labels: list[str], history: HistoryStore, *, without: set[int]
-    ) -> list[tuple[str, str]]:
-        """(prompt, label) of one reflection group for each hard problem of the batch (METHOD section 5); `without`: places
-        that get none."""
-        settings = self.config.reflection
-        if not settings.enabled or self.epoch < settings.first_epoch:
-            return []
-        self.hard_prompts, places = hard_problems(records, history=history, config=self.config, step=self.step)
-        reflections = []
-        for place in places:
-            if place in without:
-                continue
-            error = stored_error(records[place], history=history, config=self.config, step=self.step)
-            if error is None:
-                self.reflections_without_error += 1
-                continue
-            prompt = reflection_prompt(records[place], error, config=self.config, tokenizer=self.tokenizer)
-            if prompt is None:
-                self.reflections_without_room += 1
-                continue
-            self._reflection_prompts.add(prompt)
-            reflections.append((prompt, labels[place]))
-        return reflections
+    @functools.cached_property
+    def _render(self) -> ChatPrompts:
+        config = self.config
+        if not config.algorithm.environment:
+            return chat_prompts(config, self.tokenizer)
+        return TurnPrompts(
+            self.tokenizer,
+            max_prompt_tokens=config.data.max_len - config.rollout.max_new_tokens,
+            max_attempt_tokens=config.reflection.max_attempt_tokens,
+        )
 
     # ── records ──
 
@@ -340,6 +308,17 @@ class R3SamplesGenerator(SamplesGenerator):
             self._counts["generated_tokens"] += experience.r3_rollout.num_sampled_tokens
             self._counts["responses"] += 1
         return experience
+
+
+class _Loaded:
+    """The plain prompts as the loader gave them; reflection prompts are rendered."""
+
+    def __init__(self, render: ChatPrompts, plain: dict[int, str]) -> None:
+        self._plain = plain  # by id() of the problem
+        self.reflection = render.reflection
+
+    def plain(self, problem: Label) -> str:
+        return self._plain[id(problem)]
 
 
 def uid_of_item(item: tuple) -> str:

@@ -13,23 +13,23 @@ import ray
 import transformers
 from openrlhf.trainer import ppo_trainer
 
-from r3_openrlhf import method
 from r3_openrlhf.errors import RunInterrupted, TrainingStopped
+from r3_openrlhf.history.records import limits_of
 from r3_openrlhf.history.store import HistoryStore
 from r3_openrlhf.history.witness import FILE_NAME, append_record
+from r3_openrlhf.open_table import load_object
 from r3_openrlhf.openrlhf_adapter import other_ranks
-from r3_openrlhf.openrlhf_adapter.agent_experience import AgentExperienceMaker
 from r3_openrlhf.openrlhf_adapter.blocked_signals import keep_blocked
 from r3_openrlhf.openrlhf_adapter.convert import whole_trajectories
 from r3_openrlhf.openrlhf_adapter.environment import config_from_environment
-from r3_openrlhf.openrlhf_adapter.experience_maker import R3ExperienceMaker, StockExperienceMaker
+from r3_openrlhf.openrlhf_adapter.experience_maker import StockExperienceMaker
 from r3_openrlhf.openrlhf_adapter.phases import Phase, announce
 from r3_openrlhf.openrlhf_adapter.samples_generator import BatchFacts, R3SamplesGenerator
 from r3_openrlhf.problems.held_out import evaluation_line, read_prompts
+from r3_openrlhf.problems.prompts import r3_of
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.model_copies import forget_superseded
 from r3_openrlhf.runs.stop_request import StepClock, StopRequest
-from r3_openrlhf.types import Algorithm
 
 # trainer/ppo_trainer.py:424: the name is a Ray actor class already; this is the class that was decorated
 UpstreamTrainer: Any = ppo_trainer.PPOTrainer.__ray_metadata__.modified_class.__ray_actor_class__
@@ -62,10 +62,9 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         transformers.set_seed(self.config.train.seed)
         super().__init__(pretrain, strategy, actor_model_group, critic_model_group, *args, **kwargs)
         self.history = self._open_history() if self.config.keeps_history else None
-        self.selection = method.problem_selection(self.config)  # algo=r3 alone
+        self.r3 = r3_of(self.config, self.history, self.tokenizer)
         self.samples_generator = self._make_generator(strategy)
-        makers = {Algorithm.R3: R3ExperienceMaker, Algorithm.AGENTS: AgentExperienceMaker}
-        maker = makers.get(Algorithm.checked("algo", self.config.algo), StockExperienceMaker)
+        maker: type[StockExperienceMaker] = load_object("algo", self.config.algorithm.experience_maker)
         self.experience_maker = maker(
             self.actor_model_group,
             self.critic_model_group,
@@ -75,7 +74,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
             self.strategy,
             self.tokenizer,
             config=self.config,
-            history=self.history,
+            r3=self.r3,
         )
 
     def _make_generator(self, strategy) -> R3SamplesGenerator:
@@ -85,8 +84,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         settings = self.config.history
         return HistoryStore.open(
             self.run.history,
-            limits=method.history_limits(settings),
-            journal=settings.journal,
+            limits=limits_of(settings),
             seed=self.config.train.seed,
         )
 
@@ -98,9 +96,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         if self.history is not None:
             if step and not self.config.checkpoint.accept_lost_history:
                 self.history.check_checkpoint(self.run.checkpoints, step=step)
-            self.history.roll_back(step)
-            if self.selection is not None:
-                method.restore_selection(self.selection, self.history, step=step)
+        self.r3.roll_back(step)
         self.run.roll_back(step)
         self._at(step)
         self.samples_generator.epoch = states["episode"] + 1
@@ -156,12 +152,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
                 "The newest checkpoint is from before this step"
             )
         started = time.perf_counter()
-        if self.selection is not None:
-            self.selection.observe(method.plain_counts(maker.rollouts))
-            status.update(self.selection.take_metrics())
-        if self.history is not None:
-            state = method.step_state(self.selection)
-            self.history.commit_step(global_step, facts.epoch, maker.kept_rollouts(), state=state)
+        status.update(self.r3.remember(maker.kept_rollouts(), step=global_step - 1, epoch=facts.epoch))
         history_s = time.perf_counter() - started
         status.update(maker.metrics)
         status.update(facts.counts)
@@ -170,9 +161,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
                 "loss": loss,
                 "grad_norm": norm,
                 "epoch": float(facts.epoch),
-                "r3/reflection/hard_prompts": float(facts.hard_prompts),
-                "r3/reflection/without_error": float(facts.reflections_without_error),
-                "r3/reflection/without_room": float(facts.reflections_without_room),
+                **facts.prompts,
                 "r3/time/generator_s": facts.seconds,
                 "r3/time/bounds_s": seconds_on_bounds,
                 "r3/time/history_s": history_s,
@@ -324,8 +313,7 @@ class R3Trainer(RecordedSteps, UpstreamTrainer):
             tokenizer=upstream.tokenizer,
             vllm_engines=upstream.vllm_engines,
             config=self.config,
-            history=self.history,
-            selection=self.selection,
+            r3=self.r3,
         )
         made.before_sampling = lambda: self._announce(Phase.SAMPLING)
         return made

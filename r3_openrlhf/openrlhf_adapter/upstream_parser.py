@@ -17,8 +17,8 @@ from pathlib import Path
 from types import CodeType, SimpleNamespace
 from typing import Any
 
-from r3_openrlhf.config import nearest
 from r3_openrlhf.errors import ConfigError
+from r3_openrlhf.open_table import nearest
 
 
 def check_arguments(arguments: list[str], *, source: Path | None = None) -> SimpleNamespace:

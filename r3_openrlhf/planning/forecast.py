@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.method import history_forecast
 from r3_openrlhf.planning import formulas as f
 from r3_openrlhf.planning.hardware import Gpu
+from r3_openrlhf.planning.history_coverage import history_forecast
 from r3_openrlhf.planning.shapes import ModelShape
 
 PROMPT_TOKENS = 200
@@ -157,7 +157,7 @@ class _Run:
 
     def __init__(self, config: R3Config, shape: ModelShape, gpu: Gpu, *, mean: float, prompt: int) -> None:
         self.config, self.shape, self.gpu, self.mean, self.prompt = config, shape, gpu, mean, prompt
-        cluster, train, is_r3 = config.cluster, config.train, config.algo == "r3"
+        cluster, train, is_r3 = config.cluster, config.train, config.algorithm.keeps_history
         self.ranks, self.offload = config.num_policy_ranks, train.adam_offload
         self.tp, self.sleep, self.ahead = cluster.vllm_tensor_parallel_size, cluster.enable_sleep, config.is_async
         self.length = prompt + mean
@@ -313,7 +313,7 @@ class _Run:
 
     def host_seconds(self) -> float:
         """The controller's own work: CPU seconds per token of `benchmarks/step_overhead.py host` (docs/performance.md)."""
-        return 2.53 / (128 * 16 * 8192) * self.trained * self.mean if self.config.algo == "r3" else 0.0
+        return 2.53 / (128 * 16 * 8192) * self.trained * self.mean if self.config.algorithm.keeps_history else 0.0
 
     def disk(self, steps: int) -> tuple[dict[str, int], float]:
         """(what stays at the end, bytes of rollouts a step)."""
@@ -331,7 +331,7 @@ class _Run:
             "models": (copies * checkpoint.save_hf + 1) * f.BF16 * self.shape.params,
             "rollouts": int(per_step * steps),
         }
-        if self.config.algo == "r3":
+        if self.config.keeps_history:
             found["history, at most"] = self.config.history.max_bytes
         return found, per_step
 

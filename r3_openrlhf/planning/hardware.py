@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from r3_openrlhf.config import nearest
 from r3_openrlhf.errors import ConfigError
+from r3_openrlhf.open_table import nearest
 
 GiB = 2**30
 

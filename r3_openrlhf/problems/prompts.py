@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from r3_openrlhf.errors import DataError
+from r3_openrlhf.method.prompts import ChatPrompts
+from r3_openrlhf.method.r3 import R3
+from r3_openrlhf.types import CutRule
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from r3_openrlhf.config import DataConfig
+    from r3_openrlhf.config import DataConfig, R3Config
+    from r3_openrlhf.history.store import HistoryStore
 
 
 def problem_message(data: DataConfig, problem: str) -> str:
@@ -48,6 +52,39 @@ def render(tokenizer: PreTrainedTokenizerBase, data: DataConfig, user_text: str)
             f"The chat template of {tokenizer.name_or_path} refuses the turns {roles} ({error}); "
             "drop data.system_prompt or data.few_shot, or use data.chat_template=false"
         ) from error
+
+
+def chat_prompts(config: R3Config, tokenizer: PreTrainedTokenizerBase) -> ChatPrompts:
+    """The prompts of a run's problems (`Label`) in the templates of `data`, for `R3.prompts`."""
+    data = config.data
+    return ChatPrompts(
+        tokenizer,
+        max_prompt_tokens=data.max_len - config.rollout.max_new_tokens,
+        max_attempt_tokens=config.reflection.max_attempt_tokens,
+        message=lambda label: problem_message(data, label.problem),
+        render=lambda text: render(tokenizer, data, text),
+    )
+
+
+def r3_of(
+    config: R3Config, history: HistoryStore | None, tokenizer: PreTrainedTokenizerBase, *, kind: type[R3] = R3
+) -> R3:
+    """The method as a run's configuration says."""
+    return kind(
+        config,
+        history=history,
+        seed=config.train.seed,
+        max_response_tokens=config.rollout.max_new_tokens,
+        delimiters=step_delimiters(config, tokenizer),
+    )
+
+
+def step_delimiters(config: R3Config, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """Ids of the tokens whose text has the end of a line; empty where exploration.prefix.cuts asks for none."""
+    settings = config.exploration.prefix
+    if not settings.enabled or CutRule.checked("exploration.prefix.cuts", settings.cuts) is not CutRule.DELIMITERS:
+        return frozenset()
+    return frozenset(token for token in range(len(tokenizer)) if "\n" in tokenizer.decode([token]))
 
 
 def count_tokens(tokenizer: PreTrainedTokenizerBase, prompt: str) -> int:

@@ -13,9 +13,10 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from r3_openrlhf.config import DataConfig, nearest
+from r3_openrlhf.config import DataConfig
 from r3_openrlhf.errors import DataError
 from r3_openrlhf.grading.answers.request import check_data_set
+from r3_openrlhf.open_table import nearest
 from r3_openrlhf.problems.table import Numeral, Table, read_json
 from r3_openrlhf.types import BadRow, Task
 

@@ -32,7 +32,19 @@ MECHANISMS = (
     ),
     ("collapsed groups before -> after replay", "r3/groups/collapsed_before", "r3/groups/collapsed_after"),
     ("rollouts recalled", "r3/replay/recalled"),
+    (
+        "not stored: never sampled / evicted / too old",
+        *(f"r3/history/{why}" for why in ("never_sampled", "evicted", "too_old")),
+    ),
     ("reflection groups", "r3/reflection/groups"),
+    (
+        "without one: first epoch / unknown / not hard",
+        *(f"r3/reflection/{why}" for why in ("before_first_epoch", "unknown_problem", "not_hard")),
+    ),
+    (
+        "hard without: max_per_step / no error / no room",
+        *(f"r3/reflection/{why}" for why in ("cut_by_max_per_step", "without_error", "without_room")),
+    ),
     ("ranked groups", "r3/ranking/groups"),
     ("rollouts that could not be graded", "r3/grading/ungraded"),
     ("trajectories / of them lost", "r3/agents/trajectories", "r3/agents/lost"),
@@ -145,6 +157,8 @@ def step_groups(run: RunDirectory, *, step: int) -> list[dict[str, Any]]:
                 "wrong": sum(row["verdict"] == "wrong" for row in fresh),
                 "recalled": len(rows) - len(fresh),
                 "ranked": sum(bool(row.get("ranked")) for row in rows),
+                "replay": rows[0].get("group_replay"),
+                "ranking": rows[0].get("group_ranking"),
                 "reward": sum(rewards) / len(rewards) if rewards else None,
                 "sum |advantage|": sum(abs(row["advantage"] or 0.0) for row in rows),
             }
@@ -157,7 +171,7 @@ def step_table(run: RunDirectory, *, step: int) -> Table:
     groups = step_groups(run, step=step)
     table = Table(title=f"step {step}: {len(groups)} groups", title_justify="left")
     for column in groups[0]:
-        table.add_column(column, justify="left" if column in ("uid", "context") else "right")
+        table.add_column(column, justify="left" if column in ("uid", "context", "replay", "ranking") else "right")
     for group in groups:
         table.add_row(
             *(

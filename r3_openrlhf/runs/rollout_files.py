@@ -31,10 +31,13 @@ COLUMNS = {
     "uid": TEXT,
     "context": TEXT,
     "group": COUNT,  # within the step; null: in no group
+    "group_replay": TEXT,  # what replay did for the group, or why nothing: core/groups.py, RecallFate
+    "group_ranking": TEXT,  # the same of the ranking: RankingFate
     "verdict": TEXT,
     "reason": TEXT,
     "outcome_reward": NUMBER,  # null: ungraded
-    "reward": NUMBER,
+    "ranking_reward": NUMBER,  # null: not ranked
+    "reward": NUMBER,  # that the advantage was made of: the ranking reward, centred, else the outcome reward
     "ranked": TRUTH,
     "advantage": NUMBER,  # null: not trained on
     "recalled_from": COUNT,  # the step that sampled it; null: this one

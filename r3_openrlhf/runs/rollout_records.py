@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from r3_openrlhf.core.mixed_batch import MixedBatch, Row
+from r3_openrlhf.core.mixed_batch import Group, MixedBatch, Row
 from r3_openrlhf.runs.token_chars import TokenChars
 from r3_openrlhf.types import EntropyStatistics, Rollout, TokenLogprobs, TurnFacts
 
@@ -48,7 +48,7 @@ def records_of(
     ]
     for row, asked in found + [(None, index) for index in alone]:
         rollout = batch.rollouts[asked] if row is None else row.rollout
-        record = record_of(rollout, step=step, row=row)
+        record = record_of(rollout, step=step, row=row) | _fates(None if row is None else batch.groups[row.group])
         if prompts is not None:
             own = None if row is None else (recalled_prompts or {}).get(row.index)
             record["prompt"] = prompts[asked] if own is None else own
@@ -81,6 +81,7 @@ def record_of(rollout: Rollout, *, step: int, row: Row | None) -> dict[str, Any]
             "verdict": rollout.verdict.value,
             "reason": rollout.reason,
             "outcome_reward": rollout.reward,
+            "ranking_reward": None if row is None else row.ranking_reward,
             "reward": rollout.reward if row is None else row.reward,
             "ranked": row is not None and row.ranked,
             "advantage": row.advantage if row is not None and row.trained else None,
@@ -105,6 +106,13 @@ def record_of(rollout: Rollout, *, step: int, row: Row | None) -> dict[str, Any]
         }
         | _place(rollout.turn)
     )
+
+
+def _fates(group: Group | None) -> dict[str, str | None]:
+    """What replay and ranking did for the row's group, or why they did nothing."""
+    if group is None:
+        return {"group_replay": None, "group_ranking": None}
+    return {"group_replay": group.replay.value, "group_ranking": group.ranking.value}
 
 
 def _place(turn: TurnFacts | None) -> dict[str, Any]:

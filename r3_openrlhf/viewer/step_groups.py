@@ -11,7 +11,7 @@ from typing import Any
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.core.ranking import dominated_counts
 from r3_openrlhf.runs.rollout_records import grouped
-from r3_openrlhf.types import Algorithm, Context, Verdict, Word
+from r3_openrlhf.types import Context, Verdict, Word
 from r3_openrlhf.viewer.search_index import GroupSummary
 
 Row = dict[str, Any]
@@ -86,10 +86,10 @@ def asked_groups(config: R3Config | None) -> Asked:
     """The collapsed groups for which a run asks its history; without its settings: all that R3 asks for."""
     if config is None:
         return EVERY
-    if config.algo not in (Algorithm.R3, Algorithm.AGENTS) or not config.replay.enabled:
+    if not config.algorithm.own_advantages or not config.replay.enabled:
         return frozenset()
     states = (State.NONE_CORRECT, *([State.ALL_CORRECT] if config.replay.recall_failures else []))
-    contexts = (Context.PLAIN, *([Context.REFLECTION] if config.algo == Algorithm.R3 else []))
+    contexts = (Context.PLAIN, *([Context.REFLECTION] if not config.algorithm.environment else []))
     return frozenset(product(states, contexts))
 
 

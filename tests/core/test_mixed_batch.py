@@ -11,10 +11,14 @@ from pytest import approx
 from r3_openrlhf.core.advantages import group_advantages
 from r3_openrlhf.core.batch_metrics import batch_metrics
 from r3_openrlhf.core.mixed_batch import MixedBatch, topk_decides
+from r3_openrlhf.core.ranking import RANKING_SCORES
 from r3_openrlhf.types import Context, EntropyBounds, EntropyStatistics, Rollout, Verdict
 
 C, W, U = Verdict.CORRECT, Verdict.WRONG, Verdict.UNGRADED
 EQ3 = dict(alpha=1.0, lam=1e-9, scope="literal", guard="none")
+
+
+ENTROPY = RANKING_SCORES["entropy"]
 
 
 def rollout(verdict=W, *, uid="a", reward=None, truncated=False, step=0, context=Context.PLAIN, bounds=None):
@@ -170,8 +174,8 @@ def test_only_truncated_rows_of_an_all_wrong_group_are_ranked():
     batch = MixedBatch(rows + group(C, W, uid="b", truncated=True), ["g"] * 4 + ["h"] * 2)
     found = batch.rows_to_rank(scope="truncated")
     assert found == {0: [0, 2, 3]}
-    batch.rank(found, entropy_of([(3, 0.1), (2, 0.2), (1, 0.3)]), max_reward=0.5)
-    assert [row.reward for row in batch.rows[:4]] == [0.5, 0.0, 0.25, 0.0]
+    batch.rank(found, ENTROPY, entropy_of([(3, 0.1), (2, 0.2), (1, 0.3)]), max_reward=0.5)
+    assert [row.ranking_reward for row in batch.rows[:4]] == [0.5, None, 0.25, 0.0]
     assert batch.rows_to_rank(scope="failed") == {0: [0, 1, 2, 3]}
 
 
@@ -182,7 +186,7 @@ def test_one_truncated_row_is_not_ranked():
 
 def test_the_guard_keeps_a_ranking_from_growing_to_full_size():
     batch = MixedBatch(group(W, W, truncated=True), ["g"] * 2)
-    batch.rank(batch.rows_to_rank(scope="truncated"), entropy_of([(2, 0.1), (1, 0.2)]), max_reward=0.5)
+    batch.rank(batch.rows_to_rank(scope="truncated"), ENTROPY, entropy_of([(2, 0.1), (1, 0.2)]), max_reward=0.5)
     assert batch.advantages(**EQ3) == approx([0.7071, -0.7071], abs=1e-4)
     assert batch.advantages(**{**EQ3, "guard": "no_std"}) == approx([0.25, -0.25])
     assert batch_metrics(batch, step=0)["r3/advantage/unverified_share"] == 1
@@ -192,7 +196,7 @@ def test_the_centred_guard_makes_being_truncated_worth_nothing():
     """Rewards .5, 0 for two ranked rows and 0 for one that ended: without a guard the mean ranked row is above it."""
     rows = [rollout(W, truncated=True), rollout(W, truncated=True), rollout(W)]
     batch = MixedBatch(rows, ["g"] * 3)
-    batch.rank(batch.rows_to_rank(scope="truncated"), entropy_of([(2, 0.1), (1, 0.2)]), max_reward=0.5)
+    batch.rank(batch.rows_to_rank(scope="truncated"), ENTROPY, entropy_of([(2, 0.1), (1, 0.2)]), max_reward=0.5)
     assert batch.advantages(**{**EQ3, "guard": "no_std"}) == approx([1 / 3, -1 / 6, -1 / 6])
     assert batch.advantages(**{**EQ3, "guard": "centred"}) == approx([0.25, -0.25, 0.0])
     recall(batch, stored(C, reward=1.0))  # rewards .25, -.25, 0, 1: mean .25, sample std .5401
@@ -202,7 +206,7 @@ def test_the_centred_guard_makes_being_truncated_worth_nothing():
 def test_the_guard_leaves_a_verified_difference_alone():
     batch = MixedBatch(group(W, W, truncated=True), ["g"] * 2)
     recall(batch, stored(C))
-    batch.rank(batch.rows_to_rank(scope="truncated"), entropy_of([(2, 0.1), (1, 0.2)]), max_reward=0.5)
+    batch.rank(batch.rows_to_rank(scope="truncated"), ENTROPY, entropy_of([(2, 0.1), (1, 0.2)]), max_reward=0.5)
     assert batch.advantages(**EQ3) == batch.advantages(**{**EQ3, "guard": "no_std"})
     assert batch_metrics(batch, step=5)["r3/advantage/unverified_share"] == 0
 

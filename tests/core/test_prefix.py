@@ -89,28 +89,17 @@ def test_the_cut_of_a_success_moves_backwards_as_its_continuations_become_easy()
         state_of_success(["s"], lambda s: Continuations(), easy=0)
 
 
-@pytest.mark.parametrize("choice", ["thompson", "ucb"])
-def test_failures_are_gone_on_from_where_it_succeeds(choice):
+def test_failures_are_gone_on_from_where_it_succeeds():
     """A bandit of four states with success rates 0, 0.1, 0.6 and 0.2: of 400 choices most are of the third."""
     rates, rng, known = [0.0, 0.1, 0.6, 0.2], random.Random(0), [Continuations()] * 4
     for _ in range(400):
-        state = state_of_failures(range(4), lambda s: known[s], choice=choice, rng=rng)
+        state = state_of_failures(range(4), lambda s: known[s], rng=rng)
         one = known[state]
         known[state] = Continuations(tries=one.tries + 1, successes=one.successes + (rng.random() < rates[state]))
     tries = [one.tries for one in known]
     assert tries[2] > 200 and min(tries) > 0
     assert known[2].mean == pytest.approx(0.6, abs=0.1)
-
-
-def test_ucb_by_hand():
-    known = [Continuations(tries=2, successes=1), Continuations(tries=0), Continuations(tries=6, successes=6)]
-    # ln 9 = 2.197: 0.5 + sqrt(4.394 / 4) = 1.548, 0.5 + sqrt(4.394 / 2) = 1.982, 0.875 + sqrt(4.394 / 8) = 1.616
-    rng = random.Random(0)
-    assert state_of_failures([0, 1, 2], lambda s: known[s], choice="ucb", rng=rng) == 1
-    assert state_of_failures([0, 2], lambda s: known[s], choice="ucb", rng=rng) == 2
-    assert state_of_failures([], lambda s: known[s], choice="ucb", rng=rng) is None
-    with pytest.raises(ValueError, match="choice"):
-        state_of_failures([0], lambda s: known[s], choice="ucp", rng=rng)
+    assert state_of_failures([], lambda s: known[s], rng=rng) is None
 
 
 def test_arrays_will_do():

@@ -29,8 +29,7 @@ GROUPS = st.tuples(st.integers(0, 4), st.integers(0, 4)).map(lambda pair: (min(p
 def selection(rule="skip_collapsed", **settings):
     defaults = dict(
         floor=0.1,
-        keep_all_correct=0.5,
-        keep_none_correct=0.5,
+        keep=0.5,
         adapt=0.0,
         target_all_correct=0.1,
         target_none_correct=0.2,
@@ -184,7 +183,8 @@ def test_a_selection_goes_on_exactly_from_its_state(steps, draw):
 @given(st.dictionaries(st.sampled_from("abcdefgh"), st.lists(GROUPS, max_size=6)), st.integers(0, 10**6))
 def test_skipping_agrees_with_runs_counted_from_the_end(histories, seed):
     """Independent: a problem's run is read off the list of all its groups, backwards; one uniform number a problem."""
-    made, order, draw = selection(keep_none_correct=0.7), "abcdefgh", random.Random(seed)
+    made, order, draw = selection(), "abcdefgh", random.Random(seed)
+    made.keep[NONE] = 0.7
     for step in range(max(map(len, histories.values()), default=0)):
         made.observe({uid: groups[step] for uid, groups in histories.items() if step < len(groups)})
     expected = []

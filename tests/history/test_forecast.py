@@ -2,10 +2,11 @@
 
 import pytest
 
-from r3_openrlhf import method
 from r3_openrlhf.config_loading import load_config
 from r3_openrlhf.history import HistoryLimits, HistoryStore
 from r3_openrlhf.history.forecast import forecast
+from r3_openrlhf.history.records import limits_of
+from r3_openrlhf.planning.history_coverage import history_warnings
 from r3_openrlhf.types import Verdict
 
 from .test_byte_cap import noisy_rollout
@@ -52,9 +53,9 @@ def test_a_real_store_holds_what_was_forecast(max_bytes, quick_path):
 @pytest.mark.parametrize("name", FULL_SIZE)
 def test_the_full_size_experiments_hold_as_much_as_their_cap_asks_for(name):
     config = load_config(name, [])
-    assert method.history_warnings(config, num_problems=DEEPSCALER) == []
+    assert history_warnings(config, num_problems=DEEPSCALER) == []
     found = forecast(
-        method.history_limits(config.history),
+        limits_of(config.history),
         num_problems=DEEPSCALER,
         problems_per_step=config.rollout.batch_size,
         samples=config.rollout.n_samples_per_prompt,
@@ -66,14 +67,11 @@ def test_the_full_size_experiments_hold_as_much_as_their_cap_asks_for(name):
 
 def test_a_history_that_will_starve_is_said_before_the_run():
     config = load_config(FULL_SIZE[0], ["history.max_bytes=2000000000"])
-    starving, full = method.history_warnings(config, num_problems=DEEPSCALER)
+    starving, full = history_warnings(config, num_problems=DEEPSCALER)
     assert "history.max_bytes is 2,000,000,000" in starving and "use 4,318,824,060 or more" in starving
     assert "about 46% of them" in starving and "122% would be new" in full
-    assert (
-        method.history_warnings(load_config(FULL_SIZE[0], ["history.max_bytes=5000000000"]), num_problems=DEEPSCALER)
-        == []
-    )
+    assert history_warnings(load_config(FULL_SIZE[0], ["history.max_bytes=5000000000"]), num_problems=DEEPSCALER) == []
     config = load_config(FULL_SIZE[0], ["checkpoint.save_steps=200"])
-    (full,) = method.history_warnings(config, num_problems=DEEPSCALER)
+    (full,) = history_warnings(config, num_problems=DEEPSCALER)
     assert "checkpoint.save_steps (200)" in full
-    assert method.history_warnings(load_config("grpo_1p5b_deepscaler_8gpu", []), num_problems=DEEPSCALER) == []
+    assert history_warnings(load_config("grpo_1p5b_deepscaler_8gpu", []), num_problems=DEEPSCALER) == []

@@ -94,7 +94,7 @@ def test_a_collapsed_group_recalls_and_its_update_has_the_rows(model_dir, tmp_pa
     with HistoryStore.open(":memory:") as history:
         history.commit_step(1, 1, [one.rollout for one in wrong_and_right(lab, labels, right=[2, 0])])
         lab.step = 1
-        batch = lab.mixed_batch(wrong_and_right(lab, labels, right=[0, 0]), history)
+        batch = lab.mixed_batch(wrong_and_right(lab, labels, right=[0, 0]), lab.r3_with(history))
         assert [len(group.recalled) for group in batch.groups] == [2, 0]
         recalled = [row for row in batch.rows if row.recalled]
         assert all(row.rollout.verdict is Verdict.CORRECT and row.advantage > 0 for row in recalled)
@@ -112,7 +112,7 @@ def test_a_ranking_by_logprob_needs_no_entropy(model_dir, tmp_path):
     sampled = wrong_and_right(lab, load_problems(config.data).labels[:1], right=[0])
     for one in sampled:
         one.rollout.truncated, one.entropies = True, None
-    batch = lab.mixed_batch(sampled, None)
+    batch = lab.mixed_batch(sampled, lab.r3_with(None))
     means = [one.rollout.response_logprobs.mean() for one in sampled]
     best_first = sorted(range(4), key=lambda i: -means[i])
     assert [batch.rows[i].reward for i in best_first] == pytest.approx([0.5, 1 / 3, 1 / 6, 0.0])
@@ -128,7 +128,7 @@ def test_a_second_pass_is_taken_against_the_policy_before_the_first(model_dir, t
     from r3_openrlhf.problems.sources import load_problems
 
     labels = load_problems(lab.config.data).labels[:2]
-    batch = lab.mixed_batch(wrong_and_right(lab, labels, right=[1, 3]), None)
+    batch = lab.mixed_batch(wrong_and_right(lab, labels, right=[1, 3]), lab.r3_with(None))
     policy = copy.deepcopy(lab.model)
     optimizer = torch.optim.AdamW(policy.parameters(), lr=3e-2, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0)
     rows = [(row.rollout, row.advantage) for row in batch.rows]
@@ -164,7 +164,7 @@ def test_a_success_behind_a_reflection_prompt_is_trained_behind_the_plain_one(mo
     reflected = lab.ask([(label, lab.plain_prompt(label) + "Try again. ", Context.REFLECTION)], n=4)
     reflected[2].rollout.verdict, reflected[2].rollout.reward = Verdict.CORRECT, 1.5
     with HistoryStore.open(":memory:") as history:
-        batch = lab.mixed_batch(plain + reflected, history)
+        batch = lab.mixed_batch(plain + reflected, lab.r3_with(history))
     (shared,) = [row for row in batch.rows if row.recalled]
     assert shared.group == 0 and shared.advantage > 0
     trained = []
@@ -195,7 +195,9 @@ def test_shuffled_replay_has_the_rows_and_the_rewards_but_not_the_verdicts(model
         lab.step, false = 1, 0
         for _ in range(20):
             rows = [
-                row for row in lab.mixed_batch(wrong_and_right(lab, labels, right=[0]), history).rows if row.recalled
+                row
+                for row in lab.mixed_batch(wrong_and_right(lab, labels, right=[0]), lab.r3_with(history)).rows
+                if row.recalled
             ]
             assert len(rows) == 2 and all(row.reward == 1.5 for row in rows)
             false += sum(row.rollout.response_ids.tobytes() not in truly_right for row in rows)
@@ -213,20 +215,21 @@ def test_known_successes_are_recalled_where_history_has_none(model_dir, tmp_path
     asked_for = []
     with monkeypatch.context() as patch:
         patch.setattr(lab, "ask", lambda asked, **_: asked_for.append(len(asked)) or answers.pop(0))
-        lab.prepare_history(labels)
+        lab.prepare_history(labels, r3 := lab.r3_with(None))
     assert asked_for == [2, 2, 1]  # until every problem has one
     assert {uid: rollout.verdict for uid, rollout in lab.known.items()} == {
         label.uid: Verdict.CORRECT for label in labels
     }
     assert lab.tokens == 0  # they cost nothing
     with HistoryStore.open(":memory:") as history:
-        recalled = [row for row in lab.mixed_batch(none_right, history).rows if row.recalled]
+        r3.history = history
+        recalled = [row for row in lab.mixed_batch(none_right, r3).rows if row.recalled]
         assert [row.rollout.response_ids.tobytes() for row in recalled] == [
             lab.known[label.uid].response_ids.tobytes() for label in labels
         ]
         assert all(row.reward > 0 for row in recalled)
         del lab.known[labels[0].uid]
-        assert sum(row.recalled for row in lab.mixed_batch(none_right, history).rows) == 1
+        assert sum(row.recalled for row in lab.mixed_batch(none_right, r3).rows) == 1
 
 
 def test_half_of_replay_recalls_successes_and_no_failures(model_dir, tmp_path):
@@ -238,7 +241,7 @@ def test_half_of_replay_recalls_successes_and_no_failures(model_dir, tmp_path):
     with HistoryStore.open(":memory:") as history:
         history.commit_step(1, 1, [one.rollout for one in wrong_and_right(lab, labels, right=[2, 2])])
         lab.step = 1
-        rows = lab.mixed_batch(wrong_and_right(lab, labels, right=[0, 4]), history).rows
+        rows = lab.mixed_batch(wrong_and_right(lab, labels, right=[0, 4]), lab.r3_with(history)).rows
         recalled = [row.rollout for row in rows if row.recalled]
         assert recalled and {(one.uid, one.verdict) for one in recalled} == {(labels[0].uid, Verdict.CORRECT)}
 
@@ -272,19 +275,19 @@ def test_dynamic_sampling_fills_the_batch_and_counts_every_token(model_dir, tmp_
 
     monkeypatch.setattr(Lab, "ask", ask)
     lab._spare = labels[4:]
-    sampled, _ = lab.sample_step(labels[:4], None)
+    sampled, _ = lab.sample_step(labels[:4], lab.r3_with(None))
     kept, dropped = lab._filtered(sampled, labels)
     assert len({one.group for one in kept}) == 4 and len(kept) == 16
     assert dropped > 0
     assert lab.tokens == sum(one.rollout.num_tokens for one in asked)
-    batch = lab.mixed_batch(kept, None)
+    batch = lab.mixed_batch(kept, lab.r3_with(None))
     assert len(batch.groups) == 4 and not any(group.collapsed_before for group in batch.groups)
 
 
 @pytest.mark.parametrize("rule", ["skip_collapsed", "near_half"])
 def test_with_selection_no_problem_is_asked_twice_in_an_epoch(model_dir, tmp_path, rule):
     """An untrained model is always wrong, so from the second epoch on every problem may be skipped."""
-    select = ["exploration.select.enabled=true", f"exploration.select.rule={rule}", "exploration.select.candidates=2"]
+    select = ["exploration.select.enabled=true", f"exploration.select.rule={rule}"]
 
     class Watched(Lab):
         def sample_step(self, labels, history):
@@ -322,8 +325,8 @@ def test_the_second_draw_joins_the_group_of_the_first(model_dir, tmp_path, monke
         return sampled
 
     monkeypatch.setattr(Lab, "ask", ask)
-    sampled, _ = lab.sample_step(labels, None)
-    batch = lab.mixed_batch(sampled, None)
+    sampled, _ = lab.sample_step(labels, lab.r3_with(None))
+    batch = lab.mixed_batch(sampled, lab.r3_with(None))
     assert [(group.uid, len(group.rows)) for group in batch.groups] == [
         (labels[0].uid, 2),
         (labels[1].uid, 4),

@@ -51,7 +51,7 @@ def test_only_groups_that_teach_are_counted_and_kept(model_dir, tmp_path, verdic
     lab = FreeCollapsed(config_of(tmp_path), model_dir=model_dir)
     labels = load_problems(lab.config.data).labels
     lab._spare = labels[4:6]
-    sampled, _ = lab.sample_step(labels[:4], None)
+    sampled, _ = lab.sample_step(labels[:4], lab.r3_with(None))
     kept, dropped = lab.complete(sampled, labels)
     # of the first four one is mixed; the three that are missing are mixed, wrong, mixed; then wrong; then right; then mixed
     assert [num_right(group) for group in verdicts] == [0, 2, 0, 4, 1, 0, 2, 0, 4, 1] and dropped == 6
@@ -60,7 +60,7 @@ def test_only_groups_that_teach_are_counted_and_kept(model_dir, tmp_path, verdic
     # the epoch's next problems first, then any
     assert [group[0].rollout.uid for group in verdicts[4:6]] == [label.uid for label in labels[4:6]]
     assert lab._spare == []
-    batch = lab.mixed_batch(kept, None)
+    batch = lab.mixed_batch(kept, lab.r3_with(None))
     assert len(batch.groups) == 4 and all(any(batch.rows[i].advantage for i in group.rows) for group in batch.groups)
 
 
@@ -80,7 +80,7 @@ def test_other_groups_stay_and_are_counted(model_dir, tmp_path, verdicts):
     lab = FreeCollapsed(config_of(tmp_path), model_dir=model_dir)
     labels = load_problems(lab.config.data).labels
     lab._spare = labels[4:]
-    sampled, _ = lab.sample_step(labels[:4], None)
+    sampled, _ = lab.sample_step(labels[:4], lab.r3_with(None))
     reflected = lab.ask([(labels[0], lab.plain_prompt(labels[0]), Context.REFLECTION)], n=4)
     lab.tokens += tokens_of([reflected])
     kept, _ = lab.complete(sampled + reflected, labels)
@@ -91,7 +91,7 @@ def test_with_known_successes_an_all_wrong_group_teaches(model_dir, tmp_path, ve
     lab = KnownAndFree(config_of(tmp_path, "replay.enabled=true"), model_dir=model_dir)
     labels = load_problems(lab.config.data).labels
     lab._spare = labels[4:]
-    sampled, _ = lab.sample_step(labels[:4], None)
+    sampled, _ = lab.sample_step(labels[:4], lab.r3_with(None))
     lab.known = {labels[0].uid: sampled[4].rollout}  # of the two that are all wrong only the first
     kept, dropped = lab.complete(sampled, labels)
     assert [num_right(group) for group in verdicts] == [0, 2, 0, 4, 1, 0, 2]
@@ -104,7 +104,7 @@ def test_a_model_that_never_gives_a_group_that_teaches(model_dir, tmp_path, monk
     monkeypatch.setattr(lab, "MAX_ROUNDS", 3)
     labels = load_problems(lab.config.data).labels
     lab._spare = []
-    sampled, _ = lab.sample_step(labels[:4], None)
+    sampled, _ = lab.sample_step(labels[:4], lab.r3_with(None))
     assert not any(num_right([one]) for one in sampled)  # it is untrained
     with pytest.raises(R3Error, match="3 draws of 4 problems gave no group that teaches anything"):
         lab.complete(sampled, labels)
@@ -116,7 +116,7 @@ def test_a_short_batch_where_too_few_teach(model_dir, tmp_path, verdicts, monkey
     monkeypatch.setattr(lab, "MAX_ROUNDS", 1)
     labels = load_problems(lab.config.data).labels
     lab._spare = labels[4:]
-    sampled, _ = lab.sample_step(labels[:4], None)
+    sampled, _ = lab.sample_step(labels[:4], lab.r3_with(None))
     kept, dropped = lab.complete(sampled, labels)
     assert len(by_group(kept)) == 1 and dropped == 3 and lab.tokens == tokens_of(by_group(kept))
     assert np.isfinite([one.rollout.reward for one in kept]).all()

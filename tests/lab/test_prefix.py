@@ -40,7 +40,7 @@ def groups_of(sampled):
 
 def test_hard_problems_go_on_from_a_stored_response(visited):
     lab, labels, history = visited()
-    sampled, _ = lab.sample_step(labels, history)
+    sampled, _ = lab.sample_step(labels, lab.r3_with(history))
     assert [group[0].context for group in groups_of(sampled)] == ["plain", "plain", "prefix", "prefix"]
     for label, group in zip(labels, groups_of(sampled)[2:], strict=True):
         verdict = Verdict.CORRECT if label is labels[0] else Verdict.WRONG  # a success where there is one
@@ -60,12 +60,12 @@ def test_hard_problems_go_on_from_a_stored_response(visited):
 
 def test_the_update_has_the_sampled_tokens_alone(visited):
     """The gradient against one row at a time, with the mask written out: 0 on the prompt and on the prefix."""
-    lab, labels, history = visited("replay.enabled=false", "exploration.prefix.choice=ucb")
-    sampled, _ = lab.sample_step(labels, history)
+    lab, labels, history = visited("replay.enabled=false")
+    sampled, _ = lab.sample_step(labels, lab.r3_with(history))
     for place, one in enumerate(sampled):  # a difference in every group
         one.rollout.verdict = Verdict.CORRECT if place % 2 else Verdict.WRONG
         one.rollout.reward = 1.5 if place % 2 else 0.0
-    batch = lab.mixed_batch(sampled, history)
+    batch = lab.mixed_batch(sampled, lab.r3_with(history))
     assert any(row.rollout.prefix_tokens for row in batch.rows)
     total = sum(row.rollout.num_tokens - row.rollout.prefix_tokens for row in batch.rows)
     loss = 0.0
@@ -95,7 +95,7 @@ def test_the_update_has_the_sampled_tokens_alone(visited):
 
 def test_a_success_from_a_prefix_is_stored_whole_and_recalled_into_a_plain_group(visited):
     lab, labels, history = visited()
-    sampled, _ = lab.sample_step(labels, history)
+    sampled, _ = lab.sample_step(labels, lab.r3_with(history))
     continued = [one.rollout for one in sampled if one.rollout.context is Context.PREFIX]
     of_second = [one for one in continued if one.uid == labels[1].uid]
     for place, one in enumerate(of_second):
@@ -105,14 +105,14 @@ def test_a_success_from_a_prefix_is_stored_whole_and_recalled_into_a_plain_group
     state = state_digest(of_second[0].response_ids[: of_second[0].prefix_tokens])
     assert known == {state: Continuations(tries=4, successes=1)}
     lab.step = 2
-    batch = lab.mixed_batch(wrong_and_right(lab, labels, right=[2, 0]), history)
+    batch = lab.mixed_batch(wrong_and_right(lab, labels, right=[2, 0]), lab.r3_with(history))
     (recalled,) = [row for row in batch.rows if row.recalled]
     found = of_second[0]
     assert recalled.rollout.response_ids.tolist() == found.response_ids.tolist()
     np.testing.assert_array_equal(recalled.rollout.response_logprobs, found.response_logprobs)
     assert recalled.rollout.prefix_tokens == 0 and batch.has_own_prompt(recalled)
     # the next state is cut from the success
-    again, _ = lab.sample_step([labels[1]], history)
+    again, _ = lab.sample_step([labels[1]], lab.r3_with(history))
     (start,) = {
         tuple(one.rollout.response_ids[: one.rollout.prefix_tokens].tolist())
         for one in again
@@ -123,11 +123,11 @@ def test_a_success_from_a_prefix_is_stored_whole_and_recalled_into_a_plain_group
 
 def test_a_success_from_a_prefix_joins_the_plain_group_of_its_step(visited):
     lab, labels, history = visited("exploration.prefix.share_successes=true", "replay.enabled=false")
-    sampled, _ = lab.sample_step(labels, history)
+    sampled, _ = lab.sample_step(labels, lab.r3_with(history))
     for one in sampled:
         right = one.rollout.context is Context.PREFIX and one.rollout.uid == labels[0].uid
         one.rollout.verdict, one.rollout.reward = (Verdict.CORRECT, 1.5) if right else (Verdict.WRONG, 0.0)
-    batch = lab.mixed_batch(sampled, history)
+    batch = lab.mixed_batch(sampled, lab.r3_with(history))
     joined = [row for row in batch.rows if row.recalled]
     assert joined and {batch.groups[row.group].context for row in joined} == {Context.PLAIN}
     assert all(row.rollout.prefix_tokens == 0 and row.rollout.verdict is Verdict.CORRECT for row in joined)
@@ -139,7 +139,7 @@ def test_a_success_from_a_prefix_joins_the_plain_group_of_its_step(visited):
 def test_a_ranking_looks_at_what_was_sampled(visited):
     """The given tokens have the same log-probs in every row, and would pull short continuations to their mean."""
     lab, labels, history = visited("ranking.enabled=true", "ranking.score=logprob", "replay.enabled=false")
-    sampled, _ = lab.sample_step(labels, history)
+    sampled, _ = lab.sample_step(labels, lab.r3_with(history))
     for place, one in enumerate(sampled):
         rollout = one.rollout
         rollout.verdict, rollout.reward, rollout.truncated = Verdict.WRONG, 0.0, True
@@ -149,7 +149,7 @@ def test_a_ranking_looks_at_what_was_sampled(visited):
                 rollout.response_ids[:end],
                 np.array([-9.0] * given + [-1.0 - place % 4] * (end - given), dtype=np.float32),
             )
-    batch = lab.mixed_batch(sampled, history)
+    batch = lab.mixed_batch(sampled, lab.r3_with(history))
     groups = [[batch.rows[i] for i in g.rows] for g in batch.groups if g.context is Context.PREFIX]
     assert groups
     for rows in groups:
@@ -162,25 +162,13 @@ def test_a_ranking_looks_at_what_was_sampled(visited):
     "overrides, contexts",
     [
         (("exploration.prefix.enabled=false",), 0),
-        (("exploration.prefix.first_epoch=3",), 0),
         (("exploration.prefix.max_per_step=1",), 1),
-        (("exploration.prefix.from_failures=false",), 1),  # one of the two has a success
     ],
 )
 def test_who_gets_a_group(visited, overrides, contexts):
     lab, labels, history = visited(*overrides)
-    sampled, _ = lab.sample_step(labels, history)
+    sampled, _ = lab.sample_step(labels, lab.r3_with(history))
     assert sum(group[0].context is Context.PREFIX for group in groups_of(sampled)) == contexts
-
-
-def test_a_problem_with_a_state_needs_no_reflection_group(visited):
-    for replaces, reflections in ((True, 0), (False, 2)):
-        lab, labels, history = visited(
-            "reflection.enabled=true", f"exploration.prefix.replaces_reflection={str(replaces).lower()}"
-        )
-        sampled, hard = lab.sample_step(labels, history)
-        assert hard == 2
-        assert sum(group[0].context is Context.REFLECTION for group in groups_of(sampled)) == reflections
 
 
 def test_each_prompt_may_have_a_limit_of_its_own(model):

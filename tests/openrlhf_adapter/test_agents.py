@@ -20,6 +20,7 @@ from r3_openrlhf.agents.trajectory import End  # noqa: E402
 from r3_openrlhf.config_loading import load_config  # noqa: E402
 from r3_openrlhf.errors import ConfigError, TrainingStopped  # noqa: E402
 from r3_openrlhf.history import HistoryStore  # noqa: E402
+from r3_openrlhf.method.r3 import R3  # noqa: E402
 from r3_openrlhf.openrlhf_adapter.agent_experience import AgentExperienceMaker  # noqa: E402
 from r3_openrlhf.openrlhf_adapter.arguments import AGENT_EXECUTOR  # noqa: E402
 from r3_openrlhf.openrlhf_adapter.convert import whole_trajectories  # noqa: E402
@@ -205,7 +206,7 @@ def maker(config, *, ranks=1):
     made.advantage_estimator = "group_norm"
     made.kl_ctl = SimpleNamespace(value=0.0)
     made.tokenizer = SimpleNamespace(pad_token_id=0, decode=lambda ids, **_: str(ids))
-    made.config, made.history, made.step = config, None, 5
+    made.config, made.r3, made.step = config, R3(config), 5
     return made
 
 
@@ -371,7 +372,7 @@ FAILURES = (("hop",) * 5, ("up", "down", "up", "down", "hop"))
 
 def replaying(played, tokenizer, history, *, step):
     made = maker(played.config)
-    made.history, made.step = history, step
+    made.r3, made.step = R3(made.config, history=history, seed=made.config.train.seed), step
     made.gap = 0.0625
     made.tokenizer = SimpleNamespace(pad_token_id=0, decode=tokenizer.decode)
     return made
@@ -387,7 +388,7 @@ def stepped(made, tokenizer, executor, plays, *, step):
     """A step of these plays; what it leaves is committed as step + 1, as the trainer does."""
     rows = [row for texts in plays for row in play(executor, tokenizer, *texts)[0]]
     experiences = made.make_experience_batch(samples_of(rows, step=step))
-    made.history.commit_step(step + 1, 1, made.kept_rollouts())
+    made.r3.history.commit_step(step + 1, 1, made.kept_rollouts())
     return experiences
 
 
@@ -492,10 +493,10 @@ ATTEMPTS = [
 
 def reflecting(config, tokenizer, history, *, epoch):
     generator = object.__new__(R3SamplesGenerator)
-    generator.config, generator.history, generator.tokenizer = config, history, tokenizer
-    generator.step, generator.epoch, generator._delimiters = 1, epoch, None
+    generator.config, generator.tokenizer = config, tokenizer
+    generator.r3 = R3(config, history=history, seed=config.train.seed)
+    generator.step, generator.epoch = 1, epoch
     generator._prefixes, generator._reflection_prompts = {}, set()
-    generator.reflections_without_error = generator.reflections_without_room = 0
     return generator
 
 
@@ -508,7 +509,7 @@ def test_a_task_that_failed_is_played_behind_a_stored_attempt_as_a_group_of_its_
     assert reflecting(played.config, byte_tokenizer, history, epoch=1)._further([TASK], [LABEL]) == []
     generator = reflecting(played.config, byte_tokenizer, history, epoch=2)
     ((attempt, label),) = generator._further([TASK], [LABEL])
-    assert attempt in ATTEMPTS and label == LABEL and generator.hard_prompts == 1
+    assert attempt in ATTEMPTS and label == LABEL and generator.prompts.num_hard == 1
 
     plain, other = executor(*settings), executor(*settings)
     rows = [row for texts in FAILURES for row in play(plain, byte_tokenizer, *texts)[0]]
@@ -569,4 +570,4 @@ def test_an_attempt_that_leaves_no_room_is_counted(executor, byte_tokenizer, his
     played.config.data.max_len = 300
     generator = reflecting(played.config, byte_tokenizer, history, epoch=2)
     assert generator._further([TASK], [LABEL]) == []
-    assert (generator.hard_prompts, generator.reflections_without_room) == (1, 1)
+    assert (generator.prompts.num_hard, generator.prompts.why_not["without_room"]) == (1, 1)

@@ -17,10 +17,10 @@ from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker  #
 from r3_openrlhf.config import R3Config  # noqa: E402
 from r3_openrlhf.errors import TrainingStopped  # noqa: E402
 from r3_openrlhf.history.store import HistoryStore  # noqa: E402
+from r3_openrlhf.method.r3 import R3  # noqa: E402
 from r3_openrlhf.openrlhf_adapter.experience_maker import (  # noqa: E402
     R3ExperienceMaker,
     StockExperienceMaker,
-    topk_statistics,
 )
 from r3_openrlhf.types import Context, EntropyBounds, EntropyStatistics, Rollout, Verdict  # noqa: E402
 
@@ -82,7 +82,7 @@ def maker(cls, *, config=None, history=None, ranks=1):
     made.kl_ctl = SimpleNamespace(value=0.0)
     made.tokenizer = SimpleNamespace(pad_token_id=0, decode=lambda ids, **kwargs: str(ids))
     made.config = config or config_with()
-    made.history = history
+    made.r3 = R3(made.config, history=history, seed=made.config.train.seed)
     made.step = 5
     return made
 
@@ -309,13 +309,16 @@ def test_a_ranking_by_logprob_needs_no_entropy():
     made = maker(Ours, config=config_with(ranking={"score": "logprob"}), history=history_with())
     made._announce_entropy = lambda *asked: pytest.fail("exact entropy was asked for")
     made.make_experience_batch(rows)
-    assert [r["reward"] for r in made.records] == pytest.approx([0.5, 1 / 3, 1 / 6, 0.0])
+    assert [r["ranking_reward"] for r in made.records] == pytest.approx([0.5, 1 / 3, 1 / 6, 0.0])
+    assert [r["reward"] for r in made.records] == pytest.approx([0.25, 1 / 12, -1 / 12, -0.25])  # centred
+    assert {(r["group_replay"], r["group_ranking"]) for r in made.records} == {("never_sampled", "ranked")}
     assert [r["entropy_source"] for r in made.records] == [None] * G
 
 
 def test_topk_without_bounds_is_refused():
+    made = maker(Ours, config=config_with(ranking={"entropy_source": "topk"}), history=history_with())
     with pytest.raises(TrainingStopped, match="rollout.top_logprobs"):
-        topk_statistics(SimpleNamespace(rollout=sample(W).r3_rollout))
+        made.make_experience_batch([sample(W, truncated=True) for _ in range(G)])
 
 
 def test_the_stock_estimator_keeps_its_group_mean_with_an_ungraded_rollout():

@@ -12,9 +12,9 @@ torch = pytest.importorskip("torch")
 if torch.cuda.is_available():
     pytest.skip("these runs are for the CPU platform", allow_module_level=True)
 
-from r3_openrlhf import method  # noqa: E402
 from r3_openrlhf.history.store import HistoryStore  # noqa: E402
 from r3_openrlhf.history.verification import verify  # noqa: E402
+from r3_openrlhf.method.r3 import R3  # noqa: E402
 from r3_openrlhf.models.locate import resolve_model  # noqa: E402
 from r3_openrlhf.runs.directory import RunDirectory  # noqa: E402
 from tests.openrlhf_adapter.training import Run, lines, rollouts_of, train  # noqa: E402
@@ -54,7 +54,7 @@ def resumed(tmp_path_factory):
 def test_the_store_remembers_what_the_rollouts_show(resumed):
     """Independent: the selection of a run that was never interrupted, from the rollout files alone."""
     config = RunDirectory(resumed).load_config()
-    expected = method.problem_selection(config)
+    expected = R3(config).selection
     rollouts = rollouts_of(resumed)
     with HistoryStore.open(resumed / "history.sqlite", writer=False) as history:
         for step in range(1, 9):

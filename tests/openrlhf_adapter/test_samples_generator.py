@@ -14,9 +14,9 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 import ray  # noqa: E402
 from torchdata.stateful_dataloader import StatefulDataLoader  # noqa: E402
 
-from r3_openrlhf import method  # noqa: E402
 from r3_openrlhf.config_loading import load_config  # noqa: E402
 from r3_openrlhf.history.store import HistoryStore  # noqa: E402
+from r3_openrlhf.method.r3 import R3  # noqa: E402
 from r3_openrlhf.openrlhf_adapter.samples_generator import R3SamplesGenerator  # noqa: E402
 from r3_openrlhf.problems.training_file import Label  # noqa: E402
 from r3_openrlhf.ray_start import patient_raylet  # noqa: E402
@@ -95,7 +95,7 @@ def generator_for(engine, scripts, *, algo="dapo", ranks=1, **train):
     loader = StatefulDataLoader(
         rows, batch_size=1, collate_fn=lambda items: (["x"], [items[0][0]], [items[0][1]], [None])
     )
-    made = R3SamplesGenerator(SimpleNamespace(args=args), loader, None, None, [engine], config=config, history=None)
+    made = R3SamplesGenerator(SimpleNamespace(args=args), loader, None, None, [engine], config=config, r3=R3(config))
     made._seed_epoch = lambda: None  # the loader does not shuffle
     return made
 
@@ -193,9 +193,10 @@ def selecting(engine, scripts, *settings):
     """A generator with a selection, as R3Trainer makes it; `step` counts, and each step is observed."""
     made = generator_for(engine, scripts, algo="r3")
     sizes = ["rollout.batch_size=2", "rollout.n_samples_per_prompt=2", "train.micro_batch_size=1"]
-    sizes += ["rollout.micro_batch_size=1", "run_dir=unused", "exploration.select.adapt=0"]
-    made.config = load_config("cpu_smoke", ["algo=r3_select", *sizes, *settings])
-    made.selection = method.problem_selection(made.config)
+    sizes += ["rollout.micro_batch_size=1", "run_dir=unused", "exploration.select.enabled=true"]
+    made.config = load_config("cpu_smoke", ["algo=r3", *sizes, *settings])
+    made.r3 = R3(made.config, seed=made.config.train.seed)
+    made.r3.selection.adapt = 0
     return made
 
 
@@ -205,9 +206,9 @@ def selected_steps(made, *, steps):
     while len(found) < steps:
         rows, _, _, _ = made.generate_samples(max_len=10**9, max_new_tokens=8)
         if rows:
-            made.selection.observe(method.plain_counts(row.r3_rollout for row in rows))
+            metrics = made.r3.remember([row.r3_rollout for row in rows], step=made.step, epoch=made.epoch_of_batch)
             made.step += 1
-            found.append(([row.prompts[0] for row in rows][::size], made.selection.take_metrics()))
+            found.append(([row.prompts[0] for row in rows][::size], metrics))
     return found
 
 
@@ -216,8 +217,10 @@ SCRIPTS = ["WW", "CW", "WW", "CC", "WC", "WW"]
 
 def test_problems_whose_groups_collapse_are_asked_rarely_and_mixed_ones_always(engine):
     """keep = 0: from the second epoch on a collapsed problem is asked by the floor alone, here one time in a thousand."""
-    zero = ["exploration.select.keep_none_correct=0", "exploration.select.keep_all_correct=0"]
-    steps = selected_steps(selecting(engine, SCRIPTS, *zero, "exploration.select.floor=0.001"), steps=6)
+    made = selecting(engine, SCRIPTS)
+    made.r3.selection.keep = dict.fromkeys(made.r3.selection.keep, 0.0)
+    made.r3.selection.floor = 0.001
+    steps = selected_steps(made, steps=6)
     problems = [names for names, _ in steps]
     assert problems == [["p0", "p1"], ["p2", "p3"], ["p4", "p5"], ["p1", "p4"], ["p1", "p4"], ["p1", "p4"]]
     # p5, at the end of the second epoch, is counted with the step that follows
@@ -228,16 +231,23 @@ def test_problems_whose_groups_collapse_are_asked_rarely_and_mixed_ones_always(e
 @pytest.mark.parametrize("rule", ["skip_collapsed", "near_half"])
 def test_a_resumed_selection_asks_what_the_whole_run_asked(engine, rule):
     """Cut behind step 4, inside the second epoch: loader state, selection state through the history store, step, epoch."""
-    settings = [f"exploration.select.rule={rule}", "exploration.select.candidates=2"]
-    whole = selecting(engine, SCRIPTS, *settings)
-    first = selected_steps(whole, steps=4)
+
+    def made():
+        generator = selecting(engine, SCRIPTS, f"exploration.select.rule={rule}")
+        generator.r3.selection.candidates = 2
+        return generator
+
+    whole = made()
     with HistoryStore.open(":memory:") as history:
-        history.commit_step(4, 2, [], state=method.step_state(whole.selection))
+        whole.r3.history = history
+        first = selected_steps(whole, steps=4)
         loader, epoch = whole.prompts_dataloader.state_dict(), whole.epoch
         ended = whole._dataloader_iter is None
         rest = selected_steps(whole, steps=5)
-        resumed = selecting(engine, SCRIPTS, *settings)
-        method.restore_selection(resumed.selection, history, step=4)
+        resumed = made()
+        resumed.r3.history = history
+        resumed.r3.roll_back(4)
+        resumed.r3.history = None
     resumed.step, resumed.epoch = 4, epoch
     if not ended:  # trainer.py: an epoch that ended with the step leaves no state of the loader
         resumed.prompts_dataloader.load_state_dict(loader)
@@ -247,9 +257,9 @@ def test_a_resumed_selection_asks_what_the_whole_run_asked(engine, rule):
 
 def test_held_out_problems_are_never_skipped(engine):
     made = selecting(engine, SCRIPTS)
-    made.selection.observe({"p3": (0, 4)})
-    made.selection.keep = dict.fromkeys(made.selection.keep, 0.0)
-    made.selection.floor = 1e-9
+    made.r3.selection.observe({"p3": (0, 4)})
+    made.r3.selection.keep = dict.fromkeys(made.r3.selection.keep, 0.0)
+    made.r3.selection.floor = 1e-9
     found = made.generate_held_out(["h3"], [label_of(3, "WWWW")], n_samples_per_prompt=4, max_len=10**9)
     assert len(found) == 4
 

@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from r3_openrlhf.config import ClusterConfig, DataConfig, HeldOutConfig, R3Config, ReflectionConfig, RolloutConfig
+from r3_openrlhf.config import ClusterConfig, DataConfig, HeldOutConfig, R3Config, RolloutConfig
 from r3_openrlhf.errors import DataError
+from r3_openrlhf.method.settings import ReflectionSettings
 from r3_openrlhf.problems.held_out import check_held_out_source, evaluation_line, prepare_held_out, read_prompts
 from r3_openrlhf.problems.sources import Label, problem_uid
 from r3_openrlhf.problems.training_file import prepare
@@ -26,7 +27,7 @@ def config_for(source, *, data=None, **evaluation):
     return R3Config(
         data=DataConfig(path=source, max_len=4096, **(data or {})),
         rollout=RolloutConfig(batch_size=2, n_samples_per_prompt=8, max_new_tokens=16),
-        reflection=ReflectionConfig(enabled=False),
+        reflection=ReflectionSettings(enabled=False),
         cluster=ClusterConfig(gpus_per_node=1),
         held_out=HeldOutConfig(**evaluation),
     )

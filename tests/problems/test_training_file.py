@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from r3_openrlhf.config import ClusterConfig, DataConfig, R3Config, ReflectionConfig, RolloutConfig
+from r3_openrlhf.config import ClusterConfig, DataConfig, R3Config, RolloutConfig
 from r3_openrlhf.errors import ConfigError, DataError, R3Error
+from r3_openrlhf.method.settings import ReflectionSettings
 from r3_openrlhf.problems.sources import Label, check_source, load_problems, problem_uid
 from r3_openrlhf.problems.training_file import prepare
 
@@ -26,7 +27,7 @@ def config_for(path, *, prompts=2, max_len=4096, reflection=False, **data):
     return R3Config(
         data=DataConfig(path=path, max_len=max_len, **data),
         rollout=RolloutConfig(batch_size=prompts, n_samples_per_prompt=8, max_new_tokens=16),
-        reflection=ReflectionConfig(enabled=reflection),
+        reflection=ReflectionSettings(enabled=reflection),
         cluster=ClusterConfig(gpus_per_node=1),
     )
 

@@ -16,14 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from r3_openrlhf import method
 from r3_openrlhf.config_loading import load_config
-from r3_openrlhf.core.batch_metrics import batch_metrics, entropy_metrics
-from r3_openrlhf.core.mixed_batch import MixedBatch
+from r3_openrlhf.core.batch_metrics import entropy_metrics, trained_tokens
 from r3_openrlhf.core.reflection import reflection_message
 from r3_openrlhf.core.rewards import outcome_reward
 from r3_openrlhf.grading.answers.extraction import boxed_answer
 from r3_openrlhf.history.store import HistoryStore
+from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.problems.sources import Label
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.rollout_records import records_of
@@ -197,21 +196,14 @@ class Story:
                 groups.append((label.uid, context))
                 prompts.append(prompt)
         rollouts = [one[0] for one in sampled]
-        batch = MixedBatch(rollouts, groups)
-
-        def stored(uid: str, verdict: Verdict) -> list[Rollout]:
-            return method.stored_rollouts(self.history, config, uid, verdict, step=self.done)
-
-        method.recall(batch, stored, config, step=self.done)
+        r3 = R3(config, history=self.history)
+        entropies = [one[1] for one in sampled]
+        batch = r3.mix(rollouts, step=self.done, groups=groups, entropy=entropies)
         for row in batch.rows:
             if row.recalled:
                 row.rollout.text = self.tokenizer.decode(row.rollout.response_ids.tolist(), skip_special_tokens=True)
-        ranked = method.rows_to_rank(batch, config)
-        method.assign_advantages(batch, ranked, lambda row: sampled[row.fresh_source][1], config)
-        metrics = batch_metrics(batch, step=self.done) | method.coverage_metrics(
-            batch, self.history, config, step=self.done
-        )
-        metrics |= entropy_metrics(rollouts) | method.training_metrics(batch, config)
+        metrics = r3.metrics(batch, step=self.done) | entropy_metrics(rollouts)
+        metrics["trained_tokens"] = trained_tokens(batch, passes=config.train.inner_epochs)
         self.done += 1
         before, self.tokens = self.tokens, self.tokens + sum(one.num_tokens for one in rollouts)
         noise = np.random.default_rng(self.done)
@@ -219,7 +211,7 @@ class Story:
             batch,
             step=self.done,
             prompts=prompts,
-            entropies={i: sampled[batch.rows[i].fresh_source][1] for found in ranked.values() for i in found},
+            entropies={row.index: entropies[row.fresh_source] for row in batch.rows if row.ranked},
             policy_logprobs={
                 row.index: np.minimum(0, row.rollout.response_logprobs + noise.normal(0, 0.15, row.rollout.num_tokens))
                 for row in batch.rows

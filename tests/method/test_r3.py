@@ -1,4 +1,4 @@
-"""The step that every loop makes: what a configuration decides, on rows that can be worked out by hand."""
+"""The step that every loop makes: what the settings decide, on rows that can be worked out by hand."""
 
 import numpy as np
 import pytest
@@ -6,26 +6,40 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pytest import approx
 
-from r3_openrlhf import method
-from r3_openrlhf.config import R3Config
-from r3_openrlhf.core.batch_metrics import batch_metrics
-from r3_openrlhf.core.mixed_batch import MixedBatch
+from r3_openrlhf.core.batch_metrics import batch_metrics, trained_tokens
+from r3_openrlhf.core.groups import RankingFate, RecallFate
+from r3_openrlhf.errors import TrainingStopped
 from r3_openrlhf.history.records import HistoryLimits
 from r3_openrlhf.history.store import HistoryStore
+from r3_openrlhf.method.r3 import R3
+from r3_openrlhf.method.settings import R3Settings
 from r3_openrlhf.types import Context, EntropyBounds, EntropyStatistics, Rollout, Verdict
 
 C, W = Verdict.CORRECT, Verdict.WRONG
 
 
-def config_of(**keys):
-    """R3Config of a paper-like run with some keys changed: section__key=value."""
-    config = R3Config(run_dir="nowhere")
+def settings_of(**keys):
+    """The defaults with some keys changed: section__key=value."""
+    settings = R3Settings()
     for key, value in keys.items():
-        section, _, name = key.rpartition("__")
-        owner = getattr(config, section) if section else config
+        owner = settings
+        *sections, name = key.split("__")
+        for section in sections:
+            owner = getattr(owner, section)
         assert hasattr(owner, name)
         setattr(owner, name, value)
-    return config
+    return settings
+
+
+class Storing(R3):
+    """Recalls what it is told, as if a history had it."""
+
+    def __init__(self, stored, *, seed=0, **keys):
+        super().__init__(settings_of(**keys), history=HistoryStore.open(":memory:"), seed=seed)
+        self._stored = stored
+
+    def stored(self, uid, verdict, *, step):
+        return list(self._stored(uid, verdict))
 
 
 def rollout(
@@ -62,18 +76,18 @@ def numbers(found):
 
 
 def test_what_is_recalled_follows_the_section_replay(history):
-    def recalled(**keys):
-        config = config_of(**{f"replay__{name}": value for name, value in keys.items()})
-        return numbers(method.stored_rollouts(history, config, "a", C, step=6))
+    def recalled(verdict=C, **keys):
+        settings = settings_of(**{f"replay__{name}": value for name, value in keys.items()})
+        return numbers(R3(settings, history=history).stored("a", verdict, step=6))
 
     assert recalled() == [1, 2]
     assert recalled(k=1, order="newest") == [2]
     assert recalled(max_policy_lag=2) == [2]
     assert recalled(include_reflection=True, k=5) == [1, 2, 3]
-    assert numbers(method.stored_rollouts(history, config_of(), "a", W, step=6)) == []
+    assert recalled(W) == recalled(enabled=False) == []
 
 
-def test_coverage_says_what_could_be_recalled_and_why_not():
+def test_every_group_says_what_became_of_it():
     """Five collapsed groups: one with a stored success, one whose successes were evicted, one whose are too old, one that
     never had any, and one that is all right and has a stored failure. The sixth is mixed and asks for nothing."""
     limits = HistoryLimits(max_per_problem_and_verdict=1)
@@ -86,63 +100,86 @@ def test_coverage_says_what_could_be_recalled_and_why_not():
                 "UPDATE rollouts SET evicted_at = 2 WHERE problem = (SELECT id FROM problems WHERE uid = 'evicted')"
             )
         uids = ("stored", "evicted", "too old", "never")
-        fresh = [rollout(W, uid=uid, number=i) for uid in uids for i in range(2)]
+        fresh = [rollout(W, uid=uid, number=i, truncated=True) for uid in uids for i in range(2)]
         fresh += [rollout(C, uid="right", number=i) for i in range(2)] + [rollout(C, uid="m"), rollout(W, uid="m")]
-        batch, config = MixedBatch(fresh, [r.uid for r in fresh]), config_of(replay__max_policy_lag=5)
-        method.recall(batch, lambda *asked: method.stored_rollouts(store, config, *asked, step=9), config, step=9)
-        assert method.coverage_metrics(batch, store, config, step=9) == {
+        r3 = R3(settings_of(replay__max_policy_lag=5), history=store)
+        batch = r3.mix(fresh, step=9, entropy=[np.full(2, 1.0)] * len(fresh))
+        assert [(group.replay, group.ranking) for group in batch.groups] == [
+            (RecallFate.RECALLED, RankingFate.RANKED),
+            (RecallFate.EVICTED, RankingFate.RANKED),
+            (RecallFate.TOO_OLD, RankingFate.RANKED),
+            (RecallFate.NEVER_SAMPLED, RankingFate.RANKED),
+            (RecallFate.RECALLED, RankingFate.NOT_ALL_WRONG),
+            (RecallFate.NOT_COLLAPSED, RankingFate.NOT_ALL_WRONG),
+        ]
+        metrics = r3.metrics(batch, step=9)
+        assert {key: value for key, value in metrics.items() if "/history/" in key} == {
             "r3/history/coverage": 2 / 5,
             "r3/history/never_sampled": 1.0,
             "r3/history/evicted": 1.0,
             "r3/history/too_old": 1.0,
         }
-        assert batch_metrics(batch, step=9)["r3/replay/hits"] == 2
-        assert method.coverage_metrics(batch, store, config_of(replay__enabled=False), step=9) == {}
-        none = MixedBatch([rollout(C), rollout(W)], ["m", "m"])
-        assert method.coverage_metrics(none, store, config, step=9)["r3/history/coverage"] == 1.0
+        assert metrics["r3/replay/hits"] == 2
+        off = R3(settings_of(replay__enabled=False), history=store).recall(fresh, step=9)
+        assert {group.replay for group in off.groups} == {RecallFate.OFF}
+        assert R3(settings_of(replay__enabled=False), history=store).coverage(off) == {}
+        successes = R3(settings_of(replay__recall_failures=False), history=store)
+        batch = successes.recall(fresh, step=9)
+        assert batch.groups[4].replay is RecallFate.FAILURES_OFF
+        assert successes.coverage(batch)["r3/history/never_sampled"] == 1.0
+        none = r3.recall([rollout(C), rollout(W)], step=9)
+        assert r3.coverage(none)["r3/history/coverage"] == 1.0
+
+
+def test_an_order_that_chooses_nothing_is_told_from_an_empty_store(history, tmp_path):
+    orders = tmp_path / "orders.py"
+    orders.write_text("def none(candidates, k, rng):\n    return []\n")
+    r3 = R3(settings_of(replay__order=f"{orders}:none"), history=history)
+    batch = r3.recall([rollout(W, number=i) for i in range(2)], step=6)
+    assert (batch.groups[0].replay, batch.groups[0].absence) == (RecallFate.NOT_CHOSEN, None)
 
 
 def test_nothing_is_recalled_or_ranked_where_it_is_switched_off():
     rows = [rollout(W, number=i, truncated=True) for i in range(2)]
-    batch = MixedBatch(rows, ["g", "g"])
-    method.recall(batch, lambda uid, verdict: [rollout(C)], config_of(replay__enabled=False), step=0)
+    batch = Storing(lambda uid, verdict: [rollout(C)], replay__enabled=False).recall(rows, step=0)
     assert len(batch.rows) == 2
-    assert method.rows_to_rank(batch, config_of(ranking__enabled=False)) == {}
-    assert method.rows_to_rank(batch, config_of()) == {0: [0, 1]}
-    assert method.rows_to_rank(batch, config_of(ranking__scope="failed")) == {0: [0, 1]}
+    for keys, ranked, fate in (
+        ({"ranking__enabled": False}, {}, RankingFate.OFF),
+        ({}, {0: [0, 1]}, RankingFate.TOO_FEW),  # until it is ranked
+        ({"ranking__scope": "failed"}, {0: [0, 1]}, RankingFate.TOO_FEW),
+    ):
+        r3 = R3(settings_of(**keys))
+        batch = r3.recall(rows, step=0)
+        assert (r3.rows_to_rank(batch), batch.groups[0].ranking) == (ranked, fate)
 
 
 def behind_reflection(verdict, number, uid="a"):
     return rollout(verdict, number=number, uid=uid, context=Context.REFLECTION, prompt=(1, 2, 8), step=6)
 
 
-def test_a_success_behind_a_reflection_prompt_joins_the_plain_group_of_the_same_step():
+def test_a_success_from_a_reflection_prompt_joins_the_plain_group_of_the_same_step():
     """Its ratio is the current policy's: the log-probs that it was sampled with belong to another prompt."""
     fresh = [rollout(W, number=i, step=6) for i in range(2)] + [behind_reflection(C, 7), behind_reflection(W, 8)]
-    config = config_of(reflection__share_successes=True, replay__enabled=False)
-    batch = MixedBatch(fresh, ["g", "g", "r", "r"])
-    method.recall(batch, lambda *asked: pytest.fail("replay is off"), config, step=6)
+    r3 = R3(settings_of(reflection__share_successes=True, replay__enabled=False))
+    batch = r3.mix(fresh, step=6)
     assert [(row.group, row.recalled, int(row.rollout.response_ids[1])) for row in batch.rows[4:]] == [(0, True, 7)]
-    shared = batch.rows[4]
-    assert not batch.has_own_prompt(shared) and not method.uses_stored_logprobs(batch, shared, config)
-    method.assign_advantages(batch, {}, pytest.fail, config)
+    assert not batch.has_own_prompt(batch.rows[4]) and batch.rows[4].old_logprobs is None
     assert [batch.rows[i].advantage for i in (0, 1, 4)] == approx([-0.5774, -0.5774, 1.1547], abs=1e-4)
     metrics = batch_metrics(batch, step=6)
     assert (metrics["r3/replay/shared"], metrics["r3/replay/recalled"], metrics["r3/replay/mean_lag"]) == (1, 1, 0)
     ahead = batch_metrics(batch, step=8)  # sampled ahead, by weights that are two steps old
     assert (ahead["r3/replay/shared"], ahead["r3/replay/mean_lag"]) == (1, 2)
-    off = MixedBatch(fresh, ["g", "g", "r", "r"])
-    method.recall(off, lambda *asked: [], config_of(), step=6)
-    assert len(off.rows) == 4
+    assert len(R3().recall(fresh, step=6).rows) == 4
 
 
 def test_shared_successes_come_before_recalled_ones_and_no_more_than_k_join():
     def joined(k, *, shared, stored):
         fresh = [rollout(W, number=100 + i, step=6) for i in range(2)]
         fresh += [behind_reflection(C, number) for number in shared] + [behind_reflection(W, 50)]
-        config = config_of(reflection__share_successes=True, replay__k=k)
-        batch = MixedBatch(fresh, ["g", "g"] + ["r"] * (len(shared) + 1))
-        method.recall(batch, lambda uid, verdict: [rollout(C, number=n) for n in stored], config, step=6)
+        r3 = Storing(
+            lambda uid, verdict: [rollout(C, number=n) for n in stored], reflection__share_successes=True, replay__k=k
+        )
+        batch = r3.recall(fresh, step=6)
         return [int(row.rollout.response_ids[1]) for row in batch.rows if row.recalled]
 
     assert joined(3, shared=[1], stored=[2, 3]) == [1, 2, 3]
@@ -175,9 +212,8 @@ def test_sharing_agrees_with_its_rule_written_out(problems, k, failures):
         return [rollout(verdict, uid=uid, number=10 * j + 2) for j in range(problems[int(uid)][2])][:k]
 
     keys = dict(replay__k=k, replay__recall_failures=failures)
-    batch, plain_replay = MixedBatch(fresh, groups), MixedBatch(fresh, groups)
-    method.recall(batch, stored, config_of(reflection__share_successes=True, **keys), step=6)
-    method.recall(plain_replay, stored, config_of(**keys), step=6)
+    batch = Storing(stored, reflection__share_successes=True, **keys).recall(fresh, step=6, groups=groups)
+    plain_replay = Storing(stored, **keys).recall(fresh, step=6, groups=groups)
     for group, without in zip(batch.groups, plain_replay.groups, strict=True):
         joined = [batch.rows[i].rollout for i in group.recalled]
         old = [without_row.rollout for without_row in (plain_replay.rows[i] for i in without.recalled)]
@@ -194,27 +230,17 @@ def test_sharing_agrees_with_its_rule_written_out(problems, k, failures):
             assert not joined and not group.wanted
 
 
-def test_coverage_asks_only_for_what_is_recalled(history):
-    fresh = [rollout(C, number=i) for i in range(2)] + [rollout(W, number=i) for i in range(2)]
-    batch, config = MixedBatch(fresh, ["g", "g", "h", "h"]), config_of(replay__recall_failures=False)
-    method.recall(batch, lambda *asked: method.stored_rollouts(history, config, *asked, step=6), config, step=6)
-    coverage = method.coverage_metrics(batch, history, config, step=6)
-    assert coverage["r3/history/coverage"] == 1.0 and coverage["r3/history/never_sampled"] == 0.0
-
-
 def test_trained_tokens_are_prompt_and_response_of_every_trained_row_in_every_pass():
-    batch = MixedBatch([rollout(W, number=i) for i in range(3)], ["g"] * 3)  # two and two tokens each
-    config = config_of(replay__mode="replace", train__inner_epochs=2)
-    method.recall(batch, lambda uid, verdict: [rollout(C, number=9, prompt=(1, 2, 3, 4))], config, step=1)
-    # one row gave way; the recalled one is trained behind the prompt of the group, two tokens long
-    assert method.training_metrics(batch, config) == {"trained_tokens": 2 * 3 * 4}
+    fresh = [rollout(W, number=i) for i in range(3)]  # two and two tokens each
+    r3 = Storing(lambda uid, verdict: [rollout(C, number=9, prompt=(1, 2, 3, 4))], replay__mode="replace")
+    # one row gave way; the recalled one is trained with the prompt of the group, two tokens long
+    assert trained_tokens(r3.recall(fresh, step=1), passes=2) == 2 * 3 * 4
 
 
 def test_which_rows_give_way_depends_on_seed_and_step_alone():
     def given_way(seed, step):
-        batch = MixedBatch([rollout(W, number=i) for i in range(8)], ["g"] * 8)
-        config = config_of(replay__mode="replace", train__seed=seed)
-        method.recall(batch, lambda uid, verdict: [rollout(C, number=9)], config, step=step)
+        r3 = Storing(lambda uid, verdict: [rollout(C, number=9)], seed=seed, replay__mode="replace")
+        batch = r3.recall([rollout(W, number=i) for i in range(8)], step=step)
         return [row.index for row in batch.rows if not row.trained]
 
     assert given_way(1, 1) == given_way(1, 1) and len(given_way(1, 1)) == 1
@@ -222,11 +248,14 @@ def test_which_rows_give_way_depends_on_seed_and_step_alone():
 
 
 def test_stored_logprobs_need_the_same_prompt_and_the_key():
-    batch = MixedBatch([rollout(W), rollout(W, number=1)], ["g", "g"])
-    method.recall(batch, lambda uid, verdict: [rollout(C), rollout(C, prompt=(9,))], config_of(), step=1)
-    assert [method.uses_stored_logprobs(batch, row, config_of()) for row in batch.rows] == [False, False, True, False]
-    config = config_of(replay__old_logprobs="recompute")
-    assert not any(method.uses_stored_logprobs(batch, row, config) for row in batch.rows)
+    fresh = [rollout(W), rollout(W, number=1)]
+
+    def old(**keys):
+        r3 = Storing(lambda uid, verdict: [rollout(C), rollout(C, prompt=(9,))], **keys)
+        return [row.old_logprobs is not None for row in r3.recall(fresh, step=1).rows]
+
+    assert old() == [False, False, True, False]
+    assert not any(old(replay__old_logprobs="recompute"))
 
 
 def bounds(peak, width):
@@ -239,22 +268,30 @@ def bounds(peak, width):
 )
 def test_exact_entropy_is_asked_for_where_bounds_do_not_decide(source, width, exact):
     rows = [rollout(W, number=i, truncated=True, bounds=bounds(1.0 + i, width)) for i in range(2)]
-    batch, config = MixedBatch(rows, ["g", "g"]), config_of(ranking__entropy_source=source)
-    assert method.rows_with_exact_entropy(batch, method.rows_to_rank(batch, config), config) == exact
+    r3 = R3(settings_of(ranking__entropy_source=source))
+    batch = r3.recall(rows, step=0)
+    assert r3.rows_to_measure(batch) == exact
+    r3.assign_advantages(batch, dict.fromkeys(exact, EntropyStatistics(peak=1.0, global_=0.5, source="exact")))
+    assert batch.groups[0].entropy_source == ("exact" if exact else "topk")
 
 
-def test_advantages_by_hand():
+def test_a_ranked_row_without_any_entropy_is_told():
+    with pytest.raises(TrainingStopped, match="problem a has neither token entropies nor bounds"):
+        R3().mix([rollout(W, number=i, truncated=True) for i in range(2)], step=0)
+
+
+@pytest.mark.parametrize("as_tokens", [False, True])
+def test_a_row_keeps_its_three_rewards(as_tokens):
     """Two truncated failures, ranked 0.5 and 0, centred to 0.25 and -0.25, not scaled: nobody verified a difference."""
-    batch = MixedBatch([rollout(W, number=i, truncated=True) for i in range(2)], ["g", "g"])
-    ranked = method.rows_to_rank(batch, config_of())
-    entropy = {0: (2.0, 0.1), 1: (1.0, 0.2)}
-    method.assign_advantages(
-        batch,
-        ranked,
-        lambda row: EntropyStatistics(peak=entropy[row.index][0], global_=entropy[row.index][1], source="exact"),
-        config_of(),
-    )
-    assert [row.reward for row in batch.rows] == [0.5, 0.0]
+    rows = [rollout(W, number=i, truncated=True) for i in range(2)]
+    statistics = [(2.0, 0.1), (1.0, 0.2)]
+    entropy = [EntropyStatistics(peak=peak, global_=mean, source="exact") for peak, mean in statistics]
+    if as_tokens:  # peaks 2 and 1.5, means 1 and 1.5
+        entropy = [np.array([2.0, 0.0]), np.array([1.5, 1.5])]
+    batch = R3().mix(rows, step=0, entropy=entropy)
+    assert [row.outcome_reward for row in batch.rows] == [0.0, 0.0]
+    assert [row.ranking_reward for row in batch.rows] == [0.5, 0.0]
+    assert [row.reward for row in batch.rows] == [0.25, -0.25]
     assert [row.advantage for row in batch.rows] == approx([0.25, -0.25])
 
 
@@ -262,28 +299,11 @@ def test_a_ranking_by_logprob_asks_for_no_entropy():
     """Mean log-probs -0.5 and -0.1: the second ranks first. No bound, no exact entropy, no engine's top-k is needed."""
     rows = [rollout(W, number=i, truncated=True) for i in range(2)]
     rows[1].response_logprobs = np.full(2, -0.1, dtype=np.float32)
-    batch, config = MixedBatch(rows, ["g", "g"]), config_of(ranking__score="logprob")
-    ranked = method.rows_to_rank(batch, config)
-    assert method.rows_with_exact_entropy(batch, ranked, config) == set()
-    method.assign_advantages(batch, ranked, pytest.fail, config)
-    assert [row.reward for row in batch.rows] == [0.0, 0.5]
+    r3 = R3(settings_of(ranking__score="logprob"))
+    batch = r3.recall(rows, step=0)
+    assert r3.rows_to_measure(batch) == set()
+    r3.assign_advantages(batch)
+    assert [row.ranking_reward for row in batch.rows] == [0.0, 0.5]
     assert [row.advantage for row in batch.rows] == approx([-0.25, 0.25])
     metrics = batch_metrics(batch, step=0)
     assert (metrics["r3/ranking/groups"], metrics["r3/ranking/groups_exact"]) == (1, 0)
-
-
-def test_dapo_pays_less_for_long_responses():
-    """A limit of 2 leaves no buffer; of 10, a response of 2 tokens is free. Rewards 1 and 0, and 1 - 0.5 at the limit."""
-    for limit, length, reward in ((10, 2, 1.0), (10, 9, 0.75), (10, 10, 0.5)):
-        right = rollout(C)
-        right.response_ids = np.zeros(length, dtype=np.int32)
-        batch = MixedBatch([right, rollout(W)], ["g", "g"])
-        method.assign_advantages(batch, {}, pytest.fail, config_of(algo="dapo", rollout__max_new_tokens=limit))
-        assert [row.reward for row in batch.rows] == [reward, 0.0]
-
-
-def test_the_history_is_bounded_as_the_configuration_says():
-    limits = method.history_limits(
-        config_of(history__max_per_problem_and_verdict=3, history__eviction="reservoir").history
-    )
-    assert (limits.max_per_problem_and_verdict, limits.max_bytes, limits.eviction) == (3, 20_000_000_000, "reservoir")

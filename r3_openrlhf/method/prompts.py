@@ -1,0 +1,171 @@
+"""What a step asks: the prompts of its groups, why each is asked, and why others are not (ISR, METHOD section 5)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any, Protocol
+
+import numpy as np
+
+from r3_openrlhf.core.reflection import fit_attempt, reflection_message
+from r3_openrlhf.types import Context, Rollout, Word
+
+
+class ReflectionFate(Word):
+    """Did a problem get a reflection group in this step, and if not, why?"""
+
+    ASKED = "asked"
+    OFF = "off"  # reflection.enabled=false, or there is no history
+    BEFORE_FIRST_EPOCH = "before_first_epoch"
+    UNKNOWN_PROBLEM = "unknown_problem"  # no graded rollout of it is known
+    NOT_HARD = "not_hard"  # its mean stored reward is at least reflection.threshold
+    CUT = "cut_by_max_per_step"
+    WITHOUT_ERROR = "without_error"  # the store has no wrong answer of it (any more)
+    WITHOUT_ROOM = "without_room"  # no error fits beside the problem
+
+
+class PrefixFate(Word):
+    """Did a problem get a group that starts in the middle of a stored response, and if not, why?"""
+
+    ASKED = "asked"
+    OFF = "off"
+    BEFORE_FIRST_EPOCH = "before_first_epoch"
+    UNKNOWN_PROBLEM = "unknown_problem"
+    NOT_HARD = "not_hard"
+    CUT = "cut_by_max_per_step"
+    WITHOUT_STATE = "without_state"  # nothing is stored that can be cut
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prefix:
+    """The first tokens of a stored response. ids: int32 [n]; logprobs: float32 [n], as they were once sampled with."""
+
+    ids: np.ndarray
+    logprobs: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """One prompt of the step; its responses are one group.
+
+    Attributes:
+        problem: as it was passed in; place: its index there.
+        context: why it is asked: PLAIN, REFLECTION (with a stored error), PREFIX (from a stored state).
+        prompt: what `PromptMaker` made of it.
+        prefix: the tokens that a response begins with; PREFIX only.
+    """
+
+    problem: Any
+    place: int
+    context: Context
+    prompt: Any
+    prefix: Prefix | None = None
+
+
+@dataclass(slots=True)
+class StepPrompts:
+    """The prompts of a step (iterate over it), and what became of every problem.
+
+    Attributes:
+        asked: plain prompts in the order of the problems, then those from a state, then those with an error.
+        reflection, prefix: one fate per problem.
+    """
+
+    asked: list[Asked]
+    reflection: list[ReflectionFate]
+    prefix: list[PrefixFate] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[Asked]:
+        return iter(self.asked)
+
+    def __len__(self) -> int:
+        return len(self.asked)
+
+    @property
+    def why_not(self) -> Counter[ReflectionFate]:
+        """How many problems have no reflection group, by reason."""
+        return Counter(fate for fate in self.reflection if fate is not ReflectionFate.ASKED)
+
+    @property
+    def num_hard(self) -> int:
+        """Problems whose mean stored reward is below reflection.threshold."""
+        why = Counter(self.reflection)
+        hard = (ReflectionFate.ASKED, ReflectionFate.CUT, ReflectionFate.WITHOUT_ERROR, ReflectionFate.WITHOUT_ROOM)
+        return sum(why[fate] for fate in hard)
+
+    def metrics(self) -> dict[str, float]:
+        """`r3/reflection/hard_prompts`, and a count for each reason why a problem was not reflected on."""
+        why = self.why_not
+        reasons = [fate for fate in ReflectionFate if fate not in (ReflectionFate.ASKED, ReflectionFate.OFF)]
+        return {"r3/reflection/hard_prompts": float(self.num_hard)} | {
+            f"r3/reflection/{fate}": float(why[fate]) for fate in reasons
+        }
+
+
+class PromptMaker(Protocol):
+    """How a loop makes its prompts; they may be of any type: text, token ids, messages."""
+
+    def plain(self, problem: Any) -> Any:
+        """The prompt that asks the problem."""
+
+    def reflection(self, problem: Any, error: Rollout) -> Any | None:
+        """The prompt that shows a wrong answer and asks again; None: there is no room for it."""
+
+
+class ChatPrompts:
+    """Prompts of text for a tokenizer of transformers; a reflection prompt is one user turn (core/reflection.py).
+
+    Args:
+        tokenizer: counts tokens, decodes stored attempts, and has a chat template unless `render` is given.
+        max_prompt_tokens: of a whole prompt; an attempt is shortened until it fits, the problem never.
+        max_attempt_tokens: of the attempt alone.
+        message: problem -> the text of the user's turn; without it the attribute `problem`.
+        render: text of the user's turn -> prompt; without it the tokenizer's chat template.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        max_prompt_tokens: int,
+        max_attempt_tokens: int = 2048,
+        message: Callable[[Any], str] = attrgetter("problem"),
+        render: Callable[[str], str] | None = None,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.max_prompt_tokens = max_prompt_tokens
+        self.max_attempt_tokens = max_attempt_tokens
+        self.message = message
+        self.render = render or self._chat
+
+    def plain(self, problem: Any) -> str:
+        """The problem as a prompt."""
+        return self.render(self.message(problem))
+
+    def reflection(self, problem: Any, error: Rollout) -> str | None:
+        """Problem + stored error + guidance, within the context. None: no room for an error beside the problem."""
+        message = self.message(problem)
+        attempt = self.tokenizer.decode(error.response_ids.tolist(), skip_special_tokens=True)
+        shortened = self.fit(attempt, lambda text: self.count(self.render(reflection_message(message, text))))
+        return None if shortened is None else self.render(reflection_message(message, shortened))
+
+    def fit(self, attempt: str, num_prompt_tokens: Callable[[str], int]) -> str | None:
+        """The attempt, shortened until a prompt of `num_prompt_tokens(attempt)` tokens fits; None: it cannot."""
+        return fit_attempt(
+            attempt,
+            num_prompt_tokens=num_prompt_tokens,
+            num_tokens=self.count,
+            max_prompt_tokens=self.max_prompt_tokens,
+            max_attempt_tokens=self.max_attempt_tokens,
+        )
+
+    def count(self, text: str) -> int:
+        """Tokens of a text, no special ones added."""
+        return len(self.tokenizer(text=text, add_special_tokens=False)["input_ids"])
+
+    def _chat(self, message: str) -> str:
+        turns: Sequence[dict[str, str]] = [{"role": "user", "content": message}]
+        return self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)

@@ -1,0 +1,441 @@
+"""R³ in one class (algorithm 1). Every training loop makes the same calls: the OpenRLHF adapter, the lab, and yours.
+
+    r3 = R3(R3Settings(), history=HistoryStore.open("history.sqlite"), seed=0)
+    asked = r3.prompts(problems, step=step, epoch=epoch, render=ChatPrompts(tokenizer, max_prompt_tokens=2048))
+    batch = r3.mix(rollouts, step=step, entropy=entropies)         # CCR, SERR, eq. 3
+    for row in batch.trained: ...                                  # row.rollout, row.advantage, row.old_logprobs
+    r3.remember(rollouts, step=step, epoch=epoch)
+
+`step` counts the optimizer steps done so far, `epoch` the passes over the data from 1. A loop samples, grades and updates;
+it decides nothing of the method.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from r3_openrlhf.core.batch_metrics import batch_metrics
+from r3_openrlhf.core.groups import RecallFate, opposite_verdict
+from r3_openrlhf.core.mixed_batch import MixedBatch, Row, topk_decides
+from r3_openrlhf.core.prefix import Continuations, cut_points, state_of_failures, state_of_success
+from r3_openrlhf.core.ranking import RANKING_SCORES
+from r3_openrlhf.core.reflection import is_hard
+from r3_openrlhf.core.replay import choose, response_bytes
+from r3_openrlhf.core.selection import ProblemSelection, draws_on
+from r3_openrlhf.errors import TrainingStopped
+from r3_openrlhf.history.codec import state_digest
+from r3_openrlhf.history.records import Absence, RecallRequest
+from r3_openrlhf.history.store import HistoryStore
+from r3_openrlhf.method.prompts import Asked, Prefix, PrefixFate, PromptMaker, ReflectionFate, StepPrompts
+from r3_openrlhf.method.settings import R3Settings
+from r3_openrlhf.types import Context, EntropySource, EntropyStatistics, OldLogprobs, Rollout, Verdict
+
+# Of the groups that start in the middle of a stored response (exploration.prefix)
+FIRST_PREFIX_EPOCH = 2  # nothing is stored of a problem before
+NUM_CUTS = 3  # states of one stored response
+NUM_FAILURES = 4  # stored failures that are looked at where there is no success
+EASY = 0.5  # from a success the cut moves backwards when the posterior mean of a state's success rate is at least this
+
+ItemT = TypeVar("ItemT")
+FateT = TypeVar("FateT", ReflectionFate, PrefixFate)
+Entropies = Mapping[int, "EntropyStatistics | np.ndarray"] | Sequence["EntropyStatistics | np.ndarray"]
+
+
+class R3:
+    """The method as its settings say, on the rollouts of a history.
+
+    Args:
+        settings: R3Settings, or a whole R3Config.
+        history: where past rollouts are; None: nothing is recalled or reflected on.
+        seed: of every choice; the same seed, step and history give the same choices.
+        max_response_tokens: a response's limit; a prefix is shorter.
+        delimiters: ids of the tokens that end a line, for exploration.prefix.cuts=delimiters.
+    """
+
+    def __init__(
+        self,
+        settings: R3Settings | None = None,
+        *,
+        history: HistoryStore | None = None,
+        seed: int = 0,
+        max_response_tokens: int | None = None,
+        delimiters: Collection[int] = frozenset(),
+    ) -> None:
+        self.settings = settings or R3Settings()
+        self.history = history
+        self.seed = seed
+        self.max_response_tokens = max_response_tokens
+        self.delimiters = delimiters
+        select = self.settings.exploration.select
+        self.selection = ProblemSelection(rule=select.rule) if select.enabled else None
+
+    # ── before sampling ──
+
+    def choose_problems(
+        self, items: Iterator[ItemT], *, count: int, uid: Callable[[ItemT], str], step: int
+    ) -> Iterator[ItemT]:
+        """Which of an epoch's next problems are asked (exploration.select): all of them where it is off.
+
+        Takes from `items` only what `count` of them need, so that the rest is still there for the next step.
+        """
+        if self.selection is None:
+            return items
+        rng = random.Random(f"{self.seed}/select/{step}")
+        return self.selection.choose(items, count=count, uid=uid, rng=rng)
+
+    def prompts(self, problems: Sequence[Any], *, step: int, epoch: int, render: PromptMaker) -> StepPrompts:
+        """What this step asks: every problem, and further groups for hard ones (METHOD section 2).
+
+        Args:
+            problems: each has an attribute `uid`, the same at every visit.
+            render: makes the prompts; `ChatPrompts` for text.
+        """
+        uids = [problem.uid for problem in problems]
+        asked = [Asked(problem, i, Context.PLAIN, render.plain(problem)) for i, problem in enumerate(problems)]
+        prefix_fates, prefixes = self._prefixes(uids, step=step, epoch=epoch)
+        for i, prefix in prefixes.items():
+            asked.append(Asked(problems[i], i, Context.PREFIX, render.plain(problems[i]), prefix))
+        fates, places = self._hard_problems(uids, step=step, epoch=epoch)
+        for i in places:
+            error = self._stored_error(uids[i], step=step)
+            prompt = None if error is None else render.reflection(problems[i], error)
+            if error is None:
+                fates[i] = ReflectionFate.WITHOUT_ERROR
+            elif prompt is None:
+                fates[i] = ReflectionFate.WITHOUT_ROOM
+            else:
+                asked.append(Asked(problems[i], i, Context.REFLECTION, prompt))
+        return StepPrompts(asked, reflection=fates, prefix=prefix_fates)
+
+    def draws(self, num_samples: int) -> tuple[int, int]:
+        """Responses to a prompt in the first draw, and in the second for groups that need one (`needs_second_draw`)."""
+        draw = self.settings.exploration.draw
+        return (draw.first_samples, num_samples - draw.first_samples) if draw.enabled else (num_samples, 0)
+
+    def needs_second_draw(self, verdicts: Iterable[Verdict]) -> bool:
+        """Do the verdicts of a group's first draw not differ yet?"""
+        return draws_on(verdicts)
+
+    def _hard_problems(self, uids: Sequence[str], *, step: int, epoch: int) -> tuple[list[ReflectionFate], list[int]]:
+        """The fate of every problem, and the places of those that are to be reflected on."""
+        settings = self.settings.reflection
+        if not settings.enabled or self.history is None:
+            return [ReflectionFate.OFF] * len(uids), []
+        if epoch < settings.first_epoch:
+            return [ReflectionFate.BEFORE_FIRST_EPOCH] * len(uids), []
+        return self._drawn_hard(
+            uids,
+            ReflectionFate,
+            settings.threshold,
+            settings.max_per_step,
+            random.Random(f"{self.seed}/reflection/{step}"),
+        )
+
+    def _drawn_hard(
+        self, uids: Sequence[str], fate: type[FateT], threshold: float, max_per_step: int | None, rng: random.Random
+    ) -> tuple[list[FateT], list[int]]:
+        """Problems whose mean stored reward of plain rollouts is below `threshold`, at most max_per_step by lot."""
+        assert self.history is not None
+        means = self.history.mean_rewards(uids)
+        fates = [fate.NOT_HARD if uid in means else fate.UNKNOWN_PROBLEM for uid in uids]
+        hard = [i for i, uid in enumerate(uids) if is_hard(means.get(uid), threshold=threshold)]
+        drawn = hard if max_per_step is None or len(hard) <= max_per_step else sorted(rng.sample(hard, max_per_step))
+        for i in hard:
+            fates[i] = fate.CUT
+        for i in drawn:
+            fates[i] = fate.ASKED
+        return fates, drawn
+
+    def _stored_error(self, uid: str, *, step: int) -> Rollout | None:
+        """A wrong answer to the plain prompt, drawn at random; None: the store has none (any more)."""
+        assert self.history is not None
+        lag = self.settings.replay.max_policy_lag
+        stored = self.history.recall(uid, Verdict.WRONG, k=1, step=step, max_policy_lag=lag, order="uniform")
+        return stored[0].rollout if stored else None
+
+    # ── groups that start from a stored state ──
+
+    def _prefixes(self, uids: Sequence[str], *, step: int, epoch: int) -> tuple[list[PrefixFate], dict[int, Prefix]]:
+        settings = self.settings.exploration.prefix
+        if not settings.enabled or self.history is None:
+            return [PrefixFate.OFF] * len(uids), {}
+        if epoch < FIRST_PREFIX_EPOCH:
+            return [PrefixFate.BEFORE_FIRST_EPOCH] * len(uids), {}
+        fates, places = self._drawn_hard(
+            uids, PrefixFate, settings.threshold, settings.max_per_step, random.Random(f"{self.seed}/prefix/{step}")
+        )
+        found = {}
+        for i in places:
+            prefix = self._prefix_of(uids[i], step=step)
+            if prefix is None:
+                fates[i] = PrefixFate.WITHOUT_STATE
+            else:
+                found[i] = prefix
+        return fates, found
+
+    def _prefix_of(self, uid: str, *, step: int) -> Prefix | None:
+        """The state to continue from: of the stored success that was continued most often, else of stored failures."""
+        assert self.history is not None
+        known = self.history.continuations(uid)
+
+        def value(prefix: Prefix) -> Continuations:
+            return known.get(state_digest(prefix.ids), Continuations())
+
+        limit = self.settings.history.max_per_problem_and_verdict
+        # the newest first, so that of equals it is the newest
+        successes = self._cut(uid, Verdict.CORRECT, k=limit, order="newest", step=step)
+        if successes:
+            states = max(successes, key=lambda states: sum(value(state).tries for state in states))
+            return state_of_success(states, value, easy=EASY)
+        failures = self._cut(uid, Verdict.WRONG, k=NUM_FAILURES, order="uniform", step=step)
+        rng = random.Random(f"{self.seed}/prefix/{step}/{uid}")
+        return state_of_failures([state for states in failures for state in states], value, rng=rng)
+
+    def _cut(self, uid: str, verdict: Verdict, *, k: int, order: str, step: int) -> list[list[Prefix]]:
+        """The states of each stored response that began at the plain prompt."""
+        assert self.history is not None
+        lag = self.settings.replay.max_policy_lag
+        contexts = (Context.PLAIN, Context.PREFIX)
+        found = []
+        for stored in self.history.recall(
+            uid, verdict, k=k, step=step, max_policy_lag=lag, order=order, contexts=contexts
+        ):
+            ids, logprobs = stored.rollout.response_ids, stored.rollout.response_logprobs
+            limit = len(ids) if self.max_response_tokens is None else self.max_response_tokens
+            cuts = cut_points(
+                ids,
+                logprobs,
+                rule=self.settings.exploration.prefix.cuts,
+                count=NUM_CUTS,
+                max_prefix=limit - 1,
+                delimiters=self.delimiters,
+            )
+            if cuts:
+                found.append([Prefix(ids[:cut], logprobs[:cut]) for cut in cuts])
+        return found
+
+    # ── after grading ──
+
+    def mix(
+        self,
+        rollouts: Sequence[Rollout],
+        *,
+        step: int,
+        entropy: Entropies | None = None,
+        groups: Sequence[Hashable] | None = None,
+    ) -> MixedBatch:
+        """Recall, rank and weigh a step's rollouts: `recall`, then `assign_advantages`.
+
+        Args:
+            entropy: of each rollout, by its place: the token entropies in nats [response tokens], or EntropyStatistics.
+                Only ranked rows are looked up.
+            groups: of each rollout, an id of its group; without it rollouts of one uid and context are one group.
+        """
+        batch = self.recall(rollouts, step=step, groups=groups)
+        self.assign_advantages(batch, entropy)
+        return batch
+
+    def recall(
+        self,
+        rollouts: Sequence[Rollout],
+        *,
+        step: int,
+        groups: Sequence[Hashable] | None = None,
+        joining: Callable[[list[Rollout]], list[Rollout]] = list,
+    ) -> MixedBatch:
+        """The step's groups, with what joins the collapsed ones (CCR). `group.replay` says what became of each.
+
+        With share_successes (of reflection and of exploration.prefix) what this step found from a reflection prompt or a
+        prefix comes first, replay.k rows at most then. A success from a reflection prompt has no log-probs of its own for
+        the plain one, so its `old_logprobs` are the current policy's; one from a prefix began at the plain prompt.
+
+        Args:
+            joining: what a group's recalled rollouts become in the batch, for loops in which one of them is many rows.
+        """
+        ids = groups or [(rollout.uid, rollout.context) for rollout in rollouts]
+        batch, replay = MixedBatch(rollouts, ids), self.settings.replay
+        share = self._shared_contexts()
+        if (replay.enabled and self.history is not None) or share:
+            shared = batch.successes_in(share)
+            batch.recall(
+                lambda uid, verdict: joining(self._found(uid, verdict, shared, step=step)),
+                mode=replay.mode,
+                rng=random.Random(f"{self.seed}/replace/{step}"),
+                failures=replay.enabled and replay.recall_failures,
+            )
+            self._explain(batch, step=step)
+        for row in batch.rows:
+            if self._uses_stored_logprobs(batch, row):
+                row.old_logprobs = row.rollout.response_logprobs
+        return batch
+
+    def stored(self, uid: str, verdict: Verdict, *, step: int) -> list[Rollout]:
+        """The rollouts of one problem with one verdict that replay recalls in this step; their text is empty."""
+        if self.history is None or not self.settings.replay.enabled:
+            return []
+        (found,) = self.history.recall_many([self._request(uid, verdict, step=step)])
+        return [one.rollout for one in found]
+
+    def _shared_contexts(self) -> set[Context]:
+        reflection, prefix = self.settings.reflection, self.settings.exploration.prefix
+        share = {Context.REFLECTION} if reflection.share_successes else set()
+        return share | ({Context.PREFIX} if prefix.share_successes else set())
+
+    def _found(self, uid: str, verdict: Verdict, shared: Mapping[str, list[Rollout]], *, step: int) -> list[Rollout]:
+        recalled = self.stored(uid, verdict, step=step)
+        candidates = shared.get(uid, []) if verdict is Verdict.CORRECT else []
+        if not candidates:
+            return recalled
+        k, rng = self.settings.replay.k, random.Random(f"{self.seed}/share/{step}/{uid}")
+        first = choose(candidates, k=k, order="uniform", rng=rng)
+        known = {response_bytes(one) for one in first}
+        return (first + [one for one in recalled if response_bytes(one) not in known])[:k]
+
+    def _request(self, uid: str, verdict: Verdict, *, step: int) -> RecallRequest:
+        replay = self.settings.replay
+        contexts = [Context.PLAIN]
+        contexts += [Context.REFLECTION] if replay.include_reflection else []
+        contexts += [Context.PREFIX] if self.settings.exploration.prefix.enabled else []
+        return RecallRequest(
+            uid=uid,
+            verdict=verdict,
+            k=replay.k,
+            step=step,
+            max_policy_lag=replay.max_policy_lag,
+            order=replay.order,
+            contexts=tuple(contexts),
+        )
+
+    def _explain(self, batch: MixedBatch, *, step: int) -> None:
+        """Why nothing was recalled, for each group that got nothing; and what the store could have given all of them."""
+        if self.history is None or not self.settings.replay.enabled:
+            return
+        for group in batch.groups:
+            verdict = opposite_verdict(group.state)
+            if not group.wanted or verdict is None:
+                continue
+            group.absence = self.history.absence(self._request(group.uid, verdict, step=step))
+            if group.replay is RecallFate.NOT_CHOSEN and group.absence is not None:
+                group.replay = RecallFate(group.absence)
+
+    def _uses_stored_logprobs(self, batch: MixedBatch, row: Row) -> bool:
+        """Is the row's ratio taken against the log-probs it was sampled with (METHOD section 4)? Only a recalled row has
+        a choice, and only where it was sampled from the prompt of its group."""
+        wanted = OldLogprobs.checked("replay.old_logprobs", self.settings.replay.old_logprobs)
+        return row.recalled and wanted is OldLogprobs.BEHAVIOUR and batch.has_own_prompt(row)
+
+    # ── SERR and eq. 3 ──
+
+    def rows_to_rank(self, batch: MixedBatch) -> dict[int, list[int]]:
+        """Group index -> indices of the rows that are ranked. None with ranking.enabled=false."""
+        ranking = self.settings.ranking
+        return batch.rows_to_rank(scope=ranking.scope) if ranking.enabled else {}
+
+    def rows_to_measure(self, batch: MixedBatch) -> set[int]:
+        """Indices of the rows whose entropy must come from the policy's own logits before `assign_advantages`, by
+        ranking.entropy_source. For other ranked rows the engine's top-k log-probs (rollout.entropy_bounds) will do."""
+        if not self.settings.ranks_by_entropy:
+            return set()
+        source = EntropySource.checked("ranking.entropy_source", self.settings.ranking.entropy_source)
+        found: set[int] = set()
+        for indices in self.rows_to_rank(batch).values():
+            rows = [batch.rows[i] for i in indices]
+            if source is EntropySource.EXACT or (
+                source is EntropySource.AUTO and not topk_decides(rows, lambda row: row.rollout.entropy_bounds)
+            ):
+                found.update(indices)
+        return found
+
+    def assign_advantages(self, batch: MixedBatch, entropy: Entropies | None = None) -> None:
+        """SERR and eq. 3: `reward` and `advantage` of every row. `entropy`: see `mix`.
+
+        TrainingStopped: a ranked row without entropies and without top-k bounds.
+        """
+        ranking, advantage = self.settings.ranking, self.settings.advantage
+        batch.rank(
+            self.rows_to_rank(batch),
+            RANKING_SCORES[ranking.score],
+            lambda row: self._statistics(row, entropy),
+            max_reward=ranking.max_reward,
+        )
+        batch.advantages(
+            alpha=advantage.alpha,
+            lam=advantage.lam,
+            scope=advantage.scope,
+            guard=ranking.guard,
+            zero_collapsed=advantage.zero_collapsed,
+            success_scale=advantage.success_scale,
+        )
+
+    def _statistics(self, row: Row, entropy: Entropies | None) -> EntropyStatistics:
+        place = row.fresh_source
+        known = entropy is not None and (place in entropy if isinstance(entropy, Mapping) else place < len(entropy))
+        bounds = row.rollout.entropy_bounds
+        if not known and bounds is None:
+            raise TrainingStopped(
+                f"a ranked rollout of problem {row.rollout.uid} has neither token entropies nor bounds from the engine's top-k "
+                "log-probs; pass `entropy`, or set rollout.top_logprobs to 1 or more"
+            )
+        if not known and bounds is not None:
+            return EntropyStatistics(peak=bounds.peak_lower, global_=bounds.global_lower, source="topk")
+        assert entropy is not None
+        found = entropy[place]
+        if isinstance(found, EntropyStatistics):
+            return found
+        from r3_openrlhf.core.entropy import entropy_statistics  # needs torch
+
+        peak, global_ = entropy_statistics(found, peak_fraction=self.settings.ranking.peak_fraction)
+        return EntropyStatistics(peak=peak, global_=global_, source="exact")
+
+    # ── after the update ──
+
+    def remember(self, rollouts: Iterable[Rollout], *, step: int, epoch: int) -> dict[str, float]:
+        """Keep a step's rollouts; `step` as in `mix`. The selection learns from them, and its state is kept with them.
+
+        Returns the metrics of the selection; {} where it is off.
+        """
+        rollouts = list(rollouts)
+        if self.selection is not None:
+            self.selection.observe(plain_counts(rollouts))
+        if self.history is not None:
+            state = None if self.selection is None else {"selection": self.selection.state()}
+            self.history.commit_step(step + 1, epoch, rollouts, state=state)
+        return {} if self.selection is None else self.selection.take_metrics()
+
+    def roll_back(self, step: int) -> None:
+        """Forget what came after `step`, the state of the selection included: before a run continues from there."""
+        if self.history is None:
+            return
+        self.history.roll_back(step)
+        if self.selection is not None:
+            self.selection.restore((self.history.state_of(step) or {}).get("selection"))
+
+    def metrics(self, batch: MixedBatch, *, step: int) -> dict[str, float]:
+        """What became of the step's groups and rows, for a log (docs/metrics.md)."""
+        return batch_metrics(batch, step=step) | self.coverage(batch)
+
+    def coverage(self, batch: MixedBatch) -> dict[str, float]:
+        """How many of the collapsed groups that asked for a recall had something stored, and why the others had not.
+        Nothing with replay off."""
+        if self.history is None or not self.settings.replay.enabled:
+            return {}
+        reasons = Counter(group.absence for group in batch.groups if group.wanted)
+        wanted = sum(reasons.values())
+        covered = reasons[None] / wanted if wanted else 1.0
+        return {"r3/history/coverage": covered} | {f"r3/history/{why}": float(reasons[why]) for why in Absence}
+
+
+def plain_counts(rollouts: Iterable[Rollout]) -> dict[str, tuple[int, int]]:
+    """uid -> (correct, graded) rollouts of a step from the plain prompt: what a ProblemSelection observes."""
+    correct: Counter[str] = Counter()
+    graded: Counter[str] = Counter()
+    for rollout in rollouts:
+        if rollout.context is Context.PLAIN and rollout.verdict is not Verdict.UNGRADED:
+            graded[rollout.uid] += 1
+            correct[rollout.uid] += rollout.verdict is Verdict.CORRECT
+    return {uid: (correct[uid], count) for uid, count in graded.items()}

@@ -1,0 +1,232 @@
+"""The settings of the method, for `R3` and as sections of a run's configuration. Plain dataclasses.
+
+`[P]` beside a default: the paper says so; every other default is ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from r3_openrlhf.core.ranking import RANKING_SCORES
+from r3_openrlhf.core.replay import RECALL_ORDERS
+from r3_openrlhf.errors import ConfigError
+from r3_openrlhf.method.checks import above, at_least, one_of
+from r3_openrlhf.types import (
+    MIN_HISTORY_BYTES,
+    MIN_RECALLED,
+    AdvantageScope,
+    CutRule,
+    EntropySource,
+    OldLogprobs,
+    RankingGuard,
+    RankingScope,
+    ReplayMode,
+    SelectionRule,
+)
+
+MAX_RECALLED = 10_000  # rows per group: more than any group has; it would only take memory
+
+
+@dataclass
+class AdvantageSettings:
+    """Eq. 3: A_i = (R_i - mean) / (alpha * std + lambda) over the mixed group."""
+
+    alpha: float = 1.0
+    # lambda; with alpha 1 and no recall this is OpenRLHF's group_norm
+    lam: float = 1e-9
+    # alpha on the whole mixed group (literal), or on recalled rows only (off_policy_only)
+    scope: str = "literal"
+    # no advantage where verdicts stay equal, even if response lengths differ
+    zero_collapsed: bool = False
+    # factor on the advantage of a correct row, where it is positive (R³L, arXiv 2601.03715: 3)
+    success_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        above("advantage.success_scale", self.success_scale, 0.0)
+        above("advantage.alpha", self.alpha, 0.0)
+        at_least("advantage.lam", self.lam, 0.0)
+        one_of("advantage.scope", self.scope, AdvantageScope)
+
+
+@dataclass
+class ReplaySettings:
+    """CCR: when a group collapses, past rollouts of the same problem with the opposite verdict join it."""
+
+    enabled: bool = True
+    # rows recalled per collapsed group, at most
+    k: int = 2
+    # steps; older rollouts are never recalled
+    max_policy_lag: int = 1000
+    # which of several stored rollouts: uniform, newest, or package.module:function (core/replay.py)
+    order: str = "uniform"
+    # add: the group has G + k rows [P]; replace: k rows of the group give way, constant cost
+    mode: str = "add"
+    # behaviour: as stored when sampled, so that eps_clip bounds how far a recalled row moves the policy; recompute: those
+    # of the current actor, so that its ratio is 1 and nothing is clipped
+    old_logprobs: str = "behaviour"
+    # Where A < 0 the loss of a token is at most dual_clip |A|; eps_clip does not bound it there. null: as OpenRLHF's
+    # default, only exp(20) does. It concerns recalled rows as long as a step makes one update (docs/method.md)
+    dual_clip: float | None = 3.0
+    # [P] false: all-correct groups stay as they are
+    recall_failures: bool = True
+    # may rollouts sampled from a reflection prompt be recalled into plain groups?
+    include_reflection: bool = False
+
+    def __post_init__(self) -> None:
+        if self.k < MIN_RECALLED:
+            raise ConfigError(f"replay.k is {self.k}; use {MIN_RECALLED} or more, or replay.enabled=false")
+        if self.k > MAX_RECALLED:
+            raise ConfigError(f"replay.k is {self.k}; use {MAX_RECALLED} or less")
+        at_least("replay.max_policy_lag", max(self.max_policy_lag, 0), 0)
+        if self.max_policy_lag < 1:
+            raise ConfigError(
+                f"replay.max_policy_lag is {self.max_policy_lag}; use 1 or more, or replay.enabled=false"
+            )
+        above("replay.dual_clip", self.dual_clip, 1.0)
+        RECALL_ORDERS[self.order]
+        one_of("replay.mode", self.mode, ReplayMode)
+        one_of("replay.old_logprobs", self.old_logprobs, OldLogprobs)
+
+
+@dataclass
+class ReflectionSettings:
+    """ISR: hard problems get one more group, from a prompt that shows a stored error."""
+
+    enabled: bool = True
+    # tau: a problem is hard when its mean stored reward (plain prompts) is below this
+    threshold: float = 0.1
+    # [P] epoch > 1
+    first_epoch: int = 2
+    # reflection groups added to one batch, at most
+    max_per_step: int | None = None
+    # tokens; the stored attempt is shortened to this, and further if the context asks for it
+    max_attempt_tokens: int = 2048
+    # A success found from a reflection prompt joins its problem's all-wrong plain group in the same step, before anything
+    # that replay recalls, at most replay.k of them; from the plain prompt its old log-probs are the current policy's
+    share_successes: bool = False
+
+    def __post_init__(self) -> None:
+        above("reflection.threshold", self.threshold, 0.0)
+        at_least("reflection.first_epoch", self.first_epoch, 2)
+        at_least("reflection.max_per_step", self.max_per_step, 1)
+        at_least("reflection.max_attempt_tokens", self.max_attempt_tokens, 1)
+
+
+@dataclass
+class RankingSettings:
+    """SERR: truncated failures of an all-wrong group are ranked by entropy."""
+
+    enabled: bool = True
+    # p: share of a response's tokens that its peak entropy is the mean of
+    peak_fraction: float = 0.2
+    # R_max, below 1 always
+    max_reward: float = 0.5
+    # truncated (algorithm 1) [P], or failed (the paper's abstract)
+    scope: str = "truncated"
+    # entropy: high peak and low global entropy [P]; logprob: the mean log-prob of the response's tokens when it was
+    # sampled; or package.module:function (core/ranking.py)
+    score: str = "entropy"
+    # exact: from the actor's own logits, through which every row goes anyway; auto: exact wherever top-k bounds do not
+    # decide, the engine then also finds rollout.top_logprobs of all logits at every decoded token; topk: the bounds alone
+    entropy_source: str = "exact"
+    # centred: the mean of a ranking is the reward of a failure that is not ranked, and a group whose only difference is a
+    # ranking is not scaled to unit std; no_std: the second only; none: the paper's formulas [P]
+    guard: str = "centred"
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.peak_fraction <= 1.0:
+            raise ConfigError(f"ranking.peak_fraction is {self.peak_fraction}; use a fraction above 0, up to 1")
+        if not 0.0 < self.max_reward < 1.0:
+            raise ConfigError(
+                f"ranking.max_reward is {self.max_reward}; use a number between 0 and 1, both excluded, so that no "
+                "failure can earn as much as a correct answer"
+            )
+        one_of("ranking.scope", self.scope, RankingScope)
+        RANKING_SCORES[self.score]
+        one_of("ranking.entropy_source", self.entropy_source, EntropySource)
+        one_of("ranking.guard", self.guard, RankingGuard)
+
+
+@dataclass
+class SelectSettings:
+    """Which of an epoch's problems are asked: every problem comes up once an epoch, not every one is sampled."""
+
+    enabled: bool = False
+    # skip_collapsed: rarely those whose groups keep collapsing (GRESO); near_half: of several those whose success rate is
+    # nearest one half (MoPPS)
+    rule: str = "skip_collapsed"
+
+    def __post_init__(self) -> None:
+        one_of("exploration.select.rule", self.rule, SelectionRule)
+
+
+@dataclass
+class DrawSettings:
+    """Responses in two draws: the second only where the verdicts of the first do not differ."""
+
+    enabled: bool = False
+    # of rollout.n_samples_per_prompt; the rest is the second draw
+    first_samples: int = 4
+
+    def __post_init__(self) -> None:
+        at_least("exploration.draw.first_samples", self.first_samples, 2)
+
+
+@dataclass
+class PrefixSettings:
+    """Hard problems get one more group, which starts in the middle of a stored response (RRL-style, arXiv 2504.14363)."""
+
+    enabled: bool = False
+    # a problem is hard when its mean stored reward (plain prompts) is below this
+    threshold: float = 0.1
+    # such groups added to one batch, at most
+    max_per_step: int | None = None
+    # where responses are cut: fractions, uncertain (tokens), or delimiters (ends of lines)
+    cuts: str = "fractions"
+    # A success found from a state joins its problem's all-wrong plain group in the same step, as reflection.share_successes
+    share_successes: bool = False
+
+    def __post_init__(self) -> None:
+        above("exploration.prefix.threshold", self.threshold, 0.0)
+        at_least("exploration.prefix.max_per_step", self.max_per_step, 1)
+        one_of("exploration.prefix.cuts", self.cuts, CutRule)
+
+
+@dataclass
+class ExplorationSettings:
+    """Where tokens go besides the paper's mechanisms; all off by default."""
+
+    select: SelectSettings = field(default_factory=SelectSettings)
+    draw: DrawSettings = field(default_factory=DrawSettings)
+    prefix: PrefixSettings = field(default_factory=PrefixSettings)
+
+
+@dataclass
+class HistorySettings:
+    """The store of past rollouts (one SQLite file per run)."""
+
+    # recallable rollouts of one problem with one verdict
+    max_per_problem_and_verdict: int = 32
+    # of the whole file
+    max_bytes: int = 20_000_000_000
+
+    def __post_init__(self) -> None:
+        at_least("history.max_per_problem_and_verdict", self.max_per_problem_and_verdict, 1)
+        at_least("history.max_bytes", self.max_bytes, MIN_HISTORY_BYTES)
+
+
+@dataclass
+class R3Settings:
+    """What the method decides by. A run's configuration (`R3Config`) has these sections and others."""
+
+    advantage: AdvantageSettings = field(default_factory=AdvantageSettings)
+    replay: ReplaySettings = field(default_factory=ReplaySettings)
+    reflection: ReflectionSettings = field(default_factory=ReflectionSettings)
+    ranking: RankingSettings = field(default_factory=RankingSettings)
+    exploration: ExplorationSettings = field(default_factory=ExplorationSettings)
+    history: HistorySettings = field(default_factory=HistorySettings)
+
+    @property
+    def ranks_by_entropy(self) -> bool:
+        """Does a ranking need the entropies of its rows?"""
+        return self.ranking.enabled and RANKING_SCORES[self.ranking.score].needs_entropy

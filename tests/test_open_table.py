@@ -1,0 +1,108 @@
+"""What a user adds by import path: found, checked at start, and used as if it were ours."""
+
+import random
+
+import numpy as np
+import pytest
+
+from r3_openrlhf.algorithms import ALGORITHMS
+from r3_openrlhf.config import R3Config
+from r3_openrlhf.core.ranking import RANKING_SCORES
+from r3_openrlhf.core.replay import choose
+from r3_openrlhf.errors import ConfigError
+from r3_openrlhf.method.r3 import R3
+from r3_openrlhf.method.settings import RankingSettings, ReplaySettings
+from tests.method.test_r3 import C, W, rollout, settings_of
+
+MODULE = """
+from r3_openrlhf.algorithms import Algorithm
+
+MINE = Algorithm(estimator="rloo", filters_groups=True)
+NOT_MINE = Algorithm(estimator="rloo", mechanisms=frozenset({"telepathy"}))
+NUMBER = 7
+
+def longest(rollouts):
+    return [rollout.num_tokens for rollout in rollouts]
+
+def calm(rollouts, entropies):
+    return [-entropy.global_ for entropy in entropies]
+
+def one_number(rollouts):
+    return [1.0]
+
+def best(candidates, k, rng):
+    return sorted(candidates, key=lambda one: one.reward, reverse=True)[:k]
+
+def strangers(candidates, k, rng):
+    return ["a stranger"]
+
+def no_rng(candidates):
+    return candidates
+
+def fails(candidates, k, rng):
+    raise KeyError("oldest")
+"""
+
+
+@pytest.fixture(params=["a module of the working directory", "a file"])
+def mine(request, tmp_path, monkeypatch):
+    """name -> its import path, in both forms."""
+    (tmp_path / "mine_of_a_user.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.modules", dict(__import__("sys").modules))
+    form = "mine_of_a_user" if request.param.startswith("a module") else "mine_of_a_user.py"
+    return lambda name: f"{form}:{name}"
+
+
+def test_a_ranking_score_of_a_user_ranks(mine):
+    rows = [rollout(W, number=i, truncated=True) for i in range(3)]
+    rows[1].response_ids = np.zeros(9, np.int32)
+    batch = R3(settings_of(ranking=RankingSettings(score=mine("longest"), guard="none"))).mix(rows, step=0)
+    assert [row.ranking_reward for row in batch.rows] == [0.125, 0.5, 0.125]
+
+
+def test_a_score_that_names_entropies_gets_them_measured(mine):
+    assert RANKING_SCORES[mine("calm")].needs_entropy and not RANKING_SCORES[mine("longest")].needs_entropy
+    rows = [rollout(W, number=i, truncated=True) for i in range(2)]
+    r3 = R3(settings_of(ranking__score=mine("calm")))
+    assert r3.rows_to_measure(r3.recall(rows, step=0)) == {0, 1}
+    batch = r3.mix(rows, step=0, entropy=[np.array([2.0, 2.0]), np.array([1.0, 1.0])])
+    assert [row.ranking_reward for row in batch.rows] == [0.0, 0.5]
+
+
+def test_the_highest_reward_first(mine):
+    stored = [rollout(C, number=i, step=i) for i in range(4)]
+    for one, reward in zip(stored, (1.2, 1.9, 1.5, 1.0), strict=True):
+        one.reward = reward
+    chosen = choose(stored, k=2, order=mine("best"), rng=random.Random(0))
+    assert [one.reward for one in chosen] == [1.9, 1.5]
+
+
+def test_an_algorithm_of_a_user_is_a_configuration(mine):
+    off = {
+        name: getattr(settings_of(**{f"{name}__enabled": False}), name) for name in ("replay", "reflection", "ranking")
+    }
+    config = R3Config(run_dir="run", algo=mine("MINE"), **off)
+    assert config.algorithm.estimator == "rloo" and config.filters_groups and not config.keeps_history
+
+
+@pytest.mark.parametrize(
+    ("entrance", "sentence"),
+    [
+        (lambda path: ReplaySettings(order=path("strangers")), "must return up to k of the candidates"),
+        (lambda path: ReplaySettings(order=path("no_rng")), "cannot be called as it must be"),
+        (lambda path: ReplaySettings(order=path("fails")), "fails on three made-up candidates: KeyError: 'oldest'"),
+        (lambda path: ReplaySettings(order=path("missing")), "has no missing"),
+        (lambda path: RankingSettings(score=path("one_number")), "gave 1 numbers for 2 rollouts"),
+        (lambda path: RankingSettings(score=path("NUMBER")), "cannot be called as it must be"),
+        (lambda path: RankingSettings(score="no_module:score"), "ranking.score is 'no_module:score', which cannot be imported"),
+        (lambda path: RankingSettings(score="nofile.py:score"), "nofile.py does not exist"),
+        (lambda path: RankingSettings(score="entropie"), "did you mean entropy?, or package.module:name of your own"),
+        (lambda path: ALGORITHMS[path("NUMBER")], "is no record of the class r3_openrlhf.algorithms.Algorithm"),
+        (lambda path: ALGORITHMS[path("NOT_MINE")], "whose mechanisms hold 'telepathy'"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_is_refused_at_start(mine, entrance, sentence):
+    with pytest.raises(ConfigError) as refusal:
+        entrance(mine)
+    assert sentence in str(refusal.value) and "\n" not in str(refusal.value)
