@@ -94,8 +94,8 @@ def evidence(directory: Path, reference: str | None, figure: Path | None, add: t
 
     \b
     r3 evidence docs/evidence
-    r3 evidence docs/evidence/lab_hard_tail
-    r3 evidence docs/evidence --figure docs/figures/evidence_map.png
+    r3 evidence docs/evidence/lab_mostly_solved
+    r3 evidence docs/evidence --figure map.png
     r3 evidence docs/evidence/my_regime --add runs/grpo-1 --add runs/r3-1
     """
     from r3_openrlhf.comparison.evidence import map_table, power_table, read_regimes, regime_table
