@@ -46,15 +46,15 @@ PROBLEMS_PER_STEP = 128
 GROUP = 16
 PAPER_TOKENS = 8192
 VOCABULARY = 151_936
-STORES = ("r3 wal", "r3 delete", "lmdb", "torchrl memmap", "pickled deques")
+STORES = ("r3", "lmdb", "torchrl memmap", "pickled deques")
 MAX_PICKLE_BYTES = 1_500_000_000  # of rollouts: it holds them all in memory, twice while it writes
 MAX_MEMMAP_BYTES = 12_000_000_000
 
 
 class Ours:
-    def __init__(self, path: Path, *, journal: str) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._store = HistoryStore.open(path, journal=journal, limits=HistoryLimits(max_bytes=10**12))
+        self._store = HistoryStore.open(path, limits=HistoryLimits(max_bytes=10**12))
 
     def commit(self, step: int, rollouts: list[Rollout]) -> None:
         self._store.commit_step(step, 1, rollouts)
@@ -241,7 +241,7 @@ def opener(name: str, path: Path, *, size: int, width: int, extra: int) -> Calla
         return lambda: history_peers.PickledDeques(path)
     if name == "torchrl memmap":
         return lambda: history_peers.TorchRLMemmap(path, capacity=size + extra, width=width)
-    return lambda: Ours(path, journal=name.removeprefix("r3 "))
+    return lambda: Ours(path)
 
 
 def reason_to_skip(name: str, size: int, options: argparse.Namespace) -> str | None:

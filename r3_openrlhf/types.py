@@ -126,22 +126,6 @@ class TokenLogprobs(Word):
     ALL = "all"
 
 
-class Eviction(Word):
-    """Which stored rollouts of a problem go first when there are too many."""
-
-    OLDEST = "oldest"
-    RESERVOIR = "reservoir"
-    SHORTEST_CORRECT = "shortest_correct"
-
-
-class Journal(Word):
-    """How SQLite keeps the history store safe: by the file system, write-ahead (local disk), or rollback (NFS, Lustre)."""
-
-    AUTO = "auto"
-    WAL = "wal"
-    DELETE = "delete"
-
-
 class Task(Word):
     """Which grader judges a response."""
 

@@ -6,9 +6,7 @@ import pytest
 
 from r3_openrlhf.config import ClusterConfig, DataConfig, R3Config, TrainConfig
 from r3_openrlhf.core.mixed_batch import MixedBatch
-from r3_openrlhf.errors import ConfigError, HistoryError
-from r3_openrlhf.history.eviction import rows_to_evict
-from r3_openrlhf.history.store import HistoryLimits, HistoryStore
+from r3_openrlhf.errors import ConfigError
 from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.method.settings import AdvantageSettings, RankingSettings, ReplaySettings
 from r3_openrlhf.openrlhf_adapter.arguments import openrlhf_arguments
@@ -53,7 +51,6 @@ def recalled(**words):
         (lambda: advantages(scope="litteral"), "scope is 'litteral'; did you mean 'literal'?"),
         (lambda: batch().recall(lambda *_: [], mode="replcae", rng=random.Random(0)), "mode is 'replcae'; did you mean 'replace'?"),
         (lambda: batch().rows_to_rank(scope="fialed"), "scope is 'fialed'; did you mean 'failed'?"),
-        (lambda: rows_to_evict([None] * 2, cap=1, policy="odlest", verdict=Verdict.WRONG, seed=0), "policy is 'odlest'; did you mean"),
         (lambda: EntropyStatistics(peak=1.0, global_=0.5, source="exatc"), "source is 'exatc'; did you mean 'exact'?"),
         (lambda: EntropyStatistics(peak=1.0, global_=0.5, source="auto"), "source is 'auto'; statistics come from"),
         (lambda: rollout("corect"), "verdict is 'corect'; did you mean 'correct'?"),
@@ -89,8 +86,6 @@ def test_a_misspelt_word_is_named(entrance, sentence):
         (lambda: TrainConfig(kl_estimator="k4"), ConfigError, "train.kl_estimator is 'k4'"),
         (lambda: ClusterConfig(sync_backend="ncl"), ConfigError, "did you mean nccl?"),
         (lambda: ClusterConfig(device="cud"), ConfigError, "did you mean cuda?"),
-        (lambda: HistoryLimits(eviction="odlest"), HistoryError, "use one of oldest, reservoir, shortest_correct"),
-        (lambda: HistoryStore.open(":memory:", journal="wla"), HistoryError, "use one of auto, wal, delete"),
     ],
 )  # fmt: skip
 def test_settings_have_their_own_error(entrance, error, sentence):

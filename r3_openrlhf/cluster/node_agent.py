@@ -243,7 +243,7 @@ class Head(Agent):
             await self._within(self._check_sums(), "a sum over all nodes")
             environment["RAY_ADDRESS"] = await self._within(self._start_ray(environment), "Ray to start on every node")
         self.state("running")
-        environment |= {"R3_NODES": str(self.num_nodes), lock.TOKEN: self.lease.holder.token}
+        environment |= {"R3_NODES": str(self.num_nodes), lock.TOKEN: self.lease.token}
         self.command = await self.spawn(self.options.command, **environment)
         command = self._watch("command", self.command.wait())
         asked = asyncio.create_task(self.asked.wait())

@@ -13,7 +13,7 @@ from pathlib import Path
 from r3_openrlhf.cluster import ray_jobs
 from r3_openrlhf.cluster.submissions import FILE, runs_of, submissions
 from r3_openrlhf.errors import ClusterError, R3Error
-from r3_openrlhf.history.lease import WATCH_S, last_holder
+from r3_openrlhf.history.lease import last_holder
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.stop_request import GO_ON, StopRequest
 
@@ -61,7 +61,7 @@ def status_of(path: Path, *, now: float | None = None) -> RunStatus:
             job, waiting = at_work, job  # an earlier job is at work, and the newest one waits for it
         told = told if job in (told.get("job"), told.get("task")) else {}
         queue, nodes = _queue(job)
-        state, why = _state(run, told, queue) if job else _state_without_a_job(run, now)
+        state, why = _state(run, told, queue) if job else _state_without_a_job(run)
         if waiting:
             why = f"job {waiting} waits for it"
     metrics, evaluations = run.read_metrics(), run.read_evaluations()
@@ -114,12 +114,10 @@ def _ray_state(run: RunDirectory, submission: dict) -> tuple[str, str | None]:
     return "ended" if said == "SUCCEEDED" else said.lower(), None
 
 
-def _state_without_a_job(run: RunDirectory, now: float) -> tuple[str, str | None]:
+def _state_without_a_job(run: RunDirectory) -> tuple[str, str | None]:
     """What `r3 train` in a shell does, by run.lock."""
-    holder, does = last_holder(run.path, lock=run.lock)
-    if does == "unknown":  # on another machine, where a living one writes a beat
-        does = "running" if now - run.lock.stat().st_mtime < 2 * WATCH_S else "gone"
-    if holder is not None and does == "running":
+    holder, lives = last_holder(run.lock)
+    if lives:
         return "running", None
     if why := _last_error(run):
         return "failed", why

@@ -134,7 +134,7 @@ def _stats_lines(numbers: dict[str, Any]) -> list[str]:
     steps, rows, problems, sizes = (numbers[name] for name in ("steps", "rows", "problems", "bytes"))
     per_token = numbers["tokens"]["bytes_per_token"]
     lines = [
-        f"store      {numbers['store']} (schema {numbers['schema']}, journal {numbers['journal']})",
+        f"store      {numbers['store']} (schema {numbers['schema']})",
         f"writer     {numbers['writer']['holder'] + ', ' + numbers['writer']['state'] if numbers['writer'] else 'none'}",
         f"steps      {steps['count']} ({steps['first']} to {steps['last']}), epoch {steps['epoch']}, "
         f"rollback floor {steps['rollback_floor']}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sqlite3
 import time
@@ -11,11 +10,9 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 
 from r3_openrlhf.history.codec import Codec, state_digest
-from r3_openrlhf.history.drafts import CONTEXT_CODES, CONTEXTS, VERDICT_CODES, VERDICTS, Draft
-from r3_openrlhf.history.eviction import Candidate, rows_to_evict
+from r3_openrlhf.history.drafts import CONTEXT_CODES, CONTEXTS, VERDICT_CODES, Draft
+from r3_openrlhf.history.eviction import Candidate, richest_first, rows_over
 from r3_openrlhf.history.records import HistoryLimits
-from r3_openrlhf.history.room import richest_first
-from r3_openrlhf.history.trajectories import write_turns
 from r3_openrlhf.history.usage import CONTINUATION_BYTES, PROBLEM_BYTES, Usage, blob_bytes, live_bytes, row_bytes
 from r3_openrlhf.types import Rollout, Verdict
 
@@ -54,14 +51,11 @@ class _Tallies(dict[tuple[int, int, int], tuple[int, list[float]]]):
 class StepWriter:
     """Adds one step to the store; use it once."""
 
-    def __init__(
-        self, connection: sqlite3.Connection, codec: Codec, *, step: int, limits: HistoryLimits, seed: int
-    ) -> None:
+    def __init__(self, connection: sqlite3.Connection, codec: Codec, *, step: int, limits: HistoryLimits) -> None:
         self._connection = connection
         self._codec = codec
         self._step = step
         self._limits = limits
-        self._seed = seed
         last = connection.execute(
             "SELECT last_problem, last_prompt, last_response, last_rollout FROM steps ORDER BY step DESC LIMIT 1"
         ).fetchone()
@@ -117,8 +111,9 @@ class StepWriter:
             ),
         )
         self._usage.save(self._connection)
-        limits = json.dumps(asdict(self._limits))
-        self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('limits', ?)", (limits,))
+        self._connection.executemany(
+            "INSERT OR REPLACE INTO meta VALUES ('limits.' || ?, ?)", asdict(self._limits).items()
+        )
 
     def _count_continuations(self, problems: dict[str, int], continued: Sequence[Rollout]) -> None:
         """Tries and successes of each state that this step went on from."""
@@ -141,12 +136,9 @@ class StepWriter:
         live = self._live_rows(problem, code)
         replaced = {draft.content: live.pop(draft.content) for draft in drafts if draft.content in live}
         candidates = [row.candidate for row in live.values()]
-        candidates += [
-            Candidate(None, draft.rollout.context, self._step, len(draft.response_ids), draft.content)
-            for draft in drafts
-        ]
+        candidates += [Candidate(None, draft.rollout.context, self._step, draft.content) for draft in drafts]
         refused = set()
-        for candidate in self._rows_to_evict(candidates, verdict):
+        for candidate in rows_over(candidates, cap=self._limits.max_per_problem_and_verdict):
             if candidate.row is None:
                 refused.add(candidate.content)
             else:
@@ -168,23 +160,14 @@ class StepWriter:
     def _live_rows(self, problem: int, verdict: int) -> dict[bytes, _Row]:
         """Recallable rows of one problem and verdict, by content."""
         rows = self._connection.execute(
-            "SELECT id, context, step, num_tokens, content, copies, bytes FROM rollouts "
+            "SELECT id, context, step, content, copies, bytes FROM rollouts "
             "WHERE problem = ? AND verdict = ? AND evicted_at IS NULL",
             (problem, verdict),
         )
         return {
-            content: _Row(Candidate(row, CONTEXTS[context], step, num_tokens, content), copies, size)
-            for row, context, step, num_tokens, content, copies, size in rows
+            content: _Row(Candidate(row, CONTEXTS[context], step, content), copies, size)
+            for row, context, step, content, copies, size in rows
         }
-
-    def _rows_to_evict(self, candidates: list[Candidate], verdict: Verdict) -> list[Candidate]:
-        return rows_to_evict(
-            candidates,
-            cap=self._limits.max_per_problem_and_verdict,
-            policy=self._limits.eviction,
-            verdict=verdict,
-            seed=self._seed,
-        )
 
     def _evict(self, row: int | None, size: int) -> None:
         if row is None:
@@ -251,7 +234,10 @@ class StepWriter:
         )
         self._connection.execute("INSERT INTO logprobs VALUES (?, ?)", (self._ids.rollout, logprobs))
         if draft.turns is not None:
-            write_turns(self._connection, self._ids.rollout, draft.turns, prompts, turns)
+            self._connection.execute(
+                "INSERT INTO trajectories VALUES (?, ?, ?, ?, ?)",
+                (self._ids.rollout, draft.turns.digest, len(draft.turns.prompt_ids), prompts, turns),
+            )
         self._usage.live += size
         return True
 
@@ -275,18 +261,19 @@ class StepWriter:
 
     def _sweep(self) -> None:
         """Brings problems that this step does not touch under a cap that was lowered since they were written."""
+        cap = self._limits.max_per_problem_and_verdict
         over = self._connection.execute(
             "SELECT problem, verdict FROM rollouts WHERE evicted_at IS NULL "
             "GROUP BY problem, verdict HAVING count(*) > ?",
-            (self._limits.max_per_problem_and_verdict,),
+            (cap,),
         ).fetchall()
         for problem, verdict in set(over) - self._touched:
             live = self._live_rows(problem, verdict)
-            for candidate in self._rows_to_evict([row.candidate for row in live.values()], VERDICTS[verdict]):
+            for candidate in rows_over([row.candidate for row in live.values()], cap=cap):
                 self._evict(candidate.row, live[candidate.content].bytes)
 
     def _make_room(self) -> None:
-        """Evicts rows of the richest sets (room.py) ahead of need.
+        """Evicts rows of the richest sets (eviction.py) ahead of need.
 
         An evicted row keeps its bytes until the rollback floor passes it. So there must always be room for what comes
         until then, taken to be a quarter more than what came since the floor moved last, and at most half of the store.
@@ -296,14 +283,7 @@ class StepWriter:
         surplus = self._usage.live - most
         if surplus <= 0:
             return
-        leaving = richest_first(
-            self._connection,
-            policy=self._limits.eviction,
-            seed=self._seed,
-            surplus=surplus,
-            live=self._usage.live,
-        )
-        for row, size in leaving:
+        for row, size in richest_first(self._connection, surplus=surplus, live=self._usage.live):
             self._evict(row, size)
             if self._usage.live <= most:
                 return

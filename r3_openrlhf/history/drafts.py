@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-import sys
 import typing
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from r3_openrlhf.errors import HistoryError
 from r3_openrlhf.history.codec import digest, logprob_array, token_array
+from r3_openrlhf.history.schema import MAX_WHOLE
 from r3_openrlhf.history.trajectories import TurnsDraft, draft_turns
 from r3_openrlhf.types import Context, Rollout, Verdict
 
@@ -22,9 +22,7 @@ VERDICT_CODES = {Verdict.CORRECT: 0, Verdict.WRONG: 1, Verdict.UNGRADED: 2}
 CONTEXTS = {code: context for context, code in CONTEXT_CODES.items()}
 VERDICTS = {code: verdict for verdict, code in VERDICT_CODES.items()}
 
-
-MAX_WHOLE = 2**53  # what every reader of the file, JSON included, takes for the number that it is
-MAX_REWARD = 1e6  # rewards are 2 at most; far beyond, sums of them would lose their last digits, then everything
+MAX_NUMBER = 1e6  # rewards are 2 at most; far beyond, sums of them would lose their last digits, then everything
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,20 +93,20 @@ def check_rollout(rollout: Rollout) -> None:
         )
     if rollout.verdict is Verdict.UNGRADED:
         return
-    if not _is_number(rollout.reward, most=MAX_REWARD):
+    if not _is_number(rollout.reward):
         raise HistoryError(f"{name} is {rollout.verdict.value} but its reward is {rollout.reward}")
     entropy = rollout.entropy
     if entropy is not None and not (
-        _is_number(entropy.peak, most=sys.float_info.max)
-        and _is_number(entropy.global_, most=sys.float_info.max)
-        and isinstance(entropy.source, str)
+        _is_number(entropy.peak) and _is_number(entropy.global_) and isinstance(entropy.source, str)
     ):
         raise HistoryError(f"{name} has entropies {entropy.peak} and {entropy.global_} of {entropy.source!r}")
 
 
-def _is_number(value: Any, *, most: float) -> bool:
-    """A finite number (a comparison with NaN is false)."""
-    return isinstance(value, int | float | np.integer | np.floating) and bool(abs(typing.cast(float, value)) <= most)
+def _is_number(value: Any) -> bool:
+    """A number up to MAX_NUMBER (a comparison with NaN is false)."""
+    return isinstance(value, int | float | np.integer | np.floating) and bool(
+        abs(typing.cast(float, value)) <= MAX_NUMBER
+    )
 
 
 def _read(rollout: Rollout, prompts: dict[int, tuple[np.ndarray, bytes]]) -> Draft:
@@ -149,18 +147,7 @@ def _merge(drafts: Sequence[Draft]) -> Draft:
     if len(drafts) == 1:
         return drafts[0]
     kept = max(drafts, key=_preference)
-    return Draft(
-        rollout=kept.rollout,
-        prompt_ids=kept.prompt_ids,
-        response_ids=kept.response_ids,
-        logprobs=kept.logprobs,
-        prompt_digest=kept.prompt_digest,
-        response_digest=kept.response_digest,
-        content=kept.content,
-        samples=len(drafts),
-        reward_sum=math.fsum(draft.reward_sum for draft in drafts),
-        turns=kept.turns,
-    )
+    return replace(kept, samples=len(drafts), reward_sum=math.fsum(draft.reward_sum for draft in drafts))
 
 
 def _preference(draft: Draft) -> tuple[Any, ...]:

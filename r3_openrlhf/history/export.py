@@ -12,7 +12,7 @@ from typing import Any
 from r3_openrlhf.errors import HistoryError
 from r3_openrlhf.history import recall
 from r3_openrlhf.history.codec import Codec
-from r3_openrlhf.history.connection import open_for_reading, sentences, snapshot
+from r3_openrlhf.history.connection import reading, snapshot
 from r3_openrlhf.history.records import StoredRollout
 
 FORMATS = ("parquet", "jsonl")
@@ -46,26 +46,20 @@ def export(path: Path, output: Path, *, format: str, progress: Callable[[int], N
 def _records(path: Path, progress: Callable[[int], None]) -> Iterator[list[dict[str, Any]]]:
     """Chunks of rows. Each chunk is its own transaction, so a run that writes meanwhile waits for one at most; what
     it evicts or adds meanwhile does not matter, because rows carry the steps that wrote and evicted them."""
-    connection, codec = open_for_reading(str(path)), Codec()
-    try:
-        with sentences(str(path), "export"):
-            (newest,) = connection.execute("SELECT max(step) FROM steps").fetchone()
-            after = done = 0
-            while True:
-                with snapshot(connection):
-                    chunk = recall.read_between(connection, codec, after=after, limit=_CHUNK)
-                if not chunk:
-                    return
-                after = chunk[-1].row
-                kept = [
-                    row for row in chunk if row.step <= newest and (row.evicted_at is None or row.evicted_at > newest)
-                ]
-                done += len(kept)
-                progress(done)
-                if kept:
-                    yield [_record(row) for row in kept]
-    finally:
-        connection.close()
+    codec, after, done = Codec(), 0, 0
+    with reading(path, "export") as connection:
+        (newest,) = connection.execute("SELECT max(step) FROM steps").fetchone()
+        while True:
+            with snapshot(connection):
+                chunk = recall.read_between(connection, codec, after=after, limit=_CHUNK)
+            if not chunk:
+                return
+            after = chunk[-1].row
+            kept = [row for row in chunk if row.step <= newest and (row.evicted_at is None or row.evicted_at > newest)]
+            done += len(kept)
+            progress(done)
+            if kept:
+                yield [_record(row) for row in kept]
 
 
 def _record(stored: StoredRollout) -> dict[str, Any]:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import difflib
-import json
 import sqlite3
 from pathlib import Path
 from typing import Any
 
 from r3_openrlhf.errors import HistoryError
 from r3_openrlhf.history.codec import Codec
-from r3_openrlhf.history.connection import open_for_reading, sentences, snapshot
+from r3_openrlhf.history.connection import reading, snapshot
 from r3_openrlhf.history.drafts import CONTEXTS, VERDICT_CODES, VERDICTS
 from r3_openrlhf.history.lease import last_holder
 from r3_openrlhf.history.recall import read
 from r3_openrlhf.history.records import StoredRollout
+from r3_openrlhf.history.store import lock_of
 from r3_openrlhf.history.usage import Usage
 from r3_openrlhf.types import Context, Verdict
 
@@ -23,12 +23,8 @@ _MAX_HINTS = 5
 
 def statistics(path: Path) -> dict[str, Any]:
     """The run's history in one dictionary of plain values: `r3 history stats` prints it."""
-    connection = open_for_reading(str(path))
-    try:
-        with sentences(str(path), "read"), snapshot(connection):
-            return _statistics(connection, path)
-    finally:
-        connection.close()
+    with reading(path) as connection, snapshot(connection):
+        return _statistics(connection, path)
 
 
 def _statistics(connection: sqlite3.Connection, path: Path) -> dict[str, Any]:
@@ -39,7 +35,7 @@ def _statistics(connection: sqlite3.Connection, path: Path) -> dict[str, Any]:
         "SELECT count(*), min(step), max(step), max(epoch), coalesce(sum(num_unkept), 0) FROM steps"
     )
     floor = one("SELECT value FROM meta WHERE key = 'floor'")
-    limits = one("SELECT value FROM meta WHERE key = 'limits'")
+    limits = dict(connection.execute("SELECT substr(key, 8), value FROM meta WHERE key LIKE 'limits.%'"))
     live, live_tokens, copies, reach = one(
         "SELECT count(*), coalesce(sum(num_tokens), 0), coalesce(sum(copies), 0), min(policy_step) FROM rollouts "
         "WHERE evicted_at IS NULL"
@@ -54,10 +50,10 @@ def _statistics(connection: sqlite3.Connection, path: Path) -> dict[str, Any]:
         VERDICT_CODES[Verdict.CORRECT],
         VERDICT_CODES[Verdict.WRONG],
     )
-    holder, life = last_holder(path)
+    holder, lives = last_holder(lock_of(path))
     return {
         "store": str(path),
-        "writer": {"state": life, "holder": str(holder)} if holder else None,
+        "writer": {"state": "running" if lives else "gone", "holder": str(holder)} if holder else None,
         "steps": {"count": steps, "first": first, "last": last, "epoch": epoch, "rollback_floor": floor and floor[0]},
         "rollouts": _sampled(connection),
         "problems": dict(zip(("graded", "never_correct", "both", "always_correct"), solved, strict=True)),
@@ -75,15 +71,9 @@ def _statistics(connection: sqlite3.Connection, path: Path) -> dict[str, Any]:
         "bytes": {
             "file": pages * page_bytes,
             "free_inside": free * page_bytes,
-            "journal": sum(
-                side.stat().st_size
-                for side in (path.with_name(path.name + end) for end in ("-wal", "-journal"))
-                if side.exists()
-            ),
             "counted_towards_cap": Usage.load(connection).total,
         },
-        "limits": json.loads(limits[0]) if limits else None,
-        "journal": one("PRAGMA journal_mode")[0],
+        "limits": limits or None,
         "schema": one("PRAGMA user_version")[0],
     }
 
@@ -101,71 +91,55 @@ def _sampled(connection: sqlite3.Connection) -> dict[str, dict[str, dict[str, fl
     return sampled
 
 
-def attempts(path: Path, uid: str, *, untouched: bool = False) -> dict[str, Any]:
-    """A problem's attempts over time, oldest first, and its counters: `r3 history show` prints it. `untouched`: as for
-    open_for_reading.
+def attempts(path: Path, uid: str) -> dict[str, Any]:
+    """A problem's attempts over time, oldest first, and its counters: `r3 history show` prints it.
 
     Raises HistoryError for a uid that the store has never seen, with near ones.
     """
-    connection = open_for_reading(str(path), untouched=untouched)
-    try:
-        with sentences(str(path), "read"), snapshot(connection):
-            problem = connection.execute("SELECT id FROM problems WHERE uid = ?", (uid,)).fetchone()
-            if problem is None:
-                raise HistoryError(f"{path} has no problem '{uid}'. {_hint(connection, uid)}")
-            rows = connection.execute(
-                "SELECT id, step, epoch, policy_step, context, verdict, reward, num_tokens, truncated, finish_reason, "
-                "reason, entropy_peak, entropy_global, entropy_source, copies, evicted_at FROM rollouts "
-                "WHERE problem = ? ORDER BY step, id",
-                problem,
-            )
-            counters = connection.execute(
-                "SELECT context, verdict, count, reward_sum FROM counters WHERE problem = ? ORDER BY context, verdict",
-                problem,
-            )
-            return {
-                "uid": uid,
-                "committed": [
-                    {
-                        "context": CONTEXTS[context].value,
-                        "verdict": VERDICTS[verdict].value,
-                        "count": count,
-                        "reward_sum": reward_sum,
-                    }
-                    for context, verdict, count, reward_sum in counters
-                ],
-                "attempts": [_attempt([column[0] for column in rows.description], row) for row in rows],
-            }
-    finally:
-        connection.close()
+    with reading(path) as connection, snapshot(connection):
+        problem = connection.execute("SELECT id FROM problems WHERE uid = ?", (uid,)).fetchone()
+        if problem is None:
+            raise HistoryError(f"{path} has no problem '{uid}'. {_hint(connection, uid)}")
+        rows = connection.execute(
+            "SELECT id AS row, step, epoch, policy_step, context, verdict, reward, num_tokens, truncated, finish_reason, "
+            "reason, entropy_peak, entropy_global, entropy_source, copies, evicted_at FROM rollouts "
+            "WHERE problem = ? ORDER BY step, id",
+            problem,
+        )
+        counters = connection.execute(
+            "SELECT context, verdict, count, reward_sum FROM counters WHERE problem = ? ORDER BY context, verdict",
+            problem,
+        )
+        return {"uid": uid, "committed": _named(counters), "attempts": _named(rows)}
 
 
 def sampled_in(path: Path, uid: str, *, step: int) -> list[StoredRollout]:
     """The rows of a problem that were committed with `step`, token ids and log-probs included; [] where none are kept.
 
-    Nothing is written, and no file appears beside the store. Equal responses of a step are one row.
+    Equal responses of a step are one row.
     """
-    connection = open_for_reading(str(path), untouched=True)
-    try:
-        with sentences(str(path), "read"), snapshot(connection):
-            # by way of the responses, which have an index by problem: the rollouts have one of the recallable rows only
-            found = connection.execute(
-                "SELECT r.id FROM problems p JOIN responses a ON a.problem = p.id JOIN rollouts r ON r.response = a.id "
-                "WHERE p.uid = ? AND r.step = ? ORDER BY r.id",
-                (uid, step),
-            ).fetchall()
-            return read(connection, Codec(), [row for (row,) in found])
-    finally:
-        connection.close()
+    with reading(path) as connection, snapshot(connection):
+        # by way of the responses, which have an index by problem: the rollouts have one of the recallable rows only
+        found = connection.execute(
+            "SELECT r.id FROM problems p JOIN responses a ON a.problem = p.id JOIN rollouts r ON r.response = a.id "
+            "WHERE p.uid = ? AND r.step = ? ORDER BY r.id",
+            (uid, step),
+        ).fetchall()
+        return read(connection, Codec(), [row for (row,) in found])
 
 
-def _attempt(columns: list[str], row: tuple[Any, ...]) -> dict[str, Any]:
-    values = dict(zip(columns, row, strict=True))
-    values["row"] = values.pop("id")
-    values["context"] = CONTEXTS[values["context"]].value
-    values["verdict"] = VERDICTS[values["verdict"]].value
-    values["truncated"] = bool(values["truncated"])
-    return values
+def _named(rows: sqlite3.Cursor) -> list[dict[str, Any]]:
+    """Rows by the names of their columns, and with words in place of codes."""
+    columns = [column[0] for column in rows.description]
+    words = {
+        "context": lambda code: CONTEXTS[code].value,
+        "verdict": lambda code: VERDICTS[code].value,
+        "truncated": bool,
+    }
+    return [
+        {name: words.get(name, lambda value: value)(value) for name, value in zip(columns, row, strict=True)}
+        for row in rows
+    ]
 
 
 def _hint(connection: sqlite3.Connection, uid: str) -> str:

@@ -1,292 +1,132 @@
-"""One writer per store, across nodes.
+"""One writer at a time, across nodes: `filelock.SoftFileLease` on a file beside what it protects.
 
-Beside the store lies STORE.lock. The writer holds a POSIX byte-range lock on it (which dies with the process, and
-which NFSv4 and Lustre's `flock` mount option carry to other nodes), and writes into it who it is and, every few
-seconds, a new beat. Who finds the lock free takes over
+The file is made with O_EXCL, which NFS has, and names host and process. Its holder touches it every few seconds. Who finds it
 
-* at once, when the last holder ran under the same kernel boot: there the lock's release proves that it is gone;
-* from another machine, when the record did not change while we watched it for `watch_s` seconds: there the lock
-  proves nothing, because some network file systems keep locks to each node.
+* is refused at once when the holder lives on this host, and takes over at once when it has died here;
+* watches it when the holder is on another host, and takes over when it was not touched for LEASE_S seconds.
 
-A store has one lock file for each of its names. So that a hard link, or a symbolic one, admits no second writer, the
-writer also locks one byte of the store itself, far behind those that SQLite locks: an open-file-description lock, because
-SQLite, when it unlocks, takes every POSIX lock of the process away.
-
-A holder that was taken for dead (suspended, cut off) and comes back meets the token in the store's own `lease` table,
-which every transaction checks: it cannot write any more.
+Silence is no proof of death, so a writer asks `is_held` before each change: one that was suspended finds another token in the
+file and stops.
 """
 
 from __future__ import annotations
 
-import errno
-import fcntl
-import json
-import logging
+import functools
 import os
-import socket
-import struct
-import threading
+import tempfile
 import time
-import uuid
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
+
+from filelock import LeaseSettingsMismatch, SoftFileLease, Timeout
 
 from r3_openrlhf.errors import HistoryError
 
 BEAT_S = 5.0
-WATCH_S = 30.0  # six missed beats
-_RECORD_BYTES = 1024  # written in one piece, padded, never grown: a full disk cannot stop the beat
-_UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
-_log = logging.getLogger(__name__)
-
-# A POSIX lock belongs to the process: a second lock of this process would succeed, and closing any descriptor of the
-# file would drop the first. So our own leases are looked up here, by process (a forked child owns none of them).
-_own: dict[tuple[int, str], Holder] = {}
-_own_guard = threading.Lock()
-_own_inodes: set[tuple[int, int, int]] = set()  # (process, device, inode) of stores that this process writes to
-_OWN_BYTE = 2**62  # of the store; SQLite's own locks are at 2**30 (sqlite.org/src/file/src/os.h, PENDING_BYTE)
-_own_stores: set[int] = set()  # descriptors that hold such a lock
-
-
-def _forget_stores() -> None:
-    """A forked child would share the lock, and keep it when its parent is killed."""
-    for descriptor in _own_stores:
-        os.close(descriptor)
-    _own_stores.clear()
-
-
-os.register_at_fork(after_in_child=_forget_stores)
+LEASE_S = 30.0  # six missed beats
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
     """Who holds a lease."""
 
-    token: str
+    token: str  # no two leases have the same
     host: str
     pid: int
-    started: str  # start time of the process in kernel ticks: a process id is used again, this pair is not
-    boot_id: str  # names one boot of one kernel
-    since: str  # UTC, ISO 8601
-
-    @classmethod
-    def me(cls) -> Holder:
-        """This process, with a token that no other lease has."""
-        return cls(
-            token=uuid.uuid4().hex,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            started=_process_start(os.getpid()) or "",
-            boot_id=_boot_id(),
-            since=datetime.now(UTC).isoformat(timespec="seconds"),
-        )
 
     def __str__(self) -> str:
-        return f"process {self.pid} on {self.host} (since {self.since})"
+        return f"process {self.pid} on {self.host.partition('?')[0]}"
 
 
 class Lease:
-    """The right to write to one store, until release()."""
+    """The right to write, until release() or the end of the process."""
 
-    def __init__(self, path: Path, descriptor: int, holder: Holder, *, beat_s: float) -> None:
-        self.holder = holder
-        self._path = path
-        self._descriptor = descriptor
-        self._beat_s = beat_s
-        self._beat = 0
-        self._store: int | None = None  # a descriptor of the store
-        self._inode: tuple[int, int, int] | None = None
-        self._stop = threading.Event()
-        self._write()
-        self._thread = threading.Thread(target=self._keep_beating, name="r3-history-lease", daemon=True)
-        self._thread.start()
+    def __init__(self, lock: SoftFileLease) -> None:
+        self._lock = lock
+        assert lock.token is not None
+        self.token = lock.token
 
     @classmethod
-    def acquire(
-        cls, store: Path, *, lock: Path | None = None, beat_s: float = BEAT_S, watch_s: float = WATCH_S
-    ) -> Lease:
-        """Raises HistoryError, with the holder's host, process and time, when another writer is there.
+    def acquire(cls, path: Path, *, name: str) -> Lease:
+        """Takes the lease on the lock file `path`.
 
-        lock: the lock file, by itself STORE.lock; with it, `store` is the name for messages only."""
-        path = lock or store.with_name(store.name + ".lock")
-        me = Holder.me()
-        key = os.getpid(), str(path.resolve())
-        with _own_guard:
-            if key in _own:
-                raise _refusal(store, _own[key])
-            _own[key] = me
+        Args:
+            name: what is protected, for messages.
+
+        Raises:
+            HistoryError: another writer is there (with its process and host), or the file cannot be written.
+        """
+        lock = SoftFileLease(path, lease_duration=LEASE_S, heartbeat_interval=BEAT_S, thread_local=False)
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
             try:
-                locked = _lock(descriptor, store)
-                _check_last_holder(descriptor, path, store, me, locked=locked, watch_s=watch_s)
-                return cls(path, descriptor, me, beat_s=beat_s)
-            except BaseException:
-                os.close(descriptor)
-                raise
-        except BaseException as error:
-            with _own_guard:
-                _own.pop(key, None)
-            if isinstance(error, OSError):
-                raise HistoryError(f"cannot write the lock file {path}: {error.strerror}") from error
-            raise
-
-    def claim(self, store: Path) -> None:
-        """Raises HistoryError when this process writes to the file at `store` under another name. Opens nothing: closing any
-        descriptor of a file drops every POSIX lock of this process on it."""
-        try:
-            status = os.stat(store)
-        except FileNotFoundError:
-            return
-        key = os.getpid(), status.st_dev, status.st_ino
-        with _own_guard:
-            if key in _own_inodes and key != self._inode:
-                raise _linked(store)
-            _own_inodes.add(key)
-        self._inode = key
-
-    def lock_store(self, store: Path) -> None:
-        """Raises HistoryError when another process does. Call it behind SQLite's connect, and release() behind its close."""
-        self.claim(store)
-        self._store = os.open(store, os.O_RDWR)
-        try:
-            with _own_guard:
-                _own_stores.add(self._store)
-            fcntl.fcntl(self._store, fcntl.F_OFD_SETLK, struct.pack("hhqqii", fcntl.F_WRLCK, 0, _OWN_BYTE, 1, 0, 0))
+                lock.acquire(timeout=0)
+            except Timeout:
+                owner = lock.owner
+                if owner is not None and owner.hostname == _this_host():
+                    raise
+                _watch(lock, path)
+        except (Timeout, LeaseSettingsMismatch) as error:
+            holder, _ = last_holder(path)
+            raise HistoryError(
+                f"{name} is being written by {holder or 'another process'}; stop that run first, or give this one another "
+                f"run_dir (if no such process is left, remove {path})"
+            ) from error
         except OSError as error:
-            if error.errno in _UNSUPPORTED:
-                return
-            if error.errno not in (errno.EACCES, errno.EAGAIN):
-                raise
-            raise _linked(store) from error
+            raise HistoryError(f"cannot write the lock file {path}: {error.strerror}") from error
+        return cls(lock)
+
+    def is_held(self) -> bool:
+        """False when another has taken over, and in a forked child."""
+        owner = self._lock.owner
+        return self._lock.is_locked and owner is not None and owner.token == self.token
 
     def release(self) -> None:
         """Lets the next writer in at once. Harmless when repeated, and in a forked child, which holds nothing."""
-        with _own_guard:
-            if _own.pop((os.getpid(), str(self._path.resolve())), None) is None:
-                return
-        self._stop.set()
-        self._thread.join()
-        if self._is_ours():
-            os.pwrite(self._descriptor, b" " * _RECORD_BYTES, 0)
-        os.close(self._descriptor)
-        with _own_guard:
-            if self._store is not None:
-                os.close(self._store)
-                _own_stores.discard(self._store)
-            _own_inodes.discard(self._inode)
-
-    def _keep_beating(self) -> None:
-        while not self._stop.wait(self._beat_s):
-            try:
-                if not self._is_ours():
-                    _log.warning("%s was taken over by %s", self._path, _read(self._descriptor)[0])
-                    return
-                self._write()
-            except OSError as error:
-                _log.warning("cannot renew the lock file %s: %s", self._path, error)
-
-    def _is_ours(self) -> bool:
-        holder, _ = _read(self._descriptor)
-        return holder is not None and holder.token == self.holder.token
-
-    def _write(self) -> None:
-        self._beat += 1
-        record = json.dumps({**asdict(self.holder), "beat": self._beat}).encode()
-        os.pwrite(self._descriptor, record.ljust(_RECORD_BYTES), 0)
-        os.fsync(self._descriptor)
+        self._lock.release()
 
 
-def last_holder(store: Path, *, lock: Path | None = None) -> tuple[Holder | None, str]:
-    """Who wrote to a store last, and whether it still does: "running", "gone", or "unknown" (on another machine)."""
-    path = lock or store.with_name(store.name + ".lock")
-    with _own_guard:  # reading the file here would drop our own lock
-        own = _own.get((os.getpid(), str(path.resolve())))
-    if own is not None:
-        return own, "running"
-    holder = _parse(path.read_bytes()) if path.exists() else None
-    if holder is None:
-        return None, "gone"
-    if holder.boot_id != _boot_id():
-        return holder, "unknown"
-    return holder, "running" if _process_start(holder.pid) == holder.started else "gone"
+def last_holder(path: Path) -> tuple[Holder | None, bool]:
+    """Who has the lock file `path`, or was killed with it, and whether it lives.
 
-
-def _lock(descriptor: int, store: Path) -> bool:
-    """True: the lock is ours. False: this file system has no locks. Raises HistoryError when another has it."""
+    On another host it lives as long as it touches the file.
+    """
+    owner = SoftFileLease(path).owner
+    if owner is None:
+        return None, False
+    holder = Holder(owner.token or "", owner.hostname, owner.pid)
     try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    except OSError as error:
-        if error.errno in _UNSUPPORTED:
-            return False
-        if error.errno not in (errno.EACCES, errno.EAGAIN):
+        is_fresh = time.time() - path.stat().st_mtime < 2 * LEASE_S
+    except FileNotFoundError:
+        return None, False
+    return holder, is_fresh and (owner.hostname != _this_host() or _is_alive(owner.pid))
+
+
+def _watch(lock: SoftFileLease, path: Path) -> None:
+    """Acquires it when nobody touches the file for LEASE_S seconds, else raises Timeout."""
+    try:
+        lock.acquire(timeout=LEASE_S + BEAT_S)
+    except Timeout:
+        if lock.owner is not None or path.stat().st_size > 0:
             raise
-    raise _refusal(store, _read(descriptor)[0])
+        # The process that made it was killed before it wrote its name, and filelock would wait for it for ever. Should it
+        # only have been suspended, `is_held` stops it.
+        path.unlink(missing_ok=True)
+        lock.acquire(timeout=0)
 
 
-def _check_last_holder(descriptor: int, path: Path, store: Path, me: Holder, *, locked: bool, watch_s: float) -> None:
-    """Returns when the last holder is gone, else raises HistoryError."""
-    holder, record = _read(descriptor)
-    if holder is None:
-        return
-    if holder.boot_id == me.boot_id:
-        if locked or _process_start(holder.pid) != holder.started:
-            return
-        raise _refusal(store, holder)
-    _log.warning("%s was last written by %s; watching its lock file for %.0f s", store, holder, watch_s)
-    deadline = time.monotonic() + watch_s
-    pause = threading.Event()
-    while (left := deadline - time.monotonic()) > 0:
-        pause.wait(min(1.0, left))
-        # A fresh descriptor: network file systems look at the server again on open. But not under our own POSIX
-        # lock, which closing it would drop; the lock is taken again below.
-        fresh = os.open(path, os.O_RDONLY)
-        try:
-            seen = os.pread(fresh, _RECORD_BYTES, 0)
-        finally:
-            os.close(fresh)
-        if locked:
-            _lock(descriptor, store)
-        if seen != record:
-            raise _refusal(store, _parse(seen) or holder)
-
-
-def _refusal(store: Path, holder: Holder | None) -> HistoryError:
-    who = str(holder) if holder else "another process"
-    return HistoryError(f"{store} is being written by {who}; stop that run first, or give this one another run_dir")
-
-
-def _linked(store: Path) -> HistoryError:
-    return HistoryError(
-        f"{store} is being written under another name of the same file (it is linked); stop that run first, or give this one "
-        "another run_dir"
-    )
-
-
-def _read(descriptor: int) -> tuple[Holder | None, bytes]:
-    record = os.pread(descriptor, _RECORD_BYTES, 0)
-    return _parse(record), record
-
-
-def _parse(record: bytes) -> Holder | None:
+def _is_alive(pid: int) -> bool:
     try:
-        values = json.loads(record)
-        return Holder(**{name: values[name] for name in Holder.__dataclass_fields__})
-    except (ValueError, KeyError, TypeError):
-        return None
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
-def _boot_id() -> str:
-    path = Path("/proc/sys/kernel/random/boot_id")
-    return path.read_text().strip() if path.exists() else socket.gethostname()
-
-
-def _process_start(pid: int) -> str | None:
-    """Field 22 of /proc/PID/stat (proc_pid_stat(5)); None when there is no such process."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    return stat.rpartition(")")[2].split()[19]
+@functools.cache
+def _this_host() -> str:
+    """As filelock writes it: with the namespace of the process ids, where that is a container's own."""
+    with tempfile.TemporaryDirectory() as directory, SoftFileLease(Path(directory) / "lock") as lock:
+        owner = lock.owner
+        return owner.hostname if owner else ""

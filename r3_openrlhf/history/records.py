@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from r3_openrlhf.core.replay import RECALL_ORDERS
 from r3_openrlhf.errors import ConfigError, HistoryError
 from r3_openrlhf.method.settings import HistorySettings
-from r3_openrlhf.types import MIN_HISTORY_BYTES, MIN_RECALLED, Context, Eviction, Rollout, Verdict, Word
+from r3_openrlhf.types import MIN_HISTORY_BYTES, MIN_RECALLED, Context, Rollout, Verdict, Word
 
 
 class Absence(Word):
@@ -27,7 +27,6 @@ class HistoryLimits:
     # Recallable rollouts of one problem with one verdict, contexts together
     max_per_problem_and_verdict: int = HistorySettings.max_per_problem_and_verdict
     max_bytes: int = HistorySettings.max_bytes  # of the whole file, by the store's own accounting (docs/history.md)
-    eviction: str = "oldest"
 
     def __post_init__(self) -> None:
         if self.max_per_problem_and_verdict < 1:
@@ -36,8 +35,6 @@ class HistoryLimits:
             )
         if self.max_bytes < MIN_HISTORY_BYTES:
             raise HistoryError(f"history.max_bytes is {self.max_bytes}; use {MIN_HISTORY_BYTES} or more")
-        if self.eviction not in tuple(Eviction):
-            raise HistoryError(f"history.eviction is '{self.eviction}'; use one of {', '.join(Eviction)}")
 
 
 def limits_of(settings: HistorySettings) -> HistoryLimits:

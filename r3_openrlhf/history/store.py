@@ -14,11 +14,10 @@ from r3_openrlhf.core.prefix import Continuations
 from r3_openrlhf.errors import HistoryError
 from r3_openrlhf.history import recall, rollback
 from r3_openrlhf.history.codec import Codec
-from r3_openrlhf.history.column_rules import has_continuations
 from r3_openrlhf.history.commit import StepWriter
 from r3_openrlhf.history.connection import MEMORY, open_for_reading, open_for_writing, sentences, snapshot
 from r3_openrlhf.history.drafts import CONTEXTS, VERDICTS, check_rollout, merge_duplicates, whole_number
-from r3_openrlhf.history.lease import Holder, Lease
+from r3_openrlhf.history.lease import Lease, last_holder
 from r3_openrlhf.history.records import (
     Absence,
     HistoryLimits,
@@ -35,7 +34,7 @@ from r3_openrlhf.history.witness import (
     read_records,
     record_at,
 )
-from r3_openrlhf.types import Context, Journal, Rollout, Verdict
+from r3_openrlhf.types import Context, Rollout, Verdict
 
 
 class HistoryStore:
@@ -71,19 +70,15 @@ class HistoryStore:
         path: str | Path,
         *,
         limits: HistoryLimits | None = None,
-        journal: str = "auto",
         seed: int = 0,
         writer: bool = True,
     ) -> HistoryStore:
         """Opens the store at `path`, created when absent; ":memory:" lives as long as the object.
 
         A writer holds the store's lease until close() or its end: a second writer is refused with a sentence that
-        says who holds it. With writer=False the store must exist, nothing can be changed, and a run may go on
-        writing. `journal`: "wal" | "delete" | "auto" (by the file system, docs/history.md). `seed` goes into recall
-        and into the reservoir.
+        says who holds it. With writer=False the store must exist, nothing can be changed, and a run may continue
+        writing. `seed` goes into recall.
         """
-        if journal not in tuple(Journal):
-            raise HistoryError(f"history.journal is '{journal}'; use one of {', '.join(Journal)}")
         limits = limits or HistoryLimits()
         path = str(path)
         if not writer:
@@ -92,21 +87,15 @@ class HistoryStore:
         if path != MEMORY:
             if not Path(path).parent.is_dir():
                 raise HistoryError(f"cannot create {path}: its directory does not exist")
-            lease = Lease.acquire(Path(path))
+            if (
+                Path(path).is_file() and os.stat(path).st_nlink > 1
+            ):  # its journal and its lock have the name of one of them
+                raise HistoryError(
+                    f"{path} has other names (hard links), under which others may write to it: use a copy"
+                )
+            lease = Lease.acquire(lock_of(Path(path)), name=path)
         try:
-            if lease is not None:
-                lease.claim(Path(path))
-            connection = open_for_writing(path, journal=journal)
-            if lease is not None:
-                try:
-                    lease.lock_store(Path(path))
-                except BaseException:
-                    connection.close()
-                    raise
-            store = cls(connection, path=path, limits=limits, seed=seed, lease=lease, writer=True)
-            if lease is not None:
-                store._sign(lease.holder)
-            return store
+            return cls(open_for_writing(path), path=path, limits=limits, seed=seed, lease=lease, writer=True)
         except BaseException:
             if lease is not None:
                 lease.release()
@@ -135,7 +124,7 @@ class HistoryStore:
                 raise HistoryError(
                     f"cannot commit step {step} to {self.path}: its newest step is {last}; roll back first"
                 )
-            writer = StepWriter(connection, self._codec, step=step, limits=self.limits, seed=self.seed)
+            writer = StepWriter(connection, self._codec, step=step, limits=self.limits)
             packed = None if state is None else self._codec.pack_json(state)
             writer.write(
                 epoch=epoch,
@@ -188,7 +177,6 @@ class HistoryStore:
             raise HistoryError(f"cannot compact {self.path}: it was opened for reading")
         with self._reading() as connection:
             connection.execute("VACUUM")
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     # ---- reading
 
@@ -246,11 +234,9 @@ class HistoryStore:
             return recall.absence(connection, request)
 
     def continuations(self, uid: str) -> dict[bytes, Continuations]:
-        """Of each state of a problem, by the digest of its token ids (codec.state_digest): how often it was gone on from,
-        and with what success. {} where none was, and in a file of schema 1 that is read."""
+        """Of each state of a problem, by the digest of its token ids (codec.state_digest): how often it was continued, and
+        with what success."""
         with self._reading() as connection:
-            if not has_continuations(connection):
-                return {}
             rows = connection.execute(
                 "SELECT s.state, sum(s.tries), sum(s.successes) FROM continuations s "
                 "JOIN problems p ON p.id = s.problem WHERE p.uid = ? GROUP BY s.state",
@@ -334,13 +320,6 @@ class HistoryStore:
 
     # ---- inside
 
-    def _sign(self, holder: Holder) -> None:
-        with self._guard, sentences(self.path, "open"):
-            self._usable_connection().execute(
-                "INSERT OR REPLACE INTO lease VALUES (1, ?, ?, ?, ?)",
-                (holder.token, holder.host, holder.pid, holder.since),
-            )
-
     def _usable_connection(self) -> sqlite3.Connection:
         if self._connection is None:
             raise HistoryError(f"the history store {self.path} is closed")
@@ -361,7 +340,9 @@ class HistoryStore:
                 raise HistoryError(f"cannot {doing} {self.path}: it was opened for reading")
             connection.execute("BEGIN IMMEDIATE")
             try:
-                self._check_lease(connection)
+                if self._lease is not None and not self._lease.is_held():
+                    who = last_holder(lock_of(Path(self.path)))[0] or "another process"
+                    raise HistoryError(f"{self.path} was taken over by {who}; this run must stop")
                 yield connection
                 connection.execute("COMMIT")
             except BaseException:
@@ -369,10 +350,8 @@ class HistoryStore:
                     connection.execute("ROLLBACK")
                 raise
 
-    def _check_lease(self, connection: sqlite3.Connection) -> None:
-        if self._lease is None:
-            return
-        row = connection.execute("SELECT token, host, pid, since FROM lease").fetchone()
-        if row is None or row[0] != self._lease.holder.token:
-            who = f"process {row[2]} on {row[1]} (since {row[3]})" if row else "another process"
-            raise HistoryError(f"{self.path} was taken over by {who}; this run must stop")
+
+def lock_of(store: Path) -> Path:
+    """The lock file of a store, by whatever symbolic link it is named."""
+    store = store.resolve()
+    return store.with_name(store.name + ".lock")

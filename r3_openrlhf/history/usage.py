@@ -104,8 +104,5 @@ class Usage:
 
     @staticmethod
     def of_continuations(connection: sqlite3.Connection) -> int:
-        """Bytes of the table; 0 in a file that has none yet."""
-        there = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'continuations'").fetchone()
-        return (
-            CONTINUATION_BYTES * connection.execute("SELECT count(*) FROM continuations").fetchone()[0] if there else 0
-        )
+        """Bytes of the table."""
+        return CONTINUATION_BYTES * connection.execute("SELECT count(*) FROM continuations").fetchone()[0]

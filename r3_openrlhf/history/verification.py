@@ -1,4 +1,5 @@
-"""Is the store what it claims to be? Everything is recomputed from the rows."""
+"""Check the store's invariants. SQLite checks pages, types, ranges and references; here is what only we can know: that counters
+agree with the rows, and that every array decodes to what its hash names."""
 
 from __future__ import annotations
 
@@ -13,12 +14,13 @@ from typing import Any
 import numpy as np
 
 from r3_openrlhf.errors import HistoryError
+from r3_openrlhf.history import schema
 from r3_openrlhf.history.codec import Codec, digest
-from r3_openrlhf.history.column_rules import findings_of_schema, findings_of_values, has_continuations
-from r3_openrlhf.history.connection import CONTENT_ERRORS, open_for_reading, sentences, snapshot
+from r3_openrlhf.history.connection import CONTENT_ERRORS, reading, snapshot
 from r3_openrlhf.history.drafts import CONTEXTS, VERDICTS, content_digest
 from r3_openrlhf.history.lease import last_holder
-from r3_openrlhf.history.trajectories import has_trajectories, turns_digest, unpack_turns
+from r3_openrlhf.history.store import lock_of
+from r3_openrlhf.history.trajectories import turns_digest, unpack_turns
 from r3_openrlhf.history.usage import Usage
 from r3_openrlhf.history.witness import FILE_NAME, check_against, read_records
 
@@ -28,76 +30,42 @@ _MAX_FINDINGS = 20  # of one kind: one lost page can damage thousands of rows
 # Each finds the rows that break a rule; the sentence gets the columns in order.
 _RULES = [
     (
-        "SELECT r.id FROM rollouts r LEFT JOIN problems p ON p.id = r.problem LEFT JOIN prompts q ON q.id = r.prompt "
-        "LEFT JOIN responses a ON a.id = r.response LEFT JOIN logprobs l ON l.rollout = r.id "
-        "WHERE p.id IS NULL OR q.id IS NULL OR a.id IS NULL OR l.rollout IS NULL",
-        "row {0} lacks its problem, prompt, response or log-probs",
+        "SELECT r.id FROM rollouts r LEFT JOIN logprobs l ON l.rollout = r.id WHERE l.rollout IS NULL",
+        "row {0} lacks its log-probs",
+    ),
+    *(
+        (
+            f"SELECT id FROM {column}s a WHERE NOT EXISTS (SELECT 1 FROM rollouts WHERE {column} = a.id)",
+            f"{column} {{0}} belongs to no row",
+        )
+        for column in ("prompt", "response")
+    ),
+    *(
+        (
+            f"SELECT r.id FROM rollouts r JOIN {column}s a ON a.id = r.{column} WHERE a.problem != r.problem",
+            f"row {{0}} has the {column} of another problem",
+        )
+        for column in ("prompt", "response")
     ),
     (
-        "SELECT rollout FROM logprobs WHERE NOT EXISTS (SELECT 1 FROM rollouts WHERE id = rollout)",
-        "log-probs of row {0}, which does not exist",
-    ),
-    (
-        "SELECT id FROM responses a WHERE NOT EXISTS (SELECT 1 FROM rollouts WHERE response = a.id)",
-        "response {0} belongs to no row",
-    ),
-    (
-        "SELECT id FROM prompts q WHERE NOT EXISTS (SELECT 1 FROM rollouts WHERE prompt = q.id)",
-        "prompt {0} belongs to no row",
+        "SELECT r.id, r.num_tokens, a.num_tokens FROM rollouts r JOIN responses a ON a.id = r.response "
+        "WHERE a.num_tokens != r.num_tokens",
+        "row {0} has {1} tokens, its response {2}",
     ),
     (
         "SELECT problem, count(*) FROM rollouts WHERE evicted_at IS NULL GROUP BY problem, content HAVING count(*) > 1",
         "problem {0} has {1} recallable rows of the same content",
     ),
     (
-        "SELECT id, step, evicted_at FROM rollouts WHERE evicted_at < step "
-        "OR evicted_at > (SELECT max(step) FROM steps) "
+        "SELECT id, step, evicted_at FROM rollouts WHERE evicted_at > (SELECT max(step) FROM steps) "
         "OR evicted_at <= (SELECT value FROM meta WHERE key = 'floor')",
         "row {0} of step {1} says that step {2} evicted it",
     ),
+    # Ids tell which step a row is of: a roll-back goes by them.
     (
-        "SELECT steps.step, num_rows, count(*) FROM steps JOIN rollouts USING (step) GROUP BY steps.step "
-        "HAVING count(*) > num_rows",
-        "step {0} wrote {1} rows, {2} are there",
-    ),
-    (
-        "SELECT a.step, b.step FROM steps a JOIN steps b ON b.step = (SELECT min(step) FROM steps WHERE step > a.step) "
-        "WHERE a.last_problem > b.last_problem OR a.last_prompt > b.last_prompt "
-        "OR a.last_response > b.last_response OR a.last_rollout > b.last_rollout",
-        "step {0} gave out larger ids than step {1}, which is later",
-    ),
-    (
-        "SELECT id, step FROM rollouts WHERE step NOT IN (SELECT step FROM steps)",
-        "row {0} belongs to step {1}, which was not committed",
-    ),
-    (
-        "SELECT step, count FROM counters_before WHERE step NOT IN (SELECT step FROM steps)",
-        "a counter was changed by step {0}, which was not committed",
-    ),
-    (
-        "SELECT id, samples, copies FROM rollouts WHERE samples < 1 OR copies < samples",
-        "row {0} stands for {1} samples but counts {2} copies",
-    ),
-    # Above the floor nothing was removed for good, so a step's rows and its rows-less samples are all there.
-    (
-        "SELECT s.step, s.num_rollouts, coalesce(r.n, 0) + coalesce(g.n, 0) AS found FROM steps s "
-        "LEFT JOIN (SELECT step, sum(samples) AS n FROM rollouts GROUP BY step) r ON r.step = s.step "
-        "LEFT JOIN (SELECT step, sum(count) AS n FROM gone GROUP BY step) g ON g.step = s.step "
-        "WHERE s.step > coalesce((SELECT value FROM meta WHERE key = 'floor'), -1) AND found != s.num_rollouts",
-        "step {0} had {1} rollouts, {2} are accounted for",
-    ),
-]
-_RULES += [
-    (
-        "SELECT step, num_rollouts, num_ungraded, num_rows, num_unkept FROM steps "
-        "WHERE num_ungraded > num_rollouts OR num_rows + num_ungraded + num_unkept > num_rollouts",
-        "step {0} says that of {1} rollouts {2} were ungraded, {3} became rows and {4} were not kept",
-    ),
-    (
-        "SELECT (SELECT sum(num_rollouts) FROM steps) AS a, (SELECT sum(count) FROM counters) AS b, "
-        "(SELECT sum(num_ungraded) FROM steps) AS c, (SELECT coalesce(sum(count), 0) FROM counters WHERE verdict = 2) AS d "
-        "WHERE a != b OR c != d",
-        "the steps brought {0} rollouts, {2} of them ungraded; the counters hold {1}, {3} of them ungraded",
+        "SELECT r.id, r.step, s.step FROM rollouts r JOIN steps s ON s.step = (SELECT min(step) FROM steps WHERE "
+        "last_rollout >= r.id) WHERE s.step != r.step",
+        "row {0} says that it is of step {1}; its id is of step {2}",
     ),
     (
         "SELECT step FROM (SELECT step, "
@@ -108,65 +76,34 @@ _RULES += [
     ),
     *(
         (
-            f"SELECT max(id), (SELECT {column} FROM steps ORDER BY step DESC LIMIT 1) AS last FROM {table} "
+            f"SELECT max(id), (SELECT last_{column} FROM steps ORDER BY step DESC LIMIT 1) AS last FROM {column}s "
             "HAVING max(id) > coalesce(last, 0)",
-            f"the newest step gave out {table} up to {{1}}, but {{0}} is there",
+            f"the newest step gave out {column}s up to {{1}}, but {{0}} is there",
         )
-        for table, column in (
-            ("problems", "last_problem"),
-            ("prompts", "last_prompt"),
-            ("responses", "last_response"),
-            ("rollouts", "last_rollout"),
-        )
+        for column in ("problem", "prompt", "response", "rollout")
+    ),
+    # Above the floor nothing was removed for good, so a step's rows and its rows-less samples are all there.
+    (
+        "SELECT s.step, s.num_rollouts, coalesce(r.n, 0) + coalesce(g.n, 0) AS found FROM steps s "
+        "LEFT JOIN (SELECT step, sum(samples) AS n FROM rollouts GROUP BY step) r ON r.step = s.step "
+        "LEFT JOIN (SELECT step, sum(count) AS n FROM gone GROUP BY step) g ON g.step = s.step "
+        "WHERE s.step > coalesce((SELECT value FROM meta WHERE key = 'floor'), -1) AND found != s.num_rollouts",
+        "step {0} had {1} rollouts, {2} are accounted for",
     ),
     (
-        "SELECT r.id, r.step, s.step FROM rollouts r JOIN steps s ON s.step = (SELECT min(step) FROM steps WHERE "
-        "last_rollout >= r.id) WHERE s.step != r.step",
-        "row {0} says that it is of step {1}; its id is of step {2}",
+        "SELECT steps.step, num_rows, count(*) FROM steps JOIN rollouts USING (step) GROUP BY steps.step "
+        "HAVING count(*) > num_rows",
+        "step {0} wrote {1} rows, {2} are there",
     ),
-    *(
-        (
-            f"SELECT c.problem FROM {table} c LEFT JOIN problems p ON p.id = c.problem WHERE p.id IS NULL",
-            f"{table} counts for problem {{0}}, which does not exist",
-        )
-        for table in ("counters", "counters_before", "gone", "prompts", "responses")
+    (
+        "SELECT (SELECT sum(num_rollouts) FROM steps) AS a, (SELECT sum(count) FROM counters) AS b, "
+        "(SELECT sum(num_ungraded) FROM steps) AS c, (SELECT coalesce(sum(count), 0) FROM counters WHERE verdict = 2) AS d "
+        "WHERE a != b OR c != d",
+        "the steps brought {0} rollouts, {2} of them ungraded; the counters hold {1}, {3} of them ungraded",
     ),
     (
         "SELECT id FROM problems p WHERE NOT EXISTS (SELECT 1 FROM counters WHERE problem = p.id)",
         "problem {0} was never counted",
-    ),
-    *(
-        (
-            f"SELECT r.id FROM rollouts r JOIN {table} a ON a.id = r.{column} WHERE a.problem != r.problem",
-            f"row {{0}} has the {column} of another problem",
-        )
-        for table, column in (("prompts", "prompt"), ("responses", "response"))
-    ),
-    (
-        "SELECT r.id, r.num_tokens, a.num_tokens FROM rollouts r JOIN responses a ON a.id = r.response "
-        "WHERE a.num_tokens != r.num_tokens",
-        "row {0} has {1} tokens, its response {2}",
-    ),
-    (
-        "SELECT id, entropy_peak, entropy_global, entropy_source FROM rollouts WHERE "
-        "(entropy_peak IS NULL) + (entropy_global IS NULL) + (entropy_source IS NULL) NOT IN (0, 3)",
-        "row {0} has only a part of its entropies: {1}, {2}, {3}",
-    ),
-    (
-        "SELECT id, verdict FROM rollouts WHERE verdict = 2",
-        "row {0} is of an ungraded rollout, which is never stored",
-    ),
-    (
-        "SELECT id, reward, reward_sum FROM rollouts WHERE samples = 1 AND reward != reward_sum",
-        "row {0} has the reward {1}, the sum of its one sample is {2}",
-    ),
-    (
-        "SELECT problem, reward_sum FROM counters WHERE (verdict = 2 AND reward_sum != 0) OR count < 1",
-        "a counter of problem {0} counts nothing, or the reward {1} of ungraded rollouts",
-    ),
-    (
-        "SELECT step, problem FROM gone WHERE count < 1 OR step > (SELECT max(step) FROM steps)",
-        "gone counts nothing for step {0} and problem {1}",
     ),
     (
         # What a counter was before a step is what it is now, less what the steps from then on counted.
@@ -178,21 +115,6 @@ _RULES += [
         "what a counter of problem {1} was before step {0} is more than what it is now",
     ),
     (
-        "SELECT value, (SELECT max(step) FROM steps) FROM meta WHERE key = 'floor' "
-        "AND value > coalesce((SELECT max(step) FROM steps), -1)",
-        "the rollback floor {0} lies after the newest step {1}",
-    ),
-    (
-        "SELECT 1 WHERE (SELECT count(*) FROM lease) = 0 AND (SELECT count(*) FROM steps) > 0",
-        "nobody ever signed the lease",
-    ),
-    (
-        "SELECT 1 WHERE (SELECT count(*) FROM steps) > 0 AND NOT EXISTS (SELECT 1 FROM meta WHERE key = 'limits')",
-        "meta lacks the limits",
-    ),
-]
-_CONTINUATION_RULES = [
-    (
         # 2: the context of rollouts that began behind a prefix; 0 and 1: correct and wrong
         "SELECT problem, sum(tries), sum(successes) FROM continuations s GROUP BY problem HAVING sum(tries) > "
         "(SELECT coalesce(sum(count), 0) FROM counters c WHERE c.problem = s.problem AND context = 2 AND verdict < 2) "
@@ -201,16 +123,9 @@ _CONTINUATION_RULES = [
         "the states of problem {0} count {1} continuations and {2} successes, more than were sampled",
     ),
     (
-        "SELECT problem, step FROM continuations WHERE successes > tries OR tries < 1 "
-        "OR step > (SELECT max(step) FROM steps) OR problem NOT IN (SELECT id FROM problems)",
-        "a state of problem {0} has counts of step {1} that cannot be",
+        "SELECT value FROM meta WHERE key = 'floor' AND value > coalesce((SELECT max(step) FROM steps), -1)",
+        "the rollback floor {0} lies after the newest step",
     ),
-]
-_TRAJECTORY_RULES = [
-    (
-        "SELECT rollout FROM trajectories WHERE NOT EXISTS (SELECT 1 FROM rollouts WHERE id = rollout)",
-        "turns of row {0}, which does not exist",
-    )
 ]
 _RECOUNT = (
     "SELECT problem, context, verdict, samples, reward_sum FROM rollouts UNION ALL "
@@ -237,37 +152,27 @@ class Verification:
 
 
 def verify(path: Path, *, progress: Callable[[int, int], None] = lambda done, total: None) -> Verification:
-    """Checks the file's pages, every reference, every counter against a recount, and every stored array.
+    """Has SQLite check the file, every counter against a recount, and every stored array against its hash.
 
-    Safe while a run writes: the checks of one kind see one state of the store. With a rollback journal the check of
-    the file's pages would keep the run from committing for as long as it takes, so it is left out then.
+    Safe while a run writes: the checks of one kind see one state of the store. SQLite's check of the whole file would keep the
+    run from committing for as long as it takes, so it is left out then.
     Raises HistoryError when the file cannot be read at all.
     """
     result = Verification(path=str(path))
-    connection = open_for_reading(str(path))
-    try:
-        with sentences(str(path), "verify"):
-            _check_pages(connection, path, result)
-            result.findings += findings_of_schema(connection)
-            for check in (_count, _check_values, _check_rules, _check_counters, _check_usage, _check_witness):
-                with snapshot(connection), _what_it_finds(result, check.__name__):
-                    check(connection, result)
-            with _what_it_finds(result, "_check_arrays"):
-                _check_arrays(connection, result, progress)
-    finally:
-        connection.close()
+    with reading(path, "verify") as connection:
+        holder, lives = last_holder(lock_of(path))
+        if lives:
+            result.skipped.append(
+                f"the file's pages, types and ranges, because {holder} may be writing; run it again when the run is over"
+            )
+        else:
+            _check_file(connection, result)
+        for check in (_check_schema, _check_references, _check_rules, _check_counters, _check_usage, _check_witness):
+            with snapshot(connection), _what_it_finds(result, check.__name__):
+                check(connection, result)
+        with _what_it_finds(result, "_check_arrays"):
+            _check_arrays(connection, result, progress)
     return result
-
-
-def _check_pages(connection: sqlite3.Connection, path: Path, result: Verification) -> None:
-    (journal,) = connection.execute("PRAGMA journal_mode").fetchone()
-    holder, life = last_holder(path)
-    if journal != "wal" and life != "gone":
-        result.skipped.append(f"the file's pages, because {holder} may be writing; run it again when the run is over")
-        return
-    for (line,) in connection.execute(f"PRAGMA integrity_check({_MAX_FINDINGS})"):
-        if line != "ok":
-            result.findings.append(line)
 
 
 @contextmanager
@@ -280,14 +185,41 @@ def _what_it_finds(result: Verification, check: str) -> Iterator[None]:
         result.findings.append(f"{name} could not be finished: {type(error).__name__}: {error}")
 
 
-def _check_values(connection: sqlite3.Connection, result: Verification) -> None:
-    result.findings += findings_of_values(connection, at_most=_MAX_FINDINGS)
+def _check_file(connection: sqlite3.Connection, result: Verification) -> None:
+    result.findings += [
+        line for (line,) in connection.execute(f"PRAGMA integrity_check({_MAX_FINDINGS})") if line != "ok"
+    ]
+
+
+def _check_schema(connection: sqlite3.Connection, result: Verification) -> None:
+    """Tables and indexes are those of a new store."""
+
+    def described(of: sqlite3.Connection) -> dict[str, str]:
+        return dict(of.execute("SELECT name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'"))
+
+    fresh = sqlite3.connect(":memory:")
+    try:
+        schema.create(fresh)
+        expected, found = described(fresh), described(connection)
+    finally:
+        fresh.close()
+    for name in sorted(expected.keys() | found.keys()):
+        if expected.get(name) != found.get(name):
+            state = "is missing" if name not in found else "is not the schema's" if name in expected else "is unknown"
+            result.findings.append(f"the table or index {name} {state}")
+
+
+def _check_references(connection: sqlite3.Connection, result: Verification) -> None:
+    broken = connection.execute("PRAGMA foreign_key_check").fetchmany(_MAX_FINDINGS)
+    result.findings += [
+        f"{table}{'' if row is None else f', row {row},'} refers to {parent} that are not there"
+        for table, row, parent, _ in broken
+    ]
 
 
 def _check_witness(connection: sqlite3.Connection, result: Verification) -> None:
     """Against the newest checkpoint that is not below the floor: what came before it is still there."""
-    checkpoints = Path(result.path).parent / "checkpoints"
-    records = read_records(checkpoints / FILE_NAME)
+    records = read_records(Path(result.path).parent / "checkpoints" / FILE_NAME)
     if not records:
         return
     newest = records[-1]
@@ -299,19 +231,13 @@ def _check_witness(connection: sqlite3.Connection, result: Verification) -> None
         result.findings.append(f"it is not the history of the checkpoint of step {newest.step}: {why}")
 
 
-def _count(connection: sqlite3.Connection, result: Verification) -> None:
-    result.problems, result.steps, result.rows, result.counters = connection.execute(
-        "SELECT (SELECT count(*) FROM problems), (SELECT count(*) FROM steps), (SELECT count(*) FROM rollouts), "
-        "(SELECT count(*) FROM counters)"
-    ).fetchone()
-
-
 def _check_rules(connection: sqlite3.Connection, result: Verification) -> None:
-    rules = _RULES + (_CONTINUATION_RULES if has_continuations(connection) else [])
-    rules += _TRAJECTORY_RULES if has_trajectories(connection) else []
-    for sql, sentence in rules:
-        for row in connection.execute(f"{sql} LIMIT {_MAX_FINDINGS}"):
-            result.findings.append(sentence.format(*row))
+    result.problems, result.steps, result.rows, result.counters = (
+        connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+        for table in ("problems", "steps", "rollouts", "counters")
+    )
+    for sql, sentence in _RULES:
+        result.findings += [sentence.format(*row) for row in connection.execute(sql).fetchmany(_MAX_FINDINGS)]
 
 
 def _check_counters(connection: sqlite3.Connection, result: Verification) -> None:
@@ -363,19 +289,18 @@ def _check_arrays(connection: sqlite3.Connection, result: Verification, progress
     ):
         _check_array(codec, findings, f"prompt {prompt}", packed, np.int32, num_tokens, stored_digest)
     of_turns: dict[int, bytes] = {}
-    if has_trajectories(connection):
-        for row, stored_digest, num_tokens, prompts, turns in _chunks(
-            connection,
-            "SELECT rollout, digest, num_tokens, prompts, turns FROM trajectories WHERE rollout > ? ORDER BY rollout LIMIT ?",
-        ):
-            of_turns[row] = stored_digest
-            try:
-                found = turns_digest(*unpack_turns(codec, num_tokens, prompts, turns))
-            except (HistoryError, MemoryError, *CONTENT_ERRORS) as error:
-                findings.append(f"turns of row {row}: {error}")
-                continue
-            if found != stored_digest:
-                findings.append(f"the turns of row {row} are not what their hash names")
+    for row, stored_digest, num_tokens, prompts, turns in _chunks(
+        connection,
+        "SELECT rollout, digest, num_tokens, prompts, turns FROM trajectories WHERE rollout > ? ORDER BY rollout LIMIT ?",
+    ):
+        of_turns[row] = stored_digest
+        try:
+            found = turns_digest(*unpack_turns(codec, num_tokens, prompts, turns))
+        except (HistoryError, MemoryError, *CONTENT_ERRORS) as error:
+            findings.append(f"turns of row {row}: {error}")
+            continue
+        if found != stored_digest:
+            findings.append(f"the turns of row {row} are not what their hash names")
     done = 0
     for row, context, verdict, num_tokens, content, prompt_digest, response_digest, ids, logprobs in _chunks(
         connection,

@@ -1,28 +1,26 @@
 """What each checkpoint remembers of the store: a store that was lost, cut back or replaced since is noticed.
 
-SQLite cannot tell that its newest transactions are gone when the -wal beside it is lost or damaged: what is left is a sound
-store of an earlier step. So each checkpoint writes a line (step, rows, digest) beside the models, and a run that goes on,
-and `r3 history verify`, compare the store with it.
+SQLite cannot tell that a store was put back from an older copy, or is that of another run. So each checkpoint writes a line
+(step, rows, digest) beside the models, and a run that continues, and `r3 history verify`, compare the store with it.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import sqlite3
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import msgspec
+
 from r3_openrlhf.errors import HistoryError
-from r3_openrlhf.history.connection import EmptyStore, open_for_reading, sentences, snapshot
+from r3_openrlhf.history.connection import EmptyStore, reading, snapshot
 
 FILE_NAME = "history.jsonl"  # in the directory of the checkpoints
 _CHUNK = 4096  # rows
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreRecord:
+class StoreRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The recallable rows of a store when `step` was its newest step."""
 
     step: int
@@ -52,11 +50,11 @@ def record_at(connection: sqlite3.Connection, step: int) -> StoreRecord:
 
 
 def append_record(file: Path, record: StoreRecord) -> None:
-    """On disk when this returns. Records of later steps, of checkpoints that a run did not go on from, are dropped."""
+    """On disk when this returns. Records of later steps, of checkpoints that a run did not continue from, are dropped."""
     kept = [earlier for earlier in read_records(file) if earlier.step < record.step]
     unfinished = file.with_name(f".{file.name}.new")
-    with unfinished.open("w", encoding="utf-8") as stream:
-        stream.writelines(json.dumps(asdict(line)) + "\n" for line in [*kept, record])
+    with unfinished.open("wb") as stream:
+        stream.writelines(msgspec.json.encode(line) + b"\n" for line in [*kept, record])
         stream.flush()
         os.fsync(stream.fileno())
     unfinished.replace(file)
@@ -64,22 +62,14 @@ def append_record(file: Path, record: StoreRecord) -> None:
 
 def read_records(file: Path) -> list[StoreRecord]:
     """By step; none where there is no file. Raises HistoryError for one that is damaged."""
-    if not file.is_file():
-        return []
     records = []
-    for number, line in enumerate(file.read_bytes().splitlines(), start=1):
+    for number, line in enumerate(file.read_bytes().splitlines() if file.is_file() else [], start=1):
         try:
-            values = json.loads(line)
-            records.append(StoreRecord(step=values["step"], rows=values["rows"], digest=values["digest"]))
-            if any(
-                type(value) is not kind
-                for value, kind in zip(asdict(records[-1]).values(), (int, int, str), strict=True)
-            ):
-                raise TypeError("a value has the wrong type")
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            records.append(msgspec.json.decode(line, type=StoreRecord))
+        except (ValueError, RecursionError) as error:
             raise HistoryError(
-                f"{file}, line {number} is no record of the history store: {type(error).__name__}; restore it from a copy, "
-                "or remove the file: the steps are compared then, not the rows"
+                f"{file}, line {number} is no record of the history store: {error}; restore it from a copy, or remove the "
+                "file: the steps are compared then, not the rows"
             ) from error
     return sorted(records, key=lambda record: record.step)
 
@@ -90,7 +80,7 @@ def check_against(connection: sqlite3.Connection, records: list[StoreRecord], *,
     if last is None or last < step:
         return f"it ends with {'no step' if last is None else f'step {last}'}"
     written = next((record for record in records if record.step == step), None)
-    if written is None:  # a checkpoint of before there were records
+    if written is None:  # the file was removed
         return None
     found = record_at(connection, step)
     if found.rows != written.rows:
@@ -103,15 +93,10 @@ def check_checkpoint(store: Path, checkpoints: Path, *, step: int) -> None:
     why: str | None = "it is not there"
     if store.is_file():
         try:
-            connection = open_for_reading(str(store))
-        except EmptyStore:
-            raise_unless_written_with(store, "it is empty", step=step)
-            raise
-        try:
-            with sentences(str(store), "compare"), snapshot(connection):
+            with reading(store, "compare") as connection, snapshot(connection):
                 why = check_against(connection, read_records(checkpoints / FILE_NAME), step=step)
-        finally:
-            connection.close()
+        except EmptyStore:
+            why = "it is empty"
     raise_unless_written_with(store, why, step=step)
 
 
@@ -119,6 +104,6 @@ def raise_unless_written_with(store: Path, why: str | None, *, step: int) -> Non
     """HistoryError with the reason `why`; nothing where there is none."""
     if why is not None:
         raise HistoryError(
-            f"{store} is not the history of the checkpoint of step {step}: {why}; restore it from a copy together with its "
-            "-wal, or go on without what it lost with checkpoint.accept_lost_history=true"
+            f"{store} is not the history of the checkpoint of step {step}: {why}; restore it from a copy, or continue without "
+            "what it lost with checkpoint.accept_lost_history=true"
         )

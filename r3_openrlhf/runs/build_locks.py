@@ -14,6 +14,8 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+# Kernels' own local file systems. Everything else (nfs, nfs4, lustre, gpfs, beegfs, ceph, cifs, 9p, fuse.*) may be shared
+LOCAL_TYPES = frozenset("ext2 ext3 ext4 xfs btrfs zfs f2fs bcachefs tmpfs ramfs overlay".split())
 BUILD_S = 15 * 60  # no build takes that long; younger locks on a shared file system may be another machine's
 
 
@@ -52,15 +54,25 @@ def unheld_locks(root: Path) -> list[Path]:
 
 def stale(root: Path) -> tuple[list[Path], list[Path]]:
     """(locks that nobody holds, locks that another machine may hold: young ones on a file system that is not local)."""
-    from r3_openrlhf.history.filesystem import LOCAL_TYPES, file_system_type  # the doctor lists locks without packages
-
     unheld: list[Path] = []
     unsure: list[Path] = []
     for lock in unheld_locks(root):
         with contextlib.suppress(FileNotFoundError):  # released meanwhile
             is_young = time.time() - lock.stat().st_mtime < BUILD_S
-            (unsure if is_young and file_system_type(lock) not in LOCAL_TYPES else unheld).append(lock)
+            (unsure if is_young and not _is_local(lock) else unheld).append(lock)
     return unheld, unsure
+
+
+def _is_local(path: Path) -> bool:
+    """Does no other machine mount the file system of `path`? False where it is not known."""
+    import psutil  # not above: the doctor lists locks without packages
+
+    path, kind, depth = path.resolve(), "", 0
+    for mount in psutil.disk_partitions(all=True):  # of two on the same point the later one is on top
+        point = Path(mount.mountpoint)
+        if path.is_relative_to(point) and len(point.parts) >= depth:
+            kind, depth = mount.fstype, len(point.parts)
+    return kind in LOCAL_TYPES
 
 
 def remove_stale(root: Path) -> list[str]:

@@ -55,7 +55,6 @@ MAY_CHANGE = (
     "cluster.gpus_per_node",
     "history.max_bytes",
     "history.max_per_problem_and_verdict",
-    "history.journal",
 )
 PACKAGES = (
     "openrlhf",

@@ -23,11 +23,11 @@ class RunBusy(R3Error):
 def acquire(run: RunDirectory) -> Lease:
     """The right to train here, until its release(). Makes the directory. Raises RunBusy, with the holder's process and host.
 
-    Waits half a minute where the last holder was killed on another machine (lease.py)."""
+    Waits half a minute where the last holder was killed on another host (lease.py)."""
     run.check_place()
     run.path.mkdir(parents=True, exist_ok=True)
     try:
-        return Lease.acquire(run.path, lock=run.lock)
+        return Lease.acquire(run.lock, name=str(run.path))
     except HistoryError as error:
         raise RunBusy(str(error)) from error
 
@@ -50,10 +50,10 @@ def note_error(run: RunDirectory, sentence: str) -> None:
     nor a job, or where somebody else trains."""
     if not (run.config.is_file() or run.cluster.is_dir()):
         return
-    if _is_our_agents(run) or last_holder(run.path, lock=run.lock)[1] == "gone":
+    if _is_our_agents(run) or not last_holder(run.lock)[1]:
         run.error.write_text(sentence + "\n", encoding="utf-8")
 
 
 def _is_our_agents(run: RunDirectory) -> bool:
-    holder, _ = last_holder(run.path, lock=run.lock)
+    holder, _ = last_holder(run.lock)
     return holder is not None and holder.token == os.environ.get(TOKEN)

@@ -11,7 +11,6 @@ import msgspec
 import zstandard
 
 from r3_openrlhf.errors import R3Error
-from r3_openrlhf.history.filesystem import choose_journal
 from r3_openrlhf.types import Context, Verdict
 from r3_openrlhf.viewer import step_rows
 from r3_openrlhf.viewer.step_rows import IndexedStep
@@ -60,7 +59,6 @@ def open_index(path: Path, run: Path) -> sqlite3.Connection:
             connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
             if connection.execute("PRAGMA user_version").fetchone()[0] == SCHEMA_VERSION:
                 return connection
-            connection.execute(f"PRAGMA journal_mode = {choose_journal(path)}")
             with transaction(connection):
                 version = connection.execute("PRAGMA user_version").fetchone()[0]
                 if version == 0:  # else another viewer was faster
@@ -76,7 +74,7 @@ def open_index(path: Path, run: Path) -> sqlite3.Connection:
                 connection.close()
                 raise
         connection.close()
-        for end in ("", "-wal", "-shm", "-journal"):
+        for end in ("", "-journal"):
             path.with_name(path.name + end).unlink(missing_ok=True)
     raise R3Error(f"the index {path} is of another version of this program; remove it")
 

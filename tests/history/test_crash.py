@@ -10,7 +10,7 @@ import traceback
 
 import pytest
 
-from r3_openrlhf.history import HistoryLimits, HistoryStore
+from r3_openrlhf.history import HistoryLimits, HistoryStore, lease
 from r3_openrlhf.history.verification import verify
 from r3_openrlhf.types import Context, Verdict
 
@@ -18,7 +18,7 @@ from .samples import make_rollout, values
 
 LIMITS = HistoryLimits(max_per_problem_and_verdict=3)
 LAST_STEP = 60  # then a new store is begun
-NUM_KILLS = 100  # of each journal
+NUM_KILLS = 100
 
 
 def sampled_in(step):
@@ -68,9 +68,9 @@ def expected():
     return after
 
 
-def run(path, journal, acknowledge):
+def run(path, acknowledge):
     """A training run: resume two steps back, go on, move the floor now and then. Says what is done, and what begins."""
-    with HistoryStore.open(path, limits=LIMITS, journal=journal) as store:
+    with HistoryStore.open(path, limits=LIMITS) as store:
         last = store.last_step or 0
         resume = max(last - 2, store.rollback_floor or 0)
         acknowledge(resume, last)
@@ -83,13 +83,13 @@ def run(path, journal, acknowledge):
                 store.set_rollback_floor(step - 3)
 
 
-def killed_run(path, journal, delay_s, *, while_opening):
+def killed_run(path, delay_s, *, while_opening):
     """Runs in a child, killed delay_s after its first word, or after its start; the bounds of the step it reached."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            run(path, journal, lambda *steps: os.write(writer, struct.pack("=qq", *steps)))
+            run(path, lambda *steps: os.write(writer, struct.pack("=qq", *steps)))
             os._exit(0)
         except BaseException:
             traceback.print_exc()
@@ -109,20 +109,21 @@ def killed_run(path, journal, delay_s, *, while_opening):
     return struct.unpack_from("=qq", said, len(said) - 16) if said else None
 
 
-@pytest.mark.parametrize("journal", ["wal", "delete"])
-def test_sigkill_at_random_moments(tmp_path, journal, expected):
+def test_sigkill_at_random_moments(tmp_path, expected, monkeypatch):
+    monkeypatch.setattr(lease, "LEASE_S", 0.5)  # who is killed before it has written its name is waited for
+    monkeypatch.setattr(lease, "BEAT_S", 0.1)
     rng = random.Random(20)
     moments = {"while committing": 0, "between": 0, "before the first word": 0}
     path, fresh = tmp_path / "0.sqlite", 0
     for kill in range(NUM_KILLS):
-        bounds = killed_run(path, journal, rng.uniform(0, 0.04), while_opening=kill % 5 == 0)
+        bounds = killed_run(path, rng.uniform(0, 0.04), while_opening=kill % 5 == 0)
         if bounds is None:
             moments["before the first word"] += 1
         else:
             moments["between" if bounds[0] == bounds[1] else "while committing"] += 1
         if bounds is not None:
             assert verify(path).findings == [], f"kill {kill}"
-        with HistoryStore.open(path, limits=LIMITS, journal=journal) as store:
+        with HistoryStore.open(path, limits=LIMITS) as store:
             last = store.last_step or 0
             if bounds is not None:
                 assert bounds[0] <= last <= bounds[1], f"kill {kill}"

@@ -9,7 +9,7 @@ from r3_openrlhf.history.records import limits_of
 from r3_openrlhf.planning.history_coverage import history_warnings
 from r3_openrlhf.types import Verdict
 
-from .test_byte_cap import noisy_rollout
+from .samples import noisy_rollout
 
 DEEPSCALER = 40_315  # problems of agentica-org/DeepScaleR-Preview-Dataset
 FULL_SIZE = ("r3_1p5b_deepscaler_8gpu", "r3_7b_deepscaler_multinode")
@@ -36,7 +36,7 @@ def test_a_real_store_holds_what_was_forecast(max_bytes, quick_path):
     """60 problems, one success and one error of 1,500 tokens a visit, two visits. Lengths are exact, so within 5%."""
     limits = HistoryLimits(max_bytes=max_bytes)
     expected = forecast(limits, num_problems=60, problems_per_step=1, samples=2, mean_tokens=1500, steps_to_floor=1)
-    with HistoryStore.open(quick_path / "history.sqlite", limits=limits, journal="delete") as store:
+    with HistoryStore.open(quick_path / "history.sqlite", limits=limits) as store:
         for step in range(120):
             batch = [noisy_rollout(f"p{step % 60}", 1500, verdict=v) for v in (Verdict.CORRECT, Verdict.WRONG)]
             store.commit_step(step, 1, batch)

@@ -1,19 +1,20 @@
-"""One writer: refused while another lives, taken over when it is gone, fenced off when it comes back."""
+"""One writer: refused while another lives, taken over when it is gone, stopped when it comes back."""
 
 import json
 import os
 import signal
-import sqlite3
 import threading
 from pathlib import Path
 
 import pytest
 
 from r3_openrlhf.errors import HistoryError
-from r3_openrlhf.history import HistoryStore
-from r3_openrlhf.history.lease import _RECORD_BYTES, Holder, Lease, last_holder
+from r3_openrlhf.history import HistoryStore, lease
+from r3_openrlhf.history.lease import Lease, last_holder
 
 from .samples import make_rollout
+
+ANOTHER_HOST = "filelock/2\npid={pid}\nhost=node17\nmode=lease\ntoken=x\nduration={lease_s!r}\n"
 
 
 def in_child(function):
@@ -36,45 +37,51 @@ def in_child(function):
     return answer
 
 
-def forge(path, **changes):
-    """A lock file left by someone else."""
-    record = {name: getattr(Holder.me(), name) for name in Holder.__dataclass_fields__}
-    record |= {"host": "node17", "pid": 4242, "since": "2026-01-02T03:04:05+00:00", "token": "x", **changes}
-    # as the product does: a reader never sees a part of it
-    file = os.open(path.with_name(path.name + ".lock"), os.O_WRONLY | os.O_CREAT)
-    os.pwrite(file, json.dumps(record).encode().ljust(_RECORD_BYTES), 0)
-    os.close(file)
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "history.sqlite"
 
 
-def test_a_second_writer_in_this_process_is_refused(tmp_path):
-    path = tmp_path / "history.sqlite"
+@pytest.fixture
+def lock(path):
+    return Path(f"{path}.lock")
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """Leases of 0.2 s."""
+    monkeypatch.setattr(lease, "LEASE_S", 0.2)
+    monkeypatch.setattr(lease, "BEAT_S", 0.05)
+
+
+def test_a_second_writer_is_refused_and_a_reader_is_not(path, lock):
     with HistoryStore.open(path) as store:
-        with pytest.raises(HistoryError, match=f"is being written by process {os.getpid()} on .*since 2"):
+        with pytest.raises(HistoryError, match=f"is being written by process {os.getpid()} on .*remove {lock}"):
             HistoryStore.open(path)
-        store.commit_step(1, 1, [])  # the refusal did not cost the first its lock
-        answer = in_child(lambda: HistoryStore.open(path).close())
-        assert f"process {os.getpid()} on" in answer["error"]
-    HistoryStore.open(path).close()
-
-
-def test_a_second_writer_in_another_process_is_refused(tmp_path):
-    path = tmp_path / "history.sqlite"
-    with HistoryStore.open(path):
-        answer = in_child(lambda: HistoryStore.open(path).close())
-    assert f"is being written by process {os.getpid()} on" in answer["error"]
+        assert f"process {os.getpid()} on" in in_child(lambda: HistoryStore.open(path).close())["error"]
+        store.commit_step(1, 1, [make_rollout()])  # the refusals did not cost the first its lease
+        with HistoryStore.open(path, writer=False) as reader:
+            store.commit_step(2, 1, [make_rollout()])
+            assert reader.last_step == 2
+            with pytest.raises(HistoryError, match="was opened for reading"):
+                reader.commit_step(3, 1, [])
+    assert not lock.exists()
     assert in_child(lambda: HistoryStore.open(path).close()) is None
 
 
-def test_a_path_by_another_name_is_the_same_store(tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "run")
-    with HistoryStore.open(tmp_path / "run" / "history.sqlite"):
+def test_another_name_of_the_same_store_admits_no_second_writer(path, tmp_path):
+    HistoryStore.open(path).close()
+    (tmp_path / "link").symlink_to(path)
+    with HistoryStore.open(path):
         with pytest.raises(HistoryError, match="is being written"):
-            HistoryStore.open(tmp_path / "link" / "history.sqlite")
+            HistoryStore.open(tmp_path / "link")
+    os.link(path, tmp_path / "second name")
+    for name in (path, tmp_path / "second name"):
+        with pytest.raises(HistoryError, match="has other names .hard links.*: use a copy"):
+            HistoryStore.open(name)
 
 
-def test_a_killed_writer_is_replaced_at_once(tmp_path):
-    path = tmp_path / "history.sqlite"
+def test_a_killed_writer_is_replaced_at_once(path, lock):
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -83,136 +90,86 @@ def test_a_killed_writer_is_replaced_at_once(tmp_path):
         os.write(writer, b".")
         threading.Event().wait()
     os.read(reader, 1)
-    assert last_holder(path)[0].pid == child and last_holder(path)[1] == "running"
+    holder, lives = last_holder(lock)
+    assert (holder.pid, lives) == (child, True)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    assert last_holder(path)[1] == "gone"
+    assert last_holder(lock) == (holder, False)
     with HistoryStore.open(path) as store:
         assert store.last_step == 1
 
 
-def test_a_child_of_the_writer_cannot_write(tmp_path):
+def test_a_suspended_writer_of_this_host_is_not_replaced(lock, short):
+    """However long it is silent: it may come back."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        held = Lease.acquire(lock, name="x")
+        os.write(writer, b".")
+        threading.Event().wait()
+        held.release()
+    os.read(reader, 1)
+    os.kill(child, signal.SIGSTOP)
+    try:
+        threading.Event().wait(0.5)
+        with pytest.raises(HistoryError, match=f"is being written by process {child}"):
+            Lease.acquire(lock, name="x")
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_a_child_of_the_writer_cannot_write(path):
     """A SQLite connection must not cross a fork."""
-    with HistoryStore.open(tmp_path / "history.sqlite") as store:
+    with HistoryStore.open(path) as store:
         answer = in_child(lambda: store.commit_step(1, 1, []))
         assert "was opened by process" in answer["error"]
         store.commit_step(1, 1, [])
 
 
-def test_the_record_of_another_machine_is_watched(tmp_path):
-    """Its lock may not reach us, so only silence counts."""
-    path = tmp_path / "history.sqlite"
-    forge(path, boot_id="another machine")
-    assert last_holder(path)[1] == "unknown"
-    lease = Lease.acquire(path, watch_s=0.1)
-    assert lease.holder.pid == os.getpid()
-    assert "is being written by" in in_child(lambda: Lease.acquire(path).release())["error"]
-    lease.release()
+def test_a_silent_writer_of_another_host_is_replaced(lock, short):
+    lock.write_text(ANOTHER_HOST.format(pid=os.getpid(), lease_s=0.2))
+    assert last_holder(lock)[1] is True  # it touched the file a moment ago
+    held = Lease.acquire(lock, name="x")
+    assert held.is_held()
+    held.release()
 
 
-def test_another_machine_that_still_beats_is_refused(tmp_path):
-    path = tmp_path / "history.sqlite"
-    forge(path, boot_id="another machine", beat=1)
+def test_who_was_killed_before_it_wrote_its_name_is_replaced(lock, short):
+    lock.touch()
+    Lease.acquire(lock, name="x").release()
+
+
+def test_a_living_writer_of_another_host_is_refused(lock, short):
+    lock.write_text(ANOTHER_HOST.format(pid=4242, lease_s=0.2))
     stop = threading.Event()
 
     def beat():
-        count = 1
-        while not stop.wait(0.02):
-            count += 1
-            forge(path, boot_id="another machine", beat=count)
+        while not stop.wait(0.05):
+            os.utime(lock)
 
     other = threading.Thread(target=beat)
     other.start()
     try:
-        with pytest.raises(HistoryError, match=r"process 4242 on node17 \(since 2026-01-02T03:04:05"):
-            Lease.acquire(path, watch_s=30)
+        with pytest.raises(HistoryError, match="x is being written by process 4242 on node17; stop that run first"):
+            Lease.acquire(lock, name="x")
     finally:
         stop.set()
         other.join()
 
 
-def test_an_earlier_process_of_this_machine_is_gone_when_its_lock_is_free(tmp_path):
-    path = tmp_path / "history.sqlite"
-    forge(path, pid=os.getpid(), started="0")  # the number of a process that ended belongs to another one now
-    assert last_holder(path)[1] == "gone"
-    HistoryStore.open(path).close()
-
-
-def test_on_the_same_machine_a_free_lock_is_proof_enough(tmp_path):
-    path = tmp_path / "history.sqlite"
-    forge(
-        path, pid=os.getppid(), started=Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[19]
-    )
-    assert last_holder(path)[1] == "running"  # says the record
-    HistoryStore.open(path).close()
-
-
-def test_a_lock_file_with_garbage_stops_nobody(tmp_path):
-    path = tmp_path / "history.sqlite"
-    path.with_name(path.name + ".lock").write_bytes(b"\xff{not json")
-    HistoryStore.open(path).close()
-
-
-def test_the_lease_beats(tmp_path):
-    path = tmp_path / "history.sqlite"
-    lock = path.with_name(path.name + ".lock")
-    lease = Lease.acquire(path, beat_s=0.01)
-    try:
-        # read with a raw descriptor in a child: closing one here would drop the lock
-        first = in_child(lambda: json.loads(lock.read_bytes())["beat"])
-        changed = in_child(lambda: _wait_for(lambda: json.loads(lock.read_bytes() or b"{}").get("beat", 0) > first))
-        assert changed is True
-    finally:
-        lease.release()
-
-
-def _wait_for(condition):
-    pause = threading.Event()
-    return any(condition() or pause.wait(0.01) for _ in range(30_000))
-
-
-def test_who_was_taken_for_dead_cannot_write_any_more(tmp_path):
-    path = tmp_path / "history.sqlite"
+def test_who_was_taken_for_dead_cannot_write_any_more(path, lock):
     with HistoryStore.open(path) as store:
         store.commit_step(1, 1, [make_rollout()])
-        thief = sqlite3.connect(path)
-        thief.execute("UPDATE lease SET token = 'other', host = 'node18', pid = 7, since = 'now'")
-        thief.commit()
-        thief.close()
-        with pytest.raises(HistoryError, match="was taken over by process 7 on node18"):
-            store.commit_step(2, 1, [make_rollout()])
-        with pytest.raises(HistoryError, match="was taken over"):
-            store.roll_back(0)
+        lock.unlink()
+        lock.write_text(ANOTHER_HOST.format(pid=7, lease_s=30.0))
+        for change in (lambda: store.commit_step(2, 1, [make_rollout()]), lambda: store.roll_back(0)):
+            with pytest.raises(HistoryError, match="was taken over by process 7 on node17; this run must stop"):
+                change()
         assert store.last_step == 1
+    assert lock.exists()  # the other's
 
 
-def test_readers_need_no_lease(tmp_path):
-    path = tmp_path / "history.sqlite"
-    with HistoryStore.open(path) as store:
-        store.commit_step(1, 1, [make_rollout()])
-        with HistoryStore.open(path, writer=False) as reader:
-            store.commit_step(2, 1, [make_rollout()])
-            assert reader.last_step == 2
-            with pytest.raises(HistoryError, match="was opened for reading"):
-                reader.commit_step(3, 1, [])
-
-
-@pytest.mark.parametrize("link", [os.link, os.symlink])
-@pytest.mark.parametrize("journal", ["wal", "delete"])
-def test_another_name_of_the_same_file_admits_no_second_writer(link, journal, tmp_path):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    path, other = tmp_path / "a" / "history.sqlite", tmp_path / "b" / "history.sqlite"
+def test_a_lock_file_with_garbage_stops_nobody(path, lock):
+    lock.write_bytes(b"\xff{not json")
     HistoryStore.open(path).close()
-    link(path, other)
-    with HistoryStore.open(path, journal=journal) as store:
-        for attempt in range(2):
-            answer = in_child(lambda: HistoryStore.open(other, journal=journal).close())
-            assert "under another name of the same file" in answer["error"]
-            with pytest.raises(HistoryError, match="under another name of the same file"):
-                HistoryStore.open(other, journal=journal)
-            store.commit_step(attempt + 1, 1, [make_rollout(ids=[attempt])])
-    assert in_child(lambda: HistoryStore.open(other).close()) is None  # one name after the other is fine
-    HistoryStore.open(other).close()
-    with HistoryStore.open(path) as store:
-        assert store.last_step == 2

@@ -17,7 +17,7 @@ from r3_openrlhf.history.codec import digest
 from r3_openrlhf.history.drafts import content_digest
 from r3_openrlhf.history.trajectories import draft_turns
 from r3_openrlhf.history.verification import verify
-from r3_openrlhf.types import Context, Eviction, Verdict
+from r3_openrlhf.types import Context, Verdict
 
 from .conftest import SHARED_MEMORY
 from .samples import dump, make_rollout, values
@@ -64,8 +64,8 @@ def content(rollout):
 class Model:
     """One dictionary of live rows, one of counters. Evicts one row at a time, the plainest way."""
 
-    def __init__(self, cap, policy):
-        self.cap, self.policy = cap, policy
+    def __init__(self, cap):
+        self.cap = cap
         self.steps = []
         self.rows = {}  # (uid, content) -> (rollout, step, copies)
         self.tallies = {}
@@ -98,30 +98,22 @@ class Model:
 
     def leaves_first(self, key):
         rollout, step, _ = self.rows[key]
-        plain = rollout.context is Context.PLAIN
-        if self.policy == "reservoir":
-            return plain, [-byte for byte in digest(b"reservoir", b"0", key[1])]
-        if self.policy == "shortest_correct" and rollout.verdict is Verdict.CORRECT:
-            return plain, -rollout.num_tokens, step, key[1]
-        return plain, step, key[1]
+        return rollout.context is Context.PLAIN, step, key[1]
 
 
 class StoreAgainstModel(RuleBasedStateMachine):
-    @initialize(
-        cap=st.integers(1, 4), policy=st.sampled_from(list(Eviction)), journal=st.sampled_from(["wal", "delete"])
-    )
-    def start(self, cap, policy, journal):
+    @initialize(cap=st.integers(1, 4))
+    def start(self, cap):
         self.directory = Path(tempfile.mkdtemp(dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None))
-        self.limits = HistoryLimits(max_per_problem_and_verdict=cap, eviction=policy)
-        self.journal = journal
+        self.limits = HistoryLimits(max_per_problem_and_verdict=cap)
         self.store = self.open("store")
-        self.model = Model(cap, policy)
+        self.model = Model(cap)
         self.snapshots = {}  # step -> the model as it was
         self.surviving = []  # what a run that was never rolled back would have called
         self.floor = None
 
     def open(self, name):
-        return HistoryStore.open(self.directory / name, limits=self.limits, journal=self.journal)
+        return HistoryStore.open(self.directory / name, limits=self.limits)
 
     def newest(self):
         return self.model.steps[-1] if self.model.steps else None
@@ -155,7 +147,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         if step == 0:
             self.floor = None
             self.surviving = []
-            self.model = Model(self.limits.max_per_problem_and_verdict, self.limits.eviction)
+            self.model = Model(self.limits.max_per_problem_and_verdict)
         else:
             self.surviving = [call for call in self.surviving if call[0] == "floor" or call[1] <= step]
             self.model = copy.deepcopy(self.snapshots[step])

@@ -306,7 +306,7 @@ def test_below_the_floor_space_is_reused(quick_path):
     sizes = {}
     for moves in (True, False):
         path = quick_path / str(moves)
-        with HistoryStore.open(path, limits=HistoryLimits(max_per_problem_and_verdict=4), journal="delete") as store:
+        with HistoryStore.open(path, limits=HistoryLimits(max_per_problem_and_verdict=4)) as store:
             for step in range(60):
                 store.commit_step(step, 1, [make_rollout(ids=[step, n] * 2000) for n in range(4)])
                 if moves:
@@ -419,7 +419,6 @@ def test_a_graded_rollout_without_a_reward_is_refused():
     [
         ({"max_per_problem_and_verdict": 0}, "max_per_problem_and_verdict is 0"),
         ({"max_bytes": 10}, "max_bytes is 10"),
-        ({"eviction": "random"}, "'random'; use one of oldest"),
     ],
 )
 def test_bad_limits_are_named(limits, sentence):

@@ -1,9 +1,7 @@
-"""Whole trajectories in the store: their turns come back, go with their row, and older stores take them."""
+"""Whole trajectories in the store: their turns come back, go with their row."""
 
 import sqlite3
-import tarfile
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +12,6 @@ from r3_openrlhf.history.verification import verify
 from r3_openrlhf.types import Verdict
 
 from .samples import dump, make_rollout, make_turn, values
-
-REAL_STORE = Path(__file__).parents[1] / "viewer" / "cpu_smoke.tar.xz"  # a run of the whole stack, schema 2
 
 
 def recalled(store, uid="p", verdict=Verdict.WRONG, k=9):
@@ -104,26 +100,3 @@ def test_a_reward_that_is_no_number_is_refused(quick_path):
     with HistoryStore.open(quick_path / "h.sqlite") as store:
         with pytest.raises(HistoryError, match="the reward nan"):
             store.commit_step(1, 1, [rollout])
-
-
-def test_a_store_of_a_real_run_of_schema_2_is_read_as_it_is_and_takes_trajectories(quick_path):
-    with tarfile.open(REAL_STORE) as archive:
-        archive.extract("history.sqlite", quick_path)
-    path = quick_path / "history.sqlite"
-    before = dump(path)
-    assert "trajectories" not in before
-    assert verify(path).findings == ["nobody ever signed the lease"]  # it named a machine, and was taken out
-    uid = before["problems"][0][1]
-    with HistoryStore.open(path, writer=False) as store:
-        last = store.last_step
-        found = [rollout for verdict in (Verdict.CORRECT, Verdict.WRONG) for rollout in recalled(store, uid, verdict)]
-        assert found and all(rollout.turns is None for rollout in found)
-    with HistoryStore.open(path) as store:
-        store.commit_step(last + 1, 9, [make_rollout(uid, ids=[5, 6], turns=(1, 1), policy_step=last)])
-        assert [rollout.turns is None for rollout in recalled(store, uid, k=32)].count(False) == 1
-        assert verify(path).findings == []
-        store.roll_back(last)
-    after = dump(path)
-    assert after.pop("trajectories") == []
-    assert {name: after[name] for name in after if name != "meta"} == {n: before[n] for n in before if n != "meta"}
-    assert verify(path).findings == []

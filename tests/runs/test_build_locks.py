@@ -4,10 +4,11 @@ import os
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
-from r3_openrlhf.history import filesystem
 from r3_openrlhf.runs.build_locks import build_root, locks, remove_stale, stale
 
 HOLDER = """
@@ -55,7 +56,8 @@ def test_a_compiler_that_outlives_its_builder_still_works_there(lock, tmp_path):
 
 def test_on_a_shared_file_system_a_young_lock_may_be_another_machines(lock, tmp_path, monkeypatch):
     lock.touch()
-    monkeypatch.setattr(filesystem, "file_system_type", lambda path: "nfs4")
+    mounts = [SimpleNamespace(mountpoint="/", fstype="ext4"), SimpleNamespace(mountpoint=str(tmp_path), fstype="nfs4")]
+    monkeypatch.setattr(psutil, "disk_partitions", lambda all: mounts)
     (sentence,) = remove_stale(tmp_path)
     assert lock.exists() and sentence.endswith("if none does, remove it")
     hour_ago = time.time() - 3600

@@ -97,7 +97,6 @@ def test_a_run_that_ran_out_of_memory_goes_on_with_less(run):
         "cluster.cpu_kv_cache_mb": (256, 128),
         "history.max_bytes": (20_000_000_000, 10_000_000_000),
         "history.max_per_problem_and_verdict": (32, 6),
-        "history.journal": ("auto", "delete"),
         "reward.deadline_s": (300.0, 900.0),
     }
     overrides = []
@@ -108,8 +107,8 @@ def test_a_run_that_ran_out_of_memory_goes_on_with_less(run):
     assert lines == [{"step": 2, "key": key, "before": before, "now": now} for key, (before, now) in smaller.items()]
     run.create(config_at(run.path, *overrides))  # nothing has changed
     assert len(run.changes.read_text().splitlines()) == len(smaller)
-    with pytest.raises(ConfigError, match="other settings: history.eviction"):
-        run.create(config_at(run.path, *overrides, "history.eviction=reservoir"))
+    with pytest.raises(ConfigError, match="other settings: replay.k"):
+        run.create(config_at(run.path, *overrides, "replay.k=5"))
 
 
 def test_other_settings_are_refused_and_named(run):

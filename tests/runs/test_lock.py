@@ -1,6 +1,5 @@
 """Who may train in a run directory, between real processes."""
 
-import json
 import os
 import subprocess
 import sys
@@ -50,11 +49,11 @@ def test_a_second_process_is_refused_until_the_first_has_ended(holding, tmp_path
 def test_the_command_of_an_agent_trains_under_the_agents_lease(holding, tmp_path):
     run = RunDirectory(tmp_path / "run")
     lease = lock.acquire(run)
-    stranger, command = holding(), holding(**{lock.TOKEN: lease.holder.token})
+    stranger, command = holding(), holding(**{lock.TOKEN: lease.token})
     assert "RunBusy" in stranger.communicate()[1]
     assert command.stdout.readline() == "held\n"
     command.communicate()
-    assert json.loads(run.lock.read_text())["token"] == lease.holder.token  # still the agent's
+    assert lease.is_held()  # still the agent's
     lease.release()
 
 

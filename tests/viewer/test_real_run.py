@@ -3,7 +3,7 @@
     r3 train experiment=cpu_smoke run_dir=runs/cpu_smoke logging.token_entropy=all
     tar cJf cpu_smoke.tar.xz config.yaml metrics.jsonl rollouts history.sqlite data final_model/tokenizer.json
 
-with an empty `lease` table: it named the machine. Every page of it opens, and says what its metrics say.
+Every page of it opens, and says what its metrics say.
 """
 
 import re
