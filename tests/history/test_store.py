@@ -159,6 +159,27 @@ def test_newest_first():
     assert [stored.rollout.policy_step for stored in found] == [3, 2]
 
 
+def best_two_first(candidates, k, rng):
+    return sorted(candidates, key=lambda one: (one.reward, one.num_tokens), reverse=True)[:k]
+
+
+def worst(candidates, k, rng):
+    return candidates[0].no_such_thing if candidates[0].reward > 1.5 else candidates[:k]
+
+
+def test_an_order_of_a_user_sees_reward_and_length():
+    store = open_memory()
+    rollouts = [make_rollout(ids=[n] * n, verdict=Verdict.CORRECT, reward=1.5 + n % 3 / 10) for n in (1, 2, 3, 5)]
+    store.commit_step(1, 1, rollouts)
+    request = {"verdict": Verdict.CORRECT, "k": 2, "step": 1, "max_policy_lag": 9}
+    found = store.recall("p", order=f"{__name__}:best_two_first", **request)
+    assert [stored.rollout.num_tokens for stored in found] == [5, 2]
+    with pytest.raises(
+        HistoryError, match="replay.order .*worst failed on 4 candidates of problem 'p': AttributeError"
+    ):
+        store.recall("p", order=f"{__name__}:worst", **request)
+
+
 def test_uniform_recall_draws_everyone_equally_often():
     """8 rows, 2 drawn at each of 1000 steps: each comes 250 times in expectation, standard deviation 14."""
     store = open_memory(max_per_problem_and_verdict=8)
@@ -431,7 +452,7 @@ def test_bad_requests_are_named():
     for options, sentence in (
         ({"k": 0}, "k = 0 rollouts; use 1 or more"),
         ({"max_policy_lag": -1}, "max_policy_lag is -1"),
-        ({"order": "best"}, "'best'; use one of uniform"),
+        ({"order": "best"}, "'best', which does not exist; did you mean newest"),
     ):
         with pytest.raises(HistoryError, match=sentence):
             store.recall("p", Verdict.WRONG, **{"k": 1, "step": 1, "max_policy_lag": 1, **options})
