@@ -1,4 +1,6 @@
-"""One sum over all nodes before anything expensive starts: `python -m r3_openrlhf.cluster.all_reduce`, one per node.
+"""One sum over all nodes before anything expensive starts, in a process on each node:
+
+    python -m r3_openrlhf.cluster.all_reduce HOST:PORT RANK WORLD TIMEOUT_S
 
 NCCL between the first GPUs where there are GPUs, gloo elsewhere: what training itself will use. A firewall, a wrong
 network interface or a broken cable shows here within the deadline and not as a hang in the first step.
@@ -6,7 +8,6 @@ network interface or a broken cable shows here within the deadline and not as a 
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from datetime import timedelta
@@ -43,21 +44,12 @@ def all_reduce(*, address: str, rank: int, world: int, timeout_s: float, cuda: b
 
 def main() -> None:
     """Print the seconds that the sum took. Exit code 1, with one line on stderr, where it fails."""
-    parser = argparse.ArgumentParser(prog="python -m r3_openrlhf.cluster.all_reduce")
-    parser.add_argument("--address", required=True, help="HOST:PORT of rank 0")
-    parser.add_argument("--rank", type=int, required=True)
-    parser.add_argument("--world", type=int, required=True)
-    parser.add_argument("--timeout", type=float, required=True, help="seconds")
-    parser.add_argument("--cuda", action="store_true")
-    options = parser.parse_args()
+    import torch
+
+    address, rank, world, timeout_s = sys.argv[1:]
+    size = {"rank": int(rank), "world": int(world)}
     try:
-        seconds = all_reduce(
-            address=options.address,
-            rank=options.rank,
-            world=options.world,
-            timeout_s=options.timeout,
-            cuda=options.cuda,
-        )
+        seconds = all_reduce(address=address, **size, timeout_s=float(timeout_s), cuda=torch.cuda.is_available())
     except RuntimeError as error:  # torch.distributed's own errors are RuntimeErrors
         sys.exit(f"all-reduce: {str(error).splitlines()[0]}")
     sys.stdout.write(f"{seconds:.1f}\n")

@@ -8,7 +8,7 @@ own), runs the job's command, and watches everything to the end:
     a node or Ray ends    the command is ended, and all agents end with code 86 (LOST)
     a check fails         nothing is started, the bad nodes are written to NAME.exclude, and the code is 87 (BAD_NODE)
 
-The agents of the other nodes hold one TCP connection to the head, with a heartbeat both ways. They find the head by a
+The agents of the other nodes hold one TCP connection to the head; the kernels notice when the other end is gone. They find the head by a
 file in the run directory, which thereby proves that all nodes see the same file system; it also holds the job's secret.
 Slurm signals every process of a step, whatever its session. The agents and the command listen; Ray and what it starts
 do not (stop_request.deaf_children), so that the step which is to be saved can end.
@@ -21,19 +21,22 @@ import asyncio
 import ctypes
 import fcntl
 import hmac
+import itertools
 import json
 import os
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import psutil
 
-from r3_openrlhf.cluster import node_checks, ray_on_nodes, shared_memory
+from r3_openrlhf.cluster import all_reduce, node_checks, ray_on_nodes, shared_memory
 from r3_openrlhf.errors import ClusterError, R3Error
 from r3_openrlhf.history.lease import Lease
 from r3_openrlhf.ports import free_port
@@ -43,8 +46,8 @@ from r3_openrlhf.runs.stop_request import GO_ON, SIGNALS, deaf_children
 from r3_openrlhf.types import Device
 
 FAILED, LOST, BAD_NODE = 1, 86, 87
-BEAT_S = 5.0
-SILENCE_S = 30.0  # no heartbeat for so long: the node is lost
+SILENCE_S = 30  # a connection whose other end does not answer for so long is broken: the node is lost
+START_S = 600.0  # for all nodes to come together
 SUM_S = 120.0  # for the sum over all nodes; importing torch from a shared file system takes a good part of it
 TIDY_S = 10.0  # between SIGTERM and SIGKILL for what was started
 STARTS_WITHOUT_PROGRESS = 3
@@ -151,45 +154,28 @@ class Agent:
 
         port: of Ray's head, which this node is. head: HOST:PORT of the head that this node joins. One of them is None.
         """
-        if self.temp_dir is None:
-            raise AssertionError("run() makes the directory before work() starts Ray")
+        assert self.temp_dir is not None  # run() makes it
+        address = ray_on_nodes.node_address(self.node)
         command = ray_on_nodes.start_command(
-            address=ray_on_nodes.node_address(self.node),
-            port=port,
-            head=head,
-            node=self.node,
-            temp_dir=self.temp_dir,
-            gpus=self.options.gpus,
-            ray_args=self.options.ray_args,
-        )
+            address=address, port=port, head=head, node=self.node, temp_dir=self.temp_dir,
+            gpus=self.options.gpus, ray_args=self.options.ray_args,
+        )  # fmt: skip
         self.say(" ".join(command))
         with deaf_children():
             return await self.spawn(command, **environment)
 
     async def add_up(self, *, address: str, rank: int, world: int) -> str:
         """This node's part in a sum over `world` nodes (all_reduce.py); what is wrong, "" if nothing is."""
-        cuda = ["--cuda"] if node_checks.look_at_gpus() else []
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "r3_openrlhf.cluster.all_reduce", f"--address={address}", f"--rank={rank}",
-            f"--world={world}", f"--timeout={self.options.sum_timeout}", *cuda,
-            start_new_session=True, stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
         try:
-            out, error = await asyncio.wait_for(process.communicate(), self.options.sum_timeout + TIDY_S)
+            code, out, error = await _answer_of(
+                all_reduce.__name__, address, rank, world, SUM_S, timeout=SUM_S + TIDY_S
+            )
         except TimeoutError:
-            process.kill()
-            await process.wait()
-            return f"the all-reduce took more than {self.options.sum_timeout:.0f} s"
-        if process.returncode == 0:
-            self.say(f"all-reduce over {world} nodes: {out.decode().strip()} s")
-            return ""
-        said = error.decode(errors="replace").strip().splitlines()
-        return said[-1] if said else f"the all-reduce ended with {process.returncode}"
-
-    def check(self) -> dict:
-        """What node_checks sees on this node."""
-        return node_checks.look()
+            return f"the all-reduce took more than {SUM_S:.0f} s"
+        if code:
+            return error or f"the all-reduce ended with {code}"
+        self.say(f"all-reduce over {world} nodes: {out} s")
+        return ""
 
     def tidy(self) -> None:
         """End every process that was started here, keep Ray's logs, remove the rest."""
@@ -215,7 +201,7 @@ class Head(Agent):
 
     def __init__(self, options: argparse.Namespace) -> None:
         super().__init__(options)
-        self.workers: dict[str, tuple[asyncio.StreamReader, asyncio.StreamWriter]] = {}
+        self.workers: dict[str, asyncio.StreamWriter] = {}
         self.looks: dict[str, dict] = {}
         self.arrived = asyncio.Event()
         self.command: asyncio.subprocess.Process | None = None
@@ -234,7 +220,7 @@ class Head(Agent):
         self._count_this_start()
         self.state("starting")
         environment: dict[str, str] = {"RAY_TMPDIR": str(self.temp_dir)}
-        self.looks[self.node] = self.check()
+        self.looks[self.node] = node_checks.look()
         if self.num_nodes > 1:
             environment = ray_on_nodes.authentication()
             await self._within(self._gather(environment["RAY_AUTH_TOKEN"]), "other nodes to start")
@@ -266,11 +252,10 @@ class Head(Agent):
         # srun ends with the highest code of its tasks, which may be that of a task that was killed
         write_whole(self.folder / f"{self.job}.code", str(ended.code))
         self.rendezvous.unlink(missing_ok=True)
-        for _, writer in self.workers.values():
+        for writer in self.workers.values():
             send(writer, do="stop", code=ended.code, why=ended.why)
         # they close their ends when they are tidy
-        nodes = [task for task in self.watched if task.get_name().startswith("node ") and not task.done()]
-        if nodes:
+        if nodes := [task for task in self.watched if task.get_name().startswith("node ")]:
             await asyncio.wait(nodes, timeout=3 * TIDY_S)
 
     def state(self, state: str, **more) -> None:
@@ -278,16 +263,9 @@ class Head(Agent):
         whoever holds the run directory."""
         if self.lease is None:
             return
-        content = {
-            "job": self.job,
-            "task": self.array_task,
-            "start": self.start,
-            "state": state,
-            "nodes": sorted({self.node, *self.workers}),
-            "time": time.time(),
-            **more,
-        }
-        write_whole(self.folder / "state.json", json.dumps(content))
+        job = {"job": self.job, "task": self.array_task, "start": self.start}
+        now = {"state": state, "nodes": sorted({self.node, *self.workers}), "time": time.time()}
+        write_whole(self.folder / "state.json", json.dumps({**job, **now, **more}))
 
     def tidy(self) -> None:
         """As every agent; then another one may train in the run directory."""
@@ -299,13 +277,9 @@ class Head(Agent):
         """Starts of this job are counted as long as its newest checkpoint stays the same."""
         latest = self.folder.parent / "checkpoints" / "_actor" / "latest"
         checkpoint = latest.read_text().strip() if latest.is_file() else "none"
-        log = self.folder / "starts.jsonl"
-        lines = [json.loads(line) for line in log.read_text().splitlines()] if log.is_file() else []
-        same = 0
-        for line in reversed([line for line in lines if line["job"] == self.job]):
-            if line["checkpoint"] != checkpoint:
-                break
-            same += 1
+        log = self.folder / f"{self.job}.starts"  # the newest checkpoint at each start
+        before = log.read_text().split() if log.is_file() else []
+        same = len(list(itertools.takewhile(checkpoint.__eq__, reversed(before))))
         if same >= STARTS_WITHOUT_PROGRESS:
             raise Ended(
                 FAILED,
@@ -313,10 +287,7 @@ class Head(Agent):
                 "again. A smaller checkpoint.save_minutes or a longer --time lets it get further; the log above "
                 "says how each start ended",
             )
-        with log.open("a") as file:
-            file.write(
-                json.dumps({"job": self.job, "start": self.start, "checkpoint": checkpoint, "node": self.node}) + "\n"
-            )
+        log.write_text("\n".join([*before, checkpoint, ""]))
 
     def _watch(self, name: str, awaitable) -> asyncio.Task:
         task = asyncio.ensure_future(awaitable)
@@ -332,27 +303,20 @@ class Head(Agent):
     async def _within(self, work, what: str):
         """The result of `work`; a lost node or a signal ends the wait."""
         task, asked = asyncio.ensure_future(work), asyncio.create_task(self.asked.wait())
-        loop = asyncio.get_running_loop()
-        end = loop.time() + self.options.start_timeout
-        while True:
-            done, _ = await asyncio.wait(
-                {task, asked, *self.watched}, timeout=max(0.0, end - loop.time()), return_when=asyncio.FIRST_COMPLETED
-            )
-            if task in done:
-                return task.result()
-            task_left = task if not done else None
-            self._raise_lost(done)
-            if asked in done:
-                task.cancel()
-                raise Ended(GO_ON, "asked to end before the first step")
-            if task_left is not None:
-                task.cancel()
-                here = ", ".join(sorted({self.node, *self.workers}))
-                raise Ended(
-                    LOST,
-                    f"waited {self.options.start_timeout:.0f} s for {what}; {1 + len(self.workers)} of {self.num_nodes} "
-                    f"nodes are here ({here}). Do all nodes see {self.folder}, and are TCP ports open between them?",
-                )
+        ends = {task, asked, *self.watched}
+        done, _ = await asyncio.wait(ends, timeout=START_S, return_when=asyncio.FIRST_COMPLETED)
+        if task in done:
+            return task.result()
+        task.cancel()
+        self._raise_lost(done)
+        if asked in done:
+            raise Ended(GO_ON, "asked to end before the first step")
+        here = sorted({self.node, *self.workers})
+        raise Ended(
+            LOST,
+            f"waited {START_S:.0f} s for {what}; {len(here)} of {self.num_nodes} nodes are here ({', '.join(here)}). "
+            f"Do all nodes see {self.folder}, and are TCP ports open between them?",
+        )
 
     async def _gather(self, token: str) -> None:
         """Wait for the agents of the other nodes."""
@@ -362,39 +326,27 @@ class Head(Agent):
             if hello is None or not hmac.compare_digest(str(hello.get("token")), token):
                 writer.close()
                 return
-            self.workers[hello["node"]] = reader, writer
+            keep_watch(writer)
+            self.workers[hello["node"]] = writer
             hello["look"]["clock_gap_s"] = hello["now"] - time.time()
             self.looks[hello["node"]] = hello["look"]
-            self._watch(f"node {hello['node']}", self._listen(reader, writer))
+            self._watch(f"node {hello['node']}", self._listen(reader, hello["node"]))
             self.arrived.set()
 
         self.server = await asyncio.start_server(welcome, "0.0.0.0", 0)
-        place = {
-            "host": ray_on_nodes.node_address(self.node),
-            "port": self.server.sockets[0].getsockname()[1],
-            "token": token,
-        }
-        write_whole(self.rendezvous, json.dumps(place), mode=0o600)
+        host, port = ray_on_nodes.node_address(self.node), self.server.sockets[0].getsockname()[1]
+        write_whole(self.rendezvous, json.dumps({"host": host, "port": port, "token": token}), mode=0o600)
         while len(self.workers) < self.num_nodes - 1:
             await self.arrived.wait()
             self.arrived.clear()
 
-    async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str:
+    async def _listen(self, reader: asyncio.StreamReader, node: str) -> str:
         """Until the node is lost; why."""
-        beating = asyncio.create_task(beat(writer))
-        try:
-            while True:
-                message = await receive(reader, timeout=SILENCE_S)
-                if message is None:
-                    return "the connection to its agent broke"
-                if "sum" in message:
-                    self.sums[message["node"]].set_result(message["sum"])
-                if "ended" in message:
-                    return message["ended"]
-        except TimeoutError:
-            return f"no sign of life for {SILENCE_S:.0f} s"
-        finally:
-            beating.cancel()
+        while (message := await receive(reader)) is not None:
+            if "ended" in message:
+                return message["ended"]
+            self.sums[node].set_result(message["sum"])
+        return "the connection to its agent broke"
 
     async def _check_sums(self) -> None:
         """An all-reduce over all nodes. If it fails, one with each node: a pair that fails names its node; if every pair
@@ -419,7 +371,7 @@ class Head(Agent):
         world = 1 + len(others)
         for rank, node in enumerate(others, start=1):
             self.sums[node] = asyncio.get_running_loop().create_future()
-            send(self.workers[node][1], do="sum", address=address, rank=rank, world=world)
+            send(self.workers[node], do="sum", address=address, rank=rank, world=world)
         mine = await self.add_up(address=address, rank=0, world=world)
         return {self.node: mine, **{node: await self.sums[node] for node in others}}
 
@@ -450,7 +402,7 @@ class Head(Agent):
         ray = await self.start_ray(port=port, head=None, environment=authentication)
         self._watch(f"Ray on {self.node}", _end_of(ray, "`ray start` ended"))
         await _answers(address)
-        for _, writer in self.workers.values():
+        for writer in self.workers.values():
             send(writer, do="join", address=address, environment=authentication)
         wanted = sorted({self.node, *self.workers})
         while (joined := await self._joined(address)) != wanted:
@@ -461,14 +413,9 @@ class Head(Agent):
 
     async def _joined(self, address: str) -> list[str]:
         """`ray_on_nodes.joined_nodes`, in a process of its own."""
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", ray_on_nodes.__name__, address, start_new_session=True,
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        out, error = await process.communicate()
-        if process.returncode:
-            said = error.decode(errors="replace").strip().splitlines()
-            raise Ended(LOST, f"Ray at {address} does not answer: {said[-1] if said else process.returncode}")
+        code, out, error = await _answer_of(ray_on_nodes.__name__, address)
+        if code:
+            raise Ended(LOST, f"Ray at {address} does not answer: {error or code}")
         return json.loads(out.splitlines()[-1])
 
 
@@ -479,44 +426,33 @@ class Worker(Agent):
 
     async def work(self) -> None:
         """Find the head and follow its messages (sum, join, stop). Ended: at `stop`, without a head, without Ray."""
-        look = self.check()
+        look = node_checks.look()
         try:
-            place = await asyncio.wait_for(self._find_head(), self.options.start_timeout)
+            place = await asyncio.wait_for(self._find_head(), START_S)
         except TimeoutError:
-            raise Ended(
-                LOST,
-                f"waited {self.options.start_timeout:.0f} s for the first node's file in {self.folder}; is it shared?",
-            ) from None
+            why = f"waited {START_S:.0f} s for the first node's file in {self.folder}; is it shared?"
+            raise Ended(LOST, why) from None
         reader, self.writer = await asyncio.open_connection(place["host"], place["port"])
+        keep_watch(self.writer)
         send(self.writer, token=place["token"], node=self.node, look=look, now=time.time())
-        beating = asyncio.create_task(beat(self.writer))
-        ray_ended: asyncio.Task | None = None
-        adding: asyncio.Task | None = None
-        heard = asyncio.create_task(receive(reader, timeout=SILENCE_S))
-        try:
-            while True:
-                tasks = {task for task in (heard, ray_ended, adding) if task is not None}
-                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                if adding in done:
-                    send(self.writer, node=self.node, sum=adding.result())
-                    adding = None
-                if ray_ended in done:
-                    send(self.writer, ended=ray_ended.result())
-                    raise Ended(LOST, ray_ended.result())
-                if heard not in done:
-                    continue
-                message = _heard(heard)
-                if message.get("do") == "stop":
-                    raise Ended(message["code"], f"the head says: {message['why']}")
-                if message.get("do") == "sum":
-                    part = {key: message[key] for key in ("address", "rank", "world")}
-                    adding = asyncio.create_task(self.add_up(**part))
-                if message.get("do") == "join":
-                    ray = await self.start_ray(port=None, head=message["address"], environment=message["environment"])
+        ray_ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        while True:
+            heard: asyncio.Future[dict | None] = asyncio.create_task(receive(reader))
+            ends: set[asyncio.Future[Any]] = {heard, ray_ended}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if ray_ended.done():
+                send(self.writer, ended=ray_ended.result())
+                raise Ended(LOST, ray_ended.result())
+            match heard.result():
+                case None:
+                    raise Ended(LOST, "the connection to the head broke")
+                case {"do": "stop", "code": code, "why": why}:
+                    raise Ended(code, f"the head says: {why}")
+                case {"do": "sum", "address": address, "rank": rank, "world": world}:
+                    send(self.writer, sum=await self.add_up(address=address, rank=rank, world=world))
+                case {"do": "join", "address": address, "environment": environment}:
+                    ray = await self.start_ray(port=None, head=address, environment=environment)
                     ray_ended = asyncio.create_task(_end_of(ray, "`ray start` ended"))
-                heard = asyncio.create_task(receive(reader, timeout=SILENCE_S))
-        finally:
-            beating.cancel()
 
     async def _find_head(self) -> dict:
         place = self.folder / f"{self.start}.head"
@@ -527,35 +463,44 @@ class Worker(Agent):
             await asyncio.sleep(0.2)  # only the pace of asking
 
 
-def _heard(heard: asyncio.Task) -> dict:
-    try:
-        message = heard.result()
-    except TimeoutError:
-        raise Ended(LOST, f"no sign of life of the head for {SILENCE_S:.0f} s") from None
-    if message is None:
-        raise Ended(LOST, "the connection to the head broke")
-    return message
-
-
 def send(writer: asyncio.StreamWriter, **message) -> None:
     """Put one message, a line of JSON, into the connection; it may leave after this returns."""
     writer.write(json.dumps(message).encode() + b"\n")
 
 
-async def receive(reader: asyncio.StreamReader, timeout: float | None = None) -> dict | None:
-    """One message; None: the connection is closed. Raises TimeoutError."""
+async def receive(reader: asyncio.StreamReader) -> dict | None:
+    """One message; None: the connection is closed or broken."""
     try:
-        line = await asyncio.wait_for(reader.readline(), timeout)
-    except ConnectionError:
+        line = await reader.readline()
+    except OSError:
         return None
     return json.loads(line) if line.endswith(b"\n") else None
 
 
-async def beat(writer: asyncio.StreamWriter) -> None:
-    """Send a sign of life every BEAT_S seconds until the connection is closed."""
-    while not writer.is_closing():
-        send(writer, beat=True)
-        await asyncio.sleep(BEAT_S)
+def keep_watch(writer: asyncio.StreamWriter) -> None:
+    """Break the connection SILENCE_S after its other end has stopped answering: kernels ask each other (man 7 tcp)."""
+    connection = writer.get_extra_info("socket")
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL):
+        connection.setsockopt(socket.IPPROTO_TCP, option, SILENCE_S // 6)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 5)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * SILENCE_S)  # for what was sent
+
+
+async def _answer_of(module: str, *arguments: object, timeout: float | None = None) -> tuple[int, str, str]:
+    """Run a module in a process of its own: exit code, what it printed, the last line of its stderr. Raises TimeoutError."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", module, *map(str, arguments), start_new_session=True, stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        out, error = await asyncio.wait_for(process.communicate(), timeout)
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        raise
+    said = error.decode(errors="replace").strip().splitlines()
+    return process.returncode or 0, out.decode().strip(), said[-1] if said else ""
 
 
 async def _end_of(process: asyncio.subprocess.Process, words: str) -> str:
@@ -639,25 +584,21 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "--device", choices=[*map(str, Device)], default=str(Device.AUTO), help="cuda: nodes without GPUs are bad"
     )
     parser.add_argument("--ray-args", default="", help="further arguments of `ray start`")
-    parser.add_argument("--start-timeout", type=float, default=600.0, help="seconds for all nodes to come together")
-    parser.add_argument("--sum-timeout", type=float, default=SUM_S, help="seconds for one sum over all nodes")
     parser.add_argument("command", nargs="+", help="what task 0 runs, behind --")
     return parser.parse_args(arguments)
 
 
 def main() -> None:
     """Be the head (SLURM_PROCID 0 or not set) or a worker. Exits with the job's code; 1 after a ClusterError."""
-    options = parse(sys.argv[1:])
     agent = Head if int(os.environ.get("SLURM_PROCID", "0")) == 0 else Worker
+
+    async def run() -> int:
+        return await agent(parse(sys.argv[1:])).run()
+
     try:
-        code = asyncio.run(_run(agent, options))
+        sys.exit(asyncio.run(run()))
     except ClusterError as error:
         sys.exit(f"Error: {error}")
-    sys.exit(code)
-
-
-async def _run(agent: type[Agent], options: argparse.Namespace) -> int:
-    return await agent(options).run()
 
 
 if __name__ == "__main__":

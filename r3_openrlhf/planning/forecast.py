@@ -282,8 +282,15 @@ class _Run:
         per_engine = -(-int(self.sampled) // (self.ranks // self.tp))
         lengths = f.response_lengths(per_engine, mean=self.mean, longest=config.rollout.max_new_tokens)
         slots = min(config.sequences_per_engine, max(1, int(self.kv_tokens / self.length)))
-        rates = {"flops": gpu.flops, "bandwidth": gpu.bandwidth}
-        sampling = f.decode_seconds(shape, lengths, prompt=self.prompt, slots=slots, tensor_parallel=self.tp, **rates)
+        sampling = f.decode_seconds(
+            shape,
+            lengths,
+            prompt=self.prompt,
+            slots=slots,
+            tensor_parallel=self.tp,
+            flops=gpu.flops,
+            bandwidth=gpu.bandwidth,
+        )
         tokens, all_flops = self.trained * self.length, self.ranks * gpu.flops
         passes = 2 if self.reference else 1
         logprobs = passes * f.forward_flops(shape, tokens=tokens, length=self.length) / (f.RATES.forward * all_flops)

@@ -11,8 +11,7 @@ pytest.importorskip("torch")
 
 
 def part(address, rank, world, timeout):
-    command = [sys.executable, "-m", "r3_openrlhf.cluster.all_reduce", f"--address={address}", f"--rank={rank}"]
-    command += [f"--world={world}", f"--timeout={timeout}"]
+    command = [sys.executable, "-m", "r3_openrlhf.cluster.all_reduce", address, str(rank), str(world), str(timeout)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
