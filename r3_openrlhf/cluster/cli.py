@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import sys
 from itertools import pairwise
@@ -189,13 +190,8 @@ def ray(
         if not Path(config.run_dir).is_relative_to(given["mount"]):
             raise ConfigError(f"run_dir {config.run_dir} does not lie below --mount {given['mount']}")
         environment.pop("PYTHONPATH", None)  # of this machine
-        from omegaconf import OmegaConf
-
-        name = job_name(config).lower().replace("_", "-")[:40].strip("-")
-        click.echo(
-            OmegaConf.to_yaml(ray_jobs.manifest(config, plain, name=name, environment=environment, **given)),
-            nl=False,
-        )
+        name = re.sub(r"[^a-z0-9]+", "-", job_name(config).lower())[:40].strip("-")
+        click.echo(ray_jobs.manifest(config, plain, name=name, environment=environment, **given))
         return
     if dry_run:
         click.echo(ray_jobs.entrypoint(config, plain))

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
 from typing import Any
+
+import jinja2
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.errors import ClusterError
@@ -75,57 +79,19 @@ def state(address: str, job: str) -> str:
     return connect(address).get_job_status(job).value
 
 
-def manifest(
-    config: R3Config,
-    settings: Sequence[str],
-    *,
-    name: str,
-    image: str,
-    claim: str,
-    mount: str,
-    environment: Mapping[str, str],
-) -> dict[str, Any]:
-    """A RayJob of KubeRay (ray.io/v1). claim: a PersistentVolumeClaim that every pod mounts at `mount`, on which run_dir
-    lies. The head has no GPU; there is one worker pod per node."""
-    import ray
+def manifest(config: R3Config, settings: Sequence[str], *, environment: Mapping[str, str], **kubernetes: str) -> str:
+    """The YAML of a RayJob of KubeRay (ray.io/v1). The head has no GPU; there is one worker pod per node.
 
-    def pod(gpus: int) -> dict[str, Any]:
-        container: dict[str, Any] = {
-            "name": "ray",
-            "image": image,
-            "env": [{"name": key, "value": value} for key, value in environment.items()],
-            "volumeMounts": [{"name": "runs", "mountPath": mount}, {"name": "shm", "mountPath": "/dev/shm"}],
-        }
-        if gpus:
-            container["resources"] = {"limits": {"nvidia.com/gpu": gpus}, "requests": {"nvidia.com/gpu": gpus}}
-        volumes = [
-            {"name": "runs", "persistentVolumeClaim": {"claimName": claim}},
-            {"name": "shm", "emptyDir": {"medium": "Memory"}},
-        ]
-        return {"spec": {"containers": [container], "volumes": volumes}}
-
-    cluster = config.cluster
-    return {
-        "apiVersion": "ray.io/v1",
-        "kind": "RayJob",
-        "metadata": {"name": name},
-        "spec": {
-            "entrypoint": entrypoint(config, settings),
-            "backoffLimit": 3,  # a new cluster and the same command: the run goes on
-            "shutdownAfterJobFinishes": True,
-            "rayClusterSpec": {
-                "rayVersion": ray.__version__,
-                "headGroupSpec": {"rayStartParams": {"num-gpus": "0"}, "template": pod(0)},
-                "workerGroupSpecs": [
-                    {
-                        "groupName": "gpus",
-                        "replicas": cluster.num_nodes,
-                        "minReplicas": cluster.num_nodes,
-                        "maxReplicas": cluster.num_nodes,
-                        "rayStartParams": {},
-                        "template": pod(cluster.gpus_per_node),
-                    }
-                ],
-            },
-        },
-    }
+    kubernetes: name, image, claim (a PersistentVolumeClaim with run_dir) and mount (where every pod mounts it)."""
+    text = (Path(__file__).parent / "templates" / "rayjob.yaml.j2").read_text(encoding="utf-8")
+    template = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True).from_string(
+        text
+    )
+    return template.render(
+        entrypoint=entrypoint(config, settings),
+        environment=[{"name": name, "value": value} for name, value in environment.items()],
+        ray_version=metadata.version("ray"),
+        nodes=config.cluster.num_nodes,
+        gpus=config.cluster.gpus_per_node,
+        **kubernetes,
+    )

@@ -4,6 +4,7 @@ All nodes are this machine: one network, and one /dev/shm that is theirs alone w
 the two of the partition "main". Where Slurm is not installed the tests skip."""
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -22,6 +23,9 @@ from r3_openrlhf.ports import free_port
 REPOSITORY = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 NODES = ("node1", "node2", "node3")
+STEPS = f'{{{{ python }}}} {REPOSITORY}/tests/cluster/steps.py "$run_dir"'
+PROBE = f'{{{{ python }}}} {REPOSITORY}/tests/cluster/ray_probe.py "$run_dir"'
+SMALL_RAY = "--ray-args=--num-cpus=1 --object-store-memory=80000000"
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "scancel")
 SBIN = "/usr/sbin:/usr/local/sbin"
 CONFIGURATION = """
@@ -279,6 +283,11 @@ def template_in(folder: Path, command: str) -> Path:
 @pytest.fixture
 def job_template(tmp_path):
     return lambda command: template_in(tmp_path, command)
+
+
+def steps_of(run_dir: Path) -> list[int]:
+    path = run_dir / "metrics.jsonl"
+    return [json.loads(line)["step"] for line in path.read_text().splitlines()] if path.is_file() else []
 
 
 def log_of(run_dir: Path, number: str) -> str:

@@ -1,11 +1,10 @@
 """The whole stack in jobs of a Slurm whose two nodes have a network each. `make cluster-check` runs it."""
 
-import json
 import re
 
 import pytest
 
-from tests.cluster.conftest import log_of, running, until
+from tests.cluster.conftest import log_of, running, steps_of, until
 from tests.cluster.networks import NetworkedSlurm, missing
 from tests.recordings import counts, playback_of, recorded, recorded_counts, story
 
@@ -19,11 +18,6 @@ def networked():
         pytest.skip(why)
     with running(NetworkedSlurm, "r3n") as cluster:
         yield cluster
-
-
-def steps_of(run_dir):
-    path = run_dir / "metrics.jsonl"
-    return [json.loads(line)["step"] for line in path.read_text().splitlines()] if path.is_file() else []
 
 
 def test_a_run_on_two_nodes_that_is_preempted_twice_is_the_undisturbed_run(networked, tmp_path):

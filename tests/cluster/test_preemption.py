@@ -10,15 +10,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from tests.cluster.conftest import REPOSITORY, kill, log_of, template_in, until
+from tests.cluster.conftest import PROBE, SMALL_RAY, STEPS, kill, log_of, steps_of, template_in, until
 from tests.processes import command_of
-
-STEPS = f'{{{{ python }}}} {REPOSITORY}/tests/cluster/steps.py "$run_dir"'
-
-
-def steps_of(run_dir):
-    path = run_dir / "metrics.jsonl"
-    return [json.loads(line)["step"] for line in path.read_text().splitlines()] if path.is_file() else []
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -81,18 +74,16 @@ def test_a_signal_saves_and_the_job_goes_on_in_the_same_log(slurm, start):
     assert "signal SIGUSR1" in job.log()
 
 
-def test_a_partition_preempts_and_no_step_is_lost(slurm, start, tmp_path):
+@pytest.mark.parametrize("by_hand", [False, True], ids=["preempted", "requeued by hand"])
+def test_sigterm_loses_no_step(slurm, start, tmp_path, by_hand):
     job = start("run", 12, 0.5, "--sbatch=--nodelist=node2")
-    urgent = slurm.call("sbatch", "--parsable", "-p", "urgent", "--nodelist=node2", "--exclusive", "-o", tmp_path / "log",
-                        "--wrap", f"until grep -q 'saved step' {job.run_dir}/cluster/slurm-{job.number}.log; do sleep 0.2; done")  # fmt: skip
-    slurm.wait(urgent, "COMPLETED")
-    assert_finished_without_a_loss(slurm, job, steps=12)
-    assert "signal SIGTERM" in job.log()
-
-
-def test_a_requeue_by_hand_loses_no_step(slurm, start):
-    job = start("run", 12, 0.5)
-    slurm.call("scontrol", "requeue", job.number)
+    if by_hand:
+        slurm.call("scontrol", "requeue", job.number)
+    else:
+        saved = f"grep -q 'saved step' {job.run_dir}/cluster/slurm-{job.number}.log"
+        urgent = slurm.call("sbatch", "--parsable", "-p", "urgent", "--nodelist=node2", "--exclusive", "-o", tmp_path / "log",
+                            "--wrap", f"until {saved}; do sleep 0.2; done")  # fmt: skip
+        slurm.wait(urgent, "COMPLETED")
     assert_finished_without_a_loss(slurm, job, steps=12)
     assert "signal SIGTERM" in job.log()
 
@@ -147,6 +138,8 @@ def test_the_same_seeds_twice_follow_each_other(slurm, run_dir, job_template):
     assert slurm.job(second)["Dependency"].startswith(f"afterany:{first}_1(")
     runs = [run_dir / f"seed{seed}" for seed in (1, 2)]
     until(lambda: all(steps_of(run) for run in runs), what=f"the first steps of {first}")
+    for line in (line for line in slurm.call("r3", "status", run_dir).splitlines() if "seed" in line):
+        assert re.search(rf" {first}_[12] +running .* node[12]( |$)", line), line
     third = slurm.call("sbatch", "--parsable", "--array=1", str(by_hand))
     until(lambda: slurm.ended(f"{third}_1"), what=f"the end of {third}")
     assert slurm.state(f"{third}_1") == "FAILED"
@@ -162,18 +155,25 @@ def test_the_same_seeds_twice_follow_each_other(slurm, run_dir, job_template):
 
 
 def test_two_jobs_of_one_run_follow_each_other(slurm, start, run_dir, job_template):
+    def status():
+        return " ".join(slurm.call("r3", "status", str(run_dir)).split()) + " "
+
     first = start("run", 8, 0.5)
     second = slurm.submit(run_dir, template=job_template(f"{STEPS} 8 0"))
     assert slurm.job(second)["Reason"] == "Dependency"
+    said = status()
+    assert f" {first.number} running " in said and " node1 " in said and f" job {second} waits for it " in said
     (run_dir / "go").touch()
     third = slurm.submit(run_dir.with_name("other"), f"--after={second}", template=job_template(f"{STEPS} 1 0"))
     assert slurm.wait(third, "COMPLETED", "FAILED")["JobState"] == "COMPLETED"
-    times = [
-        (slurm.job(number)["StartTime"], slurm.job(number)["EndTime"]) for number in (first.number, second, third)
-    ]
-    assert times[0][1] <= times[1][0] and times[1][1] <= times[2][0]
+    jobs = [slurm.job(number) for number in (first.number, second, third)]
+    assert jobs[0]["EndTime"] <= jobs[1]["StartTime"] and jobs[1]["EndTime"] <= jobs[2]["StartTime"]
     for number in (first.number, second, third):
         slurm.assert_nothing_left(number)
+    assert f" {second} ended " in status()
+    held = slurm.submit(run_dir, "--sbatch=--hold", template=job_template(f"{STEPS} 10 0"))
+    assert f" {held} queued (JobHeldUser) " in status()
+    slurm.call("scancel", held)
 
 
 def test_a_time_limit_is_no_end(slurm, limited):
@@ -211,10 +211,7 @@ def test_a_killed_agent_takes_its_command_along_and_the_job_goes_on(slurm, start
 
 @pytest.mark.slow
 def test_a_ray_that_ends_on_one_node_ends_the_job_with_the_reason(slurm, run_dir, job_template):
-    probe = f'{{{{ python }}}} {REPOSITORY}/tests/cluster/ray_probe.py "$run_dir"'
-    job = slurm.submit(
-        run_dir, "--nodes=2", "--ray-args=--num-cpus=1 --object-store-memory=80000000", template=job_template(probe)
-    )
+    job = slurm.submit(run_dir, "--nodes=2", SMALL_RAY, template=job_template(PROBE))
     until((run_dir / "probe.json").is_file, what=lambda: f"Ray: {log_of(run_dir, job)}")
     (raylet,) = [process for process in slurm.processes(job) if process.info["name"] == "raylet"
                  and process.info["environ"]["SLURMD_NODENAME"] == "node2"]  # fmt: skip
@@ -230,10 +227,7 @@ def test_a_ray_that_ends_on_one_node_ends_the_job_with_the_reason(slurm, run_dir
 @pytest.mark.slow
 def test_a_lost_node_is_noticed_and_the_job_starts_again(slurm, run_dir, job_template):
     """Everything on node2 dies, Slurm's own daemon too; when the node is back the job goes on by itself."""
-    probe = f'{{{{ python }}}} {REPOSITORY}/tests/cluster/ray_probe.py "$run_dir"'
-    job = slurm.submit(
-        run_dir, "--nodes=2", "--ray-args=--num-cpus=1 --object-store-memory=80000000", template=job_template(probe)
-    )
+    job = slurm.submit(run_dir, "--nodes=2", SMALL_RAY, template=job_template(PROBE))
     until((run_dir / "probe.json").is_file, what=lambda: f"Ray: {log_of(run_dir, job)}")
     (run_dir / "probe.json").unlink()
     slurmd = psutil.Process(int((slurm.folder / "slurmd.node2.pid").read_text()))

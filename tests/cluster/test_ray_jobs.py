@@ -1,8 +1,5 @@
 """`r3 submit ray` on a real Ray with its dashboard, and the manifest for KubeRay."""
 
-import functools
-import json
-import operator
 import os
 import re
 import subprocess
@@ -21,14 +18,9 @@ from r3_openrlhf.config_loading import load_config
 from r3_openrlhf.ports import free_port
 from r3_openrlhf.runs.directory import RunDirectory
 from tests.cluster import kuberay_schema
-from tests.cluster.conftest import BIN, REPOSITORY, kill, until
+from tests.cluster.conftest import BIN, REPOSITORY, kill, steps_of, until
 
 pytest.importorskip("ray", reason="Ray is not installed")
-
-
-def steps_of(run_dir):
-    path = run_dir / "metrics.jsonl"
-    return [json.loads(line)["step"] for line in path.read_text().splitlines()] if path.is_file() else []
 
 
 @pytest.fixture(scope="module")
@@ -161,35 +153,29 @@ def test_a_manifest_has_a_worker_pod_per_node():
     (container,) = workers["template"]["spec"]["containers"]
     assert container["image"] == "IMAGE" and container["resources"]["limits"] == {"nvidia.com/gpu": 8}
     assert {"name": "runs", "mountPath": "/runs"} in container["volumeMounts"]
+    kuberay_schema.validate(job)
+    for place, key, value in (
+        (job["spec"], "entrypoint", ["r3"]),
+        (workers, "maxReplicas", "2"),
+        (container, "env", [{"name": 1}]),
+    ):
+        right, place[key] = place[key], value
+        with pytest.raises(jsonschema.ValidationError, match=key):
+            kuberay_schema.validate(job)
+        place[key] = right
 
 
-def rendered() -> dict:
-    result = manifest("run_dir=/runs/x", "--nodes=2", "--image=IMAGE", "--claim=runs", "--mount=/runs")
-    return OmegaConf.to_container(OmegaConf.create(result.stdout))
-
-
-def test_kuberay_would_take_the_manifest():
-    kuberay_schema.validate(rendered())
-
-
-@pytest.mark.parametrize(
-    "path, value",
-    [
-        ("spec.entrypoint", ["r3", "train"]),
-        ("spec.rayClusterSpec.headGroupSpec.rayStartParams.num-gpus", 0),
-        ("spec.rayClusterSpec.workerGroupSpecs.0.maxReplicas", "2"),
-        ("spec.rayClusterSpec.workers", 2),
-        ("spec.rayClusterSpec.workerGroupSpecs.0.template.spec.containers.0.env", [{"name": "A", "value": 1}]),
-        ("spec.rayClusterSpec.headGroupSpec.template.spec.volumes.0.claim", "runs"),
-    ],
-)
-def test_kuberay_would_refuse(path, value):
-    job = rendered()
-    *parents, last = (int(key) if key.isdigit() else key for key in path.split("."))
-    place = functools.reduce(operator.getitem, parents, job)
-    place[last] = value
-    with pytest.raises(jsonschema.ValidationError, match=str(last)):
-        kuberay_schema.validate(job)
+def test_no_value_of_a_manifest_is_more_than_a_text(monkeypatch):
+    monkeypatch.setenv("WANDB_PROJECT", 'x"\n- {a: b} # <&>')
+    result = manifest("run_dir='/runs/it is: #1'", "--image=a: b", "--claim=#c", "--mount=/runs")
+    job = OmegaConf.to_container(OmegaConf.create(result.stdout))
+    assert job["spec"]["entrypoint"].endswith("'run_dir=/runs/it is: #1'")
+    pod = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
+    assert (
+        pod["volumes"][0]["persistentVolumeClaim"] == {"claimName": "#c"} and pod["containers"][0]["image"] == "a: b"
+    )
+    assert {"name": "WANDB_PROJECT", "value": 'x"\n- {a: b} # <&>'} in pod["containers"][0]["env"]
+    kuberay_schema.validate(job)
 
 
 def test_what_a_manifest_needs():

@@ -16,9 +16,6 @@ from r3_openrlhf.config_loading import load_config
 from r3_openrlhf.errors import R3Error
 from r3_openrlhf.runs import lock
 from r3_openrlhf.runs.directory import RunDirectory
-from tests.cluster.conftest import REPOSITORY, until
-
-STEPS = f'{{{{ python }}}} {REPOSITORY}/tests/cluster/steps.py "$run_dir"'
 
 
 @pytest.fixture
@@ -109,19 +106,6 @@ def test_runs_below_a_folder(run, tmp_path):
         status_of(tmp_path / "no_run")
 
 
-def test_every_seed_has_a_line(slurm, run_dir, job_template):
-    number = slurm.submit(run_dir, "--seeds=4,6", template=job_template(f"{STEPS} 1000 0.5"))
-    runs = [run_dir / f"seed{seed}" for seed in (4, 6)]
-    until(lambda: all((run / "metrics.jsonl").is_file() for run in runs), what="the first steps")
-    for seed in (4, 6):
-        line = next(line for line in slurm.call("r3", "status", run_dir).splitlines() if f"seed{seed}" in line)
-        assert f" {number}_{seed} " in line and " running " in line and re.search(r" node[12]( |$)", line)
-    slurm.call("scancel", number)
-    for seed in (4, 6):
-        slurm.wait(f"{number}_{seed}", "CANCELLED")
-        slurm.assert_nothing_left(slurm.job(f"{number}_{seed}")["JobId"])
-
-
 def test_a_run_that_fails_in_a_job_says_why(slurm, run_dir):
     """The real `r3 train`, which ends before it starts a stack."""
     number = slurm.submit(run_dir, "model.path=/nowhere")
@@ -129,20 +113,3 @@ def test_a_run_that_fails_in_a_job_says_why(slurm, run_dir):
     seen = " ".join(slurm.call("r3", "status", str(run_dir)).split())
     assert " failed " in seen and "model.path is '/nowhere'" in seen
     slurm.assert_nothing_left(number)
-
-
-def test_a_job_is_queued_running_and_over(slurm, run_dir, job_template):
-    def line():
-        return " ".join(slurm.call("r3", "status", str(run_dir)).split()) + " "
-
-    first = slurm.submit(run_dir, template=job_template(f"{STEPS} 1000 0.5"))
-    until(lambda: (run_dir / "metrics.jsonl").is_file(), what="the first step")
-    assert f" {first} " in line() and " running " in line() and " node1 " in line()
-    second = slurm.submit(run_dir, template=job_template(f"{STEPS} 10 0"))
-    assert f" {first} " in line() and " running " in line() and f" job {second} waits for it " in line()
-    slurm.call("scancel", first)  # it saves; the second finds more steps than it wants
-    assert slurm.wait(second, "COMPLETED", "FAILED")["JobState"] == "COMPLETED"
-    assert " ended " in line()
-    third = slurm.submit(run_dir, "--sbatch=--hold", template=job_template(f"{STEPS} 10 0"))
-    assert f" {third} " in line() and " queued (JobHeldUser) " in line()
-    slurm.call("scancel", third)

@@ -9,40 +9,26 @@ import psutil
 import pytest
 
 from r3_openrlhf.cluster.node_agent import hears
-from tests.cluster.conftest import REPOSITORY, log_of, until
-
-STEPS = f'{{{{ python }}}} {REPOSITORY}/tests/cluster/steps.py "$run_dir"'
-PROBE = f'{{{{ python }}}} {REPOSITORY}/tests/cluster/ray_probe.py "$run_dir"'
-SMALL_RAY = "--ray-args=--num-cpus=1 --object-store-memory=80000000"
-
-
-def steps_of(run_dir):
-    path = run_dir / "metrics.jsonl"
-    return [json.loads(line)["step"] for line in path.read_text().splitlines()] if path.is_file() else []
+from tests.cluster.conftest import PROBE, REPOSITORY, SMALL_RAY, STEPS, log_of, until
 
 
 def test_a_job_runs_where_it_was_told_and_leaves_nothing(slurm, job_template, tmp_path):
     run_dir = tmp_path / "a 100%j #1"  # sbatch has meanings of its own for all of these
     prologue = tmp_path / "prologue.sh"
     prologue.write_text("export R3_TEST_PROLOGUE=was_here\n")
-    template = job_template(f"bash -c 'echo $R3_TEST_PROLOGUE on $SLURMD_NODENAME' && {STEPS} 2 0")
+    command = "echo $R3_TEST_PROLOGUE on $SLURMD_NODENAME; stat --format='\\''/dev/shm is %d'\\'' /dev/shm"
+    template = job_template(f"bash -c '{command}' && {STEPS} 2 0")
     job = slurm.submit(run_dir, f"--prologue={prologue}", "--partition=urgent", template=template)
     ended = slurm.wait(job, "COMPLETED", "FAILED")
     log = log_of(run_dir, job)
     assert (ended["JobState"], ended["Partition"], ended["NumNodes"]) == ("COMPLETED", "urgent", "1"), log
     assert "was_here on node1" in log
+    if slurm.has_own_shared_memory:  # or what a stack that is killed beside these tests leaves would be this job's
+        (folder,) = slurm.shared_memory()
+        assert (
+            f"/dev/shm is {folder.stat().st_dev}\n" in log and folder.stat().st_dev != Path("/dev/shm").stat().st_dev
+        )
     slurm.assert_nothing_left(job)
-
-
-def test_what_others_leave_on_the_machine_is_none_of_the_cluster(slurm, run_dir, job_template):
-    """A job was once said to have left the semaphore of a stack that was killed beside it."""
-    if not slurm.has_own_shared_memory:
-        pytest.skip("a /dev/shm of the nodes' own needs root and unshare")
-    (folder,) = slurm.shared_memory()
-    job = slurm.submit(run_dir, template=job_template("stat --format='here it is %d' /dev/shm"))
-    assert slurm.wait(job, "COMPLETED", "FAILED")["JobState"] == "COMPLETED", log_of(run_dir, job)
-    assert f"here it is {folder.stat().st_dev}\n" in log_of(run_dir, job)
-    assert folder.stat().st_dev != Path("/dev/shm").stat().st_dev
 
 
 def is_of_ray(process):
