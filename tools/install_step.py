@@ -20,6 +20,7 @@ from pathlib import Path
 INTERVAL_S = 8.0  # between two plain lines: nobody waits for more than ten seconds without a word
 REFRESH_S = 1.0
 TAIL = 15  # lines of a failed step
+MAX_SHOWN = 60  # characters of what the command said last
 WIDTH = 79  # a longer line would wrap, and a wrapped line cannot be rewritten
 # pip says this of every package that it finds on a read-only layer; it is about neither the user nor us
 NOISE = re.compile(r"^WARNING: (Location|Skipping) .* is ignored|^\[notice\]")
@@ -29,29 +30,6 @@ INDEX_AT_FAULT = re.compile(
 )
 PAUSES_S = (15.0, 60.0)  # before the second and the third try
 REMEDY = "`.venv/bin/r3 doctor` says what this machine lacks; the same command tries again"
-
-
-class Activity:
-    """What pip is busy with, from its output line by line. `total` is the number of packages, 0 for unknown."""
-
-    def __init__(self, total: int) -> None:
-        self.total = total
-        self.seen = 0
-        self.now = ""
-
-    def read(self, line: str) -> None:
-        if found := re.match(r"(?:Collecting|Processing|Requirement already satisfied:) (\S+)", line):
-            self.seen += 1
-            file = found[1].rpartition("/")[2]
-            name = file.split("-")[0] if line.startswith("Processing") else re.split(r"[=<>\[;]", file)[0]
-            self.now = f"{name}, {self.seen} of {self.total}" if self.total else name
-        elif found := re.match(r"\s+Downloading (\S+) \((.*)\)", line):
-            self.now = f"downloading {found[1].rpartition('/')[2].split('-')[0]} ({found[2]})"
-        elif found := re.match(r"\s*Building (?:editable|wheel) for (\S+) .*: started", line):
-            self.now = f"building {found[1]}"
-        elif found := re.match(r"Installing collected packages: (.*)", line):
-            count = found[1].count(",") + 1
-            self.now = "copying files" if count == 1 else f"copying the files of {count} packages"
 
 
 class Line:
@@ -108,36 +86,23 @@ def run_step(command: list[str], *, title: str, log: Path, stream, pauses: tuple
 def _run_once(command: list[str], *, title: str, log: Path, stream) -> tuple[int, list[str]]:
     """Its exit status, and the lines of its output that say something."""
     line = Line(title, stream=stream, terminal=stream.isatty())
-    activity = Activity(packages_in(command))
     with log.open("a", encoding="utf-8") as output:
         output.write(f"\n== {title}: {' '.join(command)}\n")
         output.flush()
         start = output.tell()
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
-    with log.open(encoding="utf-8", errors="replace") as output:
-        output.seek(start)
-        said, unfinished = [], ""
-        status = None
-        while status is None:
-            try:
-                status = process.wait(timeout=REFRESH_S / 2)
-            except subprocess.TimeoutExpired:
-                pass  # still at work: read on
-            *whole, unfinished = (unfinished + output.read()).split("\n")
-            for text in whole:
-                activity.read(text)
-            said += whole
-            if status is None:
-                line.tick(activity.now)
+    said: list[str] = []
+    status = None
+    while status is None:
+        try:
+            status = process.wait(timeout=REFRESH_S / 2)
+        except subprocess.TimeoutExpired:
+            line.tick(said[-1].strip()[:MAX_SHOWN] if said else "")
+        with log.open(encoding="utf-8", errors="replace") as output:
+            output.seek(start)
+            said = [text for text in output.read().splitlines() if text.strip() and not NOISE.match(text)]
     line.end("done" if status == 0 else "failed")
-    return status, [text for text in [*said, unfinished] if text.strip() and not NOISE.match(text)]
-
-
-def packages_in(command: list[str]) -> int:
-    """How many packages the requirement files of a pip command name."""
-    files = [file for flag, file in zip(command, command[1:], strict=False) if flag in ("-r", "--requirement")]
-    lines = [line for file in files for line in Path(file).read_text(encoding="utf-8").splitlines()]
-    return sum(bool(re.match(r"\w", line)) for line in lines)
+    return status, said
 
 
 def main() -> int:

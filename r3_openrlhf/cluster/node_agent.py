@@ -41,7 +41,7 @@ from r3_openrlhf.errors import ClusterError, R3Error
 from r3_openrlhf.history.lease import Lease
 from r3_openrlhf.ports import free_port
 from r3_openrlhf.runs import lock
-from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.directory import RunDirectory, write_whole
 from r3_openrlhf.runs.stop_request import GO_ON, SIGNALS, deaf_children
 from r3_openrlhf.types import Device
 
@@ -70,7 +70,6 @@ class Agent:
 
     def __init__(self, options: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> None:
         self.options = options
-        self.task = int(environment.get("SLURM_PROCID", "0"))
         self.num_nodes = int(environment.get("SLURM_STEP_NUM_TASKS", environment.get("SLURM_NTASKS", "1")))
         self.node = environment.get("SLURMD_NODENAME", os.uname().nodename)
         self.job = environment.get("SLURM_JOB_ID", str(os.getpid()))
@@ -543,17 +542,6 @@ def hears(process: psutil.Process, number: int) -> bool:
         return True
     blocked = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigBlk:"))
     return not blocked >> (number - 1) & 1
-
-
-def write_whole(path: Path, text: str, *, mode: int = 0o644) -> None:
-    """Replace a file in one step: a reader sees the old text or the whole new one, which is on the disk by then."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(descriptor)
-    unfinished.replace(path)
 
 
 def sweep_temp_dirs() -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 from r3_openrlhf.errors import ConfigError
 from r3_openrlhf.evaluation.sample_file import SampleFile
+from r3_openrlhf.runs.directory import write_whole
 
 
 class EvaluationDirectory:
@@ -71,13 +71,3 @@ class EvaluationDirectory:
                 f"--output {self.path} holds an evaluation with other settings: {shown}; choose another --output, or use "
                 "the same settings"
             )
-
-
-def write_whole(path: Path, text: str) -> None:
-    """The new content or the old one, never a part of it."""
-    unfinished = path.with_name(f".{path.name}.new")
-    with unfinished.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)

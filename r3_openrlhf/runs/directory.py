@@ -151,7 +151,7 @@ class RunDirectory:
             self.finished.unlink(missing_ok=True)
             if changes:
                 _append_lines(self.changes, changes)
-            _write_whole(self.config, config_to_yaml(config))
+            write_whole(self.config, config_to_yaml(config))
             self._add_code_state()
         except OSError as error:
             raise ConfigError(f"run_dir {self.path} cannot be written: {error.strerror}") from error
@@ -176,7 +176,7 @@ class RunDirectory:
 
     def mark_finished(self) -> None:
         """Training came to its end with the configuration that is here."""
-        _write_whole(self.finished, read_text(self.config))
+        write_whole(self.finished, read_text(self.config))
 
     def is_finished(self, config: R3Config) -> bool:
         """Would the same command have nothing left to do?"""
@@ -202,7 +202,7 @@ class RunDirectory:
         """Add `counts` to the last line of metrics.jsonl: what happened after its step and led to no further one."""
         lines = self.read_metrics()
         lines[-1] |= {key: lines[-1][key] + value for key, value in counts.items()}
-        _write_whole(self.metrics, (json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+        write_whole(self.metrics, (json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
 
     def write_rollouts(self, step: int, rollouts: Iterable[dict[str, Any]]) -> None:
         """A step's file in rollouts/, on disk when this returns; rollout_files.write_step says what it may hold."""
@@ -239,7 +239,7 @@ class RunDirectory:
         rollout_files.forget_after(self.rollouts, step)
         for file in (self.metrics, self.evaluations, self.rollout_lines):
             if file.is_file():
-                _write_whole(
+                write_whole(
                     file,
                     (json.dumps(line, ensure_ascii=False) + "\n" for line in read_lines(file) if line["step"] <= step),
                 )
@@ -275,7 +275,7 @@ class RunDirectory:
         state = describe_code()
         before = read_text(self.code_state) if self.code_state.is_file() else ""
         if not before.endswith(state):
-            _write_whole(self.code_state, before + state)
+            write_whole(self.code_state, before + state)
 
 
 def describe_code() -> str:
@@ -322,10 +322,10 @@ def _drop_torn_line(file: BinaryIO) -> None:
     file.truncate(position + tail.rfind(b"\n") + 1 if b"\n" in tail else 0)
 
 
-def _write_whole(path: Path, text: str | Iterable[str]) -> None:
-    """The new content or the old one, never a part of it, whatever happens."""
+def write_whole(path: Path, text: str | Iterable[str], *, mode: int = 0o666) -> None:
+    """The new content or the old one, never a part of it, whatever happens. mode: of a new file, less the umask."""
     unfinished = path.with_name(f".{path.name}.new")
-    with unfinished.open("w", encoding="utf-8") as file:
+    with open(unfinished, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, mode)) as file:
         file.writelines([text] if isinstance(text, str) else text)
         file.flush()
         os.fsync(file.fileno())
