@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from r3_openrlhf import __version__
-from r3_openrlhf.errors import ConfigError, R3Error, RunInterrupted
+from r3_openrlhf.errors import R3Error, RunInterrupted
 from r3_openrlhf.types import AgentEstimator
 
 if TYPE_CHECKING:
@@ -156,12 +156,10 @@ def train(settings: tuple[str, ...], dry_run: bool, verbose: bool, quiet: bool, 
 
     Every key, its default and its unit: r3_openrlhf/config.py.
     """
-    from r3_openrlhf.config_loading import experiments, load_config
+    from r3_openrlhf.config_loading import load_config, split_settings
 
-    names = [setting.partition("=")[2] for setting in settings if setting.startswith("experiment=")]
-    if len(names) != 1:
-        raise ConfigError(f"r3 train needs one experiment=NAME; known: {', '.join(experiments())}")
-    config = load_config(names[0], [setting for setting in settings if not setting.startswith("experiment=")])
+    experiment, others = split_settings(settings, command="train")
+    config = load_config(experiment, others)
     if dry_run:
         _print_plan(config, as_json=as_json)
         return
@@ -197,7 +195,7 @@ def train(settings: tuple[str, ...], dry_run: bool, verbose: bool, quiet: bool, 
     if as_json or not quiet:
         _show_summary(run, as_json=as_json)
     if not (as_json or quiet):
-        click.echo(_next_commands(names[0], config, run), err=True)
+        click.echo(_next_commands(experiment, config, run), err=True)
 
 
 @main.command()

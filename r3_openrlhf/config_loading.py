@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import json
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,14 @@ def experiments() -> list[str]:
 def presets() -> list[str]:
     """The names that `algo=NAME` takes."""
     return sorted(file.stem for file in (CONFIGS / "algo").glob("*.yaml"))
+
+
+def split_settings(settings: Iterable[str], *, command: str) -> tuple[str, list[str]]:
+    """The one experiment=NAME of a command line, and the other settings. ConfigError: there is none, or several."""
+    names = [setting.partition("=")[2] for setting in settings if setting.startswith("experiment=")]
+    if len(names) != 1:
+        raise ConfigError(f"r3 {command} needs one experiment=NAME; known: {', '.join(experiments())}")
+    return names[0], [setting for setting in settings if not setting.startswith("experiment=")]
 
 
 def load_config(experiment: str, overrides: list[str]) -> R3Config:

@@ -105,14 +105,11 @@ def slurm(
 def checked(settings: tuple[str, ...], nodes: int | None) -> tuple[R3Config, list[str]]:
     """The run's configuration, and the settings without run_dir and cluster.num_nodes. Raises ConfigError now, not in
     the job."""
-    from r3_openrlhf.config_loading import experiments, load_config
+    from r3_openrlhf.config_loading import load_config, split_settings
 
-    names = [setting.partition("=")[2] for setting in settings if setting.startswith("experiment=")]
-    if len(names) != 1:
-        raise ConfigError(f"r3 submit needs one experiment=NAME; known: {', '.join(experiments())}")
     if nodes is not None:
         settings = (*settings, f"cluster.num_nodes={nodes}")
-    config = load_config(names[0], [setting for setting in settings if not setting.startswith("experiment=")])
+    config = load_config(*split_settings(settings, command="submit"))
     if not config.run_dir.isprintable():
         raise ConfigError(f"run_dir is {config.run_dir[:80]!r}; use a path without control characters")
     plain = [setting for setting in settings if not setting.startswith(("run_dir=", "cluster.num_nodes="))]

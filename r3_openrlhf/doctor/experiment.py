@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from r3_openrlhf.doctor.line import FAIL, NOTE, Line
-from r3_openrlhf.errors import ConfigError, R3Error
+from r3_openrlhf.errors import R3Error
 
 if TYPE_CHECKING:
     from r3_openrlhf.config import R3Config
@@ -18,16 +18,13 @@ SETUP = "make setup (or make setup-gpu)"
 
 def configuration(settings: tuple[str, ...]) -> tuple[R3Config | None, list[Line]]:
     """The configuration that `r3 train SETTINGS` would use, and its line. No line and None where nothing is given."""
-    names = [setting.partition("=")[2] for setting in settings if setting.startswith("experiment=")]
     if not settings:
         return None, []
     line = {"what": "configuration", "wanted": "holds"}
     try:
-        if len(names) != 1:
-            raise ConfigError("r3 doctor takes one experiment=NAME and then key=value settings, as r3 train does")
-        from r3_openrlhf.config_loading import load_config
+        from r3_openrlhf.config_loading import load_config, split_settings
 
-        config = load_config(names[0], [setting for setting in settings if not setting.startswith("experiment=")])
+        config = load_config(*split_settings(settings, command="doctor"))
     except R3Error as error:
         return None, [Line(found=" ".join(settings), status=FAIL, remedy=str(error), **line)]
     except ImportError as error:

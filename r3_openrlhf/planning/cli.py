@@ -31,26 +31,18 @@ def plan(settings: tuple[str, ...], as_json: bool) -> None:
 
     The formulas and their sources: docs/planning.md. Exit code 1 where the run does not fit.
     """
-    from r3_openrlhf.config_loading import experiments, load_config
+    from r3_openrlhf.config_loading import load_config, split_settings
     from r3_openrlhf.planning.forecast import make_plan, not_planned, num_problems_of
     from r3_openrlhf.planning.hardware import DEFAULT, gpu_named
     from r3_openrlhf.planning.table import plan_as_json, plan_table
     from r3_openrlhf.planning.verdict import check_split, fits, remedies
 
-    own, others, names = {}, [], []
-    for setting in settings:
-        key, _, value = setting.partition("=")
-        if key == "experiment":
-            names.append(value)
-        elif key in OWN:
-            own[key] = value
-        else:
-            others.append(setting)
-    if len(names) != 1:
-        raise ConfigError(f"r3 plan needs one experiment=NAME; known: {', '.join(experiments())}")
+    name, settings_of_run = split_settings(settings, command="plan")
+    own = {key: value for key, _, value in (setting.partition("=") for setting in settings_of_run) if key in OWN}
+    others = [setting for setting in settings_of_run if setting.partition("=")[0] not in OWN]
     if "nodes" in own:
         others.append(f"cluster.num_nodes={_number(own, 'nodes')}")
-    config = load_config(names[0], others)
+    config = load_config(name, others)
     gpu, shape = gpu_named(own.get("gpu", DEFAULT)), _shape(config.model.path)
     check_split(config, heads=shape.heads, kv_heads=shape.kv_heads)
     if (unknown := not_planned(config)) is not None:

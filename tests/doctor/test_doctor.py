@@ -328,7 +328,7 @@ def test_the_paths_of_an_experiment(tmp_path):
     [
         (("experiment=cpu_smok",), "did you mean cpu_smoke?"),
         (("experiment=cpu_smoke", "replay.max_lag=3"), "did you mean replay.max_policy_lag?"),
-        (("replay.k=3",), "r3 doctor takes one experiment=NAME"),
+        (("replay.k=3",), "r3 doctor needs one experiment=NAME"),
     ],
 )
 def test_a_configuration_that_does_not_hold(settings, sentence):
