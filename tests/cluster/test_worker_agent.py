@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -34,3 +37,35 @@ def test_an_all_reduce_that_cannot_start_ends_the_agent(tmp_path):
                 worker.writer.close()
 
     asyncio.run(trial())
+
+
+SILENT = """
+import asyncio, subprocess, sys
+from r3_openrlhf.cluster import node_agent
+node_agent.SILENCE_S = 6
+
+async def trial():
+    accepted = asyncio.Queue()
+    head = await asyncio.start_server(lambda *streams: accepted.put_nowait(streams), "127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection(*head.sockets[0].getsockname())
+    ends = [await accepted.get(), (reader, writer)]
+    for _, end in ends:
+        node_agent.keep_watch(end)
+    subprocess.run(["ip", "link", "set", "lo", "down"], check=True)
+    print(await asyncio.gather(*(node_agent.receive(end) for end, _ in ends)))
+
+asyncio.run(asyncio.wait_for(trial(), 120))
+"""
+
+
+def test_a_node_whose_network_is_gone_is_lost():
+    """Nothing closes the connection, and nothing arrives any more: a network of the test's own is switched off."""
+    alone = ["unshare", "--map-root-user", "--net"]
+    if (
+        not shutil.which("unshare")
+        or subprocess.run([*alone, "ip", "link", "set", "lo", "up"], capture_output=True).returncode
+    ):
+        pytest.skip("a network of its own needs unshare and ip")
+    command = [*alone, "bash", "-euc", 'ip link set lo up; exec "$@"', "bash", sys.executable, "-c", SILENT]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.stdout == "[None, None]\n", done.stderr
