@@ -1,9 +1,9 @@
 r"""What the rules of grading cost: rows per second of processor time, over those of another commit, in turn within one run.
 
-    python benchmarks/grading_speed.py --against 719f7f5 [--data ../shared/data] [--rows 1200] [--rounds 3] [--kinds short long hard]
+    python benchmarks/grading_speed.py --against COMMIT [--data ../shared/data] [--rows 1200] [--rounds 3] [--kinds short long hard]
 
-719f7f5 is the code before the rules against gaming; the target is 0.95 of its speed. The rows are those of reward_service.py. Each side is
-one process, which warms up as a nursery does and then grades 400 other rows. The two take turns, `--chunk` rows each, one at a time; who is
+The other commit is one after the pool of processes was made simple (0.2.0). The rows are those of reward_service.py. Each side is
+one process, which warms up as a template of workers does and then grades 400 other rows. The two take turns, `--chunk` rows each, one at a time; who is
 first changes every turn. Each round begins in a fork of the warm process, so nobody finds a row in a cache. A round's ratio is that of the
 processor times of all its turns; the interval is that of the ratio of all rounds' sums. `with problem`: this code is given the text of the problem too, which the other commit may not know.
 `pool`: the same rows through a local pool, processor time of all its processes. --list prints the rows on which the verdicts differ.
@@ -40,7 +40,7 @@ def serve(checkout: Path, rows_file: Path) -> None:
     sys.path.insert(0, str(checkout))
     from r3_openrlhf.config import RewardConfig
     from r3_openrlhf.grading.answers.request import Item
-    from r3_openrlhf.grading.processes.worker import warm_up
+    from r3_openrlhf.grading.answers.warm_up import warm_up
 
     rows = json.loads(rows_file.read_text(encoding="utf-8"))
     config = RewardConfig(num_workers=2, timeout_s=20.0)
@@ -66,16 +66,15 @@ def serve(checkout: Path, rows_file: Path) -> None:
 
 def _grade(rows: list, way: str) -> list:
     from r3_openrlhf.grading.answers.request import Item
-    from r3_openrlhf.grading.answers.tasks import grade_item
+    from r3_openrlhf.grading.answers.mathematics import grade
 
     more = [{"problem": row[2]} if way == "with problem" else {} for row in rows]
     items = [Item("math", row[0], (row[1],), False, **extra) for row, extra in zip(rows, more, strict=True)]
     verdicts = []
     started = time.process_time()
-    for item in items:  # as a worker does: cheap comparisons, then, where they do not decide, symbolic ones
+    for item in items:
         try:
-            found = grade_item(item, may_take_long=False) or grade_item(item, may_take_long=True)
-            verdicts.append(found[0])
+            verdicts.append(grade(item)[0])
         except Exception as error:  # a worker answers "grader_error"; both sides are only timed here
             verdicts.append(type(error).__name__)
     return [time.process_time() - started, verdicts]

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from r3_openrlhf.algorithms import ALGORITHMS, Algorithm
+from r3_openrlhf.answer_tasks import task_for
 from r3_openrlhf.errors import ConfigError
 from r3_openrlhf.method.checks import above, at_least, fraction, one_of
 from r3_openrlhf.method.settings import R3Settings
@@ -24,7 +25,6 @@ from r3_openrlhf.types import (
     Reading,
     ReplayMode,
     SyncBackend,
-    Task,
     TokenEntropy,
     TokenLogprobs,
 )
@@ -84,7 +84,9 @@ class DataConfig:
     problem_key: str = "problem"
     answer_key: str = "answer"
     uid_key: str | None = None  # a column with a stable id; None: a hash of the problem text
-    task: str | None = None  # grader: math | exact | reasoning_gym; None: the task's own for reasoning_gym, else math
+    task: str | None = (
+        None  # grader: math | exact | reasoning_gym | my_module:function; None: the one that fits the path
+    )
     max_samples: int | None = None
     max_len: int = 10240  # tokens, prompt + response
     unusable: str = "drop"  # rows without problem or answer, or with contradictory answers: drop (counted) | error
@@ -100,13 +102,7 @@ class DataConfig:
     def __post_init__(self) -> None:
         one_of("data.overlong", self.overlong, tuple(BadRow))
         one_of("data.unusable", self.unusable, tuple(BadRow))
-        if self.task is not None:
-            one_of("data.task", self.task, tuple(Task))
-        if self.task == "reasoning_gym" and not self.path.startswith("reasoning_gym:"):
-            raise ConfigError(
-                f"data.task is reasoning_gym, whose graders need its own problems, but data.path is {self.path}; "
-                "use data.path=reasoning_gym:TASK or data.task=math"
-            )
+        task_for(self.task, self.path)
         at_least("data.max_len", self.max_len, 2)
         at_least("data.max_samples", self.max_samples, 1)
         if "{problem}" not in self.prompt_template:

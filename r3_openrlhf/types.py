@@ -126,14 +126,6 @@ class TokenLogprobs(Word):
     ALL = "all"
 
 
-class Task(Word):
-    """Which grader judges a response."""
-
-    MATH = "math"
-    EXACT = "exact"
-    REASONING_GYM = "reasoning_gym"
-
-
 class AgentEstimator(Word):
     """How the trajectories of a task become advantages (agents/advantages.py): of whole trajectories, of steps at the same
     state as well (GiGPO), or of steps in a hierarchy of groups (HGPO)."""

@@ -10,8 +10,7 @@ import anyio
 import pytest
 from hypothesis import HealthCheck, settings
 
-from r3_openrlhf.grading.processes import nursery
-from tests import left_behind, nurseries
+from tests import left_behind
 
 # What takes longest among the files that start no cluster. A name that no file has does no harm.
 LONG_FILES = (
@@ -82,19 +81,6 @@ def nothing_left_behind():
     yield
     changed = left_behind.differences(before, left_behind.process() | left_behind.code_of_libraries())
     assert not changed, f"this file left changed: {', '.join(changed)}"
-
-
-@pytest.fixture(scope="session", autouse=True)
-def forked_nurseries():
-    """Nurseries of grading processes cost milliseconds in every test (nurseries.py)."""
-    with nurseries.quick():
-        yield
-
-
-@pytest.fixture
-def own_nurseries(monkeypatch):
-    """Nurseries of this test are started as a user's are."""
-    monkeypatch.setattr(nursery, "_start", nurseries.start)
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,6 @@ import psutil
 
 from r3_openrlhf.cpu_stack import fork_server
 from r3_openrlhf.cpu_stack.fork_server import PRELOADED, Fork, ForkServer, _Client, py_executable
-from tests import nurseries
 
 ROOT = Path(__file__).parents[1]
 R3 = Path(sys.executable).with_name("r3")
@@ -34,9 +33,9 @@ def _server() -> ForkServer:
     if _servers and _servers[-1]._process.poll() is None:
         return _servers[-1]
     server = ForkServer(
-        {"PYTHONPATH": str(ROOT), nurseries.ADDRESS: nurseries.address()},
+        {"PYTHONPATH": str(ROOT)},
         Path("/tmp"),
-        modules=(*PRELOADED, "r3_openrlhf.openrlhf_adapter.launch", nurseries.__name__),
+        modules=(*PRELOADED, "r3_openrlhf.openrlhf_adapter.launch"),
     )
     server.wait()
     _servers.append(server)

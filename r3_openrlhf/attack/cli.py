@@ -7,6 +7,7 @@ from collections import Counter
 
 import click
 
+from r3_openrlhf.answer_tasks import DEFAULT_TASK, TASKS
 from r3_openrlhf.config import DataConfig, RewardConfig
 
 SHOWN = 10  # examples of each kind
@@ -14,7 +15,7 @@ MAX_CHARS = 110
 
 
 @click.command("attack-rewards")
-@click.option("--task", type=click.Choice(["math", "exact", "reasoning_gym"]), default="math", show_default=True)
+@click.option("--task", type=click.Choice(list(TASKS)), default=DEFAULT_TASK, show_default=True)
 @click.option(
     "--problems", required=True, help='A file, as data.path: .jsonl, .json, .parquet, or "reasoning_gym:TASK".'
 )
@@ -53,7 +54,7 @@ def attack_rewards(
         check_data_set(problems.removeprefix(REASONING_GYM))
     data = DataConfig(
         path=problems,
-        task="reasoning_gym" if from_library else task,
+        task=None if from_library else task,
         problem_key=problem_key,
         answer_key=answer_key,
         reasoning_gym={"size": limit} if from_library else {},
@@ -91,9 +92,7 @@ def _attack_library(limit: int, reward: RewardConfig) -> None:
             click.echo(f"{name:26} refused: {REFUSED_DATA_SETS[name]}")
             continue
         options = {"size": limit}
-        labels = load_problems(
-            DataConfig(path=REASONING_GYM + name, task="reasoning_gym", reasoning_gym=options)
-        ).labels
+        labels = load_problems(DataConfig(path=REASONING_GYM + name, reasoning_gym=options)).labels
         found = attack(labels, reward)
         any_accepted |= bool(found.accepted)
         standing = "guarded" if name in GUARDED_DATA_SETS else "as it is"

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from r3_openrlhf.answer_tasks import TASKS
 from r3_openrlhf.attack.answer_attacks import answer_attacks
 from r3_openrlhf.attack.scorer_attacks import scorer_attacks
 from r3_openrlhf.config import RewardConfig
@@ -42,7 +43,7 @@ def attempts_on(label: Label) -> Iterator[Attempt]:
     """The references of a problem, and every attack on it."""
     if label.references:
         own = label.references[0]
-        yield Attempt(label, "", f"<answer>{own}</answer>" if label.task == "reasoning_gym" else rf"\boxed{{{own}}}")
+        yield Attempt(label, "", TASKS[label.task].answer_form % own)
     attacks: Iterator[tuple[str, str]]
     if label.metadata is not None:
         attacks = ((family, f"<answer>{answer}</answer>") for family, answer in scorer_attacks(label.metadata))

@@ -6,9 +6,9 @@ import msgspec
 
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.core.rewards import outcome_reward
-from r3_openrlhf.errors import ConfigError
-from r3_openrlhf.grading.answers.request import TASKS, GradeRequest, Item
-from r3_openrlhf.grading.processes.wire import Outcome, encode_item
+from r3_openrlhf.errors import GradingError
+from r3_openrlhf.grading.answers.request import GradeRequest, Item, Outcome
+from r3_openrlhf.grading.processes.wire import encode
 from r3_openrlhf.types import Grade, Verdict
 
 MAX_RESPONSE_CHARS = 1_000_000  # of a longer response, the end
@@ -36,19 +36,19 @@ def grade_of(outcome: Outcome, num_tokens: int, config: RewardConfig) -> Grade:
 
 
 def encode_request(request: GradeRequest) -> msgspec.Raw:
-    """The request as the pool takes it. ConfigError: unknown task. GradingError: metadata that is not plain data."""
-    if request.task not in TASKS:
-        raise ConfigError(f"data.task is {request.task!r}; known tasks: {', '.join(TASKS)}")
-    return encode_item(
-        Item(
-            task=request.task,
-            response=_encodable(request.response[-MAX_RESPONSE_CHARS:]),
-            references=tuple(map(_encodable, request.references)),
-            truncated=request.truncated,
-            metadata=request.metadata,
-            problem=_encodable(request.problem[:MAX_PROBLEM_CHARS]),
-        )
+    """The request as bytes, which are equal for equal requests. GradingError: metadata that is not plain data."""
+    item = Item(
+        task=request.task,
+        response=_encodable(request.response[-MAX_RESPONSE_CHARS:]),
+        references=tuple(map(_encodable, request.references)),
+        truncated=request.truncated,
+        metadata=request.metadata,
+        problem=_encodable(request.problem[:MAX_PROBLEM_CHARS]),
     )
+    try:
+        return msgspec.Raw(encode(item))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise GradingError(f"the metadata of an item cannot be sent to a grading process: {error}") from error
 
 
 def _encodable(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Grader on reward servers: one pooled session, batches, failover, retries that never grade an item twice."""
+"""Grader on reward servers: one pooled session, batches, failover, retries."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import logging
 import os
 import random
 import time
-import uuid
 from collections import deque
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
@@ -19,9 +18,8 @@ from aiohttp.http_exceptions import LineTooLong  # of a StreamReader; no ClientE
 
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.errors import GradingError
-from r3_openrlhf.grading.answers.request import GradeRequest, Item
+from r3_openrlhf.grading.answers.request import GradeRequest, Item, Outcome
 from r3_openrlhf.grading.exchange import encode_request, grade_of
-from r3_openrlhf.grading.processes.wire import Outcome
 from r3_openrlhf.types import Grade
 
 logger = logging.getLogger(__name__)
@@ -53,7 +51,7 @@ _decode_result = msgspec.json.Decoder(_Result).decode
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    body: bytes  # the item as JSON, with its idempotency key
+    body: bytes  # the item as JSON
     deadline: float
     future: asyncio.Future[Outcome]
 
@@ -86,7 +84,6 @@ class RemoteGrader:
         self._turn = itertools.count(random.randrange(len(self._servers)))
         self._states: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopState] = WeakKeyDictionary()
         self._headers = {"Content-Type": "application/json", "Accept": "application/x-ndjson"}
-        self._headers["R3-Client"] = uuid.uuid4().hex  # the room of a service is shared between clients
         if token := os.environ.get("R3_REWARD_TOKEN"):
             self._headers["Authorization"] = f"Bearer {token}"
 
@@ -96,7 +93,7 @@ class RemoteGrader:
         GradingError: the servers do not accept the token.
         """
         item = msgspec.structs.asdict(_decode_item(encode_request(request)))
-        body = msgspec.json.encode(item | {"num_tokens": request.num_tokens, "key": uuid.uuid4().hex})
+        body = msgspec.json.encode(item | {"num_tokens": request.num_tokens})
         state = self._state()
         waiting = _Waiting(
             body, time.monotonic() + self._config.deadline_s, asyncio.get_running_loop().create_future()
@@ -232,7 +229,7 @@ async def _close(state: _LoopState) -> None:
 def _answer_all(batch: list[_Waiting], reason: str) -> None:
     for waiting in batch:
         if not waiting.future.done():
-            waiting.future.set_result(Outcome(0, "ungraded", reason, None, None, 0.0))
+            waiting.future.set_result(Outcome("ungraded", reason))
 
 
 def _take_batch(queue: deque[_Waiting]) -> list[_Waiting]:
@@ -248,7 +245,7 @@ def _take_batch(queue: deque[_Waiting]) -> list[_Waiting]:
 
 def _deliver(waiting: _Waiting, result: _Result) -> None:
     if not waiting.future.done() and result.reason not in _PASSING:
-        outcome = Outcome(0, result.verdict, result.reason, result.score, result.extracted, result.seconds)
+        outcome = Outcome(result.verdict, result.reason, result.score, result.extracted, result.seconds)
         waiting.future.set_result(outcome)
 
 

@@ -26,7 +26,7 @@ from r3_openrlhf.core.groups import GroupState, group_state
 from r3_openrlhf.core.mixed_batch import MixedBatch
 from r3_openrlhf.core.rewards import outcome_reward, overlong_penalty
 from r3_openrlhf.errors import ConfigError
-from r3_openrlhf.grading.answers.tasks import grade_exact, short_answer
+from r3_openrlhf.grading.answers.exact import grade_exact, short_answer
 from r3_openrlhf.history.records import limits_of
 from r3_openrlhf.history.store import HistoryStore
 from r3_openrlhf.lab.sampling import Sample, sample

@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from r3_openrlhf.answer_tasks import TASKS
 from r3_openrlhf.config import DataConfig, R3Config
 from r3_openrlhf.errors import DataError
 from r3_openrlhf.problems.sources import REASONING_GYM, Label, check_source, load_problems
@@ -33,7 +34,8 @@ def held_out_data(config: R3Config) -> DataConfig | None:
         split=settings.split,
         reasoning_gym=settings.reasoning_gym,
         max_samples=settings.max_samples,
-        task=None if data.task == "reasoning_gym" else data.task,  # None: the one that fits the path
+        # None: the one that fits the path
+        task=None if data.task is None or TASKS[data.task].problems is not None else data.task,
     )
 
 

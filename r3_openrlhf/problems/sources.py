@@ -13,12 +13,13 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from r3_openrlhf.answer_tasks import TASKS, task_for
 from r3_openrlhf.config import DataConfig
 from r3_openrlhf.errors import DataError
 from r3_openrlhf.grading.answers.request import check_data_set
 from r3_openrlhf.open_table import nearest
 from r3_openrlhf.problems.table import Numeral, Table, read_json
-from r3_openrlhf.types import BadRow, Task
+from r3_openrlhf.types import BadRow
 
 FILE_FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}
 REASONING_GYM = "reasoning_gym:"
@@ -123,7 +124,7 @@ def check_source(data: DataConfig) -> None:
 
 def grader_of(data: DataConfig) -> str:
     """data.task, or the one that fits the source."""
-    return data.task or ("reasoning_gym" if data.path.startswith(REASONING_GYM) else "math")
+    return task_for(data.task, data.path)
 
 
 def problem_uid(problem: str) -> str:
@@ -280,7 +281,7 @@ def _reasoning_gym_rows(data: DataConfig) -> Iterator[tuple[str, Label]]:
         raise DataError(
             f"data.path is {data.path}, but reasoning-gym has no task {task!r}; {nearest(task, list(DATASETS))}"
         )
-    if grader_of(data) == Task.REASONING_GYM:
+    if TASKS[grader_of(data)].problems == REASONING_GYM:
         check_data_set(task)
     options = dict(data.reasoning_gym)
     wanted = options.pop("size", 1000)

@@ -16,12 +16,11 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from r3_openrlhf import __version__
-from r3_openrlhf.access import credentials, shows_token
+from r3_openrlhf.access import shows_token
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.reward_server.admission_queue import AdmissionQueue, Admitted, Busy
 from r3_openrlhf.reward_server.bodies import Bodies, Refused, parse_grade_body, parse_stock_body
-from r3_openrlhf.reward_server.metrics import Metrics
-from r3_openrlhf.reward_server.room import Client
+from r3_openrlhf.reward_server.metrics import LOST, Metrics
 from r3_openrlhf.reward_server.schema import GradeAnswer, Problem, StockAnswer, body_schemas
 from r3_openrlhf.reward_server.settings import ServerSettings
 from r3_openrlhf.reward_server.stock_contract import stock_answer
@@ -31,13 +30,13 @@ from r3_openrlhf.types import Verdict
 _PROBLEMS = {
     400: "The body is no JSON",
     401: "No or wrong token",
+    408: "The body did not come in time",
     413: "The body is too large",
     422: "The body does not have the documented form, or its only item could not be graded",
     503: "Too much is waiting, try again after Retry-After seconds",
 }
 _LINES = "application/x-ndjson"
 _OPEN_ROUTES = ("/health", "/ready")
-MAX_NAME_CHARS = 100  # of a client
 
 Result = TypeVar("Result")
 
@@ -52,14 +51,17 @@ def create_app(settings: ServerSettings) -> FastAPI:
     count_tokens = load_counter(settings.tokenizer) if settings.tokenizer else lambda response: 0
     stock_reward = settings.reward if settings.tokenizer else replace(settings.reward, length_reward=False)
 
-    bodies = Bodies(max_bytes=settings.max_body_bytes, max_bytes_in_all=settings.max_pending_bytes)
+    bodies = Bodies(
+        max_bytes=settings.max_body_bytes,
+        max_bytes_in_all=settings.max_pending_bytes,
+        read_timeout_s=settings.read_timeout_s,
+    )
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.queue = AdmissionQueue(settings, metrics)
         yield
         app.state.queue.close()
-        bodies.close()
 
     app = FastAPI(
         title="R³ reward service",
@@ -84,16 +86,11 @@ def create_app(settings: ServerSettings) -> FastAPI:
         seconds: a service that says nothing at all is not there any more.
         """
         queue = request.app.state.queue
-        questions = await bodies.read(request, parse_grade_body)
+        questions = await bodies.read(request, partial(parse_grade_body, own_task=settings.task))
         if request.headers.get("accept") == _LINES:
-            return _Lines(queue.admit(questions, _client_of(request)), settings.reward)
-        return _json(
-            {
-                "results": await _unless_gone(
-                    request, queue.grade(questions, _client_of(request), reward=settings.reward)
-                )
-            }
-        )
+            return _Lines(queue.admit(questions, _address_of(request)), settings.reward)
+        grading = queue.grade(questions, _address_of(request), reward=settings.reward)
+        return _json({"results": await _unless_gone(request, grading)})
 
     @app.post("/get_reward", response_model=StockAnswer, responses=problems, openapi_extra=_body("StockBody"))
     async def get_reward(request: Request) -> Response:
@@ -101,7 +98,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
         questions = await bodies.read(
             request, partial(parse_stock_body, task=settings.task, count_tokens=count_tokens)
         )
-        grading = request.app.state.queue.grade(questions, _client_of(request), reward=stock_reward)
+        grading = request.app.state.queue.grade(questions, _address_of(request), reward=stock_reward)
         grades = await _unless_gone(request, grading)
         if len(grades) == 1 and grades[0].verdict is Verdict.UNGRADED:
             return _problem(422, f"the response could not be graded: {grades[0].reason}; that is not a reward of 0")
@@ -124,7 +121,9 @@ def create_app(settings: ServerSettings) -> FastAPI:
     async def read_metrics(request: Request) -> Response:
         """Prometheus metrics."""
         queue = request.app.state.queue
-        text = metrics.text(pending=queue.pending_items, restarts=queue.pool.restarts)
+        text = metrics.text(
+            pending=queue.pending_items, lost={reason: queue.pools.num_lost(reason) for reason in LOST}
+        )
         return Response(text, media_type="text/plain; version=0.0.4")
 
     app.openapi = partial(_describe, app)
@@ -191,11 +190,8 @@ async def _leaves(request: Request) -> None:
         pass  # the body has been read, so nothing else is to come
 
 
-def _client_of(request: Request) -> Client:
-    """By address, and by the name that it gives itself: the header R3-Client, else the user of basic authentication."""
-    user, _ = credentials(request.headers.get("authorization", "").encode("latin-1"))
-    name = request.headers.get("r3-client") or user.decode("latin-1")
-    return Client(request.client.host if request.client else "", name[:MAX_NAME_CHARS])
+def _address_of(request: Request) -> str:
+    return request.client.host if request.client else ""
 
 
 def _json(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import msgspec
 from fastapi import Request
 
+from r3_openrlhf.answer_tasks import TASKS
 from r3_openrlhf.grading.answers.request import GradeRequest
 from r3_openrlhf.reward_server.admission_queue import Busy, Question, question_of
 from r3_openrlhf.reward_server.schema import GradeItem, GradeItems, StockBody
@@ -39,45 +39,50 @@ class Refused(Exception):
 
 
 class Bodies:
-    """max_bytes: of one body. max_bytes_in_all: of those that are being read or parsed (`num_bytes`); one alone may have more."""
+    """max_bytes: of one body. max_bytes_in_all: of those that are being read or parsed (`num_bytes`); one alone may have more.
+    read_timeout_s: until a body is there."""
 
-    def __init__(self, *, max_bytes: int, max_bytes_in_all: int) -> None:
+    def __init__(self, *, max_bytes: int, max_bytes_in_all: int, read_timeout_s: float) -> None:
         self._max_bytes = max_bytes
         self._max_bytes_in_all = max_bytes_in_all
         self.num_bytes = 0
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="r3-parsing")
+        self._read_timeout_s = read_timeout_s
 
     async def read(self, request: Request, parse: Callable[[bytes], Parsed]) -> Parsed:
         """Refused, Busy; what `parse` raises; starlette's ClientDisconnect."""
         body = bytearray()
         try:
-            async for piece in request.stream():
-                body += piece
-                self.num_bytes += len(piece)
-                if len(body) > self._max_bytes:
-                    raise Refused(413, f"a body has at most {self._max_bytes} bytes", unread=True)
-                if self.num_bytes > max(len(body), self._max_bytes_in_all):
-                    raise Busy(unread=True)
+            async with asyncio.timeout(self._read_timeout_s):
+                async for piece in request.stream():
+                    body += piece
+                    self.num_bytes += len(piece)
+                    if len(body) > self._max_bytes:
+                        raise Refused(413, f"a body has at most {self._max_bytes} bytes", unread=True)
+                    if self.num_bytes > max(len(body), self._max_bytes_in_all):
+                        raise Busy(unread=True)
             if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
                 # a page in somebody's browser may send other types to a loopback address without asking
                 raise Refused(422, "the content type of a body is application/json")
             if len(body) <= INLINE_BYTES:
                 return parse(bytes(body))
-            return await asyncio.get_running_loop().run_in_executor(self._thread, parse, bytes(body))
+            return await asyncio.to_thread(parse, bytes(body))
+        except TimeoutError:
+            raise Refused(408, f"the body did not come within {self._read_timeout_s:g} s", unread=True) from None
         finally:
             self.num_bytes -= len(body)
 
-    def close(self) -> None:
-        """Parses nothing more; what waits for its turn is given up."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
 
+def parse_grade_body(body: bytes, *, own_task: str) -> list[Question]:
+    """The items of /grade. Refused: the body has not the documented form.
 
-def parse_grade_body(body: bytes) -> list[Question]:
-    """The items of /grade. Refused: the body has not the documented form."""
+    own_task: of this service; of the tasks that users have written, a caller can have no other one.
+    """
     raw_items = _read(_read_items, body, "$").items
     questions = []
     for i, raw in enumerate(raw_items):
         item = _read(_read_item, raw, f"$.items[{i}]")
+        if item.task not in TASKS and item.task != own_task:
+            raise Refused(422, f"no such task; known: {', '.join({*TASKS, own_task})} - at `$.items[{i}].task`")
         metadata = bytes(item.metadata)
         if metadata[:1] not in (b"{", b"n"):
             raise Refused(422, f"Expected `object | null` - at `$.items[{i}].metadata`")
@@ -90,7 +95,7 @@ def parse_grade_body(body: bytes) -> list[Question]:
             metadata=metadata if metadata[:1] == b"{" else None,
             problem=item.problem,
         )
-        questions.append(question_of(request, item.key))
+        questions.append(question_of(request))
     return questions
 
 
@@ -116,7 +121,7 @@ def parse_stock_body(body: bytes, *, task: str, count_tokens: Callable[[str], in
             metadata=metadata,
             problem=prompt,
         )
-        questions.append(question_of(request, ""))
+        questions.append(question_of(request))
     return questions
 
 

@@ -8,11 +8,13 @@ import os
 import click
 
 from r3_openrlhf.access import read_token
+from r3_openrlhf.answer_tasks import TASKS
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.errors import R3Error
 from r3_openrlhf.reward_server.settings import ServerSettings
 
 _REWARD = RewardConfig()
+MAX_HEADER_BYTES = 32 * 2**10
 
 
 @click.command("serve-rewards")
@@ -22,7 +24,7 @@ _REWARD = RewardConfig()
     "--task",
     default=ServerSettings.task,
     show_default=True,
-    help="Grader of /get_reward: math | exact | reasoning_gym.",
+    help=f"Grader of /get_reward: {' | '.join(TASKS)}, or my_module:function.",
 )
 @click.option(
     "--workers",
@@ -53,16 +55,10 @@ _REWARD = RewardConfig()
     "--max-connections", default=ServerSettings.max_connections, show_default=True, help="Open at once; above it 503."
 )
 @click.option(
-    "--max-connections-per-peer",
-    default=ServerSettings.max_connections_per_peer,
-    show_default=True,
-    help="The same, from one address.",
-)
-@click.option(
     "--read-timeout",
     default=ServerSettings.read_timeout_s,
     show_default=True,
-    help="Seconds for the headers of a request, and again for its body.",
+    help="Seconds for the body of a request.",
 )
 def serve_rewards(
     host: str,
@@ -78,7 +74,6 @@ def serve_rewards(
     max_pending: int,
     max_pending_mb: int,
     max_connections: int,
-    max_connections_per_peer: int,
     read_timeout: float,
 ) -> None:
     """Serve grades and rewards over HTTP, for `reward.urls` or for OpenRLHF's own --reward.remote_url.
@@ -96,7 +91,6 @@ def serve_rewards(
             max_pending_items=max_pending,
             max_pending_bytes=max_pending_mb * 2**20,
             max_connections=max_connections,
-            max_connections_per_peer=max_connections_per_peer,
             read_timeout_s=read_timeout,
             reward=RewardConfig(
                 length_reward=length_reward,
@@ -115,7 +109,6 @@ def run(settings: ServerSettings) -> None:
     import uvicorn
 
     from r3_openrlhf.reward_server.app import create_app
-    from r3_openrlhf.reward_server.connections import MAX_HEADER_BYTES, bounded_protocol
 
     logging.basicConfig(level=logging.INFO)
     config = uvicorn.Config(
@@ -126,11 +119,8 @@ def run(settings: ServerSettings) -> None:
         access_log=False,
         timeout_graceful_shutdown=10,
         backlog=4096,
-        http=bounded_protocol(
-            max_connections=settings.max_connections,
-            max_per_peer=settings.max_connections_per_peer,
-            read_timeout_s=settings.read_timeout_s,
-        ),
+        http="h11",  # it bounds the bytes of the headers; the one for httptools does not
+        limit_concurrency=settings.max_connections,
         ws="none",
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
     )

@@ -6,6 +6,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from r3_openrlhf.types import Grade
 
+LOST = ("timeout", "crashed")
+
 
 class Metrics:
     """What the service counts, in a registry of its own, so that two services of one process do not mix."""
@@ -21,12 +23,9 @@ class Metrics:
             buckets=(0.0001, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30),
             registry=self.registry,
         )
-        self.repeated = Counter(
-            "r3_grading_repeated", "Items that were sent again and not graded again", registry=self.registry
-        )
         self.refused = Counter("r3_grading_refused_requests", "Requests answered with 503", registry=self.registry)
         self.pending = Gauge("r3_grading_pending_items", "Items accepted and not yet answered", registry=self.registry)
-        self.restarts = Gauge(
+        self.lost = Gauge(
             "r3_grading_worker_restarts", "Workers replaced, by reason", ["reason"], registry=self.registry
         )
 
@@ -35,9 +34,9 @@ class Metrics:
         self.items.labels(task, grade.verdict.value, grade.reason).inc()
         self.seconds.observe(grade.seconds)
 
-    def text(self, *, pending: int, restarts: dict[str, int]) -> bytes:
-        """All of it in Prometheus's text format. pending: items not yet answered; restarts: reason -> workers."""
+    def text(self, *, pending: int, lost: dict[str, int]) -> bytes:
+        """All of it in Prometheus's text format. pending: items not yet answered; lost: reason -> workers that were replaced."""
         self.pending.set(pending)
-        for reason, count in restarts.items():
-            self.restarts.labels(reason).set(count)
+        for reason, count in lost.items():
+            self.lost.labels(reason).set(count)
         return generate_latest(self.registry)

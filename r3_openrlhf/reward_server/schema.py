@@ -8,6 +8,8 @@ from msgspec import Meta, Raw, Struct, field
 from msgspec.json import schema_components
 from pydantic import BaseModel
 
+from r3_openrlhf.answer_tasks import DEFAULT_TASK, TASKS
+
 MAX_ITEMS = 1024
 Text = Annotated[str, Meta(max_length=4_000_000)]
 NULL = Raw(b"null")
@@ -21,7 +23,9 @@ class GradeItem(Struct, forbid_unknown_fields=True):
         list[Text], Meta(min_length=1, max_length=100, description="Accepted answers; any of them counts")
     ]
     num_tokens: Annotated[int, Meta(ge=0, le=10_000_000, description="Length of the response, for the length reward")]
-    task: Literal["math", "exact", "reasoning_gym"] = "math"
+    task: Annotated[
+        str, Meta(max_length=200, description=f"{', '.join(TASKS)}, or what the service has as --task")
+    ] = DEFAULT_TASK
     truncated: Annotated[bool, Meta(description="The response ended because of the token limit")] = False
     # Raw: not read here but in the grading process, at the item's own cost
     metadata: Annotated[
@@ -32,7 +36,6 @@ class GradeItem(Struct, forbid_unknown_fields=True):
         ),
     ] = field(default_factory=lambda: NULL)
     problem: Annotated[Text, Meta(description="math: the problem; a formula copied from it is no answer")] = ""
-    key: Annotated[str, Meta(max_length=200, description="Idempotency key: the same key is graded once")] = ""
 
 
 class GradeBody(Struct, forbid_unknown_fields=True):

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass, field
 
 from r3_openrlhf.access import check_access
+from r3_openrlhf.answer_tasks import DEFAULT_TASK, TASKS
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.errors import ConfigError
-from r3_openrlhf.grading.answers.request import TASKS
 
 MAX_SIZE = 2**20
 
@@ -18,33 +18,29 @@ class ServerSettings:
     """One reward service.
 
     token: bearer token that callers must show; needed unless the service listens on loopback.
-    task: grader of the OpenRLHF route, which cannot say it.
+    task: grader of the OpenRLHF route, which cannot say it; a word of answer_tasks.TASKS, or the import path of a user's own.
     tokenizer: path of a tokenizer.json (or its directory), to count tokens on the OpenRLHF route; without it that
         route pays no length reward.
     max_pending_items, max_pending_bytes: accepted and not yet answered; above it, 503. The bytes are those of whole items
         (response, references, metadata). Bodies that are still being read do not count.
-    max_connections, max_connections_per_peer: open at once, in all and from one address; above it, 503 and closed.
-    read_timeout_s: for the headers of a request, and again for its body; then the connection is closed.
-    remember_items: outcomes kept for retries of the same item.
+    max_connections: open at once; above it, 503.
+    read_timeout_s: for the body of a request; then 408.
     """
 
     host: str = "127.0.0.1"
     port: int = 5000
     token: str | None = None
-    task: str = "math"
+    task: str = DEFAULT_TASK
     tokenizer: str | None = None
     max_body_bytes: int = 32 * 2**20
     max_pending_items: int = 32768
     max_pending_bytes: int = 256 * 2**20
     max_connections: int = 4096
-    max_connections_per_peer: int = 1024
     read_timeout_s: float = 20.0
-    remember_items: int = 20_000
     reward: RewardConfig = field(default_factory=RewardConfig)
 
     def __post_init__(self) -> None:
-        if self.task not in TASKS:
-            raise ConfigError(f"--task is {self.task!r}; known tasks: {', '.join(TASKS)}")
+        TASKS[self.task]  # an unknown one is an error
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"--port is {self.port}; use 0 (any free port) to 65535")
         check_access(self.host, self.token, variable="R3_REWARD_TOKEN", name="reward token")
@@ -53,7 +49,6 @@ class ServerSettings:
             ("--max-pending", self.max_pending_items),
             ("--max-pending-mb", self.max_pending_bytes // 2**20),
             ("--max-connections", self.max_connections),
-            ("--max-connections-per-peer", self.max_connections_per_peer),
         ):
             if not 1 <= value <= MAX_SIZE:
                 raise ConfigError(f"{option} is {value}; use a whole number from 1 to {MAX_SIZE}")

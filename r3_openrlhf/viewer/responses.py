@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from r3_openrlhf.answer_tasks import DEFAULT_TASK
 from r3_openrlhf.errors import R3Error
+from r3_openrlhf.grading.answers.exact import short_answer
 from r3_openrlhf.grading.answers.extraction import final_answer
-from r3_openrlhf.grading.answers.tasks import short_answer
-from r3_openrlhf.types import Task, Verdict
+from r3_openrlhf.types import Verdict
 from r3_openrlhf.viewer.run_reader import Problem, Row, RunReader
 from r3_openrlhf.viewer.site import Site
 from r3_openrlhf.viewer.step_groups import StepGroup, reward_parts
@@ -73,7 +74,7 @@ def _answer_in(row: Row, problem: Problem | None) -> str | None:
         return row["answer"]
     if not row["text"]:
         return None
-    if problem is not None and problem.label.task != Task.MATH:
+    if problem is not None and problem.label.task != DEFAULT_TASK:
         return short_answer(row["text"])
     found = final_answer(row["text"], truncated=row["truncated"])
     return found.text if found is not None else None

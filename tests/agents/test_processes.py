@@ -1,16 +1,14 @@
 """Real processes: whatever an environment does costs its own trajectory, nothing else is lost and nothing is left behind."""
 
 import asyncio
-import select
 from pathlib import Path
 
 import psutil
 import pytest
 
 from r3_openrlhf.agents.environment import Observation
-from r3_openrlhf.agents.processes.pool import MAX_LOOK_S, EnvironmentLost, EnvironmentPool
+from r3_openrlhf.agents.processes.pool import EnvironmentLost, EnvironmentPool
 from r3_openrlhf.errors import ConfigError
-from tests.looks import planned_looks
 
 AWKWARD = "tests.agents.awkward:Awkward"
 PATIENCE_S = 300  # never reached: a future is answered by its deadline
@@ -76,35 +74,6 @@ def test_a_slow_one_beside_many_that_compute_keeps_its_time(pool):
     assert (reasons, pool.lost) == (["crashed", "timeout"], {"crashed": 1, "timeout": 1})
 
 
-class LateInTheLook(EnvironmentPool):
-    """Its thread stands still before it looks at the clocks, for an hour, in which the environments answer."""
-
-    def _look_at_clocks(self):
-        for worker in self._workers.values():
-            if worker.job is not None and worker.started is not None:
-                select.select([worker.handle.connection], [], [], PATIENCE_S)
-                worker.started -= 3600
-        super()._look_at_clocks()
-
-
-def test_an_answer_that_is_there_is_not_late():
-    with LateInTheLook(AWKWARD, {}) as pool:
-        world = pool.environment()
-        assert world.reset(1).result(PATIENCE_S) == Observation(text="task 1")
-        assert [text_of(world.step("count")) for _ in range(3)] == ["count in task 1"] * 3
-        assert not pool.lost
-
-
-def test_while_somebody_works_nobody_looks_away_for_long(monkeypatch):
-    """Of a pause of everything it forgives what comes behind the time that it had planned to wait."""
-    planned = planned_looks(monkeypatch, EnvironmentPool)
-    with EnvironmentPool(AWKWARD, {}, step_timeout_s=PATIENCE_S) as pool:
-        world = pool.environment()
-        world.reset(1).result(PATIENCE_S)
-        world.step("work").result(PATIENCE_S)
-    assert max(planned) <= MAX_LOOK_S
-
-
 def test_what_it_prints_goes_nowhere(pool, capfd):
     world = pool.environment()
     world.reset(0).result(PATIENCE_S)
@@ -120,7 +89,7 @@ def test_a_process_is_used_again_and_none_is_left(pool):
     first.release()
     second = pool.environment()
     second.reset(1).result(PATIENCE_S)
-    assert children() - before == with_one and len(with_one) == 2  # the nursery and one worker
+    assert children() - before == with_one and len(with_one) == 2  # the template and one worker
     with pytest.raises(EnvironmentLost, match="step without reset"):
         first.step("count").result(PATIENCE_S)
     pool.close()
@@ -161,7 +130,7 @@ def test_one_call_at_a_time(pool, tmp_path):
     world, awaited = pool.environment(), tmp_path / "awaited"
     world.reset(0).result(PATIENCE_S)
     slow, early = world.step(f"until {awaited}"), world.step("count")
-    with pytest.raises(EnvironmentLost, match="one call at a time"):
+    with pytest.raises(EnvironmentLost, match="one item at a time"):
         early.result(PATIENCE_S)
     awaited.touch()
     assert text_of(slow) == f"until {awaited} in task 0"
@@ -175,7 +144,7 @@ def test_an_environment_that_cannot_begin_says_why():
         EnvironmentPool("tests.agents.gone:World", {})
 
 
-def test_a_killed_nursery_loses_its_environments_and_the_next_ones_live(pool):
+def test_a_killed_template_loses_its_environments_and_the_next_ones_live(pool):
     before = children()
     world = pool.environment()
     world.reset(0).result(PATIENCE_S)

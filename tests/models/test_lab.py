@@ -5,7 +5,7 @@ import random
 import pytest
 
 from r3_openrlhf.core.reflection import ATTEMPT_BEGINS, GUIDANCE
-from r3_openrlhf.grading.answers.tasks import grade_exact, short_answer
+from r3_openrlhf.grading.answers.exact import grade_exact, short_answer
 from r3_openrlhf.models import lab as lab_model
 
 

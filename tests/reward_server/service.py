@@ -12,13 +12,11 @@ from pathlib import Path
 
 import psutil
 
-from tests import nurseries
 from tests.grading.hostile_payloads import ENDLESS_REFERENCE, endless
 
 PROGRAM = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
-from tests import nurseries
 from r3_openrlhf.cli import main
 """
 
@@ -29,13 +27,10 @@ class Service:
         *options: str,
         port: int = 0,
         token: str | None = None,
-        own_nursery: bool = False,
         prelude: str = "",
     ) -> None:
-        """own_nursery: its grading processes are its own family, as a user's are. prelude: Python that runs in it first."""
+        """prelude: Python that runs in it first."""
         environment = {key: value for key, value in os.environ.items() if key != "R3_REWARD_TOKEN"}
-        if not own_nursery:
-            environment[nurseries.ADDRESS] = nurseries.address()
         if token is not None:
             environment["R3_REWARD_TOKEN"] = token
         self.process = subprocess.Popen(

@@ -39,12 +39,6 @@ def answer_to(service, *pieces, timeout=300):
 
 
 @pytest.fixture(scope="module")
-def guarded():
-    with running("--read-timeout", "2", "--max-connections-per-peer", "8", "--workers", "1", token=TOKEN) as service:
-        yield service
-
-
-@pytest.fixture(scope="module")
 def patient():
     """For what is not about the time to read: a client may be late."""
     with running("--read-timeout", "1000", "--workers", "1", token=TOKEN) as service:
@@ -67,22 +61,14 @@ def test_headers_are_bounded_in_bytes_and_number(patient):
     assert httpx.get(patient.url + "/health", timeout=300).status_code == 200
 
 
-@pytest.mark.parametrize(
-    "beginning",
-    [
-        b"",
-        b"GET /hea",
-        b"POST /grade HTTP/1.1\r\nauthorization: Bearer %s\r\nhost: a\r\ncontent-type: application/json\r\n"
-        b"content-length: 99\r\n\r\n{" % TOKEN.encode(),
-    ],
-)
-def test_who_does_not_go_on_is_left(beginning, guarded):
-    assert answer_to(guarded, beginning) == b""  # closed by the service; the socket's own limit is an error
+def test_a_body_that_does_not_come_is_not_waited_for():
+    beginning = b"POST /grade HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{"
+    with running("--read-timeout", "1", "--workers", "1") as service:
+        assert answer_to(service, beginning).startswith(b"HTTP/1.1 408")
 
 
-def test_one_address_has_so_many_connections():
-    """The limit of the time to read is out of reach: how long this takes does not matter."""
-    with running("--read-timeout", "1000", "--max-connections-per-peer", "8", "--workers", "1") as service:
+def test_so_many_connections_are_open_at_once():
+    with running("--max-connections", "8", "--workers", "1") as service:
         held = [socket.create_connection(("127.0.0.1", service.port), timeout=300) for _ in range(8)]
         try:
             assert answer_to(service, b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n").startswith(b"HTTP/1.1 503")
@@ -90,18 +76,6 @@ def test_one_address_has_so_many_connections():
             for connection in held:
                 connection.close()
         assert answer_after(503, service.url + "/health").status_code == 200  # when it has seen that they are gone
-
-
-def test_who_is_left_has_no_place_any_more(guarded):
-    held = [socket.create_connection(("127.0.0.1", guarded.port), timeout=300) for _ in range(8)]
-    try:
-        for connection in held:
-            assert connection.recv(1) == b""  # after --read-timeout
-        answers = (answer_to(guarded, b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n") for _ in range(100))
-        assert next(filter(None, answers)).startswith(b"HTTP/1.1 200")  # who is late with this is left, too
-    finally:
-        for connection in held:
-            connection.close()
 
 
 def test_references_and_metadata_count_towards_what_is_pending():
@@ -141,12 +115,11 @@ STREAMED = {"Accept": "application/x-ndjson"}
 
 
 @pytest.mark.parametrize(
-    ("source", "headers"),
-    [("127.0.0.2", {}), ("127.0.0.1", {"R3-Client": "another"}), ("127.0.0.1", {})],
-    ids=["another address", "another name", "only smaller requests"],
+    "source", ["127.0.0.2", "127.0.0.1"], ids=["another address", "only smaller requests"]
 )
-def test_one_clients_hanging_items_keep_no_other_client_out(source, headers):
-    with running("--timeout", "60", "--workers", "1", "--max-pending", "200") as service, ExitStack() as held:
+def test_one_clients_hanging_items_do_not_use_up_all_places(source):
+    """All of them are accepted; how long they wait is another matter."""
+    with running("--timeout", "1", "--workers", "1", "--max-pending", "80") as service, ExitStack() as held:
         for n in itertools.count():
             body = {"items": [endless_item(10 * n + i) for i in range(10)]}
             client = held.enter_context(httpx.Client(timeout=300))
@@ -155,24 +128,9 @@ def test_one_clients_hanging_items_keep_no_other_client_out(source, headers):
                 break
         assert n > 1  # it had some room
         other = httpx.HTTPTransport(local_address=source)
-        with httpx.Client(transport=other, headers=headers, timeout=300) as client:
-            answers = [client.post(service.url + "/grade", json={"items": [grade_item()]}) for _ in range(40)]
-        assert [answer.status_code for answer in answers] == [200] * 40
-
-
-def test_the_user_of_basic_authentication_is_a_clients_name():
-    with (
-        running("--timeout", "60", "--workers", "1", "--max-pending", "16", token=TOKEN) as service,
-        ExitStack() as held,
-    ):
-        body = {"items": [endless_item(i) for i in range(16)]}
-        answer = held.enter_context(
-            httpx.stream("POST", service.url + "/grade", json=body, headers=STREAMED, auth=("one", TOKEN), timeout=300)
-        )
-        assert answer.status_code == 200
-        two = {"items": [grade_item(), grade_item("6")]}
-        assert post(service.url, "/grade", two, auth=("one", TOKEN)).status_code == 503
-        assert post(service.url, "/grade", two, auth=("other", TOKEN)).status_code == 200
+        with httpx.Client(transport=other, timeout=600) as client:
+            answers = [client.post(service.url + "/grade", json={"items": [grade_item()]}) for _ in range(3)]
+        assert [answer.status_code for answer in answers] == [200] * 3
 
 
 @pytest.mark.parametrize("route", ["/grade", "/get_reward"])
@@ -212,7 +170,7 @@ def test_the_problem_counts_towards_what_is_pending():
 
 def test_bodies_that_are_being_read_are_bounded_in_sum():
     async def run():
-        bodies = Bodies(max_bytes=1000, max_bytes_in_all=1000)
+        bodies = Bodies(max_bytes=1000, max_bytes_in_all=1000, read_timeout_s=300)
         messages: asyncio.Queue[dict] = asyncio.Queue()
 
         def request_of(receive):
@@ -238,10 +196,10 @@ def test_while_a_body_is_parsed_the_others_are_answered(monkeypatch):
     begun, go_on = threading.Event(), threading.Event()
     parse = app.parse_grade_body
 
-    def parse_when_told(body):
+    def parse_when_told(body, **options):
         begun.set()
         assert go_on.wait(300)
-        return parse(body)
+        return parse(body, **options)
 
     monkeypatch.setattr(app, "parse_grade_body", parse_when_told)
 
@@ -263,7 +221,7 @@ def test_while_a_body_is_parsed_the_others_are_answered(monkeypatch):
 
 
 def test_ready_says_when_no_grading_process_works():
-    with running("--workers", "1", own_nursery=True) as service:
+    with running("--workers", "1") as service:
         assert httpx.get(service.url + "/ready", timeout=300).status_code == 200
         family = service.family()
         for process in family:

@@ -132,7 +132,7 @@ def test_an_item_may_take_longer_than_a_server_may_be_silent(monkeypatch):
         (grade,) = grade_all(RewardConfig(urls=[service.url]), [hanging])
         assert grade.seconds > 5.0
         counted = httpx.get(service.url + "/metrics", timeout=300).text
-        assert "r3_grading_repeated_total 0.0" in counted  # it was asked once
+        assert 'r3_grading_worker_restarts{reason="timeout"} 1.0' in counted  # it was asked once
 
 
 def test_without_any_server_an_item_is_unreachable_at_its_deadline():
@@ -229,7 +229,7 @@ class Killer(threading.Thread):
 
     def __init__(self, restarts):
         super().__init__()
-        self.service = Service("--timeout", "5", "--workers", "2", port=free_port(), own_nursery=True)
+        self.service = Service("--timeout", "5", "--workers", "2", port=free_port())
         self.url = self.service.url
         self.workers_killed = 0
         self._restarts = restarts
@@ -240,7 +240,7 @@ class Killer(threading.Thread):
             for _ in range(5):
                 self._kill_a_worker()
             self.service.kill()
-            self.service = Service("--timeout", "5", "--workers", "2", port=self.service.port, own_nursery=True)
+            self.service = Service("--timeout", "5", "--workers", "2", port=self.service.port)
 
     def _kill_a_worker(self):
         while True:

@@ -16,7 +16,6 @@ from r3_openrlhf.grading.answers.request import GradeRequest
 from r3_openrlhf.grading.client import make_grader
 from r3_openrlhf.reward_server.admission_queue import AdmissionQueue, question_of
 from r3_openrlhf.reward_server.metrics import Metrics
-from r3_openrlhf.reward_server.room import Client
 from r3_openrlhf.reward_server.settings import ServerSettings
 
 from .service import answer_after, endless_item, grade_item, post, running
@@ -51,7 +50,7 @@ def test_a_batch_is_answered_item_by_item(service):
         ("ungraded", "bad_reference", None, None),
     ]
     assert results[0]["extracted"] == "5"
-    assert 2.0 <= results[5]["seconds"] < 2.0 + 3.5  # late as RLIMIT_CPU allows (grading/processes/worker.py)
+    assert 2.0 <= results[5]["seconds"] < 2.0 + 3.5
 
 
 def test_while_an_item_takes_long_lines_without_a_grade_say_that_the_service_is_there():
@@ -63,27 +62,6 @@ def test_while_an_item_takes_long_lines_without_a_grade_say_that_the_service_is_
     grades = [json.loads(line) for line in lines if line]
     assert [grade["index"] for grade in grades] == [0, 1] and grades[1]["seconds"] > 2.5
     assert "" in lines[lines.index(next(filter(None, lines))) + 1 : -1]
-
-
-def test_an_item_that_is_sent_again_is_not_graded_again(service):
-    before = metric(service, "r3_grading_repeated_total")
-    item = endless_item(17, key="rollout-17")
-    first = post(service.url, "/grade", {"items": [item]}).json()["results"][0]
-    again = post(service.url, "/grade", {"items": [item]})
-    assert first["reason"] == "timeout"
-    assert again.json()["results"][0] == first  # to the seconds that it took
-    assert metric(service, "r3_grading_repeated_total") == before + 1
-    other = item | {"response": r"\boxed{x+y=1}"}  # the same key on another response is another item
-    assert post(service.url, "/grade", {"items": [other]}).json()["results"][0]["verdict"] == "correct"
-
-
-def test_the_same_item_at_the_same_time_is_graded_once(service):
-    before = metric(service, "r3_grading_repeated_total")
-    item = endless_item(18, key="rollout-18")
-    with ThreadPoolExecutor(8) as threads:
-        answers = list(threads.map(lambda _: post(service.url, "/grade", {"items": [item]}).json(), range(8)))
-    assert all(answer == answers[0] for answer in answers)
-    assert metric(service, "r3_grading_repeated_total") == before + 7
 
 
 def test_health_ready_metrics_and_openapi(service):
@@ -185,7 +163,7 @@ def test_while_the_service_ends_items_are_ungraded_and_nobody_fails():
         queue = AdmissionQueue(ServerSettings(), Metrics())
         queue.close()
         request = GradeRequest(response="5", references=("5",), task="math", num_tokens=1, truncated=False)
-        return await queue.grade([question_of(request, "")], Client("127.0.0.1", ""), reward=RewardConfig())
+        return await queue.grade([question_of(request)], "127.0.0.1", reward=RewardConfig())
 
     assert [grade.reason for grade in asyncio.run(run())] == ["closed"]
 
@@ -195,7 +173,7 @@ def test_settings_that_would_be_unsafe_are_refused():
         ServerSettings(host="0.0.0.0")
     with pytest.raises(ConfigError, match="16"):
         ServerSettings(host="0.0.0.0", token="short")
-    with pytest.raises(ConfigError, match="known tasks"):
+    with pytest.raises(ConfigError, match="data.task is .poetry"):
         ServerSettings(task="poetry")
     for host in ("127.0.0.1", "::1", "localhost"):
         ServerSettings(host=host)

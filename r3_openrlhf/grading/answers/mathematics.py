@@ -18,7 +18,7 @@ from sympy import Basic, Expr
 
 from r3_openrlhf.grading.answers import two_stage_parsing
 from r3_openrlhf.grading.answers.arithmetic import stated_precision
-from r3_openrlhf.grading.answers.comparison import Number, compare_cheaply, normalise, number, numbers_agree
+from r3_openrlhf.grading.answers.comparison import Number, compare_cheaply, number, numbers_agree
 from r3_openrlhf.grading.answers.extraction import (
     MAX_ANSWER_CHARS,
     FinalAnswer,
@@ -32,14 +32,13 @@ from r3_openrlhf.grading.answers.magnitude import is_too_large
 from r3_openrlhf.grading.answers.marks import boxed_answer
 from r3_openrlhf.grading.answers.parts import agree_part_by_part
 from r3_openrlhf.grading.answers.refutation import agree_at_points, surely_different, with_imaginary_unit
+from r3_openrlhf.grading.answers.request import Item, Result
 from r3_openrlhf.grading.answers.safe_expressions import replace_in_sympy
 from r3_openrlhf.grading.answers.spelling import OR, UNEVALUATED, align, unify
 
 MAX_SYMBOLIC_CHARS = 400
 MAX_DEPTH = 10
 MAX_CELLS = 40
-
-Result = tuple[str, str, float | None, str | None]  # verdict, reason, score, extracted
 
 
 def _parse_arithmetic(expression: str):
@@ -109,10 +108,13 @@ def _reference_answer(reference: str) -> str:
     return statement[1] if statement else reference.strip()
 
 
-def grade_mathematics(
-    response: str, references: tuple[str, ...], truncated: bool, *, may_take_long: bool, problem: str = ""
-) -> Result | None:
-    """The verdict on one response; None when it may not take long and cheap comparisons do not decide.
+def grade(item: Item) -> Result:
+    """The verdict on one item."""
+    return grade_mathematics(item.response, item.references, item.truncated, problem=item.problem)
+
+
+def grade_mathematics(response: str, references: tuple[str, ...], truncated: bool, *, problem: str = "") -> Result:
+    """The verdict on one response.
 
     problem: the text of the problem, where it is known: what is copied from it is no answer (form.py).
     """
@@ -129,7 +131,7 @@ def grade_mathematics(
         text = _unified(found.text)
         decisions = [compare_cheaply(*align(text, gold)) for gold in golds]
         for gold, decision in zip(golds, decisions, strict=True):
-            if decision and (is_plain(text, gold) or may_take_long or normalise(text) == normalise(gold)):
+            if decision:
                 return _in_its_form(text, gold, problem, found.text)
         if all(decision is False for decision in decisions):
             return "wrong", "wrong", 0.0, found.text
@@ -141,7 +143,7 @@ def grade_mathematics(
         return "wrong", "too_large", 0.0, found.text
     if found.exact and problem and all(is_copied(_unified(found.text), gold, problem) for gold in golds):
         return "wrong", "restated", 0.0, found.text  # whatever its value
-    return _grade_symbolically(found, golds, problem) if may_take_long else None
+    return _grade_symbolically(found, golds, problem)
 
 
 def _in_its_form(answer: str, gold: str, problem: str, extracted: str) -> Result:

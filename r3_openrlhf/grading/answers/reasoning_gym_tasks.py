@@ -11,11 +11,12 @@ import types
 from collections.abc import Callable
 from functools import cache
 
+import msgspec
 import sympy
 
-from r3_openrlhf.grading.answers.mathematics import Result
+from r3_openrlhf.grading.answers.exact import short_answer
 from r3_openrlhf.grading.answers.no_drawing import no_drawing
-from r3_openrlhf.grading.answers.request import REFUSED_DATA_SETS
+from r3_openrlhf.grading.answers.request import REFUSED_DATA_SETS, Item, Result
 from r3_openrlhf.grading.answers.safe_expressions import integer_value, literal, parse_expression
 from r3_openrlhf.grading.answers.scorer_guards import is_too_long_to_score, passes
 
@@ -55,17 +56,26 @@ def _scorer(name: str) -> Callable[..., float]:
     return reasoning_gym.get_score_answer_fn(name)
 
 
-def load_scorer(name: str) -> None:
-    """Load a data set's scorer, for this process and its later forks. Nothing happens for one that is refused."""
-    if why_refused(name) is None:
-        _scorer(name)
-
-
 def named_data_set(entry: dict | None) -> str | None:
     """The data set that an entry names; None when it names none, or one whose answers are not graded."""
     metadata = (entry or {}).get("metadata")
     name = metadata.get("source_dataset") if isinstance(metadata, dict) else None
     return name if isinstance(name, str) and why_refused(name) is None else None
+
+
+_read_entry = msgspec.json.Decoder(dict).decode
+
+
+def grade(item: Item) -> Result:
+    """The verdict on one item; its metadata are the entry of the data set, or that as JSON."""
+    entry = item.metadata
+    if isinstance(entry, bytes):
+        try:
+            entry = _read_entry(entry)
+        except (msgspec.DecodeError, RecursionError):
+            return "ungraded", "bad_metadata", None, None
+    answer = short_answer(item.response)
+    return ("wrong", "no_answer", 0.0, None) if answer is None else grade_reasoning_gym(answer, entry)
 
 
 def grade_reasoning_gym(answer: str, entry: dict | None) -> Result:

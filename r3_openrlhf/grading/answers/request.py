@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import msgspec
 
 from r3_openrlhf.errors import ConfigError
-from r3_openrlhf.types import Task
 
-TASKS = tuple(Task)
+Result = tuple[str, str, float | None, str | None]  # verdict, reason, score, extracted
 
 # data sets of reasoning_gym whose scorers call answers correct which are not
 REFUSED_DATA_SETS = {
@@ -27,7 +27,7 @@ class GradeRequest:
 
     response: what the model wrote, without the prompt; hostile text.
     references: accepted answers, any of them counts; trusted text from the data set.
-    task: "math", "exact" or "reasoning_gym".
+    task: one of answer_tasks.TASKS, or the import path of a user's own.
     num_tokens: length of the response in tokens, for the length reward.
     truncated: the response ended because of the token limit.
     metadata: reasoning_gym only: the data-set entry, with its `metadata.source_dataset`; as bytes it is JSON, which the
@@ -53,6 +53,16 @@ class Item(msgspec.Struct, array_like=True, frozen=True):
     truncated: bool
     metadata: dict | bytes | None = None
     problem: str = ""
+
+
+class Outcome(msgspec.Struct, array_like=True, frozen=True):
+    """What a grading process says about one item. score is None when it is ungraded."""
+
+    verdict: Literal["correct", "wrong", "ungraded"]
+    reason: str
+    score: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] | None = None
+    extracted: str | None = None
+    seconds: float = 0.0
 
 
 def check_data_set(name: str) -> None:

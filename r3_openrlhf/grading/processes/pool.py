@@ -1,499 +1,499 @@
-"""Killable grading processes. One supervisor thread watches them; an item that overruns costs only itself.
+"""A pool of processes that can be killed: one item that hangs, crashes or misbehaves costs only itself.
 
-Every item is first given the cheap comparisons, in batches. What they do not decide waits for the symbolic ones, which
-are done one by one, those that are expected to be short first (forecast.py), and only when nothing cheap is waiting. An item that
-has computed for SLOW_AFTER_S leaves its place to the next one. It is paused (SIGSTOP) while others need the processors and
-goes on beside them when they do not, or when it has let enough of them pass. When too many are slow already,
-one that turns out to be slow is set back: it is begun again, with all of its time, for a turn four times as long (line.py).
+    pool = ProcessPool("my_module:make_worker", num_workers=4, timeout_s=5.0)
+    pool.submit({"text": "..."}).result()
 
-At the deadline the process is killed. An item's time is wall clock from the moment a process begins with it, less its
-pauses, less the time in which the process was ready to run and other programs had the processors: so a grade does not
-depend on how busy the machine is, and a process that sleeps or was stopped by somebody else still comes to its end.
+`make_worker(**options)` is called once, in a process that every worker is then forked from (worker.py). What it returns is
+called with each item in a worker; items and answers are plain data. There is one thread per worker here.
+
+Neither `concurrent.futures`, loky nor pebble is used. They read pickles from their workers, which would let a worker that
+has been taken over run code in this process, and they have no sessions.
 """
 
 from __future__ import annotations
 
 import logging
-import math
-import selectors
+import os
+import queue
 import socket
+import subprocess
+import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 import msgspec
-import psutil
 
-from r3_openrlhf.errors import GradingError
-from r3_openrlhf.grading.processes.line import FIRST_TURN_S, Job, Line
-from r3_openrlhf.grading.processes.nursery import Nursery, WorkerHandle
 from r3_openrlhf.grading.processes.sandbox import missing_layers
-from r3_openrlhf.grading.processes.wire import DEFERRED, Outcome, decode_outcomes, frame, take_frame
+from r3_openrlhf.grading.processes.wire import encode, frame, take_frame
 
 logger = logging.getLogger(__name__)
 
-# processor time; or ten times as long of wall clock, so that on a busy machine nobody is slow for having to wait
-SLOW_AFTER_S = FIRST_TURN_S
-TURNS_GROW = 4  # what is computed again costs at most a third of the last turn
-TURN_GROWTH = 1.25  # a slow item goes on until it has computed so many times as long as when its turn began
-LAST_TURN_S = 0.48  # an item that has computed for longer goes on to its end
-LOW_PRIORITY_AFTER_S = 0.2  # of processor time; the programs beside this pool have something to do as well
-LOW_PRIORITY = 10
-_LOOK_EVERY_S = 0.01
-FORGIVEN_PAUSE_S = 2.0
-MAX_LOOK_S = 1.0  # of a pause, so much is not forgiven
-START_TIMEOUT_S = 120.0
-MAX_FAILED_STARTS = 3
-MAX_PAUSED, PAUSED_BYTES = 96, 25 * 2**20
-MAX_ATTEMPTS = 3  # at an item whose process ends under it
-MAX_NAME_CHARS = 100  # of such a data set
-MAX_PREPARED = 50  # data sets of reasoning_gym that the nursery keeps loaded
+START_TIMEOUT_S = 120.0  # of the template, which imports libraries
+RETRY_START_S = 10.0  # after a template that could not be started
+LOOK_S = (
+    1.0  # at a worker that computes; when this process was stopped for longer, so was the worker: it is not its time
+)
+SEND_TIMEOUT_S = 60.0
+MAX_ANSWER_BYTES = 2**20
+_WORKER = "r3_openrlhf.grading.processes.worker"
+
+AnswerT = TypeVar("AnswerT")
+
+
+class ItemLost(Exception):
+    """An item has no answer.
+
+    reason: "timeout", "crashed" (its process ended), "talkative" (an answer above MAX_ANSWER_BYTES), "raised" (`detail` says
+        what), "unavailable" (no process could be started) or "closed".
+    seconds: the time that it had.
+    """
+
+    def __init__(self, reason: str, detail: str = "", *, seconds: float = 0.0) -> None:
+        super().__init__(f"{reason}: {detail}" if detail else reason)
+        self.reason = reason
+        self.detail = detail
+        self.seconds = seconds
+
+
+class _Clock:
+    """An item's own time: wall clock, less the time in which its process waited for a processor.
+
+    So whether an item is late does not depend on how busy the machine is. Looked at once per LOOK_S or more often.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._waited_before = self._waited()
+        self._looked = time.monotonic()
+        self._wall = 0.0
+
+    def seconds(self) -> float:
+        now = time.monotonic()
+        self._wall += min(now - self._looked, 2 * LOOK_S)
+        self._looked = now
+        return max(0.0, self._wall - max(0.0, self._waited() - self._waited_before))
+
+    def _waited(self) -> float:
+        """0.0 where the kernel does not count it (no CONFIG_SCHED_INFO), and when the process has just ended."""
+        try:
+            with open(f"/proc/{self._pid}/schedstat", "rb") as file:  # nanoseconds running, nanoseconds waiting, turns
+                return int(file.read().split()[1]) / 1e9
+        except (OSError, IndexError):
+            return 0.0
+
+
+class _Template:
+    """The process that workers are forked from (worker.run_template)."""
+
+    def __init__(self, target: str, options: Mapping[str, Any], memory_bytes: int | None) -> None:
+        """OSError: no process or socket to be had. Its workers are confined where memory_bytes is given."""
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control.settimeout(START_TIMEOUT_S)
+        self._lock = threading.Lock()
+        path = [str(Path(__file__).absolute().parents[3]), *map(os.path.abspath, sys.path)]
+        program = (
+            f"import sys, socket; sys.path[:] = {path!r}; from {_WORKER} import run_template;"
+            f" run_template(socket.socket(fileno={theirs.fileno()}), {os.getpid()}, {target!r}, {dict(options)!r},"
+            f" memory_bytes={memory_bytes!r})"
+        )
+        variables = os.environ if memory_bytes is None else {"PATH": os.defpath, "LANG": "C.UTF-8"}
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-c", program],
+                env={**variables, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+            )
+        except OSError:
+            self._control.close()
+            raise
+        finally:
+            theirs.close()
+
+    def wait_until_ready(self) -> None:
+        """OSError, with its reason: it ended before it was ready, or takes too long."""
+        with self._lock:
+            said = self._control.recv(4096).decode("utf-8", "replace")
+        if said != "ready":
+            raise OSError(said.removeprefix("!") or "it ended before it was ready; what it said is in stderr")
+
+    def fork(self) -> tuple[int, socket.socket]:
+        """A new worker's pid and socket. OSError: the template is gone; EOFError: no socket to be had now."""
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            raise EOFError(str(error)) from error
+        try:
+            with self._lock:
+                socket.send_fds(self._control, [b"f"], [theirs.fileno()])
+                said = self._control.recv(16)
+            if not said:
+                raise OSError("the template has ended")
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        return int.from_bytes(said, "big"), ours
+
+    def kill(self, pid: int) -> None:
+        """End a worker and the programs that it started. A template that has ended took its workers with it."""
+        try:
+            with self._lock:
+                self._control.send(pid.to_bytes(4, "big"))
+        except OSError:
+            pass
+
+    def end(self) -> None:
+        """End it and, with it, every worker."""
+        self._process.kill()
+        self._process.wait()  # from now on nobody waits for its answer
+        with self._lock:
+            self._control.close()
 
 
 @dataclass(slots=True, eq=False)
 class _Worker:
-    handle: WorkerHandle
-    jobs: deque[Job] = field(default_factory=deque)  # the first one is being graded
-    item_started: float = 0.0  # wall clock, moved on by the pauses
-    item_started_cpu: float = 0.0  # processor time of the process
-    item_started_waiting: float = 0.0  # its time in the processors' queue
-    slow: bool = False  # goes on beside the places
-    paused_at: float | None = None
-    nice: bool = False
-    retired: bool = False  # to be killed once its item is answered
+    """One worker process. Belongs to the thread that asks; only `kill` may be called by another."""
 
-    @property
-    def is_left_alone(self) -> bool:
-        """Nothing about its item changes any more before the deadline but whose turn it is."""
-        return self.slow and self.nice
+    template: _Template
+    pid: int
+    connection: socket.socket
+    number: int = 0
+    is_killed: bool = False
 
-    def start_clocks(self) -> None:
-        self.item_started = time.monotonic()
-        self.item_started_cpu = self.handle.processor_seconds()
-        self.item_started_waiting = self.handle.waiting_seconds()
+    def ask(self, body: bytes | msgspec.Raw, limit_s: float) -> bytes:
+        """The answer to one item. ItemLost: there is none; then nothing but `bury` makes sense."""
+        self.number += 1
+        clock = _Clock(self.pid)
+        buffer = bytearray()
+        try:
+            self.connection.settimeout(SEND_TIMEOUT_S)
+            self.connection.sendall(frame(self.number, body))
+            while True:
+                left = limit_s - clock.seconds()
+                self.connection.settimeout(min(LOOK_S, max(left, 0.001)))
+                try:
+                    received = self.connection.recv(2**18)
+                except TimeoutError:
+                    if (seconds := clock.seconds()) >= limit_s:
+                        raise ItemLost("timeout", seconds=seconds) from None
+                    continue
+                if not received:
+                    raise ItemLost("crashed", seconds=clock.seconds())
+                buffer += received
+                taken = take_frame(buffer, max_bytes=MAX_ANSWER_BYTES)
+                if taken is not None:
+                    if taken[0] != self.number or buffer:
+                        raise ItemLost("crashed", "it does not keep to the protocol", seconds=clock.seconds())
+                    return taken[1]
+                if left <= 0:
+                    raise ItemLost("timeout", seconds=limit_s)
+        except ValueError as error:
+            raise ItemLost("talkative", seconds=clock.seconds()) from error
+        except OSError as error:
+            raise ItemLost("crashed", seconds=clock.seconds()) from error
 
-    def wall_seconds(self) -> float:
-        """Of the first item, pauses not counted."""
-        return (self.paused_at or time.monotonic()) - self.item_started
+    def kill(self) -> None:
+        """End the process; who is asking it is answered."""
+        if not self.is_killed:
+            self.is_killed = True
+            self.template.kill(self.pid)
 
-    def seconds(self) -> float:
-        """The first item's own time: `wall_seconds`, the wait for a processor not counted."""
-        runnable = self.handle.is_runnable  # asked first: a wait that ends meanwhile is in the count
-        waited = max(0.0, self.handle.waiting_seconds() - self.item_started_waiting)
-        own = max(0.0, self.wall_seconds() - waited)
-        # a wait that still lasts is not in the kernel's count yet
-        return min(own, self.processor_seconds()) if runnable else own
-
-    def processor_seconds(self) -> float:
-        return self.handle.processor_seconds() - self.item_started_cpu
-
-    def attained_seconds(self, *, most: float = LAST_TURN_S) -> float:
-        """Processor time of the item in steps, powers of TURN_GROWTH, so that slow items take turns that grow."""
-        steps = int(math.log(max(1.0, self.processor_seconds() / SLOW_AFTER_S), TURN_GROWTH))
-        return min(SLOW_AFTER_S * TURN_GROWTH**steps, most)
-
-    def rest_of_turn(self) -> float:
-        """Processor time of the item until others that are slow come first; infinity where it goes on to its end."""
-        attained = self.attained_seconds()
-        return attained * TURN_GROWTH - self.processor_seconds() if attained < LAST_TURN_S else math.inf
-
-    def pause(self) -> None:
-        if self.paused_at is None:
-            self.handle.pause()
-            self.paused_at = time.monotonic()
-
-    def go_on(self) -> None:
-        if self.paused_at is not None:
-            self.item_started += time.monotonic() - self.paused_at
-            self.paused_at = None
-            self.handle.go_on()
+    def bury(self) -> None:
+        """End the process and give its socket back."""
+        self.kill()
+        self.connection.close()
 
 
-def room_to_pause() -> int:
-    """Slow items that may be paused at once: MAX_PAUSED, or fewer where memory is short."""
-    return min(MAX_PAUSED, psutil.virtual_memory().available // 8 // PAUSED_BYTES)
+@dataclass(slots=True, eq=False)
+class _Job:
+    body: bytes | msgspec.Raw
+    future: Future[Any] = field(default_factory=Future)
 
 
-def _turn_of(worker: _Worker) -> tuple[float, int]:
-    """Its place among the slow ones; their numbers differ."""
-    return worker.attained_seconds(), worker.jobs[0].number
+class ProcessPool(Generic[AnswerT]):
+    """Items in `num_workers` processes, which start with the first item. Thread-safe.
 
+    Args:
+        target: import path "package.module:make_worker".
+        options: plain values, keyword arguments of `make_worker`.
+        answer_type: what answers are decoded as (msgspec); an answer of another form is a crash.
+        timeout_s: for one item, of its own time: waiting in the queue or for a processor does not count.
+        max_waiting: items that wait; then `submit` waits. 0: no bound.
+        attempts: at an item whose process ends while it is at work, which may be somebody else's doing.
+        memory_bytes: address space of one worker, which is then confined as well (sandbox.py), and has no environment
+            variables; None: neither.
+        on_lost: what an item without an answer is answered with; None: its future raises ItemLost.
 
-class WorkerPool:
-    """Grades items in `num_workers` processes, `timeout_s` of its own time each; a lost item is answered as ungraded.
-
-    max_slow_workers: slow items that go on beside the places at once, 1 or more.
-    max_paused_workers: slow items that are paused meanwhile, each a process of about 25 MB; None: 96, or what an eighth of
-    the free memory holds.
-    memory_bytes: address space of one worker.
+    `lost` counts reasons; a second attempt counts as well.
     """
 
     def __init__(
         self,
+        target: str,
+        options: Mapping[str, Any] | None = None,
         *,
-        num_workers: int,
-        timeout_s: float,
-        max_slow_workers: int | None = None,
-        max_paused_workers: int | None = None,
-        memory_bytes: int = 2**30,
+        answer_type: Any = Any,
+        num_workers: int = 1,
+        timeout_s: float = 10.0,
+        max_waiting: int = 0,
+        attempts: int = 1,
+        memory_bytes: int | None = None,
+        on_lost: Callable[[ItemLost], AnswerT] | None = None,
     ) -> None:
-        self.num_workers = num_workers
         self.timeout_s = timeout_s
-        self.max_slow_workers = 4 * num_workers if max_slow_workers is None else max(1, max_slow_workers)
-        self.max_paused_workers = room_to_pause() if max_paused_workers is None else max_paused_workers
-        self.memory_bytes = memory_bytes
-        self.restarts: dict[str, int] = {"timeout": 0, "crashed": 0, "nursery": 0}
-        self._lock = threading.Lock()
-        self._incoming: deque[Job] = deque()
-        self._number = 0
+        self.lost: Counter[str] = Counter()
+        self._target, self._options, self._memory_bytes = target, dict(options or {}), memory_bytes
+        self._decode = msgspec.msgpack.Decoder(tuple[str | None, answer_type | None]).decode
+        self._num_workers, self._attempts, self._on_lost = num_workers, attempts, on_lost
+        self._jobs: queue.Queue[_Job | None] = queue.Queue(max_waiting)
+        self._lock = threading.Lock()  # of what follows
+        self._num_threads = 0
         self._closing = False
-        self._thread: threading.Thread | None = None
-        self._wake_receiver, self._wake_sender = socket.socketpair()
-        self._wake_receiver.setblocking(False)
-        self._awake = False
+        self._workers: set[_Worker] = set()
+        self._free: list[_Worker] = []  # of sessions that are over
+        self._starting = threading.Lock()
+        self._template: _Template | None = None
+        self._no_start_before = 0.0
+        self._why_no_start = ""
 
-    # Any thread
+    def __enter__(self) -> ProcessPool[AnswerT]:
+        return self
 
-    def submit(self, encoded: msgspec.Raw) -> Future[Outcome]:
-        """Queues one item (wire.encode_item); the future always gets an Outcome. GradingError: the pool is closed."""
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def submit(self, item: object, *, block: bool = True) -> Future[AnswerT]:
+        """Queue one item: plain data, or a msgspec.Raw of it.
+
+        Raises:
+            queue.Full: max_waiting items wait and `block` is False.
+            TypeError: it is no plain data.
+        """
+        job = _Job(item if isinstance(item, msgspec.Raw) else encode(item))
+        self._jobs.put(job, block=block)
         with self._lock:
-            if self._closing:
-                raise GradingError("the grading pool is closed; nothing can be graded any more")
-            self._number += 1
-            job = Job(encoded, Future(), self._number, time.monotonic())
-            self._incoming.append(job)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._supervise, name="r3-grading", daemon=True)
-                self._thread.start()
-            wake = not self._awake
-            self._awake = True
-        if wake:
-            self._wake_sender.send(b"w")
+            closing = self._closing
+            if not closing and self._num_threads < self._num_workers:
+                self._num_threads += 1
+                threading.Thread(target=self._work, name="r3-pool", daemon=True).start()
+        if closing:
+            self._answer_all_closed()
         return job.future
 
+    def session(self) -> Session[AnswerT]:
+        """A worker that keeps its state between items; as many as are open at once, whatever num_workers is."""
+        return Session(self)
+
     def close(self) -> None:
-        """Kills the workers; items that are still waiting are answered `ungraded: closed`. Twice is harmless."""
+        """Kill the processes; items without an answer are lost, "closed". Twice is harmless."""
         with self._lock:
             if self._closing:
                 return
             self._closing = True
-            thread = self._thread
-        if thread is not None:
-            self._wake_sender.send(b"c")
-            thread.join()
-        self._wake_sender.close()
-        self._wake_receiver.close()
+            free, self._free = self._free, []
+            workers = list(self._workers)
+        for worker in workers:
+            worker.kill()
+        for worker in free:
+            self._bury(worker)
+        if self._template is not None:
+            self._template.end()
+        self._answer_all_closed()
 
-    # The supervisor thread
-
-    def _supervise(self) -> None:
-        self._line = Line()
-        self._workers: dict[WorkerHandle, _Worker] = {}
-        self._nursery: Nursery | None = None
-        self._failed_starts = 0
-        self._prepared: set[str] = set()
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._wake_receiver, selectors.EVENT_READ, None)
-        for layer in missing_layers():
-            logger.warning("grading processes are less isolated than they should be: this kernel has no %s", layer)
+    def _answer_all_closed(self) -> None:
+        """What waits; and let every thread that waits for items end."""
         try:
-            while not self._closing:
-                self._keep_enough_workers()
-                self._hand_out()
-                self._pause_or_go_on()
-                planned, turn_started = self._seconds_to_next_look(), time.monotonic()
-                for key, events in self._selector.select(planned):
-                    self._handle(key, events)
-                if planned is not None:
-                    self._forgive_pause(time.monotonic() - turn_started - planned)
-                self._look_at_clocks()
-        except BaseException:
-            logger.exception("the supervisor of the grading processes failed")
-            raise
-        finally:
-            with self._lock:
-                self._closing = True
-            self._stop_everything()
+            while True:
+                job = self._jobs.get_nowait()
+                if job is not None and job.future.set_running_or_notify_cancel():
+                    self._lose(job.future, ItemLost("closed"))
+        except queue.Empty:
+            self._jobs.put(None)
 
-    def _handle(self, key: selectors.SelectorKey, events: int) -> None:
-        if key.fileobj is self._wake_receiver:
-            self._take_incoming()
-        elif key.data is self._nursery:
-            if not self._nursery.read():
-                self._lose_nursery(self._nursery)
-            elif self._nursery.is_ready:
-                self._failed_starts = 0
-        else:
-            if events & selectors.EVENT_WRITE and key.data in self._workers:
-                self._write(self._workers[key.data])
-            if events & selectors.EVENT_READ and key.data in self._workers:
-                self._read(self._workers[key.data])
-
-    def _take_incoming(self) -> None:
-        try:
-            self._wake_receiver.recv(64)
-        except BlockingIOError:
-            pass
-        with self._lock:
-            self._awake = False
-            self._line.add(self._incoming)
-            self._incoming.clear()
-
-    def _keep_enough_workers(self) -> None:
-        if self._nursery is None:
-            if not self._line:
-                return
-            try:
-                self._nursery = Nursery(memory_bytes=self.memory_bytes, cpu_seconds=max(1, round(self.timeout_s)))
-            except OSError as error:
-                self._miss_start(str(error))
-                return
-            self._selector.register(self._nursery.control, selectors.EVENT_READ, self._nursery)
-        # one more than there are places, so that nobody waits for a fork when one is killed
-        wanted = self.num_workers + 1 + self._slow_workers() - len(self._workers)
-        for _ in range(wanted):
-            handle = self._nursery.fork()
-            if handle is None:
-                return
-            self._workers[handle] = _Worker(handle)
-            self._selector.register(handle.connection, selectors.EVENT_READ, handle)
-
-    def _hand_out(self) -> None:
-        workers = self._workers.values()
-        free = [worker for worker in workers if not worker.jobs and worker.handle.is_running]
-        places = self.num_workers - sum(bool(worker.jobs) and not worker.slow for worker in workers)
-        for worker in free[: max(0, places)]:
-            slow = self._slow_workers()
-            batch = self._line.next_batch(
-                num_workers=self.num_workers,
-                front=self._front_of_the_places(),
-                room=self.max_slow_workers - slow,
-                room_paused=self.max_slow_workers + self.max_paused_workers - slow,
-                least_s=self._next_slow_seconds(),
-            )
-            if not batch:
-                return
-            for job in batch:
-                if not job.future.running():  # an item that is begun again is running already
-                    job.future.set_running_or_notify_cancel()
-            worker.jobs.extend(batch)
-            worker.start_clocks()
-            message = (batch[0].symbolic, [(job.number, job.encoded) for job in batch])
-            worker.handle.outbox += frame(message)
-            self._write(worker)
-
-    def _front_of_the_places(self) -> float:
-        """The lowest rank of what is being graded in a place. Slow items do not pass one of theirs that has its turn there."""
-        ranks = [worker.jobs[0].front_rank for worker in self._workers.values() if worker.jobs and not worker.slow]
-        return min(ranks, default=float("inf"))
-
-    def _next_slow_seconds(self) -> float:
-        """What the slow item whose turn it is has computed, in steps; 0 where none is slow."""
-        slow = [worker for worker in self._workers.values() if worker.slow]
-        if not slow:
-            return 0.0
-        return min(slow, key=_turn_of).attained_seconds(most=math.inf)
-
-    def _slow_workers(self) -> int:
-        return sum(worker.slow for worker in self._workers.values())
-
-    def _pause_or_go_on(self) -> None:
-        """Slow items have the processors that others leave, and a turn of their own when they have let enough pass."""
-        slow = [worker for worker in self._workers.values() if worker.slow]
-        if not slow:
-            return
-        busy = sum(bool(worker.jobs) and not worker.slow for worker in self._workers.values())
-        room = self.num_workers - busy if busy or self._line.num_fresh else self.max_slow_workers
-        front = min(self._front_of_the_places(), self._line.front())
-        for i, (attained_s, _, worker) in enumerate(sorted((*_turn_of(worker), worker) for worker in slow)):
-            passes_others = worker.jobs[0].rank_for(attained_s) <= front
-            if i < room or i < self.max_slow_workers and passes_others:
-                worker.go_on()
-            else:
-                worker.pause()
-
-    def _write(self, worker: _Worker) -> None:
-        try:
-            worker.handle.send_some()
-        except OSError:
-            self._bury(worker, "crashed")
-            return
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.handle.outbox else 0)
-        self._selector.modify(worker.handle.connection, events, worker.handle)
-
-    def _read(self, worker: _Worker) -> None:
-        if not worker.handle.receive_some():
-            self._bury(worker, "crashed")
-            return
-        answered, data_sets = False, set()
-        try:
-            while (body := take_frame(worker.handle.inbox)) is not None:
-                for outcome in decode_outcomes(body):
-                    if not worker.jobs or worker.jobs[0].number != outcome.number:
-                        raise ValueError(f"an outcome for item {outcome.number}, which was not being graded")
-                    if worker.slow:  # the process does not know of its pauses
-                        outcome = msgspec.structs.replace(outcome, seconds=min(outcome.seconds, worker.seconds()))
-                    self._take_outcome(worker.jobs.popleft(), outcome)
-                    answered = True
-                    if outcome.verdict == DEFERRED:
-                        data_sets.add(outcome.reason)
-        except (ValueError, msgspec.DecodeError):  # it does not keep to the protocol: it is not ours any more
-            self._bury(worker, "crashed")
-            return
-        if answered:
-            worker.slow = False
-            worker.go_on()
-            worker.start_clocks()
-            if worker.nice and worker.handle.set_nice(0):
-                worker.nice = False
-            if worker.retired or worker.nice:  # without privileges a process cannot go back to its old priority
-                self._bury(worker, "")
-        for data_set in data_sets - self._prepared - {""}:
-            self._prepare(data_set)
-
-    def _take_outcome(self, job: Job, outcome: Outcome) -> None:
-        if outcome.verdict == DEFERRED:
-            if job.symbolic:
-                raise ValueError(f"item {job.number} was deferred twice")
-            if len(outcome.reason) > MAX_NAME_CHARS or not outcome.reason.isascii():
-                raise ValueError(f"item {job.number} needs a data set that cannot exist")
-            self._line.add_symbolic(job, complexity=outcome.complexity, subject=outcome.subject)
-        else:
-            if job.symbolic and outcome.seconds < SLOW_AFTER_S:
-                self._line.forecast.learn_fast(job.subject)
-            _answer(job, outcome)
-
-    def _prepare(self, data_set: str) -> None:
-        """Has the nursery load a reasoning_gym data set, once; workers that were forked before make way for new ones."""
-        if self._nursery is None or len(self._prepared) == MAX_PREPARED:
-            return
-        self._prepared.add(data_set)
-        self._nursery.prepare(data_set)
-        for worker in list(self._workers.values()):
-            if worker.jobs:
-                worker.retired = True
-            else:
-                self._bury(worker, "")
-
-    def _forgive_pause(self, late: float) -> None:
-        """When this process was stopped for a while (a suspended job), so were the workers: it is not their time."""
-        if late > FORGIVEN_PAUSE_S:
-            for worker in self._workers.values():
-                if worker.paused_at is None:  # else `go_on` does so
-                    worker.item_started += late
-
-    def _look_at_clocks(self) -> None:
-        for worker in list(self._workers.values()):
-            if not worker.jobs or worker.paused_at is not None:
+    def _work(self) -> None:
+        """A thread: gives one worker an item at a time."""
+        worker: _Worker | None = None
+        while (job := self._jobs.get()) is not None:
+            if not job.future.set_running_or_notify_cancel():
                 continue
-            elapsed = worker.wall_seconds()
-            if elapsed >= self.timeout_s and (own := worker.seconds()) >= self.timeout_s:
-                late = worker.jobs[0]
-                self._read(worker)  # this thread may be late itself, and the outcome there
-                if worker.handle in self._workers and worker.jobs and worker.jobs[0] is late:
-                    self._line.forecast.learn_slow(late.subject, late.number, own)
-                    self._bury(worker, "timeout", own)
-            elif elapsed >= SLOW_AFTER_S and not worker.is_left_alone:
-                used, job = worker.processor_seconds(), worker.jobs[0]
-                if used >= SLOW_AFTER_S:
-                    self._line.forecast.learn_slow(job.subject, job.number, worker.attained_seconds())
-                if used >= LOW_PRIORITY_AFTER_S and not worker.nice:
-                    worker.nice = worker.handle.set_nice(LOW_PRIORITY)
-                if not worker.slow and (used >= job.turn_s or elapsed >= 10 * job.turn_s):
-                    self._make_way(worker)
-        if self._nursery and not self._nursery.is_ready and time.monotonic() - self._nursery.started > START_TIMEOUT_S:
-            self._lose_nursery(self._nursery)
+            for attempt in range(1, self._attempts + 1):
+                try:
+                    worker = worker or self._new_worker()
+                    answer = self._ask(worker, job.body, self.timeout_s)
+                except ItemLost as error:
+                    if worker is not None:
+                        self._bury(worker)
+                        worker = None
+                    if error.reason == "crashed" and attempt < self._attempts and not self._closing:
+                        self.lost["crashed"] += 1
+                        continue
+                    self._lose(job.future, error)
+                else:
+                    _set(job.future.set_result, answer)
+                break
+            del job  # its future and text, while this thread waits
+        self._jobs.put(None)  # for the next thread
+        if worker is not None:
+            self._bury(worker)
 
-    def _make_way(self, worker: _Worker) -> None:
-        """Keeps a slow item from holding up others."""
-        if len(worker.jobs) > 1 and not worker.handle.outbox:
-            worker.retired = True  # it has already been sent the items that others will grade now
-            first = worker.jobs.popleft()
-            self._line.put_back(worker.jobs)
-            worker.jobs.append(first)
-        job = worker.jobs[0]
-        if self._slow_workers() < self.max_slow_workers + self.max_paused_workers:
-            worker.slow = True
-        elif job.symbolic:
-            job.turn_s *= TURNS_GROW
-            self._line.set_back(worker.jobs.popleft())
-            self._bury(worker, "")
+    def _ask(self, worker: _Worker, body: bytes | msgspec.Raw, limit_s: float) -> AnswerT:
+        try:
+            error, answer = self._decode(worker.ask(body, limit_s))
+        except msgspec.DecodeError as decode_error:
+            raise ItemLost("crashed", "it does not keep to the protocol") from decode_error
+        if error is not None:
+            raise ItemLost("raised", error)
+        return answer
 
-    def _seconds_to_next_look(self) -> float | None:
-        """None: nobody is working and nothing waits."""
-        somebody_waits = any(worker.paused_at is not None for worker in self._workers.values())
-        waits = []
-        for worker in self._workers.values():
-            if worker.jobs and worker.paused_at is None:
-                rest = self.timeout_s - worker.seconds() if worker.is_left_alone else 0.0
-                waits.append(max(_LOOK_EVERY_S, min(rest, worker.rest_of_turn()) if somebody_waits else rest))
-        if waits or self._line or self._nursery and not self._nursery.is_ready:
-            waits.append(MAX_LOOK_S)
-        return max(0.001, min(waits)) if waits else None
+    def _lose(self, future: Future[Any], lost: ItemLost) -> None:
+        if self._closing:
+            lost = ItemLost("closed", seconds=lost.seconds)
+        self.lost[lost.reason] += 1
+        if self._on_lost is None:
+            _set(future.set_exception, lost)
+        else:
+            _set(future.set_result, self._on_lost(lost))
 
-    def _bury(self, worker: _Worker, reason: str, own: float | None = None) -> None:
-        """Ends a worker. The item that it was grading is answered (or tried again); the others go back.
+    def _new_worker(self) -> _Worker:
+        """ItemLost: none can be started now, or ever."""
+        with self._starting:
+            pid = 0
+            for _ in range(2):  # a template that has been killed is found out only now
+                template = self._started_template()
+                try:
+                    pid, connection = template.fork()
+                    break
+                except EOFError as error:
+                    raise ItemLost("unavailable", str(error)) from error
+                except OSError:
+                    template.end()
+                    self._template = None
+            if not pid:
+                raise ItemLost("unavailable", "the processes end as soon as they are started")
+        worker = _Worker(template, pid, connection)
+        with self._lock:
+            self._workers.add(worker)
+        if self._closing:
+            worker.kill()
+        return worker
 
-        own: the item's own seconds, where they are why; a second reading may be smaller, when a wait has ended meanwhile.
+    def _started_template(self) -> _Template:
+        if self._closing:
+            raise ItemLost("closed")
+        if self._template is None:
+            if time.monotonic() < self._no_start_before:
+                raise ItemLost("unavailable", self._why_no_start)
+            if self._memory_bytes is not None:
+                for layer in missing_layers():
+                    logger.warning("processes are less isolated than they should be: this kernel has no %s", layer)
+            try:
+                template = _Template(self._target, self._options, self._memory_bytes)
+            except OSError as error:
+                raise self._no_start(error) from error
+            self._template = template  # before it is ready, so that `close` can end it
+            try:
+                template.wait_until_ready()
+            except OSError as error:
+                template.end()
+                self._template = None
+                raise self._no_start(error) from error
+            if self._closing:  # while it was started
+                template.end()
+        return self._template
+
+    def _no_start(self, error: OSError) -> ItemLost:
+        self._no_start_before, self._why_no_start = time.monotonic() + RETRY_START_S, str(error)
+        if not self._closing:
+            logger.error("no processes for %s: %s", self._target, error)
+        return ItemLost("unavailable", str(error))
+
+    def _bury(self, worker: _Worker) -> None:
+        with self._lock:
+            self._workers.discard(worker)
+        worker.bury()
+
+
+class Session(Generic[AnswerT]):
+    """A worker of a pool that one user has for himself, from his first item until `close` or a lost item."""
+
+    def __init__(self, pool: ProcessPool[AnswerT]) -> None:
+        self._pool = pool
+        self._lock = threading.Lock()
+        self._worker: _Worker | None = None
+        self._is_busy = False
+        self._is_closed = False
+
+    @property
+    def has_worker(self) -> bool:
+        """Is there a process, which has what earlier items left in it?"""
+        return self._worker is not None
+
+    def submit(self, item: object, *, timeout_s: float) -> Future[AnswerT]:
+        """Ask, one item at a time. After a lost item the next one goes to another process.
+
+        TypeError: it is no plain data.
         """
-        own = worker.seconds() if own is None else own
-        self._release(worker)
-        if worker.jobs and reason:
-            self.restarts[reason] += 1
-            culprit = worker.jobs.popleft()
-            culprit.attempts += 1
-            if reason == "crashed" and culprit.attempts < MAX_ATTEMPTS:  # perhaps somebody else killed the process
-                self._line.put_back(deque([culprit]))
-            else:
-                _answer(culprit, Outcome(culprit.number, "ungraded", reason, None, None, own))
-        self._line.put_back(worker.jobs)
+        job = _Job(encode(item))
+        job.future.set_running_or_notify_cancel()
+        with self._lock:
+            if self._is_busy:
+                self._pool._lose(job.future, ItemLost("raised", "a session takes one item at a time"))
+                return job.future
+            self._is_busy, self._is_closed = True, False
+        threading.Thread(target=self._work, args=(job, timeout_s), name="r3-session", daemon=True).start()
+        return job.future
 
-    def _release(self, worker: _Worker) -> None:
-        self._selector.unregister(worker.handle.connection)
-        del self._workers[worker.handle]
-        worker.handle.kill()
+    def _work(self, job: _Job, timeout_s: float) -> None:
+        pool, answer, lost = self._pool, None, None
+        try:
+            if self._worker is None:
+                with pool._lock:
+                    free = pool._free.pop() if pool._free else None
+                self._worker = free or pool._new_worker()
+            answer = pool._ask(self._worker, job.body, timeout_s)
+        except ItemLost as error:
+            lost = error
+        with self._lock:
+            self._is_busy = False
+            if lost is not None and self._worker is not None:
+                pool._bury(self._worker)
+                self._worker = None
+            elif self._is_closed:
+                self._give_back()
+        if lost is None:
+            _set(job.future.set_result, answer)
+        else:
+            pool._lose(job.future, ItemLost("closed", seconds=lost.seconds) if self._is_closed else lost)
 
-    def _lose_nursery(self, nursery: Nursery) -> None:
-        """The nursery is gone and its workers with it: nobody's item is to blame."""
-        self.restarts["nursery"] += 1
-        was_ready = nursery.is_ready
-        self._selector.unregister(nursery.control)
-        nursery.end()
-        self._nursery = None
-        self._prepared.clear()
-        for worker in list(self._workers.values()):
-            self._release(worker)
-            self._line.put_back(worker.jobs)
-        if not was_ready:
-            self._miss_start("they end before they are ready; what they say is in this process's stderr")
+    def close(self) -> None:
+        """The process is free for other sessions; one that is at work is killed. Twice is harmless."""
+        with self._lock:
+            self._is_closed = True
+            if not self._is_busy:
+                self._give_back()
+            elif self._worker is not None:
+                self._worker.kill()
 
-    def _miss_start(self, reason: str) -> None:
-        self._failed_starts += 1
-        if self._failed_starts >= MAX_FAILED_STARTS:
-            logger.error("no grading processes: %s", reason)
-            _answer_all(self._line.take_all(), "unavailable")
-
-    def _stop_everything(self) -> None:
-        self._take_incoming()
-        for worker in self._workers.values():
-            worker.handle.kill()
-            _answer_all(worker.jobs, "closed")
-        if self._nursery is not None:
-            self._nursery.end()
-        self._selector.close()
-        _answer_all(self._line.take_all(), "closed")
-
-
-def _answer_all(jobs: Iterable[Job], reason: str) -> None:
-    for job in jobs:
-        _answer(job, Outcome(job.number, "ungraded", reason, None, None, 0.0))
+    def _give_back(self) -> None:
+        if self._worker is not None and not self._worker.is_killed:
+            with self._pool._lock:
+                self._pool._free.append(self._worker)
+        elif self._worker is not None:
+            self._pool._bury(self._worker)
+        self._worker = None
 
 
-def _answer(job: Job, outcome: Outcome) -> None:
+def _set(answer: Callable[[Any], None], value: object) -> None:
     try:
-        job.future.set_result(outcome)
+        answer(value)
     except InvalidStateError:  # whoever asked has gone
         pass

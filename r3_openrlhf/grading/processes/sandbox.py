@@ -1,8 +1,8 @@
 """What a grading process takes away from itself before it sees the first item. Linux; nothing here needs privileges.
 
 Layers, each active where the kernel has it; `confine` reports which are:
-limits (memory, file size, descriptors, no core file), Landlock (files: read the libraries, write the own temporary
-directory; no TCP; no signals to outsiders), seccomp (no new program, process, socket or tracing), and an audit hook that notices
+limits (memory, file size, descriptors, no core file), Landlock (files: read the libraries, write nothing; no TCP; no signals
+to outsiders), seccomp (no new program, process, socket or tracing), and an audit hook that notices
 code compiled at run time. Times are enforced from outside, by pool.py.
 """
 
@@ -47,8 +47,8 @@ def landlock_gap(version: int) -> str | None:
     return None
 
 
-def confine(directory: str, *, memory_bytes: int) -> dict[str, bool]:
-    """Confines this process to `directory`. Which layers are active; False where the kernel lacks one.
+def confine(*, memory_bytes: int) -> dict[str, bool]:
+    """Confines this process. Which layers are active; False where the kernel lacks one.
 
     OSError: the kernel has a layer that cannot be set up, as when too many files are open."""
     for kind, limit in (
@@ -61,16 +61,15 @@ def confine(directory: str, *, memory_bytes: int) -> dict[str, bool]:
     _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         return {"landlock": False, "seccomp": False}
-    return {"landlock": _restrict_files(directory), "seccomp": _restrict_system_calls()}
+    return {"landlock": _restrict_files(), "seccomp": _restrict_system_calls()}
 
 
 # Landlock: https://docs.kernel.org/userspace-api/landlock.html
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same numbers on every architecture
 _RULE_PATH_BENEATH = 1
-_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
+_READ_FILE, _READ_DIR = 4, 8
 _ALL_FILE_RIGHTS = {1: 2**13 - 1, 2: 2**14 - 1, 3: 2**15 - 1, 4: 2**15 - 1}  # by ABI version; 5 and later add ioctl
-_IN_OWN_DIRECTORY = _READ_FILE | _READ_DIR | _WRITE_FILE | 1 << 4 | 1 << 5 | 1 << 7 | 1 << 8  # also make and remove
 
 
 def _readable_paths() -> list[str]:
@@ -80,7 +79,7 @@ def _readable_paths() -> list[str]:
     return [package, *libraries, "/usr/lib", "/lib", "/lib64", "/usr/share/zoneinfo", "/dev/null", "/dev/urandom"]
 
 
-def _restrict_files(directory: str) -> bool:
+def _restrict_files() -> bool:
     version = _libc.syscall(_CREATE_RULESET, None, 0, 1)
     if version < 1:
         return False
@@ -95,7 +94,6 @@ def _restrict_files(directory: str) -> bool:
     try:
         for path in _readable_paths():
             _allow(ruleset, path, _READ_FILE if not os.path.isdir(path) else _READ_FILE | _READ_DIR)
-        _allow(ruleset, directory, _IN_OWN_DIRECTORY)
         if _libc.syscall(_RESTRICT_SELF, ruleset, 0) != 0:
             raise OSError(ctypes.get_errno(), "Landlock is there, but does not restrict this process")
         return True

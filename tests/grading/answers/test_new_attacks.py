@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from r3_openrlhf.attack.answer_attacks import answer_attacks
-from r3_openrlhf.grading.answers.tasks import exact_text, grade_exact
+from r3_openrlhf.grading.answers.exact import exact_text, grade_exact
 
 NUMBERS = st.integers(-999, 999)
 

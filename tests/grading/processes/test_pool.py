@@ -1,173 +1,268 @@
-"""The pool of grading processes: what happens to items when processes are killed from outside."""
+"""Real processes: whatever an item does costs that item alone, and nothing outlives the pool."""
 
 import os
+import queue
 import signal
 import subprocess
 import sys
-from concurrent.futures import Future
-from contextlib import closing
+import threading
+import time
+from concurrent.futures import wait
 
 import psutil
 import pytest
 
-from r3_openrlhf.errors import GradingError
-from r3_openrlhf.grading.processes.line import Job
-from r3_openrlhf.grading.processes.pool import WorkerPool
-from r3_openrlhf.grading.processes.wire import DEFERRED, Outcome
-from tests.grading.hostile_payloads import ENDLESS_REFERENCE
-from tests.grading.processes.pools import SLOW, alive, busy, item, wait_for, workers
+from r3_openrlhf.grading.processes import pool as pool_module
+from r3_openrlhf.grading.processes.pool import ItemLost, ProcessPool
+from tests.grading.processes.awkward import Answer
+
+TARGET = "tests.grading.processes.awkward:make_worker"
+PATIENCE_S = 300  # never reached
 
 
-@pytest.fixture
+def pool_of(num_workers=2, **options):
+    return ProcessPool(TARGET, answer_type=Answer, num_workers=num_workers, **{"timeout_s": PATIENCE_S, **options})
+
+
+@pytest.fixture(scope="module")
 def pool():
-    pool = WorkerPool(num_workers=2, timeout_s=2.0)
-    yield pool
-    pool.close()
+    with pool_of() as pool:
+        yield pool
 
 
-def test_nothing_is_started_before_the_first_item(own_nurseries, pool):
-    assert workers(pool) == ([], [])
-    assert pool.submit(item()).result(300).verdict == "correct"
-    assert len(workers(pool)[0]) == 1
+def text_of(future):
+    return future.result(PATIENCE_S).text
 
 
-def test_an_item_whose_worker_is_killed_by_somebody_else_is_graded_again():
-    with closing(WorkerPool(num_workers=2, timeout_s=3.0)) as pool:
-        pool.submit(item()).result(300)
-        future = pool.submit(item(SLOW, ENDLESS_REFERENCE))
-        wait_for(lambda: any(map(busy, workers(pool)[1])))
-        for worker in list(filter(busy, workers(pool)[1])):
-            worker.kill()
-        assert future.result(300).reason == "timeout"  # it ran a second time, up to the deadline
-        assert pool.submit(item()).result(300).verdict == "correct"
-        assert pool.restarts["crashed"] >= 1
+def lost_by(future):
+    with pytest.raises(ItemLost) as lost:
+        future.result(PATIENCE_S)
+    return lost.value
 
 
-def test_an_item_whose_worker_dies_three_times_is_ungraded():
-    with closing(WorkerPool(num_workers=2, timeout_s=20.0)) as pool:
-        pool.submit(item()).result(300)
-        future = pool.submit(item(SLOW, ENDLESS_REFERENCE))
-        killed = set()
-        while not future.done():
-            for worker in workers(pool)[1]:
-                try:
-                    if worker.pid not in killed and busy(worker):
-                        worker.kill()
-                        killed.add(worker.pid)
-                except psutil.NoSuchProcess:
-                    pass
-    assert (future.result().verdict, future.result().reason, len(killed)) == ("ungraded", "crashed", 3)
+def family():
+    return {process.pid for process in psutil.Process().children(recursive=True)}
 
 
-def test_a_killed_nursery_costs_nobody_his_grade(pool):
-    pool.submit(item()).result(300)
-    futures = [pool.submit(item(rf"\boxed{{x^2+{i}}}", f"x*x+{i}")) for i in range(60)]
-    workers(pool)[0][0].kill()
-    assert [future.result(300).verdict for future in futures] == ["correct"] * 60
-    wait_for(lambda: pool.restarts["nursery"] == 1)
+def wait_for(condition):
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "this did not happen in time"
+        time.sleep(0.01)
 
 
-def test_a_nursery_that_ends_by_itself_is_replaced(pool):
-    """SIGTERM lets it tidy up, its directory included."""
-    pool.submit(item()).result(300)
-    workers(pool)[0][0].terminate()
-    wait_for(lambda: pool.restarts["nursery"] == 1)
-    assert pool.submit(item()).result(300).verdict == "correct"
+def ended(process):
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
-def test_where_no_process_can_be_started_items_are_ungraded_until_one_can(own_nurseries, pool, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(sys, "executable", "/no/such/python")
-        assert pool.submit(item()).result(300).reason == "unavailable"
-        assert pool.submit(item()).result(300).reason == "unavailable"
-    assert pool.submit(item()).result(300).verdict == "correct"
+@pytest.mark.parametrize(
+    ("item", "reason", "detail"),
+    [
+        ("segfault", "crashed", ""),
+        ("exit", "crashed", ""),
+        ("raise", "raised", "KeyError: 'the lamp'"),
+        ("novel", "talkative", ""),
+        ("other", "crashed", "it does not keep to the protocol"),
+        ("forge", "crashed", "it does not keep to the protocol"),
+    ],
+)
+def test_a_disaster_is_that_items_reason_and_no_other_ones(pool, item, reason, detail):
+    before = pool.lost[reason]
+    futures = [pool.submit(f"plain {i}") for i in range(20)]
+    disaster = pool.submit(item)
+    futures += [pool.submit(f"plain {i}") for i in range(20, 40)]
+    lost = lost_by(disaster)
+    assert (lost.reason, lost.detail, pool.lost[reason]) == (reason, detail, before + 1)
+    assert [text_of(future) for future in futures] == [f"plain {i}" for i in range(40)]
 
 
-def test_a_process_that_names_what_cannot_exist_is_not_believed():
-    pool, data_set = WorkerPool(num_workers=1, timeout_s=1.0), "é" * 60
-    with pytest.raises(ValueError, match="cannot exist"):
-        pool._take_outcome(Job(item(), Future(), 1, 0.0), Outcome(1, DEFERRED, data_set, None, None, 0.0))
-    pool.close()
+@pytest.mark.parametrize("item", ["hang", "spin", "trickle"])
+def test_a_deadline_is_that_items_reason_and_its_own_seconds(item):
+    with pool_of(timeout_s=1.0) as pool:
+        late, others = pool.submit(item), [pool.submit(f"plain {i}") for i in range(20)]
+        assert [text_of(future) for future in others] == [f"plain {i}" for i in range(20)]
+        lost = lost_by(late)
+    assert lost.reason == "timeout" and 1.0 <= lost.seconds < 60
 
 
-def test_a_stopped_worker_is_replaced_at_the_deadline(pool):
-    """A process that neither computes nor answers."""
-    pool.submit(item()).result(300)
-    # one to spare, or two: on a busy machine the first item may have been slow
-    wait_for(lambda: len(workers(pool)[1]) == len(pool._workers) >= 3)
-    stopped = workers(pool)[1]
-    for worker in stopped:
-        worker.suspend()
-    futures = [pool.submit(item()) for _ in range(2)]  # nobody waits, so nobody is paused and sent on again
-    assert [future.result(300).reason for future in futures] == ["timeout"] * 2
-    spare = len(stopped) - 2
-    reasons = [pool.submit(item()).result(300).reason for _ in range(spare + 2)]  # the spare ones were stopped too
-    assert reasons[spare:] == ["correct"] * 2 and set(reasons[:spare]) <= {"timeout", "correct"}
+def test_items_are_spread_over_the_processes_which_stay(pool, tmp_path):
+    gate = tmp_path / "gate"
+    held = [pool.submit(f"until {gate}") for _ in range(2)]
+    queued = pool.submit("plain")
+    assert not wait(held + [queued], timeout=0.3).done
+    gate.touch()
+    pids = {future.result(PATIENCE_S).pid for future in held}
+    assert len(pids) == 2 and queued.result(PATIENCE_S).pid in pids
 
 
-def test_cancelled_items_are_not_graded(pool):
-    pool.submit(item()).result(300)
-    futures = [pool.submit(item(SLOW, ENDLESS_REFERENCE)) for _ in range(200)]
-    for future in futures:
-        future.cancel()
-    assert pool.submit(item()).result(300).verdict == "correct"
+def test_an_item_has_other_attempts_when_its_process_is_killed(tmp_path):
+    with pool_of(1, attempts=3) as pool:
+        assert text_of(pool.submit(f"once {tmp_path / 'met'}")).startswith("once")
+        assert pool.lost == {"crashed": 1}
+        assert lost_by(pool.submit("exit")).reason == "crashed"
+        assert pool.lost == {"crashed": 4}
 
 
-def test_close_answers_what_is_waiting_and_ends_every_process():
-    pool = WorkerPool(num_workers=1, timeout_s=30.0, max_slow_workers=1)
-    futures = [pool.submit(item(SLOW, ENDLESS_REFERENCE)) for _ in range(5)]
-    wait_for(lambda: any(map(busy, workers(pool)[1])))
-    (nursery,), children = workers(pool)
-    pool.close()
-    pool.close()
-    assert [future.result(300).reason for future in futures] == ["closed"] * 5
-    assert not nursery.is_running()
-    wait_for(lambda: not any(map(alive, children)))
-    with pytest.raises(GradingError, match="closed"):
-        pool.submit(item())
+def test_what_is_lost_can_be_an_answer():
+    with pool_of(1, on_lost=lambda lost: Answer(lost.reason, 0)) as pool:
+        assert text_of(pool.submit("exit")) == "crashed"
 
 
-def test_only_data_sets_that_exist_are_prepared(pool):
-    """Neither a name that is cut inside a letter, nor very many names, reach the nursery."""
-    names = ["x" + "é" * 99, "\x00", "", "coin_flip", *map(str, range(60)), "countdown"]
-    entries = [{"answer": "4", "metadata": {"source_dataset": name}} for name in names]
-    futures = [pool.submit(item(task="reasoning_gym", metadata=entry)) for entry in entries]
-    assert {future.result(300).reason for future in futures} == {"bad_reference"}
-    wait_for(lambda: not any(worker.jobs for worker in list(pool._workers.values())))
-    assert (pool.restarts, pool._prepared) == ({"timeout": 0, "crashed": 0, "nursery": 0}, {"countdown"})
+def test_a_full_queue_makes_the_caller_wait(tmp_path):
+    gate, submitted = tmp_path / "gate", []
+    with pool_of(1, max_waiting=2) as pool:
+        text_of(pool.submit("plain"))
+        futures = [pool.submit(f"until {gate}")]
+        wait_for(futures[0].running)
+        futures += [pool.submit("plain") for _ in range(2)]
+        with pytest.raises(queue.Full):
+            pool.submit("plain", block=False)
+        caller = threading.Thread(target=lambda: submitted.append(pool.submit("last")))
+        caller.start()
+        caller.join(0.3)
+        assert caller.is_alive() and not submitted
+        gate.touch()
+        caller.join(PATIENCE_S)
+        assert text_of(submitted[0]) == "last" and all(map(text_of, futures))
 
 
-def test_metadata_that_is_not_plain_data_is_refused():
-    with pytest.raises(GradingError, match="object"):
-        item(metadata={"x": object()})
+def test_what_is_cancelled_is_not_begun(pool, tmp_path):
+    gate, mark = tmp_path / "gate", tmp_path / "mark"
+    held = [pool.submit(f"until {gate}") for _ in range(2)]
+    cancelled = pool.submit(f"once {mark}")
+    assert cancelled.cancel()
+    gate.touch()
+    wait(held)
+    assert text_of(pool.submit("plain")) == "plain" and not mark.exists()
 
 
-def test_processes_and_directories_end_with_a_process_that_is_killed(tmp_path):
+def test_the_wait_for_a_processor_is_not_an_items_time():
+    """Six items that compute for 0.5 s, on one processor, with 1.5 s each."""
     program = f"""
-import sys, tempfile
-tempfile.tempdir = {str(tmp_path)!r}
-from r3_openrlhf.grading.processes.pool import WorkerPool
-from r3_openrlhf.grading.answers.request import Item
-from r3_openrlhf.grading.processes.wire import encode_item
-pool = WorkerPool(num_workers=2, timeout_s=60.0)
-item = encode_item(Item(task="math", response={SLOW!r}, references=({ENDLESS_REFERENCE!r},), truncated=False))
+import os
+from r3_openrlhf.grading.processes.pool import ProcessPool
+os.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})
+with ProcessPool({TARGET!r}, num_workers=6, timeout_s=1.5) as pool:
+    print(*(future.result()[0] for future in [pool.submit("work 0.5") for _ in range(6)]), sep=",")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.stdout.strip() == ",".join(["work 0.5"] * 6), done.stderr
+
+
+def test_a_pause_of_everything_is_not_an_items_time(monkeypatch):
+    """SIGSTOP for an hour, as job schedulers do it: the clock jumps."""
+    clock = pool_module._Clock(os.getpid())
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 3600)
+    assert clock.seconds() <= 2 * pool_module.LOOK_S
+
+
+def test_confined_workers_have_no_variables_no_memory_and_no_files(monkeypatch, tmp_path):
+    monkeypatch.setenv("R3_REWARD_TOKEN", "secret")
+    with pool_of(1, memory_bytes=2**30) as pool:
+        assert text_of(pool.submit("variables")) == "LANG,OMP_NUM_THREADS,OPENBLAS_NUM_THREADS,PATH"
+        assert lost_by(pool.submit("hoard")).reason == "crashed"
+        assert lost_by(pool.submit(f"once {tmp_path / 'file'}")).detail.startswith("PermissionError")
+    with pool_of(1) as pool:
+        assert "R3_REWARD_TOKEN" in text_of(pool.submit("variables")).split(",")
+        assert lost_by(pool.submit(f"once {tmp_path / 'file'}")).reason == "crashed" and (tmp_path / "file").exists()
+
+
+def test_what_a_worker_prints_goes_nowhere(pool, capfd):
+    assert text_of(pool.submit("shout")) == "shout"
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_is_no_plain_data_is_refused(pool):
+    with pytest.raises(TypeError, match="object is no plain data"):
+        pool.submit(object())
+
+
+def test_a_killed_template_costs_nobody_an_answer(pool):
+    pool = pool_of(attempts=3)
+    before = family()
+    text_of(pool.submit("plain"))
+    futures = [pool.submit(f"work 0.01 {i}"[:9]) for i in range(50)]
+    for child in psutil.Process().children():
+        if child.pid not in before:
+            child.kill()
+    assert [text_of(future) for future in futures] == ["work 0.01"] * 50
+    pool.close()
+
+
+def test_where_no_process_can_be_started_items_are_unavailable_until_one_can(monkeypatch, caplog):
+    monkeypatch.setattr(pool_module, "RETRY_START_S", 0.0)
+    with pool_of(1) as pool:
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "executable", "/no/such/python")
+            assert lost_by(pool.submit("plain")).reason == "unavailable"
+        assert text_of(pool.submit("plain")) == "plain"
+    with ProcessPool(TARGET, {"broken": True}) as pool:
+        lost = lost_by(pool.submit("plain"))
+    assert (lost.reason, lost.detail) == ("unavailable", "RuntimeError: no such library")
+    assert "RuntimeError: no such library" in caplog.text
+
+
+def test_closing_answers_what_waits_and_ends_every_process(tmp_path):
+    before, pool = family(), pool_of(1)
+    text_of(pool.submit("plain"))
+    futures = [pool.submit(f"until {tmp_path / 'never'}") for _ in range(5)]
+    session = pool.session()
+    futures.append(session.submit(f"until {tmp_path / 'never'}", timeout_s=PATIENCE_S))
+    wait_for(lambda: session.has_worker and futures[0].running())
+    processes = [psutil.Process(pid) for pid in family() - before]
+    assert len(processes) == 3  # the template and two workers
+    pool.close()
+    pool.close()
+    assert {lost_by(future).reason for future in futures} == {"closed"}
+    wait_for(lambda: all(map(ended, processes)))
+    assert lost_by(pool.submit("plain")).reason == "closed"
+
+
+@pytest.mark.parametrize("item", ["spin", "hang"])
+def test_no_process_outlives_its_owner_when_that_is_killed(item):
+    program = f"""
+import sys
+from r3_openrlhf.grading.processes.pool import ProcessPool
+pool = ProcessPool({TARGET!r}, num_workers=2, timeout_s=1000.0)
+pool.submit("plain").result()
 for _ in range(4):
-    pool.submit(item)
+    pool.submit({item!r})
 print("running", flush=True)
 sys.stdin.read()
 """
-    parent = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True
-    )
-    parent.stdout.readline()
-    process = psutil.Process(parent.pid)
-    wait_for(
-        lambda: len(process.children(recursive=True)) >= 3 and any(map(busy, process.children(recursive=True)[1:]))
-    )
-    family = process.children(recursive=True)
-    os.kill(parent.pid, signal.SIGKILL)
-    parent.wait()
-    wait_for(lambda: not any(map(alive, family)))
-    wait_for(lambda: os.listdir(tmp_path) == [])
-    parent.stdout.close()
-    parent.stdin.close()
+    owner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
+    owner.stdout.readline()
+    process = psutil.Process(owner.pid)
+    wait_for(lambda: len(process.children(recursive=True)) == 3)
+    processes = process.children(recursive=True)
+    os.kill(owner.pid, signal.SIGKILL)
+    owner.communicate()
+    wait_for(lambda: all(map(ended, processes)))
+
+
+def test_a_session_keeps_its_worker_and_what_is_in_it(pool):
+    first, second = pool.session(), pool.session()
+    answers = [session.submit(f"keep {word}", timeout_s=PATIENCE_S).result() for session, word in ((first, "a"), (second, "b"))]
+    again = first.submit("keep c", timeout_s=PATIENCE_S).result()
+    assert (again.text, again.pid) == ("a,c", answers[0].pid) and answers[1].pid != again.pid
+    first.close()
+    third = pool.session()
+    assert third.submit("keep d", timeout_s=PATIENCE_S).result().text == "a,c,d"  # free for others, as it is
+    assert lost_by(third.submit("hang", timeout_s=0.5)).reason == "timeout" and not third.has_worker
+    assert third.submit("keep e", timeout_s=PATIENCE_S).result().text == "e"
+    for session in (second, third):
+        session.close()
+
+
+def test_a_session_takes_one_item_at_a_time_and_ends_the_one_that_is_given_up(pool, tmp_path):
+    session = pool.session()
+    waits = session.submit(f"until {tmp_path / 'never'}", timeout_s=PATIENCE_S)
+    assert "one item at a time" in lost_by(session.submit("plain", timeout_s=PATIENCE_S)).detail
+    wait_for(lambda: session.has_worker)
+    session.close()
+    session.close()
+    assert lost_by(waits).reason == "closed"

@@ -1,4 +1,4 @@
-"""What a confined process can still do: read the libraries, write its own directory, nothing else."""
+"""What a confined process can still do: read the libraries, nothing else."""
 
 import os
 import subprocess
@@ -6,16 +6,14 @@ import sys
 
 import pytest
 
-from r3_openrlhf.grading.answers.request import Item
 from r3_openrlhf.grading.processes import pool
 from r3_openrlhf.grading.processes.sandbox import landlock_gap, missing_layers
-from r3_openrlhf.grading.processes.wire import encode_item
 
 PRELUDE = """
 import os, resource, signal, socket, subprocess, sys
 from r3_openrlhf.grading.processes.sandbox import confine, take_violations, watch_for_code
 own, outside, parent = sys.argv[1], sys.argv[2], sys.argv[3]
-layers = confine(own, memory_bytes=2**30)
+layers = confine(memory_bytes=2**30)
 if not all(layers.values()):
     print("LAYER MISSING", layers); sys.exit()
 def refused(action, *errors):
@@ -69,20 +67,19 @@ def test_refused(tmp_path, action):
 
 def test_the_same_actions_work_outside_the_sandbox(tmp_path):
     """The check can fail: without confinement a write outside succeeds."""
-    code = PRELUDE.replace("layers = confine(own, memory_bytes=2**30)", "layers = {}")
+    code = PRELUDE.replace("layers = confine(memory_bytes=2**30)", "layers = {}")
     subprocess.run(
         [sys.executable, "-c", code + "open(outside + '/new', 'w')", str(tmp_path), str(tmp_path), "1"], check=True
     )
     assert (tmp_path / "new").exists()
 
 
-def test_own_directory_and_libraries_stay_usable(tmp_path):
+def test_libraries_stay_usable(tmp_path):
     code = """
-open(own + '/file', 'w').write('x'); print(open(own + '/file').read())
 import sympy; print(sympy.Integer(2) + 2)
 import decimal, fractions; print(os.urandom(1) != b'')
 """
-    assert confined(tmp_path, code) == ["x", "4", "True"]
+    assert confined(tmp_path, code) == ["4", "True"]
 
 
 def test_the_layers_that_are_missing_are_those_that_confine_cannot_set_up(tmp_path):
@@ -114,22 +111,18 @@ def test_what_a_version_of_landlock_leaves_open(version, words):
     assert gap is None if words is None else words in gap
 
 
-def test_what_is_missing_is_a_warning_at_the_first_item(own_nurseries, monkeypatch, caplog):
+def test_what_is_missing_is_a_warning_at_the_first_item(monkeypatch, caplog):
     monkeypatch.setattr(pool, "missing_layers", lambda: [landlock_gap(5)])
-    graders = pool.WorkerPool(num_workers=1, timeout_s=2.0)
-    item = encode_item(Item(task="exact", response="5", references=("5",), truncated=False))
-    assert graders.submit(item).result(300).verdict == "correct"
-    graders.close()
+    with pool.ProcessPool("tests.grading.processes.awkward:make_worker", memory_bytes=2**30) as workers:
+        workers.submit("plain").result(300)
     assert [record.levelname for record in caplog.records if "its version is 5" in record.getMessage()] == ["WARNING"]
 
 
-def test_large_files_and_much_memory_are_refused(tmp_path):
+def test_much_memory_is_refused(tmp_path):
     code = """
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-refused(lambda: open(own + '/file', 'wb').write(bytes(2**21)), OSError)
 refused(lambda: bytearray(2**31), MemoryError)
 """
-    assert confined(tmp_path, code) == ["refused", "refused"]
+    assert confined(tmp_path, code) == ["refused"]
 
 
 def test_code_from_strings_is_noticed(tmp_path):

@@ -1,23 +1,18 @@
-"""Which grader answers which task; runs inside a grading process."""
+"""Grader of task "exact": the short answer, letter by letter."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from zlib import crc32
 
 from r3_openrlhf.grading.answers.extraction import (
     FULL_WIDTH,
     MAX_ANSWER_CHARS,
     after_thinking,
-    final_answer,
     last_line,
 )
 from r3_openrlhf.grading.answers.marks import boxed_answer, end_of_what_is_withdrawn, tagged_answer
-from r3_openrlhf.grading.answers.mathematics import Result, grade_mathematics
-from r3_openrlhf.grading.answers.request import Item
-
-_OPERATOR = re.compile(r"\\[a-zA-Z]+|[-=+*/^_<>|]")
+from r3_openrlhf.grading.answers.request import Item, Result
 
 _TEXT_COMMAND = re.compile(r"\\(?:text|mbox|textbf|textit|textrm|textnormal|mathrm|mathbf)\s*\{([^{}]*)\}")
 _SPACES = re.compile(r"(?:\s|\\[,;! ]|(?<!\\)~(?!\s*[a-zA-Z(]))+")
@@ -39,59 +34,10 @@ def short_answer(response: str) -> str | None:
     return boxed_answer(text) or tagged_answer(text) or last_line(text)
 
 
-def grade_item(item: Item, *, may_take_long: bool) -> Result | None:
-    """The verdict on one item; None when it may not take long and only something that may could decide."""
-    if item.task == "math":
-        return grade_mathematics(
-            item.response, item.references, item.truncated, may_take_long=may_take_long, problem=item.problem
-        )
+def grade(item: Item) -> Result:
+    """The verdict on one item."""
     answer = short_answer(item.response)
-    if answer is None:
-        return "wrong", "no_answer", 0.0, None
-    if item.task == "exact":
-        return grade_exact(answer, item.references)
-    if not may_take_long:
-        return None
-    from r3_openrlhf.grading.answers.reasoning_gym_tasks import grade_reasoning_gym
-
-    return grade_reasoning_gym(answer, _entry_of(item))
-
-
-def complexity_of(item: Item) -> int:
-    """Operators and commands in the answer and the longest reference; 0 where nothing is known."""
-    found = final_answer(item.response, truncated=item.truncated) if item.task == "math" else None
-    if found is None:
-        return 0
-    return len(_OPERATOR.findall(found.text)) + len(_OPERATOR.findall(max(item.references, key=len, default="")))
-
-
-def subject_of(item: Item) -> int:
-    """A number that items with the same references have in common; 0: whatever takes long, plain references are not why."""
-    if item.task == "math" and not any(map(_OPERATOR.search, item.references)):
-        return 0
-    return crc32("\0".join((item.task, *item.references)).encode("utf-8", "surrogatepass"))
-
-
-def data_set_of(item: Item) -> str:
-    """The reasoning_gym data set that the item needs; "" when none, or none whose answers are graded."""
-    if item.task != "reasoning_gym":
-        return ""
-    from r3_openrlhf.grading.answers.reasoning_gym_tasks import named_data_set
-
-    return named_data_set(_entry_of(item)) or ""
-
-
-def _entry_of(item: Item) -> dict | None:
-    if isinstance(item.metadata, bytes):
-        raise TypeError("the metadata of this item have not been read yet; worker.py does that")
-    return item.metadata
-
-
-def prepare(data_set: str) -> None:
-    """Loads the scorer of a reasoning_gym data set, a name that data_set_of gave."""
-    from r3_openrlhf.grading.answers.reasoning_gym_tasks import load_scorer
-
-    load_scorer(data_set)
+    return ("wrong", "no_answer", 0.0, None) if answer is None else grade_exact(answer, item.references)
 
 
 def grade_exact(answer: str, references: tuple[str, ...]) -> Result:

@@ -1,0 +1,79 @@
+"""Workers whose items are the ways in which an item can fail."""
+
+import ctypes
+import os
+import socket
+import sys
+import time
+
+import msgspec
+
+
+class Answer(msgspec.Struct, array_like=True):
+    """What a well-behaved worker says."""
+
+    text: str
+    pid: int
+
+
+def make_worker(broken=False):
+    if broken:
+        raise RuntimeError("no such library")
+    kept = []
+
+    def handle(item: str) -> object:
+        word, _, rest = item.partition(" ")
+        if word == "hang":
+            time.sleep(10_000)
+        if word == "spin":
+            while True:
+                pass
+        if word == "segfault":
+            ctypes.string_at(0)
+        if word == "exit":
+            os._exit(3)
+        if word == "raise":
+            raise KeyError("the lamp")
+        if word == "novel":
+            return "z" * 10_000_000
+        if word == "hoard":
+            return len(bytearray(2**32))
+        if word == "other":  # not what the pool expects
+            return {"verdict": "correct"}
+        if word == "forge":  # an answer for the item that comes next, as well
+            (connection,) = (fd for fd in range(3, 30) if _is_socket(fd))
+            socket.socket(fileno=os.dup(connection)).sendall(b"\0\0\0\2\0\0\0\3abc" * 2)
+        if word == "trickle":
+            (connection,) = (fd for fd in range(3, 30) if _is_socket(fd))
+            while True:
+                os.write(connection, b"\0")
+                time.sleep(0.2)
+        if word == "shout":
+            print("x" * 1_000_000)
+            print("y" * 1_000_000, file=sys.stderr)
+        if word == "once":  # crashes the first process that it meets
+            if not os.path.exists(rest):
+                open(rest, "w").close()
+                os._exit(1)
+        if word == "work":
+            end = time.process_time() + float(rest)
+            while time.process_time() < end:
+                pass
+        if word == "until":
+            while not os.path.exists(rest):
+                time.sleep(0.01)
+        if word == "keep":
+            kept.append(rest)
+            return Answer(",".join(kept), os.getpid())
+        if word == "variables":
+            return Answer(",".join(sorted(os.environ)), os.getpid())
+        return Answer(item, os.getpid())
+
+    return handle
+
+
+def _is_socket(descriptor):
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:")
+    except OSError:
+        return False
