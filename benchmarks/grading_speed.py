@@ -65,8 +65,8 @@ def serve(checkout: Path, rows_file: Path) -> None:
 
 
 def _grade(rows: list, way: str) -> list:
-    from r3_openrlhf.grading.answers.request import Item
     from r3_openrlhf.grading.answers.mathematics import grade
+    from r3_openrlhf.grading.answers.request import Item
 
     more = [{"problem": row[2]} if way == "with problem" else {} for row in rows]
     items = [Item("math", row[0], (row[1],), False, **extra) for row, extra in zip(rows, more, strict=True)]

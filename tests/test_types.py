@@ -13,7 +13,7 @@ from r3_openrlhf.openrlhf_adapter.arguments import openrlhf_arguments
 from r3_openrlhf.problems.sources import load_problems
 from r3_openrlhf.problems.training_file import rendered
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.types import Context, EntropyStatistics, RankingGuard, Task, Verdict
+from r3_openrlhf.types import Context, EntropyStatistics, RankingGuard, Verdict
 from tests.method.test_r3 import Storing, rollout, settings_of
 
 
@@ -97,4 +97,4 @@ def test_plain_text_is_as_good_as_the_word():
     made = rollout("correct", context="reflection")
     assert made.verdict is Verdict.CORRECT and made.context is Context.REFLECTION
     assert advantages(guard="no_std") == advantages(guard=RankingGuard.NO_STD)
-    assert f"{Task.MATH}" == "math"
+    assert f"{Context.REFLECTION}" == "reflection"

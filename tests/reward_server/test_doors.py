@@ -114,9 +114,7 @@ def test_a_streaming_caller_who_leaves_frees_the_jobs():
 STREAMED = {"Accept": "application/x-ndjson"}
 
 
-@pytest.mark.parametrize(
-    "source", ["127.0.0.2", "127.0.0.1"], ids=["another address", "only smaller requests"]
-)
+@pytest.mark.parametrize("source", ["127.0.0.2", "127.0.0.1"], ids=["another address", "only smaller requests"])
 def test_one_clients_hanging_items_do_not_use_up_all_places(source):
     """All of them are accepted; how long they wait is another matter."""
     with running("--timeout", "1", "--workers", "1", "--max-pending", "80") as service, ExitStack() as held:

@@ -17,7 +17,12 @@ import sympy
 from r3_openrlhf.grading.answers.exact import short_answer
 from r3_openrlhf.grading.answers.no_drawing import no_drawing
 from r3_openrlhf.grading.answers.request import REFUSED_DATA_SETS, Item, Result
-from r3_openrlhf.grading.answers.safe_expressions import integer_value, literal, parse_expression
+from r3_openrlhf.grading.answers.safe_expressions import (
+    integer_value,
+    literal,
+    parse_expression,
+    replace_in_sympy,
+)
 from r3_openrlhf.grading.answers.scorer_guards import is_too_long_to_score, passes
 
 with no_drawing():
@@ -26,6 +31,7 @@ with no_drawing():
 
 MAX_ANSWER_CHARS = 20_000
 
+replace_in_sympy()
 _WITH_SYMPY = types.SimpleNamespace(**{**vars(sympy), "parse_expr": parse_expression})
 _REPLACEMENTS = (
     ("reasoning_gym.algebra.intermediate_integration", "sympy", _WITH_SYMPY),

@@ -246,7 +246,10 @@ sys.stdin.read()
 
 def test_a_session_keeps_its_worker_and_what_is_in_it(pool):
     first, second = pool.session(), pool.session()
-    answers = [session.submit(f"keep {word}", timeout_s=PATIENCE_S).result() for session, word in ((first, "a"), (second, "b"))]
+    answers = [
+        session.submit(f"keep {word}", timeout_s=PATIENCE_S).result()
+        for session, word in ((first, "a"), (second, "b"))
+    ]
     again = first.submit("keep c", timeout_s=PATIENCE_S).result()
     assert (again.text, again.pid) == ("a,c", answers[0].pid) and answers[1].pid != again.pid
     first.close()
