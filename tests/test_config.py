@@ -89,7 +89,7 @@ REFUSED = {  # overrides -> words that the sentence must hold: the key, the valu
     (
         "data.task=reasoning_gym",
         "data.path=x.jsonl",
-    ): "data.task is reasoning_gym, whose graders need its own problems",
+    ): "data.task is reasoning_gym, which needs problems of its own",
     ("data.task=maths",): "did you mean math?",
     ("data.max_samples=0",): "data.max_samples is 0; use 1 or more",
     ("data.prompt_template=hello",): "must contain {problem}",
