@@ -50,7 +50,8 @@ class Room:
     def has_place(self, address: str, amount: int) -> bool:
         """May this address have so many more (items, or bytes)?"""
         held = self._held.total()
-        return not held or amount <= (self._size - held - self._held[address]) / 2
+        may_take = (self._size - held - self._held[address]) / 2  # what it takes is no longer free to the others
+        return not held or amount <= may_take / 2
 
     def take(self, address: str, amount: int) -> int:
         """The places that this takes, to be given back."""

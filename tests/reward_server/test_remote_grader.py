@@ -177,7 +177,7 @@ def test_nobody_waits_for_a_hanging_item_of_his_batch(service):
                 num_tokens=1,
                 truncated=False,
             )
-            for i in range(2)
+            for i in range(1)  # it holds one of two processes up to its deadline
         ]
         waiting = [asyncio.create_task(grader.grade(item)) for item in hanging]
         others = [asyncio.create_task(grader.grade(request(i))) for i in range(30)]
@@ -191,7 +191,7 @@ def test_nobody_waits_for_a_hanging_item_of_his_batch(service):
 
     grades, hanging_ended, reasons = asyncio.run(run())
     check(grades)
-    assert (hanging_ended, reasons) == ([False] * 30 + [True] * 2, ["timeout", "timeout"])
+    assert (hanging_ended, reasons) == ([False] * 30 + [True], ["timeout"])
 
 
 def test_a_busy_server_is_asked_again():

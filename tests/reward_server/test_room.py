@@ -21,9 +21,9 @@ def fill(room, client, amount):
 def test_by_hand():
     room = Room(64)
     room.take(A, 4)
-    room.take(A, 4)  # it could take 64 - 8 - 8 = 48 more, one request half of that
-    assert room.has_place(A, 24) and not room.has_place(A, 25)
-    assert room.has_place(B, 28) and not room.has_place(B, 29)  # it has nothing: half of 64 - 8
+    room.take(A, 4)  # it could take (64 - 8 - 8) / 2 = 24 more, one request half of that
+    assert room.has_place(A, 12) and not room.has_place(A, 13)
+    assert room.has_place(B, 14) and not room.has_place(B, 15)  # (64 - 8) / 2 / 2
 
 
 @pytest.mark.parametrize("size", [64, 2048, 32768])
