@@ -149,10 +149,9 @@ def train(settings: tuple[str, ...], dry_run: bool, verbose: bool, quiet: bool, 
     \b
     algo=NAME picks a preset of configs/algo:
     stock OpenRLHF    grpo, dapo, rloo, reinforce_pp_baseline
-    R³, ablations     r3, r3_no_ccr, r3_no_isr, r3_no_serr
-    variants          r3_replace, r3_off_policy_only, r3_recompute, r3_failed, r3_no_std, r3_unguarded
-    beyond the paper  r3_prefix, r3_select, grpo_select, r3_shared, r3_no_failures, r3_logprob
-    trajectories  hgpo, gigpo, agent_grpo (for experiments with agents.environment)
+    this project      r3
+    trajectories      hgpo, gigpo, agent_grpo (for experiments with agents.environment)
+    the lab's arms    r3_no_ccr, r3_prefix, ...: configs/lab (docs/algorithms.md)
 
     Every key, its default and its unit: r3_openrlhf/config.py.
     """

@@ -1,7 +1,7 @@
 """Experiment name + overrides -> a checked R3Config, through Hydra.
 
-Hydra composes configs/train.yaml, configs/experiment/NAME.yaml, configs/algo/NAME.yaml where `algo=NAME` is given, and
-the other overrides. The result is merged into a fresh structured R3Config: Hydra itself lets "+replay.max_lag=3" through
+Hydra composes configs/train.yaml, configs/experiment/NAME.yaml, where `algo=NAME` is given configs/algo/NAME.yaml or
+configs/lab/NAME.yaml (arms that only the lab compares), and the other overrides. The result is merged into a fresh structured R3Config: Hydra itself lets "+replay.max_lag=3" through
 even where a schema is registered.
 """
 
@@ -46,8 +46,8 @@ def experiments() -> list[str]:
 
 
 def presets() -> list[str]:
-    """The names that `algo=NAME` takes."""
-    return sorted(file.stem for file in (CONFIGS / "algo").glob("*.yaml"))
+    """The names that `algo=NAME` takes: those of configs/algo, and the lab's arms of configs/lab."""
+    return sorted(file.stem for group in ("algo", "lab") for file in (CONFIGS / group).glob("*.yaml"))
 
 
 def split_settings(settings: Iterable[str], *, command: str) -> tuple[str, list[str]]:
@@ -61,7 +61,7 @@ def split_settings(settings: Iterable[str], *, command: str) -> tuple[str, list[
 def load_config(experiment: str, overrides: list[str]) -> R3Config:
     """Compose and check. Overrides are "key=value" in Hydra's grammar; lists and strings may be quoted.
 
-    "algo=NAME" is no plain key here: it puts the preset configs/algo/NAME.yaml between the experiment and the other
+    "algo=NAME" is no plain key here: it puts the preset of that name between the experiment and the other
     overrides, and "_NAME" behind the experiment's run_dir, so that arms of one experiment do not meet.
 
     Raises ConfigError with one sentence: unknown experiment, preset or key (with the nearest known one), a value of the
@@ -82,7 +82,10 @@ def load_config(experiment: str, overrides: list[str]) -> R3Config:
         preset = RENAMED_PRESETS[preset]
     if preset is not None and preset not in presets():
         raise ConfigError(f"algo is {preset!r}, which does not exist in configs/algo; {nearest(preset, presets())}")
-    settings = [f"+experiment={experiment}", *([f"+algo={preset}"] if preset else [])]
+    settings = [f"+experiment={experiment}"]
+    if preset:
+        group = "algo" if (CONFIGS / "algo" / f"{preset}.yaml").exists() else "lab"
+        settings.append(f"+{group}={preset}")
     # "++" sets a key whether or not a YAML file names it; that it is one of ours was checked just now.
     settings += [
         f"++{text.lstrip('+')}" for override, text in parsed if preset is None or override.key_or_group != "algo"

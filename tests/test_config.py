@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from r3_openrlhf import config_loading
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.config_loading import (
+    CONFIGS,
     config_from_json,
     config_from_yaml,
     config_to_json,
@@ -302,6 +303,7 @@ ARMS = {  # preset -> what it changes in an experiment with all of R³ on
 
 def test_every_preset_is_known_here():
     assert sorted([*ARMS, "hgpo", "gigpo", "agent_grpo"]) == presets()
+    assert len(list((CONFIGS / "algo").glob("*.yaml"))) == 8
 
 
 @pytest.mark.parametrize("preset", ARMS)
