@@ -50,15 +50,8 @@ def look_at_gpus(environment: Mapping[str, str] = os.environ) -> list[dict[str, 
     found = []
     for line in said.stdout.splitlines():
         index, uuid, name, total, used, driver = (part.strip() for part in line.split(","))
-        gpu = {
-            "index": index,
-            "uuid": uuid,
-            "name": name,
-            "total_mb": int(total),
-            "used_mb": int(used),
-            "driver": driver,
-        }
-        found.append(gpu)
+        sizes = {"total_mb": int(total), "used_mb": int(used)}
+        found.append({"index": index, "uuid": uuid, "name": name, **sizes, "driver": driver})
     return own_gpus(found, environment)
 
 

@@ -163,12 +163,11 @@ def entropy_rank_against_outcome(
     )
     rng = np.random.default_rng(seed)
     areas: dict[str, list[float]] = defaultdict(list)
-    right_of_truncated, num_truncated, tied = [], 0, []
+    right_of_truncated, tied = [], []
     for uid in sorted(sampled):
         group = [one for one in sampled[uid] if one.rollout.num_tokens > limit]
         if len(group) < 2:
             continue
-        num_truncated += len(group)
         right = np.array([one.rollout.verdict is Verdict.CORRECT for one in group])
         right_of_truncated.append(right.mean())
         statistics = [
