@@ -1,6 +1,6 @@
 """Responses from a small causal model, with the log-prob and the exact entropy of every token.
 
-R rows, T tokens, V vocabulary.
+P prompts, n responses to each, R = P * n rows, T tokens so far, V vocabulary.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-
-from r3_openrlhf.lab.decoding import decoder_of
+from torch import Tensor
+from transformers import DynamicCache
 
 COMPACT_EVERY = 6  # tokens; rows that have ended leave the batch then
 
@@ -77,8 +77,8 @@ def _sample_batch(model, prompts, *, n, limits, temperature, eos, generator):
         ids_PT[i, longest - len(prompt) :] = torch.tensor(prompt)
         mask_PT[i, longest - len(prompt) :] = 1
     max_new_tokens = max(limits)
-    decoder = decoder_of(model)
-    logits_RV = decoder.start(ids_PT, mask_PT, n=n, room=max_new_tokens)
+    decoder = _Decoder(model, ids_PT, mask_PT, n=n)
+    logits_RV = decoder.first_logits_RV
 
     num_rows = len(prompts) * n
     limit_R = torch.tensor(limits).repeat_interleave(n)  # of all rows
@@ -116,3 +116,40 @@ def _sample_batch(model, prompts, *, n, limits, temperature, eos, generator):
         )
         for row, length in enumerate(lengths)
     ]
+
+
+class _Decoder:
+    """One token more for every row, by the model's own forward pass and Transformers' cache."""
+
+    def __init__(self, model, ids_PT: Tensor, mask_PT: Tensor, *, n: int) -> None:
+        """Run the prompts, padded on the left where the mask is 0; row i belongs to prompt i // n."""
+        self._model = model
+        self._cache = DynamicCache(config=model.config)
+        output = model(
+            ids_PT,
+            attention_mask=mask_PT,
+            position_ids=(mask_PT.cumsum(1) - 1).clamp(min=0),
+            past_key_values=self._cache,
+            logits_to_keep=1,
+        )
+        self._cache.batch_repeat_interleave(n)
+        self._mask_RT = mask_PT.repeat_interleave(n, 0)
+        self._position_R = self._mask_RT.sum(1)
+        self.first_logits_RV = output.logits[:, -1].repeat_interleave(n, 0)
+
+    def advance(self, token_R: Tensor) -> Tensor:
+        """Logits [R, V] after one more token of each row."""
+        self._mask_RT = torch.cat([self._mask_RT, torch.ones(len(token_R), 1, dtype=torch.long)], 1)
+        output = self._model(
+            token_R[:, None],
+            attention_mask=self._mask_RT,
+            position_ids=self._position_R[:, None],
+            past_key_values=self._cache,
+        )
+        self._position_R = self._position_R + 1
+        return output.logits[:, -1]
+
+    def keep(self, rows: Tensor) -> None:
+        """Keep the rows with these indices, in this order."""
+        self._cache.batch_select_indices(rows)
+        self._mask_RT, self._position_R = self._mask_RT[rows], self._position_R[rows]
