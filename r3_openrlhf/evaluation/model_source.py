@@ -55,10 +55,6 @@ def values_of(config: R3Config, benchmarks: Sequence[str]) -> dict[str, Any]:
     return {
         "data": data,
         "reward": asdict(config.reward),
-        "cluster": {
-            "cpu_kv_cache_mb": config.cluster.cpu_kv_cache_mb,
-            "vllm_enforce_eager": config.cluster.vllm_enforce_eager,
-        },
     }
 
 

@@ -72,7 +72,7 @@ def run_evaluation(request: Request) -> tuple[dict[str, Any], EvaluationDirector
         GradingThread(config.reward) as grading,
     ):
         missing = outstanding(work, file, n_samples=request.options.n_samples)
-        speed = _sample(missing, model, file, grading, tokenizer, request.options, config, terminal)
+        speed = _sample(missing, model, file, grading, tokenizer, request.options, terminal)
         labels = {item.key: item.label for item in work}
         summaries = {}
         for found in sets:
@@ -191,7 +191,6 @@ def _sample(
     grading: GradingThread,
     tokenizer,
     options: BenchmarkConfig,
-    config: R3Config,
     terminal: Terminal,
 ) -> Speed:
     if not missing:
@@ -201,7 +200,7 @@ def _sample(
     longest = max(len(item.prompt_ids) for item in missing)
     context = check_context(model, max_prompt_tokens=longest, max_new_tokens=options.max_new_tokens)
     terminal.say("starting vLLM")
-    engine = Engine(model, max_model_len=context, options=options, cluster=config.cluster)
+    engine = Engine(model, max_model_len=context, options=options)
     try:
         bar = terminal.bar(num_responses=len(missing) * options.n_samples)
         return sample(

@@ -53,7 +53,9 @@ def train(settings: tuple[str, ...], experiment: str) -> None:
 @lab.command()
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--experiment", default="lab", show_default=True, help="A file of configs/experiment.")
-@click.option("--arms", default=None, help="Comma-separated presets of configs/algo and configs/lab, or controls (docs/lab.md).")
+@click.option(
+    "--arms", default=None, help="Comma-separated presets of configs/algo and configs/lab, or controls (docs/lab.md)."
+)
 @click.option(
     "--arm",
     "own_arms",

@@ -230,9 +230,8 @@ class Lab:
                 ratio_max = gradient.ratio_max
                 for trained, logprobs in zip(rows, gradient.logprobs, strict=True):
                     trained.old_logprobs = logprobs if trained.old_logprobs is None else trained.old_logprobs
-            lr_scale = config.train.inner_lr_scale if number else 1.0
             losses.append(gradient.loss)
-            norms.append(step(self.model, self.optimizer, max_grad_norm=config.train.max_grad_norm, lr_scale=lr_scale))
+            norms.append(step(self.model, self.optimizer, max_grad_norm=config.train.max_grad_norm))
         return Update(loss=fmean(losses), ratio_max=ratio_max, grad_norm=norms[-1], grad_norm_max=max(norms))
 
     # ── the run ──
@@ -428,10 +427,7 @@ def check(config: R3Config) -> None:
         raise ConfigError(
             "the lab's loop does one update a pass over the step's rollouts, without KL; use r3 train for other settings"
         )
-    if config.train.loss_aggregation != LossAggregation.TOKEN_MEAN or config.train.lr_scheduler not in (
-        "constant",
-        "constant_with_warmup",
-    ):
+    if config.train.loss_aggregation != LossAggregation.TOKEN_MEAN or config.openrlhf:
         raise ConfigError(
-            "the lab's loop has the token-mean loss and a constant learning rate; use r3 train for others"
+            "the lab's loop has the token-mean loss and none of OpenRLHF's own flags; use r3 train for them"
         )

@@ -107,14 +107,9 @@ def _loss_sum(model, rows, temperature, eps_clip_low, eps_clip_high, dual_clip):
     return -gain_N.sum(), ratio_max, logp_N.detach()
 
 
-def step(model, optimizer: torch.optim.Optimizer, *, max_grad_norm: float, lr_scale: float = 1.0) -> float:
-    """Clip, update with `lr_scale` times the learning rate, clear; returns the gradient's norm before clipping."""
+def step(model, optimizer: torch.optim.Optimizer, *, max_grad_norm: float) -> float:
+    """Clip, update, clear; returns the gradient's norm before clipping."""
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm).item()
-    rates = [group["lr"] for group in optimizer.param_groups]
-    for group, rate in zip(optimizer.param_groups, rates, strict=True):
-        group["lr"] = rate * lr_scale
     optimizer.step()
-    for group, rate in zip(optimizer.param_groups, rates, strict=True):
-        group["lr"] = rate
     optimizer.zero_grad(set_to_none=True)
     return norm

@@ -379,7 +379,7 @@ class R3:
         if not known and bounds is None:
             raise TrainingStopped(
                 f"a ranked rollout of problem {row.rollout.uid} has neither token entropies nor bounds from the engine's top-k "
-                "log-probs; pass `entropy`, or set rollout.top_logprobs to 1 or more"
+                "log-probs; pass `entropy`, or give the rollouts `entropy_bounds`"
             )
         if not known and bounds is not None:
             return EntropyStatistics(peak=bounds.peak_lower, global_=bounds.global_lower, source="topk")

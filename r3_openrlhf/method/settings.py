@@ -31,6 +31,7 @@ MAX_RECALLED = 10_000  # rows per group: more than any group has; it would only 
 class AdvantageSettings:
     """Eq. 3: A_i = (R_i - mean) / (alpha * std + lambda) over the mixed group."""
 
+    # factor on the standard deviation: above 1 it damps the group
     alpha: float = 1.0
     # lambda; with alpha 1 and no recall this is OpenRLHF's group_norm
     lam: float = 1e-9
@@ -127,7 +128,7 @@ class RankingSettings:
     # sampled; or package.module:function (core/ranking.py)
     score: str = "entropy"
     # exact: from the actor's own logits, through which every row goes anyway; auto: exact wherever top-k bounds do not
-    # decide, the engine then also finds rollout.top_logprobs of all logits at every decoded token; topk: the bounds alone
+    # decide, the engine then also finds the 20 largest logits at every decoded token; topk: the bounds alone
     entropy_source: str = "exact"
     # centred: the mean of a ranking is the reward of a failure that is not ranked, and a group whose only difference is a
     # ranking is not scaled to unit std; no_std: the second only; none: the paper's formulas [P]

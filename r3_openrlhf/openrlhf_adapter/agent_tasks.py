@@ -36,8 +36,8 @@ def prepare_tasks(config: R3Config, run: RunDirectory) -> PreparedData:
     DataError: the run has begun with other tasks.
     """
     agents = config.agents
-    first_held_out = agents.first_seed + agents.num_tasks
-    _write(config, run.data, range(agents.first_seed, first_held_out))
+    first_held_out = agents.num_tasks
+    _write(config, run.data, range(first_held_out))
     if agents.num_held_out:
         _write(config, run.held_out, range(first_held_out, first_held_out + agents.num_held_out))
     counts = {"num_problems": agents.num_tasks, "num_dropped_overlong": 0, "num_duplicates": 0, "num_unusable": 0}

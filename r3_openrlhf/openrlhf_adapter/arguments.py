@@ -14,9 +14,9 @@ from typing import Any
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.core.rewards import DAPO_OVERLONG_FACTOR, DAPO_OVERLONG_SHARE
 from r3_openrlhf.errors import ConfigError
-from r3_openrlhf.openrlhf_adapter.flags import ALSO_SET, check_flag, check_together
+from r3_openrlhf.openrlhf_adapter.flags import ALSO_SET, MAY_BE_SET, check_flag, check_together
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.types import Device, KlEstimator, LossAggregation, SyncBackend
+from r3_openrlhf.types import Device, LossAggregation
 
 ROLLOUT_EXECUTOR = Path(__file__).with_name("rollout_executor.py")
 AGENT_EXECUTOR = Path(__file__).with_name("agent_executor.py")
@@ -64,17 +64,19 @@ def openrlhf_arguments(
     Raises ConfigError when config.openrlhf repeats a flag that is set here.
     """
     flags = _own_flags(config, run, model_dir=model_dir, platform=platform, resume=resume, universal=universal)
+    given = dict(_flat(config.openrlhf))
     arguments: list[str] = []
     for name, value in flags.items():
-        arguments += _flag(name, value)
-    for name, value in _flat(config.openrlhf):
-        if name in flags or name in ALSO_SET:
+        if not (name in MAY_BE_SET and name in given):
+            arguments += _flag(name, value)
+    for name, value in given.items():
+        if (name in flags and name not in MAY_BE_SET) or name in ALSO_SET:
             raise ConfigError(
                 f"openrlhf.{name} is set by R³ itself; use the key of the configuration that it comes from"
             )
         check_flag(name, value, config)
         arguments += _flag(name, value)
-    check_together(dict(_flat(config.openrlhf)), config, platform=platform)
+    check_together(given, config, platform=platform)
     return arguments
 
 
@@ -110,11 +112,9 @@ def _own_flags(
         "vllm.num_engines": config.num_engines,
         "vllm.tensor_parallel_size": cluster.vllm_tensor_parallel_size,
         "vllm.gpu_memory_utilization": cluster.vllm_gpu_memory_utilization,
-        "vllm.enforce_eager": cpu or cluster.vllm_enforce_eager,
-        "vllm.enable_prefix_caching": cluster.vllm_prefix_caching and not cpu,
-        "vllm.sync_backend": SyncBackend.GLOO
-        if cpu
-        else SyncBackend.checked("cluster.sync_backend", cluster.sync_backend),
+        "vllm.enforce_eager": cpu,
+        "vllm.enable_prefix_caching": not cpu,
+        "vllm.sync_backend": "gloo" if cpu else "nccl",
         "vllm.enable_sleep": cluster.enable_sleep and not cpu,
         "ds.enable_sleep": cluster.enable_sleep and not cpu,
         # model
@@ -135,9 +135,10 @@ def _own_flags(
         "rollout.n_samples_per_prompt": rollout.n_samples_per_prompt,
         "rollout.max_new_tokens": rollout.max_new_tokens,
         "rollout.temperature": rollout.temperature,
-        "rollout.top_p": rollout.top_p,
+        # below 1 vLLM renormalises and the ratio would be biased
+        "rollout.top_p": 1.0,
         "rollout.micro_batch_size": rollout.micro_batch_size,
-        "rollout.max_tokens_per_gpu": rollout.max_tokens_per_gpu or (train.max_tokens_per_gpu if packing else None),
+        "rollout.max_tokens_per_gpu": train.max_tokens_per_gpu if packing else None,
         # update
         "train.num_episodes": train.num_epochs,
         "train.max_epochs": train.inner_epochs,
@@ -148,18 +149,15 @@ def _own_flags(
         "train.seed": train.seed,
         "train.full_determinism_enable": train.deterministic,
         "actor.adam.lr": train.learning_rate,
-        "actor.lr_scheduler": train.lr_scheduler,
-        "actor.lr_warmup_ratio": train.lr_warmup_ratio,
+        "actor.lr_scheduler": "constant_with_warmup",
+        "actor.lr_warmup_ratio": 0.0,
         "actor.max_norm": train.max_grad_norm,
         "actor.eps_clip_low_high": [train.eps_clip_low, train.eps_clip_high],
         "actor.loss_agg_mode": LossAggregation.checked("train.loss_aggregation", train.loss_aggregation),
-        "actor.entropy_coef": train.entropy_coef,
         "algo.advantage.estimator": algorithm.estimator,
         "algo.kl.init_coef": train.kl_coef,  # 0: no reference model is loaded
-        "algo.kl.use_loss": train.kl_coef > 0 and train.kl_as_loss,
-        "algo.kl.estimator": KlEstimator.checked("train.kl_estimator", train.kl_estimator)
-        if train.kl_coef > 0
-        else None,
+        "algo.kl.use_loss": train.kl_coef > 0,
+        "algo.kl.estimator": "k3" if train.kl_coef > 0 else None,
         "algo.dynamic_filtering_enable": algorithm.filters_groups,
         "reward.overlong_buffer_len": int(DAPO_OVERLONG_SHARE * rollout.max_new_tokens)
         if algorithm.overlong_penalty
@@ -172,7 +170,7 @@ def _own_flags(
         "ckpt.path": str(run.checkpoints),
         "ckpt.output_dir": str(run.final_model),
         "ckpt.save_steps": checkpoint.save_steps,
-        "ckpt.save_hf": checkpoint.save_hf,
+        "ckpt.save_hf": checkpoint.max_num_hf != 0,
         "ckpt.max_num": checkpoint.max_num,
         "ckpt.load_enable": resume,
         "ds.use_universal_ckpt": universal,

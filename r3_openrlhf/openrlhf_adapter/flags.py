@@ -27,6 +27,11 @@ _MUON = "DeepSpeed clips what Muon has made of a gradient, so that train.max_gra
 _ADAPTIVE_KL = "an adaptive coefficient is in no checkpoint: a run that goes on would begin with the first one again"
 
 # Conditional or beside another flag: openrlhf_arguments sets them, too.
+# Flags that have a default of ours and no key: openrlhf.FLAG=VALUE takes its place.
+MAY_BE_SET = frozenset({
+    "vllm.enforce_eager", "vllm.enable_prefix_caching", "vllm.sync_backend", "rollout.max_tokens_per_gpu",
+    "actor.lr_scheduler", "actor.lr_warmup_ratio", "algo.kl.use_loss", "algo.kl.estimator",
+})  # fmt: skip
 ALSO_SET = ("actor.eps_clip", "logger.wandb.key", "logger.wandb.project")
 
 REFUSED: dict[str, str] = {
@@ -66,7 +71,7 @@ REFUSED: dict[str, str] = {
     "actor.muon.ns_steps": _MUON,
     "actor.muon.nesterov": _MUON,
     "actor.muon.no_nesterov": _MUON,
-    "vllm.sync_with_ray": "weights go by CUDA IPC where engines share the policy's GPUs, else as cluster.sync_backend says",
+    "vllm.sync_with_ray": "weights go by CUDA IPC where engines share the policy's GPUs, else as vllm.sync_backend says",
 }
 REFUSED_WITH_R3: dict[str, str] = {
     "reward.stop_properly_penalty_coef": "eq. 3 takes the graders' rewards; ranking.* and reward.length_reward say what length costs",
@@ -161,15 +166,15 @@ NEEDS: dict[str, Need] = {
     ),
     "algo.dynamic_filtering_range": Need("algo=dapo", lambda config, given: config.filters_groups),
     "algo.kl.unbiased_gradient": Need(
-        "train.kl_coef above 0 and train.kl_as_loss",
-        lambda config, given: config.train.kl_coef > 0 and config.train.kl_as_loss,
+        "train.kl_coef above 0, and openrlhf.algo.kl.use_loss not false",
+        lambda config, given: config.train.kl_coef > 0 and given.get("algo.kl.use_loss", True),
     ),
     "actor.gradient_checkpointing_reentrant": Need(
         "model.gradient_checkpointing", lambda config, given: config.model.gradient_checkpointing
     ),
     "actor.min_lr_ratio": Need(
-        "train.lr_scheduler=cosine_with_min_lr",
-        lambda config, given: config.train.lr_scheduler.endswith("with_min_lr"),
+        "openrlhf.actor.lr_scheduler=cosine_with_min_lr",
+        lambda config, given: str(given.get("actor.lr_scheduler")).endswith("with_min_lr"),
     ),
     "ds.lora.alpha": _ADAPTER,
     "ds.lora.target_modules": _ADAPTER,
@@ -298,6 +303,8 @@ def refusal(name: str, *, algo: str) -> str | None:
 
 def fate(name: str, own: frozenset[str]) -> tuple[str, str]:
     """(what becomes of a flag, why or from where). `own`: the flags that openrlhf_arguments sets. KeyError: unknown."""
+    if name in MAY_BE_SET:
+        return "passed through", "in place of a default of ours"
     if name in own or name in ALSO_SET:
         return "set by R³", "from the configuration"
     if reason := refusal(name, algo="grpo"):

@@ -36,7 +36,7 @@ from r3_openrlhf.openrlhf_adapter.console import Console
 from r3_openrlhf.openrlhf_adapter.environment import environment_of
 from r3_openrlhf.openrlhf_adapter.phases import Phase
 from r3_openrlhf.openrlhf_adapter.upstream_parser import check_arguments
-from r3_openrlhf.planning.forecast import flag, not_planned
+from r3_openrlhf.planning.forecast import not_planned
 from r3_openrlhf.planning.hardware import DEFAULT, GPUS
 from r3_openrlhf.planning.history_coverage import history_warnings
 from r3_openrlhf.planning.shapes import known_shape, shape_of
@@ -187,7 +187,7 @@ def check_context(config: R3Config, model: str) -> None:
     # models/actor.py:192: what tells upstream a model with experts; of another one the first update finds no loss to add
     if "output_router_logits" not in found.to_dict():
         for name in ("actor.aux_loss_coef", "ds.experts_implementation"):
-            if value := flag(config, name):
+            if value := config.flag(name):
                 raise ConfigError(
                     f"openrlhf.{name} is {value}, but model.path {config.model.path} has no experts; leave it out"
                 )
@@ -380,12 +380,7 @@ def _replace_names(config: R3Config, *, short_batches: bool) -> None:
     vllm_engine.RolloutRayActor = rollout_engine.RolloutRayActor
     # stock algorithms keep the stock update, except where it loses gradients (policy_update.R3ActorTrainer), and where
     # later passes have a learning rate of their own, which upstream does not know
-    ours = (
-        config.algorithm.own_advantages
-        or config.train.dynamic_batch
-        or short_batches
-        or config.train.inner_lr_scale != 1.0
-    )
+    ours = config.algorithm.own_advantages or config.train.dynamic_batch or short_batches
     ppo_actor.PolicyModelActor = policy_actor.PolicyModelActor if ours else policy_actor.StockPolicyModelActor
 
 

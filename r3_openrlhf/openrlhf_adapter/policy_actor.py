@@ -7,7 +7,6 @@ B rows, T tokens, A = T - 1 action positions, V vocabulary.
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import time
 from collections import deque
@@ -70,7 +69,7 @@ class R3PolicyActor(StockPolicyActor):
         keep_blocked()
         # ppo_actor.py:571 builds its trainer from the module's global name
         config = config_from_environment()
-        ppo_actor.ActorPPOTrainer = functools.partial(R3ActorTrainer, inner_lr_scale=config.train.inner_lr_scale)
+        ppo_actor.ActorPPOTrainer = R3ActorTrainer
         self._peak_fraction = config.ranking.peak_fraction
         self._keeps_tokens = config.logging.token_entropy != TokenEntropy.NONE
         self._wanted: deque[list[bool]] = deque()

@@ -5,8 +5,7 @@ B rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -112,16 +111,13 @@ class R3ActorTrainer(ppo_actor.ActorPPOTrainer):
     every later update is out of step with its rollouts.
 
     A step makes `train.max_epochs` passes over its rows (ppo_actor.py:175), each with the old log-probs from before the
-    first (:244). `inner_lr_scale` is what upstream has no flag for: the learning rate of the passes after the first,
-    relative to the scheduler's.
+    first (:244).
     """
 
     replay_buffer: R3ReplayBuffer
 
-    def __init__(self, *args, inner_lr_scale: float = 1.0, **kwargs) -> None:
+    def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
-        self._inner_lr_scale = inner_lr_scale
-        self._pass = 0  # of the step's rows, from 1
         upstream = self.replay_buffer
         self.replay_buffer = R3ReplayBuffer(
             upstream.sample_batch_size,
@@ -150,7 +146,6 @@ class R3ActorTrainer(ppo_actor.ActorPPOTrainer):
             self._micro_batches_per_window = count
         # ZeRO keeps its own copy of the count; with an offloaded optimizer 1 means "nothing to accumulate"
         engine.optimizer.gradient_accumulation_steps = max(2, self._micro_batches_per_window or 0)
-        self._pass = 0
         with in_order(ppo_actor):
             return super().ppo_train(kl_ctl)
 
@@ -164,12 +159,7 @@ class R3ActorTrainer(ppo_actor.ActorPPOTrainer):
         real_B = experience.action_mask.sum(-1) > 0
         if not real_B.all():
             forget_fillers(experience, real_B)
-        if step == 0:  # upstream counts the micro-batches of each pass anew (ppo_actor.py:191)
-            self._pass += 1
-        scale = self._inner_lr_scale if self._pass > 1 else 1.0
-        with learning_rate_times(scale, self.actor.model.optimizer, self.actor_scheduler):
-            status = super().training_step(experience, kl_ctl, step, loss_batch_info)
-        status["metrics"]["actor_lr"] *= scale  # upstream asks the scheduler
+        status = super().training_step(experience, kl_ctl, step, loss_batch_info)
         status["num_samples"] = float(real_B.sum().item())
         if not real_B.any():  # nothing but fillers: means over no token are not numbers
             status["metrics"] = {
@@ -195,21 +185,6 @@ def forget_fillers(experience, real_B: torch.Tensor) -> None:
         value = getattr(experience, name)
         if isinstance(value, torch.Tensor):
             setattr(experience, name, value[real_B])
-
-
-@contextmanager
-def learning_rate_times(scale: float, optimizer, scheduler) -> Iterator[None]:
-    """The optimizer's learning rates are the scheduler's times `scale` inside, and the scheduler's again afterwards."""
-    if scale == 1.0:
-        yield
-        return
-    for group, rate in zip(optimizer.param_groups, scheduler.get_last_lr(), strict=True):
-        group["lr"] = rate * scale
-    try:
-        yield
-    finally:  # the scheduler may have gone on in there, and sets the rates of its new step then
-        for group, rate in zip(optimizer.param_groups, scheduler.get_last_lr(), strict=True):
-            group["lr"] = rate
 
 
 class in_order:

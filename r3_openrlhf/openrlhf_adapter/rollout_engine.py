@@ -12,6 +12,7 @@ from r3_openrlhf.config import R3Config
 from r3_openrlhf.cpu_stack import cpu_platform
 from r3_openrlhf.openrlhf_adapter.blocked_signals import keep_blocked
 from r3_openrlhf.openrlhf_adapter.environment import config_from_environment, on_cpu
+from r3_openrlhf.openrlhf_adapter.rollout_executor import TOP_LOGPROBS
 
 DEFAULT_BATCHED_TOKENS = 8192
 MAX_SOCKET_PATH = 107  # Linux' limit (unix(7)) without the zero at its end
@@ -24,7 +25,7 @@ def engine_limits(config: R3Config, *, cpu: bool) -> dict[str, int]:
     """Sequences and tokens of one engine step. An engine that is made from engine arguments, as this one is, takes 128 and
     2,048 unless it is told (vllm/engine/arg_utils.py:2751, config/scheduler.py:42)."""
     limits = {"max_num_seqs": config.sequences_per_engine}
-    tokens = config.cluster.vllm_max_num_batched_tokens or (None if cpu else DEFAULT_BATCHED_TOKENS)
+    tokens = None if cpu else DEFAULT_BATCHED_TOKENS
     if tokens is not None:
         limits["max_num_batched_tokens"] = max(tokens, config.sequences_per_engine)
     return limits
@@ -49,11 +50,11 @@ class R3RolloutActor(UpstreamRolloutActor):
         keep_sockets_in(ray._private.worker._global_node.get_session_dir_path())
         config = config_from_environment()
         kwargs["logprobs_mode"] = "processed_logprobs"
-        kwargs["max_logprobs"] = max(1, config.rollout.top_logprobs)
+        kwargs["max_logprobs"] = TOP_LOGPROBS
         kwargs |= engine_limits(config, cpu=on_cpu())
         if on_cpu():
             kwargs["worker_extension_cls"] = os.environ.get("R3_CPU_WORKER_EXTENSION", cpu_platform.WORKER_EXTENSION)
-            kwargs["kv_cache_memory_bytes"] = config.cluster.cpu_kv_cache_mb * 2**20
+            kwargs["kv_cache_memory_bytes"] = cpu_platform.KV_CACHE_BYTES
         await UpstreamRolloutActor.__init__(self, *args, **kwargs)
 
     async def generate_responses(

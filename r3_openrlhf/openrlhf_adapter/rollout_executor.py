@@ -159,6 +159,10 @@ class AgentExecutor(AgentExecutorBase):
         return self.vocab_size
 
 
+# Most likely tokens per position that bounds on the entropy are made from (ranking.entropy_source=auto and topk).
+TOP_LOGPROBS = 20
+
+
 def top_logprobs_wanted(config: R3Config) -> int:
     """k: nothing but a ranking by bounds needs more than the sampled token's log-prob."""
     needed = (
@@ -166,7 +170,7 @@ def top_logprobs_wanted(config: R3Config) -> int:
         and config.ranks_by_entropy
         and config.ranking.entropy_source != EntropySource.EXACT
     )
-    return config.rollout.top_logprobs if needed else 0
+    return TOP_LOGPROBS if needed else 0
 
 
 def logprobs_array(logprobs, num_tokens: int) -> np.ndarray:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.planning import formulas as f
@@ -140,7 +139,7 @@ def make_plan(
 def not_planned(config: R3Config) -> str | None:
     """A setting, as "key=value", whose memory no formula here has; None: there is none."""
     for name in ("ds.ring_attn_size", "ds.tensor_parallel_size"):
-        value = flag(config, name)
+        value = config.flag(name)
         if value is not None and value != 1:
             return f"openrlhf.{name}={value}"
     return None
@@ -172,15 +171,15 @@ class _Run:
         self.trained = self.recorded + replay * COLLAPSED * config.rollout.batch_size * config.replay.k
 
         self.zero = f.Zero(self.ranks, train.zero_stage, self.offload)
-        rank, targets = flag(config, "ds.lora.rank") or 0, flag(config, "ds.lora.target_modules") or ()
+        rank, targets = config.flag("ds.lora.rank") or 0, config.flag("ds.lora.target_modules") or ()
         self.adapter = shape.adapter_params(rank, [targets] if isinstance(targets, str) else targets)
         self.trained_params = self.adapter or shape.params
-        self.weights = self.zero.weights(shape.params, hpz=int(flag(config, "ds.zpg") or 1))
+        self.weights = self.zero.weights(shape.params, hpz=int(config.flag("ds.zpg") or 1))
         self.weights += self.zero.weights(self.adapter)
         self.reference = train.kl_coef > 0
-        if self.reference and not flag(config, "ref.offload"):
+        if self.reference and not config.flag("ref.offload"):
             self.weights += self.zero.weights(shape.params)
-        accumulate = f.FP32 if flag(config, "ds.grad_accum_dtype") == "fp32" else f.BF16
+        accumulate = f.FP32 if config.flag("ds.grad_accum_dtype") == "fp32" else f.BF16
         self.optimizer = self.zero.optimizer(self.trained_params)
         self.gradients = self.zero.gradients(self.trained_params, accumulate=accumulate)
         self.states = self.optimizer + self.gradients  # what sleeps
@@ -188,11 +187,11 @@ class _Run:
         self.policy_contexts = f.CONTEXTS.cuda * (2 if self.reference else 1) + f.CONTEXTS.nccl * (self.ranks > 1)
 
         self.engine_weights = f.BF16 * shape.params // self.tp
-        self.engine_context = f.CONTEXTS.cuda + f.CONTEXTS.graphs * (not cluster.vllm_enforce_eager)
+        self.engine_context = f.CONTEXTS.cuda + f.CONTEXTS.graphs * (not config.flag("vllm.enforce_eager"))
         # what vLLM takes when it is awake: its weights, its steps, and KV cache for all the rest
         self.engine_share = int(cluster.vllm_gpu_memory_utilization * gpu.memory_bytes)
         sequences = config.sequences_per_engine
-        tokens = max(cluster.vllm_max_num_batched_tokens or BATCHED_TOKENS, sequences)
+        tokens = max(BATCHED_TOKENS, sequences)
         step = f.engine_step_bytes(shape, batched_tokens=tokens, sequences=sequences) // self.tp
         cache = self.engine_share - self.engine_weights - step - f.CONTEXTS.cuda
         self.kv_tokens = max(0, cache * f.kv_split(shape, self.tp) // f.kv_bytes_per_token(shape))
@@ -213,7 +212,7 @@ class _Run:
         longest, train = self.config.data.max_len, self.config.train
         tokens = longest * getattr(self.config, section).micro_batch_size
         if train.dynamic_batch:
-            limit = self.config.rollout.max_tokens_per_gpu if section == "rollout" else None
+            limit = self.config.flag("rollout.max_tokens_per_gpu") if section == "rollout" else None
             tokens = max(longest, limit or train.max_tokens_per_gpu)
         return tokens, min(tokens, train.logits_chunk_tokens or tokens)
 
@@ -252,7 +251,7 @@ class _Run:
             "flash" in self.config.model.attn_implementation,
         )
         in_chunks = train.logits_chunk_tokens is not None and not self.adapter
-        entropy = train.entropy_coef is not None
+        entropy = self.config.flag("actor.entropy_coef") is not None
         of_batch = {
             "activations": f.activation_bytes(shape, tokens=tokens, checkpointing=checkpointing, flash=flash),
             "logits": f.train_logits_bytes(shape, tokens=with_logits, entropy=entropy),
@@ -335,19 +334,9 @@ class _Run:
         found: dict[str, int] = {
             "checkpoints": (written if checkpoint.save_steps == -1 else min(checkpoint.max_num, written))
             * a_checkpoint,
-            "models": (copies * checkpoint.save_hf + 1) * f.BF16 * self.shape.params,
+            "models": (copies * (checkpoint.max_num_hf != 0) + 1) * f.BF16 * self.shape.params,
             "rollouts": int(per_step * steps),
         }
         if self.config.keeps_history:
             found["history, at most"] = self.config.history.max_bytes
         return found, per_step
-
-
-def flag(config: R3Config, name: str) -> Any:
-    """One of OpenRLHF's own flags that the configuration passes on; None where it does not."""
-    flags: Any = config.openrlhf
-    if name in flags:
-        return flags[name]
-    for part in name.split("."):
-        flags = flags.get(part) if isinstance(flags, dict) else None
-    return flags

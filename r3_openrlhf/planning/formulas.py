@@ -129,7 +129,7 @@ def forward_bytes(shape: ModelShape, *, tokens: int) -> int:
 # fp32 and that in bf16; the cross-entropy kernel of flash-attn keeps no other. Without flash-attn log-probs are gather and
 # logsumexp (models/utils.py:185-188), whose backward holds two fp32 tensors more while it adds them. Log-probs alone: the
 # model's bf16 and the fp32 copy; with R³'s exact entropy (core/entropy.py) the model's own and one chunk.
-# With train.entropy_coef the entropy's own gradient is one more in fp32 (models/utils.py:216, compiled).
+# With openrlhf.actor.entropy_coef the entropy's own gradient is one more in fp32 (models/utils.py:216, compiled).
 ENTROPY_LOGIT_BYTES = FP32
 TRAIN_LOGIT_BYTES = {True: FP32 + FP32 + BF16, False: 4 * FP32}
 FORWARD_LOGIT_BYTES = BF16 + FP32

@@ -19,7 +19,6 @@ from r3_openrlhf.errors import DataError
 from r3_openrlhf.grading.answers.request import check_data_set
 from r3_openrlhf.open_table import nearest
 from r3_openrlhf.problems.table import Numeral, Table, read_json
-from r3_openrlhf.types import BadRow
 
 FILE_FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}
 REASONING_GYM = "reasoning_gym:"
@@ -76,9 +75,8 @@ def load_problems(data: DataConfig) -> Problems:
 
     Which answer of two is right cannot be known here, so a problem with different answers is left out as a whole.
     Raises DataError with one sentence: no such file, column or task, a file that cannot be read, a uid (data.uid_key)
-    with two contents, an unusable row where data.unusable is error, or more than MAX_UNUSABLE_SHARE of them.
+    with two contents, or more than MAX_UNUSABLE_SHARE of unusable rows.
     """
-    policy = BadRow.checked("data.unusable", data.unusable)
     labels: dict[str, Label] = {}
     num_rows_of: Counter[str] = Counter()
     contradictory: dict[str, DataError] = {}
@@ -99,7 +97,7 @@ def load_problems(data: DataConfig) -> Problems:
         raise DataError(f"data.path {data.path} has no rows")
     num_unusable = len(unusable) + sum(num_rows_of[uid] for uid in contradictory)
     reasons = [*unusable, *contradictory.values()]
-    if reasons and (policy is BadRow.ERROR or num_unusable > MAX_UNUSABLE_SHARE * num_rows):
+    if num_unusable > MAX_UNUSABLE_SHARE * num_rows:
         raise DataError(
             f"{reasons[0]}; {num_unusable} of {num_rows} rows cannot be used, so repair them or name other columns"
         )

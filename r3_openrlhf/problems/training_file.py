@@ -19,7 +19,6 @@ from r3_openrlhf.core.reflection import MIN_VISIBLE_CHARACTERS, reflection_messa
 from r3_openrlhf.errors import ConfigError, DataError
 from r3_openrlhf.problems.prompts import count_tokens, problem_message, render
 from r3_openrlhf.problems.sources import Label, check_source, load_problems
-from r3_openrlhf.types import BadRow
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -44,8 +43,7 @@ def prepare(config: R3Config, tokenizer: PreTrainedTokenizerBase, output: Path) 
     """Load, check, render and write all problems of a run. `output` appears whole or not at all; what was left out
     stands beside it in counts.json.
 
-    Raises DataError with one sentence: as `load_problems` does, fewer problems than one batch, a prompt that is too
-    long (data.overlong=error), an `output` of an earlier start with other problems. Raises ConfigError when no problem leaves room for a reflection
+    Raises DataError with one sentence: as `load_problems` does, fewer problems than one batch, an `output` of an earlier start with other problems. Raises ConfigError when no problem leaves room for a reflection
     prompt.
     """
     data = config.data
@@ -105,17 +103,10 @@ def rendered(
     labels: Iterable[Label], data: DataConfig, tokenizer: PreTrainedTokenizerBase, *, room: int
 ) -> Iterator[tuple[Label, str | None, int]]:
     """(problem, its final prompt, tokens of that) for each problem. The prompt is None where it has more than `room`
-    tokens; with data.overlong=error that raises DataError."""
-    policy = BadRow.checked("data.overlong", data.overlong)
+    tokens."""
     for label in labels:
         prompt = render(tokenizer, data, problem_message(data, label.problem))
         tokens = count_tokens(tokenizer, prompt)
-        if tokens > room and policy is BadRow.ERROR:
-            raise DataError(
-                f"The prompt of problem {label.uid} of {data.path} has {tokens} tokens, but data.max_len {data.max_len} "
-                f"leaves {room} beside rollout.max_new_tokens {data.max_len - room}; use data.overlong=drop or a larger "
-                "max_len"
-            )
         yield label, prompt if tokens <= room else None, tokens
 
 

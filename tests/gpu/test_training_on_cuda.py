@@ -23,7 +23,11 @@ pytestmark = [
 ON_CUDA = ("cluster.device=cuda", "cluster.gpus_per_node=1")
 LIKE_FULL_SIZE = (
     *("cluster.enable_sleep=true", "train.packing=true", "train.dynamic_batch=true"),
-    *("train.max_tokens_per_gpu=2048", "rollout.max_tokens_per_gpu=4096", "model.gradient_checkpointing=true"),
+    *(
+        "train.max_tokens_per_gpu=2048",
+        "openrlhf.rollout.max_tokens_per_gpu=4096",
+        "model.gradient_checkpointing=true",
+    ),
     *("train.logits_chunk_tokens=256", "openrlhf.ds.grad_accum_dtype=fp32", "ranking.entropy_source=exact"),
 )
 

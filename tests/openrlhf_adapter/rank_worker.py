@@ -1,6 +1,5 @@
 """One data-parallel rank of the real update: DeepSpeed engine, OpenRLHF's strategy, R³'s actor trainer. No Ray."""
 
-import functools
 from types import SimpleNamespace
 
 from r3_openrlhf.cpu_stack import cpu_platform  # noqa: E402
@@ -74,8 +73,7 @@ def trainer_of(case: dict, strategy) -> ActorPPOTrainer:
         scheduler_steps=100,
     )
     actor, optimizer, scheduler = strategy.prepare((actor, settings))
-    ours = functools.partial(R3ActorTrainer, inner_lr_scale=case["inner_lr_scale"])
-    trainer_class = ActorPPOTrainer if case["stock"] else ours
+    trainer_class = ActorPPOTrainer if case["stock"] else R3ActorTrainer
     return trainer_class(
         strategy,
         actor,

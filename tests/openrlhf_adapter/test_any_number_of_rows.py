@@ -66,7 +66,7 @@ def arguments(
 
 def run_ranks(
     tmp_path, model, *, target=rank_worker.update, rows_per_step=ROWS, stock=False, loads=0, off_policy=False,
-    inner_lr_scale=1.0, chunk_tokens=None, **settings,
+    chunk_tokens=None, **settings,
 ):  # fmt: skip
     ranks = settings["ranks"]
     tmp_path.mkdir(exist_ok=True)
@@ -78,7 +78,6 @@ def run_ranks(
         "stock": stock,
         "loads": loads,
         "off_policy": off_policy,
-        "inner_lr_scale": inner_lr_scale,
         "chunk_tokens": chunk_tokens,
         "output": str(tmp_path / "result.pt"),
         "saved": str(tmp_path / "saved"),
@@ -166,13 +165,13 @@ def test_logits_in_chunks_give_the_same_gradient_under_zero_3(tmp_path, model, a
 
 
 @pytest.mark.parametrize(("dynamic", "stage"), [(False, 2), (True, 3)])
-def test_a_second_pass_at_a_quarter_of_the_rate_is_that_of_one_process(tmp_path, model, dynamic, stage):
-    settings = dict(ranks=1, stage=stage, dynamic=dynamic, offload=False, passes=2, inner_lr_scale=0.25)
+def test_a_second_pass_is_that_of_one_process(tmp_path, model, dynamic, stage):
+    settings = dict(ranks=1, stage=stage, dynamic=dynamic, offload=False, passes=2)
     result = run_ranks(tmp_path, model, **settings)
-    expected, norms = one_process(model, learning_rates=(LEARNING_RATE, LEARNING_RATE / 4))
+    expected, norms = one_process(model, learning_rates=(LEARNING_RATE, LEARNING_RATE))
     for status, norm in zip(result["statuses"], norms, strict=True):
         assert status["actor_grad_norm"] == pytest.approx(norm, rel=0.02)
-        assert status["actor_lr"] == pytest.approx(LEARNING_RATE / 4)
+        assert status["actor_lr"] == pytest.approx(LEARNING_RATE)
     from transformers import AutoModelForCausalLM
 
     start = dict(AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).named_parameters())

@@ -88,7 +88,11 @@ def test_the_cpu_platform_takes_what_exists_there():
 
 
 def test_dynamic_batches_are_packed_as_upstream_wants(capsys):
-    overrides = ["train.dynamic_batch=true", "train.max_tokens_per_gpu=4096", "rollout.max_tokens_per_gpu=8192"]
+    overrides = [
+        "train.dynamic_batch=true",
+        "train.max_tokens_per_gpu=4096",
+        "openrlhf.rollout.max_tokens_per_gpu=8192",
+    ]
     args = checked(*overrides, "model.attn_implementation=flash_attention_2")
     assert args.train.dynamic_batch_enable and args.ds.packing_samples
     assert (args.train.max_tokens_per_gpu, args.rollout.max_tokens_per_gpu) == (4096, 8192)
@@ -264,7 +268,10 @@ def test_the_table_of_flags_names_every_flag_of_the_installed_parser():
             ["openrlhf.algo.advantage={is_correction_level: token, is_correction_mode: clip}", *GSPO],
             "is_correction_mode is clip, but nothing would come of it without",
         ),
-        (["openrlhf.algo.kl.unbiased_gradient=true"], "without train.kl_coef above 0 and train.kl_as_loss"),
+        (
+            ["openrlhf.algo.kl.unbiased_gradient=true"],
+            "without train.kl_coef above 0, and openrlhf.algo.kl.use_loss not false",
+        ),
         (["openrlhf.actor.gradient_checkpointing_reentrant=true"], "without model.gradient_checkpointing"),
         (
             ["openrlhf.actor.min_lr_ratio=0.5"],
@@ -338,8 +345,9 @@ def test_flags_that_do_something_here_reach_openrlhf():
     divergence = "{is_correction_level: seq, is_correction_gating: binary_kl, is_correction_threshold: [0.01]}"
     assert checked(f"openrlhf.algo.advantage={divergence}").algo.advantage.is_correction_threshold == [0.0, 0.01]
     assert checked("algo=reinforce_pp_baseline", "openrlhf.algo.advantage.no_std_norm=true").algo.advantage.no_std_norm
-    args = checked("train.lr_scheduler=cosine_with_min_lr", "openrlhf.actor.min_lr_ratio=0.5")
-    assert args.actor.min_lr_ratio == 0.5
+    args = checked("openrlhf.actor.lr_scheduler=cosine_with_min_lr", "openrlhf.actor.min_lr_ratio=0.5")
+    assert (args.actor.lr_scheduler, args.actor.min_lr_ratio) == ("cosine_with_min_lr", 0.5)
+    assert checked().actor.lr_scheduler == "constant_with_warmup"
     reference = ("train.kl_coef=0.01", "openrlhf.ref.offload=true", "openrlhf.algo.kl.unbiased_gradient=true")
     assert checked(*reference).ref.offload
     # on a CPU nothing sleeps; ZeRO 2 can always send its states to the host

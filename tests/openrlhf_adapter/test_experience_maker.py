@@ -317,7 +317,7 @@ def test_a_ranking_by_logprob_needs_no_entropy():
 
 def test_topk_without_bounds_is_refused():
     made = maker(Ours, config=config_with(ranking={"entropy_source": "topk"}), history=history_with())
-    with pytest.raises(TrainingStopped, match="rollout.top_logprobs"):
+    with pytest.raises(TrainingStopped, match="has neither token entropies nor bounds"):
         made.make_experience_batch([sample(W, truncated=True) for _ in range(G)])
 
 

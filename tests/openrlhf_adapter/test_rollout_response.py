@@ -23,7 +23,10 @@ from vllm.v1 import outputs as engine_outputs  # noqa: E402
 from vllm.v1.engine import logprobs as engine_logprobs  # noqa: E402
 
 from r3_openrlhf.config_loading import load_config  # noqa: E402
-from r3_openrlhf.openrlhf_adapter import compact_logprobs  # noqa: E402
+from r3_openrlhf.openrlhf_adapter import (
+    compact_logprobs,  # noqa: E402
+    rollout_executor,  # noqa: E402
+)
 from r3_openrlhf.openrlhf_adapter.convert import rollout_from_response  # noqa: E402
 from r3_openrlhf.openrlhf_adapter.environment import config_from_environment, environment_of  # noqa: E402
 from r3_openrlhf.openrlhf_adapter.experience_maker import mean_abs_logprob_gap, returns_to_go  # noqa: E402
@@ -98,7 +101,8 @@ class Grader:
 @pytest.fixture
 def response(compact, monkeypatch, byte_tokenizer):
     """One response of the real executor; the engine's answer and the grade are given."""
-    overrides = ["run_dir=unused", f"rollout.top_logprobs={K}", "reward.urls=[http://localhost:9]"]
+    overrides = ["run_dir=unused", "reward.urls=[http://localhost:9]"]
+    monkeypatch.setattr(rollout_executor, "TOP_LOGPROBS", K)
     for name, value in environment_of(load_config("cpu_smoke", overrides)).items():
         monkeypatch.setenv(name, value)
     config_from_environment.cache_clear()
@@ -196,8 +200,8 @@ def test_the_engine_is_told_its_limits():
     assert limits == {"max_num_seqs": 320, "max_num_batched_tokens": 8192}
     assert vllm.AsyncEngineArgs(model="m", **limits).max_num_seqs == 320
     assert engine_limits(config, cpu=True) == {"max_num_seqs": 320}
-    few = load_config("cpu_smoke", ["cluster.vllm_max_num_seqs=16", "cluster.vllm_max_num_batched_tokens=64"])
-    assert engine_limits(few, cpu=True) == {"max_num_seqs": 16, "max_num_batched_tokens": 64}
+    few = load_config("cpu_smoke", ["cluster.vllm_max_num_seqs=16"])
+    assert engine_limits(few, cpu=False) == {"max_num_seqs": 16, "max_num_batched_tokens": 8192}
 
 
 @pytest.mark.parametrize(("length", "given", "kept"), [(70, None, True), (71, None, False), (20, "/elsewhere", False)])

@@ -48,9 +48,7 @@ def test_the_1p5b_run_by_hand():
         0.7 * H100.memory_bytes
     )
     assert planned(small()).steps == 3 * 315
-    assert (
-        phase(planned(small("rollout.max_tokens_per_gpu=null")), "log-probs").parts["logits"] == 6 * 16_384 * 151_936
-    )
+    assert phase(planned(small()), "log-probs").parts["logits"] == 6 * 16_384 * 151_936
 
 
 def test_engines_that_sample_ahead_are_on_gpus_of_their_own():
@@ -203,7 +201,9 @@ def test_a_run_ends_with_its_budget_of_tokens():
 
 
 def test_an_entropy_bonus_keeps_one_gradient_of_the_logits_more():
-    base, bonus = (phase(planned(small(*more)), "update").parts for more in ((), ("train.entropy_coef=0.001",)))
+    base, bonus = (
+        phase(planned(small(*more)), "update").parts for more in ((), ("openrlhf.actor.entropy_coef=0.001",))
+    )
     assert bonus["logits"] - base["logits"] == 4 * 16_384 * 151_936
 
 

@@ -88,13 +88,10 @@ def test_a_run_that_ran_out_of_memory_goes_on_with_less(run):
     smaller = {
         "train.max_tokens_per_gpu": (16384, 8192),
         "train.micro_batch_size": (16, 8),
-        "rollout.max_tokens_per_gpu": (None, 8192),
         "rollout.micro_batch_size": (8, 4),
         "model.gradient_checkpointing": (False, True),
         "cluster.vllm_gpu_memory_utilization": (0.2, 0.1),
-        "cluster.vllm_enforce_eager": (False, True),
         "cluster.enable_sleep": (False, True),
-        "cluster.cpu_kv_cache_mb": (256, 128),
         "history.max_bytes": (20_000_000_000, 10_000_000_000),
         "history.max_per_problem_and_verdict": (32, 6),
         "reward.deadline_s": (300.0, 900.0),

@@ -1,0 +1,74 @@
+"""`r3 config`: the map of all settings is the code's."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from r3_openrlhf.cli import main
+from r3_openrlhf.config import R3Config
+from r3_openrlhf.config_loading import SYNONYMS, _known_keys, load_config
+from r3_openrlhf.config_map import page, settings
+from r3_openrlhf.errors import ConfigError
+from r3_openrlhf.runs.directory import RunDirectory
+
+PAGE = Path(__file__).parents[1] / "docs" / "settings.md"
+
+
+def r3_config(*arguments):
+    done = CliRunner().invoke(main, ["config", *map(str, arguments)])
+    return done.exit_code, done.output
+
+
+def test_every_key_is_there_with_what_is_known_of_it():
+    by_key = {one.key: one for one in settings()}
+    assert sorted(by_key) == sorted(_known_keys(R3Config))
+    order, k = by_key["replay.order"], by_key["replay.k"]
+    assert order.allowed == ("uniform", "newest", "package.module:name") and order.default == "uniform"
+    assert (k.default, k.kind, k.meaning) == ("2", "int", "rows recalled per collapsed group, at most")
+    assert by_key["algo"].allowed[:2] == ("r3", "grpo") and by_key["ranking.guard"].allowed[0] == "none"
+    assert by_key["reward.timeout_s"].unit == "seconds" and by_key["run_dir"].default == "(must be given)"
+    assert "experiment/r3_1p5b_deepscaler_8gpu" in by_key["rollout.max_new_tokens"].set_by
+    unexplained = [one.key for one in settings() if not one.meaning]
+    assert len(unexplained) <= 45, unexplained
+
+
+def test_a_section_a_search_and_a_mistake():
+    _, text = r3_config("replay")
+    assert "replay.k = 2" in text and "reflection" not in text.split("\n\n")[0] and "data.path" not in text
+    _, text = r3_config("--search", "TAU")
+    assert text.startswith("reflection.threshold = 0.1")
+    assert r3_config("repaly") == (1, "Error: repaly is no section and no key; did you mean replay?\n")
+    code, text = r3_config("--search", "telepathy")
+    assert code == 1 and "no setting mentions 'telepathy'" in text
+
+
+def test_the_settings_in_which_two_runs_differ(tmp_path):
+    runs = []
+    for name, more in (("one", []), ("other", ["replay.k=5", "train.seed=7"])):
+        config = load_config("cpu_smoke", [f"run_dir={tmp_path / name}", *more])
+        RunDirectory(config.run_dir).create(config)
+        runs.append(config.run_dir)
+    _, text = r3_config("--diff", *runs)
+    assert [line for line in text.splitlines() if not line.startswith("run_dir")] == [
+        "replay.k: 2 -> 5",
+        "train.seed: 42 -> 7",
+    ]
+
+
+def test_the_page_is_made_from_the_code():
+    assert PAGE.read_text(encoding="utf-8") == page(), "make it anew: r3 config --page > docs/settings.md"
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("train.lr", "train.learning_rate"),
+        ("num_generations", "rollout.n_samples_per_prompt"),
+        ("reflection.tau", "reflection.threshold"),
+    ],
+)
+def test_a_near_miss_knows_synonyms(given, meant):
+    with pytest.raises(ConfigError, match=f"{given} does not exist; did you mean {meant}[?]"):
+        load_config("cpu_smoke", [f"{given}=1"])
+    assert set(SYNONYMS) <= set(_known_keys(R3Config))
