@@ -231,11 +231,10 @@ def answer_of(url, body=None):
 @pytest.mark.slow
 def test_the_smallest_installation_is_the_method(smallest, tmp_path):
     code = (
-        "from r3_openrlhf import HistoryStore, MixedBatch, R3Config, method, ranking_rewards\n"
-        "from r3_openrlhf.config import HistoryConfig\n"
-        "HistoryStore.open('history.sqlite').close()\n"
-        "print(ranking_rewards([0.1, 0.3], [0.2, 0.1], max_reward=0.5))\n"
-        "import r3_openrlhf; r3_openrlhf.entropy_statistics"
+        "import r3_openrlhf as r3; names = set(r3.__all__) - {'entropy_statistics'}; [getattr(r3, name) for name in names]\n"
+        "r3.R3(r3.R3Settings(), history=r3.HistoryStore.open('history.sqlite'), seed=0)\n"
+        "print(r3.ranking_rewards([0.1, 0.3], [0.2, 0.1], max_reward=0.5))\n"
+        "r3.entropy_statistics"
     )
     done = subprocess.run([smallest / "python", "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout == f"{ranking_rewards([0.1, 0.3], [0.2, 0.1], max_reward=0.5)}\n"
