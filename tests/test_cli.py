@@ -106,30 +106,6 @@ def test_a_dry_run_says_what_it_could_not_check():
     assert result.exit_code == 0 and "Not checked: the prompts' length and the model's context" in result.stderr
 
 
-MISTAKES = {
-    ("train",): "r3 train needs one experiment=NAME; known: agent_smoke, cpu_smoke",
-    ("train", "experiment=cpu_smok"): "did you mean cpu_smoke?",
-    ("train", "experiment=cpu_smoke", "replay.max_lag=3"): "did you mean replay.max_policy_lag?",
-    (
-        "train",
-        "experiment=cpu_smoke",
-        "algo=grop",
-    ): "algo is 'grop', which does not exist in configs/algo; did you mean grpo?",
-    ("train", "experiment=cpu_smoke", "data.path=/nowhere.jsonl", "--dry-run"): "there is no such file",
-    ("train", "experiment=cpu_smoke", "model.path=/nowhere", "--dry-run"): "model.path is '/nowhere'",
-    ("train", "experiment=cpu_smoke", "openrlhf.actor.x=1", "--dry-run"): "OpenRLHF has no flag --actor.x",
-    ("show", "/nowhere"): "/nowhere is not a run directory",
-}
-
-
-@pytest.mark.parametrize("arguments", MISTAKES, ids=" ".join)
-def test_a_mistake_is_one_sentence_on_stderr(arguments):
-    result = call(*arguments)
-    assert result.exit_code == 1 and result.stdout == ""
-    assert MISTAKES[arguments] in result.stderr
-    assert result.stderr.startswith("Error: ") and result.stderr.count("\n") == 1
-
-
 def test_a_gpu_experiment_without_a_gpu_says_so():
     import torch
 

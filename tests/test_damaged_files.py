@@ -170,7 +170,7 @@ def call(command, run):
 def refused(result):
     """The sentence of a command that had to refuse."""
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
-    assert result.exit_code in (1, 2), (result.exit_code, result.output)
+    assert result.exit_code in (1, 2) and result.stdout == "", (result.exit_code, result.output)
     assert "Traceback" not in result.output and "unexpected" not in result.output, result.output
     (sentence,) = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
     assert len(sentence) < 1000
@@ -206,6 +206,13 @@ def test_a_damaged_file_is_one_sentence(name, kind, run):
 
 TRAIN = ["train", "experiment=cpu_smoke", "--dry-run"]
 WRONG_VALUES = {
+    "r3 train needs one experiment=NAME; known: agent_smoke, cpu_smoke": ["train"],
+    "did you mean cpu_smoke?": ["train", "experiment=cpu_smok"],
+    "did you mean replay.max_policy_lag?": [*TRAIN, "replay.max_lag=3"],
+    "algo is 'grop', which does not exist in configs/algo; did you mean grpo?": [*TRAIN, "algo=grop"],
+    "there is no such file": [*TRAIN, "data.path={missing}.jsonl"],
+    "model.path is '{missing}'": [*TRAIN, "model.path={missing}"],
+    "OpenRLHF has no flag --actor.x": [*TRAIN, "openrlhf.actor.x=1"],
     "run_dir is empty": [*TRAIN, "run_dir="],
     "cannot be written: Not a directory": [*TRAIN, "run_dir={file}"],
     "cannot be written: Not a directory: {file}": [*TRAIN, "run_dir={file}/run"],
