@@ -434,24 +434,31 @@ class Worker(Agent):
         reader, self.writer = await asyncio.open_connection(place["host"], place["port"])
         keep_watch(self.writer)
         send(self.writer, token=place["token"], node=self.node, look=look, now=time.time())
-        ray_ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        never: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        heard: asyncio.Future[dict | None] = asyncio.create_task(receive(reader))
+        ray_ended = adding = never
         while True:
-            heard: asyncio.Future[dict | None] = asyncio.create_task(receive(reader))
-            ends: set[asyncio.Future[Any]] = {heard, ray_ended}
+            ends: set[asyncio.Future[Any]] = {heard, ray_ended, adding}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if adding.done():
+                send(self.writer, sum=adding.result())
+                adding = never
             if ray_ended.done():
                 send(self.writer, ended=ray_ended.result())
                 raise Ended(LOST, ray_ended.result())
+            if not heard.done():
+                continue
             match heard.result():
                 case None:
                     raise Ended(LOST, "the connection to the head broke")
                 case {"do": "stop", "code": code, "why": why}:
                     raise Ended(code, f"the head says: {why}")
                 case {"do": "sum", "address": address, "rank": rank, "world": world}:
-                    send(self.writer, sum=await self.add_up(address=address, rank=rank, world=world))
+                    adding = asyncio.create_task(self.add_up(address=address, rank=rank, world=world))
                 case {"do": "join", "address": address, "environment": environment}:
                     ray = await self.start_ray(port=None, head=address, environment=environment)
                     ray_ended = asyncio.create_task(_end_of(ray, "`ray start` ended"))
+            heard = asyncio.create_task(receive(reader))
 
     async def _find_head(self) -> dict:
         place = self.folder / f"{self.start}.head"

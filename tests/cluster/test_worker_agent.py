@@ -11,32 +11,50 @@ import pytest
 from r3_openrlhf.cluster import node_agent
 
 
-def test_an_all_reduce_that_cannot_start_ends_the_agent(tmp_path):
-    """Its head waits for the sum, and sends nothing more until it has it."""
+def worker_of(tmp_path, *messages, add_up):
+    """A worker's work beside a head that sends these messages and then nothing more; add_up: what the worker's sum does."""
 
     class Worker(node_agent.Worker):
         async def add_up(self, **_):
-            raise OSError("no more processes")
+            return await add_up()
 
-    async def asks_for_a_sum(reader, writer):
+    async def head_says(reader, writer):
         assert (await node_agent.receive(reader))["token"] == "word"
-        node_agent.send(writer, do="sum", address="127.0.0.1:1", rank=1, world=2)
+        for message in messages:
+            node_agent.send(writer, **message)
         await node_agent.receive(reader)
         writer.close()
 
     async def trial():
-        head = await asyncio.start_server(asks_for_a_sum, "127.0.0.1", 0)
+        head = await asyncio.start_server(head_says, "127.0.0.1", 0)
         host, port = head.sockets[0].getsockname()
         worker = Worker(node_agent.parse(["--run-dir", str(tmp_path), "true"]), {"SLURM_JOB_ID": "1"})
         (worker.folder / "1.0.head").write_text(json.dumps({"host": host, "port": port, "token": "word"}))
         async with head:
             try:
-                with pytest.raises(OSError, match="no more processes"):
-                    await asyncio.wait_for(worker.work(), 300)
+                await asyncio.wait_for(worker.work(), 300)
             finally:
                 worker.writer.close()
 
     asyncio.run(trial())
+
+
+SUM = {"do": "sum", "address": "127.0.0.1:1", "rank": 1, "world": 2}
+
+
+def test_an_all_reduce_that_cannot_start_ends_the_agent(tmp_path):
+    """Its head waits for the sum, and sends nothing more until it has it."""
+
+    async def fails():
+        raise OSError("no more processes")
+
+    with pytest.raises(OSError, match="no more processes"):
+        worker_of(tmp_path, SUM, add_up=fails)
+
+
+def test_an_agent_whose_sum_lasts_hears_that_the_job_is_over(tmp_path):
+    with pytest.raises(node_agent.Ended, match="the head says: a signal"):
+        worker_of(tmp_path, SUM, {"do": "stop", "code": 85, "why": "a signal"}, add_up=asyncio.Event().wait)
 
 
 SILENT = """
