@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -28,9 +27,6 @@ from r3_openrlhf.config import ENVIRONMENT, R3Config
 from r3_openrlhf.errors import ConfigError
 from r3_openrlhf.open_table import is_import_path, nearest
 
-# Names that said something else than they meant -> the names now. The old ones still load, with a line that says so.
-RENAMED_SECTIONS = {"evaluation": "held_out", "guard": "stop"}
-RENAMED_PRESETS = {"r3_guarded": "r3_no_std", "r3_behaviour": "r3"}
 MAX_YAML_CHARS, MAX_YAML_DEPTH = 1_000_000, 20
 EVENTS = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, where PyYAML was built with it
 # Of Hydra's own configuration nothing is used here, and its eight files would be read for each of ours.
@@ -72,14 +68,10 @@ def load_config(experiment: str, overrides: list[str]) -> R3Config:
         raise ConfigError(
             f"experiment {experiment!r} does not exist in configs/experiment; {nearest(experiment, known)}"
         )
-    overrides = [_with_new_name(override) for override in overrides]
     parsed = [(_check_override(override), override) for override in overrides]
     chosen = next((override.value() for override, _ in reversed(parsed) if override.key_or_group == "algo"), None)
     # an algorithm of a user is a plain key; one of ours is a preset
     preset = None if chosen is None or is_import_path(str(chosen)) else str(chosen)
-    if preset in RENAMED_PRESETS:
-        _say(f"algo={preset} is called algo={RENAMED_PRESETS[preset]} now")
-        preset = RENAMED_PRESETS[preset]
     if preset is not None and preset not in presets():
         raise ConfigError(f"algo is {preset!r}, which does not exist in configs/algo; {nearest(preset, presets())}")
     settings = [f"+experiment={experiment}"]
@@ -112,7 +104,7 @@ def load_config(experiment: str, overrides: list[str]) -> R3Config:
 def with_overrides(values: dict[str, Any], overrides: list[str], *, source: str) -> R3Config:
     """`values`, sections of an R3Config as dictionaries, with "key=value" overrides on top; raises as `load_config`."""
     composed = OmegaConf.create(values)
-    for override in map(_with_new_name, overrides):
+    for override in overrides:
         _check_override(override)
         parsed = OverridesParser.create().parse_override(override)
         OmegaConf.update(composed, parsed.key_or_group, parsed.value(), merge=False, force_add=True)
@@ -176,7 +168,7 @@ def flatten(config: R3Config | dict[str, Any]) -> dict[str, Any]:
 
 
 def _checked(values: dict[str, Any], *, source: str) -> R3Config:
-    values = _with_paths_of_tasks(_with_new_sections(values, source=source))
+    values = _with_paths_of_tasks(values)
     known = _known_keys(R3Config)
     for key, _ in _leaves(values, R3Config):
         if key not in known:
@@ -201,20 +193,6 @@ def _schema() -> DictConfig:
 
 def _container(composed: Any) -> dict[str, Any]:
     return typing.cast("dict[str, Any]", OmegaConf.to_container(composed))
-
-
-def _with_new_sections(values: dict[str, Any], *, source: str) -> dict[str, Any]:
-    """`values` under the names that sections have now. ConfigError where a section stands there under both."""
-    for old, new in RENAMED_SECTIONS.items():
-        if old not in values:
-            continue
-        if new in values:
-            raise ConfigError(
-                f"{source} has the section {old} and the section {new}, which is its new name; keep {new}"
-            )
-        _say(f"the section {old} is called {new} now")
-        values = {new if name == old else name: value for name, value in values.items()}
-    return values
 
 
 def _with_given_options(values: dict[str, Any], overrides: list[Override]) -> dict[str, Any]:
@@ -242,22 +220,6 @@ def _with_paths_of_tasks(values: dict[str, Any]) -> dict[str, Any]:
         if wanted and isinstance(given, dict) and given.get("path") in (None, MISSING):
             given["path"] = path
     return values
-
-
-def _with_new_name(override: str) -> str:
-    """ "evaluation.path=x" is "held_out.path=x" now."""
-    key = override.partition("=")[0]
-    section, dot, rest = key.lstrip("+~").partition(".")
-    if not dot or section not in RENAMED_SECTIONS:
-        return override
-    new = f"{RENAMED_SECTIONS[section]}.{rest}"
-    _say(f"{section}.{rest} is called {new} now")
-    return override.replace(f"{section}.{rest}", new, 1)
-
-
-@functools.cache  # once, however many old runs are read
-def _say(line: str) -> None:
-    click.echo(f"Note: {line}.", err=True)
 
 
 def _check_override(text: str) -> Override:

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from r3_openrlhf import config_loading
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.config_loading import (
     CONFIGS,
@@ -352,52 +351,6 @@ def test_batches_that_pass_divide_evenly(prompts, samples, ranks, batch, micro):
     assert config.rows_per_step % config.train_batch_size == 0
     assert config.train_batch_size % (ranks * micro) == 0
     assert config.rows_per_step >= ranks
-
-
-class TestOldNames:
-    """Sections and presets that have another name now: they load, and one line on stderr says the new name."""
-
-    @pytest.fixture(autouse=True)
-    def nothing_said_yet(self):
-        config_loading._say.cache_clear()
-
-    def test_an_old_key_on_the_command_line(self, capsys):
-        old = load_config(
-            SMOKE, ["evaluation.path=x.jsonl", "evaluation.reasoning_gym={size: 3}", "guard.max_abs_logprob_gap=0.5"]
-        )
-        notes = capsys.readouterr().err.splitlines()
-        new = load_config(
-            SMOKE, ["held_out.path=x.jsonl", "held_out.reasoning_gym={size: 3}", "stop.max_abs_logprob_gap=0.5"]
-        )
-        assert old == new and (old.held_out.path, old.stop.max_abs_logprob_gap) == ("x.jsonl", 0.5)
-        assert notes == [
-            "Note: evaluation.path is called held_out.path now.",
-            "Note: evaluation.reasoning_gym is called held_out.reasoning_gym now.",
-            "Note: guard.max_abs_logprob_gap is called stop.max_abs_logprob_gap now.",
-        ]
-        assert capsys.readouterr().err == ""
-
-    def test_an_old_preset(self, capsys):
-        old = load_config(SMOKE, ["algo=r3_guarded"])
-        assert capsys.readouterr().err == "Note: algo=r3_guarded is called algo=r3_no_std now.\n"
-        assert old == load_config(SMOKE, ["algo=r3_no_std"]) and old.run_dir.endswith("_r3_no_std")
-        assert load_config(SMOKE, ["algo=r3_behaviour"]) == load_config(SMOKE, ["algo=r3"])
-
-    def test_the_saved_configuration_of_an_old_run(self, capsys):
-        saved = config_to_yaml(load_config(SMOKE, ["held_out.path=x.jsonl", "stop.max_abs_logprob_gap=0.5"]))
-        old = saved.replace("\nheld_out:", "\nevaluation:").replace("\nstop:", "\nguard:")
-        assert old != saved
-        for _ in range(2):  # the second one says nothing more
-            assert config_from_yaml(old, source="config.yaml") == config_from_yaml(saved, source="config.yaml")
-        assert capsys.readouterr().err.splitlines() == [
-            "Note: the section evaluation is called held_out now.",
-            "Note: the section guard is called stop now.",
-        ]
-
-    def test_a_section_under_both_names_is_refused(self):
-        saved = config_to_yaml(load_config(SMOKE, [])) + "guard: {max_abs_logprob_gap: 0.5}\n"
-        with pytest.raises(ConfigError, match="config.yaml has the section guard and the section stop.*keep stop"):
-            config_from_yaml(saved, source="config.yaml")
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from r3_openrlhf.config_loading import config_from_yaml, config_to_yaml, flatten
 from r3_openrlhf.errors import ConfigError, R3Error
 from r3_openrlhf.runs import rollout_files
 from r3_openrlhf.runs.commit import FILE, PACKAGE, commit_of, git
-from r3_openrlhf.runs.files import EvaluationLine, MetricsLine, RolloutLine, check_line, read_lines, read_text
+from r3_openrlhf.runs.files import EvaluationLine, MetricsLine, check_line, read_lines, read_text, replacing
 
 # Keys that may differ when a run goes on: they change how long or where it runs and how much memory and disk it takes, not
 # what it computes per step. Rows that share a micro-batch do not change a gradient, and the engines' limits no response. How
@@ -225,9 +225,6 @@ class RunDirectory:
 
         Raises R3Error, when the damaged place is reached.
         """
-        for row in read_lines(self.rollout_lines, RolloutLine):
-            if step in (None, row["step"]) and row["uid"].startswith(uid_start):
-                yield row
         for number, file in rollout_files.steps_in(self.rollouts).items():
             if step in (None, number):
                 yield from rollout_files.read_step(file, uid_start=uid_start)
@@ -235,7 +232,7 @@ class RunDirectory:
     def roll_back(self, step: int) -> None:
         """Forget what is of a step after `step`: the run goes on from the checkpoint of that step."""
         rollout_files.forget_after(self.rollouts, step)
-        for file in (self.metrics, self.evaluations, self.rollout_lines):
+        for file in (self.metrics, self.evaluations):
             if file.is_file():
                 write_whole(
                     file,
@@ -322,14 +319,5 @@ def _drop_torn_line(file: BinaryIO) -> None:
 
 def write_whole(path: Path, text: str | Iterable[str], *, mode: int = 0o666) -> None:
     """The new content or the old one, never a part of it, whatever happens. mode: of a new file, less the umask."""
-    unfinished = path.with_name(f".{path.name}.new")
-    with open(unfinished, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-        file.writelines([text] if isinstance(text, str) else text)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    with replacing(path, mode=mode) as stream:
+        stream.writelines(part.encode() for part in ([text] if isinstance(text, str) else text))

@@ -1,10 +1,12 @@
-"""Reading the files that a run leaves behind: what they must hold is checked here, once for every command."""
+"""Reading the files that a run leaves behind: what they must hold is checked here, once for every command. And replacing one."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Annotated, Any, BinaryIO, NotRequired, TypedDict
 
 import msgspec
 
@@ -64,6 +66,28 @@ class DataCounts(TypedDict):
     num_dropped_overlong: Count
     num_duplicates: Count
     num_unusable: Count
+
+
+@contextmanager
+def replacing(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """A stream for the new content of a file, of this mode less the umask. After the block it is on disk under its name; readers, and whoever comes after a
+    crash, see the old content or the new one, never a part of it."""
+    unfinished = path.with_name(f".{path.name}.new")
+    with open(unfinished, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as stream:
+        yield stream
+        stream.flush()
+        os.fsync(stream.fileno())
+    unfinished.replace(path)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Which files it has is on disk when this returns."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def read_text(path: Path) -> str:

@@ -228,7 +228,7 @@ def _files(run: RunDirectory) -> list[tuple[str, Path]]:
     """(name, path) of those that are there."""
     files = (
         ("metrics", run.metrics),
-        ("rollouts", run.rollout_lines if run.rollout_lines.is_file() else run.rollouts),
+        ("rollouts", run.rollouts),
         ("history", run.history),
         ("checkpoints", run.checkpoints),
         ("final_model", run.final_model),

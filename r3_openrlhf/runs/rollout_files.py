@@ -1,14 +1,12 @@
 """The rollouts of a run: one compressed Parquet file per step, RUN/rollouts/step_000123.parquet.
 
 `datasets.load_dataset("parquet", data_files="RUN/rollouts/*.parquet")` loads them. A file is there whole or not at all, and
-going on from a checkpoint deletes the files of the steps behind it. Runs of earlier versions have one rollouts.jsonl, or files
-without some of the columns: those are null.
+going on from a checkpoint deletes the files of the steps behind it.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
@@ -18,7 +16,7 @@ import msgspec
 import numpy as np
 
 from r3_openrlhf.errors import R3Error
-from r3_openrlhf.runs.files import RolloutLine
+from r3_openrlhf.runs.files import RolloutLine, replacing, sync_directory
 
 if TYPE_CHECKING:
     import pyarrow
@@ -114,8 +112,7 @@ def write_step(directory: Path, step: int, rollouts: Iterable[dict[str, Any]]) -
     table = pa.Table.from_pylist(rows, schema=schema())
     directory.mkdir(parents=True, exist_ok=True)
     file = file_of(directory, step)
-    unfinished = file.with_name(f".{file.name}.new")
-    with unfinished.open("wb") as stream:
+    with replacing(file) as stream:
         pq.write_table(
             table,
             stream,
@@ -127,10 +124,6 @@ def write_step(directory: Path, step: int, rollouts: Iterable[dict[str, Any]]) -
                 *(f"{name}.list.element" for name, kind in TOKEN_COLUMNS.items() if kind == COUNTS),
             ],
         )
-        stream.flush()
-        os.fsync(stream.fileno())
-    unfinished.replace(file)
-    _sync(directory)
     return file
 
 
@@ -234,12 +227,4 @@ def forget_after(directory: Path, step: int) -> None:
     for number, file in steps_in(directory).items():
         if number > step:
             file.unlink()
-    _sync(directory)
-
-
-def _sync(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    sync_directory(directory)

@@ -181,17 +181,6 @@ def test_rolling_back_forgets_later_steps_everywhere(run):
     assert [line["step"] for line in run.read_metrics()] == [1, 2]
 
 
-def test_a_run_of_an_earlier_version_is_read_and_goes_on(run):
-    """Its rollouts are lines of one file. Those behind the checkpoint are forgotten, and later steps have files."""
-    run.rollout_lines.write_text("".join(json.dumps(rollout(step)) + "\n" for step in (1, 1, 2, 3)))
-    assert [row["step"] for row in run.read_rollouts()] == [1, 1, 2, 3]
-    run.roll_back(2)
-    run.write_rollouts(3, [rollout(3, uid="q")])
-    assert [(row["step"], row["uid"]) for row in run.read_rollouts()] == [(1, "p"), (1, "p"), (2, "p"), (3, "q")]
-    assert [row["step"] for row in run.read_rollouts(step=2)] == [2]
-    assert [row["step"] for row in run.read_rollouts(uid_start="q")] == [3]
-
-
 def test_rolling_back_to_the_beginning(run):
     run.append_metrics({"step": 1})
     run.roll_back(0)
@@ -243,11 +232,3 @@ def test_a_torn_line_longer_than_one_block_of_the_search(run):
     run.evaluations.write_bytes(b'{"step": 1}\n' + b"x" * 200_000)
     run.append_evaluation({"step": 2})
     assert [line["step"] for line in run.read_evaluations()] == [1, 2]
-
-
-def test_a_run_that_finished_under_old_names_is_finished(run):
-    """Its section `stop` was called `guard`."""
-    run.mark_finished()
-    assert run.is_finished(config_at(run.path))
-    run.finished.write_text(run.finished.read_text().replace("\nstop:", "\nguard:"))
-    assert run.is_finished(config_at(run.path)) and not run.is_finished(config_at(run.path, "replay.k=5"))

@@ -138,8 +138,7 @@ def test_a_problem_is_found_in_any_row_group(tmp_path):
     assert "text" not in one and one["uid"] == "4-186"
 
 
-def test_a_file_of_an_earlier_version_is_read(tmp_path):
-    """It has neither answers and prompts nor values of tokens, and one row group."""
+def test_columns_that_a_file_does_not_have_are_null(tmp_path):
     file = write_step(tmp_path, 1, [rollout(), rollout(uid="q")])
     new = ("answer", "prompt", "prefix_tokens", *PLACE, *TOKEN_COLUMNS)
     pq.write_table(pq.read_table(file).drop_columns(new), file)
