@@ -101,16 +101,6 @@ DAMAGE = {
         "negative step": parquet({**ROLLOUT, "step": -1}),
         "cut": parquet(ROLLOUT)[:-9],
     },
-    "rollouts.jsonl": {
-        **ANY_FILE,
-        **{f"no {key}": without(ROLLOUT, key) for key in ROLLOUT if key not in ("ranked", "reason", "text")},
-        **{
-            f"{kind} {key}": changed(ROLLOUT, **{key: value})
-            for key in ROLLOUT
-            for kind, value in {"object": {"a": 1}, "list": [1]}.items()
-        },
-        "NaN": changed(ROLLOUT, reward=float("nan")),
-    },
     "data/counts.json": {
         **ANY_FILE,
         "text count": changed(COUNTS, num_problems="many"),
@@ -140,7 +130,6 @@ READ_BY = {
     "metrics.jsonl": ["show", "compare"],
     "evaluations.jsonl": ["show", "compare"],
     "rollouts/step_000001.parquet": ["show step", "show uid", "show rollouts"],
-    "rollouts.jsonl": ["show step", "show uid", "show rollouts"],
     "data/counts.json": ["show"],
     "finished.yaml": ["train"],
     "code_state.txt": ["compare"],
