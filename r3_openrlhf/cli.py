@@ -42,6 +42,7 @@ ELSEWHERE = {
 EXTRAS = {
     "attack-rewards": "eval",
     "compare": "lab",
+    "config": "config",
     "eval": "eval",
     "evidence": "lab",
     "history": "view",

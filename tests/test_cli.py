@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from r3_openrlhf import __version__
 from r3_openrlhf.cli import main
-from r3_openrlhf.config_loading import experiments, load_config, presets
+from r3_openrlhf.config_loading import experiments, load_config
 from r3_openrlhf.runs.directory import RunDirectory
 from tests.runs.test_rollout_files import rollout
 
@@ -115,12 +115,37 @@ def test_a_gpu_experiment_without_a_gpu_says_so():
     assert result.exit_code == 1 and "cluster.device is cuda, but no CUDA device is visible here" in result.stderr
 
 
+SMALLEST = """
+import sys
+allowed = {*sys.stdlib_module_names, "r3_openrlhf", "click", "filelock", "msgspec", "numpy", "zstandard"}
+
+class Nothing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] not in allowed:
+            raise ModuleNotFoundError(name=name)
+
+sys.meta_path.insert(0, Nothing())
+from r3_openrlhf.cli import main
+main(prog_name="r3")
+"""
+
+
+def test_help_needs_only_the_smallest_installation():
+    """Every command's module is imported for its line. tests/test_packaging.py does the same with a real installation."""
+    done = subprocess.run([sys.executable, "-c", SMALLEST, "--help"], capture_output=True, text=True, cwd=REPOSITORY)
+    assert done.returncode == 0 and "\n  serve-rewards " in done.stdout, done.stderr
+    done = subprocess.run(
+        [sys.executable, "-c", SMALLEST, "show", "x"], capture_output=True, text=True, cwd=REPOSITORY
+    )
+    assert done.returncode == 1 and "pip install 'r3_openrlhf[view]'" in done.stderr
+
+
 def test_help_and_version():
     result = call("--help")
     for command in ("train", "show", "history", "serve-rewards"):
         assert f"\n  {command} " in result.stdout
     assert "r3 train experiment=quickstart replay.k=4" in call("train", "--help").stdout
-    for preset in presets():
+    for preset in [file.stem for file in (REPOSITORY / "configs" / "algo").glob("*.yaml")]:
         assert re.search(rf"\b{preset}\b", call("train", "--help").stdout), preset
     assert re.fullmatch(
         rf"r3-openrlhf {re.escape(__version__)} \(commit (unknown|[0-9a-f]{{12}}(, modified)?)\)\n",

@@ -9,7 +9,7 @@ import random
 import re
 from collections.abc import Callable, Iterator
 
-from r3_openrlhf.attack import TEXTS
+from r3_openrlhf.attack.texts import TEXTS
 
 _SEGMENTS = re.compile(r"\$\$(.+?)\$\$|\$(.+?)\$|\\\[(.+?)\\\]|\\\((.+?)\\\)", re.DOTALL)
 _RELATION = re.compile(r"=|<|>|\\leq?(?![a-z])|\\geq?(?![a-z])|\\neq?(?![a-z])")

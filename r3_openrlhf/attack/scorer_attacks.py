@@ -12,7 +12,7 @@ import random
 import re
 from collections.abc import Callable, Iterator
 
-from r3_openrlhf.attack import TEXTS
+from r3_openrlhf.attack.texts import TEXTS
 
 _TEXTS = TEXTS["scorers"]
 _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?![\w])")
