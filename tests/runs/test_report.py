@@ -170,9 +170,9 @@ def test_a_step_lists_its_groups(run):
         ],
     )
     text = text_of(step_table(run, step=3))
-    assert row_of(text, "aaa") == ["plain", "3", "1", "1", "1", "0", "1.000", "2.500"]
-    assert row_of(text, "bbb") == ["reflection", "1", "0", "1", "0", "1", "0.250", "0.500"]
-    assert row_of(text, "ccc") == ["plain", "1", "0", "0", "0", "0", "-", "0.000"]
+    assert row_of(text, "aaa") == ["plain", "3", "1", "1", "1", "0", "-", "-", "1.000", "2.500"]
+    assert row_of(text, "bbb") == ["reflection", "1", "0", "1", "0", "1", "-", "-", "0.250", "0.500"]
+    assert row_of(text, "ccc") == ["plain", "1", "0", "0", "0", "0", "-", "-", "-", "0.000"]
     run.append_metrics({"step": 4})
     with pytest.raises(R3Error, match="has no rollouts of step 9; its steps are 4 to 4"):
         step_table(run, step=9)
