@@ -86,7 +86,6 @@ def measure_index(run: Path, cache: Path) -> None:
         now = time.perf_counter()
         steps, rollouts, worst, last = steps + 1, rollouts + progress.rollouts, max(worst, now - last), now
     seconds = time.perf_counter() - started
-    status = index.status()
     if steps:
         print(
             f"index: {steps} steps, {rollouts:,} rollouts in {seconds:.0f} s: {seconds / steps:.2f} s a step, {worst:.2f} at most; "
@@ -97,7 +96,7 @@ def measure_index(run: Path, cache: Path) -> None:
     print(f"  an update without news: {1000 * (time.perf_counter() - started):.0f} ms")
     size = sum(file.stat().st_size for file in (run / "rollouts").iterdir())
     print(
-        f"  {status.rollouts:,} rollouts, {status.bytes / 1e6:,.0f} MB, {status.bytes / max(1, status.rollouts):.0f} bytes each; "
+        f"  {rollouts:,} rollouts, {index.path.stat().st_size / 1e6:,.0f} MB, {index.path.stat().st_size / max(1, rollouts):.0f} bytes each; "
         f"rollouts/ has {size / 1e6:,.0f} MB; memory {of_process_self('VmHWM'):.0f} MB at most"
     )
     index.close()
@@ -109,19 +108,18 @@ def of_process_self(key: str) -> float:
 
 def measure_search(run: Path, cache: Path, rounds: int) -> None:
     index = RunIndex(run, cache=cache)
-    print(f"search of {index.status().rollouts:,} rollouts: first, median, largest of {rounds} more")
+    print(f"search of {len(index.counts()):,} steps: first, median, largest of {rounds} more")
     for name, query, where, sort in SEARCHES:
         found = index.search(query, where=where, sort=sort)
         hits = f"{found.total:,}{' and more' if found.more else ''} hits"
         show(name, times_of(lambda q=query, w=where, s=sort: index.search(q, where=w, sort=s), rounds), hits)
-    uid = index.search("", limit=1).rollouts[0].uid
+    uid = index.search("", limit=1).rollouts[0].row["uid"]
     show(
         "the life of a problem",
         times_of(lambda: index.problem_life(uid), rounds),
         f"{len(index.problem_life(uid))} rollouts",
     )
-    newest = index.status().newest_step
-    show("the groups of a step", times_of(lambda: index.groups(newest), rounds), f"{len(index.groups(newest))} groups")
+    show("what the curves count", times_of(index.counts, rounds), f"{len(index.counts())} steps")
     show(
         "problems with a word",
         times_of(lambda: index.problems("reward"), rounds),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from r3_openrlhf.viewer.run_reader import RunReader, stamp_of
+from r3_openrlhf.viewer.run_reader import Row, RunReader, stamp_of
+from r3_openrlhf.viewer.step_groups import EVERY, Asked, groups_of
 
 HELD_OUT = "held_out:"  # keys of evaluations.jsonl
 AGES = {"1 to 5": 5, "6 to 20": 20, "21 to 50": 50, "older": 10**9}  # name -> the oldest that belongs to it
@@ -206,9 +208,13 @@ SECTIONS = (
 )
 
 
-def age_name(age: int) -> str:
-    """Which of AGES."""
-    return next(name for name, oldest in AGES.items() if age <= oldest)
+def counts_of(rows: Sequence[Row], *, step: int, asked: Asked = EVERY) -> dict[str, int]:
+    """Of a step's rollouts: "fate:..." -> how many of its collapsed groups, "age:..." -> how many recalled rows. `asked` as
+    for step_groups.groups_of."""
+    fates = (f"fate:{group.fate}" for group in groups_of(rows, step=step, asked=asked) if group.fate is not None)
+    lags = (step - row["recalled_from"] for row in rows if row["recalled_from"] is not None)
+    ages = (next(name for name, oldest in AGES.items() if lag <= oldest) for lag in lags)
+    return dict(Counter(fates) + Counter(f"age:{age}" for age in ages))
 
 
 def curves_of(

@@ -1,4 +1,4 @@
-"""The SQLite file behind search_index.py: its tables, opening it, a step in and out, texts and snippets."""
+"""The SQLite file behind search_index.py: its tables, opening it, a step in and out, snippets."""
 
 from __future__ import annotations
 
@@ -11,41 +11,33 @@ import msgspec
 import zstandard
 
 from r3_openrlhf.errors import R3Error
-from r3_openrlhf.types import Context, Verdict
-from r3_openrlhf.viewer import step_rows
+from r3_openrlhf.viewer.run_reader import Row
 from r3_openrlhf.viewer.step_rows import IndexedStep
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 ROW_BITS = 20  # id of a rollout: step * 2**20 + its place in the step's file
 TEXT_ROWS = 64  # texts that are compressed together: more are smaller, and take longer to read one of
 SNIPPET_TOKENS = 40
 BUSY_S = 60.0
 CACHE_KIB = 32_768  # SQLite's page cache, of each of two connections
-VERDICTS, CONTEXTS = list(Verdict), list(Context)
 OPENING, CLOSING = "\x02", "\x03"  # around a match; no indexed text holds them (step_rows.py)
 TOKENIZER = "tokenize='unicode61 remove_diacritics 2'"
 Text = tuple[str, str, str, str]  # head, tail, answer, tags of one rollout
+# Of a rollout, named as in its step's file.
+COLUMNS = ("context", "group", "verdict", "reason", "truncated", "ranked", "recalled_from", "num_tokens", "reward",
+           "outcome_reward", "advantage", "entropy_peak", "entropy_global")  # fmt: skip
 
 TABLES = f"""
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
-CREATE TABLE steps (step INTEGER PRIMARY KEY, size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, rollouts INTEGER NOT NULL, problem TEXT);
+-- `counts`: of the step, for the curves, as JSON; `problem`: why its file cannot be read
+CREATE TABLE steps (step INTEGER PRIMARY KEY, size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, counts TEXT NOT NULL, problem TEXT);
 CREATE TABLE problems (id INTEGER PRIMARY KEY, uid TEXT NOT NULL UNIQUE, problem TEXT NOT NULL DEFAULT '', reference TEXT NOT NULL DEFAULT '');
-CREATE TABLE rollouts (
-    id INTEGER PRIMARY KEY, problem INTEGER NOT NULL, context INTEGER NOT NULL, verdict INTEGER NOT NULL, grp INTEGER, reason TEXT,
-    truncated INTEGER NOT NULL, ranked INTEGER NOT NULL, recalled_from INTEGER, num_tokens INTEGER NOT NULL,
-    reward REAL, outcome_reward REAL, advantage REAL, entropy_peak REAL, entropy_global REAL);
+CREATE TABLE rollouts (id INTEGER PRIMARY KEY, problem INTEGER NOT NULL, {", ".join(f'"{name}"' for name in COLUMNS)});
 CREATE INDEX rollouts_problem ON rollouts (problem, id);
-CREATE TABLE groups (
-    step INTEGER NOT NULL, place INTEGER NOT NULL, grp INTEGER, problem INTEGER NOT NULL, context INTEGER NOT NULL,
-    {", ".join(f"{name} INTEGER NOT NULL" for name in step_rows.GROUP_COUNTS)},
-    oldest_lag INTEGER, mean_tokens REAL, mean_reward REAL, abs_advantage REAL NOT NULL,
-    PRIMARY KEY (step, place)) WITHOUT ROWID;
--- What was counted of a step for the curves, as JSON (indexing.py)
-CREATE TABLE counts (step INTEGER PRIMARY KEY, data TEXT NOT NULL);
 -- The texts of up to TEXT_ROWS rollouts, from the row `id` on, compressed together
 CREATE TABLE texts (id INTEGER PRIMARY KEY, data BLOB NOT NULL);
--- It keeps no texts: those are compressed in `texts`
-CREATE VIRTUAL TABLE words USING fts5(head, tail, answer, tags, content='', {TOKENIZER});
+-- It keeps no texts. `tags` are words for what a rollout is, so that a search need not look at rows that a filter leaves out.
+CREATE VIRTUAL TABLE words USING fts5(head, tail, answer, tags, content='', columnsize=0, {TOKENIZER});
 CREATE VIRTUAL TABLE problem_words USING fts5(
     problem, reference, content='problems', content_rowid='id', {TOKENIZER});
 """
@@ -115,37 +107,82 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 def forget(connection: sqlite3.Connection, step: int) -> None:
     """Everything of one step. An index of words without its texts wants them back (sqlite.org/fts5.html#the_delete_command)."""
-    span = _span(step)
-    for identifier, data in connection.execute("SELECT id, data FROM texts WHERE id BETWEEN ? AND ?", span).fetchall():
+    span = ids_of(step, step)
+    for first, data in connection.execute("SELECT id, data FROM texts WHERE id BETWEEN ? AND ?", span).fetchall():
         connection.executemany(
             "INSERT INTO words (words, rowid, head, tail, answer, tags) VALUES ('delete', ?, ?, ?, ?, ?)",
-            ((identifier + place, *text) for place, text in enumerate(_unpacked(data)) if text is not None),
+            _word_rows(first, _unpacked(data)),
         )
     for table in ("texts", "rollouts"):
         connection.execute(f"DELETE FROM {table} WHERE id BETWEEN ? AND ?", span)
-    for table in ("groups", "steps", "counts"):
-        connection.execute(f"DELETE FROM {table} WHERE step = ?", (step,))
+    connection.execute("DELETE FROM steps WHERE step = ?", (step,))
+
+
+def insert(connection: sqlite3.Connection, step: int, found: IndexedStep) -> None:
+    """One step that is not there. A recalled row has no text here: it is found where it was sampled."""
+    first, _ = ids_of(step, step)
+    connection.executemany(
+        "INSERT INTO problems (uid) VALUES (?) ON CONFLICT (uid) DO NOTHING",
+        [(uid,) for uid in sorted({row["uid"] for row in found.rows})],
+    )
+    values = ", ".join(f":{name}" for name in COLUMNS)
+    connection.executemany(
+        f"INSERT INTO rollouts VALUES (:id, (SELECT id FROM problems WHERE uid = :uid), {values})",
+        (row | {"id": first + row["at"]} for row in found.rows),
+    )
+    texts = [
+        (*text, _tags(row)) if row["recalled_from"] is None and any(text) else None
+        for row, text in zip(found.rows, found.texts, strict=True)
+    ]
+    connection.executemany(
+        "INSERT INTO words (rowid, head, tail, answer, tags) VALUES (?, ?, ?, ?, ?)", _word_rows(first, texts)
+    )
+    compressor = zstandard.ZstdCompressor(level=9)
+    for begin in range(0, len(texts), TEXT_ROWS):
+        data = compressor.compress(msgspec.msgpack.encode(texts[begin : begin + TEXT_ROWS]))
+        connection.execute("INSERT INTO texts VALUES (?, ?)", (first + begin, data))
+    counts = msgspec.json.encode(found.counts).decode()
+    connection.execute("INSERT INTO steps VALUES (?, ?, ?, ?, ?)", (step, *found.identity, counts, found.problem))
+
+
+def _tags(row: Row) -> str:
+    truths = (name if row[name] else f"un{name}" for name in ("truncated", "ranked"))
+    return " ".join((row["verdict"], row["context"], *truths))
+
+
+def _word_rows(first: int, texts: Iterable[Text | None]) -> Iterator[tuple[int | str, ...]]:
+    """Rows of `words` for the texts of the rollouts from `first` on."""
+    return ((first + place, *text) for place, text in enumerate(texts) if text is not None)
+
+
+def _unpacked(data: bytes) -> list[Text | None]:
+    return msgspec.msgpack.decode(zstandard.ZstdDecompressor().decompress(data), type=list[Text | None])
 
 
 def texts_of(connection: sqlite3.Connection, ids: Iterable[int]) -> dict[int, Text]:
     """Of those rollouts that have one here."""
-    blocks: dict[int, list[Text | None]] = {}
     found = {}
+    blocks: dict[int, list[Text | None]] = {}
     for identifier in ids:
-        place = identifier & ((1 << ROW_BITS) - 1)
-        begin = identifier - place % TEXT_ROWS
+        place = (identifier & ((1 << ROW_BITS) - 1)) % TEXT_ROWS
+        begin = identifier - place
         if begin not in blocks:
-            row = connection.execute("SELECT data FROM texts WHERE id = ?", (begin,)).fetchone()
-            blocks[begin] = [] if row is None else _unpacked(row[0])
-        block = blocks[begin]
-        text = block[identifier - begin] if identifier - begin < len(block) else None
+            (data,) = connection.execute("SELECT data FROM texts WHERE id = ?", (begin,)).fetchone()
+            blocks[begin] = _unpacked(data)
+        text = blocks[begin][place]
         if text is not None:
             found[identifier] = text
     return found
 
 
+def ids_of(first: int, last: int) -> tuple[int, int]:
+    """Ids of the rollouts of some steps; both inclusive."""
+    return first << ROW_BITS, ((last + 1) << ROW_BITS) - 1
+
+
 def marked_snippets(expression: str, texts: Mapping[int, Text]) -> dict[int, str]:
-    """Around the words of an expression, each between OPENING and CLOSING. From an index of these few texts, in memory."""
+    """Around the words of an expression, each between OPENING and CLOSING. From an index of these few texts, in memory: the
+    large one would look up the words again for each of them."""
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.execute(f"CREATE VIRTUAL TABLE shown USING fts5(head, tail, answer, {TOKENIZER})")
         connection.executemany(
@@ -160,74 +197,12 @@ def marked_snippets(expression: str, texts: Mapping[int, Text]) -> dict[int, str
         )
 
 
-def _unpacked(data: bytes) -> list[Text | None]:
-    return msgspec.msgpack.decode(zstandard.ZstdDecompressor().decompress(data), type=list[Text | None])
-
-
-def _span(step: int) -> tuple[int, int]:
-    return step << ROW_BITS, ((step + 1) << ROW_BITS) - 1
-
-
-def insert(connection: sqlite3.Connection, step: int, found: IndexedStep) -> None:
-    """One step that is not there."""
-    first = step << ROW_BITS
-    uids = sorted({rollout.uid for rollout in found.rollouts})
-    connection.executemany(
-        "INSERT INTO problems (uid) VALUES (?) ON CONFLICT (uid) DO NOTHING", [(uid,) for uid in uids]
-    )
-    numbers: dict[str, int] = {}
-    for uid in uids:
-        (numbers[uid],) = connection.execute("SELECT id FROM problems WHERE uid = ?", (uid,)).fetchone()
-    connection.executemany(
-        f"INSERT INTO rollouts VALUES ({', '.join('?' * 15)})",
-        (
-            (
-                first + place, numbers[one.uid], CONTEXTS.index(Context(one.context)), VERDICTS.index(Verdict(one.verdict)),
-                one.group, one.reason, one.truncated, one.ranked, one.recalled_from, one.num_tokens, one.reward,
-                one.outcome_reward, one.advantage, one.entropy_peak, one.entropy_global,
-            )
-            for place, one in enumerate(found.rollouts)
-        ),
-    )  # fmt: skip
-    texts = [
-        (one.head, one.tail, one.answer, f"{one.tags} p{numbers[one.uid]}") if one.has_text else None
-        for one in found.rollouts
-    ]
-    compressor = zstandard.ZstdCompressor(level=9)
-    connection.executemany(
-        "INSERT INTO texts VALUES (?, ?)",
-        (
-            (first + begin, compressor.compress(msgspec.msgpack.encode(texts[begin : begin + TEXT_ROWS])))
-            for begin in range(0, len(texts), TEXT_ROWS)
-        ),
-    )
-    connection.executemany(
-        "INSERT INTO words (rowid, head, tail, answer, tags) VALUES (?, ?, ?, ?, ?)",
-        ((first + place, *text) for place, text in enumerate(texts) if text is not None),
-    )
-    connection.executemany(
-        f"INSERT INTO groups VALUES ({', '.join('?' * (9 + len(step_rows.GROUP_COUNTS)))})",
-        (
-            (step, place, group.group, numbers[group.uid], CONTEXTS.index(Context(group.context)), *group.counts,
-             group.oldest_lag, group.mean_tokens, group.mean_reward, group.abs_advantage)
-            for place, group in enumerate(found.groups)
-        ),
-    )  # fmt: skip
-    connection.execute(
-        "INSERT INTO steps VALUES (?, ?, ?, ?, ?)", (step, *found.identity, len(found.rollouts), found.problem)
-    )
-
-
 def unmarked(marked: str) -> tuple[str, tuple[tuple[int, int], ...]]:
     """Text with marks around the matches -> text, and where the matches were."""
-    text, matches, begin = [], [], 0
-    length = 0
-    for part in marked.replace(OPENING, f"\0{OPENING}\0").replace(CLOSING, f"\0{CLOSING}\0").split("\0"):
-        if part == OPENING:
-            begin = length
-        elif part == CLOSING:
-            matches.append((begin, length))
-        else:
-            text.append(part)
-            length += len(part)
-    return "".join(text), tuple(matches)
+    before, *pieces = marked.split(OPENING)
+    text, matches = before, []
+    for piece in pieces:
+        match, _, behind = piece.partition(CLOSING)
+        matches.append((len(text), len(text) + len(match)))
+        text += match + behind
+    return text, tuple(matches)

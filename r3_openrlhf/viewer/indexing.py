@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from r3_openrlhf.errors import R3Error
-from r3_openrlhf.viewer.curves import age_name
 from r3_openrlhf.viewer.library import Library
 from r3_openrlhf.viewer.run_reader import RunReader
 from r3_openrlhf.viewer.search_index import RunIndex
-from r3_openrlhf.viewer.step_groups import Asked, asked_groups, fates_in
+from r3_openrlhf.viewer.step_groups import asked_groups
 
 LOOK_S = 2.0  # between two looks for new steps
-COUNTED_TOGETHER = 20  # steps
 
 
 @dataclass(slots=True)
@@ -24,31 +20,9 @@ class Indexed:
     """One run's index, and what was counted in it."""
 
     index: RunIndex
-    counted: dict[int, dict[str, int]] = field(default_factory=dict)  # step -> "fate:..." and "age:..." -> how many
+    counted: dict[int, dict[str, int]] = field(default_factory=dict)  # step -> curves.counts_of it
     done: int = 0  # steps of the update that is going on
     total: int = 0
-    is_loaded: bool = False  # what an earlier viewer had counted
-
-    def load(self, asked: Asked) -> None:
-        """What was counted by an earlier viewer, with the same settings of the run."""
-        for step, found in self.index.counts().items():
-            if found["asked"] == _in_words(asked):
-                self.counted[step] = found["counts"]
-
-    def count(self, steps: Iterable[int], asked: Asked) -> None:
-        """What became of the collapsed groups of some steps, and how old their recalled rows are."""
-        new = {}
-        for step in steps:
-            groups = self.index.groups(step)
-            if groups is not None:
-                ages = Counter(f"age:{age_name(age)}" for age in self.index.recall_ages(step))
-                fates = {f"fate:{fate}": number for fate, number in fates_in(groups, asked=asked).items()}
-                new[step] = self.counted[step] = fates | ages
-        self.index.keep_counts({step: {"asked": _in_words(asked), "counts": found} for step, found in new.items()})
-
-
-def _in_words(asked: Asked) -> list[str]:
-    return sorted(f"{state}, {context}" for state, context in asked)
 
 
 class Indexing:
@@ -93,21 +67,15 @@ class Indexing:
         """Read what is new of one run, and count it."""
         if not run.steps():
             return
-        found, asked = self.of(run), asked_groups(run.config)
-        if not found.is_loaded:
-            found.load(asked)
-            found.is_loaded = True
-            missing = sorted(set(run.steps()) - found.counted.keys(), reverse=True)
-            for place in range(0, len(missing), COUNTED_TOGETHER):
-                found.count(missing[place : place + COUNTED_TOGETHER], asked)
-                if self._ending.is_set():
-                    return
+        found = self.of(run)
+        found.counted = found.index.counts()
         if not found.index.is_current():
-            for progress in found.index.update():
+            for progress in found.index.update(asked=asked_groups(run.config)):
                 found.done, found.total = progress.done, progress.total
-                found.count([progress.step], asked)
+                found.counted[progress.step] = progress.counts
                 if self._ending.is_set():
                     return
+            found.counted = found.index.counts()  # without steps that are gone
         found.done = found.total = 0
 
     def why_incomplete(self, run: RunReader) -> str | None:

@@ -90,5 +90,4 @@ def _summary(run: RunReader) -> dict[str, Any]:
         "rollouts": len(run.steps()),
         "why_no_rollouts": run.why_no_rollouts(),
         "faults": run.faults(),
-        "is_old": run.is_old,
     }

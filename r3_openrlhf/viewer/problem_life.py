@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import fmean
 
 from r3_openrlhf.types import Context
 from r3_openrlhf.viewer.run_reader import Row, RunReader
-from r3_openrlhf.viewer.search_index import FoundRollout
 from r3_openrlhf.viewer.step_groups import StepGroup, asked_groups, groups_of
 
 
@@ -35,14 +34,14 @@ class Life:
     helped: list[tuple[float, float]]  # share right after reflection, and from the plain prompt in the same step
 
 
-def life_of(run: RunReader, rollouts: Sequence[FoundRollout]) -> Life:
-    """From every rollout of the problem, in the order of steps."""
+def life_of(run: RunReader, rollouts: Sequence[Row]) -> Life:
+    """From every rollout of the problem, in the order of steps (search_index.RunIndex.problem_life)."""
     of_step: dict[int, list[Row]] = {}
     joined: dict[int, set[int]] = {}  # step that sampled -> steps that recalled
     for one in rollouts:
-        of_step.setdefault(one.step, []).append(asdict(one))
-        if one.recalled_from is not None:
-            joined.setdefault(one.recalled_from, set()).add(one.step)
+        of_step.setdefault(one["step"], []).append(one)
+        if one["recalled_from"] is not None:
+            joined.setdefault(one["recalled_from"], set()).add(one["step"])
     tau = run.config.reflection.threshold if run.config is not None else None
     points: list[Moment] = []
     rewards: list[float] = []

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -20,7 +20,7 @@ from r3_openrlhf.errors import R3Error
 from r3_openrlhf.problems.sources import Label
 from r3_openrlhf.runs import rollout_files
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.runs.files import EvaluationLine, MetricsLine, RolloutLine, read_lines
+from r3_openrlhf.runs.files import EvaluationLine, MetricsLine, read_lines
 from r3_openrlhf.types import Context, Verdict
 
 MAX_STEPS_KEPT = 6  # of which the rows without texts are kept: 1 to 2 MB each at full size
@@ -31,24 +31,9 @@ HEAVY = ("text", "prompt", "answer")  # columns that a step's page does not need
 UNREADABLE = (ValueError, RecursionError)  # a line that is no JSON, no UTF-8, not ours or nested too deeply
 _VERDICTS, _CONTEXTS = frozenset(map(str, Verdict)), frozenset(map(str, Context))
 _NUMBERS = [name for name, kind in rollout_files.COLUMNS.items() if kind == rollout_files.NUMBER]
-_KINDS: dict[str, Any] = {
-    rollout_files.TEXT: str | None,
-    rollout_files.COUNT: int | None,
-    rollout_files.NUMBER: float | None,
-    rollout_files.TRUTH: bool | None,
-}
-AllColumns = TypedDict(  # type: ignore[misc]
-    "AllColumns",
-    {name: _KINDS[kind] for name, kind in rollout_files.COLUMNS.items()},
-    total=False,
-)
 Row = dict[str, Any]
 Value = TypeVar("Value")
 Stamp = tuple[int, int, int]
-
-
-class _StepOnly(msgspec.Struct):
-    step: int
 
 
 class _ProblemLine(msgspec.Struct):
@@ -161,15 +146,8 @@ class RunReader:
 
     # ── rollouts ──
 
-    @property
-    def is_old(self) -> bool:
-        """Is it of a version that wrote one rollouts.jsonl?"""
-        return self.directory.rollout_lines.is_file() and not self.directory.rollouts.is_dir()
-
     def steps(self) -> list[int]:
         """Those of which there are rollouts, in order."""
-        if self.is_old:
-            return sorted(self._places())
         return list(rollout_files.steps_in(self.directory.rollouts))
 
     def rows(self, step: int) -> list[Row]:
@@ -178,14 +156,7 @@ class RunReader:
         file, stamp = self._file_of(step)
         key = (step, stamp)
         if key not in self._steps:
-            if self.is_old:
-                rows = [row | dict.fromkeys(HEAVY) for row in self._old_rows(step)]
-            else:
-                rows = list(rollout_files.read_step(file, without=HEAVY))
-            for place, row in enumerate(rows):
-                _check(row, file)
-                row["at"] = place
-            self._steps[key] = rows
+            self._steps[key] = read_rows(file)
             while len(self._steps) > MAX_STEPS_KEPT:
                 self._steps.popitem(last=False)
         self._steps.move_to_end(key)
@@ -200,16 +171,13 @@ class RunReader:
         file, stamp = self._file_of(step)
 
         def read() -> list[Row]:
-            rows = self._old_rows(step) if self.is_old else rollout_files.read_step(file, uid_start=uid)
-            return [row for row in rows if row["uid"] == uid]
+            return [row for row in rollout_files.read_step(file, uid_start=uid) if row["uid"] == uid]
 
         return self.fresh("rows of a problem", (step, uid, stamp), read)
 
     def token_columns(self, step: int, uid: str) -> list[dict[str, np.ndarray | None]]:
         """For each row of `rows_with_text` the values of its tokens that stand in the step's file (rollout_files.TOKEN_COLUMNS)."""
         file, stamp = self._file_of(step)
-        if self.is_old:
-            return [{} for _ in self.rows_with_text(step, uid)]
 
         def read() -> list[dict[str, np.ndarray | None]]:
             rows = rollout_files.read_step(file, uid_start=uid, without=HEAVY)
@@ -219,8 +187,6 @@ class RunReader:
         return self.fresh("tokens of a problem", (step, uid, stamp), read)
 
     def _file_of(self, step: int) -> tuple[Path, Stamp]:
-        if self.is_old:
-            return self.directory.rollout_lines, stamp_of(self.directory.rollout_lines)
         file = rollout_files.file_of(self.directory.rollouts, step)
         stamp = stamp_of(file)
         if stamp == (0, 0, 0):
@@ -240,45 +206,6 @@ class RunReader:
         if self.directory.events.is_file() or self.directory.history.is_file():
             return "This run directory has no rollouts/: they were removed, or not copied with it."
         return "This run has no rollouts: the lab keeps the curves of a run and not its responses."
-
-    def _places(self) -> dict[int, list[tuple[int, int]]]:
-        """Of a rollouts.jsonl: step -> first and last byte of each of its lines."""
-
-        def read() -> dict[int, list[tuple[int, int]]]:
-            places: dict[int, list[tuple[int, int]]] = {}
-            decoder, place = msgspec.json.Decoder(_StepOnly), 0
-            with self.directory.rollout_lines.open("rb") as file:
-                for number, line in enumerate(file, start=1):
-                    if line.endswith(b"\n"):
-                        try:
-                            places.setdefault(decoder.decode(line).step, []).append((place, place + len(line)))
-                        except UNREADABLE as error:
-                            raise R3Error(
-                                f"{self.directory.rollout_lines}, line {number} is damaged: {error}; restore it from a copy"
-                            ) from error
-                    place += len(line)
-            return places
-
-        return self.fresh("places", stamp_of(self.directory.rollout_lines), read)
-
-    def _old_rows(self, step: int) -> list[Row]:
-        places = self._places().get(step)
-        if not places:
-            raise R3Error(self._no_rollouts(step))
-        rows = []
-        with self.directory.rollout_lines.open("rb") as file:
-            for first, last in places:
-                file.seek(first)
-                try:
-                    row = msgspec.json.decode(file.read(last - first))
-                    msgspec.convert(row, RolloutLine, strict=True)
-                    msgspec.convert(row, AllColumns, strict=True)
-                except UNREADABLE as error:
-                    raise R3Error(
-                        f"{self.directory.rollout_lines} is damaged: {error}; restore it from a copy"
-                    ) from error
-                rows.append(dict.fromkeys(rollout_files.COLUMNS) | row)
-        return rows
 
     # ── problems ──
 
@@ -305,6 +232,15 @@ class RunReader:
 
     def _places_of_problems(self, file: Path) -> tuple[dict[str, int], str | None]:
         return self.fresh(f"places of {file.name}", stamp_of(file), partial(_places_of_problems, file))
+
+
+def read_rows(file: Path) -> list[Row]:
+    """The rollouts of a step's file without their texts; `at` is their place in it. R3Error: a damaged file."""
+    rows = list(rollout_files.read_step(file, without=HEAVY))
+    for place, row in enumerate(rows):
+        _check(row, file)
+        row["at"] = place
+    return rows
 
 
 def _check(row: Row, file: Path) -> None:

@@ -1,4 +1,4 @@
-"""An index over the rollouts of a run, in the user's cache, that grows with the run: search, the life of a problem, groups.
+"""An index over the rollouts of a run, in the user's cache, that grows with the run: search, the life of a problem, counts.
 
 One SQLite file per run directory, under $XDG_CACHE_HOME/r3_openrlhf/viewer; the run directory itself is only read. Which steps
 are in it is remembered by the size and the time of each step's file, so an update reads new files alone, and a step that a
@@ -6,9 +6,9 @@ resumed run wrote again is taken out and read again. A step goes in whole or not
 it was at. Several viewers may update and search at once. index_file.py has its tables.
 
 What is searched: of each response that a step sampled its first HEAD_CHARS and its last TAIL_CHARS characters, and the
-extracted answer; of each problem its text and its references (`problems`). The middle of a long response is not searched: the whole text of 2
-million responses would make the index larger than the run. A recalled row has no text here: it is found at the step that
-sampled it.
+extracted answer; of each problem its text and its references (`problems`). The middle of a long response is not searched: the
+whole text of 2 million responses would make the index larger than the run. A recalled row has no text here: it is found at the
+step that sampled it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import hashlib
 import os
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,12 +31,12 @@ from r3_openrlhf.types import Context, Verdict, Word
 from r3_openrlhf.viewer import step_rows
 from r3_openrlhf.viewer.index_file import (
     CLOSING,
-    CONTEXTS,
+    COLUMNS,
     OPENING,
     ROW_BITS,
     SNIPPET_TOKENS,
-    VERDICTS,
     forget,
+    ids_of,
     insert,
     marked_snippets,
     open_index,
@@ -45,11 +45,14 @@ from r3_openrlhf.viewer.index_file import (
     transaction,
     unmarked,
 )
+from r3_openrlhf.viewer.run_reader import Row
 from r3_openrlhf.viewer.search_query import expression_of, terms_of
+from r3_openrlhf.viewer.step_groups import EVERY, Asked
 from r3_openrlhf.viewer.step_rows import HEAD_CHARS, TAIL_CHARS
 
 MAX_COUNTED = 10_000  # of a search's hits; beyond it is "more than"
 MAX_SORTED = 200_000  # hits of words that are put in another order than that of steps: the newest ones
+MAX_STEP = 1 << 40
 
 
 class SortKey(Word):
@@ -63,14 +66,16 @@ class SortKey(Word):
     ENTROPY = "entropy"
 
 
-_SORTED_BY = {
-    SortKey.STEP: "rollouts.id",
-    SortKey.REWARD: "rollouts.reward",
-    SortKey.SCORE: "rollouts.outcome_reward",
-    SortKey.LENGTH: "rollouts.num_tokens",
-    SortKey.ADVANTAGE: "rollouts.advantage",
-    SortKey.ENTROPY: "rollouts.entropy_global",
+_COLUMN_OF = {
+    SortKey.STEP: "step",
+    SortKey.REWARD: "reward",
+    SortKey.SCORE: "outcome_reward",
+    SortKey.LENGTH: "num_tokens",
+    SortKey.ADVANTAGE: "advantage",
+    SortKey.ENTROPY: "entropy_global",
 }
+_NAMES = ", ".join(f'"{name}"' for name in COLUMNS)
+_ROWS = f"SELECT rollouts.id, uid, {_NAMES} FROM rollouts JOIN problems ON problems.id = rollouts.problem"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,27 +96,12 @@ class Filter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundRollout:
-    """One rollout as the index has it. Numbers are those of its step's file (runs/rollout_files.py)."""
+    """One rollout as the index has it."""
 
     run: str  # the run directory
-    step: int
-    row: int  # its place in the step's file, from 0
-    uid: str
-    context: str
-    group: int | None
-    verdict: str
-    reason: str | None
-    truncated: bool
-    ranked: bool
-    recalled_from: int | None
-    num_tokens: int
-    reward: float | None
-    outcome_reward: float | None
-    advantage: float | None
-    entropy_peak: float | None
-    entropy_global: float | None
-    snippet: str = ""  # plain text
-    matches: tuple[tuple[int, int], ...] = ()  # (begin, end) of each found word in `snippet`, in characters
+    row: Row  # index_file.COLUMNS of its step's file, `uid`, its `step`, and `at`: its place in the file, from 0
+    snippet: str  # plain text
+    matches: tuple[tuple[int, int], ...]  # (begin, end) of each found word in `snippet`, in characters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,49 +126,15 @@ class FoundProblem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupSummary:
-    """The rows of one problem in one context of one step. Counts are of fresh rows but `recalled`."""
-
-    step: int
-    group: int | None  # None: none of its rows is in a group (fewer than two graded rollouts)
-    uid: str
-    context: str
-    rows: int  # recalled ones included
-    correct: int
-    wrong: int
-    ungraded: int
-    truncated: int
-    recalled: int
-    ranked: int
-    left_out: int  # fresh rows that were not trained on
-    oldest_lag: int | None  # steps between this one and the one that sampled its oldest recalled row
-    mean_tokens: float | None
-    mean_reward: float | None  # of its graded rows, recalled ones included
-    abs_advantage: float  # sum of |A|: its share of the gradient is this over the step's sum
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """After each step of an update."""
 
-    run: str
     step: int
     done: int  # steps of this update
     total: int  # steps that this update will read
     rollouts: int  # of this step
+    counts: dict[str, int]  # curves.counts_of the step
     problem: str | None = None  # why the step's file could not be read; it is left out until it changes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
-    """What is in the index."""
-
-    path: Path
-    steps: int
-    rollouts: int
-    newest_step: int | None
-    bytes: int  # on disk
-    problems: list[str]  # one sentence per file that could not be read
 
 
 def cache_directory() -> Path:
@@ -199,9 +155,8 @@ class RunIndex:
 
     def __init__(self, run: str | Path, *, cache: Path | None = None) -> None:
         self.run = RunDirectory.open(run)
-        real = self.run.path.resolve()
         directory = cache_directory() if cache is None else cache
-        digest = hashlib.sha256(os.fsencode(real)).hexdigest()[:16]
+        digest = hashlib.sha256(os.fsencode(self.run.path.resolve())).hexdigest()[:16]
         self.path = directory / f"{digest}.sqlite"
         self._lock = threading.Lock()
         with sentences(self.path):
@@ -215,69 +170,55 @@ class RunIndex:
 
     # ── growing ──
 
-    def update(self) -> Iterator[Progress]:
+    def update(self, *, asked: Asked = EVERY) -> Iterator[Progress]:
         """Read what is new, the newest step first, one step per item; steps whose file is gone or another one are forgotten.
 
-        A generator: what is not asked for is not read, and closing it stops. R3Error: a cache that cannot be written, a
-        disk that is full.
+        A generator: what is not asked for is not read, and closing it stops. `asked`: step_groups.asked_groups of the run.
+        R3Error: a cache that cannot be written, a disk that is full.
         """
         with sentences(self.path), closing(open_index(self.path, self.run.path)) as connection:
             self._read_problems(connection)
-            sources = step_rows.sources_of(self.run)
-            known = {
-                step: (size, time) for step, size, time in connection.execute("SELECT step, size, mtime_ns FROM steps")
-            }
-            gone = [step for step in known if step not in sources]
-            for step in gone:
+            files, known = step_rows.files_of(self.run), _steps_in(connection)
+            for step in known.keys() - files.keys():
                 with transaction(connection):
                     forget(connection, step)
-            todo = [step for step in sorted(sources, reverse=True) if known.get(step) != sources[step].identity]
+            todo = sorted((step for step in files if known.get(step) != files[step][1]), reverse=True)
             for done, step in enumerate(todo, start=1):
-                source = sources[step]
-                found = source.read()
+                found = step_rows.read_step(files[step][0], step, asked=asked)
                 if found is None:  # a run that went on deleted it meanwhile
                     continue
                 with transaction(connection):
-                    row = connection.execute("SELECT size, mtime_ns FROM steps WHERE step = ?", (step,)).fetchone()
-                    if row != found.identity:  # else another viewer was faster
+                    if _steps_in(connection).get(step) != found.identity:  # else another viewer was faster
                         forget(connection, step)
                         insert(connection, step, found)
                 yield Progress(
-                    run=str(self.run.path),
                     step=step,
                     done=done,
                     total=len(todo),
-                    rollouts=len(found.rollouts),
+                    rollouts=len(found.rows),
+                    counts=found.counts,
                     problem=found.problem,
                 )
 
     def is_current(self) -> bool:
         """Would `update` have nothing to read? Looks at the files' sizes and times alone."""
-        sources = {step: source.identity for step, source in step_rows.sources_of(self.run).items()}
+        files = {step: identity for step, (_, identity) in step_rows.files_of(self.run).items()}
         with self._reading() as connection:
-            known = {
-                step: (size, time) for step, size, time in connection.execute("SELECT step, size, mtime_ns FROM steps")
-            }
-        return known == sources
-
-    def status(self) -> Status:
-        """What is in the index now."""
-        with self._reading() as connection:
-            steps, rollouts, newest = connection.execute(
-                "SELECT count(*), coalesce(sum(rollouts), 0), max(step) FROM steps"
-            ).fetchone()
-            problems = [row[0] for row in connection.execute("SELECT problem FROM steps WHERE problem IS NOT NULL")]
-        sizes = (self.path.with_name(self.path.name + end) for end in ("", "-wal", "-shm"))
-        return Status(
-            path=self.path,
-            steps=steps,
-            rollouts=rollouts,
-            newest_step=newest,
-            bytes=sum(file.stat().st_size for file in sizes if file.exists()),
-            problems=problems,
-        )
+            return _steps_in(connection) == files
 
     # ── asking ──
+
+    def counts(self) -> dict[int, dict[str, int]]:
+        """curves.counts_of each step that is in the index."""
+        with self._reading() as connection:
+            found = connection.execute("SELECT step, counts FROM steps").fetchall()
+        return {step: msgspec.json.decode(counts) for step, counts in found}
+
+    def faults(self) -> list[str]:
+        """A sentence for each step whose file could not be read."""
+        with self._reading() as connection:
+            rows = connection.execute("SELECT problem FROM steps WHERE problem IS NOT NULL ORDER BY step").fetchall()
+        return [row[0] for row in rows]
 
     def search(
         self,
@@ -301,52 +242,32 @@ class RunIndex:
         except ValueError as error:
             raise R3Error(str(error)) from error
         terms = terms_of(query)
+        expression = f"{{head tail answer}} : ({expression_of(terms)})" if terms else None
+        if expression is None:
+            identifier, hits = "rollouts.id", "rollouts"
+        else:
+            identifier, hits = "words.rowid", "words JOIN rollouts ON rollouts.id = words.rowid"
+            conditions.append("words MATCH ?")
+            values.append(f"({expression}) AND (tags : ({' AND '.join(tags)}))" if tags else expression)
+        conditions.append(f"{identifier} BETWEEN ? AND ?")
+        values += _id_range(where)
+        hits = f"{hits} WHERE {' AND '.join(conditions)}"
         way = "DESC" if descending else "ASC"
-        order = (
-            f"{_SORTED_BY[key]} {way}"
-            if key is SortKey.STEP
-            else (f"{_SORTED_BY[key]} {way} NULLS LAST, rollouts.id DESC")
-        )
-        page = (max(0, limit), max(0, offset))
+        if key is SortKey.STEP:
+            page = f"SELECT {identifier} FROM {hits} ORDER BY {identifier} {way}"
+        else:
+            newest = "" if expression is None else f"ORDER BY {identifier} DESC LIMIT {MAX_SORTED}"
+            chosen = f"SELECT rollouts.id, rollouts.{_COLUMN_OF[key]} AS value FROM {hits} {newest}"
+            page = f"SELECT id FROM ({chosen}) ORDER BY value {way} NULLS LAST, id DESC"
         with self._reading() as connection:
-            if where.uid is not None:
-                row = connection.execute("SELECT id FROM problems WHERE uid = ?", (where.uid,)).fetchone()
-                if row is None:
-                    return Found(rollouts=[], total=0, more=False)
-                tags.append(f"p{row[0]}")
-                conditions.append("rollouts.problem = ?")
-                values.append(row[0])
-            rule = " AND ".join(conditions) or "1"
-            cut = None
-            if not terms:
-                chosen = f"SELECT rollouts.id FROM rollouts WHERE {rule}"
-                ids = connection.execute(f"{chosen} ORDER BY {order} LIMIT ? OFFSET ?", (*values, *page)).fetchall()
-                total = self._count(connection, chosen, values)
-                expression = None
-            else:
-                expression = f"{{head tail answer}} : ({expression_of(terms)})"
-                tagged = f"({expression}) AND (tags : ({' AND '.join(tags)}))" if tags else expression
-                span = ("words MATCH ? AND words.rowid BETWEEN ? AND ?", (tagged, *_id_range(where)))
-                joined = f"SELECT words.rowid AS id FROM words JOIN rollouts ON rollouts.id = words.rowid WHERE {span[0]} AND {rule}"
-                plain = f"SELECT words.rowid AS id FROM words WHERE {span[0]}"
-                by_tags = not _beyond_tags(where)  # everything that is asked for stands in the index of words
-                hits, hit_values = (plain, span[1]) if by_tags else (joined, (*span[1], *values))
-                if key is SortKey.STEP:
-                    ids = connection.execute(
-                        f"{hits} ORDER BY words.rowid {way} LIMIT ? OFFSET ?", (*hit_values, *page)
-                    ).fetchall()
-                else:
-                    newest = f"{hits} ORDER BY words.rowid DESC LIMIT {MAX_SORTED}"
-                    ids = connection.execute(
-                        f"WITH newest AS MATERIALIZED ({newest}) SELECT rollouts.id FROM newest JOIN rollouts USING (id) "
-                        f"ORDER BY {order} LIMIT ? OFFSET ?",
-                        (*hit_values, *page),
-                    ).fetchall()
-                total = self._count(connection, hits, hit_values)
-                if key is not SortKey.STEP and total > MAX_COUNTED:
-                    cut = MAX_SORTED
-            found = self._rollouts(connection, [row[0] for row in ids], expression)
-        return Found(rollouts=found, total=min(total, MAX_COUNTED), more=total > MAX_COUNTED, sorted_newest=cut)
+            bounds = (max(0, limit), max(0, offset))
+            ids = [one for (one,) in connection.execute(f"{page} LIMIT ? OFFSET ?", (*values, *bounds))]
+            counted = f"SELECT count(*) FROM (SELECT 1 FROM {hits} LIMIT {MAX_COUNTED + 1})"
+            (total,) = connection.execute(counted, values).fetchone()
+            found = self._rollouts(connection, ids, expression)
+        more = total > MAX_COUNTED
+        cut = MAX_SORTED if more and expression is not None and key is not SortKey.STEP else None
+        return Found(rollouts=found, total=min(total, MAX_COUNTED), more=more, sorted_newest=cut)
 
     def problems(self, query: str, *, limit: int = 50, offset: int = 0) -> list[FoundProblem]:
         """Problems whose text or reference has the words, the best fit first. R3Error as `search`."""
@@ -366,110 +287,25 @@ class RunIndex:
             found.append(FoundProblem(uid=uid, problem=problem, reference=reference, snippet=snippet, matches=matches))
         return found
 
-    def problem(self, uid: str) -> tuple[str, str] | None:
-        """(text, references) of a problem; None when the run never had it. Empty texts where its training file is gone."""
+    def problem_life(self, uid: str) -> list[Row]:
+        """Every rollout of a problem, plain and after reflection, fresh and recalled, in the order of steps: FoundRollout.row."""
         with self._reading() as connection:
-            return connection.execute("SELECT problem, reference FROM problems WHERE uid = ?", (uid,)).fetchone()
-
-    def problem_life(self, uid: str) -> list[FoundRollout]:
-        """Every rollout of a problem, plain and after reflection, fresh and recalled, in the order of steps. No snippets."""
-        with self._reading() as connection:
-            rows = connection.execute(
-                f"SELECT {_COLUMNS} FROM rollouts JOIN problems ON problems.id = rollouts.problem "
-                "WHERE rollouts.problem = (SELECT id FROM problems WHERE uid = ?) ORDER BY rollouts.id",
-                (uid,),
-            ).fetchall()
-        return [self._rollout(row) for row in rows]
-
-    def groups(self, step: int) -> list[GroupSummary] | None:
-        """The groups of a step in its order; None where the step is not in the index (yet)."""
-        with self._reading() as connection:
-            if connection.execute("SELECT 1 FROM steps WHERE step = ?", (step,)).fetchone() is None:
-                return None
-            rows = connection.execute(f"{_GROUPS} WHERE step = ? ORDER BY place", (step,)).fetchall()
-        return [_group(row) for row in rows]
-
-    def recall_ages(self, step: int) -> list[int]:
-        """Steps between this one and the one that sampled it, of each recalled row of a step."""
-        with self._reading() as connection:
-            return [
-                age
-                for (age,) in connection.execute(
-                    "SELECT ? - recalled_from FROM rollouts WHERE id BETWEEN ? AND ? AND recalled_from IS NOT NULL",
-                    (step, *_id_range(Filter(first_step=step, last_step=step))),
-                )
-            ]
-
-    def counts(self) -> dict[int, dict[str, Any]]:
-        """What `keep_counts` was given, by step."""
-        with self._reading() as connection:
-            found = connection.execute("SELECT step, data FROM counts").fetchall()
-        return {step: msgspec.json.decode(data) for step, data in found}
-
-    def keep_counts(self, counts: Mapping[int, Mapping[str, Any]]) -> None:
-        """Remember something about steps that are in the index; it is forgotten with its step."""
-        with (
-            sentences(self.path),
-            closing(open_index(self.path, self.run.path)) as connection,
-            transaction(connection),
-        ):
-            connection.executemany(
-                "INSERT OR REPLACE INTO counts SELECT ?1, ?2 WHERE EXISTS (SELECT 1 FROM steps WHERE step = ?1)",
-                [(step, msgspec.json.encode(found).decode()) for step, found in counts.items()],
-            )
-
-    def groups_of(self, uid: str) -> list[GroupSummary]:
-        """The groups of a problem in the order of steps."""
-        with self._reading() as connection:
-            rows = connection.execute(f"{_GROUPS} WHERE uid = ? ORDER BY step, place", (uid,)).fetchall()
-        return [_group(row) for row in rows]
-
-    def _count(self, connection: sqlite3.Connection, chosen: str, values: Iterable[Any]) -> int:
-        """Up to one more than MAX_COUNTED."""
-        return connection.execute(
-            f"SELECT count(*) FROM ({chosen} LIMIT {MAX_COUNTED + 1})", tuple(values)
-        ).fetchone()[0]
+            rows = connection.execute(f"{_ROWS} WHERE uid = ? ORDER BY rollouts.id", (uid,)).fetchall()
+        return list(map(_row, rows))
 
     def _rollouts(self, connection: sqlite3.Connection, ids: list[int], expression: str | None) -> list[FoundRollout]:
-        found = []
+        marks = ", ".join("?" * len(ids))
+        rows = {row[0]: _row(row) for row in connection.execute(f"{_ROWS} WHERE rollouts.id IN ({marks})", ids)}
         texts = texts_of(connection, ids)
         if expression is None:
             marked = {one: " ".join(" … ".join(filter(None, text[:2])).split())[:200] for one, text in texts.items()}
         else:
             marked = marked_snippets(expression, texts)
+        found = []
         for identifier in ids:
-            row = connection.execute(
-                f"SELECT {_COLUMNS} FROM rollouts JOIN problems ON problems.id = rollouts.problem WHERE rollouts.id = ?",
-                (identifier,),
-            ).fetchone()
-            found.append(self._rollout(row, marked.get(identifier, "")))
+            snippet, matches = unmarked(marked.get(identifier, ""))
+            found.append(FoundRollout(run=str(self.run.path), row=rows[identifier], snippet=snippet, matches=matches))
         return found
-
-    def _rollout(self, row: tuple[Any, ...], marked: str = "") -> FoundRollout:
-        identifier, uid, context, group, verdict, reason, truncated, ranked, *rest = row
-        recalled_from, num_tokens, reward, outcome_reward, advantage, peak, global_ = rest
-        snippet, matches = unmarked(marked)
-        return FoundRollout(
-            run=str(self.run.path),
-            step=identifier >> ROW_BITS,
-            row=identifier & ((1 << ROW_BITS) - 1),
-            uid=uid,
-            context=CONTEXTS[context].value,
-            group=group,
-            verdict=VERDICTS[verdict].value,
-            reason=reason,
-            truncated=bool(truncated),
-            ranked=bool(ranked),
-            recalled_from=recalled_from,
-            num_tokens=num_tokens,
-            reward=reward,
-            outcome_reward=outcome_reward,
-            advantage=advantage,
-            entropy_peak=peak,
-            entropy_global=global_,
-            snippet=snippet,
-            matches=matches,
-        )
 
     # ── the file ──
 
@@ -477,8 +313,7 @@ class RunIndex:
         """Texts and references of data/problems.jsonl, when it is another file than last time."""
         if not self.run.data.is_file():
             return
-        status = self.run.data.stat()
-        identity = f"{status.st_size}/{status.st_mtime_ns}"
+        identity = str(step_rows.identity_of(self.run.data))
         if connection.execute("SELECT value FROM meta WHERE key = 'problems'").fetchone() == (identity,):
             return
         labels = list(step_rows.problems_of(self.run))
@@ -503,9 +338,6 @@ class RunIndex:
                     self._reader.execute("COMMIT")
 
 
-# ── several runs ──
-
-
 def search_runs(
     indexes: Iterable[RunIndex],
     query: str = "",
@@ -521,9 +353,13 @@ def search_runs(
         index.search(query, where=where, sort=sort, descending=descending, limit=offset + limit, offset=0)
         for index in indexes
     ]
-    key = SortKey.checked("sort", sort)
-    hits = [hit for page in pages for hit in page.rollouts]
-    hits.sort(key=lambda hit: _sort_value(hit, key, descending))
+    column = _COLUMN_OF[SortKey.checked("sort", sort)]
+
+    def order(hit: FoundRollout) -> tuple[bool, float]:
+        value = hit.row[column]
+        return value is None, 0.0 if value is None else -value if descending else value
+
+    hits = sorted((hit for page in pages for hit in page.rollouts), key=order)
     cuts = [page.sorted_newest for page in pages if page.sorted_newest is not None]
     return Found(
         rollouts=hits[offset : offset + limit],
@@ -533,88 +369,49 @@ def search_runs(
     )
 
 
-def problem_lives(indexes: Iterable[RunIndex], uid: str) -> list[FoundRollout]:
-    """`RunIndex.problem_life` over several runs, run by run."""
-    return [attempt for index in indexes for attempt in index.problem_life(uid)]
-
-
-def _sort_value(hit: FoundRollout, key: SortKey, descending: bool) -> tuple[bool, float]:
-    values: Mapping[SortKey, float | None] = {
-        SortKey.STEP: hit.step,
-        SortKey.REWARD: hit.reward,
-        SortKey.SCORE: hit.outcome_reward,
-        SortKey.LENGTH: hit.num_tokens,
-        SortKey.ADVANTAGE: hit.advantage,
-        SortKey.ENTROPY: hit.entropy_global,
-    }
-    value = values[key]
-    return value is None, 0.0 if value is None else -value if descending else value
-
-
 # ── SQL ──
 
-_COLUMNS = (
-    "rollouts.id, problems.uid, rollouts.context, rollouts.grp, rollouts.verdict, rollouts.reason, rollouts.truncated, "
-    "rollouts.ranked, rollouts.recalled_from, rollouts.num_tokens, rollouts.reward, rollouts.outcome_reward, "
-    "rollouts.advantage, rollouts.entropy_peak, rollouts.entropy_global"
-)
-_GROUPS = (
-    f"SELECT step, grp, uid, context, {', '.join(step_rows.GROUP_COUNTS)}, oldest_lag, mean_tokens, mean_reward, abs_advantage "
-    "FROM groups JOIN problems ON problems.id = groups.problem"
-)
+
+def _steps_in(connection: sqlite3.Connection) -> dict[int, step_rows.Identity]:
+    return {step: (size, time) for step, size, time in connection.execute("SELECT step, size, mtime_ns FROM steps")}
 
 
-def _group(row: tuple[Any, ...]) -> GroupSummary:
-    step, group, uid, context, *numbers = row
-    names = (*step_rows.GROUP_COUNTS, "oldest_lag", "mean_tokens", "mean_reward", "abs_advantage")
-    return GroupSummary(
-        step=step, group=group, uid=uid, context=CONTEXTS[context].value, **dict(zip(names, numbers, strict=True))
-    )
+def _row(values: tuple[Any, ...]) -> Row:
+    """What _ROWS gives."""
+    identifier, uid, *others = values
+    place = {"step": identifier >> ROW_BITS, "at": identifier & ((1 << ROW_BITS) - 1), "uid": uid}
+    return place | dict(zip(COLUMNS, others, strict=True))
 
 
 def _id_range(where: Filter) -> tuple[int, int]:
     """Ids of the wanted steps, both inclusive."""
-    largest = (1 << 62) >> ROW_BITS
-    first = 0 if where.first_step is None else min(max(where.first_step, 0), largest)
-    last = largest if where.last_step is None else min(max(where.last_step, -1), largest)
-    return first << ROW_BITS, ((last + 1) << ROW_BITS) - 1
+    first = 0 if where.first_step is None else min(max(where.first_step, 0), MAX_STEP)
+    last = MAX_STEP if where.last_step is None else min(max(where.last_step, -1), MAX_STEP)
+    return ids_of(first, last)
 
 
 def _conditions(where: Filter) -> tuple[list[str], list[str], list[Any]]:
-    """(words of the column `tags`, SQL conditions, their values); the problem is not among them."""
+    """(words of the column `tags`, SQL conditions, their values); the steps are not among them. ValueError: an unknown word."""
     tags: list[str] = []
-    conditions: list[str] = []
-    values: list[Any] = []
-    if where.first_step is not None or where.last_step is not None:
-        conditions.append("rollouts.id BETWEEN ? AND ?")
-        values += _id_range(where)
-    if where.verdict is not None:
-        verdict = Verdict.checked("verdict", where.verdict)
-        tags.append(verdict.value)
-        conditions.append("rollouts.verdict = ?")
-        values.append(VERDICTS.index(verdict))
-    if where.context is not None:
-        context = Context.checked("context", where.context)
-        tags.append(context.value)
-        conditions.append("rollouts.context = ?")
-        values.append(CONTEXTS.index(context))
-    for name, column in (("truncated", "truncated"), ("ranked", "ranked")):
+    found: dict[str, Any] = {}
+    for name, kind in (("verdict", Verdict), ("context", Context)):
+        if getattr(where, name) is not None:
+            word = kind.checked(name, getattr(where, name)).value
+            tags.append(word)
+            found[f"rollouts.{name} = ?"] = word
+    for name in ("truncated", "ranked"):
         wanted = getattr(where, name)
         if wanted is not None:
             tags.append(name if wanted else f"un{name}")
-            conditions.append(f"rollouts.{column} = ?")
-            values.append(int(wanted))
-    if where.recalled is not None:
-        conditions.append(f"rollouts.recalled_from IS {'NOT ' if where.recalled else ''}NULL")
-    for bound, sign in ((where.min_tokens, ">="), (where.max_tokens, "<=")):
-        if bound is not None:
-            conditions.append(f"rollouts.num_tokens {sign} ?")
-            values.append(bound)
-    return tags, conditions, values
-
-
-def _beyond_tags(where: Filter) -> bool:
-    return where.min_tokens is not None or where.max_tokens is not None or where.recalled is True
+            found[f"rollouts.{name} = ?"] = wanted
+    others = {
+        "(rollouts.recalled_from IS NOT NULL) = ?": where.recalled,
+        "rollouts.num_tokens >= ?": where.min_tokens,
+        "rollouts.num_tokens <= ?": where.max_tokens,
+        "rollouts.problem = (SELECT id FROM problems WHERE uid = ?)": where.uid,
+    }
+    found |= {condition: value for condition, value in others.items() if value is not None}
+    return tags, list(found), list(found.values())
 
 
 __all__ = [
@@ -624,12 +421,9 @@ __all__ = [
     "Found",
     "FoundProblem",
     "FoundRollout",
-    "GroupSummary",
     "Progress",
     "RunIndex",
     "SortKey",
-    "Status",
     "cache_directory",
-    "problem_lives",
     "search_runs",
 ]

@@ -22,6 +22,7 @@ def search(site: Site, links: Links, asked: Mapping[str, str]) -> str:
     for run in chosen:
         try:
             indexes.append(site.indexing.of(run).index)
+            notes += indexes[-1].faults()
         except R3Error as error:
             notes.append(str(error))
         if why := site.indexing.why_incomplete(run):
@@ -50,7 +51,7 @@ def search(site: Site, links: Links, asked: Mapping[str, str]) -> str:
         query=query,
         found=found,
         problems=[(names[str(index.run.path)], one, marked(one.snippet, one.matches)) for index, one in problems],
-        hits=[(names[hit.run], hit, marked(hit.snippet, hit.matches)) for hit in found.rollouts] if found else [],
+        hits=[(names[hit.run], hit.row, marked(hit.snippet, hit.matches)) for hit in found.rollouts] if found else [],
         notes=notes,
         fault=fault,
         page=page,

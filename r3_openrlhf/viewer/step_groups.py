@@ -11,8 +11,7 @@ from typing import Any
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.core.ranking import dominated_counts
 from r3_openrlhf.runs.rollout_records import grouped
-from r3_openrlhf.types import Context, Verdict, Word
-from r3_openrlhf.viewer.search_index import GroupSummary
+from r3_openrlhf.types import Algorithm, Context, Verdict, Word
 
 Row = dict[str, Any]
 
@@ -86,10 +85,10 @@ def asked_groups(config: R3Config | None) -> Asked:
     """The collapsed groups for which a run asks its history; without its settings: all that R3 asks for."""
     if config is None:
         return EVERY
-    if not config.algorithm.own_advantages or not config.replay.enabled:
+    if config.algo not in (Algorithm.R3, Algorithm.AGENTS) or not config.replay.enabled:
         return frozenset()
     states = (State.NONE_CORRECT, *([State.ALL_CORRECT] if config.replay.recall_failures else []))
-    contexts = (Context.PLAIN, *([Context.REFLECTION] if not config.algorithm.environment else []))
+    contexts = (Context.PLAIN, *([Context.REFLECTION] if config.algo == Algorithm.R3 else []))
     return frozenset(product(states, contexts))
 
 
@@ -171,25 +170,6 @@ def fate_of(
     if context is Context.PLAIN and state is State.NONE_CORRECT and was_reflected:
         return Fate.REFLECTED
     return Fate.NOTHING_STORED if was_asked else Fate.LEFT
-
-
-def fates_in(groups: Sequence[GroupSummary], *, asked: Asked = EVERY) -> dict[str, int]:
-    """How many of a step's collapsed groups had each fate. `asked` as for `groups_of`."""
-    counts = dict.fromkeys(map(str, Fate), 0)
-    reflected = {group.uid for group in groups if group.context == Context.REFLECTION}
-    for group in groups:
-        state = state_of(correct=group.correct, wrong=group.wrong)
-        fate = fate_of(
-            state,
-            recalled=group.recalled,
-            ranked=group.ranked,
-            context=Context(group.context),
-            was_reflected=group.uid in reflected,
-            was_asked=(state, Context(group.context)) in asked,
-        )
-        if fate is not None:
-            counts[fate] += 1
-    return counts
 
 
 # ── one row ──

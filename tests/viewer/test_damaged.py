@@ -11,7 +11,6 @@ from starlette.testclient import TestClient
 
 from r3_openrlhf.errors import R3Error
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.runs.rollout_files import COLUMNS
 from r3_openrlhf.viewer.app import UNREADABLE, create_app
 from r3_openrlhf.viewer.indexing import Indexing
 from r3_openrlhf.viewer.library import Library
@@ -138,23 +137,6 @@ def test_an_evaluation_that_no_page_could_read_is_not_written(story, tmp_path):
         with pytest.raises(ValueError, match="cannot be written"):
             run.append_evaluation({"step": 1, key: value})
     assert run.read_evaluations() == []
-
-
-@pytest.mark.parametrize(
-    "row",
-    [{"verdict": "maybe"}, {"outcome_reward": "much"}, {"ranked": 2}, {"answer": 5}, {"context": 1}, {"uid": None}, {"step": "x"}],
-)  # fmt: skip
-def test_a_damaged_line_of_an_old_run_is_a_sentence(whole, tmp_path, row):
-    directory, addresses = whole
-    shutil.copytree(directory, tmp_path / "runs", ignore=shutil.ignore_patterns("rollouts"))
-    with (tmp_path / "runs" / "run" / "rollouts.jsonl").open("w") as file:
-        for number, one in enumerate(pq.read_table(directory / "run" / FILES[-1], columns=list(COLUMNS)).to_pylist()):
-            file.write(json.dumps(one | (row if number == 3 else {})) + "\n")
-    answers = look(tmp_path / "runs", addresses, tmp_path / "cache")
-    for address, answer in answers.items():
-        assert answer.status_code in (200, 404, UNREADABLE), (address, answer.text)
-    assert answers[addresses[5]].status_code == UNREADABLE
-    assert "rollouts.jsonl" in answers[addresses[5]].text
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from r3_openrlhf.config_loading import load_config
 from r3_openrlhf.errors import R3Error
 from r3_openrlhf.history.inspection import sampled_in
-from r3_openrlhf.runs.rollout_files import COLUMNS
 from r3_openrlhf.types import Context
 from r3_openrlhf.viewer.export import parse_steps
 from r3_openrlhf.viewer.group_page import difference_of
@@ -31,7 +30,6 @@ from r3_openrlhf.viewer.step_groups import (
     State,
     asked_groups,
     fate_of,
-    fates_in,
     groups_of,
     ranked_points,
     reward_parts,
@@ -134,23 +132,20 @@ def test_fates_come_in_order():
     assert fate(state=State.MIXED) is None
 
 
-def test_the_index_and_the_step_count_the_same_fates(story, tmp_path):
+def test_the_index_counts_what_the_steps_show(story, tmp_path):
     index = RunIndex(story, cache=tmp_path)
     for _ in index.update():
         pass
-    run = RunReader(story, name="story")
-    for step in run.steps():
-        expected = dict.fromkeys(map(str, Fate), 0)
-        for group in groups_of(run.rows(step), step=step):
-            if group.fate is not None:
-                expected[group.fate] += 1
-        assert fates_in(index.groups(step)) == expected
-        ages = [step - one["recalled_from"] for one in run.rows(step) if one["recalled_from"] is not None]
-        assert sorted(index.recall_ages(step)) == sorted(ages)
-    metrics = {line["step"]: line for line in run.metrics()}
-    assert all(
-        sum(fates_in(index.groups(step)).values()) == metrics[step]["r3/groups/collapsed_before"] for step in metrics
-    )
+    run, counts = RunReader(story, name="story"), index.counts()
+    assert list(counts) == run.steps()
+    for line in run.metrics():
+        step, found = line["step"], counts[line["step"]]
+        fates = Counter(f"fate:{group.fate}" for group in groups_of(run.rows(step), step=step) if group.fate)
+        assert fates == {key: value for key, value in found.items() if key.startswith("fate:")}
+        assert sum(fates.values()) == line["r3/groups/collapsed_before"]
+        ages = [key for key in found if key.startswith("age:")]
+        assert sum(found[key] for key in ages) == line["r3/replay/recalled"]
+        assert ages == (["age:1 to 5"] if 0 < line["r3/replay/max_lag"] <= 5 else ages)
     index.close()
 
 
@@ -285,26 +280,6 @@ def test_numbers_are_rounded_to_a_ten_thousandth():
 
 
 # ── runs ──
-
-
-def test_an_old_run_opens(story, tmp_path):
-    """One rollouts.jsonl instead of rollouts/."""
-    old = tmp_path / "old"
-    shutil.copytree(story, old, ignore=shutil.ignore_patterns("rollouts"))
-    with (old / "rollouts.jsonl").open("w") as file:
-        for step in range(1, 9):
-            columns = [name for name in COLUMNS if name not in ("prompt", "answer")]
-            for one in pq.read_table(story / "rollouts" / f"step_{step:06d}.parquet", columns=columns).to_pylist():
-                file.write(json.dumps(one) + "\n")
-    now, then = RunReader(story, name="now"), RunReader(old, name="then")
-    assert then.is_old and then.steps() == now.steps()
-    heavy = dict.fromkeys(("text", "prompt", "answer"))
-    assert then.rows(5) == [one | heavy for one in now.rows(5)]
-    uid = now.rows(5)[0]["uid"]
-    without = {"prompt": None, "answer": None}
-    assert then.rows_with_text(5, uid) == [one | without for one in now.rows_with_text(5, uid)]
-    with pytest.raises(R3Error, match="no rollouts of step 99; it has steps 1 to 8"):
-        then.rows(99)
 
 
 def test_a_run_directory_that_lacks_a_part_says_so(story, tmp_path):

@@ -14,11 +14,9 @@ from urllib.request import urlopen
 
 import pytest
 
-from r3_openrlhf.viewer.indexing import Indexed
 from r3_openrlhf.viewer.responses import of_group
 from r3_openrlhf.viewer.run_reader import RunReader
-from r3_openrlhf.viewer.search_index import RunIndex
-from r3_openrlhf.viewer.step_groups import asked_groups, fates_in, groups_of
+from r3_openrlhf.viewer.step_groups import groups_of
 from r3_openrlhf.viewer.token_texts import TokenTexts, find_tokenizer
 from r3_openrlhf.viewer.token_values import token_values
 from tests.viewer.conftest import serving
@@ -40,10 +38,7 @@ def address(run, tmp_path_factory):
         yield f"{address}/cpu_smoke"
 
 
-def test_groups_are_those_of_the_metrics(run, tmp_path):
-    index = RunIndex(run.path, cache=tmp_path)
-    for _ in index.update():
-        pass
+def test_groups_are_those_of_the_metrics(run):
     for line in run.metrics():
         step = line["step"]
         groups = groups_of(run.rows(step), step=step)
@@ -55,23 +50,6 @@ def test_groups_are_those_of_the_metrics(run, tmp_path):
         assert sum(group.context == "reflection" for group in groups) == line["r3/reflection/groups"]
         assert sum(group.mass for group in groups) == pytest.approx(line["r3/advantage/abs_sum"])
         assert max((group.oldest for group in groups), default=0) == line["r3/replay/max_lag"]
-        counted = fates_in(index.groups(step))
-        assert counted == {fate: sum(group.fate == fate for group in groups) for fate in counted}
-    index.close()
-
-
-def test_what_one_viewer_counted_the_next_one_finds(run, tmp_path):
-    index = RunIndex(run.path, cache=tmp_path)
-    for _ in index.update():
-        pass
-    first, steps = Indexed(index), [line["step"] for line in run.metrics()]
-    first.count(steps, asked_groups(run.config))
-    second, with_other_settings = Indexed(index), Indexed(index)
-    second.load(asked_groups(run.config))
-    with_other_settings.load(frozenset())
-    assert second.counted == first.counted and list(second.counted) == steps
-    assert with_other_settings.counted == {}
-    index.close()
 
 
 def test_every_graded_response_finds_its_tokens(run):
