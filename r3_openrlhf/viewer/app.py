@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
@@ -49,6 +50,23 @@ FOREVER = b"private, max-age=31536000, immutable"  # a file of static/ whose add
 UNREADABLE = 422  # there is such a page, and what it shows cannot be read: a damaged file, a query that makes no sense
 
 
+class CountConvertor(Convertor[int]):
+    """A whole number of at most twelve digits in an address: more are none that SQLite or a file name takes."""
+
+    regex = "[0-9]{1,12}"
+
+    def convert(self, value: str) -> int:
+        """As it is."""
+        return int(value)
+
+    def to_string(self, value: int) -> str:
+        """As it is."""
+        return str(value)
+
+
+register_url_convertor("count", CountConvertor())
+
+
 def create_app(library: Library, *, token: str | None = None, cache: Path | None = None) -> Starlette:
     """`token`: whoever shows it may read; None: any request whose Host is this machine. `cache`: where indexes lie."""
     indexing = Indexing(library, cache=cache)
@@ -62,22 +80,23 @@ def create_app(library: Library, *, token: str | None = None, cache: Path | None
         await run_in_threadpool(answers.warming.shutdown, cancel_futures=True)
         await run_in_threadpool(indexing.stop)
 
-    of_group = "/{run}/step/{step}/{context}/{uid:path}"
+    of_group = "{context}/{uid:path}"
+    page = answers.page
     routes = {
         "/": answers.home,
         "/api/state": answers.state,
         "/api/curves": answers.curves,
-        "/api/tokens" + of_group: answers.group_tokens,
+        "/api/tokens/{name}/step/{step:count}/" + of_group: answers.group_tokens,
         "/search": answers.search,
-        "/compare/{a}/{b}": answers.pairs,
-        "/{run}": answers.run,
-        "/{run}/problem/{uid:path}": answers.problem,
-        "/{run}/sample/{benchmark}/{uid:path}": answers.sample,
-        "/{run}/step/{step}": answers.step,
-        "/{run}/difference/{step}/{context}/{uid:path}": answers.difference,
-        "/{run}/tokens/{step}/{place}/{context}/{uid:path}": answers.tokens,
-        "/{run}/trajectory/{step}/{place}/{context}/{uid:path}": answers.trajectory,
-        of_group: answers.group,
+        "/compare/{a}/{b}": page(pairs_page),
+        "/{name}": answers.run,
+        "/{name}/problem/{uid:path}": page(problem_page),
+        "/{name}/sample/{benchmark}/{uid:path}": page(sample_page),
+        "/{name}/step/{step:count}": answers.step,
+        "/{name}/difference/{step:count}/" + of_group: answers.difference,
+        "/{name}/tokens/{step:count}/{place:count}/" + of_group: page(tokens_page),
+        "/{name}/trajectory/{step:count}/{place:count}/" + of_group: page(trajectory_page),
+        "/{name}/step/{step:count}/" + of_group: page(group_page),
     }
     return Starlette(
         routes=[
@@ -129,47 +148,29 @@ class _Answers:
             return RedirectResponse(self.links.page(*self.library.runs))
         return overview(self.site, self.links, request.query_params.getlist("run") or None)
 
+    def page(self, make: Callable[..., str]) -> Callable[[Request], str]:
+        """The page that `make` gives for the parts of an address."""
+        return lambda request: make(self.site, self.links, **request.path_params)
+
     def run(self, request: Request) -> str:
-        name = request.path_params["run"]
+        name = request.path_params["name"]
         if name in self.library.evaluations:
             return evaluation_page(self.site, self.links, name)
         return overview(self.site, self.links, [name])
 
-    def problem(self, request: Request) -> str:
-        return problem_page(self.site, self.links, request.path_params["run"], request.path_params["uid"])
-
     def search(self, request: Request) -> str:
         return search(self.site, self.links, request.query_params)
 
-    def sample(self, request: Request) -> str:
-        found = request.path_params
-        return sample_page(self.site, self.links, found["run"], found["benchmark"], found["uid"])
-
-    def pairs(self, request: Request) -> str:
-        return pairs_page(self.site, self.links, request.path_params["a"], request.path_params["b"])
-
     def step(self, request: Request) -> str:
-        name = request.path_params["run"]
-        page = step_page(self.site, self.links, name, _step_of(request))
+        name = request.path_params["name"]
+        page = step_page(self.site, self.links, **request.path_params)
         if not self.site.has_looked_for_texts(name):
             self.warming.submit(self.warm_texts, name)
         return page
 
-    def group(self, request: Request) -> str:
-        return group_page(self.site, self.links, **_group_of(request))
-
     def difference(self, request: Request) -> str:
-        asked = request.query_params
-        a, b = (_number(name, asked.get(name, "")) for name in ("a", "b"))
-        return difference(self.site, self.links, **_group_of(request), a=a, b=b)
-
-    def tokens(self, request: Request) -> str:
-        place = _number("the number of a response", request.path_params["place"])
-        return tokens_page(self.site, self.links, **_group_of(request), place=place)
-
-    def trajectory(self, request: Request) -> str:
-        place = _number("the number of a trajectory", request.path_params["place"])
-        return trajectory_page(self.site, self.links, **_group_of(request), place=place)
+        a, b = (_number(name, request.query_params.get(name, "")) for name in ("a", "b"))
+        return difference(self.site, self.links, **request.path_params, a=a, b=b)
 
     def state(self, _: Request) -> Response:
         self.library.refresh()
@@ -180,8 +181,7 @@ class _Answers:
 
     def group_tokens(self, request: Request) -> Response:
         places = [_number("place", text) for text in request.query_params.getlist("place")]
-        group = _group_of(request)
-        return _json(tokens_of_group(self.site, **group, only=places or None, beside_text=True))
+        return _json(tokens_of_group(self.site, **request.path_params, only=places or None, beside_text=True))
 
     def failed(self, _: Request, error: Exception) -> Response:
         return self._message(str(error), 404 if isinstance(error, NotThere) else UNREADABLE)
@@ -191,15 +191,6 @@ class _Answers:
 
     def _message(self, message: str, status: int) -> Response:
         return HTMLResponse(self.site.message(self.links, message), status)
-
-
-def _group_of(request: Request) -> dict:
-    found = request.path_params
-    return {"name": found["run"], "step": _step_of(request), "context": found["context"], "uid": found["uid"]}
-
-
-def _step_of(request: Request) -> int:
-    return _number("a step", request.path_params["step"])
 
 
 def _number(name: str, text: str) -> int:

@@ -4,208 +4,44 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from r3_openrlhf.viewer.run_reader import Row, RunReader, stamp_of
 from r3_openrlhf.viewer.step_groups import EVERY, Asked, groups_of
 
 HELD_OUT = "held_out:"  # keys of evaluations.jsonl
 AGES = {"1 to 5": 5, "6 to 20": 20, "21 to 50": 50, "older": 10**9}  # name -> the oldest that belongs to it
-# Colours stand for the same thing in every picture: right, wrong, neither.
-COLOURS = {
-    "r3/groups/all_correct": 0,
-    "r3/groups/none_correct": 1,
-    "r3/groups/mixed": 2,
-    "r3/tokens/all_correct": 0,
-    "r3/tokens/none_correct": 1,
-    "r3/tokens/mixed": 2,
-    "r3/tokens/reflection": 3,
-    "fate:recalled": 2,
-    "fate:ranked": 4,
-    "fate:reflected": 3,
-    "fate:nothing stored": 1,
-    "fate:left": 7,
-    "r3/replay/hits": 2,
-    "r3/history/never_sampled": 1,
-    "r3/history/evicted": 4,
-    "r3/history/too_old": 7,
-}
 DIGITS = 6  # significant ones in a page; `r3 show --json` has all
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """One picture. `series`: (key, what it is called beside others)."""
+class Chart(msgspec.Struct, frozen=True):
+    """One picture."""
 
     title: str
     unit: str
-    series: tuple[tuple[str, str], ...]
+    series: dict[str, str]  # key -> what it is called beside others
     stacked: bool = False
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(msgspec.Struct, frozen=True):
     """Pictures that answer one question."""
 
     title: str
-    charts: tuple[Chart, ...]
+    charts: list[Chart]
 
 
-SECTIONS = (
-    Section(
-        "Does it learn?",
-        (
-            Chart("Reward", "mean of a rollout", (("reward_mean", "reward"),)),
-            Chart(
-                "Accuracy",
-                "share",
-                (
-                    ("accuracy", "training"),
-                    ("held_out:pass_at_1", "held out"),
-                    ("held_out:pass_at_n", "held out, Pass@n"),
-                ),
-            ),
-            Chart("Response length", "tokens", (("response_length_mean", "mean"),)),
-            Chart("Truncated", "share", (("truncated_rate", "cut by the token limit"),)),
-        ),
-    ),
-    Section(
-        "Which groups collapse, and what becomes of them?",
-        (
-            Chart(
-                "Groups by verdict",
-                "groups",
-                (
-                    ("r3/groups/mixed", "mixed"),
-                    ("r3/groups/all_correct", "all right"),
-                    ("r3/groups/none_correct", "all wrong"),
-                ),
-                stacked=True,
-            ),
-            Chart(
-                "Collapsed groups",
-                "groups",
-                (("r3/groups/collapsed_before", "before replay"), ("r3/groups/collapsed_after", "after")),
-            ),
-            Chart(
-                "What became of the collapsed",
-                "groups",
-                (
-                    ("fate:recalled", "recalled"),
-                    ("fate:ranked", "ranked"),
-                    ("fate:reflected", "reflected"),
-                    ("fate:nothing stored", "nothing stored"),
-                    ("fate:left", "left"),
-                ),
-                stacked=True,
-                note="The first that holds. From the rollouts of each step.",
-            ),
-            Chart(
-                "Asked of the history",
-                "groups",
-                (
-                    ("r3/replay/hits", "found"),
-                    ("r3/history/never_sampled", "never sampled"),
-                    ("r3/history/evicted", "evicted"),
-                    ("r3/history/too_old", "too old"),
-                ),
-                stacked=True,
-            ),
-        ),
-    ),
-    Section(
-        "Replay",
-        (
-            Chart("Recalled rollouts", "rows", (("r3/replay/recalled", "recalled"),)),
-            Chart(
-                "Recalls by age",
-                "rows",
-                tuple((f"age:{name}", name) for name in AGES),
-                stacked=True,
-                note="Steps since the recalled rollout was sampled.",
-            ),
-            Chart("Age of the recalled", "steps", (("r3/replay/mean_lag", "mean"), ("r3/replay/max_lag", "oldest"))),
-            Chart(
-                "Ratio of the recalled",
-                "ratio",
-                (("r3/replay/ratio_mean", "mean"), ("r3/replay/ratio_max", "largest")),
-            ),
-            Chart("Clipped tokens of the recalled", "share", (("r3/replay/clip_fraction", "clipped"),)),
-            Chart("Coverage of the history", "share", (("r3/history/coverage", "had something"),)),
-        ),
-    ),
-    Section(
-        "Reflection and ranking",
-        (
-            Chart(
-                "Accuracy after reflection",
-                "share",
-                (("r3/reflection/accuracy", "reflection prompt"), ("r3/reflection/plain_accuracy", "plain prompt")),
-            ),
-            Chart(
-                "Hard problems",
-                "problems",
-                (("r3/reflection/hard_prompts", "hard"), ("r3/reflection/groups", "asked again")),
-            ),
-            Chart("Ranked", "count", (("r3/ranking/groups", "groups"), ("r3/ranking/rows", "rows"))),
-            Chart(
-                "Gradient without a verified difference",
-                "share of |A|",
-                (("r3/advantage/unverified_share", "unverified"),),
-            ),
-        ),
-    ),
-    Section(
-        "Is it healthy?",
-        (
-            Chart(
-                "Entropy",
-                "nats per token",
-                (
-                    ("r3/entropy/estimate", "estimate"),
-                    ("r3/entropy/ranked_peak", "ranked, peak"),
-                    ("r3/entropy/ranked_global", "ranked, global"),
-                ),
-            ),
-            Chart("Log-prob gap, actor and engine", "nats", (("r3/sync/abs_logprob_gap", "mean |gap|"),)),
-            Chart("Gradient norm", "before clipping", (("grad_norm", "norm"),)),
-            Chart("Largest gradient norm", "of the passes", (("grad_norm_max", "norm"),)),
-            Chart("Ungraded", "share", (("r3/grading/ungraded_rate", "ungraded"),)),
-        ),
-    ),
-    Section(
-        "What does it cost?",
-        (
-            Chart(
-                "Seconds by phase",
-                "s",
-                (
-                    ("timing/generation", "sampling"),
-                    ("timing/make_experience", "log-probs, rewards"),
-                    ("timing/ppo_train", "update"),
-                    ("timing/broadcast", "weights to the engine"),
-                    ("time/sampling_s", "sampling"),
-                ),
-                stacked=True,
-            ),
-            Chart("Seconds added by R³", "s", (("r3/time/added_s", "added"), ("r3/time/history_s", "of it history"))),
-            Chart(
-                "Tokens by kind of group",
-                "tokens",
-                (
-                    ("r3/tokens/mixed", "mixed"),
-                    ("r3/tokens/all_correct", "all right"),
-                    ("r3/tokens/none_correct", "all wrong"),
-                    ("r3/tokens/reflection", "reflection"),
-                ),
-                stacked=True,
-            ),
-            Chart("Tokens sampled", "tokens", (("generated_tokens", "a step"),)),
-        ),
-    ),
-)
+class Pictures(msgspec.Struct, frozen=True):
+    """curves.yaml."""
+
+    colours: dict[str, int]
+    sections: list[Section]
+
+
+PICTURES = msgspec.yaml.decode(Path(__file__).with_name("curves.yaml").read_bytes(), type=Pictures)
 
 
 def counts_of(rows: Sequence[Row], *, step: int, asked: Asked = EVERY) -> dict[str, int]:
@@ -227,8 +63,8 @@ def curves_of(
     found = [_columns(run, (counted or {}).get(run.name, {})) for run in runs]
     present = {key for run in found for key in run["series"]}
     sections = []
-    for section in SECTIONS:
-        charts = [chart for chart in section.charts if any(key in present for key, _ in chart.series)]
+    for section in PICTURES.sections:
+        charts = [chart for chart in section.charts if present & chart.series.keys()]
         if charts:
             sections.append({"title": section.title, "charts": [_plain(chart, present) for chart in charts]})
     total = sum(len((counted or {}).get(run.name, ())) for run in runs)
@@ -237,8 +73,8 @@ def curves_of(
 
 def _plain(chart: Chart, present: set[str]) -> dict[str, Any]:
     series = [
-        {"key": key, "label": label, "colour": COLOURS.get(key, place)}
-        for place, (key, label) in enumerate(chart.series)
+        {"key": key, "label": label, "colour": PICTURES.colours.get(key, place)}
+        for place, (key, label) in enumerate(chart.series.items())
         if key in present
     ]
     return {
@@ -261,14 +97,16 @@ def _read_columns(run: RunReader, counted: Mapping[int, Mapping[str, int]]) -> d
     lines, evaluations = run.metrics(), run.evaluations()
     steps = [line["step"] for line in lines]
     series = {}
-    for key in {key for section in SECTIONS for chart in section.charts for key, _ in chart.series}:
+    for key in {key for section in PICTURES.sections for chart in section.charts for key in chart.series}:
         if key.startswith(HELD_OUT):
             values = [_short(line.get(key.removeprefix(HELD_OUT))) for line in evaluations]
         elif key.startswith(("fate:", "age:")):
             values = [counted[step].get(key, 0) if step in counted else None for step in steps]
         else:
             values = [_short(line.get(key)) for line in lines]
-        if any(values) or (any(value is not None for value in values) and key not in COLOURS and ":" not in key):
+        if any(values) or (
+            any(value is not None for value in values) and key not in PICTURES.colours and ":" not in key
+        ):
             series[key] = values
     return {
         "name": run.name,

@@ -11,6 +11,7 @@ import msgspec
 
 from r3_openrlhf.errors import R3Error
 from r3_openrlhf.types import Verdict
+from r3_openrlhf.viewer.run_reader import UNREADABLE, Reader, stamp_of
 
 Value = TypeVar("Value")
 
@@ -121,41 +122,32 @@ class Asked:
         return self.num_correct / self.num_graded if self.num_graded else None
 
 
-class EvaluationReader:
-    """`name` is its address."""
-
-    def __init__(self, path: Path, *, name: str) -> None:
-        self.path = path
-        self.name = name
-        self._asked: tuple[object, dict[tuple[str, str], Asked]] | None = None
-        self._results: tuple[object, tuple[Results | None, str | None]] | None = None
+class EvaluationReader(Reader):
+    """Reads results.json and samples.jsonl."""
 
     def results(self) -> tuple[Results | None, str | None]:
         """results.json; None while it is not there. And a sentence where it cannot be read."""
         file = self.path / "results.json"
-        stamp = _stamp(file)
-        if self._results is None or self._results[0] != stamp:
-            found, fault = None, None
-            if stamp is not None:
-                try:
-                    found = msgspec.json.decode(file.read_bytes(), type=Results)
-                except (ValueError, RecursionError) as error:
-                    fault = f"{file} is damaged: {error}; `r3 eval` writes it anew from samples.jsonl"
-                except OSError as error:
-                    fault = f"{file} cannot be read: {error.strerror}"
-            self._results = (stamp, (found, fault))
-        return self._results[1]
+
+        def read() -> tuple[Results | None, str | None]:
+            try:
+                return msgspec.json.decode(file.read_bytes(), type=Results), None
+            except FileNotFoundError:
+                return None, None
+            except UNREADABLE as error:
+                return None, f"{file} is damaged: {error}; `r3 eval` writes it anew from samples.jsonl"
+            except OSError as error:
+                return None, f"{file} cannot be read: {error.strerror}"
+
+        return self.fresh("results", stamp_of(file), read)
 
     def asked(self) -> dict[tuple[str, str], Asked]:
-        """(benchmark, uid) -> its problem, in the order in which they were finished."""
+        """(benchmark, uid) -> its problem, in the order in which they were finished. R3Error: a damaged line."""
         file = self.path / "samples.jsonl"
-        stamp = _stamp(file)
-        if self._asked is None or self._asked[0] != stamp:
-            try:
-                self._asked = (stamp, _asked_in(file))
-            except OSError as error:
-                raise R3Error(f"{file} cannot be read: {error.strerror}") from error
-        return self._asked[1]
+        try:
+            return self.fresh("asked", stamp_of(file), lambda: _asked_in(file))
+        except OSError as error:
+            raise R3Error(f"{file} cannot be read: {error.strerror}") from error
 
     def responses(self, benchmark: str, uid: str) -> list[Response]:
         """The samples of one problem. R3Error: it was not asked, or its line is damaged."""
@@ -178,7 +170,7 @@ def _asked_in(file: Path) -> dict[tuple[str, str], Asked]:
                 break
             try:
                 one = decoder.decode(line)
-            except (ValueError, RecursionError):  # it may hold a lone surrogate, which a model can write
+            except UNREADABLE:  # it may hold a lone surrogate, which a model can write
                 one = _patient(line, _Line, file, number)
             tokens = [response.num_tokens for response in one.responses]
             found[one.benchmark, one.uid] = Asked(
@@ -198,15 +190,8 @@ def _patient(line: bytes, kind: type[Value], file: Path, number: int) -> Value:
     """With Python's own parser, which takes what msgspec does not. R3Error: it is no line of ours either."""
     try:
         return msgspec.convert(json.loads(line), kind)
-    except (ValueError, RecursionError) as error:
+    except UNREADABLE as error:
         raise R3Error(f"{file}, line {number} is not a finished problem: {error}") from error
-
-
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    if not path.is_file():
-        return None
-    found = path.stat()
-    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 from r3_openrlhf.errors import R3Error
 from r3_openrlhf.viewer.evaluation_pages import evaluation_page, pairs_page, sample_page
-from r3_openrlhf.viewer.evaluation_reader import EvaluationReader
 from r3_openrlhf.viewer.group_page import extremes, group_page
 from r3_openrlhf.viewer.indexing import Indexing
 from r3_openrlhf.viewer.library import Library
-from r3_openrlhf.viewer.links import FileLinks, Parts, file_of
+from r3_openrlhf.viewer.links import FileLinks, Links, Parts, file_of
 from r3_openrlhf.viewer.overview_page import overview
 from r3_openrlhf.viewer.problem_page import problem_page
 from r3_openrlhf.viewer.rendering import json_block
@@ -73,7 +73,7 @@ def export(library: Library, directory: Path, selection: Selection, *, cache: Pa
     except OSError as error:
         raise R3Error(f"--export {directory} cannot be written: {error.strerror}") from error
     files = [path for path in directory.rglob("*") if path.is_file()]
-    return Exported(path=directory, pages=writer.written, bytes=sum(path.stat().st_size for path in files))
+    return Exported(path=directory, pages=len(writer.pages), bytes=sum(path.stat().st_size for path in files))
 
 
 class _Writer:
@@ -83,9 +83,8 @@ class _Writer:
         self.site = Site(library, self.indexing, is_export=True)
         self.evaluations = list(library.evaluations.values())
         self.groups = {run.name: dict(self._chosen(run)) for run in library.runs.values()}
-        self.written = 0
         self._check()
-        self.there = set(self._addresses())
+        self.pages = dict(self._pages())
 
     def _chosen(self, run: RunReader) -> Iterable[tuple[int, list[StepGroup]]]:
         steps, uids = run.steps(), self.selection.uids
@@ -110,30 +109,38 @@ class _Writer:
                 f"--problems names {missing_uids[0]}, which neither a chosen step of an open run nor an evaluation has"
             )
 
-    def _addresses(self) -> Iterable[Parts]:
-        yield ()
-        for name, steps in self.groups.items():
-            yield (name,)
-            for uid in self._whole_lives(name):
-                yield (name, "problem", uid)
-            for step, groups in steps.items():
-                yield (name, "step", str(step))
-                for group in groups:
-                    address = (str(step), group.context.value, group.uid)
-                    yield (name, "step", *address)
-                    yield (name, "difference", *address)
-                    for played in trajectories_of(group.rows):
-                        yield (name, "trajectory", str(step), str(played.place), *address[1:])
-        for reader in self.evaluations:
-            yield (reader.name,)
-            for benchmark, uid in self._asked(reader):
-                yield (reader.name, "sample", benchmark, uid)
-        for a, b in permutations(self.evaluations, 2):
-            yield ("compare", a.name, b.name)
+    def _pages(self) -> Iterable[tuple[Parts, Callable[[Links], str]]]:
+        """The address of every page, and what makes it."""
 
-    def _asked(self, reader: EvaluationReader) -> list[tuple[str, str]]:
-        uids = self.selection.uids
-        return [key for key in reader.asked() if uids is None or key[1] in uids]
+        def page(make: Callable[..., str], *names: object, **more: Any) -> Callable[[Links], str]:
+            return lambda links: make(self.site, links, *names, **more)
+
+        def curves(*names: str) -> Callable[[Links], str]:
+            return lambda links: overview(self.site, links, names or None, addresses=self._steps_from(links))
+
+        yield (), curves()
+        for name, steps in self.groups.items():
+            yield (name,), curves(name)
+            for uid in self._whole_lives(name):
+                yield (name, "problem", uid), page(problem_page, name, uid)
+            for step, groups in steps.items():
+                yield (name, "step", str(step)), page(step_page, name, step)
+                for group in groups:
+                    of_group = (group.context.value, group.uid)
+                    where, address = (name, step, *of_group), (str(step), *of_group)
+                    tokens = self.selection.tokens
+                    yield (name, "step", *address), page(group_page, *where, has_token_file=tokens)
+                    yield (name, "difference", *address), page(extremes, *where)
+                    for one in trajectories_of(group.rows):
+                        parts = (name, "trajectory", str(step), str(one.place), *of_group)
+                        yield parts, page(trajectory_page, name, step, one.place, *of_group)
+        for reader in self.evaluations:
+            yield (reader.name,), page(evaluation_page, reader.name)
+            for key in reader.asked():
+                if self.selection.uids is None or key[1] in self.selection.uids:
+                    yield (reader.name, "sample", *key), page(sample_page, reader.name, *key)
+        for a, b in permutations(self.evaluations, 2):
+            yield ("compare", a.name, b.name), page(pairs_page, a.name, b.name)
 
     def _whole_lives(self, name: str) -> list[str]:
         own = {group.uid for groups in self.groups[name].values() for group in groups}
@@ -144,50 +151,21 @@ class _Writer:
         for run in self.library.runs.values():
             if self._whole_lives(run.name):
                 self.indexing.update(run)
-        site = self.site
-        self._page((), lambda links: overview(site, links, None, addresses=self._steps_from(links)))
-        for name, steps in self.groups.items():
-            self._page((name,), lambda links, n=name: overview(site, links, [n], addresses=self._steps_from(links)))
-            for uid in self._whole_lives(name):
-                self._page((name, "problem", uid), lambda links, n=name, u=uid: problem_page(site, links, n, u))
-            for step, groups in steps.items():
-                self._page((name, "step", str(step)), lambda links, n=name, s=step: step_page(site, links, n, s))
-                for group in groups:
-                    self._group(name, step, group)
-        for reader in self.evaluations:
-            self._page((reader.name,), lambda links, n=reader.name: evaluation_page(site, links, n))
-            for key in self._asked(reader):
-                self._page(
-                    (reader.name, "sample", *key), lambda links, n=reader.name, k=key: sample_page(site, links, n, *k)
-                )
-        for a, b in permutations(self.evaluations, 2):
-            self._page(("compare", a.name, b.name), lambda links, a=a, b=b: pairs_page(site, links, a.name, b.name))
-
-    def _group(self, name: str, step: int, group: StepGroup) -> None:
-        address = (str(step), group.context.value, group.uid)
-        where = (name, step, group.context.value, group.uid)
-        self._page(
-            (name, "step", *address),
-            lambda links: group_page(self.site, links, *where, has_token_file=self.selection.tokens),
-        )
-        self._page((name, "difference", *address), lambda links: extremes(self.site, links, *where))
-        for played in trajectories_of(group.rows):
-            self._page(
-                (name, "trajectory", str(step), str(played.place), *address[1:]),
-                lambda links, place=played.place: trajectory_page(self.site, links, name, step, place, *address[1:]),
-            )
+        for parts, make in self.pages.items():
+            file = self.directory / file_of(parts)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(make(FileLinks(parts, self.pages)), encoding="utf-8")
         if self.selection.tokens:
-            values = json_block(tokens_of_group(self.site, *where))
-            (self.directory / file_of((name, "step", *address))).with_name("tokens.js").write_text(
-                f"window.r3Tokens({values});\n", encoding="utf-8"
-            )
+            self._write_tokens()
 
-    def _steps_from(self, links) -> dict[str, dict[int, str]]:
+    def _write_tokens(self) -> None:
+        for name, steps in self.groups.items():
+            for step, group in ((step, group) for step, groups in steps.items() for group in groups):
+                of_group = (group.context.value, group.uid)
+                values = json_block(tokens_of_group(self.site, name, step, *of_group))
+                page = self.directory / file_of((name, "step", str(step), *of_group))
+                page.with_name("tokens.js").write_text(f"window.r3Tokens({values});\n", encoding="utf-8")
+
+    def _steps_from(self, links: Links) -> dict[str, dict[int, str | None]]:
         """Name of a run -> step -> the address of its page, for the points of the curves."""
         return {name: {step: links.page(name, "step", step) for step in steps} for name, steps in self.groups.items()}
-
-    def _page(self, parts: Parts, make) -> None:
-        file = self.directory / file_of(parts)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(make(FileLinks(parts, self.there)), encoding="utf-8")
-        self.written += 1

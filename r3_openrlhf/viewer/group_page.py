@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
 from typing import Any
 
 from r3_openrlhf.config import LoggingConfig
 from r3_openrlhf.core.reflection import ATTEMPT_BEGINS, ATTEMPT_ENDS, CUT
 from r3_openrlhf.types import Context, TokenEntropy, TokenLogprobs
 from r3_openrlhf.viewer.links import Links
-from r3_openrlhf.viewer.responses import by_advantage, extremes_of, rows_with_text, shown
-from r3_openrlhf.viewer.run_reader import Problem, Row, RunReader
-from r3_openrlhf.viewer.site import NotThere, Site, find_group, groups_in
+from r3_openrlhf.viewer.responses import Opened, Shown, by_advantage, extremes_of, open_group
+from r3_openrlhf.viewer.run_reader import RunReader
+from r3_openrlhf.viewer.site import Site, groups_in
 from r3_openrlhf.viewer.step_groups import StepGroup, ranked_points
 from r3_openrlhf.viewer.token_values import LOST, stored_rollouts
 from r3_openrlhf.viewer.trajectory_page import places_of
@@ -26,29 +25,22 @@ def group_page(
     site: Site, links: Links, name: str, step: int, context: str, uid: str, *, has_token_file: bool = False
 ) -> str:
     """A problem's responses side by side. `has_token_file`: an export with the values of tokens beside the page."""
-    run = site.run(name)
+    opened = open_group(site, name, step, context, uid)
+    run, group = opened.run, opened.group
     groups = groups_in(run, step)
-    place, group = find_group(groups, context, uid, run, step)
-    rows = rows_with_text(site, run, step, group)
-    problem = run.problem(uid)
-    prompt, why_no_prompt = _prompt(site, run, rows, step, group.context, problem)
-    found = [
-        shown(place, row, problem, step, light["at"])
-        for place, (row, light) in enumerate(zip(rows, group.rows, strict=True))
-    ]
+    place = groups.index(group)
+    prompt, why_no_prompt = _prompt(site, opened)
+    found = _shown(opened)
     return site.render(
         "group.html",
         links,
-        run=run,
-        step=step,
-        group=group,
-        problem=problem,
+        **opened.names,
         prompt=prompt,
         why_no_prompt=why_no_prompt,
         attempt=_attempt_in(prompt) if group.context is Context.REFLECTION else None,
         shown=sorted(found, key=by_advantage),
         played=places_of(group.rows),
-        points=ranked_points(rows),
+        points=ranked_points(opened.rows),
         shown_at={one.place: one.at for one in found},
         previous=groups[place - 1] if place else None,
         next=groups[place + 1] if place + 1 < len(groups) else None,
@@ -60,51 +52,38 @@ def group_page(
     )
 
 
+def _shown(opened: Opened) -> list[Shown]:
+    return [opened.shown(place) for place in range(len(opened.rows))]
+
+
 def difference(site: Site, links: Links, name: str, step: int, context: str, uid: str, a: int, b: int) -> str:
     """Two responses of a group, word by word."""
-    run = site.run(name)
-    _, group = find_group(groups_in(run, step), context, uid, run, step)
-    rows = rows_with_text(site, run, step, group)
-    for one in (a, b):
-        if not 0 <= one < len(rows):
-            raise NotThere(f"this group has responses 0 to {len(rows) - 1}, and no {one}")
-    problem = run.problem(uid)
-    return site.render(
-        "difference.html",
-        links,
-        run=run,
-        step=step,
-        group=group,
-        problem=problem,
-        a=shown(a, rows[a], problem, step),
-        b=shown(b, rows[b], problem, step),
-        **difference_of(rows[a]["text"] or "", rows[b]["text"] or ""),
-    )
+    opened = open_group(site, name, step, context, uid)
+    for place in (a, b):
+        opened.check(place)
+    texts = difference_of(*(opened.rows[place]["text"] or "" for place in (a, b)))
+    return site.render("difference.html", links, **opened.names, a=opened.shown(a), b=opened.shown(b), **texts)
 
 
 def extremes(site: Site, links: Links, name: str, step: int, context: str, uid: str) -> str:
     """The difference of the best and the worst response of a group."""
-    run = site.run(name)
-    _, group = find_group(groups_in(run, step), context, uid, run, step)
-    rows = rows_with_text(site, run, step, group)
-    found = extremes_of([shown(place, row, None, step) for place, row in enumerate(rows)])
+    found = extremes_of(_shown(open_group(site, name, step, context, uid)))
     if found is None:
         return site.message(links, "This group has no two responses with a text.")
     return difference(site, links, name, step, context, uid, *found)
 
 
-def _prompt(
-    site: Site, run: RunReader, rows: Sequence[Row], step: int, context: Context, problem: Problem | None
-) -> tuple[str | None, str | None]:
+def _prompt(site: Site, opened: Opened) -> tuple[str | None, str | None]:
     """(the prompt as the model saw it, why there is none)."""
-    if written := next((row["prompt"] for row in rows if row.get("prompt")), None):
+    if written := next((row["prompt"] for row in opened.rows if row["prompt"]), None):
         return written, None
-    if context is Context.PLAIN and problem is not None and problem.prompt:
-        return problem.prompt, None
-    texts = site.texts_of(run)  # a run of an earlier version: only the history knows
+    if opened.group.context is Context.PLAIN and opened.problem is not None and opened.problem.prompt:
+        return opened.problem.prompt, None
+    run, fresh = opened.run, [row for row in opened.rows if row["recalled_from"] is None]
+    texts = site.texts_of(run)  # logging.rollout_text=false: only the history knows
     if texts is None:
         return None, site.why_no_texts(run)
-    stored = stored_rollouts(run, [row for row in rows if row["recalled_from"] is None], step=step, texts=texts)
+    stored = stored_rollouts(run, fresh, step=opened.step, texts=texts)
     known = next((one for one in stored.found if one is not None), None)
     if known is None:
         return None, f"The prompt is not known any more: {stored.why or LOST}."

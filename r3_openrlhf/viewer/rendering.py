@@ -95,13 +95,19 @@ def strip(group: StepGroup) -> Markup:
     chips: list[str] = []
     up: list[str] = []
     down: list[str] = []
-    for place, one in enumerate(group.chips):
-        kinds = (("cut", one.cut), ("recalled", one.recalled), ("ranked", one.ranked), ("out", one.left_out))
-        names = " ".join([one.verdict.value, *(name for name, holds in kinds if holds)])
-        chips.append(f'<i class="chip {names}">{SIGNS[one.verdict]}</i>')
-        if one.advantage:
-            height = round(min(abs(one.advantage) * BAR_HEIGHT, 2 * BAR_HEIGHT), 1)
-            bars, sign = (up, "-") if one.advantage > 0 else (down, "")
+    for place, row in enumerate(group.rows):
+        advantage = row["advantage"]
+        kinds = {
+            "cut": row["truncated"],
+            "recalled": row["recalled_from"] is not None,
+            "ranked": row["ranked"],
+            "out": advantage is None,  # not trained on: ungraded, or it gave way to a recalled one
+        }
+        names = " ".join([row["verdict"], *(name for name, holds in kinds.items() if holds)])
+        chips.append(f'<i class="chip {names}">{SIGNS[row["verdict"]]}</i>')
+        if advantage:
+            height = round(min(abs(advantage) * BAR_HEIGHT, 2 * BAR_HEIGHT), 1)
+            bars, sign = (up, "-") if advantage > 0 else (down, "")
             bars.append(f"M{place * CHIP_WIDTH + 4} 12v{sign}{height}h8V12z")
     width = len(chips) * CHIP_WIDTH
     return Markup(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from r3_openrlhf.answer_tasks import DEFAULT_TASK
 from r3_openrlhf.errors import R3Error
@@ -12,7 +12,7 @@ from r3_openrlhf.grading.answers.exact import short_answer
 from r3_openrlhf.grading.answers.extraction import final_answer
 from r3_openrlhf.types import Verdict
 from r3_openrlhf.viewer.run_reader import Problem, Row, RunReader
-from r3_openrlhf.viewer.site import Site
+from r3_openrlhf.viewer.site import NotThere, Site, find_group
 from r3_openrlhf.viewer.step_groups import StepGroup, reward_parts
 from r3_openrlhf.viewer.token_values import stored_rollouts
 
@@ -33,22 +33,45 @@ class Shown:
     age: int | None  # of a recalled row, in steps
 
 
-def shown(place: int, row: Row, problem: Problem | None, step: int, at: int = -1) -> Shown:
-    """A row of `rows_with_text`."""
-    return Shown(
-        place=place,
-        at=at,
-        row=row,
-        verdict=_NAMES[Verdict(row["verdict"])],
-        answer=_answer_in(row, problem),
-        parts=reward_parts(row),
-        age=None if row["recalled_from"] is None else step - row["recalled_from"],
-    )
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A group with everything that its pages show."""
+
+    run: RunReader
+    step: int
+    group: StepGroup
+    rows: list[Row]  # with their texts
+    problem: Problem | None
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """Its parts as templates call them."""
+        return {"run": self.run, "step": self.step, "group": self.group, "problem": self.problem}
+
+    def shown(self, place: int) -> Shown:
+        """One of its rows."""
+        row = self.rows[place]
+        return Shown(
+            place=place,
+            at=self.group.rows[place]["at"],
+            row=row,
+            verdict=_NAMES[Verdict(row["verdict"])],
+            answer=_answer_in(row, self.problem),
+            parts=reward_parts(row),
+            age=None if row["recalled_from"] is None else self.step - row["recalled_from"],
+        )
+
+    def check(self, place: int) -> None:
+        """Raises NotThere where the group has no such row."""
+        if not 0 <= place < len(self.rows):
+            raise NotThere(f"this group has responses 0 to {len(self.rows) - 1}, and no {place}")
 
 
-def rows_with_text(site: Site, run: RunReader, step: int, group: StepGroup) -> list[Row]:
-    """The rows of a group. A recalled one is written without its text, which the history knows."""
-    rows = of_group(run, step, group, run.rows_with_text(step, group.uid))
+def open_group(site: Site, name: str, step: int, context: str, uid: str) -> Opened:
+    """A group of a step. A recalled row is written without its text, which the history knows. Raises NotThere."""
+    run = site.run(name)
+    group = find_group(run, step, context, uid)
+    rows = of_group(run, step, group, run.rows_with_text(step, uid))
     texts = None
     for row in rows:
         if not row["text"] and row["recalled_from"] is not None:
@@ -56,7 +79,7 @@ def rows_with_text(site: Site, run: RunReader, step: int, group: StepGroup) -> l
             (stored,) = stored_rollouts(run, [row], step=step, texts=texts).found
             if stored is not None and texts is not None:
                 row["text"] = texts.text(stored.rollout.response_ids.tolist())
-    return rows
+    return Opened(run, step, group, rows, run.problem(uid))
 
 
 def of_group(run: RunReader, step: int, group: StepGroup, values: Sequence[Value]) -> list[Value]:

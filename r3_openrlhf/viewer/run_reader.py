@@ -6,9 +6,8 @@ Nothing is ever written. A run that goes on writing is read as far as it is.
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,7 +40,7 @@ class _ProblemLine(msgspec.Struct):
     input: str = ""
 
 
-class _LabelLine(msgspec.Struct, forbid_unknown_fields=True):
+class LabelLine(msgspec.Struct, forbid_unknown_fields=True):
     """What problems.sources.Label.from_json takes."""
 
     uid: str
@@ -68,22 +67,29 @@ def stamp_of(path: Path) -> Stamp:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-class RunReader:
-    """`name` is its address. Not for two threads at a time."""
+class Reader:
+    """A directory whose files are read again when they change. `name` is its address. Not for two threads at a time."""
 
     def __init__(self, path: Path, *, name: str) -> None:
-        self.directory = RunDirectory(path)
-        self.path = self.directory.path
+        self.path = path
         self.name = name
         self._kept: dict[str, tuple[object, Any]] = {}
-        self._steps: OrderedDict[tuple[int, Stamp], list[Row]] = OrderedDict()
-        self._problems: OrderedDict[str, Problem] = OrderedDict()
 
     def fresh(self, what: str, stamp: object, read: Callable[[], Value]) -> Value:
         """What `read` gave last, as long as `stamp` is the same."""
         if what not in self._kept or self._kept[what][0] != stamp:
             self._kept[what] = (stamp, read())
         return self._kept[what][1]
+
+
+class RunReader(Reader):
+    """Reads a run directory."""
+
+    def __init__(self, path: Path, *, name: str) -> None:
+        self.directory = RunDirectory(path)
+        super().__init__(self.directory.path, name=name)
+        self._rows_of = lru_cache(MAX_STEPS_KEPT)(lambda file, _: read_rows(file))
+        self._problem_of = lru_cache(MAX_PROBLEMS_KEPT)(lambda uid, *_: self._read_problem(uid))
 
     # ── the run ──
 
@@ -153,14 +159,7 @@ class RunReader:
     def rows(self, step: int) -> list[Row]:
         """The rollouts of a step without their texts, in the order of the file; `at` is their place in it. Raises R3Error
         where there are none."""
-        file, stamp = self._file_of(step)
-        key = (step, stamp)
-        if key not in self._steps:
-            self._steps[key] = read_rows(file)
-            while len(self._steps) > MAX_STEPS_KEPT:
-                self._steps.popitem(last=False)
-        self._steps.move_to_end(key)
-        return self._steps[key]
+        return self._rows_of(*self._file_of(step))
 
     def stamp(self, step: int) -> Stamp:
         """Changes when the rollouts of a step do. Raises R3Error where there are none."""
@@ -211,14 +210,7 @@ class RunReader:
 
     def problem(self, uid: str) -> Problem | None:
         """What was asked; None where the run directory does not say (data/problems.jsonl, data/held_out.jsonl)."""
-        if uid not in self._problems:
-            found = self._read_problem(uid)
-            if found is None:  # its file may come yet
-                return None
-            self._problems[uid] = found
-            while len(self._problems) > MAX_PROBLEMS_KEPT:
-                self._problems.popitem(last=False)
-        return self._problems[uid]
+        return self._problem_of(uid, stamp_of(self.directory.data), stamp_of(self.directory.held_out))
 
     def _read_problem(self, uid: str) -> Problem | None:
         for file in (self.directory.data, self.directory.held_out):
@@ -256,21 +248,31 @@ def _check(row: Row, file: Path) -> None:
             raise R3Error(f"{file} is damaged: {name} of a rollout is {value}; restore it from a copy")
 
 
+def labels_in(file: Path) -> Iterator[tuple[int, LabelLine | R3Error]]:
+    """(first byte, label) of each line of a file of problems, or the sentence about a line that cannot be read. OSError."""
+    decoder, label_decoder = msgspec.json.Decoder(_ProblemLine), msgspec.json.Decoder(LabelLine)
+    place = 0
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                yield place, label_decoder.decode(decoder.decode(line).label)
+            except UNREADABLE as error:
+                yield place, R3Error(f"{file}, line {number} is damaged: {error}; restore the file from a copy")
+            place += len(line)
+
+
 def _places_of_problems(file: Path) -> tuple[dict[str, int], str | None]:
     """uid -> first byte of its line; and a sentence about the first line that cannot be read, which is left out."""
     places: dict[str, int] = {}
-    fault, place = None, 0
-    if not file.is_file():
-        return places, None
-    decoder, label_decoder = msgspec.json.Decoder(_ProblemLine), msgspec.json.Decoder(_LabelLine)
+    fault = None
     try:
-        with file.open("rb") as lines:
-            for number, line in enumerate(lines, start=1):
-                try:
-                    places[label_decoder.decode(decoder.decode(line).label).uid] = place
-                except UNREADABLE as error:
-                    fault = fault or f"{file}, line {number} is damaged: {error}; restore the file from a copy"
-                place += len(line)
+        for place, label in labels_in(file):
+            if isinstance(label, R3Error):
+                fault = fault or str(label)
+            else:
+                places[label.uid] = place
+    except FileNotFoundError:
+        return places, None
     except OSError as error:
         fault = f"{file} cannot be read: {error.strerror}"
     return places, fault

@@ -316,7 +316,7 @@ class RunIndex:
         identity = str(step_rows.identity_of(self.run.data))
         if connection.execute("SELECT value FROM meta WHERE key = 'problems'").fetchone() == (identity,):
             return
-        labels = list(step_rows.problems_of(self.run))
+        labels = step_rows.problems_of(self.run)
         with transaction(connection):
             connection.executemany(
                 "INSERT INTO problems (uid, problem, reference) VALUES (?, ?, ?) "

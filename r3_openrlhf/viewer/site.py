@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from r3_openrlhf.errors import R3Error
@@ -90,11 +89,9 @@ def groups_in(run: RunReader, step: int) -> list[StepGroup]:
     return run.fresh("groups", stamp, lambda: groups_of(run.rows(step), step=step, asked=asked_groups(run.config)))
 
 
-def find_group(
-    groups: Sequence[StepGroup], context: str, uid: str, run: RunReader, step: int
-) -> tuple[int, StepGroup]:
-    """(its place, the group). Raises NotThere."""
-    for place, group in enumerate(groups):
+def find_group(run: RunReader, step: int, context: str, uid: str) -> StepGroup:
+    """One of `groups_in`. Raises NotThere."""
+    for group in groups_in(run, step):
         if group.key == (uid, context):
-            return place, group
+            return group
     raise NotThere(f"step {step} of {run.name} has no {context} group of problem {uid}")

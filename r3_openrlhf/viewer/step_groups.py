@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from statistics import fmean
 from typing import Any
 
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.core.ranking import dominated_counts
 from r3_openrlhf.runs.rollout_records import grouped
 from r3_openrlhf.types import Algorithm, Context, Verdict, Word
 
@@ -35,18 +34,6 @@ class Fate(Word):
     LEFT = "left"  # it was not asked: replay is switched off for such a group
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chip:
-    """One rollout in a strip."""
-
-    verdict: Verdict
-    cut: bool  # by the token limit
-    recalled: bool
-    ranked: bool
-    left_out: bool  # not trained on: ungraded, or it gave way to a recalled one
-    advantage: float | None
-
-
 @dataclass(slots=True, kw_only=True)
 class StepGroup:
     """The rollouts of one problem in one context."""
@@ -54,7 +41,6 @@ class StepGroup:
     uid: str
     context: Context
     rows: list[Row]
-    chips: list[Chip]
     state: State
     num_correct: int  # of the fresh rows
     num_wrong: int
@@ -69,7 +55,11 @@ class StepGroup:
     mass: float  # sum of |advantage| over its trained rows
     share: float = 0.0  # of the step's mass
     fate: Fate | None = None  # of a collapsed group
-    key: tuple[str, str] = field(default=("", ""))
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Names it within its step."""
+        return self.uid, self.context.value
 
     @property
     def num_fresh(self) -> int:
@@ -99,14 +89,7 @@ def groups_of(rows: Sequence[Row], *, step: int, asked: Asked = EVERY) -> list[S
     reflected = {group.uid for group in groups if group.context is Context.REFLECTION}
     for group in groups:
         group.share = group.mass / mass if mass else 0.0
-        group.fate = fate_of(
-            group.state,
-            recalled=group.num_recalled,
-            ranked=group.num_ranked,
-            context=group.context,
-            was_reflected=group.uid in reflected,
-            was_asked=(group.state, group.context) in asked,
-        )
+        group.fate = fate_of(group, reflected=reflected, asked=asked)
     return groups
 
 
@@ -119,9 +102,7 @@ def _group(uid: str, context: Context, rows: list[Row], step: int) -> StepGroup:
     return StepGroup(
         uid=uid,
         context=context,
-        key=(uid, context.value),
         rows=rows,
-        chips=[chip_of(row) for row in rows],
         state=state_of(correct=len(correct), wrong=len(wrong)),
         num_correct=len(correct),
         num_wrong=len(wrong),
@@ -137,18 +118,6 @@ def _group(uid: str, context: Context, rows: list[Row], step: int) -> StepGroup:
     )
 
 
-def chip_of(row: Row) -> Chip:
-    """A row in a strip."""
-    return Chip(
-        verdict=Verdict(row["verdict"]),
-        cut=row["truncated"],
-        recalled=row["recalled_from"] is not None,
-        ranked=bool(row.get("ranked")),
-        left_out=row["advantage"] is None,
-        advantage=row["advantage"],
-    )
-
-
 def state_of(*, correct: int, wrong: int) -> State:
     """Of a group with so many right and wrong fresh rows."""
     if correct + wrong < 2:
@@ -156,20 +125,18 @@ def state_of(*, correct: int, wrong: int) -> State:
     return State.MIXED if correct and wrong else State.ALL_CORRECT if correct else State.NONE_CORRECT
 
 
-def fate_of(
-    state: State, *, recalled: int, ranked: int, context: Context, was_reflected: bool, was_asked: bool
-) -> Fate | None:
-    """What became of a group; None: it did not collapse. `was_reflected`: its problem has a reflection group in this step.
-    `was_asked`: the run asks its history for such groups."""
-    if state not in (State.ALL_CORRECT, State.NONE_CORRECT):
+def fate_of(group: StepGroup, *, reflected: Collection[str], asked: Asked) -> Fate | None:
+    """What became of a group; None: it did not collapse. `reflected`: problems with a reflection group in this step. `asked`:
+    groups for which the run asks its history."""
+    if group.state not in (State.ALL_CORRECT, State.NONE_CORRECT):
         return None
-    if recalled:
+    if group.num_recalled:
         return Fate.RECALLED
-    if ranked:
+    if group.num_ranked:
         return Fate.RANKED
-    if context is Context.PLAIN and state is State.NONE_CORRECT and was_reflected:
+    if group.context is Context.PLAIN and group.state is State.NONE_CORRECT and group.uid in reflected:
         return Fate.REFLECTED
-    return Fate.NOTHING_STORED if was_asked else Fate.LEFT
+    return Fate.NOTHING_STORED if (group.state, group.context) in asked else Fate.LEFT
 
 
 # ── one row ──
@@ -202,8 +169,7 @@ class RankedPoint:
     row: int
     peak: float
     global_: float
-    dominates: list[int]  # rows
-    count: int  # S_i
+    dominates: list[int]  # rows; S_i of them
 
 
 def ranked_points(rows: Sequence[Row]) -> list[RankedPoint]:
@@ -213,16 +179,12 @@ def ranked_points(rows: Sequence[Row]) -> list[RankedPoint]:
         for place, row in enumerate(rows)
         if row.get("ranked") and row["entropy_peak"] is not None and row["entropy_global"] is not None
     ]
-    if not found:
-        return []
-    counts = dominated_counts([peak for _, peak, _ in found], [global_ for _, _, global_ in found])
     return [
         RankedPoint(
             place,
             peak,
             global_,
-            [other for other, other_peak, other_global in found if peak > other_peak and global_ < other_global],
-            count,
+            [other for other, its_peak, its_global in found if peak > its_peak and global_ < its_global],
         )
-        for (place, peak, global_), count in zip(found, counts, strict=True)
+        for place, peak, global_ in found
     ]

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
 from r3_openrlhf.errors import R3Error
-from r3_openrlhf.problems.sources import Label
 from r3_openrlhf.runs import rollout_files
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.viewer.curves import counts_of
-from r3_openrlhf.viewer.run_reader import UNREADABLE, Row, read_rows
+from r3_openrlhf.viewer.run_reader import Row, labels_in, read_rows
 from r3_openrlhf.viewer.step_groups import EVERY, Asked
 
 HEAD_CHARS = 400  # of a response, from its beginning
@@ -96,17 +92,10 @@ def _ends(text: str, answer: str) -> Text:
     return _clean(text[:HEAD_CHARS]), _clean(tail), _clean(answer[:ANSWER_CHARS])
 
 
-def problems_of(run: RunDirectory) -> Iterator[tuple[str, str, str]]:
-    """(uid, text, references) of each line of the training file. R3Error: a damaged line."""
-    with run.data.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                label = Label.from_json(msgspec.json.decode(line)["label"])
-                yield label.uid, _clean(label.problem), _clean("\n".join(label.references))
-            except (*UNREADABLE, TypeError, KeyError) as error:
-                raise R3Error(
-                    f"{run.data}, line {number} is damaged: {error}; restore the file from a copy"
-                ) from error
+def problems_of(run: RunDirectory) -> list[tuple[str, str, str]]:
+    """(uid, text, references) of each line of the training file that can be read."""
+    labels = (label for _, label in labels_in(run.data) if not isinstance(label, R3Error))
+    return [(one.uid, _clean(one.problem), _clean("\n".join(one.references))) for one in labels]
 
 
 def _clean(text: str) -> str:

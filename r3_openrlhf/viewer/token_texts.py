@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import codecs
-import json
-import re
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +14,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 FILE = "tokenizer.json"
-_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+REPLACEMENT = "\ufffd"  # of bytes that are no character by themselves
 MISSING = (
     "There is no tokenizer for this run on this machine, so its tokens cannot be shown as text: copy the tokenizer.json of "
     "its model into the run's final_model/."
@@ -58,30 +54,23 @@ class TokenTexts:
             self.tokenizer: Tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises nothing narrower
             raise ConfigError(f"{path} is no tokenizer: {' '.join(str(error).split())[:200]}") from error
-        self._is_bytes = '"ByteLevel"' in json.dumps(json.loads(path.read_text(encoding="utf-8")).get("decoder"))
-        self._added = set(self.tokenizer.get_added_tokens_decoder())
-        self._bytes: dict[int, bytes] = {}
-        self._whole: dict[
-            int, str | None
-        ] = {}  # of each token that was met; None: its bytes are no text by themselves
+        self._before = self.tokenizer.encode(
+            "a", add_special_tokens=False
+        ).ids  # some decoders drop a text's first space
+        self._known: dict[int, str] = {}  # the text of each token that was met
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """One text per token; together they are the whole text. A character of several tokens belongs to the last of them,
         and the others have ""."""
-        for token in set(ids) - self._whole.keys():
-            self._whole[token] = _text_or_none(self._bytes_of(token))
-        whole = [self._whole[token] for token in ids]
-        if None not in whole:
-            return whole  # type: ignore[return-value]
-        decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-        known = self._bytes
-        found = []
-        for token in ids:
-            if token not in known:
-                known[token] = self._bytes_of(token)
-            found.append(decode(known[token]))
-        if found:
-            found[-1] += decode(b"", True)
+        from tokenizers.decoders import DecodeStream
+
+        for token in set(ids) - self._known.keys():
+            self._known[token] = self.whole_text([*self._before, token])[len(self.whole_text(self._before)) :]
+        if not any(REPLACEMENT in self._known[token] for token in set(ids)):
+            return [self._known[token] for token in ids]
+        stream = DecodeStream(skip_special_tokens=False)  # some are parts of a character
+        found = [stream.step(self.tokenizer, token) or "" for token in ids]
+        found[-1] += self.whole_text(ids)[sum(map(len, found)) :]
         return found
 
     def text(self, ids: Sequence[int]) -> str:
@@ -90,33 +79,4 @@ class TokenTexts:
 
     def whole_text(self, ids: Sequence[int]) -> str:
         """With special tokens: the prompt as the model saw it."""
-        return "".join(self.pieces(ids))
-
-    def _bytes_of(self, token: int) -> bytes:
-        name = self.tokenizer.id_to_token(token)
-        if name is None:
-            return f"<{token}>".encode()
-        if token in self._added:
-            return name.encode()
-        if self._is_bytes:
-            table = _byte_of_letter()
-            return b"".join(table.get(letter) or letter.encode() for letter in name)
-        if match := _BYTE.fullmatch(name):
-            return bytes([int(match[1], 16)])
-        return name.replace("\u2581", " ").encode()
-
-
-def _text_or_none(data: bytes) -> str | None:
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError:
-        return None
-
-
-@cache
-def _byte_of_letter() -> dict[str, bytes]:
-    """The letters that GPT-2's vocabulary writes bytes with: printable ones as themselves, the others from 256 on."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = [byte for byte in range(256) if byte not in printable]
-    letters = {chr(byte): bytes([byte]) for byte in printable}
-    return letters | {chr(256 + place): bytes([byte]) for place, byte in enumerate(others)}
+        return self.tokenizer.decode(list(ids), skip_special_tokens=False)

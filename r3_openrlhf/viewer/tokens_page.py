@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from r3_openrlhf.viewer.links import Links
-from r3_openrlhf.viewer.responses import of_group, rows_with_text, shown
-from r3_openrlhf.viewer.site import NotThere, Site, find_group, groups_in
+from r3_openrlhf.viewer.responses import of_group, open_group
+from r3_openrlhf.viewer.site import Site
 from r3_openrlhf.viewer.token_texts import MISSING
 from r3_openrlhf.viewer.token_values import TokenValues, as_numbers, peak_tokens, token_values
 
@@ -28,17 +28,18 @@ def tokens_of_group(
 
     only: places of the responses that are wanted. beside_text: the reader has the texts, so lengths of pieces are enough.
     """
-    run = site.run(name)
-    texts = site.texts_of(run)
-    _, group = find_group(groups_in(run, step), context, uid, run, step)
-    places = range(len(group.rows)) if only is None else only
+    opened = open_group(site, name, step, context, uid)
+    run, rows = opened.run, opened.rows
+    places = range(len(rows)) if only is None else only
     for place in places:
-        if not 0 <= place < len(group.rows):
-            raise NotThere(f"this group has responses 0 to {len(group.rows) - 1}, and no {place}")
-    rows = rows_with_text(site, run, step, group)
-    columns = of_group(run, step, group, run.token_columns(step, uid))
+        opened.check(place)
+    columns = of_group(run, step, opened.group, run.token_columns(step, uid))
     values, why = token_values(
-        run, [rows[place] for place in places], [columns[place] for place in places], step=step, texts=texts
+        run,
+        [rows[place] for place in places],
+        [columns[place] for place in places],
+        step=step,
+        texts=site.texts_of(run),
     )
     config = run.config
     peak_fraction = config.ranking.peak_fraction if config else None
@@ -54,22 +55,9 @@ def tokens_of_group(
 
 def tokens_page(site: Site, links: Links, name: str, step: int, context: str, uid: str, place: int) -> str:
     """One response as a heat map."""
-    run = site.run(name)
     found = tokens_of_group(site, name, step, context, uid, only=[place])
-    _, group = find_group(groups_in(run, step), context, uid, run, step)
-    problem = run.problem(uid)
-    row = rows_with_text(site, run, step, group)[place]
-    return site.render(
-        "tokens.html",
-        links,
-        run=run,
-        step=step,
-        group=group,
-        problem=problem,
-        one=shown(place, row, problem, step),
-        tokens=found,
-        num_rows=len(group.rows),
-    )
+    opened = open_group(site, name, step, context, uid)
+    return site.render("tokens.html", links, **opened.names, one=opened.shown(place), tokens=found)
 
 
 def _as_json(place: int, values: TokenValues, peak_fraction: float | None, *, text: str | None) -> dict[str, Any]:

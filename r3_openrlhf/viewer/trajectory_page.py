@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from r3_openrlhf.agents.advantages import AdvantageParts, advantage_parts
 from r3_openrlhf.config import AgentsConfig
 from r3_openrlhf.viewer.links import Links
-from r3_openrlhf.viewer.responses import rows_with_text
+from r3_openrlhf.viewer.responses import open_group
 from r3_openrlhf.viewer.run_reader import Row
-from r3_openrlhf.viewer.site import NotThere, Site, find_group, groups_in
+from r3_openrlhf.viewer.site import NotThere, Site
 
 MAX_MEMBERS = 40  # of a group that a page lists
 TOLERANCE = 1e-6  # between an advantage as it was written, and its parts
@@ -91,9 +91,8 @@ def places_of(rows: Sequence[Row]) -> dict[int, int]:
 
 def trajectory_page(site: Site, links: Links, name: str, step: int, place: int, context: str, uid: str) -> str:
     """A trajectory of a task. NotThere: there is none at this place."""
-    run = site.run(name)
-    _, group = find_group(groups_in(run, step), context, uid, run, step)
-    played = trajectories_of(rows_with_text(site, run, step, group))
+    opened = open_group(site, name, step, context, uid)
+    run, played = opened.run, trajectories_of(opened.rows)
     if not 0 <= place < len(played):
         has = f"trajectories 0 to {len(played) - 1}" if played else "no trajectories"
         raise NotThere(f"the {context} group of {uid} in step {step} of {run.name} has {has}, and no {place}")
@@ -102,9 +101,7 @@ def trajectory_page(site: Site, links: Links, name: str, step: int, place: int, 
     return site.render(
         "trajectory.html",
         links,
-        run=run,
-        step=step,
-        group=group,
+        **opened.names,
         played=played,
         this=played[place],
         settings=settings,

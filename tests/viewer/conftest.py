@@ -1,8 +1,10 @@
 """One browser, one server and one story for all tests of the pages."""
 
+import re
 import shutil
 import threading
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import uvicorn
@@ -23,6 +25,7 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
+AXE = Path(__file__).with_name("vendor") / "axe.min.js"
 PATIENCE_MS = 300_000  # a machine that has other work, too, is slow and not wrong
 # What a model could write to become more than text in a browser.
 HOSTILE = (
@@ -42,11 +45,10 @@ HOSTILE = (
 
 @pytest.fixture(scope="session")
 def story(tmp_path_factory):
-    """A run of eight steps. Some responses of step 5 are hostile."""
+    """A run of eight steps."""
     directory = tmp_path_factory.mktemp("runs") / "story"
     with Story(directory, num_problems=20) as story:
-        for step in range(1, 9):
-            story.special = {str(i): text for i, text in enumerate(HOSTILE)} if step == 5 else {}
+        for _ in range(8):
             story.step()
     return directory
 
@@ -125,3 +127,23 @@ def wait_for_index(page, address, steps, *, runs=1, patience_ms=PATIENCE_MS):
 
 def is_local(url):
     return url.startswith(("http://127.0.0.1:", "file://", "data:", "blob:"))
+
+
+def check_links(directory):
+    """Every link of an export leads to a file of it."""
+    for file in directory.rglob("*.html"):
+        text = file.read_text()
+        assert not re.search(r'(?:href|src|action)="/', text), file
+        for link in re.findall(r'(?:href|src)="([^"#?]+)', text):
+            assert (file.parent / link).is_file(), f"{file} links to {link}"
+
+
+def axe_faults(page, options=""):
+    """What axe-core calls serious on this page."""
+    page.evaluate(AXE.read_text())
+    found = page.evaluate(f"axe.run(document, {{resultTypes: ['violations']{options}}})")
+    return [
+        f"{one['id']}: {one['nodes'][0]['html'][:120]} {one['nodes'][0]['failureSummary'][:200]}"
+        for one in found["violations"]
+        if one["impact"] in ("serious", "critical")
+    ]

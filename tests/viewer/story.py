@@ -101,9 +101,7 @@ def respond(label: Label, *, right: bool, cut: bool, draw: random.Random) -> str
 class Story:
     """`step()` writes one more step of the run, as a trainer does."""
 
-    def __init__(
-        self, directory: Path, *, num_problems: int = 36, seed: int = 1, special: dict[str, str] | None = None
-    ) -> None:
+    def __init__(self, directory: Path, *, num_problems: int = 36, seed: int = 1) -> None:
         self.config = load_config(
             "cpu_smoke",
             [f"run_dir={directory}", "model.path=smollm2", "rollout.batch_size=10", f"train.seed={seed}", "ranking.scope=truncated",
@@ -115,7 +113,6 @@ class Story:
         self.labels = labels(num_problems)
         self.tokenizer = make_tokenizer(self.run.final_model)
         self.skill = {label.uid: self.draw.choice((-7.0, -2.5, -0.5, 0.3, 1.0, 4.0)) for label in self.labels}
-        self.special = special or {}  # place of a rollout in its step -> a text that a test wants there
         self.run.data.parent.mkdir(parents=True, exist_ok=True)
         with self.run.data.open("w", encoding="utf-8") as file:
             for label in self.labels:
@@ -143,7 +140,7 @@ class Story:
         chance = 1 / (1 + math.exp(-(self.skill[label.uid] + bonus + 0.1 * self.done)))
         right = draw.random() < chance
         cut = not right and draw.random() < 0.45
-        text = self.special.get(str(number)) or respond(label, right=right, cut=cut, draw=draw)
+        text = respond(label, right=right, cut=cut, draw=draw)
         ids = self.tokenizer.encode(text, add_special_tokens=False).ids
         cut = cut or len(ids) > MAX_TOKENS
         ids = ids[:MAX_TOKENS] if cut else [*ids, 2]

@@ -76,24 +76,33 @@ def places(tmp_path_factory):
         page(NAME), page(NAME, "step", 1), *(page(NAME, *parts) for parts in of_groups), page(NAME, "problem", markup),
         f"{page(NAME, 'difference', 1, 'plain', markup)}?a=0&b=1", *(page(NAME, "tokens", 1, place, "plain", markup) for place in (0, 3)),
         page(evaluation.name), page(evaluation.name, "sample", NAME, groups[0][0]), page("compare", evaluation.name, evaluation.name),
-        f"/search?q={quote('window hacked')}", f"/search?q={quote(NAME)}",
+        f"/search?q={quote('window hacked')}", f"/search?q={quote(NAME)}", f"{page(NAME, 'step', 1)}?text={quote(NAME)}",
     ]  # fmt: skip
     return (run, evaluation), addresses
 
 
-def test_payloads_do_nothing(page, places, tmp_path):
-    """`page` fails the test for a console error and for a request to another host."""
+def test_payloads_are_text_and_do_nothing(page, places, tmp_path):
+    """Each response is there, letter by letter but for what HTML has no letter for. `page` fails the test for a console error and
+    for a request to another host."""
     page.add_init_script(
         "addEventListener('securitypolicyviolation', event => { window.refused = event.blockedURI; });"
     )
     page.on("dialog", lambda dialog: page.faults.append(f"a dialog: {dialog.message}"))
     paths, addresses = places
+    seen = set()
     with serving(*paths, cache=tmp_path, page=page) as address:
+        answer = page.goto(f"{address}/{quote(NAME * 2)}")
+        assert answer.status == 404 and page.evaluate("window.hacked") is None
+        page.faults.clear()  # the browser complains about the status
         page.goto(address + addresses[0])
         wait_for_index(page, address, 1)
         for one in addresses:
             assert page.goto(address + one).status == 200, one
             page.wait_for_function("() => document.readyState === 'complete'")
+            if "/step/1/plain/" in one:
+                page.locator("#render-math").click()  # the texts as they are
+                seen |= set(page.locator("#cards .response").all_text_contents())
+                page.locator("#render-math").click()
             heat = page.locator("[data-heat=entropy]:enabled")
             if heat.count() and "/step/" in one:
                 page.locator("#cards").scroll_into_view_if_needed()
@@ -119,17 +128,6 @@ def test_payloads_do_nothing(page, places, tmp_path):
                 "links": [],
                 "forms": 0,
             }, (one, title)
-
-
-def test_payloads_stand_on_their_pages_as_they_are(page, places, tmp_path):
-    """Each response is there, letter by letter but for what HTML has no letter for."""
-    paths, addresses = places
-    with serving(*paths, cache=tmp_path, page=page) as address:
-        seen = set()
-        for one in (one for one in addresses if "/step/1/plain/" in one):
-            page.goto(address + one)
-            page.locator("#render-math").click()
-            seen |= set(page.locator("#cards .response").all_text_contents())
     for text in map(shown, TEXTS):
         if text:
             assert text.replace("\r\n", "\n").replace("\r", "\n").replace("\x00", "") in seen, text[:80]

@@ -52,21 +52,21 @@ def all_drawn(page):
     assert page.locator(".chart").count() > 15
 
 
-def test_the_curves_are_drawn_and_a_point_leads_to_its_step(page, server):
+def test_the_curves_are_drawn(page, server, story):
+    """They say their values under the mouse, zoom, and keep what is chosen in the address."""
     page.goto(server)
     assert page.url == f"{server}/story"
     area = first_chart(page)
     titles = page.locator(".chart figcaption").all_text_contents()
     for title in ("Reward", "Accuracy", "Collapsed groups", "Age of the recalled", "Tokens by kind of group"):
         assert any(one.startswith(title) for one in titles), title
+    rewards = [json.loads(line)["reward_mean"] for line in (story / "metrics.jsonl").read_text().splitlines()]
+    said = page.locator(".chart li b").first
+    assert float(said.text_content()) == pytest.approx(rewards[-1], rel=5e-3)  # without a mouse: the newest
     box = area.bounding_box()
-    area.click(position={"x": box["width"] - 2, "y": box["height"] / 2})
-    page.wait_for_url(f"{server}/story/step/8")
-
-
-def test_curves_zoom_and_change_their_axis(page, server):
-    page.goto(f"{server}/story")
-    box = first_chart(page).bounding_box()
+    for number in (2, 5):
+        area.hover(position={"x": 1 + (box["width"] - 2) * number / 7, "y": 40})
+        assert float(said.text_content()) == pytest.approx(rewards[number], rel=5e-3)
     page.mouse.move(box["x"] + 30, box["y"] + 40)
     page.mouse.down()
     page.mouse.move(box["x"] + 130, box["y"] + 60, steps=4)
@@ -74,8 +74,12 @@ def test_curves_zoom_and_change_their_axis(page, server):
     page.locator("#unzoom").wait_for(state="visible")
     page.locator("#unzoom").click()
     assert page.locator("#unzoom").is_hidden()
-    for name in ("generated tokens", "log scale", "smooth"):
+    names = ("generated tokens", "log scale", "smooth")
+    for name in names:
         page.get_by_role("button", name=name).click()
+    assert set(urlsplit(page.url).query.split("&")) == {"x=tokens", "log=1", "smooth=1"}
+    page.reload()
+    for name in names:
         assert page.get_by_role("button", name=name).get_attribute("aria-pressed") == "true"
     all_drawn(page)
 
@@ -93,18 +97,6 @@ def test_a_browser_that_is_never_idle_shows_everything_all_the_same(page, server
     page.goto(f"{server}/story/step/{STEP}/plain/{rows[0]['uid']}")
     page.locator("html[data-laid-out]").wait_for()
     page.locator(".statement .katex").first.wait_for()
-
-
-def test_a_curve_says_its_values_under_the_mouse(page, server, story):
-    page.goto(f"{server}/story")
-    area = first_chart(page)
-    rewards = [json.loads(line)["reward_mean"] for line in (story / "metrics.jsonl").read_text().splitlines()]
-    said = page.locator(".chart li b").first
-    assert float(said.text_content()) == pytest.approx(rewards[-1], rel=5e-3)  # without a mouse: the newest
-    width = area.bounding_box()["width"]
-    for number in (2, 5):
-        area.hover(position={"x": 1 + (width - 2) * number / 7, "y": 40})
-        assert float(said.text_content()) == pytest.approx(rewards[number], rel=5e-3)
 
 
 def test_a_point_leads_to_its_step_on_either_axis(page, server, story):
@@ -129,17 +121,6 @@ def test_a_point_leads_to_its_step_on_either_axis(page, server, story):
     page.wait_for_url(f"{server}/story/step/3")
 
 
-def test_what_is_chosen_stands_in_the_address(page, server):
-    page.goto(f"{server}/story")
-    first_chart(page)
-    for name in ("generated tokens", "log scale", "smooth"):
-        page.get_by_role("button", name=name).click()
-    assert set(urlsplit(page.url).query.split("&")) == {"x=tokens", "log=1", "smooth=1"}
-    page.reload()
-    for name in ("generated tokens", "log scale", "smooth"):
-        assert page.get_by_role("button", name=name).get_attribute("aria-pressed") == "true"
-
-
 def test_a_step_shows_the_groups_of_its_file(step, story, rows):
     expected = step_groups(RunDirectory(story), step=STEP)  # what `r3 show` says
     assert [group_of(address) for address in shown(step)] == [(one["uid"], one["context"]) for one in expected]
@@ -154,49 +135,43 @@ def test_a_step_shows_the_groups_of_its_file(step, story, rows):
     assert shares == pytest.approx([100 * one["sum |advantage|"] / total for one in expected], abs=0.051)
 
 
-@pytest.mark.parametrize(
-    ("name", "fits"),
-    [
-        ("mixed", lambda fresh, old: {"correct", "wrong"} <= {row["verdict"] for row in fresh}),
-        ("all wrong", lambda fresh, old: not any(row["verdict"] == "correct" for row in fresh)),
-        ("all wrong, nothing recalled", lambda fresh, old: not old and not any(r["verdict"] == "correct" for r in fresh)),
-        ("recalled", lambda fresh, old: bool(old)),
-        ("recalled older than", lambda fresh, old: any(STEP - row["recalled_from"] > 3 for row in old)),
-        ("right in under", lambda fresh, old: any(r["verdict"] == "correct" and r["num_tokens"] < 60 for r in fresh)),
-        ("ungraded", lambda fresh, old: any(row["verdict"] == "ungraded" for row in fresh)),
-        ("cut", lambda fresh, old: any(row["truncated"] for row in fresh)),
-        ("ranked", lambda fresh, old: any(row["ranked"] for row in fresh)),
-        ("reflection", lambda fresh, old: fresh[0]["context"] == "reflection"),
-    ],
-)  # fmt: skip
-def test_a_filter_shows_the_groups_that_it_names(step, rows, name, fits):
+FILTERS = {
+    "mixed": lambda fresh, old: {"correct", "wrong"} <= {row["verdict"] for row in fresh},
+    "all wrong": lambda fresh, old: not any(row["verdict"] == "correct" for row in fresh),
+    "all wrong, nothing recalled": lambda fresh, old: not old and not any(r["verdict"] == "correct" for r in fresh),
+    "recalled": lambda fresh, old: bool(old),
+    "recalled older than": lambda fresh, old: any(STEP - row["recalled_from"] > 3 for row in old),
+    "right in under": lambda fresh, old: any(r["verdict"] == "correct" and r["num_tokens"] < 60 for r in fresh),
+    "ungraded": lambda fresh, old: any(row["verdict"] == "ungraded" for row in fresh),
+    "cut": lambda fresh, old: any(row["truncated"] for row in fresh),
+    "ranked": lambda fresh, old: any(row["ranked"] for row in fresh),
+    "reflection": lambda fresh, old: fresh[0]["context"] == "reflection",
+}
+
+
+def test_filters_and_columns(step, rows):
+    """A filter shows the groups that it names, also when the page is loaded again; columns sort."""
     groups = {}
     for row in rows:
         groups.setdefault((row["uid"], row["context"]), []).append(row)
-    expected = {
-        key
-        for key, found in groups.items()
-        if fits([r for r in found if r["recalled_from"] is None], [r for r in found if r["recalled_from"] is not None])
-    }
+    fresh = {key: [row for row in found if row["recalled_from"] is None] for key, found in groups.items()}
+    old = {key: [row for row in found if row["recalled_from"] is not None] for key, found in groups.items()}
     step.locator("#older").fill("3")
     step.locator("#short").fill("60")
-    step.get_by_role("button", name=name, exact=True).click()
-    assert {group_of(address) for address in shown(step)} == expected
-    assert step.locator("#shown").text_content() == str(len(expected))
-    before = shown(step)
-    step.reload()  # the filter stands in the address
-    assert shown(step) == before
-
-
-def test_columns_sort(step, rows):
+    for name, fits in FILTERS.items():
+        expected = {key for key in groups if fits(fresh[key], old[key])}
+        button = step.get_by_role("button", name=name, exact=True)
+        button.click()
+        assert {group_of(address) for address in shown(step)} == expected, name
+        assert step.locator("#shown").text_content() == str(len(expected))
+        if name == "recalled older than":
+            before = shown(step)
+            step.reload()  # the filter stands in the address
+            assert shown(step) == before
+        button.click()
     step.locator("th[data-sort=tokens] button").click()
-    lengths = {}
-    for row in rows:
-        if row["recalled_from"] is None:
-            lengths.setdefault((row["uid"], row["context"]), []).append(row["num_tokens"])
-    means = {key: sum(found) / len(found) for key, found in lengths.items()}
-    found = [means[group_of(address)] for address in shown(step)]
-    assert found == sorted(found, reverse=True)
+    means = {key: sum(row["num_tokens"] for row in found) / len(found) for key, found in fresh.items()}
+    assert [means[group_of(address)] for address in shown(step)] == sorted(means.values(), reverse=True)
     assert step.locator("th[data-sort=tokens]").get_attribute("aria-sort") == "descending"
 
 
@@ -271,17 +246,6 @@ def test_tokens_have_the_values_of_the_history(page, server, story, rows):
     assert row["text"].strip() in page.locator("#heat").text_content()
 
 
-def test_a_group_is_coloured_and_back(page, server, rows):
-    page.goto(f"{server}/story/step/{STEP}/plain/{rows[0]['uid']}")
-    page.locator("#render-math").click()  # the texts as they are
-    before = page.locator("#cards .response").first.text_content()
-    page.locator("[data-heat=logprob]").click()
-    page.locator("#cards .response .h0").first.wait_for()
-    page.locator("[data-heat='']").click()
-    page.locator("#cards .heat").first.wait_for(state="detached")
-    assert page.locator("#cards .response").first.text_content() == before
-
-
 def test_order_and_colour_of_a_group_stand_in_the_address(page, server, rows):
     page.goto(f"{server}/story/step/{STEP}/plain/{rows[0]['uid']}")
     page.locator("[data-order=tokens]").click()
@@ -293,6 +257,10 @@ def test_order_and_colour_of_a_group_stand_in_the_address(page, server, rows):
     lengths = [int(card.get_attribute("data-tokens")) for card in page.locator("#cards .card:visible").all()]
     mine = [row for row in rows if row["uid"] == rows[0]["uid"] and row["context"] == "plain"]
     assert lengths == sorted(row["num_tokens"] for row in mine if row["verdict"] == "wrong")
+    page.locator("#render-math").click()  # the texts as they are
+    page.locator("[data-heat='']").click()
+    page.locator("#cards .heat").first.wait_for(state="detached")
+    assert page.locator("#cards .card:visible .response").first.text_content() in {row["text"] for row in mine}
 
 
 def test_ranking_is_a_scatter_with_its_pairs(page, server, rows):

@@ -29,7 +29,6 @@ from r3_openrlhf.viewer.step_groups import (
     Fate,
     State,
     asked_groups,
-    fate_of,
     groups_of,
     ranked_points,
     reward_parts,
@@ -70,7 +69,6 @@ def test_a_group_by_hand():
     assert (first.oldest, first.shortest_correct, first.mean_tokens) == (4, 4, 10.0)
     assert (first.state, first.fate) == (State.MIXED, None)
     assert (first.mass, first.share, second.share) == (3.0, pytest.approx(2 / 3), pytest.approx(1 / 3))
-    assert [chip.left_out for chip in first.chips] == [False, False, False, True, False]
     assert (second.state, second.fate) == (State.NONE_CORRECT, Fate.NOTHING_STORED)
     *_, second = groups_of(rows, step=7, asked=())
     assert second.fate is Fate.LEFT  # the history was not asked
@@ -117,19 +115,20 @@ def test_the_state_of_a_group(correct, wrong, state):
 
 
 def test_fates_come_in_order():
-    def fate(state=State.NONE_CORRECT, **found):
-        return fate_of(
-            state,
-            **{"recalled": 0, "ranked": 0, "context": Context.PLAIN, "was_reflected": False, "was_asked": True}
-            | found,
-        )
-
-    assert fate(recalled=1, ranked=2, was_reflected=True) is Fate.RECALLED
-    assert fate(ranked=2, was_reflected=True) is Fate.RANKED
-    assert fate(was_reflected=True) is Fate.REFLECTED
-    assert fate(state=State.ALL_CORRECT, was_reflected=True) is Fate.NOTHING_STORED
-    assert fate(was_asked=False) is Fate.LEFT
-    assert fate(state=State.MIXED) is None
+    """The first that holds."""
+    asked = {(State.NONE_CORRECT, Context.PLAIN)}
+    wrong, right = row(), row(verdict="correct")
+    ranked, recalled = row(ranked=True), row(verdict="correct", recalled_from=3)
+    reflection = [row(context="reflection"), row(context="reflection")]
+    for rows, fate in (
+        ([ranked, wrong, recalled, *reflection], Fate.RECALLED),
+        ([ranked, wrong, *reflection], Fate.RANKED),
+        ([wrong, wrong, *reflection], Fate.REFLECTED),
+        ([wrong, wrong], Fate.NOTHING_STORED),
+        ([right, right, *reflection], Fate.LEFT),
+        ([right, wrong], None),
+    ):
+        assert groups_of(rows, step=7, asked=asked)[0].fate is fate
 
 
 def test_the_index_counts_what_the_steps_show(story, tmp_path):
@@ -172,8 +171,7 @@ def test_the_pairs_of_the_worked_example():
     rows = [row(ranked=True, entropy_peak=p, entropy_global=g) for p, g in zip(peaks, globals_, strict=True)]
     points = ranked_points([row(), *rows])
     assert [point.row for point in points] == [1, 2, 3, 4]
-    assert [point.count for point in points] == [1, 1, 0, 0] == [len(point.dominates) for point in points]
-    assert points[0].dominates == points[1].dominates == [3]
+    assert [point.dominates for point in points] == [[3], [3], [], []]
 
 
 # ── tokens ──

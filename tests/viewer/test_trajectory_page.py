@@ -24,8 +24,7 @@ from r3_openrlhf.viewer.links import ServerLinks
 from r3_openrlhf.viewer.run_reader import RunReader
 from r3_openrlhf.viewer.step_groups import groups_of
 from r3_openrlhf.viewer.trajectory_page import MAX_MEMBERS, explain, trajectories_of
-from tests.viewer.conftest import HOSTILE, serving
-from tests.viewer.test_more_pages import AXE
+from tests.viewer.conftest import HOSTILE, axe_faults, check_links, serving
 
 ARCHIVE = Path(__file__).with_name("agent_smoke.tar.xz")
 
@@ -143,9 +142,7 @@ def test_a_member_leads_to_its_turn(run, address):
 def test_axe_and_the_console_find_no_fault(page, run, address):
     uid = run.rows(1)[0]["uid"]
     page.goto(address + ServerLinks().page("agent_smoke", "trajectory", 1, 1, "plain", uid))
-    page.evaluate(AXE.read_text())
-    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-    assert [one for one in found["violations"] if one["impact"] in ("serious", "critical")] == []
+    assert axe_faults(page) == []
     page.keyboard.press("p")
     page.wait_for_url("**/trajectory/1/0/plain/**")
 
@@ -158,16 +155,14 @@ def test_an_export_has_them(run, tmp_path):
     step_page = (tmp_path / "share" / "agent_smoke" / "step" / "1" / "index.html").read_text()
     assert step_page.count('index.html" class="tag">turn by turn') == 1
     assert any("#turn-" in file.read_text() for file in files)
-    for file in files:
-        for link in re.findall(r'(?:href|src)="([^"#?]+)', file.read_text()):
-            assert (file.parent / link).is_file(), f"{file} links to {link}"
+    check_links(tmp_path / "share")
 
 
 @pytest.mark.parametrize(
     ("tail", "says"),
     [
         ("1/4/plain/UID", "has trajectories 0 to 3, and no 4"),
-        ("1/x/plain/UID", "must be a whole number"),
+        ("1/x/plain/UID", "There is no page"),
         ("9/0/plain/UID", "has no rollouts of step 9"),
         ("1/0/reflection/UID", "has no reflection group"),
     ],
