@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from r3_openrlhf.viewer.run_reader import Row, RunReader, stamp_of
-from r3_openrlhf.viewer.step_groups import EVERY, Asked, groups_of
+from r3_openrlhf.viewer.step_groups import groups_of
 
 HELD_OUT = "held_out:"  # keys of evaluations.jsonl
 AGES = {"1 to 5": 5, "6 to 20": 20, "21 to 50": 50, "older": 10**9}  # name -> the oldest that belongs to it
@@ -44,10 +44,9 @@ class Pictures(msgspec.Struct, frozen=True):
 PICTURES = msgspec.yaml.decode(Path(__file__).with_name("curves.yaml").read_bytes(), type=Pictures)
 
 
-def counts_of(rows: Sequence[Row], *, step: int, asked: Asked = EVERY) -> dict[str, int]:
-    """Of a step's rollouts: "fate:..." -> how many of its collapsed groups, "age:..." -> how many recalled rows. `asked` as
-    for step_groups.groups_of."""
-    fates = (f"fate:{group.fate}" for group in groups_of(rows, step=step, asked=asked) if group.fate is not None)
+def counts_of(rows: Sequence[Row], *, step: int) -> dict[str, int]:
+    """Of a step's rollouts: "fate:..." -> how many of its collapsed groups, "age:..." -> how many recalled rows."""
+    fates = (f"fate:{group.fate}" for group in groups_of(rows, step=step) if group.fate is not None)
     lags = (step - row["recalled_from"] for row in rows if row["recalled_from"] is not None)
     ages = (next(name for name, oldest in AGES.items() if lag <= oldest) for lag in lags)
     return dict(Counter(fates) + Counter(f"age:{age}" for age in ages))

@@ -24,7 +24,7 @@ OPENING, CLOSING = "\x02", "\x03"  # around a match; no indexed text holds them 
 TOKENIZER = "tokenize='unicode61 remove_diacritics 2'"
 Text = tuple[str, str, str, str]  # head, tail, answer, tags of one rollout
 # Of a rollout, named as in its step's file.
-COLUMNS = ("context", "group", "verdict", "reason", "truncated", "ranked", "recalled_from", "num_tokens", "reward",
+COLUMNS = ("context", "group", "group_replay", "group_ranking", "verdict", "reason", "truncated", "ranked", "recalled_from", "num_tokens", "reward",
            "outcome_reward", "advantage", "entropy_peak", "entropy_global")  # fmt: skip
 
 TABLES = f"""

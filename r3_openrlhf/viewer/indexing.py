@@ -10,7 +10,6 @@ from r3_openrlhf.errors import R3Error
 from r3_openrlhf.viewer.library import Library
 from r3_openrlhf.viewer.run_reader import RunReader
 from r3_openrlhf.viewer.search_index import RunIndex
-from r3_openrlhf.viewer.step_groups import asked_groups
 
 LOOK_S = 2.0  # between two looks for new steps
 
@@ -70,7 +69,7 @@ class Indexing:
         found = self.of(run)
         found.counted = found.index.counts()
         if not found.index.is_current():
-            for progress in found.index.update(asked=asked_groups(run.config)):
+            for progress in found.index.update():
                 found.done, found.total = progress.done, progress.total
                 found.counted[progress.step] = progress.counts
                 if self._ending.is_set():

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from r3_openrlhf.types import Context
 from r3_openrlhf.viewer.run_reader import Row, RunReader
-from r3_openrlhf.viewer.step_groups import StepGroup, asked_groups, groups_of
+from r3_openrlhf.viewer.step_groups import StepGroup, groups_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,10 +45,7 @@ def life_of(run: RunReader, rollouts: Sequence[Row]) -> Life:
     tau = run.config.reflection.threshold if run.config is not None else None
     points: list[Moment] = []
     rewards: list[float] = []
-    asked = asked_groups(run.config)
-    groups = [
-        (step, group) for step, rows in sorted(of_step.items()) for group in groups_of(rows, step=step, asked=asked)
-    ]
+    groups = [(step, group) for step, rows in sorted(of_step.items()) for group in groups_of(rows, step=step)]
     for step, group in groups:
         is_plain = group.context is Context.PLAIN
         mean = fmean(rewards) if rewards else None

@@ -47,7 +47,6 @@ from r3_openrlhf.viewer.index_file import (
 )
 from r3_openrlhf.viewer.run_reader import Row
 from r3_openrlhf.viewer.search_query import expression_of, terms_of
-from r3_openrlhf.viewer.step_groups import EVERY, Asked
 from r3_openrlhf.viewer.step_rows import HEAD_CHARS, TAIL_CHARS
 
 MAX_COUNTED = 10_000  # of a search's hits; beyond it is "more than"
@@ -170,11 +169,10 @@ class RunIndex:
 
     # ── growing ──
 
-    def update(self, *, asked: Asked = EVERY) -> Iterator[Progress]:
+    def update(self) -> Iterator[Progress]:
         """Read what is new, the newest step first, one step per item; steps whose file is gone or another one are forgotten.
 
-        A generator: what is not asked for is not read, and closing it stops. `asked`: step_groups.asked_groups of the run.
-        R3Error: a cache that cannot be written, a disk that is full.
+        A generator: what is not asked for is not read, and closing it stops. R3Error: a cache that cannot be written, a disk that is full.
         """
         with sentences(self.path), closing(open_index(self.path, self.run.path)) as connection:
             self._read_problems(connection)
@@ -184,7 +182,7 @@ class RunIndex:
                     forget(connection, step)
             todo = sorted((step for step in files if known.get(step) != files[step][1]), reverse=True)
             for done, step in enumerate(todo, start=1):
-                found = step_rows.read_step(files[step][0], step, asked=asked)
+                found = step_rows.read_step(files[step][0], step)
                 if found is None:  # a run that went on deleted it meanwhile
                     continue
                 with transaction(connection):

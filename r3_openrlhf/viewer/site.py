@@ -11,7 +11,7 @@ from r3_openrlhf.viewer.library import Library
 from r3_openrlhf.viewer.links import Links
 from r3_openrlhf.viewer.rendering import render
 from r3_openrlhf.viewer.run_reader import RunReader
-from r3_openrlhf.viewer.step_groups import StepGroup, asked_groups, groups_of
+from r3_openrlhf.viewer.step_groups import StepGroup, groups_of
 from r3_openrlhf.viewer.token_texts import MISSING, TokenTexts, find_tokenizer
 
 
@@ -85,8 +85,7 @@ class Site:
 
 def groups_in(run: RunReader, step: int) -> list[StepGroup]:
     """The groups of a step in the order of its file. R3Error: it has no rollouts."""
-    stamp = (step, run.stamp(step), run.config)
-    return run.fresh("groups", stamp, lambda: groups_of(run.rows(step), step=step, asked=asked_groups(run.config)))
+    return run.fresh("groups", (step, run.stamp(step)), lambda: groups_of(run.rows(step), step=step))
 
 
 def find_group(run: RunReader, step: int, context: str, uid: str) -> StepGroup:

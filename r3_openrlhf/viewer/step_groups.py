@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 from statistics import fmean
 from typing import Any
 
-from r3_openrlhf.config import R3Config
+from r3_openrlhf.core.groups import GroupState, RankingFate, RecallFate, group_state
 from r3_openrlhf.runs.rollout_records import grouped
-from r3_openrlhf.types import Algorithm, Context, Verdict, Word
+from r3_openrlhf.types import Context, Verdict
 
 Row = dict[str, Any]
 
 
-class State(Word):
-    """What the verdicts of a group's fresh rows say."""
-
-    MIXED = "mixed"
-    ALL_CORRECT = "all right"
-    NONE_CORRECT = "all wrong"
-    TOO_FEW = "too few grades"  # fewer than two: not trained on
-
-
-class Fate(Word):
-    """What became of a collapsed group. The first that holds."""
-
-    RECALLED = "recalled"  # past rollouts with the other verdict joined it
-    RANKED = "ranked"
-    REFLECTED = "reflected"  # the same problem was asked again with a stored error in the same step
-    NOTHING_STORED = "nothing stored"  # the history was asked and had nothing for it
-    LEFT = "left"  # it was not asked: replay is switched off for such a group
+STATES = {
+    GroupState.MIXED: "mixed",
+    GroupState.ALL_CORRECT: "all right",
+    GroupState.NONE_CORRECT: "all wrong",
+    GroupState.TOO_SMALL: "too few grades",
+}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,7 +29,7 @@ class StepGroup:
     uid: str
     context: Context
     rows: list[Row]
-    state: State
+    state: str  # one of STATES, by its fresh rows
     num_correct: int  # of the fresh rows
     num_wrong: int
     num_ungraded: int
@@ -54,7 +42,7 @@ class StepGroup:
     mean_reward: float | None  # of what was trained on
     mass: float  # sum of |advantage| over its trained rows
     share: float = 0.0  # of the step's mass
-    fate: Fate | None = None  # of a collapsed group
+    fate: str | None = None  # of a collapsed group
 
     @property
     def key(self) -> tuple[str, str]:
@@ -67,29 +55,14 @@ class StepGroup:
         return len(self.rows) - self.num_recalled
 
 
-Asked = Collection[tuple[State, Context]]  # the groups for which a run asks its history
-EVERY = frozenset(product((State.NONE_CORRECT, State.ALL_CORRECT), (Context.PLAIN, Context.REFLECTION)))
-
-
-def asked_groups(config: R3Config | None) -> Asked:
-    """The collapsed groups for which a run asks its history; without its settings: all that R3 asks for."""
-    if config is None:
-        return EVERY
-    if config.algo not in (Algorithm.R3, Algorithm.AGENTS) or not config.replay.enabled:
-        return frozenset()
-    states = (State.NONE_CORRECT, *([State.ALL_CORRECT] if config.replay.recall_failures else []))
-    contexts = (Context.PLAIN, *([Context.REFLECTION] if config.algo == Algorithm.R3 else []))
-    return frozenset(product(states, contexts))
-
-
-def groups_of(rows: Sequence[Row], *, step: int, asked: Asked = EVERY) -> list[StepGroup]:
-    """The groups of a step in the order of its file. `asked`: those for which the run asks its history."""
+def groups_of(rows: Sequence[Row], *, step: int) -> list[StepGroup]:
+    """The groups of a step in the order of its file."""
     groups = [_group(uid, Context(context), found, step) for (uid, context), found in grouped(rows).items()]
     mass = sum(group.mass for group in groups)
     reflected = {group.uid for group in groups if group.context is Context.REFLECTION}
     for group in groups:
         group.share = group.mass / mass if mass else 0.0
-        group.fate = fate_of(group, reflected=reflected, asked=asked)
+        group.fate = fate_of(group.rows, was_reflected=group.context is Context.PLAIN and group.uid in reflected)
     return groups
 
 
@@ -103,7 +76,7 @@ def _group(uid: str, context: Context, rows: list[Row], step: int) -> StepGroup:
         uid=uid,
         context=context,
         rows=rows,
-        state=state_of(correct=len(correct), wrong=len(wrong)),
+        state=STATES[group_state(row["verdict"] for row in fresh)],
         num_correct=len(correct),
         num_wrong=len(wrong),
         num_ungraded=len(fresh) - len(correct) - len(wrong),
@@ -118,25 +91,17 @@ def _group(uid: str, context: Context, rows: list[Row], step: int) -> StepGroup:
     )
 
 
-def state_of(*, correct: int, wrong: int) -> State:
-    """Of a group with so many right and wrong fresh rows."""
-    if correct + wrong < 2:
-        return State.TOO_FEW
-    return State.MIXED if correct and wrong else State.ALL_CORRECT if correct else State.NONE_CORRECT
-
-
-def fate_of(group: StepGroup, *, reflected: Collection[str], asked: Asked) -> Fate | None:
-    """What became of a group; None: it did not collapse. `reflected`: problems with a reflection group in this step. `asked`:
-    groups for which the run asks its history."""
-    if group.state not in (State.ALL_CORRECT, State.NONE_CORRECT):
+def fate_of(rows: Sequence[Row], *, was_reflected: bool) -> str | None:
+    """What became of a group, as its step wrote it; None: it did not collapse. The first that holds: past rollouts were recalled,
+    it was ranked, its problem was asked again with a stored error, or why replay did nothing (core/groups.py, RecallFate)."""
+    found = next((row for row in rows if row["group_replay"] is not None), None)
+    if found is None or found["group_replay"] == RecallFate.NOT_COLLAPSED:
         return None
-    if group.num_recalled:
-        return Fate.RECALLED
-    if group.num_ranked:
-        return Fate.RANKED
-    if group.context is Context.PLAIN and group.state is State.NONE_CORRECT and group.uid in reflected:
-        return Fate.REFLECTED
-    return Fate.NOTHING_STORED if (group.state, group.context) in asked else Fate.LEFT
+    if found["group_replay"] == RecallFate.RECALLED:
+        return "recalled"
+    if found["group_ranking"] == RankingFate.RANKED:
+        return "ranked"
+    return "reflected" if was_reflected else found["group_replay"].replace("_", " ")
 
 
 # ── one row ──
@@ -145,20 +110,21 @@ def fate_of(group: StepGroup, *, reflected: Collection[str], asked: Asked) -> Fa
 def reward_parts(row: Row) -> list[tuple[str, float]]:
     """The reward of a row as a sum of named parts; [] for one without a reward.
 
-    A correct row has 1 for the verdict and the rest for its length; a ranked one has the ranking's reward in place of 0;
-    what else was added or taken (DAPO's penalty on long ones) is the last part.
+    A correct row has 1 for the verdict and the rest for its length; a ranked one has the ranking's reward instead of 0, which
+    ranking.guard may shift; what else was added or taken (DAPO's penalty on long ones) is the last part.
     """
-    outcome, reward = row["outcome_reward"], row["reward"]
+    outcome, ranking, reward = row["outcome_reward"], row["ranking_reward"], row["reward"]
     if outcome is None or reward is None:
         return []
     verdict = 1.0 if row["verdict"] == Verdict.CORRECT else 0.0
     parts = [("verdict", verdict)]
     if outcome != verdict:
         parts.append(("length", outcome - verdict))
-    if row.get("ranked"):
-        parts.append(("ranking", reward - outcome))
-    elif reward != outcome:
-        parts.append(("penalty on length", reward - outcome))
+    if ranking is not None:
+        parts.append(("ranking", ranking - outcome))
+    paid = outcome if ranking is None else ranking
+    if reward != paid:
+        parts.append(("penalty on length" if ranking is None else "centring", reward - paid))
     return parts
 
 

@@ -11,7 +11,6 @@ from r3_openrlhf.runs import rollout_files
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.viewer.curves import counts_of
 from r3_openrlhf.viewer.run_reader import Row, labels_in, read_rows
-from r3_openrlhf.viewer.step_groups import EVERY, Asked
 
 HEAD_CHARS = 400  # of a response, from its beginning
 TAIL_CHARS = 800  # and from its end, where answers stand
@@ -51,8 +50,8 @@ def identity_of(file: Path) -> Identity | None:
     return status.st_size, status.st_mtime_ns
 
 
-def read_step(file: Path, step: int, *, asked: Asked = EVERY) -> IndexedStep | None:
-    """The rollouts of a step; None: the file is gone meanwhile. `asked`: step_groups.asked_groups of the run."""
+def read_step(file: Path, step: int) -> IndexedStep | None:
+    """The rollouts of a step; None: the file is gone meanwhile."""
     identity = identity_of(
         file
     )  # before it is read: when another file takes its name meanwhile, the next update sees that
@@ -61,7 +60,7 @@ def read_step(file: Path, step: int, *, asked: Asked = EVERY) -> IndexedStep | N
     try:
         rows = read_rows(file)
         found = IndexedStep(identity=identity, rows=rows, texts=_texts_of(file))
-        found.counts = counts_of(rows, step=step, asked=asked)
+        found.counts = counts_of(rows, step=step)
         if len(found.texts) != len(rows):
             raise R3Error(f"{file} has changed while it was read")
     except R3Error as error:

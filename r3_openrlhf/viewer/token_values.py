@@ -98,8 +98,8 @@ def _sampled_in(row: Row, step: int) -> int:
 def _match(
     row: Row, stored: Sequence[StoredRollout], text_of: Callable[[StoredRollout], str] | None
 ) -> StoredRollout | None:
-    """Rows have no number in common with the store, so everything that both know must agree; where that leaves several,
-    their texts decide. A recalled row may have been sampled from the other prompt of its problem."""
+    """Rows have no number in common with the store, so everything that both know must agree, their texts too: responses that were
+    cut are of one length. A recalled row may have been sampled from the other prompt of its problem."""
     contexts = [Context(row["context"])] if row["recalled_from"] is None else list(Context)
     alike = [
         one
@@ -110,8 +110,9 @@ def _match(
         and one.rollout.context in contexts
         and one.rollout.reward == row["outcome_reward"]
     ]
-    if len(alike) > 1 and text_of is not None and row["text"]:
-        alike = [one for one in alike if text_of(one) == row["text"]][:1]
+    if text_of is not None and row["text"]:
+        wanted = row["text"].split()  # tokenizers differ in spaces
+        return next((one for one in alike if text_of(one).split() == wanted), None)
     return alike[0] if len(alike) == 1 else None
 
 

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import tarfile
 import threading
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,8 +10,10 @@ from pathlib import Path
 import pytest
 import uvicorn
 
+from r3_openrlhf.config_loading import config_to_yaml, load_config
 from r3_openrlhf.viewer.app import create_app
 from r3_openrlhf.viewer.library import Library
+from r3_openrlhf.viewer.run_reader import RunReader
 from tests.viewer.story import Story
 
 # Of Debian's two the one without windows takes less than half of the processor time. It is rarely idle: what a page does when the
@@ -47,10 +50,19 @@ HOSTILE = (
 def story(tmp_path_factory):
     """A run of eight steps."""
     directory = tmp_path_factory.mktemp("runs") / "story"
-    with Story(directory, num_problems=20) as story:
+    with Story(directory, num_problems=20, seed=8) as story:
         for _ in range(8):
             story.step()
     return directory
+
+
+def unpacked(experiment, directory, *overrides):
+    """The run of an archive beside this file, with the settings as they are written today."""
+    with tarfile.open(Path(__file__).with_name(f"{experiment}.tar.xz")) as archive:
+        archive.extractall(directory)
+    config = load_config(experiment, [f"run_dir={directory}", *overrides])
+    (directory / "config.yaml").write_text(config_to_yaml(config))
+    return RunReader(directory, name=experiment)
 
 
 @contextmanager

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from r3_openrlhf.config_loading import load_config
 from r3_openrlhf.errors import R3Error
 from r3_openrlhf.history.inspection import sampled_in
 from r3_openrlhf.types import Context
@@ -25,15 +24,7 @@ from r3_openrlhf.viewer.rendering import json_block, render, signed
 from r3_openrlhf.viewer.responses import of_group
 from r3_openrlhf.viewer.run_reader import RunReader
 from r3_openrlhf.viewer.search_index import RunIndex
-from r3_openrlhf.viewer.step_groups import (
-    Fate,
-    State,
-    asked_groups,
-    groups_of,
-    ranked_points,
-    reward_parts,
-    state_of,
-)
+from r3_openrlhf.viewer.step_groups import groups_of, ranked_points, reward_parts
 from r3_openrlhf.viewer.token_texts import TokenTexts
 from r3_openrlhf.viewer.token_values import as_numbers, peak_tokens, token_values
 from r3_openrlhf.viewer.tokens_page import lengths_within
@@ -43,7 +34,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 def row(**changes):
     return {
-        "uid": "u", "context": "plain", "verdict": "wrong", "reason": "wrong", "reward": 0.0, "outcome_reward": 0.0, "ranked": False,
+        "uid": "u", "context": "plain", "group_replay": None, "group_ranking": None, "ranking_reward": None, "verdict": "wrong", "reason": "wrong", "reward": 0.0, "outcome_reward": 0.0, "ranked": False,
         "advantage": 0.0, "recalled_from": None, "truncated": False, "num_tokens": 10, "entropy_peak": None, "entropy_global": None,
     } | changes  # fmt: skip
 
@@ -67,25 +58,8 @@ def test_a_group_by_hand():
         1,
     )
     assert (first.oldest, first.shortest_correct, first.mean_tokens) == (4, 4, 10.0)
-    assert (first.state, first.fate) == (State.MIXED, None)
+    assert (first.state, second.state, first.fate) == ("mixed", "all wrong", None)
     assert (first.mass, first.share, second.share) == (3.0, pytest.approx(2 / 3), pytest.approx(1 / 3))
-    assert (second.state, second.fate) == (State.NONE_CORRECT, Fate.NOTHING_STORED)
-    *_, second = groups_of(rows, step=7, asked=())
-    assert second.fate is Fate.LEFT  # the history was not asked
-
-
-def test_a_reflection_group_of_an_agent_was_not_refused_anything():
-    """R3 asks its history for one that collapsed; a run of trajectories does not."""
-    rows = [row(group=2, context="reflection"), row(group=2, context="reflection"), row(group=1), row(group=1)]
-    for experiment, reflection in (("cpu_smoke", Fate.NOTHING_STORED), ("agent_smoke", Fate.LEFT)):
-        config = load_config(experiment, ["replay.enabled=true"])
-        fates = {group.context: group.fate for group in groups_of(rows, step=7, asked=asked_groups(config))}
-        assert fates[Context.REFLECTION] is reflection
-    assert asked_groups(load_config("cpu_smoke", ["replay.recall_failures=false"])) == {
-        (State.NONE_CORRECT, Context.PLAIN),
-        (State.NONE_CORRECT, Context.REFLECTION),
-    }
-    assert asked_groups(load_config("cpu_smoke", ["replay.enabled=false"])) == set()
 
 
 def test_a_recalled_row_is_in_the_group_that_it_joined():
@@ -103,32 +77,22 @@ def test_a_recalled_row_is_in_the_group_that_it_joined():
         1,
         3,
     )
-    assert reflection.fate is Fate.RECALLED
 
 
-@pytest.mark.parametrize(
-    ("correct", "wrong", "state"),
-    [(1, 1, State.MIXED), (2, 0, State.ALL_CORRECT), (0, 2, State.NONE_CORRECT), (1, 0, State.TOO_FEW)],
-)
-def test_the_state_of_a_group(correct, wrong, state):
-    assert state_of(correct=correct, wrong=wrong) is state
-
-
-def test_fates_come_in_order():
-    """The first that holds."""
-    asked = {(State.NONE_CORRECT, Context.PLAIN)}
-    wrong, right = row(), row(verdict="correct")
-    ranked, recalled = row(ranked=True), row(verdict="correct", recalled_from=3)
+def test_fates_are_those_that_the_step_wrote():
+    """The first that holds; an ungraded row, which is in no group, says nothing."""
+    ungraded = row(verdict="ungraded", reward=None, advantage=None)
     reflection = [row(context="reflection"), row(context="reflection")]
-    for rows, fate in (
-        ([ranked, wrong, recalled, *reflection], Fate.RECALLED),
-        ([ranked, wrong, *reflection], Fate.RANKED),
-        ([wrong, wrong, *reflection], Fate.REFLECTED),
-        ([wrong, wrong], Fate.NOTHING_STORED),
-        ([right, right, *reflection], Fate.LEFT),
-        ([right, wrong], None),
+    for replay, ranking, more, fate in (
+        ("recalled", "ranked", reflection, "recalled"),
+        ("never_sampled", "ranked", reflection, "ranked"),
+        ("never_sampled", "too_few", reflection, "reflected"),
+        ("too_old", "too_few", [], "too old"),
+        ("off", "off", [], "off"),
+        ("not_collapsed", "not_all_wrong", reflection, None),
     ):
-        assert groups_of(rows, step=7, asked=asked)[0].fate is fate
+        own = row(group_replay=replay, group_ranking=ranking)
+        assert groups_of([ungraded, own, own, *more], step=7)[0].fate == fate
 
 
 def test_the_index_counts_what_the_steps_show(story, tmp_path):
@@ -153,7 +117,8 @@ def test_the_index_counts_what_the_steps_show(story, tmp_path):
     [
         ({}, [("verdict", 0.0)]),
         ({"verdict": "correct", "outcome_reward": 1.75, "reward": 1.75}, [("verdict", 1.0), ("length", 0.75)]),
-        ({"ranked": True, "reward": 0.25}, [("verdict", 0.0), ("ranking", 0.25)]),
+        ({"ranked": True, "ranking_reward": 0.25, "reward": 0.25}, [("verdict", 0.0), ("ranking", 0.25)]),
+        ({"ranking_reward": 0.25, "reward": -0.25}, [("verdict", 0.0), ("ranking", 0.25), ("centring", -0.5)]),
         (
             {"verdict": "correct", "outcome_reward": 1.0, "reward": 0.5},
             [("verdict", 1.0), ("penalty on length", -0.5)],

@@ -23,7 +23,7 @@ from r3_openrlhf.viewer.step_rows import HEAD_CHARS, TAIL_CHARS
 def row(step, text="", *, uid="p", verdict="wrong", **changes):
     reward = {"correct": 1.5, "wrong": 0.0, "ungraded": None}[verdict]
     return {
-        "step": step, "uid": uid, "context": "plain", "group": 0, "verdict": verdict, "reason": verdict, "outcome_reward": reward,
+        "step": step, "uid": uid, "context": "plain", "group": 0, "group_replay": "off", "group_ranking": "off", "verdict": verdict, "reason": verdict, "outcome_reward": reward,
         "reward": reward, "ranked": False, "advantage": 0.5, "recalled_from": None, "truncated": False, "num_tokens": len(text),
         "entropy_peak": None, "entropy_global": None, "text": text, **changes,
     }  # fmt: skip

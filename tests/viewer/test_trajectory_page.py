@@ -7,9 +7,7 @@ and of rows that were made by hand.
 """
 
 import re
-import tarfile
 from html import unescape
-from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -21,20 +19,14 @@ from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.viewer.export import Selection, export
 from r3_openrlhf.viewer.library import Library
 from r3_openrlhf.viewer.links import ServerLinks
-from r3_openrlhf.viewer.run_reader import RunReader
 from r3_openrlhf.viewer.step_groups import groups_of
 from r3_openrlhf.viewer.trajectory_page import MAX_MEMBERS, explain, trajectories_of
-from tests.viewer.conftest import HOSTILE, axe_faults, check_links, serving
-
-ARCHIVE = Path(__file__).with_name("agent_smoke.tar.xz")
+from tests.viewer.conftest import HOSTILE, axe_faults, check_links, serving, unpacked
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("real") / "agent_smoke"
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(directory)
-    return RunReader(directory, name="agent_smoke")
+    return unpacked("agent_smoke", tmp_path_factory.mktemp("real") / "agent_smoke")
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +171,7 @@ def test_a_page_that_is_not_there_is_a_sentence(run, address, tail, says):
 
 def turn(number, state, reward, following, *, trajectory="0", valid=True, advantage=0.0, uid="t", **other):
     return {
-        "step": 1, "uid": uid, "context": "plain", "group": 0, "verdict": "wrong", "reason": "failure", "outcome_reward": 0.0,
+        "step": 1, "uid": uid, "context": "plain", "group": 0, "group_replay": "not_collapsed", "group_ranking": "off", "ranking_reward": None, "verdict": "wrong", "reason": "failure", "outcome_reward": 0.0,
         "reward": following, "ranked": False, "advantage": advantage, "recalled_from": None, "truncated": False, "num_tokens": 2,
         "text": "go", "answer": "go", "prompt": f"Now: {state}", "trajectory": trajectory, "turn": number, "state": state,
         "turn_reward": reward, "step_return": following, "valid": valid,

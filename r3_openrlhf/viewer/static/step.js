@@ -10,7 +10,7 @@
     "mixed": (row) => row.state === "mixed",
     "all-right": (row) => row.state === "all-right",
     "all-wrong": (row) => row.state === "all-wrong",
-    "left": (row) => row.fate === "left" || row.fate === "nothing stored",
+    "left": (row) => row.fate !== "" && !["recalled", "ranked", "reflected"].includes(row.fate),
     "wrong-nothing": (row) => row.state === "all-wrong" && row.recalled === "0",
     "recalled": (row) => row.recalled !== "0",
     "older": (row) => row.recalled !== "0" && Number(row.age) > Number(older.value),
