@@ -1,7 +1,6 @@
 """An environment whose actions are the ways in which an environment can fail."""
 
 import ctypes
-import os
 import subprocess
 import sys
 import time
@@ -10,7 +9,7 @@ from r3_openrlhf.agents.environment import Observation, Step
 
 
 class Awkward:
-    """Most actions are disasters; `until FILE` waits for the file. `report`: a file that gets the ids of programs started here."""
+    """Most actions are disasters. `report`: a file that gets the ids of programs started here."""
 
     def __init__(self, *, report: str = "", broken: bool = False) -> None:
         self.report = report
@@ -26,29 +25,16 @@ class Awkward:
     def step(self, action: str) -> Step:
         if action == "hang":
             time.sleep(10_000)
-        if action == "spin":
-            while True:
-                pass
         if action == "segfault":
             ctypes.string_at(0)
-        if action == "exit":
-            os._exit(3)
         if action == "raise":
             raise KeyError("the lamp")
-        if action == "shout":
-            print("x" * 10_000_000)
-            print("y" * 10_000_000, file=sys.stderr)
-        if action == "novel":
-            return self._step("z" * 10_000_000)
         if action == "object":
             return Step(observation=Observation(text="odd"), reward=0.0, done=False, info={"made": object()})
         if action == "program":
             child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(10000)"])
             with open(self.report, "w") as file:
                 file.write(str(child.pid))
-        if action.startswith("until "):
-            while not os.path.exists(action.removeprefix("until ")):
-                time.sleep(0.01)
         if action == "work":  # half a second of the processor
             end = time.process_time() + 0.5
             while time.process_time() < end:

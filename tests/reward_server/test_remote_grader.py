@@ -177,7 +177,7 @@ def test_nobody_waits_for_a_hanging_item_of_his_batch(service):
                 num_tokens=1,
                 truncated=False,
             )
-            for i in range(1)  # it holds one of two processes up to its deadline
+            for i in range(1)  # it holds one of the two processes until its deadline
         ]
         waiting = [asyncio.create_task(grader.grade(item)) for item in hanging]
         others = [asyncio.create_task(grader.grade(request(i))) for i in range(30)]
@@ -244,9 +244,9 @@ class Killer(threading.Thread):
 
     def _kill_a_worker(self):
         while True:
-            nursery_and_workers = self.service.family()
-            if len(nursery_and_workers) > 1:
-                worker = self._random.choice(nursery_and_workers[1:])
+            template_and_workers = self.service.family()
+            if len(template_and_workers) > 1:
+                worker = self._random.choice(template_and_workers[1:])
                 try:
                     if sum(worker.cpu_times()[:2]) > 0.02:  # it has had something to do
                         worker.kill()
