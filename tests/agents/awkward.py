@@ -1,6 +1,7 @@
 """An environment whose actions are the ways in which an environment can fail."""
 
 import ctypes
+import os
 import subprocess
 import sys
 import time
@@ -25,10 +26,17 @@ class Awkward:
     def step(self, action: str) -> Step:
         if action == "hang":
             time.sleep(10_000)
+        if action == "spin":
+            while True:
+                pass
         if action == "segfault":
             ctypes.string_at(0)
+        if action == "exit":
+            os._exit(3)
         if action == "raise":
             raise KeyError("the lamp")
+        if action == "novel":
+            return self._step("z" * 10_000_000)
         if action == "object":
             return Step(observation=Observation(text="odd"), reward=0.0, done=False, info={"made": object()})
         if action == "program":

@@ -83,10 +83,12 @@ class EnvironmentPool:
         self, name: str, options: Mapping[str, Any], *, step_timeout_s: float = 10.0, reset_timeout_s: float = 60.0
     ) -> None:
         environment_class(name)
+        self.name = name
+        self.options = dict(options)
         self.step_timeout_s = step_timeout_s
         self.reset_timeout_s = reset_timeout_s
         target = f"{__name__}:make_worker"
-        self._processes = ProcessPool[Answer](target, {"name": name, "options": dict(options)}, answer_type=Answer)
+        self._processes = ProcessPool[Answer](target, {"name": name, "options": self.options}, answer_type=Answer)
 
     @property
     def lost(self) -> Counter[str]:
