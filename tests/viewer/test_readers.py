@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from r3_openrlhf.errors import R3Error
-from r3_openrlhf.history.inspection import sampled_in
 from r3_openrlhf.types import Context
 from r3_openrlhf.viewer.export import parse_steps
 from r3_openrlhf.viewer.group_page import difference_of
@@ -227,15 +226,6 @@ def test_peak_tokens_of_the_worked_example():
     entropies = np.array([0.1, 0, 2, 0.3, 1, 0, 0.2, 0.4, 0, 0], dtype=np.float16)
     assert peak_tokens(entropies, peak_fraction=0.2) == [2, 4]
     assert peak_tokens(entropies, peak_fraction=0.01) == [2]
-
-
-def test_looking_at_the_history_leaves_nothing_behind(story, tmp_path):
-    shutil.copytree(story, tmp_path / "run")
-    store = tmp_path / "run" / "history.sqlite"
-    uid = RunReader(tmp_path / "run", name="run").rows(7)[0]["uid"]
-    before = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in (tmp_path / "run").iterdir()}
-    assert sampled_in(store, uid, step=7)
-    assert {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in (tmp_path / "run").iterdir()} == before
 
 
 def test_numbers_are_rounded_to_a_ten_thousandth():

@@ -337,13 +337,6 @@ def test_a_resumed_run_that_wrote_steps_again_is_noticed(run, index):
     connection.close()
 
 
-def test_the_run_directory_is_not_written_to(run, index):
-    before = {path: path.stat().st_mtime_ns for path in run.path.rglob("*")}
-    read_steps(index)
-    index.search("gold")
-    assert {path: path.stat().st_mtime_ns for path in run.path.rglob("*")} == before
-
-
 def test_a_damaged_file_is_named_and_read_again_when_it_changes(run, index_of):
     good = (run.rollouts / "step_000002.parquet").read_bytes()
     (run.rollouts / "step_000002.parquet").write_bytes(b"no Parquet")
@@ -395,15 +388,6 @@ def test_two_viewers_at_once(run, index_of, monkeypatch):
     assert one.search("").total == two.search("").total == 7
     assert places(one.search("gold")) == places(two.search("gold")) == [(2, 0), (1, 0)]
     assert one.is_current() and two.is_current()
-
-
-def test_an_update_that_is_stopped_goes_on_later(run, index_of):
-    index = index_of(run)
-    update = index.update()
-    assert next(update).step == 2
-    update.close()
-    assert places(index.search("gold")) == [(2, 0)]
-    assert read_steps(index) == [1]
 
 
 def test_a_file_of_another_version_or_a_damaged_one_is_built_anew(run, index, index_of):
