@@ -120,6 +120,8 @@ class RolloutConfig:
     temperature: float = 1.0
     # rows per forward pass and rank
     micro_batch_size: int = 4
+    # of a forward pass with train.dynamic_batch; null: train.max_tokens_per_gpu
+    max_tokens_per_gpu: int | None = None
     # directory: keep every response with its log-probs there
     record: str | None = None
     # a recording, directory or packed file: responses come from it, not from the engine
@@ -135,6 +137,7 @@ class RolloutConfig:
         at_least("rollout.max_new_tokens", self.max_new_tokens, 1)
         above("rollout.temperature", self.temperature, 0.0)
         at_least("rollout.micro_batch_size", self.micro_batch_size, 1)
+        at_least("rollout.max_tokens_per_gpu", self.max_tokens_per_gpu, 1)
 
 
 @dataclass
@@ -736,12 +739,13 @@ class R3Config(R3Settings):
                 f"rollout.micro_batch_size is {self.rollout.micro_batch_size}: the {rows} rows of a step ({size}) make "
                 f"fewer micro-batches than there are ranks ({ranks})"
             )
-        tokens = self.train.max_tokens_per_gpu
-        if self.train.dynamic_batch and tokens < self.data.max_len:
-            raise ConfigError(
-                f"train.max_tokens_per_gpu is {tokens}, but one row may have data.max_len={self.data.max_len} tokens "
-                f"and cannot be split; use {self.data.max_len} or more, or a smaller data.max_len"
-            )
+        for section in ("train", "rollout") if self.train.dynamic_batch else ():
+            tokens = getattr(self, section).max_tokens_per_gpu
+            if tokens is not None and tokens < self.data.max_len:
+                raise ConfigError(
+                    f"{section}.max_tokens_per_gpu is {tokens}, but one row may have data.max_len={self.data.max_len} tokens "
+                    f"and cannot be split; use {self.data.max_len} or more, or a smaller data.max_len"
+                )
         for name in ("packing", "dynamic_batch"):
             if getattr(self.train, name) and "flash" not in self.model.attn_implementation:
                 raise ConfigError(

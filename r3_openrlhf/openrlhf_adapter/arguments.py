@@ -138,7 +138,7 @@ def _own_flags(
         # below 1 vLLM renormalises and the ratio would be biased
         "rollout.top_p": 1.0,
         "rollout.micro_batch_size": rollout.micro_batch_size,
-        "rollout.max_tokens_per_gpu": train.max_tokens_per_gpu if packing else None,
+        "rollout.max_tokens_per_gpu": rollout.max_tokens_per_gpu or (train.max_tokens_per_gpu if packing else None),
         # update
         "train.num_episodes": train.num_epochs,
         "train.max_epochs": train.inner_epochs,

@@ -29,7 +29,7 @@ _ADAPTIVE_KL = "an adaptive coefficient is in no checkpoint: a run that goes on 
 # Conditional or beside another flag: openrlhf_arguments sets them, too.
 # Flags that have a default of ours and no key: openrlhf.FLAG=VALUE takes its place.
 MAY_BE_SET = frozenset({
-    "vllm.enforce_eager", "vllm.enable_prefix_caching", "vllm.sync_backend", "rollout.max_tokens_per_gpu",
+    "vllm.enforce_eager", "vllm.enable_prefix_caching", "vllm.sync_backend",
     "actor.lr_scheduler", "actor.lr_warmup_ratio", "algo.kl.use_loss", "algo.kl.estimator",
 })  # fmt: skip
 ALSO_SET = ("actor.eps_clip", "logger.wandb.key", "logger.wandb.project")

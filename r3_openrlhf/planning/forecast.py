@@ -212,7 +212,7 @@ class _Run:
         longest, train = self.config.data.max_len, self.config.train
         tokens = longest * getattr(self.config, section).micro_batch_size
         if train.dynamic_batch:
-            limit = self.config.flag("rollout.max_tokens_per_gpu") if section == "rollout" else None
+            limit = self.config.rollout.max_tokens_per_gpu if section == "rollout" else None
             tokens = max(longest, limit or train.max_tokens_per_gpu)
         return tokens, min(tokens, train.logits_chunk_tokens or tokens)
 

@@ -75,8 +75,9 @@ def _changes(config: R3Config) -> Iterator[tuple[str, Any]]:
     if not config.model.gradient_checkpointing:
         yield "model.gradient_checkpointing", True
     if train.dynamic_batch:
-        if train.max_tokens_per_gpu > config.data.max_len:
-            yield "train.max_tokens_per_gpu", config.data.max_len
+        for section, value in (("rollout", config.rollout.max_tokens_per_gpu), ("train", train.max_tokens_per_gpu)):
+            if (value or train.max_tokens_per_gpu) > config.data.max_len:
+                yield f"{section}.max_tokens_per_gpu", config.data.max_len
     elif train.micro_batch_size > 1:
         yield "train.micro_batch_size", 1
     for share in (0.8, 0.7, 0.6, 0.5, 0.4):

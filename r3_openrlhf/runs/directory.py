@@ -45,6 +45,7 @@ MAY_CHANGE = (
     "train.max_tokens_per_gpu",
     "train.micro_batch_size",
     "train.logits_chunk_tokens",
+    "rollout.max_tokens_per_gpu",
     "rollout.micro_batch_size",
     "model.gradient_checkpointing",
     "cluster.vllm_",

@@ -25,7 +25,7 @@ LIKE_FULL_SIZE = (
     *("cluster.enable_sleep=true", "train.packing=true", "train.dynamic_batch=true"),
     *(
         "train.max_tokens_per_gpu=2048",
-        "openrlhf.rollout.max_tokens_per_gpu=4096",
+        "rollout.max_tokens_per_gpu=4096",
         "model.gradient_checkpointing=true",
     ),
     *("train.logits_chunk_tokens=256", "openrlhf.ds.grad_accum_dtype=fp32", "ranking.entropy_source=exact"),

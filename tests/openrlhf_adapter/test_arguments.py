@@ -91,7 +91,7 @@ def test_dynamic_batches_are_packed_as_upstream_wants(capsys):
     overrides = [
         "train.dynamic_batch=true",
         "train.max_tokens_per_gpu=4096",
-        "openrlhf.rollout.max_tokens_per_gpu=8192",
+        "rollout.max_tokens_per_gpu=8192",
     ]
     args = checked(*overrides, "model.attn_implementation=flash_attention_2")
     assert args.train.dynamic_batch_enable and args.ds.packing_samples

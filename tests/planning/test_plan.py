@@ -48,7 +48,9 @@ def test_the_1p5b_run_by_hand():
         0.7 * H100.memory_bytes
     )
     assert planned(small()).steps == 3 * 315
-    assert phase(planned(small()), "log-probs").parts["logits"] == 6 * 16_384 * 151_936
+    assert (
+        phase(planned(small("rollout.max_tokens_per_gpu=null")), "log-probs").parts["logits"] == 6 * 16_384 * 151_936
+    )
 
 
 def test_engines_that_sample_ahead_are_on_gpus_of_their_own():
