@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +22,17 @@ _DASHBOARD_PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agen
 _NO_PORT = -1  # as ray/dashboard/agent.py:92 writes where there is no such server
 # At the first runtime_env the raylet waits for the agent that makes it, 30 s by itself, and then aborts. A user's value counts.
 _ENVIRONMENT = {"RAY_agent_register_timeout_ms": "300000"}
+
+
+def authentication() -> dict[str, str]:
+    """Environment of everything that may talk to one Ray: without its token neither tasks nor the key store are open."""
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+
+
+def of_this_machine() -> dict[str, str]:
+    """Environment of a Ray of one node. Its variable for Windows and macOS has Ray take 127.0.0.1 for the node's address
+    (ray/_private/services.py:791), and then it listens there alone. Ray reads both when it is imported."""
+    return {**authentication(), "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 
 @contextlib.contextmanager

@@ -1,12 +1,18 @@
-"""Where Ray keeps its own files, its sockets among them."""
+"""Where Ray keeps its own files, its sockets among them: a directory that only this user can enter."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+PREFIX = "r3-"
 # A Unix socket's path has 107 bytes (unix(7)); below the directory Ray makes the longest one of them like this.
-MAX_BYTES = 107 - len("/ray/session_2026-01-31_12-00-00_000000_4194304/sockets/plasma_store")
+MAX_BYTES = 107 - len(f"/{PREFIX}12345678/ray/session_2026-01-31_12-00-00_000000_4194304/sockets/plasma_store")
 REMEDY = "set RAY_TMPDIR to a shorter one, such as /tmp"
 
 
@@ -18,3 +24,39 @@ def ray_temporary() -> Path:
 def bytes_of(path: Path | str) -> int:
     """Of the path's name, as the kernel counts them."""
     return len(os.fsencode(path))
+
+
+@contextlib.contextmanager
+def private_directory(parent: Path) -> Iterator[Path]:
+    """A directory for one Ray, removed after the block. `sweep` removes it when this process is killed before that.
+
+    Ray opens its own directory to everybody (ray/_common/utils.py:453 gives it mode 777), so that is one inside of a directory
+    of mode 700."""
+    parent.mkdir(parents=True, exist_ok=True)  # as Ray does
+    outer = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+    unlocked = outer / "not_yet_in_use"
+    with unlocked.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        unlocked.rename(outer / "in_use")  # locked when it appears, so that nobody sweeps it away
+        inner = outer / "ray"
+        inner.mkdir()
+        try:
+            yield inner
+        finally:
+            shutil.rmtree(outer, ignore_errors=True)
+
+
+def sweep(parent: Path) -> list[str]:
+    """Remove this user's private directories whose process is gone; returns their names."""
+    removed = []
+    for left in parent.glob(f"{PREFIX}*"):
+        try:
+            with (left / "in_use").open("r") as lock:
+                if left.stat().st_uid != os.getuid():
+                    continue
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(left, ignore_errors=True)
+                removed.append(str(left))
+        except OSError:
+            continue  # held by a living process, another user's, or gone meanwhile
+    return removed

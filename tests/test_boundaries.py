@@ -43,7 +43,17 @@ MAY_IMPORT = {
     "history": {"types", "errors", "core", "config"},
     "agents": {"types", "errors", "core", "config", "grading"},
     "grading": {"types", "errors", "core", "config", "open_table", "answer_tasks"},
-    "cluster": {"types", "errors", "ports", "ray_start", "config", "config_loading", "history", "runs"},
+    "cluster": {
+        "types",
+        "errors",
+        "ports",
+        "ray_start",
+        "ray_temporary",
+        "config",
+        "config_loading",
+        "history",
+        "runs",
+    },
     "planning": {"errors", "config", "config_loading", "history", "method", "models"},
     "comparison": {"errors", "config", "config_loading", "runs"},
     "viewer": {

@@ -11,17 +11,19 @@ import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed")
 
-from r3_openrlhf.ray_temporary import MAX_BYTES, bytes_of, ray_temporary  # noqa: E402
+from r3_openrlhf.ray_temporary import MAX_BYTES, bytes_of, private_directory, ray_temporary, sweep  # noqa: E402
 
 pytestmark = pytest.mark.stack
 MAX_PID_DIGITS = 7  # /proc/sys/kernel/pid_max is 4194304 at most
 START = """
 import json, os, ray
 from r3_openrlhf.ray_start import patient_raylet
-with patient_raylet():
-    ray.init(address="local", include_dashboard=False, num_cpus=1, log_to_driver=False)
-print(json.dumps([ray._private.worker._global_node.plasma_store_socket_name, os.getpid()]))
-ray.shutdown()
+from r3_openrlhf.ray_temporary import private_directory, ray_temporary
+with private_directory(ray_temporary()) as directory:
+    with patient_raylet():
+        ray.init(address="local", include_dashboard=False, num_cpus=1, log_to_driver=False, _temp_dir=str(directory))
+    print(json.dumps([ray._private.worker._global_node.plasma_store_socket_name, os.getpid()]))
+    ray.shutdown()
 """
 
 
@@ -47,3 +49,23 @@ def test_the_longest_path_that_is_let_through_is_the_longest_that_ray_takes():
         socket, pid = json.loads(done.stdout.splitlines()[-1])
     assert bytes_of(path) == MAX_BYTES
     assert bytes_of(socket) + MAX_PID_DIGITS - len(str(pid)) == 107
+
+
+def test_a_private_directory_is_open_to_its_user_alone_and_goes_with_its_block(tmp_path):
+    with private_directory(tmp_path / "new") as first, private_directory(tmp_path / "new") as second:
+        assert first != second and first.is_dir()
+        assert first.parent.stat().st_mode & 0o777 == 0o700
+        assert sweep(tmp_path / "new") == []
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_what_a_killed_process_has_left_is_swept(tmp_path):
+    program = (
+        "import os, pathlib, sys\n"
+        "from r3_openrlhf.ray_temporary import private_directory\n"
+        "with private_directory(pathlib.Path(sys.argv[1])):\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    subprocess.run([sys.executable, "-c", program, tmp_path], cwd=Path(__file__).parents[1])
+    (left,) = tmp_path.iterdir()
+    assert sweep(tmp_path) == [str(left)] and not left.exists()

@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import ctypes
-import fcntl
 import hmac
 import itertools
 import json
@@ -28,7 +27,6 @@ import shutil
 import signal
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,10 +34,12 @@ from typing import Any
 
 import psutil
 
+from r3_openrlhf import ray_temporary
 from r3_openrlhf.cluster import all_reduce, node_checks, ray_on_nodes, shared_memory
 from r3_openrlhf.errors import ClusterError, R3Error
 from r3_openrlhf.history.lease import Lease
 from r3_openrlhf.ports import free_port
+from r3_openrlhf.ray_start import authentication
 from r3_openrlhf.runs import lock
 from r3_openrlhf.runs.directory import RunDirectory, write_whole
 from r3_openrlhf.runs.stop_request import GO_ON, SIGNALS, deaf_children
@@ -53,8 +53,6 @@ TIDY_S = 10.0  # between SIGTERM and SIGKILL for what was started
 STARTS_WITHOUT_PROGRESS = 3
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 _libc = ctypes.CDLL(None, use_errno=True)
-TEMP_PREFIX = "r3-ray-"
-MAX_BASE = 16  # characters of the folder for temporary files: a Unix socket's path has 107, and Ray needs most of them
 
 
 class Ended(Exception):
@@ -78,7 +76,9 @@ class Agent:
         self.start = f"{self.job}.{environment.get('SLURM_RESTART_COUNT') or 0}"
         self.folder = Path(options.run_dir) / "cluster"
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.temp_dir: Path | None = None  # made by `run`
+        given = ray_temporary.ray_temporary()
+        self.temporary = given if ray_temporary.bytes_of(given) <= ray_temporary.MAX_BYTES else Path("/tmp")
+        self.temp_dir: Path | None = None  # made by `run`: Ray's files of this node
         self.asked = asyncio.Event()
         self.signal = signal.SIGUSR1
 
@@ -95,23 +95,23 @@ class Agent:
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
             loop.add_signal_handler(number, self._on_signal, number)
-        removed = [*sweep_temp_dirs(), *shared_memory.sweep()]
+        removed = [*ray_temporary.sweep(self.temporary), *shared_memory.sweep()]
         if removed:
             self.say(f"removed what an ended job had left: {', '.join(removed)}")
-        self.temp_dir = self._make_temp_dir()
-        try:
-            await self.work()
-            raise AssertionError("work() ends with Ended")
-        except Ended as ended:
-            self.say(f"{ended.why}; code {ended.code}")
-            await self.leave(ended)
-            return ended.code
-        except R3Error as error:
-            self.say(str(error))
-            await self.leave(Ended(FAILED, str(error)))
-            return FAILED
-        finally:
-            self.tidy()
+        with ray_temporary.private_directory(self.temporary) as self.temp_dir:
+            try:
+                await self.work()
+                raise AssertionError("work() ends with Ended")
+            except Ended as ended:
+                self.say(f"{ended.why}; code {ended.code}")
+                await self.leave(ended)
+                return ended.code
+            except R3Error as error:
+                self.say(str(error))
+                await self.leave(Ended(FAILED, str(error)))
+                return FAILED
+            finally:
+                self.tidy()
 
     async def work(self) -> None:
         """What this kind of agent does. It never returns: Ended says that the job is over on this node."""
@@ -125,18 +125,6 @@ class Agent:
             self.say(f"signal {signal.Signals(number).name}")
         self.signal = signal.Signals(number)
         self.asked.set()
-
-    def _make_temp_dir(self) -> Path:
-        """Ray's files of this node."""
-        base = tempfile.gettempdir()
-        # a name of its own: two clusters that share a machine may both have a job 1
-        prefix = f"{TEMP_PREFIX}{self.start}-"
-        made = Path(tempfile.mkdtemp(prefix=prefix, dir=base if len(base) <= MAX_BASE else "/tmp"))
-        unlocked = made / "not_yet_in_use"
-        self._lock = unlocked.open("w")
-        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        unlocked.rename(made / "in_use")  # locked when it appears, so that nobody sweeps it away
-        return made
 
     async def spawn(self, command: list[str], **environment: str) -> asyncio.subprocess.Process:
         """Start a command in a session of its own, without standard input. `environment` joins this process's. It is killed
@@ -177,7 +165,7 @@ class Agent:
         return ""
 
     def tidy(self) -> None:
-        """End every process that was started here, keep Ray's logs, remove the rest."""
+        """End every process that was started here, and keep Ray's logs."""
         children = psutil.Process().children(recursive=True)
         for child in children:
             _signal(child, signal.SIGTERM if hears(child, signal.SIGTERM) else signal.SIGKILL)
@@ -190,8 +178,7 @@ class Agent:
             for logs in self.temp_dir.glob("session_20*/logs"):
                 kept = self.folder / "ray_logs" / self.start / self.node
                 shutil.copytree(logs, kept, dirs_exist_ok=True, symlinks=True)
-            shutil.rmtree(self.temp_dir, ignore_errors=True)
-            self._lock.close()
+        ray_temporary.sweep(self.temporary)  # of a command that was killed
         shared_memory.sweep()
 
 
@@ -218,10 +205,10 @@ class Head(Agent):
         run.error.unlink(missing_ok=True)
         self._count_this_start()
         self.state("starting")
-        environment: dict[str, str] = {"RAY_TMPDIR": str(self.temp_dir)}
+        environment: dict[str, str] = {"RAY_TMPDIR": str(self.temporary)}
         self.looks[self.node] = node_checks.look()
         if self.num_nodes > 1:
-            environment = ray_on_nodes.authentication()
+            environment = authentication()
             await self._within(self._gather(environment["RAY_AUTH_TOKEN"]), "other nodes to start")
         self._judge()
         if self.num_nodes > 1:
@@ -549,23 +536,6 @@ def hears(process: psutil.Process, number: int) -> bool:
         return True
     blocked = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigBlk:"))
     return not blocked >> (number - 1) & 1
-
-
-def sweep_temp_dirs() -> list[str]:
-    """Remove this user's folders of agents that are gone; returns their names."""
-    removed = []
-    for folder in {Path(tempfile.gettempdir()), Path("/tmp")}:
-        for left in folder.glob(f"{TEMP_PREFIX}*"):
-            try:
-                with (left / "in_use").open("r") as lock:
-                    if left.stat().st_uid != os.getuid():
-                        continue
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(left, ignore_errors=True)
-                    removed.append(str(left))
-            except OSError:
-                continue  # held by a living agent, another user's, or gone meanwhile
-    return removed
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import shlex
 import shutil
 import socket
@@ -25,11 +24,6 @@ NODE_LABEL = "r3-node"
 # Rollouts of a step go through Ray's object store, weights do not. Ray spills what does not fit to disk.
 MAX_OBJECT_STORE = 32 * 2**30  # bytes
 MIN_OBJECT_STORE = 80 * 2**20  # Ray takes no less than 75 MiB (ray_constants.OBJECT_STORE_MINIMUM_MEMORY_BYTES)
-
-
-def authentication() -> dict[str, str]:
-    """Environment of everything that may talk to this job's Ray."""
-    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
 
 def node_address(name: str | None = None) -> str:

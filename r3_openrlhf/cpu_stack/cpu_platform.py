@@ -18,7 +18,6 @@ import sys
 import types
 from collections.abc import Callable
 
-from r3_openrlhf.cpu_stack import fork_server
 from r3_openrlhf.ports import free_port
 
 ENVIRONMENT = {
@@ -255,21 +254,8 @@ def _patch_free_port(module) -> None:
     module.BaseDistributedActor._get_free_port = staticmethod(free_port)
 
 
-@_after_import("vllm.utils.system_utils")
-def _patch_engine_process(module) -> None:
-    """vllm/utils/system_utils.py:168. The engine of a worker that is a fork becomes one, too: spawned, it would import
-    everything once more."""
-    upstream = module.get_mp_context
-
-    def get_mp_context():
-        spawned = upstream()  # it also says where Ray is
-        return fork_server.engine_context() or spawned
-
-    module.get_mp_context = get_mp_context
-
-
 @_after_import("cpuinfo")
 def _patch_cpuinfo(module) -> None:
     """deepspeed/ops/op_builder/builder.py:434,496 and ops/adam/cpu_adam.py:75 ask for the processor's features, each time
-    with another process that measures its speed for a second. They do not change; forks have the answer of the fork server."""
+    with another process that measures its speed for a second. They do not change."""
     module.get_cpu_info = functools.cache(module.get_cpu_info)

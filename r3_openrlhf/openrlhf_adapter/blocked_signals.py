@@ -12,8 +12,10 @@ from multiprocessing import resource_tracker
 
 
 def keep_blocked() -> None:
-    """From now on multiprocessing leaves this process's mask alone, if SIGTERM is blocked here; else nothing changes.
+    """Start multiprocessing's tracker now, if SIGTERM is blocked here, and block again what that unblocks. It starts once.
 
     Called by each actor before it starts anything."""
-    if signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
-        resource_tracker._HAVE_SIGMASK = False  # type: ignore[attr-defined]
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    if signal.SIGTERM in before:
+        resource_tracker.ensure_running()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

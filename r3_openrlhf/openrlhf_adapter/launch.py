@@ -20,12 +20,15 @@ import shutil
 import sys
 import tempfile
 import traceback
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
+
+import psutil
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.cpu_stack import cpu_platform
-from r3_openrlhf.cpu_stack.fork_server import ForkServer, quick_setup
 from r3_openrlhf.errors import ConfigError, DataError, R3Error, RunInterrupted
 from r3_openrlhf.history.witness import check_checkpoint
 from r3_openrlhf.models.locate import BUILDERS, locate_model, resolve_model
@@ -44,8 +47,8 @@ from r3_openrlhf.planning.verdict import check_split, start_check
 from r3_openrlhf.problems.held_out import check_held_out_source, prepare_held_out
 from r3_openrlhf.problems.sources import is_on_the_hub
 from r3_openrlhf.problems.training_file import PreparedData, check_source, prepare
-from r3_openrlhf.ray_start import patient_raylet
-from r3_openrlhf.ray_temporary import MAX_BYTES, REMEDY, bytes_of, ray_temporary
+from r3_openrlhf.ray_start import of_this_machine, patient_raylet
+from r3_openrlhf.ray_temporary import MAX_BYTES, REMEDY, bytes_of, private_directory, ray_temporary, sweep
 from r3_openrlhf.runs.build_locks import build_root, remove_stale
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.lock import held
@@ -53,6 +56,7 @@ from r3_openrlhf.runs.stop_request import DEADLINE, StopRequest, deaf_children
 from r3_openrlhf.types import Device
 
 MODULE = "openrlhf.cli.train_ppo_ray"
+LEAVING_S = 10.0
 
 
 def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> RunDirectory:
@@ -66,7 +70,6 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
         gc.disable()  # until everything is imported: a fifth of that time, as what an import makes stays
         console.announce(Phase.CHECKING)
         platform = platform_of(config)
-        server = block.enter_context(start_fork_server(config)) if has_fork_server(config, platform) else None
         if config.model.path in BUILDERS and not Path(locate_model(config.model.path)).is_dir():
             console.announce(Phase.UNPACKING if config.model.path == "smollm2" else Phase.TRAINING_MODEL)
         model = resolve_model(config.model.path)
@@ -92,7 +95,7 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
                 other_ranks.convert(run)
             try:
                 _run_upstream(
-                    config, arguments, platform, console, stop, server, short_batches=has_short_batches(config, data)
+                    config, arguments, platform, console, stop, short_batches=has_short_batches(config, data)
                 )
             except Exception as error:
                 found = r3_error(error, run.log)
@@ -237,67 +240,76 @@ def has_short_batches(config: R3Config, data: PreparedData) -> bool:
     return config.filters_groups or data.num_problems % config.rollout.batch_size > 0
 
 
-def has_fork_server(config: R3Config, platform: str) -> bool:
-    """Only a cluster of this run's own has all of its workers on this machine."""
-    return platform == "cpu" and not ray_address(config)
-
-
-def start_fork_server(config: R3Config) -> ForkServer:
-    """It imports while this process reads the settings and the problems. ConfigError: Ray could not start, either."""
-    variables = ray_options(config, "cpu")["runtime_env"]["env_vars"]
-    with deaf_in_slurm():
-        return ForkServer(variables, ray_temporary())
-
-
-def deaf_in_slurm() -> contextlib.AbstractContextManager:
-    """For what this process starts: it listens itself there, directly or through an agent of `r3 submit slurm`."""
-    return deaf_children() if "SLURM_JOB_ID" in os.environ else contextlib.nullcontext()
-
-
 def _run_upstream(
     config: R3Config,
     arguments: list[str],
     platform: str,
     console: Console,
     stop: StopRequest,
-    server: ForkServer | None,
     *,
     short_batches: bool,
 ) -> None:
     console.announce(Phase.LIBRARIES)
+    if not ray_address(config):
+        os.environ.update(of_this_machine())
     if platform == "cpu":
         cpu_platform.install()
     _replace_names(config, short_batches=short_batches)
     gc.enable()
     options = ray_options(config, platform)
-    if server is not None:
-        server.wait()
-        options["runtime_env"]["py_executable"] = server.py_executable
     console.announce(Phase.RAY)
-    import ray
-    from ray._private.ray_constants import DEFAULT_DASHBOARD_AGENT_LISTEN_PORT
-
-    quick = quick_setup() if server is not None else contextlib.nullcontext()
-    with deaf_in_slurm(), quick, patient_raylet(common_port=DEFAULT_DASHBOARD_AGENT_LISTEN_PORT):
-        ray.init(**options)
-    stop.on_signals()  # Ray has put a handler of its own there
-    try:
-        for sentence in check_devices(ray.nodes(), config, platform):
-            console.say(f"Warning: {sentence}")
-        console.announce(Phase.ENGINE)  # first of all upstream makes the engines; the trainer waits for them
-        argv, sys.argv = sys.argv, [MODULE, *arguments]
+    with running_ray(options) as ray:
+        stop.on_signals()  # Ray has put a handler of its own there
+        argv = sys.argv
         try:
+            for sentence in check_devices(ray.nodes(), config, platform):
+                console.say(f"Warning: {sentence}")
+            console.announce(Phase.ENGINE)  # first of all upstream makes the engines; the trainer waits for them
+            sys.argv = [MODULE, *arguments]
             runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
         finally:
             sys.argv = argv
-    finally:
-        console.announce(Phase.STOPPING)
-        ray.shutdown()
+            console.announce(Phase.STOPPING)
+
+
+@contextlib.contextmanager
+def running_ray(options: dict) -> Iterator[ModuleType]:
+    """`ray.init(**options)` for the time of the block. A Ray of this run's own has its files in a directory that nobody else can
+    enter, and every call needs a token (`of_this_machine` is in the environment). R3Error: the token counts for nothing."""
+    import ray
+    from ray._private.ray_constants import DEFAULT_DASHBOARD_AGENT_LISTEN_PORT
+
+    with contextlib.ExitStack() as block:
+        if options.get("address") == "local":
+            if ray._raylet.get_authentication_mode() != ray._raylet.AuthenticationMode.TOKEN:
+                raise R3Error("Ray was imported before the run could ask for a token; start it with `r3 train`")
+            sweep(ray_temporary())
+            options = options | {"_temp_dir": str(block.enter_context(private_directory(ray_temporary())))}
+        with deaf_children(), patient_raylet(common_port=DEFAULT_DASHBOARD_AGENT_LISTEN_PORT):
+            ray.init(**options)
+        try:
+            yield ray
+        finally:
+            shut_down(ray)
+
+
+def shut_down(ray: ModuleType) -> None:
+    """`ray.shutdown()`, which waits for nobody, and the end of the raylet's workers and of what they have started."""
+    raylets = [child for child in psutil.Process().children() if child.name() == "raylet"]
+    family = [process for raylet in raylets for process in (raylet, *raylet.children(recursive=True))]
+    ray.shutdown()
+    _, alive = psutil.wait_procs(family, timeout=LEAVING_S)
+    for process in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(alive, timeout=LEAVING_S)
 
 
 def ray_options(config: R3Config, platform: str) -> dict:
     """Arguments of ray.init: a cluster that is there (cluster.ray_address, RAY_ADDRESS), else one for this run."""
     environment = {"TOKENIZERS_PARALLELISM": "false", **environment_of(config, platform)}
+    # as cli/train_ppo_ray.py:29, which finds Ray running and does not set it. What came through Ray is read-only then
+    environment["RAY_ENABLE_ZERO_COPY_TORCH_TENSORS"] = os.environ.get("RAY_ENABLE_ZERO_COPY_TORCH_TENSORS", "1")
     environment |= {name: os.environ[name] for name in (DEADLINE,) if os.environ.get(name)}
     runtime: dict = {"env_vars": environment}
     address = ray_address(config)
@@ -334,10 +346,7 @@ def ray_options(config: R3Config, platform: str) -> dict:
         if not address:  # GPUs are bookkeeping here: upstream asks for one per rank
             options |= {"num_gpus": ranks, "num_cpus": ranks + 4, "object_store_memory": 500 * 2**20}
     else:
-        environment |= {
-            "NCCL_DEBUG": os.environ.get("NCCL_DEBUG", "WARN"),
-            "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": os.environ.get("RAY_ENABLE_ZERO_COPY_TORCH_TENSORS", "1"),
-        }  # as cli/train_ppo_ray.py:26-34, which finds Ray running and does not set them
+        environment["NCCL_DEBUG"] = os.environ.get("NCCL_DEBUG", "WARN")  # as cli/train_ppo_ray.py:26
     return options
 
 

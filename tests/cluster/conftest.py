@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from r3_openrlhf import ray_temporary
 from r3_openrlhf.cluster import shared_memory
 from r3_openrlhf.ports import free_port
 
@@ -217,7 +218,7 @@ class Slurm:
 
     def assert_nothing_left(self, number: str) -> None:
         until(lambda: not self.processes(number), what=lambda: f"{self.processes(number)} to end")
-        assert not list(self.folder.glob(f"r3-ray-{number}.*"))
+        assert ray_temporary.sweep(self.folder) == []
         began = datetime.fromisoformat(self.job(number)["SubmitTime"]).timestamp()
         until(
             lambda: not self.abandoned(since=began),

@@ -23,7 +23,6 @@ from r3_openrlhf.evaluation.sample_file import SampleFile, cut
 from r3_openrlhf.evaluation.sampling import make_work, sample, shorten
 from r3_openrlhf.models.locate import resolve_model
 from r3_openrlhf.types import Verdict
-from tests import forks
 from tests.evaluation.test_sample_file import problem, response
 
 REPOSITORY = Path(__file__).parents[2]
@@ -213,7 +212,6 @@ stack = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vll
 @pytest.mark.stack
 @pytest.mark.slow
 def test_an_evaluation_that_was_stopped_goes_on_and_samples_nothing_twice(tmp_path, monkeypatch):
-    forks.engines(monkeypatch)
     command = ["tiny", "--benchmark", TASK, "--max-problems", 90, "--n", 4, "--max-new-tokens", 24, "--lengths", "12"]
     command += ["--output", tmp_path / "out", *KEYS]
     counted = Bar.problem
@@ -277,7 +275,6 @@ def test_a_cut_response_is_what_the_smaller_limit_gives(tmp_path, monkeypatch):
 
     from r3_openrlhf.evaluation.engine import Engine
 
-    forks.engines(monkeypatch)
     data = DataConfig(path=TASK, reasoning_gym=GYM)
     options = BenchmarkConfig(n_samples=1, temperature=0.0, max_new_tokens=24)
     model = resolve_model("tiny")

@@ -1,15 +1,15 @@
-"""Data-parallel ranks without Ray, each a fork that was made before any thread or process group existed there."""
+"""Data-parallel ranks without Ray: forks of multiprocessing's own server, which has imported the stack."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from collections.abc import Callable
 from pathlib import Path
 
-from r3_openrlhf.cpu_stack.fork_server import Fork
-from tests.forks import start
-
 LIMIT_S = 1200
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["tests.openrlhf_adapter.rank_worker", "tests.openrlhf_adapter.going_on_ranks"])
 
 
 def on_ranks(target: Callable, ranks: int, *arguments, folder: Path) -> None:
@@ -20,11 +20,11 @@ def on_ranks(target: Callable, ranks: int, *arguments, folder: Path) -> None:
     # Ours from the kernel's choice on: a port that is free when asked for may be another's when rank 0 listens on it.
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     processes = [
-        Fork(target=_rank, args=(target, arguments, rank, ranks, store.port, folder / f"rank{rank}.log"))
+        _context.Process(target=_rank, args=(target, arguments, rank, ranks, store.port, folder / f"rank{rank}.log"))
         for rank in range(ranks)
     ]
     for process in processes:
-        start(process)
+        process.start()
     try:
         for process in processes:
             process.join(LIMIT_S)

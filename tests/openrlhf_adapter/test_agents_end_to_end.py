@@ -75,17 +75,14 @@ def test_a_trajectory_is_read_turn_by_turn(run):
     assert shown.returncode == 0 and "trajectory" in shown.stdout and "hall" in shown.stdout
 
 
-# ── the other estimators, and what R³ adds, on four tasks that come twice ──
+# ── another estimator, and what R³ adds, on four tasks that come twice ──
 
 REPAIRS = ["replay.enabled=true", "reflection.enabled=true", "reflection.threshold=0.9", "data.max_len=512"]
 
 
-@pytest.mark.parametrize(
-    ("arm", "settings"), [("agent_grpo", ["train.max_steps=1"]), ("gigpo", ["train.max_steps=2", *REPAIRS])]
-)
-def test_an_arm_trains_with_the_advantages_of_its_estimator(tmp_path, arm, settings):
-    """As the rows of a run give them again: sums of rewards among the trajectories of a group, and with gigpo the returns of
-    the turns at one state. A task whose trajectories of step 1 succeed in less than 90% has a group behind one of them in step 2;
+def test_an_arm_trains_with_the_advantages_of_its_estimator(tmp_path):
+    """gigpo, as the rows of a run give it again: sums of rewards among the trajectories of a group, and the returns of the
+    turns at one state. A task whose trajectories of step 1 succeed in less than 90% has a group behind one of them in step 2;
     one that ends alike in step 2 is joined by what ended otherwise in step 1."""
     place = tmp_path / "run"
     common = [
@@ -93,9 +90,10 @@ def test_an_arm_trains_with_the_advantages_of_its_estimator(tmp_path, arm, setti
         "agents.num_held_out=0",
         "rollout.batch_size=4",
         "train.num_epochs=2",
-        f"algo={arm}",
+        "train.max_steps=2",
+        "algo=gigpo",
     ]
-    train(place, *common, *settings, experiment="agent_smoke")
+    train(place, *common, *REPAIRS, experiment="agent_smoke")
     steps = lines(place / "metrics.jsonl")
     rows = rollouts_of(place)
     groups = {}
@@ -107,11 +105,11 @@ def test_an_arm_trains_with_the_advantages_of_its_estimator(tmp_path, arm, setti
         for turns, of_episode in zip(trajectories, scores(sums), strict=True):
             for row in turns:
                 alike = [other["step_return"] for other in mine if other["state"] == row["state"]]
-                of_turn = scores(alike)[alike.index(row["step_return"])] if arm == "gigpo" else 0.0
+                of_turn = scores(alike)[alike.index(row["step_return"])]
                 assert row["advantage"] == pytest.approx(of_episode + of_turn, abs=1e-4)
     for step in steps:
         assert all(math.isfinite(value) for value in step.values()) and step["r3/sync/abs_logprob_gap"] < 0.02
-    assert len(steps) == (2 if arm == "gigpo" else 1)
+    assert len(steps) == 2
     for number, uid in itertools.product(range(2, len(steps) + 1), {row["uid"] for row in rows}):
         before = {turns[0]["verdict"] for turns in turns_of(groups[1, uid, "plain"])}
         rate = statistics.fmean(turns[0]["verdict"] == "correct" for turns in turns_of(groups[1, uid, "plain"]))

@@ -29,17 +29,18 @@ KILLS = int(os.environ.get("R3_TEST_KILLS", "1"))  # `make soak` takes more
 
 @pytest.fixture(scope="module")
 def resumed(tmp_path_factory):
-    """The run directory of the recorded run, played back: preempted, killed at moments that nobody chose, resumed.
-    Beside it a copy of when it was preempted."""
+    """The run directory of the recorded run, played back: ended by SIGTERM to each of its processes, as `scancel` sends it,
+    killed at moments that nobody chose, resumed. Beside it a copy of when it was preempted."""
     run_dir = tmp_path_factory.mktemp("runs") / "interrupted"
     with Run(run_dir, *playback_of("r3"), held_in=2) as run:  # no checkpoint is due after step 2
         run.wait_for_step(1)
-        run.process.send_signal(signal.SIGUSR1)
+        for member in run.family():
+            member.send_signal(signal.SIGTERM)
         run.wait_until(lambda: (run_dir / "stop_request").read_text() != "")
         run.open()
         done = run.finish()
         assert done.returncode == 85, run.story(done.stderr)
-        found = re.search(r"preempted at step (\d+), saved \(signal SIGUSR1\)", done.stderr)
+        found = re.search(r"preempted at step (\d+), saved \(signal SIGTERM\)", done.stderr)
         assert found and int(found[1]) == run.steps_done()
         assert (run_dir / "checkpoints" / "_actor" / "latest").read_text() == f"global_step{found[1]}"
         assert not (run_dir / "final_model").exists()

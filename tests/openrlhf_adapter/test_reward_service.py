@@ -20,13 +20,13 @@ from tests.recordings import playback_of  # noqa: E402
 from tests.reward_server.service import Service  # noqa: E402
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
-STEPS = 4
+STEPS = 3
 
 
-def run_with(service, run_dir, *settings):
+def run_with(service, run_dir):
     """The recorded run, so that there are right and wrong answers, with the rewards of `service`. It waits at the end of step 2."""
     url = f"reward.urls=[{service.url}]"
-    settings = (*playback_of("r3"), f"train.max_steps={STEPS}", url, "checkpoint.save_steps=-1", *settings)
+    settings = (*playback_of("r3"), url, "checkpoint.save_steps=-1", "reward.deadline_s=40")
     return Run(run_dir, *settings, held_in=2)
 
 
@@ -64,46 +64,44 @@ def grade_again(rows, run_dir):
     return asyncio.run(run())
 
 
-def test_the_service_is_killed_and_comes_back_and_no_reward_is_lost(tmp_path):
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """(the run, what it said): its service is killed in step 2 and comes back, and after step 3 it is killed for good."""
     service = Service("--workers", "1")
     try:
-        with run_with(service, tmp_path / "run") as run:
+        # its processes start with an item
+        assert httpx.get(service.url + "/ready", timeout=LIMIT_S).status_code == 200
+        with run_with(service, tmp_path_factory.mktemp("runs") / "run") as run:
             run.wait_for_step(1)
             service.kill()
             run.open()
             wait_for_a_caller(service.port)
-            steps_before = run.steps_done()
+            assert run.steps_done() < STEPS
             service = Service("--workers", "1", port=service.port)
-            done = run.finish()
+            run.wait_for_step(STEPS)
+            service.kill()
+            return run, run.finish()
     finally:
-        service.stop()
-    assert done.returncode == 0, run.story(done.stderr)
+        if service.process.poll() is None:
+            service.stop()
+
+
+def test_the_service_is_killed_and_comes_back_and_no_reward_is_lost(run):
+    run, _ = run
     metrics = lines(run.dir / "metrics.jsonl")
-    assert [step["step"] for step in metrics] == list(range(1, STEPS + 1)) and 1 <= steps_before < STEPS
-    assert [step["r3/grading/ungraded"] for step in metrics] == [0] * STEPS
-    fresh = [row for row in rollouts_of(run.dir) if row["recalled_from"] is None]
-    assert len(fresh) == 30 * 8  # the first epoch
+    assert [step["step"] for step in metrics] == list(range(1, len(metrics) + 1)) and len(metrics) >= STEPS
+    assert [step["r3/grading/ungraded"] for step in metrics][:STEPS] == [0] * STEPS
+    fresh = [row for row in rollouts_of(run.dir) if row["recalled_from"] is None and row["step"] <= STEPS]
+    assert len(fresh) == 24 * 8  # of the first epoch, which has 30 problems
     again = grade_again(fresh, run.dir)
     assert [(row["verdict"], row["reason"]) for row in fresh] == [(g.verdict.value, g.reason) for g in again]
     assert [row["outcome_reward"] for row in fresh] == pytest.approx([grade.reward for grade in again])
     assert {row["verdict"] for row in fresh} == {"correct", "wrong"}
 
 
-def test_a_service_that_stays_away_stops_the_run_with_a_sentence(tmp_path):
-    service = Service("--workers", "1")
-    try:
-        assert (
-            httpx.get(service.url + "/ready", timeout=LIMIT_S).status_code == 200
-        )  # its processes start with an item
-        with run_with(service, tmp_path / "run", "reward.deadline_s=40") as run:  # also for the steps with the service
-            run.wait_for_step(1)
-            service.kill()
-            run.open()
-            done = run.finish()
-    finally:
-        if service.process.poll() is None:
-            service.stop()
-    assert done.returncode == 1
+def test_a_service_that_stays_away_stops_the_run_with_a_sentence(run):
+    run, done = run
+    assert done.returncode == 1, run.story(done.stderr)
     assert "reward.max_ungraded_rate" in done.stderr and "Traceback" not in done.stderr, done.stderr
     reasons = {row["reason"] for row in rollouts_of(run.dir)}
     assert reasons <= {"correct", "wrong", "no_answer", "unreadable"}

@@ -1,24 +1,23 @@
-"""`r3 train` in another process, and the end of all of its processes. On CPUs it is a fork (tests/forks.py)."""
+"""`r3` in another process, and the end of all of its processes."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import psutil
-import torch
 
-from tests import forks
-from tests.forks import R3, Command
 from tests.recordings import COMMAND, lines, rollouts_of
 
 ROOT = Path(__file__).parents[2]
+R3 = Path(sys.executable).with_name("r3")
 SYNC, GATE = "R3_TEST_HELD_IN_SYNC", "R3_TEST_GATE"  # environment variables, for gated_worker.py, which loads vLLM
 LIMIT_S = 1200  # a whole run takes about a minute; a machine that is busy with other things is no failure
-__all__ = ["LIMIT_S", "R3", "ROOT", "Run", "lines", "rollouts_of", "train"]
+__all__ = ["LIMIT_S", "R3", "ROOT", "Run", "lines", "r3", "rollouts_of", "train"]
 
 
 class Run:
@@ -47,9 +46,6 @@ class Run:
                 SYNC: str(held_in),
                 GATE: str(self._gate),
             }
-        if not torch.cuda.is_available():
-            self.process = Command(*arguments, cwd=ROOT, environment=surroundings)
-            return
         self.process = subprocess.Popen(
             [R3, *arguments],
             cwd=ROOT,
@@ -98,15 +94,18 @@ class Run:
         stale = f"\nif the recording is stale: {COMMAND}" if any("playback" in text for text in self.settings) else ""
         return said + (log.read_text()[-4000:] if log.is_file() else "no train.log") + stale
 
+    def family(self) -> list[psutil.Process]:
+        """The program and everything that it started, as far as it lives."""
+        try:
+            itself = psutil.Process(self.process.pid)
+            return [itself, *itself.children(recursive=True)]
+        except psutil.NoSuchProcess:  # it has just ended by itself
+            return []
+
     def kill(self) -> None:
         """SIGKILL for the program and everything that it started, as a node failure would."""
         if self.process.poll() is None:
-            try:
-                itself = psutil.Process(self.process.pid)
-                family = [itself, *itself.children(recursive=True)]
-            except psutil.NoSuchProcess:  # it has just ended by itself
-                family = []
-            family += forks.descendants()
+            family = self.family()
             for member in family:
                 try:
                     member.send_signal(signal.SIGKILL)
@@ -122,3 +121,8 @@ def train(run_dir: Path, *settings: str, code: int = 0, **options) -> subprocess
         done = run.finish()
         assert done.returncode == code, run.story(done.stderr)
         return done
+
+
+def r3(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess:
+    """`r3 ARGUMENTS` until its end."""
+    return subprocess.run([R3, *arguments], cwd=cwd, capture_output=True, text=True, timeout=LIMIT_S)
