@@ -120,23 +120,6 @@ def many_headers(service: Service) -> str:
     return f"2,000,000 headers: {line} after {sent / MB:.1f} MB"
 
 
-def idle_connections(service: Service) -> str:
-    with ExitStack() as held:
-        connections = [
-            held.enter_context(socket.create_connection(("127.0.0.1", service.port), timeout=60)) for _ in range(1500)
-        ]
-        opened = psutil.Process(service.process.pid).num_fds()
-        started = time.monotonic()
-        for connection in connections:
-            try:
-                while connection.recv(4096):
-                    pass
-            except ConnectionResetError:
-                continue
-        seconds = time.monotonic() - started
-    return f"1500 idle connections: {opened} descriptors, all closed by the service after {seconds:.1f} s"
-
-
 def hanging_neighbour(service: Service) -> str:
     with ExitStack() as held:
         held_items = 0
@@ -210,7 +193,6 @@ ATTACKS = {
     "unfinished-bodies": Attack(unfinished_bodies, WITHOUT_TOKEN_MB),
     "big-header": Attack(big_header, WITHOUT_TOKEN_MB),
     "many-headers": Attack(many_headers, WITHOUT_TOKEN_MB),
-    "idle-connections": Attack(idle_connections, WITHOUT_TOKEN_MB),
     "hanging-neighbour": Attack(hanging_neighbour, WITH_TOKEN_MB),
     "large-bodies": Attack(large_bodies, WITH_TOKEN_MB),
     "heavy-items": Attack(heavy_items, WITH_TOKEN_MB),

@@ -2,7 +2,7 @@
 
 import ctypes
 import os
-import socket
+import struct
 import sys
 import time
 
@@ -40,9 +40,11 @@ def make_worker(broken=False):
             return len(bytearray(2**32))
         if word == "other":  # not what the pool expects
             return {"verdict": "correct"}
-        if word == "forge":  # an answer for the item that comes next, as well
+        if word == "forge":  # answers for items that come later
             (connection,) = (fd for fd in range(3, 30) if _is_socket(fd))
-            socket.socket(fileno=os.dup(connection)).sendall(b"\0\0\0\2\0\0\0\3abc" * 2)
+            body = msgspec.msgpack.encode((None, Answer("forged", 0)))
+            for number in range(1000, 1010):
+                os.write(connection, struct.pack(">II", number, len(body)) + body)
         if word == "trickle":
             (connection,) = (fd for fd in range(3, 30) if _is_socket(fd))
             while True:
