@@ -8,8 +8,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.errors import ClusterError
 
@@ -83,6 +81,8 @@ def manifest(config: R3Config, settings: Sequence[str], *, environment: Mapping[
     """The YAML of a RayJob of KubeRay (ray.io/v1). The head has no GPU; there is one worker pod per node.
 
     kubernetes: name, image, claim (a PersistentVolumeClaim with run_dir) and mount (where every pod mounts it)."""
+    import jinja2
+
     text = (Path(__file__).parent / "templates" / "rayjob.yaml.j2").read_text(encoding="utf-8")
     template = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True).from_string(
         text
