@@ -32,10 +32,12 @@ def engine_limits(config: R3Config, *, cpu: bool) -> dict[str, int]:
 
 
 def keep_sockets_in(session_dir: str) -> None:
-    """vLLM's sockets (vllm/utils/network_utils.py:157) go where Ray keeps the session's own files. vLLM leaves them behind, by
+    """vLLM's sockets (vllm/utils/network_utils.py:157) go where Ray keeps the session's own files, or one directory above. vLLM leaves them behind, by
     default in the directory for temporary files."""
-    if len(session_dir) + 1 + UUID_CHARS <= MAX_SOCKET_PATH:
-        os.environ.setdefault("VLLM_RPC_BASE_PATH", session_dir)
+    for folder in (session_dir, os.path.dirname(session_dir)):
+        if len(folder) + 1 + UUID_CHARS <= MAX_SOCKET_PATH:
+            os.environ.setdefault("VLLM_RPC_BASE_PATH", folder)
+            return
 
 
 class R3RolloutActor(UpstreamRolloutActor):

@@ -204,10 +204,12 @@ def test_the_engine_is_told_its_limits():
     assert engine_limits(few, cpu=False) == {"max_num_seqs": 16, "max_num_batched_tokens": 8192}
 
 
-@pytest.mark.parametrize(("length", "given", "kept"), [(70, None, True), (71, None, False), (20, "/elsewhere", False)])
-def test_sockets_lie_in_rays_session_where_their_names_fit(monkeypatch, length, given, kept):
+@pytest.mark.parametrize(
+    ("length", "given", "folder"),
+    [(70, None, "/r/" + 67 * "s"), (71, None, "/r"), (20, "/elsewhere", "/elsewhere")],
+)
+def test_sockets_lie_in_rays_session_where_their_names_fit(monkeypatch, length, given, folder):
     """107 characters at most, of which a slash and vLLM's name take 37; what a user has set stays."""
-    from vllm import envs
     from vllm.utils.network_utils import get_open_zmq_ipc_path
 
     from r3_openrlhf.openrlhf_adapter.rollout_engine import keep_sockets_in
@@ -215,9 +217,6 @@ def test_sockets_lie_in_rays_session_where_their_names_fit(monkeypatch, length, 
     monkeypatch.setenv("VLLM_RPC_BASE_PATH", given or "")
     if given is None:
         monkeypatch.delenv("VLLM_RPC_BASE_PATH")
-    session = "/" + (length - 1) * "s"
-    before = envs.VLLM_RPC_BASE_PATH
-    keep_sockets_in(session)
+    keep_sockets_in("/r/" + (length - 3) * "s")
     path = get_open_zmq_ipc_path().removeprefix("ipc://")
-    assert path.startswith(f"{session if kept else before}/")
-    assert not kept or len(path) <= 107
+    assert path.startswith(f"{folder}/") and len(path) <= 107
