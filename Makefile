@@ -74,7 +74,7 @@ test-fast: setup ## the tests that start no cluster
 
 soak: setup ## the reward service at full load: 256 clients, 5,000 items under SIGKILL, 10,000 fuzzed bodies; a run killed five times
 	@python -m pytest -m soak
-	@R3_TEST_KILLS=5 python -m pytest tests/openrlhf_adapter/test_resume.py
+	@R3_TEST_KILLS=5 python -m pytest tests/stack/test_resume.py
 	@R3_TEST_NEW_EXAMPLES=1 python -m pytest $$(grep -rl "^from hypothesis import" tests --include "test_*.py")
 
 cluster-check: setup ## tests/cluster on a real Slurm and a real Ray, and a run as two Ray jobs with the whole stack

@@ -159,12 +159,12 @@ class Step:
     def __init__(self, scale: Scale, directory: Path) -> None:
         from transformers import AutoTokenizer
 
-        from r3_openrlhf.config_loading import load_config
-        from r3_openrlhf.openrlhf_adapter.arguments import openrlhf_arguments
-        from r3_openrlhf.openrlhf_adapter.upstream_parser import check_arguments
+        from r3_openrlhf.config.loading import load_config
         from r3_openrlhf.problems import prompts as prompting
         from r3_openrlhf.problems.training_file import Label
         from r3_openrlhf.runs.directory import RunDirectory
+        from r3_openrlhf.stack.arguments import openrlhf_arguments
+        from r3_openrlhf.stack.upstream_parser import check_arguments
 
         self.scale = scale
         self.tokenizer = AutoTokenizer.from_pretrained(scale.tokenizer)
@@ -211,7 +211,7 @@ class Step:
         return self.pool[start : start + self.scale.tokens]
 
     def reward(self, correct: bool) -> float:
-        from r3_openrlhf.core.rewards import length_reward
+        from r3_openrlhf.method.core.rewards import length_reward
 
         longest = self.config.reward.length_reward_max_tokens
         return 1.0 + length_reward(self.scale.tokens, max_tokens=longest) if correct else 0.0
@@ -284,10 +284,10 @@ def stock_side(step: Step, clock: Clock, memory: Memory) -> dict:
 
 def r3_side(step: Step, clock: Clock, memory: Memory) -> dict:
     """All of R³'s host work of one step."""
-    from r3_openrlhf.history.store import HistoryStore
     from r3_openrlhf.method import history_limits
-    from r3_openrlhf.openrlhf_adapter.experience_maker import R3ExperienceMaker
-    from r3_openrlhf.openrlhf_adapter.samples_generator import R3SamplesGenerator
+    from r3_openrlhf.method.history.store import HistoryStore
+    from r3_openrlhf.stack.experience_maker import R3ExperienceMaker
+    from r3_openrlhf.stack.samples_generator import R3SamplesGenerator
 
     scale, config = step.scale, step.config
     executor = executor_of(step, clock)
@@ -335,8 +335,8 @@ def r3_side(step: Step, clock: Clock, memory: Memory) -> dict:
 
 def executor_of(step: Step, clock: Clock):
     """The real rollout executor; each part that counts is timed, and grades are given."""
-    from r3_openrlhf.openrlhf_adapter import rollout_executor
-    from r3_openrlhf.openrlhf_adapter.environment import environment_of
+    from r3_openrlhf.stack import rollout_executor
+    from r3_openrlhf.stack.environment import environment_of
 
     os.environ.update(environment_of(step.config))
     for name, function in (("arrays", "logprobs_array"), ("bounds", "topk_entropy_bounds")):
@@ -348,8 +348,8 @@ def executor_of(step: Step, clock: Clock):
 
 async def sampled(step: Step, executor, flat: list, generator, clock: Clock) -> list:
     """One Experience per response, through executor, pickle and samples generator."""
-    from r3_openrlhf.openrlhf_adapter import samples_generator
-    from r3_openrlhf.types import Grade, Verdict
+    from r3_openrlhf.method.types import Grade, Verdict
+    from r3_openrlhf.stack import samples_generator
 
     record = clock.timed("records", samples_generator.rollout_from_response)
     samples_generator.rollout_from_response = record
@@ -409,7 +409,7 @@ class Tokenizer:
 
 def r3_maker(upstream):
     """With exact entropies that are given instead of computed by the actor."""
-    from r3_openrlhf.types import EntropyStatistics
+    from r3_openrlhf.method.types import EntropyStatistics
 
     class Maker(upstream):
         def _announce_entropy(self, samples_list, wanted):
@@ -442,8 +442,8 @@ def stored_rollouts(step: Step, flat: list, number: int) -> list:
     """An earlier step's rollouts of the same problems. Half of the always-wrong problems were right once."""
     import numpy as np
 
+    from r3_openrlhf.method.types import Context, Rollout, Verdict
     from r3_openrlhf.problems.training_file import Label
-    from r3_openrlhf.types import Context, Rollout, Verdict
 
     columns = [np.asarray(f.logprobs[:: step.scale.top_logprobs + 1], dtype=np.float32) for f in flat]
     rollouts = []
@@ -478,7 +478,7 @@ def measure(side: str, scale: Scale, directory: str) -> dict:
     sys.path.insert(0, str(Path(__file__).parents[1]))
     import torch
 
-    from r3_openrlhf.cpu_stack import cpu_platform
+    from r3_openrlhf.machine.cpu import cpu_platform
 
     torch.set_num_threads(scale.threads)
     if cpu_platform.is_needed():

@@ -21,12 +21,12 @@ from pathlib import Path
 
 import numpy as np
 
-from r3_openrlhf.config_loading import load_config
-from r3_openrlhf.core.advantages import group_advantages
-from r3_openrlhf.history.store import HistoryStore
+from r3_openrlhf.config.loading import load_config
+from r3_openrlhf.method.core.advantages import group_advantages
+from r3_openrlhf.method.history.store import HistoryStore
+from r3_openrlhf.method.types import Context, Rollout, Verdict
 from r3_openrlhf.problems.sources import Label
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.types import Context, Rollout, Verdict
 
 ROOT = Path(__file__).parents[1]
 CHARACTERS = 4  # of a token

@@ -2,7 +2,7 @@
 
     python benchmarks/agent_advantages.py [--tasks 400] [--trained 12]
 
-The policy is the table of lab/agents_table.py: as it begins, and after some steps of GiGPO. Its true values follow by going back
+The policy is the table of study/lab/agents_table.py: as it begins, and after some steps of GiGPO. Its true values follow by going back
 from the turn limit over every state (turn, place, keys). Of each estimator, over the turns of so many tasks with 8
 trajectories each:
 
@@ -23,10 +23,10 @@ from statistics import fmean
 
 import numpy as np
 
-from r3_openrlhf.agents.advantages import advantages_of_task
-from r3_openrlhf.agents.vault import BACK, HALL, OPEN, TAKE
-from r3_openrlhf.lab.agents import REPLAYS, TASKS, TRAJECTORIES, VARIANTS
-from r3_openrlhf.lab.agents_table import (
+from r3_openrlhf.problems.agents.advantages import advantages_of_task
+from r3_openrlhf.problems.agents.vault import BACK, HALL, OPEN, TAKE
+from r3_openrlhf.study.lab.agents import REPLAYS, TASKS, TRAJECTORIES, VARIANTS
+from r3_openrlhf.study.lab.agents_table import (
     ARMS,
     KEYS,
     MAX_TURNS,

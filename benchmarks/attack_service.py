@@ -25,7 +25,7 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.reward_server.service import Service, endless_item, grade_item, running  # noqa: E402
+from tests.rewards.server.service import Service, endless_item, grade_item, running  # noqa: E402
 
 TOKEN = "0123456789abcdef"
 AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}

@@ -11,11 +11,11 @@ import itertools
 import random
 import re
 
-from r3_openrlhf.config_loading import load_config
-from r3_openrlhf.lab.loop import Lab
-from r3_openrlhf.models.lab import work_out
+from r3_openrlhf.config.loading import load_config
+from r3_openrlhf.method.types import Context, Verdict
 from r3_openrlhf.problems.sources import Label, load_problems
-from r3_openrlhf.types import Context, Verdict
+from r3_openrlhf.runs.models.lab import work_out
+from r3_openrlhf.study.lab.loop import Lab
 
 EXPERIMENTS = ("lab", "lab_wide", "lab_hard_tail", "lab_mostly_solved", "lab_truncation_bound")
 

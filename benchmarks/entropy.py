@@ -7,7 +7,7 @@ All forms start from the same bfloat16 logits [tokens, vocabulary]:
 
     plain       log-probs as OpenRLHF's actor computes them: a float32 copy, gather - logsumexp by 1024 tokens
     unchunked   entropy as OpenRLHF's `compute_entropy`, not compiled: a float32 copy, softmax, logsumexp - sum(p * x)
-    chunked N   r3_openrlhf.core.entropy.token_logprobs_and_entropy: both at once, N tokens at a time (auto: its default)
+    chunked N   r3_openrlhf.method.core.entropy.token_logprobs_and_entropy: both at once, N tokens at a time (auto: its default)
 
 Time is the median of --repeats rounds, in each of which every form runs once. Memory is the peak above the logits
 themselves (CUDA only). Ratios are to `plain`. Errors are to float64, over the first 64 tokens.
@@ -28,20 +28,20 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # runs from a checkout that is not installed
 
-from r3_openrlhf.core.entropy import token_logprobs_and_entropy  # noqa: E402
+from r3_openrlhf.method.core.entropy import token_logprobs_and_entropy  # noqa: E402
 
 CHECKED_TOKENS = 64
 
 
 def plain(logits_TV: torch.Tensor, labels_T: torch.Tensor) -> tuple[torch.Tensor, None]:
-    """models/actor.py:260 and models/utils.py:160-188 of OpenRLHF 0.11.2, where flash-attn is absent."""
+    """runs/models/actor.py:260 and runs/models/utils.py:160-188 of OpenRLHF 0.11.2, where flash-attn is absent."""
     logits_TV = logits_TV.to(torch.float32)
     label_T = logits_TV.gather(1, labels_T[:, None]).squeeze(1)
     return label_T - torch.cat([chunk.logsumexp(dim=1) for chunk in logits_TV.split(1024)]), None
 
 
 def unchunked(logits_TV: torch.Tensor, labels_T: torch.Tensor) -> tuple[None, torch.Tensor]:
-    """models/actor.py:260 and models/utils.py:216 of OpenRLHF 0.11.2."""
+    """runs/models/actor.py:260 and runs/models/utils.py:216 of OpenRLHF 0.11.2."""
     logits_TV = logits_TV.to(torch.float32)
     probs_TV = torch.nn.functional.softmax(logits_TV, dim=-1)
     return None, torch.logsumexp(logits_TV, dim=-1) - torch.sum(probs_TV * logits_TV, dim=-1)

@@ -22,7 +22,7 @@ from r3_openrlhf.evaluation.benchmarks import load_problem_set
 from r3_openrlhf.evaluation.grading_thread import GradingThread
 from r3_openrlhf.evaluation.sample_file import SampleFile
 from r3_openrlhf.evaluation.sampling import make_work, sample
-from r3_openrlhf.models.locate import resolve_model
+from r3_openrlhf.runs.models.locate import resolve_model
 
 
 def bare(llm, params, work, options: BenchmarkConfig) -> tuple[int, float]:

@@ -29,8 +29,8 @@ def rows_of(path: Path) -> list[tuple[str, str, str, bool]]:
 
 async def grade_ours(rows: list) -> list:
     from r3_openrlhf.config import RewardConfig
-    from r3_openrlhf.grading.answers.request import GradeRequest
-    from r3_openrlhf.grading.client import make_grader
+    from r3_openrlhf.rewards.answers.request import GradeRequest
+    from r3_openrlhf.rewards.client import make_grader
 
     grader = make_grader(RewardConfig(timeout_s=20.0))
     grades = await asyncio.gather(

@@ -39,8 +39,8 @@ def serve(checkout: Path, rows_file: Path) -> None:
     """
     sys.path.insert(0, str(checkout))
     from r3_openrlhf.config import RewardConfig
-    from r3_openrlhf.grading.answers.request import Item
-    from r3_openrlhf.grading.answers.warm_up import warm_up
+    from r3_openrlhf.rewards.answers.request import Item
+    from r3_openrlhf.rewards.answers.warm_up import warm_up
 
     rows = json.loads(rows_file.read_text(encoding="utf-8"))
     config = RewardConfig(num_workers=2, timeout_s=20.0)
@@ -65,8 +65,8 @@ def serve(checkout: Path, rows_file: Path) -> None:
 
 
 def _grade(rows: list, way: str) -> list:
-    from r3_openrlhf.grading.answers.mathematics import grade
-    from r3_openrlhf.grading.answers.request import Item
+    from r3_openrlhf.rewards.answers.mathematics import grade
+    from r3_openrlhf.rewards.answers.request import Item
 
     more = [{"problem": row[2]} if way == "with problem" else {} for row in rows]
     items = [Item("math", row[0], (row[1],), False, **extra) for row, extra in zip(rows, more, strict=True)]
@@ -85,8 +85,8 @@ def _through_pool(config, rows: list) -> list:
 
     import psutil
 
-    from r3_openrlhf.grading.answers.request import GradeRequest
-    from r3_openrlhf.grading.client import make_grader
+    from r3_openrlhf.rewards.answers.request import GradeRequest
+    from r3_openrlhf.rewards.client import make_grader
 
     def processor_seconds() -> float:
         top = psutil.Process()

@@ -13,7 +13,7 @@ import random
 import statistics
 import time
 
-from r3_openrlhf.core.hierarchy import hierarchy_advantages, step_returns
+from r3_openrlhf.problems.agents.hierarchy import hierarchy_advantages, step_returns
 
 TASKS, TRAJECTORIES, TURNS, STEPS = 16, 8, 50, 21
 

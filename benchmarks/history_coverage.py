@@ -30,8 +30,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # runs from a checkout that is not installed
 
-from r3_openrlhf.history import HistoryLimits, HistoryStore, RecallRequest  # noqa: E402
-from r3_openrlhf.types import Context, Rollout, Verdict  # noqa: E402
+from r3_openrlhf.method.history import HistoryLimits, HistoryStore, RecallRequest  # noqa: E402
+from r3_openrlhf.method.types import Context, Rollout, Verdict  # noqa: E402
 
 PROBLEMS, BATCH, GROUP, EPOCHS = 40_315, 128, 16, 3
 MAX_TOKENS, VOCABULARY = 8192, 151_936

@@ -14,9 +14,9 @@ import struct
 from collections import deque
 from pathlib import Path
 
-from r3_openrlhf.history.codec import Codec
-from r3_openrlhf.history.records import RecallRequest
-from r3_openrlhf.types import Rollout, Verdict
+from r3_openrlhf.method.history.codec import Codec
+from r3_openrlhf.method.history.records import RecallRequest
+from r3_openrlhf.method.types import Rollout, Verdict
 
 CAP = 32
 _VERDICTS = list(Verdict)

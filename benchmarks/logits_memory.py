@@ -5,7 +5,7 @@
 
 A head of --hidden inputs stands for the model. The loss weighs each token by itself, as a policy loss does. Each way is a
 process of its own; the peak is above what it held before the forward pass (on a CPU VmHWM, set back before it; on CUDA
-torch's own count). Upstream's lines: models/actor.py:252-277, models/utils.py:172-188. The gradient of the weight is a
+torch's own count). Upstream's lines: runs/models/actor.py:252-277, runs/models/utils.py:172-188. The gradient of the weight is a
 part of both.
 """
 
@@ -24,7 +24,7 @@ import torch
 def upstream(device: torch.device):
     """OpenRLHF's function; its import is no part of what is measured."""
     if device.type == "cpu":  # OpenRLHF imports flash_attn
-        from r3_openrlhf.cpu_stack import cpu_platform
+        from r3_openrlhf.machine.cpu import cpu_platform
 
         cpu_platform.install()
     from openrlhf.models.utils import log_probs_from_logits
@@ -33,7 +33,7 @@ def upstream(device: torch.device):
 
 
 def measure(way: str, options: argparse.Namespace) -> dict[str, float]:
-    from r3_openrlhf.core.chunked_logprobs import chunked_logprobs
+    from r3_openrlhf.stack.chunked_logprobs import chunked_logprobs
 
     generator = torch.Generator().manual_seed(0)
     device = torch.device(options.device)

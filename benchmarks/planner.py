@@ -10,10 +10,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # runs from a checkout that is not installed
 
-from r3_openrlhf.config_loading import load_config  # noqa: E402
-from r3_openrlhf.planning.forecast import Plan, make_plan  # noqa: E402
-from r3_openrlhf.planning.hardware import GPUS  # noqa: E402
-from r3_openrlhf.planning.shapes import PUBLISHED  # noqa: E402
+from r3_openrlhf.config.loading import load_config  # noqa: E402
+from r3_openrlhf.runs.planning.forecast import Plan, make_plan  # noqa: E402
+from r3_openrlhf.runs.planning.hardware import GPUS  # noqa: E402
+from r3_openrlhf.runs.planning.shapes import PUBLISHED  # noqa: E402
 
 STOCK = ["run_dir=unused", "algo=grpo", "replay.enabled=false", "reflection.enabled=false", "ranking.enabled=false"]
 

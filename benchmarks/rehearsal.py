@@ -100,12 +100,12 @@ class SimulatedEngine:
         import numpy as np
 
         sys.path[:0] = options["path"]
-        from r3_openrlhf.cpu_stack import cpu_platform
+        from r3_openrlhf.machine.cpu import cpu_platform
 
         cpu_platform.install()
         from _host_work import token_pool, topk_logprobs
 
-        from r3_openrlhf.openrlhf_adapter.rollout_executor import AgentExecutor
+        from r3_openrlhf.stack.rollout_executor import AgentExecutor
 
         self.executor = AgentExecutor()
         self.population = Population(
@@ -179,7 +179,7 @@ class SimulatedPolicy:
         import numpy as np
 
         sys.path[:0] = options["path"]
-        from r3_openrlhf.cpu_stack import cpu_platform
+        from r3_openrlhf.machine.cpu import cpu_platform
 
         cpu_platform.install()  # importing OpenRLHF's records needs flash-attn's helpers
         self.rank, self.options = rank, options
@@ -259,8 +259,8 @@ class SimulatedPolicy:
 
 def configuration(options: argparse.Namespace, url: str):
     """The full-size experiment with its sizes divided."""
-    from r3_openrlhf.config_loading import load_config
-    from r3_openrlhf.models.locate import resolve_model
+    from r3_openrlhf.config.loading import load_config
+    from r3_openrlhf.runs.models.locate import resolve_model
 
     prompts, longest = max(1, PROMPTS // options.scale), TOKENS // options.shorter
     return load_config(
@@ -310,19 +310,19 @@ class Handles:
 def run(options: argparse.Namespace) -> None:
     """The controller's process: a run from its newest checkpoint to --steps."""
     began = time.time()
-    from r3_openrlhf.cpu_stack import cpu_platform
+    from r3_openrlhf.machine.cpu import cpu_platform
 
     cpu_platform.install()
     import ray
     from openrlhf.utils import get_strategy
     from transformers import AutoTokenizer
 
-    from r3_openrlhf.openrlhf_adapter.arguments import openrlhf_arguments
-    from r3_openrlhf.openrlhf_adapter.environment import environment_of
-    from r3_openrlhf.openrlhf_adapter.upstream_parser import check_arguments
+    from r3_openrlhf.machine.ray_start import patient_raylet
     from r3_openrlhf.problems.training_file import prepare
-    from r3_openrlhf.ray_start import patient_raylet
     from r3_openrlhf.runs.directory import RunDirectory
+    from r3_openrlhf.stack.arguments import openrlhf_arguments
+    from r3_openrlhf.stack.environment import environment_of
+    from r3_openrlhf.stack.upstream_parser import check_arguments
 
     config = configuration(options, options.url)
     os.environ |= environment_of(config, "cuda")
@@ -384,8 +384,8 @@ def measured_trainer():
     import ray
 
     from r3_openrlhf import method
-    from r3_openrlhf.openrlhf_adapter import samples_generator
-    from r3_openrlhf.openrlhf_adapter.trainer import R3Trainer
+    from r3_openrlhf.stack import samples_generator
+    from r3_openrlhf.stack.trainer import R3Trainer
 
     class Measured(R3Trainer):
         began = 0.0

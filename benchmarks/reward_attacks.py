@@ -44,7 +44,7 @@ def held_out(data: Path, count: int) -> list[dict]:
 
 
 def cases_of(data: Path, count: int) -> list[Case]:
-    from r3_openrlhf.attack.answer_attacks import answer_attacks
+    from r3_openrlhf.evaluation.attacks.answer_attacks import answer_attacks
 
     cases: list[Case] = []
     for row in held_out(data, count):
@@ -61,7 +61,7 @@ def cases_of(data: Path, count: int) -> list[Case]:
 
 def copies_of(data: Path) -> dict[str, list[Case]]:
     """Every formula of the problem in a box, of the problems that the rules were looked at with."""
-    from r3_openrlhf.attack.answer_attacks import answer_attacks
+    from r3_openrlhf.evaluation.attacks.answer_attacks import answer_attacks
 
     deepscaler = read(data / "math/train/deepscaler_clean.jsonl")
     random.Random(1).shuffle(deepscaler)
@@ -122,8 +122,8 @@ def spellings(reference: str) -> list[str]:
 
 async def ours(cases: list[Case], with_problem: bool) -> list[bool | None]:
     from r3_openrlhf.config import RewardConfig
-    from r3_openrlhf.grading.answers.request import GradeRequest
-    from r3_openrlhf.grading.client import make_grader
+    from r3_openrlhf.rewards.answers.request import GradeRequest
+    from r3_openrlhf.rewards.client import make_grader
 
     grader = make_grader(RewardConfig(timeout_s=20.0))
     grades = await asyncio.gather(
@@ -144,11 +144,11 @@ async def ours(cases: list[Case], with_problem: bool) -> list[bool | None]:
 OLDER = """
 import asyncio, json, sys
 from r3_openrlhf.config import RewardConfig
-from r3_openrlhf.grading.client import make_grader
+from r3_openrlhf.rewards.client import make_grader
 try:
-    from r3_openrlhf.grading.answers.request import GradeRequest
+    from r3_openrlhf.rewards.answers.request import GradeRequest
 except ImportError:
-    from r3_openrlhf.grading.request import GradeRequest
+    from r3_openrlhf.rewards.request import GradeRequest
 async def main():
     grader = make_grader(RewardConfig(timeout_s=20.0))
     grades = await asyncio.gather(*(

@@ -29,11 +29,11 @@ import psutil
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from r3_openrlhf.config import RewardConfig  # noqa: E402
-from r3_openrlhf.grading.answers.request import GradeRequest  # noqa: E402
-from r3_openrlhf.grading.client import make_grader  # noqa: E402
-from r3_openrlhf.types import Verdict  # noqa: E402
-from tests.grading.hostile_payloads import ENDLESS, ENDLESS_REFERENCE, endless  # noqa: E402
-from tests.reward_server.service import running  # noqa: E402
+from r3_openrlhf.method.types import Verdict  # noqa: E402
+from r3_openrlhf.rewards.answers.request import GradeRequest  # noqa: E402
+from r3_openrlhf.rewards.client import make_grader  # noqa: E402
+from tests.rewards.hostile_payloads import ENDLESS, ENDLESS_REFERENCE, endless  # noqa: E402
+from tests.rewards.server.service import running  # noqa: E402
 
 Row = tuple[str, str]  # response, reference
 THINKING_CHARS = 24_000

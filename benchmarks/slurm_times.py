@@ -25,7 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.cluster.conftest import Slurm, log_of, template_in, until  # noqa: E402
+from tests.operations.cluster.conftest import Slurm, log_of, template_in, until  # noqa: E402
 from tests.recordings import lines, playback_of  # noqa: E402
 
 STEPS = 4
@@ -96,12 +96,12 @@ def preempted(slurm: Slurm, run_dir: Path) -> dict:
 
 def watching(slurm: Slurm, run_dir: Path, seconds: float) -> dict:
     """Processor seconds that the agents of a job on two nodes take in an hour, after its Ray has come up."""
-    probe = f'{{{{ python }}}} {ROOT}/tests/cluster/ray_probe.py "$run_dir"'
+    probe = f'{{{{ python }}}} {ROOT}/tests/operations/cluster/ray_probe.py "$run_dir"'
     small = "--ray-args=--num-cpus=1 --object-store-memory=80000000"
     run_dir.mkdir()
     number = slurm.submit(run_dir, "--nodes=2", small, template=template_in(run_dir, probe))
     until((run_dir / "probe.json").is_file, seconds=WITHIN_S, what=log_of(run_dir, number))
-    module = ["-m", "r3_openrlhf.cluster.node_agent"]
+    module = ["-m", "r3_openrlhf.operations.cluster.node_agent"]
     agents = [process for process in slurm.processes(number) if process.cmdline()[1:3] == module]
     before, began = [process.cpu_times() for process in agents], time.monotonic()
     time.sleep(seconds)  # what is measured

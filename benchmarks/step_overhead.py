@@ -51,7 +51,7 @@ GB = 1e9
 
 
 def host(arguments: argparse.Namespace) -> dict:
-    from r3_openrlhf.models.locate import resolve_model
+    from r3_openrlhf.runs.models.locate import resolve_model
 
     scale = _host_work.Scale(
         prompts=arguments.prompts,

@@ -34,7 +34,7 @@ from _synthetic_run import Size, make
 
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.rollout_files import read_step, steps_in
-from r3_openrlhf.viewer.search_index import Filter, RunIndex
+from r3_openrlhf.view.search_index import Filter, RunIndex
 
 STEP_S = 190.0  # of a run of full size
 PARTS = ("index", "search", "pages", "browser")

@@ -6,8 +6,8 @@ python examples/own_environment.py
 import random
 import re
 
-from r3_openrlhf.agents.environment import Observation, Step
-from r3_openrlhf.agents.processes.pool import EnvironmentPool
+from r3_openrlhf.problems.agents.environment import Observation, Step
+from r3_openrlhf.problems.agents.processes.pool import EnvironmentPool
 
 
 class Guess:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from r3_openrlhf import method
     from r3_openrlhf.config import R3Config
-    from r3_openrlhf.core.advantages import group_advantages
-    from r3_openrlhf.core.batch_metrics import batch_metrics
-    from r3_openrlhf.core.entropy import entropy_statistics
-    from r3_openrlhf.core.mixed_batch import MixedBatch
-    from r3_openrlhf.core.ranking import ranking_rewards
-    from r3_openrlhf.core.rewards import outcome_reward
-    from r3_openrlhf.history.store import HistoryStore
+    from r3_openrlhf.method.core.advantages import group_advantages
+    from r3_openrlhf.method.core.batch_metrics import batch_metrics
+    from r3_openrlhf.method.core.entropy import entropy_statistics
+    from r3_openrlhf.method.core.mixed_batch import MixedBatch
+    from r3_openrlhf.method.core.ranking import ranking_rewards
+    from r3_openrlhf.method.core.rewards import outcome_reward
+    from r3_openrlhf.method.history.store import HistoryStore
     from r3_openrlhf.method.prompts import ChatPrompts
     from r3_openrlhf.method.r3 import R3
     from r3_openrlhf.method.settings import (
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         ReflectionSettings,
         ReplaySettings,
     )
-    from r3_openrlhf.types import Context, EntropyStatistics, Rollout, Verdict
+    from r3_openrlhf.method.types import Context, EntropyStatistics, Rollout, Verdict
 
 __version__ = "0.2.0"
 __all__ = [
@@ -68,18 +68,18 @@ _HOME = {
     "RankingSettings": "method.settings",
     "ReflectionSettings": "method.settings",
     "ReplaySettings": "method.settings",
-    "Context": "types",
-    "EntropyStatistics": "types",
-    "HistoryStore": "history.store",
-    "MixedBatch": "core.mixed_batch",
+    "Context": "method.types",
+    "EntropyStatistics": "method.types",
+    "HistoryStore": "method.history.store",
+    "MixedBatch": "method.core.mixed_batch",
     "R3Config": "config",
-    "Rollout": "types",
-    "Verdict": "types",
-    "batch_metrics": "core.batch_metrics",
-    "entropy_statistics": "core.entropy",
-    "group_advantages": "core.advantages",
-    "outcome_reward": "core.rewards",
-    "ranking_rewards": "core.ranking",
+    "Rollout": "method.types",
+    "Verdict": "method.types",
+    "batch_metrics": "method.core.batch_metrics",
+    "entropy_statistics": "method.core.entropy",
+    "group_advantages": "method.core.advantages",
+    "outcome_reward": "method.core.rewards",
+    "ranking_rewards": "method.core.ranking",
 }
 
 

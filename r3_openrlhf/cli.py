@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import click
 
 from r3_openrlhf import __version__
-from r3_openrlhf.errors import R3Error, RunInterrupted
-from r3_openrlhf.types import AgentEstimator
+from r3_openrlhf.method.errors import R3Error, RunInterrupted
+from r3_openrlhf.method.types import AgentEstimator
 
 if TYPE_CHECKING:
     from r3_openrlhf.config import R3Config
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 # Each command loads its own modules when it is called: `r3 --help` imports no framework.
 ELSEWHERE = {
-    "attack-rewards": ("r3_openrlhf.attack.cli", "attack_rewards"),
+    "attack-rewards": ("r3_openrlhf.evaluation.attacks.cli", "attack_rewards"),
     "eval": ("r3_openrlhf.evaluation.cli", "evaluate"),
-    "doctor": ("r3_openrlhf.doctor.cli", "doctor"),
-    "compare": ("r3_openrlhf.comparison.cli", "compare"),
-    "evidence": ("r3_openrlhf.comparison.cli", "evidence"),
-    "history": ("r3_openrlhf.history.cli", "history"),
-    "plan": ("r3_openrlhf.planning.cli", "plan"),
-    "lab": ("r3_openrlhf.lab.cli", "lab"),
-    "submit": ("r3_openrlhf.cluster.cli", "submit"),
-    "status": ("r3_openrlhf.cluster.cli", "status"),
-    "view": ("r3_openrlhf.viewer.cli", "view"),
-    "serve-rewards": ("r3_openrlhf.reward_server.cli", "serve_rewards"),
+    "doctor": ("r3_openrlhf.operations.doctor.cli", "doctor"),
+    "compare": ("r3_openrlhf.study.comparison.cli", "compare"),
+    "evidence": ("r3_openrlhf.study.comparison.cli", "evidence"),
+    "history": ("r3_openrlhf.operations.store.cli", "history"),
+    "plan": ("r3_openrlhf.runs.planning.cli", "plan"),
+    "lab": ("r3_openrlhf.study.lab.cli", "lab"),
+    "submit": ("r3_openrlhf.operations.cluster.cli", "submit"),
+    "status": ("r3_openrlhf.operations.cluster.cli", "status"),
+    "view": ("r3_openrlhf.view.cli", "view"),
+    "serve-rewards": ("r3_openrlhf.rewards.server.cli", "serve_rewards"),
 }
 # What a command needs beyond the smallest installation: an extra of pyproject.toml. `r3 train` needs the whole stack.
 EXTRAS = {
@@ -140,10 +140,10 @@ def config_command(section: str | None, search: str | None, diff: tuple[Path, Pa
     r3 config --search entropy
     r3 config --diff runs/one runs/another
     """
-    from r3_openrlhf import config_map
+    from r3_openrlhf.config import map as config_map
 
     if diff is not None:
-        from r3_openrlhf.config_loading import flatten
+        from r3_openrlhf.config.loading import flatten
         from r3_openrlhf.runs.directory import RunDirectory
 
         one, other = (flatten(RunDirectory(str(run)).load_config()) for run in diff)
@@ -182,9 +182,9 @@ def train(settings: tuple[str, ...], dry_run: bool, verbose: bool, quiet: bool, 
     trajectories      hgpo, gigpo, agent_grpo (for experiments with agents.environment)
     the lab's arms    r3_no_ccr, r3_prefix, ...: configs/lab (docs/algorithms.md)
 
-    Every key, its default and its unit: r3_openrlhf/config.py.
+    Every key, its default and its unit: r3_openrlhf/config/__init__.py.
     """
-    from r3_openrlhf.config_loading import load_config, split_settings
+    from r3_openrlhf.config.loading import load_config, split_settings
 
     experiment, others = split_settings(settings, command="train")
     config = load_config(experiment, others)
@@ -199,9 +199,9 @@ def train(settings: tuple[str, ...], dry_run: bool, verbose: bool, quiet: bool, 
         if not quiet:
             click.echo(f"This run is finished; run_dir=ANOTHER trains again. {run.path} says:", err=True)
     else:
-        from r3_openrlhf.openrlhf_adapter.launch import train as launch
         from r3_openrlhf.runs.lock import note_error
         from r3_openrlhf.runs.stop_request import GO_ON
+        from r3_openrlhf.stack.launch import train as launch
 
         # DeepSpeed looks for ninja, which lies beside this command, also when the environment is not activated.
         beside, path = str(Path(sys.executable).parent), os.environ.get("PATH", "")
@@ -265,8 +265,8 @@ def show(run: str, step: int | None, uid: str | None, as_json: bool, rollouts: b
 
 def _print_plan(config: R3Config, *, as_json: bool) -> None:
     """What `r3 train` would do, after its own checks. The hub is not asked, no model is built, and nothing stays."""
-    from r3_openrlhf.config_loading import config_to_json, config_to_yaml
-    from r3_openrlhf.openrlhf_adapter.launch import plan
+    from r3_openrlhf.config.loading import config_to_json, config_to_yaml
+    from r3_openrlhf.stack.launch import plan
 
     platform, arguments, notes = plan(config)
     for note in notes:

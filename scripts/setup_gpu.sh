@@ -21,7 +21,7 @@ fail() {
     echo "$1" >&2
     exit 1
 }
-trap 'echo "The GPU installation did not finish. What is missing: PYTHONPATH=. $python -m r3_openrlhf.doctor --stack gpu" >&2' ERR
+trap 'echo "The GPU installation did not finish. What is missing: PYTHONPATH=. $python -m r3_openrlhf.operations.doctor --stack gpu" >&2' ERR
 
 command -v "$python" >/dev/null || fail "Python 3.11 is needed, but there is no $python; install it, or set PYTHON_FOR_VENV=/path/to/python3.11"
 command -v g++ >/dev/null || fail "g++ is needed to build flash-attn and DeepSpeed's operators; install it, for example with: apt install g++"

@@ -18,9 +18,9 @@ sys.path.insert(0, str(BENCHMARKS))
 import _stack_runs  # noqa: E402
 import step_overhead  # noqa: E402
 
-from r3_openrlhf.config_loading import experiments  # noqa: E402
-from r3_openrlhf.openrlhf_adapter.upstream_parser import installed_source  # noqa: E402
+from r3_openrlhf.config.loading import experiments  # noqa: E402
 from r3_openrlhf.runs.directory import RunDirectory  # noqa: E402
+from r3_openrlhf.stack.upstream_parser import installed_source  # noqa: E402
 from tests.processes import command_of  # noqa: E402
 from tests.runs.test_rollout_files import rollout  # noqa: E402
 

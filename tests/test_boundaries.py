@@ -1,4 +1,4 @@
-"""Imports point one way, and the pure part loads no framework. Each check is shown to be able to fail."""
+"""Imports point one way, and the method loads no framework. Each check is shown to be able to fail."""
 
 import ast
 import subprocess
@@ -14,71 +14,39 @@ from import_diagram import Diagram, import_diagram  # noqa: E402
 
 FRAMEWORKS = {"ray", "vllm", "deepspeed", "openrlhf", "hydra", "omegaconf", "transformers"}
 ENGINES = {"ray", "vllm", "deepspeed", "openrlhf"}
-CORE = sorted(path.stem for path in (PACKAGE / "core").glob("*.py") if path.stem != "__init__")
+METHOD = sorted(
+    path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", ".")
+    for path in (PACKAGE / "method").rglob("*.py")
+    if path.stem != "__init__"
+)
 
-# The rooms from the ground up. A room imports rooms of lower floors only.
+# The rooms from the ground up. A room imports rooms of lower floors only; those of one floor do not know each other.
 FLOORS = (
-    {"types", "errors"},
-    {"open_table"},
-    {"answer_tasks"},
-    {"core", "config", "access", "ports", "ray_temporary", "grading.answers"},
-    {"agents", "ray_start"},
-    {"config_loading", "cpu_stack", "history", "models", "grading.processes"},
-    {"problems", "runs", "grading", "method", "agents.processes"},
-    {"planning"},
-    {"__init__"},  # the public names; the rooms above take the version from it
-    {"openrlhf_adapter", "evaluation", "comparison", "reward_server", "lab", "doctor", "cluster", "attack", "viewer"},
+    {"method"},
+    {"config", "machine"},
+    {"rewards", "problems"},
+    {"runs"},
+    {"stack", "study", "evaluation", "view", "operations"},
     {"cli"},
 )
-# What each part may import of this project. A part that is not named may import any part but the siblings.
-MAY_IMPORT = {
-    "types": set(),
-    "errors": set(),
-    "core": {"types", "errors"},
-    "open_table": {"errors"},
-    "answer_tasks": {"errors", "open_table"},
-    "config": {"types", "errors", "answer_tasks"},
-    "access": {"errors"},
-    "ray_start": {"ports"},
-    "history": {"types", "errors", "core", "config"},
-    "agents": {"types", "errors", "core", "config", "grading"},
-    "grading": {"types", "errors", "core", "config", "open_table", "answer_tasks"},
-    "cluster": {
-        "types",
-        "errors",
-        "ports",
-        "ray_start",
-        "ray_temporary",
-        "config",
-        "config_loading",
-        "history",
-        "runs",
-    },
-    "planning": {"errors", "config", "config_loading", "history", "method", "models"},
-    "comparison": {"errors", "config", "config_loading", "runs"},
-    "viewer": {
-        "types",
-        "errors",
-        "access",
-        "core",
-        "config",
-        "answer_tasks",
-        "agents",
-        "models",
-        "history",
-        "problems",
-        "runs",
-        "grading",
-    },
-}
-# Files outside openrlhf_adapter that hold an engine, with what they may import for it.
+# Inside the method: what is on a line imports those above it.
+IN_METHOD = (
+    {"errors"},
+    {"types", "open_table"},
+    {"checks"},
+    {"core"},
+    {"settings", "prompts"},
+    {"history"},
+    {"r3"},
+)
+# Files outside the stack that hold an engine, with what they may import for it.
 EXCEPTIONS = {
-    ("ray_start",): {"ray"},
-    ("evaluation", "engine"): {"vllm"},
-    ("cluster", "ray_on_nodes"): {"ray"},
-    ("cluster", "ray_jobs"): {"ray"},
+    "machine/ray_start": {"ray"},
+    "machine/cpu": ENGINES,
+    "evaluation/engine": {"vllm"},
+    "operations/cluster/ray_on_nodes": {"ray"},
+    "operations/cluster/ray_jobs": {"ray"},
 }
-SIBLINGS = {"openrlhf_adapter", "reward_server", "evaluation"}  # only the command line knows more than one of them
 
 
 def loaded_by(statement: str, modules: set[str]) -> set[str]:
@@ -89,10 +57,13 @@ def loaded_by(statement: str, modules: set[str]) -> set[str]:
     return set(done.stdout.split())
 
 
-@pytest.mark.parametrize("module", CORE)
-def test_core_loads_no_framework(module):
-    unwanted = FRAMEWORKS if module in ("entropy", "chunked_logprobs") else FRAMEWORKS | {"torch"}
-    assert loaded_by(f"import r3_openrlhf.core.{module}", unwanted) == set()
+def test_the_method_loads_no_framework():
+    """All of its files in one process; torch is loaded where tokens count, and by nothing else."""
+    with_torch = {"method.core.entropy"}
+    pure = [f"r3_openrlhf.{name}" for name in METHOD if name not in with_torch]
+    assert len(pure) > 30
+    assert loaded_by(f"import {', '.join(pure)}", FRAMEWORKS | {"torch"}) == set()
+    assert loaded_by("import r3_openrlhf.method.core.entropy", FRAMEWORKS) == set()
 
 
 def test_the_check_can_fail():
@@ -112,46 +83,44 @@ def imported_names(source: str) -> set[str]:
 
 
 def violations(package: Path) -> list[str]:
-    """One line per import that points the wrong way."""
+    """One line per import of an engine outside the stack, or of a higher part inside the method."""
     found = []
+    height = {part: number for number, parts in enumerate(IN_METHOD) for part in parts}
     for path in sorted(package.rglob("*.py")):
-        place = path.relative_to(package).with_suffix("").parts
-        part = place[0]
+        place = path.relative_to(package).with_suffix("").as_posix()
+        allowed = set().union(*(names for start, names in EXCEPTIONS.items() if place.startswith(start)))
         for name in sorted(imported_names(path.read_text())):
-            if any(name == allowed or name.startswith(f"{allowed}.") for allowed in EXCEPTIONS.get(place, ())):
-                continue
             top, *rest = name.split(".")
-            if top in ENGINES and part not in ("openrlhf_adapter", "cpu_stack"):
-                found.append(f"{'/'.join(place)} imports {name}; only openrlhf_adapter and cpu_stack may")
-            if top != package.name or not rest or rest[0] == part:
-                continue
-            if part in MAY_IMPORT and rest[0] not in MAY_IMPORT[part]:
-                found.append(f"{'/'.join(place)} imports {name}; {part} may not")
-            elif rest[0] in SIBLINGS and part != "cli":
-                found.append(f"{'/'.join(place)} imports {name}; only cli may")
+            if top in ENGINES - allowed and not place.startswith("stack/"):
+                found.append(f"{place} imports {name}; only the stack may")
+            parts = place.split("/")
+            if (
+                parts[0] == "method"
+                and len(parts) > 1
+                and top == package.name
+                and rest[:1] == ["method"]
+                and len(rest) > 1
+            ):
+                one, other = parts[1], rest[1]
+                if one != other and height.get(one, 0) <= height.get(other, 0):
+                    found.append(f"{place} imports {name}, which stands above it")
     return found
 
 
-def test_imports_point_one_way():
+def test_engines_stay_in_the_stack_and_the_method_points_one_way():
     assert violations(PACKAGE) == []
 
 
 @pytest.mark.parametrize(
     ("place", "line"),
     [
-        ("core/advantages.py", "from r3_openrlhf.config import R3Config"),
-        ("core/advantages.py", "from r3_openrlhf import config"),
-        ("core/replay.py", "def late():\n    import r3_openrlhf.history.store"),
-        ("types.py", "from r3_openrlhf.errors import R3Error"),
-        ("history/store.py", "import r3_openrlhf.openrlhf_adapter.convert"),
-        ("grading/processes/pool.py", "import r3_openrlhf.history"),
-        ("grading/processes/pool.py", "def late():\n    from ray import get"),
-        ("problems/sources.py", "from r3_openrlhf.openrlhf_adapter.arguments import platform_of"),
-        ("reward_server/app.py", "from r3_openrlhf.openrlhf_adapter import convert"),
+        ("method/core/advantages.py", "from r3_openrlhf.method.settings import R3Settings"),
+        ("method/core/replay.py", "def late():\n    import r3_openrlhf.method.history.store"),
+        ("method/history/store.py", "from r3_openrlhf.method.r3 import R3"),
+        ("machine/processes/pool.py", "def late():\n    from ray import get"),
         ("cli.py", "import vllm"),
         ("evaluation/run.py", "def late():\n    from vllm import LLM"),
         ("evaluation/engine.py", "import ray"),
-        ("evaluation/engine.py", "import r3_openrlhf.openrlhf_adapter.launch"),
     ],
 )
 def test_a_wrong_import_is_found(tmp_path, place, line):
@@ -163,9 +132,12 @@ def test_a_wrong_import_is_found(tmp_path, place, line):
 
 def test_right_imports_are_not_found(tmp_path):
     package = tmp_path / "r3_openrlhf"
-    (package / "core").mkdir(parents=True)
-    (package / "core" / "groups.py").write_text("import numpy\nfrom r3_openrlhf.core.checks import x\n")
-    (package / "cli.py").write_text("from r3_openrlhf.openrlhf_adapter.launch import train\nimport r3_openrlhf\n")
+    (package / "method" / "core").mkdir(parents=True)
+    (package / "method" / "core" / "groups.py").write_text(
+        "import numpy\nfrom r3_openrlhf.method.core.checks import x\n"
+    )
+    (package / "method" / "r3.py").write_text("from r3_openrlhf.method.history.store import HistoryStore\n")
+    (package / "cli.py").write_text("from r3_openrlhf.stack.launch import train\nimport r3_openrlhf\n")
     assert violations(package) == []
 
 
@@ -183,23 +155,19 @@ def test_every_room_has_its_floor_and_there_is_no_circle():
 
 
 def test_circles_and_arrows_upwards_are_found(tmp_path):
-    """Two files of one room in a circle, and a room that knows one above it; a room inside a room is a room."""
+    """Two files of one room in a circle, and a room that knows one above it."""
     for place, source in {
         "__init__.py": "",
         "cellar.py": "def late():\n    from house.attic import left",
         "attic/__init__.py": "",
-        "attic/left.py": "import house.attic.right",
-        "attic/right.py": "from house.attic.left import x",
+        "attic/left.py": "import house.attic.box.right",
         "attic/box/__init__.py": "",
-        "attic/box/doll.py": "",
-        "attic/box/note.py": "import house.attic.box.doll",
+        "attic/box/right.py": "from house.attic.left import x",
     }.items():
         file = tmp_path / "house" / place
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(source)
     diagram = import_diagram(tmp_path, "house")
-    assert diagram.circles == [["house.attic.left", "house.attic.right"]]
-    floors = ({"__init__", "cellar", "attic.box"}, {"attic"})
-    assert set(diagram.rooms) == set().union(*floors)
-    assert wrong_arrows(diagram, floors) == ["cellar -> attic"]
-    assert diagram.floors == [["__init__", "attic", "attic.box"], ["cellar"]]
+    assert diagram.circles == [["house.attic.box.right", "house.attic.left"]]
+    assert wrong_arrows(diagram, ({"cellar"}, {"attic"})) == ["cellar -> attic"]
+    assert diagram.floors == [["attic"], ["cellar"]]

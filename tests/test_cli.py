@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from r3_openrlhf import __version__
 from r3_openrlhf.cli import main
-from r3_openrlhf.config_loading import experiments, load_config
+from r3_openrlhf.config.loading import experiments, load_config
 from r3_openrlhf.runs.directory import RunDirectory
 from tests.runs.test_rollout_files import rollout
 
@@ -50,8 +50,8 @@ def test_every_experiment_dry_runs_and_writes_nothing(experiment, tmp_path, monk
 
 def test_the_printed_command_is_a_command():
     """A shell splits what is printed into the very arguments that were checked."""
-    from r3_openrlhf.models.locate import locate_model
-    from r3_openrlhf.openrlhf_adapter.arguments import openrlhf_arguments
+    from r3_openrlhf.runs.models.locate import locate_model
+    from r3_openrlhf.stack.arguments import openrlhf_arguments
 
     overrides = ["run_dir='/runs/a b'", "cluster.device=cuda"]
     result = call("train", "experiment=cpu_smoke", *overrides, "--dry-run")
@@ -80,7 +80,7 @@ def rows(path, num):
 )
 def test_a_dry_run_finds_what_a_start_would_find(settings, sentence, tmp_path):
     """Model, prompts and held-out problems are looked at, and what was written for that is gone."""
-    from r3_openrlhf.models.locate import resolve_model
+    from r3_openrlhf.runs.models.locate import resolve_model
 
     resolve_model("tiny")
     source = rows(tmp_path / "rows.jsonl", 8)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.config_loading import (
+from r3_openrlhf.config.loading import (
     CONFIGS,
     config_from_json,
     config_from_yaml,
@@ -18,7 +18,7 @@ from r3_openrlhf.config_loading import (
     load_config,
     presets,
 )
-from r3_openrlhf.errors import ConfigError
+from r3_openrlhf.method.errors import ConfigError
 
 SMOKE = "cpu_smoke"
 

@@ -7,9 +7,9 @@ from click.testing import CliRunner
 
 from r3_openrlhf.cli import main
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.config_loading import SYNONYMS, _known_keys, load_config
-from r3_openrlhf.config_map import page, settings
-from r3_openrlhf.errors import ConfigError
+from r3_openrlhf.config.loading import SYNONYMS, _known_keys, load_config
+from r3_openrlhf.config.map import page, settings
+from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.runs.directory import RunDirectory
 
 PAGE = Path(__file__).parents[1] / "docs" / "settings.md"

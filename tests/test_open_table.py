@@ -5,17 +5,17 @@ import random
 import numpy as np
 import pytest
 
-from r3_openrlhf.algorithms import ALGORITHMS
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.core.ranking import RANKING_SCORES
-from r3_openrlhf.core.replay import choose
-from r3_openrlhf.errors import ConfigError
+from r3_openrlhf.config.algorithms import ALGORITHMS
+from r3_openrlhf.method.core.ranking import RANKING_SCORES
+from r3_openrlhf.method.core.replay import choose
+from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.method.settings import RankingSettings, ReplaySettings
 from tests.method.test_r3 import C, W, rollout, settings_of
 
 MODULE = """
-from r3_openrlhf.algorithms import Algorithm
+from r3_openrlhf.config.algorithms import Algorithm
 
 MINE = Algorithm(estimator="rloo", filters_groups=True)
 NOT_MINE = Algorithm(estimator="rloo", mechanisms=frozenset({"telepathy"}))
@@ -98,7 +98,7 @@ def test_an_algorithm_of_a_user_is_a_configuration(mine):
         (lambda path: RankingSettings(score="no_module:score"), "ranking.score is 'no_module:score', which cannot be imported"),
         (lambda path: RankingSettings(score="nofile.py:score"), "nofile.py does not exist"),
         (lambda path: RankingSettings(score="entropie"), "did you mean entropy?, or package.module:name of your own"),
-        (lambda path: ALGORITHMS[path("NUMBER")], "is no record of the class r3_openrlhf.algorithms.Algorithm"),
+        (lambda path: ALGORITHMS[path("NUMBER")], "is no record of the class r3_openrlhf.config.algorithms.Algorithm"),
         (lambda path: ALGORITHMS[path("NOT_MINE")], "whose mechanisms hold 'telepathy'"),
     ],
 )  # fmt: skip

@@ -24,7 +24,7 @@ from packaging.specifiers import SpecifierSet
 
 from r3_openrlhf import __version__, ranking_rewards
 from r3_openrlhf.cli import EXTRAS
-from r3_openrlhf.doctor.packages import normal, pins
+from r3_openrlhf.operations.doctor.packages import normal, pins
 from r3_openrlhf.runs.commit import commit_of, version_line
 
 REPOSITORY = Path(__file__).parents[1]

@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from r3_openrlhf import ports
-from r3_openrlhf.errors import ClusterError
+from r3_openrlhf.machine import ports
+from r3_openrlhf.method.errors import ClusterError
 
 PROGRAM = """
 import sys
-from r3_openrlhf import ports
+from r3_openrlhf.machine import ports
 ports.PORTS = range(*map(int, sys.argv[1:]))
 print(ports.free_port(), flush=True)
 sys.stdin.read()

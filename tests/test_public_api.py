@@ -15,7 +15,7 @@ OWN_LOOP = REPOSITORY / "examples" / "own_loop.py"
 
 
 def test_every_public_name_is_there_and_is_the_one_of_its_home():
-    from r3_openrlhf.core import mixed_batch, ranking
+    from r3_openrlhf.method.core import mixed_batch, ranking
 
     for name in r3_openrlhf.__all__:
         assert getattr(r3_openrlhf, name) is not None and name in dir(r3_openrlhf)
@@ -28,7 +28,9 @@ def test_every_public_name_is_there_and_is_the_one_of_its_home():
 def test_importing_the_package_loads_nothing_else():
     code = "import sys; before = set(sys.modules); import r3_openrlhf; print(*sorted(m for m in set(sys.modules) - before))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY)
-    assert not {"torch", "numpy", "omegaconf", "r3_openrlhf.core", "r3_openrlhf.config"} & set(loaded.stdout.split())
+    assert not {"torch", "numpy", "omegaconf", "r3_openrlhf.method.core", "r3_openrlhf.config"} & set(
+        loaded.stdout.split()
+    )
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from r3_openrlhf.ray_start import replaced
+from r3_openrlhf.machine.ray_start import replaced
 
 pytestmark = pytest.mark.stack
 REPOSITORY = Path(__file__).parents[1]
@@ -27,7 +27,7 @@ print("as expected")
 OWN_RAY = """
 import os, sys, ray
 from ray._private import utils
-from r3_openrlhf.ray_start import patient_raylet, replaced
+from r3_openrlhf.machine.ray_start import patient_raylet, replaced
 missing = ImportError("none") if sys.argv[1] == "no dashboard" else None
 with replaced(utils, get_dashboard_dependency_error=lambda: missing), patient_raylet(common_port=52365):
     ray.init(address="local", include_dashboard=False, num_cpus=1, object_store_memory=80 * 2**20, log_to_driver=False)
@@ -37,7 +37,7 @@ assert 52365 not in ports, ports
 """
 IMPATIENT = """
 import os, sys, ray
-from r3_openrlhf.ray_start import patient_raylet
+from r3_openrlhf.machine.ray_start import patient_raylet
 with patient_raylet():
     ray.init(address="local", include_dashboard=False, num_cpus=1, object_store_memory=80 * 2**20, log_to_driver=False)
 try:
@@ -86,8 +86,8 @@ def test_a_raylet_reads_how_long_it_waits_for_the_agent_of_environments(slow_age
 
 @pytest.mark.slow
 def test_a_node_of_a_job_waits_for_no_agent(slow_agents):
-    from r3_openrlhf.cluster.ray_on_nodes import node_address, start_command
-    from r3_openrlhf.ports import free_port
+    from r3_openrlhf.machine.ports import free_port
+    from r3_openrlhf.operations.cluster.ray_on_nodes import node_address, start_command
 
     port, place = free_port(), Path(slow_agents["RAY_TMPDIR"])
     command = start_command(

@@ -11,14 +11,14 @@ import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed")
 
-from r3_openrlhf.ray_temporary import MAX_BYTES, bytes_of, private_directory, ray_temporary, sweep  # noqa: E402
+from r3_openrlhf.machine.ray_temporary import MAX_BYTES, bytes_of, private_directory, ray_temporary, sweep  # noqa: E402
 
 pytestmark = pytest.mark.stack
 MAX_PID_DIGITS = 7  # /proc/sys/kernel/pid_max is 4194304 at most
 START = """
 import json, os, ray
-from r3_openrlhf.ray_start import patient_raylet
-from r3_openrlhf.ray_temporary import private_directory, ray_temporary
+from r3_openrlhf.machine.ray_start import patient_raylet
+from r3_openrlhf.machine.ray_temporary import private_directory, ray_temporary
 with private_directory(ray_temporary()) as directory:
     with patient_raylet():
         ray.init(address="local", include_dashboard=False, num_cpus=1, log_to_driver=False, _temp_dir=str(directory))
@@ -62,7 +62,7 @@ def test_a_private_directory_is_open_to_its_user_alone_and_goes_with_its_block(t
 def test_what_a_killed_process_has_left_is_swept(tmp_path):
     program = (
         "import os, pathlib, sys\n"
-        "from r3_openrlhf.ray_temporary import private_directory\n"
+        "from r3_openrlhf.machine.ray_temporary import private_directory\n"
         "with private_directory(pathlib.Path(sys.argv[1])):\n"
         "    os.kill(os.getpid(), 9)\n"
     )

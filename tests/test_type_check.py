@@ -27,6 +27,6 @@ def test_the_package_is_clean(cache):
 
 def test_the_check_can_fail(cache, tmp_path):
     wrong = tmp_path / "wrong.py"
-    wrong.write_text("from r3_openrlhf.core.rewards import length_reward\nlength_reward('3', max_tokens=2)\n")
+    wrong.write_text("from r3_openrlhf.method.core.rewards import length_reward\nlength_reward('3', max_tokens=2)\n")
     found = mypy(cache, str(wrong))
     assert found.returncode == 1 and 'incompatible type "str"; expected "int"' in found.stdout, found.stdout

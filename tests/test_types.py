@@ -5,13 +5,13 @@ import random
 import pytest
 
 from r3_openrlhf.config import ClusterConfig, R3Config, TrainConfig
-from r3_openrlhf.core.mixed_batch import MixedBatch
-from r3_openrlhf.errors import ConfigError
+from r3_openrlhf.method.core.mixed_batch import MixedBatch
+from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.method.settings import AdvantageSettings, RankingSettings, ReplaySettings
-from r3_openrlhf.openrlhf_adapter.arguments import openrlhf_arguments
+from r3_openrlhf.method.types import Context, EntropyStatistics, RankingGuard, Verdict
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.types import Context, EntropyStatistics, RankingGuard, Verdict
+from r3_openrlhf.stack.arguments import openrlhf_arguments
 from tests.method.test_r3 import Storing, rollout, settings_of
 
 

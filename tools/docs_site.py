@@ -1,6 +1,6 @@
 """Hooks of mkdocs.yml: links to files of the repository, marks of commands that no test executes, pages without a menu.
 
-A page links to `../r3_openrlhf/core/advantages.py`. That works in the repository, and nowhere on a site that holds
+A page links to `../r3_openrlhf/method/core/advantages.py`. That works in the repository, and nowhere on a site that holds
 docs/ alone. Here each file that a page links to becomes a page of its own, with its text, and the links lead there.
 """
 

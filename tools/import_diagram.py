@@ -3,8 +3,8 @@
     python tools/import_diagram.py                  # this checkout
     python tools/import_diagram.py OTHER_CHECKOUT   # for example one of an earlier commit
 
-A room is a package, or a file that lies beside packages at the top; a file belongs to its innermost package. An arrow
-goes from a room to one that it imports, at the top of a file, inside a function or for a type checker. A room's floor
+A room is what stands at the top of the package: a folder, or a file beside them. An arrow goes from a room to one that it
+imports, at the top of a file, inside a function or for a type checker. A room's floor
 is one above the highest room that it imports. A circle is a set of files, or of rooms, that import each other.
 """
 
@@ -37,30 +37,28 @@ def import_diagram(checkout: Path, package: str = PACKAGE) -> Diagram:
         graph = grimp.build_graph(package, cache_dir=None)
     finally:
         sys.path.remove(str(checkout))
-    folders = {name for name in graph.modules if (checkout / name.replace(".", "/")).is_dir()}
     files, rooms = networkx.DiGraph(), networkx.DiGraph()
     for name in sorted(graph.modules):
         files.add_node(name)
-        rooms.add_node(room_of(name, folders, package))
+        room = room_of(name, package)
+        if room is not None:
+            rooms.add_node(room)
         for imported in sorted(graph.find_modules_directly_imported_by(name)):
             files.add_edge(name, imported)
-            ends = room_of(name, folders, package), room_of(imported, folders, package)
-            if ends[0] != ends[1]:
-                rooms.add_edge(*ends)
+            end = room_of(imported, package)
+            if room is not None and end is not None and room != end:
+                rooms.add_edge(room, end)
     circles = [sorted(part) for edges in (files, rooms) for part in networkx.strongly_connected_components(edges)]
     return Diagram(rooms=rooms, floors=floors_of(rooms), circles=[circle for circle in circles if len(circle) > 1])
 
 
-def room_of(module: str, folders: set[str], package: str = PACKAGE) -> str:
-    """ "core" for the file core.ranking, "grading.answers" for grading.answers.units, "cli" for cli; the package's own
-    __init__ is "__init__", and __main__ belongs to the command line, which it starts."""
+def room_of(module: str, package: str = PACKAGE) -> str | None:
+    """ "method" for the file method.core.ranking, "cli" for cli and for __main__, which starts it; None for the package's own
+    __init__, the door to the public names."""
     if module == package:
-        return "__init__"
-    if module == f"{package}.__main__":
-        return "cli"
-    parent = module.rpartition(".")[0]
-    room = module if module in folders or parent == package else parent
-    return room.removeprefix(f"{package}.")
+        return None
+    room = module.removeprefix(f"{package}.").partition(".")[0]
+    return "cli" if room == "__main__" else room
 
 
 def floors_of(rooms: networkx.DiGraph) -> list[list[str]]:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # runs from a checkout that is not installed
 
-from r3_openrlhf.openrlhf_adapter.arguments import own_flags  # noqa: E402
-from r3_openrlhf.openrlhf_adapter.flags import table  # noqa: E402
-from r3_openrlhf.openrlhf_adapter.upstream_parser import installed_flags  # noqa: E402
+from r3_openrlhf.stack.arguments import own_flags  # noqa: E402
+from r3_openrlhf.stack.flags import table  # noqa: E402
+from r3_openrlhf.stack.upstream_parser import installed_flags  # noqa: E402
 
 if __name__ == "__main__":
     sys.stdout.write(table(installed_flags(), own_flags()))

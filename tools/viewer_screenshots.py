@@ -1,4 +1,4 @@
-"""The pictures of docs/viewer.md: each page of `r3 view`, in Chromium, of a run that tests/viewer/story.py writes.
+"""The pictures of docs/viewer.md: each page of `r3 view`, in Chromium, of a run that tests/view/story.py writes.
 
 python tools/viewer_screenshots.py                       # into docs/figures/viewer/
 python tools/viewer_screenshots.py --run runs/quickstart # of a run of yours
@@ -17,9 +17,9 @@ from urllib.parse import quote
 REPOSITORY = Path(__file__).parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
-from r3_openrlhf.viewer.library import Library  # noqa: E402
-from r3_openrlhf.viewer.run_reader import RunReader  # noqa: E402
-from tests.viewer.conftest import wait_for_index  # noqa: E402
+from r3_openrlhf.view.library import Library  # noqa: E402
+from r3_openrlhf.view.run_reader import RunReader  # noqa: E402
+from tests.view.conftest import wait_for_index  # noqa: E402
 
 FLAGS = ("--no-sandbox", "--disable-gpu", "--force-device-scale-factor=1")
 WIDTH, HEIGHT = 1360, 860
@@ -162,8 +162,8 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as scratch:
         shown = arguments.run
         if not shown:
-            from tests.viewer.evaluations import write_evaluation
-            from tests.viewer.story import Story
+            from tests.view.evaluations import write_evaluation
+            from tests.view.story import Story
 
             shown = [Path(scratch) / "r3", Path(scratch) / "r3_seed3", Path(scratch) / "evaluations"]
             for directory, steps, seed in ((shown[0], 48, 1), (shown[1], 40, 3)):

@@ -3,7 +3,7 @@
     python examples/lab/problem_files.py
 
 Writes REGIME/train.jsonl and REGIME/held_out.jsonl beside this file, always the same ones. What a fact is, and which ones
-the lab's model was taught wrongly, says r3_openrlhf/models/lab.py.
+the lab's model was taught wrongly, says r3_openrlhf/runs/models/lab.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-from r3_openrlhf.models.lab import FACT_CLASSES, FACTS, LARGEST_TERM, MAX_TERMS, word_problem
+from r3_openrlhf.runs.models.lab import FACT_CLASSES, FACTS, LARGEST_TERM, MAX_TERMS, word_problem
 
 DIRECTORY = Path(__file__).parent
 KNOWN, MISCONCEIVED = FACT_CLASSES[0][1], FACT_CLASSES[-1][1]  # slip rates

@@ -21,7 +21,7 @@ for regime in lab_truncation_bound lab_mostly_solved; do
         --arm "isr=r3 $OFF reflection.enabled=true reflection.share_successes=true" \
         --arm "prefix=r3 $OFF exploration.prefix.enabled=true exploration.prefix.max_per_step=4" "$@" >&2
 done
-# the others do nothing here: tests/lab/test_one_epoch.py
+# the others do nothing here: tests/study/lab/test_one_epoch.py
 r3 lab study --experiment lab_one_epoch --seeds "$SEEDS" --out "$OUT/lab_one_epoch" --evidence "$EVIDENCE/lab_one_epoch" $ALIKE \
     --arm "grpo=grpo" \
     --arm "serr=r3 $OFF ranking.enabled=true" "$@" >&2

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from r3_openrlhf.config import DataConfig
-from r3_openrlhf.errors import ConfigError, DataError
-from r3_openrlhf.open_table import nearest
+from r3_openrlhf.method.errors import ConfigError, DataError
+from r3_openrlhf.method.open_table import nearest
 from r3_openrlhf.problems.sources import FILE_FORMATS, REASONING_GYM, Label, load_problems
 
 

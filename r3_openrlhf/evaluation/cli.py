@@ -8,7 +8,7 @@ import sys
 import click
 
 from r3_openrlhf.config import BenchmarkConfig
-from r3_openrlhf.errors import ConfigError, R3Error
+from r3_openrlhf.method.errors import ConfigError, R3Error
 
 DEFAULTS = BenchmarkConfig()
 

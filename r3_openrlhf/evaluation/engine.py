@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from r3_openrlhf.config import BenchmarkConfig
-from r3_openrlhf.cpu_stack.cpu_platform import ENVIRONMENT, KV_CACHE_BYTES, is_needed
-from r3_openrlhf.errors import ConfigError, R3Error
+from r3_openrlhf.machine.cpu.cpu_platform import ENVIRONMENT, KV_CACHE_BYTES, is_needed
+from r3_openrlhf.method.errors import ConfigError, R3Error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

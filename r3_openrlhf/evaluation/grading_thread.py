@@ -7,10 +7,10 @@ import threading
 from concurrent.futures import Future
 
 from r3_openrlhf.config import RewardConfig
-from r3_openrlhf.grading.answers.request import GradeRequest
-from r3_openrlhf.grading.client import make_grader
+from r3_openrlhf.method.types import Grade
 from r3_openrlhf.problems.sources import Label
-from r3_openrlhf.types import Grade
+from r3_openrlhf.rewards.answers.request import GradeRequest
+from r3_openrlhf.rewards.client import make_grader
 
 
 class GradingThread:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.errors import ConfigError
-from r3_openrlhf.models.locate import locate_model
+from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.model_copies import copy_steps
+from r3_openrlhf.runs.models.locate import locate_model
 
 PROMPT_KEYS = ("chat_template", "system_prompt", "prompt_template", "few_shot")
 _EDGE_BYTES = 2**20  # of each weight file that go into the fingerprint, at both ends

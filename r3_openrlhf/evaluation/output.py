@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from r3_openrlhf.errors import ConfigError
 from r3_openrlhf.evaluation.sample_file import SampleFile
+from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.runs.directory import write_whole
 
 

@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 
 from r3_openrlhf.evaluation.sample_file import SampledProblem
+from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.runs.display import POLL_S, Display, screen_for
 from r3_openrlhf.runs.outputs import Outputs
-from r3_openrlhf.types import Verdict
 
 
 class Terminal:

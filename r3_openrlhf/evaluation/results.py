@@ -9,8 +9,8 @@ from typing import Any
 
 from r3_openrlhf.evaluation.pass_rates import Response, ks_up_to, summarise
 from r3_openrlhf.evaluation.sample_file import SampledProblem, SampledResponse
-from r3_openrlhf.grading.answers.comparison import normalise
-from r3_openrlhf.types import Verdict
+from r3_openrlhf.method.types import Verdict
+from r3_openrlhf.rewards.answers.comparison import normalise
 
 HARD_AT_MOST = 1  # correct responses of the base model, the paper's hard subset
 _CORRECT = {Verdict.CORRECT: True, Verdict.WRONG: False, Verdict.UNGRADED: None}

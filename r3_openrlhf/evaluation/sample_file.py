@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from r3_openrlhf.errors import DataError
-from r3_openrlhf.types import Grade, Verdict
+from r3_openrlhf.method.errors import DataError
+from r3_openrlhf.method.types import Grade, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from r3_openrlhf.config import BenchmarkConfig, DataConfig
-from r3_openrlhf.errors import ConfigError
 from r3_openrlhf.evaluation.grading_thread import GradingThread
 from r3_openrlhf.evaluation.sample_file import SampledProblem, SampledResponse, SampleFile, cut, graded
+from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.types import Grade
 from r3_openrlhf.problems.prompts import problem_message, render
 from r3_openrlhf.problems.sources import Label
-from r3_openrlhf.types import Grade
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

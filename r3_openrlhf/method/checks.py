@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from r3_openrlhf.errors import ConfigError
-from r3_openrlhf.open_table import nearest
+from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.open_table import nearest
 
 MAX_VALUE = 2**53
 

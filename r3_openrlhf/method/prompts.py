@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from r3_openrlhf.core.reflection import fit_attempt, reflection_message
-from r3_openrlhf.types import Context, Rollout, Word
+from r3_openrlhf.method.core.reflection import fit_attempt, reflection_message
+from r3_openrlhf.method.types import Context, Rollout, Word
 
 
 class ReflectionFate(Word):
@@ -116,7 +116,7 @@ class PromptMaker(Protocol):
 
 
 class ChatPrompts:
-    """Prompts of text for a tokenizer of transformers; a reflection prompt is one user turn (core/reflection.py).
+    """Prompts of text for a tokenizer of transformers; a reflection prompt is one user turn (method/core/reflection.py).
 
     Args:
         tokenizer: counts tokens, decodes stored attempts, and has a chat template unless `render` is given.

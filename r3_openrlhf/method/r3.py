@@ -19,21 +19,21 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from r3_openrlhf.core.batch_metrics import batch_metrics
-from r3_openrlhf.core.groups import RecallFate, opposite_verdict
-from r3_openrlhf.core.mixed_batch import MixedBatch, Row, topk_decides
-from r3_openrlhf.core.prefix import Continuations, cut_points, state_of_failures, state_of_success
-from r3_openrlhf.core.ranking import RANKING_SCORES
-from r3_openrlhf.core.reflection import is_hard
-from r3_openrlhf.core.replay import choose, response_bytes
-from r3_openrlhf.core.selection import ProblemSelection, draws_on
-from r3_openrlhf.errors import TrainingStopped
-from r3_openrlhf.history.codec import state_digest
-from r3_openrlhf.history.records import Absence, RecallRequest
-from r3_openrlhf.history.store import HistoryStore
+from r3_openrlhf.method.core.batch_metrics import batch_metrics
+from r3_openrlhf.method.core.groups import RecallFate, opposite_verdict
+from r3_openrlhf.method.core.mixed_batch import MixedBatch, Row, topk_decides
+from r3_openrlhf.method.core.prefix import Continuations, cut_points, state_of_failures, state_of_success
+from r3_openrlhf.method.core.ranking import RANKING_SCORES
+from r3_openrlhf.method.core.reflection import is_hard
+from r3_openrlhf.method.core.replay import choose, response_bytes
+from r3_openrlhf.method.core.selection import ProblemSelection, draws_on
+from r3_openrlhf.method.errors import TrainingStopped
+from r3_openrlhf.method.history.codec import state_digest
+from r3_openrlhf.method.history.records import Absence, RecallRequest
+from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.method.prompts import Asked, Prefix, PrefixFate, PromptMaker, ReflectionFate, StepPrompts
 from r3_openrlhf.method.settings import R3Settings
-from r3_openrlhf.types import Context, EntropySource, EntropyStatistics, OldLogprobs, Rollout, Verdict
+from r3_openrlhf.method.types import Context, EntropySource, EntropyStatistics, OldLogprobs, Rollout, Verdict
 
 # Of the groups that start in the middle of a stored response (exploration.prefix)
 FIRST_PREFIX_EPOCH = 2  # nothing is stored of a problem before
@@ -387,7 +387,7 @@ class R3:
         found = entropy[place]
         if isinstance(found, EntropyStatistics):
             return found
-        from r3_openrlhf.core.entropy import entropy_statistics  # needs torch
+        from r3_openrlhf.method.core.entropy import entropy_statistics  # needs torch
 
         peak, global_ = entropy_statistics(found, peak_fraction=self.settings.ranking.peak_fraction)
         return EntropyStatistics(peak=peak, global_=global_, source="exact")

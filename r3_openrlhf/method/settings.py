@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from r3_openrlhf.core.ranking import RANKING_SCORES
-from r3_openrlhf.core.replay import RECALL_ORDERS
-from r3_openrlhf.errors import ConfigError
 from r3_openrlhf.method.checks import above, at_least, one_of
-from r3_openrlhf.types import (
+from r3_openrlhf.method.core.ranking import RANKING_SCORES
+from r3_openrlhf.method.core.replay import RECALL_ORDERS
+from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.types import (
     MIN_HISTORY_BYTES,
     MIN_RECALLED,
     AdvantageScope,
@@ -58,7 +58,7 @@ class ReplaySettings:
     k: int = 2
     # steps; older rollouts are never recalled
     max_policy_lag: int = 1000
-    # which of several stored rollouts: uniform, newest, or package.module:function (core/replay.py)
+    # which of several stored rollouts: uniform, newest, or package.module:function (method/core/replay.py)
     order: str = "uniform"
     # add: the group has G + k rows [P]; replace: k rows of the group give way, constant cost
     mode: str = "add"
@@ -125,7 +125,7 @@ class RankingSettings:
     # truncated (algorithm 1) [P], or failed (the paper's abstract)
     scope: str = "truncated"
     # entropy: high peak and low global entropy [P]; logprob: the mean log-prob of the response's tokens when it was
-    # sampled; or package.module:function (core/ranking.py)
+    # sampled; or package.module:function (method/core/ranking.py)
     score: str = "entropy"
     # exact: from the actor's own logits, through which every row goes anyway; auto: exact wherever top-k bounds do not
     # decide, the engine then also finds the 20 largest logits at every decoded token; topk: the bounds alone

@@ -12,12 +12,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from r3_openrlhf.answer_tasks import TASKS
 from r3_openrlhf.config import DataConfig, R3Config
-from r3_openrlhf.errors import DataError
+from r3_openrlhf.config.answer_tasks import TASKS
+from r3_openrlhf.method.errors import DataError
+from r3_openrlhf.method.types import Rollout, Verdict
 from r3_openrlhf.problems.sources import REASONING_GYM, Label, check_source, load_problems
 from r3_openrlhf.problems.training_file import rendered
-from r3_openrlhf.types import Rollout, Verdict
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from r3_openrlhf.errors import DataError
+from r3_openrlhf.method.errors import DataError
 from r3_openrlhf.method.prompts import ChatPrompts
 from r3_openrlhf.method.r3 import R3
-from r3_openrlhf.types import CutRule
+from r3_openrlhf.method.types import CutRule
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from r3_openrlhf.config import DataConfig, R3Config
-    from r3_openrlhf.history.store import HistoryStore
+    from r3_openrlhf.method.history.store import HistoryStore
 
 
 def problem_message(data: DataConfig, problem: str) -> str:

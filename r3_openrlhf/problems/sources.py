@@ -13,11 +13,10 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from r3_openrlhf.answer_tasks import TASKS, task_for
 from r3_openrlhf.config import DataConfig
-from r3_openrlhf.errors import DataError
-from r3_openrlhf.grading.answers.request import check_data_set
-from r3_openrlhf.open_table import nearest
+from r3_openrlhf.config.answer_tasks import TASKS, check_data_set, task_for
+from r3_openrlhf.method.errors import DataError
+from r3_openrlhf.method.open_table import nearest
 from r3_openrlhf.problems.table import Numeral, Table, read_json
 
 FILE_FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}
@@ -268,7 +267,7 @@ def _is_unicode(text: str) -> bool:
 
 def _reasoning_gym_rows(data: DataConfig) -> Iterator[tuple[str, Label]]:
     """data.reasoning_gym.size different problems. The task repeats itself when it is small; repeats are not counted."""
-    from r3_openrlhf.grading.answers.no_drawing import no_drawing
+    from r3_openrlhf.machine.no_drawing import no_drawing
 
     with no_drawing():
         import reasoning_gym

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from r3_openrlhf.errors import DataError
+from r3_openrlhf.method.errors import DataError
 
 
 class Numeral(str):

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from r3_openrlhf.config import DataConfig, R3Config
-from r3_openrlhf.core.reflection import MIN_VISIBLE_CHARACTERS, reflection_message
-from r3_openrlhf.errors import ConfigError, DataError
+from r3_openrlhf.method.core.reflection import MIN_VISIBLE_CHARACTERS, reflection_message
+from r3_openrlhf.method.errors import ConfigError, DataError
 from r3_openrlhf.problems.prompts import count_tokens, problem_message, render
 from r3_openrlhf.problems.sources import Label, check_source, load_problems
 

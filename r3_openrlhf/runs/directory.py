@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.config_loading import config_from_yaml, config_to_yaml, flatten
-from r3_openrlhf.errors import ConfigError, R3Error
+from r3_openrlhf.config.loading import config_from_yaml, config_to_yaml, flatten
+from r3_openrlhf.method.errors import ConfigError, R3Error
 from r3_openrlhf.runs import rollout_files
 from r3_openrlhf.runs.commit import FILE, PACKAGE, commit_of, git
 from r3_openrlhf.runs.files import EvaluationLine, MetricsLine, check_line, read_lines, read_text, replacing

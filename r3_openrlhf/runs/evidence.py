@@ -16,8 +16,8 @@ from typing import Annotated, Any
 import msgspec
 
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.config_loading import flatten
-from r3_openrlhf.errors import R3Error
+from r3_openrlhf.config.loading import flatten
+from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.runs.commit import commit_of
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.files import read_text

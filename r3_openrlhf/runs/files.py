@@ -10,7 +10,7 @@ from typing import Annotated, Any, BinaryIO, NotRequired, TypedDict
 
 import msgspec
 
-from r3_openrlhf.errors import R3Error
+from r3_openrlhf.method.errors import R3Error
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] | None

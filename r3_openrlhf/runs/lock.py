@@ -1,4 +1,4 @@
-"""One process trains in a run directory at a time: a lease (history/lease.py) on run.lock.
+"""One process trains in a run directory at a time: a lease (method/history/lease.py) on run.lock.
 
 `r3 train` holds it. In a job of `r3 submit slurm` the first node's agent does, and its command is told so by R3_RUN_LEASE_TOKEN.
 """
@@ -9,8 +9,8 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-from r3_openrlhf.errors import HistoryError, R3Error
-from r3_openrlhf.history.lease import Lease, last_holder
+from r3_openrlhf.method.errors import HistoryError, R3Error
+from r3_openrlhf.method.history.lease import Lease, last_holder
 from r3_openrlhf.runs.directory import RunDirectory
 
 TOKEN = "R3_RUN_LEASE_TOKEN"  # environment variable

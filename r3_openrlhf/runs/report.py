@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from r3_openrlhf.errors import R3Error
+from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.files import DataCounts, read_json
 from r3_openrlhf.runs.rollout_records import grouped

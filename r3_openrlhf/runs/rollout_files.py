@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from r3_openrlhf.errors import R3Error
+from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.runs.files import RolloutLine, replacing, sync_directory
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ COLUMNS = {
     "uid": TEXT,
     "context": TEXT,
     "group": COUNT,  # within the step; null: in no group
-    "group_replay": TEXT,  # what replay did for the group, or why nothing: core/groups.py, RecallFate
+    "group_replay": TEXT,  # what replay did for the group, or why nothing: method/core/groups.py, RecallFate
     "group_ranking": TEXT,  # the same of the ranking: RankingFate
     "verdict": TEXT,
     "reason": TEXT,

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from r3_openrlhf.core.mixed_batch import Group, MixedBatch, Row
+from r3_openrlhf.method.core.mixed_batch import Group, MixedBatch, Row
+from r3_openrlhf.method.types import EntropyStatistics, Rollout, TokenLogprobs, TurnFacts
 from r3_openrlhf.runs.token_chars import TokenChars
-from r3_openrlhf.types import EntropyStatistics, Rollout, TokenLogprobs, TurnFacts
 
 MAX_ANSWER_CHARS = 2000
 VALUES = ("token_entropy", "token_logprob", "token_policy_logprob")

@@ -17,15 +17,15 @@ import click
 import pytest
 
 from r3_openrlhf.cli import main
-from r3_openrlhf.config_loading import load_config, presets
-from r3_openrlhf.errors import R3Error
-from r3_openrlhf.history.store import HistoryStore
-from r3_openrlhf.lab.study import CONTROLS, settings_of
+from r3_openrlhf.config.loading import load_config, presets
+from r3_openrlhf.method.errors import R3Error
+from r3_openrlhf.method.history.store import HistoryStore
+from r3_openrlhf.method.types import Context, Verdict
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.types import Context, Verdict
-from tests.comparison.synthetic import metrics_of, write_run
+from r3_openrlhf.study.lab.study import CONTROLS, settings_of
 from tests.docs.pages import DATA, PAGES, PYTHON, REPOSITORY, SHELL, Block, blocks_of
-from tests.history.samples import make_rollout
+from tests.method.history.samples import make_rollout
+from tests.study.comparison.synthetic import metrics_of, write_run
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 UID = "1f6d0c3f5a0be2b4"  # the problem that the documents look at

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.config_loading import experiments, flatten, load_config, presets
+from r3_openrlhf.config.loading import experiments, flatten, load_config, presets
 from tests.docs.pages import DOCS, PAGES, PARSER, REPOSITORY, inline_code, links_of
 
 PACKAGE = REPOSITORY / "r3_openrlhf"
@@ -86,11 +86,11 @@ def test_names_in_the_text_exist(page):
 def test_a_name_that_does_not_exist_is_found(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(
-        "`core/advantages.py` `core/gone.py` `replay.k=4` `replay.kk` `algo=r3_gone` `experiment=gone` `RUN/config.yaml`"
+        "`method/core/advantages.py` `method/core/gone.py` `replay.k=4` `replay.kk` `algo=r3_gone` `experiment=gone` `RUN/config.yaml`"
         " `pytest tests/test_gone.py -k x` `no file`"
     )
     assert [sentence.split()[-1] for sentence in unknown_names(page)] == [
-        "core/gone.py", "replay.kk", "r3_gone", "gone", "tests/test_gone.py",
+        "method/core/gone.py", "replay.kk", "r3_gone", "gone", "tests/test_gone.py",
     ]  # fmt: skip
 
 

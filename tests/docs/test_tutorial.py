@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from r3_openrlhf.config import RewardConfig
-from r3_openrlhf.grading.answers.request import GradeRequest
-from r3_openrlhf.grading.remote import RemoteGrader
-from r3_openrlhf.ports import free_port
+from r3_openrlhf.machine.ports import free_port
+from r3_openrlhf.method.types import Verdict
+from r3_openrlhf.rewards.answers.request import GradeRequest
+from r3_openrlhf.rewards.remote import RemoteGrader
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.types import Verdict
 from tests.docs.pages import DOCS, REPOSITORY, blocks_of
 
 PORT = "5005"  # in the text; the test takes a free one

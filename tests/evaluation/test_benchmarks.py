@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from r3_openrlhf.config import DataConfig
-from r3_openrlhf.errors import ConfigError, DataError
 from r3_openrlhf.evaluation.benchmarks import BENCHMARKS, load_problem_set, name_of
+from r3_openrlhf.method.errors import ConfigError, DataError
 from r3_openrlhf.problems.sources import problem_uid
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data" / "math" / "eval"

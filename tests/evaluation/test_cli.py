@@ -13,7 +13,6 @@ from pytest import approx
 
 from r3_openrlhf.cli import main
 from r3_openrlhf.config import BenchmarkConfig, ClusterConfig, DataConfig, RewardConfig
-from r3_openrlhf.errors import ConfigError
 from r3_openrlhf.evaluation.benchmarks import load_problem_set
 from r3_openrlhf.evaluation.grading_thread import GradingThread
 from r3_openrlhf.evaluation.model_source import find_model, fingerprint
@@ -21,8 +20,9 @@ from r3_openrlhf.evaluation.output import EvaluationDirectory
 from r3_openrlhf.evaluation.progress import Bar
 from r3_openrlhf.evaluation.sample_file import SampleFile, cut
 from r3_openrlhf.evaluation.sampling import make_work, sample, shorten
-from r3_openrlhf.models.locate import resolve_model
-from r3_openrlhf.types import Verdict
+from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.types import Verdict
+from r3_openrlhf.runs.models.locate import resolve_model
 from tests.evaluation.test_sample_file import problem, response
 
 REPOSITORY = Path(__file__).parents[2]
@@ -55,7 +55,7 @@ def elsewhere(tmp_path, monkeypatch):
 @pytest.fixture
 def a_run(tmp_path):
     """A run directory that has a checkpoint of step 20 and no final model."""
-    from r3_openrlhf.config_loading import load_config
+    from r3_openrlhf.config.loading import load_config
     from r3_openrlhf.runs.directory import RunDirectory
 
     run = RunDirectory(tmp_path / "run")

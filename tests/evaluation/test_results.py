@@ -3,7 +3,7 @@
 from pytest import approx
 
 from r3_openrlhf.evaluation.results import hard_uids, markdown, mean_over_benchmarks, response_of, summarise_benchmark
-from r3_openrlhf.types import Verdict
+from r3_openrlhf.method.types import Verdict
 from tests.evaluation.test_sample_file import problem, response
 
 RIGHT, WRONG, NONE = (

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from r3_openrlhf.errors import DataError
 from r3_openrlhf.evaluation.sample_file import (
     SampledProblem,
     SampledResponse,
@@ -16,7 +15,8 @@ from r3_openrlhf.evaluation.sample_file import (
     decode_token_ids,
     encode_token_ids,
 )
-from r3_openrlhf.types import Verdict
+from r3_openrlhf.method.errors import DataError
+from r3_openrlhf.method.types import Verdict
 
 
 def response(token_ids, *, finish_reason="stop", verdict=Verdict.WRONG, extracted="4", text="it is 4"):

@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from r3_openrlhf.core.entropy import DEVICE_BUFFER_BYTES, entropy_statistics, token_logprobs_and_entropy
+from r3_openrlhf.method.core.entropy import DEVICE_BUFFER_BYTES, entropy_statistics, token_logprobs_and_entropy
 
 pytestmark = [
     pytest.mark.gpu,

@@ -13,7 +13,7 @@ import torch
 pytest.importorskip("openrlhf", reason="OpenRLHF is not installed here")
 pytest.importorskip("vllm", reason="vLLM is not installed here")
 
-from tests.openrlhf_adapter.training import lines, rollouts_of, train  # noqa: E402
+from tests.stack.training import lines, rollouts_of, train  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,
@@ -68,7 +68,7 @@ def test_all_three_mechanisms_fire(run):
 def test_the_model_that_is_left_loads_and_differs_from_the_first(run):
     from transformers import AutoModelForCausalLM
 
-    from r3_openrlhf.models.locate import resolve_model
+    from r3_openrlhf.runs.models.locate import resolve_model
 
     last, first = (AutoModelForCausalLM.from_pretrained(path) for path in (run / "final_model", resolve_model("tiny")))
     changed = [not torch.equal(a, b) for a, b in zip(last.parameters(), first.parameters(), strict=True)]

@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pytest import approx
 
-from r3_openrlhf.core.batch_metrics import batch_metrics, trained_tokens
-from r3_openrlhf.core.groups import RankingFate, RecallFate
-from r3_openrlhf.errors import TrainingStopped
-from r3_openrlhf.history.records import HistoryLimits
-from r3_openrlhf.history.store import HistoryStore
+from r3_openrlhf.method.core.batch_metrics import batch_metrics, trained_tokens
+from r3_openrlhf.method.core.groups import RankingFate, RecallFate
+from r3_openrlhf.method.errors import TrainingStopped
+from r3_openrlhf.method.history.records import HistoryLimits
+from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.method.settings import R3Settings
-from r3_openrlhf.types import Context, EntropyBounds, EntropyStatistics, Rollout, Verdict
+from r3_openrlhf.method.types import Context, EntropyBounds, EntropyStatistics, Rollout, Verdict
 
 C, W = Verdict.CORRECT, Verdict.WRONG
 

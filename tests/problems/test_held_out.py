@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from r3_openrlhf.config import ClusterConfig, DataConfig, HeldOutConfig, R3Config, RolloutConfig
-from r3_openrlhf.errors import DataError
+from r3_openrlhf.method.errors import DataError
 from r3_openrlhf.method.settings import ReflectionSettings
+from r3_openrlhf.method.types import Context, Rollout, Verdict
 from r3_openrlhf.problems.held_out import check_held_out_source, evaluation_line, prepare_held_out, read_prompts
 from r3_openrlhf.problems.sources import Label, problem_uid
 from r3_openrlhf.problems.training_file import prepare
-from r3_openrlhf.types import Context, Rollout, Verdict
 
 C, W, U = Verdict.CORRECT, Verdict.WRONG, Verdict.UNGRADED
 SUMS = {"size": 60, "seed": 1, "min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1, "operators": ["+"]}

@@ -3,7 +3,7 @@
 import pytest
 
 from r3_openrlhf.config import DataConfig
-from r3_openrlhf.errors import DataError
+from r3_openrlhf.method.errors import DataError
 from r3_openrlhf.problems.prompts import count_tokens, problem_message, render
 
 SHOT = {"problem": "1 + 1", "response": r"\boxed{2}"}

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from r3_openrlhf.config import ClusterConfig, DataConfig, R3Config, RolloutConfig
-from r3_openrlhf.errors import ConfigError, DataError, R3Error
+from r3_openrlhf.method.errors import ConfigError, DataError, R3Error
 from r3_openrlhf.method.settings import ReflectionSettings
 from r3_openrlhf.problems.sources import Label, check_source, load_problems, problem_uid
 from r3_openrlhf.problems.training_file import prepare
@@ -174,8 +174,8 @@ def test_the_true_answer_beyond_64_bits_is_correct(task, tmp_path):
     import asyncio
 
     from r3_openrlhf.config import RewardConfig
-    from r3_openrlhf.grading.answers.request import GradeRequest
-    from r3_openrlhf.grading.client import LocalGrader
+    from r3_openrlhf.rewards.answers.request import GradeRequest
+    from r3_openrlhf.rewards.client import LocalGrader
 
     label = load_problems(DataConfig(path=str(numbers_file(tmp_path / "n.jsonl")), task=task)).labels[0]
     request = GradeRequest(

@@ -13,8 +13,8 @@ import json
 from functools import cache
 from pathlib import Path
 
-from r3_openrlhf.openrlhf_adapter.recorded_rollouts import read_packed
 from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.stack.recorded_rollouts import read_packed
 
 HERE = Path(__file__).parent
 MODEL = HERE / "tiny"

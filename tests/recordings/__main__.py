@@ -6,9 +6,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from r3_openrlhf.config_loading import config_to_yaml, load_config
-from r3_openrlhf.models.locate import resolve_model
-from r3_openrlhf.openrlhf_adapter.recorded_rollouts import pack
+from r3_openrlhf.config.loading import config_to_yaml, load_config
+from r3_openrlhf.runs.models.locate import resolve_model
+from r3_openrlhf.stack.recorded_rollouts import pack
 from tests.recordings import MODEL, SETTINGS, counts, lines, path_of, settings_of, story
 
 

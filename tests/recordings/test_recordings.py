@@ -5,9 +5,9 @@ import asyncio
 import numpy as np
 import pytest
 
-from r3_openrlhf.config_loading import config_from_yaml, load_config
-from r3_openrlhf.errors import DataError
-from r3_openrlhf.openrlhf_adapter.recorded_rollouts import Recording, pack, read_packed, response_key
+from r3_openrlhf.config.loading import config_from_yaml, load_config
+from r3_openrlhf.method.errors import DataError
+from r3_openrlhf.stack.recorded_rollouts import Recording, pack, read_packed, response_key
 from tests.recordings import COMMAND, SETTINGS, path_of, recorded
 
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from r3_openrlhf.config_loading import load_config
-from r3_openrlhf.errors import ConfigError, R3Error
+from r3_openrlhf.config.loading import load_config
+from r3_openrlhf.method.errors import ConfigError, R3Error
 from r3_openrlhf.runs.directory import RunDirectory, describe_code
 from tests.runs.test_rollout_files import rollout
 

@@ -58,7 +58,7 @@ def test_the_command_of_an_agent_trains_under_the_agents_lease(holding, tmp_path
 
 
 def test_a_lock_file_is_no_reason_to_refuse_a_directory(tmp_path):
-    from r3_openrlhf.config_loading import load_config
+    from r3_openrlhf.config.loading import load_config
 
     run = RunDirectory(tmp_path / "run")
     lock.acquire(run).release()

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from r3_openrlhf.config_loading import load_config
+from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.model_copies import best_step, copy_steps, forget_superseded, superseded
 

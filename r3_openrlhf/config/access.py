@@ -1,0 +1,78 @@
+"""Who may talk to a server of ours: this machine, or whoever shows a token."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import ipaddress
+import os
+import re
+from pathlib import Path
+
+from r3_openrlhf.method.errors import ConfigError
+
+MIN_TOKEN_CHARS = 16
+_TOKEN = re.compile(rf"[!-~]{{{MIN_TOKEN_CHARS},}}")
+
+
+def is_loopback(host: str) -> bool:
+    """Can only this machine reach the address? Of names only "localhost" counts."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def read_token(file: str | None, variable: str) -> str | None:
+    """The token in `file`, else in the environment's `variable`; None: neither. ConfigError: a file that cannot be read."""
+    if file is None:
+        return (os.environ.get(variable) or "").rstrip("\r\n") or None
+    path = Path(file)
+    if not path.is_file():
+        raise ConfigError(f"--token-file: {path} does not exist")
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"--token-file: {path} is no UTF-8 text") from error
+    except OSError as error:
+        raise ConfigError(f"--token-file: {path} cannot be read: {error.strerror}") from error
+
+
+def check_access(host: str, token: str | None, *, variable: str, name: str) -> None:
+    """ConfigError: an address that others can reach without a token, or a token that no header can carry.
+
+    `variable` may hold the token; `name`: what the token is called in the sentence.
+    """
+    if token is None and not is_loopback(host):
+        raise ConfigError(
+            f"--host is {host}, which others can reach: set {variable} (or --token-file) to a token of at"
+            f" least {MIN_TOKEN_CHARS} characters that callers must show, or use --host 127.0.0.1"
+        )
+    if token is not None and not _TOKEN.fullmatch(token):
+        raise ConfigError(
+            f"the {name} needs at least {MIN_TOKEN_CHARS} printable ASCII characters without blanks or line ends: "
+            "nobody could send another one in a header"
+        )
+
+
+def credentials(header: bytes) -> tuple[bytes, bytes]:
+    """User and password of an authorization header: of a bearer token the password alone, of anything else nothing."""
+    scheme, _, value = header.partition(b" ")
+    if scheme.lower() == b"bearer":
+        return b"", value.strip()
+    if scheme.lower() != b"basic":
+        return b"", b""
+    try:
+        user, _, password = base64.b64decode(value, validate=True).partition(b":")
+    except binascii.Error:
+        return b"", b""
+    return user, password.strip()
+
+
+def shows_token(header: bytes, token: str) -> bool:
+    """Bearer TOKEN, or basic authentication with the token as password, which fits into a URL."""
+    _, password = credentials(header)
+    return hmac.compare_digest(password, token.encode())

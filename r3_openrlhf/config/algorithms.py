@@ -1,0 +1,89 @@
+"""What can be trained: one record per value of the key `algo`.
+
+An entry of one's own is a record in a module: `algo=my_module:MINE`, with
+
+    from r3_openrlhf.config.algorithms import Algorithm
+    MINE = Algorithm(estimator="group_norm", experience_maker="my_module:MyExperienceMaker")
+
+Everything that depends on the algorithm asks its record; no other file knows the names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.open_table import OpenTable
+
+_MAKERS = "r3_openrlhf.stack.experience_maker"
+METHOD = frozenset({"replay", "reflection", "ranking", "exploration"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Algorithm:
+    """How an algorithm uses the stack.
+
+    Attributes:
+        estimator: OpenRLHF's word for its advantages (--algo.advantage.estimator).
+        experience_maker: import path of the class between graded rollouts and the update; a subclass of
+            StockExperienceMaker.
+        mechanisms: sections of the method that may be on.
+        own_advantages: are advantages and fillers ours? Then a step may have any number of rows, and flags of OpenRLHF's
+            own estimators are refused.
+        keeps_history: is every rollout kept in a history store, whatever is on?
+        filters_groups: are groups without a difference replaced by groups of further problems (dynamic sampling)?
+        overlong_penalty: DAPO's penalty on long responses.
+        environment: are the rollouts trajectories in an environment (agents.environment)?
+        in_lab: does the lab's light loop know it?
+    """
+
+    estimator: str
+    experience_maker: str = f"{_MAKERS}:StockExperienceMaker"
+    mechanisms: frozenset[str] = frozenset()
+    own_advantages: bool = False
+    keeps_history: bool = False
+    filters_groups: bool = False
+    overlong_penalty: bool = False
+    environment: bool = False
+    in_lab: bool = False
+
+
+def _of_user(path: str, found: Any) -> Algorithm:
+    if not isinstance(found, Algorithm):
+        raise ConfigError(f"algo is {path!r}, which is no record of the class r3_openrlhf.config.algorithms.Algorithm")
+    unknown = found.mechanisms - METHOD
+    if unknown:
+        raise ConfigError(
+            f"algo is {path!r}, whose mechanisms hold {sorted(unknown)[0]!r}; there are {', '.join(sorted(METHOD))}"
+        )
+    return found
+
+
+# With own_advantages the estimator is what eq. 3 reduces to.
+ALGORITHMS: OpenTable[Algorithm] = OpenTable(
+    "algo",
+    {
+        "r3": Algorithm(
+            estimator="group_norm",
+            experience_maker=f"{_MAKERS}:R3ExperienceMaker",
+            mechanisms=METHOD,
+            own_advantages=True,
+            keeps_history=True,
+            in_lab=True,
+        ),
+        "grpo": Algorithm(estimator="group_norm", in_lab=True),
+        "rloo": Algorithm(estimator="rloo"),
+        "reinforce_pp_baseline": Algorithm(estimator="reinforce_baseline"),
+        "dapo": Algorithm(estimator="group_norm", filters_groups=True, overlong_penalty=True, in_lab=True),
+        # trajectories, by agents.estimator
+        "agents": Algorithm(
+            estimator="group_norm",
+            experience_maker="r3_openrlhf.stack.agent_experience:AgentExperienceMaker",
+            mechanisms=frozenset({"replay", "reflection"}),
+            own_advantages=True,
+            environment=True,
+        ),
+    },
+    of_user=_of_user,
+)

@@ -1,0 +1,132 @@
+"""The table of tasks: which grader judges a response (`data.task`). A user adds one of his own by its import path.
+
+    def grade(response, reference):             # in my_module.py; data.task=my_module:grade
+        return float(reference in response)     # the score in [0, 1], True or False; None: it cannot be graded
+
+Nothing of a grader is imported here: the entries name their functions, and only grading processes load them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.open_table import OpenTable, check_signature
+
+_ROOM = "r3_openrlhf.rewards.answers"
+OPTIONAL = ("problem", "metadata", "truncated")  # what a user's function gets if it has a parameter of this name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerTask:
+    """One way of judging responses.
+
+    Args:
+        grade: import path of a function from an Item (rewards/answers/request.py) to a Result; of a user's task the
+            import path that he wrote.
+        prepare: import path of a function that loads what grading needs, called once before the first response.
+        problems: beginning of the `data.path` of the only problems that it can judge; None: any with a reference answer.
+        answer_form: how a response says a given answer, for trials and attacks.
+        of_user: `grade` is a user's own function.
+    """
+
+    grade: str
+    prepare: str | None = None
+    problems: str | None = None
+    answer_form: str = r"\boxed{%s}"
+    of_user: bool = False
+
+
+def _of_user(path: str, function: Any) -> AnswerTask:
+    check_signature(
+        "data.task", path, function, "response", "reference", **wanted_by(function, dict.fromkeys(OPTIONAL))
+    )
+    trial = {"problem": "What is 2 + 2?", "metadata": None, "truncated": False}
+    try:
+        score = function(r"2 + 2 = 4, so it is \boxed{4}", "4", **wanted_by(function, trial))
+    except Exception as error:
+        raise ConfigError(
+            f"data.task is {path!r}, which fails for the response '\\boxed{{4}}' and the reference '4': "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    if not is_score(score):
+        raise ConfigError(f"data.task is {path!r}, which returned {score!r}; use a number from 0 to 1, a bool or None")
+    return AnswerTask(grade=path, of_user=True)
+
+
+def wanted_by(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the values for which a user's function has a parameter; all of them where it takes any."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # check_signature says so
+        return {}
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return dict(values)
+    names = {parameter.name for parameter in parameters}
+    return {name: value for name, value in values.items() if name in names}
+
+
+def is_score(value: object) -> bool:
+    """Is this what a user's function may return: None, a bool, or a number from 0 to 1?"""
+    if value is None:
+        return True
+    try:
+        return math.isfinite(value) and 0.0 <= float(value) <= 1.0  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return False
+
+
+TASKS: OpenTable[AnswerTask] = OpenTable(
+    "data.task",
+    {
+        "math": AnswerTask(grade=f"{_ROOM}.mathematics:grade", prepare=f"{_ROOM}.warm_up:warm_up"),
+        "exact": AnswerTask(grade=f"{_ROOM}.exact:grade"),
+        "reasoning_gym": AnswerTask(
+            grade=f"{_ROOM}.reasoning_gym_tasks:grade",
+            problems="reasoning_gym:",
+            answer_form="<answer>%s</answer>",
+        ),
+    },
+    of_user=_of_user,
+)
+DEFAULT_TASK = "math"
+
+
+def task_for(name: str | None, path: str) -> str:
+    """The task of the problems at `data.path`: `name`, or where it is None the one that fits the path.
+
+    Raises:
+        ConfigError: there is no such task, it fails its trial, or it cannot judge the problems at `path`.
+    """
+    if name is None:
+        own = (word for word, task in TASKS.items() if task.problems is not None and path.startswith(task.problems))
+        return next(own, DEFAULT_TASK)
+    needed = TASKS[name].problems
+    if needed is not None and not path.startswith(needed):
+        raise ConfigError(
+            f"data.task is {name}, which needs problems of its own, but data.path is {path}; "
+            f"use data.path={needed}TASK or data.task={DEFAULT_TASK}"
+        )
+    return name
+
+
+# data sets of reasoning_gym whose scorers call answers correct which are not
+REFUSED_DATA_SETS = {
+    "coin_flip": "its scorer pays in full for an answer that is a prefix of the right one",
+    "composite": "its entries name the data set that they come from; use that one",
+    "game_of_life_halting": "its scorer takes any text that is not empty for True",
+    "propositional_logic": "its scorer pays in full for the premises themselves, joined by AND",
+    "puzzle24": "its scorer does not check which numbers were used",
+}
+
+
+def check_data_set(name: str) -> None:
+    """ConfigError: answers to this reasoning_gym data set are not graded here."""
+    if name in REFUSED_DATA_SETS:
+        raise ConfigError(
+            f"data.path names the reasoning_gym data set {name!r}, which is not graded: {REFUSED_DATA_SETS[name]}"
+        )

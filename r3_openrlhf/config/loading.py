@@ -1,0 +1,318 @@
+"""Experiment name + overrides -> a checked R3Config, through Hydra.
+
+Hydra composes configs/train.yaml, configs/experiment/NAME.yaml, where `algo=NAME` is given configs/algo/NAME.yaml or
+configs/lab/NAME.yaml (arms that only the lab compares), and the other overrides. The result is merged into a fresh structured R3Config: Hydra itself lets "+replay.max_lag=3" through
+even where a schema is registered.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import typing
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, OverrideType
+from hydra.errors import HydraException
+from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+
+from r3_openrlhf.config import ENVIRONMENT, R3Config
+from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.open_table import is_import_path, nearest
+
+MAX_YAML_CHARS, MAX_YAML_DEPTH = 1_000_000, 20
+EVENTS = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, where PyYAML was built with it
+# Of Hydra's own configuration nothing is used here, and its eight files would be read for each of ours.
+UNUSED = [
+    f"~hydra/{group}" for group in "output launcher sweeper help hydra_help hydra_logging job_logging env".split()
+]
+CONFIGS = Path(__file__).parents[1] / "configs"  # in a checkout a link to the top-level configs/
+
+
+def experiments() -> list[str]:
+    """The names that `experiment=NAME` takes."""
+    return sorted(file.stem for file in (CONFIGS / "experiment").glob("*.yaml"))
+
+
+def presets() -> list[str]:
+    """The names that `algo=NAME` takes: those of configs/algo, and the lab's arms of configs/lab."""
+    return sorted(file.stem for group in ("algo", "lab") for file in (CONFIGS / group).glob("*.yaml"))
+
+
+def split_settings(settings: Iterable[str], *, command: str) -> tuple[str, list[str]]:
+    """The one experiment=NAME of a command line, and the other settings. ConfigError: there is none, or several."""
+    names = [setting.partition("=")[2] for setting in settings if setting.startswith("experiment=")]
+    if len(names) != 1:
+        raise ConfigError(f"r3 {command} needs one experiment=NAME; known: {', '.join(experiments())}")
+    return names[0], [setting for setting in settings if not setting.startswith("experiment=")]
+
+
+def load_config(experiment: str, overrides: list[str]) -> R3Config:
+    """Compose and check. Overrides are "key=value" in Hydra's grammar; lists and strings may be quoted.
+
+    "algo=NAME" is no plain key here: it puts the preset of that name between the experiment and the other
+    overrides, and "_NAME" behind the experiment's run_dir, so that arms of one experiment do not meet.
+
+    Raises ConfigError with one sentence: unknown experiment, preset or key (with the nearest known one), a value of the
+    wrong type or out of range, a key without a value, keys that exclude each other.
+    """
+    known = experiments()
+    if experiment not in known:
+        raise ConfigError(
+            f"experiment {experiment!r} does not exist in configs/experiment; {nearest(experiment, known)}"
+        )
+    parsed = [(_check_override(override), override) for override in overrides]
+    chosen = next((override.value() for override, _ in reversed(parsed) if override.key_or_group == "algo"), None)
+    # an algorithm of a user is a plain key; one of ours is a preset
+    preset = None if chosen is None or is_import_path(str(chosen)) else str(chosen)
+    if preset is not None and preset not in presets():
+        raise ConfigError(f"algo is {preset!r}, which does not exist in configs/algo; {nearest(preset, presets())}")
+    settings = [f"+experiment={experiment}"]
+    if preset:
+        group = "algo" if (CONFIGS / "algo" / f"{preset}.yaml").exists() else "lab"
+        settings.append(f"+{group}={preset}")
+    # "++" sets a key whether or not a YAML file names it; that it is one of ours was checked just now.
+    settings += [
+        f"++{text.lstrip('+')}" for override, text in parsed if preset is None or override.key_or_group != "algo"
+    ]
+    try:
+        with initialize_config_dir(config_dir=str(CONFIGS.resolve()), version_base="1.3"):
+            composed = compose(config_name="train", overrides=[*UNUSED, *settings])
+    except HydraException as error:
+        raise ConfigError(f"experiment {experiment!r} does not compose: {_one_line(error)}") from error
+    values = _with_given_options(_container(composed), [override for override, _ in parsed])
+    if (
+        preset
+        and values.get("run_dir", MISSING) != MISSING
+        and all(override.key_or_group != "run_dir" for override, _ in parsed)
+    ):
+        values["run_dir"] = f"{values['run_dir']}_{preset}"
+    config = _checked(values, source=f"configs/experiment/{experiment}.yaml")
+    if not config.run_dir.strip():
+        raise ConfigError("run_dir is empty; use run_dir=DIRECTORY")
+    config.run_dir = str(Path(config.run_dir).expanduser().absolute())  # Ray's workers have other working directories
+    return config
+
+
+def with_overrides(values: dict[str, Any], overrides: list[str], *, source: str) -> R3Config:
+    """`values`, sections of an R3Config as dictionaries, with "key=value" overrides on top; raises as `load_config`."""
+    composed = OmegaConf.create(values)
+    for override in overrides:
+        _check_override(override)
+        parsed = OverridesParser.create().parse_override(override)
+        OmegaConf.update(composed, parsed.key_or_group, parsed.value(), merge=False, force_add=True)
+    return _checked(_container(composed), source=source)
+
+
+def config_to_json(config: R3Config) -> str:
+    """One line that `config_from_json` reads back; how a configuration travels into Ray actors."""
+    return json.dumps(dataclasses.asdict(config))
+
+
+def config_from_json(text: str) -> R3Config:
+    """The configuration that `config_to_json` wrote. Raises ConfigError as `load_config` does."""
+    return _checked(json.loads(text), source="the stored configuration")
+
+
+def config_to_yaml(config: R3Config) -> str:
+    """Every key with its value, as config.yaml holds it."""
+    return OmegaConf.to_yaml(OmegaConf.structured(config))
+
+
+def config_from_yaml(text: str, *, source: str) -> R3Config:
+    """The configuration in `text`; `source` names it in a ConfigError. Old names of sections load too.
+
+    Raises ConfigError for what is no YAML, or not the mapping that config_to_yaml wrote.
+    """
+    _check_yaml(text, source)
+    try:
+        values = OmegaConf.create(text)
+    except (yaml.YAMLError, OmegaConfBaseException, AssertionError, ValueError, TypeError) as error:
+        raise ConfigError(f"{source} cannot be read: {_one_line(error)}; restore it from a copy") from error
+    if not isinstance(values, DictConfig):
+        raise ConfigError(f"{source} holds no configuration; restore it from a copy")
+    try:
+        return _checked(_container(values), source=source)
+    except ConfigError as error:
+        if source in str(error):
+            raise
+        raise ConfigError(f"{source}: {error}") from error
+
+
+def _check_yaml(text: str, source: str) -> None:
+    """Refuses what config_to_yaml never writes and what costs more to read than it shows: aliases, depth, size."""
+    depth = 0
+    try:
+        if len(text) > MAX_YAML_CHARS:
+            raise ConfigError(f"{source} has more than {MAX_YAML_CHARS} characters; restore it from a copy")
+        for event in yaml.parse(text, Loader=EVENTS):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if isinstance(event, yaml.AliasEvent) or depth > MAX_YAML_DEPTH:
+                what = "an alias" if isinstance(event, yaml.AliasEvent) else f"more than {MAX_YAML_DEPTH} levels"
+                raise ConfigError(f"{source} holds {what}, which no run writes; restore it from a copy")
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ConfigError(f"{source} is not YAML: {_one_line(error)}; restore it from a copy") from error
+
+
+def flatten(config: R3Config | dict[str, Any]) -> dict[str, Any]:
+    """{"replay.k": 2, ...}: one entry per key of the configuration."""
+    values = config if isinstance(config, dict) else dataclasses.asdict(config)
+    return {key: value for key, value in _leaves(values, R3Config)}
+
+
+def _checked(values: dict[str, Any], *, source: str) -> R3Config:
+    values = _with_paths_of_tasks(values)
+    known = _known_keys(R3Config)
+    for key, _ in _leaves(values, R3Config):
+        if key not in known:
+            raise ConfigError(f"{source} sets {key}, which does not exist; {_nearest_key(key, known)}")
+    try:
+        config = OmegaConf.to_object(OmegaConf.merge(_schema(), values))
+    except MissingMandatoryValue as error:
+        raise ConfigError(f"{error.full_key} has no value; add {error.full_key}=... to the command") from error
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{error.full_key or source}: {_one_line(error)}") from error
+    except (TypeError, ValueError, AttributeError, RecursionError) as error:  # a value that no check of ours expected
+        raise ConfigError(f"{source} holds a value that cannot be used: {_one_line(error)}") from error
+    assert isinstance(config, R3Config)  # OmegaConf gives back what the structure was made from
+    return config
+
+
+@functools.cache
+def _schema() -> DictConfig:
+    """R3Config's keys, types and defaults; what is merged with it gets a copy."""
+    return OmegaConf.structured(R3Config)
+
+
+def _container(composed: Any) -> dict[str, Any]:
+    return typing.cast("dict[str, Any]", OmegaConf.to_container(composed))
+
+
+def _with_given_options(values: dict[str, Any], overrides: list[Override]) -> dict[str, Any]:
+    """`agents.options={...}` takes the place of the experiment's options, which Hydra would merge it into: {} is none of them.
+    `agents.options.NAME=...` behind it sets one."""
+    whole = [place for place, override in enumerate(overrides) if override.key_or_group == "agents.options"]
+    if not whole:
+        return values
+    given = OmegaConf.create({"agents": {"options": overrides[whole[-1]].value()}})
+    for override in overrides[whole[-1] + 1 :]:
+        if override.key_or_group.startswith("agents.options."):
+            OmegaConf.update(given, override.key_or_group, override.value(), force_add=True)
+    return {**values, "agents": {**values["agents"], **_container(given)["agents"]}}
+
+
+def _with_paths_of_tasks(values: dict[str, Any]) -> dict[str, Any]:
+    """With agents.environment the tasks are its seeds: data.path and held_out.path say so where nothing is given."""
+    agents = values.get("agents")
+    if not isinstance(agents, dict) or agents.get("environment") is None:
+        return values
+    path = f"{ENVIRONMENT}{agents['environment']}"
+    values = {section: dict(given) if isinstance(given, dict) else given for section, given in values.items()}
+    for section, wanted in (("data", True), ("held_out", agents.get("num_held_out"))):
+        given = values.setdefault(section, {})
+        if wanted and isinstance(given, dict) and given.get("path") in (None, MISSING):
+            given["path"] = path
+    return values
+
+
+def _check_override(text: str) -> Override:
+    if not text.isprintable() and any("\ud800" <= character <= "\udfff" for character in text):
+        raise ConfigError(f"{text!r} holds bytes that are no UTF-8 text; write the value in UTF-8")
+    try:
+        override = OverridesParser.create().parse_override(text)
+    except HydraException as error:
+        raise ConfigError(f"{text!r} is not of the form key=value; {_one_line(error)}") from error
+    if override.type not in (OverrideType.CHANGE, OverrideType.ADD, OverrideType.FORCE_ADD):
+        raise ConfigError(f"{text!r} deletes a key; every key of a run has a value, set another one")
+    if override.is_sweep_override():
+        raise ConfigError(f"{text!r} names several values; a run takes one, so quote a value that holds a comma")
+    known = _known_keys(R3Config)
+    key = override.key_or_group
+    if key not in known and not any(key.startswith(f"{free}.") for free in _free_keys()):
+        section = [name for name in known if name.startswith(f"{key}.")]
+        if section:
+            raise ConfigError(f"{key} is a group of keys; set one of them, like {section[0]}=...")
+        raise ConfigError(f"{key} does not exist; {_nearest_key(key, known)}")
+    return override
+
+
+@functools.cache
+def _hints_of(schema: Any) -> dict[str, Any]:
+    return typing.get_type_hints(schema)
+
+
+def _known_keys(schema: type, prefix: str = "") -> list[str]:
+    keys = []
+    hints = _hints_of(schema)
+    for field in dataclasses.fields(schema):
+        name = f"{prefix}{field.name}"
+        if dataclasses.is_dataclass(hints[field.name]):
+            keys += _known_keys(hints[field.name], f"{name}.")
+        else:
+            keys.append(name)
+    return keys
+
+
+def _free_keys() -> list[str]:
+    """Keys that hold a dictionary whose content is not ours to check here."""
+    return ["openrlhf", "data.reasoning_gym", "held_out.reasoning_gym", "agents.options"]
+
+
+def _leaves(values: dict[str, Any], schema: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    hints = _hints_of(schema)
+    for name, value in values.items():
+        section = hints.get(name)
+        if dataclasses.is_dataclass(section) and isinstance(value, dict):
+            yield from _leaves(value, section, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+# What other frameworks, and habit, call a setting.
+SYNONYMS = {
+    "train.learning_rate": ("lr", "actor_learning_rate", "actor_lr"),
+    "train.num_epochs": ("epochs", "num_train_epochs", "num_episodes", "total_epochs"),
+    "train.kl_coef": ("beta", "kl", "init_kl_coef", "kl_loss_coef"),
+    "train.eps_clip_high": ("cliprange", "clip_range", "epsilon_high", "clip_ratio", "epsilon"),
+    "train.micro_batch_size": ("per_device_train_batch_size", "micro_train_batch_size"),
+    "train.max_grad_norm": ("grad_clip", "max_norm", "clip_grad"),
+    "rollout.n_samples_per_prompt": ("n", "num_generations", "group_size", "g", "num_samples"),
+    "rollout.batch_size": ("prompts_per_step", "rollout_batch_size", "train_batch_size"),
+    "rollout.max_new_tokens": ("max_tokens", "max_completion_length", "max_response_length", "generate_max_len"),
+    "rollout.temperature": ("temp",),
+    "data.max_len": ("max_length", "max_seq_len", "seq_len", "context_length"),
+    "data.path": ("dataset", "train_files", "prompt_data"),
+    "data.problem_key": ("prompt_key", "question_key", "input_key"),
+    "data.answer_key": ("label_key", "reference_key", "ground_truth_key"),
+    "model.path": ("model_name_or_path", "pretrain", "name"),
+    "reflection.threshold": ("tau",),
+    "ranking.peak_fraction": ("p",),
+    "ranking.max_reward": ("r_max",),
+    "cluster.gpus_per_node": ("num_gpus", "gpus", "n_gpus_per_node"),
+    "cluster.num_nodes": ("nodes", "nnodes"),
+    "checkpoint.save_steps": ("save_freq", "save_interval"),
+    "logging.wandb_project": ("wandb", "project"),
+}
+
+
+def _nearest_key(key: str, known: list[str]) -> str:
+    """A synonym first; then, as a misspelt last part is the usual mistake, keys of the same group."""
+    last = key.rpartition(".")[2].lower()
+    meant = next((name for name, words in SYNONYMS.items() if last in words), None)
+    if meant is not None:
+        return f"did you mean {meant}?"
+    group = key.rpartition(".")[0]
+    same_group = [name for name in known if name.rpartition(".")[0] == group]
+    hint = nearest(key, same_group or known)
+    return nearest(key, known) if same_group and not hint.startswith("did") else hint
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split("\n")[0].split())

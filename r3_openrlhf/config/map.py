@@ -1,0 +1,197 @@
+"""A map of every setting, made from the code: `r3 config`, and the page docs/settings.md.
+
+The meaning of a key is the comment above (or behind) its line, its allowed values are those that its check names, and its
+unit follows from its name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import inspect
+import re
+import typing
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import EnumMeta
+from typing import Any
+
+import yaml
+
+from r3_openrlhf.config import MISSING, R3Config
+from r3_openrlhf.config.loading import CONFIGS, flatten
+from r3_openrlhf.method import open_table
+from r3_openrlhf.method.errors import ConfigError
+
+UNITS = {
+    "_s": "seconds",
+    "_minutes": "minutes",
+    "_tokens": "tokens",
+    "max_len": "tokens",
+    "_bytes": "bytes",
+    "_mb": "MB",
+    "_steps": "steps",
+    "_lag": "steps",
+    "_rate": "share",
+    "_fraction": "share",
+    "_coef": "factor",
+    "_gap": "nats",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One key of a run's configuration.
+
+    Attributes:
+        kind: its type as it is written in the code.
+        default: as YAML; "(must be given)" where there is none.
+        allowed: the words that it may have; () where any value of the type may stand.
+        set_by: experiments and presets that set it, as "experiment/NAME" and "algo/NAME".
+    """
+
+    key: str
+    kind: str
+    default: str
+    unit: str
+    meaning: str
+    allowed: tuple[str, ...]
+    set_by: tuple[str, ...]
+
+
+@functools.cache
+def settings() -> tuple[Setting, ...]:
+    """Every key, in the order of the code."""
+    return tuple(_settings_of(R3Config, ""))
+
+
+def chosen(section: str | None, search: str | None) -> list[Setting]:
+    """The settings of one section (or one key), and those that a word finds in key, meaning or allowed values.
+
+    ConfigError: a section that does not exist, or nothing found.
+    """
+    found = list(settings())
+    if section is not None:
+        found = [one for one in found if one.key == section or one.key.startswith(f"{section}.")]
+        if not found:
+            sections = sorted({one.key.rpartition(".")[0] or one.key for one in settings()})
+            raise ConfigError(f"{section} is no section and no key; {open_table.nearest(section, sections)}")
+    if search is not None:
+        word = search.lower()
+        found = [one for one in found if word in " ".join((one.key, one.meaning, *one.allowed)).lower()]
+        if not found:
+            raise ConfigError(f"no setting mentions {search!r}; `r3 config` lists all of them")
+    return found
+
+
+def _settings_of(schema: type, prefix: str) -> Iterable[Setting]:
+    hints, comments = typing.get_type_hints(schema), _comments(schema)
+    for field in dataclasses.fields(schema):
+        key = f"{prefix}{field.name}"
+        if dataclasses.is_dataclass(hints[field.name]):
+            yield from _settings_of(hints[field.name], f"{key}.")
+            continue
+        yield Setting(
+            key=key,
+            kind=str(field.type),
+            default=_default(field),
+            unit=next((unit for end, unit in UNITS.items() if field.name.endswith(end)), ""),
+            meaning=comments.get(field.name) or (_purpose(schema) if field.name == "enabled" else ""),
+            allowed=_allowed(schema).get(key, ()),
+            set_by=_set_by().get(key, ()),
+        )
+
+
+def _purpose(schema: type) -> str:
+    """What a section is for: the first line of its docstring."""
+    return (schema.__doc__ or "").splitlines()[0]
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    if field.default_factory is not dataclasses.MISSING:
+        value = field.default_factory()
+    else:
+        value = field.default
+    if value == MISSING:
+        return "(must be given)"
+    return yaml.safe_dump(value, default_flow_style=True).removesuffix("\n").removesuffix("\n...")
+
+
+@functools.cache
+def _comments(schema: type) -> dict[str, str]:
+    """Field -> its comment. A subclass has those of its bases."""
+    found: dict[str, str] = {}
+    for owner in reversed(schema.__mro__):
+        if not dataclasses.is_dataclass(owner):
+            continue
+        above: list[str] = []
+        for line in inspect.getsource(owner).splitlines():
+            text = line.strip()
+            if text.startswith("#"):
+                above.append(text.lstrip("# "))
+                continue
+            named = re.match(r"(\w+): [^#]*?(?:\s\s#\s*(.*))?$", text)
+            if named:
+                found[named[1]] = " ".join([*above, named[2] or ""]).strip()
+            above = []
+    return found
+
+
+@functools.cache
+def _allowed(schema: type) -> dict[str, tuple[str, ...]]:
+    """Key -> the words of its check: `one_of("key", self.name, Words)`, or the table that is looked up."""
+    module = importlib.import_module(schema.__module__)
+    found = {}
+    for key, name in re.findall(r'one_of\("([\w.]+)", self\.\w+, (?:tuple\()?(\w+)', inspect.getsource(schema)):
+        words = getattr(module, name)
+        found[key] = tuple(map(str, words)) if isinstance(words, (EnumMeta, tuple)) else tuple(words)
+    for name in re.findall(r"\b([A-Z][A-Z_]+)\[self\.", inspect.getsource(schema)):
+        table = getattr(module, name)
+        found[table.key] = (*table, "package.module:name")
+    return found
+
+
+@functools.cache
+def _set_by() -> dict[str, tuple[str, ...]]:
+    found: dict[str, list[str]] = {}
+    for group in ("experiment", "algo", "lab"):
+        for file in sorted((CONFIGS / group).glob("**/*.yaml")):
+            values = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+            values.pop("defaults", None)
+            for key in flatten(values):
+                found.setdefault(key, []).append(f"{group}/{file.stem}")
+    return {key: tuple(names) for key, names in found.items()}
+
+
+def described(one: Setting) -> str:
+    """A setting as two or three lines of text."""
+    head = f"{one.key} = {one.default}    {one.kind}" + (f", {one.unit}" if one.unit else "")
+    lines = [head, *([f"    {one.meaning}"] if one.meaning else [])]
+    if one.allowed:
+        lines.append(f"    one of: {', '.join(one.allowed)}")
+    if one.set_by:
+        more = f" and {len(one.set_by) - 4} more" if len(one.set_by) > 4 else ""
+        lines.append(f"    set by: {', '.join(one.set_by[:4])}{more}")
+    return "\n".join(lines)
+
+
+def page() -> str:
+    """docs/settings.md."""
+    lines = [
+        "# Settings",
+        "",
+        "Every key of a run's configuration, as `r3 config` prints it. This page is made from the code by",
+        "`r3 config --page`; a test compares them.",
+    ]
+    section = None
+    for one in settings():
+        own = one.key.rpartition(".")[0] or "run"
+        if own != section:
+            section = own
+            lines += ["", f"## {section}", "", "| Key | Default | Type, unit | Meaning |", "|---|---|---|---|"]
+        kind = one.kind + (f", {one.unit}" if one.unit else "")
+        words = f" (one of {', '.join(one.allowed)})" if one.allowed else ""
+        cells = (f"`{one.key}`", f"`{one.default}`", f"`{kind}`" if not one.unit else kind, one.meaning + words)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"

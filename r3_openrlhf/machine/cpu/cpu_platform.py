@@ -1,0 +1,261 @@
+"""Everything that OpenRLHF 0.11.2 and vLLM 0.29 need to run without a GPU, in one file. On only where CUDA is absent.
+
+`install()` runs in the driver and, through Ray's worker_process_setup_hook, in every Ray worker. Nothing in
+site-packages is edited: torch.cuda's device queries answer "cpu", flash-attn's tensor helpers get plain torch
+versions, and a few upstream names are replaced right after their module is imported. Three of the replacements
+guard against failures that are silent upstream; they are marked SILENT. Each line names the upstream place it answers
+(paths below openrlhf/ unless said otherwise).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import types
+from collections.abc import Callable
+
+from r3_openrlhf.machine.ports import free_port
+
+ENVIRONMENT = {
+    "DS_ACCELERATOR": "cpu",
+    "VLLM_TARGET_DEVICE": "cpu",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # vLLM would bind to cores that Ray's other processes use too
+    "VLLM_NO_USAGE_STATS": "1",
+    "TORCHDYNAMO_DISABLE": "1",  # runs/models/utils.py:compute_entropy is compiled; a compiler run costs more than it saves
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+}
+WORKER_EXTENSION = "r3_openrlhf.machine.cpu.vllm_worker.CpuWorkerWrap"
+KV_CACHE_BYTES = 256 * 2**20  # of an engine
+
+_patches: dict[str, Callable] = {}
+_installed = False
+
+
+def is_needed() -> bool:
+    """True where torch sees no CUDA device."""
+    import torch
+
+    return not torch.cuda.is_available()
+
+
+def install() -> None:
+    """Make this process able to run the stack without CUDA. Harmless twice. Does nothing where CUDA exists."""
+    global _installed
+    if _installed or not is_needed():
+        return
+    _installed = True
+    os.environ.update({key: value for key, value in ENVIRONMENT.items() if key not in os.environ})
+    _install_flash_attn_helpers()
+    _answer_torch_cuda()
+    sys.meta_path.insert(0, _PostImport())
+    for name, patch in _patches.items():
+        if name in sys.modules:
+            patch(sys.modules[name])
+
+
+# ── torch.cuda ──
+
+
+def _answer_torch_cuda() -> None:
+    import torch
+
+    cuda = torch.cuda
+    cuda.current_device = lambda: torch.device("cpu")  # trainer/ray/ppo_actor.py:148,171,627 launcher.py:136,190
+    cuda.set_device = lambda *args, **kwargs: None  # utils/deepspeed/deepspeed.py:97
+    cuda.synchronize = lambda *args, **kwargs: None  # launcher.py:65 ppo_actor.py:605 utils/distributed_util.py:10
+    cuda.current_stream = lambda *args, **kwargs: None  # ppo_actor.py:436
+
+
+# ── flash-attn ──
+
+
+def _install_flash_attn_helpers() -> None:
+    """runs/models/ring_attn_utils.py:2-3 import these unconditionally. Plain torch versions; enough for packing."""
+    if importlib.util.find_spec("flash_attn") is not None:
+        return
+    import torch
+
+    def index_first_axis(tensor, indices):
+        return tensor[indices]
+
+    def unpad_input(tensor_BS, attention_mask_BS):
+        lengths_B = attention_mask_BS.sum(-1, dtype=torch.int32)
+        indices_N = attention_mask_BS.flatten().nonzero().flatten()
+        offsets = torch.nn.functional.pad(lengths_B.cumsum(0, dtype=torch.int32), (1, 0))
+        return tensor_BS.flatten(0, 1)[indices_N], indices_N, offsets, int(lengths_B.max()), lengths_B
+
+    def pad_input(tensor_N, indices_N, batch, seqlen):
+        padded = tensor_N.new_zeros((batch * seqlen, *tensor_N.shape[1:]))
+        return padded.index_copy(0, indices_N, tensor_N).unflatten(0, (batch, seqlen))
+
+    def rearrange(tensor, pattern):
+        if pattern != "b s ... -> (b s) ...":
+            raise ValueError(f"no plain version of the pattern {pattern!r}")
+        return tensor.flatten(0, 1)
+
+    def all_gather(*args, **kwargs):
+        raise RuntimeError("ring attention needs flash-attn and CUDA; set ring_attn_size to 1")
+
+    def module(name: str, **content) -> None:
+        made = types.ModuleType(name)
+        made.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
+        made.__path__ = []
+        made.__dict__.update(content)
+        sys.modules[name] = made
+
+    module("flash_attn")
+    module(
+        "flash_attn.bert_padding",
+        index_first_axis=index_first_axis,
+        pad_input=pad_input,
+        rearrange=rearrange,
+        unpad_input=unpad_input,
+    )
+    module("flash_attn.utils")
+    module("flash_attn.utils.distributed", all_gather=all_gather)
+
+
+# ── names replaced right after import ──
+
+
+class _PostImport(importlib.abc.MetaPathFinder):
+    """Runs a patch of `_patches` when its module has been executed."""
+
+    def __init__(self) -> None:
+        self._busy: set[str] = set()
+
+    def find_spec(self, name, path=None, target=None):
+        if name not in _patches or name in self._busy:
+            return None
+        self._busy.add(name)
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._busy.discard(name)
+        if spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def exec_module(module):
+            execute(module)
+            _patches[name](module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]  # of this one loader
+        return spec
+
+
+def _after_import(name: str):
+    def register(patch: Callable) -> Callable:
+        _patches[name] = patch
+        return patch
+
+    return register
+
+
+@_after_import("openrlhf.models.actor")
+def _patch_actor(module) -> None:
+    """cli/train_ppo_ray.py sets attn_implementation to flash_attention_2 whenever samples are packed; transformers'
+    sdpa reads the same packed position ids and masks between sequences."""
+    init = module.Actor.__init__
+
+    def __init__(self, pretrain_or_model, attn_implementation="flash_attention_2", **kwargs):
+        if "flash" in attn_implementation:
+            attn_implementation = "sdpa"
+        init(self, pretrain_or_model, attn_implementation=attn_implementation, **kwargs)
+
+    module.Actor.__init__ = __init__
+
+
+@_after_import("deepspeed.runtime.zero.partition_parameters")
+def _patch_zero3_gather(module) -> None:
+    """SILENT: deepspeed/runtime/zero/partition_parameters.py:2082 launches one all-gather per parameter and waits for
+    the last one only. NCCL runs them in order; gloo does not, and an earlier gather then overwrites weights that were
+    just loaded: about one load in ten of a model with biases left garbage in a layer."""
+    dist = module.dist
+    gather = dist.all_gather_into_tensor
+
+    def all_gather_into_tensor(*args, **kwargs):
+        handle = gather(*args, **kwargs)
+        if handle is not None:
+            handle.wait()
+        return handle
+
+    dist.all_gather_into_tensor = all_gather_into_tensor
+
+
+@_after_import("openrlhf.utils.deepspeed.deepspeed")
+def _patch_deepspeed_strategy(module) -> None:
+    """utils/deepspeed/deepspeed.py:106 builds a mesh of "cuda" devices."""
+    init_device_mesh = module.init_device_mesh
+    module.init_device_mesh = lambda device, *args, **kwargs: init_device_mesh("cpu", *args, **kwargs)
+
+
+@_after_import("openrlhf.trainer.ppo_utils.replay_buffer")
+def _patch_replay_buffer(module) -> None:
+    """trainer/ppo_utils/replay_buffer.py:40 formats the current device into "cuda:{index}"."""
+    import torch
+
+    init = module.NaiveReplayBuffer.__init__
+
+    def __init__(self, *args, **kwargs):
+        current_device = torch.cuda.current_device
+        torch.cuda.current_device = lambda: 0
+        try:
+            init(self, *args, **kwargs)
+        finally:
+            torch.cuda.current_device = current_device
+        self.target_device = torch.device("cpu")
+
+    module.NaiveReplayBuffer.__init__ = __init__
+
+
+@_after_import("openrlhf.utils.distributed_util")
+def _patch_weight_sync_group(module) -> None:
+    """SILENT: utils/distributed_util.py:14. Without NCCL vLLM's PyNccl disables itself, `broadcast` returns at once
+    and the engine loads uninitialised memory."""
+    module.stateless_init_process_group = gloo_broadcaster
+
+
+def gloo_broadcaster(master_address, master_port, rank, world_size, device):
+    """What upstream calls for a weight group, over gloo; the device has no say."""
+    return GlooBroadcaster(master_address, master_port, rank, world_size)
+
+
+class GlooBroadcaster:
+    """`.broadcast(tensor, src, stream)` as vLLM's PyNcclCommunicator has it, over a stateless gloo group."""
+
+    def __init__(self, host: str, port: int, rank: int, world_size: int) -> None:
+        from vllm.distributed.utils import stateless_init_torch_distributed_process_group
+
+        self.group = stateless_init_torch_distributed_process_group(host, port, rank, world_size, backend="gloo")
+
+    def broadcast(self, tensor, src: int = 0, stream=None) -> None:
+        """Every rank has rank `src`'s tensor when this returns; `stream` is for CUDA and left alone."""
+        import torch
+        from torch.distributed import BroadcastOptions
+
+        options = BroadcastOptions()
+        options.rootRank, options.rootTensor = src, 0
+        buffer = tensor.detach().contiguous()
+        self.group.broadcast([buffer.view(-1).view(torch.uint8)], options).wait()  # bytes: any dtype
+        if buffer.data_ptr() != tensor.data_ptr():
+            tensor.copy_(buffer)
+
+
+@_after_import("openrlhf.trainer.ray.launcher")
+def _patch_free_port(module) -> None:
+    """trainer/ray/launcher.py:45 asks the kernel for an ephemeral port and closes it; another process can be handed
+    the same one before it is used. Ports below the ephemeral range are never handed out."""
+    module.BaseDistributedActor._get_free_port = staticmethod(free_port)
+
+
+@_after_import("cpuinfo")
+def _patch_cpuinfo(module) -> None:
+    """deepspeed/ops/op_builder/builder.py:434,496 and ops/adam/cpu_adam.py:75 ask for the processor's features, each time
+    with another process that measures its speed for a second. They do not change."""
+    module.get_cpu_info = functools.cache(module.get_cpu_info)

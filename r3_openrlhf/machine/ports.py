@@ -1,0 +1,36 @@
+"""A TCP port for a server that is about to start."""
+
+from __future__ import annotations
+
+import random
+import socket
+
+from r3_openrlhf.method.errors import ClusterError
+
+# Below the ephemeral range, so that the kernel hands none of them to another process between choice and use.
+PORTS = range(20000, 32000)
+MAX_TRIES = 1000
+_taken: list[socket.socket] = []  # closed when this process ends
+
+
+def free_port() -> int:
+    """One of PORTS that nobody listens on here and that nobody else got from this function: none is given twice while the
+    process that asked for it lives. Global random states stay as they are. Raises ClusterError."""
+    draw = random.SystemRandom()
+    for _ in range(MAX_TRIES):
+        port = draw.choice(PORTS)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", port))
+            except OSError:
+                continue
+        # Linux's abstract names are gone with who holds them, and belong to a network namespace, as ports do
+        taken = socket.socket(socket.AF_UNIX)
+        try:
+            taken.bind(f"\0r3_openrlhf/port/{port}")
+        except OSError:
+            taken.close()
+            continue
+        _taken.append(taken)
+        return port
+    raise ClusterError(f"no free TCP port between {PORTS.start} and {PORTS.stop} on {socket.gethostname()}")

@@ -1,0 +1,92 @@
+"""A Ray that starts on a slow machine, too: `python -m r3_openrlhf.machine.ray_start start ...` is `ray start ...`, and a `ray.init` that
+starts a Ray does it in `patient_raylet()`.
+
+A node's raylet starts two agents, Python programs with many imports, and waits until they have written down their ports: 15 s
+each time, a limit that cannot be set. Then it aborts, and `ray start` says that "the current node timed out during startup"
+(https://github.com/ray-project/ray/issues/65983). Busy processors or a slow shared file system are enough. A raylet that knows the
+ports does not wait for them. Ray has options for all four, and forgets to tell the raylet the fourth.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+from r3_openrlhf.machine.ports import free_port
+
+# Arguments of ray/_private/services.py:1587, `start_raylet`.
+_DASHBOARD_PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port")
+_NO_PORT = -1  # as ray/dashboard/agent.py:92 writes where there is no such server
+# At the first runtime_env the raylet waits for the agent that makes it, 30 s by itself, and then aborts. A user's value counts.
+_ENVIRONMENT = {"RAY_agent_register_timeout_ms": "300000"}
+
+
+def authentication() -> dict[str, str]:
+    """Environment of everything that may talk to one Ray: without its token neither tasks nor the key store are open."""
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+
+
+def of_this_machine() -> dict[str, str]:
+    """Environment of a Ray of one node. Its variable for Windows and macOS has Ray take 127.0.0.1 for the node's address
+    (ray/_private/services.py:791), and then it listens there alone. Ray reads both when it is imported."""
+    return {**authentication(), "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+
+
+@contextlib.contextmanager
+def replaced(owner: Any, **values: Any) -> Iterator[None]:
+    """Attributes of a module or a class of somebody else, for the time of the block."""
+    before = {name: getattr(owner, name) for name in values}
+    for name, value in values.items():
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(owner, name, value)
+
+
+@contextlib.contextmanager
+def patient_raylet(*, common_port: int | None = None) -> Iterator[None]:
+    """A raylet that is started meanwhile by this process knows its agents' ports: those that were asked for, else free ones.
+    Without a dashboard's libraries (`get_dashboard_dependency_error`) three of them have no server.
+
+    common_port: the number of an agent's port that nobody has asked for, and that every Ray of a machine has in common."""
+    from ray._private import ray_constants, services, utils
+
+    start_raylet, start_process = services.start_raylet, services.start_ray_process
+
+    def start_raylet_with_ports(*arguments: Any, **options: Any) -> Any:
+        dashboard = utils.get_dashboard_dependency_error() is None
+        for name in (*_DASHBOARD_PORTS, "runtime_env_agent_port") if dashboard else ("runtime_env_agent_port",):
+            asked = options.get(name)
+            options[name] = asked if asked and asked != common_port else free_port()
+        patience = {name: os.environ.get(name, value) for name, value in _ENVIRONMENT.items()}
+        options["env_updates"] = {**(options.get("env_updates") or {}), **patience}
+        known = {name: options[name] if dashboard else _NO_PORT for name in _DASHBOARD_PORTS}
+        flags = [f"--{name}={port}" for name, port in known.items()]  # the raylet takes the last one of a name
+
+        def start_process_with_flags(command: list[str], process_type: str, *rest: Any, **more: Any) -> Any:
+            if process_type == ray_constants.PROCESS_TYPE_RAYLET:
+                command = [*command, *flags]
+            return start_process(command, process_type, *rest, **more)
+
+        with replaced(services, start_ray_process=start_process_with_flags):
+            return start_raylet(*arguments, **options)
+
+    with replaced(services, start_raylet=start_raylet_with_ports):
+        yield
+
+
+def main() -> None:
+    """Ray's command line."""
+    from ray.scripts import scripts
+
+    with patient_raylet():
+        scripts.main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Rewards of one group -> advantages (METHOD section 4, eq. 3 of the R³ paper)."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from r3_openrlhf.method.core.checks import finite_value, finite_values, same_length
+
+
+def group_advantages(
+    rewards: Sequence[float],
+    *,
+    alpha: float = 1.0,
+    lam: float = 1e-9,
+    recalled: Sequence[bool] | None = None,
+    off_policy_only: bool = False,
+    std_norm: bool = True,
+) -> list[float]:
+    """Advantage of each rollout relative to its own group, recalled rollouts included.
+
+        A_i = (R_i - mean(R)) / (alpha * std(R) + lam)          eq. 3, mean and std over the mixed group
+
+    std divides by n - 1, as torch.std does: with alpha 1, lam 1e-9 and nothing recalled this is OpenRLHF's
+    "group_norm". A group whose rewards are all equal, and a group of one row, get exactly 0.0: rounding noise in
+    the mean is never divided by lam.
+
+    `off_policy_only`: alpha damps the rows whose `recalled[i]` is true, and the others are scaled as with alpha 1.
+    `std_norm=False`: A_i = R_i - mean(R). alpha and lam play no part; a small difference stays small.
+
+    ValueError: no rewards, a reward that is not finite, alpha <= 0, lam < 0, `recalled` missing or of another length.
+    """
+    values = finite_values("rewards", rewards)
+    alpha, lam = finite_value("alpha", alpha), finite_value("lam", lam)
+    if alpha <= 0:
+        raise ValueError(f"alpha is {alpha}; it must be above 0")
+    if lam < 0:
+        raise ValueError(f"lam is {lam}; it must be 0 or more")
+    if recalled is not None:
+        same_length(rewards=values, recalled=list(recalled))
+    elif off_policy_only:
+        raise ValueError("recalled is None; off_policy_only needs to know which rows were recalled")
+
+    if len(set(values)) == 1:
+        return [0.0] * len(values)
+    mean = statistics.fmean(values)
+    if not std_norm:
+        return [value - mean for value in values]
+    std = statistics.stdev(values)
+    damped = recalled if off_policy_only and recalled is not None else [True] * len(values)
+    return [
+        (value - mean) / ((alpha if damp else 1.0) * std + lam) for value, damp in zip(values, damped, strict=True)
+    ]
+
+
+def amplify_successes(advantages: Sequence[float], correct: Sequence[bool], *, factor: float) -> list[float]:
+    """Successes weigh more than failures (R³L, arXiv 2601.03715, which takes 3).
+
+        factor * A_i   where row i is correct and A_i > 0,   A_i elsewhere
+
+    A failure that a ranking prefers to others keeps its advantage: nobody verified it. The sum over a group is no longer 0.
+
+    ValueError: no advantages, one that is not finite, `correct` of another length, factor not above 0.
+    """
+    values, marks = finite_values("advantages", advantages), [bool(mark) for mark in correct]
+    same_length(advantages=values, correct=marks)
+    factor = finite_value("factor", factor)
+    if factor <= 0:
+        raise ValueError(f"factor is {factor}; it must be above 0")
+    return [factor * value if mark and value > 0 else value for value, mark in zip(values, marks, strict=True)]

@@ -1,0 +1,127 @@
+"""What happened in one step, as numbers for metrics.jsonl (METHOD section 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import fmean, pstdev
+
+from r3_openrlhf.method.core.groups import GroupState
+from r3_openrlhf.method.core.mixed_batch import MixedBatch, verified_difference
+from r3_openrlhf.method.core.replay import response_bytes
+from r3_openrlhf.method.types import Context, Rollout, Verdict
+
+
+def batch_metrics(batch: MixedBatch, *, step: int) -> dict[str, float]:
+    """The counts of METHOD section 7 that follow from the rows alone."""
+    groups, rows = batch.groups, batch.rows
+    recalled = [row for row in rows if row.recalled]
+    lags = [step - row.rollout.policy_step for row in recalled]
+    of_this_step = {_sampled(r) for r in batch.rollouts if r.context is not Context.PLAIN}
+    wanted = [group for group in groups if group.wanted]
+    ranked = [row.ranking_reward for row in rows if row.ranking_reward is not None]
+    mass = sum(abs(row.advantage) for row in rows if row.trained)
+    unverified = sum(
+        abs(row.advantage)
+        for group in groups
+        if not verified_difference([rows[i] for i in group.rows])
+        for row in (rows[i] for i in group.rows)
+        if row.trained
+    )
+    graded = [r for r in batch.rollouts if r.verdict is not Verdict.UNGRADED]
+    num_rollouts = max(1, len(batch.rollouts))
+    tokens = dict.fromkeys(("mixed", "all_correct", "none_correct", "reflection", "prefix"), 0)
+    for group in groups:
+        kind = str(group.state if group.context is Context.PLAIN else group.context)
+        tokens[kind] += sum(rows[i].rollout.num_sampled_tokens for i in group.rows if not rows[i].recalled)
+    reflection_uids = {g.uid for g in groups if g.context is Context.REFLECTION}
+    return {
+        "r3/groups/all_correct": count(g.state is GroupState.ALL_CORRECT for g in groups),
+        "r3/groups/none_correct": count(g.state is GroupState.NONE_CORRECT for g in groups),
+        "r3/groups/mixed": count(g.state is GroupState.MIXED for g in groups),
+        "r3/groups/left_out": float(batch.num_left_out_groups),
+        "r3/groups/collapsed_before": count(g.collapsed_before for g in groups),
+        "r3/groups/collapsed_after": count(g.collapsed_after for g in groups),
+        **{f"r3/tokens/{kind}": float(number) for kind, number in tokens.items()},
+        "r3/replay/recalled": float(len(recalled)),
+        "r3/replay/shared": count(_sampled(row.rollout) in of_this_step for row in recalled),
+        "r3/replay/hits": count(bool(g.recalled) for g in wanted),
+        "r3/replay/misses": count(not g.recalled for g in wanted),
+        "r3/replay/mean_lag": mean_or_zero(lags),
+        "r3/replay/max_lag": float(max(lags, default=0)),
+        "r3/replay/row_share": len(recalled) / max(1, count(row.trained for row in rows)),
+        "r3/reflection/groups": count(g.context is Context.REFLECTION for g in groups),
+        "r3/reflection/accuracy": accuracy(graded, Context.REFLECTION, reflection_uids),
+        "r3/reflection/plain_accuracy": accuracy(graded, Context.PLAIN, reflection_uids),
+        "r3/prefix/groups": count(g.context is Context.PREFIX for g in groups),
+        "r3/prefix/mixed": count(g.context is Context.PREFIX and g.state is GroupState.MIXED for g in groups),
+        "r3/prefix/accuracy": mean_or_zero(
+            [r.verdict is Verdict.CORRECT for r in graded if r.context is Context.PREFIX]
+        ),
+        "r3/prefix/tokens_given": mean_or_zero([r.prefix_tokens for r in graded if r.context is Context.PREFIX]),
+        "r3/ranking/groups": count(g.ranked for g in groups),
+        "r3/ranking/groups_exact": count(g.ranked and g.entropy_source == "exact" for g in groups),
+        "r3/ranking/rows": float(len(ranked)),
+        "r3/ranking/reward_mean": mean_or_zero(ranked),
+        "r3/ranking/reward_std": pstdev(ranked) if ranked else 0.0,
+        "r3/advantage/abs_sum": mass,
+        "r3/advantage/unverified_share": unverified / mass if mass else 0.0,
+        "r3/grading/ungraded": float(batch.num_ungraded),
+        "r3/grading/ungraded_rate": batch.num_ungraded / num_rollouts,
+        "accuracy": mean_or_zero([r.verdict is Verdict.CORRECT for r in graded if r.context is Context.PLAIN]),
+        "reward_mean": mean_or_zero([r.graded_reward for r in graded]),
+        "response_length_mean": mean_or_zero([r.num_tokens for r in batch.rollouts]),
+        "response_tokens": float(sum(r.num_sampled_tokens for r in batch.rollouts)),
+        "truncated_rate": mean_or_zero([r.truncated for r in batch.rollouts]),
+    }
+
+
+def trained_tokens(batch: MixedBatch, *, passes: int) -> float:
+    """What the update costs: prompt and response tokens of the trained rows, once for each pass."""
+    asked = ((row if batch.has_own_prompt(row) else batch.first_of(row)).rollout for row in batch.trained)
+    responses = sum(row.rollout.num_tokens for row in batch.trained)
+    return float((sum(len(rollout.prompt_ids) for rollout in asked) + responses) * passes)
+
+
+def entropy_metrics(rollouts: list[Rollout]) -> dict[str, float]:
+    """Entropy of this step's fresh rollouts, nats per token.
+
+    `estimate` is the mean of -ln p(sampled token): unbiased for the mean token entropy, free, always there. Bounds
+    come from the engine's top-k log-probs, peak and global from exact statistics where the ranking needed them."""
+    tokens = sum(r.num_sampled_tokens for r in rollouts)
+    sampled = sum(float(r.response_logprobs[r.prefix_tokens :].sum()) for r in rollouts)
+    metrics = {"r3/entropy/estimate": -sampled / max(1, tokens)}
+    bounds = [r.entropy_bounds for r in rollouts if r.entropy_bounds is not None]
+    if bounds:
+        lower = sum(b.global_lower for b in bounds) / len(bounds)
+        upper = sum(b.global_upper for b in bounds) / len(bounds)
+        metrics |= {
+            "r3/entropy/global_lower": lower,
+            "r3/entropy/global_upper": upper,
+            "r3/entropy/bound_width": upper - lower,
+            "r3/entropy/peak_lower": sum(b.peak_lower for b in bounds) / len(bounds),
+        }
+    exact = [r.entropy for r in rollouts if r.entropy is not None and r.entropy.source == "exact"]
+    if exact:
+        metrics["r3/entropy/ranked_peak"] = sum(e.peak for e in exact) / len(exact)
+        metrics["r3/entropy/ranked_global"] = sum(e.global_ for e in exact) / len(exact)
+    return metrics
+
+
+def _sampled(rollout: Rollout) -> tuple[object, ...]:
+    """What was sampled, where and by which weights: a shared row is a copy (MixedBatch.successes_in)."""
+    return rollout.uid, rollout.context, rollout.policy_step, response_bytes(rollout)
+
+
+def accuracy(rollouts: Sequence[Rollout], context: Context, uids: set[str]) -> float:
+    """Share of correct rollouts among those of these problems in this context; 0.0 where there is none."""
+    return mean_or_zero([r.verdict is Verdict.CORRECT for r in rollouts if r.context is context and r.uid in uids])
+
+
+def count(values: Iterable[object]) -> float:
+    """How many of the values are true."""
+    return float(sum(map(bool, values)))
+
+
+def mean_or_zero(values: Sequence[float]) -> float:
+    """The mean; 0.0 of no values, because a metric has to be a number."""
+    return fmean(values) if values else 0.0

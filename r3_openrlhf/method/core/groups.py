@@ -1,0 +1,59 @@
+"""What happened to one prompt's group, decided on verdicts alone (METHOD section 3).
+
+Rewards cannot decide it: the length reward makes an all-correct group unequal, a ranking reward an all-wrong one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+from r3_openrlhf.method.types import Verdict, Word
+
+
+class GroupState(StrEnum):
+    """The verdicts of one group, in a word."""
+
+    ALL_CORRECT = "all_correct"
+    NONE_CORRECT = "none_correct"
+    MIXED = "mixed"
+    TOO_SMALL = "too_small"  # fewer than two graded rows: nothing to compare
+
+
+def group_state(verdicts: Iterable[Verdict]) -> GroupState:
+    """State of a group from its rows' verdicts. Rows that could not be graded are not counted."""
+    graded = [verdict for verdict in map(Verdict, verdicts) if verdict is not Verdict.UNGRADED]
+    if len(graded) < 2:
+        return GroupState.TOO_SMALL
+    num_correct = graded.count(Verdict.CORRECT)
+    if num_correct == len(graded):
+        return GroupState.ALL_CORRECT
+    return GroupState.MIXED if num_correct else GroupState.NONE_CORRECT
+
+
+def opposite_verdict(state: GroupState) -> Verdict | None:
+    """The verdict that a collapsed group lacks, to be recalled from history (CCR). None: nothing is to be recalled."""
+    return {GroupState.ALL_CORRECT: Verdict.WRONG, GroupState.NONE_CORRECT: Verdict.CORRECT}.get(state)
+
+
+class RecallFate(Word):
+    """What replay did for a group, or why it did nothing."""
+
+    NOT_COLLAPSED = "not_collapsed"
+    OFF = "off"  # replay.enabled=false, and nothing is shared
+    FAILURES_OFF = "failures_off"  # all right, with replay.recall_failures=false
+    STARTS_ELSEWHERE = "starts_elsewhere"  # its rows begin where no stored rollout does
+    RECALLED = "recalled"
+    NEVER_SAMPLED = "never_sampled"  # no rollout of that verdict has ever been graded
+    EVICTED = "evicted"  # all have left the store
+    TOO_OLD = "too_old"  # those that are there are older than replay.max_policy_lag
+    NOT_CHOSEN = "not_chosen"  # something is stored, and replay.order chose none of it
+
+
+class RankingFate(Word):
+    """What the ranking did for a group, or why it did nothing."""
+
+    OFF = "off"  # ranking.enabled=false
+    NOT_ALL_WRONG = "not_all_wrong"
+    TOO_FEW = "too_few"  # fewer than two of its rows may be ranked: not truncated, or given way to recalled ones
+    RANKED = "ranked"

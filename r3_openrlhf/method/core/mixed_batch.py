@@ -1,0 +1,360 @@
+"""One training step's rollouts as mixed groups: who collapsed, who was recalled, who was ranked, which advantage.
+
+Algorithm 1 of the paper between "responses are graded" and "one policy update", on plain values: no tensor, no
+framework, no I/O but the `recall` function that is passed in:
+
+    batch = MixedBatch(rollouts, group_ids)          # ungraded rollouts leave their group here
+    batch.recall(...)                                # CCR
+    batch.rows_to_rank(...) ; batch.rank(...)        # SERR
+    batch.advantages(...)                            # eq. 3
+    batch_metrics(batch, ...)                        # method/core/batch_metrics.py
+
+The class R3 (method/r3.py) makes these calls as its settings say.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Callable, Container, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from r3_openrlhf.method.core.advantages import amplify_successes, group_advantages
+from r3_openrlhf.method.core.groups import GroupState, RankingFate, RecallFate, group_state, opposite_verdict
+from r3_openrlhf.method.core.ranking import RankingScore, bounds_decide, centre_rankings, score_rewards
+from r3_openrlhf.method.core.replay import response_bytes, rows_to_replace
+from r3_openrlhf.method.types import (
+    AdvantageScope,
+    Context,
+    EntropyBounds,
+    EntropyStatistics,
+    RankingGuard,
+    RankingScope,
+    ReplayMode,
+    Rollout,
+    Verdict,
+)
+
+RecallFunction = Callable[[str, Verdict], Sequence[Rollout]]
+
+
+@dataclass(slots=True)
+class Row:
+    """One rollout in the step's batch.
+
+    Attributes:
+        index: into MixedBatch.rows.
+        group: index into MixedBatch.groups.
+        source: of a fresh row, index into the rollouts that were passed in; None of a recalled one.
+        trained: False where the row gives way to a recalled one (replay.mode = replace).
+        outcome_reward: what the grader's verdict is worth.
+        ranking_reward: what replaces it in a ranked failure; None: not ranked.
+        reward: the value that the advantage was made of: the ranking reward, centred where the guard says so, else the
+            outcome reward.
+        old_logprobs: what the row's ratio is taken against, float32 [response tokens]; None: the current policy's own.
+    """
+
+    index: int
+    rollout: Rollout
+    group: int
+    outcome_reward: float
+    reward: float
+    source: int | None = None
+    trained: bool = True
+    ranking_reward: float | None = None
+    advantage: float = 0.0
+    old_logprobs: np.ndarray | None = None
+
+    @property
+    def recalled(self) -> bool:
+        """Does it come from the history (or from another group of this step), not from its group's own sampling?"""
+        return self.source is None
+
+    @property
+    def ranked(self) -> bool:
+        """Has a ranking replaced its outcome reward?"""
+        return self.ranking_reward is not None
+
+    @property
+    def fresh_source(self) -> int:
+        """`source` of a fresh row. ValueError for a recalled one, which comes from no rollout of this step."""
+        if self.source is None:
+            raise ValueError(f"row {self.index} is recalled and was not among the rollouts of this step")
+        return self.source
+
+
+@dataclass(slots=True)
+class Group:
+    """The rows of one prompt in one context."""
+
+    uid: str
+    context: Context
+    rows: list[int]  # indices into MixedBatch.rows
+    state: GroupState  # from the verdicts of its fresh rows, before replay
+    replay: RecallFate = RecallFate.OFF
+    ranking: RankingFate = RankingFate.OFF
+    entropy_source: str | None = None
+    recalled: list[int] = field(default_factory=list)
+    absence: str | None = None  # why the history had nothing of the opposite verdict; None: it had, or was not asked
+
+    @property
+    def wanted(self) -> bool:
+        """Did it collapse, and was an opposite verdict asked for?"""
+        return self.replay not in UNASKED
+
+    @property
+    def ranked(self) -> bool:
+        """Were rows of it ranked?"""
+        return self.ranking is RankingFate.RANKED
+
+    @property
+    def collapsed_before(self) -> bool:
+        """Did its fresh rows all have one verdict?"""
+        return self.state in (GroupState.ALL_CORRECT, GroupState.NONE_CORRECT)
+
+    @property
+    def collapsed_after(self) -> bool:
+        """Did it collapse, and was nothing recalled that has the other verdict?"""
+        return self.collapsed_before and not self.recalled
+
+
+UNASKED = (RecallFate.NOT_COLLAPSED, RecallFate.OFF, RecallFate.FAILURES_OFF, RecallFate.STARTS_ELSEWHERE)
+
+
+class MixedBatch:
+    """The graded rollouts of one step, in groups.
+
+    Args:
+        rollouts: everything that was sampled this step.
+        group_ids: one id per rollout; equal ids are one group. Any hashable value.
+
+    An ungraded rollout leaves its group: it is neither trained on nor part of the statistics. A group with fewer
+    than two graded rollouts cannot be normalised and is left out as a whole.
+    """
+
+    def __init__(self, rollouts: Sequence[Rollout], group_ids: Sequence[Hashable]) -> None:
+        if len(rollouts) != len(group_ids):
+            raise ValueError(f"{len(rollouts)} rollouts but {len(group_ids)} group ids")
+        self.rollouts = list(rollouts)
+        self.rows: list[Row] = []
+        self.groups: list[Group] = []
+        self.num_ungraded = sum(r.verdict is Verdict.UNGRADED for r in rollouts)
+        self.num_left_out_groups = 0
+        members: dict[Hashable, list[int]] = defaultdict(list)
+        for index, group_id in enumerate(group_ids):
+            members[group_id].append(index)
+        for indices in members.values():
+            graded = [i for i in indices if rollouts[i].verdict is not Verdict.UNGRADED]
+            state = group_state([rollouts[i].verdict for i in graded])
+            if state is GroupState.TOO_SMALL:
+                self.num_left_out_groups += 1
+                continue
+            group = Group(uid=rollouts[graded[0]].uid, context=rollouts[graded[0]].context, rows=[], state=state)
+            for i in graded:
+                self._add(group, len(self.groups), rollouts[i], source=i)
+            self.groups.append(group)
+
+    def _add(self, group: Group, number: int, rollout: Rollout, *, source: int | None = None) -> Row:
+        row = Row(
+            index=len(self.rows),
+            rollout=rollout,
+            group=number,
+            source=source,
+            outcome_reward=rollout.graded_reward,
+            reward=rollout.graded_reward,
+        )
+        group.rows.append(row.index)
+        self.rows.append(row)
+        return row
+
+    @property
+    def trained(self) -> list[Row]:
+        """The rows that the update sees: all but fresh ones that gave way to recalled ones."""
+        return [row for row in self.rows if row.trained]
+
+    def first_of(self, row: Row) -> Row:
+        """The first row of the same group, always a fresh one: its prompt is the prompt of the group."""
+        return self.rows[self.groups[row.group].rows[0]]
+
+    def has_own_prompt(self, row: Row) -> bool:
+        """Was the row sampled from the prompt of its group? A recalled one may come from the same problem in another
+        context or under another template; its stored log-probs then say nothing about this prompt. A turn in an environment
+        keeps the prompt that it had."""
+        if row.rollout.turn is not None:
+            return True
+        first = self.first_of(row).rollout
+        return row.rollout is first or row.rollout.prompt_ids.tolist() == first.prompt_ids.tolist()
+
+    # ── CCR ──
+
+    def successes_in(self, contexts: Container[Context]) -> dict[str, list[Rollout]]:
+        """uid -> the different correct responses of its fresh groups in these contexts, as copies that may join another
+        group. Such a copy has no prefix: what was given is trained like the rest."""
+        found: dict[str, dict[bytes, Rollout]] = defaultdict(dict)
+        for row in self.rows:
+            rollout = row.rollout
+            if not row.recalled and rollout.context in contexts and rollout.verdict is Verdict.CORRECT:
+                found[rollout.uid].setdefault(response_bytes(rollout), replace(rollout, prefix_tokens=0))
+        return {uid: list(rollouts.values()) for uid, rollouts in found.items()}
+
+    def recall(
+        self, recall: RecallFunction, *, mode: ReplayMode | str, rng: random.Random, failures: bool = True
+    ) -> None:
+        """Add stored rollouts of the opposite verdict to every collapsed group (METHOD section 4), or with
+        failures=False to all-wrong groups alone. A group that starts from a state gets none: they do not start there.
+        Neither does one of trajectories from an earlier attempt: stored ones keep their own prompts.
+
+        `mode` "replace" lets as many fresh rows of the group give way as were recalled (never all of them): they
+        stay in the group's statistics with their outcome reward, and leave the ranking and the update.
+
+        `group.replay` says afterwards what became of each group; NOT_CHOSEN where nothing came.
+
+        ValueError: a mode that does not exist.
+        """
+        mode = ReplayMode.checked("mode", mode)
+        for index, group in enumerate(self.groups):
+            verdict = opposite_verdict(group.state)
+            if verdict is None:
+                group.replay = RecallFate.NOT_COLLAPSED
+            elif verdict is Verdict.WRONG and not failures:
+                group.replay = RecallFate.FAILURES_OFF
+            elif not self._takes_stored(group):
+                group.replay = RecallFate.STARTS_ELSEWHERE
+            else:
+                self._recall_into(group, index, recall(group.uid, verdict), mode, rng)
+
+    def _recall_into(
+        self, group: Group, index: int, stored: Sequence[Rollout], mode: ReplayMode, rng: random.Random
+    ) -> None:
+        fresh = list(group.rows)
+        group.recalled += [self._add(group, index, rollout).index for rollout in stored]
+        group.replay = RecallFate.RECALLED if group.recalled else RecallFate.NOT_CHOSEN
+        if mode is ReplayMode.REPLACE and group.recalled:
+            for position in rows_to_replace(len(fresh), min(len(group.recalled), len(fresh) - 1), rng):
+                self.rows[fresh[position]].trained = False
+
+    def _takes_stored(self, group: Group) -> bool:
+        if group.context is Context.REFLECTION:
+            return self.rows[group.rows[0]].rollout.turn is None
+        return group.context is not Context.PREFIX
+
+    # ── SERR ──
+
+    def rows_to_rank(self, *, scope: RankingScope | str) -> dict[int, list[int]]:
+        """Group index -> indices of the fresh rows to rank: truncated (or all failed) rows of all-wrong groups.
+
+        ValueError: a scope that does not exist.
+        """
+        scope = RankingScope.checked("scope", scope)
+        found = {}
+        for index, group in enumerate(self.groups):
+            if group.state is not GroupState.NONE_CORRECT:
+                group.ranking = RankingFate.NOT_ALL_WRONG
+                continue
+            rows = [
+                i
+                for i in group.rows
+                if not self.rows[i].recalled
+                and self.rows[i].trained
+                and (scope is RankingScope.FAILED or self.rows[i].rollout.truncated)
+            ]
+            group.ranking = RankingFate.TOO_FEW
+            if len(rows) > 1:  # one row alone has nothing to be ranked against
+                found[index] = rows
+        return found
+
+    def rank(
+        self,
+        ranked: dict[int, list[int]],
+        score: RankingScore,
+        entropy: Callable[[Row], EntropyStatistics],
+        *,
+        max_reward: float,
+    ) -> None:
+        """Give the rows of each group in `ranked` their ranking reward (METHOD section 6). `entropy` is asked for them
+        where the score needs it.
+
+        ValueError: a score that is not one finite number for each row.
+        """
+        for index, rows in ranked.items():
+            rollouts = [self.rows[i].rollout for i in rows]
+            statistics = [entropy(self.rows[i]) for i in rows] if score.needs_entropy else []
+            for rollout, statistic in zip(rollouts, statistics, strict=bool(statistics)):
+                rollout.entropy = statistic
+            group = self.groups[index]
+            group.ranking = RankingFate.RANKED
+            group.entropy_source = statistics[0].source if statistics else None
+            for i, reward in zip(
+                rows, score_rewards(score.of(rollouts, statistics), max_reward=max_reward), strict=True
+            ):
+                self.rows[i].ranking_reward = reward
+
+    # ── eq. 3 ──
+
+    def advantages(
+        self,
+        *,
+        alpha: float,
+        lam: float,
+        scope: AdvantageScope | str,
+        guard: RankingGuard | str,
+        zero_collapsed: bool = False,
+        success_scale: float = 1.0,
+    ) -> list[float]:
+        """Eq. 3 in every group; one value per row, also kept in `row.advantage`.
+
+        Correct responses of different lengths have different rewards, so eq. 3 tells the rows of an all-correct
+        group apart. `zero_collapsed` gives 0 to a group whose verdicts stay equal after replay, unless it was ranked.
+
+        `guard` "no_std": where the only difference inside a group is a ranking (no correct row, so no verified
+        difference), the advantage is R_i - mean, not scaled up to unit spread. "centred": the same, and the rankings'
+        mean is 0, what any other failure earns; otherwise being truncated is worth R_max / 2 on average.
+
+        `success_scale`: see `amplify_successes`.
+
+        ValueError: a scope or a guard that does not exist.
+        """
+        scope, guard = AdvantageScope.checked("scope", scope), RankingGuard.checked("guard", guard)
+        for group in self.groups:
+            rows = [self.rows[i] for i in group.rows]
+            if zero_collapsed and not group.ranked and not verified_difference(rows):
+                for row in rows:
+                    row.advantage = 0.0
+                continue
+            rewards = [row.outcome_reward if row.ranking_reward is None else row.ranking_reward for row in rows]
+            if guard is RankingGuard.CENTRED and group.ranked:
+                rewards = centre_rankings(rewards, [row.ranked for row in rows])
+            for row, reward in zip(rows, rewards, strict=True):
+                row.reward = reward
+            values = group_advantages(
+                rewards,
+                alpha=alpha,
+                lam=lam,
+                recalled=[row.recalled for row in rows],
+                off_policy_only=scope is AdvantageScope.OFF_POLICY_ONLY,
+                std_norm=not (guard is not RankingGuard.NONE and group.ranked and not verified_difference(rows)),
+            )
+            correct = [row.rollout.verdict is Verdict.CORRECT for row in rows]
+            for row, value in zip(rows, amplify_successes(values, correct, factor=success_scale), strict=True):
+                row.advantage = value
+        return [row.advantage for row in self.rows]
+
+
+def verified_difference(rows: Sequence[Row]) -> bool:
+    """Do the verdicts inside the group differ (a grader told its rows apart)?"""
+    return len({row.rollout.verdict for row in rows}) > 1
+
+
+def topk_decides(rows: Sequence[Row], bounds: Callable[[Row], EntropyBounds | None]) -> bool:
+    """Do the bounds from the engine's top-k log-probs already decide the ranking of these rows?"""
+    found = [bound for row in rows if (bound := bounds(row)) is not None]
+    if len(found) < len(rows):
+        return False
+    return bounds_decide(
+        [b.peak_lower for b in found],
+        [b.peak_upper for b in found],
+        [b.global_lower for b in found],
+        [b.global_upper for b in found],
+    )

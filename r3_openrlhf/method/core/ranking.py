@@ -1,0 +1,210 @@
+"""Structural entropy ranking reward, SERR (METHOD section 6): which failures look like focused reasoning?
+
+A response whose few decision points are uncertain (high peak entropy) while the rest is confident (low global
+entropy) ranks above one that is the other way round. The order is partial: most pairs do not dominate each other.
+
+What ranks is one number per response, the higher the better: for SERR how many others it dominates. RANKING_SCORES is the
+table of them; a function of one's own joins it by import path:
+
+    def shortest(rollouts):                      # ranking.score=my_scores.py:shortest
+        return [-rollout.num_tokens for rollout in rollouts]
+
+    def calm(rollouts, entropies):               # asks for the entropies of the ranked rows too
+        return [-entropy.global_ for entropy in entropies]
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from r3_openrlhf.method.core.checks import finite_value, finite_values, same_length
+from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.open_table import OpenTable, check_signature
+from r3_openrlhf.method.types import Context, EntropyStatistics, Rollout, Verdict
+
+
+def dominated_counts(peak: Sequence[float], global_: Sequence[float]) -> list[int]:
+    """S_i: how many rows does row i dominate?   i > j  iff  peak_i > peak_j and global_i < global_j, both strict."""
+    peaks, globals_ = finite_values("peak", peak), finite_values("global_", global_)
+    same_length(peak=peaks, global_=globals_)
+    rows = list(zip(peaks, globals_, strict=True))
+    return [sum(p > other_p and g < other_g for other_p, other_g in rows) for p, g in rows]
+
+
+def ranking_rewards(peak: Sequence[float], global_: Sequence[float], *, max_reward: float) -> list[float]:
+    """SERR's reward of each ranked failure, in [0, max_reward]: `score_rewards` of S_i.
+
+    ValueError: no rows, unequal lengths, a value that is not finite, max_reward below 0, or 1 and more.
+    """
+    return score_rewards(dominated_counts(peak, global_), max_reward=max_reward)
+
+
+def score_rewards(scores: Sequence[float], *, max_reward: float) -> list[float]:
+    """Reward of each ranked failure by one number, the higher the better, in [0, max_reward].
+
+        R_(k) = max_reward * (1 - k / (N - 1)),   k = 0 .. N-1 the place in the order of falling scores
+
+    Rows with equal scores share the average of their places, so that the order of the rows never matters and the sum is
+    always N / 2 * max_reward. A single row gets 0.0: nothing was ranked.
+
+    ValueError: no rows, a score that is not finite, max_reward below 0, or 1 and more (a ranked failure must never reach
+    a correct answer).
+    """
+    max_reward = finite_value("max_reward", max_reward)
+    if not 0 <= max_reward < 1:
+        raise ValueError(
+            f"max_reward is {max_reward}; it must be at least 0 and below 1, the reward of a right answer"
+        )
+    values = finite_values("scores", scores)
+    if len(values) == 1:
+        return [0.0]
+    rewards = []
+    for value in values:
+        first = sum(other > value for other in values)
+        last = first + values.count(value) - 1
+        rewards.append(max_reward * (1 - (first + last) / 2 / (len(values) - 1)))
+    return rewards
+
+
+def mean_logprob(logprobs_T: Sequence[float] | np.ndarray) -> float:
+    """Mean log-prob of one response's tokens under the policy that sampled it, nats per token.
+
+        s = (1 / L) sum_t ln p(y_t | y_<t)          at most 0, however long the response is
+
+    In the lab it says better than SERR's entropies which truncated responses turn out right when they may go on
+    (docs/RESULTS.md, control b). The mean is taken in float64 over the sorted values: their order changes nothing.
+
+    ValueError: no tokens, not one-dimensional, a value that is not finite.
+    """
+    values_T = np.sort(np.asarray(logprobs_T, dtype=np.float64))
+    if values_T.ndim != 1 or values_T.size == 0:
+        raise ValueError(f"logprobs has shape {values_T.shape}; it must have one dimension and one value or more")
+    if not np.isfinite(values_T).all():
+        raise ValueError(f"logprobs holds {values_T[~np.isfinite(values_T)][0]}; log-probs must be finite")
+    return float(values_T.mean())
+
+
+def centre_rankings(rewards: Sequence[float], ranked: Sequence[bool]) -> list[float]:
+    """Ranking rewards around 0, which is what any other failure earns.
+
+        R_i - mean(R_j, j ranked)   where row i is ranked,   R_i elsewhere
+
+    A ranking then says which truncated failure is better, and nothing about being truncated: left as it is, that is
+    worth max_reward / 2 on average. Without a ranked row nothing changes.
+
+    ValueError: no rewards, a reward that is not finite, `ranked` of another length.
+    """
+    values, marks = finite_values("rewards", rewards), [bool(mark) for mark in ranked]
+    same_length(rewards=values, ranked=marks)
+    if not any(marks):
+        return values
+    middle = fmean(value for value, mark in zip(values, marks, strict=True) if mark)
+    return [value - middle if mark else value for value, mark in zip(values, marks, strict=True)]
+
+
+def bounds_decide(
+    peak_lower: Sequence[float],
+    peak_upper: Sequence[float],
+    global_lower: Sequence[float],
+    global_upper: Sequence[float],
+) -> bool:
+    """Do interval bounds on the statistics decide, for every ordered pair of rows, whether i dominates j?
+
+    i dominates j for certain when peak_lower_i > peak_upper_j and global_upper_i < global_lower_j; it does not for
+    certain when peak_upper_i <= peak_lower_j or global_lower_i >= global_upper_j. When every pair is decided, any
+    values inside the bounds give the same S_i, hence the same ranking rewards.
+
+    ValueError: no rows, unequal lengths, a value that is not finite, a lower bound above its upper bound.
+    """
+    low_p, high_p = finite_values("peak_lower", peak_lower), finite_values("peak_upper", peak_upper)
+    low_g, high_g = finite_values("global_lower", global_lower), finite_values("global_upper", global_upper)
+    same_length(peak_lower=low_p, peak_upper=high_p, global_lower=low_g, global_upper=high_g)
+    for name, lows, highs in (("peak", low_p, high_p), ("global", low_g, high_g)):
+        for i, (low, high) in enumerate(zip(lows, highs, strict=True)):
+            if low > high:
+                raise ValueError(f"{name}_lower[{i}] is {low}, above {name}_upper[{i}], which is {high}")
+
+    def decided(i: int, j: int) -> bool:
+        dominates = low_p[i] > high_p[j] and high_g[i] < low_g[j]
+        cannot_dominate = high_p[i] <= low_p[j] or low_g[i] >= high_g[j]
+        return dominates or cannot_dominate
+
+    rows = range(len(low_p))
+    return all(decided(i, j) for i in rows for j in rows if i != j)
+
+
+# ── the table of scores ──
+
+
+@dataclass(frozen=True, slots=True)
+class RankingScore:
+    """What ranks the failures of one group.
+
+    `score`: (rollouts of the group that are ranked, their EntropyStatistics) -> one finite number each; without
+    `needs_entropy` it is called with the rollouts alone, and no entropy is measured for it.
+    """
+
+    score: Callable[..., Sequence[float]]
+    needs_entropy: bool = False
+
+    def of(self, rollouts: Sequence[Rollout], entropies: Sequence[EntropyStatistics]) -> list[float]:
+        """The scores of one group's rows. ValueError: not one finite number for each."""
+        found = self.score(rollouts, entropies) if self.needs_entropy else self.score(rollouts)
+        values = finite_values("scores", [float(value) for value in found])
+        if len(values) != len(rollouts):
+            raise ValueError(f"a ranking score gave {len(values)} numbers for {len(rollouts)} rollouts")
+        return values
+
+
+def dominance(_rollouts: Sequence[Rollout], entropies: Sequence[EntropyStatistics]) -> list[int]:
+    """SERR's S_i [P]: high peak and low global entropy."""
+    return dominated_counts([one.peak for one in entropies], [one.global_ for one in entropies])
+
+
+def confidence(rollouts: Sequence[Rollout]) -> list[float]:
+    """The mean log-prob of what was sampled of each response; no entropy is needed."""
+    return [mean_logprob(rollout.response_logprobs[rollout.prefix_tokens :]) for rollout in rollouts]
+
+
+def _score_of_user(path: str, function: Any) -> RankingScore:
+    """ConfigError: no function of (rollouts) or (rollouts, entropies), or one that fails on two made-up rollouts."""
+    needs_entropy = callable(function) and "entropies" in inspect.signature(function).parameters
+    entropies = [EntropyStatistics(peak=1.0 + i, global_=0.5, source="exact") for i in range(2)]
+    check_signature("ranking.score", path, function, [], *([[]] if needs_entropy else []))
+    score = RankingScore(function, needs_entropy)
+    try:
+        score.of([_made_up(i) for i in range(2)], entropies)
+    except Exception as error:
+        raise ConfigError(
+            f"ranking.score is {path!r}, which fails on two made-up rollouts: {type(error).__name__}: {error}"
+        ) from error
+    return score
+
+
+def _made_up(number: int) -> Rollout:
+    return Rollout(
+        uid="made up",
+        context=Context.PLAIN,
+        prompt_ids=np.array([1], dtype=np.int32),
+        response_ids=np.array([2, number], dtype=np.int32),
+        response_logprobs=np.full(2, -0.5, dtype=np.float32),
+        verdict=Verdict.WRONG,
+        reward=0.0,
+        truncated=True,
+        finish_reason="length",
+        policy_step=0,
+        epoch=1,
+    )
+
+
+RANKING_SCORES: OpenTable[RankingScore] = OpenTable(
+    "ranking.score",
+    {"entropy": RankingScore(dominance, needs_entropy=True), "logprob": RankingScore(confidence)},
+    of_user=_score_of_user,
+)

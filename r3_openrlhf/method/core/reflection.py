@@ -1,0 +1,85 @@
+"""When to reflect, and the text of the reflection prompt (ISR, METHOD section 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from r3_openrlhf.method.core.checks import finite_value, whole_number
+
+# The paper names the parts of the exemplar (problem, failed attempt, structured guidance) and not their words: the
+# words are ours. The whole exemplar is one user turn, because reasoning chat templates drop the thinking part of
+# earlier assistant turns.
+ATTEMPT_INTRODUCTION = "Below is an earlier attempt at this problem. Its final answer is wrong."
+ATTEMPT_BEGINS = "--- earlier attempt begins ---"
+ATTEMPT_ENDS = "--- earlier attempt ends ---"
+GUIDANCE = """\
+Do not continue the earlier attempt. Work in two steps:
+1. Diagnose: find the first step that is wrong or unjustified, or the point where it lost its way, and say in one or \
+two sentences why it fails.
+2. Solve again: forget its result and solve the problem from the start, avoiding that error. Check your result.
+Give the final answer in the same format that the problem asks for."""
+
+CUT = "\n[... the middle of the attempt is left out ...]\n"
+MIN_VISIBLE_CHARACTERS = 64  # an attempt of which less is left cannot be diagnosed
+
+
+def is_hard(mean_reward: float | None, *, threshold: float) -> bool:
+    """Is the problem's mean stored reward below tau? None, no history yet, is not hard.
+
+    ValueError: a number that is not finite.
+    """
+    threshold = finite_value("threshold", threshold)
+    return mean_reward is not None and finite_value("mean_reward", mean_reward) < threshold
+
+
+def reflection_message(problem: str, attempt: str) -> str:
+    """The user turn of a reflection prompt: original problem + one stored error + guidance.
+
+    `problem` is the user turn of the plain prompt, instructions about the answer's format included, word for word.
+
+    ValueError: a blank problem.
+    """
+    if not problem.strip():
+        raise ValueError(f"problem is {problem!r}; a reflection prompt needs the text of the problem")
+    attempt = attempt.strip() or "(the attempt is empty)"
+    return f"{problem}\n\n{ATTEMPT_INTRODUCTION}\n{ATTEMPT_BEGINS}\n{attempt}\n{ATTEMPT_ENDS}\n\n{GUIDANCE}"
+
+
+def fit_attempt(
+    attempt: str,
+    *,
+    num_prompt_tokens: Callable[[str], int],
+    num_tokens: Callable[[str], int],
+    max_prompt_tokens: int,
+    max_attempt_tokens: int,
+) -> str | None:
+    """The stored attempt, shortened until the whole reflection prompt fits; None when it cannot fit.
+
+    Text in, text out, because the prompt is text: the ids of decoded text are other ids, and more or fewer of them.
+    `num_prompt_tokens(text)` renders the *whole* prompt (message, chat template) around that attempt, tokenises it and
+    returns its length; `num_tokens(text)` is the length of the attempt alone. Both limits are judged on the very text
+    that is returned, so the result fits even where the counts do not fall with every character taken away.
+
+    A shortened attempt keeps its beginning and its end, half of the visible characters each, with CUT between them.
+    The problem is never cut: when not even MIN_VISIBLE_CHARACTERS of the attempt fit beside it, there is no reflection.
+
+    ValueError: a limit below 1.
+    """
+    max_prompt_tokens = whole_number("max_prompt_tokens", max_prompt_tokens, minimum=1)
+    max_attempt_tokens = whole_number("max_attempt_tokens", max_attempt_tokens, minimum=1)
+    visible = len(attempt)
+    fewest = min(visible, MIN_VISIBLE_CHARACTERS)
+    text = attempt
+    while True:
+        length = num_tokens(text)
+        excess = max(num_prompt_tokens(text) - max_prompt_tokens, length - max_attempt_tokens)
+        if excess <= 0:
+            return text
+        if visible <= fewest:
+            return None
+        # As many characters as the excess suggests, and a sixteenth more, because CUT costs tokens and characters
+        # differ: two rounds as a rule, and at most about a hundred however wrong the suggestion is.
+        share = 1 - excess / length if excess < length else 0.5
+        visible = max(fewest, int(visible * share * 15 / 16))
+        num_tail = visible // 2
+        text = attempt[: visible - num_tail] + CUT + attempt[len(attempt) - num_tail :]

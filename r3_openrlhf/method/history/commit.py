@@ -1,0 +1,319 @@
+"""Writing one step: which rows come, which leave, what the counters become. Runs inside the store's transaction."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
+
+from r3_openrlhf.method.history.codec import Codec, state_digest
+from r3_openrlhf.method.history.drafts import CONTEXT_CODES, CONTEXTS, VERDICT_CODES, Draft
+from r3_openrlhf.method.history.eviction import Candidate, richest_first, rows_over
+from r3_openrlhf.method.history.records import HistoryLimits
+from r3_openrlhf.method.history.usage import (
+    CONTINUATION_BYTES,
+    PROBLEM_BYTES,
+    Usage,
+    blob_bytes,
+    live_bytes,
+    row_bytes,
+)
+from r3_openrlhf.method.types import Rollout, Verdict
+
+
+@dataclass(slots=True)
+class _Ids:
+    """The largest ids given out so far."""
+
+    problem: int
+    prompt: int
+    response: int
+    rollout: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A recallable row that is stored already."""
+
+    candidate: Candidate
+    copies: int
+    bytes: int
+
+
+class _Tallies(dict[tuple[int, int, int], tuple[int, list[float]]]):
+    """Number of samples and their reward sums, by problem, context and verdict."""
+
+    def add(self, key: tuple[int, int, int], samples: int, reward_sum: float) -> None:
+        count, sums = self.get(key, (0, []))
+        self[key] = count + samples, [*sums, reward_sum]
+
+    def ordered(self) -> list[tuple[tuple[int, int, int], int, float]]:
+        """By key. fsum: the order of arrival leaves no trace in the last bit."""
+        return [(key, count, math.fsum(sums)) for key, (count, sums) in sorted(self.items())]
+
+
+class StepWriter:
+    """Adds one step to the store; use it once."""
+
+    def __init__(self, connection: sqlite3.Connection, codec: Codec, *, step: int, limits: HistoryLimits) -> None:
+        self._connection = connection
+        self._codec = codec
+        self._step = step
+        self._limits = limits
+        last = connection.execute(
+            "SELECT last_problem, last_prompt, last_response, last_rollout FROM steps ORDER BY step DESC LIMIT 1"
+        ).fetchone()
+        self._ids = _Ids(*last) if last else _Ids(0, 0, 0, 0)
+        self._usage = Usage.load(connection)
+        self._counted = _Tallies()
+        self._gone = _Tallies()  # what has no row
+        self._touched: set[tuple[int, int]] = set()
+        self._num_rows = self._num_unkept = self._arrived_bytes = 0
+
+    def write(
+        self,
+        *,
+        epoch: int,
+        drafts: Sequence[Draft],
+        ungraded: Sequence[Rollout],
+        continued: Sequence[Rollout],
+        state: bytes | None,
+        sweep: bool,
+    ) -> None:
+        """`drafts` come ordered by uid, verdict, context; `continued`: the graded rollouts that began behind a prefix, none
+        merged; `sweep`: enforce the cap on every problem of the store."""
+        problems = self._problem_ids([*(draft.rollout.uid for draft in drafts), *(r.uid for r in ungraded)])
+        for rollout in ungraded:
+            key = problems[rollout.uid], CONTEXT_CODES[rollout.context], VERDICT_CODES[Verdict.UNGRADED]
+            self._counted.add(key, 1, 0.0)
+            self._gone.add(key, 1, 0.0)
+        for (uid, verdict), bucket in groupby(drafts, key=lambda draft: (draft.rollout.uid, draft.rollout.verdict)):
+            self._write_bucket(problems[uid], verdict, list(bucket))
+        self._count_continuations(problems, continued)
+        if sweep:
+            self._sweep()
+        if state is not None:
+            self._usage.states += blob_bytes(len(state))
+        self._make_room()
+        self._count()
+        self._connection.execute(
+            "INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                self._step,
+                epoch,
+                sum(draft.samples for draft in drafts) + len(ungraded),
+                len(ungraded),
+                self._num_rows,
+                self._num_unkept,
+                self._arrived_bytes,
+                self._ids.problem,
+                self._ids.prompt,
+                self._ids.response,
+                self._ids.rollout,
+                time.time(),
+                state,
+            ),
+        )
+        self._usage.save(self._connection)
+        self._connection.executemany(
+            "INSERT OR REPLACE INTO meta VALUES ('limits.' || ?, ?)", asdict(self._limits).items()
+        )
+
+    def _count_continuations(self, problems: dict[str, int], continued: Sequence[Rollout]) -> None:
+        """Tries and successes of each state that this step went on from."""
+        found: dict[tuple[int, bytes], list[int]] = {}
+        for rollout in continued:
+            state = state_digest(rollout.response_ids[: rollout.prefix_tokens])
+            counts = found.setdefault((problems[rollout.uid], state), [0, 0])
+            counts[0] += 1
+            counts[1] += rollout.verdict is Verdict.CORRECT
+        self._usage.continuations += CONTINUATION_BYTES * len(found)
+        self._connection.executemany(
+            "INSERT INTO continuations VALUES (?, ?, ?, ?, ?)",
+            [(*key, self._step, *counts) for key, counts in sorted(found.items())],
+        )
+
+    def _write_bucket(self, problem: int, verdict: Verdict, drafts: list[Draft]) -> None:
+        """The drafts of one problem and verdict: who replaces whom, who leaves, who comes."""
+        code = VERDICT_CODES[verdict]
+        self._touched.add((problem, code))
+        live = self._live_rows(problem, code)
+        replaced = {draft.content: live.pop(draft.content) for draft in drafts if draft.content in live}
+        candidates = [row.candidate for row in live.values()]
+        candidates += [Candidate(None, draft.rollout.context, self._step, draft.content) for draft in drafts]
+        refused = set()
+        for candidate in rows_over(candidates, cap=self._limits.max_per_problem_and_verdict):
+            if candidate.row is None:
+                refused.add(candidate.content)
+            else:
+                self._evict(candidate.row, live[candidate.content].bytes)
+        for draft in drafts:
+            key = problem, CONTEXT_CODES[draft.rollout.context], code
+            self._counted.add(key, draft.samples, draft.reward_sum)
+            earlier = replaced.get(draft.content)
+            copies = draft.samples + (earlier.copies if earlier else 0)
+            kept = draft.content not in refused and self._insert(draft, problem=problem, copies=copies)
+            if kept:
+                self._num_rows += 1
+            else:
+                self._gone.add(key, draft.samples, draft.reward_sum)
+                self._num_unkept += draft.samples
+            if earlier and (kept or draft.content in refused):  # without room for the newer sample the older one stays
+                self._evict(earlier.candidate.row, earlier.bytes)
+
+    def _live_rows(self, problem: int, verdict: int) -> dict[bytes, _Row]:
+        """Recallable rows of one problem and verdict, by content."""
+        rows = self._connection.execute(
+            "SELECT id, context, step, content, copies, bytes FROM rollouts "
+            "WHERE problem = ? AND verdict = ? AND evicted_at IS NULL",
+            (problem, verdict),
+        )
+        return {
+            content: _Row(Candidate(row, CONTEXTS[context], step, content), copies, size)
+            for row, context, step, content, copies, size in rows
+        }
+
+    def _evict(self, row: int | None, size: int) -> None:
+        if row is None:
+            raise ValueError("a rollout that is not stored cannot be evicted")
+        self._connection.execute("UPDATE rollouts SET evicted_at = ? WHERE id = ?", (self._step, row))
+        self._usage.live -= size
+        self._usage.retained += size
+
+    def _insert(self, draft: Draft, *, problem: int, copies: int) -> bool:
+        """Writes a row; False when the file has no room for it."""
+        rollout, entropy = draft.rollout, draft.rollout.entropy
+        logprobs, tokens = self._codec.pack(draft.logprobs), self._codec.pack(draft.response_ids)
+        size = row_bytes(len(logprobs), len(tokens))
+        if draft.turns is not None:
+            prompts = self._codec.pack(draft.turns.prompt_ids)
+            turns = self._codec.pack_json({"turns": draft.turns.turns})
+            size += blob_bytes(len(prompts)) + blob_bytes(len(turns))
+        self._arrived_bytes += size
+        if self._usage.total + size > self._limits.max_bytes:
+            return False
+        prompt, new = self._find_or_next("prompts", problem, draft.prompt_digest, self._ids.prompt)
+        if new:
+            self._ids.prompt = prompt
+            packed = self._codec.pack(draft.prompt_ids)
+            self._usage.prompts += blob_bytes(len(packed))
+            self._connection.execute(
+                "INSERT INTO prompts VALUES (?, ?, ?, ?, ?)",
+                (prompt, problem, draft.prompt_digest, len(draft.prompt_ids), packed),
+            )
+        response, new = self._find_or_next("responses", problem, draft.response_digest, self._ids.response)
+        if new:
+            self._ids.response = response
+            self._connection.execute(
+                "INSERT INTO responses VALUES (?, ?, ?, ?, ?)",
+                (response, problem, draft.response_digest, len(draft.response_ids), tokens),
+            )
+        self._ids.rollout += 1
+        self._connection.execute(
+            "INSERT INTO rollouts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)",
+            (
+                self._ids.rollout,
+                problem,
+                CONTEXT_CODES[rollout.context],
+                VERDICT_CODES[rollout.verdict],
+                prompt,
+                response,
+                len(draft.response_ids),
+                draft.content,
+                self._step,
+                int(rollout.epoch),
+                int(rollout.policy_step),
+                rollout.graded_reward,
+                bool(rollout.truncated),
+                _printable(rollout.finish_reason),
+                _printable(rollout.reason),
+                float(entropy.peak) if entropy else None,
+                float(entropy.global_) if entropy else None,
+                entropy.source if entropy else None,
+                draft.samples,
+                draft.reward_sum,
+                copies,
+                size,
+            ),
+        )
+        self._connection.execute("INSERT INTO logprobs VALUES (?, ?)", (self._ids.rollout, logprobs))
+        if draft.turns is not None:
+            self._connection.execute(
+                "INSERT INTO trajectories VALUES (?, ?, ?, ?, ?)",
+                (self._ids.rollout, draft.turns.digest, len(draft.turns.prompt_ids), prompts, turns),
+            )
+        self._usage.live += size
+        return True
+
+    def _find_or_next(self, table: str, problem: int, digest: bytes, last: int) -> tuple[int, bool]:
+        """The id of a prompt or response, and whether it is a new one."""
+        found = self._connection.execute(
+            f"SELECT id FROM {table} WHERE problem = ? AND digest = ?", (problem, digest)
+        ).fetchone()
+        return (found[0], False) if found else (last + 1, True)
+
+    def _problem_ids(self, uids: Iterable[str]) -> dict[str, int]:
+        problems = {}
+        for uid in sorted(set(uids)):
+            found = self._connection.execute("SELECT id FROM problems WHERE uid = ?", (uid,)).fetchone()
+            if found is None:
+                self._ids.problem += 1
+                self._usage.problems += PROBLEM_BYTES
+                self._connection.execute("INSERT INTO problems VALUES (?, ?)", (self._ids.problem, uid))
+            problems[uid] = found[0] if found else self._ids.problem
+        return problems
+
+    def _sweep(self) -> None:
+        """Brings problems that this step does not touch under a cap that was lowered since they were written."""
+        cap = self._limits.max_per_problem_and_verdict
+        over = self._connection.execute(
+            "SELECT problem, verdict FROM rollouts WHERE evicted_at IS NULL "
+            "GROUP BY problem, verdict HAVING count(*) > ?",
+            (cap,),
+        ).fetchall()
+        for problem, verdict in set(over) - self._touched:
+            live = self._live_rows(problem, verdict)
+            for candidate in rows_over([row.candidate for row in live.values()], cap=cap):
+                self._evict(candidate.row, live[candidate.content].bytes)
+
+    def _make_room(self) -> None:
+        """Evicts rows of the richest sets (eviction.py) ahead of need.
+
+        An evicted row keeps its bytes until the rollback floor passes it. So there must always be room for what comes
+        until then, taken to be a quarter more than what came since the floor moved last, and at most half of the store.
+        """
+        arrived = Usage.arrived_since_floor(self._connection) + self._arrived_bytes
+        most = live_bytes(self._limits.max_bytes - self._usage.fixed, arrived=arrived)
+        surplus = self._usage.live - most
+        if surplus <= 0:
+            return
+        for row, size in richest_first(self._connection, surplus=surplus, live=self._usage.live):
+            self._evict(row, size)
+            if self._usage.live <= most:
+                return
+
+    def _count(self) -> None:
+        """Adds to the counters and keeps what they were."""
+        for key, count, reward_sum in self._counted.ordered():
+            before = self._connection.execute(
+                "SELECT count, reward_sum FROM counters WHERE problem = ? AND context = ? AND verdict = ?", key
+            ).fetchone() or (0, 0.0)
+            self._connection.execute(
+                "INSERT INTO counters_before VALUES (?, ?, ?, ?, ?, ?)", (self._step, *key, *before)
+            )
+            self._connection.execute(
+                "INSERT OR REPLACE INTO counters VALUES (?, ?, ?, ?, ?)",
+                (*key, before[0] + count, before[1] + reward_sum),
+            )
+        for key, count, reward_sum in self._gone.ordered():
+            self._connection.execute(
+                "INSERT INTO gone VALUES (?, ?, ?, ?, ?, ?)", (self._step, *key, count, reward_sum)
+            )
+
+
+def _printable(text: str) -> str:
+    """A grader's reason may quote the model, whose broken Unicode must not stop the run."""
+    return text.encode(errors="backslashreplace").decode()

@@ -1,0 +1,175 @@
+"""Opening the SQLite file: checks of what it is, and one sentence for each thing that can be wrong with it.
+
+The journal is SQLite's rollback journal, everywhere. It needs byte-range locks and an fsync that means it, which network file
+systems have too. The WAL would keep its index in memory that only the processes of one machine share.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+from r3_openrlhf.method.errors import HistoryError
+from r3_openrlhf.method.history import schema
+
+MEMORY = ":memory:"
+PAGE_BYTES = 4096
+CACHE_KIB = 32_768  # SQLite's page cache: the only part of the store's memory that does not depend on the caller
+# What damaged content makes of a computation on it; no file, however damaged, ends in a traceback.
+CONTENT_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+BUSY_S = 300.0  # how long a commit waits for a reader, and a reader for a commit
+
+_PROBLEMS = {
+    sqlite3.SQLITE_FULL: "the disk is full; nothing of this was stored and nothing earlier is lost: free space and resume",
+    sqlite3.SQLITE_IOERR: (
+        "the disk refused ({error}); nothing of this was stored and nothing earlier is lost: check space, quota and the file "
+        "system, then resume"
+    ),
+    **dict.fromkeys(
+        (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB),
+        "the file is damaged or is no history store ({error}); restore it from a copy",
+    ),
+    **dict.fromkeys(
+        (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED),
+        f"it stayed locked for {BUSY_S:.0f} s; stop the tool that reads it",
+    ),
+    sqlite3.SQLITE_READONLY: "the file or its directory cannot be written; check their permissions",
+    sqlite3.SQLITE_CANTOPEN: "the file cannot be opened; check the path and its permissions",
+}
+
+
+class EmptyStore(HistoryError):
+    """There is a file, and no store in it."""
+
+
+@contextmanager
+def sentences(path: str, doing: str) -> Iterator[None]:
+    """Turns SQLite's errors into a HistoryError that says what to do."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        problem = _PROBLEMS.get(getattr(error, "sqlite_errorcode", -1) & 0xFF, "{error}").format(error=error)
+        raise HistoryError(f"cannot {doing} {path}: {problem}") from error
+    except UnicodeEncodeError as error:
+        raise HistoryError(f"cannot {doing} {path}: the text {error.object!r} is not valid Unicode") from error
+    except CONTENT_ERRORS as error:
+        raise HistoryError(
+            f"cannot {doing} {path}: it holds what cannot be there ({type(error).__name__}: {error}); `r3 history verify` "
+            "says where"
+        ) from error
+
+
+@contextmanager
+def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
+    """Everything read inside is from one state of the store."""
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        if connection.in_transaction:  # SQLite may have ended it with an error of its own
+            connection.execute("COMMIT")
+
+
+def open_for_writing(path: str) -> sqlite3.Connection:
+    """A connection to a store, created where there is none."""
+    with sentences(path, "open"):
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_S)
+        try:
+            is_new = _is_new(connection, path)
+            connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+            connection.execute("PRAGMA synchronous = FULL")  # a committed step survives a power failure
+            _tune(connection)
+            if is_new:
+                connection.execute("BEGIN IMMEDIATE")
+                schema.create(connection)
+                connection.execute("COMMIT")
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+@contextmanager
+def reading(path: str | Path, doing: str = "read") -> Iterator[sqlite3.Connection]:
+    """`open_for_reading`, closed behind the block, with SQLite's errors as sentences."""
+    connection = open_for_reading(str(path))
+    try:
+        with sentences(str(path), doing):
+            yield connection
+    finally:
+        connection.close()
+
+
+def open_for_reading(path: str) -> sqlite3.Connection:
+    """A connection that cannot change the store, safe while a run writes to it.
+
+    It is opened read-write where permissions allow, because only such a connection may undo what a killed writer left
+    unfinished; `query_only` then forbids every change of content.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise HistoryError(f"there is no history store at {path}")
+    if file.stat().st_size == 0:
+        raise EmptyStore(f"{path} is empty: no step was written to it")
+    mode = "rw" if os.access(file, os.W_OK) and os.access(file.parent, os.W_OK) else "ro"
+    with sentences(path, "read"):
+        connection = sqlite3.connect(
+            f"file:{quote(str(file.resolve()))}?mode={mode}",
+            uri=True,
+            isolation_level=None,
+            check_same_thread=False,
+            timeout=BUSY_S,
+        )
+        try:
+            connection.execute("PRAGMA query_only = ON")
+            _tune(connection)
+            if _is_new(connection, path):
+                raise EmptyStore(f"{path} is empty: no step was written to it")
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def _tune(connection: sqlite3.Connection) -> None:
+    connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+    connection.execute("PRAGMA temp_store = MEMORY")
+    # Debian compiles it on: freed pages would be overwritten with zeros, six times the cost of a roll-back.
+    connection.execute("PRAGMA secure_delete = OFF")
+
+
+def _is_new(connection: sqlite3.Connection, path: str) -> bool:
+    """Is the file empty? Raises HistoryError for one that is no store of ours, or not a whole one."""
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if tables == 0 and application == 0:
+        return True
+    if application != schema.APPLICATION_ID:
+        raise HistoryError(f"{path} is an SQLite file of another program, not a history store")
+    if version != schema.SCHEMA_VERSION:
+        raise HistoryError(
+            f"{path} has schema {version}, and this r3_openrlhf reads schema {schema.SCHEMA_VERSION} alone: use the version "
+            "that wrote it, or another run_dir"
+        )
+    if path != MEMORY:
+        _check_length(connection, path)
+    return False
+
+
+def _check_length(connection: sqlite3.Connection, path: str) -> None:
+    """SQLite itself notices a file that lacks whole pages, but reads the rest of a cut page as zeros."""
+    with snapshot(connection):
+        pages, page_bytes = (
+            connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size")
+        )
+        missing = pages * page_bytes - Path(path).stat().st_size
+    if missing > 0:
+        raise HistoryError(
+            f"cannot open {path}: the file is damaged or is no history store (it ends {missing} bytes too early); restore it "
+            "from a copy"
+        )

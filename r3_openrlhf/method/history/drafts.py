@@ -1,0 +1,165 @@
+"""One step's rollouts, checked, exact duplicates merged, in an order that does not depend on arrival. Pure."""
+
+from __future__ import annotations
+
+import math
+import typing
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from r3_openrlhf.method.errors import HistoryError
+from r3_openrlhf.method.history.codec import digest, logprob_array, token_array
+from r3_openrlhf.method.history.schema import MAX_WHOLE
+from r3_openrlhf.method.history.trajectories import TurnsDraft, draft_turns
+from r3_openrlhf.method.types import Context, Rollout, Verdict
+
+# What the file holds instead of the names.
+CONTEXT_CODES = {Context.PLAIN: 0, Context.REFLECTION: 1, Context.PREFIX: 2}
+VERDICT_CODES = {Verdict.CORRECT: 0, Verdict.WRONG: 1, Verdict.UNGRADED: 2}
+CONTEXTS = {code: context for context, code in CONTEXT_CODES.items()}
+VERDICTS = {code: verdict for verdict, code in VERDICT_CODES.items()}
+
+MAX_NUMBER = 1e6  # rewards are 2 at most; far beyond, sums of them would lose their last digits, then everything
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A row to be written: one response, sampled `samples` times in this step."""
+
+    rollout: Rollout  # the sample that is kept
+    prompt_ids: np.ndarray
+    response_ids: np.ndarray
+    logprobs: np.ndarray
+    prompt_digest: bytes
+    response_digest: bytes
+    content: bytes
+    samples: int
+    reward_sum: float
+    turns: TurnsDraft | None = None  # of a whole trajectory
+
+
+def merge_duplicates(rollouts: Iterable[Rollout]) -> list[Draft]:
+    """Graded rollouts as drafts, ordered by uid, verdict, context and content.
+
+    Duplicates have the same uid, context, prompt, response and verdict. Of those the sample of the newest weights is
+    kept; among equals a fixed order of their contents decides, so that the choice does not depend on arrival.
+    Raises HistoryError for a rollout that cannot be stored as it is.
+    """
+    same: dict[tuple[Any, ...], list[Draft]] = {}
+    prompts: dict[int, tuple[np.ndarray, bytes]] = {}  # the samples of a group usually share one array
+    for rollout in rollouts:
+        draft = _read(rollout, prompts)
+        same.setdefault((rollout.uid, rollout.verdict, rollout.context, draft.content), []).append(draft)
+    ordered = sorted(same, key=lambda key: (key[0], VERDICT_CODES[key[1]], CONTEXT_CODES[key[2]], key[3]))
+    return [_merge(same[key]) for key in ordered]
+
+
+def content_digest(
+    context: Context, prompt_digest: bytes, response_digest: bytes, verdict: Verdict, turns: bytes | None = None
+) -> bytes:
+    """What makes two stored rollouts the same: context, prompt, response and verdict; of trajectories their turns, too."""
+    return digest(
+        context.value.encode(), prompt_digest, response_digest, verdict.value.encode(), *([turns] if turns else [])
+    )
+
+
+def whole_number(value: object, *, name: str, low: int = 0) -> int:
+    """`value` as an int. Raises HistoryError for anything but a whole number from `low` to MAX_WHOLE."""
+    if isinstance(value, int | np.integer) or isinstance(value, float | np.floating) and float(value).is_integer():
+        if low <= value <= MAX_WHOLE:
+            return int(value)
+    raise HistoryError(f"{name} is {value!r}; the history store takes whole numbers from {low} to 2**53")
+
+
+def check_rollout(rollout: Rollout) -> None:
+    """Raises HistoryError for a rollout, graded or not, that the store cannot hold as it is."""
+    name = f"a rollout of problem {rollout.uid!r}"
+    for field in ("uid", "finish_reason", "reason"):
+        if not isinstance(getattr(rollout, field), str):
+            raise HistoryError(f"{name} has the {field} {getattr(rollout, field)!r}, which is no text")
+    if not isinstance(rollout.context, Context) or not isinstance(rollout.verdict, Verdict):
+        raise HistoryError(f"{name} has the context {rollout.context!r} and the verdict {rollout.verdict!r}")
+    if not isinstance(rollout.truncated, bool | np.bool_ | int):
+        raise HistoryError(f"{name} has {rollout.truncated!r} where truncated should be true or false")
+    whole_number(rollout.policy_step, name=f"policy_step of {name}")
+    whole_number(rollout.epoch, name=f"epoch of {name}")
+    whole_number(rollout.prefix_tokens, name=f"prefix_tokens of {name}")
+    if rollout.prefix_tokens and rollout.context is not Context.PREFIX:
+        raise HistoryError(
+            f"{name} has {rollout.prefix_tokens} prefix_tokens, but its context is {rollout.context.value}"
+        )
+    if rollout.verdict is Verdict.UNGRADED:
+        return
+    if not _is_number(rollout.reward):
+        raise HistoryError(f"{name} is {rollout.verdict.value} but its reward is {rollout.reward}")
+    entropy = rollout.entropy
+    if entropy is not None and not (
+        _is_number(entropy.peak) and _is_number(entropy.global_) and isinstance(entropy.source, str)
+    ):
+        raise HistoryError(f"{name} has entropies {entropy.peak} and {entropy.global_} of {entropy.source!r}")
+
+
+def _is_number(value: Any) -> bool:
+    """A number up to MAX_NUMBER (a comparison with NaN is false)."""
+    return isinstance(value, int | float | np.integer | np.floating) and bool(
+        abs(typing.cast(float, value)) <= MAX_NUMBER
+    )
+
+
+def _read(rollout: Rollout, prompts: dict[int, tuple[np.ndarray, bytes]]) -> Draft:
+    name = f"a rollout of problem '{rollout.uid}'"
+    for field in ("prompt_ids", "response_ids", "response_logprobs"):
+        if np.ndim(getattr(rollout, field)) != 1:
+            raise HistoryError(f"{name} has {field} that are no one-dimensional array")
+    if len(rollout.response_ids) != len(rollout.response_logprobs):
+        raise HistoryError(
+            f"{name} has {len(rollout.response_ids)} response tokens and {len(rollout.response_logprobs)} log-probs"
+        )
+    if rollout.prefix_tokens > len(rollout.response_ids):
+        raise HistoryError(f"{name} has {rollout.prefix_tokens} prefix_tokens in {len(rollout.response_ids)} tokens")
+    response_ids = token_array(rollout.response_ids, name=f"response_ids of {name}")
+    key = id(rollout.prompt_ids)  # alive as long as the caller's rollouts are
+    if key not in prompts:
+        prompt_ids = token_array(rollout.prompt_ids, name=f"prompt_ids of {name}")
+        prompts[key] = prompt_ids, digest(prompt_ids.tobytes())
+    prompt_ids, prompt_digest = prompts[key]
+    response_digest = digest(response_ids.tobytes())
+    turns = draft_turns(rollout)
+    of_turns = None if turns is None else turns.digest
+    return Draft(
+        rollout=rollout,
+        prompt_ids=prompt_ids,
+        response_ids=response_ids,
+        logprobs=logprob_array(rollout.response_logprobs, name=f"response_logprobs of {name}"),
+        prompt_digest=prompt_digest,
+        response_digest=response_digest,
+        content=content_digest(rollout.context, prompt_digest, response_digest, rollout.verdict, of_turns),
+        samples=1,
+        reward_sum=rollout.graded_reward,
+        turns=turns,
+    )
+
+
+def _merge(drafts: Sequence[Draft]) -> Draft:
+    if len(drafts) == 1:
+        return drafts[0]
+    kept = max(drafts, key=_preference)
+    return replace(kept, samples=len(drafts), reward_sum=math.fsum(draft.reward_sum for draft in drafts))
+
+
+def _preference(draft: Draft) -> tuple[Any, ...]:
+    rollout = draft.rollout
+    entropy = rollout.entropy
+    return (
+        rollout.policy_step,
+        draft.logprobs.tobytes(),
+        rollout.reward,
+        rollout.epoch,
+        rollout.truncated,
+        rollout.finish_reason,
+        rollout.reason,
+        (entropy.peak, entropy.global_, entropy.source) if entropy else (),
+    )

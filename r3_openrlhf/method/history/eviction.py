@@ -1,0 +1,85 @@
+"""Who leaves: of one problem and verdict when it has more rows than the cap, of all when the whole file is full.
+
+A set is what a recall chooses from: the recallable rows of one problem with one verdict. Of a set the oldest rows leave first,
+by the step that sampled them; but rows that began behind a reflection prompt or a prefix leave before rows of the plain
+prompt: recall into a plain group prefers the latter, and a hard problem's further groups would otherwise push them out.
+
+When the file is full, the richest sets give first. Each row has a place in its set, 1 for the one that stays longest. The
+last place of the largest set leaves first, among equal places the oldest row. So no set is emptied while another one has
+two rows: a problem's only success, or only error, is the last thing that the store gives up. Rows that leave by age alone
+are those of the problems that were not asked for longest, which an epoch asks next.
+
+All of this looks at content, never at row ids or arrival: every rank order of the same rollouts evicts the same ones.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from r3_openrlhf.method.types import Context
+
+# Inside a set, the row that stays longest first: `rows_over`, the other way round. Context 0 is the plain prompt.
+_ABOVE = """
+WITH rich AS MATERIALIZED (
+    SELECT problem, verdict FROM rollouts WHERE evicted_at IS NULL
+    GROUP BY problem, verdict HAVING count(*) > :level),
+placed AS (
+    SELECT r.id, r.step, r.content,
+           row_number() OVER (
+               PARTITION BY r.problem, r.verdict ORDER BY r.context <> 0, r.step DESC, r.content DESC) AS place
+    FROM rich CROSS JOIN rollouts r
+    ON r.problem = rich.problem AND r.verdict = rich.verdict AND r.evicted_at IS NULL)
+SELECT id FROM placed WHERE place > :level ORDER BY place DESC, step, content, id
+"""
+_SIZES = (
+    "SELECT size, count(*) FROM (SELECT count(*) AS size FROM rollouts WHERE evicted_at IS NULL "
+    "GROUP BY problem, verdict) GROUP BY size ORDER BY size DESC"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A row of a set. `row` is None for a rollout that is not stored yet."""
+
+    row: int | None
+    context: Context
+    step: int
+    content: bytes  # digest of context, prompt, response and verdict
+
+
+def rows_over(candidates: Sequence[Candidate], *, cap: int) -> list[Candidate]:
+    """The candidates (all of one problem and verdict) that have to leave, first to leave first."""
+    surplus = max(0, len(candidates) - cap)
+    return sorted(candidates, key=lambda one: (one.context is Context.PLAIN, one.step, one.content))[:surplus]
+
+
+def richest_first(connection: sqlite3.Connection, *, surplus: int, live: int) -> Iterator[tuple[int, int]]:
+    """(id, bytes) of recallable rows in the order in which they leave, until none is left.
+
+    The caller evicts each row before it asks for the next, and stops when enough have left. `surplus` of the `live`
+    bytes have to go; it only decides how many rows are looked up at a time.
+    """
+    sizes = connection.execute(_SIZES).fetchall()
+    rows = sum(size * sets for size, sets in sizes)
+    level = _level(sizes, rows=-(-surplus * rows // max(1, live)))
+    while level >= 0:
+        for (row,) in connection.execute(_ABOVE, {"level": level}).fetchall():
+            (size,) = connection.execute("SELECT bytes FROM rollouts WHERE id = ?", (row,)).fetchone()
+            yield row, size
+        level -= 1
+
+
+def _level(sizes: list[tuple[int, int]], *, rows: int) -> int:
+    """The largest size to which the sets can be cut so that `rows` leave; 0 when all of them have to.
+
+    sizes: (rows in the set, how many sets have as many), largest first.
+    """
+    level, found, sets = sizes[0][0] if sizes else 0, 0, 0
+    count = dict(sizes)
+    while level > 0 and found < rows:
+        sets += count.get(level, 0)
+        found += sets
+        level -= 1
+    return level

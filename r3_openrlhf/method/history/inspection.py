@@ -1,0 +1,151 @@
+"""What a store holds, in numbers, for people: of the whole run, and of one problem."""
+
+from __future__ import annotations
+
+import difflib
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from r3_openrlhf.method.errors import HistoryError
+from r3_openrlhf.method.history.codec import Codec
+from r3_openrlhf.method.history.connection import reading, snapshot
+from r3_openrlhf.method.history.drafts import CONTEXTS, VERDICT_CODES, VERDICTS
+from r3_openrlhf.method.history.lease import last_holder
+from r3_openrlhf.method.history.recall import read
+from r3_openrlhf.method.history.records import StoredRollout
+from r3_openrlhf.method.history.store import lock_of
+from r3_openrlhf.method.history.usage import Usage
+from r3_openrlhf.method.types import Context, Verdict
+
+_MAX_HINTS = 5
+
+
+def statistics(path: Path) -> dict[str, Any]:
+    """The run's history in one dictionary of plain values: `r3 history stats` prints it."""
+    with reading(path) as connection, snapshot(connection):
+        return _statistics(connection, path)
+
+
+def _statistics(connection: sqlite3.Connection, path: Path) -> dict[str, Any]:
+    def one(sql: str, *parameters: Any) -> tuple[Any, ...]:
+        return connection.execute(sql, parameters).fetchone()
+
+    steps, first, last, epoch, unkept = one(
+        "SELECT count(*), min(step), max(step), max(epoch), coalesce(sum(num_unkept), 0) FROM steps"
+    )
+    floor = one("SELECT value FROM meta WHERE key = 'floor'")
+    limits = dict(connection.execute("SELECT substr(key, 8), value FROM meta WHERE key LIKE 'limits.%'"))
+    live, live_tokens, copies, reach = one(
+        "SELECT count(*), coalesce(sum(num_tokens), 0), coalesce(sum(copies), 0), min(policy_step) FROM rollouts "
+        "WHERE evicted_at IS NULL"
+    )
+    (retained,) = one("SELECT count(*) FROM rollouts WHERE evicted_at IS NOT NULL")
+    (tokens,) = one("SELECT coalesce(sum(num_tokens), 0) FROM rollouts")
+    pages, free, page_bytes = (one(f"PRAGMA {name}")[0] for name in ("page_count", "freelist_count", "page_size"))
+    solved = one(
+        "SELECT count(*), coalesce(sum(good = 0), 0), coalesce(sum(good > 0 AND bad > 0), 0), coalesce(sum(bad = 0), 0) "
+        "FROM (SELECT sum(count * (verdict = ?)) AS good, sum(count * (verdict = ?)) AS bad FROM counters "
+        "WHERE context = 0 GROUP BY problem HAVING good + bad > 0)",
+        VERDICT_CODES[Verdict.CORRECT],
+        VERDICT_CODES[Verdict.WRONG],
+    )
+    holder, lives = last_holder(lock_of(path))
+    return {
+        "store": str(path),
+        "writer": {"state": "running" if lives else "gone", "holder": str(holder)} if holder else None,
+        "steps": {"count": steps, "first": first, "last": last, "epoch": epoch, "rollback_floor": floor and floor[0]},
+        "rollouts": _sampled(connection),
+        "problems": dict(zip(("graded", "never_correct", "both", "always_correct"), solved, strict=True)),
+        "rows": {
+            "recallable": live,
+            "kept_for_rollback": retained,
+            "duplicates_merged": copies - live,
+            "never_kept": unkept,
+            "oldest_policy_step": reach,
+        },
+        "tokens": {
+            "recallable": live_tokens,
+            "bytes_per_token": (pages - free) * page_bytes / tokens if tokens else None,
+        },
+        "bytes": {
+            "file": pages * page_bytes,
+            "free_inside": free * page_bytes,
+            "counted_towards_cap": Usage.load(connection).total,
+        },
+        "limits": limits or None,
+        "schema": one("PRAGMA user_version")[0],
+    }
+
+
+def _sampled(connection: sqlite3.Connection) -> dict[str, dict[str, dict[str, float | None]]]:
+    """Everything ever committed: context -> verdict -> count and mean reward."""
+    sampled: dict[str, dict[str, dict[str, float | None]]] = {Context.PLAIN.value: {}, Context.REFLECTION.value: {}}
+    for context, verdict, count, reward_sum in connection.execute(
+        "SELECT context, verdict, sum(count), sum(reward_sum) FROM counters GROUP BY context, verdict"
+    ):
+        sampled.setdefault(CONTEXTS[context].value, {})[VERDICTS[verdict].value] = {
+            "count": count,
+            "mean_reward": None if VERDICTS[verdict] is Verdict.UNGRADED else reward_sum / count,
+        }
+    return sampled
+
+
+def attempts(path: Path, uid: str) -> dict[str, Any]:
+    """A problem's attempts over time, oldest first, and its counters: `r3 history show` prints it.
+
+    Raises HistoryError for a uid that the store has never seen, with near ones.
+    """
+    with reading(path) as connection, snapshot(connection):
+        problem = connection.execute("SELECT id FROM problems WHERE uid = ?", (uid,)).fetchone()
+        if problem is None:
+            raise HistoryError(f"{path} has no problem '{uid}'. {_hint(connection, uid)}")
+        rows = connection.execute(
+            "SELECT id AS row, step, epoch, policy_step, context, verdict, reward, num_tokens, truncated, finish_reason, "
+            "reason, entropy_peak, entropy_global, entropy_source, copies, evicted_at FROM rollouts "
+            "WHERE problem = ? ORDER BY step, id",
+            problem,
+        )
+        counters = connection.execute(
+            "SELECT context, verdict, count, reward_sum FROM counters WHERE problem = ? ORDER BY context, verdict",
+            problem,
+        )
+        return {"uid": uid, "committed": _named(counters), "attempts": _named(rows)}
+
+
+def sampled_in(path: Path, uid: str, *, step: int) -> list[StoredRollout]:
+    """The rows of a problem that were committed with `step`, token ids and log-probs included; [] where none are kept.
+
+    Equal responses of a step are one row.
+    """
+    with reading(path) as connection, snapshot(connection):
+        # by way of the responses, which have an index by problem: the rollouts have one of the recallable rows only
+        found = connection.execute(
+            "SELECT r.id FROM problems p JOIN responses a ON a.problem = p.id JOIN rollouts r ON r.response = a.id "
+            "WHERE p.uid = ? AND r.step = ? ORDER BY r.id",
+            (uid, step),
+        ).fetchall()
+        return read(connection, Codec(), [row for (row,) in found])
+
+
+def _named(rows: sqlite3.Cursor) -> list[dict[str, Any]]:
+    """Rows by the names of their columns, and with words in place of codes."""
+    columns = [column[0] for column in rows.description]
+    words: dict[str, Callable[[Any], Any]] = {
+        "context": lambda code: CONTEXTS[code].value,
+        "verdict": lambda code: VERDICTS[code].value,
+        "truncated": bool,
+    }
+    return [
+        {name: words.get(name, lambda value: value)(value) for name, value in zip(columns, row, strict=True)}
+        for row in rows
+    ]
+
+
+def _hint(connection: sqlite3.Connection, uid: str) -> str:
+    known = [row[0] for row in connection.execute("SELECT uid FROM problems ORDER BY uid LIMIT 100000")]
+    near = difflib.get_close_matches(uid, known, n=1) if len(known) <= 5000 else []
+    if near:
+        return f"Did you mean '{near[0]}'?"
+    return f"It has {len(known)} problems, for example {', '.join(known[:_MAX_HINTS])}." if known else "It is empty."

@@ -1,0 +1,148 @@
+"""Choosing stored rollouts and reading them back.
+
+The choice is core.replay's, among candidates known by a hash of their content, with a generator seeded by
+hash(seed, step, uid, verdict): the same on every machine, whatever the order in which the rows arrived.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from r3_openrlhf.method.core import replay
+from r3_openrlhf.method.errors import HistoryError, R3Error
+from r3_openrlhf.method.history.codec import Codec, digest
+from r3_openrlhf.method.history.drafts import CONTEXT_CODES, CONTEXTS, VERDICT_CODES, VERDICTS
+from r3_openrlhf.method.history.records import Absence, RecallRequest, StoredRollout
+from r3_openrlhf.method.history.trajectories import read_turns
+from r3_openrlhf.method.types import EntropyStatistics, Rollout
+
+_COLUMNS = (
+    "r.id, p.uid, r.context, r.verdict, r.prompt, r.step, r.epoch, r.policy_step, r.reward, r.truncated, "
+    "r.finish_reason, r.reason, r.entropy_peak, r.entropy_global, r.entropy_source, r.copies, r.evicted_at, "
+    "r.num_tokens, a.ids, l.data"
+)
+_JOINS = (
+    "FROM rollouts r JOIN problems p ON p.id = r.problem JOIN responses a ON a.id = r.response "
+    "JOIN logprobs l ON l.rollout = r.id"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A recallable row as a recall order sees it (core.replay)."""
+
+    row: int
+    policy_step: int  # optimizer steps of the weights that sampled it
+    reward: float
+    num_tokens: int  # of the response
+    key: bytes  # digest of its content: equal contents have equal keys, in every store
+
+
+def choose(connection: sqlite3.Connection, request: RecallRequest, *, seed: int) -> list[int]:
+    """Ids of the rows that answer a request, at most k."""
+    if request.k == 0:
+        return []
+    codes = sorted(CONTEXT_CODES[context] for context in request.contexts)
+    marks = ", ".join("?" * len(codes))
+    oldest = max(0, int(request.step) - int(request.max_policy_lag))  # however far back the lag reaches
+    found = connection.execute(
+        "SELECT r.id, r.policy_step, r.reward, r.num_tokens, r.content FROM rollouts r JOIN problems p ON p.id = r.problem "
+        f"WHERE p.uid = ? AND r.verdict = ? AND r.context IN ({marks}) AND r.evicted_at IS NULL AND r.policy_step >= ?",
+        (request.uid, VERDICT_CODES[request.verdict], *codes, oldest),
+    )
+    candidates = [Candidate(*row) for row in found]
+    of_request = digest(
+        str(seed).encode(), str(int(request.step)).encode(), request.uid.encode(), request.verdict.value.encode()
+    )
+    rng = random.Random(int.from_bytes(of_request, "big"))
+    try:
+        chosen = replay.choose(candidates, k=request.k, order=request.order, rng=rng, key=lambda one: one.key)
+    except R3Error:
+        raise
+    except Exception as error:  # of an order that a user has written
+        raise HistoryError(
+            f"replay.order {request.order} failed on {len(candidates)} candidates of problem '{request.uid}': "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    return [candidate.row for candidate in chosen]
+
+
+def absence(connection: sqlite3.Connection, request: RecallRequest) -> Absence | None:
+    """Why nothing answers a request, whatever its k; None: something does."""
+    codes = sorted(CONTEXT_CODES[context] for context in request.contexts)
+    of_request = (
+        "problem = (SELECT id FROM problems WHERE uid = ?) AND verdict = ? "
+        f"AND context IN ({', '.join('?' * len(codes))})"
+    )
+    values = request.uid, VERDICT_CODES[request.verdict], *codes
+    (newest,) = connection.execute(
+        f"SELECT max(policy_step) FROM rollouts WHERE {of_request} AND evicted_at IS NULL", values
+    ).fetchone()
+    if newest is not None:
+        return Absence.TOO_OLD if newest < int(request.step) - int(request.max_policy_lag) else None
+    (sampled,) = connection.execute(f"SELECT sum(count) FROM counters WHERE {of_request}", values).fetchone()
+    return Absence.EVICTED if sampled else Absence.NEVER_SAMPLED
+
+
+def read(connection: sqlite3.Connection, codec: Codec, rows: Sequence[int]) -> list[StoredRollout]:
+    """The rows with these ids, in this order; ids that are gone are left out."""
+    prompts: dict[int, tuple[np.ndarray, str]] = {}
+    stored = []
+    for row in rows:
+        found = connection.execute(f"SELECT {_COLUMNS} {_JOINS} WHERE r.id = ?", (row,)).fetchone()
+        if found is not None:
+            stored.append(_stored(connection, codec, found, prompts))
+    return stored
+
+
+def read_between(connection: sqlite3.Connection, codec: Codec, *, after: int, limit: int) -> list[StoredRollout]:
+    """Up to `limit` rows with ids above `after`, by id; evicted ones that are still there included."""
+    prompts: dict[int, tuple[np.ndarray, str]] = {}
+    found = connection.execute(
+        f"SELECT {_COLUMNS} {_JOINS} WHERE r.id > ? ORDER BY r.id LIMIT ?", (after, limit)
+    ).fetchall()
+    return [_stored(connection, codec, row, prompts) for row in found]
+
+
+def _stored(
+    connection: sqlite3.Connection, codec: Codec, found: tuple[Any, ...], prompts: dict[int, tuple[np.ndarray, str]]
+) -> StoredRollout:
+    (row, uid, context, verdict, prompt, step, epoch, policy_step, reward, truncated, finish_reason, reason) = found[
+        :12
+    ]
+    peak, global_, source, copies, evicted_at, num_tokens, ids, logprobs = found[12:]
+    if prompt not in prompts:
+        prompt_digest, length, packed = connection.execute(
+            "SELECT digest, num_tokens, ids FROM prompts WHERE id = ?", (prompt,)
+        ).fetchone()
+        prompts[prompt] = codec.unpack(packed, np.int32, length=length), prompt_digest.hex()
+    prompt_ids, prompt_hash = prompts[prompt]
+    return StoredRollout(
+        row=row,
+        step=step,
+        prompt_hash=prompt_hash,
+        copies=copies,
+        evicted_at=evicted_at,
+        rollout=Rollout(
+            uid=uid,
+            context=CONTEXTS[context],
+            prompt_ids=prompt_ids,
+            response_ids=codec.unpack(ids, np.int32, length=num_tokens),
+            response_logprobs=codec.unpack(logprobs, np.float32, length=num_tokens),
+            verdict=VERDICTS[verdict],
+            reward=reward,
+            truncated=bool(truncated),
+            finish_reason=finish_reason,
+            policy_step=policy_step,
+            epoch=epoch,
+            entropy=None if source is None else EntropyStatistics(peak=peak, global_=global_, source=source),
+            reason=reason,
+            turns=read_turns(connection, codec, row),
+        ),
+    )

@@ -1,0 +1,113 @@
+"""Undoing steps, and giving up the right to undo them. Runs inside the store's transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from r3_openrlhf.method.history.usage import Usage, blob_bytes
+
+BELOW_FLOOR = -1  # `gone.step` of what no roll-back can bring back
+
+
+def forget_after(connection: sqlite3.Connection, *, step: int) -> int:
+    """Makes the store what it was when `step` was its newest step; returns the number of rows removed."""
+    last = connection.execute(
+        "SELECT last_problem, last_prompt, last_response, last_rollout FROM steps WHERE step <= ? "
+        "ORDER BY step DESC LIMIT 1",
+        (step,),
+    ).fetchone()
+    problem, prompt, response, rollout = last or (0, 0, 0, 0)
+    # Prompts and responses that outlive their later rows, but may have lost their earlier ones below the floor.
+    shared = {
+        table: connection.execute(
+            f"SELECT DISTINCT {column} FROM rollouts WHERE id > ? AND {column} <= ?", (rollout, limit)
+        ).fetchall()
+        for table, column, limit in (("prompts", "prompt", prompt), ("responses", "response", response))
+    }
+    removed = connection.execute("DELETE FROM rollouts WHERE id > ?", (rollout,)).rowcount
+    for table in ("logprobs", "trajectories"):
+        connection.execute(f"DELETE FROM {table} WHERE rollout > ?", (rollout,))
+    connection.execute("DELETE FROM responses WHERE id > ?", (response,))
+    connection.execute("DELETE FROM prompts WHERE id > ?", (prompt,))
+    for table, rows in shared.items():
+        _delete_unused(connection, table, rows)
+    connection.execute("UPDATE rollouts SET evicted_at = NULL WHERE evicted_at > ?", (step,))
+
+    changed = connection.execute(
+        "SELECT problem, context, verdict, count, reward_sum, min(step) FROM counters_before WHERE step > ? "
+        "GROUP BY problem, context, verdict",
+        (step,),
+    ).fetchall()  # SQLite takes the other columns from the row that has the min
+    for *key, count, reward_sum, _ in changed:
+        connection.execute("DELETE FROM counters WHERE problem = ? AND context = ? AND verdict = ?", key)
+        if count:
+            connection.execute("INSERT INTO counters VALUES (?, ?, ?, ?, ?)", (*key, count, reward_sum))
+    for table in ("counters_before", "gone", "continuations", "steps"):
+        connection.execute(f"DELETE FROM {table} WHERE step > ?", (step,))
+    if last is None:  # nothing is left, not even what lies below the floor
+        for (
+            table
+        ) in "counters gone continuations rollouts logprobs trajectories responses prompts problems meta".split():
+            connection.execute(f"DELETE FROM {table}")
+        return removed
+    connection.execute("DELETE FROM problems WHERE id > ?", (problem,))
+    Usage.recount(connection).save(connection)
+    return removed
+
+
+def purge_below(connection: sqlite3.Connection, *, floor: int) -> None:
+    """Removes for good what only a roll-back to before `floor` would need."""
+    usage = Usage.load(connection)
+    (freed_rows,) = connection.execute(
+        "SELECT coalesce(sum(bytes), 0) FROM rollouts WHERE evicted_at <= ?", (floor,)
+    ).fetchone()
+    usage.retained -= freed_rows
+    old_states = connection.execute("SELECT length(state) FROM steps WHERE step < ? AND state IS NOT NULL", (floor,))
+    usage.states -= sum(blob_bytes(size) for (size,) in old_states)
+    connection.execute(
+        "INSERT INTO gone SELECT ?, problem, context, verdict, sum(samples), sum(reward_sum) FROM rollouts "
+        "WHERE evicted_at <= ? GROUP BY problem, context, verdict "
+        "ON CONFLICT DO UPDATE SET count = count + excluded.count, reward_sum = reward_sum + excluded.reward_sum",
+        (BELOW_FLOOR, floor),
+    )
+    connection.execute(
+        "INSERT INTO gone SELECT ?, problem, context, verdict, sum(count), sum(reward_sum) FROM gone "
+        "WHERE step BETWEEN 0 AND ? GROUP BY problem, context, verdict "
+        "ON CONFLICT DO UPDATE SET count = count + excluded.count, reward_sum = reward_sum + excluded.reward_sum",
+        (BELOW_FLOOR, floor),
+    )
+    connection.execute("DELETE FROM gone WHERE step BETWEEN 0 AND ?", (floor,))
+    connection.execute(
+        "INSERT INTO continuations SELECT problem, state, ?, sum(tries), sum(successes) FROM continuations "
+        "WHERE step BETWEEN 0 AND ? GROUP BY problem, state "
+        "ON CONFLICT DO UPDATE SET tries = tries + excluded.tries, successes = successes + excluded.successes",
+        (BELOW_FLOOR, floor),
+    )
+    connection.execute("DELETE FROM continuations WHERE step BETWEEN 0 AND ?", (floor,))
+    usage.continuations = Usage.of_continuations(connection)
+    shared = {
+        table: connection.execute(f"SELECT DISTINCT {column} FROM rollouts WHERE evicted_at <= ?", (floor,)).fetchall()
+        for table, column in (("prompts", "prompt"), ("responses", "response"))
+    }
+    for table in ("logprobs", "trajectories"):
+        connection.execute(
+            f"DELETE FROM {table} WHERE rollout IN (SELECT id FROM rollouts WHERE evicted_at <= ?)", (floor,)
+        )
+    connection.execute("DELETE FROM rollouts WHERE evicted_at <= ?", (floor,))
+    freed = {table: _delete_unused(connection, table, rows) for table, rows in shared.items()}
+    usage.prompts -= freed["prompts"]  # a response's bytes are its rows' bytes
+    connection.execute("DELETE FROM counters_before WHERE step <= ?", (floor,))
+    connection.execute("UPDATE steps SET state = NULL WHERE step < ?", (floor,))
+    usage.save(connection)
+
+
+def _delete_unused(connection: sqlite3.Connection, table: str, rows: list[tuple[int]]) -> int:
+    """Deletes those of the prompts or responses that no row needs; returns the bytes they counted for."""
+    column = table.removesuffix("s")
+    unused = f"FROM {table} WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM rollouts WHERE {column} = ?1)"
+    freed = 0
+    for row in rows:
+        for (size,) in connection.execute(f"SELECT length(ids) {unused}", row).fetchall():
+            freed += blob_bytes(size)
+            connection.execute(f"DELETE {unused}", row)
+    return freed

@@ -1,0 +1,357 @@
+"""The history store: every rollout of a run, bounded, in one SQLite file, one transaction per training step."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from r3_openrlhf.method.core.prefix import Continuations
+from r3_openrlhf.method.errors import HistoryError
+from r3_openrlhf.method.history import recall, rollback
+from r3_openrlhf.method.history.codec import Codec
+from r3_openrlhf.method.history.commit import StepWriter
+from r3_openrlhf.method.history.connection import MEMORY, open_for_reading, open_for_writing, sentences, snapshot
+from r3_openrlhf.method.history.drafts import CONTEXTS, VERDICTS, check_rollout, merge_duplicates, whole_number
+from r3_openrlhf.method.history.lease import Lease, last_holder
+from r3_openrlhf.method.history.records import (
+    Absence,
+    HistoryLimits,
+    ProblemSummary,
+    RecallRequest,
+    StoredRollout,
+    Tally,
+)
+from r3_openrlhf.method.history.witness import (
+    FILE_NAME,
+    StoreRecord,
+    check_against,
+    raise_unless_written_with,
+    read_records,
+    record_at,
+)
+from r3_openrlhf.method.types import Context, Rollout, Verdict
+
+
+class HistoryStore:
+    """Use open(). Every method raises HistoryError, with a sentence, when the file or the request is not in order.
+
+    Safe to call from several threads of the process that opened it. Not usable in a forked child.
+    """
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        *,
+        path: str,
+        limits: HistoryLimits,
+        seed: int,
+        lease: Lease | None,
+        writer: bool,
+    ) -> None:
+        self.path = path
+        self.limits = limits
+        self.seed = seed
+        self._connection: sqlite3.Connection | None = connection
+        self._lease = lease
+        self._writer = writer
+        self._codec = Codec()
+        self._guard = threading.RLock()
+        self._process = os.getpid()
+        self._sweep = True  # the limits may be lower than those that the file was written under
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        *,
+        limits: HistoryLimits | None = None,
+        seed: int = 0,
+        writer: bool = True,
+    ) -> HistoryStore:
+        """Opens the store at `path`, created when absent; ":memory:" lives as long as the object.
+
+        A writer holds the store's lease until close() or its end: a second writer is refused with a sentence that
+        says who holds it. With writer=False the store must exist, nothing can be changed, and a run may continue
+        writing. `seed` goes into recall.
+        """
+        limits = limits or HistoryLimits()
+        path = str(path)
+        if not writer:
+            return cls(open_for_reading(path), path=path, limits=limits, seed=seed, lease=None, writer=False)
+        lease = None
+        if path != MEMORY:
+            if not Path(path).parent.is_dir():
+                raise HistoryError(f"cannot create {path}: its directory does not exist")
+            if (
+                Path(path).is_file() and os.stat(path).st_nlink > 1
+            ):  # its journal and its lock have the name of one of them
+                raise HistoryError(
+                    f"{path} has other names (hard links), under which others may write to it: use a copy"
+                )
+            lease = Lease.acquire(lock_of(Path(path)), name=path)
+        try:
+            return cls(open_for_writing(path), path=path, limits=limits, seed=seed, lease=lease, writer=True)
+        except BaseException:
+            if lease is not None:
+                lease.release()
+            raise
+
+    # ---- writing
+
+    def commit_step(
+        self, step: int, epoch: int, rollouts: Iterable[Rollout], *, state: dict[str, Any] | None = None
+    ) -> None:
+        """Adds everything that a step sampled, and evicts what the limits ask for, in one transaction.
+
+        After return it survives a power failure; before, nothing of it is visible. Ungraded rollouts are counted and
+        not stored. `state` (plain JSON) comes back from state_of(step).
+        """
+        step, epoch = whole_number(step, name="the step"), whole_number(epoch, name="the epoch")
+        rollouts = list(rollouts)
+        for rollout in rollouts:
+            check_rollout(rollout)
+        drafts = merge_duplicates(rollout for rollout in rollouts if rollout.verdict is not Verdict.UNGRADED)
+        ungraded = [rollout for rollout in rollouts if rollout.verdict is Verdict.UNGRADED]
+        continued = [one for one in rollouts if one.prefix_tokens and one.verdict is not Verdict.UNGRADED]
+        with self._transaction(f"commit step {step} to") as connection:
+            last = self.last_step
+            if step < 0 or (last is not None and step <= last):
+                raise HistoryError(
+                    f"cannot commit step {step} to {self.path}: its newest step is {last}; roll back first"
+                )
+            writer = StepWriter(connection, self._codec, step=step, limits=self.limits)
+            packed = None if state is None else self._codec.pack_json(state)
+            writer.write(
+                epoch=epoch,
+                drafts=drafts,
+                ungraded=ungraded,
+                continued=continued,
+                state=packed,
+                sweep=self._sweep,
+            )
+        self._sweep = False
+
+    def roll_back(self, step: int) -> int:
+        """Forgets everything committed after `step`, as if it had never happened; returns the rows removed.
+
+        Rows that a later step evicted are back, and the counters are those of `step`. Raises HistoryError when
+        `step` lies before the rollback floor, unless nothing at all would be left (then the store is emptied).
+        """
+        step = whole_number(step, name="the step", low=-1)
+        with self._transaction(f"roll back to step {step} in") as connection:
+            floor = self.rollback_floor
+            (first,) = connection.execute("SELECT min(step) FROM steps").fetchone()
+            if floor is not None and first <= step < floor:
+                raise HistoryError(
+                    f"cannot roll {self.path} back to step {step}: what it needs was removed when step {floor} became "
+                    f"the oldest checkpoint; resume from step {floor} or later, or start with an empty run_dir"
+                )
+            removed = rollback.forget_after(connection, step=step)
+        self._sweep = True
+        return removed
+
+    def set_rollback_floor(self, step: int) -> None:
+        """Promises that nothing before `step` will be rolled back to; frees the space of rows evicted by then.
+
+        Call it with the oldest checkpoint that is kept. A run without checkpoints calls it with every step.
+        """
+        step = whole_number(step, name="the rollback floor", low=-1)
+        with self._transaction(f"set the rollback floor {step} of") as connection:
+            last, floor = self.last_step, self.rollback_floor
+            if last is None:
+                return
+            if step > last:
+                raise HistoryError(f"the rollback floor {step} lies after the newest step of {self.path}, {last}")
+            if floor is None or step > floor:
+                connection.execute("INSERT OR REPLACE INTO meta VALUES ('floor', ?)", (step,))
+                rollback.purge_below(connection, floor=step)
+
+    def compact(self) -> None:
+        """Rewrites the file without its free pages. Needs as much free disk space again as the result takes."""
+        if not self._writer:
+            raise HistoryError(f"cannot compact {self.path}: it was opened for reading")
+        with self._reading() as connection:
+            connection.execute("VACUUM")
+
+    # ---- reading
+
+    @property
+    def last_step(self) -> int | None:
+        """The newest committed step; None for an empty store."""
+        with self._reading() as connection:
+            return connection.execute("SELECT max(step) FROM steps").fetchone()[0]
+
+    @property
+    def rollback_floor(self) -> int | None:
+        """The oldest step that roll_back takes; None: any."""
+        with self._reading() as connection:
+            row = connection.execute("SELECT value FROM meta WHERE key = 'floor'").fetchone()
+            return row[0] if row else None
+
+    def recall(
+        self,
+        uid: str,
+        verdict: Verdict,
+        *,
+        k: int,
+        step: int,
+        max_policy_lag: int,
+        order: str = "uniform",
+        contexts: Sequence[Context] = (Context.PLAIN,),
+    ) -> list[StoredRollout]:
+        """Up to k different stored rollouts with step - policy_step <= max_policy_lag.
+
+        A function of the store's content, the seed and the arguments. `order`: "uniform", or "newest" by the weights
+        that sampled it.
+        """
+        request = RecallRequest(
+            uid=uid,
+            verdict=verdict,
+            k=k,
+            step=step,
+            max_policy_lag=max_policy_lag,
+            order=order,
+            contexts=tuple(contexts),
+        )
+        return self.recall_many([request])[0]
+
+    def recall_many(self, requests: Sequence[RecallRequest]) -> list[list[StoredRollout]]:
+        """The answers to many requests, in their order, from one state of the store."""
+        with self._reading() as connection, snapshot(connection):
+            return [
+                recall.read(connection, self._codec, recall.choose(connection, request, seed=self.seed))
+                for request in requests
+            ]
+
+    def absence(self, request: RecallRequest) -> Absence | None:
+        """Why a request for one or more rollouts gets none; None: it gets some."""
+        with self._reading() as connection, snapshot(connection):
+            return recall.absence(connection, request)
+
+    def continuations(self, uid: str) -> dict[bytes, Continuations]:
+        """Of each state of a problem, by the digest of its token ids (codec.state_digest): how often it was continued, and
+        with what success."""
+        with self._reading() as connection:
+            rows = connection.execute(
+                "SELECT s.state, sum(s.tries), sum(s.successes) FROM continuations s "
+                "JOIN problems p ON p.id = s.problem WHERE p.uid = ? GROUP BY s.state",
+                (uid,),
+            ).fetchall()
+        return {state: Continuations(tries=tries, successes=successes) for state, tries, successes in rows}
+
+    def mean_reward(self, uid: str, contexts: Sequence[Context] = (Context.PLAIN,)) -> float | None:
+        """Mean reward of everything graded that was ever committed for a problem; None: nothing was."""
+        return self.mean_rewards([uid], contexts).get(uid)
+
+    def mean_rewards(self, uids: Iterable[str], contexts: Sequence[Context] = (Context.PLAIN,)) -> dict[str, float]:
+        """mean_reward of every uid that has one."""
+        means = {}
+        for uid in uids:
+            summary = self.summary(uid)
+            graded = [
+                tally
+                for (context, verdict), tally in summary.tallies.items()
+                if context in contexts and verdict is not Verdict.UNGRADED
+            ]
+            count = sum(tally.count for tally in graded)
+            if count:
+                means[uid] = sum(tally.reward_sum for tally in graded) / count
+        return means
+
+    def summary(self, uid: str) -> ProblemSummary:
+        """Counts and reward sums per context and verdict; empty for a problem that was never committed."""
+        with self._reading() as connection:
+            rows = connection.execute(
+                "SELECT c.context, c.verdict, c.count, c.reward_sum FROM counters c "
+                "JOIN problems p ON p.id = c.problem WHERE p.uid = ? ORDER BY c.context, c.verdict",
+                (uid,),
+            ).fetchall()
+        return ProblemSummary(
+            uid=uid,
+            tallies={
+                (CONTEXTS[context], VERDICTS[verdict]): Tally(count=count, reward_sum=reward_sum)
+                for context, verdict, count, reward_sum in rows
+            },
+        )
+
+    def state_of(self, step: int) -> dict[str, Any] | None:
+        """What commit_step was given for `step`; None: nothing, no such step, or one below the rollback floor."""
+        with self._reading() as connection:
+            row = connection.execute(
+                "SELECT state FROM steps WHERE step = ?", (whole_number(step, name="the step", low=-1),)
+            ).fetchone()
+            return self._codec.unpack_json(row[0]) if row and row[0] is not None else None
+
+    def record(self, step: int) -> StoreRecord:
+        """What a checkpoint of `step` remembers of the store."""
+        with self._reading() as connection, snapshot(connection):
+            return record_at(connection, whole_number(step, name="the step"))
+
+    def check_checkpoint(self, checkpoints: Path, *, step: int) -> None:
+        """Raises HistoryError when this is not the store that the checkpoint of `step` was written with."""
+        with self._reading() as connection, snapshot(connection):
+            raise_unless_written_with(
+                Path(self.path), check_against(connection, read_records(checkpoints / FILE_NAME), step=step), step=step
+            )
+
+    def close(self) -> None:
+        """Ends the connection and gives the lease back. Harmless when repeated."""
+        with self._guard:
+            if self._connection is None or self._process != os.getpid():
+                return
+            connection, self._connection = self._connection, None
+            try:
+                with sentences(self.path, "close"):
+                    connection.close()
+            finally:
+                if self._lease is not None:
+                    self._lease.release()
+
+    def __enter__(self) -> HistoryStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- inside
+
+    def _usable_connection(self) -> sqlite3.Connection:
+        if self._connection is None:
+            raise HistoryError(f"the history store {self.path} is closed")
+        if self._process != os.getpid():
+            raise HistoryError(f"{self.path} was opened by process {self._process}; a forked child cannot use it")
+        return self._connection
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        with self._guard, sentences(self.path, "read"):
+            yield self._usable_connection()
+
+    @contextmanager
+    def _transaction(self, doing: str) -> Iterator[sqlite3.Connection]:
+        with self._guard, sentences(self.path, doing):
+            connection = self._usable_connection()
+            if not self._writer:
+                raise HistoryError(f"cannot {doing} {self.path}: it was opened for reading")
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                if self._lease is not None and not self._lease.is_held():
+                    who = last_holder(lock_of(Path(self.path)))[0] or "another process"
+                    raise HistoryError(f"{self.path} was taken over by {who}; this run must stop")
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:  # SQLite has undone it already when the disk is full
+                    connection.execute("ROLLBACK")
+                raise
+
+
+def lock_of(store: Path) -> Path:
+    """The lock file of a store, by whatever symbolic link it is named."""
+    store = store.resolve()
+    return store.with_name(store.name + ".lock")

@@ -1,0 +1,140 @@
+"""Tables that a user may extend: a word of ours, or the import path of something of one's own.
+
+    ranking.score=entropy                    an entry of ours
+    ranking.score=my_package.scores:least    a function that Python can import
+    ranking.score=scores.py:least            one in a file, relative to the working directory
+
+An unknown word is an error everywhere; no entry is the one that is meant where nothing fits.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from r3_openrlhf.method.errors import ConfigError
+
+EntryT = TypeVar("EntryT")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The end of an error sentence: the most similar known name, or all of them."""
+    known = list(known)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    if near:
+        return f"did you mean {near[0]}?"
+    return f"known: {', '.join(known[:12])}" + (" and more" if len(known) > 12 else "")
+
+
+def is_import_path(name: str) -> bool:
+    """Does `name` have the form of "package.module:attribute" or "file.py:attribute"?"""
+    module, colon, attribute = name.rpartition(":")
+    return bool(colon and module and attribute.isidentifier())
+
+
+def load_object(key: str, path: str) -> Any:
+    """What an import path names. `key` is the configuration key that holds it, for the error's sentence.
+
+    Raises:
+        ConfigError: no such file, module or attribute, or the module itself fails while it is imported.
+    """
+    module_name, _, attribute = path.rpartition(":")
+    if not is_import_path(path):
+        raise ConfigError(f"{key} is {path!r}; use package.module:name or file.py:name")
+    try:
+        module = _from_file(module_name) if module_name.endswith(".py") else _from_path(module_name)
+    except Exception as error:
+        raise ConfigError(f"{key} is {path!r}, which cannot be imported: {type(error).__name__}: {error}") from error
+    if not hasattr(module, attribute):
+        raise ConfigError(f"{key} is {path!r}, but {module_name} has no {attribute}")
+    return getattr(module, attribute)
+
+
+def _from_path(module_name: str) -> Any:
+    """A module of the environment, or of the working directory, where a command has no script beside it."""
+    here = str(Path.cwd())
+    if here in sys.path or "" in sys.path:
+        return importlib.import_module(module_name)
+    sys.path.append(here)
+    try:
+        return importlib.import_module(module_name)
+    finally:
+        sys.path.remove(here)
+
+
+def _from_file(name: str) -> Any:
+    """The module of a file, once per process: the same file is the same module."""
+    path = Path(name).expanduser().resolve()
+    module_name = f"r3_user_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    if module_name in sys.modules:
+        return sys.modules[module_name]
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist")
+    specification = importlib.util.spec_from_file_location(module_name, path)
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[module_name] = module
+    try:
+        specification.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[module_name]
+        raise
+    return module
+
+
+def check_signature(key: str, path: str, function: Any, *arguments: Any, **keywords: Any) -> None:
+    """Can `function` be called with so many positional and these keyword arguments?
+
+    Raises:
+        ConfigError: it is no function, or its parameters are others.
+    """
+    try:
+        inspect.signature(function).bind(*arguments, **keywords)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{key} is {path!r}, which cannot be called as it must be: {error}") from error
+
+
+class OpenTable(Mapping[str, EntryT], Generic[EntryT]):
+    """Entries by name, and by import path whatever a user has written.
+
+    Args:
+        key: the configuration key whose values these are, for error sentences.
+        entries: ours, in the order in which they are listed.
+        of_user: (import path, the object that it names) -> an entry, checked; raises ConfigError.
+    """
+
+    def __init__(
+        self, key: str, entries: Mapping[str, EntryT], *, of_user: Callable[[str, Any], EntryT] | None = None
+    ) -> None:
+        self.key = key
+        self._entries = dict(entries)
+        self._of_user = of_user
+        self._found: dict[str, EntryT] = {}
+
+    def __getitem__(self, name: str) -> EntryT:
+        """The entry. Raises ConfigError, with the nearest name, where there is none."""
+        if name in self._entries:
+            return self._entries[name]
+        if name in self._found:
+            return self._found[name]
+        if self._of_user is not None and is_import_path(name):
+            entry = self._found[name] = self._of_user(name, load_object(self.key, name))
+            return entry
+        own = "" if self._of_user is None else ", or package.module:name of your own"
+        raise ConfigError(f"{self.key} is {name!r}, which does not exist; {nearest(name, self._entries)}{own}")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries

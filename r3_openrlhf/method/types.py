@@ -1,0 +1,279 @@
+"""The records that every other file passes around, and the words that have a fixed set of values. Plain values; no
+framework but numpy."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Self
+
+import numpy as np
+
+
+class Word(StrEnum):
+    """One of a fixed set of words. Plain text is equal to it, and is checked where it comes in."""
+
+    @classmethod
+    def checked(cls, name: str, value: str) -> Self:
+        """The member that `value` spells. ValueError says which argument, which value and which words there are."""
+        try:
+            return cls(value)
+        except ValueError:
+            near = difflib.get_close_matches(str(value), list(cls), n=1, cutoff=0.5)
+            hint = f"did you mean {str(near[0])!r}? " if near else ""
+            raise ValueError(f"{name} is {value!r}; {hint}it must be one of {', '.join(cls)}") from None
+
+
+# The smallest values that make sense, for the configuration and for whoever is called without one.
+MIN_RECALLED = 1  # k: rollouts asked for at a time
+MIN_HISTORY_BYTES = 1_000_000
+
+
+class Verdict(Word):
+    """What the grader said about the final answer. UNGRADED is an absence, never a zero."""
+
+    CORRECT = "correct"
+    WRONG = "wrong"
+    UNGRADED = "ungraded"
+
+
+class Context(Word):
+    """Where a rollout began: behind the problem alone, behind problem + stored attempt + guidance (ISR), or behind the
+    problem and the first tokens of a stored response (method/core/prefix.py)."""
+
+    PLAIN = "plain"
+    REFLECTION = "reflection"
+    PREFIX = "prefix"
+
+
+class ReplayMode(Word):
+    """Do recalled rollouts join a collapsed group [P], or take the place of as many fresh ones?"""
+
+    ADD = "add"
+    REPLACE = "replace"
+
+
+class OldLogprobs(Word):
+    """The old log-probs of a recalled rollout: those it was sampled with, or the current policy's."""
+
+    BEHAVIOUR = "behaviour"
+    RECOMPUTE = "recompute"
+
+
+class AdvantageScope(Word):
+    """Does alpha of eq. 3 damp the whole mixed group, or the recalled rows alone?"""
+
+    LITERAL = "literal"
+    OFF_POLICY_ONLY = "off_policy_only"
+
+
+class RankingScope(Word):
+    """Which failures of an all-wrong group are ranked: the truncated ones (algorithm 1) or all (the paper's abstract)."""
+
+    TRUNCATED = "truncated"
+    FAILED = "failed"
+
+
+class CutRule(Word):
+    """Where stored responses are cut into states (method/core/prefix.py)."""
+
+    FRACTIONS = "fractions"
+    UNCERTAIN = "uncertain"
+    DELIMITERS = "delimiters"
+
+
+class SelectionRule(Word):
+    """Which of an epoch's problems are asked (method/core/selection.py): rarely those whose groups keep collapsing (GRESO), or
+    of several those whose success rate is nearest one half (MoPPS)."""
+
+    SKIP_COLLAPSED = "skip_collapsed"
+    NEAR_HALF = "near_half"
+
+
+class RankingGuard(Word):
+    """What keeps a ranking from paying for being truncated (method/core/mixed_batch.py); `none` is the paper's formula."""
+
+    NONE = "none"
+    NO_STD = "no_std"
+    CENTRED = "centred"
+
+
+class EntropySource(Word):
+    """Where entropy statistics come from: the policy's own logits, the engine's top-k log-probs, or exact ones wherever
+    those do not decide."""
+
+    AUTO = "auto"
+    EXACT = "exact"
+    TOPK = "topk"
+
+
+class TokenEntropy(Word):
+    """Whose entropies per token are kept in rollouts/: nobody's, those of the rows that a ranking measured exactly, or those
+    of every trained row."""
+
+    NONE = "none"
+    RANKED = "ranked"
+    ALL = "all"
+
+
+class TokenLogprobs(Word):
+    """Whose log-probs per token are kept in rollouts/: nobody's, those of recalled rows (when sampled, and now), or
+    everybody's."""
+
+    NONE = "none"
+    RECALLED = "recalled"
+    ALL = "all"
+
+
+class AgentEstimator(Word):
+    """How the trajectories of a task become advantages (problems/agents/advantages.py): of whole trajectories, of steps at the same
+    state as well (GiGPO), or of steps in a hierarchy of groups (HGPO)."""
+
+    GRPO = "grpo"
+    GIGPO = "gigpo"
+    HGPO = "hgpo"
+
+
+class Reading(Word):
+    """Where HGPO's paper and its public code differ, which of them is followed (problems/agents/hierarchy.py).
+
+    PAPER  a context that begins before the trajectory does is kept, cut off there; w_k = (k + 1)^alpha; a group of one
+           step has no weight. The paper does not say which std; it is the sample's (n - 1), as everywhere in this project.
+    CODE   a level k > t is left out; w_k = (k + 2)^alpha; an A_k of exactly 0 has no weight; std of the population (n).
+    """
+
+    PAPER = "paper"
+    CODE = "code"
+
+
+class LossAggregation(Word):
+    """Does every token of a step weigh the same, or every response? OpenRLHF's words (`--actor.loss_agg_mode`)."""
+
+    TOKEN_MEAN = "token-mean"
+    SEQ_MEAN_TOKEN_MEAN = "seq-mean-token-mean"
+
+
+class Device(Word):
+    """Does a run start without CUDA, on the CPU platform, or not?"""
+
+    AUTO = "auto"
+    CUDA = "cuda"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grade:
+    """The answer of a grader for one response."""
+
+    verdict: Verdict
+    reason: str  # "correct", "wrong", "no_answer", "timeout", "crashed", "unreachable", ...
+    score: float | None  # 1.0 / 0.0, partial credit where a task has it; None when ungraded
+    reward: float | None  # score plus length reward (METHOD: R is 0 or in [1, 2]); None when ungraded
+    extracted: str | None = None  # the answer found inside the response
+    seconds: float = 0.0  # wall clock spent grading
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntropyStatistics:
+    """Peak and global token entropy of one response, in nats (METHOD section 6).
+
+    `source` says where the numbers come from: "exact" (the actor's own logits), "topk" (bounds from the rollout
+    engine's top-k log-probs that already decide the ranking; the numbers are then the lower bounds).
+    """
+
+    peak: float
+    global_: float
+    source: str  # EntropySource, but never "auto"
+    tokens: np.ndarray | None = field(default=None, compare=False, repr=False)  # float16 [T], nats; None: not kept
+
+    def __post_init__(self) -> None:
+        if EntropySource.checked("source", self.source) is EntropySource.AUTO:
+            raise ValueError("source is 'auto'; statistics come from 'exact' or 'topk'")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntropyBounds:
+    """What the engine's top-k log-probs prove about one response's peak and global entropy, in nats."""
+
+    peak_lower: float
+    peak_upper: float
+    global_lower: float
+    global_upper: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnFacts:
+    """Which turn of which trajectory a response is, and what the environment made of it (problems/agents/trajectory.py)."""
+
+    trajectory: str  # equal for the turns of one trajectory; no other of its task has it within a step
+    index: int  # of the turn, from 0
+    state: str  # what it acted in: turns are compared where it is equal
+    reward: float | None  # the environment's for this turn; None: it gave no answer
+    step_return: float | None  # discounted sum of the rewards from here on; None: the trajectory was lost
+    valid: bool | None  # was the response an action that the state allows? None: no answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlayedTurn:
+    """One turn of a trajectory that is kept as a whole (Rollout.turns)."""
+
+    prompt_ids: np.ndarray  # int32 [prompt tokens]
+    num_tokens: int  # of its response: so many of the trajectory's response_ids
+    state: str  # turns are compared where it is equal
+    observation: str  # the state as the policy read it
+    action: str  # what was found in the response; "": nothing
+    reward: float  # the environment's for this turn
+    valid: bool
+    truncated: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class Rollout:
+    """One sampled response with its log-probs and grade. Arrays are one-dimensional.
+
+    ValueError: a context or a verdict that does not exist.
+    """
+
+    uid: str
+    context: Context
+    prompt_ids: np.ndarray  # int32 [prompt tokens]
+    response_ids: np.ndarray  # int32 [response tokens]
+    response_logprobs: np.ndarray  # float32 [response tokens], under the sampling policy, natural log
+    verdict: Verdict
+    reward: float | None  # None when ungraded
+    truncated: bool  # stopped by the token limit
+    finish_reason: str
+    policy_step: int  # optimizer steps of the weights that sampled it
+    epoch: int  # 1 is the first pass over the data
+    entropy: EntropyStatistics | None = None
+    entropy_bounds: EntropyBounds | None = None
+    text: str = ""  # decoded response, for people; the token ids are what counts
+    reason: str = ""  # the grader's reason
+    answer: str | None = None  # what the grader found in the response; None: nothing, or not known (any more)
+    # The first tokens of the response that were given, not sampled, where it was sampled; their log-probs are those
+    # that they were once sampled with. A rollout that is recalled has none: all of it is trained
+    prefix_tokens: int = 0
+    turn: TurnFacts | None = None  # of a response to an environment
+    # Of a whole trajectory: its turns. response_ids are those of all of them, one behind the other, prompt_ids the first's
+    turns: tuple[PlayedTurn, ...] | None = None
+
+    def __post_init__(self) -> None:
+        self.context = Context.checked("context", self.context)
+        self.verdict = Verdict.checked("verdict", self.verdict)
+
+    @property
+    def graded_reward(self) -> float:
+        """The reward of a graded rollout. ValueError where there is none: absence is not zero."""
+        if self.reward is None:
+            raise ValueError(f"the rollout of problem {self.uid} is {self.verdict} and has no reward; grade it first")
+        return float(self.reward)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the response, those of a prefix included."""
+        return len(self.response_ids)
+
+    @property
+    def num_sampled_tokens(self) -> int:
+        """Tokens of the response that were sampled: what it cost."""
+        return len(self.response_ids) - self.prefix_tokens

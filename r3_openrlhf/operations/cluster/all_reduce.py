@@ -1,0 +1,59 @@
+"""One sum over all nodes before anything expensive starts, in a process on each node:
+
+    python -m r3_openrlhf.operations.cluster.all_reduce HOST:PORT RANK WORLD TIMEOUT_S
+
+NCCL between the first GPUs where there are GPUs, gloo elsewhere: what training itself will use. A firewall, a wrong
+network interface or a broken cable shows here within the deadline and not as a hang in the first step.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from datetime import timedelta
+
+NUM_VALUES = 1 << 20  # 4 MB: more than one packet, done at once
+
+
+def all_reduce(*, address: str, rank: int, world: int, timeout_s: float, cuda: bool) -> float:
+    """Seconds for the sum, with the connection. RuntimeError: no connection, a wrong sum, or not within `timeout_s`.
+
+    address: HOST:PORT of rank 0.
+    """
+    import torch
+    import torch.distributed as dist
+
+    began = time.monotonic()
+    dist.init_process_group(
+        "nccl" if cuda else "gloo",
+        init_method=f"tcp://{address}",
+        rank=rank,
+        world_size=world,
+        timeout=timedelta(seconds=timeout_s),
+    )
+    try:
+        values = torch.full((NUM_VALUES,), float(rank + 1), device="cuda:0" if cuda else "cpu")
+        dist.all_reduce(values)
+        expected = world * (world + 1) / 2
+        if not bool((values == expected).all()):
+            raise RuntimeError(f"the sum over {world} nodes is {values[0].item()}, not {expected}")
+        return time.monotonic() - began
+    finally:
+        dist.destroy_process_group()
+
+
+def main() -> None:
+    """Print the seconds that the sum took. Exit code 1, with one line on stderr, where it fails."""
+    import torch
+
+    address, rank, world, timeout_s = sys.argv[1:]
+    size = {"rank": int(rank), "world": int(world)}
+    try:
+        seconds = all_reduce(address=address, **size, timeout_s=float(timeout_s), cuda=torch.cuda.is_available())
+    except RuntimeError as error:  # torch.distributed's own errors are RuntimeErrors
+        sys.exit(f"all-reduce: {str(error).splitlines()[0]}")
+    sys.stdout.write(f"{seconds:.1f}\n")
+
+
+if __name__ == "__main__":
+    main()

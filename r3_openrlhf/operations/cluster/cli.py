@@ -1,0 +1,239 @@
+"""`r3 submit`: jobs on clusters."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import click
+
+from r3_openrlhf.config import R3Config
+from r3_openrlhf.method.errors import ConfigError
+
+CHECKPOINT = "saving a checkpoint"  # stack/phases.py
+UNFOLDED = 100_000  # columns of what reads `r3 status` and is no terminal: a long path must not fold
+
+
+@click.group()
+def submit() -> None:
+    """Train on a cluster: Slurm, or Ray jobs."""
+
+
+@submit.command()
+@click.argument("settings", nargs=-1, metavar="experiment=NAME [KEY=VALUE]...")
+@click.option("--nodes", type=click.IntRange(1), help="Nodes; sets cluster.num_nodes. Default: the experiment's.")
+@click.option("--partition")
+@click.option("--account")
+@click.option("--qos")
+@click.option("--time", help="Time limit, as sbatch takes it: 24:00:00.")
+@click.option("--gres", help="Instead of --gpus-per-node=N, like gpu:h100:8.")
+@click.option("--cpus-per-task", type=click.IntRange(1), help="CPU cores per node.")
+@click.option("--exclusive", is_flag=True, help="Whole nodes.")
+@click.option("--container", help="A .sif file (Apptainer) or an image for pyxis.")
+@click.option("--mounts", help="HOST:CONTAINER,...; the run directory is added.")
+@click.option("--prologue", help="A file that the job sources first.")
+@click.option("--ray-args", help="Further arguments of `ray start` on every node.")
+@click.option("--seeds", help="1,2,3: a job array, one run per seed in run_dir/seedN.")
+@click.option("--after", help="Start when this job has ended, however.")
+@click.option("--sbatch", "sbatch_options", multiple=True, metavar="OPTION", help="A further line #SBATCH OPTION.")
+@click.option(
+    "--template", help="A template of your own instead of r3_openrlhf/operations/cluster/templates/slurm.sh.j2."
+)
+@click.option(
+    "--lead", type=click.IntRange(1), help="Seconds between the signal and the time limit; default: measured."
+)
+@click.option("--dry-run", is_flag=True, help="Write and print the job script; submit nothing.")
+def slurm(
+    settings: tuple[str, ...], nodes: int | None, seeds: str | None, lead: int | None, dry_run: bool, **given
+) -> None:
+    """Write a job script into the run directory and submit it. It goes on by itself when it is preempted.
+
+    \b
+    r3 submit slurm experiment=r3_7b_deepscaler_multinode --nodes 4 --time 24:00:00
+    r3 submit slurm experiment=r3_1p5b_deepscaler_8gpu --seeds 1,2,3 --partition gpu --account me
+
+    Partition, account, prologue, container and so on can stand in ~/.config/r3/site.yaml (or the file R3_SITE names).
+    """
+    from r3_openrlhf.operations.cluster import slurm as jobs
+    from r3_openrlhf.operations.cluster import submissions
+    from r3_openrlhf.operations.cluster.site import load_site
+
+    config, plain = checked(settings, nodes)
+    wanted = jobs.seeds_of(seeds)
+    site = load_site()
+    chosen = {name: given[name] or getattr(site, name) for name in site.__dataclass_fields__}
+    job = jobs.SlurmJob(
+        nodes=config.cluster.num_nodes,
+        settings=plain,
+        seeds=wanted,
+        after=given["after"],
+        earlier=submissions.still_queued(submissions.seed_directories(config.run_dir, wanted)),
+        exclusive=given["exclusive"],
+        sbatch_options=given["sbatch_options"],
+        lead_s=lead
+        or jobs.lead_of(
+            chosen["time"] or jobs.default_time(chosen["partition"]), longest_step(config), longest_save(config)
+        ),
+        environment=jobs.forwarded(os.environ),
+        written_by=f"r3 {shlex.join(sys.argv[1:])}",
+        **chosen,
+    )
+    text = jobs.render(job, config)
+    script = jobs.script_of(config)
+    write_script(script, text)
+    if dry_run:
+        click.echo(text, nl=False)
+        click.echo(f"Not submitted: {script}", err=True)
+        return
+    number = jobs.sbatch(script)
+    submissions.note(config.run_dir, number, seeds=wanted)
+    log = script.with_name(f"slurm-{number}_N.log" if seeds else f"slurm-{number}.log")
+    click.echo(number)
+    click.echo(
+        f"Job {number}: {script}\n"
+        f"  follow  tail -F {log}\n"
+        f"  status  r3 status {config.run_dir}\n"
+        f"  stop    scancel {number}              (scancel --signal=USR1 {number}: after a checkpoint, and it goes on)\n"
+        f"  resume  sbatch {script}",
+        err=True,
+    )
+
+
+def checked(settings: tuple[str, ...], nodes: int | None) -> tuple[R3Config, list[str]]:
+    """The run's configuration, and the settings without run_dir and cluster.num_nodes. Raises ConfigError now, not in
+    the job."""
+    from r3_openrlhf.config.loading import load_config, split_settings
+
+    if nodes is not None:
+        settings = (*settings, f"cluster.num_nodes={nodes}")
+    config = load_config(*split_settings(settings, command="submit"))
+    if not config.run_dir.isprintable():
+        raise ConfigError(f"run_dir is {config.run_dir[:80]!r}; use a path without control characters")
+    plain = [setting for setting in settings if not setting.startswith(("run_dir=", "cluster.num_nodes="))]
+    return config, plain
+
+
+def longest_step(config: R3Config) -> float | None:
+    """Seconds, of the last twenty steps of a run that goes on."""
+    from r3_openrlhf.runs.directory import RunDirectory
+
+    lines = RunDirectory(config.run_dir).read_metrics()[-20:]
+    return max((line["timing/step_total"] for line in lines if "timing/step_total" in line), default=None)
+
+
+def longest_save(config: R3Config) -> float | None:
+    """Seconds of a checkpoint, of the last twenty of a run that goes on: until its next phase began (events.jsonl)."""
+    from r3_openrlhf.runs.directory import RunDirectory
+
+    events = RunDirectory(config.run_dir).events
+    lines = [json.loads(line) for line in events.read_text().splitlines()] if events.is_file() else []
+    took = [after["time"] - line["time"] for line, after in pairwise(lines) if line["phase"] == CHECKPOINT]
+    return max(took[-20:], default=None)
+
+
+def write_script(path: Path, text: str) -> None:
+    """Write a job script and the folders above it; only its owner can read it. ConfigError: they cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        path.chmod(0o700)
+    except OSError as error:
+        raise ConfigError(f"run_dir {path.parent.parent} cannot be written: {error.strerror}") from error
+
+
+@submit.command()
+@click.argument("settings", nargs=-1, metavar="experiment=NAME [KEY=VALUE]...")
+@click.option("--address", envvar="RAY_API_SERVER_ADDRESS", help="The dashboard, like http://HOST:8265.")
+@click.option("--nodes", type=click.IntRange(1), help="Nodes; sets cluster.num_nodes. Default: the experiment's.")
+@click.option(
+    "--working-dir", help="Upload this folder as the job's working directory. Default: none; r3 is installed there."
+)
+@click.option("--follow", is_flag=True, help="Show the job's output until it ends.")
+@click.option("--manifest", is_flag=True, help="Print a RayJob for KubeRay instead; submit nothing.")
+@click.option("--image", help="With --manifest: the image of all pods.")
+@click.option("--claim", help="With --manifest: the PersistentVolumeClaim that holds run_dir.")
+@click.option("--mount", help="With --manifest: where the claim is mounted; run_dir lies below it.")
+@click.option("--dry-run", is_flag=True, help="Print the job's command; submit nothing.")
+def ray(
+    settings: tuple[str, ...],
+    address: str | None,
+    nodes: int | None,
+    working_dir: str | None,
+    follow: bool,
+    manifest: bool,
+    dry_run: bool,
+    **kubernetes: str | None,
+) -> None:
+    """Submit a run to a Ray cluster that is there. run_dir lies on storage that its nodes share.
+
+    \b
+    r3 submit ray experiment=r3_1p5b_deepscaler_8gpu run_dir=/shared/r3 --address http://HOST:8265 --follow
+    r3 submit ray experiment=r3_1p5b_deepscaler_8gpu run_dir=/runs/r3 --manifest --image IMAGE --claim runs --mount /runs
+    """
+    from r3_openrlhf.operations.cluster import ray_jobs, submissions
+    from r3_openrlhf.operations.cluster.slurm import forwarded, job_name
+
+    config, plain = checked(settings, nodes)
+    plain.append(f"cluster.num_nodes={config.cluster.num_nodes}")
+    environment = forwarded(os.environ)
+    if manifest:
+        missing = [f"--{name}" for name in ("image", "claim", "mount") if not kubernetes[name]]
+        if missing:
+            raise ConfigError(f"--manifest needs {' and '.join(missing)} too")
+        given = {name: value for name, value in kubernetes.items() if value is not None}
+        if not Path(config.run_dir).is_relative_to(given["mount"]):
+            raise ConfigError(f"run_dir {config.run_dir} does not lie below --mount {given['mount']}")
+        environment.pop("PYTHONPATH", None)  # of this machine
+        name = re.sub(r"[^a-z0-9]+", "-", job_name(config).lower())[:40].strip("-")
+        click.echo(ray_jobs.manifest(config, plain, name=name, environment=environment, **given))
+        return
+    if dry_run:
+        click.echo(ray_jobs.entrypoint(config, plain))
+        return
+    if not address:
+        raise ConfigError("no Ray dashboard is given; use --address http://HOST:8265 or set RAY_API_SERVER_ADDRESS")
+    job = ray_jobs.submit(config, plain, address=address, environment=environment, working_dir=working_dir)
+    try:
+        submissions.note_ray(config.run_dir, job, address=address)
+    except OSError as error:
+        click.echo(f"Warning: r3 status will not know of this job: {config.run_dir}: {error.strerror}", err=True)
+    click.echo(job)
+    click.echo(
+        f"Job {job} at {address}\n"
+        f"  follow  ray job logs --address {address} --follow {job}\n"
+        f"  status  r3 status {config.run_dir}\n"
+        f"  stop    ray job stop --address {address} {job}     (after its step and a checkpoint)\n"
+        f"  resume  the same command",
+        err=True,
+    )
+    if follow:
+        for text in ray_jobs.follow(address, job):
+            click.echo(text, nl=False)
+        sys.exit(0 if ray_jobs.state(address, job) == "SUCCEEDED" else 1)
+
+
+@click.command()
+@click.argument("runs", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--all", "below", is_flag=False, flag_value="runs", help="Every run below this folder (runs).")
+def status(runs: tuple[Path, ...], below: str | None) -> None:
+    """One line per run: its job, step, tokens, reward, held-out accuracy, newest checkpoint, nodes, why it ended.
+
+    \b
+    r3 status runs/quickstart
+    r3 status --all
+    """
+    from rich.console import Console
+
+    from r3_openrlhf.operations.cluster.status import find_runs, status_of, status_table
+    from r3_openrlhf.operations.cluster.submissions import runs_of
+
+    paths = [*(run for path in runs for run in runs_of(path)), *(find_runs(Path(below)) if below else [])]
+    if not paths:
+        raise ConfigError(f"there is no run below {below}" if below else "name a run directory, or use --all")
+    table = status_table([status_of(path) for path in paths])
+    Console(file=sys.stdout, width=None if sys.stdout.isatty() else UNFOLDED).print(table)

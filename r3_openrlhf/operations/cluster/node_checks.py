@@ -1,0 +1,155 @@
+"""Is a node fit for the job? What an agent sees on its node, and what is wrong with what was seen on all of them."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+from r3_openrlhf.method.types import Device
+
+MAX_CLOCK_GAP_S = 60.0
+MIN_SHARED_MEMORY = 64 * 2**20  # bytes; Ray's object store and NCCL live there
+MIN_OPEN_FILES = 1024
+STRANGERS_MB = 1024  # memory of a GPU in use before the job has started anything
+QUERY = "index,uuid,name,memory.total,memory.used,driver_version"
+LESS_MEMORY = 0.9  # of the others' is another kind of GPU; one kind differs by some MB
+
+
+def look() -> dict[str, Any]:
+    """What is on this node now. Numbers only; `faults` judges them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # Ray opens a file per worker and connection
+    return {
+        "gpus": look_at_gpus(),
+        "shared_memory_free": shutil.disk_usage("/dev/shm").free,
+        "open_files": hard,
+        "cpus": len(os.sched_getaffinity(0)),
+        "clock_gap_s": 0.0,
+    }
+
+
+def look_at_gpus(environment: Mapping[str, str] = os.environ) -> list[dict[str, Any]] | None:
+    """One entry per GPU of this job, of those that nvidia-smi shows; None: there is no nvidia-smi.
+
+    Where Slurm hides no devices, nvidia-smi shows the other jobs' GPUs too. environment: of a task."""
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return None
+    try:
+        said = subprocess.run(
+            [command, f"--query-gpu={QUERY}", "--format=csv,noheader,nounits"],
+            capture_output=True, text=True, timeout=60, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return []  # it is there and fails: no GPU can be used
+    found = []
+    for line in said.stdout.splitlines():
+        index, uuid, name, total, used, driver = (part.strip() for part in line.split(","))
+        sizes = {"total_mb": int(total), "used_mb": int(used)}
+        found.append({"index": index, "uuid": uuid, "name": name, **sizes, "driver": driver})
+    return own_gpus(found, environment)
+
+
+def own_gpus(gpus: list[dict[str, Any]], environment: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Those of `gpus` that the job was given.
+
+    CUDA_VISIBLE_DEVICES has numbers of nvidia-smi or (beginnings of) UUIDs, and ends before the first that is not there
+    (CUDA C++ Programming Guide, CUDA environment variables). Without it, SLURM_STEP_GPUS or SLURM_JOB_GPUS have the
+    node's numbers; where Slurm hides the other devices nvidia-smi counts the rest from 0, so all that it shows are the job's
+    unless it shows more. The memory of a MIG device is not looked at: its id stands for a whole device that nobody shares.
+    """
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        numbers = (environment.get("SLURM_STEP_GPUS") or environment.get("SLURM_JOB_GPUS") or "").split(",")
+        own = [gpu for gpu in gpus if gpu["index"] in numbers]
+        return own if len(gpus) > len(numbers) and own else gpus
+    found = []
+    for name in filter(None, (part.strip() for part in visible.split(","))):
+        if name.startswith("MIG-"):
+            driver = gpus[0]["driver"] if gpus else ""
+            found.append(
+                {"index": name, "uuid": name, "name": "MIG", "total_mb": None, "used_mb": None, "driver": driver}
+            )
+            continue
+        named = [gpu for gpu in gpus if gpu["index"] == name or gpu["uuid"].startswith(name)]
+        if len(named) != 1:
+            break
+        found += named
+    return found
+
+
+def faults(looks: dict[str, dict[str, Any]], *, gpus: int | None, device: str) -> dict[str, str]:
+    """Node -> what is wrong with it. looks: node -> what `look` returned there, clock_gap_s against the head."""
+    cuda = device == Device.CUDA
+    odd = _odd_ones(looks) if cuda else {}
+    found = {
+        node: [*(_gpu_faults(seen, gpus) if cuda else []), *_machine_faults(seen), *odd.get(node, [])]
+        for node, seen in looks.items()
+    }
+    return {node: ", ".join(reasons) for node, reasons in found.items() if reasons}
+
+
+def warnings(looks: dict[str, dict[str, Any]], *, gpus: int | None) -> list[str]:
+    """Sentences about nodes that work, but slowly. Each GPU has an engine and a rank that want a core, and Ray wants two."""
+    wanted = (gpus or 0) + 2
+    return [
+        f"{node} has {seen['cpus']} CPUs for {gpus} GPUs, and wants {wanted} or more; use --cpus-per-task"
+        for node, seen in looks.items()
+        if gpus is not None and seen["cpus"] < wanted
+    ]
+
+
+def _gpu_faults(seen: dict[str, Any], gpus: int | None) -> list[str]:
+    here = seen["gpus"] or []
+    found = [f"{len(here)} GPUs, {gpus} are needed"] if gpus is not None and len(here) < gpus else []
+    return found + [
+        f"{gpu['used_mb']} MB of GPU {gpu['index']} are in use by somebody else"
+        for gpu in here
+        if gpu["used_mb"] is not None and gpu["used_mb"] > STRANGERS_MB
+    ]
+
+
+def _machine_faults(seen: dict[str, Any]) -> list[str]:
+    found = []
+    if seen["shared_memory_free"] < MIN_SHARED_MEMORY:
+        found.append(f"/dev/shm has {seen['shared_memory_free'] >> 20} MB free, {MIN_SHARED_MEMORY >> 20} are needed")
+    if seen["open_files"] < MIN_OPEN_FILES:
+        found.append(f"ulimit -n is {seen['open_files']}, {MIN_OPEN_FILES} are needed")
+    if abs(seen["clock_gap_s"]) > MAX_CLOCK_GAP_S:
+        found.append(f"its clock differs from the first node's by {seen['clock_gap_s']:.0f} s")
+    return found
+
+
+def _odd_ones(looks: dict[str, dict[str, Any]]) -> dict[str, list[str]]:
+    """Nodes whose GPUs or driver are not those of most nodes, or have less memory; of two kinds as frequent, those of the
+    first node count."""
+    kinds = {node: (gpu["name"], gpu["driver"]) for node, seen in looks.items() for gpu in (seen["gpus"] or [])[:1]}
+    usual = max(kinds.values(), key=list(kinds.values()).count, default=("", ""))
+    found = {
+        node: [f"{kind[0]} with driver {kind[1]}, the others have {usual[0]} with driver {usual[1]}"]
+        for node, kind in kinds.items()
+        if kind != usual
+    }
+    known = [gpu["total_mb"] for seen in looks.values() for gpu in seen["gpus"] or [] if gpu["total_mb"] is not None]
+    for node, seen in looks.items():
+        for gpu in seen["gpus"] or []:
+            if gpu["total_mb"] is not None and gpu["total_mb"] < LESS_MEMORY * statistics.median_high(known):
+                words = f"GPU {gpu['index']} has {gpu['total_mb']} MB, the others have {statistics.median_high(known)}"
+                found.setdefault(node, []).append(words)
+    return found
+
+
+def describe(seen: dict[str, Any]) -> str:
+    """One line about a node, for the log. seen: what `look` returned there."""
+    gpus = "no nvidia-smi" if seen["gpus"] is None else f"{len(seen['gpus'])} GPUs"
+    if seen["gpus"]:
+        gpus += f" ({seen['gpus'][0]['name']}, driver {seen['gpus'][0]['driver']})"
+    return (
+        f"{gpus}, {seen['cpus']} CPUs, {seen['shared_memory_free'] >> 20} MB free in /dev/shm, "
+        f"{seen['open_files']} open files, clock {seen['clock_gap_s']:+.1f} s"
+    )

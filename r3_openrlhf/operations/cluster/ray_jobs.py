@@ -1,0 +1,97 @@
+"""`r3 submit ray`: a run as a job of a Ray cluster that is there, through the cluster's dashboard; or a KubeRay manifest."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from r3_openrlhf.config import R3Config
+from r3_openrlhf.method.errors import ClusterError
+
+# Between `ray job stop` and the kill: a step and a checkpoint must fit into it. Ray's own default is 3 s.
+STOP_WAIT = {"RAY_JOB_STOP_WAIT_TIME_S": "600"}
+RUNNING = {"PENDING", "RUNNING"}
+# Ray's dashboard answers before the agent that starts jobs is there, and waits 10 s for it (ray/dashboard/modules/job,
+# WAIT_AVAILABLE_AGENT_TIMEOUT). On a cluster that has just come up that is not always enough.
+AGENT_TRIES = 12
+
+
+def entrypoint(config: R3Config, settings: Sequence[str]) -> str:
+    """The run directory is absolute: the job's working directory is a folder that Ray deletes."""
+    return shlex.join(["r3", "train", *settings, f"run_dir={config.run_dir}"])
+
+
+def submit(
+    config: R3Config, settings: Sequence[str], *, address: str, environment: Mapping[str, str], working_dir: str | None
+) -> str:
+    """Returns Ray's id of the job. Raises ClusterError: no dashboard there, or a job of this run is running."""
+    client = connect(address)
+    for job in client.list_jobs():
+        if (job.metadata or {}).get("run_dir") == config.run_dir and job.status.value in RUNNING:
+            raise ClusterError(
+                f"job {job.submission_id} of {config.run_dir} is {job.status.value.lower()}; stop it with "
+                f"`ray job stop --address {address} {job.submission_id}`, or choose another run_dir"
+            )
+    runtime: dict[str, Any] = {"env_vars": {**STOP_WAIT, **environment}}
+    if working_dir:
+        runtime["working_dir"] = working_dir
+    for attempt in range(AGENT_TRIES):
+        try:
+            return client.submit_job(
+                entrypoint=entrypoint(config, settings), runtime_env=runtime, metadata={"run_dir": config.run_dir}
+            )
+        except RuntimeError as error:  # how Ray passes on what its dashboard answered
+            if "No available agent" not in str(error) or attempt == AGENT_TRIES - 1:
+                raise ClusterError(f"the Ray at {address} took no job: {str(error).splitlines()[0]}") from error
+    raise AssertionError("the last try returns or raises")
+
+
+def connect(address: str):
+    """A client of the Ray dashboard at `address`. ClusterError: none answers there."""
+    from ray.job_submission import JobSubmissionClient
+
+    try:
+        return JobSubmissionClient(address)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise ClusterError(f"no Ray dashboard answers at {address}: {str(error).splitlines()[0]}") from error
+
+
+def follow(address: str, job: str) -> Iterator[str]:
+    """The job's output as it comes."""
+    import asyncio
+
+    lines = connect(address).tail_job_logs(job)
+    with asyncio.Runner() as runner:
+        while True:
+            try:
+                yield runner.run(anext(lines))
+            except StopAsyncIteration:
+                return
+
+
+def state(address: str, job: str) -> str:
+    """Ray's word for what the job does: PENDING, RUNNING, STOPPED, SUCCEEDED or FAILED."""
+    return connect(address).get_job_status(job).value
+
+
+def manifest(config: R3Config, settings: Sequence[str], *, environment: Mapping[str, str], **kubernetes: str) -> str:
+    """The YAML of a RayJob of KubeRay (ray.io/v1). The head has no GPU; there is one worker pod per node.
+
+    kubernetes: name, image, claim (a PersistentVolumeClaim with run_dir) and mount (where every pod mounts it)."""
+    import jinja2
+
+    text = (Path(__file__).parent / "templates" / "rayjob.yaml.j2").read_text(encoding="utf-8")
+    template = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True).from_string(
+        text
+    )
+    return template.render(
+        entrypoint=entrypoint(config, settings),
+        environment=[{"name": name, "value": value} for name, value in environment.items()],
+        ray_version=metadata.version("ray"),
+        nodes=config.cluster.num_nodes,
+        gpus=config.cluster.gpus_per_node,
+        **kubernetes,
+    )

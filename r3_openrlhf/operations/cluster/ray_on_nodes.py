@@ -1,0 +1,98 @@
+"""`ray start` on the nodes of one job: command lines, ports, and the proof that the nodes are this job's.
+
+Every job has a secret token (Ray's RAY_AUTH_MODE=token): a node of another job cannot join, and a process of this job
+cannot end up in another job's Ray. Ports are free ones, chosen at the start: two jobs may share a node.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import socket
+import sys
+from pathlib import Path
+
+import psutil
+
+from r3_openrlhf.machine import ray_start
+from r3_openrlhf.machine.ports import free_port
+from r3_openrlhf.method.errors import ClusterError
+
+NODE_LABEL = "r3-node"
+# Rollouts of a step go through Ray's object store, weights do not. Ray spills what does not fit to disk.
+MAX_OBJECT_STORE = 32 * 2**30  # bytes
+MIN_OBJECT_STORE = 80 * 2**20  # Ray takes no less than 75 MiB (ray_constants.OBJECT_STORE_MINIMUM_MEMORY_BYTES)
+
+
+def node_address(name: str | None = None) -> str:
+    """The address under which the other nodes reach this one: R3_NODE_IP, else the node name's, else the default
+    route's. A loopback address is nobody's address: Ray's clients would replace it."""
+    given = os.environ.get("R3_NODE_IP")
+    if given:
+        return given
+    for candidate in (name, socket.gethostname()):
+        if candidate is None:
+            continue
+        try:
+            address = socket.gethostbyname(candidate)
+        except OSError:
+            continue  # a node name that is no host name
+        if not address.startswith("127."):
+            return address
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing
+        except OSError as error:
+            raise ClusterError(
+                f"{socket.gethostname()} has no address that other nodes could reach; export R3_NODE_IP in the prologue"
+            ) from error
+        return probe.getsockname()[0]
+
+
+def start_command(
+    *, address: str, port: int | None, head: str | None, node: str, temp_dir: Path, gpus: int | None, ray_args: str
+) -> list[str]:
+    """`ray start` of one node. port: of the head, which this node is; head: HOST:PORT that this node joins."""
+    command = [sys.executable, "-m", ray_start.__name__, "start", "--block", "--disable-usage-stats"]
+    if head is None:
+        command += ["--head", f"--port={port}", "--include-dashboard=false", f"--ray-client-server-port={free_port()}"]
+        # for the whole cluster; by itself Ray gives its workers a niceness of 15, and beside another job they stand still
+        command += ['--system-config={"worker_niceness": 0}']
+    else:
+        command += [f"--address={head}"]
+    command += [f"--node-ip-address={address}", f"--temp-dir={temp_dir}", f"--labels={NODE_LABEL}={node}"]
+    # 0: workers' ports of the kernel's choice, an agent's of ours, so that jobs on one node do not meet in Ray's fixed ranges
+    command += ["--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0"]
+    free = shutil.disk_usage("/dev/shm").free
+    command += [f"--object-store-memory={object_store_bytes(free, psutil.virtual_memory().available)}"]
+    if gpus is not None:
+        command += [f"--num-gpus={gpus}"]
+    return command + shlex.split(ray_args)  # of an option given twice Ray takes the last
+
+
+def object_store_bytes(shared_memory: int, memory: int) -> int:
+    """Of a node with so many bytes free in /dev/shm and so much free memory: half of the one (NCCL and data loaders have the
+    other half, or another job), at most a fifth of the other and 32 GiB. Ray itself takes 30 % of all memory, whoever uses it."""
+    return max(MIN_OBJECT_STORE, min(shared_memory // 2, memory // 5, MAX_OBJECT_STORE))
+
+
+def joined_nodes(address: str) -> list[str]:
+    """The names of the living nodes, by the label that each was started with. Connects to Ray for a moment.
+
+    Never in an agent's process: Ray's client puts C handlers of its own in the place of all that Python had set, also
+    from a thread, and SIGTERM would end the agent. `python -m r3_openrlhf.operations.cluster.ray_on_nodes HOST:PORT` prints them."""
+    import ray
+
+    ray.init(address=address, log_to_driver=False, logging_level="warning")
+    try:
+        return sorted(
+            node["Labels"].get(NODE_LABEL, node["NodeManagerAddress"]) for node in ray.nodes() if node["Alive"]
+        )
+    finally:
+        ray.shutdown()
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(joined_nodes(sys.argv[1])) + "\n")

@@ -1,0 +1,72 @@
+"""Settings of a site that every submission needs: one file of the user, ~/.config/r3/site.yaml or what R3_SITE names."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import cast
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.open_table import nearest
+
+VARIABLE = "R3_SITE"
+DEFAULT = Path("~/.config/r3/site.yaml")
+# what PyYAML and omegaconf raise of a file that a person wrote; all mean the same to him
+_NO_YAML = (yaml.YAMLError, OmegaConfBaseException, OSError, ValueError, TypeError, AssertionError, RecursionError)
+
+
+@dataclass
+class Site:
+    """Each is the default of the option of `r3 submit slurm` with the same name."""
+
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    time: str | None = None  # as sbatch takes it: 24:00:00, 2-12:00:00
+    gres: str | None = None  # instead of --gpus-per-node=N, where the site counts GPUs as gpu:TYPE:N
+    cpus_per_task: int | None = None
+    container: str | None = None  # a .sif file: Apptainer; anything else: pyxis
+    mounts: str | None = None  # HOST:CONTAINER,... ; the run directory is added
+    prologue: str | None = None  # a file that the job sources first: modules, environment, proxies
+    ray_args: str = ""  # further arguments of `ray start`
+    template: str | None = None  # instead of r3_openrlhf/operations/cluster/templates/slurm.sh.j2
+
+
+def load_site() -> Site:
+    """The user's file, or nothing set where there is none. Raises ConfigError."""
+    named = os.environ.get(VARIABLE)
+    path = Path(named or DEFAULT).expanduser()
+    if not path.is_file():
+        if named:
+            raise ConfigError(f"{VARIABLE} is {named}, and there is no such file")
+        return Site()
+    try:
+        values = OmegaConf.load(path)
+    except _NO_YAML as error:
+        raise ConfigError(f"{path} cannot be read as YAML: {_fault_of(error)}") from error
+    known = [field.name for field in fields(Site)]
+    if not isinstance(values, DictConfig):
+        raise ConfigError(f"{path} holds a list; write one KEY: VALUE a line, of {', '.join(known)}")
+    for key in map(str, values):
+        if key not in known:
+            raise ConfigError(f"{path} sets {key}, which does not exist; {nearest(key, known)}")
+    try:
+        return cast(Site, OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Site), values)))
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{path}, {error.full_key}: {str(error).splitlines()[0]}") from error
+
+
+def _fault_of(error: Exception) -> str:
+    """What is wrong and where. PyYAML's own text names the file before the place, so a long path would leave no room for it."""
+    if not isinstance(error, yaml.MarkedYAMLError) or (mark := error.problem_mark) is None:
+        return _one_line(error)
+    return f"{_one_line(error.problem)}, line {mark.line + 1}, column {mark.column + 1}"
+
+
+def _one_line(what: object) -> str:
+    return " ".join(str(what).split())[:300]

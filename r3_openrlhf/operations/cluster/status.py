@@ -1,0 +1,186 @@
+"""`r3 status`: one line per run, from its directory and, where there is one, from Slurm's queue. Reads only."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from r3_openrlhf.method.errors import ClusterError, R3Error
+from r3_openrlhf.method.history.lease import last_holder
+from r3_openrlhf.operations.cluster import ray_jobs
+from r3_openrlhf.operations.cluster.submissions import FILE, runs_of, submissions
+from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.stop_request import GO_ON, StopRequest
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStatus:
+    """None: not known, or not there yet."""
+
+    run: str
+    job: str | None
+    state: str
+    step: int | None
+    tokens: int | None
+    reward: float | None
+    held_out: float | None
+    checkpoint: str | None  # "step 12, 4 min ago"
+    nodes: str | None
+    last: str | None  # why it ended, or what is wrong
+
+
+def find_runs(folder: Path) -> list[Path]:
+    """Run directories below `folder`, itself included: those with a configuration, a job script or a submission. An array of
+    seeds is its runs."""
+    marks = {path.parent for path in folder.rglob("config.yaml")}
+    for name in ("job.sh", FILE):
+        marks |= {path.parent.parent for path in folder.rglob(f"cluster/{name}")}
+    return sorted({run for mark in marks for run in runs_of(mark)})
+
+
+def status_of(path: Path, *, now: float | None = None) -> RunStatus:
+    """Raises R3Error where there is neither a run nor a job script."""
+    run, now = RunDirectory(path), time.time() if now is None else now
+    if not run.config.is_file() and not run.cluster.is_dir():
+        raise R3Error(f"{path} is not a run directory: it has no config.yaml and no job script")
+    told = _json(run.cluster / "state.json")
+    newest = (submissions(path) or [{}])[-1]
+    if "ray_job" in newest:
+        job, told, nodes = newest["ray_job"], {}, None
+        state, why = _ray_state(run, newest)
+    else:
+        job = newest.get("job") or told.get("job")
+        waiting = None
+        at_work = told.get("task") or told.get("job")
+        if job != at_work and (_queue(at_work)[0] or "PENDING").partition(" ")[0] != "PENDING":
+            job, waiting = at_work, job  # an earlier job is at work, and the newest one waits for it
+        told = told if job in (told.get("job"), told.get("task")) else {}
+        queue, nodes = _queue(job)
+        state, why = _state(run, told, queue) if job else _state_without_a_job(run)
+        if waiting:
+            why = f"job {waiting} waits for it"
+    metrics, evaluations = run.read_metrics(), run.read_evaluations()
+    last = metrics[-1] if metrics else {}
+    return RunStatus(
+        run=str(path),
+        job=job,
+        state="finished" if run.finished.is_file() else state,
+        step=last.get("step"),
+        tokens=int(last["generated_tokens_total"]) if "generated_tokens_total" in last else None,
+        reward=last.get("reward_mean"),
+        held_out=evaluations[-1]["pass_at_1"] if evaluations else None,
+        checkpoint=_checkpoint(run, now),
+        nodes=nodes or ",".join(told.get("nodes", [])) or None,
+        last=None if run.finished.is_file() else why,
+    )
+
+
+def _state(run: RunDirectory, told: dict, queue: str | None) -> tuple[str, str | None]:
+    """What a job of Slurm does, and the reason where there is one."""
+    saved = _saved_at(run) if told.get("state") == "ended" and told["code"] == GO_ON else None
+    why = saved or _last_error(run) or told.get("why")
+    if queue is not None and queue.startswith("PENDING"):
+        waits = queue.partition(" ")[2]
+        state = ("requeued" if told else "queued") + (f" ({waits})" if waits not in ("", "None") else "")
+        return state, f"{why}, requeued" if saved else why
+    if queue is not None:
+        return (told.get("state") or "starting") if queue.startswith("RUNNING") else queue.lower(), why
+    if told.get("state") == "ended":
+        return {0: "ended", GO_ON: "preempted, saved"}.get(told["code"], "failed"), why
+    if told:
+        return "gone", "its job is not in the queue, and its end was not recorded: killed, or its first node was lost"
+    if why:
+        return "failed", why
+    return ("started" if run.config.is_file() else "not started"), None
+
+
+def _ray_state(run: RunDirectory, submission: dict) -> tuple[str, str | None]:
+    """What a job of Ray does, by its dashboard, and the reason where there is one."""
+    try:
+        said = ray_jobs.state(submission["address"], submission["ray_job"])
+    except ClusterError as error:
+        return "unknown", str(error)
+    if said in ray_jobs.RUNNING:
+        return {"PENDING": "queued"}.get(said, said.lower()), None
+    if why := _last_error(run):
+        return "failed", why
+    if said != "SUCCEEDED" and StopRequest(run.stop_request).reason():
+        return "preempted, saved", _saved_at(run)
+    return "ended" if said == "SUCCEEDED" else said.lower(), None
+
+
+def _state_without_a_job(run: RunDirectory) -> tuple[str, str | None]:
+    """What `r3 train` in a shell does, by run.lock."""
+    holder, lives = last_holder(run.lock)
+    if lives:
+        return "running", None
+    if why := _last_error(run):
+        return "failed", why
+    if holder is not None:
+        return "gone", f"{holder} was killed"
+    return ("started" if run.config.is_file() else "not started"), None
+
+
+def _saved_at(run: RunDirectory) -> str | None:
+    latest = run.checkpoints / "_actor" / "latest"
+    step = latest.read_text().strip().removeprefix("global_step") if latest.is_file() else None
+    return f"preempted at step {step}, saved" if step else None
+
+
+def _last_error(run: RunDirectory) -> str | None:
+    return run.error.read_text(encoding="utf-8").strip() if run.error.is_file() else None
+
+
+def _queue(job: str | None) -> tuple[str | None, str | None]:
+    """Slurm's state with its reason, and the nodes; None, None where the job is not there or there is no Slurm."""
+    if job is None or shutil.which("squeue") is None:
+        return None, None
+    command = ["squeue", "--noheader", "--array", "--jobs", job, "--format", "%i|%T %r|%N"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    # squeue refuses the number of a job that it has forgotten, and may answer for a task with its whole array
+    for line in done.stdout.splitlines() if done.returncode == 0 else ():
+        number, state, nodes = line.strip().split("|")
+        if number == job:
+            return state.strip(), nodes.strip() or None
+    return None, None
+
+
+def _checkpoint(run: RunDirectory, now: float) -> str | None:
+    latest = run.checkpoints / "_actor" / "latest"
+    if not latest.is_file():
+        return None
+    minutes = (now - latest.stat().st_mtime) / 60
+    return f"{latest.read_text().strip().replace('global_step', 'step ')}, {minutes:.0f} min ago"
+
+
+def _json(path: Path) -> dict:
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+def status_table(statuses: Sequence[RunStatus]):
+    """A rich table with one row per run; "-" where something is not known."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    for column in ("run", "job", "state", "step", "tokens", "reward", "held-out", "checkpoint", "nodes", "last"):
+        table.add_column(column, overflow="fold")
+    for each in statuses:
+        table.add_row(
+            each.run,
+            each.job or "-",
+            each.state,
+            "-" if each.step is None else str(each.step),
+            "-" if each.tokens is None else f"{each.tokens:,}",
+            "-" if each.reward is None else f"{each.reward:.3f}",
+            "-" if each.held_out is None else f"{each.held_out:.1%}",
+            each.checkpoint or "-",
+            each.nodes or "-",
+            each.last or "",
+        )
+    return table

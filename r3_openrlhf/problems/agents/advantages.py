@@ -1,0 +1,109 @@
+"""The trajectories of one task -> an advantage per turn: GRPO, GiGPO or HGPO, as `agents` of the configuration says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from r3_openrlhf.config import AgentsConfig
+from r3_openrlhf.method.core.advantages import group_advantages
+from r3_openrlhf.method.types import AgentEstimator
+from r3_openrlhf.problems.agents.hierarchy import ComparedSteps, compared_steps, groups_of_steps, weighted_means
+from r3_openrlhf.problems.agents.trajectory import End, Trajectory
+
+
+def advantages_of_task(trajectories: Sequence[Trajectory], settings: AgentsConfig) -> list[list[float] | None]:
+    """One advantage per turn of each trajectory; None for a lost one, which takes no part in any group.
+
+        A_t = A_episode                                        grpo
+        A_t = A_hierarchy(depth 0) + w A_episode               gigpo (arXiv 2505.10978), w = episode_weight, 1 by default
+        A_t = A_hierarchy(agents.depth) + w A_episode          hgpo (arXiv 2602.22817), w = episode_weight, 0 by default
+        A_episode = (S_i - mean(S)) / (std(S) + eps),   S_i = sum_t r_t of trajectory i
+
+    r_t is less agents.invalid_penalty where the action was none. The hierarchy: problems/agents/hierarchy.py, on the returns
+    discounted with agents.gamma. With std_norm=False nothing is divided. A task of one graded trajectory has advantages 0.0.
+
+    ValueError: trajectories of several tasks.
+    """
+    if len({trajectory.task_uid for trajectory in trajectories}) > 1:
+        raise ValueError("the trajectories are of several tasks; advantages compare those of one")
+    graded = [one for one in trajectories if one.end is not End.LOST]
+    if not graded:
+        return [None for _ in trajectories]
+    parts = advantage_parts(
+        [one.anchors for one in graded],
+        [one.returns(gamma=settings.gamma, invalid_penalty=settings.invalid_penalty) for one in graded],
+        [sum(one.rewards(invalid_penalty=settings.invalid_penalty)) for one in graded],
+        settings,
+    )
+    found = iter(parts.advantages)
+    return [None if one.end is End.LOST else next(found) for one in trajectories]
+
+
+EPS = 1e-6  # added to the std [P]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdvantageParts:
+    """What the advantages of a task's turns consist of. Lists have one entry per trajectory."""
+
+    compared: list[ComparedSteps]  # the groups per level; [] with grpo
+    of_steps: list[list[float]]  # their weighted mean per turn; 0.0 with grpo
+    of_episode: list[float]
+    episode_weight: float
+
+    @property
+    def advantages(self) -> list[list[float]]:
+        """Per turn: of_steps + episode_weight * of_episode."""
+        return [
+            [step + self.episode_weight * episode for step in steps]
+            for steps, episode in zip(self.of_steps, self.of_episode, strict=True)
+        ]
+
+
+def advantage_parts(
+    anchors: Sequence[Sequence[str]],
+    returns: Sequence[Sequence[float]],
+    sums: Sequence[float],
+    settings: AgentsConfig,
+) -> AdvantageParts:
+    """Of the graded trajectories of one task: the states of their turns, the turns' returns, and the sum of each one's rewards.
+
+    `advantages_of_task` has the formulas. ValueError: no trajectory, or values that problems/agents/hierarchy.py refuses.
+    """
+    estimator = AgentEstimator.checked("agents.estimator", settings.estimator)
+    compared = []
+    if estimator is not AgentEstimator.GRPO:
+        compared = compared_steps(
+            anchors,
+            returns,
+            depth=settings.depth if estimator is AgentEstimator.HGPO else 0,
+            alpha=settings.alpha,
+            std_norm=settings.std_norm,
+            reading=settings.reading,
+            eps=EPS,
+        )
+    return AdvantageParts(
+        compared=compared,
+        of_steps=weighted_means(compared, [len(mine) for mine in returns]),
+        of_episode=group_advantages(sums, lam=EPS, std_norm=settings.std_norm),
+        episode_weight=settings.episode_weight_of_estimator,
+    )
+
+
+def steps_alone(trajectories: Sequence[Trajectory], *, depth: int) -> list[float]:
+    """Share of the turns whose group holds no other turn, for k = 0 ... depth: to those level k says nothing.
+
+    Any number of tasks; turns of different tasks share no group. Lost trajectories are left out; 0.0 without any turn.
+    """
+    by_task: dict[str, list[list[str]]] = {}
+    for one in trajectories:
+        if one.end is not End.LOST:
+            by_task.setdefault(one.task_uid, []).append(one.anchors)
+    num_steps = sum(len(anchors) for task in by_task.values() for anchors in task)
+    shared: Counter[int] = Counter()
+    for task in by_task.values():
+        for k in range(depth + 1):
+            shared[k] += sum(map(len, groups_of_steps(task, k)))
+    return [1 - shared[k] / num_steps if num_steps else 0.0 for k in range(depth + 1)]

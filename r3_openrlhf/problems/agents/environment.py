@@ -1,0 +1,114 @@
+"""What an environment is: the interface, what it answers, and where it comes from by its name."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from r3_openrlhf.method.core.checks import finite_value
+from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.open_table import nearest
+
+ENVIRONMENTS = {
+    "vault": "r3_openrlhf.problems.agents.vault:Vault",
+    "frozen_lake": "r3_openrlhf.problems.agents.gymnasium_text:FrozenLake",
+    "taxi": "r3_openrlhf.problems.agents.gymnasium_text:Taxi",
+    "textworld": "r3_openrlhf.problems.agents.textworld_games:TextWorld",
+}
+REMEDIES = {"textworld": '; pip install "r3-openrlhf[textworld]"'}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """The state that the next action meets."""
+
+    text: str  # as the policy reads it
+    anchor: str = ""  # equal where two states are the same: steps are grouped by it. "": the text itself
+    valid_actions: tuple[str, ...] = ()  # (): any text may be one
+    goal: str = ""  # what is to be reached; the same in all of an episode
+
+    def __post_init__(self) -> None:
+        if not self.anchor:
+            object.__setattr__(self, "anchor", self.text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What an action did. ValueError: a reward that is not finite."""
+
+    observation: Observation  # the state after it
+    reward: float
+    done: bool  # the episode is over
+    valid: bool = True  # False: it was no action here, and the state is as before
+    success: bool | None = None  # of the whole episode, where it is over; None: the environment has no such word
+    info: Mapping[str, Any] = field(default_factory=dict)  # plain values, for people
+
+    def __post_init__(self) -> None:
+        finite_value("reward", self.reward)
+
+
+class Environment(Protocol):
+    """One world at a time. The same seed is the same task, and the same actions then lead to the same states.
+
+    An action is whatever text a policy wrote. One that makes no sense is answered with `valid=False`; nothing is raised.
+    """
+
+    def reset(self, seed: int) -> Observation:
+        """Begin the task of this number, 0 or more."""
+        ...
+
+    def step(self, action: str) -> Step:
+        """Act. Only between `reset` and a step that is `done`."""
+        ...
+
+    def close(self) -> None:
+        """Let go of files and processes. Twice is harmless."""
+        ...
+
+
+def environment_class(name: str) -> type:
+    """The class behind one of ENVIRONMENTS, or behind "package.module:Class" of one's own.
+
+    ConfigError: no such name, module or class, or a package that it needs is missing.
+    """
+    path = ENVIRONMENTS.get(name, name)
+    module_name, colon, attribute = path.partition(":")
+    if not colon:
+        known = nearest(name, list(ENVIRONMENTS))
+        raise ConfigError(f"agents.environment is {name!r}; {known}, or package.module:Class of your own")
+    try:
+        found = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        remedy = REMEDIES.get(name, "") if isinstance(error, ModuleNotFoundError) else ""
+        raise ConfigError(f"agents.environment is {name!r}, which cannot be loaded: {error}{remedy}") from error
+    missing = [method for method in ("reset", "step", "close") if not callable(getattr(found, method, None))]
+    if not callable(found) or missing:
+        raise ConfigError(
+            f"agents.environment is {name!r}, which has no {', '.join(missing) or 'constructor'}; an environment has "
+            "reset, step and close"
+        )
+    return found
+
+
+def make_environment(name: str, options: Mapping[str, Any]) -> Environment:
+    """An environment by its name; `options` are the keyword arguments of its class.
+
+    ConfigError: as `environment_class` does; an option that it does not have, or a value that it refuses (ValueError).
+    """
+    made = environment_class(name)
+    try:
+        inspect.signature(made).bind(**options)
+    except TypeError as error:
+        raise ConfigError(f"agents.options is {dict(options)}, which {name} does not take: {error}") from error
+    try:
+        return made(**options)
+    except ValueError as error:
+        raise ConfigError(f"agents.options is {dict(options)}, which {name} does not take: {error}") from error
+
+
+def task_uid(name: str, seed: int) -> str:
+    """The uid of a task: trajectories with the same one are compared with each other."""
+    return f"{name}/{seed}"

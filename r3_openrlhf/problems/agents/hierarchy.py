@@ -1,0 +1,147 @@
+"""Steps of trajectories -> advantages over a hierarchy of groups (HGPO, arXiv 2602.22817).
+
+Steps at the same state whose memories differ are not quite comparable. So a step is compared in nested groups: with the
+steps of its task at the same state, with those that also agree in the state before, and so on up to `depth`.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from r3_openrlhf.method.core.checks import finite_value, finite_values, same_length, whole_number
+from r3_openrlhf.method.types import Reading
+
+
+class ComparedSteps(NamedTuple):
+    """A group of two or more steps that are compared at one level. The lists have one entry per member."""
+
+    k: int
+    members: list[tuple[int, int]]  # (i, t)
+    advantages: list[float]  # A_k
+    weights: list[float]  # w_k; 0.0: nothing of it goes into the member's advantage
+
+
+def step_returns(rewards: Sequence[float], *, gamma: float) -> list[float]:
+    """Discounted sum of the rewards from each step to the end: R_t = r_t + gamma R_{t+1}.
+
+    Both lists have one entry per step of one trajectory, in order. ValueError: a value that is not finite, or a gamma
+    outside 0 ... 1.
+    """
+    gamma = finite_value("gamma", gamma)
+    if not 0 <= gamma <= 1:
+        raise ValueError(f"gamma is {gamma}; it must be between 0 and 1")
+    returns: list[float] = []
+    following = 0.0
+    for reward in reversed(finite_values("rewards", rewards) if len(rewards) else []):
+        following = reward + gamma * following
+        returns.append(following)
+    return returns[::-1]
+
+
+def hierarchy_advantages(
+    states: Sequence[Sequence[Hashable]],
+    returns: Sequence[Sequence[float]],
+    *,
+    depth: int,
+    alpha: float = 1.0,
+    std_norm: bool = True,
+    reading: Reading | str = Reading.PAPER,
+    eps: float = 1e-6,
+) -> list[list[float]]:
+    """Advantage of each step of the trajectories of one task.
+
+        A(s_t)   = sum_k w_k A_k(s_t) / sum_k w_k                     k = 0 ... depth, over the levels that have a weight
+        A_k(s_t) = (R_t - mean_k) / (std_k + eps)                     mean and std over the steps whose C_k is that of s_t
+        C_k(s_t) = (s_{t-k}, ..., s_t)
+
+    states[i][t]: the state of trajectory i that step t acts in; any hashable values that are equal where states are.
+    returns[i][t]: the step's return (`step_returns`). The result has their shape. A step without a weight at any level,
+    and one whose groups all have equal returns, gets exactly 0.0.
+
+    `depth` is K, the number of earlier states that the finest group agrees in. `std_norm=False`: A_k = R_t - mean_k.
+    `reading`: see Reading. depth 0 with the paper's reading is GiGPO's step-level advantage; trajectories of one step
+    from one state get the advantages of GRPO.
+
+    ValueError: shapes that differ, a return that is not finite, depth < 0, eps < 0, an unknown reading.
+    """
+    compared = compared_steps(states, returns, depth=depth, alpha=alpha, std_norm=std_norm, reading=reading, eps=eps)
+    return weighted_means(compared, [len(mine) for mine in returns])
+
+
+def weighted_means(compared: Iterable[ComparedSteps], lengths: Sequence[int]) -> list[list[float]]:
+    """sum_k w_k A_k / sum_k w_k of each step; 0.0 of one without a weight. `lengths`: steps of each trajectory."""
+    weighted = [[0.0] * length for length in lengths]
+    weights = [[0.0] * length for length in lengths]
+    for group in compared:
+        for (i, t), advantage, weight in zip(group.members, group.advantages, group.weights, strict=True):
+            weighted[i][t] += weight * advantage
+            weights[i][t] += weight
+    return [
+        [total / weight if weight else 0.0 for total, weight in zip(*pair, strict=True)]
+        for pair in zip(weighted, weights, strict=True)
+    ]
+
+
+def compared_steps(
+    states: Sequence[Sequence[Hashable]],
+    returns: Sequence[Sequence[float]],
+    *,
+    depth: int,
+    alpha: float = 1.0,
+    std_norm: bool = True,
+    reading: Reading | str = Reading.PAPER,
+    eps: float = 1e-6,
+) -> list[ComparedSteps]:
+    """The groups of `hierarchy_advantages` and what each says of its members, level by level. A step that is alone is in none.
+
+    Arguments and errors as there.
+    """
+    same_length(states=list(states), returns=list(returns))
+    for i, (mine, theirs) in enumerate(zip(states, returns, strict=True)):
+        named: dict[str, list[Any]] = {f"states[{i}]": list(mine), f"returns[{i}]": list(theirs)}
+        same_length(**named)
+    reading = Reading.checked("reading", reading)
+    depth = whole_number("depth", depth, minimum=0)
+    alpha, eps = finite_value("alpha", alpha), finite_value("eps", eps)
+    if eps < 0:
+        raise ValueError(f"eps is {eps}; it must be 0 or more")
+    values = [finite_values(f"returns[{i}]", mine) if len(mine) else [] for i, mine in enumerate(returns)]
+
+    found = []
+    for k in range(depth + 1):
+        weight = float(k + 1 if reading is Reading.PAPER else k + 2) ** alpha
+        for group in groups_of_steps(states, k, whole_contexts=reading is Reading.CODE):
+            advantages = _of_group([values[i][t] for i, t in group], std_norm=std_norm, reading=reading, eps=eps)
+            weights = [0.0 if reading is Reading.CODE and one == 0.0 else weight for one in advantages]
+            found.append(ComparedSteps(k, group, advantages, weights))
+    return found
+
+
+def groups_of_steps(
+    states: Sequence[Sequence[Hashable]], k: int, *, whole_contexts: bool = False
+) -> Iterator[list[tuple[int, int]]]:
+    """The (i, t) of steps that agree in their state and the k states before it: groups of two and more.
+
+    `whole_contexts` leaves out steps with fewer than k states before them. Without it such a step agrees with steps whose
+    whole past is the same.
+    """
+    groups: dict[tuple[Hashable, ...], list[tuple[int, int]]] = defaultdict(list)
+    for i, mine in enumerate(states):
+        for t in range(k if whole_contexts else 0, len(mine)):
+            groups[tuple(mine[max(0, t - k) : t + 1])].append((i, t))
+    return (group for group in groups.values() if len(group) > 1)
+
+
+def _of_group(returns: list[float], *, std_norm: bool, reading: Reading, eps: float) -> list[float]:
+    if len(set(returns)) == 1:
+        return [0.0] * len(returns)  # rounding of the mean is never divided by eps
+    mean = statistics.fmean(returns)
+    if not std_norm:
+        return [value - mean for value in returns]
+    ddof = 1 if reading is Reading.PAPER else 0
+    std = math.sqrt(math.fsum((value - mean) ** 2 for value in returns) / (len(returns) - ddof))
+    return [(value - mean) / (std + eps) for value in returns]

@@ -1,0 +1,87 @@
+"""What the policy is shown: the goal, its last turns and the current state, in so many tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from r3_openrlhf.problems.agents.environment import Observation
+
+
+class Remembered(NamedTuple):
+    """One earlier turn: the state, and what was done in it."""
+
+    observation: str
+    action: str
+
+
+def remembered(observation: str, action: str, *, valid: bool) -> Remembered:
+    """Of a turn; an action that was none in its state is marked."""
+    return Remembered(observation, action if valid else f"{action} (impossible)")
+
+
+def shown(turn: Remembered) -> str:
+    """The line of a turn in a prompt."""
+    return f"{turn.observation} -> {turn.action}"
+
+
+class MemoryPrompt(NamedTuple):
+    """A user turn for the chat template, and how many earlier turns it shows."""
+
+    text: str
+    num_turns: int
+
+
+def memory_prompt(
+    observation: Observation,
+    earlier: Sequence[Remembered],
+    *,
+    turns: int,
+    instruction: str,
+    count: Callable[[str], int],
+    max_tokens: int,
+    lists_actions: bool = True,
+    attempt: str = "",
+) -> MemoryPrompt | None:
+    """The last `turns` of `earlier` (oldest first) and the current state; None when not even the state alone fits.
+
+    Whole turns are left out, the oldest first, until `count(text)`, in tokens, is at most `max_tokens`. `count` gets the
+    text that is returned, so it can put the chat template around it.
+
+    `attempt`: lines behind the goal (reflection.py). They are left out where not even the state fits beside them.
+    """
+    memory = list(earlier[len(earlier) - min(turns, len(earlier)) :])
+    while True:
+        text = _text(observation, memory, attempt, lists_actions=lists_actions, instruction=instruction)
+        if count(text) <= max_tokens:
+            return MemoryPrompt(text, len(memory))
+        if memory:
+            del memory[0]
+        elif attempt:
+            return memory_prompt(
+                observation,
+                earlier,
+                turns=turns,
+                lists_actions=lists_actions,
+                instruction=instruction,
+                count=count,
+                max_tokens=max_tokens,
+            )
+        else:
+            return None
+
+
+def _text(
+    observation: Observation, memory: list[Remembered], attempt: str, *, lists_actions: bool, instruction: str
+) -> str:
+    lines = [f"Goal: {observation.goal}"] if observation.goal else []
+    if attempt:
+        lines.append(attempt)
+    if memory:
+        lines += ["Before:", *map(shown, memory)]
+    lines.append(f"Now: {observation.text}")
+    if lists_actions and observation.valid_actions:
+        lines.append(f"Actions: {', '.join(observation.valid_actions)}")
+    if instruction:
+        lines.append(instruction)
+    return "\n".join(lines)

@@ -1,0 +1,126 @@
+"""Environments in processes that can be killed: one that hangs or crashes costs its trajectory and nothing else."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from r3_openrlhf.machine.processes.pool import ItemLost, ProcessPool
+from r3_openrlhf.problems.agents.environment import Environment, Observation, Step, environment_class, make_environment
+
+EnvironmentLost = ItemLost  # an environment gave no answer, and its trajectory is lost
+
+
+class Call(msgspec.Struct, array_like=True, frozen=True):
+    """What a process is asked: to begin a task, or to act."""
+
+    seed: int | None = None
+    action: str | None = None
+
+
+class Answer(msgspec.Struct, array_like=True, frozen=True):
+    """One of the two."""
+
+    observation: Observation | None = None
+    step: Step | None = None
+
+
+def make_worker(name: str, options: Mapping[str, Any]) -> Callable[[Call], Answer]:
+    """The handler of a pool's workers: imports the environment's package, and makes an environment in each of them."""
+    environment_class(name)
+    made: list[Environment] = []
+
+    def handle(call: Call) -> Answer:
+        if not made:
+            made.append(make_environment(name, options))
+        if call.action is None:
+            return Answer(observation=made[0].reset(call.seed or 0))
+        return Answer(step=made[0].step(call.action))
+
+    return handle
+
+
+class RemoteEnvironment:
+    """One environment of a pool. Its futures raise EnvironmentLost; after that only `reset` makes sense."""
+
+    def __init__(self, pool: EnvironmentPool) -> None:
+        self._pool = pool
+        self._session = pool._processes.session()
+
+    def reset(self, seed: int) -> Future[Observation]:
+        """Begin the task of this number, in a new process where there is none."""
+        answer = self._session.submit(Call(seed=seed), timeout_s=self._pool.reset_timeout_s)
+        return _part(answer, "observation")
+
+    def step(self, action: str) -> Future[Step]:
+        """Act."""
+        if not self._session.has_worker:
+            lost: Future[Step] = Future()
+            lost.set_exception(EnvironmentLost("closed", "step without reset"))
+            return lost
+        return _part(self._session.submit(Call(action=action), timeout_s=self._pool.step_timeout_s), "step")
+
+    def release(self) -> None:
+        """The process is free for others. Call it when an episode is over; twice is harmless."""
+        self._session.close()
+
+
+class EnvironmentPool:
+    """Environments of one kind, as many as are open at once, each in a process of its own that is used again.
+
+    Thread-safe. In asyncio: `await asyncio.wrap_future(environment.step(action))`. `lost` counts reasons.
+
+    Raises:
+        ConfigError: as `environment_class` does, before anything is started.
+    """
+
+    def __init__(
+        self, name: str, options: Mapping[str, Any], *, step_timeout_s: float = 10.0, reset_timeout_s: float = 60.0
+    ) -> None:
+        environment_class(name)
+        self.name = name
+        self.options = dict(options)
+        self.step_timeout_s = step_timeout_s
+        self.reset_timeout_s = reset_timeout_s
+        target = f"{__name__}:make_worker"
+        self._processes = ProcessPool[Answer](target, {"name": name, "options": self.options}, answer_type=Answer)
+
+    @property
+    def lost(self) -> Counter[str]:
+        """How many answers were lost, by reason."""
+        return self._processes.lost
+
+    def __enter__(self) -> EnvironmentPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def environment(self) -> RemoteEnvironment:
+        """One more; its process comes with its first `reset`."""
+        return RemoteEnvironment(self)
+
+    def close(self) -> None:
+        """Kills the processes; calls that wait are answered `EnvironmentLost("closed")`. Twice is harmless."""
+        self._processes.close()
+
+
+def _part(answer: Future[Answer], name: str) -> Future[Any]:
+    """A future of one part of an answer."""
+    part: Future[Any] = Future()
+    part.set_running_or_notify_cancel()
+    answer.add_done_callback(partial(_pass_on, part, name))
+    return part
+
+
+def _pass_on(part: Future[Any], name: str, answer: Future[Answer]) -> None:
+    lost = answer.exception()
+    if lost is not None:
+        part.set_exception(lost)
+    else:
+        part.set_result(getattr(answer.result(), name))

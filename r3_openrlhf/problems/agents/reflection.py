@@ -1,0 +1,39 @@
+"""Reflection on a failed trajectory: what a policy is shown of it (METHOD section 5, for tasks of many turns).
+
+It stands behind the goal in the prompt of every turn: no other turn's text outlives the memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from r3_openrlhf.method.core.reflection import ATTEMPT_BEGINS, ATTEMPT_ENDS
+from r3_openrlhf.method.prompts import ChatPrompts
+from r3_openrlhf.method.types import PlayedTurn, Rollout
+from r3_openrlhf.problems.agents.memory import remembered, shown
+
+INTRODUCTION = "Below is an earlier attempt at this task. It failed."
+GUIDANCE = "Find the first action that was wrong, and do not repeat it."
+
+
+def attempt_text(turns: Sequence[PlayedTurn]) -> str:
+    """A line per turn: the state, and what was done in it, as a memory has them."""
+    return "\n".join(shown(remembered(turn.observation, turn.action, valid=turn.valid)) for turn in turns)
+
+
+def attempt_section(attempt: str) -> str:
+    """The lines that stand in a prompt, around an attempt that may have been shortened."""
+    return f"{INTRODUCTION}\n{ATTEMPT_BEGINS}\n{attempt}\n{ATTEMPT_ENDS}\n{GUIDANCE}"
+
+
+class TurnPrompts(ChatPrompts):
+    """A reflection prompt of a task of many turns: the lines for the prompts of its turns, which agent_executor.py makes."""
+
+    def reflection(self, _problem: Any, error: Rollout) -> str | None:
+        """Short enough to stand in the longest prompt of that attempt, so that a memory seldom gives way to them. None:
+        not even a shortened attempt is."""
+        turns = error.turns or ()
+        longest = max((len(turn.prompt_ids) for turn in turns), default=0)
+        shortened = self.fit(attempt_text(turns), lambda text: longest + self.count(attempt_section(text)))
+        return None if shortened is None else attempt_section(shortened)

@@ -1,0 +1,139 @@
+"""Whole trajectories in and out of a history: what is kept of a step, and what joins a task whose trajectories all ended alike.
+
+A kept trajectory is one Rollout: its response is those of its turns, one behind the other, and `turns` says where each begins,
+what it was asked and what the environment made of it. So a history counts, bounds and recalls trajectories as it does
+responses. A recalled one is again a row per turn, each with the prompt, the tokens and the log-probs of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from r3_openrlhf.config import AgentsConfig
+from r3_openrlhf.method.types import PlayedTurn, Rollout, TurnFacts, Verdict
+from r3_openrlhf.problems.agents.trajectory import End, Trajectory, Turn
+
+
+def kept_rollouts(trajectories: Iterable[Trajectory], turns: Iterable[Rollout]) -> list[Rollout]:
+    """One Rollout per trajectory of a step, in their order, of the rollouts of its turns.
+
+    A lost one is ungraded, which a history counts and does not keep. One without any turn (no prompt fits) is left out: there
+    is nothing of it to train on.
+
+    ValueError: a graded trajectory of which turns are missing.
+    """
+    found: dict[tuple[str, str], list[Rollout]] = {}
+    for rollout in turns:
+        if rollout.turn is not None:
+            found.setdefault((rollout.uid, rollout.turn.trajectory), []).append(rollout)
+    kept = []
+    for trajectory in trajectories:
+        mine = sorted(found.get((trajectory.task_uid, trajectory.uid), []), key=_place)
+        if trajectory.end is not End.LOST and len(mine) != len(trajectory.turns):
+            raise ValueError(
+                f"trajectory {trajectory.uid} of task {trajectory.task_uid} has {len(trajectory.turns)} turns, and "
+                f"{len(mine)} responses"
+            )
+        if mine:
+            kept.append(_whole(mine, None if trajectory.end is End.LOST else trajectory.turns))
+    return kept
+
+
+def _place(rollout: Rollout) -> int:
+    assert rollout.turn is not None  # kept_rollouts has looked
+    return rollout.turn.index
+
+
+def _whole(mine: Sequence[Rollout], turns: Sequence[Turn] | None) -> Rollout:
+    played = None
+    if turns is not None:
+        played = tuple(
+            PlayedTurn(
+                prompt_ids=rollout.prompt_ids,
+                num_tokens=rollout.num_tokens,
+                state=turn.anchor,
+                observation=turn.observation,
+                action=turn.action,
+                reward=turn.reward,
+                valid=turn.valid,
+                truncated=turn.truncated,
+            )
+            for rollout, turn in zip(mine, turns, strict=True)
+        )
+    return replace(
+        mine[0],
+        response_ids=np.concatenate([rollout.response_ids for rollout in mine]),
+        response_logprobs=np.concatenate([rollout.response_logprobs for rollout in mine]),
+        truncated=any(rollout.truncated for rollout in mine),
+        finish_reason=mine[-1].finish_reason,
+        turn=None,
+        turns=played,
+        text="",
+        answer=None,
+    )
+
+
+def recalled_trajectory(stored: Rollout, settings: AgentsConfig, *, name: str) -> tuple[Trajectory, list[Rollout]]:
+    """A kept trajectory as one of a step again, and the rollout of each of its turns.
+
+    Its returns are those that today's agents.gamma and agents.invalid_penalty give. `name`: of no other trajectory of the task
+    in this step.
+
+    ValueError: a rollout that is no trajectory.
+    """
+    if not stored.turns:
+        raise ValueError(f"the stored rollout of task {stored.uid} is no trajectory")
+    trajectory = Trajectory(
+        task_uid=stored.uid,
+        uid=name,
+        turns=tuple(
+            Turn(
+                index=index,
+                anchor=turn.state,
+                observation=turn.observation,
+                valid_actions=(),
+                prompt="",
+                shown_turns=0,
+                response="",
+                action=turn.action,
+                truncated=turn.truncated,
+                valid=turn.valid,
+                reward=turn.reward,
+            )
+            for index, turn in enumerate(stored.turns)
+        ),
+        end=End.DONE,
+        success=stored.verdict is Verdict.CORRECT,
+    )
+    returns = trajectory.returns(gamma=settings.gamma, invalid_penalty=settings.invalid_penalty)
+    ends = list(itertools.accumulate((turn.num_tokens for turn in stored.turns), initial=0))
+    rollouts = [
+        replace(
+            stored,
+            prompt_ids=turn.prompt_ids,
+            response_ids=stored.response_ids[begin:end],
+            response_logprobs=stored.response_logprobs[begin:end],
+            truncated=turn.truncated,
+            answer=turn.action or None,
+            turns=None,
+            turn=TurnFacts(
+                trajectory=name,
+                index=index,
+                state=turn.state,
+                reward=turn.reward,
+                step_return=returns[index],
+                valid=turn.valid,
+            ),
+        )
+        for index, (turn, begin, end) in enumerate(zip(stored.turns, ends, ends[1:], strict=False))
+    ]
+    return trajectory, rollouts
+
+
+def recalled_name(stored: Rollout, place: int) -> str:
+    """Of the `place`-th that joins a task: no fresh one is called so, and none that was recalled beside it."""
+    return f"{place}@{stored.policy_step + 1}"

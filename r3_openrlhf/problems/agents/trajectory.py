@@ -1,0 +1,190 @@
+"""Turns and trajectories as records, and an episode that is being played."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from r3_openrlhf.config import AgentsConfig
+from r3_openrlhf.method.types import Word
+from r3_openrlhf.problems.agents.environment import Observation, Step
+from r3_openrlhf.problems.agents.hierarchy import step_returns
+from r3_openrlhf.problems.agents.memory import Remembered, memory_prompt, remembered
+
+_TAGGED = re.compile(r"<action>(.*?)</action>", re.DOTALL)
+
+
+class End(Word):
+    """Why an episode ended. LOST: the environment hung or crashed; its rewards are unknown, which is not zero.
+
+    DONE: the environment said so. TURN_LIMIT: agents.max_turns. PROMPT_LIMIT: not even the current state fits into a prompt.
+    """
+
+    DONE = "done"
+    TURN_LIMIT = "turn_limit"
+    PROMPT_LIMIT = "prompt_limit"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One state, what the policy was shown, what it wrote, and what became of it."""
+
+    index: int  # t, from 0
+    anchor: str  # s_t: steps of a task are grouped by it
+    observation: str
+    valid_actions: tuple[str, ...]
+    prompt: str  # the user turn of the chat
+    shown_turns: int  # earlier turns in the prompt
+    response: str
+    action: str  # what was found in the response; "": nothing
+    truncated: bool  # the response was stopped by the token limit
+    valid: bool  # False: it was no action in this state, and the state stayed
+    reward: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """One episode. A LOST one has the turns that were answered; it has no returns, and takes no part in a group."""
+
+    task_uid: str
+    uid: str  # its own
+    turns: tuple[Turn, ...]
+    end: End
+    reason: str = ""  # of a LOST one: "timeout", "crashed", ...
+    success: bool | None  # None: lost, or the environment has no such word
+
+    @property
+    def anchors(self) -> list[str]:
+        """s_t of each turn."""
+        return [turn.anchor for turn in self.turns]
+
+    def rewards(self, *, invalid_penalty: float = 0.0) -> list[float]:
+        """r_t of each turn, less `invalid_penalty` where the action was none. ValueError: a LOST one has no rewards."""
+        if self.end is End.LOST:
+            raise ValueError(
+                f"trajectory {self.uid} of task {self.task_uid} is lost ({self.reason}) and has no rewards"
+            )
+        return [turn.reward - (0.0 if turn.valid else invalid_penalty) for turn in self.turns]
+
+    def returns(self, *, gamma: float, invalid_penalty: float = 0.0) -> list[float]:
+        """R_t of each turn (core.hierarchy.step_returns). ValueError: a LOST one has none."""
+        return step_returns(self.rewards(invalid_penalty=invalid_penalty), gamma=gamma)
+
+
+def find_action(response: str, *, truncated: bool = False) -> str:
+    """The text in the last pair of <action> tags; without tags the first line that is not empty; "" without any.
+
+    A response that was cut off has only what is inside complete tags: an action that lacks its end is another one.
+    """
+    if tagged := _TAGGED.findall(response):
+        return tagged[-1].strip()
+    if truncated or "<action>" in response:
+        return ""
+    return next((line.strip() for line in response.splitlines() if line.strip()), "")
+
+
+class Episode:
+    """One trajectory while it grows: `next_prompt`, `act` and `advance` in turn, until `next_prompt` is None.
+
+    ValueError: a call out of turn.
+    """
+
+    def __init__(
+        self,
+        observation: Observation,
+        *,
+        task_uid: str,
+        trajectory_uid: str,
+        settings: AgentsConfig,
+        attempt: str = "",
+    ) -> None:
+        """`attempt`: lines about an earlier one for every prompt (problems/agents/reflection.py)."""
+        self.task_uid = task_uid
+        self.uid = trajectory_uid
+        self.settings = settings
+        self.attempt = attempt
+        self.observation = observation
+        self.turns: list[Turn] = []
+        self.end: End | None = None  # None: it goes on
+        self.success: bool | None = None
+        self.reason = ""
+        self._memory: list[Remembered] = []
+        self._prompt: tuple[str, int] | None = None
+        self._response: tuple[str, str, bool] | None = None
+
+    def next_prompt(self, *, count: Callable[[str], int], max_tokens: int) -> str | None:
+        """The user turn for the next response; None when the episode is over. See `memory_prompt`."""
+        if self._response is not None:
+            raise ValueError("the environment has not answered the last action yet; call advance or lose first")
+        if self.end is not None:
+            return None
+        found = memory_prompt(
+            self.observation,
+            self._memory,
+            turns=self.settings.memory_turns,
+            instruction=self.settings.instruction,
+            count=count,
+            max_tokens=max_tokens,
+            attempt=self.attempt,
+        )
+        if found is None:
+            self.end, self.success = End.PROMPT_LIMIT, False
+            return None
+        self._prompt = found
+        return found.text
+
+    def act(self, response: str, *, truncated: bool) -> str:
+        """Take the policy's response; returns the action for the environment, "" where the response has none."""
+        if self._prompt is None or self.end is not None:
+            raise ValueError("there is no prompt that this response could answer; call next_prompt first")
+        action = find_action(response, truncated=truncated)
+        self._response = (response, action, truncated)
+        return action
+
+    def advance(self, step: Step) -> None:
+        """Take the environment's answer to the action."""
+        if self._prompt is None or self._response is None:
+            raise ValueError("there is no action that this step could answer; call act first")
+        (prompt, shown_turns), (response, action, truncated) = self._prompt, self._response
+        self.turns.append(
+            Turn(
+                index=len(self.turns),
+                anchor=self.observation.anchor,
+                observation=self.observation.text,
+                valid_actions=self.observation.valid_actions,
+                prompt=prompt,
+                shown_turns=shown_turns,
+                response=response,
+                action=action,
+                truncated=truncated,
+                valid=step.valid,
+                reward=float(step.reward),
+            )
+        )
+        self._memory.append(remembered(self.observation.text, action, valid=step.valid))
+        self._prompt = self._response = None
+        self.observation = step.observation
+        if step.done:
+            self.end, self.success = End.DONE, step.success
+        elif len(self.turns) == self.settings.max_turns:
+            self.end, self.success = End.TURN_LIMIT, False
+
+    def lose(self, reason: str) -> None:
+        """The environment gave no answer ("timeout", "crashed", ...); the turn that waits for one is not recorded."""
+        self.end, self.success, self.reason = End.LOST, None, reason
+        self._prompt = self._response = None
+
+    def trajectory(self) -> Trajectory:
+        """The record. ValueError: the episode is not over."""
+        if self.end is None:
+            raise ValueError(f"trajectory {self.uid} of task {self.task_uid} is not over")
+        return Trajectory(
+            task_uid=self.task_uid,
+            uid=self.uid,
+            turns=tuple(self.turns),
+            end=self.end,
+            reason=self.reason,
+            success=self.success,
+        )

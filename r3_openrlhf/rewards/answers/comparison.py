@@ -1,0 +1,394 @@
+"""Cheap comparisons of two final answers: as text, as exact numbers, element by element. Linear time, no library."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import lru_cache
+
+from r3_openrlhf.rewards.answers.arithmetic import exact_value, stated_precision
+from r3_openrlhf.rewards.answers.units import conversion, count_of, split_unit, unit_of, units_differ, without_rate
+
+MIN_DIGITS = 4  # a rounded decimal needs so many significant digits to stand for an exact value
+FLOAT_DIGITS = 12  # so many are the result of a computation with floating-point numbers,
+FLOAT_ERROR = Fraction(1, 10**11)  # which is off by less than this, relatively
+MAX_RELATIVE_ERROR = Fraction(1, 10**4)  # and may be off by this much: the tolerance of the Qwen2.5-Math evaluator
+
+_PLAIN_INTEGER = re.compile(r"[1-9][0-9]{0,14}")
+_MATH_DELIMITERS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
+_FRAC_NAMES = re.compile(r"\\[dtc]frac(?![a-zA-Z])")
+_FRAC_DIGITS = re.compile(r"\\frac\s*(\d)\s*(\d)(?!\d)")
+_COMMANDS = re.compile(r"\\(?:left|right|bigl?|bigr|displaystyle|quad|qquad)(?![a-zA-Z])|\\[,!;: ]|~")
+_TEXT = re.compile(r"\\(?:text|mbox|textbf|textit|textrm|textnormal|mathrm|mathbf)\s*\{([^{}]*)\}")
+_THOUSANDS = re.compile(r"(?:,\\!|\{,\})\s*")
+_DEGREES = re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))|°")
+_AND_OR = re.compile(r"[,;]?\s*(?:\\text\s*\{\s*(?:and|or)\s*\}|(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z]))\s*,?|;")
+_CURRENCY = re.compile(r"\\\$|[€£¥₹]")
+_SPACE = re.compile(r"(?<![0-9])\s+|\s+(?![0-9])")  # between digits it says that they are two numbers
+MAX_AMOUNT_CHARS = 80
+_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*(?:\\[,;: ]|~)?\s*(?:\\(?:text|mathrm|mbox)\s*\{\s*)?([a-zA-Z]+)")
+_SEVERAL = re.compile(
+    rf"\s*(?:\\text\s*\{{\s*)?(?:{_AMOUNT.pattern}(?:\s|\\[,;: ]|~|\}}|,|\\text\s*\{{\s*and\s*\}}|\band\b)*){{2,3}}"
+)
+_SCALE_WORD = re.compile(r"\s*(?:\\text\s*\{\s*)?(hundred|thousand|million|billion|trillion)\s*\}?$")
+_SCALES = {"hundred": "*10^2", "thousand": "*10^3", "million": "*10^6", "billion": "*10^9", "trillion": "*10^12"}
+_PERCENT = re.compile(r"\s*(?:\\?%|(?:\\text\s*\{\s*)?\b(?:percent|percentage|pct)\b\s*\}?)$")
+_BASE = re.compile(r"(\d+)\s*_\s*\{?\s*(\d+)\s*\}?")
+_SPACED_DIGITS = re.compile(r"\d+(?: \d+)+")
+_TEMPERATURE = re.compile(r"\s*(?:\\(?:text|mathrm)\s*\{)?\s*[CF]\s*\}?$")
+_INEQUALITY = re.compile(r"[<>]|\\(?:leq?|geq?|lt|gt)(?:slant)?(?![a-zA-Z])")
+_SAYS_OR = re.compile(r"\bor\b|\\(?:lor|vee|cup)(?![a-zA-Z])")
+_SAYS_AND = re.compile(r"\band\b|\\(?:land|wedge|cap)(?![a-zA-Z])")
+_PRIME = re.compile(r"([a-zA-Z])\s*('+|\^\s*\{?\s*(?:\\prime\s*)+\}?)")
+_TRANSPOSED = re.compile(r"([A-Z])\s*\^\s*\{?\s*(?:T|\\top|\\intercal)\s*\}?(?![a-zA-Z])")
+_TIME = re.compile(
+    r"\s*(?:\\text\s*\{\s*)?0?(\d{1,2})(?::(\d\d))?\s*(?:\\text\s*\{)?\s*([apAP])\.?\s*[mM]\.?\s*\}?\s*"
+)
+_CLOCK = re.compile(r"\s*(?:\\text\s*\{\s*)?([01]?\d|2[0-3]):([0-5]\d)\s*\}?\s*")
+_FOUR_DIGITS = re.compile(r"\d{4}")
+_ROMAN = re.compile(r"(?=[XL]*[IV])[IVXL]{2,}")
+_NEGATION = re.compile(r"\\neg(?![a-zA-Z])")
+_PERMUTATION = re.compile(r"(?:\(\s*\d+(?:\s+\d+)+\s*\)\s*)+|(?:\(\s*[a-z](?:\s+[a-z]){1,25}\s*\)\s*)+")
+_FEET = re.compile(r"\d\s*('+|\^\s*\{?\s*(?:\\prime\s*)+\}?)")
+_ALIKE = re.compile(  # in one spelling \\sim is \\neg
+    r"(?:\\triangle)?([A-Z]{3,8})(\\(?:neg|sim|cong|simeq|equiv))(?:\\triangle)?([A-Z]{3,8})"
+)
+_DECIMAL_COMMA = re.compile(r"-?\d+,\d{1,2}|-?\d+,\d{4,20}|-?0,\d{1,20}")
+_PART_OF_THOUSANDS = re.compile(r"0\d+")  # of "(1,000,2,000)": no number of its own
+_COMMA_OF_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+_COMMA_AND_SPACE = re.compile(r",\s")
+_NAMED = re.compile(r"\s*(m?\s*\\(?:angle|measuredangle|widehat|overrightarrow|vec)\s*\{?\s*[A-Z]{2,4}\s*\}?)\s*=")
+_POINTS = re.compile(r"m?(\\(?:angle|measuredangle|widehat|overrightarrow|vec|overset\{\\frown\}))?\{?([A-Z]{2,4})\}?")
+_ARROWS = ("\\overrightarrow", "\\vec")
+_SHORT_WORDS = frozenset("an am as at be by do go he if in is it me my no of on or so to up us we".split())
+_OTHER_CHOICE = re.compile(
+    r"(?<![a-zA-Z0-9])\(?[A-J]\)|^[,;/]\(?[A-J](?![a-zA-Z])|(?<![a-zA-Z])[A-J][.:](?![a-zA-Z0-9])"
+)
+_LABELS = re.compile(r"(?:[A-J]\.){1,9}[A-J]\.?")  # "A.B.C."
+_NEXT_LABEL = re.compile(r"(?<=[^a-zA-Z.])[A-J]\.(?!\d*$)|(?<=\d)[A-J]\.")  # "5B.7" behind "A."
+_CHOICE = re.compile(r"\(?([A-J])(?:\)|[.:]|$)")
+_ONE_CHOICE = re.compile(r"\(?([A-J])\)?")
+_LETTERS = re.compile(r"[A-J]{2,}")
+_ASSIGNMENT = re.compile(r"^\s*[a-zA-Z](?:_\{?\w+\}?)?\s*=(?!.*=)")
+_WORD = re.compile(r"[A-Za-z]{4,}|[A-Z]{3,}")
+_BRACKETS = {"(": ")]", "[": ")]", "{": "}"}
+
+
+@lru_cache(maxsize=4096)
+def _tidy(answer: str) -> str:
+    """Without delimiters, size commands and the full stop; the spaces stay, "32, 349" is not "32,349"."""
+    text = answer.strip().strip("*").rstrip(".").strip()
+    for opening, closing in _MATH_DELIMITERS:
+        inner = text[len(opening) : -len(closing)]
+        if text.startswith(opening) and text.endswith(closing) and inner and "$" not in inner:
+            text = inner.strip()
+            break
+    text = _CURRENCY.sub("", text).replace("$", "").replace("−", "-")
+    text = _THOUSANDS.sub(",", text)
+    text = _FRAC_DIGITS.sub(r"\\frac{\1}{\2}", _FRAC_NAMES.sub(r"\\frac", text))
+    return _DEGREES.sub("", _COMMANDS.sub(" ", text)).strip().rstrip(".")
+
+
+@lru_cache(maxsize=4096)
+def normalise(answer: str) -> str:
+    """The same answer in one spelling, for comparison as text."""
+    text = _TEXT.sub(r"\1", _AND_OR.sub(",", _tidy(answer)))
+    text = text.replace("\\{", "{").replace("\\}", "}").replace("\\infin", "\\infty").replace("+\\infty", "\\infty")
+    return _SPACE.sub("", text).rstrip(".")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Number:
+    """Exact value of a purely numeric answer, the text that states it, and what followed."""
+
+    value: Fraction
+    text: str
+    percent: bool = False
+    unit: str | None = field(default=None, compare=False)
+
+
+@lru_cache(maxsize=4096)
+def number(answer: str) -> Number | None:
+    """The number that an answer is; None when it is anything else."""
+    if (amount := _several_units(answer)) is not None:
+        return amount
+    text = _tidy(answer)
+    stated = unit_of(answer)
+    text = _TEMPERATURE.sub("", text) if stated in ("celsius", "fahrenheit") else text
+    if stated and ("/" in stated and _CURRENCY.search(answer) or "/\\text" in text):
+        text = without_rate(text)
+    text, percent = _PERCENT.subn("", text)
+    if scaled := _SCALE_WORD.search(text):
+        text = text[: scaled.start()] + _SCALES[scaled[1]]
+        unit = None
+    else:
+        text, unit = split_unit(text)
+    value = exact_value(text)
+    return None if value is None else Number(value, text, bool(percent), stated or unit)
+
+
+def _several_units(answer: str) -> Number | None:
+    """ "2 hours and 30 minutes" as 150 minutes; None where it is not an amount in two or three units of one kind."""
+    if len(answer) > MAX_AMOUNT_CHARS or not _SEVERAL.fullmatch(answer):
+        return None
+    parts = [(exact_value(found[1]), unit_of(f"{found[1]} {found[2]}")) for found in _AMOUNT.finditer(answer)]
+    smallest = parts[-1][1]
+    total = Fraction(0)
+    for place, (value, unit) in enumerate(parts, 1):
+        factor = conversion(unit, smallest) if unit and smallest else None
+        if value is None or factor is None or (factor <= 1 and place < len(parts)):
+            return None  # the units become smaller
+        total += value * factor
+    return Number(total, "", unit=smallest)
+
+
+def numbers_agree(a: Number, b: Number) -> bool:
+    """Equal, or one is a decimal to which the other rounds, of enough digits to be no accident.
+
+    The evaluator that the paper uses (Qwen2.5-Math) takes any relative difference up to 1e-4, so also 10001 for 10000;
+    here two exact notations must agree exactly. As the field does, 28% agrees with 28 and with 0.28.
+    """
+    if a.unit and b.unit and a.unit != b.unit:
+        factor = conversion(a.unit, b.unit)
+        return factor is not None and a.value * factor == b.value
+    for some, other in ((a, b), (b, a)):
+        if other.unit is None and (each := count_of(some.unit)) and some.value * each == other.value:
+            return True  # 5 dozen are 60
+    if a.value == b.value or a.percent != b.percent and 100 in (_ratio(a, b), _ratio(b, a)):
+        return True
+    for exact, decimal in ((a, b), (b, a)):
+        precision = stated_precision(decimal.text)
+        if precision is not None and precision[0] >= MIN_DIGITS and exact.percent == decimal.percent:
+            error = abs(exact.value - decimal.value)
+            if precision[0] >= FLOAT_DIGITS and not exact.value and error < FLOAT_ERROR:
+                return True  # 6.1e-17 is what a computation with floating-point numbers makes of 0
+            if precision[0] >= FLOAT_DIGITS and error <= FLOAT_ERROR * abs(exact.value):
+                return True
+            if error <= precision[1] and error <= MAX_RELATIVE_ERROR * abs(exact.value):
+                return True
+    return False
+
+
+def _ratio(a: Number, b: Number) -> Fraction | None:
+    """a / b where a carries the percent sign."""
+    return a.value / b.value if a.percent and b.value else None
+
+
+def compare_cheaply(answer: str, reference: str) -> bool | None:
+    """True: equal. False: certainly different. None: not decided here.
+
+    The answer may use a decimal comma where the reference has a point ("1,22" for 1.22).
+    """
+    if _PLAIN_INTEGER.fullmatch(answer) and _PLAIN_INTEGER.fullmatch(reference):
+        return answer == reference
+    decided = _compare_meanings(answer, reference)
+    if decided is not None:
+        return decided
+    answer, reference = _tidy(answer), _tidy(reference)
+    cycles = _cycles(answer), _cycles(reference)
+    if all(cycles):
+        return cycles[0] == cycles[1]
+    if bool(_ASSIGNMENT.match(answer)) != bool(_ASSIGNMENT.match(reference)):  # "x = 5" for 5
+        answer, reference = _ASSIGNMENT.sub("", answer), _ASSIGNMENT.sub("", reference)
+    elif (name := _ASSIGNMENT.match(answer)) and (other := _ASSIGNMENT.match(reference)) and name[0] == other[0]:
+        answer, reference = answer[name.end() :], reference[other.end() :]
+    left, right = normalise(answer), normalise(reference)
+    if left and left == right:
+        return True
+    a, b = number(answer), number(reference)
+    if a is not None and b is not None:
+        return numbers_agree(a, b)
+    if b is not None and b.value.denominator > 1 and _DECIMAL_COMMA.fullmatch(answer):
+        return numbers_agree(Number(Fraction(left.replace(",", ".")), left.replace(",", ".")), b)  # "0,5" beside 1/2
+    if _is_decimal_comma(answer, right) or _is_decimal_comma(reference, left, min_decimals=2):
+        return True
+    decided = _compare_names(left, right)
+    if decided is None and left.isalpha() and right.isalpha() and _is_text(answer) | _is_text(reference):
+        decided = left.casefold() == right.casefold()
+    if decided is None and b is not None and _SPACED_DIGITS.fullmatch(answer):
+        decided = False  # LaTeX would read "1 2" as 12
+    return _compare_lists(answer, reference) if decided is None else decided
+
+
+def _compare_lists(answer: str, reference: str) -> bool | None:
+    """Lists of numbers, in which a comma may separate or stand before thousands."""
+    left, right = normalise(answer), normalise(reference)
+    decided = _compare_elements(left, right)
+    spaced = normalise(_without_thousands(answer)), normalise(_without_thousands(reference))
+    joined = _COMMA_OF_THOUSANDS.sub("", left), right  # "(1,000,2,000)" beside (1000,2000)
+    others = [spaced, joined] if _FOUR_DIGITS.search(right) else [spaced]
+    if not decided and any(pair != (left, right) and _compare_elements(*pair) for pair in others):
+        return True
+    if _has_part_of_thousands(left) and not _has_part_of_thousands(right):
+        return False  # "(1,000,2,000)" is not (1,0,2,0)
+    return decided
+
+
+def _time_of_day(answer: str) -> tuple[str, str, str] | None:
+    """Hour, minute, and a or p, of a time such as "7:00 p.m." or "7 PM"."""
+    found = _TIME.fullmatch(answer)
+    if found:
+        return found[1], found[2] or "00", found[3].lower()
+    if (clock := _CLOCK.fullmatch(answer)) and (int(clock[1]) > 12 or clock[1] in ("00", "0")):
+        hour = int(clock[1])
+        return str(hour % 12 or 12), clock[2], "p" if hour >= 12 else "a"
+    return None
+
+
+def _compare_meanings(answer: str, reference: str) -> bool | None:
+    """What words, marks and units decide before the rest is looked at."""
+    if _connectives_differ(answer, reference) or _marks_differ(answer, reference):
+        return False
+    times = _time_of_day(answer), _time_of_day(reference)
+    if all(times):
+        return times[0] == times[1]
+    units = unit_of(answer), unit_of(reference)
+    if all(units) and units[0] != units[1]:
+        a, b = number(answer), number(reference)
+        return a is not None and b is not None and numbers_agree(a, b)
+    elif units_differ(answer, reference):
+        return False
+    if any(units) and not all(units):
+        a, b = number(answer), number(reference)
+        if a is not None and b is not None and a.percent != b.percent:
+            return False  # 12% is neither $12 nor 12 degrees
+    return None
+
+
+def _without_thousands(answer: str) -> str:
+    """ "(1,000, 2,000)" as (1000, 2000): where elements are set off by spaces, other commas are of thousands."""
+    return _COMMA_OF_THOUSANDS.sub("", answer) if _COMMA_AND_SPACE.search(answer) else answer
+
+
+def _connectives_differ(answer: str, reference: str) -> bool:
+    """Whether one says "or" between inequalities, or a union, where the other says "and"."""
+    if not (_INEQUALITY.search(answer) or _INEQUALITY.search(reference)):
+        return False
+    kinds = [(bool(_SAYS_OR.search(text)), bool(_SAYS_AND.search(text))) for text in (answer, reference)]
+    return kinds in ([(True, False), (False, True)], [(False, True), (True, False)])
+
+
+def _marks_differ(answer: str, reference: str) -> bool:
+    """Whether letters carry other primes or negations: f' is not f, and neither is the negation of p."""
+    feet = _FEET.findall(answer), _FEET.findall(reference)
+    if all(feet) and feet[0] != feet[1]:
+        return True  # 5' is not 5''
+    if any(feet) and not all(feet) and any("\\circ" in text for text in (answer, reference) if not _FEET.search(text)):
+        return True  # 30' is not 30 degrees
+    if ("=" in answer) != ("=" in reference):  # "f'(x) = 2x" for 2x
+        return False
+    own, wanted = _NAMED.match(answer), _NAMED.match(reference)
+    if own and wanted and _compare_names(normalise(own[1]), normalise(wanted[1])) is False:
+        return True  # another angle
+    return any(
+        sorted(marks.findall(answer)) != sorted(marks.findall(reference)) for marks in (_PRIME, _NEGATION, _TRANSPOSED)
+    )
+
+
+def _cycles(answer: str) -> frozenset | None:
+    """A permutation written in cycles such as "(1 2 3)(4 5)": cycles commute, and begin anywhere."""
+    if not _PERMUTATION.fullmatch(answer):
+        return None
+    found = [tuple(cycle.split()) for cycle in re.findall(r"\(([^()]*)\)", answer)]
+    turned = [cycle[cycle.index(min(cycle)) :] + cycle[: cycle.index(min(cycle))] for cycle in found]
+    return frozenset(turned)
+
+
+def _is_text(answer: str) -> bool:
+    return _TEXT.fullmatch(answer) is not None
+
+
+def _compare_names(left: str, right: str) -> bool | None:
+    """Choices, words and numerals of another base, which as mathematics would be products or plain numbers."""
+    choice = _CHOICE.fullmatch(right)
+    if choice is not None and (chosen := _CHOICE.match(left)):
+        rest = left[chosen.end() :]
+        others = {letter for found in _OTHER_CHOICE.findall(rest) for letter in found if letter.isalpha()}
+        if _LABELS.fullmatch(left) or chosen[0][-1] == "." and _NEXT_LABEL.search(rest):
+            others.add("")
+        return chosen[1] == choice[1] and others <= {choice[1]}
+    here, there = _POINTS.fullmatch(left), _POINTS.fullmatch(right)
+    if here and there and (here[1] or there[1]):  # an angle has two directions, an arrow one
+        commands = {here[1], there[1]} - {None}
+        turned = here[2][::-1] if commands.isdisjoint(_ARROWS) else None
+        return there[2] in (here[2], turned)
+    here, there = _ALIKE.fullmatch(left), _ALIKE.fullmatch(right)
+    if here and there and len(here[1]) == len(here[3]):  # vertex by vertex
+        return here[2] == there[2] and any(
+            set(zip(a, b, strict=False)) == set(zip(there[1], there[3], strict=False))
+            for a, b in ((here[1], here[3]), (here[3], here[1]))
+        )
+    choices = _choices(left), _choices(right)
+    if choices[1] and "," in right and (all(choices) or _LETTERS.fullmatch(left)):  # several of them: "A and C", "AC"
+        return (choices[0] or set(left)) == choices[1]
+    if (
+        _is_word(left) and _is_word(right) or _ROMAN.fullmatch(left) and _ROMAN.fullmatch(right)
+    ):  # "east" is not the product "seat"
+        return left.lower() == right.lower()
+    here, there = _BASE.fullmatch(left), _BASE.fullmatch(right)
+    return here.groups() == there.groups() if here and there else None
+
+
+def _is_word(text: str) -> bool:
+    """A name or a word, no product of letters: four letters, three capitals, or short and with a vowel ("cat", "no")."""
+    if _WORD.fullmatch(text):
+        return True
+    short = text.lower()
+    if len(short) == 2:
+        return short in _SHORT_WORDS
+    return len(short) == 3 and short.isalpha() and not set(short).isdisjoint("aeiou") and not set(short) <= set("abcd")
+
+
+def _choices(normalised: str) -> set[str]:
+    """The letters of "(A),(C)"; none when it is anything else."""
+    parts = normalised.split(",")
+    found = [match[1] for part in parts if (match := _ONE_CHOICE.fullmatch(part))]
+    return set(found) if len(found) == len(parts) else set()
+
+
+def _is_decimal_comma(comma: str, point: str, *, min_decimals: int = 1) -> bool:
+    whole, separator, decimals = comma.partition(",")
+    return (
+        bool(separator)
+        and whole.lstrip("-").isdecimal()
+        and decimals.isdecimal()
+        and len(decimals) >= min_decimals
+        and f"{whole}.{decimals}" == point
+    )
+
+
+def _elements(normalised: str) -> tuple[str, list[str]] | None:
+    """Brackets and elements of "(1,2]", "{1,2}" or "1,2"; None when there is a bracket inside."""
+    brackets = ""
+    if normalised[:1] in _BRACKETS and normalised[-1] in _BRACKETS[normalised[0]]:
+        brackets, normalised = normalised[0] + normalised[-1], normalised[1:-1]
+    if any(character in normalised for character in "()[]") or brackets == "{}" and "{" in normalised:
+        return None
+    return brackets, normalised.split(",")
+
+
+def _has_part_of_thousands(normalised: str) -> bool:
+    found = _elements(normalised)
+    return found is not None and any(map(_PART_OF_THOUSANDS.fullmatch, found[1]))
+
+
+def _compare_elements(left: str, right: str) -> bool | None:
+    """Tuples and intervals in order, bare lists in any order, sets as sets; only where every element is a number."""
+    a, b = _elements(left), _elements(right)
+    if a is None or b is None or len(a[1]) == len(b[1]) == 1:
+        return None
+    unordered = a[0] in ("", "{}") and b[0] in ("", "{}")
+    if not unordered and a[0] != b[0]:
+        return None
+    x, y = (
+        [found for element in elements if not _PART_OF_THOUSANDS.fullmatch(element) and (found := number(element))]
+        for _, elements in (a, b)
+    )
+    if len(x) < len(a[1]) or len(y) < len(b[1]):
+        return None
+    if a[0] == b[0] == "{}":
+        x, y = list(set(x)), list(set(y))
+    if unordered:
+        x, y = sorted(x), sorted(y)
+    return len(x) == len(y) and all(map(numbers_agree, x, y))

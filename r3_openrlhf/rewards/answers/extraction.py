@@ -1,0 +1,213 @@
+"""The final answer inside a response. Every function is linear in the length of the text: the text is hostile."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from r3_openrlhf.rewards.answers.marks import BOX, boxed_answer, end_of_what_is_withdrawn, tagged_answer
+
+MAX_ANSWER_CHARS = 1000  # a final answer longer than this is compared as text only
+TAIL_CHARS = 1000  # without a box, the answer is looked for in the end of the response
+STATEMENT_CHARS = 4000  # and "the answer is ..." in this much of it
+
+_FINAL = re.compile(r"final answer(?: is)?", re.IGNORECASE)
+_STATEMENT = re.compile(
+    r"final answer(?: is)?|answer(?: is|\s*:)|correct (?:option|choice) is|(?:réponse|respuesta|resposta|antwort|risposta|答案)\s*(?:est|es|é|ist|è|是|为)?\s*[:：]?",
+    re.IGNORECASE,
+)
+_STATED_EXACTLY = re.compile(
+    r"answer(?: is)?:?\s*\}?\s*(?:\$(?P<math>[^$\n]{1,200})\$(?!\s*(?:,|and|or)\s*\$)"
+    r"|(?P<number>[-+]?(?:\\?\$)?[-+]?[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?))"
+    r"\.?\s*(?:I hope|\n|$)",
+    re.IGNORECASE,
+)
+# "The correct answer is **(C)**." and nothing behind it
+_STATED_CHOICE = re.compile(
+    r"answer(?: is)?:?[\s*:]*(?:the )?(?:option |choice |letter )?\(?\$?(?P<letter>[A-J])\$?\)?[\s*.]*(?:I hope|\n|$)",
+    re.IGNORECASE,
+)
+# "The answer is (C) 12.": it is C beside a letter and 12 beside a number
+_STATED_LABEL = re.compile(
+    r"[aA]nswer(?: is)?:?[\s*:]*(?:\((?P<a>[A-J])\)|(?P<b>[A-J])[).:])\s*(?P<value>[^\n]{1,100}?)\.?\s*(?:I hope|\n|$)"
+)
+# "The answer is 5 or 7." and "The answer is (3, 4).": no words, and nothing behind it
+_STATED_FORMULA = re.compile(
+    r"answer(?: is)?:?[\s*:]*(?P<formula>(?:[-+*/^()\[\]{}\d.,:;=<>|!% π√∞±°≤≥≠×÷·²³½∪∈]|(?<![A-Za-z])[A-Za-z](?![A-Za-z])|(?<![A-Za-z])(?:and|or)(?![A-Za-z])){1,80}?)"
+    r"[*.!\s]*(?:I hope|\n|$)",
+    re.IGNORECASE,
+)
+UPRIGHT = re.compile(r"\\(?:mathrm|text|operatorname)\s*\{\s*([ei])\s*\}")
+_MINUS = re.compile(r"\b(?:minus|negative)\s+(?=\d)")
+_IN_TYPE = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|emph|underline)\s*\{\s*([^{}$]*?)\s*\}")
+# a response, or its last line, that is a letter and nothing else: "**(C)**"; and one that is a few words
+_LONE_CHOICE = re.compile(r"[\s*_$(]*([A-J])[\s*_$).]*")
+_FEW_WORDS = re.compile(r"[\s*_\"]*([A-Za-z]+|[A-Z][a-z]+(?:[ '-][A-Z][a-z]+){1,3})[\s*_\".!]*")
+_IS_FORMULA = re.compile(r"(?!\([^()]*=)(?=.*\w)")  # not "(2 + 3 = 5)"
+# "The answer is not 7.", "The answer is 7 or more."
+_HEDGED = re.compile(
+    r"answer(?: is|:)[\s*:]*(?P<hedged>(?:not|neither|either|one of|any of|at least|at most|more than|less than|greater than|between)\b[^\n]*"
+    r"|\$?[-+\d.,/]+\$?\s+or (?:more|less)\b[^\n]*)",
+    re.IGNORECASE,
+)
+_LISTED = re.compile(
+    r"[\d})$]\s*(?:,\s|;|,?\s*\bor\b|\s\d+\s)\s*[\\$(]*[-+]?$"
+)  # what stands before the last of several numbers
+_LAST_NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?=\D*$)")
+# "The final answer is Evelyn."
+_STATED_WORDS = re.compile(
+    r"answer(?: is|:)[\s*:\"“]*(?:\\text\s*\{)?(?P<words>[A-Za-z]+(?:[ '-][A-Za-z]+){0,3})\}?[*\"”]*[.!]?\s*(?:I hope|\n|$)",
+    re.IGNORECASE,
+)
+# what may follow "final answer" without "is": otherwise the sentence speaks about an answer that stands elsewhere
+_ANSWER_FOLLOWS = re.compile(r"[\s*_#]*(?:\$|\\[(\[]|\\(?:boxed|fbox)|[-+]?\d)")
+_ANSWER_AFTER_A_BOX = re.compile(r"[\s*_#:]*(?:\$|\\[a-zA-Z(\[]|[-+−]?\s*[\d(]|[a-zA-Z]\s*=|[A-J]\b[\s.*]*(?:$|\n))")
+_SAYS_NOTHING = re.compile(
+    r"[\s*_:]*(?:$|[.!]|(?:above|below|correct|boxed|given|stated|shown|the one|as|in|that|this|therefore|thus|indeed|now|then)\b)",
+    re.IGNORECASE,
+)
+_HEADING = re.compile(r"[\s*_]*(?:\d+[.):]\s*)?[A-Za-z]{3,}")
+_FULL_WIDTH = re.compile("[\uff10-\uff19\uff21-\uff3a\uff41-\uff5a\uff5b\uff5d]")
+FULL_WIDTH = {
+    code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)
+}  # the signs of ASCII, as wide as a Chinese one
+_UNFINISHED = ("^", "_", "+", "-", "*", "/", "=", "\\", "{", "(", "[", "<", ">", "&")  # a text that broke off
+_CJK = re.compile(r"[\u3000-\u30ff\u3400-\u9fff\uff00-\uffef]+")
+
+
+@dataclass(frozen=True, slots=True)
+class FinalAnswer:
+    """`exact`: the text is the answer and nothing else. Otherwise it is somewhere in it; `stated`: announced there."""
+
+    text: str
+    exact: bool
+    stated: bool = False
+
+
+def final_answer(response: str, *, truncated: bool) -> FinalAnswer | None:
+    """Where the field looks for an answer, in this order, behind the thinking part:
+
+    an explicit "final answer is ..." behind the last box, the last box that is not taken back, the last <answer> tag, the line behind the last
+    "####" (GSM8K), the last statement with "answer", the end of the response. The last two are guesses, not made for
+    a truncated response: the number at which the limit struck is no answer.
+    """
+    text = after_thinking(response)
+    if text is None:
+        return None
+    if not text.isascii() and _FULL_WIDTH.search(text):
+        text = text.translate(FULL_WIDTH)
+    behind = end_of_what_is_withdrawn(text)
+    text = text[behind:]
+    boxed = boxed_answer(text)
+    statement = last_statement(text)
+    if boxed and not (statement and _overrides_a_box(text, statement[0])):
+        return FinalAnswer(boxed, exact=True)
+    tagged = tagged_answer(text)
+    if tagged:
+        return FinalAnswer(tagged, exact=True)
+    marker = text.rfind("####")
+    line, _, rest = text[marker + 4 :].lstrip(" ").partition("\n")
+    is_heading = _HEADING.match(line) and (rest.strip() or last_statement(line))
+    if marker >= 0 and line.strip() and not is_heading:
+        return FinalAnswer(line.strip(), exact=True)
+    if truncated or behind is not None and statement is None:
+        return FinalAnswer(boxed, exact=True) if boxed else None
+    if statement is None and (lone := _LONE_CHOICE.fullmatch(last_line(text) or "") or _FEW_WORDS.fullmatch(text)):
+        return FinalAnswer(lone[1], exact=True)
+    snippet = statement[1] if statement else text[-TAIL_CHARS:]
+    snippet = UPRIGHT.sub(r"\1", _CJK.sub(r" \g<0> ", snippet)).strip()
+    if statement and (stated := _stated(snippet)):
+        return FinalAnswer(stated, exact=True)
+    if snippet.endswith("**") and snippet.count("**") % 2 == 0:
+        snippet = snippet[:-2].rstrip()  # bold type
+    if not snippet or snippet.endswith(_UNFINISHED):
+        return None
+    return FinalAnswer(snippet, exact=False, stated=statement is not None)
+
+
+def _stated(snippet: str) -> str | None:
+    """The answer that a sentence states, where nothing else stands there."""
+    if exactly := _STATED_EXACTLY.search(snippet):
+        math = exactly["math"] or ""  # "\\$" inside: a formula ends there, or an amount of money begins
+        return math.rpartition("\\$ ")[2].strip() or math or exactly["number"]
+    snippet = _MINUS.sub("-", _IN_TYPE.sub(r"\1", snippet.replace("−", "-")))
+    if hedged := _HEDGED.search(snippet):
+        return rf"\text{{{hedged['hedged']}}}"
+    if (choice := _STATED_CHOICE.search(snippet)) and choice["letter"].isupper():
+        return choice["letter"]
+    if label := _STATED_LABEL.search(snippet):
+        return rf"\textbf{{({label['a'] or label['b']})}} {label['value']}"
+    if words := _STATED_WORDS.search(snippet):
+        return words["words"]
+    formula = _STATED_FORMULA.search(snippet)
+    return formula["formula"].strip() if formula and _IS_FORMULA.match(formula["formula"]) else None
+
+
+def is_last_of_several(extracted: str, found: FinalAnswer) -> bool:
+    """Whether a guess is only the last number of an enumeration: 7 of "it is 5 or 7"."""
+    last = _LAST_NUMBER.search(found.text)
+    return (
+        not found.exact
+        and not found.stated
+        and last is not None
+        and last[0] == extracted
+        and _LISTED.search(found.text[: last.start()]) is not None
+    )
+
+
+def last_statement(text: str) -> tuple[int, str] | None:
+    """Position and text of the last sentence that announces an answer, in words of several languages."""
+    match = None
+    for found in _STATEMENT.finditer(text, max(0, len(text) - STATEMENT_CHARS)):
+        if _announces(text, found):
+            match = found
+    if match is None:
+        return None
+    start = match.start()
+    if _FINAL.match(text, start) is None:
+        return start, "Answer: " + text[match.end() : match.end() + 300]
+    return start, text[start : start + 300]
+
+
+def _announces(text: str, statement: re.Match) -> bool:
+    """Whether an answer follows: not in "This is the final answer." and "The final answer is above."."""
+    if _FINAL.match(statement[0]) is None:
+        return True
+    if statement[0].lower().endswith("is") or text.startswith(":", statement.end()):
+        return _SAYS_NOTHING.match(text, statement.end() + text.startswith(":", statement.end())) is None
+    return _ANSWER_FOLLOWS.match(text, statement.end()) is not None
+
+
+def _overrides_a_box(text: str, start: int) -> bool:
+    """Whether "final answer" stands there, behind the last box, and an answer follows: not in "... is verified"."""
+    final = _FINAL.match(text, start)
+    return (
+        final is not None
+        and BOX.search(text, start) is None
+        and _ANSWER_AFTER_A_BOX.match(text, final.end()) is not None
+    )
+
+
+def after_thinking(response: str) -> str | None:
+    """The part behind the last </think>; the whole response when it does not think; None when it never stops."""
+    head, closing, tail = response.rpartition("</think>")
+    if closing:
+        return tail
+    return None if "<think>" in head + tail else response
+
+
+def nesting_depth(text: str) -> int:
+    """How many brackets are open at once, of any kind."""
+    depth = deepest = 0
+    for character in text:
+        if character in "({[":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif character in ")}]":
+            depth = max(0, depth - 1)
+    return deepest
+
+
+def last_line(text: str) -> str | None:
+    """The last line that is not blank."""
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), None)

@@ -1,0 +1,415 @@
+r"""Is an answer that equals the reference also an answer, or still the task? Only asked of answers that would be correct.
+
+`x^2-5x+6<0` has the solutions (2,3), and `\frac{3}{\sqrt{27}}` is \frac{\sqrt3}{3}: both may be copied from the problem. An
+answer counts in the form of the reference, or solved: an inequality with a variable alone on one side, an equation
+that says what a name or a quantity is, a formula that is not the problem's own. With the text of the problem, what stands
+in it is no answer unless the reference stands there too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from math import gcd
+
+from r3_openrlhf.rewards.answers.comparison import normalise, number
+from r3_openrlhf.rewards.answers.spelling import unify
+from r3_openrlhf.rewards.answers.units import unit_of
+
+MAX_FORMULAS = 60  # of a problem; the first ones
+MIN_SIZE = 3  # smaller formulas of a problem (x, 12, -3) are common as answers, or parts of them
+MIN_COPIED_SIZE = 2  # of one that is the whole answer
+
+SameValue = Callable[[str, str], bool]
+
+_SEGMENTS = re.compile(
+    r"\$\$(.+?)\$\$|\$(.+?)\$|\\\[(.+?)\\\]|\\\((.+?)\\\)|\\begin\{((?:align|equation|gather)\*?)\}(.+?)\\end\{\5\}",
+    re.DOTALL,
+)
+_PLAIN_ARITHMETIC = re.compile(
+    r"(?:[0-9(√]|(?<![0-9.])\.(?=\d))[-+*/^0-9(){}. ×÷·⋅−√!⁰¹²³⁴⁵⁶⁷⁸⁹]{1,200}[0-9)}!⁰¹²³⁴⁵⁶⁷⁸⁹]"
+)
+_PERCENTAGE = re.compile(r"\d+(?:\.\d+)?\s*\\?%")
+_SIMPLE_FRACTION = re.compile(r"(?<![\d.])(\d+)\s*/\s*(\d+)(?![\d.])")
+_SCIENTIFIC = re.compile(r"(?:\\times|\\cdot|\*)\s*10\s*\^")
+_INEQUALITY = re.compile(r"<|>|\\(?:l|g)(?:eq?|t)(?:slant)?(?![a-zA-Z])|\\neq?(?![a-zA-Z])")
+_SIDES = re.compile(rf"{_INEQUALITY.pattern}|=|\\equiv(?![a-zA-Z])|\\approx(?![a-zA-Z])|&")
+_CONNECTIVE = re.compile(
+    r"\\text\s*\{\s*(?:or|and|for|where|with|if|when)\s*\}|\\(?:lor|land|vee|wedge|cup|quad|qquad)(?![a-zA-Z])|\b(?:or|and)\b|\\\\|;|,"
+)
+_SET_OF = re.compile(
+    r"^\s*(?:[a-zA-Z]\s*\\in\s*)?\\?\{\s*\(?[a-zA-Z](?:\s*,\s*[a-zA-Z])*\)?\s*(?:\\in\s*\\?\w*\s*(?:\{\s*\w\s*\})?)?\s*(?:\\mid|\\vert|\||:)(.*)\\?\}\s*$"
+)
+_NAME = re.compile(
+    r"[-+]?\|?(?:\\[a-zA-Z]+\s*)?(?:[a-zA-Z]|\\[a-zA-Z]+)'*(?:_\s*(?:\{[^{}]*\}|\w))?'*(?:\s*\([a-zA-Z](?:,[a-zA-Z])*\))?\|?"
+)
+_BRACKETED = re.compile(
+    r"[_^]\s*\{[^{}]*\}|[_^]\s*\\?\w|(?<=[a-zA-Z}'])\s*\([^()=]*\)|(?<=[a-zA-Z}'])\s*\[[^\[\]=]*\]"
+)
+_LIMIT = re.compile(r"\\(?:lim|sum|prod|i*int|max|min|gcd|operatorname|det)(?![a-zA-Z])")
+_TOKEN = re.compile(r"\\[a-zA-Z]+|\d+(?:\.\d+)?|[a-zA-Z]|[-+^=<>!|%']")
+_NO_TOKEN = frozenset(
+    r"\left \right \cdot \times \displaystyle \text \mathrm \quad \qquad \big \Big \bigl \bigr \limits \ast \cdots".split()
+)
+_SAME_TOKEN = {"\\div": "\\frac", "\\dbinom": "\\binom", "\\leq": "\\le", "\\geq": "\\ge", "\\lt": "<", "\\gt": ">"}
+_LITERAL = re.compile(
+    r"[-+]?\s*(?:\d[\d, ]*(?:\.\d*)?|\.\d+)(?:\\overline\s*\{\d+\})?(?:\s*(?:\\times|\\cdot|\*)\s*10\s*\^\s*(?:\{\s*-?\d+\s*\}|\d))?"
+    r"|[-+]?\s*(?:\\frac\s*\{\s*[-+]?\s*\d+\s*\}\s*\{\s*\d+\s*\}|\d+\s*/\s*\d+|\d+\s*\\frac\s*\{\s*\d+\s*\}\s*\{\s*\d+\s*\})"
+)
+_FRACTION = re.compile(r"[-+]?\s*(?:\\frac\s*\{\s*([-+]?\d+)\s*\}\s*\{\s*(\d+)\s*\}|(\d+)\s*/\s*(\d+))")
+_ASKS_FOR_NOTATION = re.compile(
+    r"\b(?:decimal|percent|percentage|fraction|mixed number|simplest|simplify|lowest|reduced?|scientific notation|standard form|standard notation)\b",
+    re.I,
+)
+_TAKEN_BACK = re.compile(  # "5 or more" for 5
+    r"\b(?:more|less|than|least|most|not|never|maybe|perhaps|possibly|wrong|incorrect|false|doubt(?:ful)?|neither|nor|except|either|unknown)\b"
+    r"|\\text\s*\{(?!\s*or\s*\})[^{}]*\bor\b",
+    re.IGNORECASE,
+)
+_ASKS_FOR_POWERS = re.compile(r"\bscientific notation\b", re.IGNORECASE)
+_SIMPLIFY = re.compile(r"\b(?:simplif\w*|simplest|reduced?|lowest|rationali[sz]\w*)\b", re.IGNORECASE)
+_A_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+_SAID_POWERS = {"2": re.compile(r"\bsquare", re.IGNORECASE), "3": re.compile(r"\bcube", re.IGNORECASE)}
+_POWER = re.compile(r"(\d+)\s*\^\s*\{?\s*(\d+)\s*\}?")
+_ARITHMETIC = re.compile(  # between two terms, not a sign, an exponent of ten or a line of a fraction
+    r"[\d)}!%]\s*(?:[-+*(]|\\(?:cdot|times|div|left\s*\()(?![a-zA-Z]))"
+)
+_OPERATION = re.compile(r"\\(?:sqrt|d?binom|log|ln|sin|cos|tan|cot|sec|csc|arc[a-z]+)(?![a-zA-Z])|!|\d\s*\^")
+_ROOT = re.compile(r"\\sqrt\s*\{?\s*(\d{1,9})(?![\d\]])")
+_ROOT_AS_POWER = re.compile(r"\^\s*\{\s*-?\s*(?:\\frac|\d+\s*/|\d*\.\d)")
+_INVERSE = re.compile(r"\\(sin|cos|tan)\s*\^\s*\{?\s*-\s*1\s*\}?")
+_PLUS = re.compile(r"(?<![\d.\w])(?!0\s*\+)[\d.]+\s*\+|[a-zA-Z)}\]!'|%]\s*\+")  # of two terms, none of them 0
+_ENDS_A_TERM = re.compile(r"[\w)}\]!'|%]\s*$(?<!\\cdot)(?<!\\times)(?<!\\cdot )(?<!\\times )")
+_SET_OPERATION = re.compile(r"\\(?:cup|cap|setminus)(?![a-zA-Z])")
+_ONE_SET = re.compile(r"[(\[][^()\[\],]+,[^()\[\],]+[)\]]|\\?\{[^{}|:]*\}")
+_ABOUT = re.compile(r"\\(?:approx|equiv|simeq|sim)(?![a-zA-Z])")
+MAX_ROUNDING = 0.05  # relative: what stands behind "approximately" may be off by this much
+_DOZEN = re.compile(r"(?<![a-zA-Z])(?:dozens?|scores?|gross)(?![a-zA-Z])|\ddozen", re.IGNORECASE)
+_PRODUCT = re.compile(r"\\cdot|\\times|\*")
+_FACTOR = re.compile(r"\bfactor", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """A formula of a problem: in one spelling, as text and as a bag of its signs, brackets and products left out."""
+
+    text: str
+    plain: str
+    signs: Counter
+
+    @property
+    def size(self) -> int:
+        """How many signs it has, repeated ones included."""
+        return self.signs.total()
+
+
+def objection(answer: str, gold: str, problem: str, same_value: SameValue) -> str | None:
+    """Why an answer that equals `gold` does not count ("unsolved", "restated"); None when it does.
+
+    answer, gold: in one spelling (spelling.unify). same_value: whether two texts have the same value.
+    """
+    if normalise(answer) == normalise(gold):
+        return None
+    if _TAKEN_BACK.search(answer) and not _TAKEN_BACK.search(gold):
+        return "unsolved"
+    if _is_unsolved_inequality(answer) and not _is_unsolved_inequality(gold):
+        return "unsolved"
+    if _SET_OPERATION.search(answer) and _ONE_SET.fullmatch(gold.replace("\\left", "").replace("\\right", "").strip()):
+        return "unsolved"
+    if "=" not in answer and (about := _ABOUT.split(answer))[1:] and not _are_close(about):
+        return "unsolved"
+    if "=" in answer and _is_unsolved_equation(answer, gold, problem, same_value):
+        return "unsolved"
+    if problem and _is_restated(answer, gold, problem, same_value):
+        return "restated"
+    return None
+
+
+def is_other_amount(answer: str, gold: str, problem: str) -> bool:
+    r"""Whether a word makes another amount of the same number: "5 dozen" for 5, "\frac{\pi}{3} degrees" for \frac{\pi}{3}."""
+    if _DOZEN.search(answer) and not _DOZEN.search(gold) and not _DOZEN.search(problem):
+        said, wanted = number(answer), number(gold)
+        return said is None or wanted is None or said.value == wanted.value
+    return "\\pi" in answer and "\\pi" in gold and unit_of(answer) == "degree" and unit_of(gold) is None
+
+
+def is_plain(answer: str, gold: str) -> bool:
+    """Whether there can be no objection, whatever the problem: no relation, and one number, name or choice."""
+    return answer.isalnum() and _SCIENTIFIC.search(gold) is None
+
+
+def is_single(gold: str) -> bool:
+    """Whether a reference is one value: no list, no alternatives, no relation, no words."""
+    return not re.search(r"[,;<>=]|\\(?:text|pm|mp|cup|cap|le|ge|ne|lor|in|begin)|[a-zA-Z]{2} |\bor\b|\band\b", gold)
+
+
+def is_copied(answer: str, gold: str, problem: str) -> bool:
+    """Whether the answer is, sign by sign, a formula of the problem which is neither a number nor the reference."""
+    own, wanted = _formula(answer), _formula(gold)
+    part_of_wanted = own.signs == wanted.signs or own.signs <= wanted.signs and "=" not in answer
+    if own.size < MIN_COPIED_SIZE or part_of_wanted or own.plain == wanted.plain or is_literal(answer):
+        return False
+    # 23*17 where the problem says 17*23
+    turned = own.size == 2 and _PRODUCT.search(answer) and all(sign[0].isdigit() for sign in own.signs)
+    return any(own.plain == formula.plain or turned and own.signs == formula.signs for formula in formulas(problem))
+
+
+# Inequalities
+
+
+def _is_unsolved_inequality(text: str) -> bool:
+    """Whether some inequality in it has no side that is a variable alone, which stands on no other side."""
+    inside = _SET_OF.match(text)
+    for piece in _CONNECTIVE.split(inside[1] if inside else text):
+        if not _INEQUALITY.search(piece):
+            continue
+        sides = [side.strip(" $&") for side in _SIDES.split(piece)]
+        if not any(
+            _NAME.fullmatch(side) and not any(_mentions(other, side) for j, other in enumerate(sides) if j != i)
+            for i, side in enumerate(sides)
+        ):
+            return True
+    return False
+
+
+def _mentions(text: str, name: str) -> bool:
+    letters = set(re.findall(r"(?<![\\a-zA-Z])[a-zA-Z](?![a-zA-Z])", name)) or {name.strip("|-+")}
+    return any(re.search(rf"(?<![\\a-zA-Z]){re.escape(letter)}(?![a-zA-Z])", text) for letter in letters)
+
+
+# Equations
+
+
+def _is_unsolved_equation(answer: str, gold: str, problem: str, same_value: SameValue) -> bool:
+    """Whether a part of the answer is an equation that still has to be solved: `x+1=2` for 2, `2x+3=7` for x=2."""
+    if "=" in gold and not _is_value_of(gold):
+        return False  # the reference is an equation: of a line, a circle
+    for piece in _CONNECTIVE.split(answer):
+        if "=" not in piece or _INEQUALITY.search(piece):
+            continue
+        sides = [side.strip(" $&") for side in piece.split("=")]
+        left, right = sides[0], sides[-1]
+        if left == right:
+            return True
+        said = {found.value for side in sides[1:] if (found := number(side)) is not None and not found.percent}
+        if len(sides) > 2 and len(said) > 1 and max(said) - min(said) > MAX_ROUNDING * max(map(abs, said)):
+            return True  # x = 6 = 5
+        if not left or not right or _is_quantity(left) or _is_quantity(right):
+            continue
+        if _asked_for(left, piece, problem):
+            continue
+        if len(sides) > 2 and same_value(sides[-2], right):  # the end of a computation
+            continue
+        numbers = [number(side) for side in sides]
+        values = {found.value for found in numbers if found is not None}
+        if None in numbers:
+            if not same_value(left, right):
+                return True
+        elif len(values) > 1:
+            return True
+    return False
+
+
+def _are_close(sides: list[str]) -> bool:
+    """Whether the numbers among them are about the same: 22/7 and 3.14, not 5 and 7."""
+    values = [found.value for side in sides if (found := number(side.strip())) is not None]
+    return len(values) < 2 or max(values) - min(values) <= MAX_ROUNDING * max(map(abs, values))
+
+
+def _is_value_of(equation: str) -> bool:
+    """Whether it says what a name is, without another unknown: x=2, but not y=2x+1."""
+    left, _, right = equation.partition("=")
+    return bool(_NAME.fullmatch(left.strip())) and not re.search(r"(?<![\\a-zA-Z])[a-zA-Z](?![a-zA-Z])", right)
+
+
+def _is_quantity(side: str) -> bool:
+    r"""Whether it only names what is asked for: x, m+n, f(2), P(A), |AB|, a_{10}, \sin x, \angle ABC; not x+1, 2x, 6."""
+    if _LIMIT.search(side):
+        return True
+    bare = _BRACKETED.sub("", _BRACKETED.sub("", side))
+    return (
+        not re.search(r"\d", bare)
+        and re.search(r"[a-zA-Z]", re.sub(r"\\(?:frac|sqrt|cdot|times|pi)", "", bare)) is not None
+    )
+
+
+def _asked_for(left: str, equation: str, problem: str) -> bool:
+    """Whether the left side stands in the problem, with letters, and not the whole equation: "find 2x+3y", "2x+3y=12"."""
+    own, whole = _formula(left), _formula(equation)
+    plain = {formula.plain for formula in formulas(problem)} if problem and re.search("[a-zA-Z]", left) else set()
+    return own.plain in plain and whole.plain not in plain
+
+
+# Copies of the problem
+
+
+def _is_restated(answer: str, gold: str, problem: str, same_value: SameValue) -> bool:
+    if answer.isalnum():  # 1500 where the problem asks for 1500 in scientific notation
+        return _ASKS_FOR_POWERS.search(problem) is not None and answer in _numbers(problem)
+    own, wanted = _formula(answer), _formula(gold)
+    said = answer
+    if "=" in answer and not _INEQUALITY.search(answer):
+        first, last = answer.partition("=")[0], answer.rpartition("=")[2]
+        said = first if is_literal(first) and not is_literal(last) else last  # 60=3*4*5 says 60
+    if is_literal(said):
+        if _is_unreduced(said, gold, problem, same_value):
+            return True
+        return "=" not in answer and _other_notation(said, gold, problem) or _stands_as_equation(own, wanted, problem)
+    value = _formula(said)
+    if is_copied(answer, gold, problem) or is_copied(value.text, gold, problem):
+        return True
+    if _leaves_the_arithmetic(said, gold, problem):
+        return True
+    factor_wanted = _FACTOR.search(problem) is not None
+    less_simple = _is_less_simple(said, gold, problem)
+    for formula in formulas(problem):
+        if (
+            formula.size < (MIN_COPIED_SIZE if _OPERATION.search(formula.text) else MIN_SIZE)
+            or formula.signs <= wanted.signs
+            and not factor_wanted
+            or formula.plain == wanted.plain
+        ):
+            continue
+        contained = formula.signs <= value.signs and formula.size > 0.5 * value.size
+        unsimplified = formula.size > wanted.size and (value.size > 1.5 * wanted.size + 2 or is_literal(gold))
+        if (
+            (contained or unsimplified or less_simple)
+            and not _INEQUALITY.search(formula.text)
+            and same_value(formula.text, gold)
+        ):
+            return True
+    return False
+
+
+def _numbers(text: str) -> set[str]:
+    return set(_A_NUMBER.findall(_THOUSANDS.sub("", text)))
+
+
+def _leaves_the_arithmetic(answer: str, gold: str, problem: str) -> bool:
+    """Whether it is a sum or product of numbers of the problem, where the reference is one number: 12-5 for 7.
+
+    A power counts as a number that is written down (2^{10} subsets), unless the problem says it ("12 squared").
+    """
+    if not is_literal(gold) or is_literal(answer) or number(answer) is None:
+        return False
+    if power := _POWER.fullmatch(answer):
+        said = _SAID_POWERS.get(power[2])
+        return said is not None and said.search(problem) is not None and power[1] in _numbers(problem)
+    return _ARITHMETIC.search(answer) is not None and _numbers(answer) <= _numbers(problem)
+
+
+def _is_unreduced(answer: str, gold: str, problem: str, same_value: SameValue) -> bool:
+    """Whether both are fractions, this one can be reduced, and a formula of the problem is to be simplified to the other."""
+    own, wanted = _FRACTION.fullmatch(answer.strip()), _FRACTION.fullmatch(gold.strip())
+    if own is None or wanted is None or not _SIMPLIFY.search(problem):
+        return False
+    top, bottom = (int(group) for group in own.groups() if group)
+    return gcd(top, bottom) > 1 and any(same_value(formula.text, gold) for formula in formulas(problem))
+
+
+def _is_less_simple(answer: str, gold: str, problem: str) -> bool:
+    """Whether a rewritten formula is not finished: a sum for one term; where the problem asks for that, a sum for factors, larger roots, powers for roots."""
+    wanted = _formula(gold).signs
+    if _PLUS.search(answer) and not wanted["+"] and not wanted["-"]:
+        return True
+    if _FACTOR.search(problem) and _is_sum(answer) and not _is_sum(gold):
+        return True
+    if not _SIMPLIFY.search(problem):
+        return False
+    roots, wanted_roots = (list(map(int, _ROOT.findall(text))) for text in (answer, gold))
+    if roots and wanted_roots and max(roots) > max(wanted_roots):
+        return True
+    return bool(wanted_roots) and not roots and _ROOT_AS_POWER.search(answer) is not None
+
+
+def _is_sum(text: str) -> bool:
+    """Whether a sign stands between terms outside of brackets."""
+    depth = 0
+    for position, character in enumerate(text):
+        depth += (character in "({[") - (character in ")}]")
+        if character in "+-" and depth == 0 and _ENDS_A_TERM.search(text[:position]):
+            return True
+    return False
+
+
+def _stands_as_equation(own: Formula, wanted: Formula, problem: str) -> bool:
+    return (
+        "=" in own.text
+        and own.plain != wanted.plain
+        and any(own.plain == formula.plain for formula in formulas(problem))
+    )
+
+
+def _other_notation(answer: str, gold: str, problem: str) -> bool:
+    """Whether a number is only copied where the problem asks for another notation of it: 3/20 as a decimal, 34/14 reduced."""
+    if not is_literal(gold) or not any(_formula(answer).plain == formula.plain for formula in formulas(problem)):
+        return False
+    own, wanted = _FRACTION.fullmatch(answer.strip()), _FRACTION.fullmatch(gold.strip())
+    if own is not None and wanted is not None:
+        return True  # two fractions of one value: the other is the reduced one
+    repeating = "\\overline" in answer and "\\overline" not in gold
+    return repeating or _notation(answer) != _notation(gold) and _ASKS_FOR_NOTATION.search(problem) is not None
+
+
+def _notation(text: str) -> str:
+    """The notation of a number that is written down."""
+    if _FRACTION.fullmatch(text.strip()):
+        return "fraction"
+    if _PERCENTAGE.search(text):
+        return "percent"
+    return "scientific" if _SCIENTIFIC.search(text) else "decimal"
+
+
+def is_literal(text: str) -> bool:
+    """Whether it is a number as one writes it down, not one that is still to be computed."""
+    text = text.strip()
+    if text[:1] == "(" and text[-1:] == ")":
+        text = text[1:-1]
+    found = number(text)
+    return found is not None and _LITERAL.fullmatch(found.text.strip()) is not None
+
+
+@lru_cache(maxsize=1024)
+def formulas(problem: str) -> tuple[Formula, ...]:
+    """What stands in a problem as mathematics, whole and side by side."""
+    found: dict[str, None] = {}
+    for match in _SEGMENTS.finditer(problem):
+        found[next(group for group in (*match.groups()[:4], match[6]) if group)] = None
+    prose = _SEGMENTS.sub(" ", problem)
+    for pattern in (_PLAIN_ARITHMETIC, _PERCENTAGE):
+        for match in pattern.finditer(prose):
+            found[match[0].strip().rstrip(" .")] = None
+    texts: dict[str, None] = {}
+    for segment in list(found)[:MAX_FORMULAS]:
+        whole = unify(segment.strip().rstrip(".,;:?").strip())
+        for part in (whole, *_SIDES.split(whole), *re.split(r"\\\\|\\quad|\\qquad|;", whole)):
+            if part.strip(" &,."):
+                texts[re.sub(r"^[ &,]*(?:\.(?!\d)[ &,.]*)?", "", part).rstrip(" &,.")] = None
+    return tuple(_formula(text) for text in list(texts)[: 3 * MAX_FORMULAS])
+
+
+@lru_cache(maxsize=4096)
+def _formula(text: str) -> Formula:
+    text = _INVERSE.sub(r"\\arc\1 ", text.strip().rstrip("."))
+    signs = [
+        _SAME_TOKEN.get(sign, sign)
+        for sign in _TOKEN.findall(
+            re.sub(r"\+(?=[\s({\[]*-)", "", text.replace("/", "\\frac ").replace("÷", "\\frac "))
+        )
+        if sign not in _NO_TOKEN
+    ]
+    return Formula(
+        text,
+        "".join(
+            re.sub(
+                r"\\(?=%)|\\left|\\right|\\cdot|\\times|[\s*{}()$\[\]~]|\\[,;:! ]",
+                "",
+                _SIMPLE_FRACTION.sub(r"\\frac{\1}{\2}", text),
+            ).split()
+        ),
+        Counter(signs),
+    )

@@ -1,0 +1,188 @@
+r"""Answers that are marked as such: \boxed{} and <answer></answer>. Every function is linear in the length of the text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from r3_openrlhf.rewards.answers.withdrawn import is_withdrawn
+
+MAX_MARKS = 50  # only the last ones are looked at
+
+BOX = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])")
+_TAG = re.compile(r"<answer>")
+_ANY_TAG = re.compile(r"</?answer>")
+_SEPARATOR = re.compile(
+    r"\b(?:and|or|alternatively|otherwise|else|possibly|perhaps|maybe|also|as well as|along with|together with|besides|plus)\b|,|;",
+    re.IGNORECASE,
+)
+_SAYS_OR = re.compile(r"\bor\b", re.IGNORECASE)
+_ANOTHER = re.compile(  # "First guess: 3. Second guess: 4"
+    r"\b(?:second|third|fourth|fifth|next|last|other|another|alternative)\s+"
+    r"(?:guess|answer|option|possibility|choice|candidate|solution|root)\b",
+    re.IGNORECASE,
+)
+_CONCLUSION = re.compile(
+    r"\b(?:answer|thus|therefore|hence|so|final|finally|equals?|gives?"
+    r"|wait|no|not|actually|wrong|incorrect|mistake|error|instead|sorry|oops|rather|correction|but|however|hmm"
+    r"|hold on|second thought|right|true|real|really|might|instead|retract|withdraw|scratch|scrap|use|i mean|fails?|should|must|revised?|fixed|correct(?:ed)?"
+    r"|update[sd]?|recheck\w*|check\w*|replace[sd]?|strike)\b|~~",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A marked answer, text[start:end] with its mark; content: None where the mark never closes or holds nothing."""
+
+    start: int
+    end: int
+    content: str | None
+
+
+def boxed_answer(text: str) -> str | None:
+    """The last boxes as one answer; boxes with "or" between them, and tags beside them, as one that says so."""
+    boxes = _last_group(text, _boxes(text))
+    if not boxes:
+        return None
+    answer = _joined(text, boxes)
+    others = [
+        tag.content
+        for tag in _tags(text)
+        if tag.content and BOX.search(tag.content) is None and _stands_beside(text, tag, boxes)
+    ]
+    return " or ".join(dict.fromkeys([answer, *others]))
+
+
+def last_boxes(text: str) -> list[str]:
+    r"""Contents of the last \boxed{} (or \fbox{}), and of those directly before it that belong to the same answer.
+
+    "\boxed{1} and \boxed{2}" is one answer of two parts; boxes further apart, or with a conclusion such as
+    "therefore" between them, are not. A last box that never closes is not an answer, and neither is one that is taken back.
+    """
+    return _contents(_last_group(text, _boxes(text)))
+
+
+def tagged_answer(text: str) -> str | None:
+    """Content of the last <answer>...</answer>, and of those that belong to it as boxes do, as one answer."""
+    tags = _tags(text)
+    if not tags or tags[-1].end < 0:
+        return None  # it never closes
+    group = _last_group(text, tags)
+    return _joined(text, group) if group else None
+
+
+def end_of_what_is_withdrawn(text: str) -> int | None:
+    """Where the last mark ends, if there are marks and each of them is taken back; None otherwise."""
+    marks = [mark for mark in (*_boxes(text), *_tags(text)) if mark.content]
+    if marks and all(is_withdrawn(text, mark.start, mark.end) for mark in marks):
+        return max(mark.end for mark in marks)
+    return None
+
+
+def _joined(text: str, marks: list[Mark]) -> str:
+    between = (text[a.end : b.start] for a, b in zip(marks, marks[1:], strict=False))
+    return (" or " if any(map(_SAYS_OR.search, between)) else ", ").join(_contents(marks))
+
+
+def _contents(marks: list[Mark]) -> list[str]:
+    """What the marks hold; the same thing directly again counts once."""
+    contents: list[str] = []
+    for mark in marks:
+        if mark.content and mark.content not in contents[-1:]:
+            contents.append(mark.content)
+    return contents
+
+
+def _last_group(text: str, marks: Sequence[Mark]) -> list[Mark]:
+    """The last mark that holds an answer, and those before it that belong to the same answer, in their order."""
+    group: list[Mark] = []
+    for mark in reversed(marks):
+        if mark.content is not None and is_withdrawn(text, mark.start, mark.end):
+            continue
+        if not group:
+            group += [mark] if mark.content else []
+        elif mark.content is None or not belongs_together(text[mark.end : group[0].start]):
+            break
+        else:
+            group.insert(0, mark)
+    return group
+
+
+def _stands_beside(text: str, tag: Mark, boxes: list[Mark]) -> bool:
+    """Whether words such as "or" tie a tag to the boxes before or behind it."""
+    if tag.start >= boxes[-1].end:
+        between = text[boxes[-1].end : tag.start]
+    elif 0 <= tag.end <= boxes[0].start:
+        between = text[tag.end : boxes[0].start]
+    else:
+        return False
+    between = _ANY_TAG.sub("", between)
+    return belongs_together(between) and (_SEPARATOR.search(between) or _ANOTHER.search(between)) is not None
+
+
+def belongs_together(between: str) -> bool:
+    """Whether two marked answers with this text between them are parts of one."""
+    between = _ANY_TAG.sub("", between) if len(between) < 200 else between
+    if len(between) >= 70:
+        return False
+    if _ANOTHER.search(between):
+        return True
+    if _CONCLUSION.search(between):
+        return False
+    return len(between) < 10 or _SEPARATOR.search(between) is not None
+
+
+@lru_cache(maxsize=2)  # a response is asked more than once
+def _boxes(text: str) -> tuple[Mark, ...]:
+    marks: list[Mark] = []
+    end = len(text)  # where the box behind it begins
+    for command in reversed([match for match in BOX.finditer(text)][-MAX_MARKS:]):
+        content, after = _box_content(text, command.end(), end)
+        marks.insert(0, Mark(command.start(), after, content))
+        end = command.start()
+    return tuple(marks)
+
+
+def _box_content(text: str, start: int, end: int) -> tuple[str | None, int]:
+    """What stands in braces behind a command that ends at `start`, or its first word ("\\boxed 5"); and where it ends."""
+    opening = start
+    while opening < end and text[opening].isspace():
+        opening += 1
+    if text.startswith("{", opening) and opening < end:
+        closing = _matching_brace(text, opening, end)
+        return (None, end) if closing is None else (text[opening + 1 : closing].strip() or None, closing + 1)
+    word = text[opening : min(end, opening + 50)].split(maxsplit=1)
+    return (word[0].strip("$.") or None, opening + len(word[0])) if word else (None, end)
+
+
+def _matching_brace(text: str, opening: int, end: int) -> int | None:
+    """Position of the brace that closes text[opening], escaped braces not counted, before `end`."""
+    depth, position = 0, opening
+    while position < end:
+        character = text[position]
+        if character == "\\":
+            position += 2
+            continue
+        if character == "{":
+            depth += 1
+        elif character == "}":
+            depth -= 1
+            if depth == 0:
+                return position
+        position += 1
+    return None
+
+
+def _tags(text: str) -> list[Mark]:
+    marks: list[Mark] = []
+    behind = len(text)
+    for opening in reversed([match for match in _TAG.finditer(text)][-MAX_MARKS:]):
+        closing = text.find("</answer>", opening.end(), behind)
+        content = text[opening.end() : closing].strip() or None if closing >= 0 else None
+        end = closing + len("</answer>") if closing >= 0 else -1
+        marks.insert(0, Mark(opening.start(), end, content))
+        behind = opening.start()
+    return marks

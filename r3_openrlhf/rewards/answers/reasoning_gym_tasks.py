@@ -1,0 +1,124 @@
+"""Grader of task "reasoning_gym": the data set's own scorer, chosen by the entry's `metadata.source_dataset`.
+
+Several scorers pass the answer to eval or to sympy.parse_expr, which runs it. Before any scorer is used, those names
+are replaced inside their modules by parsers that only read.
+"""
+
+from __future__ import annotations
+
+import importlib
+import types
+from collections.abc import Callable
+from functools import cache
+
+import msgspec
+import sympy
+
+from r3_openrlhf.config.answer_tasks import REFUSED_DATA_SETS
+from r3_openrlhf.machine.no_drawing import no_drawing
+from r3_openrlhf.rewards.answers.exact import short_answer
+from r3_openrlhf.rewards.answers.request import Item, Result
+from r3_openrlhf.rewards.answers.safe_expressions import (
+    integer_value,
+    literal,
+    parse_expression,
+    replace_in_sympy,
+)
+from r3_openrlhf.rewards.answers.scorer_guards import is_too_long_to_score, passes
+
+with no_drawing():
+    import reasoning_gym
+    from reasoning_gym.factory import DATASETS
+
+MAX_ANSWER_CHARS = 20_000
+
+replace_in_sympy()
+_WITH_SYMPY = types.SimpleNamespace(**{**vars(sympy), "parse_expr": parse_expression})
+_REPLACEMENTS = (
+    ("reasoning_gym.algebra.intermediate_integration", "sympy", _WITH_SYMPY),
+    ("reasoning_gym.algebra.simple_integration", "sympy", _WITH_SYMPY),
+    ("reasoning_gym.algebra.polynomial_multiplication", "sp", _WITH_SYMPY),
+    ("reasoning_gym.games.countdown", "parse_expr", parse_expression),
+    ("reasoning_gym.games.puzzle24", "parse_expr", parse_expression),
+    ("reasoning_gym.games.n_queens", "eval", literal),
+    ("reasoning_gym.algorithmic.binary_matrix", "eval", literal),
+    ("reasoning_gym.algorithmic.number_sorting", "eval", literal),
+    ("reasoning_gym.algorithmic.spiral_matrix", "eval", literal),
+    ("reasoning_gym.algorithmic.string_insertion", "eval", literal),
+    ("reasoning_gym.arithmetic.bitwise_arithmetic", "eval", integer_value),
+)
+for _module, _name, _replacement in _REPLACEMENTS:
+    setattr(importlib.import_module(_module), _name, _replacement)
+
+
+def why_refused(name: str) -> str | None:
+    """Why a data set's answers cannot be graded here; None when they can."""
+    if name not in DATASETS:
+        return "reasoning_gym has no data set of this name"
+    return REFUSED_DATA_SETS.get(name)
+
+
+@cache
+def _scorer(name: str) -> Callable[..., float]:
+    return reasoning_gym.get_score_answer_fn(name)
+
+
+def named_data_set(entry: dict | None) -> str | None:
+    """The data set that an entry names; None when it names none, or one whose answers are not graded."""
+    metadata = (entry or {}).get("metadata")
+    name = metadata.get("source_dataset") if isinstance(metadata, dict) else None
+    return name if isinstance(name, str) and why_refused(name) is None else None
+
+
+_read_entry = msgspec.json.Decoder(dict).decode
+
+
+def grade(item: Item) -> Result:
+    """The verdict on one item; its metadata are the entry of the data set, or that as JSON."""
+    entry = item.metadata
+    if isinstance(entry, bytes):
+        try:
+            entry = _read_entry(entry)
+        except (msgspec.DecodeError, RecursionError):
+            return "ungraded", "bad_metadata", None, None
+    answer = short_answer(item.response)
+    return ("wrong", "no_answer", 0.0, None) if answer is None else grade_reasoning_gym(answer, entry)
+
+
+def grade_reasoning_gym(answer: str, entry: dict | None) -> Result:
+    """Score below 1: wrong, the score is kept. A full score that the guard of the data set refuses: wrong, "loophole".
+
+    An entry whose own answer does not score 1: ungraded.
+    """
+    name = named_data_set(entry)
+    if entry is None or name is None:
+        return "ungraded", "bad_reference", None, None
+    if name in ("arc_agi", "rearc"):  # compared with tuples, which JSON and MessagePack turn into lists
+        entry = {**entry, "metadata": {**entry["metadata"], "output": _tuples(entry["metadata"]["output"])}}
+    extracted = answer[:1000]
+    too_long = len(answer) > MAX_ANSWER_CHARS or is_too_long_to_score(name, answer)
+    score = 0.0 if too_long else _score(name, answer, entry)
+    if score == 1.0 and passes(name, answer, entry):
+        return "correct", "correct", 1.0, extracted
+    own_answer = entry.get("answer")
+    if own_answer is not None and _score(name, own_answer, entry) != 1.0:
+        return "ungraded", "bad_reference", None, extracted
+    if score is None:  # scorers raise anything for answers of the wrong form
+        return "wrong", "unreadable", 0.0, extracted
+    if not 0.0 <= score < 1.0:  # the entry is sound, so this is the answer's doing
+        return "wrong", "loophole", 0.0, extracted
+    return "wrong", "wrong", score, extracted
+
+
+def _score(name: str, answer: str, entry: dict) -> float | None:
+    """None: the scorer has raised, which the caller reports as "unreadable", or as a bad reference."""
+    try:
+        return float(_scorer(name)(answer=answer, entry=entry))
+    except MemoryError:
+        raise
+    except Exception:
+        return None
+
+
+def _tuples(board: list) -> tuple:
+    return tuple(tuple(row) for row in board)

@@ -1,0 +1,55 @@
+"""What a grader is asked: one response and the answers that would be right."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import msgspec
+
+Word = Literal["correct", "wrong", "ungraded"]
+Result = tuple[Word, str, float | None, str | None]  # verdict, reason, score, extracted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradeRequest:
+    """One response to grade.
+
+    response: what the model wrote, without the prompt; hostile text.
+    references: accepted answers, any of them counts; trusted text from the data set.
+    task: one of answer_tasks.TASKS, or the import path of a user's own.
+    num_tokens: length of the response in tokens, for the length reward.
+    truncated: the response ended because of the token limit.
+    metadata: reasoning_gym only: the data-set entry, with its `metadata.source_dataset`; as bytes it is JSON, which the
+        grading process reads.
+    problem: the text of the problem, trusted; math only: a formula that is copied from it is no answer. "" if unknown.
+    """
+
+    response: str
+    references: tuple[str, ...]
+    task: str
+    num_tokens: int
+    truncated: bool
+    metadata: dict | bytes | None = None
+    problem: str = ""
+
+
+class Item(msgspec.Struct, array_like=True, frozen=True):
+    """A GradeRequest as a grading process takes it."""
+
+    task: str
+    response: str
+    references: tuple[str, ...]
+    truncated: bool
+    metadata: dict | bytes | None = None
+    problem: str = ""
+
+
+class Outcome(msgspec.Struct, array_like=True, frozen=True):
+    """What a grading process says about one item. score is None when it is ungraded."""
+
+    verdict: Word
+    reason: str
+    score: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] | None = None
+    extracted: str | None = None
+    seconds: float = 0.0

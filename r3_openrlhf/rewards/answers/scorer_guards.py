@@ -1,0 +1,274 @@
+"""What reasoning_gym's own scorers do not check. A full score counts only where the guard of its data set agrees.
+
+Each guard looks at an answer that the scorer may call correct and says whether it is an answer at all: the scorers of 0.1.25 take
+`nan` for any complex number, a tolerance of one for sorted numbers, and whatever their regular expressions leave out.
+Found by `r3 attack-rewards`, whose families run over every data set (tests/rewards/test_scorer_guards.py).
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+
+from r3_openrlhf.rewards.answers.units import NO_UNIT
+
+_NOT_FINITE = re.compile(r"(?i)(?<![a-z])(?:nan|inf|infinity)(?![a-z])")
+_REAL = r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][-+]?\d{1,2})?"
+_COMPLEX = re.compile(rf"\(*\s*{_REAL}\s*[ij]?\s*(?:[-+]\s*(?:\d{{1,40}}(?:\.\d{{0,40}})?)?\s*[ij])?\s*\)*|[-+]?[ij]")
+_AMOUNT = re.compile(
+    r"(?:(?:the )?(?:final )?answer(?: is|:| =)\s*|[a-z]\s*=\s*|=\s*)?(?:\\?\$|[€£¥₹])?\s*"
+    r"(?P<number>[-+]?(?:\d{1,3}(?:,\d{3})+|\d{1,40})(?:\.\d{1,40})?)\s*"
+    r"(?P<unit>(?:\\?%|°|\\text\s*\{[a-zA-Z ./-]{0,40}\}|[a-zA-Z][a-zA-Z ./-]{0,40})?(?:\^?[23²³])?)\s*\.?",
+    re.IGNORECASE,
+)
+_PAIR = re.compile(rf"\(?\s*{_REAL}\s*,\s*{_REAL}\s*\)?")
+_INTEGER_LITERAL = re.compile(r"[-+]?(?:0[xX][0-9a-fA-F]{1,200}|0[bB][01]{1,800}|0[oO][0-7]{1,300}|\d{1,300})")
+_FRACTION = re.compile(r"\$?\s*(?:\\d?frac\s*\{\s*\d{1,40}\s*\}\s*\{\s*\d{1,40}\s*\}|\d{1,40}\s*/\s*\d{1,40})\s*\$?")
+_ARITHMETIC = re.compile(r"[0-9+\-*/() ]{1,400}")
+_CUBE_MOVE = re.compile(r"[A-Za-z]{1,3}['\u2019]?\d?['\u2019]?")
+_CLOCK = re.compile(r"(?:-?\d+ days?, )?\d{1,2}:[0-5]\d(?::[0-5]\d(?:\.\d{1,6})?)?")
+_DAYS = re.compile(r"-?\d{1,9}(?: days?)?")
+_NO_ROOTS = re.compile(r"(?i)\[\]|none|no (?:real )?(?:solutions?|roots?)")
+MAX_RELATIVE_ERROR = 1e-9
+
+
+def passes(name: str, answer: str, entry: dict) -> bool:
+    """Whether `answer` is of the form that the data set asks for, and no known way around its scorer."""
+    own = entry.get("answer")
+    if _NOT_FINITE.search(answer) and not (isinstance(own, str) and _NOT_FINITE.search(own)):
+        return False
+    guard = _GUARDS.get(name)
+    if guard is None:
+        return True
+    try:
+        return guard(answer.strip(), entry)
+    except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, InvalidOperation, RecursionError):
+        return False  # not of the form
+
+
+def is_too_long_to_score(name: str, answer: str) -> bool:
+    """Whether the scorer would expand the answer beyond any bound ("R999999999")."""
+    return name == "rubiks_cube" and not all(map(_CUBE_MOVE.fullmatch, answer.split()))
+
+
+def _close(a: float, b: float, *, within: float = 0.0) -> bool:
+    return abs(a - b) <= max(within, MAX_RELATIVE_ERROR * max(abs(a), abs(b)))
+
+
+def _complex_number(answer: str, _: dict) -> bool:
+    return _COMPLEX.fullmatch(answer) is not None
+
+
+def _one_number(answer: str, entry: dict) -> bool:
+    """gsm_symbolic: one number, with what may stand around one: a currency, a unit, a name or "the answer is" before it."""
+    found = _AMOUNT.fullmatch(answer.strip("*` ").removeprefix("$").removesuffix("$").strip())
+    if found is None or NO_UNIT.search(found["unit"].casefold()):
+        return False
+    return Decimal(found["number"].replace(",", "")) == Decimal(str(entry["answer"]).replace(",", ""))
+
+
+def _zeros_and_ones(answer: str, _: dict) -> bool:
+    """kakurasu: its scorer reads what it can of a cell."""
+    return re.fullmatch(r"[01](?:[\s,\[\]]*[01])*", answer.strip("[], \n\t")) is not None
+
+
+def _moves(answer: str, _: dict) -> bool:
+    """sokoban: its scorer passes over what is no move."""
+    return re.fullmatch(r"[UDLR]*", answer) is not None
+
+
+def _same_numbers_in_order(answer: str, entry: dict) -> bool:
+    """number_sorting: the numbers themselves; its scorer takes any that are off by one."""
+    given = [float(value) for value in json.loads(answer.replace("'", '"'))]
+    wanted = [float(value) for value in ast.literal_eval(entry["answer"])]
+    return len(given) == len(wanted) and all(map(_close, given, wanted))
+
+
+def _countdown(answer: str, entry: dict) -> bool:
+    """Whole numbers, each as often as it is given, + - * / and brackets; the value exactly the target."""
+    if not _ARITHMETIC.fullmatch(answer) or "**" in answer or "//" in answer:
+        return False
+    metadata = entry["metadata"]
+    tree = ast.parse(answer, mode="eval").body
+    numbers = Counter(node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    return numbers == Counter(metadata["numbers"]) and _exact_value(tree) == metadata["target"]
+
+
+def _exact_value(node: ast.expr) -> Fraction:
+    match node:
+        case ast.Constant(value=int() as value):
+            return Fraction(value)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_exact_value(operand)
+        case ast.UnaryOp(op=ast.UAdd(), operand=operand):
+            return _exact_value(operand)
+        case ast.BinOp(left=left, op=op, right=right):
+            a, b = _exact_value(left), _exact_value(right)
+            match op:
+                case ast.Add():
+                    return a + b
+                case ast.Sub():
+                    return a - b
+                case ast.Mult():
+                    return a * b
+                case ast.Div():
+                    return a / b
+    raise ValueError("no arithmetic")
+
+
+def _integer_literal(answer: str, _: dict) -> bool:
+    """bitwise_arithmetic: its scorer evaluates the answer, the problem itself included."""
+    return _INTEGER_LITERAL.fullmatch(answer) is not None
+
+
+def _roots(answer: str, entry: dict) -> bool:
+    """polynomial_equations: its scorer ignores what is no number, so that any text solves an equation without roots."""
+    if not entry["answer"]:
+        return _NO_ROOTS.fullmatch(answer) is not None
+    return re.fullmatch(rf"{_REAL}(?:\s*,\s*{_REAL})*", answer) is not None
+
+
+def _rounded_matrix(answer: str, entry: dict) -> bool:
+    """pool_matrix: two decimals, as it asks for; its scorer allows 1%."""
+    given, wanted = (
+        [list(map(float, row.split())) for row in text.splitlines()] for text in (answer, entry["answer"])
+    )
+    return [len(row) for row in given] == [len(row) for row in wanted] and all(
+        _close(a, b, within=0.00501)
+        for row, wanted_row in zip(given, wanted, strict=True)
+        for a, b in zip(row, wanted_row, strict=True)
+    )
+
+
+def _same_letters(answer: str, entry: dict) -> bool:
+    return "".join(answer.split()).casefold() == "".join(entry["answer"].split()).casefold()
+
+
+def _same_words(answer: str, entry: dict) -> bool:
+    return answer.casefold().split() == entry["answer"].casefold().split()
+
+
+def _same_json(answer: str, entry: dict) -> bool:
+    return _equal_json(json.loads(answer), json.loads(entry["answer"]))
+
+
+def _equal_json(a: object, b: object) -> bool:
+    if isinstance(a, bool) or isinstance(b, bool):
+        return a is b
+    if isinstance(a, int | float) and isinstance(b, int | float):
+        return math.isfinite(a) and _close(a, b)
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(_equal_json, a, b))
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_equal_json(a[key], b[key]) for key in a)
+    return type(a) is type(b) and a == b
+
+
+def _geometry(answer: str, entry: dict) -> bool:
+    """One value, or one point: of a list of points its scorer reads the first."""
+    if entry["metadata"]["task_type"] == "orthocenter":
+        return _PAIR.fullmatch(answer) is not None
+    return answer == entry["answer"] or re.fullmatch(rf"{_REAL}\s*°?", answer) is not None
+
+
+def _time(answer: str, entry: dict) -> bool:
+    if entry["metadata"]["task_type"] == "date":
+        return _DAYS.fullmatch(answer) is not None
+    return _CLOCK.fullmatch(answer) is not None
+
+
+def _fraction(answer: str, _: dict) -> bool:
+    return _FRACTION.fullmatch(answer) is not None
+
+
+def _known_words(answer: str, entry: dict) -> bool:
+    """knights_knaves: nothing but the names and roles of the answer, each once: no "not", no second claim, no sign before it."""
+    if not re.fullmatch(r"[\w\s,.;:'’\n]*", answer):
+        return False
+    words, own = (
+        [word for word in re.findall(r"\w+", text.casefold()) if word not in ("a", "an", "and", "is")]
+        for text in (answer, entry["answer"])
+    )
+    return Counter(words) == Counter(own)
+
+
+def _decimal(answer: str, entry: dict) -> bool:
+    """decimal_arithmetic: all the decimals that it asks for; its scorer allows a millionth."""
+    exponent = Decimal(entry["answer"]).as_tuple().exponent
+    if not isinstance(exponent, int):  # no number, which none of its answers is
+        return False
+    unit = Decimal(1).scaleb(exponent)
+    return abs(Decimal(answer) - Decimal(entry["answer"])) <= unit
+
+
+def _listed_number(answer: str, entry: dict) -> bool:
+    """number_format: one of the numbers in the question, so exactly; its scorer allows a hundredth."""
+    return abs(float(answer.replace(",", "")) - entry["metadata"]["solution"]) < 1e-4
+
+
+def _same_list(answer: str, entry: dict) -> bool:
+    """word_sorting: its scorer does not look behind the last word."""
+    return [word.strip() for word in answer.split(",")] == entry["metadata"]["sorted_words"]
+
+
+def _only_numbers(answer: str, _: dict) -> bool:
+    return re.fullmatch(r"[-\d\s]+", answer) is not None
+
+
+def _calendar(answer: str, entry: dict) -> bool:
+    """The score of a count is exp(-5 (a - b) / b), which for a negative b is above 1 for every wrong answer."""
+    return answer.casefold() == entry["answer"].casefold() or int(answer) == int(entry["answer"])
+
+
+def _buttons(answer: str, _: dict) -> bool:
+    """quantum_lock: buttons and arrows; its scorer picks the letters A to C out of any text."""
+    return re.fullmatch(r"(?i)\s*[ABC](?:\s*(?:→|->|,|\s)\s*[ABC])*\s*", answer) is not None
+
+
+def _valid_moves(answer: str, entry: dict) -> bool:
+    """boxnet: its scorer passes over impossible moves, so that a list of all moves would solve it, and lets targets be moved."""
+    from reasoning_gym.games.boxnet import action_from_response
+
+    state = entry["metadata"]["initial_state"]
+    for step in json.loads(answer):
+        for agent, action in step.items():
+            after = action_from_response(state, [{agent: action}])
+            if after == state or not action.startswith("move(box_"):
+                return False
+            state = after
+    return True
+
+
+_GUARDS: dict[str, Callable[[str, dict], bool]] = {
+    "advanced_geometry": _geometry,
+    "bitwise_arithmetic": _integer_literal,
+    "boxnet": _valid_moves,
+    "calendar_arithmetic": _calendar,
+    "codeio": _same_json,
+    "complex_arithmetic": _complex_number,
+    "countdown": _countdown,
+    "decimal_arithmetic": _decimal,
+    "figlet_font": _same_letters,
+    "fraction_simplification": _fraction,
+    "game_of_life": _same_json,
+    "gsm_symbolic": _one_number,
+    "kakurasu": _zeros_and_ones,
+    "knights_knaves": _known_words,
+    "letter_jumble": _same_words,
+    "number_format": _listed_number,
+    "number_sorting": _same_numbers_in_order,
+    "polynomial_equations": _roots,
+    "pool_matrix": _rounded_matrix,
+    "quantum_lock": _buttons,
+    "sokoban": _moves,
+    "survo": _only_numbers,
+    "time_intervals": _time,
+    "word_sorting": _same_list,
+}
+GUARDED_DATA_SETS = frozenset({*_GUARDS, "rubiks_cube", "spell_backward"})

@@ -1,0 +1,29 @@
+"""Graders for the training side: in local worker processes, or on reward servers."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from r3_openrlhf.config import RewardConfig
+from r3_openrlhf.method.types import Grade
+from r3_openrlhf.rewards.answers.request import GradeRequest
+from r3_openrlhf.rewards.local import LocalGrader
+
+
+class Grader(Protocol):
+    """What grades responses: processes of this machine, or reward servers."""
+
+    async def grade(self, request: GradeRequest) -> Grade:
+        """The grade of one response; never raises for a bad response, its verdict is then UNGRADED with a reason."""
+
+    def close(self) -> None:
+        """Ends what the grader started."""
+
+
+def make_grader(config: RewardConfig) -> Grader:
+    """A grader on the configured servers, or in local worker processes when `reward.urls` is empty."""
+    if config.urls:
+        from r3_openrlhf.rewards.remote import RemoteGrader  # aiohttp, which local grading does not need
+
+        return RemoteGrader(config)
+    return LocalGrader(config)

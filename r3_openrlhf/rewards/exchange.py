@@ -1,0 +1,56 @@
+"""A request as the grading processes take it, and what they say as a grade with its reward."""
+
+from __future__ import annotations
+
+import msgspec
+
+from r3_openrlhf.config import RewardConfig
+from r3_openrlhf.machine.processes.wire import encode
+from r3_openrlhf.method.core.rewards import outcome_reward
+from r3_openrlhf.method.errors import GradingError
+from r3_openrlhf.method.types import Grade, Verdict
+from r3_openrlhf.rewards.answers.request import GradeRequest, Item, Outcome
+
+MAX_RESPONSE_CHARS = 1_000_000  # of a longer response, the end
+MAX_PROBLEM_CHARS = 20_000
+
+
+def grade_of(outcome: Outcome, num_tokens: int, config: RewardConfig) -> Grade:
+    """The grade with its reward, the one place where score and length reward meet (METHOD section 3)."""
+    reward = None
+    if outcome.score is not None:
+        reward = outcome_reward(
+            outcome.score,
+            num_tokens,
+            max_tokens=config.length_reward_max_tokens,
+            length_bonus=config.length_reward,
+        )
+    return Grade(
+        verdict=Verdict(outcome.verdict),
+        reason=outcome.reason,
+        score=outcome.score,
+        reward=reward,
+        extracted=outcome.extracted,
+        seconds=outcome.seconds,
+    )
+
+
+def encode_request(request: GradeRequest) -> msgspec.Raw:
+    """The request as bytes, which are equal for equal requests. GradingError: metadata that is not plain data."""
+    item = Item(
+        task=request.task,
+        response=_encodable(request.response[-MAX_RESPONSE_CHARS:]),
+        references=tuple(map(_encodable, request.references)),
+        truncated=request.truncated,
+        metadata=request.metadata,
+        problem=_encodable(request.problem[:MAX_PROBLEM_CHARS]),
+    )
+    try:
+        return msgspec.Raw(encode(item))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise GradingError(f"the metadata of an item cannot be sent to a grading process: {error}") from error
+
+
+def _encodable(text: str) -> str:
+    """Lone surrogates, which JSON can carry and UTF-8 cannot, become question marks."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,95 @@
+"""Grader in worker processes of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from concurrent.futures import Future
+
+import msgspec
+
+from r3_openrlhf.config import RewardConfig
+from r3_openrlhf.config.answer_tasks import TASKS
+from r3_openrlhf.machine.processes.pool import ItemLost, ProcessPool
+from r3_openrlhf.method.types import Grade
+from r3_openrlhf.rewards.answers.request import GradeRequest, Outcome
+from r3_openrlhf.rewards.exchange import encode_request, grade_of
+
+MAX_WAITING = 8192  # items, in each pool of a LocalGrader
+MEMORY_BYTES = 2**30
+ATTEMPTS = 3
+
+
+class GradingPools:
+    """Confined processes, `num_workers` for each task, started with its first item.
+
+    timeout_s: for one item. max_waiting: items that wait for a process of their task; 0: no bound.
+    """
+
+    def __init__(self, *, num_workers: int, timeout_s: float, max_waiting: int = 0) -> None:
+        self._num_workers, self._timeout_s, self._max_waiting = num_workers, timeout_s, max_waiting
+        self._lock = threading.Lock()
+        self._pools: dict[str, ProcessPool[Outcome]] = {}
+        self._is_closed = False
+
+    def submit(self, task: str, item: msgspec.Raw, *, block: bool = True) -> Future[Outcome]:
+        """Queue one item of `task` (exchange.encode_request); a lost one is answered as ungraded, with its reason.
+
+        Raises:
+            ConfigError: there is no such task.
+            queue.Full: max_waiting items wait and `block` is False.
+        """
+        with self._lock:
+            if task not in self._pools:
+                TASKS[task]
+                self._pools[task] = ProcessPool(
+                    "r3_openrlhf.rewards.worker:make_worker",
+                    {"task": task},
+                    answer_type=Outcome,
+                    num_workers=self._num_workers,
+                    timeout_s=self._timeout_s,
+                    max_waiting=self._max_waiting,
+                    attempts=ATTEMPTS,
+                    memory_bytes=MEMORY_BYTES,
+                    on_lost=_ungraded,
+                )
+                if self._is_closed:
+                    self._pools[task].close()
+        return self._pools[task].submit(item, block=block)
+
+    def num_lost(self, reason: str) -> int:
+        """Items, and attempts at items, without an answer for this reason."""
+        return sum(pool.lost[reason] for pool in list(self._pools.values()))
+
+    def close(self) -> None:
+        """End the processes. What still waits is answered `ungraded: closed`."""
+        with self._lock:
+            self._is_closed = True
+        for pool in self._pools.values():
+            pool.close()
+
+
+def _ungraded(lost: ItemLost) -> Outcome:
+    return Outcome("ungraded", lost.reason, seconds=lost.seconds)
+
+
+class LocalGrader:
+    """Grades in `reward.num_workers` processes of this machine, started with the first request."""
+
+    def __init__(self, config: RewardConfig) -> None:
+        self._config = config
+        self.pools = GradingPools(num_workers=config.num_workers, timeout_s=config.timeout_s, max_waiting=MAX_WAITING)
+
+    async def grade(self, request: GradeRequest) -> Grade:
+        """As Grader.grade. ConfigError: unknown task. GradingError: metadata that is no plain data."""
+        item = encode_request(request)
+        try:
+            future = self.pools.submit(request.task, item, block=False)
+        except queue.Full:  # wait for a place, beside the event loop
+            future = await asyncio.to_thread(self.pools.submit, request.task, item)
+        return grade_of(await asyncio.wrap_future(future), request.num_tokens, self._config)
+
+    def close(self) -> None:
+        """End the processes. What still waits is answered `ungraded: closed`."""
+        self.pools.close()

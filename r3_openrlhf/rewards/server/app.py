@@ -1,0 +1,247 @@
+"""The HTTP routes of the reward service: parse, ask the queue, answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import StreamingResponse
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from r3_openrlhf import __version__
+from r3_openrlhf.config import RewardConfig
+from r3_openrlhf.config.access import shows_token
+from r3_openrlhf.method.types import Verdict
+from r3_openrlhf.rewards.server.admission_queue import AdmissionQueue, Admitted, Busy
+from r3_openrlhf.rewards.server.bodies import Bodies, Refused, parse_grade_body, parse_stock_body
+from r3_openrlhf.rewards.server.metrics import LOST, Metrics
+from r3_openrlhf.rewards.server.schema import GradeAnswer, Problem, StockAnswer, body_schemas
+from r3_openrlhf.rewards.server.settings import ServerSettings
+from r3_openrlhf.rewards.server.stock_contract import stock_answer
+from r3_openrlhf.rewards.server.token_counts import load_counter
+
+_PROBLEMS = {
+    400: "The body is no JSON",
+    401: "No or wrong token",
+    408: "The body did not come in time",
+    413: "The body is too large",
+    422: "The body does not have the documented form, or its only item could not be graded",
+    503: "Too much is waiting, try again after Retry-After seconds",
+}
+_LINES = "application/x-ndjson"
+_OPEN_ROUTES = ("/health", "/ready")
+
+Result = TypeVar("Result")
+
+
+def create_app(settings: ServerSettings) -> FastAPI:
+    """The service as an ASGI application; its grading processes live from start-up to shutdown.
+
+    ConfigError: settings.tokenizer is no tokenizer.
+    """
+    metrics = Metrics()
+    # the stock client does not say how long a response is; without a tokenizer there is no length reward for it
+    count_tokens = load_counter(settings.tokenizer) if settings.tokenizer else lambda response: 0
+    stock_reward = settings.reward if settings.tokenizer else replace(settings.reward, length_reward=False)
+
+    bodies = Bodies(
+        max_bytes=settings.max_body_bytes,
+        max_bytes_in_all=settings.max_pending_bytes,
+        read_timeout_s=settings.read_timeout_s,
+    )
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        app.state.queue = AdmissionQueue(settings, metrics)
+        yield
+        app.state.queue.close()
+
+    app = FastAPI(
+        title="R³ reward service",
+        version=__version__,
+        summary="Graded and rewarded responses for reinforcement learning",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.add_middleware(_Gate, token=settings.token, max_body_bytes=settings.max_body_bytes)
+    for error in (Busy, Refused, ClientDisconnect):
+        app.add_exception_handler(error, partial(_explain, metrics))
+    problems = {status: {"model": Problem, "description": text} for status, text in _PROBLEMS.items()}
+    plain = {status: problems[status] for status in (401,)}
+
+    @app.post("/grade", response_model=GradeAnswer, responses=problems, openapi_extra=_body("GradeBody"))
+    async def grade(request: Request) -> Response:
+        """Grades a batch of responses.
+
+        With `Accept: application/x-ndjson` the answer is one line per item, as soon as its grade is there, with its
+        `index`: then nobody waits for the slowest item of his batch. While nothing is ready, an empty line comes every few
+        seconds: a service that says nothing at all is not there any more.
+        """
+        queue = request.app.state.queue
+        questions = await bodies.read(request, partial(parse_grade_body, own_task=settings.task))
+        if request.headers.get("accept") == _LINES:
+            return _Lines(queue.admit(questions, _address_of(request)), settings.reward)
+        grading = queue.grade(questions, _address_of(request), reward=settings.reward)
+        return _json({"results": await _unless_gone(request, grading)})
+
+    @app.post("/get_reward", response_model=StockAnswer, responses=problems, openapi_extra=_body("StockBody"))
+    async def get_reward(request: Request) -> Response:
+        """OpenRLHF's remote reward contract (`--reward.remote_url`). A single item that cannot be graded is an error."""
+        questions = await bodies.read(
+            request, partial(parse_stock_body, task=settings.task, count_tokens=count_tokens)
+        )
+        grading = request.app.state.queue.grade(questions, _address_of(request), reward=stock_reward)
+        grades = await _unless_gone(request, grading)
+        if len(grades) == 1 and grades[0].verdict is Verdict.UNGRADED:
+            return _problem(422, f"the response could not be graded: {grades[0].reason}; that is not a reward of 0")
+        return _json(stock_answer(grades))
+
+    @app.get("/health")
+    async def health() -> dict[str, str]:
+        """The service is running."""
+        return {"status": "ok"}
+
+    @app.get("/ready", responses={503: problems[503]}, response_model=dict[str, str])
+    async def ready(request: Request) -> Response:
+        """A grading process has answered a probe."""
+        why = await request.app.state.queue.why_not_ready()
+        if why is not None:
+            return _problem(503, f"the grading processes do not answer: {why}", {"Retry-After": "1"})
+        return _json({"status": "ready"})
+
+    @app.get("/metrics", responses={**plain, 200: {"content": {"text/plain": {}}}}, response_class=Response)
+    async def read_metrics(request: Request) -> Response:
+        """Prometheus metrics."""
+        queue = request.app.state.queue
+        text = metrics.text(
+            pending=queue.pending_items, lost={reason: queue.pools.num_lost(reason) for reason in LOST}
+        )
+        return Response(text, media_type="text/plain; version=0.0.4")
+
+    app.openapi = partial(_describe, app)
+    return app
+
+
+async def _explain(metrics: Metrics, _: Request, error: Exception) -> Response:
+    """The answer to a request that ended with `error`."""
+    if not isinstance(error, Busy | Refused):  # the caller has gone: nobody reads it
+        return Response(status_code=400)
+    headers = {"Connection": "close"} if error.unread else {}
+    if isinstance(error, Refused):
+        return _problem(error.status, str(error), headers)
+    metrics.refused.inc()
+    return _problem(503, str(error), {"Retry-After": "1", **headers})
+
+
+def _describe(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document, with the bodies that the routes read themselves."""
+    if app.openapi_schema is None:
+        document = FastAPI.openapi(app)
+        document["components"]["schemas"].update(body_schemas())
+    return app.openapi_schema
+
+
+class _Lines(StreamingResponse):
+    """Grades as they come, one a line. However it ends, its places are free again."""
+
+    def __init__(self, admitted: Admitted, reward: RewardConfig) -> None:
+        super().__init__(self._lines(admitted, reward), media_type=_LINES)
+        self._admitted = admitted
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._admitted.leave()
+
+    @staticmethod
+    async def _lines(admitted: Admitted, reward: RewardConfig) -> AsyncIterator[bytes]:
+        async for graded in admitted.grades(reward):
+            if graded is not None:
+                index, grade = graded
+                yield msgspec.json.encode({"index": index, **asdict(grade)})
+            yield b"\n"
+
+
+async def _unless_gone(request: Request, work: Coroutine[None, None, Result]) -> Result:
+    """The result; ClientDisconnect when the caller leaves before: then the work is cancelled."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_leaves(request))
+    try:
+        await asyncio.wait([working, leaving], return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise ClientDisconnect
+    finally:
+        working.cancel()
+        leaving.cancel()
+
+
+async def _leaves(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass  # the body has been read, so nothing else is to come
+
+
+def _address_of(request: Request) -> str:
+    return request.client.host if request.client else ""
+
+
+def _json(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(msgspec.json.encode(value), status, headers, media_type="application/json")
+
+
+def _problem(status: int, detail: str, headers: dict[str, str] | None = None) -> Response:
+    return _json({"detail": detail}, status, headers)
+
+
+def _body(name: str) -> dict[str, Any]:
+    """For the description of a route: its body, which this module reads itself."""
+    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+class _Gate:
+    """Turns away requests without the token, and bodies that are announced as too large, before anything is read."""
+
+    def __init__(self, app: ASGIApp, *, token: str | None, max_body_bytes: int) -> None:
+        self._app = app
+        self._token = token
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        if (
+            self._token is not None
+            and scope["path"] not in _OPEN_ROUTES
+            and not shows_token(headers.get(b"authorization", b""), self._token)
+        ):
+            answer = _problem(
+                401,
+                "show the token of this service as 'Authorization: Bearer TOKEN'",
+                {"WWW-Authenticate": "Bearer", "Connection": "close"},
+            )
+            await answer(scope, receive, send)
+            return
+        if scope["method"] in ("GET", "HEAD") and (
+            headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
+        ):
+            answer = _problem(413, "this route takes no body", {"Connection": "close"})
+            await answer(scope, receive, send)
+            return
+        declared = headers.get(b"content-length", b"0")
+        if not declared.isdigit() or int(declared) > self._max_body_bytes:
+            answer = _problem(413, f"a body has at most {self._max_body_bytes} bytes", {"Connection": "close"})
+            await answer(scope, receive, send)
+            return
+        await self._app(scope, receive, send)

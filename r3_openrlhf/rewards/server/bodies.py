@@ -1,0 +1,138 @@
+"""Bodies of requests: read within bounds, then parsed, the large ones in a thread beside the event loop.
+
+One item is parsed at a time, and metadata is passed on as it came. So what takes long never holds the interpreter for long,
+and the event loop has its turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+from fastapi import Request
+
+from r3_openrlhf.config.answer_tasks import TASKS
+from r3_openrlhf.rewards.answers.request import GradeRequest
+from r3_openrlhf.rewards.server.admission_queue import Busy, Question, question_of
+from r3_openrlhf.rewards.server.schema import GradeItem, GradeItems, StockBody
+from r3_openrlhf.rewards.server.stock_contract import references_of, response_of
+
+INLINE_BYTES = 2**14
+MAX_REASON_CHARS = 300
+Parsed = TypeVar("Parsed")
+
+_read_items = msgspec.json.Decoder(GradeItems).decode
+_read_item = msgspec.json.Decoder(GradeItem).decode
+_read_stock = msgspec.json.Decoder(StockBody).decode
+_read_label = msgspec.json.Decoder(str | int | float | list[str] | None).decode
+
+
+class Refused(Exception):
+    """This body is not taken: the status, and a sentence. unread: what is left of it will not be read."""
+
+    def __init__(self, status: int, reason: str, *, unread: bool = False) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.unread = unread
+
+
+class Bodies:
+    """max_bytes: of one body. max_bytes_in_all: of those that are being read or parsed (`num_bytes`); one alone may have more.
+    read_timeout_s: until a body is there."""
+
+    def __init__(self, *, max_bytes: int, max_bytes_in_all: int, read_timeout_s: float) -> None:
+        self._max_bytes = max_bytes
+        self._max_bytes_in_all = max_bytes_in_all
+        self.num_bytes = 0
+        self._read_timeout_s = read_timeout_s
+
+    async def read(self, request: Request, parse: Callable[[bytes], Parsed]) -> Parsed:
+        """Refused, Busy; what `parse` raises; starlette's ClientDisconnect."""
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self._read_timeout_s):
+                async for piece in request.stream():
+                    body += piece
+                    self.num_bytes += len(piece)
+                    if len(body) > self._max_bytes:
+                        raise Refused(413, f"a body has at most {self._max_bytes} bytes", unread=True)
+                    if self.num_bytes > max(len(body), self._max_bytes_in_all):
+                        raise Busy(unread=True)
+            if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+                # a page in somebody's browser may send other types to a loopback address without asking
+                raise Refused(422, "the content type of a body is application/json")
+            if len(body) <= INLINE_BYTES:
+                return parse(bytes(body))
+            return await asyncio.to_thread(parse, bytes(body))
+        except TimeoutError:
+            raise Refused(408, f"the body did not come within {self._read_timeout_s:g} s", unread=True) from None
+        finally:
+            self.num_bytes -= len(body)
+
+
+def parse_grade_body(body: bytes, *, own_task: str) -> list[Question]:
+    """The items of /grade. Refused: the body has not the documented form.
+
+    own_task: of this service; of the tasks that users have written, a caller can have no other one.
+    """
+    raw_items = _read(_read_items, body, "$").items
+    questions = []
+    for i, raw in enumerate(raw_items):
+        item = _read(_read_item, raw, f"$.items[{i}]")
+        if item.task not in TASKS and item.task != own_task:
+            raise Refused(422, f"no such task; known: {', '.join({*TASKS, own_task})} - at `$.items[{i}].task`")
+        metadata = bytes(item.metadata)
+        if metadata[:1] not in (b"{", b"n"):
+            raise Refused(422, f"Expected `object | null` - at `$.items[{i}].metadata`")
+        request = GradeRequest(
+            response=item.response,
+            references=tuple(item.references),
+            task=item.task,
+            num_tokens=item.num_tokens,
+            truncated=item.truncated,
+            metadata=metadata if metadata[:1] == b"{" else None,
+            problem=item.problem,
+        )
+        questions.append(question_of(request))
+    return questions
+
+
+def parse_stock_body(body: bytes, *, task: str, count_tokens: Callable[[str], int]) -> list[Question]:
+    """The items of /get_reward. Refused: the body has not the documented form."""
+    whole = _read(_read_stock, body, "$")
+    if not len(whole.query) == len(whole.prompts) == len(whole.labels):
+        raise Refused(422, "query, prompts and labels need the same number of elements")
+    questions = []
+    for i, (query, prompt, raw) in enumerate(zip(whole.query, whole.prompts, whole.labels, strict=True)):
+        response = response_of(query, prompt)
+        if response is None:
+            raise Refused(422, f"query {i} does not begin with its prompt, so the response in it is unknown")
+        # an object is not read here: the grading process does
+        label = bytes(raw) if bytes(raw)[:1] == b"{" else _read(_read_label, raw, f"$.labels[{i}]")
+        references, metadata = references_of(label)
+        request = GradeRequest(
+            response=response,
+            references=references,
+            task=task,
+            num_tokens=count_tokens(response),
+            truncated=False,
+            metadata=metadata,
+            problem=prompt,
+        )
+        questions.append(question_of(request))
+    return questions
+
+
+def _read(decode: Callable[[bytes | msgspec.Raw], Parsed], text: bytes | msgspec.Raw, where: str) -> Parsed:
+    """Refused, with the place, and never with what stands there: that may be long, or hold what no JSON can."""
+    try:
+        return decode(text)
+    except msgspec.ValidationError as error:
+        reason = str(error).replace("`$", f"`{where}") if "`$" in str(error) else f"{error} - at `{where}`"
+        raise Refused(422, reason.encode("ascii", "replace").decode()[-MAX_REASON_CHARS:]) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Refused(422, f"this is no JSON: {error} - at `{where}`") from error
+    except RecursionError as error:
+        raise Refused(400, "this is nested too deep for parsing") from error

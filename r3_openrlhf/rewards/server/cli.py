@@ -1,0 +1,131 @@
+"""`r3 serve-rewards`."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+import click
+
+from r3_openrlhf.config import RewardConfig
+from r3_openrlhf.config.access import read_token
+from r3_openrlhf.config.answer_tasks import TASKS
+from r3_openrlhf.method.errors import R3Error
+from r3_openrlhf.rewards.server.settings import ServerSettings
+
+_REWARD = RewardConfig()
+MAX_HEADER_BYTES = 32 * 2**10
+
+
+@click.command("serve-rewards")
+@click.option("--host", default=ServerSettings.host, show_default=True)
+@click.option("--port", default=ServerSettings.port, show_default=True, help="0: any free port, printed at the start.")
+@click.option(
+    "--task",
+    default=ServerSettings.task,
+    show_default=True,
+    help=f"Grader of /get_reward: {' | '.join(TASKS)}, or my_module:function.",
+)
+@click.option(
+    "--workers",
+    type=int,
+    default=lambda: len(os.sched_getaffinity(0)),
+    help="Grading processes.  [default: cores of this process]",
+)
+@click.option("--timeout", default=_REWARD.timeout_s, show_default=True, help="Seconds for one response.")
+@click.option("--tokenizer", help="tokenizer.json for the length reward of /get_reward; without it there is none.")
+@click.option("--length-reward/--no-length-reward", default=_REWARD.length_reward, show_default=True)
+@click.option("--length-reward-max-tokens", default=_REWARD.length_reward_max_tokens, show_default=True, help="L_max.")
+@click.option(
+    "--token-file",
+    type=click.Path(dir_okay=False),
+    help="File with the token that callers must show; else R3_REWARD_TOKEN.",
+)
+@click.option("--max-body-mb", default=ServerSettings.max_body_bytes // 2**20, show_default=True)
+@click.option(
+    "--max-pending", default=ServerSettings.max_pending_items, show_default=True, help="Items waiting; above it 503."
+)
+@click.option(
+    "--max-pending-mb",
+    default=ServerSettings.max_pending_bytes // 2**20,
+    show_default=True,
+    help="MB of items that wait, references and metadata included; above it 503.",
+)
+@click.option(
+    "--max-connections", default=ServerSettings.max_connections, show_default=True, help="Open at once; above it 503."
+)
+@click.option(
+    "--read-timeout",
+    default=ServerSettings.read_timeout_s,
+    show_default=True,
+    help="Seconds for the body of a request.",
+)
+def serve_rewards(
+    host: str,
+    port: int,
+    task: str,
+    workers: int,
+    timeout: float,
+    tokenizer: str | None,
+    length_reward: bool,
+    length_reward_max_tokens: int,
+    token_file: str | None,
+    max_body_mb: int,
+    max_pending: int,
+    max_pending_mb: int,
+    max_connections: int,
+    read_timeout: float,
+) -> None:
+    """Serve grades and rewards over HTTP, for `reward.urls` or for OpenRLHF's own --reward.remote_url.
+
+    Example: r3 serve-rewards --port 5000, then --reward.remote_url http://127.0.0.1:5000/get_reward
+    """
+    try:
+        settings = ServerSettings(
+            host=host,
+            port=port,
+            token=read_token(token_file, "R3_REWARD_TOKEN"),
+            task=task,
+            tokenizer=tokenizer,
+            max_body_bytes=max_body_mb * 2**20,
+            max_pending_items=max_pending,
+            max_pending_bytes=max_pending_mb * 2**20,
+            max_connections=max_connections,
+            read_timeout_s=read_timeout,
+            reward=RewardConfig(
+                length_reward=length_reward,
+                length_reward_max_tokens=length_reward_max_tokens,
+                timeout_s=timeout,
+                num_workers=workers,
+            ),
+        )
+        run(settings)
+    except R3Error as error:
+        raise click.ClickException(str(error)) from error
+
+
+def run(settings: ServerSettings) -> None:
+    """Serves until the process is asked to end."""
+    import uvicorn
+
+    from r3_openrlhf.rewards.server.app import create_app
+
+    logging.basicConfig(level=logging.INFO)
+    config = uvicorn.Config(
+        create_app(settings),
+        host=settings.host,
+        port=settings.port,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=10,
+        backlog=4096,
+        http="h11",  # it bounds the bytes of the headers; the one for httptools does not
+        limit_concurrency=settings.max_connections,
+        ws="none",
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+    )
+    listener = config.bind_socket()
+    listener.listen(config.backlog)  # from here on callers wait instead of being refused
+    host, port = listener.getsockname()[:2]
+    click.echo(f"serving rewards on http://{f'[{host}]' if ':' in host else host}:{port}", err=True)
+    uvicorn.Server(config).run(sockets=[listener])

@@ -1,0 +1,79 @@
+"""What the grading processes do: judge one response with the grader of their task. Nothing of an item outlives it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from r3_openrlhf.config.answer_tasks import OPTIONAL, TASKS, is_score, wanted_by
+from r3_openrlhf.machine.processes.sandbox import take_violations
+from r3_openrlhf.method.open_table import load_object
+from r3_openrlhf.rewards.answers.exact import short_answer
+from r3_openrlhf.rewards.answers.request import Item, Outcome, Result
+
+
+def make_worker(task: str) -> Callable[[Item], Outcome]:
+    """The handler of a pool's workers: loads what this task needs and nothing else.
+
+    Raises:
+        ConfigError: no such task, or a user's function that cannot be loaded or fails its trial.
+    """
+    entry = TASKS[task]
+    judge = load_object("data.task", entry.grade)
+    if entry.of_user:
+        judge = _judge_of_user(judge)
+    if entry.prepare is not None:
+        load_object("data.task", entry.prepare)()
+
+    def handle(item: Item) -> Outcome:
+        return _grade(judge, item)
+
+    return handle
+
+
+def _grade(judge: Callable[[Item], Result], item: Item) -> Outcome:
+    started = time.perf_counter()
+    try:
+        result = judge(item)
+    except MemoryError:
+        raise  # nothing in this process can be relied on any more
+    except Exception:  # a grader's own mistake: it must not look like the item's
+        result = "ungraded", "grader_error", None, None
+    if take_violations():
+        result = "wrong", "blocked", 0.0, None
+        if not _is_harmless(judge, msgspec.structs.replace(item, response=r"\boxed{0}", truncated=False)):
+            result = "ungraded", "blocked", None, None  # the reference's doing
+    return Outcome(*result, seconds=round(time.perf_counter() - started, 6))
+
+
+def _is_harmless(judge: Callable[[Item], Result], item: Item) -> bool:
+    """Whether grading it does not try to run code from a string."""
+    try:
+        judge(item)
+    except MemoryError:
+        raise
+    except Exception:  # what becomes of the answer does not matter here, only what was tried
+        pass
+    return not take_violations()
+
+
+def _judge_of_user(function: Callable[..., object]) -> Callable[[Item], Result]:
+    """A user's function as a grader: the best score over the accepted answers; 1 is correct."""
+
+    def judge(item: Item) -> Result:
+        metadata = msgspec.json.decode(item.metadata) if isinstance(item.metadata, bytes) else item.metadata
+        more = dict(zip(OPTIONAL, (item.problem, metadata, item.truncated), strict=True))
+        scores = [function(item.response, reference, **wanted_by(function, more)) for reference in item.references]
+        if not all(map(is_score, scores)):
+            return "ungraded", "bad_score", None, None
+        known = [float(score) for score in scores if score is not None]  # type: ignore[arg-type]
+        if not known:
+            return "ungraded", "no_score", None, None
+        found = (short_answer(item.response) or "")[:1000] or None
+        if max(known) == 1.0:
+            return "correct", "correct", 1.0, found
+        return "wrong", "wrong", max(known), found
+
+    return judge

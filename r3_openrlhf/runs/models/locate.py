@@ -1,0 +1,97 @@
+"""model.path -> a directory that Transformers, OpenRLHF and vLLM can load, or the name of a model on the hub.
+
+Models that are built on the spot and kept in a cache: "smollm2" (real, 135M parameters), "tiny" and "tiny_agent" (trained in
+seconds; the second plays problems/agents/vault.py), "lab" and "lab_trap" (a million parameters, trained in minutes, for learning
+experiments).
+A directory in the cache is complete by construction: it is written under another name and renamed at the end. Its name
+ends in a hash of the code that built it, so a changed recipe is never answered with the old model.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import os
+import re
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from r3_openrlhf.method.errors import ConfigError
+
+# name -> modules of this package that make the model, the one with build(directory) first
+BUILDERS = {"smollm2": ("smollm2",), "tiny": ("tiny", "pretraining"), "lab": ("lab", "pretraining")}
+BUILDERS["lab_trap"] = ("lab_trap", *BUILDERS["lab"])
+BUILDERS["tiny_agent"] = ("tiny_agent", "pretraining")
+# Hash of code that was only rearranged -> hash of the code whose weights it makes, bit for bit. The cached model stays.
+REARRANGED = {
+    "2cb07dc2dd": "f480790385",
+    "ae8da5d02f": "7ba89a2c28",
+    "8020d5743a": "bb63bb04f4",
+    "f829a88f2b": "34c8f8cf56",
+}
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+
+
+def locate_model(path: str, *, cache_dir: Path | None = None) -> str:
+    """Where the model is, or will be once it is built. Reads nothing but directories, writes nothing.
+
+    A model directory comes back absolute, a hub name ("org/name") as it is: whether the hub has it is not asked.
+    These names are always the built models; a directory of such a name is "./tiny".
+    Raises ConfigError for anything else.
+    """
+    if path in BUILDERS:
+        code = b"".join(Path(__file__).with_name(f"{module}.py").read_bytes() for module in BUILDERS[path])
+        recipe = hashlib.sha256(code).hexdigest()[:10]
+        return str((cache_dir or default_cache_dir()) / f"{path}-{REARRANGED.get(recipe, recipe)}")
+    directory = Path(path).expanduser()
+    if path and directory.is_dir():
+        if not (directory / "config.json").is_file():
+            raise ConfigError(f"model.path is '{path}', a directory without config.json: not a Hugging Face model")
+        return str(directory.resolve())
+    if _HUB_NAME.fullmatch(path) and not directory.parent.is_dir():
+        return path
+    known = [*BUILDERS, *(str(other) for other in directory.parent.glob("*") if (other / "config.json").is_file())]
+    near = difflib.get_close_matches(path, known, n=1)
+    raise ConfigError(
+        f"model.path is '{path}', which does not exist"
+        + (f"; did you mean '{near[0]}'?" if near else ".")
+        + f" Use a directory in Hugging Face format, {' or '.join(map(repr, BUILDERS))}, or a hub name (org/name)."
+    )
+
+
+def resolve_model(path: str, *, cache_dir: Path | None = None) -> str:
+    """`locate_model`, and build the model if its name is one of BUILDERS and the cache does not have it yet.
+
+    A build takes about 20 s on two cores, that of "lab" some minutes. Raises ConfigError as `locate_model` does, and when the weights of "smollm2"
+    are not installed or the cache cannot be written.
+    """
+    located = locate_model(path, cache_dir=cache_dir)
+    if path in BUILDERS and not Path(located).is_dir():
+        _build(importlib.import_module(f"r3_openrlhf.runs.models.{BUILDERS[path][0]}").build, Path(located))
+    return located
+
+
+def default_cache_dir() -> Path:
+    """$XDG_CACHE_HOME/r3_openrlhf/models; $XDG_CACHE_HOME is ~/.cache where it is not set."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "r3_openrlhf" / "models"
+
+
+def _build(build: Callable[[Path], None], directory: Path) -> None:
+    """Build into a temporary sibling and rename it: `directory` appears whole or not at all."""
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{directory.name}-", dir=directory.parent) as scratch:
+            unfinished = Path(scratch) / "model"
+            unfinished.mkdir()
+            build(unfinished)
+            try:
+                unfinished.rename(directory)
+            except OSError:  # another process was faster: its model is as good as ours
+                if not directory.is_dir():
+                    raise
+    except OSError as error:
+        raise ConfigError(
+            f"The model cannot be built in {directory.parent}: {error}; set XDG_CACHE_HOME to a directory with space"
+        ) from error

@@ -1,0 +1,103 @@
+"""A Qwen2 of 0.1M parameters that adds badly enough to be interesting, for runs that must end in a minute or two.
+
+Trained here, in seconds, by plain supervised learning on problems as reasoning-gym's basic_arithmetic words them
+("Calculate 3 + 4 + 9.") and on solutions of two kinds, four in five of the second:
+
+    3+4=7 7+9=16 \\boxed{16}
+    Step by step: 3+4=7 then 7+9=16 so the answer is \\boxed{16}
+
+One addition in ten has a slip. So at temperature 1 and with 24 new tokens, sums of two numbers are right most of the
+time; three numbers fit in the terse form only, most of those responses are truncated and wrong. Groups come out all
+correct, mixed and none correct, and there is something to learn: no slips, and few words.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from r3_openrlhf.runs.models import pretraining
+from r3_openrlhf.runs.models.pretraining import Example, Recipe
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
+
+VOCAB_SIZE = 448  # a multiple of 64: 256 bytes, so that any text can be encoded, the special tokens, and whole words
+SLIP_RATE, TERSE_RATE = 0.1, 0.2
+NUM_STEPS, BATCH_SIZE, SEED = 500, 32, 0
+RECIPE = Recipe(
+    vocab_size=VOCAB_SIZE,
+    hidden_size=64,
+    intermediate_size=128,
+    num_layers=2,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    learning_rate=5e-3,
+    num_warmup_steps=20,
+    seed=SEED,
+)
+
+
+def build(directory: Path) -> None:
+    """Train the model and write it with its tokenizer into `directory` (bfloat16, 0.3 MB)."""
+    import torch
+
+    tokenizer = train_tokenizer()
+    model = train_model(tokenizer)
+    tokenizer.save_pretrained(directory)
+    model.to(torch.bfloat16).save_pretrained(directory)
+
+
+def draw_sum(rng: random.Random) -> str:
+    """Two or three numbers from 0 to 10, which is what basic_arithmetic makes of "one digit": "3 + 4 + 9"."""
+    return " + ".join(str(rng.randint(0, 10)) for _ in range(rng.choice((2, 3))))
+
+
+def word_problem(sum_: str) -> str:
+    """As basic_arithmetic does in its simple style."""
+    return f"Calculate {sum_}."
+
+
+def word_solution(sum_: str, rng: random.Random) -> str:
+    """The sum worked out term by term, tersely or in words, now and then with a slip that is carried to the end."""
+    first, *others = map(int, sum_.split(" + "))
+    total, steps = first, []
+    for number in others:
+        slip = rng.choice((1, -1)) if rng.random() < SLIP_RATE else 0
+        steps.append(f"{total}+{number}={total + number + slip}")
+        total += number + slip
+    if rng.random() < TERSE_RATE:
+        return f"{' '.join(steps)} \\boxed{{{total}}}"
+    return f"Step by step: {' then '.join(steps)} so the answer is \\boxed{{{total}}}"
+
+
+def train_tokenizer() -> PreTrainedTokenizerFast:
+    """Over the words of the task and of the reflection prompt."""
+    from r3_openrlhf.method.core.reflection import reflection_message
+
+    rng = random.Random(SEED)
+    corpus = []
+    for _ in range(400):
+        sum_ = draw_sum(rng)
+        problem, solution = word_problem(sum_), word_solution(sum_, rng)
+        corpus += [f"user\n{problem}", f"assistant\n{solution}", reflection_message(problem, solution)]
+    return pretraining.train_tokenizer(corpus, vocab_size=VOCAB_SIZE)
+
+
+def train_model(tokenizer: PreTrainedTokenizerFast, *, num_steps: int = NUM_STEPS) -> Qwen2ForCausalLM:
+    """On one thread: more gain nothing here and crawl on a busy machine. torch's number of threads is as before
+    afterwards."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    model = pretraining.train_model(tokenizer, RECIPE, draw_examples, num_steps=num_steps)
+    torch.set_num_threads(threads)
+    return model
+
+
+def draw_examples(rng: random.Random) -> list[Example]:
+    """BATCH_SIZE problems with a solution each."""
+    sums = [draw_sum(rng) for _ in range(BATCH_SIZE)]
+    return [(word_problem(sum_), word_solution(sum_, rng)) for sum_ in sums]

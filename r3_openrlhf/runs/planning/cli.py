@@ -1,0 +1,87 @@
+"""`r3 plan`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from r3_openrlhf.method.errors import ConfigError
+
+if TYPE_CHECKING:
+    from r3_openrlhf.runs.planning.shapes import ModelShape
+
+OWN = ("gpu", "nodes", "mean_tokens", "problems")
+
+
+@click.command()
+@click.argument("settings", nargs=-1, metavar="experiment=NAME [gpu=NAME] [nodes=N] [KEY=VALUE]...")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object: bytes, seconds.")
+def plan(settings: tuple[str, ...], as_json: bool) -> None:
+    """What a run will need: memory of a GPU by phase and part, hours, disk. Arithmetic; nothing is started.
+
+    \b
+    r3 plan experiment=r3_1p5b_deepscaler_8gpu
+    r3 plan experiment=r3_7b_deepscaler_multinode gpu=a100-80gb nodes=2 mean_tokens=3000
+
+    \b
+    gpu=NAME          h100-80gb (default), h200-141gb, h800-80gb, a100-80gb, a100-40gb, l40s-48gb
+    nodes=N           instead of cluster.num_nodes
+    mean_tokens=N     of a response; default: half of rollout.max_new_tokens
+    problems=N        how many there are, where the configuration does not say
+    every other KEY=VALUE as for r3 train
+
+    The formulas and their sources: docs/planning.md. Exit code 1 where the run does not fit.
+    """
+    from r3_openrlhf.config.loading import load_config, split_settings
+    from r3_openrlhf.runs.planning.forecast import make_plan, not_planned, num_problems_of
+    from r3_openrlhf.runs.planning.hardware import DEFAULT, gpu_named
+    from r3_openrlhf.runs.planning.table import plan_as_json, plan_table
+    from r3_openrlhf.runs.planning.verdict import check_split, fits, remedies
+
+    name, settings_of_run = split_settings(settings, command="plan")
+    own = {key: value for key, _, value in (setting.partition("=") for setting in settings_of_run) if key in OWN}
+    others = [setting for setting in settings_of_run if setting.partition("=")[0] not in OWN]
+    if "nodes" in own:
+        others.append(f"cluster.num_nodes={_number(own, 'nodes')}")
+    config = load_config(name, others)
+    gpu, shape = gpu_named(own.get("gpu", DEFAULT)), _shape(config.model.path)
+    check_split(config, heads=shape.heads, kv_heads=shape.kv_heads)
+    if (unknown := not_planned(config)) is not None:
+        raise ConfigError(f"the plan does not know what {unknown} takes; leave it out to plan without it")
+    num_problems = _number(own, "problems") if "problems" in own else num_problems_of(config)
+    if num_problems is None:
+        raise ConfigError(f"the number of problems of data.path={config.data.path} is not known here; add problems=N")
+    options = {"num_problems": num_problems}
+    if "mean_tokens" in own:
+        options["mean_tokens"] = _number(own, "mean_tokens")
+    found = make_plan(config, shape, gpu, **options)
+    fitting = fits(config, shape, gpu)
+    ways = [] if fitting else remedies(config, shape, gpu)
+    if as_json:
+        click.echo(json.dumps(plan_as_json(found, fits=fitting, remedies=ways)))
+    else:
+        from rich.console import Console
+
+        width = None if sys.stdout.isatty() else 120
+        Console(file=sys.stdout, width=width).print(plan_table(found, fits=fitting, remedies=ways), crop=False)
+    if not fitting:
+        sys.exit(1)
+
+
+def _shape(path: str) -> ModelShape:
+    from pathlib import Path
+
+    from r3_openrlhf.runs.models.locate import locate_model
+    from r3_openrlhf.runs.planning.shapes import shape_of
+
+    located = locate_model(path)
+    return shape_of(located if (Path(located) / "config.json").is_file() else path)
+
+
+def _number(own: dict[str, str], key: str) -> int:
+    if not own[key].isdecimal() or int(own[key]) < 1:
+        raise ConfigError(f"{key} is {own[key]!r}; use a whole number from 1")
+    return int(own[key])

@@ -1,0 +1,342 @@
+"""A configuration, a model's shape and a GPU -> a Plan: bytes by phase and part, seconds, disk, history.
+
+All models are colocated (config.ClusterConfig): on each GPU lie a policy process and a share of a vLLM engine. With
+cluster.enable_sleep the engine gives its memory back after sampling, and the policy moves optimizer and gradients to the
+host between updates; its bf16 weights stay (openrlhf/utils/deepspeed/deepspeed_utils.py:167-178).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from r3_openrlhf.config import R3Config
+from r3_openrlhf.runs.planning import formulas as f
+from r3_openrlhf.runs.planning.hardware import Gpu
+from r3_openrlhf.runs.planning.history_coverage import history_forecast
+from r3_openrlhf.runs.planning.shapes import ModelShape
+
+PROMPT_TOKENS = 200
+HUB_PROBLEMS = {"agentica-org/DeepScaleR-Preview-Dataset": 40_315}
+# Shares of a step's groups, assumed (docs/scale.md)
+COLLAPSED, HARD = 0.45, 0.20
+BATCHED_TOKENS = 8192  # of an engine step, as stack/rollout_engine.py sets it
+PROCESS_BYTES = 3 * 2**30  # host memory of a process with torch, before its first tensor. Assumed
+# Host bytes per token. A response on its way to the controller has int32 ids and float32 log-probs. There it becomes an
+# Experience: ids, attention and action masks in int64, three float32 or int64 tensors of log-probs, advantages, returns, KL
+RESPONSE_BYTES = 4 + 4
+EXPERIENCE_BYTES = 3 * 8 + 6 * 4
+CONTROLLER_COPIES = 2  # the rows, and their micro-batches
+# On disk, per token, compressed (benchmarks/rollout_files.py): 1.7 for text of 4 characters, and the values of the tokens of a tenth
+# of the rows, ranked and recalled ones
+ROLLOUT_BYTES = 2.0
+TOKEN_VALUE_BYTES = 1.9  # of each kind that is kept of every row
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One phase of a step on one GPU. `sure` are parts that are there whatever is sampled."""
+
+    name: str
+    parts: dict[str, int]
+    sure: int
+    seconds: float = 0.0
+
+    @property
+    def peak(self) -> int:
+        """Bytes, all parts together."""
+        return sum(self.parts.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run will need. Bytes and seconds."""
+
+    model: str
+    params: int
+    gpu: Gpu
+    nodes: int
+    gpus_per_node: int
+    mean_tokens: float
+    num_problems: int
+    phases: tuple[Phase, ...]
+    host_bytes: dict[str, int]  # of the first node
+    host_s: float  # R³'s own work in the controller
+    steps: int
+    kv_tokens: int  # that an engine's cache holds
+    disk: dict[str, int]  # what stays, at the end
+    rollout_bytes_per_step: float
+    ahead: bool  # are rollouts sampled while a step trains, on GPUs of their own?
+    # epoch -> share of problems and verdicts with something to recall, if each was ever seen (runs/planning/history_forecast.py)
+    coverage: dict[int, float]
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of a step: its phases one after another, or the rest of them while the next rollouts are sampled."""
+        sampling, *others = (phase.seconds for phase in self.phases)
+        rest = sum(others) + self.host_s
+        return max(sampling, rest) if self.ahead else sampling + rest
+
+    @property
+    def hours(self) -> float:
+        """Of the whole run, without its start, evaluations and checkpoints."""
+        return self.step_s * self.steps / 3600
+
+    @property
+    def steps_per_day(self) -> float:
+        """At `step_s` each."""
+        return 86_400 / self.step_s
+
+
+def num_problems_of(config: R3Config) -> int | None:
+    """Without reading a file; None where the configuration does not say."""
+    if config.is_agentic:
+        return config.agents.num_tasks
+    size = config.data.reasoning_gym.get("size") if config.data.path.startswith("reasoning_gym:") else None
+    found = size or HUB_PROBLEMS.get(config.data.path)
+    if config.data.max_samples is not None:
+        found = min(found or config.data.max_samples, config.data.max_samples)
+    return found
+
+
+def make_plan(
+    config: R3Config,
+    shape: ModelShape,
+    gpu: Gpu,
+    *,
+    num_problems: int,
+    mean_tokens: float | None = None,
+    prompt_tokens: int = PROMPT_TOKENS,
+) -> Plan:
+    """mean_tokens: of a response; None: half of rollout.max_new_tokens, as the history's forecast takes it."""
+    mean = min(mean_tokens or config.rollout.max_new_tokens / 2, config.rollout.max_new_tokens)
+    run = _Run(config, shape, gpu, mean=mean, prompt=min(prompt_tokens, config.data.max_len))
+    steps = run.steps(num_problems)
+    phases = tuple(replace(phase, seconds=s) for phase, s in zip(run.phases(), run.seconds(), strict=True))
+    disk, per_step = run.disk(steps)
+    expected = history_forecast(config, num_problems=num_problems, mean_tokens=mean, steps=steps)
+    later = dict.fromkeys(range(2, config.train.num_epochs + 1), expected.coverage) if expected else {}
+    return Plan(
+        model=config.model.path,
+        params=shape.params,
+        gpu=gpu,
+        nodes=config.cluster.num_nodes,
+        gpus_per_node=config.cluster.gpus_per_node,
+        mean_tokens=mean,
+        num_problems=num_problems,
+        phases=phases,
+        host_bytes=run.host(),
+        host_s=run.host_seconds(),
+        steps=steps,
+        kv_tokens=run.kv_tokens,
+        ahead=config.is_async,
+        disk=disk,
+        rollout_bytes_per_step=per_step,
+        coverage={1: 0.0, **later} if expected else {},
+    )
+
+
+def not_planned(config: R3Config) -> str | None:
+    """A setting, as "key=value", whose memory no formula here has; None: there is none."""
+    for name in ("ds.ring_attn_size", "ds.tensor_parallel_size"):
+        value = config.flag(name)
+        if value is not None and value != 1:
+            return f"openrlhf.{name}={value}"
+    return None
+
+
+def memory_of(config: R3Config, shape: ModelShape, gpu: Gpu) -> tuple[tuple[Phase, ...], int]:
+    """(the phases without their seconds, tokens that an engine's KV cache holds): what decides whether a run fits."""
+    run = _Run(config, shape, gpu, mean=config.rollout.max_new_tokens / 2, prompt=PROMPT_TOKENS)
+    return run.phases(), run.kv_tokens
+
+
+class _Run:
+    """The numbers that several phases share."""
+
+    def __init__(self, config: R3Config, shape: ModelShape, gpu: Gpu, *, mean: float, prompt: int) -> None:
+        self.config, self.shape, self.gpu, self.mean, self.prompt = config, shape, gpu, mean, prompt
+        cluster, train, is_r3 = config.cluster, config.train, config.algorithm.keeps_history
+        self.ranks, self.offload = config.num_policy_ranks, train.adam_offload
+        self.tp, self.sleep, self.ahead = cluster.vllm_tensor_parallel_size, cluster.enable_sleep, config.is_async
+        self.length = prompt + mean
+        # of an agentic run: no trajectory ends before agents.max_turns
+        rows = config.rows_per_step * (config.agents.max_turns if config.is_agentic else 1)
+        reflects = is_r3 and config.reflection.enabled
+        late = (train.num_epochs - config.reflection.first_epoch + 1) / train.num_epochs if reflects else 0.0
+        self.kept = 1 - COLLAPSED if config.filters_groups else 1.0  # of the groups that are sampled
+        self.recorded = rows * (1 + HARD * max(0.0, late))
+        self.sampled = self.recorded / self.kept
+        replay = is_r3 and config.replay.enabled and config.replay.mode == "add"
+        self.trained = self.recorded + replay * COLLAPSED * config.rollout.batch_size * config.replay.k
+
+        self.zero = f.Zero(self.ranks, train.zero_stage, self.offload)
+        rank, targets = config.flag("ds.lora.rank") or 0, config.flag("ds.lora.target_modules") or ()
+        self.adapter = shape.adapter_params(rank, [targets] if isinstance(targets, str) else targets)
+        self.trained_params = self.adapter or shape.params
+        self.weights = self.zero.weights(shape.params, hpz=int(config.flag("ds.zpg") or 1))
+        self.weights += self.zero.weights(self.adapter)
+        self.reference = train.kl_coef > 0
+        if self.reference and not config.flag("ref.offload"):
+            self.weights += self.zero.weights(shape.params)
+        accumulate = f.FP32 if config.flag("ds.grad_accum_dtype") == "fp32" else f.BF16
+        self.optimizer = self.zero.optimizer(self.trained_params)
+        self.gradients = self.zero.gradients(self.trained_params, accumulate=accumulate)
+        self.states = self.optimizer + self.gradients  # what sleeps
+        self.live = self.zero.gathered(shape.params)
+        self.policy_contexts = f.CONTEXTS.cuda * (2 if self.reference else 1) + f.CONTEXTS.nccl * (self.ranks > 1)
+
+        self.engine_weights = f.BF16 * shape.params // self.tp
+        self.engine_context = f.CONTEXTS.cuda + f.CONTEXTS.graphs * (not config.flag("vllm.enforce_eager"))
+        # what vLLM takes when it is awake: its weights, its steps, and KV cache for all the rest
+        self.engine_share = int(cluster.vllm_gpu_memory_utilization * gpu.memory_bytes)
+        sequences = config.sequences_per_engine
+        tokens = max(BATCHED_TOKENS, sequences)
+        step = f.engine_step_bytes(shape, batched_tokens=tokens, sequences=sequences) // self.tp
+        cache = self.engine_share - self.engine_weights - step - f.CONTEXTS.cuda
+        self.kv_tokens = max(0, cache * f.kv_split(shape, self.tp) // f.kv_bytes_per_token(shape))
+        # between two samplings: all of it without sleep; in asynchronous training it is on another GPU
+        self.engine_at_rest = 0 if self.ahead else self.engine_context if self.sleep else self.engine_share
+        self.at_rest = {"weights": self.weights, "optimizer, gradients": 0 if self.sleep else self.states}
+
+    def steps(self, num_problems: int) -> int:
+        """Of the whole run: all epochs, or what ends it earlier."""
+        train, batch = self.config.train, self.config.rollout.batch_size
+        steps = math.ceil(num_problems * self.kept / batch) * train.num_epochs
+        if train.max_generated_tokens is not None:
+            steps = min(steps, math.ceil(train.max_generated_tokens / (self.sampled * self.mean)))
+        return min(steps, train.max_steps or steps)
+
+    def _tokens(self, section: str) -> tuple[int, int]:
+        """Of the largest micro-batch, and those whose logits are there at once."""
+        longest, train = self.config.data.max_len, self.config.train
+        tokens = longest * getattr(self.config, section).micro_batch_size
+        if train.dynamic_batch:
+            limit = self.config.rollout.max_tokens_per_gpu if section == "rollout" else None
+            tokens = max(longest, limit or train.max_tokens_per_gpu)
+        return tokens, min(tokens, train.logits_chunk_tokens or tokens)
+
+    # ── memory of the phases ──
+
+    def phases(self) -> tuple[Phase, ...]:
+        return self.sampling(), self.logprobs(), self.update(), self.sync()
+
+    def sampling(self) -> Phase:
+        kv = self.kv_tokens * f.kv_bytes_per_token(self.shape) // f.kv_split(self.shape, self.tp)
+        policy = {} if self.ahead else self.at_rest  # the policy is on other GPUs then
+        contexts = (0 if self.ahead else self.policy_contexts) + self.engine_context
+        parts = policy | {
+            "engine's weights": self.engine_weights,
+            "KV cache": kv,
+            "engine's steps": max(0, self.engine_share - self.engine_weights - kv),
+            "contexts": contexts - f.CONTEXTS.cuda,  # the engine's own is in its share
+        }
+        return Phase("sampling", parts, sum(policy.values()) + max(self.engine_share, self.engine_weights))
+
+    def logprobs(self) -> Phase:
+        tokens, with_logits = self._tokens("rollout")
+        parts = self.at_rest | {
+            "gathered weights": self.live,
+            "activations": f.forward_bytes(self.shape, tokens=tokens),
+            "logits": f.forward_logits_bytes(self.shape, tokens=with_logits),
+            "contexts": self.policy_contexts,
+            "engine": self.engine_at_rest,
+        }
+        return Phase("log-probs", parts, sum(self.at_rest.values()) + self.engine_at_rest * (not self.sleep))
+
+    def update(self) -> Phase:
+        (tokens, with_logits), shape, train = self._tokens("train"), self.shape, self.config.train
+        checkpointing, flash = (
+            self.config.model.gradient_checkpointing,
+            "flash" in self.config.model.attn_implementation,
+        )
+        in_chunks = train.logits_chunk_tokens is not None and not self.adapter
+        entropy = self.config.flag("actor.entropy_coef") is not None
+        of_batch = {
+            "activations": f.activation_bytes(shape, tokens=tokens, checkpointing=checkpointing, flash=flash),
+            "logits": f.train_logits_bytes(shape, tokens=with_logits, entropy=entropy),
+            "last layer's gradient": f.FP32 * shape.vocab * shape.hidden * in_chunks,
+            "gradient bucket": self.zero.bucket(self.trained_params),
+            "gathered weights": self.live,
+        }
+        at_step = self.zero.step_gradients(self.trained_params)
+        if at_step > sum(of_batch.values()):  # the optimizer's step comes when activations are gone
+            of_batch = {"fp32 gradients": at_step}
+        states = {"weights": self.weights, "optimizer": self.optimizer, "gradients": self.gradients}
+        parts = states | of_batch | {"contexts": self.policy_contexts, "engine": self.engine_at_rest}
+        return Phase("update", parts, sum(states.values()) + at_step + self.engine_at_rest * (not self.sleep))
+
+    def sync(self) -> Phase:
+        engine = {"engine's weights": self.engine_weights} if self.sleep else {"engine": self.engine_at_rest}
+        contexts = self.policy_contexts + (self.engine_context if self.sleep else 0)
+        largest = f.BF16 * self.shape.vocab * self.shape.hidden
+        parts = self.at_rest | engine | {"tensor in flight": largest, "contexts": contexts}
+        return Phase("sync", parts, sum(self.at_rest.values()) + (0 if self.ahead else self.engine_weights))
+
+    # ── seconds ──
+
+    def seconds(self) -> tuple[float, float, float, float]:
+        """Of the four phases."""
+        shape, gpu, config = self.shape, self.gpu, self.config
+        per_engine = -(-int(self.sampled) // (self.ranks // self.tp))
+        lengths = f.response_lengths(per_engine, mean=self.mean, longest=config.rollout.max_new_tokens)
+        slots = min(config.sequences_per_engine, max(1, int(self.kv_tokens / self.length)))
+        sampling = f.decode_seconds(
+            shape,
+            lengths,
+            prompt=self.prompt,
+            slots=slots,
+            tensor_parallel=self.tp,
+            flops=gpu.flops,
+            bandwidth=gpu.bandwidth,
+        )
+        tokens, all_flops = self.trained * self.length, self.ranks * gpu.flops
+        passes = 2 if self.reference else 1
+        logprobs = passes * f.forward_flops(shape, tokens=tokens, length=self.length) / (f.RATES.forward * all_flops)
+        checkpointing, tokens = config.model.gradient_checkpointing, tokens * config.train.inner_epochs
+        flops = f.update_flops(shape, tokens=tokens, length=self.length, checkpointing=checkpointing)
+        update = flops / (f.RATES.update * all_flops)
+        if self.offload:  # gradients down, weights up, and Adam on the host
+            update += 3 * f.BF16 * self.trained_params / self.ranks / f.RATES.host_link
+        moved = self.states if self.sleep and not self.offload else 0
+        return sampling, logprobs, update, f.sync_seconds(shape, tensor_parallel=self.tp, state_bytes=moved)
+
+    # ── around the GPUs ──
+
+    def host(self) -> dict[str, int]:
+        """Of the first node, where the controller is."""
+        per_node, tokens = self.config.policy_gpus_per_node, self.trained * self.length
+        sleeping = self.engine_weights + (0 if self.offload else self.states)
+        # fp32 master, Adam, fp32 gradients
+        offloaded = 4 * f.FP32 * self.trained_params * per_node // self.ranks if self.offload else 0
+        return {
+            "asleep: optimizer, gradients, engine's weights": per_node * sleeping * self.sleep,
+            "offloaded optimizer": offloaded,
+            "processes": (2 * per_node + 2) * PROCESS_BYTES,
+            "controller's rows": int(CONTROLLER_COPIES * EXPERIENCE_BYTES * tokens),
+            "Ray's object store": int((RESPONSE_BYTES + EXPERIENCE_BYTES) * tokens),
+        }
+
+    def host_seconds(self) -> float:
+        """The controller's own work: CPU seconds per token of `benchmarks/step_overhead.py host` (docs/performance.md)."""
+        return 2.53 / (128 * 16 * 8192) * self.trained * self.mean if self.config.algorithm.keeps_history else 0.0
+
+    def disk(self, steps: int) -> tuple[dict[str, int], float]:
+        """(what stays at the end, bytes of rollouts a step)."""
+        checkpoint, log = self.config.checkpoint, self.config.logging
+        written = 1 if checkpoint.save_steps == -1 else max(1, steps // checkpoint.save_steps)
+        best = self.config.held_out.path is not None  # its copy stays beside the newest
+        copies = min(written, (checkpoint.max_num_hf or written) + best)
+        kinds = (log.token_entropy == "all") + (log.token_logprobs == "all")
+        per_token = ROLLOUT_BYTES * log.rollout_text + TOKEN_VALUE_BYTES * kinds
+        per_step = per_token * self.recorded * self.mean
+        a_checkpoint = f.checkpoint_bytes(self.shape.params, self.trained_params)
+        found: dict[str, int] = {
+            "checkpoints": (written if checkpoint.save_steps == -1 else min(checkpoint.max_num, written))
+            * a_checkpoint,
+            "models": (copies * (checkpoint.max_num_hf != 0) + 1) * f.BF16 * self.shape.params,
+            "rollouts": int(per_step * steps),
+        }
+        if self.config.keeps_history:
+            found["history, at most"] = self.config.history.max_bytes
+        return found, per_step

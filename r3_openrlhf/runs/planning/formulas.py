@@ -1,0 +1,242 @@
+"""Bytes and seconds of one step, each formula with its source. Pure: numbers in, numbers out.
+
+P parameters, N data-parallel ranks, T tokens of one micro-batch, V vocabulary. Bytes are of one GPU unless said otherwise.
+What is not known before a run (rates that a GPU reaches, what a process takes for itself) stands in RATES and CONTEXTS;
+those are assumptions, not measurements.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+import statistics
+from dataclasses import dataclass
+
+from r3_openrlhf.runs.planning.shapes import ModelShape
+
+GiB = 2**30
+BF16, FP32 = 2, 4
+
+# DeepSpeed 0.19.6, runtime/zero/config.py; OpenRLHF passes "auto", which leaves these as they are (config_utils.py:56)
+REDUCE_BUCKET = 5 * 10**8  # elements
+MAX_LIVE = 10**9  # parameters that ZeRO 3 keeps gathered, at most
+
+
+@dataclass(frozen=True)
+class Contexts:
+    """What a process on a GPU takes before its first tensor. Assumed."""
+
+    cuda: int = GiB // 2  # CUDA context and its libraries
+    nccl: int = GiB // 2  # buffers of the ranks' communicators
+    graphs: int = GiB  # vLLM's CUDA graphs, which its sleep does not free
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Which share of the data sheet is reached. Assumed before any comparison, and not changed after it."""
+
+    update: float = 0.30  # of the GPU's FLOP/s, forward and backward
+    forward: float = 0.40
+    decode: float = 0.60  # of the memory's bandwidth
+    decode_step_s: float = 0.006  # scheduling, launching, sampling and returning one token of every sequence
+    allreduce_s: float = 15e-6  # one of two a layer, with tensor parallelism
+    host_link: float = 20e9  # bytes per second and GPU, between GPU and pinned host memory
+    tensor_sync_s: float = 0.010  # one named tensor to all engines, a remote call each
+    disk: float = 1e9  # bytes per second, a checkpoint
+
+
+RATES, CONTEXTS = Rates(), Contexts()
+
+
+# ── model states ──
+
+
+@dataclass(frozen=True)
+class Zero:
+    """How model states are shared out (Rajbhandari et al. 2020, arXiv 1910.02054, figure 1): bytes of one rank, for so many
+    parameters. offloaded: optimizer and gradients are on the host."""
+
+    ranks: int
+    stage: int
+    offloaded: bool = False
+
+    def _share(self, stage: int) -> int:
+        return self.ranks if self.stage >= stage else 1
+
+    def weights(self, params: int, *, hpz: int = 1) -> int:
+        """bf16 at rest, split in stage 3; with ds.zpg a second copy is split over `hpz` ranks (ZeRO++, arXiv 2306.10209)."""
+        second = BF16 * params // hpz if self.stage == 3 and hpz > 1 else 0
+        return BF16 * params // self._share(3) + second
+
+    def optimizer(self, params: int) -> int:
+        """fp32 master weights and Adam's two moments, 12 P, split from stage 1 on (section 3.1)."""
+        return 0 if self.offloaded else 3 * FP32 * params // self._share(1)
+
+    def gradients(self, params: int, *, accumulate: int = BF16) -> int:
+        """What is accumulated between two optimizer steps, in ds.grad_accum_dtype; split from stage 2 on."""
+        return 0 if self.offloaded else accumulate * params // self._share(2)
+
+    def step_gradients(self, params: int) -> int:
+        """The same once more in fp32, while the optimizer steps (deepspeed/runtime/zero/stage_1_and_2.py, step)."""
+        return 0 if self.offloaded else FP32 * params // self._share(1)
+
+    def bucket(self, params: int) -> int:
+        """Gradients on their way to the rank that owns them: reduce_bucket_size elements."""
+        return BF16 * min(params, REDUCE_BUCKET) if self.stage >= 2 and self.ranks > 1 else 0
+
+    def gathered(self, params: int) -> int:
+        """What stage 3 holds whole while it computes (stage3_max_live_parameters), beside its share."""
+        return BF16 * min(params, MAX_LIVE) if self.stage == 3 and self.ranks > 1 else 0
+
+
+def checkpoint_bytes(params: int, trained: int) -> int:
+    """A checkpoint of DeepSpeed: bf16 weights, and the optimizer's 12 bytes for each parameter that is trained."""
+    return BF16 * params + 3 * FP32 * trained
+
+
+# ── one micro-batch ──
+
+
+def layer_activation_bytes(shape: ModelShape, *, flash: bool = True) -> int:
+    """Per token, what autograd keeps of one layer in transformers 5.15: for each norm its input in fp32, twice its output
+    in bf16 (normalised, scaled); q, k, v and the attention's result; gate, up, silu(gate) and their product. Without flash
+    attention k and v are repeated for every head. As Korthikanti et al. 2022 (arXiv 2205.05198, section 4.1), who count
+    34 hidden for a layer with LayerNorm, dropout and GELU.
+    """
+    q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    norms = 2 * (FP32 + 2 * BF16) * shape.hidden
+    attention = BF16 * (2 * q + 2 * (kv if flash else q))
+    return norms + attention + 4 * BF16 * shape.intermediate
+
+
+def activation_bytes(shape: ModelShape, *, tokens: int, checkpointing: bool, flash: bool = True) -> int:
+    """Training. With gradient checkpointing each layer keeps its input, and one layer at a time is computed again. Around
+    the layers: the last norm, and the rotary tables."""
+    layer = layer_activation_bytes(shape, flash=flash)
+    around = (FP32 + 2 * BF16) * shape.hidden + 2 * BF16 * shape.head_dim
+    if checkpointing:
+        return tokens * (shape.layers * BF16 * shape.hidden + layer + around)
+    return tokens * (shape.layers * layer + around)
+
+
+def forward_bytes(shape: ModelShape, *, tokens: int) -> int:
+    """Without gradient: a layer's input, gate, up and their product."""
+    return tokens * BF16 * (2 * shape.hidden + 3 * shape.intermediate)
+
+
+# Per token and word of the vocabulary. Training: fp32 logits (runs/models/actor.py:250 copies the model's own), their gradient in
+# fp32 and that in bf16; the cross-entropy kernel of flash-attn keeps no other. Without flash-attn log-probs are gather and
+# logsumexp (runs/models/utils.py:185-188), whose backward holds two fp32 tensors more while it adds them. Log-probs alone: the
+# model's bf16 and the fp32 copy; with R³'s exact entropy (method/core/entropy.py) the model's own and one chunk.
+# With openrlhf.actor.entropy_coef the entropy's own gradient is one more in fp32 (runs/models/utils.py:216, compiled).
+ENTROPY_LOGIT_BYTES = FP32
+TRAIN_LOGIT_BYTES = {True: FP32 + FP32 + BF16, False: 4 * FP32}
+FORWARD_LOGIT_BYTES = BF16 + FP32
+
+
+def train_logits_bytes(shape: ModelShape, *, tokens: int, flash: bool = True, entropy: bool = False) -> int:
+    """Logits and their gradients at the peak, where the backward pass begins. flash: is flash-attn's kernel installed?
+    entropy: has the loss an entropy bonus?"""
+    return (TRAIN_LOGIT_BYTES[flash] + ENTROPY_LOGIT_BYTES * entropy) * tokens * shape.vocab
+
+
+def forward_logits_bytes(shape: ModelShape, *, tokens: int) -> int:
+    """Logits of a pass without gradient."""
+    return FORWARD_LOGIT_BYTES * tokens * shape.vocab
+
+
+def kv_bytes_per_token(shape: ModelShape) -> int:
+    """Of the whole model, in bf16: keys and values of every layer (vllm/v1/kv_cache_interface.py, FullAttentionSpec)."""
+    return 2 * BF16 * shape.layers * shape.kv_heads * shape.head_dim
+
+
+def kv_split(shape: ModelShape, tensor_parallel: int) -> int:
+    """Over so many GPUs keys and values are split; beyond their heads each GPU holds a whole one (vllm/config/model.py,
+    get_num_kv_heads)."""
+    return min(tensor_parallel, shape.kv_heads)
+
+
+def engine_step_bytes(shape: ModelShape, *, batched_tokens: int, sequences: int) -> int:
+    """vLLM's own activations at its largest step: a layer's working set, and logits of every sequence three times in fp32
+    (logits, processed log-probs, sampling)."""
+    return forward_bytes(shape, tokens=batched_tokens) + 3 * FP32 * sequences * shape.vocab
+
+
+# ── seconds ──
+
+
+def response_lengths(num: int, *, mean: float, longest: int, sigma: float = 0.7) -> list[int]:
+    """`num` lengths in ascending order: quantiles of a log-normal, cut at `longest`, with this mean after the cut.
+
+    sigma 0.7: 0.5 within a problem, 0.4 between problems, and wrong answers 1.6 times as long as right ones
+    (benchmarks/history_coverage.py)."""
+    mean = min(mean, float(longest))
+    normal = statistics.NormalDist(0.0, sigma)
+    factors = [math.exp(normal.inv_cdf((i + 0.5) / num)) for i in range(num)]
+    low, high = 0.0, 50.0 * longest
+    for _ in range(60):
+        median = (low + high) / 2
+        if sum(min(longest, median * factor) for factor in factors) / num < mean:
+            low = median
+        else:
+            high = median
+    return [max(1, round(min(longest, high * factor))) for factor in factors]
+
+
+def decode_seconds(
+    shape: ModelShape,
+    lengths: list[int],
+    *,
+    prompt: int,
+    slots: int,
+    tensor_parallel: int,
+    flops: float,
+    bandwidth: float,
+    rates: Rates = RATES,
+) -> float:
+    """One engine until its last response ends: `slots` sequences at a time, the others wait.
+
+    A step reads the weights and every running sequence's keys and values once, so it is bound by memory (Pope et al.
+    2022, arXiv 2211.05102, section 2), or, with many sequences, by arithmetic; a fixed time is added.
+    """
+    weights = BF16 * shape.matmul_params / tensor_parallel
+    kv = kv_bytes_per_token(shape) / kv_split(shape, tensor_parallel)
+    fixed = rates.decode_step_s + (2 * shape.layers * rates.allreduce_s if tensor_parallel > 1 else 0.0)
+    waiting = random.Random(0).sample(lengths, len(lengths))  # long and short ones mixed, always alike
+    running: list[int] = []  # the decode step at which each ends
+    step, seconds, started_sum = 0, 0.0, 0
+    starts: dict[int, list[int]] = {}
+    while waiting or running:
+        while waiting and len(running) < slots:
+            length = waiting.pop()
+            heapq.heappush(running, step + length)
+            starts.setdefault(step + length, []).append(step)
+            started_sum += step
+        until = running[0]
+        count, steps = len(running), until - step
+        context = count * prompt + count * (step + steps / 2) - started_sum
+        read = (weights + kv * context + 3 * FP32 * count * shape.vocab / tensor_parallel) / (rates.decode * bandwidth)
+        compute = 2 * shape.matmul_params * count / tensor_parallel / (rates.forward * flops)
+        seconds += steps * (max(read, compute) + fixed)
+        step = until
+        while running and running[0] == step:
+            heapq.heappop(running)
+            started_sum -= starts[step].pop()
+    return seconds
+
+
+def forward_flops(shape: ModelShape, *, tokens: float, length: float) -> float:
+    """2 P per token, and attention over half the sequence (Kaplan et al. 2020, arXiv 2001.08361, section 2.1)."""
+    return tokens * (2 * shape.matmul_params + 4 * shape.layers * shape.heads * shape.head_dim * length / 2)
+
+
+def update_flops(shape: ModelShape, *, tokens: float, length: float, checkpointing: bool) -> float:
+    """Backward is twice the forward; with checkpointing the forward runs once more (arXiv 2205.05198, section 5)."""
+    return (4 if checkpointing else 3) * forward_flops(shape, tokens=tokens, length=length)
+
+
+def sync_seconds(shape: ModelShape, *, tensor_parallel: int, state_bytes: int, rates: Rates = RATES) -> float:
+    """One remote call for each named tensor, the engine's weights from the host, the optimizer's states there and back."""
+    moved = BF16 * shape.params / tensor_parallel + 2 * state_bytes
+    return shape.tensors * rates.tensor_sync_s + moved / rates.host_link

@@ -1,0 +1,86 @@
+"""A plan as a table for people and as one JSON object."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from r3_openrlhf.runs.planning.forecast import Plan
+from r3_openrlhf.runs.planning.verdict import TIGHT, gib
+
+
+def plan_as_json(plan: Plan, *, fits: bool, remedies: list[tuple[str, ...]]) -> dict[str, Any]:
+    """The plan's fields and what follows from them. Bytes and seconds, nothing rounded."""
+    phases = [{**asdict(phase), "peak": phase.peak} for phase in plan.phases]
+    sums = {"step_s": plan.step_s, "hours": plan.hours}
+    return {**asdict(plan), "phases": phases, **sums, "fits": fits, "remedies": remedies}
+
+
+def plan_table(plan: Plan, *, fits: bool, remedies: list[tuple[str, ...]]) -> Group:
+    """GiB of a GPU, GB of everything else."""
+    ranks = plan.nodes * plan.gpus_per_node
+    head = (
+        f"{plan.model}, {plan.params / 1e9:.2f} B parameters, on {ranks} x {plan.gpu.name} ({plan.nodes} "
+        f"node{'s' if plan.nodes > 1 else ''}); {plan.num_problems:,} problems, responses of {plan.mean_tokens:,.0f} tokens"
+    )
+    return Group(Text(head), _memory(plan), Text(_verdict(fits, remedies)), _around(plan))
+
+
+def _memory(plan: Plan) -> Table:
+    """One column a phase, one line a part; GiB of one GPU."""
+    table = Table(title="Peak memory of one GPU, GiB", title_justify="left")
+    table.add_column("part")
+    names = list(dict.fromkeys(name for phase in plan.phases for name in phase.parts))
+    for phase in plan.phases:
+        table.add_column(phase.name, justify="right")
+    for name in names:
+        sizes = [phase.parts.get(name, 0) for phase in plan.phases]
+        if any(sizes):
+            table.add_row(name, *[gib(size) if size else "" for size in sizes])
+    table.add_section()
+    table.add_row("sum", *[gib(phase.peak) for phase in plan.phases])
+    table.add_row(
+        f"of {gib(plan.gpu.memory_bytes)}", *[_share(phase.peak / plan.gpu.memory_bytes) for phase in plan.phases]
+    )
+    table.add_row("seconds a step", *[f"{phase.seconds:,.1f}" for phase in plan.phases])
+    return table
+
+
+def _share(share: float) -> str:
+    return f"{share:.0%}" + (" !" if share > 1 else " (tight)" if share > TIGHT else "")
+
+
+def _verdict(fits: bool, remedies: list[tuple[str, ...]]) -> str:
+    if fits:
+        return "Fits."
+    ways = " or ".join(" ".join(settings) for settings in remedies)
+    return "Does not fit. " + (
+        f"These would make it fit: {ways}" if ways else "It needs more GPUs, or a smaller model."
+    )
+
+
+def _around(plan: Plan) -> Table:
+    table = Table.grid(padding=(0, 2))
+    rows = [
+        ("a step", f"{plan.step_s:,.0f} s, of which R³'s own work in the controller {plan.host_s:.1f} s"),
+        ("the run", f"{plan.steps:,} steps, {plan.hours:,.0f} h ({plan.steps_per_day:,.0f} steps a day)"),
+        ("KV cache", f"{plan.kv_tokens:,} tokens an engine"),
+        ("host memory", _parts(plan.host_bytes) + " of the first node"),
+        ("disk at the end", _parts(plan.disk)),
+        ("rollouts", f"{plan.rollout_bytes_per_step * plan.steps_per_day / 1e9:.1f} GB a day"),
+    ]
+    if plan.coverage:
+        said = ", ".join(f"{epoch}: {share:.0%}" for epoch, share in plan.coverage.items())
+        rows.append(("history by epoch", f"something to recall of {said}"))
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _parts(sizes: dict[str, int]) -> str:
+    told = ", ".join(f"{name} {size / 1e9:.0f}" for name, size in sizes.items() if size >= 5e8)
+    return f"{sum(sizes.values()) / 1e9:.0f} GB ({told})"

@@ -1,0 +1,161 @@
+"""What does not fit, and what would make it fit."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from r3_openrlhf.config import R3Config
+from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.runs.planning.forecast import memory_of
+from r3_openrlhf.runs.planning.hardware import Gpu
+from r3_openrlhf.runs.planning.shapes import ModelShape
+
+TIGHT = 0.9  # of a GPU: fragments, and what the formulas do not know
+
+
+def missing_kv_cache(config: R3Config, kv_tokens: int) -> int:
+    """Tokens by which an engine's KV cache is too small for one sequence of data.max_len, which vLLM refuses; 0: none."""
+    return max(0, config.data.max_len - kv_tokens)
+
+
+def check_split(config: R3Config, *, heads: int, kv_heads: int) -> None:
+    """ConfigError where vLLM cannot share a model's attention heads evenly among an engine's GPUs (vllm/config/model.py,
+    verify_with_parallel_config), which it says when it starts."""
+    size = config.cluster.vllm_tensor_parallel_size
+    if not _shares_heads(size, heads=heads, kv_heads=kv_heads):
+        others = range(1, config.cluster.gpus_per_node + 1)
+        even = [str(n) for n in others if _shares_heads(n, heads=heads, kv_heads=kv_heads)]
+        raise ConfigError(
+            f"cluster.vllm_tensor_parallel_size is {size}, but model.path {config.model.path} has {heads} attention heads, "
+            f"{kv_heads} for keys and values, which vLLM cannot share evenly; use {', '.join(even)}"
+        )
+
+
+def _shares_heads(size: int, *, heads: int, kv_heads: int) -> bool:
+    return heads % size == 0 and (kv_heads % size == 0 or size % kv_heads == 0)
+
+
+def fits(config: R3Config, shape: ModelShape, gpu: Gpu) -> bool:
+    """Does each phase fit, and has an engine room for the longest row?"""
+    phases, kv_tokens = memory_of(config, shape, gpu)
+    return all(phase.peak <= gpu.memory_bytes for phase in phases) and not missing_kv_cache(config, kv_tokens)
+
+
+def remedies(config: R3Config, shape: ModelShape, gpu: Gpu) -> list[tuple[str, ...]]:
+    """Up to two ways to fit, each as "key=value": single settings that do, else pairs, else three together. Where several
+    do, those that cost least come first, in the order of `_changes`."""
+    changes = [
+        (key, value)
+        for key, value in _changes(config)
+        if key != "cluster.vllm_tensor_parallel_size"
+        or _shares_heads(value, heads=shape.heads, kv_heads=shape.kv_heads)
+    ]
+    found: list[tuple[str, ...]] = []
+    for number in (1, 2, 3):
+        for chosen in itertools.combinations(changes, number):
+            keys = [key for key, _ in chosen]
+            if len(set(keys)) < number:
+                continue
+            changed = _changed(config, chosen)
+            if changed is not None and fits(changed, shape, gpu):
+                found.append(tuple(f"{key}={_text(value)}" for key, value in chosen))
+            if len(found) == 2:
+                return found
+        if found:
+            return found
+    return found
+
+
+def _changes(config: R3Config) -> Iterator[tuple[str, Any]]:
+    """What may be set otherwise, cheapest first."""
+    train, cluster = config.train, config.cluster
+    if not config.model.gradient_checkpointing:
+        yield "model.gradient_checkpointing", True
+    if train.dynamic_batch:
+        for section, value in (("rollout", config.rollout.max_tokens_per_gpu), ("train", train.max_tokens_per_gpu)):
+            if (value or train.max_tokens_per_gpu) > config.data.max_len:
+                yield f"{section}.max_tokens_per_gpu", config.data.max_len
+    elif train.micro_batch_size > 1:
+        yield "train.micro_batch_size", 1
+    for share in (0.8, 0.7, 0.6, 0.5, 0.4):
+        if share < cluster.vllm_gpu_memory_utilization:
+            yield "cluster.vllm_gpu_memory_utilization", share
+    if cluster.vllm_gpu_memory_utilization < 0.8:
+        yield "cluster.vllm_gpu_memory_utilization", 0.8
+    yield from _layouts(config)
+
+
+def _layouts(config: R3Config) -> Iterator[tuple[str, Any]]:
+    """Where weights and states lie."""
+    train, cluster = config.train, config.cluster
+    if not cluster.enable_sleep:
+        yield "cluster.enable_sleep", True
+    for stage in range(train.zero_stage + 1, 4):
+        yield "train.zero_stage", stage
+    size = 2 * cluster.vllm_tensor_parallel_size
+    while size <= cluster.gpus_per_node:
+        yield "cluster.vllm_tensor_parallel_size", size
+        size *= 2
+    if not train.adam_offload:
+        yield "train.adam_offload", True
+    for nodes in (2, 4, 8, 16):
+        if nodes > cluster.num_nodes:
+            yield "cluster.num_nodes", nodes
+
+
+def _changed(config: R3Config, changes: tuple[tuple[str, Any], ...]) -> R3Config | None:
+    """None where the configuration refuses them."""
+    changed = copy.deepcopy(config)
+    for key, value in changes:
+        section, name = key.split(".")
+        setattr(getattr(changed, section), name, value)
+    try:
+        for section in {key.split(".")[0] for key, _ in changes}:
+            getattr(changed, section).__post_init__()
+        changed.__post_init__()
+    except ConfigError:
+        return None
+    return changed
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def start_check(config: R3Config, shape: ModelShape, gpu: Gpu) -> str | None:
+    """Before a run starts: a sentence where it will probably not fit, None where it will.
+
+    ConfigError where the parts that no sample can change alone are larger than the GPU.
+    """
+    phases, kv_tokens = memory_of(config, shape, gpu)
+    over = [phase for phase in phases if phase.sure > gpu.memory_bytes]
+    worst = max(phases, key=lambda phase: phase.peak)
+    if over or missing_kv_cache(config, kv_tokens) or worst.peak > gpu.memory_bytes:
+        way = (
+            " or ".join(" ".join(settings) for settings in remedies(config, shape, gpu))
+            or "more GPUs, or a smaller model"
+        )
+        if over:
+            phase = max(over, key=lambda phase: phase.sure)
+            raise ConfigError(
+                f"this run does not fit: weights, optimizer and engine alone take {gib(phase.sure)} GiB of a GPU in the phase "
+                f"{phase.name}, which has {gib(gpu.memory_bytes)}; use {way} (r3 plan shows each part)"
+            )
+        if missing_kv_cache(config, kv_tokens):
+            return (
+                f"an engine will have KV cache for {kv_tokens:,} tokens, less than data.max_len={config.data.max_len}, and "
+                f"vLLM will refuse that; use {way} (r3 plan shows each part)"
+            )
+        return (
+            f"the phase {worst.name} is expected to take {gib(worst.peak)} GiB of a GPU, which has {gib(gpu.memory_bytes)}; "
+            f"use {way} (r3 plan shows each part)"
+        )
+    return None
+
+
+def gib(size: float) -> str:
+    """GiB with one decimal."""
+    return f"{size / 2**30:.1f}"

@@ -1,0 +1,132 @@
+"""Plays one trajectory in an environment; each turn is a sample of its own, with the prompt that its memory gives.
+
+OpenRLHF loads this file by path (`--train.agent_func_path`, trainer/ray/vllm_engine.py:_load_agent_executor) and calls
+`execute` for each trajectory. Answers utils/agent.py:MultiTurnAgentExecutor, which makes one row of all turns, gives each
+turn all that is left of the context (:84), adds up the rewards of the turns (:112), and reports the truncation of the last
+one alone. rollout_engine.py hands the turns on as responses.
+
+A file that is loaded by path is in no package, so records have no place in it: agent_turns.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from copy import deepcopy
+
+from openrlhf.utils.agent import AgentExecutorBase
+
+from r3_openrlhf.problems.agents.processes.pool import EnvironmentLost, EnvironmentPool
+from r3_openrlhf.problems.agents.trajectory import Episode, Trajectory
+from r3_openrlhf.problems.prompts import count_tokens, problem_message, render
+from r3_openrlhf.problems.training_file import Label
+from r3_openrlhf.stack.agent_tasks import environment_of_run, seed_of
+from r3_openrlhf.stack.agent_turns import Sampled, lost_at_reset, responses_of
+from r3_openrlhf.stack.environment import config_from_environment
+from r3_openrlhf.stack.rollout_executor import logprobs_array
+
+
+class AgentExecutor(AgentExecutorBase):
+    """What an engine's actor makes once, and calls for each trajectory."""
+
+    def __init__(self) -> None:
+        from vllm.sampling_params import RequestOutputKind  # responses_of does without vllm
+
+        from r3_openrlhf.stack import compact_logprobs
+
+        compact_logprobs.install()
+        self.output_kind = RequestOutputKind.FINAL_ONLY
+        self.config = config_from_environment()
+        agents = self.config.agents
+        self.environments = EnvironmentPool(
+            environment_of_run(self.config),
+            agents.options,
+            step_timeout_s=agents.step_timeout_s,
+            reset_timeout_s=agents.reset_timeout_s,
+        )
+        self._numbers = itertools.count()
+
+    async def execute(  # text alone: no images
+        self,
+        prompt,
+        label,
+        sampling_params,
+        max_length: int,
+        hf_tokenizer,
+        llm_engine,
+        images=None,  # noqa: ARG002
+    ):
+        """One trajectory: the responses of its turns, in order; without any turn one response without tokens.
+
+        An environment that hangs or crashes costs its trajectory, whose turns are then ungraded.
+        """
+        task = Label.from_json(label)
+        uid = str(next(self._numbers))
+        policy_step = getattr(llm_engine, "policy_step", None)
+        reflects = self.config.reflection.enabled and prompt != task.problem  # samples_generator.py
+        attempt = prompt if reflects else ""
+        trajectory, sampled = await self._play(
+            task, uid, attempt, sampling_params, max_length, hf_tokenizer, llm_engine
+        )
+        found = responses_of(
+            trajectory, sampled, self.config.agents, prompt=prompt, label=label, pad=hf_tokenizer.pad_token_id
+        )
+        for response in found:
+            response["r3"]["policy_step"] = policy_step
+        return found
+
+    async def _play(
+        self, task: Label, uid: str, attempt: str, sampling_params, max_length: int, hf_tokenizer, llm_engine
+    ) -> tuple[Trajectory, list[Sampled]]:
+        """The trajectory, and the responses that were sampled for it: one for each turn, and for one that has no answer."""
+        room = max_length - sampling_params.max_tokens  # of a prompt: every turn may use all of its tokens
+        sampled: list[Sampled] = []
+
+        def final_prompt(message: str) -> str:
+            return render(hf_tokenizer, self.config.data, problem_message(self.config.data, message))
+
+        def count(message: str) -> int:
+            return count_tokens(hf_tokenizer, final_prompt(message))
+
+        environment = self.environments.environment()
+        try:
+            try:
+                observation = await asyncio.wrap_future(environment.reset(seed_of(task)))
+            except EnvironmentLost as lost:
+                return lost_at_reset(task.uid, uid, lost.reason), sampled
+            episode = Episode(
+                observation, task_uid=task.uid, trajectory_uid=uid, settings=self.config.agents, attempt=attempt
+            )
+            while (message := episode.next_prompt(count=count, max_tokens=room)) is not None:
+                state = episode.observation.anchor
+                one = await self._sample(final_prompt(message), state, sampling_params, hf_tokenizer, llm_engine)
+                sampled.append(one)
+                action = episode.act(one.text, truncated=one.truncated)
+                try:
+                    step = await asyncio.wrap_future(environment.step(action))
+                except EnvironmentLost as lost:
+                    episode.lose(lost.reason)
+                    break
+                episode.advance(step)
+        finally:
+            environment.release()
+        return episode.trajectory(), sampled
+
+    async def _sample(self, prompt: str, state: str, sampling_params, hf_tokenizer, llm_engine) -> Sampled:
+        params = deepcopy(sampling_params)
+        params.logprobs = 0  # the sampled token's alone
+        params.flat_logprobs = True  # as rollout_executor.py
+        params.output_kind = self.output_kind
+        params.detokenize = False
+        prompt_ids = hf_tokenizer(text=prompt, add_special_tokens=False)["input_ids"]
+        output = (await llm_engine.generate(prompt_ids, params)).outputs[0]
+        response_ids = list(output.token_ids)
+        return Sampled(
+            prompt=prompt,
+            prompt_ids=prompt_ids,
+            response_ids=response_ids,
+            logprobs_T=logprobs_array(output.logprobs, len(response_ids))[:, 0],
+            text=hf_tokenizer.decode(response_ids, skip_special_tokens=True),
+            finish_reason=str(output.finish_reason),
+            state=state,
+        )

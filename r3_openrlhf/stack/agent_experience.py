@@ -1,0 +1,127 @@
+"""Between "trajectories are played" and "one policy update": advantages of turns, and what happened in the step.
+
+Answers trainer/ppo_utils/experience_maker.py:284 (`reshape(-1, n_samples_per_prompt)`): trajectories have different
+numbers of turns, so a step has any number of rows, completed by fillers as R³'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from openrlhf.trainer.ppo_utils.experience import Experience
+
+from r3_openrlhf.config import AgentsConfig
+from r3_openrlhf.method.core.mixed_batch import MixedBatch
+from r3_openrlhf.method.errors import TrainingStopped
+from r3_openrlhf.method.types import Context, Rollout
+from r3_openrlhf.problems.agents.advantages import advantages_of_task
+from r3_openrlhf.problems.agents.metrics import reflection_metrics, trajectory_metrics
+from r3_openrlhf.problems.agents.replay import kept_rollouts, recalled_name, recalled_trajectory
+from r3_openrlhf.problems.agents.trajectory import End, Trajectory
+from r3_openrlhf.stack.experience_maker import R3ExperienceMaker
+
+
+class AgentExperienceMaker(R3ExperienceMaker):
+    """A row is a turn. With replay.enabled whole trajectories join a task whose own all ended alike; with reflection.enabled a
+    task has one more group, played behind an earlier attempt. agents.estimator gives the advantages. Nothing is ranked."""
+
+    _recalled: list[Trajectory]
+    _kept: list[Rollout]
+
+    def make_experience_batch(self, rollout_samples: list[Experience]) -> list[Experience]:
+        """Upstream's experiences of this step's turns and fillers, with advantages and old log-probs.
+
+        TrainingStopped: more trajectories were lost than reward.max_ungraded_rate allows, no task has two turns to compare,
+        or stop.max_abs_logprob_gap.
+        """
+        by_context: dict[Context, list[Trajectory]] = {Context.PLAIN: [], Context.REFLECTION: []}
+        for sample in rollout_samples:
+            if sample.r3_trajectory is not None:
+                by_context[sample.r3_rollout.context].append(sample.r3_trajectory)
+        trajectories, reflected = by_context[Context.PLAIN], by_context[Context.REFLECTION]
+        self._check_lost([*trajectories, *reflected])
+        turns = [sample for sample in rollout_samples if sample.r3_rollout.num_tokens or sample.rewards is None]
+        self._recalled = []
+        batch = self._batch(turns)
+        self._prompts = [sample.r3_prompt for sample in turns]
+        if not batch.rows:
+            raise TrainingStopped(
+                "no task of this step has two turns that could be compared; see r3/agents in metrics.jsonl"
+            )
+        replayed = {}
+        if self.config.keeps_history:
+            self._kept = [
+                kept
+                for context, played in by_context.items()
+                for kept in kept_rollouts(played, (one for one in self.rollouts if one.context is context))
+            ]
+            replayed["r3/time/recall_s"] = self._recall_s
+        by_context[Context.PLAIN] = [*trajectories, *self._recalled]
+        assign_advantages(batch, by_context, self.config.agents)
+        samples_list = self.split_rollout_samples(self._samples(batch, batch.rows, turns))
+        experiences = self.make_experience(samples_list)
+        if self.config.keeps_history:
+            replayed |= self._set_old_logprobs(experiences, batch.rows, batch)
+            replayed["r3/agents/recalled"] = float(len(self._recalled))
+        gaps = self._gaps(experiences, [None if row.recalled else row.rollout for row in batch.rows])
+        self._set_advantages(experiences, batch.rows)
+        found = trajectory_metrics(trajectories, depth=self.config.agents.depth)
+        if self.config.reflection.enabled:
+            replayed |= reflection_metrics(reflected)
+        same = {"accuracy": found["r3/agents/success_rate"], "reward_mean": found["r3/agents/reward_mean"]}
+        self._report(batch, gaps, {**found, **same, **replayed, "r3/agents/rows": float(len(batch.rows))})
+        return experiences
+
+    def kept_rollouts(self) -> list[Rollout]:
+        """Whole trajectories: what is recalled is one of them."""
+        return self._kept
+
+    def _joining(self, recalled: list[Rollout]) -> list[Rollout]:
+        """The turns of each trajectory that joins a task, trajectory by trajectory."""
+        turns: list[Rollout] = []
+        for place, stored in enumerate(recalled):
+            trajectory, mine = recalled_trajectory(stored, self.config.agents, name=recalled_name(stored, place))
+            self._recalled.append(trajectory)
+            turns += mine
+        return super()._joining(turns)
+
+    def _report(self, batch: MixedBatch, gaps: dict[str, float], metrics: dict[str, float]) -> None:
+        if self.config.logging.rollout_text:
+            self._recalled_prompts = {
+                row.index: self._text(row.rollout.prompt_ids) for row in batch.rows if row.recalled
+            }
+        super()._report(batch, gaps, metrics)
+
+    def _check_ungraded(self, batch: MixedBatch) -> None:
+        """Trajectories are counted, not their turns (`_check_lost`)."""
+
+    def _check_lost(self, trajectories: Sequence[Trajectory]) -> None:
+        lost = [one for one in trajectories if one.end is End.LOST]
+        rate, limit = len(lost) / len(trajectories), self.config.reward.max_ungraded_rate
+        if rate > limit:
+            raise TrainingStopped(
+                f"{rate:.0%} of this step's trajectories were lost ({', '.join(sorted({one.reason for one in lost}))}), more "
+                f"than reward.max_ungraded_rate={limit}; see to the environment, then start the same command again"
+            )
+
+
+def assign_advantages(
+    batch: MixedBatch, trajectories: Mapping[Context, Iterable[Trajectory]], settings: AgentsConfig
+) -> None:
+    """`row.advantage` and `row.reward`, which is the step's return, of every row. Rows are turns of these trajectories; those of
+    a task in one context are compared with each other."""
+    groups: dict[tuple[str, Context], list[Trajectory]] = {}
+    for context, played in trajectories.items():
+        for one in played:
+            groups.setdefault((one.task_uid, context), []).append(one)
+    advantages = {
+        (uid, context, one.uid): values
+        for (uid, context), group in groups.items()
+        for one, values in zip(group, advantages_of_task(group, settings), strict=True)
+    }
+    for row in batch.rows:
+        turn = row.rollout.turn
+        assert turn is not None and turn.step_return is not None  # a row is graded
+        values = advantages[row.rollout.uid, row.rollout.context, turn.trajectory]
+        assert values is not None
+        row.advantage, row.reward = values[turn.index], turn.step_return

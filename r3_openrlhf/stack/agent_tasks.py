@@ -1,0 +1,72 @@
+"""The tasks of an agentic run: seeds of its environment, as the file of prompts that OpenRLHF reads.
+
+A turn's prompt is made where it is played (agent_executor.py); what stands here is the name of the task.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from r3_openrlhf.config import R3Config
+from r3_openrlhf.method.errors import ConfigError, DataError
+from r3_openrlhf.problems.agents.environment import make_environment, task_uid
+from r3_openrlhf.problems.training_file import Label, PreparedData
+from r3_openrlhf.runs.directory import RunDirectory
+
+TASK = "environment"  # of a Label: no grader judges it
+
+
+def check_environment(config: R3Config) -> None:
+    """ConfigError: there is no such environment, it needs a package that is not installed, or refuses agents.options."""
+    make_environment(environment_of_run(config), config.agents.options).close()
+
+
+def environment_of_run(config: R3Config) -> str:
+    """agents.environment. ValueError: the run has none."""
+    if config.agents.environment is None:
+        raise ValueError("agents.environment is not set; this run has no environment")
+    return config.agents.environment
+
+
+def prepare_tasks(config: R3Config, run: RunDirectory) -> PreparedData:
+    """Write the tasks that are trained on, and the held-out ones, whose seeds are the next ones behind those.
+
+    DataError: the run has begun with other tasks.
+    """
+    agents = config.agents
+    first_held_out = agents.num_tasks
+    _write(config, run.data, range(first_held_out))
+    if agents.num_held_out:
+        _write(config, run.held_out, range(first_held_out, first_held_out + agents.num_held_out))
+    counts = {"num_problems": agents.num_tasks, "num_dropped_overlong": 0, "num_duplicates": 0, "num_unusable": 0}
+    counts |= {"max_prompt_tokens": 0, "num_too_long_to_reflect": 0}
+    run.data_counts.write_text(json.dumps(counts) + "\n", encoding="utf-8")
+    return PreparedData(path=run.data, **counts)
+
+
+def seed_of(label: Label) -> int:
+    """Which task of its environment this is. ConfigError: it is a problem for a grader."""
+    if label.task != TASK or label.metadata is None:
+        raise ConfigError(f"problem {label.uid} is no task of an environment; choose another run_dir")
+    return int(label.metadata["seed"])
+
+
+def _write(config: R3Config, output: Path, seeds: Iterable[int]) -> None:
+    name = environment_of_run(config)
+    rows = []
+    for seed in seeds:
+        uid = task_uid(name, seed)
+        label = Label(uid=uid, problem=uid, references=[], task=TASK, metadata={"seed": seed})
+        rows.append(json.dumps({"input": uid, "label": label.to_json(), "datasource": name}) + "\n")
+    text = "".join(rows)
+    if output.is_file() and output.read_text(encoding="utf-8") != text:
+        raise DataError(
+            f"{output} holds other tasks than agents.environment {name} gives now; a run goes on with the tasks it was "
+            "started with, so use the same seeds or choose another run_dir"
+        )
+    output.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = output.with_name(f".{output.name}.new")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(output)

@@ -1,0 +1,205 @@
+"""Our configuration -> the flags of `python -m openrlhf.cli.train_ppo_ray` (OpenRLHF 0.11.2).
+
+The parser and the checks of the installed OpenRLHF judge the result (upstream_parser.py), so that a renamed flag fails
+before anything starts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from r3_openrlhf.config import R3Config
+from r3_openrlhf.method.core.rewards import DAPO_OVERLONG_FACTOR, DAPO_OVERLONG_SHARE
+from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.types import Device, LossAggregation
+from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.stack.flags import ALSO_SET, MAY_BE_SET, check_flag, check_together
+
+ROLLOUT_EXECUTOR = Path(__file__).with_name("rollout_executor.py")
+AGENT_EXECUTOR = Path(__file__).with_name("agent_executor.py")
+
+
+def platform_of(config: R3Config) -> str:
+    """ "cuda" or "cpu". Raises ConfigError where cluster.device asks for CUDA and there is none.
+
+    The head of a Ray cluster often has no GPU: with an address, cluster.device=cuda is believed here, and the nodes are
+    looked at when Ray is there (launch.check_devices).
+    """
+    import torch
+
+    if torch.cuda.is_available():
+        return "cuda"
+    wants_cuda = Device.checked("cluster.device", config.cluster.device) is Device.CUDA
+    if wants_cuda and ray_address(config) is not None:
+        return "cuda"
+    if wants_cuda:
+        raise ConfigError(
+            "cluster.device is cuda, but no CUDA device is visible here; use experiment=quickstart on a machine without one"
+        )
+    return "cpu"
+
+
+def ray_address(config: R3Config) -> str | None:
+    """Of a cluster that is there already; None: the run starts one of its own."""
+    address = config.cluster.ray_address
+    return os.environ.get("RAY_ADDRESS") or address if address in (None, "auto") else address
+
+
+def openrlhf_arguments(
+    config: R3Config,
+    run: RunDirectory,
+    *,
+    model_dir: str | Path,
+    platform: str,
+    resume: bool = False,
+    universal: bool = False,
+) -> list[str]:
+    """The whole command line behind `python -m openrlhf.cli.train_ppo_ray`. Pure: no disk, no environment.
+
+    platform: "cuda" or "cpu". resume: a checkpoint is there and is to be loaded; universal: one that
+    was converted (other_ranks.py).
+    Raises ConfigError when config.openrlhf repeats a flag that is set here.
+    """
+    flags = _own_flags(config, run, model_dir=model_dir, platform=platform, resume=resume, universal=universal)
+    given = dict(_flat(config.openrlhf))
+    arguments: list[str] = []
+    for name, value in flags.items():
+        if not (name in MAY_BE_SET and name in given):
+            arguments += _flag(name, value)
+    for name, value in given.items():
+        if (name in flags and name not in MAY_BE_SET) or name in ALSO_SET:
+            raise ConfigError(
+                f"openrlhf.{name} is set by R³ itself; use the key of the configuration that it comes from"
+            )
+        check_flag(name, value, config)
+        arguments += _flag(name, value)
+    check_together(given, config, platform=platform)
+    return arguments
+
+
+def own_flags() -> frozenset[str]:
+    """The names of all flags that a run with algo=r3 sets."""
+    config = R3Config(run_dir="run")
+    config.model.path = config.data.path = ""
+    return frozenset(
+        _own_flags(config, RunDirectory("run"), model_dir="", platform="cuda", resume=False, universal=False)
+    )
+
+
+def _own_flags(
+    config: R3Config, run: RunDirectory, *, model_dir: str | Path, platform: str, resume: bool, universal: bool
+) -> dict[str, Any]:
+    data, rollout, train, cluster, checkpoint = (
+        config.data,
+        config.rollout,
+        config.train,
+        config.cluster,
+        config.checkpoint,
+    )
+    cpu = platform == "cpu"
+    packing = train.packing or train.dynamic_batch  # upstream packs whenever the batch is dynamic
+    algorithm = config.algorithm
+    flags: dict[str, Any] = {
+        # where: everything shares the same GPUs
+        "train.colocate_all": True,
+        "actor.num_nodes": cluster.num_nodes,
+        "actor.num_gpus_per_node": config.policy_gpus_per_node,
+        "ref.num_nodes": cluster.num_nodes,
+        "ref.num_gpus_per_node": config.policy_gpus_per_node,
+        "vllm.num_engines": config.num_engines,
+        "vllm.tensor_parallel_size": cluster.vllm_tensor_parallel_size,
+        "vllm.gpu_memory_utilization": cluster.vllm_gpu_memory_utilization,
+        "vllm.enforce_eager": cpu,
+        "vllm.enable_prefix_caching": not cpu,
+        "vllm.sync_backend": "gloo" if cpu else "nccl",
+        "vllm.enable_sleep": cluster.enable_sleep and not cpu,
+        "ds.enable_sleep": cluster.enable_sleep and not cpu,
+        # model
+        "actor.model_name_or_path": str(model_dir),
+        "actor.gradient_checkpointing_enable": config.model.gradient_checkpointing,
+        "ds.attn_implementation": "sdpa" if cpu and not packing else config.model.attn_implementation,
+        "ds.zero_stage": train.zero_stage,
+        "ds.adam_offload": train.adam_offload,
+        "ds.packing_samples": packing,
+        # data: prompts are final texts, labels are ours
+        "data.prompt_dataset": str(run.data),
+        "data.input_key": "input",
+        "data.label_key": "label",
+        "data.max_len": data.max_len,
+        "train.agent_func_path": str(AGENT_EXECUTOR if algorithm.environment else ROLLOUT_EXECUTOR),
+        # sampling
+        "rollout.batch_size": rollout.batch_size,
+        "rollout.n_samples_per_prompt": rollout.n_samples_per_prompt,
+        "rollout.max_new_tokens": rollout.max_new_tokens,
+        "rollout.temperature": rollout.temperature,
+        # below 1 vLLM renormalises and the ratio would be biased
+        "rollout.top_p": 1.0,
+        "rollout.micro_batch_size": rollout.micro_batch_size,
+        "rollout.max_tokens_per_gpu": rollout.max_tokens_per_gpu or (train.max_tokens_per_gpu if packing else None),
+        # update
+        "train.num_episodes": train.num_epochs,
+        "train.max_epochs": train.inner_epochs,
+        "train.batch_size": config.train_batch_size,
+        "train.micro_batch_size": train.micro_batch_size,
+        "train.dynamic_batch_enable": train.dynamic_batch,
+        "train.max_tokens_per_gpu": train.max_tokens_per_gpu,
+        "train.seed": train.seed,
+        "train.full_determinism_enable": train.deterministic,
+        "actor.adam.lr": train.learning_rate,
+        "actor.lr_scheduler": "constant_with_warmup",
+        "actor.lr_warmup_ratio": 0.0,
+        "actor.max_norm": train.max_grad_norm,
+        "actor.eps_clip_low_high": [train.eps_clip_low, train.eps_clip_high],
+        "actor.loss_agg_mode": LossAggregation.checked("train.loss_aggregation", train.loss_aggregation),
+        "algo.advantage.estimator": algorithm.estimator,
+        "algo.kl.init_coef": train.kl_coef,  # 0: no reference model is loaded
+        "algo.kl.use_loss": train.kl_coef > 0,
+        "algo.kl.estimator": "k3" if train.kl_coef > 0 else None,
+        "algo.dynamic_filtering_enable": algorithm.filters_groups,
+        "reward.overlong_buffer_len": int(DAPO_OVERLONG_SHARE * rollout.max_new_tokens)
+        if algorithm.overlong_penalty
+        else None,
+        "reward.overlong_penalty_factor": DAPO_OVERLONG_FACTOR if algorithm.overlong_penalty else None,
+        # upstream's evaluation takes accuracy from rewards; R3Trainer has its own (config.held_out)
+        "eval.dataset": None,
+        "eval.steps": None,
+        # what is kept
+        "ckpt.path": str(run.checkpoints),
+        "ckpt.output_dir": str(run.final_model),
+        "ckpt.save_steps": checkpoint.save_steps,
+        "ckpt.save_hf": checkpoint.max_num_hf != 0,
+        "ckpt.max_num": checkpoint.max_num,
+        "ckpt.load_enable": resume,
+        "ds.use_universal_ckpt": universal,
+        "logger.tensorboard_dir": str(run.tensorboard) if config.logging.tensorboard else None,
+        "logger.wandb.run_name": run.path.name,
+    }
+    if config.logging.wandb_project:
+        flags["logger.wandb.project"] = config.logging.wandb_project
+        # Upstream logs to wandb when a key is given, and prefers the one of `wandb login` or WANDB_API_KEY: a real key
+        # never belongs on a command line.
+        flags["logger.wandb.key"] = "from_the_environment"
+    if config.replay.enabled or train.dual_clip is not None:
+        flags["actor.dual_clip"] = config.dual_clip
+    return flags
+
+
+def _flag(name: str, value: Any) -> list[str]:
+    """True: the bare switch. False or None: nothing. A list: several values."""
+    if value is None or value is False:
+        return []
+    if value is True:
+        return [f"--{name}"]
+    return [f"--{name}", *map(str, value if isinstance(value, (list, tuple)) else [value])]
+
+
+def _flat(flags: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Both spellings work: {"actor.dual_clip": 3} and {"actor": {"dual_clip": 3}}."""
+    for name, value in flags.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

@@ -1,0 +1,188 @@
+"""Asynchronous training (`openrlhf.train.async_enable`): the rollouts of coming steps are sampled while a step trains.
+
+Answers trainer/ppo_trainer_async.py, whose three actors stay: one samples (:38), one trains (:168), and one holds them (:269),
+with a queue of batches between them (:292) and a lock that keeps sampling and weight sync apart (:20). What upstream has no
+word for is here:
+
+    which weights sampled a row     the engines are told, inside the lock, and each response says it
+    what a batch counts             travels with it through the queue: a step reports what it trains on, not what was sampled last
+    where a resumed run goes on     the loader's state of the batch that was trained last (:144) is in its checkpoint; what the
+                                    queue held behind it is lost, and those problems are asked again
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+import transformers
+from openrlhf.trainer import ppo_trainer_async
+from openrlhf.trainer.ppo_trainer import BasePPOTrainer
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from r3_openrlhf.method.history.store import HistoryStore
+from r3_openrlhf.problems.prompts import r3_of
+from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.stack.blocked_signals import keep_blocked
+from r3_openrlhf.stack.environment import config_from_environment
+from r3_openrlhf.stack.phases import Phase
+from r3_openrlhf.stack.samples_generator import BatchFacts, R3SamplesGenerator
+from r3_openrlhf.stack.trainer import RecordedSteps, wait_for_engines
+
+
+def _below(actor) -> Any:
+    """ppo_trainer_async.py:37, :167, :268: the names are Ray actor classes already; this is the class that was decorated."""
+    return actor.__ray_metadata__.modified_class.__ray_actor_class__
+
+
+class SampledBatch(list):
+    """Rows of one batch on their way through upstream's queue, with what the trainer reports of them."""
+
+    facts: BatchFacts
+
+
+class AheadGenerator(R3SamplesGenerator):
+    """`step` counts batches: each is the one of the step that will train on it, as the queue keeps their order."""
+
+    def generate_samples(self, **generate_kwargs):
+        """As R3SamplesGenerator's; the rows are a SampledBatch."""
+        rows, pass_rate, consumed, exhausted = super().generate_samples(**generate_kwargs)
+        if rows:
+            rows = SampledBatch(rows)
+            rows.facts = self.take_facts()
+            self.step += 1
+        return rows, pass_rate, consumed, exhausted
+
+
+class R3GenerateSamplesActor(_below(ppo_trainer_async.GenerateSamplesActor)):  # type: ignore[misc]
+    """The actor that samples. Reads the history beside the trainer, who writes it."""
+
+    samples_generator: R3SamplesGenerator
+
+    def __init__(self, pretrain, strategy, vllm_engines, **kwargs) -> None:
+        keep_blocked()
+        self.config = config_from_environment()
+        transformers.set_seed(self.config.train.seed)
+        super().__init__(pretrain, strategy, vllm_engines, **kwargs)
+        upstream = self.samples_generator
+        self.samples_generator = AheadGenerator(
+            strategy=strategy,
+            prompts_dataloader=upstream.prompts_dataloader,
+            eval_dataloader=upstream.eval_dataloader,
+            tokenizer=upstream.tokenizer,
+            vllm_engines=upstream.vllm_engines,
+            config=self.config,
+            r3=r3_of(self.config, None, upstream.tokenizer),
+        )
+
+    def start_at(self, step: int, epoch: int, tokens: int) -> None:
+        """Go on behind `step`, in `epoch`, after so many sampled tokens. The store is there by now."""
+        generator = self.samples_generator
+        generator.step, generator.epoch, generator.tokens = step, epoch, tokens
+        if self.config.keeps_history:
+            path = RunDirectory(self.config.run_dir).history
+            generator.r3.history = HistoryStore.open(path, seed=self.config.train.seed, writer=False)
+
+    def load_state_dict(self, state_dict) -> None:
+        """Upstream's (:76), which does not know that an epoch may begin with a checkpoint."""
+        if state_dict:
+            super().load_state_dict(state_dict)
+
+    def take_counts(self) -> dict[str, float]:
+        """What was sampled behind the last batch."""
+        return self.samples_generator.take_counts()
+
+
+class ToldEngines(BasePPOTrainer):
+    """Behind upstream's class in the order of classes: its broadcast runs inside of upstream's lock (:255)."""
+
+    policy_step = 0  # of the weights that the next broadcast sends
+
+    def broadcast_to_vllm(self) -> None:
+        """The weights, and which they are."""
+        super().broadcast_to_vllm()
+        self.tell_engines()
+
+    def tell_engines(self) -> None:
+        """Each engine knows from now on how many optimizer steps its weights have had."""
+        ray.get([engine.set_policy_step.remote(self.policy_step) for engine in self.vllm_engines])
+
+
+class R3TrainingActor(RecordedSteps, _below(ppo_trainer_async.TrainingActor), ToldEngines):  # type: ignore[misc]
+    """The actor that trains. It asks the held-out problems itself, between two steps."""
+
+    def _make_generator(self, strategy) -> R3SamplesGenerator:
+        return R3SamplesGenerator(  # for held-out problems alone
+            strategy=strategy,
+            prompts_dataloader=None,
+            eval_dataloader=None,
+            tokenizer=self.tokenizer,
+            vllm_engines=self.vllm_engines,
+            config=self.config,
+            r3=self.r3,
+        )
+
+    def meet(self, generator, generate_kwargs: dict) -> None:
+        """The actor that samples, and how it does."""
+        self.generator, self.generate_kwargs = generator, generate_kwargs
+
+    def init_checkpoint_states(self) -> dict:
+        """As the synchronous trainer's; engines and the actor that samples then know where the run is."""
+        states = super().init_checkpoint_states()
+        self.tell_engines()
+        own = self.samples_generator
+        ray.get(self.generator.start_at.remote(own.step, own.epoch, own.tokens))
+        return states
+
+    def _at(self, step: int) -> None:
+        super()._at(step)
+        self.policy_step = step
+
+    def train_step(self, rollout_samples, global_step: int):
+        """One step on the batch that waited longest."""
+        self.policy_step = global_step + 1  # what this step's broadcast sends
+        return super().train_step(rollout_samples, global_step)
+
+    def _facts_of(self, rollout_samples) -> BatchFacts:
+        return rollout_samples.facts
+
+    def _counts_behind_the_last_step(self) -> dict[str, float]:
+        return ray.get(self.generator.take_counts.remote())
+
+    def save_logs_and_checkpoints(self, global_step: int, logs_dict=None, client_states=None) -> None:
+        """As the synchronous trainer's; then it waits for rollouts."""
+        super().save_logs_and_checkpoints(global_step, logs_dict, client_states)
+        self._announce(Phase.SAMPLING)
+
+    def fit(self, global_step: int = 0) -> None:
+        """The whole run."""
+        self._announce(Phase.SAMPLING)
+        super().fit(global_step)
+
+
+class R3TrainerAsync(_below(ppo_trainer_async.PPOTrainerAsync)):  # type: ignore[misc]
+    """Starts both actors on its own node: they share the history's file."""
+
+    def __init__(
+        self, pretrain, strategy, actor_model_group, critic_model_group, reward_model_group, reference_model_group,
+        vllm_engines, **generate_kwargs,
+    ) -> None:  # fmt: skip
+        keep_blocked()
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        # upstream's __init__ takes both from the module's global names (:304, :314)
+        ppo_trainer_async.GenerateSamplesActor = ray.remote(R3GenerateSamplesActor).options(scheduling_strategy=here)
+        ppo_trainer_async.TrainingActor = ray.remote(R3TrainingActor).options(scheduling_strategy=here)
+        super().__init__(
+            pretrain, strategy, actor_model_group, critic_model_group, reward_model_group, reference_model_group,
+            vllm_engines, **generate_kwargs,
+        )  # fmt: skip
+        self.vllm_engines = vllm_engines
+        ray.get(self.trainer_actor.meet.remote(self.generator_actor, generate_kwargs))
+
+    def get_max_steps(self) -> int:
+        """Upstream's, once every engine answers."""
+        wait_for_engines(self.vllm_engines, RunDirectory(config_from_environment().run_dir))
+        return super().get_max_steps()
+
+
+PPOTrainerAsync = ray.remote(R3TrainerAsync)

@@ -1,0 +1,141 @@
+"""Upstream's Actor without logits: its head returns the log-probs of the labels, computed in chunks of tokens.
+
+Answers runs/models/actor.py:250-292, where the training pass keeps the logits of a whole micro-batch: about 10 bytes for each token
+and word (2 in bfloat16, 4 in float32, 4 for their gradient), 56 GB for one row of 36,864 tokens and 152k words.
+
+The chunks are inside the head's own forward pass, so that ZeRO 3 gathers its weight once for all of them, in either direction.
+B rows, T tokens, A = T - 1 action positions, H hidden, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from openrlhf.models import Actor
+from openrlhf.models.ring_attn_utils import gather_and_pad_tensor, unpad_and_slice_tensor
+
+from r3_openrlhf.method.errors import TrainingStopped
+from r3_openrlhf.stack.chunked_logprobs import chunked_logprobs, chunked_logprobs_and_entropy
+from r3_openrlhf.stack.environment import config_from_environment
+
+KEY = "train.logits_chunk_tokens"
+CHECKED_TOKENS = 16
+LARGEST_DIFFERENCE = 0.05  # nats; chunks of a product round differently, a head that does more is off by whole nats
+
+
+class ChunkedActor(Actor):
+    """Takes the place of `Actor` in ppo_actor.py:513 and :537 when train.logits_chunk_tokens is set."""
+
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        chunk_tokens = config_from_environment().train.logits_chunk_tokens
+        if chunk_tokens is None:
+            raise ValueError(f"{KEY} is null: upstream's Actor is to be used")
+        self._head = LogprobHead(self.model.get_output_embeddings(), chunk_tokens)
+        self._is_checked = False
+
+    def forward(
+        self, sequences, action_mask=None, attention_mask=None, return_output=False, ring_attn_group=None, **kwargs
+    ):
+        """Log-probs [B, A] as upstream's; everything that needs logits is upstream's own."""
+        if action_mask is None or kwargs.get("return_entropy") or getattr(self, "is_vlm", False):
+            return super().forward(
+                sequences, action_mask, attention_mask, return_output, ring_attn_group=ring_attn_group, **kwargs
+            )
+        if not self._is_checked:
+            self._check(sequences[0][attention_mask[0].bool()][None, :CHECKED_TOKENS], ring_attn_group)
+        output, logprobs_BT, _ = self.of_every_token(sequences, attention_mask, ring_attn_group=ring_attn_group)
+        logprobs_BA = logprobs_BT[:, :-1][:, -action_mask.shape[1] :] * action_mask.float()
+        return (logprobs_BA, output) if return_output else logprobs_BA
+
+    def of_every_token(self, sequences_BT, attention_mask_BT, *, with_entropy=False, ring_attn_group=None):
+        """(the model's output, log-probs [B, T], entropy [B, T] in nats or None), the latter without gradient."""
+        batch, seqlen = sequences_BT.size()
+        inputs, labels, restored = model_inputs(self, sequences_BT, attention_mask_BT, ring_attn_group)
+        with self._head.asked(labels, self.temperature, with_entropy=with_entropy):
+            output = self.model(**inputs)
+        found = [restored(values, batch, seqlen) for values in output["logits"].unbind(-1)]
+        return output, found[0], found[1] if with_entropy else None
+
+    def _check(self, ids_1T, ring_attn_group) -> None:
+        """A head may do more than a product (a cap, a scale): then chunks of the product alone are another policy."""
+        mask = torch.ones_like(ids_1T)
+        with torch.no_grad():
+            expected = super().forward(ids_1T, mask[:, 1:], mask, ring_attn_group=ring_attn_group)
+            _, found, _ = self.of_every_token(ids_1T, mask, ring_attn_group=ring_attn_group)
+        difference = (found[:, :-1] - expected).abs().max().item() if ids_1T.shape[1] > 1 else 0.0
+        if not difference <= LARGEST_DIFFERENCE:
+            raise TrainingStopped(
+                f"{KEY} is set, but this model's log-probs are not those of its head's product: they differ by {difference:.3f} "
+                f"nats; use {KEY}=null"
+            )
+        self._is_checked = True
+
+    @property
+    def head_seconds(self) -> float:
+        """Of the last pass with entropy."""
+        return self._head.seconds
+
+
+class LogprobHead:
+    """Makes a model's last layer return log-probs [B, T, 1], or log-probs and entropy [B, T, 2], while it is asked to."""
+
+    def __init__(self, layer: torch.nn.Module, chunk_tokens: int) -> None:
+        if not isinstance(layer, torch.nn.Linear) or layer.bias is not None:
+            raise TrainingStopped(
+                f"{KEY} is {chunk_tokens}, but this model's last layer is a {type(layer).__name__} that chunks are not made for; "
+                f"use {KEY}=null"
+            )
+        self._layer, self._chunk_tokens = layer, chunk_tokens
+        self._wanted: tuple[torch.Tensor, float, bool] | None = None  # labels, temperature, with entropy
+        self._logits = layer.forward
+        self.seconds = 0.0
+        layer.forward = self._forward
+
+    @contextmanager
+    def asked(self, labels: torch.Tensor, temperature: float, *, with_entropy: bool) -> Iterator[None]:
+        """`labels` is [B, T] like the tokens of the model's next forward pass."""
+        self._wanted = (labels, temperature, with_entropy)
+        try:
+            yield
+        finally:
+            self._wanted = None
+
+    def _forward(self, hidden_BTH: torch.Tensor) -> torch.Tensor:
+        if self._wanted is None:
+            return self._logits(hidden_BTH)
+        labels, temperature, with_entropy = self._wanted
+        arguments = (hidden_BTH.flatten(0, 1), self._layer.weight, labels.flatten())
+        settings: dict[str, Any] = {"chunk_tokens": self._chunk_tokens, "temperature": temperature}
+        if not with_entropy:
+            return chunked_logprobs(*arguments, **settings).view(*labels.shape, 1)
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        found = torch.stack(chunked_logprobs_and_entropy(*arguments, **settings), -1).view(*labels.shape, 2)
+        torch.cuda.synchronize()
+        self.seconds = time.perf_counter() - started
+        return found
+
+
+def model_inputs(actor, sequences_BT, attention_mask_BT, ring_attn_group):
+    """What runs/models/actor.py:219-249 gives the model, the label of each token, and the way back from its tokens to [B, T]."""
+    if actor.packing_samples:
+        tokens, position_ids, labels, pad_length, indices = unpad_and_slice_tensor(
+            sequences_BT, attention_mask_BT, ring_attn_group
+        )
+        inputs = {"input_ids": tokens, "attention_mask": None, "position_ids": position_ids}
+        return (
+            inputs,
+            labels,
+            lambda values, batch, seqlen: gather_and_pad_tensor(
+                values, ring_attn_group, pad_length, indices, batch, seqlen
+            ),
+        )
+    position_ids = attention_mask_BT.long().cumsum(-1) - 1
+    position_ids.masked_fill_(attention_mask_BT == 0, 1)
+    inputs = {"input_ids": sequences_BT, "attention_mask": attention_mask_BT, "position_ids": position_ids}
+    return inputs, torch.roll(sequences_BT, shifts=-1, dims=1), lambda values, *_: values

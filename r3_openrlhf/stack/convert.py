@@ -1,0 +1,121 @@
+"""Experience <-> Rollout: the only file that knows the shapes of OpenRLHF's tensors.
+
+B rows, T tokens of prompt + response, A = T - 1 action positions (position 0 has no log-prob).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from openrlhf.trainer.ppo_utils.experience import Experience
+
+from r3_openrlhf.method.types import Context, Rollout
+from r3_openrlhf.problems.training_file import Label
+
+
+def rollout_from_response(
+    response: dict, *, context: Context, step: int, epoch: int, prefix_logprobs: np.ndarray | None = None
+) -> Rollout:
+    """The record of one executor response. prefix_logprobs: float32, of the tokens that it was given, of which the response
+    of the record has the ids too."""
+    (start, end) = response["action_ranges"][0]
+    given = np.zeros(0, dtype=np.float32) if prefix_logprobs is None else prefix_logprobs
+    begins = start - len(given)
+    payload = response["r3"]
+    grade = payload["grade"]
+    # copies: what Ray hands out lives in its object store, which must not fill up with the rollouts of a step
+    tokens = np.array(response["observation_tokens"], dtype=np.int32)
+    return Rollout(
+        uid=Label.from_json(response["label"]).uid,
+        context=context,
+        prompt_ids=tokens[:begins],
+        response_ids=tokens[begins:end],
+        response_logprobs=np.concatenate([given, response["rollout_log_probs"][start:end]], dtype=np.float32),
+        prefix_tokens=len(given),
+        verdict=grade.verdict,
+        reward=grade.reward,
+        truncated=bool(response["truncated"]),
+        finish_reason=payload["finish_reason"],
+        policy_step=step,
+        epoch=epoch,
+        entropy_bounds=payload["entropy_bounds"],
+        text=payload["text"],
+        reason=grade.reason,
+        answer=grade.extracted,
+        turn=payload.get("turn"),
+    )
+
+
+def whole_trajectories(rollouts: Sequence[Rollout]) -> list[Rollout]:
+    """Turns -> one record per trajectory, which has the response tokens of all of them."""
+    turns: dict[tuple[str, str], list[Rollout]] = {}
+    for rollout in rollouts:
+        assert rollout.turn is not None  # agent_executor.py gives every response its place
+        turns.setdefault((rollout.uid, rollout.turn.trajectory), []).append(rollout)
+    return [
+        replace(
+            mine[0],
+            response_ids=np.concatenate([turn.response_ids for turn in mine]),
+            response_logprobs=np.concatenate([turn.response_logprobs for turn in mine]),
+            truncated=any(turn.truncated for turn in mine),
+        )
+        for mine in turns.values()
+    ]
+
+
+def experience_from_recalled(rollout: Rollout, *, prompt_ids: np.ndarray, sibling: Experience) -> Experience:
+    """A recalled rollout as one more row behind the prompt of the group that it joins.
+
+    `sibling` is a fresh row of that group: every row of a batch needs the same fields and info keys (upstream's
+    Experience.concat_experiences looks at the first row only).
+    """
+    sequences_T = torch.from_numpy(np.concatenate([prompt_ids, rollout.response_ids]).astype(np.int64))
+    action_mask_A = torch.zeros(len(sequences_T) - 1, dtype=torch.long)
+    action_mask_A[len(prompt_ids) - 1 :] = 1
+    logprobs_A = torch.zeros(len(sequences_T) - 1, dtype=torch.float32)
+    logprobs_A[len(prompt_ids) - 1 :] = torch.from_numpy(rollout.response_logprobs.astype(np.float32))
+    reward = rollout.graded_reward
+    values = {"reward": reward, "score": float(reward > 0)}
+    info = {key: torch.tensor([values.get(key, 0.0)], dtype=tensor.dtype) for key, tensor in sibling.info.items()}
+    return Experience(
+        sequences=sequences_T.unsqueeze(0),
+        attention_mask=torch.ones_like(sequences_T).unsqueeze(0),
+        action_mask=action_mask_A.unsqueeze(0),
+        rollout_log_probs=logprobs_A.unsqueeze(0),
+        prompts=list(sibling.prompts),
+        labels=list(sibling.labels),
+        images=[None],
+        mm_train_inputs=[None],
+        rewards=torch.tensor([reward], dtype=torch.float32),
+        scores=torch.tensor([values["score"]], dtype=torch.float32),
+        response_length=torch.tensor([rollout.num_tokens]),
+        truncated=torch.tensor([rollout.truncated]),
+        total_length=torch.tensor([float(len(sequences_T))]),
+        info=info,
+    )
+
+
+def filler_experience(sibling: Experience, pad_token_id: int) -> Experience:
+    """A row of two tokens without any action: it carries no loss and no gradient, and keeps data-parallel ranks in
+    step (every rank runs the same number of forward and backward passes)."""
+    sequences = torch.full((1, 2), pad_token_id, dtype=torch.long)
+    zero = torch.zeros((1, 1))
+    return Experience(
+        sequences=sequences,
+        attention_mask=torch.ones_like(sequences),
+        action_mask=torch.zeros((1, 1), dtype=torch.long),
+        rollout_log_probs=zero.clone(),
+        prompts=[""],
+        labels=[""],
+        images=[None],
+        mm_train_inputs=[None],
+        rewards=torch.zeros(1),
+        scores=torch.zeros(1),
+        response_length=torch.tensor([0]),
+        truncated=torch.tensor([False]),
+        total_length=torch.tensor([2.0]),
+        info={key: torch.zeros(1, dtype=tensor.dtype) for key, tensor in sibling.info.items()},
+    )

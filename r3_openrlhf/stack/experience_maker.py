@@ -1,0 +1,374 @@
+"""Between "responses are graded" and "one policy update": calls R3, and moves its results into tensors.
+
+Answers trainer/ppo_utils/experience_maker.py: groups by `reshape(-1, n_samples_per_prompt)` (:284), which cannot
+hold mixed groups; micro-batches that need not divide evenly among ranks (:65-91).
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import ray
+import torch
+from openrlhf.models.utils import compute_reward
+from openrlhf.trainer.ppo_utils.experience import Experience
+from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
+
+from r3_openrlhf.config import R3Config
+from r3_openrlhf.method.core.batch_metrics import entropy_metrics, trained_tokens
+from r3_openrlhf.method.core.mixed_batch import MixedBatch, Row
+from r3_openrlhf.method.errors import TrainingStopped
+from r3_openrlhf.method.r3 import R3
+from r3_openrlhf.method.types import EntropyStatistics, Rollout, TokenEntropy, TokenLogprobs, Verdict
+from r3_openrlhf.runs.rollout_records import records_of
+from r3_openrlhf.runs.token_chars import TokenChars
+from r3_openrlhf.stack.batching import effective_ranks, even_slices, micro_batches, num_fillers, num_windows
+from r3_openrlhf.stack.convert import experience_from_recalled, filler_experience
+
+SYNC_GAP = "r3/sync/abs_logprob_gap"
+
+
+class StockExperienceMaker(RemoteExperienceMaker):
+    """Upstream's estimators untouched; keeps the records and metrics that every run reports.
+
+    After each call of `make_experience_batch`: `metrics`, and `records`, one dict per rollout for the step's file.
+    `step` (optimizer steps done so far) is set by the trainer.
+    """
+
+    def __init__(self, *args, config: R3Config, r3: R3, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self.config = config
+        self.r3 = r3
+        self.step = 0
+        self.metrics: dict[str, float] = {}
+        self.records: list[dict] = []
+        self.rollouts: list[Rollout] = []
+        self._prompts: list[str] = []
+        self._recall_s = 0.0
+        self._recalled_prompts: dict[int, str] = {}  # index of a recalled turn -> the prompt that it keeps
+        self._entropies: dict[int, EntropyStatistics] = {}  # row index -> measured in this step
+        self._policy_logprobs: dict[
+            int, np.ndarray
+        ] = {}  # index of a recalled row -> float32 [T], under the current policy
+
+    def make_experience_batch(self, rollout_samples: list[Experience]) -> list[Experience]:
+        """Upstream's experiences of this step's rollouts (one row each), with advantages and old log-probs.
+
+        TrainingStopped: too many ungraded rollouts, a reward that is no number, or stop.max_abs_logprob_gap.
+        """
+        batch = self._batch(rollout_samples)
+        complete_ungraded(rollout_samples)
+        experiences = super().make_experience_batch(rollout_samples)
+        for experience, position, index in rows_of(experiences):
+            mask = experience.action_mask[position].bool()
+            if mask.any():
+                rollout_samples[index].r3_advantage = experience.advantages[position][mask].mean().item()
+        for row in batch.rows:
+            row.advantage = getattr(rollout_samples[row.fresh_source], "r3_advantage", 0.0)
+        self._report(batch, self._gaps(experiences, self.rollouts), {})
+        return experiences
+
+    def split_rollout_samples(self, rollout_samples: list[Experience]) -> list[Experience]:
+        """Micro-batches for the forward passes: every rank gets the same number of rows and of micro-batches."""
+        if self.args.train.dynamic_batch_enable:  # upstream's count is a multiple of the ranks already
+            return super().split_rollout_samples(rollout_samples)
+        for i, sample in enumerate(rollout_samples):
+            sample.index = [i]
+        size = self.args.rollout.micro_batch_size
+        return [
+            Experience.concat_experiences(rollout_samples[rank][inside], self.tokenizer.pad_token_id)
+            for rank in even_slices(len(rollout_samples), effective_ranks(self.args))
+            for inside in micro_batches(rank.stop - rank.start, size)
+        ]
+
+    def _batch(self, rollout_samples: list[Experience]) -> MixedBatch:
+        self.rollouts = [sample.r3_rollout for sample in rollout_samples]
+        self._prompts = [sample.prompts[0] for sample in rollout_samples]
+        self._entropies, self._policy_logprobs, self._recalled_prompts = {}, {}, {}
+        for rollout in self.rollouts:
+            if rollout.verdict is not Verdict.UNGRADED and not math.isfinite(rollout.graded_reward):
+                raise TrainingStopped(f"the reward of a rollout of problem {rollout.uid} is {rollout.reward}")
+        started = time.perf_counter()
+        groups = [(sample.prompts[0], sample.labels[0]) for sample in rollout_samples]
+        batch = self.r3.recall(self.rollouts, step=self.step, groups=groups, joining=self._joining)
+        self._recall_s = time.perf_counter() - started
+        self._check_ungraded(batch)
+        return batch
+
+    def _joining(self, recalled: list[Rollout]) -> list[Rollout]:
+        """What a group's recalled rollouts become in the batch."""
+        for rollout in recalled if self.config.logging.rollout_text else ():  # the store keeps token ids
+            rollout.text = rollout.text or self._text(rollout.response_ids)
+        return recalled
+
+    def _text(self, ids: np.ndarray) -> str:
+        return self.tokenizer.decode(ids.tolist(), skip_special_tokens=True)
+
+    def kept_rollouts(self) -> list[Rollout]:
+        """What the history store takes of this step."""
+        return self.rollouts
+
+    def _check_ungraded(self, batch: MixedBatch) -> None:
+        rate, limit = batch.num_ungraded / len(self.rollouts), self.config.reward.max_ungraded_rate
+        if rate > limit:
+            reasons = {r.reason for r in self.rollouts if r.verdict is Verdict.UNGRADED}
+            raise TrainingStopped(
+                f"{rate:.0%} of this step's rollouts could not be graded ({', '.join(sorted(reasons))}), more than "
+                f"reward.max_ungraded_rate={limit}; see to the grader, then start the same command again"
+            )
+
+    def _gaps(self, experiences: list[Experience], rollouts: Sequence[Rollout | None]) -> dict[str, float]:
+        """How far actor and engine are from each other, as metrics. rollouts: of each row, None where it is not fresh.
+
+        Where rollouts are sampled ahead, older weights explain a difference: the sync shows in rows of the current ones alone,
+        and is not reported of a step that has none.
+        """
+        fresh = {
+            index: self.step - rollout.policy_step for index, rollout in enumerate(rollouts) if rollout is not None
+        }
+        if not self.config.is_async:
+            return {SYNC_GAP: mean_abs_logprob_gap(experiences, fresh)}
+        current = {index for index, lag in fresh.items() if lag == 0}
+        found = {SYNC_GAP: mean_abs_logprob_gap(experiences, current)} if current else {}
+        return found | {
+            "r3/async/abs_logprob_gap": mean_abs_logprob_gap(experiences, fresh),
+            "r3/async/mean_lag": sum(fresh.values()) / len(fresh) if fresh else 0.0,
+            "r3/async/max_lag": float(max(fresh.values(), default=0)),
+        }
+
+    def _report(self, batch: MixedBatch, gaps: dict[str, float], metrics: dict[str, float]) -> None:
+        gap, limit = gaps.get(SYNC_GAP, 0.0), self.config.stop.max_abs_logprob_gap
+        if not gap <= limit:
+            raise TrainingStopped(
+                f"actor and rollout engine disagree: mean |log-prob difference| on fresh rollouts is {gap:.4g} nats, "
+                f"more than stop.max_abs_logprob_gap={limit}; the weight sync is broken or the settings differ "
+                "(temperature, dtype)"
+            )
+        self.metrics = {**self.r3.metrics(batch, step=self.step), **gaps, **metrics}
+        self.metrics["trained_tokens"] = trained_tokens(batch, passes=self.config.train.inner_epochs)
+        self.metrics.update(entropy_metrics(self.rollouts))
+        self.records = records_of(
+            batch,
+            step=self.step + 1,
+            texts=self.config.logging.rollout_text,
+            prompts=self._prompts,
+            recalled_prompts=self._recalled_prompts,
+            entropies=self._entropies,
+            policy_logprobs=self._policy_logprobs,
+            token_logprobs=self.config.logging.token_logprobs,
+            token_chars=self._token_chars,
+        )
+
+    @functools.cached_property
+    def _token_chars(self) -> TokenChars:
+        # as rollout_executor.py decodes a response
+        return TokenChars(lambda ids: self.tokenizer.decode(ids, skip_special_tokens=True))
+
+
+class R3ExperienceMaker(StockExperienceMaker):
+    """Recall, rank, eq. 3."""
+
+    def make_experience_batch(self, rollout_samples: list[Experience]) -> list[Experience]:
+        """The same of the mixed batch: fresh rows that are trained, recalled rows, fillers.
+
+        TrainingStopped: also where no group has two graded rollouts.
+        """
+        config, seconds = self.config, {}
+        batch = self._batch(rollout_samples)
+        if not batch.rows:
+            raise TrainingStopped("no group of this step has two graded rollouts; see r3/grading in metrics.jsonl")
+        seconds["r3/time/recall_s"] = self._recall_s
+
+        started = time.perf_counter()
+        rows = batch.trained
+        samples = self._samples(batch, rows, rollout_samples)
+        exact = self.r3.rows_to_measure(batch)
+        kept = TokenEntropy.checked("logging.token_entropy", config.logging.token_entropy)
+        measured = {row.index for row in rows} if kept is TokenEntropy.ALL else exact
+        seconds["r3/time/batch_s"] = time.perf_counter() - started
+
+        samples_list = self.split_rollout_samples(samples)
+        if measured:
+            self._announce_entropy(samples_list, {i for i, row in enumerate(rows) if row.index in measured})
+        experiences = self.make_experience(samples_list)
+        found, seconds["r3/time/entropy_s"] = self._exact_entropy(samples_list) if measured else ({}, 0.0)
+
+        started = time.perf_counter()
+        self._entropies = {row.index: found[i] for i, row in enumerate(rows) if i in found}
+        self.r3.assign_advantages(batch, {batch.rows[i].fresh_source: self._entropies[i] for i in exact})
+        off_policy = self._set_old_logprobs(experiences, rows, batch)
+        gaps = self._gaps(experiences, [None if row.recalled else row.rollout for row in rows])
+        self._set_sampling_logprobs(experiences, rows)
+        self._set_advantages(experiences, rows)
+        seconds["r3/time/advantage_s"] = time.perf_counter() - started
+        self._report(batch, gaps, {**off_policy, **seconds})
+        return experiences
+
+    # ── CCR ──
+
+    def _samples(self, batch: MixedBatch, rows: list[Row], rollout_samples: list[Experience]) -> list[Experience]:
+        """One Experience per trained row, then the fillers."""
+        samples = []
+        for row in rows:
+            if row.source is not None:
+                samples.append(rollout_samples[row.source])
+            else:
+                sibling = rollout_samples[batch.first_of(row).fresh_source]
+                asked = row.rollout if batch.has_own_prompt(row) else sibling.r3_rollout
+                prompt_ids = asked.prompt_ids
+                samples.append(experience_from_recalled(row.rollout, prompt_ids=prompt_ids, sibling=sibling))
+        missing = num_fillers(len(samples), ranks=effective_ranks(self.args), windows=num_windows(self.args))
+        return samples + [filler_experience(samples[0], self.tokenizer.pad_token_id) for _ in range(missing)]
+
+    # ── SERR ──
+
+    def _announce_entropy(self, samples_list: list[Experience], wanted: set[int]) -> None:
+        rows = [[index in wanted for index in samples.index] for samples in samples_list]
+        ray.get(self.actor_model_group.async_run_method_batch(method_name="expect_entropy", rows=rows))
+
+    def _exact_entropy(self, samples_list: list[Experience]) -> tuple[dict[int, EntropyStatistics], float]:
+        """Row index -> exact statistics, and the seconds of the slowest rank."""
+        duplicates = self.args.ds.ring_attn_size * self.args.ds.tensor_parallel_size
+        ranks = ray.get(self.actor_model_group.async_run_method("pop_entropy"))[::duplicates]
+        passes = list(itertools.chain.from_iterable(ranks))
+        if len(passes) != len(samples_list):
+            raise TrainingStopped(f"{len(samples_list)} forward passes but entropy of {len(passes)}")
+        found = {}
+        for samples, measured in zip(samples_list, passes, strict=True):
+            for place, (index, (peak, global_)) in enumerate(
+                zip(samples.index, measured.statistics_B2.tolist(), strict=True)
+            ):
+                if not math.isnan(peak):
+                    tokens = measured.tokens.get(place)
+                    found[index] = EntropyStatistics(peak=peak, global_=global_, source="exact", tokens=tokens)
+        return found, max(sum(measured.seconds for measured in rank) for rank in ranks)
+
+    # ── tensors ──
+
+    def _set_old_logprobs(self, experiences: list[Experience], rows: list[Row], batch: MixedBatch) -> dict[str, float]:
+        """Which log-probs a recalled row's ratio is taken against (METHOD section 4), and how far off-policy it is."""
+        ratios, largest, clipped, tokens = 0.0, 0.0, 0, 0
+        low, high = self.args.actor.eps_clip_low_high
+        keeps_logprobs = self.config.logging.token_logprobs != TokenLogprobs.NONE
+        for (
+            experience
+        ) in experiences:  # tensors that came through Ray lie in its shared memory, which is not ours to write
+            if any(index < len(rows) and rows[index].recalled for index in experience.index):
+                experience.action_log_probs = experience.action_log_probs.clone()
+                experience.rollout_log_probs = experience.rollout_log_probs.clone()
+        for experience, position, index in rows_of(experiences):
+            if index >= len(rows) or not rows[index].recalled:
+                continue
+            row = rows[index]
+            mask = experience.action_mask[position].bool()
+            if keeps_logprobs:
+                self._policy_logprobs[row.index] = experience.action_log_probs[position][mask].float().numpy().copy()
+            if batch.has_own_prompt(row):
+                stored = experience.rollout_log_probs[position][mask].float()
+                ratio = (experience.action_log_probs[position][mask].float() - stored).clamp(-20, 20).exp()
+                ratios += ratio.sum().item()
+                largest = max(largest, ratio.max().item() if len(ratio) else 0.0)
+                clipped += int(((ratio < 1 - low) | (ratio > 1 + high)).sum())
+                tokens += ratio.numel()
+            if row.old_logprobs is not None:
+                experience.action_log_probs[position] = experience.rollout_log_probs[position].to(
+                    experience.action_log_probs.dtype
+                )
+            else:  # the importance-sampling correction of stale engines must not see a stored policy
+                experience.rollout_log_probs[position] = experience.action_log_probs[position].to(
+                    experience.rollout_log_probs.dtype
+                )
+        return {
+            "r3/replay/ratio_mean": ratios / tokens if tokens else 0.0,
+            "r3/replay/ratio_max": largest,
+            "r3/replay/clip_fraction": clipped / tokens if tokens else 0.0,
+        }
+
+    def _set_sampling_logprobs(self, experiences: list[Experience], rows: list[Row]) -> None:
+        """A fresh row that older weights sampled (openrlhf.train.async_enable): its ratio is taken against the log-probs it was
+        sampled with, as a recalled row's is. OpenRLHF's own correction of stale rollouts does the same another way."""
+        if not self.config.is_async or self.args.algo.advantage.is_correction_level != "off":
+            return
+        stale = {i for i, row in enumerate(rows) if not row.recalled and row.rollout.policy_step < self.step}
+        for experience in experiences:
+            mine = [position for position, index in enumerate(experience.index) if index in stale]
+            if mine:
+                old = experience.action_log_probs.clone()  # what came through Ray is not ours to write
+                old[mine] = experience.rollout_log_probs[mine].to(old.dtype)
+                experience.action_log_probs = old
+
+    def _set_advantages(self, experiences: list[Experience], rows: list[Row]) -> None:
+        """Per-token advantages as upstream builds them (:307-352), from eq. 3 instead of its group statistics."""
+        values = [row.advantage for row in rows]
+        rewards = [row.reward for row in rows]
+        for experience in experiences:
+            fillers = [0.0] * sum(index >= len(rows) for index in experience.index)
+            of_rows = [index for index in experience.index if index < len(rows)]
+            # fillers come last in row order, and indices inside a micro-batch ascend
+            advantage_B = torch.tensor([values[i] for i in of_rows] + fillers, dtype=torch.float32)
+            experience.rewards = torch.tensor([rewards[i] for i in of_rows] + fillers, dtype=torch.float32)
+            experience.info["reward"] = experience.rewards.clone()
+            reward_BA = compute_reward(
+                advantage_B,
+                self.kl_ctl.value,
+                experience.kl,
+                action_mask=experience.action_mask,
+                reward_clip_range=self.args.reward.clip_range,
+            )
+            experience.returns = returns_to_go(reward_BA, experience.action_mask)
+            experience.advantages = experience.returns.clone()
+            experience.info["return"] = reward_BA.sum(dim=-1)
+            experience.kl = None
+
+
+def returns_to_go(reward_BA: torch.Tensor, action_mask_BA: torch.Tensor) -> torch.Tensor:
+    """sum of the rewards at t, t + 1, ...: upstream's get_cumulative_returns (:390) with gamma 1, which loops over
+    the positions in Python and takes longer than all the rest of the experience maker."""
+    return (reward_BA * action_mask_BA).flip(-1).cumsum(-1).flip(-1)
+
+
+def rows_of(experiences: list[Experience]):
+    """(experience, position inside it, index of the row) for every row."""
+    for experience in experiences:
+        for position, index in enumerate(experience.index):
+            yield experience, position, index
+
+
+def mean_abs_logprob_gap(experiences: list[Experience], fresh) -> float:
+    """Mean |actor - rollout engine| log-prob over the response tokens of fresh rows, nats. The one number that shows
+    a broken weight sync; signed means, checksums and rewards do not."""
+    total, tokens = 0.0, 0
+    for experience in experiences:
+        positions = [position for position, index in enumerate(experience.index) if index in fresh]
+        mask_BA = experience.action_mask[positions].bool()
+        gap_BA = (
+            experience.action_log_probs[positions].float() - experience.rollout_log_probs[positions].float()
+        ).abs()
+        total += gap_BA.masked_fill(~mask_BA, 0.0).sum(dtype=torch.float64).item()
+        tokens += int(mask_BA.sum())
+    return total / tokens if tokens else 0.0
+
+
+def complete_ungraded(rollout_samples: list[Experience]) -> None:
+    """Stock estimators need full groups. An ungraded rollout gets the mean reward of its graded siblings and no
+    action tokens: it moves no group mean and carries no gradient; a group without any graded rollout likewise.
+    The group's sample std shrinks by sqrt((m - 1) / (n - 1)) with m of n rollouts graded."""
+    means: dict[tuple[str, str], list[float]] = {}
+    for sample in rollout_samples:
+        if sample.r3_rollout.verdict is not Verdict.UNGRADED:
+            means.setdefault((sample.prompts[0], sample.labels[0]), []).append(sample.r3_rollout.reward)
+    for sample in rollout_samples:
+        if sample.r3_rollout.verdict is Verdict.UNGRADED:
+            siblings = means.get((sample.prompts[0], sample.labels[0]), [0.0])
+            reward = torch.tensor([sum(siblings) / len(siblings)], dtype=torch.float32)
+            sample.rewards, sample.scores = reward, (reward > 0).float()
+            sample.info["reward"], sample.info["score"] = reward, sample.scores
+            sample.action_mask = torch.zeros_like(sample.action_mask)
+            sample.response_length = torch.zeros_like(
+                sample.response_length
+            )  # an overlong penalty would move the mean

@@ -1,0 +1,409 @@
+"""Runs `openrlhf.cli.train_ppo_ray` as its own main module, with R³'s classes in place of four of its names.
+
+Upstream's parser, checks and `train()` stay in charge. `train()` and `create_vllm_engines` look these names up in
+their home modules when they need them, so replacing them there before the module runs is enough:
+
+    openrlhf.trainer.ppo_trainer.PPOTrainer           (imported inside train(), cli/train_ppo_ray.py:148; with
+                                                       train.async_enable ppo_trainer_async.PPOTrainerAsync, :146)
+    openrlhf.trainer.ray.ppo_actor.PolicyModelActor   (imported by cli/train_ppo_ray.py:14)
+    openrlhf.trainer.ray.vllm_engine.RolloutRayActor  (used by create_vllm_engines, vllm_engine.py:294)
+    the rollout executor                              (--train.agent_func_path)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import runpy
+import shutil
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import psutil
+
+from r3_openrlhf.config import R3Config
+from r3_openrlhf.machine.cpu import cpu_platform
+from r3_openrlhf.machine.ray_start import of_this_machine, patient_raylet
+from r3_openrlhf.machine.ray_temporary import MAX_BYTES, REMEDY, bytes_of, private_directory, ray_temporary, sweep
+from r3_openrlhf.method.errors import ConfigError, DataError, R3Error, RunInterrupted
+from r3_openrlhf.method.history.witness import check_checkpoint
+from r3_openrlhf.method.types import Device
+from r3_openrlhf.problems.held_out import check_held_out_source, prepare_held_out
+from r3_openrlhf.problems.sources import is_on_the_hub
+from r3_openrlhf.problems.training_file import PreparedData, check_source, prepare
+from r3_openrlhf.runs.build_locks import build_root, remove_stale
+from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.lock import held
+from r3_openrlhf.runs.models.locate import BUILDERS, locate_model, resolve_model
+from r3_openrlhf.runs.planning.forecast import not_planned
+from r3_openrlhf.runs.planning.hardware import DEFAULT, GPUS
+from r3_openrlhf.runs.planning.history_coverage import history_warnings
+from r3_openrlhf.runs.planning.shapes import known_shape, shape_of
+from r3_openrlhf.runs.planning.verdict import check_split, start_check
+from r3_openrlhf.runs.stop_request import DEADLINE, StopRequest, deaf_children
+from r3_openrlhf.stack import other_ranks
+from r3_openrlhf.stack.agent_tasks import check_environment, prepare_tasks
+from r3_openrlhf.stack.arguments import openrlhf_arguments, platform_of, ray_address
+from r3_openrlhf.stack.console import Console
+from r3_openrlhf.stack.environment import environment_of
+from r3_openrlhf.stack.phases import Phase
+from r3_openrlhf.stack.upstream_parser import check_arguments
+
+MODULE = "openrlhf.cli.train_ppo_ray"
+LEAVING_S = 10.0
+
+
+def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> RunDirectory:
+    """Prepare the data, start Ray where none is given, train, and leave no process behind.
+
+    What the stack prints goes to train.log in the run directory; `verbose` shows it too, `quiet` shows nothing at all.
+    Raises R3Error.
+    """
+    with Console(verbose=verbose, quiet=quiet) as console, contextlib.ExitStack() as block:
+        block.callback(gc.enable)
+        gc.disable()  # until everything is imported: a fifth of that time, as what an import makes stays
+        console.announce(Phase.CHECKING)
+        platform = platform_of(config)
+        if config.model.path in BUILDERS and not Path(locate_model(config.model.path)).is_dir():
+            console.announce(Phase.UNPACKING if config.model.path == "smollm2" else Phase.TRAINING_MODEL)
+        model = resolve_model(config.model.path)
+        check_context(config, model)
+        warning = memory_warning(config, model, platform=platform)
+        run = RunDirectory(config.run_dir)
+        arguments = checked_arguments(config, run, model, platform=platform)
+        with held(run):
+            run.error.unlink(missing_ok=True)
+            run.create(config)
+            for sentence in remove_stale(build_root()):
+                console.say(f"Warning: {sentence}")
+            stop = StopRequest(run.stop_request)
+            stop.clear()
+            stop.on_signals()
+            console.attach(run, first_phase=Phase.DATA)
+            data = prepare_data(config, model, run)
+            for sentence in [*filter(None, [warning]), *history_warnings(config, num_problems=data.num_problems)]:
+                console.say(f"Warning: {sentence}")
+            console.expect(num_steps(config, data))
+            if config.checkpoint.resume and other_ranks.must_convert(config, run):
+                console.announce(Phase.CONVERTING)
+                other_ranks.convert(run)
+            try:
+                _run_upstream(
+                    config, arguments, platform, console, stop, short_batches=has_short_batches(config, data)
+                )
+            except Exception as error:
+                found = r3_error(error, run.log)
+                if not isinstance(found, RunInterrupted):
+                    traceback.print_exc()  # into train.log
+                raise found from error
+    return run
+
+
+def check_history(run: RunDirectory) -> None:
+    """Is the store the one that the newest checkpoint was written with? The trainer asks again; here nothing has started."""
+    try:
+        tag = (run.checkpoints / "_actor" / "latest").read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{run.checkpoints}/_actor/latest cannot be read: {error}; restore it from a copy"
+        ) from error
+    step = tag.removeprefix("global_step")
+    if step.isdecimal():
+        check_checkpoint(run.history, run.checkpoints, step=int(step))
+
+
+def plan(config: R3Config) -> tuple[str, list[str], list[str]]:
+    """What `train` would do: (platform, OpenRLHF's arguments, what a person should know beside them).
+
+    Every check of `train` that needs neither the hub nor a model that is yet to be built. Writes nothing that stays.
+    """
+    # A plan may be made on a machine without GPUs for one that has them.
+    platform = "cuda" if config.cluster.device == Device.CUDA else platform_of(config)
+    run, model = RunDirectory(config.run_dir), locate_model(config.model.path)
+    is_here = (Path(model) / "config.json").is_file()  # no name on the hub, and built already
+    if is_here:
+        check_context(config, model)
+    arguments = checked_arguments(config, run, model, platform=platform)
+    if not is_here:
+        if (shape := known_shape(config.model.path)) is not None:
+            check_split(config, heads=shape.heads, kv_heads=shape.kv_heads)
+        return (
+            platform,
+            arguments,
+            ["Not checked: the prompts' length and the model's context, as the model is not here."],
+        )
+    if any(map(is_on_the_hub, filter(None, (config.data.path, config.held_out.path)))):
+        return platform, arguments, ["Not checked: the problems, as they are on the hub."]
+    with tempfile.TemporaryDirectory(prefix="r3-plan-") as folder:
+        scratch = RunDirectory(folder)
+        scratch.data.parent.mkdir()
+        if run.has_steps:  # it goes on with the problems that it was started with
+            for file in filter(Path.is_file, (run.data, run.held_out)):
+                shutil.copy(file, scratch.data.parent)
+        try:
+            data = prepare_data(config, model, scratch)
+        except DataError as error:
+            raise DataError(str(error).replace(str(scratch.path), str(run.path))) from error
+    warnings = history_warnings(config, num_problems=data.num_problems)
+    return platform, arguments, [f"Warning: {sentence}" for sentence in warnings]
+
+
+def checked_arguments(config: R3Config, run: RunDirectory, model: str, *, platform: str) -> list[str]:
+    """OpenRLHF's command line, after every check that reads and writes nothing of the run: the same for a plan and for
+    a start. Raises R3Error."""
+    if config.is_agentic:
+        check_environment(config)
+    else:
+        check_source(config.data)
+        check_held_out_source(config)
+    run.check(config)
+    resume = config.checkpoint.resume and (run.checkpoints / "_actor" / "latest").is_file()
+    if resume and config.keeps_history and not config.checkpoint.accept_lost_history:
+        check_history(run)
+    universal = resume and other_ranks.must_convert(config, run)
+    arguments = openrlhf_arguments(config, run, model_dir=model, platform=platform, resume=resume, universal=universal)
+    check_arguments(arguments)
+    return arguments
+
+
+def check_context(config: R3Config, model: str) -> None:
+    """ConfigError: data.max_len is more than the positions of the model, or its layers do not do what the settings ask of
+    them. model: a directory, or a name on the hub."""
+    from transformers import AutoConfig
+
+    found = AutoConfig.from_pretrained(model, trust_remote_code=True)
+    longest = getattr(found, "max_position_embeddings", None)
+    if longest is not None and config.data.max_len > longest:
+        raise ConfigError(
+            f"data.max_len is {config.data.max_len}, but model.path {config.model.path} has {longest} positions; "
+            f"use data.max_len={longest} or less"
+        )
+    heads = getattr(found, "num_attention_heads", None)
+    if heads is not None:
+        check_split(config, heads=heads, kv_heads=getattr(found, "num_key_value_heads", None) or heads)
+    # runs/models/actor.py:192: what tells upstream a model with experts; of another one the first update finds no loss to add
+    if "output_router_logits" not in found.to_dict():
+        for name in ("actor.aux_loss_coef", "ds.experts_implementation"):
+            if value := config.flag(name):
+                raise ConfigError(
+                    f"openrlhf.{name} is {value}, but model.path {config.model.path} has no experts; leave it out"
+                )
+
+
+def memory_warning(config: R3Config, model: str, *, platform: str) -> str | None:
+    """What `r3 plan` says of the GPU that is here: a sentence, or None where the run fits or nothing is known.
+
+    ConfigError where it cannot fit. The driver may be on a machine without a GPU; nothing is checked there.
+    """
+    import torch
+
+    if platform != "cuda" or not torch.cuda.is_available():
+        return None
+    seen = torch.cuda.get_device_properties(0)
+    gpu = replace(GPUS[DEFAULT], name=seen.name, memory_bytes=seen.total_memory)
+    try:
+        shape = shape_of(model)
+    except ConfigError as error:
+        return f"memory was not checked: {error}"
+    if (setting := not_planned(config)) is not None:
+        return f"memory was not checked: the plan does not know what {setting} takes"
+    return start_check(config, shape, gpu)
+
+
+def prepare_data(config: R3Config, model: str, run: RunDirectory) -> PreparedData:
+    """Write the training file of this run, and its held-out problems if it has any. R3Error: they are of no use."""
+    from transformers import AutoTokenizer
+
+    if config.is_agentic:
+        return prepare_tasks(config, run)
+    tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=True)
+    data = prepare(config, tokenizer, run.data)
+    if config.held_out.path is not None:
+        prepare_held_out(config, tokenizer, run.data, run.held_out)
+    return data
+
+
+def num_steps(config: R3Config, data: PreparedData) -> int:
+    """Steps of the whole run. An epoch's last batch may be short; train.max_steps is the upper limit."""
+    steps = -(-data.num_problems // config.rollout.batch_size) * config.train.num_epochs
+    return min(steps, config.train.max_steps or steps)
+
+
+def has_short_batches(config: R3Config, data: PreparedData) -> bool:
+    """May an epoch end with fewer groups than a batch has?"""
+    return config.filters_groups or data.num_problems % config.rollout.batch_size > 0
+
+
+def _run_upstream(
+    config: R3Config,
+    arguments: list[str],
+    platform: str,
+    console: Console,
+    stop: StopRequest,
+    *,
+    short_batches: bool,
+) -> None:
+    console.announce(Phase.LIBRARIES)
+    if not ray_address(config):
+        os.environ.update(of_this_machine())
+    if platform == "cpu":
+        cpu_platform.install()
+    _replace_names(config, short_batches=short_batches)
+    gc.enable()
+    options = ray_options(config, platform)
+    console.announce(Phase.RAY)
+    with running_ray(options) as ray:
+        stop.on_signals()  # Ray has put a handler of its own there
+        argv = sys.argv
+        try:
+            for sentence in check_devices(ray.nodes(), config, platform):
+                console.say(f"Warning: {sentence}")
+            console.announce(Phase.ENGINE)  # first of all upstream makes the engines; the trainer waits for them
+            sys.argv = [MODULE, *arguments]
+            runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
+        finally:
+            sys.argv = argv
+            console.announce(Phase.STOPPING)
+
+
+@contextlib.contextmanager
+def running_ray(options: dict) -> Iterator[ModuleType]:
+    """`ray.init(**options)` for the time of the block. A Ray of this run's own has its files in a directory that nobody else can
+    enter, and every call needs a token (`of_this_machine` is in the environment). R3Error: the token counts for nothing."""
+    import ray
+    from ray._private.ray_constants import DEFAULT_DASHBOARD_AGENT_LISTEN_PORT
+
+    with contextlib.ExitStack() as block:
+        if options.get("address") == "local":
+            if ray._raylet.get_authentication_mode() != ray._raylet.AuthenticationMode.TOKEN:
+                raise R3Error("Ray was imported before the run could ask for a token; start it with `r3 train`")
+            sweep(ray_temporary())
+            options = options | {"_temp_dir": str(block.enter_context(private_directory(ray_temporary())))}
+        with deaf_children(), patient_raylet(common_port=DEFAULT_DASHBOARD_AGENT_LISTEN_PORT):
+            ray.init(**options)
+        try:
+            yield ray
+        finally:
+            shut_down(ray)
+
+
+def shut_down(ray: ModuleType) -> None:
+    """`ray.shutdown()`, which waits for nobody, and the end of the raylet's workers and of what they have started."""
+    raylets = [child for child in psutil.Process().children() if child.name() == "raylet"]
+    family = [process for raylet in raylets for process in (raylet, *raylet.children(recursive=True))]
+    ray.shutdown()
+    _, alive = psutil.wait_procs(family, timeout=LEAVING_S)
+    for process in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(alive, timeout=LEAVING_S)
+
+
+def ray_options(config: R3Config, platform: str) -> dict:
+    """Arguments of ray.init: a cluster that is there (cluster.ray_address, RAY_ADDRESS), else one for this run."""
+    environment = {"TOKENIZERS_PARALLELISM": "false", **environment_of(config, platform)}
+    # as cli/train_ppo_ray.py:29, which finds Ray running and does not set it. What came through Ray is read-only then
+    environment["RAY_ENABLE_ZERO_COPY_TORCH_TENSORS"] = os.environ.get("RAY_ENABLE_ZERO_COPY_TORCH_TENSORS", "1")
+    environment |= {name: os.environ[name] for name in (DEADLINE,) if os.environ.get(name)}
+    runtime: dict = {"env_vars": environment}
+    address = ray_address(config)
+    options: dict = {"runtime_env": runtime}
+    if address:
+        options["address"] = address
+    elif config.cluster.num_nodes > 1:
+        raise ConfigError(
+            f"cluster.num_nodes is {config.cluster.num_nodes}, but no Ray cluster is given; `r3 submit slurm` starts one on "
+            "the nodes of a job, or set RAY_ADDRESS to one that is there"
+        )
+    elif bytes_of(temporary := ray_temporary()) > MAX_BYTES:
+        raise ConfigError(
+            f"the directory for temporary files, {temporary}, has a path of {bytes_of(temporary)} bytes, and Ray's sockets in it "
+            f"leave room for {MAX_BYTES}; {REMEDY}"
+        )
+    else:
+        # Ray gives its workers a niceness of 15: beside any other program they would stand still
+        options |= {
+            "address": "local",
+            "include_dashboard": False,
+            "_system_config": {"worker_niceness": 0, "prestart_worker_first_driver": False},
+        }
+    if platform == "cpu":
+        ranks = config.cluster.num_ranks
+        threads = os.environ.get("OMP_NUM_THREADS")
+        if not threads:
+            threads = str(max(1, len(os.sched_getaffinity(0)) // ranks))  # not cpu_count: a job may have fewer cores
+        runtime["worker_process_setup_hook"] = f"{cpu_platform.__name__}.install"
+        environment |= cpu_platform.ENVIRONMENT | {"OMP_NUM_THREADS": threads, "VLLM_LOGGING_LEVEL": "WARNING"}
+        # vllm/platforms/cpu.py:271 puts the engine's worker into one more process, so that OMP can be set for it. It is
+        # set above, so that process, which would import everything once more, is not needed
+        environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+        if not address:  # GPUs are bookkeeping here: upstream asks for one per rank
+            options |= {"num_gpus": ranks, "num_cpus": ranks + 4, "object_store_memory": 500 * 2**20}
+    else:
+        environment["NCCL_DEBUG"] = os.environ.get("NCCL_DEBUG", "WARN")  # as cli/train_ppo_ray.py:26
+    return options
+
+
+def check_devices(nodes: list[dict], config: R3Config, platform: str) -> list[str]:
+    """What a person should know of the GPUs of Ray's nodes (`ray.nodes()`).
+
+    Raises ConfigError where the run would take the CPU platform on a cluster of GPUs. Ray names the kind of a GPU that it finds
+    itself ("accelerator_type:H100"); "GPU" alone may be bookkeeping.
+    """
+    resources = [node["Resources"] for node in nodes if node["Alive"]]
+    kinds = sorted(
+        {key.partition(":")[2] for found in resources for key in found if key.startswith("accelerator_type:")}
+    )
+    if platform == "cpu" and kinds:
+        raise ConfigError(
+            f"no CUDA device is visible on this machine, but Ray's nodes have {', '.join(kinds)}, and cluster.device is "
+            f"{config.cluster.device}; use cluster.device=cuda"
+        )
+    gpus = sum(found.get("GPU", 0) for found in resources)
+    if platform == "cuda" and gpus < config.cluster.num_ranks:
+        return [
+            f"the run needs {config.cluster.num_ranks} GPUs and Ray has {gpus:g} now; it waits until the others join"
+        ]
+    return []
+
+
+def _replace_names(config: R3Config, *, short_batches: bool) -> None:
+    from openrlhf.trainer import ppo_trainer
+    from openrlhf.trainer.ray import ppo_actor, vllm_engine
+
+    from r3_openrlhf.stack import policy_actor, rollout_engine, trainer
+
+    ppo_trainer.PPOTrainer = trainer.PPOTrainer
+    if config.is_async:
+        from openrlhf.trainer import ppo_trainer_async
+
+        from r3_openrlhf.stack import async_trainer
+
+        ppo_trainer_async.PPOTrainerAsync = async_trainer.PPOTrainerAsync
+    vllm_engine.RolloutRayActor = rollout_engine.RolloutRayActor
+    # stock algorithms keep the stock update, except where it loses gradients (policy_update.R3ActorTrainer), and where
+    # later passes have a learning rate of their own, which upstream does not know
+    ours = config.algorithm.own_advantages or config.train.dynamic_batch or short_batches
+    ppo_actor.PolicyModelActor = policy_actor.PolicyModelActor if ours else policy_actor.StockPolicyModelActor
+
+
+def r3_error(error: BaseException, log: Path) -> R3Error:
+    """The R3Error behind an error that crossed Ray's processes, or one sentence about an unexpected one."""
+    seen: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in seen:
+        seen.append(cause)
+        if isinstance(cause, R3Error) and not hasattr(cause, "cause"):
+            return cause
+        cause = getattr(cause, "cause", None) or cause.__cause__
+    last = seen[-1]
+    lines = [line.strip() for line in str(last).splitlines() if line.strip()]
+    return R3Error(
+        f"the run failed in the stack: {type(last).__name__}: {lines[-1] if lines else ''} (the whole story is in {log})"
+    )

@@ -1,0 +1,152 @@
+"""LoRA (`openrlhf.ds.lora.rank`): the engines and every saved model get merged weights under the names of the base model.
+
+Upstream trains the adapter (runs/models/actor.py:177-188), and then hands PEFT's own names to whoever asks:
+
+    trainer/ray/ppo_actor.py:477-485        the weight sync sends `base_model.model.*.base_layer.weight` and
+                                            `*.lora_A.default.weight`, which vLLM refuses after a whole step
+    utils/deepspeed/deepspeed.py:571-587    a save keeps the adapter alone beside a config.json, which no vLLM loads
+
+A merged weight is W + scaling * B A, made when it is asked for, one layer at a time. The weights that are trained stay as they
+are. B rows of a layer's output, A of its rank, W [out, in].
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import deepspeed
+import torch
+from openrlhf.trainer.ray import ppo_actor
+from openrlhf.utils.distributed_util import torch_dist_barrier_and_cuda_sync
+from peft import PeftModel
+from peft.tuners.lora import Linear, LoraLayer
+
+from r3_openrlhf.method.errors import TrainingStopped
+
+ADAPTER = "default"  # the name that get_peft_model gives when it is told none (runs/models/actor.py:188)
+# Below a saved model: a file of PEFT beside the weights would make Transformers load the base model
+FOLDER = "adapter"
+
+
+class MergedWeight:
+    """In the place of the base weight of one layer: what upstream's sync and a save read of a parameter."""
+
+    requires_grad = True
+
+    def __init__(self, layer: Linear) -> None:
+        self._layer = layer
+        self._base: Any = layer.get_base_layer().weight
+
+    @property
+    def parts(self) -> list[torch.nn.Parameter]:
+        """What ZeRO 3 gathers before `data` can be read."""
+        return [self._base, self._layer.lora_A[ADAPTER].weight, self._layer.lora_B[ADAPTER].weight]
+
+    @property
+    def shape(self) -> torch.Size:
+        """[out, in] of the base weight; under ZeRO 3 only while it is gathered."""
+        return self._base.shape
+
+    @property
+    def ds_shape(self) -> torch.Size:
+        """The same under ZeRO 3 at any time."""
+        return self._base.ds_shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The base weight's, which the engines hold too."""
+        return self._base.dtype
+
+    @property
+    def data(self) -> torch.Tensor:
+        """W + scaling * B A, a new tensor, with PEFT's own arithmetic."""
+        with torch.no_grad():
+            return (self._base.data + self._layer.get_delta_weight(ADAPTER)).to(self._base.dtype)
+
+
+def merged_parameters(model: PeftModel) -> list[tuple[str, Any]]:
+    """(name in the base model, parameter or MergedWeight), each once, in the base model's order."""
+    base = model.get_base_model()
+    merged = {id(layer.get_base_layer().weight): MergedWeight(layer) for layer in _layers(model).values()}
+    return [
+        (name.replace(".base_layer.", "."), merged.get(id(parameter), parameter))
+        for name, parameter in base.named_parameters()
+        if not _is_of_adapter(name)
+    ]
+
+
+def check_layers(model: PeftModel) -> None:
+    """TrainingStopped, before the first step, for an adapter that cannot be merged one weight at a time."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.get_base_model().named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    for name, layer in _layers(model).items():
+        if not isinstance(layer, Linear):
+            raise TrainingStopped(
+                f"openrlhf.ds.lora.target_modules names {name}, a {type(layer.get_base_layer()).__name__}; LoRA is for linear layers here"
+            )
+        if len(names[id(layer.get_base_layer().weight)]) > 1:
+            raise TrainingStopped(
+                f"openrlhf.ds.lora.target_modules names {name}, whose weight is another layer's too; leave it out"
+            )
+
+
+def prepare(strategy, model: PeftModel) -> None:
+    """From now on `strategy.save_model` (ppo_actor.py:612 and :677) saves merged weights. TrainingStopped as check_layers."""
+    check_layers(model)
+    strategy.save_model = functools.partial(save_merged, strategy)
+
+
+@contextmanager
+def merged_for_sync(trainer, model: PeftModel) -> Iterator[None]:
+    """Inside, upstream's broadcast_to_vllm (ppo_actor.py:409) finds the merged weights where it looks for parameters."""
+    view = SimpleNamespace(named_parameters=lambda: merged_parameters(model))
+    actor, trainer.actor = trainer.actor, SimpleNamespace(model=SimpleNamespace(module=view))
+    upstream, ppo_actor.deepspeed = (
+        ppo_actor.deepspeed,
+        SimpleNamespace(zero=SimpleNamespace(GatheredParameters=gathered)),
+    )
+    try:
+        yield
+    finally:
+        trainer.actor, ppo_actor.deepspeed = actor, upstream
+
+
+def gathered(parameters: list[Any], *, enabled: bool = True):
+    """deepspeed.zero.GatheredParameters, of all that a merged weight is made of."""
+    parts = [part for parameter in parameters for part in getattr(parameter, "parts", [parameter])]
+    return deepspeed.zero.GatheredParameters(parts, enabled=enabled)
+
+
+def save_merged(strategy, model, tokenizer, output_dir, **kwargs) -> None:
+    """A model in Hugging Face format with merged weights, and the adapter alone in its folder `adapter`, as PEFT loads it."""
+    trained = strategy._unwrap_model(model)
+    base, split = trained.get_base_model(), strategy.args.ds.zero_stage == 3
+    state: dict[str, torch.Tensor] = {}
+    adapter: dict[str, torch.Tensor] = {}
+    of_adapter = [(name, parameter) for name, parameter in trained.named_parameters() if _is_of_adapter(name)]
+    for target, parameters in ((state, merged_parameters(trained)), (adapter, of_adapter)):
+        for name, parameter in parameters:
+            with gathered([parameter], enabled=split):
+                if strategy.is_rank_0():
+                    target[name] = parameter.data.to("cpu", copy=True)
+    if strategy.is_rank_0():
+        persistent = base.state_dict().keys()
+        state |= {name: buffer.cpu() for name, buffer in base.named_buffers() if name in persistent}
+        base.save_pretrained(output_dir, state_dict=state, **kwargs)
+        tokenizer.save_pretrained(output_dir)
+        trained.save_pretrained(Path(output_dir) / FOLDER, state_dict=adapter, save_embedding_layers=False)
+    torch_dist_barrier_and_cuda_sync()
+
+
+def _layers(model: PeftModel) -> dict[str, Any]:
+    return {name: layer for name, layer in model.get_base_model().named_modules() if isinstance(layer, LoraLayer)}
+
+
+def _is_of_adapter(name: str) -> bool:
+    return ".lora_" in name

@@ -1,0 +1,94 @@
+"""A checkpoint of one number of GPUs in a run of another: DeepSpeed's universal checkpoints.
+
+Answers deepspeed/runtime/engine.py:4414 (`latest_universal` names the folder) and :4374, and checkpoint/ds_to_universal.py, the
+program that makes one. It is made when the run goes on and removed when every rank has loaded it; what the run saves then
+is an ordinary checkpoint of its new number of GPUs.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from r3_openrlhf.config import R3Config
+from r3_openrlhf.method.errors import ConfigError, R3Error
+from r3_openrlhf.runs.directory import RunDirectory
+
+ACTOR = "_actor"
+SHARDS = "*zero_pp_rank_*_mp_rank_00_optim_states.pt"  # engine.py:4196, one for each rank
+POINTER = "latest_universal"
+FOLDER = "_universal"  # beside _actor: OpenRLHF counts every folder in there as a checkpoint
+
+
+def must_convert(config: R3Config, run: RunDirectory) -> bool:
+    """Was the newest checkpoint saved by another number of ranks? False without one. Raises ConfigError where it was, and this run
+    could not load it."""
+    tag = _tag(run)
+    saved = len(list((run.checkpoints / ACTOR / tag).glob(SHARDS))) if tag else 0
+    ds = config.openrlhf.get("ds") or {}
+    ranks = config.num_policy_ranks // (ds.get("tensor_parallel_size") or 1)
+    # ranks that share a sequence (ring attention) may have a shard each, or one together
+    if saved in (0, ranks, ranks // (ds.get("ring_attn_size") or 1)):
+        return False
+    reason = _hindrance(config)
+    if reason:
+        raise ConfigError(
+            f"the newest checkpoint of run_dir {run.path} is of {saved} GPUs, {config.num_policy_ranks} are asked for, and {reason}. "
+            f"Go on with {saved}, or start another run from its newest weights: run_dir=NEW model.path={run.newest_weights()} "
+            "(its optimizer and its history begin anew)"
+        )
+    return True
+
+
+def convert(run: RunDirectory) -> None:
+    """Write the newest checkpoint again, in pieces that any number of ranks can load: a float32 weight and two moments for each
+    parameter, 12 bytes of disk, and as much again while it is made. Takes what DeepSpeed's program takes. R3Error: it failed."""
+    forget(run)
+    actor, folder = run.checkpoints / ACTOR, run.checkpoints / FOLDER
+    tag = _tag(run)
+    program = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"]
+    done = subprocess.run(
+        [*program, f"--input_folder={actor / tag}", f"--output_folder={folder / tag}"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},  # it computes nothing, and the GPUs are the run's
+    )
+    if done.returncode:
+        said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
+        forget(run)
+        raise R3Error(
+            f"the checkpoint {actor / tag} could not be made one for another number of GPUs: {said}. Go on with its own number, or "
+            f"start another run from its newest weights: run_dir=NEW model.path={run.newest_weights()}"
+        )
+    (actor / POINTER).write_text(os.path.join(os.pardir, FOLDER, tag))  # joined to the folder of the actor
+
+
+def forget(run: RunDirectory) -> None:
+    """Remove what `convert` wrote. Nothing happens where there is nothing."""
+    (run.checkpoints / ACTOR / POINTER).unlink(missing_ok=True)
+    if (run.checkpoints / FOLDER).is_dir():
+        shutil.rmtree(run.checkpoints / FOLDER)
+
+
+def _tag(run: RunDirectory) -> str:
+    latest: Path = run.checkpoints / ACTOR / "latest"
+    return latest.read_text(encoding="utf-8").strip() if latest.is_file() else ""
+
+
+def _hindrance(config: R3Config) -> str | None:
+    """Why a checkpoint of this run is DeepSpeed's for one number of ranks only, as far as anybody has tried."""
+    actor, ds = config.openrlhf.get("actor") or {}, config.openrlhf.get("ds") or {}
+    if config.is_async:
+        return "nobody has tried that with openrlhf.train.async_enable"
+    if (ds.get("lora") or {}).get("rank"):
+        return "nobody has tried that with openrlhf.ds.lora.rank"
+    for key in ("tensor_parallel_size", "ring_attn_size"):
+        if (ds.get(key) or 1) > 1:
+            return f"nobody has tried that with openrlhf.ds.{key}"
+    if (actor.get("optim") or "adam") != "adam":
+        return f"DeepSpeed converts the state of Adam, not of openrlhf.actor.optim={actor['optim']}"
+    return None

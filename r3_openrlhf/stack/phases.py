@@ -1,0 +1,78 @@
+"""Where a run is: its processes append an event to events.jsonl when a phase begins, and the console reads them.
+
+An event is {"time": seconds since 1970, "phase": one of Phase, "step": the step under way or null}.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from enum import StrEnum
+from pathlib import Path
+
+from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.stack.environment import VARIABLE, config_from_environment
+
+
+class Phase(StrEnum):
+    """What a run is doing, in the words that the terminal shows."""
+
+    CHECKING = "checking the settings"
+    UNPACKING = "unpacking the model"
+    TRAINING_MODEL = "training the small model"  # "tiny", "lab": made on the spot
+    DATA = "preparing the data"
+    CONVERTING = "converting the checkpoint"  # to another number of GPUs
+    RAY = "starting Ray"
+    LIBRARIES = "loading OpenRLHF, vLLM, DeepSpeed"
+    ENGINE = "starting the rollout engine"
+    LOADING = "loading the models"
+    OPERATORS = "building DeepSpeed's operators"
+    SAMPLING = "sampling"
+    REWARDS = "log-probs and rewards"
+    UPDATE = "policy update"
+    SYNC = "weights to the engine"
+    CHECKPOINT = "saving a checkpoint"
+    EVALUATION = "held-out problems"
+    SAVING = "saving the model"
+    STOPPING = "stopping Ray"
+
+
+def announce(run: RunDirectory, phase: Phase, *, step: int | None = None, at: float | None = None) -> None:
+    """A phase begins, now or at that time. One write of one line, so that processes on one machine do not mix theirs."""
+    line = json.dumps({"time": round(time.time() if at is None else at, 3), "phase": phase, "step": step}) + "\n"
+    file = os.open(run.events, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(file, line.encode())
+    finally:
+        os.close(file)
+
+
+def announce_builds(builder) -> None:
+    """From now on DeepSpeed says when it compiles an operator: deepspeed/ops/op_builder/builder.py:566 (`jit_load`)
+    compiles those that are not in torch's cache, a minute of silence on the first run. `builder` is that module.
+
+    Of several ranks one compiles and the others wait for its lock; the first one speaks for all.
+    """
+    jit_load = builder.OpBuilder.jit_load
+    if hasattr(jit_load, "announces"):
+        return
+
+    def announced(self, verbose=True):
+        from torch.utils.cpp_extension import _get_build_directory
+
+        if VARIABLE not in os.environ or os.environ.get("RANK", "0") != "0":
+            return jit_load(self, verbose)
+        if Path(_get_build_directory(self.name, verbose=False), f"{self.name}.so").is_file():
+            return jit_load(self, verbose)
+        run = RunDirectory(config_from_environment().run_dir)
+        if not run.path.is_dir():  # a node that does not see it: nothing to say there
+            return jit_load(self, verbose)
+        announce(run, Phase.OPERATORS)
+        try:
+            return jit_load(self, verbose)
+        finally:
+            announce(run, Phase.LOADING)
+
+    vars(announced)["announces"] = True
+    builder.OpBuilder.jit_load = announced

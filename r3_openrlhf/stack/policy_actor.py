@@ -1,0 +1,147 @@
+"""The policy's Ray actor: exact token entropy in the pass that computes the old log-probs, and the policy update of
+policy_update.py.
+
+B rows, T tokens, A = T - 1 action positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections import deque
+from typing import Any, NamedTuple
+
+import numpy as np
+import ray
+import torch
+from deepspeed.ops.op_builder import builder
+from openrlhf.trainer.ray import ppo_actor
+from peft import PeftModel
+
+from r3_openrlhf.method.core.entropy import entropy_statistics, token_logprobs_and_entropy
+from r3_openrlhf.method.types import TokenEntropy
+from r3_openrlhf.stack import lora
+from r3_openrlhf.stack.blocked_signals import keep_blocked
+from r3_openrlhf.stack.chunked_actor import ChunkedActor, model_inputs
+from r3_openrlhf.stack.environment import config_from_environment
+from r3_openrlhf.stack.phases import announce_builds
+from r3_openrlhf.stack.policy_update import R3ActorTrainer
+
+# trainer/ray/ppo_actor.py:475: the name is a Ray actor class already; this is the class that was decorated
+UpstreamPolicyActor: Any = ppo_actor.PolicyModelActor.__ray_metadata__.modified_class.__ray_actor_class__
+
+
+class EntropyPass(NamedTuple):
+    """What one forward pass measured."""
+
+    statistics_B2: torch.Tensor  # (peak, global) in nats, NaN for rows that did not ask
+    seconds: float  # spent on entropy
+    tokens: dict[int, np.ndarray]  # row -> float16 [T], nats; empty with logging.token_entropy=none
+
+
+class StockPolicyActor(UpstreamPolicyActor):
+    """Upstream's, but that it says when DeepSpeed compiles operators, that logits may be made in chunks, and that an adapter
+    is merged for engines and saved models (lora.py)."""
+
+    def init_model_from_pretrained(self, *args, **kwargs):
+        """As upstream's (ppo_actor.py:495). The model is a ChunkedActor where train.logits_chunk_tokens is set."""
+        announce_builds(builder)
+        if config_from_environment().train.logits_chunk_tokens is not None:
+            ppo_actor.Actor = ChunkedActor  # ppo_actor.py:513 takes it from the module's global name
+        super().init_model_from_pretrained(*args, **kwargs)
+        self._adapted = self.strategy._unwrap_model(self.actor)
+        if isinstance(self._adapted, PeftModel):
+            lora.prepare(self.strategy, self._adapted)
+
+    def broadcast_to_vllm(self):
+        """Upstream's weight sync (ppo_actor.py:646), of merged weights where there is an adapter."""
+        adapted = isinstance(self._adapted, PeftModel)
+        with lora.merged_for_sync(self.trainer, self._adapted) if adapted else contextlib.nullcontext():
+            super().broadcast_to_vllm()
+
+
+class R3PolicyActor(StockPolicyActor):
+    """Also measures exact entropy in the pass over the old log-probs, and updates with R3ActorTrainer."""
+
+    def init_model_from_pretrained(self, *args, **kwargs):
+        """As the stock actor's, with R3ActorTrainer in the place of upstream's trainer."""
+        keep_blocked()
+        # ppo_actor.py:571 builds its trainer from the module's global name
+        config = config_from_environment()
+        ppo_actor.ActorPPOTrainer = R3ActorTrainer
+        self._peak_fraction = config.ranking.peak_fraction
+        self._keeps_tokens = config.logging.token_entropy != TokenEntropy.NONE
+        self._wanted: deque[list[bool]] = deque()
+        self._entropy: list[EntropyPass] = []
+        return super().init_model_from_pretrained(*args, **kwargs)
+
+    def expect_entropy(self, rows: list[bool]) -> None:
+        """For the next `forward` that has no such message yet: which of its rows need exact entropy."""
+        self._wanted.append(rows)
+
+    def pop_entropy(self) -> list[EntropyPass]:
+        """One for each announced forward pass since the last call."""
+        found, self._entropy = self._entropy, []
+        return found
+
+    def forward(
+        self, sequences, action_mask=None, attention_mask=None, packed_seq_lens=None, mm_train_inputs_list=None
+    ):
+        """Old log-probs [B, A] (ppo_actor.py:602-632), and on the side the entropy statistics that were asked for."""
+        rows = self._wanted.popleft() if self._wanted else []
+        if not any(rows):
+            if rows:
+                self._entropy.append(EntropyPass(torch.full((len(rows), 2), math.nan), 0.0, {}))
+            return super().forward(sequences, action_mask, attention_mask, packed_seq_lens, mm_train_inputs_list)
+        device = torch.cuda.current_device()
+        self.actor.eval()
+        with torch.no_grad():
+            logprobs_BA, entropy_BA, seconds = logprobs_and_entropy(
+                self.actor,
+                sequences.to(device),
+                action_mask.to(device),
+                attention_mask.to(device),
+                ring_attn_group=self.strategy.ring_attn_group,
+            )
+        self.actor.train()
+        statistics_B2, tokens = torch.full((len(rows), 2), math.nan), {}
+        for row in (i for i, wanted in enumerate(rows) if wanted):
+            values_T = entropy_BA[row][action_mask[row].bool()]
+            statistics_B2[row] = torch.tensor(entropy_statistics(values_T, peak_fraction=self._peak_fraction))
+            if self._keeps_tokens:
+                tokens[row] = values_T.clamp(min=0).to(torch.float16).numpy()
+        self._entropy.append(EntropyPass(statistics_B2, seconds, tokens))
+        return logprobs_BA.to("cpu")
+
+
+def logprobs_and_entropy(actor, sequences_BT, action_mask_BA, attention_mask_BT, *, ring_attn_group=None):
+    """Log-probs and exact entropy of every action position, both under the temperature-scaled policy.
+
+    Answers runs/models/actor.py:202-292, which copies all logits to float32 before it takes log-probs and whose entropy
+    keeps several such copies. Here the model's own logits are read in chunks of tokens, or made in chunks (ChunkedActor).
+
+    Returns:
+        log-probs [B, A] on the model's device, entropy [B, A] in nats on the CPU, seconds from logits to entropy (of a ChunkedActor: from hidden states).
+    """
+    batch, seqlen = sequences_BT.size()
+    num_actions = action_mask_BA.shape[1]
+    if isinstance(actor, ChunkedActor):
+        _, logprobs_BT, entropy_BT = actor.of_every_token(
+            sequences_BT, attention_mask_BT, with_entropy=True, ring_attn_group=ring_attn_group
+        )
+        started = time.perf_counter() - actor.head_seconds
+    else:
+        inputs, labels, restored = model_inputs(actor, sequences_BT, attention_mask_BT, ring_attn_group)
+        logits = actor.model(**inputs)["logits"]
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        found = token_logprobs_and_entropy(logits.flatten(0, 1), labels.flatten(), temperature=actor.temperature)
+        logprobs_BT, entropy_BT = (restored(values.view(labels.shape), batch, seqlen) for values in found)
+    logprobs_BA = logprobs_BT[:, :-1][:, -num_actions:] * action_mask_BA.float()
+    entropy_BA = entropy_BT[:, :-1][:, -num_actions:].cpu()
+    return logprobs_BA, entropy_BA, time.perf_counter() - started
+
+
+PolicyModelActor = ray.remote(num_gpus=1)(R3PolicyActor)
+StockPolicyModelActor = ray.remote(num_gpus=1)(StockPolicyActor)

@@ -1,0 +1,201 @@
+"""The policy update on any number of rows per rank: what replaces upstream's replay buffer and its actor trainer.
+
+B rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from openrlhf.trainer.ppo_utils.replay_buffer import NaiveReplayBuffer
+from openrlhf.trainer.ray import ppo_actor
+from torch.utils.data import DataLoader
+
+from r3_openrlhf.stack.batching import micro_batches, num_tight, num_windows, tight_micro_batches
+
+
+def _num_tokens(item) -> int:
+    return int(item.total_length.item())
+
+
+class R3ReplayBuffer(NaiveReplayBuffer):
+    """Hands out whole micro-batches, so that no row is dropped and no rank has more of them than another.
+
+    Answers trainer/ppo_utils/replay_buffer.py:92 and ppo_actor.py:166 (`drop_last=True` drops the rows of an
+    incomplete last micro-batch), and replay_buffer.py:108-112 (dynamic batching takes exactly train.batch_size rows
+    per optimizer step and leaves the rest out). Expects the same number of rows on every rank, a multiple of the
+    number of windows; the experience maker sees to it.
+    """
+
+    windows: list[list[slice]]
+    items: list[Any]  # upstream's; one row each
+
+    def lay_out(
+        self,
+        *,
+        windows: int,
+        micro_batch_size: int,
+        seed: int | None,
+        most: Callable[[int], int] = lambda count: count,
+    ) -> int:
+        """Fix the micro-batches of the coming pass, rows shuffled by `seed` (None: as they are). Returns how many make
+        up one optimizer step; `most` turns this rank's wish into the largest of all ranks.
+
+        Which rows share a micro-batch does not change a window's gradient. Where micro-batches are padded, rows of similar
+        length share one, or a few reflection prompts make all of them long. Packed ones stay mixed: then it would be the
+        largest micro-batch, and the memory it needs, that grows.
+        """
+        if len(self.items) % windows:
+            raise ValueError(f"{len(self.items)} rows on this rank do not make {windows} equal windows")
+        if seed is not None:
+            order = torch.randperm(len(self.items), generator=torch.Generator().manual_seed(seed)).tolist()
+            self.items = [self.items[i] for i in order]
+        size = len(self.items) // windows
+        starts = [window * size for window in range(windows)]
+        if self.packing_samples:
+            inside = [micro_batches(size, micro_batch_size)] * windows
+        else:
+            for start in starts:
+                self.items[start : start + size] = sorted(self.items[start : start + size], key=_num_tokens)
+            lengths = [[_num_tokens(item) for item in self.items[start : start + size]] for start in starts]
+            count = most(max(num_tight(window, micro_batch_size) for window in lengths))
+            inside = [tight_micro_batches(window, micro_batch_size, count) for window in lengths]
+        self.slices = [
+            slice(start + s.start, start + s.stop)
+            for start, window in zip(starts, inside, strict=True)
+            for s in window
+        ]
+        self.sample_batch_size = 1
+        return len(inside[0])
+
+    def __len__(self) -> int:
+        return super().__len__() if self.dynamic_batch else len(self.slices)
+
+    def __getitem__(self, idx):
+        return super().__getitem__(idx) if self.dynamic_batch else self.items[self.slices[idx]]
+
+    def collate_fn(self, batch):
+        """The rows of a micro-batch as one Experience. An item is a whole micro-batch, so `batch` has one."""
+        return super().collate_fn(batch if self.dynamic_batch else batch[0])
+
+    def setup_dynamic_batch(self, strategy):
+        """Upstream's micro-batches by tokens (replay_buffer.py:91), of all rows. ValueError: unequal windows."""
+        windows = num_windows(strategy.args)
+        dp_size = torch.distributed.get_world_size(group=strategy.ds_device_mesh["dp"].get_group())
+        if len(self.items) % windows:
+            raise ValueError(f"{len(self.items)} rows on this rank do not make {windows} equal windows")
+        # upstream derives rows per step and number of steps from these three; give it the numbers that are true here
+        train = SimpleNamespace(**vars(strategy.args.train))
+        train.batch_size = len(self.items) // windows * dp_size
+        rollout = SimpleNamespace(**vars(strategy.args.rollout))
+        rollout.batch_size, rollout.n_samples_per_prompt = windows * train.batch_size, 1
+        args = SimpleNamespace(**vars(strategy.args))
+        args.train, args.rollout = train, rollout
+        view = SimpleNamespace(
+            args=args, ds_device_mesh=strategy.ds_device_mesh, all_reduce=strategy.all_reduce, stage=strategy.stage
+        )
+        super().setup_dynamic_batch(view)
+
+
+class R3ActorTrainer(ppo_actor.ActorPPOTrainer):
+    """Upstream's update loop on windows of any number of micro-batches.
+
+    Upstream lets DeepSpeed count micro-batches (gradient accumulation steps fixed at start-up). Here a step's windows
+    have as many as its rows need, so the count and the accumulation boundary are set for each step. With dynamic
+    batching upstream tells DeepSpeed that there is nothing to accumulate and calls `step` once a window
+    (deepspeed.py:541, ppo_actor.py:366); with ZeRO 2 only the last micro-batch's gradient survives then. A batch that is
+    short, as at the end of an epoch, never reaches upstream's boundary: its gradients join those of the next step, and
+    every later update is out of step with its rollouts.
+
+    A step makes `train.max_epochs` passes over its rows (ppo_actor.py:175), each with the old log-probs from before the
+    first (:244).
+    """
+
+    replay_buffer: R3ReplayBuffer
+
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        upstream = self.replay_buffer
+        self.replay_buffer = R3ReplayBuffer(
+            upstream.sample_batch_size,
+            upstream.limit,
+            upstream.cpu_offload,
+            upstream.packing_samples,
+            upstream.dynamic_batch,
+        )
+        self._micro_batches_per_window: int | None = None
+
+    def ppo_train(self, kl_ctl: float):
+        """Upstream's update (ppo_actor.py:153) on this step's rows. Returns its status: means over the step."""
+        engine = self.actor.model
+        if not self.args.train.dynamic_batch_enable:
+            # the same processes must shuffle alike where they share rows (ppo_actor.py:157)
+            shuffle = self.strategy.ring_attn_group is None and self.args.ds.tensor_parallel_size <= 1
+            count = self.replay_buffer.lay_out(
+                windows=num_windows(self.args),
+                micro_batch_size=self.micro_train_batch_size,
+                # optimizer steps are in the checkpoint: a resumed run shuffles as the first one did
+                seed=self.args.train.seed + engine.global_steps if shuffle else None,
+                most=lambda wanted: int(self.strategy.all_reduce(wanted, op="max")),
+            )
+            engine.set_train_batch_size(engine.train_micro_batch_size_per_gpu() * engine.dp_world_size * count)
+            self.strategy.accumulated_gradient = count  # utils/loss_utils.py:105 groups its windows by this
+            self._micro_batches_per_window = count
+        # ZeRO keeps its own copy of the count; with an offloaded optimizer 1 means "nothing to accumulate"
+        engine.optimizer.gradient_accumulation_steps = max(2, self._micro_batches_per_window or 0)
+        with in_order(ppo_actor):
+            return super().ppo_train(kl_ctl)
+
+    def training_step(self, experience, kl_ctl, step, loss_batch_info=None):
+        """Upstream's pass over one micro-batch (ppo_actor.py:259). In the status `num_samples` counts no fillers."""
+        if self.args.train.dynamic_batch_enable:
+            last = self.replay_buffer.dynamic_optimizer_step[step] == 1
+        else:
+            last = (step + 1) % self._micro_batches_per_window == 0
+        self.actor.model.set_gradient_accumulation_boundary(last)
+        real_B = experience.action_mask.sum(-1) > 0
+        if not real_B.all():
+            forget_fillers(experience, real_B)
+        status = super().training_step(experience, kl_ctl, step, loss_batch_info)
+        status["num_samples"] = float(real_B.sum().item())
+        if not real_B.any():  # nothing but fillers: means over no token are not numbers
+            status["metrics"] = {
+                key: value if status["weights"][key] is None else torch.zeros(())
+                for key, value in status["metrics"].items()
+            }
+        return status
+
+
+def forget_fillers(experience, real_B: torch.Tensor) -> None:
+    """Leave fillers out of what is averaged per row; their token tensors stay, without any action."""
+    size = len(real_B)
+    for key, value in list(experience.info.items()):
+        if isinstance(value, torch.Tensor) and value.dim() > 0 and len(value) == size:
+            experience.info[key] = value[real_B]
+        elif isinstance(value, list) and len(value) == size:
+            experience.info[key] = (
+                torch.stack([v for v, keep in zip(value, real_B.tolist(), strict=True) if keep])
+                if real_B.any()
+                else torch.zeros(0)
+            )
+    for name in ("response_length", "truncated", "total_length"):
+        value = getattr(experience, name)
+        if isinstance(value, torch.Tensor):
+            setattr(experience, name, value[real_B])
+
+
+class in_order:
+    """While upstream builds its DataLoader: rows were shuffled by `lay_out`, micro-batches stay in their windows."""
+
+    def __init__(self, module) -> None:
+        self.module = module
+
+    def __enter__(self) -> None:
+        self.loader = self.module.DataLoader
+        self.module.DataLoader = lambda *args, **kwargs: DataLoader(*args, **{**kwargs, "shuffle": False})
+
+    def __exit__(self, *error) -> None:
+        self.module.DataLoader = self.loader

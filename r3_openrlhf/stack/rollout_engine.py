@@ -1,0 +1,83 @@
+"""The vLLM Ray actor with the settings that R³ needs; everything else is OpenRLHF's."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import ray
+from openrlhf.trainer.ray import vllm_engine
+
+from r3_openrlhf.config import R3Config
+from r3_openrlhf.machine.cpu import cpu_platform
+from r3_openrlhf.stack.blocked_signals import keep_blocked
+from r3_openrlhf.stack.environment import config_from_environment, on_cpu
+from r3_openrlhf.stack.rollout_executor import TOP_LOGPROBS
+
+DEFAULT_BATCHED_TOKENS = 8192
+MAX_SOCKET_PATH = 107  # Linux' limit (unix(7)) without the zero at its end
+UUID_CHARS = 36
+# trainer/ray/vllm_engine.py:37: the name is a Ray actor class already; this is the class that was decorated
+UpstreamRolloutActor: Any = vllm_engine.RolloutRayActor.__ray_metadata__.modified_class.__ray_actor_class__
+
+
+def engine_limits(config: R3Config, *, cpu: bool) -> dict[str, int]:
+    """Sequences and tokens of one engine step. An engine that is made from engine arguments, as this one is, takes 128 and
+    2,048 unless it is told (vllm/engine/arg_utils.py:2751, config/scheduler.py:42)."""
+    limits = {"max_num_seqs": config.sequences_per_engine}
+    tokens = None if cpu else DEFAULT_BATCHED_TOKENS
+    if tokens is not None:
+        limits["max_num_batched_tokens"] = max(tokens, config.sequences_per_engine)
+    return limits
+
+
+def keep_sockets_in(session_dir: str) -> None:
+    """vLLM's sockets (vllm/utils/network_utils.py:157) go where Ray keeps the session's own files, or one directory above. vLLM leaves them behind, by
+    default in the directory for temporary files."""
+    for folder in (session_dir, os.path.dirname(session_dir)):
+        if len(folder) + 1 + UUID_CHARS <= MAX_SOCKET_PATH:
+            os.environ.setdefault("VLLM_RPC_BASE_PATH", folder)
+            return
+
+
+class R3RolloutActor(UpstreamRolloutActor):
+    """Answers trainer/ray/vllm_engine.py:283-288 (`create_vllm_engines`): `max_logprobs` is 1 there and
+    `logprobs_mode` only set with importance-sampling correction, otherwise the engine's log-probs are taken before
+    the temperature and do not describe the sampling policy."""
+
+    policy_step: int | None = None  # optimizer steps of the weights in here; None: whoever asks knows
+
+    async def __init__(self, *args, **kwargs):
+        keep_blocked()
+        keep_sockets_in(ray._private.worker._global_node.get_session_dir_path())
+        config = config_from_environment()
+        kwargs["logprobs_mode"] = "processed_logprobs"
+        kwargs["max_logprobs"] = TOP_LOGPROBS
+        kwargs |= engine_limits(config, cpu=on_cpu())
+        if on_cpu():
+            kwargs["worker_extension_cls"] = os.environ.get("R3_CPU_WORKER_EXTENSION", cpu_platform.WORKER_EXTENSION)
+            kwargs["kv_cache_memory_bytes"] = cpu_platform.KV_CACHE_BYTES
+        await UpstreamRolloutActor.__init__(self, *args, **kwargs)
+
+    async def generate_responses(
+        self,
+        prompt: str,
+        label: str,
+        sampling_params,
+        max_length: int,
+        hf_tokenizer,
+        num_samples: int = 1,
+        images=None,
+    ):
+        """Upstream's (vllm_engine.py:183). The executor of trajectories gives a list for each: its turns are responses too."""
+        found = await UpstreamRolloutActor.generate_responses(
+            self, prompt, label, sampling_params, max_length, hf_tokenizer, num_samples, images
+        )
+        return [response for one in found for response in (one if isinstance(one, list) else [one])]
+
+    async def set_policy_step(self, step: int) -> None:
+        """The weights that were just received are those after `step` optimizer steps (asynchronous training)."""
+        self.policy_step = step
+
+
+RolloutRayActor = ray.remote(R3RolloutActor)

@@ -1,0 +1,337 @@
+"""Draws prompts, adds those that R3.prompts asks for beside them, and keeps a record and a count of every rollout.
+
+Answers trainer/ppo_utils/samples_generator.py: it has no problem id, returns groups in order of completion, and
+slices its output to batch_size * n_samples_per_prompt rows (:128-130), which would push the additional groups of
+reflection prompts into the next step. Dynamic filtering (:171-195) compares the mean *score* with 0 and 1, which partial
+credit keeps above 0 in an all-wrong group, drops groups without a trace, and asks until the problems run out. It asks every problem of an epoch; exploration.select
+stands between it and the loader: upstream takes its prompts one by one from whatever iterator it is given (:17-38).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import ray
+import torch
+from openrlhf.trainer.ppo_utils import samples_generator
+from openrlhf.trainer.ppo_utils.experience import Experience
+from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
+
+from r3_openrlhf.config import R3Config
+from r3_openrlhf.method.prompts import ChatPrompts, Prefix, StepPrompts
+from r3_openrlhf.method.r3 import R3
+from r3_openrlhf.method.types import Context, Rollout, Verdict
+from r3_openrlhf.problems.agents.reflection import TurnPrompts
+from r3_openrlhf.problems.prompts import chat_prompts
+from r3_openrlhf.problems.training_file import Label
+from r3_openrlhf.stack.batching import effective_ranks, num_windows
+from r3_openrlhf.stack.convert import rollout_from_response
+
+NO_PROMPTS = StepPrompts([], reflection=[])
+COUNTS = (
+    "generated_tokens",
+    "r3/filter/dropped_groups",
+    "r3/filter/dropped_tokens",
+    "r3/filter/left_over_groups",
+    "r3/filter/left_over_tokens",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFacts:
+    """Of one batch of rollouts. `epoch` it came from, `next_epoch` the one that the batch behind it comes from."""
+
+    epoch: int
+    next_epoch: int
+    prompts: dict[str, float]  # metrics: how many problems were reflected on, and why others were not
+    seconds: float  # on what R³ adds
+    counts: dict[str, float]
+
+
+class R3SamplesGenerator(SamplesGenerator):
+    """`step` and `epoch` are set by the trainer: optimizer steps done so far, and 1 for the first pass."""
+
+    _sample_buffer: list[Experience]  # upstream's: what an epoch has sampled beyond its batches
+
+    def __init__(
+        self,
+        *args,
+        config: R3Config,
+        r3: R3,
+        **kwargs,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.config = config
+        self.r3 = r3
+        self.step = 0
+        self.epoch = 1
+        self.epoch_of_batch = 1  # the epoch that the last batch came from
+        self.prompts = NO_PROMPTS
+        self.seconds = 0.0  # of this step, on what R³ adds
+        self._reflection_prompts: set[str] = set()
+        self._prefixes: dict[str, Prefix] = {}  # of this step, by the label that carries its ids to the executor
+        self.before_sampling: Callable[[], None] = lambda: None
+        self._order: dict[tuple[str, str], int] = {}
+        self._training = False
+        self._reflecting = True  # do prompts that are sent get reflection prompts beside them?
+        self._cut_short = False  # did the budget end the last epoch before its time?
+        self.tokens = 0  # response tokens sampled for training so far, whatever became of them
+        self._counts: Counter[str] = Counter()  # since the last step
+
+    def generate_samples(self, **generate_kwargs):
+        """The rollouts of the next step, group by group, in the order of their prompts.
+
+        Returns, as upstream's (samples_generator.py:89): rows, none at train.max_steps or when the token budget is
+        spent; the percentage of groups that dynamic filtering kept, or None; prompts taken; is the epoch over?
+        """
+        self.prompts = NO_PROMPTS
+        self.seconds = 0.0
+        self.epoch_of_batch = self.epoch
+        self._reflection_prompts.clear()
+        self._prefixes.clear()
+        self._order.clear()
+        max_steps = self.config.train.max_steps
+        if (max_steps is not None and self.step >= max_steps) or self._budget_is_spent():
+            return [], None, 0, True
+        self.before_sampling()
+        before = self._counts.copy()
+        if getattr(self, "_dataloader_iter", None) is None:
+            self._seed_epoch()
+        self._training = True
+        try:
+            rows, pass_rate, consumed, _ = super().generate_samples(**generate_kwargs)
+        finally:
+            self._training = False
+        rows = rows + self._sample_buffer
+        self._sample_buffer = []
+        # results arrive in order of completion; a run must not depend on it
+        rows.sort(key=lambda row: self._order[row.prompts[0], row.labels[0]])
+        exhausted = self._dataloader_iter is None
+        if exhausted and not self._cut_short:
+            self.epoch += 1
+        sampled = self._counts - before
+        size = self.config.rollout.n_samples_per_prompt
+        if pass_rate is not None:
+            pass_rate = 100 * len(rows) / size / consumed  # upstream's (:118) is rows per prompt: up to 100 G
+        self._counts["r3/filter/dropped_groups"] += (sampled["responses"] - len(rows)) // size
+        self._counts["r3/filter/dropped_tokens"] += sampled["generated_tokens"] - num_tokens(rows)
+        kept = self._rows_that_divide(rows)
+        self._counts["r3/filter/left_over_groups"] += (len(rows) - len(kept)) // size
+        self._counts["r3/filter/left_over_tokens"] += num_tokens(rows) - num_tokens(kept)
+        return kept, pass_rate, consumed, exhausted
+
+    @torch.no_grad()
+    def generate_held_out(self, prompts: list[str], labels: list[str], **generate_kwargs) -> list[Rollout]:
+        """Every response to these prompts. They enter no buffer, no history and no count of training tokens.
+
+        Upstream's generate_eval_samples (:61) waits for the last response of each rollout.batch_size prompts.
+        """
+        if self.args.vllm.enable_sleep:
+            batch_vllm_engine_call(self.vllm_engines, "wake_up")
+        try:
+            items = iter([(None, prompts, labels, [None] * len(prompts))])
+            rows, _, _ = self._generate_vllm(items, len(prompts), False, **generate_kwargs)
+        finally:
+            if self.args.vllm.enable_sleep:
+                batch_vllm_engine_call(self.vllm_engines, "sleep")
+        return [row.r3_rollout for row in rows]
+
+    def take_counts(self) -> dict[str, float]:
+        """What was sampled since the last call, and what of it was not trained on, for metrics.jsonl."""
+        counts, self._counts = self._counts, Counter()
+        return {key: float(counts[key]) for key in COUNTS} | {"generated_tokens_total": float(self.tokens)}
+
+    def take_facts(self) -> BatchFacts:
+        """What the trainer reports of the last batch; counts as take_counts."""
+        return BatchFacts(
+            epoch=self.epoch_of_batch,
+            next_epoch=self.epoch,
+            prompts=self.prompts.metrics(),
+            seconds=self.seconds,
+            counts=self.take_counts(),
+        )
+
+    def _budget_is_spent(self) -> bool:
+        budget = self.config.train.max_generated_tokens
+        return budget is not None and self.tokens >= budget
+
+    def _generate_vllm(self, dataloader_iter, num_prompts, dynamic_filtering, **generate_kwargs):
+        self._cut_short = False
+        if dynamic_filtering:  # it may ask for replacements up to the end of the epoch
+            dataloader_iter = self._while_budget_lasts(dataloader_iter)
+        if self._training:
+            # nothing is taken from the loader but what this step needs: its state in a checkpoint is that of the step's end
+            dataloader_iter = self.r3.choose_problems(
+                dataloader_iter, count=num_prompts, uid=uid_of_item, step=self.step
+            )
+        first, rest = self.r3.draws(self.config.rollout.n_samples_per_prompt)
+        if not self._training or not rest:
+            return super()._generate_vllm(dataloader_iter, num_prompts, dynamic_filtering, **generate_kwargs)
+        found, consumed, exhausted = super()._generate_vllm(
+            dataloader_iter, num_prompts, dynamic_filtering, **generate_kwargs | {"n_samples_per_prompt": first}
+        )
+        return found + self._second_draw(found, n=rest, **generate_kwargs), consumed, exhausted
+
+    def _second_draw(self, found: list[Experience], *, n: int, **generate_kwargs) -> list[Experience]:
+        """`n` responses more to each prompt of the first draw whose verdicts do not differ yet (exploration.draw)."""
+        groups: dict[tuple[str, str], list[Verdict]] = {}
+        for row in found:
+            groups.setdefault((row.prompts[0], row.labels[0]), []).append(row.r3_rollout.verdict)
+        # in the order of the batch: the first draw comes in order of completion
+        wanted = sorted(
+            (pair for pair, verdicts in groups.items() if self.r3.needs_second_draw(verdicts)),
+            key=self._order.__getitem__,
+        )
+        if not wanted:
+            return []
+        self._reflecting = False  # their reflection prompts are among them already
+        try:
+            prompts, labels = (list(column) for column in zip(*wanted, strict=True))
+            refs = self._dispatch_prompts_to_vllm(prompts, labels, **generate_kwargs | {"n_samples_per_prompt": n})
+        finally:
+            self._reflecting = True
+        return [
+            self._process_response_into_experience(response, **generate_kwargs)
+            for responses in ray.get(refs)
+            for response in responses
+        ]
+
+    def _while_budget_lasts(self, items):
+        while not self._budget_is_spent():
+            try:
+                yield next(items)
+            except StopIteration:
+                return
+        self._cut_short = True
+
+    def _rows_that_divide(self, rows: list[Experience]) -> list[Experience]:
+        """A stock algorithm's short batch at an epoch's end without the groups that would give ranks different numbers
+        of rows. R³ and agents add fillers instead (experience_maker.py)."""
+        if self.config.algorithm.own_advantages or len(rows) == self.config.rows_per_step:
+            return rows
+        unit = effective_ranks(self.args) * num_windows(self.args)
+        size = self.config.rollout.n_samples_per_prompt
+        return next(rows[:end] for end in range(len(rows), -1, -size) if end % unit == 0)
+
+    def _seed_epoch(self) -> None:
+        """The order of an epoch is a function of the seed and the epoch, so that a resumed run finds it again. The
+        loader's sampler has a generator of its own, which would go on from epoch to epoch."""
+        seed = stable_seed(self.config.train.seed, "epoch", self.epoch)
+        torch.manual_seed(seed)
+        self.prompts_dataloader.sampler.generator.manual_seed(seed)
+
+    def _dispatch_prompts_to_vllm(self, prompts, labels, *, images=None, **generate_kwargs):
+        if self._training:
+            started = time.perf_counter()
+            further = self._further(prompts, labels) if self._reflecting else []
+            self.seconds += time.perf_counter() - started
+            prompts = prompts + [prompt for prompt, _ in further]
+            labels = labels + [label for _, label in further]
+            images = None  # text only
+            for pair in zip(prompts, labels, strict=True):
+                self._order.setdefault(pair, len(self._order))
+        if not self._seed_needed():
+            return super()._dispatch_prompts_to_vllm(prompts, labels, images=images, **generate_kwargs)
+        # samples_generator.py:234 makes the sampling parameters and knows no seed
+        occasion = "held out" if not self._training else "step" if self._reflecting else "second draw"
+        seed = stable_seed(self.config.train.seed, occasion, self.step)
+        params = samples_generator.SamplingParams
+        samples_generator.SamplingParams = functools.partial(params, seed=seed)
+        try:
+            return super()._dispatch_prompts_to_vllm(prompts, labels, images=images, **generate_kwargs)
+        finally:
+            samples_generator.SamplingParams = params
+
+    def _seed_needed(self) -> bool:
+        """A seed for each request slows a GPU sampler down, so only where it is asked for."""
+        return self.config.train.deterministic or bool(self.config.rollout.record or self.config.rollout.playback)
+
+    def _further(self, prompts: list[str], labels: list[str]) -> list[tuple[str, str]]:
+        """(prompt, label) of the groups besides the plain ones: those that start from a state, then reflection groups."""
+        records = [Label.from_json(label) for label in labels]
+        self.prompts = self.r3.prompts(
+            records,
+            step=self.step,
+            epoch=self.epoch,
+            render=_Loaded(self._render, dict(zip(map(id, records), prompts, strict=True))),
+        )
+        further = []
+        for asked in self.prompts:
+            label = labels[asked.place]
+            if asked.prefix is not None:  # the label carries the ids to the executor
+                label = dataclasses.replace(records[asked.place], prefix=asked.prefix.ids.tolist()).to_json()
+                self._prefixes[label] = asked.prefix
+            if asked.context is Context.REFLECTION:
+                self._reflection_prompts.add(asked.prompt)
+            if asked.context is not Context.PLAIN:
+                further.append((asked.prompt, label))
+        return further
+
+    @functools.cached_property
+    def _render(self) -> ChatPrompts:
+        config = self.config
+        if not config.algorithm.environment:
+            return chat_prompts(config, self.tokenizer)
+        return TurnPrompts(
+            self.tokenizer,
+            max_prompt_tokens=config.data.max_len - config.rollout.max_new_tokens,
+            max_attempt_tokens=config.reflection.max_attempt_tokens,
+        )
+
+    # ── records ──
+
+    def _process_response_into_experience(self, response, **generate_kwargs) -> Experience:
+        experience = super()._process_response_into_experience(response, **generate_kwargs)
+        prefix = self._prefixes.get(response["label"])
+        reflection = response["prompt"] in self._reflection_prompts
+        experience.r3_rollout = rollout_from_response(
+            response,
+            context=Context.PREFIX if prefix else Context.REFLECTION if reflection else Context.PLAIN,
+            step=self.step if (sampled_by := response["r3"].get("policy_step")) is None else sampled_by,
+            epoch=self.epoch,
+            prefix_logprobs=prefix.logprobs if prefix else None,
+        )
+        experience.r3_seconds = response["r3"]["seconds"]
+        experience.r3_prompt = response["r3"].get("prompt", response["prompt"])  # a turn has one of its own
+        experience.r3_trajectory = response["r3"].get("trajectory")  # with its first turn
+        if experience.scores is not None:  # what dynamic filtering looks at: verdicts, not partial credit
+            experience.scores = torch.tensor([float(experience.r3_rollout.verdict is Verdict.CORRECT)])
+        if self._training:
+            self.tokens += experience.r3_rollout.num_sampled_tokens
+            self._counts["generated_tokens"] += experience.r3_rollout.num_sampled_tokens
+            self._counts["responses"] += 1
+        return experience
+
+
+class _Loaded:
+    """The plain prompts as the loader gave them; reflection prompts are rendered."""
+
+    def __init__(self, render: ChatPrompts, plain: dict[int, str]) -> None:
+        self._plain = plain  # by id() of the problem
+        self.reflection = render.reflection
+
+    def plain(self, problem: Label) -> str:
+        return self._plain[id(problem)]
+
+
+def uid_of_item(item: tuple) -> str:
+    """Of what the loader gives: one prompt with its label (samples_generator.py:28)."""
+    _, _, (label,), _ = item
+    return Label.from_json(label).uid
+
+
+def num_tokens(rows: list[Experience]) -> int:
+    """Response tokens of these rows that were sampled."""
+    return sum(row.r3_rollout.num_sampled_tokens for row in rows)
+
+
+def stable_seed(*parts) -> int:
+    """The same on every machine and in every process; below 2**56, which torch and vLLM take."""
+    return int.from_bytes(hashlib.sha256("/".join(map(str, parts)).encode()).digest()[:7], "big")

@@ -1,0 +1,334 @@
+"""OpenRLHF's PPO trainer (async_trainer.py: the asynchronous one) with R³'s generator and experience maker, the history store, and a run that can be read.
+
+Answers trainer/ppo_trainer.py. The loop (`fit`), the update and the checkpoints are upstream's.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import ray
+import transformers
+from openrlhf.trainer import ppo_trainer
+
+from r3_openrlhf.method.errors import RunInterrupted, TrainingStopped
+from r3_openrlhf.method.history.records import limits_of
+from r3_openrlhf.method.history.store import HistoryStore
+from r3_openrlhf.method.history.witness import FILE_NAME, append_record
+from r3_openrlhf.method.open_table import load_object
+from r3_openrlhf.problems.held_out import evaluation_line, read_prompts
+from r3_openrlhf.problems.prompts import r3_of
+from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.model_copies import forget_superseded
+from r3_openrlhf.runs.stop_request import StepClock, StopRequest
+from r3_openrlhf.stack import other_ranks
+from r3_openrlhf.stack.blocked_signals import keep_blocked
+from r3_openrlhf.stack.convert import whole_trajectories
+from r3_openrlhf.stack.environment import config_from_environment
+from r3_openrlhf.stack.experience_maker import StockExperienceMaker
+from r3_openrlhf.stack.phases import Phase, announce
+from r3_openrlhf.stack.samples_generator import BatchFacts, R3SamplesGenerator
+
+# trainer/ppo_trainer.py:424: the name is a Ray actor class already; this is the class that was decorated
+UpstreamTrainer: Any = ppo_trainer.PPOTrainer.__ray_metadata__.modified_class.__ray_actor_class__
+
+ADDED_SECONDS = (
+    "r3/time/generator_s",
+    "r3/time/bounds_s",
+    "r3/time/recall_s",
+    "r3/time/batch_s",
+    "r3/time/entropy_s",
+    "r3/time/advantage_s",
+    "r3/time/history_s",
+)
+
+
+class RecordedSteps(ppo_trainer.BasePPOTrainer):
+    """What a run of ours is beside upstream's controller, whichever of its classes that is: before it in the order of classes.
+    `algo` other than r3 keeps upstream's estimators and only records."""
+
+    samples_generator: R3SamplesGenerator
+
+    def __init__(self, pretrain, strategy, actor_model_group, critic_model_group, *args, **kwargs) -> None:
+        keep_blocked()
+        self.config = config_from_environment()
+        self.run = RunDirectory(self.config.run_dir)
+        self.stop = StopRequest(self.run.stop_request)
+        self.clock = StepClock.from_environment(save_minutes=self.config.checkpoint.save_minutes)
+        self._saving: dict[str, float] = {}  # timing/save of the last checkpoint, for the line of the step behind it
+        # upstream seeds its model actors only; the order of the prompts comes from this process
+        transformers.set_seed(self.config.train.seed)
+        super().__init__(pretrain, strategy, actor_model_group, critic_model_group, *args, **kwargs)
+        self.history = self._open_history() if self.config.keeps_history else None
+        self.r3 = r3_of(self.config, self.history, self.tokenizer)
+        self.samples_generator = self._make_generator(strategy)
+        maker: type[StockExperienceMaker] = load_object("algo", self.config.algorithm.experience_maker)
+        self.experience_maker = maker(
+            self.actor_model_group,
+            self.critic_model_group,
+            self.reward_model_group,
+            self.reference_model_group,
+            self.kl_ctl,
+            self.strategy,
+            self.tokenizer,
+            config=self.config,
+            r3=self.r3,
+        )
+
+    def _make_generator(self, strategy) -> R3SamplesGenerator:
+        raise NotImplementedError
+
+    def _open_history(self) -> HistoryStore:
+        settings = self.config.history
+        return HistoryStore.open(
+            self.run.history,
+            limits=limits_of(settings),
+            seed=self.config.train.seed,
+        )
+
+    def init_checkpoint_states(self) -> dict:
+        """Where a resumed run goes on (:405): history, metrics and rollouts newer than the checkpoint are forgotten."""
+        states = super().init_checkpoint_states()
+        other_ranks.forget(self.run)  # every rank has loaded it
+        step = states["global_step"]
+        if self.history is not None:
+            if step and not self.config.checkpoint.accept_lost_history:
+                self.history.check_checkpoint(self.run.checkpoints, step=step)
+        self.r3.roll_back(step)
+        self.run.roll_back(step)
+        self._at(step)
+        self.samples_generator.epoch = states["episode"] + 1
+        if step:  # a line is on disk before its checkpoint
+            lines = self.run.read_metrics()
+            if not lines or lines[-1]["step"] != step:
+                raise TrainingStopped(
+                    f"{self.run.metrics} has no line of step {step}, of which there is a checkpoint; restore it from a copy, or "
+                    "choose another run_dir"
+                )
+            self.samples_generator.tokens = int(lines[-1]["generated_tokens_total"])
+        if self._evaluation_is_due():  # before the first step, or the run was killed before this one
+            if step:
+                self.broadcast_to_vllm()  # upstream does so only after this method
+            self._evaluate()
+        why = self.stop.reason()
+        if why:
+            raise RunInterrupted(f"asked to end ({why}) before step {step + 1}; nothing was lost")
+        self.clock.next_step()
+        return states
+
+    def _at(self, step: int) -> None:
+        self.samples_generator.step = self.experience_maker.step = step
+
+    def _announce(self, phase: Phase) -> None:
+        announce(self.run, phase, step=self.samples_generator.step + 1)
+
+    def ppo_train(self, global_steps: int) -> dict:
+        """Upstream's policy update, announced."""
+        self._announce(Phase.UPDATE)
+        return super().ppo_train(global_steps)
+
+    def broadcast_to_vllm(self) -> None:
+        """Upstream's weight sync to the engines, announced."""
+        self._announce(Phase.SYNC)
+        super().broadcast_to_vllm()
+
+    def train_step(self, rollout_samples, global_step: int):
+        """Upstream's step (:213), then the history's commit of it and R³'s metrics.
+
+        Returns (metrics, number of the step). TrainingStopped: no rollouts, or a loss or gradient norm not finite.
+        """
+        if not rollout_samples:
+            raise TrainingStopped("the rollout engine returned no rollouts for a step")
+        self._announce(Phase.REWARDS)
+        seconds_on_bounds = sum(sample.r3_seconds for sample in rollout_samples) / len(self.vllm_engines)
+        status, global_step = super().train_step(rollout_samples, global_step)
+        maker, facts = self.experience_maker, self._facts_of(rollout_samples)
+        loss, norm = status.get("policy_loss", math.nan), status.get("actor_grad_norm", math.nan)
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            raise TrainingStopped(
+                f"step {global_step}: loss {loss}, gradient norm {norm}; a lower train.learning_rate usually helps. "
+                "The newest checkpoint is from before this step"
+            )
+        started = time.perf_counter()
+        status.update(self.r3.remember(maker.kept_rollouts(), step=global_step - 1, epoch=facts.epoch))
+        history_s = time.perf_counter() - started
+        status.update(maker.metrics)
+        status.update(facts.counts)
+        status.update(
+            {
+                "loss": loss,
+                "grad_norm": norm,
+                "epoch": float(facts.epoch),
+                **facts.prompts,
+                "r3/time/generator_s": facts.seconds,
+                "r3/time/bounds_s": seconds_on_bounds,
+                "r3/time/history_s": history_s,
+            }
+        )
+        status["r3/time/added_s"] = sum(status.get(key, 0.0) for key in ADDED_SECONDS)
+        self._at(global_step)
+        self._next_epoch = facts.next_epoch
+        return status, global_step
+
+    def _facts_of(self, _rollout_samples) -> BatchFacts:
+        return self.samples_generator.take_facts()
+
+    def _counts_behind_the_last_step(self) -> dict[str, float]:
+        return self.samples_generator.take_counts()
+
+    def save_logs_and_checkpoints(self, global_step: int, logs_dict=None, client_states=None) -> None:
+        """Writes the step's lines and, when it is due, a checkpoint; asks the held-out problems when that is due.
+
+        RunInterrupted, once all is saved: a stop was asked for, or the deadline allows no other step.
+        """
+        if client_states and self._next_epoch > client_states["episode"] + 1:
+            # the epoch ended with this step. Upstream's loader state would be that of a finished iterator, which on
+            # resume starts the same epoch over
+            client_states |= {"episode": client_states["episode"] + 1, "data_loader_state_dict": {}}
+        numbers = {key: value for key, value in (logs_dict or {}).items() if isinstance(value, (int, float))}
+        self.run.write_rollouts(global_step, self.experience_maker.records)
+        saving, self._saving = self._saving, {}
+        self.run.append_metrics({"step": global_step, **numbers, **saving})  # on disk before the step's checkpoint
+        self.clock.step_ended()
+        why = self.stop.reason() or self.clock.reason_to_stop()
+        is_time = why is not None or self.clock.is_time_to_save()
+        self._save(global_step, {**(logs_dict or {}), **saving}, client_states, now=is_time)
+        self.clock.next_step()  # an evaluation counts with the step that follows
+        if why is None and self._evaluation_is_due():  # a run that goes on makes up for it
+            self._evaluate()
+        self._forget_what_no_checkpoint_needs(global_step)
+        if why:
+            raise RunInterrupted(
+                f"preempted at step {global_step}, saved ({why}); the same command goes on from there"
+            )
+
+    def _save(self, global_step: int, logs_dict, client_states, *, now: bool) -> None:
+        """Upstream's logs, and its checkpoint when it is due (:397) or `now`. It never removes a copy in Hugging Face format."""
+        settings = self.args.ckpt
+        every, settings.save_steps = settings.save_steps, 1 if now else settings.save_steps
+        is_due = global_step % settings.save_steps == 0  # upstream's condition (:394)
+        started = time.time()
+        try:
+            if is_due:
+                announce(self.run, Phase.CHECKPOINT, step=global_step)
+                if self.history is not None:
+                    append_record(self.run.checkpoints / FILE_NAME, self.history.record(global_step))
+            super().save_logs_and_checkpoints(global_step, logs_dict, client_states)
+        finally:
+            settings.save_steps = every
+        if is_due:
+            if self.config.checkpoint.max_num_hf is not None:
+                forget_superseded(self.run, newest=global_step, max_num=self.config.checkpoint.max_num_hf)
+            self._saving = {"timing/save": time.time() - started}
+            self.clock.saved(self._saving["timing/save"])
+
+    def _count_what_led_to_no_step(self) -> None:
+        """At the end of the last epoch dynamic filtering may have dropped every group."""
+        counts = self._counts_behind_the_last_step()
+        counts["generated_tokens_total"] = counts["generated_tokens"]
+        if counts["generated_tokens"]:
+            if not self.run.read_metrics():
+                raise TrainingStopped(
+                    "every group of every epoch was filtered out (all right or all wrong), so there was no step; use "
+                    "other problems, or an algo without dynamic sampling"
+                )
+            self.run.complete_metrics(counts)
+
+    def _evaluation_is_due(self, *, last: bool = False) -> bool:
+        step, settings = self.samples_generator.step, self.config.held_out
+        if settings.path is None or not (last or step % settings.every_steps == 0):
+            return False
+        return all(line["step"] != step for line in self.run.read_evaluations())
+
+    def _evaluate(self) -> None:
+        """Ask the held-out problems. Upstream's `evaluate` (:513) takes its accuracy from rewards, in which length
+        counts and an ungraded response has no place."""
+        step, settings = self.samples_generator.step, self.config.held_out
+        announce(self.run, Phase.EVALUATION, step=step or None)
+        so_far = ([{"epoch": 1, "generated_tokens_total": 0}] + self.run.read_metrics())[-1]
+        kwargs = self.generate_kwargs | {
+            "temperature": settings.temperature,
+            "n_samples_per_prompt": settings.n_samples,
+        }
+        rollouts = self.samples_generator.generate_held_out(*read_prompts(self.run.held_out), **kwargs)
+        line = evaluation_line(
+            whole_trajectories(rollouts) if self.config.is_agentic else rollouts,
+            config=self.config,
+            step=step,
+            epoch=int(so_far["epoch"]),
+            generated_tokens=int(so_far["generated_tokens_total"]),
+        )
+        self.run.append_evaluation(line)
+        numbers = {
+            f"held_out/{key}": line[key]
+            for key in ("pass_at_1", "pass_at_n", "response_tokens_mean", "truncated_rate")
+        }
+        for tracker in filter(None, (self.wandb_logger, self.tensorboard_logger)):
+            tracker.log_eval(step, numbers)
+
+    def _forget_what_no_checkpoint_needs(self, global_step: int) -> None:
+        """The history keeps evicted rows until no checkpoint can ask for them. Without any checkpoint a run that is
+        started again starts from nothing."""
+        if self.history is None:
+            return
+        kept = [
+            int(path.name.removeprefix("global_step")) for path in self.run.checkpoints.glob("_actor/global_step*")
+        ]
+        if kept:
+            self.history.set_rollback_floor(min(kept))
+        elif self.config.checkpoint.save_steps == -1:
+            self.history.set_rollback_floor(global_step)
+
+    def fit(self, global_step: int = 0) -> None:
+        """The whole run, with the last evaluation. However it ends, trackers and history are closed."""
+        # upstream closes its trackers at the end (:503), before the last evaluation
+        trackers = [tracker for tracker in (self.wandb_logger, self.tensorboard_logger) if tracker]
+        for tracker in trackers:
+            tracker.close = lambda: None
+        try:
+            super().fit(global_step)
+            self._count_what_led_to_no_step()
+            if self._evaluation_is_due(last=True):
+                self._evaluate()
+            announce(self.run, Phase.SAVING)  # upstream does so next
+        finally:
+            for tracker in trackers:
+                del tracker.close
+                tracker.close()
+            if self.history is not None:
+                self.history.close()
+
+
+class R3Trainer(RecordedSteps, UpstreamTrainer):
+    """The single controller: it samples a step's rollouts and trains on them, in turn."""
+
+    def _make_generator(self, strategy) -> R3SamplesGenerator:
+        upstream = self.samples_generator
+        made = R3SamplesGenerator(
+            strategy=strategy,
+            prompts_dataloader=upstream.prompts_dataloader,
+            eval_dataloader=upstream.eval_dataloader,
+            tokenizer=upstream.tokenizer,
+            vllm_engines=upstream.vllm_engines,
+            config=self.config,
+            r3=self.r3,
+        )
+        made.before_sampling = lambda: self._announce(Phase.SAMPLING)
+        return made
+
+    def get_max_steps(self) -> int:
+        """Upstream asks for this before it loads the models, which then wait for the engines to join the weight sync:
+        an engine that died at start-up would leave them waiting for ever. Its error surfaces here."""
+        wait_for_engines(self.vllm_engines, self.run)
+        return super().get_max_steps()
+
+
+def wait_for_engines(engines, run: RunDirectory) -> None:
+    """Until each engine answers; then models are loaded. The error of one that died."""
+    ray.get([engine.get_num_unfinished_requests.remote() for engine in engines])
+    announce(run, Phase.LOADING)
+
+
+PPOTrainer = ray.remote(R3Trainer)

@@ -1,0 +1,127 @@
+"""The parser and the checks of the installed OpenRLHF (cli/train_ppo_ray.py), run on our arguments.
+
+They stand under `__main__` in a module that imports ray, vllm and deepspeed: its source is read, not imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import functools
+import importlib.util
+import io
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType, SimpleNamespace
+from typing import Any
+
+from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.open_table import nearest
+
+
+def check_arguments(arguments: list[str], *, source: Path | None = None) -> SimpleNamespace:
+    """The nested namespace that the installed OpenRLHF makes of `arguments`, after its own checks.
+
+    source: the file with the parser; None: openrlhf/cli/train_ppo_ray.py of the installed package.
+    Raises ConfigError with the parser's or the check's own words, and with the nearest flag for one that does not exist.
+    """
+    source = source or installed_source()
+    parser, steps = _upstream(source)
+    known = [option for action in parser._actions for option in action.option_strings]
+    for flag in (argument for argument in arguments if argument.startswith("--")):
+        if flag not in known:  # argparse would also take an unambiguous beginning of a flag
+            raise ConfigError(f"OpenRLHF has no flag {flag}; {nearest(flag, known)}")
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            checked = steps(arguments)
+    except SystemExit as error:
+        reason = said.getvalue().strip().rpartition("error: ")[2]
+        raise ConfigError(f"OpenRLHF does not accept the arguments: {reason}") from error
+    except AssertionError as error:
+        raise ConfigError(f"OpenRLHF does not accept the arguments: {error}") from error
+    if said.getvalue():
+        sys.stderr.write(said.getvalue())
+    return checked
+
+
+def installed_flags() -> list[str]:
+    """Every flag of the installed OpenRLHF, without its two dashes."""
+    parser, _ = _upstream(installed_source())
+    options = [option for action in parser._actions for option in action.option_strings]
+    return [option.removeprefix("--") for option in options if option not in ("-h", "--help")]
+
+
+def installed_source() -> Path:
+    """openrlhf/cli/train_ppo_ray.py. The package `openrlhf` itself imports nothing; `openrlhf.cli` would."""
+    spec = importlib.util.find_spec("openrlhf")
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError("OpenRLHF is not installed; run make setup or make setup-gpu. r3 doctor shows what is there")
+    return Path(spec.submodule_search_locations[0]) / "cli" / "train_ppo_ray.py"
+
+
+def _upstream(source: Path) -> tuple[argparse.ArgumentParser, Callable[[list[str]], SimpleNamespace]]:
+    """The parser of the `__main__` block, and a function that runs the rest of it up to `train(args)`."""
+    making, checking = _programs(source, source.stat().st_mtime_ns)
+    names: dict[str, Any] = {"argparse": argparse, "hierarchize": _hierarchize(source.parent.parent)}
+    exec(making, names)  # noqa: S102, installed code
+    parser = names["parser"]
+
+    def steps(arguments: list[str]) -> SimpleNamespace:
+        read = parser.parse_args
+        parser.parse_args = lambda: read(arguments)
+        exec(checking, names)  # noqa: S102
+        return names["args"]
+
+    return parser, steps
+
+
+@functools.lru_cache(maxsize=2)
+def _programs(source: Path, _changed_ns: int) -> tuple[CodeType, CodeType]:
+    """What makes the parser, and what parses and checks, as long as the file stays as it is (`_changed_ns`)."""
+    tree = ast.parse(source.read_text(encoding="utf-8"), filename=str(source))
+    block = next(
+        (node.body for node in tree.body if isinstance(node, ast.If) and "__main__" in ast.dump(node.test)), []
+    )
+    parse = next((index for index, node in enumerate(block) if "attr='parse_args'" in ast.dump(node)), None)
+    if parse is None:
+        raise ConfigError(f"{source} has no parser under __main__; R³ supports OpenRLHF 0.11.2")
+    # `from openrlhf.utils.config import hierarchize` would import torch and transformers; the function stands alone.
+    rest = [node for node in block[parse:] if not isinstance(node, ast.ImportFrom) and not _calls(node, "train")]
+    making = _imports(tree) + block[:parse]
+    return compile(_module(making), str(source), "exec"), compile(_module(rest), str(source), "exec")
+
+
+def _imports(tree: ast.Module) -> list[ast.stmt]:
+    """The imports from the standard library at the top of the module (os, datetime)."""
+    return [
+        node
+        for node in tree.body
+        if (isinstance(node, ast.Import) and all(name.name in sys.stdlib_module_names for name in node.names))
+        or (isinstance(node, ast.ImportFrom) and node.module in sys.stdlib_module_names)
+    ]
+
+
+def _hierarchize(package: Path) -> Callable:
+    path = package / "utils" / "config.py"
+    spec = importlib.util.spec_from_file_location("_openrlhf_utils_config", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} cannot be loaded")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.hierarchize
+
+
+def _module(body: list[ast.stmt]) -> ast.Module:
+    return ast.Module(body=body, type_ignores=[])
+
+
+def _calls(node: ast.stmt, name: str) -> bool:
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Call)
+        and isinstance(node.value.func, ast.Name)
+        and node.value.func.id == name
+    )

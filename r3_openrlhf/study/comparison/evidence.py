@@ -1,0 +1,263 @@
+"""Evidence files (runs/evidence.py) -> a table for each regime, and the map: what each arm gained, by how many groups collapse."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from r3_openrlhf.method.errors import R3Error
+from r3_openrlhf.runs.evidence import Evidence, read_evidence
+from r3_openrlhf.study.comparison.arms import ArmResult, Comparison, compare
+from r3_openrlhf.study.comparison.intervals import (
+    MAX_SEEDS_NEEDED,
+    Crossing,
+    SeedEstimate,
+    estimate,
+    seeds_needed,
+    t_quantile,
+)
+from r3_openrlhf.study.comparison.runs import Run
+
+HALF_WIDTH = 0.02
+NOTHING = "–"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regime:
+    """The runs of one directory, compared."""
+
+    name: str
+    comparison: Comparison
+    collapsed: float | None  # of the reference's groups, as they were sampled
+    all_wrong: float | None  # of the reference's groups
+    needed: SeedEstimate | None  # of the reference's tokens: those outside its all-wrong groups
+    evaluation_deviation: float  # of one run's accuracy, from the drawing of responses alone: at most
+
+
+def read_regimes(directory: Path, *, reference: str | None = None) -> list[Regime]:
+    """One for each directory below that holds evidence, by name. Raises R3Error as read_evidence and compare do, and where
+    there is none."""
+    folders = sorted({path.parent for path in directory.rglob("*.json")})
+    if not folders:
+        raise R3Error(
+            f"there is no evidence in {directory}; `r3 lab study --evidence {directory}/NAME` puts some there"
+        )
+    return [read_regime(folder, reference=reference) for folder in folders]
+
+
+def read_regime(folder: Path, *, reference: str | None = None) -> Regime:
+    """Raises R3Error as read_evidence and compare do."""
+    runs = [as_run(read_evidence(path), path) for path in sorted(folder.glob("*.json"))]
+    comparison = compare(runs, reference=reference)
+    theirs = [run for run in runs if run.arm == comparison.reference]
+    return Regime(
+        name=folder.name,
+        comparison=comparison,
+        collapsed=_share(theirs, "r3/groups/collapsed_before", dropped=True),
+        all_wrong=_share(theirs, "r3/groups/none_correct", dropped=False),
+        needed=tokens_without_all_wrong(theirs),
+        evaluation_deviation=evaluation_deviation(comparison),
+    )
+
+
+def as_run(found: Evidence, path: Path) -> Run:
+    """For `compare`. The lines of `metrics` are the stretches between two evaluations, not steps: sums over them are the
+    run's, means over steps are not."""
+    count = len(found.curve["step"])
+    evaluations = [{key: values[i] for key, values in found.curve.items()} | found.evaluation for i in range(count)]
+    metrics = []
+    for i in range(1, count):
+        line: dict[str, Any] = {key: values[i] - values[i - 1] for key, values in found.sums.items()}
+        line |= {"step": found.curve["step"][i], "generated_tokens_total": found.curve["generated_tokens"][i]}
+        metrics.append(line)
+    return Run(
+        path=path,
+        arm=found.arm,
+        seed=found.seed,
+        finished=True,
+        settings=found.settings,
+        evaluations=evaluations,
+        metrics=metrics,
+        training_problems=found.problems,
+        code_state=found.commit,
+    )
+
+
+def tokens_without_all_wrong(runs: Sequence[Run]) -> SeedEstimate | None:
+    """With which share of its tokens a run would be where it ends, if its all-wrong groups had cost nothing.
+
+        1 - (tokens in all-wrong groups) / (generated tokens), mean over runs
+
+    Exact for an arm without replay and ranking: the rewards of an all-wrong group are equal, so that its advantages are 0 and
+    the updates stay what they are. No choice of problems saves more without other updates. None where a run does not say.
+    """
+    shares = []
+    for run in runs:
+        lines = [(line.get("r3/tokens/none_correct"), line.get("generated_tokens")) for line in run.metrics]
+        if not lines or any(value is None for line in lines for value in line):
+            return None
+        wrong, generated = (sum(values) for values in zip(*lines, strict=True))
+        shares.append(1 - wrong / generated)
+    return estimate(shares)
+
+
+def evaluation_deviation(comparison: Comparison) -> float:
+    """Standard deviation of an accuracy a of N problems x n responses if all problems were equally hard: the most that it
+    can be.
+
+        sqrt(a (1 - a) / (N n))
+    """
+    finals = [arm.estimates["final_accuracy"] for arm in comparison.arms if arm.name == comparison.reference]
+    accuracy = finals[0].mean if finals and finals[0] is not None else math.nan
+    how = comparison.evaluation
+    return math.sqrt(accuracy * (1 - accuracy) / (how["num_problems"] * how["n_samples"]))
+
+
+def _share(runs: Sequence[Run], key: str, *, dropped: bool) -> float | None:
+    lines = [line for run in runs for line in run.metrics]
+    keys = ("r3/groups/mixed", "r3/groups/all_correct", "r3/groups/none_correct")
+    groups = sum(line.get(name, 0) for line in lines for name in keys)
+    gone = sum(line.get("r3/filter/dropped_groups", 0) for line in lines) if dropped else 0
+    return (sum(line.get(key, 0) for line in lines) + gone) / (groups + gone) if groups else None
+
+
+def regime_table(regime: Regime) -> str:
+    """A heading, one line on the regime and one row for each arm, as Markdown."""
+    found = regime.comparison
+    how, reference = found.evaluation, found.reference
+    lines = [
+        f"### {regime.name}",
+        "",
+        f"{_percent(regime.collapsed)} of `{reference}`'s groups collapse, {_percent(regime.all_wrong)} are all wrong. Held-out "
+        f"accuracy on {how['num_problems']} problems x {how['n_samples']} responses, "
+        f"{_start(found)} before training; all arms at {found.equal_tokens:,.0f} generated tokens. Had its all-wrong groups cost "
+        f"nothing, `{reference}` would be where it ends with {_interval(regime.needed, '.2f')} of its tokens.",
+        "",
+        f"| arm | seeds | accuracy | less `{reference}`'s, paired | mean over the run, less `{reference}`'s | tokens to "
+        f"`{reference}`'s final accuracy, mean curve | to 75% of its gain | tokens in collapsed groups | trained tokens | "
+        f"seconds | seeds for ±{HALF_WIDTH} |",
+        f"|{'---|' * 11}",
+    ]
+    lines += [f"| {' | '.join(_row(arm, found))} |" for arm in found.arms]
+    return "\n".join(lines) + "\n"
+
+
+def _row(arm: ArmResult, found: Comparison) -> list[str]:
+    values, differences = arm.estimates, arm.differences
+    return [
+        f"`{arm.name}`",
+        str(len(arm.runs)),
+        _interval(values["accuracy_at_equal_tokens"], ".3f"),
+        _interval(differences.get("accuracy_at_equal_tokens"), "+.3f"),
+        _interval(differences.get("mean_accuracy"), "+.3f"),
+        _crossing(arm.crossings[-1]),
+        _crossing(arm.crossings[1]) if len(arm.crossings) > 1 else NOTHING,
+        _collapsed_tokens(arm),
+        _mean(values["trained_tokens"]),
+        _mean(values["seconds"]),
+        _seeds(differences.get("accuracy_at_equal_tokens"), is_reference=arm.name == found.reference),
+    ]
+
+
+def _collapsed_tokens(arm: ArmResult) -> str:
+    parts = [arm.estimates[name] for name in ("tokens_in_all_correct", "tokens_in_none_correct", "tokens_elsewhere")]
+    return NOTHING if None in parts else f"{sum(part.mean for part in parts if part is not None):.0%}"
+
+
+def arms_of(regimes: Sequence[Regime]) -> list[str]:
+    """Those that are compared with a reference somewhere, by name."""
+    return sorted({arm.name for regime in regimes for arm in regime.comparison.arms if arm.differences})
+
+
+def gain(regime: Regime, name: str) -> SeedEstimate | None:
+    """Of the arm's mean accuracy over the run, over the reference's; None where it was not run."""
+    found = [arm for arm in regime.comparison.arms if arm.name == name]
+    return found[0].differences.get("mean_accuracy") if found else None
+
+
+def map_table(regimes: Sequence[Regime]) -> str:
+    """One row for each arm that is no reference: what it gained in each regime, those with more collapsed groups last."""
+    ordered = sorted(regimes, key=lambda regime: regime.collapsed or 0.0)
+    heads = [f"{regime.name}: {_percent(regime.collapsed)} collapse" for regime in ordered]
+    lines = [f"| arm | {' | '.join(heads)} |", f"|{'---|' * (len(heads) + 1)}"]
+    for name in arms_of(regimes):
+        cells = []
+        for regime in ordered:
+            difference = gain(regime, name)
+            count = "" if difference is None else f"{difference.num} seed{'s' if difference.num > 1 else ''}"
+            cells.append(NOTHING if difference is None else f"{_interval(difference, '+.3f')}, {count}")
+        lines.append(f"| `{name}` | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def power_table(regimes: Sequence[Regime]) -> str:
+    """How much a difference varies from seed to seed, how much of that drawing held-out responses can explain, and how many
+    seeds an interval of ±HALF_WIDTH takes."""
+    lines = [
+        "| regime | arm | pairs | deviation of a paired difference | of which drawing held-out responses, at most | seeds for "
+        f"±{HALF_WIDTH} | without that part |",
+        f"|{'---|' * 7}",
+    ]
+    for regime in regimes:
+        for arm in regime.comparison.arms:
+            found = arm.differences.get("accuracy_at_equal_tokens")
+            deviation = _deviation(found)
+            if found is None or deviation is None:
+                continue
+            drawing = math.sqrt(2) * regime.evaluation_deviation
+            rest = math.sqrt(max(0.0, deviation**2 - drawing**2))
+            without = _from_deviation(found, rest)
+            lines.append(
+                f"| {regime.name} | `{arm.name}` | {found.num} | {deviation:.3f} | {drawing:.3f} | "
+                f"{_seeds(found, is_reference=False)} | {_seeds(without, is_reference=False)} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def _deviation(found: SeedEstimate | None) -> float | None:
+    if found is None or found.low is None:
+        return None
+    return (found.mean - found.low) * math.sqrt(found.num) / t_quantile(found.num - 1)
+
+
+def _from_deviation(found: SeedEstimate, deviation: float) -> SeedEstimate:
+    """The same number of seeds with another deviation."""
+    half = t_quantile(found.num - 1) * deviation / math.sqrt(found.num)
+    return SeedEstimate(found.mean, found.mean - half, found.mean + half, found.num)
+
+
+def _start(found: Comparison) -> str:
+    level = found.levels[0] * 2 - found.target_accuracy if len(found.levels) > 1 else math.nan
+    return f"{level:.3f}"
+
+
+def _interval(found: SeedEstimate | None, form: str) -> str:
+    if found is None:
+        return NOTHING
+    return f"{found.mean:{form}}" + ("" if found.low is None else f" [{found.low:{form}}, {found.high:{form}}]")
+
+
+def _crossing(found: Crossing | None) -> str:
+    if found is None:
+        return NOTHING
+    beyond = f">{found.limit:.2f}"
+    ratio, low, high = (beyond if v is None else f"{v:.2f}" for v in (found.ratio, found.low, found.high))
+    return f"{ratio} [{low}, {high}]" if found.num > 1 else ratio
+
+
+def _mean(found: SeedEstimate | None) -> str:
+    return NOTHING if found is None else f"{found.mean:,.0f}"
+
+
+def _percent(share: float | None) -> str:
+    return NOTHING if share is None else f"{share:.0%}"
+
+
+def _seeds(found: SeedEstimate | None, *, is_reference: bool) -> str:
+    number = seeds_needed(found, half_width=HALF_WIDTH)
+    if is_reference or found is None or found.low is None:
+        return NOTHING
+    return f"{number:,}" if number is not None else f">{MAX_SEEDS_NEEDED:,}"

@@ -1,0 +1,211 @@
+"""What the policies of the lab for agents (agents.py) have in common, and the policy that is a table. No torch.
+
+The table draws from a row of logits, which is chosen by the place and by what the policy can know of its keys: those that
+its memory shows it taking, or those that the observation lists. So nothing stands between an advantage and what is learned
+from it: no network, no tokenizer, no optimizer's state.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from r3_openrlhf.config import AgentsConfig
+from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.problems.agents.environment import task_uid
+from r3_openrlhf.problems.agents.trajectory import Episode, Trajectory
+from r3_openrlhf.problems.agents.vault import BACK, HALL, OPEN, TAKE, Vault
+
+ARMS: dict[str, dict[str, Any]] = {
+    "grpo": {"estimator": "grpo"},
+    "gigpo": {"estimator": "gigpo"},
+    "hgpo_k0": {"depth": 0},
+    "hgpo_k1": {"depth": 1},
+    "hgpo_k2": {"depth": 2},
+    "hgpo_k4": {"depth": 4},
+    "hgpo_k1_code": {"depth": 1, "reading": "code"},
+    "hgpo_k2_code": {"depth": 2, "reading": "code"},
+    "hgpo_k4_code": {"depth": 4, "reading": "code"},
+    "hgpo_k2_episode": {"depth": 2, "episode_weight": 1.0},
+    "hgpo_k2_replay": {"depth": 2},
+}
+ROOMS, KEYS = 5, 3
+PARTS = ("first", "second", "third")  # of the goal
+MAX_TURNS, MEMORY_TURNS = 20, 20
+NUM_TASKS = 24  # seeds that come up again and again, so that replay has something to recall
+FORGETS, CARELESS, NOISE = 0.85, 0.15, 0.1
+EPS_CLIP, DUAL_CLIP = 0.2, 3.0
+
+Key = tuple[str, tuple[str, ...]]  # place, keys at hand; in parts of the goal
+_GOAL = re.compile(r"Goal: open the gate with ([\w ]+)")
+_TAKEN = re.compile(rf"^(\w+)[^\n]* -> {TAKE}$", re.MULTILINE)
+NOW = re.compile(r"Now: (\w+)(?:, keys ([\w ]+))?$")
+
+
+def agents_config(arm: str) -> AgentsConfig:
+    """The settings of an arm. ConfigError: no such arm."""
+    if arm not in ARMS:
+        raise ConfigError(f"the arm {arm!r} does not exist; known: {', '.join(ARMS)}")
+    return AgentsConfig(
+        environment="vault",
+        max_turns=MAX_TURNS,
+        memory_turns=MEMORY_TURNS,
+        instruction="",
+        **ARMS[arm],
+    )
+
+
+def parts_of(prompt: str) -> dict[str, str]:
+    """Colour -> its part in the goal of a prompt. ValueError: no prompt of the vault."""
+    goal = _GOAL.search(prompt)
+    if goal is None:
+        raise ValueError(f"this is no prompt of the vault: {prompt!r}")
+    parts = dict(zip(goal[1].split(" and "), PARTS, strict=False))
+    others = [colour for colour in Vault(rooms=ROOMS).colours if colour not in parts]
+    return parts | {colour: f"other{i}" for i, colour in enumerate(others)}
+
+
+class TablePolicy:
+    """Logits per Key and action."""
+
+    def __init__(self) -> None:
+        self.logits: dict[Key, dict[str, float]] = {}
+
+    def read(self, prompt: str) -> tuple[Key, dict[str, str]]:
+        """The row for a prompt, and colour -> its part in the goal."""
+        parts, now = parts_of(prompt), NOW.search(prompt)
+        if now is None:
+            raise ValueError(f"this prompt of the vault has no state: {prompt!r}")
+        held = now[2].split() if now[2] else _TAKEN.findall(prompt)
+        return (parts.get(now[1], HALL), tuple(sorted({parts[one] for one in held if one in parts}))), parts
+
+    def row(self, key: Key) -> dict[str, float]:
+        """The logits of each action, by parts of the goal."""
+        if key not in self.logits:
+            self.logits[key] = {
+                action: math.log(probability) for action, probability in forgetful_probabilities(key).items()
+            }
+        return self.logits[key]
+
+    def probabilities(self, key: Key) -> dict[str, float]:
+        """Softmax of the row."""
+        row = self.row(key)
+        highest = max(row.values())
+        weights = {action: math.exp(logit - highest) for action, logit in row.items()}
+        total = sum(weights.values())
+        return {action: weight / total for action, weight in weights.items()}
+
+    def play_group(
+        self, settings: AgentsConfig, *, seed: int, num: int, shows_keys: bool, rng: random.Random
+    ) -> list[Played]:
+        """So many episodes of task `seed`, one behind the other."""
+        return [play(self, settings, seed=seed, uid=str(i), shows_keys=shows_keys, rng=rng) for i in range(num)]
+
+    def update(self, rows: Sequence[Row], *, learning_rate: float) -> None:
+        """See `update`."""
+        update(self, rows, learning_rate=learning_rate)
+
+
+def forgetful_probabilities(key: Key) -> dict[str, float]:
+    """What the player does: right, forgetful in the hall (any needed room or the gate, whatever it has), careless in the
+    rooms, or anything at all."""
+    place, held = key
+    if place == HALL:
+        forgot = [*(f"go {part}" for part in PARTS), OPEN]
+        actions = [*forgot, *(f"go other{i}" for i in range(ROOMS - KEYS))]
+        right = next((f"go {part}" for part in PARTS if part not in held), OPEN)
+        chosen = {
+            action: FORGETS * (action in forgot) / len(forgot) + (1 - FORGETS) * (action == right)
+            for action in actions
+        }
+    else:
+        takes = 0.0 if place in held else 1 - CARELESS
+        chosen = {TAKE: takes, BACK: 1 - takes}
+    return {action: NOISE / len(chosen) + (1 - NOISE) * p for action, p in chosen.items()}
+
+
+@dataclass(slots=True)
+class Choice:
+    """One turn as the policy sees it."""
+
+    key: Any  # what the policy reads: the Key of the table, the Reading of the network
+    action: str
+    probability: float  # when it was sampled
+
+
+@dataclass(slots=True)
+class Played:
+    """A trajectory and its choices, turn by turn."""
+
+    trajectory: Trajectory
+    choices: list[Choice]
+
+
+Row = tuple[Played, list[float] | None, bool]  # a trajectory, its advantages by turn (None: lost), was it recalled?
+
+
+class Policy(Protocol):
+    """What plays and learns."""
+
+    def play_group(
+        self, settings: AgentsConfig, *, seed: int, num: int, shows_keys: bool, rng: random.Random
+    ) -> list[Played]:
+        """So many episodes of task `seed`."""
+
+    def update(self, rows: Sequence[Row], *, learning_rate: float) -> None:
+        """One update by these rows."""
+
+
+def play(
+    policy: TablePolicy, settings: AgentsConfig, *, seed: int, uid: str, shows_keys: bool, rng: random.Random
+) -> Played:
+    """One episode of task `seed`."""
+    world = Vault(rooms=ROOMS, keys=KEYS, shows_keys=shows_keys)
+    episode = Episode(world.reset(seed), task_uid=task_uid("vault", seed), trajectory_uid=uid, settings=settings)
+    choices = []
+    while (prompt := episode.next_prompt(count=len, max_tokens=10**6)) is not None:
+        key, parts = policy.read(prompt)
+        probabilities = policy.probabilities(key)
+        action = rng.choices(list(probabilities), weights=list(probabilities.values()))[0]
+        choices.append(Choice(key, action, probabilities[action]))
+        said = action
+        for colour, part in parts.items():
+            said = said.replace(part, colour)
+        episode.advance(world.step(episode.act(said, truncated=False)))
+    return Played(episode.trajectory(), choices)
+
+
+def update(policy: TablePolicy, rows: Sequence[Row], *, learning_rate: float) -> None:
+    """One step up the gradient of the clipped objective, mean over turns.
+
+    Advantages are divided by their root mean square over the step: the estimators differ in scale (GiGPO adds two), and the
+    length of a step is not what is compared.
+    Fresh turns have ratio 1. A recalled one has the ratio to the probability when it was sampled: clipped above 1 + EPS_CLIP
+    for A > 0, below 1 - EPS_CLIP for A < 0, where the bound DUAL_CLIP holds as well.
+    """
+    gradient: dict[Key, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    turns, squares = 0, 0.0
+    for played, advantages, recalled in rows:
+        if advantages is None:
+            continue
+        for choice, advantage in zip(played.choices, advantages, strict=True):
+            turns += 1
+            squares += advantage**2
+            probabilities = policy.probabilities(choice.key)
+            ratio = probabilities[choice.action] / choice.probability if recalled else 1.0
+            if advantage > 0 and ratio > 1 + EPS_CLIP:
+                continue
+            if advantage < 0 and (ratio < 1 - EPS_CLIP or ratio > DUAL_CLIP):
+                continue
+            for action, probability in probabilities.items():
+                gradient[choice.key][action] += ratio * advantage * ((action == choice.action) - probability)
+    scale = math.sqrt(squares / turns) if squares else 1.0
+    for key, parts in gradient.items():
+        row = policy.row(key)
+        for action, value in parts.items():
+            row[action] += learning_rate * value / (turns * scale)

@@ -1,0 +1,127 @@
+"""`r3 view`."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import sys
+import webbrowser
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+from r3_openrlhf.config.access import check_access, read_token
+from r3_openrlhf.method.errors import R3Error
+
+TOKEN = "R3_VIEW_TOKEN"
+
+
+@click.command("view")
+@click.argument("paths", nargs=-1, required=True, metavar="RUN...")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="0: any free port.")
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option(
+    "--token-file", type=click.Path(dir_okay=False), help=f"File with the token that readers must show; else {TOKEN}."
+)
+@click.option("--no-browser", is_flag=True, help="Print the address, and open no browser.")
+@click.option(
+    "--export", "export_to", metavar="DIR", help="Write pages that open from disk into DIR, and serve nothing."
+)
+@click.option("--steps", help="Of an export: 3,7,10-12.  [default: the newest; with --problems all]")
+@click.option("--problems", help="Of an export: uids with commas between them; their whole lives, too.")
+@click.option("--tokens", is_flag=True, help="Of an export: the values of tokens, too.")
+def view(
+    paths: tuple[str, ...],
+    port: int,
+    host: str,
+    token_file: str | None,
+    no_browser: bool,
+    export_to: str | None,
+    steps: str | None,
+    problems: str | None,
+    tokens: bool,
+) -> None:
+    """Look at runs and evaluations in a browser: curves, groups, responses, tokens.
+
+    RUN is a run directory, a directory of `r3 eval`, or a directory that holds some. Nothing in it is changed, and a run
+    may go on meanwhile.
+
+    \b
+    r3 view runs/quickstart
+    r3 view runs/                               all of them, over each other
+    r3 view runs/quickstart --no-browser        on a cluster: prints the ssh line for your laptop
+    r3 view runs/quickstart --export share --steps 8
+    """
+    from r3_openrlhf.view.library import Library
+
+    if export_to is None and (steps or problems or tokens):
+        raise R3Error("--steps, --problems and --tokens choose what --export writes; name its directory, --export DIR")
+    library = Library(paths)
+    if export_to is not None:
+        from r3_openrlhf.view.export import Selection, export, parse_steps
+
+        uids = [uid.strip() for uid in problems.split(",")] if problems else None
+        selection = Selection(steps=parse_steps(steps) if steps else None, uids=uids, tokens=tokens)
+        found = export(library, Path(export_to), selection)
+        click.echo(found.path / "index.html")
+        click.echo(f"{found.pages} pages, {found.bytes / 1e6:.1f} MB", err=True)
+        return
+    token = read_token(token_file, TOKEN)
+    check_access(host, token, variable=TOKEN, name="token")
+    serve(library, host=host, port=port, token=token, opens_browser=not no_browser)
+
+
+def serve(library, *, host: str, port: int, token: str | None, opens_browser: bool) -> None:
+    """Until the process is asked to end. R3Error: the port is taken."""
+    import uvicorn
+
+    from r3_openrlhf.view.app import create_app
+
+    config = uvicorn.Config(
+        create_app(library, token=token),
+        log_level="warning",
+        access_log=False,
+        ws="none",
+        timeout_graceful_shutdown=1,
+    )
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+        except OSError as error:
+            raise R3Error(
+                f"--port {port} on --host {host} cannot be used: {error.strerror}; choose another"
+            ) from error
+        listener.listen(128)
+        port = listener.getsockname()[1]
+        address = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+        click.echo(address)
+        for line in _advice(port, token):
+            click.echo(line, err=True)
+        if opens_browser and token is None and _has_screen():
+            webbrowser.open(address)
+        with suppress(KeyboardInterrupt):  # how it is asked to end
+            uvicorn.Server(config).run(sockets=[listener])
+
+
+def _has_screen() -> bool:
+    """Is there one where a browser would show? Without it webbrowser looks for one that runs in this terminal."""
+    if "SSH_CONNECTION" in os.environ:
+        return False
+    return sys.platform == "darwin" or any(name in os.environ for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+
+
+def _advice(port: int, token: str | None) -> list[str]:
+    lines = []
+    if "SSH_CONNECTION" in os.environ:
+        lines.append(
+            f"From your own machine: ssh -N -L {port}:127.0.0.1:{port} {getpass.getuser()}@{socket.getfqdn()}, then "
+            f"http://127.0.0.1:{port}/"
+        )
+    if token is not None:
+        lines.append("The browser asks for a name and a password: any name, and the token.")
+    lines.append("Ctrl-C ends it.")
+    return lines

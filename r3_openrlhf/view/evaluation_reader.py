@@ -1,0 +1,220 @@
+"""One directory of `r3 eval`: results, problems and samples, and two of them side by side."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+import msgspec
+
+from r3_openrlhf.method.errors import R3Error
+from r3_openrlhf.method.types import Verdict
+from r3_openrlhf.view.run_reader import UNREADABLE, Reader, stamp_of
+
+Value = TypeVar("Value")
+
+
+class _Response(msgspec.Struct):
+    """What a list of problems needs of a response."""
+
+    verdict: Literal["correct", "wrong", "ungraded"]
+    num_tokens: Annotated[int, msgspec.Meta(ge=0)]
+    finish_reason: str
+
+
+class _Line(msgspec.Struct):
+    benchmark: str
+    uid: str
+    responses: list[_Response]
+
+
+class Response(_Response):
+    """One sample with its text."""
+
+    text: str
+    reason: str
+    extracted: str | None = None
+
+
+class _WholeLine(msgspec.Struct):
+    responses: list[Response]
+
+
+class Estimate(msgspec.Struct):
+    """A number between the ends of its interval; None: there is none."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+
+
+class BenchmarkResults(msgspec.Struct):
+    """Of one benchmark, as far as a page shows them. Keys of pass_at_k and majority_at_k: k as text."""
+
+    num_problems: int
+    num_ungraded: int
+    pass_at_1: Estimate
+    pass_at_k: dict[str, Estimate]
+    majority_at_k: dict[str, Estimate]
+    response_tokens_mean: Estimate
+    truncated_rate: Estimate
+
+
+class Model(msgspec.Struct):
+    """Which one was evaluated."""
+
+    name: str
+
+
+class Settings(msgspec.Struct):
+    """How it was sampled."""
+
+    n_samples: int
+    temperature: float
+    max_new_tokens: int
+
+
+class Results(msgspec.Struct):
+    """results.json, as far as a page shows it."""
+
+    model: Model
+    settings: Settings
+    benchmarks: dict[str, BenchmarkResults]
+
+    def __post_init__(self) -> None:
+        for name, found in self.benchmarks.items():
+            if (
+                found.pass_at_k.keys() != found.majority_at_k.keys()
+                or str(self.settings.n_samples) not in found.pass_at_k
+            ):
+                raise ValueError(
+                    f"{name} has no Pass@{self.settings.n_samples} beside its maj@{self.settings.n_samples}"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One problem, without the texts."""
+
+    benchmark: str
+    uid: str
+    verdicts: tuple[str, ...]
+    cut: tuple[bool, ...]
+    mean_tokens: float
+    place: int  # first byte of its line
+    number: int  # of its line, from 1
+
+    @property
+    def num_correct(self) -> int:
+        """Right responses."""
+        return self.verdicts.count(Verdict.CORRECT)
+
+    @property
+    def num_graded(self) -> int:
+        """Responses with a verdict."""
+        return sum(verdict != Verdict.UNGRADED for verdict in self.verdicts)
+
+    @property
+    def share(self) -> float | None:
+        """Right among the graded; None where none was graded."""
+        return self.num_correct / self.num_graded if self.num_graded else None
+
+
+class EvaluationReader(Reader):
+    """Reads results.json and samples.jsonl."""
+
+    def results(self) -> tuple[Results | None, str | None]:
+        """results.json; None while it is not there. And a sentence where it cannot be read."""
+        file = self.path / "results.json"
+
+        def read() -> tuple[Results | None, str | None]:
+            try:
+                return msgspec.json.decode(file.read_bytes(), type=Results), None
+            except FileNotFoundError:
+                return None, None
+            except UNREADABLE as error:
+                return None, f"{file} is damaged: {error}; `r3 eval` writes it anew from samples.jsonl"
+            except OSError as error:
+                return None, f"{file} cannot be read: {error.strerror}"
+
+        return self.fresh("results", stamp_of(file), read)
+
+    def asked(self) -> dict[tuple[str, str], Asked]:
+        """(benchmark, uid) -> its problem, in the order in which they were finished. R3Error: a damaged line."""
+        file = self.path / "samples.jsonl"
+        try:
+            return self.fresh("asked", stamp_of(file), lambda: _asked_in(file))
+        except OSError as error:
+            raise R3Error(f"{file} cannot be read: {error.strerror}") from error
+
+    def responses(self, benchmark: str, uid: str) -> list[Response]:
+        """The samples of one problem. R3Error: it was not asked, or its line is damaged."""
+        asked = self.asked().get((benchmark, uid))
+        if asked is None:
+            raise R3Error(f"{self.path} has no problem {uid} of {benchmark}")
+        file = self.path / "samples.jsonl"
+        with file.open("rb") as lines:
+            lines.seek(asked.place)
+            return _patient(lines.readline(), _WholeLine, file, asked.number).responses
+
+
+def _asked_in(file: Path) -> dict[tuple[str, str], Asked]:
+    """R3Error: a damaged line. OSError."""
+    found: dict[tuple[str, str], Asked] = {}
+    decoder, place = msgspec.json.Decoder(_Line), 0
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.endswith(b"\n"):
+                break
+            try:
+                one = decoder.decode(line)
+            except UNREADABLE:  # it may hold a lone surrogate, which a model can write
+                one = _patient(line, _Line, file, number)
+            tokens = [response.num_tokens for response in one.responses]
+            found[one.benchmark, one.uid] = Asked(
+                benchmark=one.benchmark,
+                uid=one.uid,
+                verdicts=tuple(response.verdict for response in one.responses),
+                cut=tuple(response.finish_reason == "length" for response in one.responses),
+                mean_tokens=sum(tokens) / len(tokens) if tokens else 0.0,
+                place=place,
+                number=number,
+            )
+            place += len(line)
+    return found
+
+
+def _patient(line: bytes, kind: type[Value], file: Path, number: int) -> Value:
+    """With Python's own parser, which takes what msgspec does not. R3Error: it is no line of ours either."""
+    try:
+        return msgspec.convert(json.loads(line), kind)
+    except UNREADABLE as error:
+        raise R3Error(f"{file}, line {number} is not a finished problem: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One problem that both evaluations were asked."""
+
+    benchmark: str
+    uid: str
+    a: Asked
+    b: Asked
+
+    @property
+    def kind(self) -> str:
+        """Right: in more than half of its graded responses."""
+        return f"{'right' if _mostly(self.a) else 'wrong'}-{'right' if _mostly(self.b) else 'wrong'}"
+
+
+def _mostly(asked: Asked) -> bool:
+    return (asked.share or 0.0) > 0.5
+
+
+def pairs_of(a: EvaluationReader, b: EvaluationReader) -> list[Pair]:
+    """The problems of both, those that differ most first."""
+    of_b = b.asked()
+    pairs = [Pair(*key, asked, of_b[key]) for key, asked in a.asked().items() if key in of_b]
+    return sorted(pairs, key=lambda pair: -abs((pair.a.share or 0.0) - (pair.b.share or 0.0)))

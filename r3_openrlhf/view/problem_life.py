@@ -1,0 +1,80 @@
+"""A problem over the steps of a run: its groups, when it was hard, what was recalled from where, whether reflection helped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from r3_openrlhf.method.types import Context
+from r3_openrlhf.view.run_reader import Row, RunReader
+from r3_openrlhf.view.step_groups import StepGroup, groups_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """One group of the problem."""
+
+    step: int
+    group: StepGroup
+    stored_mean: float | None  # mean reward of everything graded that the plain prompt had before this step
+    is_hard: bool  # that is below reflection.threshold
+    sources: list[int]  # steps that its recalled rows came from
+    recalled_by: list[int]  # steps that recalled what was sampled here
+    entropy: float | None  # mean global entropy of the rows that have one, nats per token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """In one run."""
+
+    run: RunReader
+    points: list[Moment]
+    threshold: float | None
+    helped: list[tuple[float, float]]  # share right after reflection, and from the plain prompt in the same step
+
+
+def life_of(run: RunReader, rollouts: Sequence[Row]) -> Life:
+    """From every rollout of the problem, in the order of steps (search_index.RunIndex.problem_life)."""
+    of_step: dict[int, list[Row]] = {}
+    joined: dict[int, set[int]] = {}  # step that sampled -> steps that recalled
+    for one in rollouts:
+        of_step.setdefault(one["step"], []).append(one)
+        if one["recalled_from"] is not None:
+            joined.setdefault(one["recalled_from"], set()).add(one["step"])
+    tau = run.config.reflection.threshold if run.config is not None else None
+    points: list[Moment] = []
+    rewards: list[float] = []
+    groups = [(step, group) for step, rows in sorted(of_step.items()) for group in groups_of(rows, step=step)]
+    for step, group in groups:
+        is_plain = group.context is Context.PLAIN
+        mean = fmean(rewards) if rewards else None
+        entropies = [row["entropy_global"] for row in group.rows if row["entropy_global"] is not None]
+        points.append(
+            Moment(
+                step=step,
+                group=group,
+                stored_mean=mean,
+                is_hard=is_plain and mean is not None and tau is not None and mean < tau,
+                sources=sorted({row["recalled_from"] for row in group.rows if row["recalled_from"] is not None}),
+                recalled_by=sorted(joined.get(step, ())) if is_plain else [],
+                entropy=fmean(entropies) if entropies else None,
+            )
+        )
+        if is_plain:
+            fresh = (row for row in group.rows if row["recalled_from"] is None)
+            rewards += [row["outcome_reward"] for row in fresh if row["outcome_reward"] is not None]
+    return Life(run=run, points=points, threshold=tau, helped=_helped(points))
+
+
+def _helped(points: Sequence[Moment]) -> list[tuple[float, float]]:
+    plain = {point.step: point.group for point in points if point.group.context is Context.PLAIN}
+    return [
+        (_share(point.group), _share(plain[point.step]))
+        for point in points
+        if point.group.context is Context.REFLECTION and point.step in plain
+    ]
+
+
+def _share(group: StepGroup) -> float:
+    return group.num_correct / group.num_fresh if group.num_fresh else 0.0

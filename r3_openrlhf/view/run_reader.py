@@ -1,0 +1,278 @@
+"""One run directory, read as a page needs it: what was read is kept as long as its file is the same, within bounds.
+
+Nothing is ever written. A run that goes on writing is read as far as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from r3_openrlhf.config import R3Config
+from r3_openrlhf.method.errors import R3Error
+from r3_openrlhf.method.types import Context, Verdict
+from r3_openrlhf.problems.sources import Label
+from r3_openrlhf.runs import rollout_files
+from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.files import EvaluationLine, MetricsLine, read_lines
+
+MAX_STEPS_KEPT = 6  # of which the rows without texts are kept: 1 to 2 MB each at full size
+MAX_PROBLEMS_KEPT = 512
+LARGEST = 2**63  # a longer whole number is no count
+HEAVY = ("text", "prompt", "answer")  # columns that a step's page does not need
+
+UNREADABLE = (ValueError, RecursionError)  # a line that is no JSON, no UTF-8, not ours or nested too deeply
+_VERDICTS, _CONTEXTS = frozenset(map(str, Verdict)), frozenset(map(str, Context))
+_NUMBERS = [name for name, kind in rollout_files.COLUMNS.items() if kind == rollout_files.NUMBER]
+Row = dict[str, Any]
+Value = TypeVar("Value")
+Stamp = tuple[int, int, int]
+
+
+class _ProblemLine(msgspec.Struct):
+    label: str
+    input: str = ""
+
+
+class LabelLine(msgspec.Struct, forbid_unknown_fields=True):
+    """What problems.sources.Label.from_json takes."""
+
+    uid: str
+    problem: str
+    references: list[str]
+    task: str
+    metadata: dict[str, Any] | None = None
+    prefix: list[int] | None = None
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """A problem of the run, and the prompt that was made of it."""
+
+    label: Label
+    prompt: str
+
+
+def stamp_of(path: Path) -> Stamp:
+    """Changes when the file does; (0, 0, 0) where there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return 0, 0, 0
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+class Reader:
+    """A directory whose files are read again when they change. `name` is its address. Not for two threads at a time."""
+
+    def __init__(self, path: Path, *, name: str) -> None:
+        self.path = path
+        self.name = name
+        self._kept: dict[str, tuple[object, Any]] = {}
+
+    def fresh(self, what: str, stamp: object, read: Callable[[], Value]) -> Value:
+        """What `read` gave last, as long as `stamp` is the same."""
+        if what not in self._kept or self._kept[what][0] != stamp:
+            self._kept[what] = (stamp, read())
+        return self._kept[what][1]
+
+
+class RunReader(Reader):
+    """Reads a run directory."""
+
+    def __init__(self, path: Path, *, name: str) -> None:
+        self.directory = RunDirectory(path)
+        super().__init__(self.directory.path, name=name)
+        self._rows_of = lru_cache(MAX_STEPS_KEPT)(lambda file, _: read_rows(file))
+        self._problem_of = lru_cache(MAX_PROBLEMS_KEPT)(lambda uid, *_: self._read_problem(uid))
+
+    # ── the run ──
+
+    @property
+    def config(self) -> R3Config | None:
+        """The settings; None where this version cannot read them (`config_fault` says why)."""
+        return self.fresh("config", stamp_of(self.directory.config), self._read_config)[0]
+
+    @property
+    def config_fault(self) -> str | None:
+        """Why there are no settings."""
+        return self.fresh("config", stamp_of(self.directory.config), self._read_config)[1]
+
+    def _read_config(self) -> tuple[R3Config | None, str | None]:
+        try:
+            return self.directory.load_config(), None
+        except R3Error as error:
+            return None, str(error)
+
+    @property
+    def is_finished(self) -> bool:
+        """Did it come to its end?"""
+        return self.directory.finished.is_file()
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl by step, as far as they can be read; of a step that was done again, the last."""
+        return self._lines(self.directory.metrics, MetricsLine)[0]
+
+    def evaluations(self) -> list[dict[str, Any]]:
+        """The lines of evaluations.jsonl by step, as far as they can be read."""
+        return self._lines(self.directory.evaluations, EvaluationLine)[0]
+
+    def _lines(self, file: Path, kind: type) -> tuple[list[dict[str, Any]], str | None]:
+        """Up to a damaged one, and the sentence about it."""
+
+        def read() -> tuple[list[dict[str, Any]], str | None]:
+            latest: dict[int, dict[str, Any]] = {}
+            fault = None
+            try:
+                for line in read_lines(file, kind):
+                    large = [key for key, value in line.items() if isinstance(value, int) and abs(value) > LARGEST]
+                    if large:
+                        raise R3Error(f"{file} is damaged: {large[0]} of step {line['step']} has too many digits")
+                    latest[line["step"]] = line
+            except R3Error as error:
+                fault = str(error)
+            return [latest[step] for step in sorted(latest)], fault
+
+        return self.fresh(file.name, stamp_of(file), read)
+
+    def faults(self) -> list[str]:
+        """A sentence for each file of the run that cannot be read to its end; its rollouts have sentences of their own."""
+        found = [
+            self._lines(self.directory.metrics, MetricsLine)[1],
+            self._lines(self.directory.evaluations, EvaluationLine)[1],
+            *(self._places_of_problems(file)[1] for file in (self.directory.data, self.directory.held_out)),
+        ]
+        settings = f"Its settings are left out: {self.config_fault}." if self.config_fault else None
+        return [fault for fault in [settings, *found] if fault]
+
+    # ── rollouts ──
+
+    def steps(self) -> list[int]:
+        """Those of which there are rollouts, in order."""
+        return list(rollout_files.steps_in(self.directory.rollouts))
+
+    def rows(self, step: int) -> list[Row]:
+        """The rollouts of a step without their texts, in the order of the file; `at` is their place in it. Raises R3Error
+        where there are none."""
+        return self._rows_of(*self._file_of(step))
+
+    def stamp(self, step: int) -> Stamp:
+        """Changes when the rollouts of a step do. Raises R3Error where there are none."""
+        return self._file_of(step)[1]
+
+    def rows_with_text(self, step: int, uid: str) -> list[Row]:
+        """The rollouts of one problem in a step; `text` is None where the run kept none."""
+        file, stamp = self._file_of(step)
+
+        def read() -> list[Row]:
+            return [row for row in rollout_files.read_step(file, uid_start=uid) if row["uid"] == uid]
+
+        return self.fresh("rows of a problem", (step, uid, stamp), read)
+
+    def token_columns(self, step: int, uid: str) -> list[dict[str, np.ndarray | None]]:
+        """For each row of `rows_with_text` the values of its tokens that stand in the step's file (rollout_files.TOKEN_COLUMNS)."""
+        file, stamp = self._file_of(step)
+
+        def read() -> list[dict[str, np.ndarray | None]]:
+            rows = rollout_files.read_step(file, uid_start=uid, without=HEAVY)
+            columns = rollout_files.read_tokens(file, uid_start=uid)
+            return [found for row, found in zip(rows, columns, strict=True) if row["uid"] == uid]
+
+        return self.fresh("tokens of a problem", (step, uid, stamp), read)
+
+    def _file_of(self, step: int) -> tuple[Path, Stamp]:
+        file = rollout_files.file_of(self.directory.rollouts, step)
+        stamp = stamp_of(file)
+        if stamp == (0, 0, 0):
+            raise R3Error(self._no_rollouts(step))
+        return file, stamp
+
+    def _no_rollouts(self, step: int) -> str:
+        steps = self.steps()
+        if not steps:
+            return self.why_no_rollouts() or f"{self.path} has no rollouts of step {step}"
+        return f"{self.path} has no rollouts of step {step}; it has steps {steps[0]} to {steps[-1]}"
+
+    def why_no_rollouts(self) -> str | None:
+        """One sentence where the run has metrics and no rollouts; None: it has some, or nothing at all yet."""
+        if self.steps() or not self.metrics():
+            return None
+        if self.directory.events.is_file() or self.directory.history.is_file():
+            return "This run directory has no rollouts/: they were removed, or not copied with it."
+        return "This run has no rollouts: the lab keeps the curves of a run and not its responses."
+
+    # ── problems ──
+
+    def problem(self, uid: str) -> Problem | None:
+        """What was asked; None where the run directory does not say (data/problems.jsonl, data/held_out.jsonl)."""
+        return self._problem_of(uid, stamp_of(self.directory.data), stamp_of(self.directory.held_out))
+
+    def _read_problem(self, uid: str) -> Problem | None:
+        for file in (self.directory.data, self.directory.held_out):
+            places, _ = self._places_of_problems(file)
+            if uid in places:
+                with file.open("rb") as lines:
+                    lines.seek(places[uid])
+                    line = msgspec.json.decode(lines.readline(), type=_ProblemLine)
+                return Problem(Label.from_json(line.label), line.input)
+        return None
+
+    def _places_of_problems(self, file: Path) -> tuple[dict[str, int], str | None]:
+        return self.fresh(f"places of {file.name}", stamp_of(file), partial(_places_of_problems, file))
+
+
+def read_rows(file: Path) -> list[Row]:
+    """The rollouts of a step's file without their texts; `at` is their place in it. R3Error: a damaged file."""
+    rows = list(rollout_files.read_step(file, without=HEAVY))
+    for place, row in enumerate(rows):
+        _check(row, file)
+        row["at"] = place
+    return rows
+
+
+def _check(row: Row, file: Path) -> None:
+    """Words and numbers of a rollout that a page relies on. R3Error."""
+    if row["verdict"] not in _VERDICTS or row["context"] not in _CONTEXTS:
+        raise R3Error(
+            f"{file} is damaged: a rollout has the verdict {row['verdict']!r} and the context {row['context']!r}; "
+            "restore it from a copy"
+        )
+    for name in _NUMBERS:
+        value = row[name]
+        if value is not None and not math.isfinite(value):
+            raise R3Error(f"{file} is damaged: {name} of a rollout is {value}; restore it from a copy")
+
+
+def labels_in(file: Path) -> Iterator[tuple[int, LabelLine | R3Error]]:
+    """(first byte, label) of each line of a file of problems, or the sentence about a line that cannot be read. OSError."""
+    decoder, label_decoder = msgspec.json.Decoder(_ProblemLine), msgspec.json.Decoder(LabelLine)
+    place = 0
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                yield place, label_decoder.decode(decoder.decode(line).label)
+            except UNREADABLE as error:
+                yield place, R3Error(f"{file}, line {number} is damaged: {error}; restore the file from a copy")
+            place += len(line)
+
+
+def _places_of_problems(file: Path) -> tuple[dict[str, int], str | None]:
+    """uid -> first byte of its line; and a sentence about the first line that cannot be read, which is left out."""
+    places: dict[str, int] = {}
+    fault = None
+    try:
+        for place, label in labels_in(file):
+            if isinstance(label, R3Error):
+                fault = fault or str(label)
+            else:
+                places[label.uid] = place
+    except FileNotFoundError:
+        return places, None
+    except OSError as error:
+        fault = f"{file} cannot be read: {error.strerror}"
+    return places, fault

@@ -1,0 +1,156 @@
+"""The rows of a step as groups: who was right, who was recalled, what became of the group, what it weighs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from r3_openrlhf.method.core.groups import GroupState, RankingFate, RecallFate, group_state
+from r3_openrlhf.method.types import Context, Verdict
+from r3_openrlhf.runs.rollout_records import grouped
+
+Row = dict[str, Any]
+
+
+STATES = {
+    GroupState.MIXED: "mixed",
+    GroupState.ALL_CORRECT: "all right",
+    GroupState.NONE_CORRECT: "all wrong",
+    GroupState.TOO_SMALL: "too few grades",
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class StepGroup:
+    """The rollouts of one problem in one context."""
+
+    uid: str
+    context: Context
+    rows: list[Row]
+    state: str  # one of STATES, by its fresh rows
+    num_correct: int  # of the fresh rows
+    num_wrong: int
+    num_ungraded: int
+    num_cut: int
+    num_recalled: int
+    num_ranked: int
+    oldest: int  # age in steps of the oldest recalled row; 0 without one
+    shortest_correct: int | None  # tokens
+    mean_tokens: float
+    mean_reward: float | None  # of what was trained on
+    mass: float  # sum of |advantage| over its trained rows
+    share: float = 0.0  # of the step's mass
+    fate: str | None = None  # of a collapsed group
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Names it within its step."""
+        return self.uid, self.context.value
+
+    @property
+    def num_fresh(self) -> int:
+        """Rows that this step sampled."""
+        return len(self.rows) - self.num_recalled
+
+
+def groups_of(rows: Sequence[Row], *, step: int) -> list[StepGroup]:
+    """The groups of a step in the order of its file."""
+    groups = [_group(uid, Context(context), found, step) for (uid, context), found in grouped(rows).items()]
+    mass = sum(group.mass for group in groups)
+    reflected = {group.uid for group in groups if group.context is Context.REFLECTION}
+    for group in groups:
+        group.share = group.mass / mass if mass else 0.0
+        group.fate = fate_of(group.rows, was_reflected=group.context is Context.PLAIN and group.uid in reflected)
+    return groups
+
+
+def _group(uid: str, context: Context, rows: list[Row], step: int) -> StepGroup:
+    fresh = [row for row in rows if row["recalled_from"] is None]
+    recalled = [row for row in rows if row["recalled_from"] is not None]
+    correct = [row for row in fresh if row["verdict"] == Verdict.CORRECT]
+    wrong = [row for row in fresh if row["verdict"] == Verdict.WRONG]
+    rewards = [row["reward"] for row in rows if row["reward"] is not None]
+    return StepGroup(
+        uid=uid,
+        context=context,
+        rows=rows,
+        state=STATES[group_state(row["verdict"] for row in fresh)],
+        num_correct=len(correct),
+        num_wrong=len(wrong),
+        num_ungraded=len(fresh) - len(correct) - len(wrong),
+        num_cut=sum(row["truncated"] for row in fresh),
+        num_recalled=len(recalled),
+        num_ranked=sum(bool(row.get("ranked")) for row in rows),
+        oldest=max((step - row["recalled_from"] for row in recalled), default=0),
+        shortest_correct=min((row["num_tokens"] for row in correct), default=None),
+        mean_tokens=fmean(row["num_tokens"] for row in fresh) if fresh else 0.0,
+        mean_reward=fmean(rewards) if rewards else None,
+        mass=sum(abs(row["advantage"] or 0.0) for row in rows),
+    )
+
+
+def fate_of(rows: Sequence[Row], *, was_reflected: bool) -> str | None:
+    """What became of a group, as its step wrote it; None: it did not collapse. The first that holds: past rollouts were recalled,
+    it was ranked, its problem was asked again with a stored error, or why replay did nothing (method/core/groups.py, RecallFate)."""
+    found = next((row for row in rows if row["group_replay"] is not None), None)
+    if found is None or found["group_replay"] == RecallFate.NOT_COLLAPSED:
+        return None
+    if found["group_replay"] == RecallFate.RECALLED:
+        return "recalled"
+    if found["group_ranking"] == RankingFate.RANKED:
+        return "ranked"
+    return "reflected" if was_reflected else found["group_replay"].replace("_", " ")
+
+
+# ── one row ──
+
+
+def reward_parts(row: Row) -> list[tuple[str, float]]:
+    """The reward of a row as a sum of named parts; [] for one without a reward.
+
+    A correct row has 1 for the verdict and the rest for its length; a ranked one has the ranking's reward instead of 0, which
+    ranking.guard may shift; what else was added or taken (DAPO's penalty on long ones) is the last part.
+    """
+    outcome, ranking, reward = row["outcome_reward"], row["ranking_reward"], row["reward"]
+    if outcome is None or reward is None:
+        return []
+    verdict = 1.0 if row["verdict"] == Verdict.CORRECT else 0.0
+    parts = [("verdict", verdict)]
+    if outcome != verdict:
+        parts.append(("length", outcome - verdict))
+    if ranking is not None:
+        parts.append(("ranking", ranking - outcome))
+    paid = outcome if ranking is None else ranking
+    if reward != paid:
+        parts.append(("penalty on length" if ranking is None else "centring", reward - paid))
+    return parts
+
+
+@dataclass(frozen=True, slots=True)
+class RankedPoint:
+    """A ranked row in the plane of peak and global entropy, nats per token."""
+
+    row: int
+    peak: float
+    global_: float
+    dominates: list[int]  # rows; S_i of them
+
+
+def ranked_points(rows: Sequence[Row]) -> list[RankedPoint]:
+    """i dominates j: its peak is higher and its global entropy lower, both strictly (method/core/ranking.py)."""
+    found = [
+        (place, row["entropy_peak"], row["entropy_global"])
+        for place, row in enumerate(rows)
+        if row.get("ranked") and row["entropy_peak"] is not None and row["entropy_global"] is not None
+    ]
+    return [
+        RankedPoint(
+            place,
+            peak,
+            global_,
+            [other for other, its_peak, its_global in found if peak > its_peak and global_ < its_global],
+        )
+        for place, peak, global_ in found
+    ]

@@ -1,0 +1,271 @@
+"""Real processes: whatever an item does costs that item alone, and nothing outlives the pool."""
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import wait
+
+import psutil
+import pytest
+
+from r3_openrlhf.machine.processes import pool as pool_module
+from r3_openrlhf.machine.processes.pool import ItemLost, ProcessPool
+from tests.machine.processes.awkward import Answer
+
+TARGET = "tests.machine.processes.awkward:make_worker"
+PATIENCE_S = 300  # never reached
+
+
+def pool_of(num_workers=2, **options):
+    return ProcessPool(TARGET, answer_type=Answer, num_workers=num_workers, **{"timeout_s": PATIENCE_S, **options})
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with pool_of() as pool:
+        yield pool
+
+
+def text_of(future):
+    return future.result(PATIENCE_S).text
+
+
+def lost_by(future):
+    with pytest.raises(ItemLost) as lost:
+        future.result(PATIENCE_S)
+    return lost.value
+
+
+def family():
+    return {process.pid for process in psutil.Process().children(recursive=True)}
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "this did not happen in time"
+        time.sleep(0.01)
+
+
+def ended(process):
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("item", "reason", "detail"),
+    [
+        ("segfault", "crashed", ""),
+        ("exit", "crashed", ""),
+        ("raise", "raised", "KeyError: 'the lamp'"),
+        ("novel", "talkative", ""),
+        ("other", "crashed", "it does not keep to the protocol"),
+        ("forge", "crashed", "it does not keep to the protocol"),
+    ],
+)
+def test_a_disaster_is_that_items_reason_and_no_other_ones(pool, item, reason, detail):
+    before = pool.lost[reason]
+    futures = [pool.submit(f"plain {i}") for i in range(20)]
+    disaster = pool.submit(item)
+    futures += [pool.submit(f"plain {i}") for i in range(20, 40)]
+    lost = lost_by(disaster)
+    assert (lost.reason, lost.detail, pool.lost[reason]) == (reason, detail, before + 1)
+    assert [text_of(future) for future in futures] == [f"plain {i}" for i in range(40)]
+
+
+@pytest.mark.parametrize("item", ["hang", "spin", "trickle"])
+def test_a_deadline_is_that_items_reason_and_its_own_seconds(item):
+    with pool_of(timeout_s=1.0) as pool:
+        late, others = pool.submit(item), [pool.submit(f"plain {i}") for i in range(20)]
+        assert [text_of(future) for future in others] == [f"plain {i}" for i in range(20)]
+        lost = lost_by(late)
+    assert lost.reason == "timeout" and 1.0 <= lost.seconds < 60
+
+
+def test_items_are_spread_over_the_processes_which_stay(pool, tmp_path):
+    gate = tmp_path / "gate"
+    held = [pool.submit(f"until {gate}") for _ in range(2)]
+    queued = pool.submit("plain")
+    assert not wait(held + [queued], timeout=0.3).done
+    gate.touch()
+    pids = {future.result(PATIENCE_S).pid for future in held}
+    assert len(pids) == 2 and queued.result(PATIENCE_S).pid in pids
+
+
+def test_an_item_has_other_attempts_when_its_process_is_killed(tmp_path):
+    with pool_of(1, attempts=3) as pool:
+        assert text_of(pool.submit(f"once {tmp_path / 'met'}")).startswith("once")
+        assert pool.lost == {"crashed": 1}
+        assert lost_by(pool.submit("exit")).reason == "crashed"
+        assert pool.lost == {"crashed": 4}
+
+
+def test_what_is_lost_can_be_an_answer():
+    with pool_of(1, on_lost=lambda lost: Answer(lost.reason, 0)) as pool:
+        assert text_of(pool.submit("exit")) == "crashed"
+
+
+def test_a_full_queue_makes_the_caller_wait(tmp_path):
+    gate, submitted = tmp_path / "gate", []
+    with pool_of(1, max_waiting=2) as pool:
+        text_of(pool.submit("plain"))
+        futures = [pool.submit(f"until {gate}")]
+        wait_for(futures[0].running)
+        futures += [pool.submit("plain") for _ in range(2)]
+        with pytest.raises(queue.Full):
+            pool.submit("plain", block=False)
+        caller = threading.Thread(target=lambda: submitted.append(pool.submit("last")))
+        caller.start()
+        caller.join(0.3)
+        assert caller.is_alive() and not submitted
+        gate.touch()
+        caller.join(PATIENCE_S)
+        assert text_of(submitted[0]) == "last" and all(map(text_of, futures))
+
+
+def test_what_is_cancelled_is_not_begun(pool, tmp_path):
+    gate, mark = tmp_path / "gate", tmp_path / "mark"
+    held = [pool.submit(f"until {gate}") for _ in range(2)]
+    cancelled = pool.submit(f"once {mark}")
+    assert cancelled.cancel()
+    gate.touch()
+    wait(held)
+    assert text_of(pool.submit("plain")) == "plain" and not mark.exists()
+
+
+def test_the_wait_for_a_processor_is_not_an_items_time():
+    """Six items that compute for 0.5 s, on one processor, with 1.5 s each."""
+    program = f"""
+import os
+from r3_openrlhf.machine.processes.pool import ProcessPool
+os.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})
+with ProcessPool({TARGET!r}, num_workers=6, timeout_s=1.5) as pool:
+    print(*(future.result()[0] for future in [pool.submit("work 0.5") for _ in range(6)]), sep=",")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.stdout.strip() == ",".join(["work 0.5"] * 6), done.stderr
+
+
+def test_a_pause_of_everything_is_not_an_items_time(monkeypatch):
+    """SIGSTOP for an hour, as job schedulers do it: the clock jumps."""
+    clock = pool_module._Clock(os.getpid())
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 3600)
+    assert clock.seconds() <= 2 * pool_module.LOOK_S
+
+
+def test_confined_workers_have_no_variables_no_memory_and_no_files(monkeypatch, tmp_path):
+    monkeypatch.setenv("R3_REWARD_TOKEN", "secret")
+    with pool_of(1, memory_bytes=2**30) as pool:
+        assert text_of(pool.submit("variables")) == "LANG,OMP_NUM_THREADS,OPENBLAS_NUM_THREADS,PATH"
+        assert lost_by(pool.submit("hoard")).reason == "crashed"
+        assert lost_by(pool.submit(f"once {tmp_path / 'file'}")).detail.startswith("PermissionError")
+    with pool_of(1) as pool:
+        assert "R3_REWARD_TOKEN" in text_of(pool.submit("variables")).split(",")
+        assert lost_by(pool.submit(f"once {tmp_path / 'file'}")).reason == "crashed" and (tmp_path / "file").exists()
+
+
+def test_what_a_worker_prints_goes_nowhere(pool, capfd):
+    assert text_of(pool.submit("shout")) == "shout"
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_is_no_plain_data_is_refused(pool):
+    with pytest.raises(TypeError, match="object is no plain data"):
+        pool.submit(object())
+
+
+def test_a_killed_template_costs_nobody_an_answer(pool):
+    pool = pool_of(attempts=3)
+    before = family()
+    text_of(pool.submit("plain"))
+    futures = [pool.submit(f"work 0.01 {i}"[:9]) for i in range(50)]
+    for child in psutil.Process().children():
+        if child.pid not in before:
+            child.kill()
+    assert [text_of(future) for future in futures] == ["work 0.01"] * 50
+    pool.close()
+
+
+def test_where_no_process_can_be_started_items_are_unavailable_until_one_can(monkeypatch, caplog):
+    monkeypatch.setattr(pool_module, "RETRY_START_S", 0.0)
+    with pool_of(1) as pool:
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "executable", "/no/such/python")
+            assert lost_by(pool.submit("plain")).reason == "unavailable"
+        assert text_of(pool.submit("plain")) == "plain"
+    with ProcessPool(TARGET, {"broken": True}) as pool:
+        lost = lost_by(pool.submit("plain"))
+    assert (lost.reason, lost.detail) == ("unavailable", "RuntimeError: no such library")
+    assert "RuntimeError: no such library" in caplog.text
+
+
+def test_closing_answers_what_waits_and_ends_every_process(tmp_path):
+    before, pool = family(), pool_of(1)
+    text_of(pool.submit("plain"))
+    futures = [pool.submit(f"until {tmp_path / 'never'}") for _ in range(5)]
+    session = pool.session()
+    futures.append(session.submit(f"until {tmp_path / 'never'}", timeout_s=PATIENCE_S))
+    wait_for(lambda: session.has_worker and futures[0].running())
+    processes = [psutil.Process(pid) for pid in family() - before]
+    assert len(processes) == 3  # the template and two workers
+    pool.close()
+    pool.close()
+    assert {lost_by(future).reason for future in futures} == {"closed"}
+    wait_for(lambda: all(map(ended, processes)))
+    assert lost_by(pool.submit("plain")).reason == "closed"
+
+
+@pytest.mark.parametrize("item", ["spin", "hang"])
+def test_no_process_outlives_its_owner_when_that_is_killed(item):
+    program = f"""
+import sys
+from r3_openrlhf.machine.processes.pool import ProcessPool
+pool = ProcessPool({TARGET!r}, num_workers=2, timeout_s=1000.0)
+pool.submit("plain").result()
+for _ in range(4):
+    pool.submit({item!r})
+print("running", flush=True)
+sys.stdin.read()
+"""
+    owner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
+    owner.stdout.readline()
+    process = psutil.Process(owner.pid)
+    wait_for(lambda: len(process.children(recursive=True)) == 3)
+    processes = process.children(recursive=True)
+    os.kill(owner.pid, signal.SIGKILL)
+    owner.communicate()
+    wait_for(lambda: all(map(ended, processes)))
+
+
+def test_a_session_keeps_its_worker_and_what_is_in_it(pool):
+    first, second = pool.session(), pool.session()
+    answers = [
+        session.submit(f"keep {word}", timeout_s=PATIENCE_S).result()
+        for session, word in ((first, "a"), (second, "b"))
+    ]
+    again = first.submit("keep c", timeout_s=PATIENCE_S).result()
+    assert (again.text, again.pid) == ("a,c", answers[0].pid) and answers[1].pid != again.pid
+    first.close()
+    third = pool.session()
+    assert third.submit("keep d", timeout_s=PATIENCE_S).result().text == "a,c,d"  # free for others, as it is
+    assert lost_by(third.submit("hang", timeout_s=0.5)).reason == "timeout" and not third.has_worker
+    assert third.submit("keep e", timeout_s=PATIENCE_S).result().text == "e"
+    for session in (second, third):
+        session.close()
+
+
+def test_a_session_takes_one_item_at_a_time_and_ends_the_one_that_is_given_up(pool, tmp_path):
+    session = pool.session()
+    waits = session.submit(f"until {tmp_path / 'never'}", timeout_s=PATIENCE_S)
+    assert "one item at a time" in lost_by(session.submit("plain", timeout_s=PATIENCE_S)).detail
+    wait_for(lambda: session.has_worker)
+    session.close()
+    session.close()
+    assert lost_by(waits).reason == "closed"

@@ -1,0 +1,156 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis.strategies import booleans, floats, integers, lists, tuples
+from pytest import approx
+
+from r3_openrlhf.method.core.advantages import amplify_successes, group_advantages
+
+REWARDS = lists(integers(-8, 8).map(lambda n: n / 4), min_size=1, max_size=20)
+
+
+def test_by_hand():  # mean 1, std 2: check it on paper
+    assert group_advantages([1.0, 3.0, -1.0], lam=0) == [0.0, 1.0, -1.0]
+
+
+def test_one_recalled_success_among_four_failures():  # mean 1/5, std sqrt(1/5)
+    assert group_advantages([0, 0, 0, 0, 1], lam=0) == approx([-0.447214] * 4 + [1.788854], abs=1e-6)
+    assert group_advantages([0, 0, 0, 0, 1], lam=0, alpha=2) == approx([-0.223607] * 4 + [0.894427], abs=1e-6)
+
+
+def test_lambda_is_added_to_the_damped_std():  # 1 / (2 * 2 + 1)
+    assert group_advantages([1.0, 3.0, -1.0], alpha=2, lam=1) == approx([0.0, 2 / 5, -2 / 5])
+
+
+def test_given_vectors(vectors):
+    for case in vectors["group_advantages"]:
+        found = group_advantages(case["rewards"], alpha=case["alpha"], lam=case["lam"])
+        assert found == approx(case["advantages"], abs=1e-9), case
+
+
+@pytest.mark.parametrize("rewards", [[0.1] * 7, [1.9] * 6, [0.0, -0.0], [1 / 3]])
+def test_a_collapsed_group_gets_exactly_zero(rewards):
+    # 0.1 * 7 / 7 is not 0.1: without the rule the rounding noise is divided by lambda
+    for std_norm in (True, False):
+        assert group_advantages(rewards, std_norm=std_norm) == [0.0] * len(rewards)
+
+
+def test_off_policy_only_damps_recalled_rows_alone():
+    recalled = [False, False, False, True]
+    found = group_advantages([0, 0, 0, 1], alpha=4, lam=0, recalled=recalled, off_policy_only=True)
+    assert found == approx([-0.5, -0.5, -0.5, 1.5 / 4])  # mean 1/4, std 1/2
+
+
+def test_recalled_changes_nothing_when_alpha_is_on_the_whole_group():
+    assert group_advantages([0, 1, 2], alpha=3, recalled=[False, False, True]) == group_advantages([0, 1, 2], alpha=3)
+
+
+def test_without_std_norm_a_small_difference_stays_small():
+    assert group_advantages([0.0, 0.5, 0.25], std_norm=False, alpha=7) == [-0.25, 0.25, 0.0]
+
+
+@given(REWARDS, integers(-4, 4))
+def test_adding_a_constant_to_every_reward_changes_nothing(rewards, shift):
+    moved = group_advantages([reward + shift for reward in rewards])
+    assert moved == approx(group_advantages(rewards), abs=1e-9)
+
+
+@given(REWARDS, floats(0.1, 10))
+def test_scaling_every_reward_changes_nothing_when_lambda_is_zero(rewards, factor):
+    assert group_advantages([r * factor for r in rewards], lam=0) == approx(group_advantages(rewards, lam=0), abs=1e-9)
+
+
+@given(REWARDS, floats(0.1, 10), booleans())
+def test_order_changes_nothing(rewards, alpha, std_norm):
+    recalled = [reward > 0 for reward in rewards]
+    arguments = dict(alpha=alpha, std_norm=std_norm, off_policy_only=True)
+    forward = group_advantages(rewards, recalled=recalled, **arguments)
+    backward = group_advantages(rewards[::-1], recalled=recalled[::-1], **arguments)
+    assert forward == backward[::-1]  # exactly: no reward of a row may depend on its place
+
+
+@given(REWARDS, floats(0.1, 10))
+def test_sum_is_zero_and_alpha_divides(rewards, alpha):
+    plain, damped = group_advantages(rewards, lam=0), group_advantages(rewards, lam=0, alpha=alpha)
+    assert sum(plain) == approx(0, abs=1e-9)
+    assert damped == approx([value / alpha for value in plain])
+
+
+@given(REWARDS)
+def test_unit_spread_and_the_order_of_rewards(rewards):
+    found = group_advantages(rewards, lam=0)
+    if len(set(rewards)) > 1:
+        assert math.sqrt(sum(value**2 for value in found) / (len(found) - 1)) == approx(1)
+        assert np.argsort(found, kind="stable").tolist() == np.argsort(rewards, kind="stable").tolist()
+
+
+@given(lists(floats(-10, 10), min_size=2, max_size=20))
+def test_agrees_with_numpy(rewards):
+    if len(set(rewards)) > 1:
+        values = np.array(rewards)
+        expected = (values - values.mean()) / (values.std(ddof=1) + 1e-9)
+        assert group_advantages(rewards) == approx(expected.tolist(), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (dict(rewards=[]), "rewards"),
+        (dict(rewards=[0.0, math.nan]), r"rewards\[1\] is nan"),
+        (dict(rewards=[math.inf, 0.0]), r"rewards\[0\] is inf"),
+        (dict(rewards=[1.0, None]), r"rewards\[1\] is None"),
+        (dict(rewards=[0, 1], alpha=0), "alpha is 0"),
+        (dict(rewards=[0, 1], alpha=-1), "alpha is -1"),
+        (dict(rewards=[0, 1], alpha=math.nan), "alpha is nan"),
+        (dict(rewards=[0, 1], lam=-1e-9), "lam is -1e-09"),
+        (dict(rewards=[0, 1], recalled=[True]), "recalled has 1"),
+        (dict(rewards=[0, 1], off_policy_only=True), "recalled is None"),
+    ],
+)
+def test_refuses(arguments, named):
+    with pytest.raises(ValueError, match=named):
+        group_advantages(**arguments)
+
+
+def test_amplified_successes_by_hand():
+    """A success above the mean is tripled; one below it, a failure, and a failure that a ranking prefers are not."""
+    assert amplify_successes([1.5, -0.5, -1.0, 0.25], [True, True, False, False], factor=3) == [4.5, -0.5, -1.0, 0.25]
+
+
+@given(lists(tuples(floats(-5, 5), booleans()), min_size=1, max_size=12), floats(0.1, 10), integers(0, 10**6))
+def test_amplifying_changes_no_sign_and_no_order_of_rows(rows, factor, seed):
+    advantages, correct = zip(*rows, strict=True)
+    found = amplify_successes(advantages, correct, factor=factor)
+    assert [value * other >= 0 for value, other in zip(found, advantages, strict=True)] == [True] * len(rows)
+    assert amplify_successes(advantages, correct, factor=1) == list(advantages)
+    order = np.random.default_rng(seed).permutation(len(rows)).tolist()
+    again = amplify_successes([advantages[i] for i in order], [correct[i] for i in order], factor=factor)
+    assert again == [found[i] for i in order]
+
+
+@given(lists(integers(0, 1), min_size=2, max_size=10), integers(1, 5))
+def test_a_whole_factor_is_as_many_copies_of_the_success_in_the_loss(rewards, factor):
+    """Independent: the policy-gradient loss -sum A_i x_i, with the successes written down `factor` times. With verdicts
+    alone as rewards a correct row is never below the mean."""
+    advantages, scores = group_advantages(rewards), [0.3 * i - 1 for i in range(len(rewards))]
+    copies = [(a, x) for a, x, r in zip(advantages, scores, rewards, strict=True) for _ in range(factor if r else 1)]
+    amplified = amplify_successes(advantages, [r == 1 for r in rewards], factor=factor)
+    assert sum(a * x for a, x in zip(amplified, scores, strict=True)) == approx(
+        sum(a * x for a, x in copies), abs=1e-9
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (dict(advantages=[], correct=[], factor=1), "advantages is empty"),
+        (dict(advantages=[1.0], correct=[True, False], factor=1), "correct"),
+        (dict(advantages=[1.0], correct=[True], factor=0), "factor is 0.0; it must be above 0"),
+        (dict(advantages=[math.nan], correct=[True], factor=1), "must be a finite number"),
+    ],
+)
+def test_what_cannot_be_amplified(given, words):
+    with pytest.raises(ValueError, match=words):
+        amplify_successes(**given)

@@ -1,0 +1,400 @@
+"""Shapes: T tokens, V vocabulary, k most likely tokens."""
+
+import math
+import random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis.extra.numpy import arrays
+from hypothesis.strategies import composite, floats, integers, lists, sampled_from
+from pytest import approx
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from r3_openrlhf.method.core.entropy import entropy_statistics, token_logprobs_and_entropy, topk_entropy_bounds
+
+INF = math.inf
+ENTROPIES = lists(floats(0, 12), min_size=1, max_size=60)
+
+
+# ── entropy per token -> statistics of a response ──
+
+
+def test_statistics_by_hand():  # floor(.2 * 10) = 2 largest: 2 and 1
+    peak, global_ = entropy_statistics([0.1, 0, 2, 0.3, 1, 0, 0.2, 0.4, 0, 0], peak_fraction=0.2)
+    assert (peak, global_) == (approx(1.5), approx(0.4))
+
+
+def test_at_least_one_token_is_a_peak():
+    assert entropy_statistics([0.1, 0, 2], peak_fraction=0.2)[0] == 2
+    assert entropy_statistics([0.7], peak_fraction=0.01) == (0.7, 0.7)
+
+
+def test_statistics_of_given_vectors(vectors):
+    for case in vectors["entropy_statistics"]:
+        found = entropy_statistics(case["entropies"], peak_fraction=case["peak_fraction"])
+        assert found == (approx(case["peak"]), approx(case["global"])), case
+
+
+def test_lists_arrays_and_tensors_give_the_same():
+    values = [0.5, 0.25, 2.0, 1.0]
+    expected = entropy_statistics(values, peak_fraction=0.5)
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        assert entropy_statistics(torch.tensor(values, dtype=dtype), peak_fraction=0.5) == expected
+    for dtype in (np.float16, np.float32, np.float64):
+        assert entropy_statistics(np.array(values, dtype), peak_fraction=0.5) == expected
+    assert all(type(value) is float for value in expected)
+
+
+@given(ENTROPIES, floats(0.01, 1), integers(0, 99))
+def test_the_order_of_tokens_changes_not_even_the_last_bit(entropies, fraction, seed):
+    shuffled = random.Random(seed).sample(entropies, len(entropies))
+    assert entropy_statistics(shuffled, peak_fraction=fraction) == entropy_statistics(
+        entropies, peak_fraction=fraction
+    )
+
+
+@given(ENTROPIES, floats(0.01, 1))
+def test_agrees_with_the_definition(entropies, fraction):
+    num_peak = max(1, math.floor(fraction * len(entropies)))
+    highest = sorted(entropies, reverse=True)[:num_peak]
+    found = entropy_statistics(entropies, peak_fraction=fraction)
+    assert found == (approx(math.fsum(highest) / num_peak), approx(math.fsum(entropies) / len(entropies)))
+
+
+@given(ENTROPIES, floats(0.01, 1))
+def test_peak_lies_between_global_and_maximum(entropies, fraction):
+    peak, global_ = entropy_statistics(entropies, peak_fraction=fraction)
+    assert global_ - 1e-12 <= peak <= max(entropies) + 1e-12
+    assert entropy_statistics(entropies, peak_fraction=1)[0] == global_
+
+
+@pytest.mark.parametrize(
+    ("entropies", "fraction", "named"),
+    [
+        ([], 0.2, "entropies has shape"),
+        ([[0.1, 0.2]], 0.2, "entropies has shape"),
+        ([0.1, math.nan], 0.2, "entropies holds nan"),
+        ([0.1, INF], 0.2, "entropies holds inf"),
+        ([0.1, -0.5], 0.2, "entropies holds -0.5"),
+        (["a"], 0.2, "entropies is not"),
+        ([0.1], 0, "peak_fraction is 0"),
+        ([0.1], 1.01, "peak_fraction is 1.01"),
+        ([0.1], math.nan, "peak_fraction is nan"),
+    ],
+)
+def test_statistics_refuse(entropies, fraction, named):
+    with pytest.raises(ValueError, match=named):
+        entropy_statistics(entropies, peak_fraction=fraction)
+
+
+# ── top-k log-probs -> bounds of the entropy ──
+
+
+def exact_entropy(probs):
+    return -math.fsum(p * math.log(p) for p in probs if p > 0)
+
+
+def test_bounds_by_hand():
+    # p = 1/2, 1/4 and a tail of 1/4 over two tokens: ln 2 / 2 + ln 4 / 4 + ln 4 / 4 when it is one token,
+    # and ln 2 / 4 more when it is two
+    lower_T, upper_T = topk_entropy_bounds([[math.log(0.5), math.log(0.25)]], vocab_size=4)
+    assert lower_T == approx(1.5 * math.log(2))
+    assert upper_T == approx(1.75 * math.log(2))
+
+
+def test_bounds_of_given_vectors(vectors):
+    for case in vectors["topk_entropy_bounds"]:
+        (lower,), (upper,) = topk_entropy_bounds([[math.log(p) for p in case["probs"]]], vocab_size=case["vocab_size"])
+        assert (lower, upper) == (approx(case["lower"]), approx(case["upper"])), case
+
+
+def test_a_certain_token_has_no_entropy():
+    for logprobs in ([[0.0]], [[0.0, -INF]], [[-INF, 0.0, -INF]]):
+        lower_T, upper_T = topk_entropy_bounds(logprobs, vocab_size=1000)
+        assert lower_T == upper_T == 0
+
+
+def test_nothing_known_but_impossible_tokens():  # all the mass is in the tail of 8 tokens
+    lower_T, upper_T = topk_entropy_bounds([[-INF, -INF]], vocab_size=10)
+    assert lower_T == 0 and upper_T == approx(math.log(8))
+
+
+def test_without_other_tokens_missing_mass_is_rounding():  # 1/2 and 1/4 are all there is: ln 2 / 2 + ln 4 / 4
+    lower_T, upper_T = topk_entropy_bounds(np.log([[0.5, 0.25]]), vocab_size=2)
+    assert lower_T == upper_T == approx(math.log(2))
+
+
+def test_probabilities_that_round_to_more_than_one_leave_no_tail():
+    lower_T, upper_T = topk_entropy_bounds([[math.log(0.5) + 1e-6, math.log(0.5)]], vocab_size=1000)
+    assert lower_T == upper_T == approx(math.log(2), abs=1e-5)
+
+
+def test_a_tail_of_one_token_is_known_exactly():
+    lower_T, upper_T = topk_entropy_bounds(np.log([[0.5, 0.25]]), vocab_size=3)
+    assert lower_T == upper_T == approx(exact_entropy([0.5, 0.25, 0.25]))
+
+
+@composite
+def distributions(draw):
+    """[T, V] float64 probabilities, sharp to flat, with zeros, and a k."""
+    num_tokens, vocab_size = draw(integers(1, 6)), draw(integers(1, 12))
+    logits_TV = draw(arrays(np.float64, (num_tokens, vocab_size), elements=floats(-40, 40)))
+    impossible_TV = draw(arrays(np.bool_, (num_tokens, vocab_size)))
+    impossible_TV[:, 0] = False
+    logits_TV[impossible_TV] = -INF
+    probs_TV = np.exp(logits_TV - logits_TV.max(axis=1, keepdims=True))
+    return probs_TV / probs_TV.sum(axis=1, keepdims=True), draw(integers(1, vocab_size))
+
+
+def log(probs):
+    with np.errstate(divide="ignore"):
+        return np.log(probs)
+
+
+@given(distributions(), sampled_from([np.float64, np.float32]), integers(0, 99))
+def test_bounds_contain_the_exact_entropy(distribution, dtype, seed):
+    probs_TV, k = distribution
+    vocab_size = probs_TV.shape[1]
+    top_Tk = -np.sort(-probs_TV, axis=1)[:, :k]
+    top_Tk = top_Tk[:, np.random.default_rng(seed).permutation(k)]  # any order of the k values
+    lower_T, upper_T = topk_entropy_bounds(log(top_Tk).astype(dtype), vocab_size=vocab_size)
+    assert lower_T.dtype == upper_T.dtype == dtype
+    assert (lower_T <= upper_T).all()
+    slack = 1e-9 if dtype is np.float64 else 1e-5
+    for probs, lower, upper in zip(probs_TV, lower_T, upper_T, strict=True):
+        assert lower - slack <= exact_entropy(probs) <= upper + slack
+        assert -slack <= lower and upper <= math.log(vocab_size) + slack
+    if k == vocab_size:
+        assert (lower_T == upper_T).all()
+
+
+@given(distributions())
+def test_more_returned_tokens_never_loosen_the_bounds(distribution):
+    probs_TV, _ = distribution
+    top_TV = log(-np.sort(-probs_TV, axis=1))
+    vocab_size = probs_TV.shape[1]
+    bounds = [topk_entropy_bounds(top_TV[:, :k], vocab_size=vocab_size) for k in range(1, vocab_size + 1)]
+    for (lower_T, upper_T), (next_lower_T, next_upper_T) in zip(bounds, bounds[1:], strict=False):
+        assert (next_lower_T >= lower_T - 1e-9).all() and (next_upper_T <= upper_T + 1e-9).all()
+
+
+@given(distributions(), floats(0.01, 1))
+def test_statistics_of_the_bounds_contain_the_exact_statistics(distribution, fraction):
+    probs_TV, k = distribution
+    top_Tk = log(-np.sort(-probs_TV, axis=1)[:, :k])
+    lower_T, upper_T = topk_entropy_bounds(top_Tk, vocab_size=probs_TV.shape[1])
+    low = entropy_statistics(lower_T, peak_fraction=fraction)
+    high = entropy_statistics(upper_T, peak_fraction=fraction)
+    exact = entropy_statistics([exact_entropy(probs) for probs in probs_TV], peak_fraction=fraction)
+    assert all(a - 1e-9 <= b <= c + 1e-9 for a, b, c in zip(low, exact, high, strict=True))
+
+
+@given(floats(1e-12, 0.5))
+@example(1e-9)
+def test_the_tail_of_a_nearly_certain_token_keeps_its_digits(tail):
+    # 1 - p rounds to 0 or to 6e-8 in float32; the log-prob itself carries the tail to seven digits
+    logprob = np.float32(math.log1p(-tail))
+    tail = -math.expm1(float(logprob))
+    lower_T, upper_T = topk_entropy_bounds(np.array([[logprob]]), vocab_size=100_001)
+    assert lower_T.dtype == np.float32
+    lower = -(1 - tail) * math.log1p(-tail) - tail * math.log(tail)
+    assert lower_T == approx(lower, rel=1e-5)
+    assert upper_T == approx(lower + tail * math.log(100_000), rel=1e-5)
+
+
+def test_lists_arrays_and_tensors_give_the_same_bounds():
+    logprobs_Tk = np.log(np.array([[0.5, 0.25], [0.75, 0.125]]))
+    expected = topk_entropy_bounds(logprobs_Tk, vocab_size=9)
+    for same in (logprobs_Tk.tolist(), torch.tensor(logprobs_Tk), np.asfortranarray(logprobs_Tk)):
+        found = topk_entropy_bounds(same, vocab_size=9)
+        assert all(isinstance(bound_T, np.ndarray) and bound_T.dtype == np.float64 for bound_T in found)
+        assert (np.stack(found) == np.stack(expected)).all()
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        found = topk_entropy_bounds(torch.tensor(logprobs_Tk).to(dtype), vocab_size=9)
+        assert all(bound_T.dtype == np.float32 for bound_T in found)
+        assert np.allclose(np.stack(found), np.stack(expected), atol=0.03)
+
+
+def test_bounds_leave_their_input_as_it_was():
+    logprobs_Tk = np.array([[math.log(0.5), -INF]], np.float32)
+    before = logprobs_Tk.copy()
+    topk_entropy_bounds(logprobs_Tk, vocab_size=9)
+    topk_entropy_bounds(torch.from_numpy(logprobs_Tk), vocab_size=9)
+    assert (logprobs_Tk == before).all()
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "vocab_size", "named"),
+    [
+        ([], 10, "logprobs_Tk has shape"),
+        ([[]], 10, "logprobs_Tk has shape"),
+        ([-0.5, -0.5], 10, "logprobs_Tk has shape"),
+        ([[-1.0, -2.0], [-1.0]], 10, "logprobs_Tk is not a rectangular"),
+        ([[-1.0, math.nan]], 10, "logprobs_Tk holds nan"),
+        ([[-1.0, 0.5]], 10, "logprobs_Tk holds 0.5"),
+        ([[-1.0, INF]], 10, "logprobs_Tk holds inf"),
+        ([[-1.0, -1.0, -2.0]], 2, "vocab_size is 2, below the 3"),
+        ([[-1.0]], 0, "vocab_size is 0"),
+        ([[-1.0]], 10.5, "vocab_size is 10.5"),
+        ([[-0.1, -0.1]], 10, "is a word in it twice"),
+        ([[-0.1, -0.1]], 2, "is a word in it twice"),
+    ],
+)
+def test_bounds_refuse(logprobs, vocab_size, named):
+    with pytest.raises(ValueError, match=named):
+        topk_entropy_bounds(logprobs, vocab_size=vocab_size)
+
+
+# ── logits -> exact log-probs and entropy ──
+
+
+def in_float64(logits_TV, labels_T, temperature=1.0):
+    """Independent form: log_softmax and entr in float64."""
+    logprobs_TV = (logits_TV.double() / temperature).log_softmax(dim=1)
+    entropy_T = torch.special.entr(logprobs_TV.exp()).sum(dim=1)
+    return logprobs_TV.gather(1, labels_T[:, None]).squeeze(1), entropy_T
+
+
+def random_logits(num_tokens, vocab_size, *, spread=3.0, seed=0, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(seed)
+    logits_TV = torch.randn(num_tokens, vocab_size, generator=generator) * spread
+    return logits_TV.to(dtype), torch.randint(vocab_size, (num_tokens,), generator=generator)
+
+
+def test_exact_entropy_by_hand():
+    logits_TV = torch.tensor([[0.0, 0, 0, 0], [math.log(2), 0, 0, -INF]])  # uniform; 1/2, 1/4, 1/4, 0
+    logprobs_T, entropy_T = token_logprobs_and_entropy(logits_TV, torch.tensor([3, 1]))
+    assert logprobs_T.tolist() == approx([-math.log(4), -math.log(4)])
+    assert entropy_T.tolist() == approx([math.log(4), 1.5 * math.log(2)])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("spread", [0.1, 3.0, 30.0])
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_agrees_with_float64(dtype, spread, temperature):
+    logits_TV, labels_T = random_logits(50, 4000, spread=spread, dtype=dtype)
+    logprobs_T, entropy_T = token_logprobs_and_entropy(logits_TV, labels_T, temperature=temperature, chunk_tokens=16)
+    expected_logprobs_T, expected_entropy_T = in_float64(logits_TV, labels_T, temperature)
+    assert logprobs_T.dtype == entropy_T.dtype == torch.float32
+    torch.testing.assert_close(logprobs_T.double(), expected_logprobs_T, atol=5e-5, rtol=1e-6)
+    torch.testing.assert_close(entropy_T.double(), expected_entropy_T, atol=1e-5, rtol=1e-5)
+
+
+def test_logits_far_from_zero_lose_nothing():
+    logits_TV, labels_T = random_logits(20, 1000)
+    _, entropy_T = token_logprobs_and_entropy(logits_TV + 4096, labels_T)
+    _, expected_T = in_float64(logits_TV + 4096, labels_T)
+    torch.testing.assert_close(entropy_T.double(), expected_T, atol=2e-6, rtol=2e-6)
+
+
+@given(integers(1, 40), integers(1, 60), sampled_from([1.0, 0.7]), sampled_from([torch.float32, torch.bfloat16]))
+def test_chunks_change_nothing(num_tokens, chunk_tokens, temperature, dtype):
+    logits_TV, labels_T = random_logits(num_tokens, 33, dtype=dtype)
+    whole = token_logprobs_and_entropy(logits_TV, labels_T, temperature=temperature, chunk_tokens=10**6)
+    chunked = token_logprobs_and_entropy(logits_TV, labels_T, temperature=temperature, chunk_tokens=chunk_tokens)
+    assert all(torch.equal(one, other) for one, other in zip(whole, chunked, strict=True))
+
+
+@given(arrays(np.float32, (5, 7), elements=floats(-1e4, 1e4, width=32)), floats(0.05, 20))
+def test_entropy_lies_between_zero_and_that_of_the_uniform_distribution(logits_TV, temperature):
+    _, entropy_T = token_logprobs_and_entropy(
+        torch.from_numpy(logits_TV), torch.zeros(5, dtype=torch.long), temperature=temperature
+    )
+    assert (entropy_T >= 0).all() and (entropy_T <= math.log(7) + 1e-6).all()
+
+
+@given(floats(-100, 100), integers(0, 99))
+def test_adding_a_constant_to_the_logits_changes_nothing(shift, seed):
+    logits_TV, labels_T = random_logits(4, 50, seed=seed)
+    for one, other in zip(
+        token_logprobs_and_entropy(logits_TV, labels_T),
+        token_logprobs_and_entropy(logits_TV + shift, labels_T),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=0)
+
+
+def test_impossible_words_count_as_nothing():
+    logits_TV, labels_T = random_logits(8, 50)
+    masked_TV = torch.cat([logits_TV, torch.full((8, 30), -INF)], dim=1)
+    for one, other in zip(
+        token_logprobs_and_entropy(logits_TV, labels_T), token_logprobs_and_entropy(masked_TV, labels_T), strict=True
+    ):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-6)
+    impossible_T, _ = token_logprobs_and_entropy(masked_TV, torch.full((8,), 70))
+    assert (impossible_T == -INF).all()
+
+
+def test_a_broken_token_breaks_no_other():
+    logits_TV, labels_T = random_logits(6, 50)
+    expected = torch.stack(token_logprobs_and_entropy(logits_TV, labels_T))
+    logits_TV[2, 7] = math.nan
+    found = torch.stack(token_logprobs_and_entropy(logits_TV, labels_T))
+    assert found[:, 2].isnan().all()
+    healthy = [0, 1, 3, 4, 5]
+    assert torch.equal(found[:, healthy], expected[:, healthy])
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_logits_are_left_as_they_were(temperature):
+    logits_TV, labels_T = random_logits(10, 50)
+    before_TV = logits_TV.clone()
+    token_logprobs_and_entropy(logits_TV, labels_T, temperature=temperature)
+    assert torch.equal(logits_TV, before_TV)
+
+
+class LargestResult(TorchDispatchMode):
+    """Largest storage, in bytes, that any operation made while this was on."""
+
+    def __init__(self, *known):
+        super().__init__()
+        self.known = {tensor.untyped_storage().data_ptr() for tensor in known}
+        self.num_bytes = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, (tuple, list)) else [result]:
+            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage().data_ptr() not in self.known:
+                self.num_bytes = max(self.num_bytes, tensor.untyped_storage().nbytes())
+        return result
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_never_a_copy_of_all_logits(dtype, temperature):
+    logits_TV, labels_T = random_logits(64, 500, dtype=dtype)
+    with LargestResult(logits_TV, labels_T) as largest:
+        token_logprobs_and_entropy(logits_TV, labels_T, temperature=temperature, chunk_tokens=8)
+    assert largest.num_bytes == 8 * 500 * 4
+    with LargestResult(logits_TV, labels_T) as largest:
+        logits_TV.double()
+    assert largest.num_bytes == 64 * 500 * 8  # the measure sees a copy where there is one
+
+
+def test_topk_bounds_contain_what_the_logits_say():
+    logits_TV, labels_T = random_logits(40, 2000, spread=4.0)
+    logprobs_Tk = logits_TV.log_softmax(dim=1).topk(20, dim=1).values
+    lower_T, upper_T = topk_entropy_bounds(logprobs_Tk, vocab_size=2000)
+    _, entropy_T = token_logprobs_and_entropy(logits_TV, labels_T)
+    assert (lower_T - 1e-5 <= entropy_T.numpy()).all() and (entropy_T.numpy() <= upper_T + 1e-5).all()
+    assert (upper_T - lower_T).mean() > 0.01  # and are no trivial bounds here
+
+
+@pytest.mark.parametrize(
+    ("shape", "labels", "arguments", "named"),
+    [
+        ((2, 3, 4), [0, 0], {}, "logits_TV has shape"),
+        ((0, 4), [], {}, "logits_TV has shape"),
+        ((2, 4), [0, 1, 2], {}, "labels_T has shape"),
+        ((2, 4), [0, 4], {}, "labels_T spans 0 to 4"),
+        ((2, 4), [-1, 0], {}, "labels_T spans -1 to 0"),
+        ((2, 4), [0, 0], dict(temperature=0), "temperature is 0"),
+        ((2, 4), [0, 0], dict(temperature=math.nan), "temperature is nan"),
+        ((2, 4), [0, 0], dict(chunk_tokens=0), "chunk_tokens is 0"),
+    ],
+)
+def test_exact_refuses(shape, labels, arguments, named):
+    with pytest.raises(ValueError, match=named):
+        token_logprobs_and_entropy(torch.zeros(shape), torch.tensor(labels, dtype=torch.long), **arguments)

@@ -1,0 +1,168 @@
+"""HGPO's advantages: by hand, by an independent brute force over 10,000 cases, and what they reduce to."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pytest import approx
+
+from r3_openrlhf.method.core.advantages import group_advantages
+from r3_openrlhf.problems.agents.hierarchy import groups_of_steps, hierarchy_advantages, step_returns
+
+TASKS = st.lists(
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(-8, 8).map(lambda n: n / 4)), min_size=1, max_size=6),
+    min_size=1,
+    max_size=6,
+).map(lambda task: ([[state for state, _ in one] for one in task], [[value for _, value in one] for one in task]))
+
+
+def brute_force(states, returns, *, depth, alpha, std_norm, reading, eps):
+    """Straight from the definition: for every step and level, look at every other step."""
+    steps = [(i, t) for i, mine in enumerate(states) for t in range(len(mine))]
+    contexts = {
+        (i, t, k): [states[i][t - back] if t >= back else "before the start" for back in range(k + 1)]
+        for i, t in steps
+        for k in range(depth + 1)
+    }
+    result = [[0.0] * len(mine) for mine in states]
+    for i, t in steps:
+        levels = []
+        for k in range(depth + 1):
+            here = [(j, u) for j, u in steps if contexts[j, u, k] == contexts[i, t, k]]
+            if reading == "code":
+                here = [(j, u) for j, u in here if u >= k]
+                if k > t:
+                    continue
+            same = [returns[j][u] for j, u in here]
+            if len(same) == 1:
+                continue
+            mean = sum(same) / len(same)
+            a = returns[i][t] - mean
+            if std_norm:
+                squares = sum((value - mean) ** 2 for value in same)
+                a /= (squares / (len(same) - (reading == "paper"))) ** 0.5 + eps
+            if min(same) == max(same):
+                a = 0.0
+            if reading == "code" and a == 0.0:
+                continue
+            levels.append(((k + (1 if reading == "paper" else 2)) ** alpha, a))
+        if levels:
+            result[i][t] = sum(weight * a for weight, a in levels) / sum(weight for weight, _ in levels)
+    return result
+
+
+def test_by_hand():
+    """Two trajectories: a b, c b. At state b (k = 0) the returns are 1 and 3; the states before differ, so every finer
+    group, and every group of the first steps, has one step only."""
+    found = hierarchy_advantages([["a", "b"], ["c", "b"]], [[0.0, 1.0], [5.0, 3.0]], depth=2, eps=0.0)
+    s = 2**-0.5
+    assert found[0] == approx([0.0, -s]) and found[1] == approx([0.0, s])
+
+
+def test_finer_groups_weigh_more_by_hand():
+    """State b three times, returns 0, 3, 6; two of them, 0 and 6, come from a. Without std: level 0 gives -3, 0, 3 with
+    weight 1, level 1 gives -3, (nothing), 3 with weight 2; truncated or not."""
+    states, returns = [["a", "b"], ["c", "b"], ["a", "b"]], [[0.0, 0.0], [0.0, 3.0], [0.0, 6.0]]
+    assert hierarchy_advantages(states, returns, depth=1, std_norm=False) == [[0.0, -3.0], [0.0, 0.0], [0.0, 3.0]]
+    with_std = hierarchy_advantages(states, returns, depth=1, eps=0.0)
+    # level 0: std 3 -> -1, 0, 1; level 1: std sqrt(18) -> -1/sqrt 2, 1/sqrt 2; weights 1 and 2
+    assert with_std[0][1] == approx(-(1 + 2 * 2**-0.5) / 3) and with_std[1][1] == 0.0
+    code = hierarchy_advantages(states, returns, depth=1, eps=0.0, reading="code")
+    # population std: sqrt 6 and 3; weights 2 and 3
+    assert code[0][1] == approx(-(2 * 3 / 6**0.5 + 3 * 1) / 5) and code[1][1] == 0.0
+
+
+def test_a_context_that_is_cut_off_at_the_start_is_kept_by_the_paper_and_skipped_by_the_code():
+    """Two first steps at a: level 1 is the same group again, which changes nothing, and a third a later is another."""
+    states, returns = [["a", "a"], ["a", "b"]], [[0.0, 3.0], [3.0, 0.0]]
+    paper = hierarchy_advantages(states, returns, depth=1, std_norm=False)
+    assert paper[0] == approx([(1 * -2.0 + 2 * -1.5) / 3, 1.0])
+    assert paper[1] == approx([(1 * 1.0 + 2 * 1.5) / 3, 0.0])
+    code = hierarchy_advantages(states, returns, depth=1, std_norm=False, reading="code")
+    assert code == [[-2.0, 1.0], [1.0, 0.0]]
+
+
+def test_it_agrees_with_a_brute_force_in_ten_thousand_cases():
+    draw = random.Random(0)
+    for _ in range(10_000):
+        lengths = [draw.randint(0 if n else 1, 4) for n in range(draw.randint(1, 3))]
+        states = [[draw.choice("ab") for _ in range(length)] for length in lengths]
+        returns = [[draw.choice([-1.0, 0.0, 0.3, 1.0]) for _ in range(length)] for length in lengths]
+        options = {
+            "depth": draw.randint(0, 3), "alpha": draw.choice([0.0, 1.0, 1.5]), "std_norm": draw.random() < 0.5,
+            "reading": draw.choice(["paper", "code"]), "eps": 1e-6,
+        }  # fmt: skip
+        found = hierarchy_advantages(states, returns, **options)
+        for mine, theirs in zip(found, brute_force(states, returns, **options), strict=True):
+            assert mine == approx(theirs, abs=1e-9), (states, returns, options)
+
+
+@given(TASKS)
+def test_depth_0_is_the_group_of_the_same_state(task):
+    """GiGPO's step level, with the advantages that groups have everywhere here."""
+    states, returns = task
+    found = hierarchy_advantages(states, returns, depth=0, eps=1e-9)
+    for state in "abc":
+        places = [(i, t) for i, mine in enumerate(states) for t, its in enumerate(mine) if its == state]
+        if places:
+            expected = group_advantages([returns[i][t] for i, t in places], lam=1e-9)
+            assert [found[i][t] for i, t in places] == approx(expected, abs=1e-9)
+
+
+@given(TASKS, st.integers(1, 4), st.sampled_from(["paper", "code"]))
+def test_a_common_context_everywhere_reduces_to_depth_0(task, depth, reading):
+    """Every trajectory in one state all the time, none shorter than the context: all levels are one group."""
+    states, returns = [["a"] for _ in task[0]], [mine[:1] for mine in task[1]]
+    shallow = hierarchy_advantages(states, returns, depth=0, reading=reading)
+    for mine, theirs in zip(hierarchy_advantages(states, returns, depth=depth, reading=reading), shallow, strict=True):
+        assert mine == approx(theirs, abs=1e-12)
+
+
+@given(st.lists(st.integers(-8, 8).map(lambda n: n / 4), min_size=1, max_size=8), st.integers(0, 4))
+def test_one_step_from_one_state_is_grpo(rewards, depth):
+    found = hierarchy_advantages([["s"]] * len(rewards), [[r] for r in rewards], depth=depth, eps=1e-9)
+    assert [a for (a,) in found] == approx(group_advantages(rewards, lam=1e-9), abs=1e-9)
+
+
+@given(TASKS, st.integers(0, 3), st.sampled_from(["paper", "code"]), st.randoms())
+def test_the_order_of_the_trajectories_does_not_matter(task, depth, reading, draw):
+    states, returns = task
+    order = list(range(len(states)))
+    draw.shuffle(order)
+    moved = hierarchy_advantages([states[i] for i in order], [returns[i] for i in order], depth=depth, reading=reading)
+    found = hierarchy_advantages(states, returns, depth=depth, reading=reading)
+    for place, i in enumerate(order):
+        assert moved[place] == approx(found[i], abs=1e-9)
+
+
+@given(TASKS, st.integers(0, 3))
+def test_groups_are_nested(task, k):
+    for fine in groups_of_steps(task[0], k + 1):
+        assert any(set(fine) <= set(coarse) for coarse in groups_of_steps(task[0], k))
+
+
+def test_returns_by_hand():
+    assert step_returns([1.0, 0.0, 4.0], gamma=0.5) == [2.0, 2.0, 4.0]
+    assert step_returns([], gamma=0.95) == []
+    assert step_returns([0.0, 0.0, 1.0], gamma=0.95) == approx([0.9025, 0.95, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"returns": [[1.0]]}, "states has 2, returns has 1 values"),
+        ({"returns": [[1.0], [1.0, 2.0]]}, r"states\[1\] has 1, returns\[1\] has 2 values"),
+        ({"returns": [[1.0], [float("nan")]]}, r"returns\[1\]\[0\] is nan"),
+        ({"depth": -1}, "depth is -1"),
+        ({"depth": 1.5}, "whole number"),
+        ({"eps": -1.0}, "eps is -1.0"),
+        ({"reading": "papr"}, "reading"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(changed, said):
+    arguments = {"states": [["a"], ["a"]], "returns": [[0.0], [1.0]], "depth": 1, **changed}
+    with pytest.raises(ValueError, match=said):
+        hierarchy_advantages(arguments.pop("states"), arguments.pop("returns"), **arguments)
+    with pytest.raises(ValueError, match="gamma is 1.5"):
+        step_returns([1.0], gamma=1.5)

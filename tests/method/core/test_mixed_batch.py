@@ -1,0 +1,276 @@
+"""One step's rollouts as mixed groups: who leaves, who is recalled, who is ranked, which advantage."""
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pytest import approx
+
+from r3_openrlhf.method.core.advantages import group_advantages
+from r3_openrlhf.method.core.batch_metrics import batch_metrics
+from r3_openrlhf.method.core.mixed_batch import MixedBatch, topk_decides
+from r3_openrlhf.method.core.ranking import RANKING_SCORES
+from r3_openrlhf.method.types import Context, EntropyBounds, EntropyStatistics, Rollout, Verdict
+
+C, W, U = Verdict.CORRECT, Verdict.WRONG, Verdict.UNGRADED
+EQ3 = dict(alpha=1.0, lam=1e-9, scope="literal", guard="none")
+
+
+ENTROPY = RANKING_SCORES["entropy"]
+
+
+def rollout(verdict=W, *, uid="a", reward=None, truncated=False, step=0, context=Context.PLAIN, bounds=None):
+    default = {C: 1.5, W: 0.0, U: None}[verdict]
+    return Rollout(
+        uid=uid,
+        context=context,
+        prompt_ids=np.array([1, 2], dtype=np.int32),
+        response_ids=np.array([3, 4, 5], dtype=np.int32),
+        response_logprobs=np.full(3, -0.5, dtype=np.float32),
+        verdict=verdict,
+        reward=default if reward is None else reward,
+        truncated=truncated,
+        finish_reason="length" if truncated else "stop",
+        policy_step=step,
+        epoch=1,
+        entropy_bounds=bounds,
+    )
+
+
+def group(*verdicts, **settings):
+    return [rollout(v, **settings) for v in verdicts]
+
+
+def stored(verdict, count=1, step=3, reward=None):
+    return lambda uid, wanted: (
+        [rollout(verdict, uid=uid, step=step, reward=reward) for _ in range(count)] if wanted is verdict else []
+    )
+
+
+def recall(batch, function, mode="add"):
+    batch.recall(function, mode=mode, rng=random.Random(0))
+
+
+def test_an_all_wrong_group_gets_a_stored_success():
+    """METHOD section 9: rewards 0 0 0 0 1 -> -.447 x4, 1.789."""
+    batch = MixedBatch(group(W, W, W, W), ["g"] * 4)
+    recall(batch, lambda uid, verdict: [rollout(C, reward=1.0)] if verdict is C else [])
+    assert batch.advantages(**EQ3) == approx([-0.447214] * 4 + [1.788854], abs=1e-6)
+    assert [row.recalled for row in batch.rows] == [False] * 4 + [True]
+
+
+def test_collapse_is_decided_on_verdicts_not_on_rewards():
+    """All correct with different lengths have different rewards; they are collapsed all the same (METHOD section 3)."""
+    batch = MixedBatch([rollout(C, reward=r) for r in (1.9, 1.8, 1.7)], ["g"] * 3)
+    recall(batch, stored(W))
+    assert batch.groups[0].collapsed_before and not batch.groups[0].collapsed_after
+    assert batch.rows[-1].rollout.verdict is W
+
+
+def test_a_mixed_group_asks_for_nothing():
+    batch = MixedBatch(group(W, C, W), ["g"] * 3)
+    recall(batch, lambda uid, verdict: pytest.fail("a mixed group was offered a replay"))
+    assert batch_metrics(batch, step=4)["r3/groups/mixed"] == 1
+
+
+def test_a_group_with_nothing_to_recall_stays_collapsed_with_zero_advantages():
+    batch = MixedBatch(group(W, W), ["g"] * 2)
+    recall(batch, stored(W))
+    assert batch.advantages(**EQ3) == [0.0, 0.0]
+    metrics = batch_metrics(batch, step=4)
+    assert (metrics["r3/replay/misses"], metrics["r3/groups/collapsed_after"]) == (1, 1)
+
+
+def test_an_ungraded_rollout_leaves_its_group():
+    """It is neither a zero nor part of the statistics, and the rest of the group goes on."""
+    batch = MixedBatch(group(C, U, W), ["g"] * 3)
+    assert batch.advantages(**EQ3) == approx(group_advantages([1.5, 0.0]))
+    assert [row.source for row in batch.rows] == [0, 2]
+    assert batch_metrics(batch, step=0)["r3/grading/ungraded"] == 1
+
+
+def test_a_group_with_one_graded_rollout_is_left_out():
+    batch = MixedBatch(group(C, U) + group(C, W, uid="b"), ["g", "g", "h", "h"])
+    assert [g.uid for g in batch.groups] == ["b"]
+    assert batch_metrics(batch, step=0)["r3/groups/left_out"] == 1
+
+
+def test_a_row_knows_its_place_and_the_prompt_of_its_group():
+    """A recalled row of another prompt is told from one of the group's own; a fresh row always has its own."""
+    batch = MixedBatch(group(W, W) + group(C, W, uid="b"), ["g", "g", "h", "h"])
+    elsewhere = rollout(C)
+    elsewhere.prompt_ids = np.array([1, 2, 9], dtype=np.int32)
+    recall(batch, lambda uid, verdict: [rollout(C), elsewhere])
+    assert [row.index for row in batch.rows] == list(range(6)) and batch.groups[0].rows == [0, 1, 4, 5]
+    assert [batch.first_of(row).index for row in batch.rows] == [0, 0, 2, 2, 0, 0]
+    assert [batch.has_own_prompt(row) for row in batch.rows] == [True] * 5 + [False]
+
+
+def test_lengths_alone_tell_an_all_correct_group_apart_unless_switched_off():
+    rows = [rollout(C, reward=r) for r in (1.875, 1.75)] + group(W, C, uid="b")
+    batch = MixedBatch(rows, ["g", "g", "h", "h"])
+    assert batch.advantages(**EQ3)[:2] == approx([0.7071, -0.7071], abs=1e-4)
+    assert batch.advantages(**EQ3, zero_collapsed=True) == [0.0, 0.0, *batch.advantages(**EQ3)[2:]]
+
+
+def test_all_correct_groups_may_be_left_alone():
+    batch = MixedBatch(group(C, C) + group(W, W, uid="b"), ["g", "g", "h", "h"])
+    batch.recall(lambda uid, verdict: [rollout(verdict, uid=uid)], mode="add", rng=random.Random(0), failures=False)
+    assert [(g.wanted, len(g.recalled)) for g in batch.groups] == [(False, 0), (True, 1)]
+    metrics = batch_metrics(batch, step=4)
+    assert (metrics["r3/replay/hits"], metrics["r3/replay/misses"], metrics["r3/groups/collapsed_after"]) == (1, 0, 1)
+
+
+def test_successes_behind_a_reflection_prompt_are_found_once_each_and_copied():
+    def behind(number, verdict, **settings):
+        found = rollout(verdict, context=Context.REFLECTION, **settings)
+        found.response_ids = np.array([3, number], dtype=np.int32)
+        return found
+
+    reflected = [behind(1, C), behind(2, C), behind(1, C), behind(3, W)]
+    others = group(C, C) + [behind(4, W, uid="b"), behind(5, W, uid="b")]
+    batch = MixedBatch(reflected + others, ["r"] * 4 + ["g"] * 2 + ["s"] * 2)
+    recall(
+        batch, lambda uid, verdict: [behind(6, C, uid=uid)] if verdict is C else []
+    )  # a recalled one is none of them
+    found = batch.successes_in({Context.REFLECTION})
+    assert {uid: [one.response_ids[1] for one in ones] for uid, ones in found.items()} == {"a": [1, 2]}
+    assert found["a"][0] is not reflected[0]
+
+
+def test_successes_weigh_more_where_they_are_above_the_mean():
+    """Rewards 1, 0, 0 and 1.5, 1, 1: the first group's success, and the second's best; no failure, nothing below the mean."""
+    rows = [rollout(C, reward=1.0), *group(W, W), *(rollout(C, uid="b", reward=r) for r in (1.5, 1.0, 1.0))]
+    batch = MixedBatch(rows, ["g"] * 3 + ["h"] * 3)
+    plain = batch.advantages(**EQ3)
+    assert batch.advantages(**EQ3, success_scale=3.0) == approx(
+        [3 * plain[0], plain[1], plain[2], 3 * plain[3], *plain[4:]]
+    )
+
+
+def test_replace_keeps_the_size_and_the_statistics_of_the_union():
+    batch = MixedBatch(group(W, W, W, W), ["g"] * 4)
+    recall(batch, stored(C, count=2), mode="replace")
+    assert sum(row.trained for row in batch.rows) == 4
+    values = batch.advantages(**EQ3)
+    assert values == approx(group_advantages([0, 0, 0, 0, 1.5, 1.5]))
+
+
+def test_replace_never_empties_the_group():
+    batch = MixedBatch(group(W, W), ["g"] * 2)
+    recall(batch, stored(C, count=5), mode="replace")
+    assert sum(row.trained and not row.recalled for row in batch.rows) == 1
+
+
+def entropy_of(values):
+    numbers = iter(values)
+    return lambda row: EntropyStatistics(peak=(n := next(numbers))[0], global_=n[1], source="exact")
+
+
+def test_only_truncated_rows_of_an_all_wrong_group_are_ranked():
+    rows = [rollout(W, truncated=True), rollout(W), rollout(W, truncated=True), rollout(W, truncated=True)]
+    batch = MixedBatch(rows + group(C, W, uid="b", truncated=True), ["g"] * 4 + ["h"] * 2)
+    found = batch.rows_to_rank(scope="truncated")
+    assert found == {0: [0, 2, 3]}
+    batch.rank(found, ENTROPY, entropy_of([(3, 0.1), (2, 0.2), (1, 0.3)]), max_reward=0.5)
+    assert [row.ranking_reward for row in batch.rows[:4]] == [0.5, None, 0.25, 0.0]
+    assert batch.rows_to_rank(scope="failed") == {0: [0, 1, 2, 3]}
+
+
+def test_one_truncated_row_is_not_ranked():
+    batch = MixedBatch([rollout(W, truncated=True), rollout(W)], ["g"] * 2)
+    assert batch.rows_to_rank(scope="truncated") == {}
+
+
+def test_the_guard_keeps_a_ranking_from_growing_to_full_size():
+    batch = MixedBatch(group(W, W, truncated=True), ["g"] * 2)
+    batch.rank(batch.rows_to_rank(scope="truncated"), ENTROPY, entropy_of([(2, 0.1), (1, 0.2)]), max_reward=0.5)
+    assert batch.advantages(**EQ3) == approx([0.7071, -0.7071], abs=1e-4)
+    assert batch.advantages(**{**EQ3, "guard": "no_std"}) == approx([0.25, -0.25])
+    assert batch_metrics(batch, step=0)["r3/advantage/unverified_share"] == 1
+
+
+def test_the_centred_guard_makes_being_truncated_worth_nothing():
+    """Rewards .5, 0 for two ranked rows and 0 for one that ended: without a guard the mean ranked row is above it."""
+    rows = [rollout(W, truncated=True), rollout(W, truncated=True), rollout(W)]
+    batch = MixedBatch(rows, ["g"] * 3)
+    batch.rank(batch.rows_to_rank(scope="truncated"), ENTROPY, entropy_of([(2, 0.1), (1, 0.2)]), max_reward=0.5)
+    assert batch.advantages(**{**EQ3, "guard": "no_std"}) == approx([1 / 3, -1 / 6, -1 / 6])
+    assert batch.advantages(**{**EQ3, "guard": "centred"}) == approx([0.25, -0.25, 0.0])
+    recall(batch, stored(C, reward=1.0))  # rewards .25, -.25, 0, 1: mean .25, sample std .5401
+    assert batch.advantages(**{**EQ3, "guard": "centred"}) == approx([0.0, -0.9258, -0.4629, 1.3887], abs=1e-4)
+
+
+def test_the_guard_leaves_a_verified_difference_alone():
+    batch = MixedBatch(group(W, W, truncated=True), ["g"] * 2)
+    recall(batch, stored(C))
+    batch.rank(batch.rows_to_rank(scope="truncated"), ENTROPY, entropy_of([(2, 0.1), (1, 0.2)]), max_reward=0.5)
+    assert batch.advantages(**EQ3) == batch.advantages(**{**EQ3, "guard": "no_std"})
+    assert batch_metrics(batch, step=5)["r3/advantage/unverified_share"] == 0
+
+
+def test_metrics_of_replay_and_reflection():
+    plain = group(W, W, uid="a")
+    reflected = group(C, W, uid="a", context=Context.REFLECTION)
+    batch = MixedBatch(plain + reflected, ["g", "g", "r", "r"])
+    recall(batch, stored(C, count=2, step=3))
+    batch.advantages(**EQ3)
+    metrics = batch_metrics(batch, step=10)
+    assert metrics["r3/replay/recalled"] == 2
+    assert metrics["r3/replay/mean_lag"] == 7
+    assert metrics["r3/reflection/groups"] == 1
+    assert (metrics["r3/reflection/accuracy"], metrics["r3/reflection/plain_accuracy"]) == (0.5, 0.0)
+
+
+def test_every_generated_token_is_counted_with_one_kind_of_group():
+    """Three tokens each: two mixed, two right, two wrong, two behind a reflection prompt; a recalled row was not generated."""
+    rows = group(C, W) + group(C, C, uid="b") + group(W, W, uid="c") + group(W, C, uid="c", context=Context.REFLECTION)
+    batch = MixedBatch([*rows, rollout(U, uid="d")], [*"gghhiirr", "u"])
+    recall(batch, stored(C, count=2))
+    metrics = batch_metrics(batch, step=5)
+    kinds = ("mixed", "all_correct", "none_correct", "reflection")
+    assert [metrics[f"r3/tokens/{kind}"] for kind in kinds] == [6, 6, 6, 6]
+    assert metrics["response_tokens"] == 27  # the ungraded one, too
+
+
+def bounds(peak, width):
+    return EntropyBounds(peak_lower=peak, peak_upper=peak + width, global_lower=1 / peak, global_upper=1 / peak)
+
+
+def test_topk_bounds_decide_only_when_every_row_has_them_and_they_do_not_overlap():
+    narrow = [rollout(W, bounds=bounds(p, 0.1)) for p in (1.0, 2.0)]
+    wide = [rollout(W, bounds=bounds(p, 5.0)) for p in (1.0, 2.0)]
+    none = [rollout(W, bounds=bounds(1.0, 0.1)), rollout(W)]
+    answers = []
+    for rows in (narrow, wide, none):
+        batch = MixedBatch(rows, ["g", "g"])
+        answers.append(topk_decides(batch.rows, lambda row: row.rollout.entropy_bounds))
+    assert answers == [True, False, False]
+
+
+@given(st.lists(st.lists(st.sampled_from([C, W, U]), min_size=1, max_size=6), min_size=1, max_size=6), st.randoms())
+def test_any_batch_the_order_of_rollouts_does_not_matter(groups, draw):
+    """Every graded rollout of a group with two or more is in exactly one row, and keeps its advantage however the
+    rollouts are ordered."""
+    rollouts = [
+        rollout(v, uid=str(i), reward={C: 1 + j / 10, W: 0.0, U: None}[v])
+        for i, g in enumerate(groups)
+        for j, v in enumerate(g)
+    ]
+    ids = [i for i, g in enumerate(groups) for _ in g]
+
+    def advantages(order):
+        batch = MixedBatch([rollouts[i] for i in order], [ids[i] for i in order])
+        recall(batch, stored(C))
+        batch.advantages(**EQ3)
+        return {order[row.source]: row.advantage for row in batch.rows if row.source is not None}
+
+    straight = list(range(len(rollouts)))
+    mixed = straight[:]
+    draw.shuffle(mixed)
+    one, other = advantages(straight), advantages(mixed)
+    big = {i for i, g in enumerate(groups) if sum(v is not U for v in g) > 1}
+    assert set(one) == {i for i in straight if ids[i] in big and rollouts[i].verdict is not U}
+    assert one == approx(other)

@@ -1,0 +1,274 @@
+import itertools
+import math
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis.strategies import booleans, composite, floats, integers, lists, permutations, tuples
+from pytest import approx
+
+from r3_openrlhf.method.core.ranking import (
+    bounds_decide,
+    centre_rankings,
+    dominated_counts,
+    mean_logprob,
+    ranking_rewards,
+    score_rewards,
+)
+
+ROWS = lists(tuples(integers(0, 6), integers(0, 6)), min_size=1, max_size=12)  # few values: ties are the normal case
+
+
+def columns(rows):
+    return [peak for peak, _ in rows], [global_ for _, global_ in rows]
+
+
+def test_by_hand():
+    peak, global_ = [2, 1.5, 1, 0.5], [0.3, 0.2, 0.4, 0.1]
+    assert dominated_counts(peak, global_) == [1, 1, 0, 0]  # rows 0 and 1 each dominate row 2 alone
+    # places 0 and 1 are shared by rows 0 and 1: 1 - .5/3; places 2 and 3 by the others: 1 - 2.5/3
+    assert ranking_rewards(peak, global_, max_reward=0.6) == approx([0.5, 0.5, 0.1, 0.1])
+
+
+def test_by_hand_with_a_tie_in_the_middle():
+    peak, global_ = [3, 2, 1, 2.5, 0.5], [0.1, 0.2, 0.3, 0.25, 0.4]
+    assert dominated_counts(peak, global_) == [4, 2, 1, 2, 0]
+    assert ranking_rewards(peak, global_, max_reward=0.5) == approx([0.5, 0.3125, 0.125, 0.3125, 0])
+
+
+def test_domination_is_strict_in_both():
+    assert dominated_counts([2, 1], [0.1, 0.1]) == [0, 0]
+    assert dominated_counts([2, 2], [0.1, 0.2]) == [0, 0]
+
+
+def test_one_row_and_zero_max_reward():
+    assert ranking_rewards([2.0], [0.1], max_reward=0.5) == [0.0]
+    assert ranking_rewards([2, 1], [0.1, 0.2], max_reward=0) == [0.0, 0.0]
+
+
+def test_given_vectors(vectors):
+    for case in vectors["ranking_rewards"]:
+        found = ranking_rewards(case["peak"], case["global"], max_reward=case["max_reward"])
+        assert found == approx(case["rewards"]), case
+        if "dominated" in case:
+            assert dominated_counts(case["peak"], case["global"]) == case["dominated"]
+
+
+@given(ROWS, integers(0, 10**6))
+def test_order_changes_nothing(rows, seed):
+    order = random.Random(seed).sample(range(len(rows)), len(rows))
+    rewards = ranking_rewards(*columns(rows), max_reward=0.5)
+    assert ranking_rewards(*columns([rows[i] for i in order]), max_reward=0.5) == [rewards[i] for i in order]
+
+
+@given(ROWS)
+def test_rising_transforms_change_nothing(rows):
+    peak, global_ = columns(rows)
+    transformed = [math.exp(p) for p in peak], [g**3 - 5 for g in global_]
+    assert ranking_rewards(*transformed, max_reward=0.5) == ranking_rewards(peak, global_, max_reward=0.5)
+
+
+@given(ROWS, floats(0, 0.99))
+def test_bounded_by_max_reward_with_a_fixed_sum(rows, max_reward):
+    rewards = ranking_rewards(*columns(rows), max_reward=max_reward)
+    assert all(-1e-12 <= reward <= max_reward + 1e-12 for reward in rewards)
+    assert sum(rewards) == approx(0 if len(rows) == 1 else len(rows) / 2 * max_reward, abs=1e-9)
+
+
+@given(ROWS)
+def test_who_dominates_earns_more(rows):
+    # domination is transitive: whoever dominates row j dominates all that j dominates, and j itself
+    rewards = ranking_rewards(*columns(rows), max_reward=0.5)
+    for row, reward in zip(rows, rewards, strict=True):
+        for other, other_reward in zip(rows, rewards, strict=True):
+            if row[0] > other[0] and row[1] < other[1]:
+                assert reward > other_reward
+
+
+@given(lists(integers(0, 50), min_size=2, max_size=12, unique=True))
+def test_a_total_order_pays_the_formula_to_the_letter(values):
+    rewards = ranking_rewards(values, [-value for value in values], max_reward=0.9)
+    best_first = sorted(range(len(values)), key=lambda i: -values[i])
+    for k, i in enumerate(best_first):
+        assert rewards[i] == approx(0.9 * (1 - k / (len(values) - 1)))
+
+
+@given(ROWS, permutations(range(12)))
+def test_agrees_with_breaking_ties_in_every_way(rows, tie_breaks):
+    """Averaged ties are the mean, over all orders of the tied rows, of what the strict formula pays."""
+    counts = dominated_counts(*columns(rows))
+    paid = [0.0] * len(rows)
+    shifts = range(len(rows))  # rotations of one order put every tied row on every tied place equally often
+    for count in set(counts):
+        tied = [i for i in sorted(shifts, key=lambda i: tie_breaks[i]) if counts[i] == count]
+        first = sum(other > count for other in counts)
+        for rotation in range(len(tied)):
+            for offset in range(len(tied)):
+                place = first + (offset + rotation) % len(tied)
+                paid[tied[offset]] += 0.5 * (1 - place / max(1, len(rows) - 1)) / len(tied)
+    if len(rows) > 1:
+        assert ranking_rewards(*columns(rows), max_reward=0.5) == approx(paid)
+
+
+@composite
+def boxes(draw):
+    """Rows of [peak_low, peak_high, global_low, global_high], and a point inside each box."""
+    rows, points = [], []
+    for _ in range(draw(integers(1, 5))):
+        peak = sorted(draw(lists(integers(0, 12), min_size=3, max_size=3)))
+        global_ = sorted(draw(lists(integers(0, 12), min_size=3, max_size=3)))
+        rows.append((peak[0], peak[2], global_[0], global_[2]))
+        points.append((peak[1], global_[1]))
+    return list(zip(*rows, strict=True)), points
+
+
+@given(boxes())
+def test_decided_bounds_rank_like_any_point_inside(boxes_and_points):
+    (peak_low, peak_high, global_low, global_high), points = boxes_and_points
+    if bounds_decide(peak_low, peak_high, global_low, global_high):
+        exact = dominated_counts(*columns(points))
+        assert dominated_counts(peak_low, global_low) == dominated_counts(peak_high, global_high) == exact
+
+
+@given(boxes())
+def test_undecided_bounds_hold_two_points_that_differ(boxes_and_points):
+    (peak_low, peak_high, global_low, global_high), _ = boxes_and_points
+    if not bounds_decide(peak_low, peak_high, global_low, global_high):
+        rows = range(len(peak_low))
+        assert any(  # the corner most in favour of i against j, and the one least in favour, disagree
+            (peak_high[i] > peak_low[j] and global_low[i] < global_high[j])
+            and not (peak_low[i] > peak_high[j] and global_high[i] < global_low[j])
+            for i in rows
+            for j in rows
+            if i != j
+        )
+
+
+@given(ROWS)
+def test_bounds_without_width_always_decide(rows):
+    peak, global_ = columns(rows)
+    assert bounds_decide(peak, peak, global_, global_)
+
+
+def test_bounds_by_hand():
+    assert bounds_decide([3, 1], [4, 2], [0.1, 0.3], [0.2, 0.4])  # row 0 dominates for certain
+    assert bounds_decide([3, 1], [4, 3], [0.3, 0.1], [0.4, 0.2])  # neither can
+    assert not bounds_decide([3, 1], [4, 3.5], [0.1, 0.3], [0.2, 0.4])  # the peaks overlap
+    assert not bounds_decide([3, 1], [4, 2], [0.1, 0.3], [0.35, 0.4])  # the globals overlap
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (dict(peak=[], global_=[], max_reward=0.5), "peak is empty"),
+        (dict(peak=[1, 2], global_=[1], max_reward=0.5), "peak has 2, global_ has 1|peak has 2 .*global_ has 1"),
+        (dict(peak=[1, math.nan], global_=[1, 1], max_reward=0.5), r"peak\[1\] is nan"),
+        (dict(peak=[1, 2], global_=[1, math.inf], max_reward=0.5), r"global_\[1\] is inf"),
+        (dict(peak=[1], global_=[1], max_reward=1), "max_reward is 1"),
+        (dict(peak=[1], global_=[1], max_reward=1.5), "max_reward is 1.5"),
+        (dict(peak=[1], global_=[1], max_reward=-0.1), "max_reward is -0.1"),
+        (dict(peak=[1], global_=[1], max_reward=math.nan), "max_reward is nan"),
+    ],
+)
+def test_refuses(arguments, named):
+    with pytest.raises(ValueError, match=named):
+        ranking_rewards(**arguments)
+
+
+def test_bounds_refuse():
+    with pytest.raises(ValueError, match=r"peak_lower\[0\] is 2.0, above peak_upper\[0\]"):
+        bounds_decide([2], [1], [0], [0])
+    with pytest.raises(ValueError, match=r"global_lower\[1\] is 2.0, above global_upper\[1\]"):
+        bounds_decide([2, 2], [2, 2], [0, 2], [0, 1])
+    with pytest.raises(ValueError, match="global_upper is empty"):
+        bounds_decide([2], [2], [0], [])
+
+
+class TestCentreRankings:
+    def test_by_hand(self):
+        """Ranked rows 0.5 and 0.1 have mean 0.3; a failure that ended stays at 0, a recalled success at 1."""
+        assert centre_rankings([0.5, 0.0, 0.1, 1.0], [True, False, True, False]) == approx([0.2, 0.0, -0.2, 1.0])
+        assert centre_rankings([1.5, 0.0], [False, False]) == [1.5, 0.0]
+
+    @given(lists(tuples(floats(-2, 2), booleans()), min_size=1, max_size=10), floats(-1, 1))
+    def test_a_bonus_for_being_ranked_changes_nothing(self, rows, bonus):
+        rewards, ranked = [reward for reward, _ in rows], [mark for _, mark in rows]
+        paid = [reward + bonus * mark for reward, mark in rows]
+        assert centre_rankings(paid, ranked) == approx(centre_rankings(rewards, ranked), abs=1e-9)
+
+    @given(lists(tuples(floats(-2, 2), booleans()), min_size=1, max_size=10))
+    def test_agrees_with_numpy(self, rows):
+        rewards, ranked = np.array([reward for reward, _ in rows]), np.array([mark for _, mark in rows])
+        if ranked.any():
+            rewards[ranked] -= rewards[ranked].mean()
+        assert centre_rankings([reward for reward, _ in rows], ranked) == approx(rewards.tolist(), abs=1e-9)
+
+    def test_refusals(self):
+        with pytest.raises(ValueError, match="rewards has 2, ranked has 1 values"):
+            centre_rankings([0.1, 0.2], [True])
+        with pytest.raises(ValueError, match=r"rewards\[0\] is nan"):
+            centre_rankings([math.nan], [True])
+
+
+def test_one_score_by_hand():
+    # places 0; 1 and 2 shared; 3: R_max times 1, 1 - 1.5/3 twice, 0
+    assert score_rewards([-0.5, -0.2, -0.5, -0.9], max_reward=0.6) == approx([0.3, 0.6, 0.3, 0.0])
+    assert score_rewards([-1.0], max_reward=0.6) == [0.0]
+    assert mean_logprob([-1.0, -0.5, 0.0]) == -0.5
+    assert mean_logprob([-0.5] * 7) == mean_logprob([-0.5] * 2)  # length alone is worth nothing
+
+
+SCORES = lists(integers(-6, 0), min_size=1, max_size=12)
+
+
+@given(SCORES, integers(0, 10**6))
+def test_the_order_of_rows_changes_no_reward_by_score(scores, seed):
+    order = random.Random(seed).sample(range(len(scores)), len(scores))
+    rewards = score_rewards(scores, max_reward=0.5)
+    assert score_rewards([scores[i] for i in order], max_reward=0.5) == [rewards[i] for i in order]
+
+
+@given(SCORES)
+def test_only_the_order_of_scores_counts(scores):
+    rewards = score_rewards(scores, max_reward=0.5)
+    assert score_rewards([math.exp(score) - 3 for score in scores], max_reward=0.5) == rewards
+    assert sum(rewards) == approx(0 if len(scores) == 1 else len(scores) / 4, abs=1e-9)
+
+
+@given(SCORES)
+def test_a_score_ranks_as_domination_does_where_both_statistics_agree(scores):
+    assert score_rewards(scores, max_reward=0.9) == ranking_rewards(scores, [-s for s in scores], max_reward=0.9)
+
+
+@given(lists(integers(-3, 0), min_size=2, max_size=6))
+def test_a_score_pays_the_mean_over_all_ways_to_break_ties(scores):
+    """Independent: every order of the rows that sorts the scores, each place paid as the formula says."""
+    paid, count = [0.0] * len(scores), 0
+    for order in itertools.permutations(range(len(scores))):
+        if all(scores[a] >= scores[b] for a, b in itertools.pairwise(order)):
+            count += 1
+            for k, i in enumerate(order):
+                paid[i] += 0.5 * (1 - k / (len(scores) - 1))
+    assert score_rewards(scores, max_reward=0.5) == approx([total / count for total in paid])
+
+
+@given(lists(floats(-50, 0), min_size=1, max_size=30), integers(0, 10**6))
+def test_the_order_of_tokens_changes_no_mean_logprob(logprobs, seed):
+    shuffled = random.Random(seed).sample(logprobs, len(logprobs))
+    assert mean_logprob(shuffled) == mean_logprob(logprobs) == approx(sum(logprobs) / len(logprobs), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: mean_logprob([]), "one value or more"),
+        (lambda: mean_logprob([-1.0, math.nan]), "must be finite"),
+        (lambda: score_rewards([], max_reward=0.5), "scores is empty"),
+        (lambda: score_rewards([-1.0], max_reward=1.0), "below 1"),
+        (lambda: score_rewards([math.inf, 1.0], max_reward=0.5), "must be a finite number"),
+    ],
+)
+def test_scores_that_rank_nothing(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()

@@ -1,0 +1,96 @@
+import random
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis.strategies import integers, lists, sampled_from
+
+from r3_openrlhf.method.core.replay import choose, rows_to_replace
+from r3_openrlhf.method.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Stored:
+    policy_step: int
+    ids: tuple[int, ...]
+
+    @property
+    def response_ids(self):
+        return np.array(self.ids, np.int32)
+
+
+CANDIDATES = lists(integers(0, 3), max_size=10).map(
+    lambda steps: [Stored(step, (step, place)) for place, step in enumerate(steps)]
+)
+
+
+def test_newest_first_by_hand():
+    stored = [Stored(3, (7,)), Stored(9, (5,)), Stored(9, (4,)), Stored(1, (1,))]
+    assert choose(stored, k=3, order="newest", rng=random.Random(0)) == [stored[2], stored[1], stored[0]]
+
+
+@given(CANDIDATES, integers(1, 12), sampled_from(["uniform", "newest"]), integers(0, 99))
+def test_distinct_candidates_and_never_more_than_k(stored, k, order, seed):
+    chosen = choose(stored, k=k, order=order, rng=random.Random(seed))
+    assert len(chosen) == min(k, len(stored))
+    assert len(set(chosen)) == len(chosen) and set(chosen) <= set(stored)
+
+
+@given(CANDIDATES, integers(1, 5), sampled_from(["uniform", "newest"]), integers(0, 99))
+def test_the_order_of_storing_changes_nothing(stored, k, order, seed):
+    shuffled = random.Random(seed + 1).sample(stored, len(stored))
+    chosen = choose(stored, k=k, order=order, rng=random.Random(seed))
+    assert choose(shuffled, k=k, order=order, rng=random.Random(seed)) == chosen
+
+
+@given(CANDIDATES, integers(1, 5))
+def test_newest_leaves_none_behind_that_is_newer(stored, k):
+    chosen = choose(stored, k=k, order="newest", rng=random.Random(0))
+    left = set(stored) - set(chosen)
+    assert all(old.policy_step <= new.policy_step for old in left for new in chosen)
+
+
+def test_uniform_is_uniform():
+    stored = [Stored(step, (step,)) for step in range(5)]
+    rng = random.Random(0)
+    drawn = Counter(row for _ in range(5000) for row in choose(stored, k=2, order="uniform", rng=rng))
+    # each row is drawn in 2/5 of 5000 draws, standard deviation 35
+    assert all(abs(drawn[row] - 2000) < 5 * 35 for row in stored)
+
+
+def test_equal_rows_do_not_need_an_order():
+    twins = [Stored(1, (2,)), Stored(1, (2,))]
+    assert choose(twins, k=2, order="newest", rng=random.Random(0)) == twins
+
+
+@given(integers(1, 20), integers(0, 20), integers(0, 99))
+def test_replaced_rows_are_distinct_places(n_rows, k, seed):
+    places = rows_to_replace(n_rows, min(k, n_rows), random.Random(seed))
+    assert places == sorted(set(places)) and len(places) == min(k, n_rows)
+    assert all(0 <= place < n_rows for place in places)
+
+
+def test_every_row_may_be_replaced():
+    rng = random.Random(0)
+    drawn = Counter(place for _ in range(2000) for place in rows_to_replace(4, 1, rng))
+    assert all(abs(drawn[place] - 500) < 5 * 20 for place in range(4))
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda rng: choose([], k=0, order="uniform", rng=rng), "k is 0"),
+        (
+            lambda rng: choose([], k=1, order="oldest", rng=rng),
+            "replay.order is 'oldest', which does not exist",
+        ),
+        (lambda rng: rows_to_replace(2, 3, rng), "k is 3"),
+        (lambda rng: rows_to_replace(0, 0, rng), "n_rows is 0"),
+        (lambda rng: rows_to_replace(2, -1, rng), "k is -1"),
+    ],
+)
+def test_refuses(call, named):
+    with pytest.raises((ValueError, ConfigError), match=named):
+        call(random.Random(0))

@@ -1,0 +1,227 @@
+"""`r3 history`, as a user types it."""
+
+import json
+import os
+import select
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from r3_openrlhf.method.history import HistoryLimits, HistoryStore
+from r3_openrlhf.method.types import Context, Verdict
+from r3_openrlhf.operations.store.cli import history
+
+from .samples import make_rollout
+
+
+def r3_history(*arguments):
+    return CliRunner().invoke(history, [str(argument) for argument in arguments], catch_exceptions=False)
+
+
+def as_json(*arguments):
+    result = r3_history(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    """Three steps: p fails and then succeeds, with a reflection; q was never graded."""
+    with HistoryStore.open(tmp_path / "history.sqlite", limits=HistoryLimits(max_per_problem_and_verdict=2)) as store:
+        store.commit_step(1, 1, [make_rollout(ids=[n], entropy=(2.5, 0.5), truncated=True) for n in (1, 2, 2)])
+        store.commit_step(2, 1, [make_rollout(ids=[3], policy_step=1), make_rollout("q", verdict=Verdict.UNGRADED)])
+        store.commit_step(
+            3,
+            2,
+            [
+                make_rollout(ids=[4], verdict=Verdict.CORRECT, logprobs=[-0.1], policy_step=2),
+                make_rollout(ids=[5], verdict=Verdict.CORRECT, context=Context.REFLECTION, prompt=[1, 2, 3]),
+            ],
+        )
+    return tmp_path
+
+
+def test_stats(run_dir):
+    numbers = as_json("stats", run_dir)
+    assert numbers["steps"] == {"count": 3, "first": 1, "last": 3, "epoch": 2, "rollback_floor": None}
+    assert numbers["rollouts"] == {
+        "plain": {
+            "correct": {"count": 1, "mean_reward": 1.5},
+            "wrong": {"count": 4, "mean_reward": 0.0},
+            "ungraded": {"count": 1, "mean_reward": None},
+        },
+        "reflection": {"correct": {"count": 1, "mean_reward": 1.5}},
+    }
+    assert numbers["problems"] == {"graded": 1, "never_correct": 0, "both": 1, "always_correct": 0}
+    assert (numbers["rows"]["recallable"], numbers["rows"]["kept_for_rollback"]) == (4, 1)
+    assert numbers["limits"]["max_per_problem_and_verdict"] == 2
+    assert numbers["writer"] is None
+    assert numbers["bytes"]["file"] == (run_dir / "history.sqlite").stat().st_size
+
+
+def test_stats_of_a_store_without_a_step(tmp_path):
+    HistoryStore.open(tmp_path / "history.sqlite").close()
+    assert as_json("stats", tmp_path)["steps"]["count"] == 0
+    assert r3_history("stats", tmp_path).exit_code == 0
+
+
+def test_stats_count_merged_duplicates_and_what_was_never_kept(tmp_path):
+    with HistoryStore.open(tmp_path / "history.sqlite", limits=HistoryLimits(max_per_problem_and_verdict=2)) as store:
+        store.commit_step(1, 1, [make_rollout("p", ids=[n]) for n in (1, 1, 1, 2)])
+        store.commit_step(2, 1, [make_rollout("q", ids=[n]) for n in range(5)])
+    rows = as_json("stats", tmp_path)["rows"]
+    assert (rows["recallable"], rows["duplicates_merged"], rows["never_kept"]) == (4, 2, 3)
+
+
+def test_show(run_dir):
+    shown = as_json("show", run_dir, "p")
+    assert [(row["step"], row["verdict"], row["context"]) for row in shown["attempts"]] == [
+        (1, "wrong", "plain"),
+        (1, "wrong", "plain"),
+        (2, "wrong", "plain"),
+        (3, "correct", "plain"),
+        (3, "correct", "reflection"),
+    ]
+    first = [row for row in shown["attempts"] if row["step"] == 1]
+    assert {row["copies"] for row in first} == {1, 2}
+    assert all((row["entropy_peak"], row["entropy_global"], row["truncated"]) == (2.5, 0.5, True) for row in first)
+    assert sorted(row["evicted_at"] or 0 for row in first) == [0, 2]
+
+
+def test_the_tables_for_people_name_what_the_json_holds(run_dir):
+    table = r3_history("show", run_dir / "history.sqlite", "p").output
+    assert "plain wrong: 4 sampled, reward sum 0.0000" in table
+    assert "truncated" in table and "2.500" in table
+    assert "3 (1 to 3), epoch 2" in r3_history("stats", run_dir).output
+
+
+@pytest.mark.parametrize("format_", ["parquet", "jsonl"])
+def test_an_export_loads_with_datasets(run_dir, tmp_path, format_):
+    datasets = pytest.importorskip("datasets")
+    output = tmp_path / f"rows.{format_}"
+    assert as_json("export", run_dir, "--format", format_, "--output", output)["rows"] == 4
+    loader = {"parquet": "parquet", "jsonl": "json"}[format_]
+    rows = datasets.load_dataset(loader, data_files=str(output), cache_dir=str(tmp_path / "cache"), split="train")
+    by_ids = {tuple(row["response_ids"]): row for row in rows}
+    assert set(by_ids) == {(3,), (4,), (5,)} | ({(1,), (2,)} & set(by_ids)) and len(rows) == 4
+    row = by_ids[4,]
+    assert (row["uid"], row["verdict"], row["reward"], row["step"], row["epoch"]) == ("p", "correct", 1.5, 3, 1)
+    assert np.float32(row["response_logprobs"][0]) == np.float32(-0.1)
+    assert by_ids[5,]["prompt_ids"] == [1, 2, 3] and by_ids[5,]["context"] == "reflection"
+
+
+def test_parquet_keeps_every_bit_and_jsonl_writes_null(tmp_path):
+    import pyarrow.parquet as pq
+
+    odd = np.array([0x7FC00001, 0xFF800000, 0x80000000, 1], dtype=np.uint32).view(
+        np.float32
+    )  # NaN, -inf, -0, denormal
+    with HistoryStore.open(tmp_path / "history.sqlite") as store:
+        store.commit_step(1, 1, [make_rollout(ids=[1, 2, 3, 4], logprobs=odd)])
+    r3_history("export", tmp_path, "--output", tmp_path / "rows.parquet")
+    r3_history("export", tmp_path, "--output", tmp_path / "rows.jsonl", "--format", "jsonl")
+    column = pq.read_table(tmp_path / "rows.parquet")["response_logprobs"].combine_chunks().flatten()
+    assert np.array(column).tobytes() == odd.tobytes()
+    assert json.loads((tmp_path / "rows.jsonl").read_text())["response_logprobs"][:2] == [None, None]
+
+
+def test_compact_gives_space_back(tmp_path):
+    rng = np.random.default_rng(0)
+    with HistoryStore.open(tmp_path / "history.sqlite", limits=HistoryLimits(max_per_problem_and_verdict=1)) as store:
+        for step in range(20):
+            store.commit_step(step, 1, [make_rollout(ids=rng.integers(0, 10**6, 5000))])
+        store.set_rollback_floor(19)
+    sizes = as_json("compact", tmp_path)
+    assert sizes["bytes_after"] < sizes["bytes_before"] / 2
+    assert as_json("verify", tmp_path)["ok"] is True
+
+
+def test_all_but_compact_work_while_a_run_writes(run_dir, tmp_path):
+    with HistoryStore.open(run_dir / "history.sqlite") as store:
+        numbers = as_json("stats", run_dir)
+        assert numbers["writer"]["state"] == "running" and f"process {os.getpid()}" in numbers["writer"]["holder"]
+        as_json("show", run_dir, "p")
+        as_json("verify", run_dir)
+        as_json("export", run_dir, "--output", tmp_path / "rows.parquet")
+        refused = r3_history("compact", run_dir)
+        assert refused.exit_code == 1 and f"is being written by process {os.getpid()}" in refused.output
+        store.commit_step(4, 2, [make_rollout(ids=[6])])
+    assert as_json("verify", run_dir)["ok"] is True
+
+
+def test_reading_again_and_again_while_another_process_commits(quick_path):
+    """The reader sees whole steps only, and never makes the writer fail."""
+    path = quick_path / "history.sqlite"
+    HistoryStore.open(path).close()
+    stop_reader, stop_writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(stop_writer)
+        step, status = 0, 1
+        try:
+            store = HistoryStore.open(path)
+            while not select.select([stop_reader], [], [], 0.005)[0]:  # a step takes time
+                step += 1
+                store.commit_step(step, 1, [make_rollout(f"p{n}", ids=[step, n]) for n in range(20)])
+                if step % 7 == 0:
+                    store.set_rollback_floor(step)
+            store.close()
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(stop_reader)
+    try:
+        seen = set()
+        while len(seen) < 6:
+            numbers = as_json("stats", quick_path)
+            last = numbers["steps"]["last"] or 0
+            seen.add(last)
+            assert numbers["rollouts"]["plain"].get("wrong", {"count": 0})["count"] == 20 * last
+            assert as_json("verify", quick_path)["ok"] is True
+    finally:
+        os.close(stop_writer)
+        assert os.waitpid(child, 0)[1] == 0
+    assert as_json("verify", quick_path)["ok"] is True
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["stats", "{run}/nowhere"], "there is no history store at"),
+        (["show", "{run}", "pp"], "has no problem 'pp'. Did you mean 'p'?"),
+        (["show", "{run}", "zzz"], "has no problem 'zzz'. It has 2 problems, for example p, q."),
+        (["export", "{run}", "--output", "{run}/history.sqlite"], "exists already"),
+        (["export", "{run}", "--output", "{run}/no/where"], "its directory does not exist"),
+    ],
+)
+def test_a_mistake_is_one_sentence(run_dir, arguments, sentence):
+    result = r3_history(*(argument.format(run=run_dir) for argument in arguments))
+    assert result.exit_code == 1
+    assert sentence in result.output and "Traceback" not in result.output and len(result.output.splitlines()) == 1
+
+
+def test_an_unsound_store_is_exit_code_1(run_dir):
+    import sqlite3
+
+    with sqlite3.connect(run_dir / "history.sqlite") as connection:
+        connection.execute("UPDATE counters SET count = count + 1 WHERE verdict = 1")
+    connection.close()
+    result = r3_history("verify", run_dir)
+    assert result.exit_code == 1 and "NOT SOUND" in result.output and "problem p counts (5, 0.0)" in result.output
+    assert json.loads(r3_history("verify", run_dir, "--json").stdout)["ok"] is False
+
+
+def test_a_damaged_file_is_exit_code_1(run_dir):
+    path = run_dir / "history.sqlite"
+    path.write_bytes(path.read_bytes()[:9000])
+    for command in (["stats"], ["verify"], ["show"], ["compact"], ["export"]):
+        extra = {"show": ["p"], "export": ["--output", run_dir / "x"]}.get(command[0], [])
+        result = r3_history(*command, run_dir, *extra)
+        assert result.exit_code == 1 and "is damaged or is no history store" in result.output
+
+
+def test_every_command_has_help():
+    for command in ("stats", "show", "export", "verify", "compact"):
+        assert "RUN" in r3_history(command, "--help").output
+    assert "r3 history stats" in r3_history("--help").output

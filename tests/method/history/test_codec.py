@@ -1,0 +1,72 @@
+"""Arrays come back bit for bit, and damage is noticed."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from r3_openrlhf.method.errors import HistoryError
+from r3_openrlhf.method.history.codec import Codec, digest, logprob_array, token_array
+
+any_float32 = arrays(np.uint32, st.integers(0, 200)).map(lambda bits: bits.view(np.float32))  # NaNs, -0.0, denormals
+
+
+@given(any_float32)
+def test_logprobs_keep_every_bit(logprobs):
+    back = Codec().unpack(Codec().pack(logprobs), np.float32, length=len(logprobs))
+    assert back.dtype == np.float32
+    assert back.tobytes() == logprobs.tobytes()
+
+
+@given(arrays(np.int32, st.integers(0, 200)))
+def test_tokens_keep_every_bit(tokens):
+    assert Codec().unpack(Codec().pack(tokens), np.int32, length=len(tokens)).tolist() == tokens.tolist()
+
+
+@given(arrays(np.int32, st.integers(1, 50)), st.data())
+def test_a_damaged_array_is_refused_or_unchanged(tokens, data):
+    packed = bytearray(Codec().pack(tokens))
+    place = data.draw(st.integers(0, len(packed) - 1))
+    packed[place] ^= 1 << data.draw(st.integers(0, 7))
+    try:
+        array = Codec().unpack(bytes(packed), np.int32, length=len(tokens))
+        assert array.tolist() == tokens.tolist()  # a bit that zstd ignores
+    except HistoryError as error:
+        assert "is damaged" in str(error)
+
+
+def test_every_flipped_payload_bit_is_noticed():
+    packed = Codec().pack(np.arange(1000, dtype=np.int32) * 7919)
+    for place in range(10, len(packed), 97):
+        broken = packed[:place] + bytes([packed[place] ^ 1]) + packed[place + 1 :]
+        with pytest.raises(HistoryError, match="damaged"):
+            Codec().unpack(broken, np.int32, length=1000)
+
+
+def test_a_digest_knows_where_a_part_ends():
+    assert digest(b"ab", b"c") != digest(b"a", b"bc")
+    assert digest(b"a") != digest(b"a", b"")
+
+
+def test_wider_tokens_are_narrowed_only_when_they_fit():
+    assert token_array(np.array([1, 2**31 - 1]), name="x").dtype == np.int32
+    with pytest.raises(HistoryError, match="2147483648, which does not fit 32 bits"):
+        token_array(np.array([1, 2**31]), name="x")
+
+
+@pytest.mark.parametrize("bad", [np.ones((2, 2), np.int32), np.array([1.5]), np.array(["a"])])
+def test_tokens_are_whole_numbers_in_one_dimension(bad):
+    with pytest.raises(HistoryError, match="one-dimensional array of integers"):
+        token_array(bad, name="x")
+
+
+def test_logprobs_are_floats_in_one_dimension():
+    with pytest.raises(HistoryError, match="one-dimensional array of floats"):
+        logprob_array(np.array([[0.5]]), name="x")
+
+
+def test_state_is_plain_json():
+    assert Codec().unpack_json(Codec().pack_json({"a": [1, None, "ü"]})) == {"a": [1, None, "ü"]}
+    with pytest.raises(HistoryError, match="must be plain JSON"):
+        Codec().pack_json({"a": object()})

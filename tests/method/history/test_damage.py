@@ -1,0 +1,326 @@
+"""Damage is found: by SQLite where a column, a reference or a table is wrong, by `verify` where only we can know. No command ends
+in a traceback. And a store that is not the checkpoint's is noticed by what the checkpoint remembers of it."""
+
+import contextlib
+import itertools
+import shutil
+import sqlite3
+
+import pytest
+from click.testing import CliRunner
+
+from r3_openrlhf.cli import main
+from r3_openrlhf.method.errors import HistoryError
+from r3_openrlhf.method.history import HistoryLimits, HistoryStore
+from r3_openrlhf.method.history.witness import append_record, check_checkpoint, read_records
+from r3_openrlhf.method.types import Context, Verdict
+from r3_openrlhf.operations.store.verification import verify
+
+from .samples import make_rollout
+
+TABLES = (
+    "meta steps problems counters counters_before gone continuations prompts responses rollouts logprobs trajectories"
+).split()
+WRONG = {"INTEGER": [-7, 2**62], "REAL": [float("inf")], "TEXT": [], "BLOB": [b""]}  # in range of nothing
+OF_ANOTHER_TYPE = {"INTEGER": ["text", b"\0", 0.5], "REAL": ["text", b"\0"], "TEXT": [b"\0"], "BLOB": ["text", 7]}
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    """A run directory with five steps, evicted rows, duplicates, both contexts, an ungraded rollout, entropies, a floor."""
+    run = tmp_path_factory.mktemp("sound")
+    limits = HistoryLimits(max_per_problem_and_verdict=2)
+    with HistoryStore.open(run / "history.sqlite", limits=limits) as store:
+        for step in range(1, 6):
+            rollouts = [
+                make_rollout(uid, ids=[step, n], policy_step=step, entropy=(2.0, 1.0))
+                for uid in "pq"
+                for n in range(2)
+            ]
+            rollouts += [rollouts[0], make_rollout(verdict=Verdict.UNGRADED), make_rollout("p", ids=[9])]
+            rollouts += [
+                make_rollout("p", ids=[step, 5], verdict=Verdict.CORRECT, context=Context.REFLECTION, prompt=[4]),
+                make_rollout("q", ids=[step, 7], context=Context.PREFIX, prompt=[7], prefix_tokens=1),
+            ]
+            rollouts += [make_rollout("r", ids=[step, n, 1], turns=(1, 2)) for n in range(2)]
+            store.commit_step(step, 1, rollouts, state={"step": step})
+        store.set_rollback_floor(3)
+    return run
+
+
+def said(*arguments):
+    """Of a command that must not end in a traceback."""
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), (arguments, result.exc_info)
+    if result.exit_code:
+        assert "Traceback" not in result.output and "unexpected" not in result.output
+    return result
+
+
+def every_command(run_dir):
+    output = run_dir / "export.jsonl"
+    said("history", "stats", run_dir)
+    said("history", "stats", run_dir, "--json")
+    said("history", "show", run_dir, "p")
+    said("history", "show", run_dir, "p", "--json")
+    said("history", "export", run_dir, "--format", "jsonl", "--output", output)
+    output.unlink(missing_ok=True)
+    said("history", "export", run_dir, "--output", output)
+    output.unlink(missing_ok=True)
+    return said("history", "verify", run_dir)
+
+
+def keys_of(connection, table):
+    """(condition, [values, ...]): names each row of a table."""
+    columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})") if row[5]]
+    condition = " AND ".join(f"{column} IS ?" for column in columns)
+    return condition, connection.execute(f"SELECT {', '.join(columns)} FROM {table}").fetchall()
+
+
+@contextlib.contextmanager
+def damaged(run_dir, sound):
+    """A connection to a copy of the sound store, which writes what CHECK constraints forbid."""
+    shutil.copy(sound / "history.sqlite", run_dir)
+    connection = sqlite3.connect(run_dir / "history.sqlite")
+    connection.execute("PRAGMA ignore_check_constraints = ON")
+    try:
+        with connection:
+            yield connection
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_column_refuses_values_of_another_type_and_those_out_of_range_are_found(table, sound, quick_path):
+    with damaged(quick_path, sound) as connection:
+        columns = {name: kind for _, name, kind, *_ in connection.execute(f"PRAGMA table_info({table})")}
+        condition, keys = keys_of(connection, table)
+        for column, kind in columns.items():
+            for key, value in itertools.product(keys[-1:], OF_ANOTHER_TYPE[kind]):
+                with pytest.raises(sqlite3.IntegrityError, match="cannot store|datatype mismatch"):
+                    connection.execute(f"UPDATE {table} SET {column} = ? WHERE {condition}", (value, *key))
+    for column, kind in columns.items():
+        for key, value in itertools.product(keys[-1:], WRONG[kind]):
+            with damaged(quick_path, sound) as connection:
+                connection.execute(f"UPDATE {table} SET {column} = ? WHERE {condition}", (value, *key))
+            result = every_command(quick_path)
+            assert result.exit_code == 1, (column, key, value, result.output)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_lost_row_is_found(table, sound, quick_path):
+    """But for what only a roll-back reads: a row of counters_before that is not there is one that was never written,
+    and a store without a floor is one that nothing was removed from. And for the limits, which the next commit writes."""
+    with damaged(quick_path, sound) as connection:
+        condition, keys = keys_of(connection, table)
+    assert keys
+    for key in keys:
+        with damaged(quick_path, sound) as connection:
+            connection.execute(f"DELETE FROM {table} WHERE {condition}", key)
+        result = every_command(quick_path)
+        if table != "counters_before" and key != ("floor",) and not str(key[0]).startswith("limits."):
+            assert result.exit_code == 1, (table, key, result.output)
+
+
+@pytest.mark.parametrize("name", [*TABLES, "rollouts_live", "rollouts_response"])
+def test_a_missing_table_or_index_is_found(name, sound, quick_path):
+    with damaged(quick_path, sound) as connection:
+        connection.execute(f"DROP {'INDEX' if name.startswith('rollouts_') else 'TABLE'} {name}")
+    result = every_command(quick_path)
+    assert result.exit_code == 1 and f"{name} is missing" in result.output
+
+
+def test_a_sound_store(sound):
+    result = verify(sound / "history.sqlite")
+    assert result.ok and result.skipped == []
+    assert (result.problems, result.steps) == (3, 5)
+
+
+@pytest.mark.parametrize(
+    ("damage", "finding"),
+    [
+        ("UPDATE counters SET count = count + 1 WHERE verdict = 1 AND problem = 1", "problem p counts"),
+        ("UPDATE counters SET reward_sum = reward_sum + 0.5 WHERE verdict = 1 AND problem = 2", "problem q counts"),
+        ("DELETE FROM counters WHERE verdict = 2", "problem p counts (0, 0.0) plain ungraded"),
+        ("UPDATE gone SET count = count - 1 WHERE step = -1 AND verdict = 1 AND problem = 1", "problem p counts"),
+        ("DELETE FROM rollouts WHERE id = (SELECT max(id) FROM rollouts)", "refers to rollouts that are not there"),
+        ("DELETE FROM logprobs WHERE rollout = (SELECT max(id) FROM rollouts)", "lacks its log-probs"),
+        ("DELETE FROM prompts WHERE id = 1", "refers to prompts that are not there"),
+        ("INSERT INTO responses VALUES (999, 1, zeroblob(16), 1, x'00')", "response 999 belongs to no row"),
+        ("UPDATE rollouts SET evicted_at = 2 WHERE evicted_at = 4", "says that step 2 evicted it"),
+        ("UPDATE rollouts SET evicted_at = 77 WHERE evicted_at = 4", "says that step 77 evicted it"),
+        ("DELETE FROM steps WHERE step = 5", "refers to steps that are not there"),
+        ("UPDATE rollouts SET copies = 0 WHERE id = (SELECT max(id) FROM rollouts)", "CHECK constraint failed in rollouts"),
+        ("UPDATE steps SET num_rollouts = 8 WHERE step = 4", "step 4 had 8 rollouts"),
+        ("UPDATE steps SET num_rows = 0 WHERE step = 5", "step 5 wrote 0 rows"),
+        ("UPDATE steps SET last_prompt = 777 WHERE step = 4", "step 5 has a smaller epoch or id"),
+        ("UPDATE rollouts SET evicted_at = NULL WHERE evicted_at = 5", "recallable rows of the same content"),
+        ("UPDATE rollouts SET bytes = bytes + 1 WHERE id = (SELECT max(id) FROM rollouts)", "the byte count is"),
+        ("UPDATE rollouts SET verdict = 0 WHERE id = (SELECT max(id) FROM rollouts)", "is not the content that its hash"),
+        ("UPDATE rollouts SET num_tokens = 7 WHERE id = (SELECT max(id) FROM rollouts)", "has 7 tokens, its response 3"),
+        ("UPDATE responses SET digest = zeroblob(16) WHERE id = (SELECT max(id) FROM responses)", "is not what its hash names"),
+        ("UPDATE prompts SET digest = zeroblob(16) WHERE id = 1", "prompt 1 is not what its hash names"),
+        ("UPDATE logprobs SET data = CAST(x'28b52ffd' || data AS BLOB)", "log-probs of row"),
+        ("UPDATE steps SET state = x'00' WHERE step = 5", "state of step 5"),
+        ("UPDATE continuations SET tries = 99", "more than were sampled"),
+        ("UPDATE meta SET value = 9 WHERE key = 'floor'", "the rollback floor 9 lies after the newest step"),
+    ],
+)  # fmt: skip
+def test_each_kind_of_damage_is_named(sound, quick_path, damage, finding):
+    with damaged(quick_path, sound) as connection:
+        connection.execute(damage)
+    findings = verify(quick_path / "history.sqlite").findings
+    assert any(finding in line for line in findings), findings
+
+
+def test_a_flipped_bit_in_an_array_is_found(sound, quick_path):
+    with damaged(quick_path, sound) as connection:
+        row, data = connection.execute("SELECT rollout, data FROM logprobs ORDER BY rollout DESC LIMIT 1").fetchone()
+        data = data[:-6] + bytes([data[-6] ^ 1]) + data[-5:]
+        connection.execute("UPDATE logprobs SET data = ? WHERE rollout = ?", (data, row))
+    assert [f"log-probs of row {row}" in line for line in verify(quick_path / "history.sqlite").findings] == [True]
+
+
+def test_the_file_is_left_alone_while_a_run_writes(sound, quick_path):
+    shutil.copy(sound / "history.sqlite", quick_path)
+    with HistoryStore.open(quick_path / "history.sqlite"):
+        result = verify(quick_path / "history.sqlite")
+    assert result.ok and len(result.skipped) == 1 and "may be writing" in result.skipped[0]
+
+
+# ── what cannot be committed ──
+
+BAD_NUMBERS = [float("nan"), float("inf"), 2**63, 10**30, 1e308, -1, 0.5, None, "1", b"1"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *itertools.product(("step", "epoch", "policy_step", "rollout.epoch"), BAD_NUMBERS),
+        *itertools.product(("reward", "entropy"), [float("nan"), float("inf"), 10**400, "1", b"1"]),
+        ("reward", 1e308),
+        ("reward", 2**63),
+        *itertools.product(("uid", "finish_reason", "reason"), [None, 1, b"p"]),
+        *itertools.product(("context", "verdict"), [None, "no such", 0]),
+        *itertools.product(("prompt_ids", "response_ids", "response_logprobs"), [None, 7, "text", [[1, 2, 3]], ["a", "b", "c"]]),
+        ("truncated", None),
+    ],
+)  # fmt: skip
+def test_a_commit_takes_no_value_that_it_could_not_give_back(field, value, quick_path):
+    with HistoryStore.open(quick_path / "history.sqlite") as store:
+        store.commit_step(1, 1, [make_rollout()])
+        rollout = make_rollout(ids=[1, 2, 3], entropy=(value, 1.0) if field == "entropy" else (2.0, 1.0))
+        step = {"step": 2, "epoch": 1}
+        if field in step:
+            step[field] = value
+        elif field != "entropy":
+            setattr(rollout, field.removeprefix("rollout."), value)
+        with pytest.raises(HistoryError) as refusal:
+            store.commit_step(step["step"], step["epoch"], [make_rollout(ids=[8]), rollout])
+        assert "\n" not in str(refusal.value) and "what cannot be there" not in str(refusal.value)
+        assert store.last_step == 1  # nothing of it is there
+        store.commit_step(2, 1, [make_rollout(ids=[8])])
+    assert verify(quick_path / "history.sqlite").ok
+
+
+@pytest.mark.parametrize("value", [float("nan"), 2**63, None, "1", 0.5])
+def test_no_step_that_is_no_number_is_taken(value, quick_path):
+    with HistoryStore.open(quick_path / "history.sqlite") as store:
+        store.commit_step(1, 1, [make_rollout()])
+        for method in (store.roll_back, store.set_rollback_floor, store.state_of, store.record):
+            with pytest.raises(HistoryError, match="takes whole numbers"):
+                method(value)
+        far = store.recall("p", Verdict.WRONG, k=10**23, step=5, max_policy_lag=10**23)
+        assert len(far) == 1
+
+
+# ── the history behind the checkpoint ──
+
+
+@pytest.fixture
+def run_with_checkpoints(quick_path):
+    """Ten steps, a checkpoint after every second one."""
+    store = HistoryStore.open(quick_path / "history.sqlite", limits=HistoryLimits(max_per_problem_and_verdict=3))
+    (quick_path / "checkpoints").mkdir()
+    for step in range(1, 11):
+        store.commit_step(
+            step, 1, [make_rollout(uid, ids=[step, n], policy_step=step) for uid in "pq" for n in range(2)]
+        )
+        if step % 2 == 0:
+            append_record(quick_path / "checkpoints" / "history.jsonl", store.record(step))
+    yield quick_path, store
+    store.close()
+
+
+def check(run, step):
+    check_checkpoint(run / "history.sqlite", run / "checkpoints", step=step)
+
+
+def test_a_record_is_the_same_whenever_it_is_taken(run_with_checkpoints):
+    """While later steps evict, after a roll-back, above the floor: law."""
+    run, store = run_with_checkpoints
+    records = {record.step: record for record in read_records(run / "checkpoints" / "history.jsonl")}
+    assert sorted(records) == [2, 4, 6, 8, 10] and records[10].rows == 6
+    store.set_rollback_floor(4)
+    for step in (4, 6, 8, 10):
+        assert store.record(step) == records[step]
+        check(run, step)
+    assert verify(run / "history.sqlite").ok
+    store.roll_back(6)
+    assert store.record(6) == records[6]
+    store.commit_step(7, 1, [make_rollout("p", ids=[77])])
+    append_record(run / "checkpoints" / "history.jsonl", store.record(7))
+    assert [record.step for record in read_records(run / "checkpoints" / "history.jsonl")] == [2, 4, 6, 7]
+    assert verify(run / "history.sqlite").ok
+
+
+def test_a_lost_or_older_store_is_noticed(run_with_checkpoints):
+    run, store = run_with_checkpoints
+    check(run, 10)
+    store.roll_back(8)
+    store.close()
+    check(run, 8)
+    with pytest.raises(HistoryError, match="checkpoint of step 10: it ends with step 8; .*accept_lost_history"):
+        check(run, 10)
+    (run / "history.sqlite").write_bytes(b"")
+    with pytest.raises(HistoryError, match="checkpoint of step 10: it is empty"):
+        check(run, 10)
+    (run / "history.sqlite").unlink()
+    with pytest.raises(HistoryError, match="checkpoint of step 10: it is not there"):
+        check(run, 10)
+
+
+def test_another_run_s_store_is_noticed(run_with_checkpoints, tmp_path):
+    run, store = run_with_checkpoints
+    store.close()
+    with HistoryStore.open(tmp_path / "history.sqlite", limits=HistoryLimits(max_per_problem_and_verdict=3)) as other:
+        for step in range(1, 11):
+            other.commit_step(
+                step, 1, [make_rollout(uid, ids=[step, 7, n], policy_step=step) for uid in "pq" for n in range(2)]
+            )
+    shutil.copy(tmp_path / "history.sqlite", run)
+    with pytest.raises(HistoryError, match="its rows of then are others"):
+        check(run, 10)
+    findings = verify(run / "history.sqlite").findings
+    assert len(findings) == 1 and "checkpoint of step 10" in findings[0]
+
+
+def test_a_checkpoint_without_a_record_compares_the_step(run_with_checkpoints):
+    run, _ = run_with_checkpoints
+    (run / "checkpoints" / "history.jsonl").unlink()
+    check(run, 10)
+    with pytest.raises(HistoryError, match="it ends with step 10"):
+        check(run, 12)
+
+
+@pytest.mark.parametrize(
+    "line", ["", "null", "{}", "[1]", '{"step": "1", "rows": 1, "digest": "a"}', "\udcff", "[" * 9999]
+)
+def test_a_damaged_record_is_one_sentence(line, run_with_checkpoints):
+    run, _ = run_with_checkpoints
+    file = run / "checkpoints" / "history.jsonl"
+    file.write_bytes(file.read_bytes() + (line or "{").encode(errors="surrogateescape") + b"\n")
+    with pytest.raises(HistoryError, match="line 6 is no record of the history store"):
+        check(run, 10)
+    result = CliRunner().invoke(main, ["history", "verify", str(run)])
+    assert result.exit_code == 1 and "Traceback" not in result.output

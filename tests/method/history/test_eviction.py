@@ -1,0 +1,193 @@
+"""Who leaves, by hand and by law; and the file stays below its byte cap, whatever is committed."""
+
+import random
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from r3_openrlhf.method.history import HistoryLimits, HistoryStore
+from r3_openrlhf.method.history.eviction import Candidate, richest_first, rows_over
+from r3_openrlhf.method.types import Context, Verdict
+from r3_openrlhf.operations.store.verification import verify
+
+from .samples import dump, make_rollout, noisy_rollout
+
+GRADED = (Verdict.CORRECT, Verdict.WRONG)
+CAP = 1_000_000
+rng = np.random.default_rng(0)
+
+
+def open_store(path):
+    return HistoryStore.open(path, limits=HistoryLimits(max_bytes=CAP, max_per_problem_and_verdict=8))
+
+
+def kept(store, uid, verdict=Verdict.WRONG):
+    return len(store.recall(uid, verdict, k=99, step=10**6, max_policy_lag=10**6, contexts=tuple(Context)))
+
+
+def test_in_a_set_rows_of_other_prompts_leave_first_then_the_oldest():
+    plain = [Candidate(None, Context.PLAIN, step, bytes([step])) for step in (3, 5, 9)]
+    others = [Candidate(None, context, 9, b"9") for context in (Context.REFLECTION, Context.PREFIX)]
+    assert rows_over([*plain, *others], cap=5) == []
+    assert rows_over([plain[2], *others, plain[0], plain[1]], cap=1) == [*others, plain[0], plain[1]]
+
+
+def leaving(rollouts, *, surplus_share):
+    """Every row of a store that holds `rollouts`, in the order in which they leave, with what tells them apart."""
+    with HistoryStore.open(":memory:") as store:
+        for step, of_step in enumerate(rollouts):
+            store.commit_step(step, 1, of_step)
+        connection = store._connection
+        total = connection.execute("SELECT sum(bytes) FROM rollouts").fetchone()[0] or 0
+        order = []
+        for row, size in richest_first(connection, surplus=int(total * surplus_share), live=total):
+            assert size > 0
+            order.append(row)
+            connection.execute("UPDATE rollouts SET evicted_at = 99 WHERE id = ?", (row,))
+        columns = "r.id, r.problem, r.verdict, r.context, r.step, r.content"
+        rows = {row[0]: row for row in connection.execute(f"SELECT {columns} FROM rollouts r")}
+        return [rows[row] for row in order]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    rollouts=st.lists(
+        st.lists(
+            st.builds(
+                make_rollout,
+                st.sampled_from("abc"),
+                ids=st.lists(st.integers(0, 50), min_size=1, max_size=4),
+                verdict=st.sampled_from(GRADED),
+                context=st.sampled_from(Context),
+            ),
+            max_size=8,
+        ),
+        min_size=1,
+        max_size=5,
+    ),
+    surplus_share=st.sampled_from([0.0, 0.1, 0.5, 1.0]),
+)
+def test_row_by_row_a_largest_set_gives_the_row_that_leaves_it_first(rollouts, surplus_share):
+    """The plainest way: look at all sets, take from a largest one the row that `rows_over` names, the oldest of those."""
+    contexts = dict(enumerate(Context))
+    order = leaving(rollouts, surplus_share=surplus_share)
+    sets = {}
+    for row, problem, verdict, context, step, content in order:
+        sets.setdefault((problem, verdict), []).append(Candidate(row, contexts[context], step, content))
+    expected = []
+    while any(sets.values()):
+        largest = max(map(len, sets.values()))
+        first = [(rows_over(rows, cap=largest - 1)[0], rows) for rows in sets.values() if len(rows) == largest]
+        chosen, rows = min(first, key=lambda pair: (pair[0].step, pair[0].content, pair[0].row))
+        rows.remove(chosen)
+        expected.append(chosen.row)
+    assert [row for row, *_ in order] == expected
+
+
+def test_no_set_is_emptied_while_another_has_two_rows(quick_path):
+    draw = random.Random(1)
+    with open_store(quick_path / "history.sqlite") as store:
+        ever = set()
+        for step in range(120):
+            uid, verdict = f"p{draw.randrange(6)}", draw.choices(GRADED, [1, 6])[0]
+            store.commit_step(step, 1, [noisy_rollout(uid, 3000, verdict=verdict, policy_step=step)])
+            store.set_rollback_floor(step)
+            ever.add((uid, verdict))
+            sizes = [kept(store, *key) for key in ever]
+            assert min(sizes) >= 1
+        assert sum(sizes) > 20
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    sizes=st.lists(st.sampled_from([0, 5, 60, 300, 1000, 3000]), min_size=1, max_size=4),
+    problems=st.integers(1, 60),
+    rows=st.integers(1, 24),
+    every=st.integers(1, 6),
+    prompt=st.sampled_from([1, 400]),
+)
+def test_the_file_stays_below_the_cap(quick_path, sizes, problems, rows, every, prompt):
+    path = Path(tempfile.mkdtemp(dir=quick_path)) / "history.sqlite"
+    sampled = 0
+    with open_store(path) as store:
+        for step in range(24):
+            batch = [
+                noisy_rollout(f"p{rng.integers(problems)}", int(rng.choice(sizes)), prompt=rng.integers(0, 9, prompt))
+                for _ in range(rows)
+            ]
+            store.commit_step(step, 1, batch, state={"step": step})
+            sampled += rows
+            if step % every == 0:
+                store.set_rollback_floor(step)
+            assert path.stat().st_size <= CAP
+        assert sum(store.summary(f"p{n}").seen for n in range(problems)) == sampled
+    assert verify(path).findings == []
+
+
+def test_the_oldest_rows_of_the_whole_store_leave(quick_path):
+    with open_store(quick_path / "history.sqlite") as store:
+        for step in range(40):
+            store.commit_step(step, 1, [noisy_rollout(f"p{step}", 5000, policy_step=step)])
+            store.set_rollback_floor(step)
+        left = [step for step in range(40) if kept(store, f"p{step}")]
+        assert left == list(range(40 - len(left), 40))
+        assert 20 < len(left) < 30  # about 34 kB each: 1 MB holds 29, less room for the next
+        assert store.mean_reward("p0") == 0.0  # still known
+
+
+def test_a_step_much_larger_than_those_before_it_does_not_close_the_store(quick_path):
+    """It may not fit at once, but from then on there is room for its like."""
+    with open_store(quick_path / "history.sqlite") as store:
+        found = []
+        for step in range(90):
+            tokens = 5000 if step % 30 < 27 else 40_000
+            store.commit_step(step, 1, [noisy_rollout(f"p{step}", tokens, policy_step=step)])
+            store.set_rollback_floor(step)
+            found.append(bool(store.recall(f"p{step}", Verdict.WRONG, k=1, step=step, max_policy_lag=0)))
+        refused = [step for step in range(90) if not found[step]]
+        assert len(refused) <= 3 and all(step % 30 == 27 for step in refused)
+
+
+def test_without_room_the_newest_rows_are_counted_but_not_kept(quick_path):
+    """A roll-back may still need everything: nothing may go, so nothing more can come."""
+    path = quick_path / "history.sqlite"
+    with open_store(path) as store:
+        store.commit_step(0, 1, [noisy_rollout("first", 5000)])
+        before = dump(path)
+        for step in range(1, 60):
+            store.commit_step(step, 1, [noisy_rollout(f"p{step}", 5000)])
+        assert path.stat().st_size <= CAP
+        assert store.summary("p59").count(Context.PLAIN, Verdict.WRONG) == 1
+        assert store.recall("p59", Verdict.WRONG, k=1, step=60, max_policy_lag=99) == []
+        assert len(store.recall("p20", Verdict.WRONG, k=1, step=60, max_policy_lag=99)) == 1  # half is kept
+        store.roll_back(0)
+        assert dump(path) == before
+        store.commit_step(1, 1, [noisy_rollout("again", 5000)])
+        assert len(store.recall("again", Verdict.WRONG, k=1, step=60, max_policy_lag=99)) == 1
+
+
+def test_moving_the_floor_makes_room(quick_path):
+    path = quick_path / "history.sqlite"
+    with open_store(path) as store:
+        for step in range(60):
+            store.commit_step(step, 1, [noisy_rollout(f"p{step}", 5000)])
+        store.set_rollback_floor(59)
+        store.commit_step(60, 1, [noisy_rollout("new", 5000)])
+        assert len(store.recall("new", Verdict.WRONG, k=1, step=60, max_policy_lag=99)) == 1
+        assert path.stat().st_size <= CAP
+    assert verify(path).findings == []
+
+
+def test_without_room_for_a_newer_sample_the_older_one_stays(quick_path):
+    with open_store(quick_path / "history.sqlite") as store:
+        for step in range(60):
+            store.commit_step(step, 1, [noisy_rollout(f"p{step}", 5000)])
+        (old,) = store.recall("p20", Verdict.WRONG, k=1, step=60, max_policy_lag=99)
+        store.commit_step(60, 1, [old.rollout])
+        (still,) = store.recall("p20", Verdict.WRONG, k=1, step=60, max_policy_lag=99)
+        assert still.row == old.row
+        assert store.summary("p20").seen == 2
+    assert verify(quick_path / "history.sqlite").findings == []

@@ -1,0 +1,229 @@
+"""What can happen to a file: one sentence each, and nothing that was committed is lost."""
+
+import os
+import resource
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from r3_openrlhf.method.errors import HistoryError
+from r3_openrlhf.method.history import HistoryStore
+from r3_openrlhf.method.types import Verdict
+from r3_openrlhf.operations.store.verification import verify
+
+from .samples import dump, make_rollout
+from .test_lease import in_child
+
+rng = np.random.default_rng(0)
+
+
+def big_step(num=40, tokens=4000):
+    return [
+        make_rollout(f"p{n}", ids=rng.integers(0, 10**6, tokens), logprobs=rng.standard_normal(tokens).astype("f4"))
+        for n in range(num)
+    ]
+
+
+@pytest.fixture
+def written(tmp_path):
+    """A closed store with three steps."""
+    path = tmp_path / "history.sqlite"
+    with HistoryStore.open(path) as store:
+        for step in (1, 2, 3):
+            store.commit_step(step, 1, [make_rollout(ids=[step, n] * 200) for n in range(8)])
+    return path
+
+
+def test_a_full_disk(written):
+    """RLIMIT_FSIZE: the kernel refuses to let the file, or its journal, grow."""
+    before = dump(written)
+
+    def commit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (written.stat().st_size + 200_000, resource.RLIM_INFINITY))
+        store = HistoryStore.open(written)
+        try:
+            store.commit_step(4, 1, big_step())
+        except HistoryError as error:
+            assert store.last_step == 3
+            store.commit_step(5, 1, [make_rollout()])  # a small one still fits
+            store.close()
+            return str(error)
+
+    sentence = in_child(commit)
+    assert "cannot commit step 4" in sentence and "nothing earlier is lost" in sentence
+    assert verify(written).findings == []
+    with HistoryStore.open(written) as store:
+        assert store.last_step == 5
+        store.roll_back(3)
+    assert dump(written) == before
+
+
+def test_a_full_disk_as_sqlite_reports_it(tmp_path):
+    with HistoryStore.open(tmp_path / "history.sqlite") as store:
+        store.commit_step(1, 1, [make_rollout()])
+        pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
+        store._connection.execute(f"PRAGMA max_page_count = {pages + 10}")
+        with pytest.raises(
+            HistoryError, match="cannot commit step 2 to .*: the disk is full; .* free space and resume"
+        ):
+            store.commit_step(2, 1, big_step())
+        assert store.last_step == 1
+    assert verify(tmp_path / "history.sqlite").findings == []
+
+
+ON_A_SMALL_DISK = """
+import sys
+from r3_openrlhf.method.errors import HistoryError
+from r3_openrlhf.method.history import HistoryStore
+from r3_openrlhf.operations.store.verification import verify
+from tests.method.history.test_faults import big_step
+path = sys.argv[1] + "/history.sqlite"
+store = HistoryStore.open(path)
+try:
+    for step in range(1, 99):
+        store.commit_step(step, 1, big_step(20))
+except HistoryError as error:
+    print(error)
+print(store.last_step == step - 1)
+store.close()
+from pathlib import Path
+print(verify(Path(path)).findings, HistoryStore.open(path, writer=False).last_step == step - 1)
+"""
+
+
+def test_a_really_full_disk(tmp_path):
+    """A tmpfs of 6 MB, mounted in a namespace of its own, and no byte left on it."""
+    root = Path(__file__).parents[3]
+    shell = f"mount -t tmpfs -o size=6m tmpfs {tmp_path} && exec {sys.executable} - {tmp_path}"
+    if shutil.which("unshare") is None or subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode:
+        pytest.skip("mounting a small file system needs user namespaces, which this machine does not allow")
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", shell], input=ON_A_SMALL_DISK, text=True, capture_output=True, cwd=root
+    )
+    assert done.returncode == 0, done.stderr
+    sentence, intact, verified = done.stdout.splitlines()
+    assert "the disk is full; nothing of this was stored and nothing earlier is lost" in sentence
+    assert (intact, verified) == ("True", "[] True")
+
+
+@pytest.mark.parametrize("keep", [0.99, 0.5, 0.05])
+def test_a_truncated_file(written, keep):
+    with written.open("r+b") as stream:
+        stream.truncate(int(written.stat().st_size * keep))
+    for open_it in (lambda: HistoryStore.open(written), lambda: verify(written)):
+        with pytest.raises(HistoryError, match="is damaged or is no history store"):
+            open_it()
+
+
+def test_an_empty_file_is_not_a_history(tmp_path):
+    (tmp_path / "history.sqlite").touch()
+    with pytest.raises(HistoryError, match="is empty: no step was written to it"):
+        HistoryStore.open(tmp_path / "history.sqlite", writer=False)
+    with HistoryStore.open(tmp_path / "history.sqlite") as store:
+        assert store.last_step is None
+
+
+def test_garbage_in_place_of_the_file(tmp_path):
+    path = tmp_path / "history.sqlite"
+    path.write_bytes(rng.bytes(20_000))
+    for options in ({}, {"writer": False}):
+        with pytest.raises(HistoryError, match="is damaged or is no history store"):
+            HistoryStore.open(path, **options)
+
+
+def test_garbage_inside_the_file_is_found(written):
+    """Every page but the first is overwritten in turn; verify never calls the result sound."""
+    whole = written.read_bytes()
+    for page in range(1, len(whole) // 4096):
+        written.write_bytes(whole[: page * 4096] + rng.bytes(4096) + whole[(page + 1) * 4096 :])
+        try:
+            findings = verify(written).findings
+        except HistoryError as error:
+            findings = [str(error)]
+        assert findings, f"page {page}"
+
+
+def test_another_program_s_database(tmp_path):
+    path = tmp_path / "history.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE t (x)")
+    for options in ({}, {"writer": False}):
+        with pytest.raises(HistoryError, match="is an SQLite file of another program"):
+            HistoryStore.open(path, **options)
+
+
+@pytest.mark.parametrize("version", [3, 99])
+def test_a_store_of_another_schema(written, version):
+    with sqlite3.connect(written) as connection:
+        connection.execute(f"PRAGMA user_version = {version}")
+    connection.close()
+    for options in ({}, {"writer": False}):
+        with pytest.raises(
+            HistoryError, match=f"has schema {version}, and this r3_openrlhf reads schema 4 alone: use the"
+        ):
+            HistoryStore.open(written, **options)
+
+
+def as_somebody_else(function):
+    """In a child; as user 65534 when we are root, whom permissions do not stop."""
+
+    def run():
+        if os.geteuid() == 0:
+            os.setgid(65534)
+            os.setuid(65534)
+        return function()
+
+    return in_child(run)
+
+
+@pytest.fixture
+def read_only(written):
+    """The directory of the store, reachable but not writable."""
+    directory = written.parent
+    above = [
+        path for path in directory.parents if path.stat().st_uid == os.geteuid() and str(path).startswith("/tmp/")
+    ]
+    modes = {path: path.stat().st_mode for path in [*above, directory, written]}
+    for path in above:
+        path.chmod(modes[path] | 0o055)
+    for path in directory.iterdir():
+        path.chmod(0o444)
+    directory.chmod(0o555)
+    yield written
+    for path, mode in modes.items():
+        path.chmod(mode)
+
+
+def test_a_directory_that_cannot_be_written(read_only):
+    answer = as_somebody_else(lambda: HistoryStore.open(read_only).close())
+    assert "cannot write the lock file" in answer["error"] and "Permission denied" in answer["error"]
+    answer = as_somebody_else(lambda: HistoryStore.open(read_only.with_name("new.sqlite")).close())
+    assert "Permission denied" in answer["error"]
+
+
+def test_somebody_else_can_read(read_only):
+    def read():
+        assert not os.access(read_only.parent, os.W_OK)
+        with HistoryStore.open(read_only, writer=False) as store:
+            found = store.recall("p", Verdict.WRONG, k=99, step=3, max_policy_lag=99)
+            return [store.last_step, len(found), verify(read_only).findings]
+
+    assert as_somebody_else(read) == [3, 24, []]
+
+
+def test_a_directory_that_does_not_exist(tmp_path):
+    with pytest.raises(HistoryError, match="cannot create .*: its directory does not exist"):
+        HistoryStore.open(tmp_path / "nowhere" / "history.sqlite")
+    with pytest.raises(HistoryError, match="there is no history store at"):
+        HistoryStore.open(tmp_path / "nowhere" / "history.sqlite", writer=False)
+
+
+def test_a_directory_in_place_of_the_file(tmp_path):
+    (tmp_path / "history.sqlite").mkdir()
+    with pytest.raises(HistoryError, match="cannot open"):
+        HistoryStore.open(tmp_path / "history.sqlite")

@@ -1,0 +1,236 @@
+"""The store against a model of it in plain Python that keeps a copy of itself for every step."""
+
+import copy
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from r3_openrlhf.method.errors import HistoryError
+from r3_openrlhf.method.history import HistoryLimits, HistoryStore, RecallRequest
+from r3_openrlhf.method.history.codec import digest
+from r3_openrlhf.method.history.drafts import content_digest
+from r3_openrlhf.method.history.trajectories import draft_turns
+from r3_openrlhf.method.types import Context, Verdict
+from r3_openrlhf.operations.store.verification import verify
+
+from .conftest import SHARED_MEMORY
+from .samples import dump, make_rollout, values
+
+UIDS = "abc"
+GRADED = (Verdict.CORRECT, Verdict.WRONG)
+
+
+# Few different values, so that duplicates, full buckets and ties are the normal case. Rewards add up exactly.
+def rollout_of(*arguments, context, ids, played, **options):
+    """One that began behind a prefix was given all but its last token. Every token of a trajectory is a turn."""
+    given = max(0, len(ids) - 1) if context is Context.PREFIX else 0
+    turns = [1] * len(ids) if played and ids else None
+    return make_rollout(*arguments, context=context, ids=ids, prefix_tokens=given, turns=turns, **options)
+
+
+rollouts_ = st.lists(
+    st.builds(
+        rollout_of,
+        st.sampled_from(UIDS),
+        ids=st.lists(st.integers(0, 2), min_size=0, max_size=2),
+        verdict=st.sampled_from([Verdict.CORRECT, Verdict.WRONG, Verdict.WRONG, Verdict.UNGRADED]),
+        context=st.sampled_from(Context),
+        played=st.booleans(),
+        prompt=st.sampled_from([(7,), (8,)]),
+        policy_step=st.integers(0, 6),
+        truncated=st.booleans(),
+        entropy=st.sampled_from([None, (2.0, 0.5)]),
+    ),
+    max_size=12,
+)
+
+
+def content(rollout):
+    return content_digest(
+        rollout.context,
+        digest(rollout.prompt_ids.tobytes()),
+        digest(rollout.response_ids.tobytes()),
+        rollout.verdict,
+        None if rollout.turns is None else draft_turns(rollout).digest,
+    )
+
+
+class Model:
+    """One dictionary of live rows, one of counters. Evicts one row at a time, the plainest way."""
+
+    def __init__(self, cap):
+        self.cap = cap
+        self.steps = []
+        self.rows = {}  # (uid, content) -> (rollout, step, copies)
+        self.tallies = {}
+        self.continuations = {}  # (uid, prefix) -> [tries, successes]
+
+    def commit(self, step, rollouts):
+        self.steps.append(step)
+        fresh = {}
+        for rollout in rollouts:
+            count, total = self.tallies.get((rollout.uid, rollout.context, rollout.verdict), (0, 0.0))
+            key = rollout.uid, rollout.context, rollout.verdict
+            self.tallies[key] = count + 1, total + (rollout.reward or 0.0)
+            if rollout.prefix_tokens and rollout.verdict is not Verdict.UNGRADED:
+                prefix = rollout.uid, tuple(rollout.response_ids[: rollout.prefix_tokens].tolist())
+                tries, successes = self.continuations.get(prefix, (0, 0))
+                self.continuations[prefix] = tries + 1, successes + (rollout.verdict is Verdict.CORRECT)
+            if rollout.verdict is not Verdict.UNGRADED:
+                fresh.setdefault((rollout.uid, content(rollout)), []).append(rollout)
+        for key, same in fresh.items():
+            kept = max(same, key=lambda r: (r.policy_step, r.truncated, r.entropy is not None))
+            copies = len(same) + (self.rows[key][2] if key in self.rows else 0)
+            self.rows[key] = kept, step, copies
+        for uid in UIDS:
+            for verdict in GRADED:
+                while len(bucket := self.bucket(uid, verdict)) > self.cap:
+                    del self.rows[min(bucket, key=self.leaves_first)]
+
+    def bucket(self, uid, verdict):
+        return [key for key, (rollout, _, _) in self.rows.items() if key[0] == uid and rollout.verdict is verdict]
+
+    def leaves_first(self, key):
+        rollout, step, _ = self.rows[key]
+        return rollout.context is Context.PLAIN, step, key[1]
+
+
+class StoreAgainstModel(RuleBasedStateMachine):
+    @initialize(cap=st.integers(1, 4))
+    def start(self, cap):
+        self.directory = Path(tempfile.mkdtemp(dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None))
+        self.limits = HistoryLimits(max_per_problem_and_verdict=cap)
+        self.store = self.open("store")
+        self.model = Model(cap)
+        self.snapshots = {}  # step -> the model as it was
+        self.surviving = []  # what a run that was never rolled back would have called
+        self.floor = None
+
+    def open(self, name):
+        return HistoryStore.open(self.directory / name, limits=self.limits)
+
+    def newest(self):
+        return self.model.steps[-1] if self.model.steps else None
+
+    @rule(rollouts=rollouts_, gap=st.integers(1, 2))
+    def commit(self, rollouts, gap):
+        step = (self.newest() or 0) + gap
+        self.store.commit_step(step, 1, rollouts, state={"step": step})
+        self.model.commit(step, rollouts)
+        self.snapshots[step] = copy.deepcopy(self.model)
+        self.surviving.append(("commit", step, rollouts))
+
+    @precondition(lambda self: self.model.steps)
+    @rule(data=st.data())
+    def raise_the_floor(self, data):
+        step = data.draw(st.sampled_from(self.model.steps))
+        self.store.set_rollback_floor(step)
+        if self.floor is None or step > self.floor:
+            self.floor = step
+        self.surviving.append(("floor", step))
+
+    @precondition(lambda self: self.model.steps)
+    @rule(data=st.data())
+    def roll_back(self, data):
+        step = data.draw(st.sampled_from([0, *self.model.steps]))
+        if self.floor is not None and 0 < step < self.floor:
+            with pytest.raises(HistoryError, match="cannot roll"):
+                self.store.roll_back(step)
+            return
+        self.store.roll_back(step)
+        if step == 0:
+            self.floor = None
+            self.surviving = []
+            self.model = Model(self.limits.max_per_problem_and_verdict)
+        else:
+            self.surviving = [call for call in self.surviving if call[0] == "floor" or call[1] <= step]
+            self.model = copy.deepcopy(self.snapshots[step])
+
+    @rule()
+    def reopen(self):
+        self.store.close()
+        self.store = self.open("store")
+
+    @rule(
+        uid=st.sampled_from(UIDS),
+        verdict=st.sampled_from(GRADED),
+        k=st.integers(1, 5),
+        step=st.integers(0, 12),
+        lag=st.integers(0, 8),
+        order=st.sampled_from(["uniform", "newest"]),
+        contexts=st.sampled_from([(Context.PLAIN,), (Context.REFLECTION,), tuple(Context)]),
+    )
+    def recall(self, uid, verdict, k, step, lag, order, contexts):
+        request = RecallRequest(
+            uid=uid, verdict=verdict, k=k, step=step, max_policy_lag=lag, order=order, contexts=contexts
+        )
+        (found,) = self.store.recall_many([request])
+        assert [stored.row for stored in found] == [stored.row for stored in self.store.recall_many([request])[0]]
+        allowed = [
+            rollout
+            for rollout, _, _ in self.model.rows.values()
+            if rollout.uid == uid
+            and rollout.verdict is verdict
+            and rollout.context in contexts
+            and step - rollout.policy_step <= lag
+        ]
+        answers = [values(stored.rollout) for stored in found]
+        assert len(answers) == min(k, len(allowed))
+        assert len(set(answers)) == len(answers)
+        assert set(answers) <= {values(rollout) for rollout in allowed}
+        if order == "newest":
+            ages = sorted((rollout.policy_step for rollout in allowed), reverse=True)
+            assert [stored.rollout.policy_step for stored in found] == ages[:k]
+
+    @invariant()
+    def everything_is_what_the_model_says(self):
+        assert self.store.last_step == self.newest()
+        stored = {}
+        for uid in UIDS:
+            summary = self.store.summary(uid)
+            assert {(uid, *key): (tally.count, tally.reward_sum) for key, tally in summary.tallies.items()} == {
+                key: value for key, value in self.model.tallies.items() if key[0] == uid
+            }
+            assert {state: (one.tries, one.successes) for state, one in self.store.continuations(uid).items()} == {
+                digest(np.array(ids, dtype=np.int32).tobytes()): counts
+                for (of, ids), counts in self.model.continuations.items()
+                if of == uid
+            }
+            for verdict in GRADED:
+                found = self.store.recall(uid, verdict, k=99, step=0, max_policy_lag=99, contexts=tuple(Context))
+                assert len(found) <= self.limits.max_per_problem_and_verdict
+                stored |= {(uid, content(s.rollout)): (values(s.rollout), s.step, s.copies) for s in found}
+        assert stored == {
+            key: (values(rollout), step, copies) for key, (rollout, step, copies) in self.model.rows.items()
+        }
+
+    def teardown(self):
+        if not hasattr(self, "store"):
+            return
+        self.store.close()
+        try:
+            assert verify(self.directory / "store").findings == []
+            with self.open("never rolled back") as other:
+                for call, step, *rollouts in self.surviving:
+                    if call == "commit":
+                        other.commit_step(step, 1, rollouts[0], state={"step": step})
+                    elif step <= (other.last_step or 0):
+                        other.set_rollback_floor(step)
+                for call, step, *_ in self.surviving:  # floors that were raised from a step that is forgotten
+                    if call == "floor":
+                        other.set_rollback_floor(step)
+            assert dump(self.directory / "store") == dump(self.directory / "never rolled back")
+        finally:
+            shutil.rmtree(self.directory)
+
+
+TestStoreAgainstModel = StoreAgainstModel.TestCase
+TestStoreAgainstModel.settings = settings(
+    max_examples=60, stateful_step_count=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)

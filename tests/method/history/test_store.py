@@ -1,0 +1,468 @@
+"""The store's promises, one by one, on examples that can be followed by hand."""
+
+import dataclasses
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from r3_openrlhf.method.errors import HistoryError
+from r3_openrlhf.method.history import HistoryLimits, HistoryStore, RecallRequest, Tally
+from r3_openrlhf.method.types import Context, Verdict
+from r3_openrlhf.operations.store.verification import verify
+
+from .samples import dump, make_rollout, values
+
+
+def open_memory(**options):
+    limits = HistoryLimits(**{"max_per_problem_and_verdict": 4, **options})
+    return HistoryStore.open(":memory:", limits=limits)
+
+
+def wrong_ids(store, *, step=100, lag=100, k=99, **options):
+    """First token of every recallable wrong rollout of problem p."""
+    found = store.recall("p", Verdict.WRONG, k=k, step=step, max_policy_lag=lag, **options)
+    return sorted(int(stored.rollout.response_ids[0]) for stored in found)
+
+
+def test_a_new_store_knows_nothing():
+    store = open_memory()
+    assert store.last_step is None
+    assert store.mean_reward("p") is None
+    assert store.mean_rewards(["p"]) == {}
+    assert store.summary("p").seen == 0
+    assert store.recall("p", Verdict.WRONG, k=2, step=1, max_policy_lag=10) == []
+    assert store.state_of(1) is None
+    assert store.roll_back(0) == 0
+
+
+any_float32 = st.integers(0, 2**32 - 1).map(lambda bits: np.uint32(bits).view(np.float32))
+
+
+@settings(max_examples=50)
+@given(
+    uid=st.text(max_size=20),
+    ids=st.lists(st.integers(-(2**31), 2**31 - 1), max_size=40),
+    prompt=st.lists(st.integers(0, 2**31 - 1), max_size=40),
+    reward=st.floats(-1e6, 1e6),
+    verdict=st.sampled_from([Verdict.CORRECT, Verdict.WRONG]),
+    context=st.sampled_from(Context),
+    entropy=st.none() | st.tuples(st.floats(0, 20), st.floats(0, 20)),
+    texts=st.tuples(st.text(max_size=8), st.text(max_size=8)),
+    data=st.data(),
+)
+def test_a_rollout_comes_back_bit_for_bit(uid, ids, prompt, reward, verdict, context, entropy, texts, data):
+    logprobs = data.draw(st.lists(any_float32, min_size=len(ids), max_size=len(ids)))
+    rollout = make_rollout(
+        uid,
+        ids=ids,
+        logprobs=logprobs,
+        prompt=prompt,
+        reward=reward,
+        verdict=verdict,
+        context=context,
+        entropy=entropy,
+        policy_step=3,
+        epoch=2,
+        truncated=data.draw(st.booleans()),
+        finish_reason=texts[0],
+        reason=texts[1],
+    )
+    with open_memory() as store:
+        store.commit_step(5, 2, [rollout])
+        (stored,) = store.recall(uid, verdict, k=1, step=5, max_policy_lag=2, contexts=(context,))
+    assert values(stored.rollout) == values(rollout)
+    assert (stored.step, stored.copies, stored.evicted_at) == (5, 1, None)
+
+
+def test_numbers_of_numpy_are_numbers():
+    store = open_memory()
+    rollout = make_rollout(
+        reward=np.float32(0.0), policy_step=np.int64(3), epoch=np.int32(1), truncated=np.bool_(True)
+    )
+    store.commit_step(np.int64(4), np.int64(1), [rollout])
+    (stored,) = store.recall("p", Verdict.WRONG, k=np.int64(1), step=np.int64(5), max_policy_lag=np.int64(2))
+    assert stored.rollout.policy_step == 3 and stored.rollout.truncated is True
+
+
+def test_counters_and_mean_reward_by_hand():
+    store = open_memory()
+    store.commit_step(
+        1,
+        1,
+        [
+            make_rollout(ids=[1], verdict=Verdict.CORRECT, reward=1.5),
+            make_rollout(ids=[2], verdict=Verdict.CORRECT, reward=1.75),
+            make_rollout(ids=[3]),
+            make_rollout(ids=[4], verdict=Verdict.UNGRADED),
+            make_rollout(ids=[5], verdict=Verdict.CORRECT, reward=2.0, context=Context.REFLECTION),
+            make_rollout("q", ids=[6], verdict=Verdict.UNGRADED),
+        ],
+    )
+    assert store.summary("p").tallies == {
+        (Context.PLAIN, Verdict.CORRECT): Tally(count=2, reward_sum=3.25),
+        (Context.PLAIN, Verdict.WRONG): Tally(count=1, reward_sum=0.0),
+        (Context.PLAIN, Verdict.UNGRADED): Tally(count=1, reward_sum=0.0),
+        (Context.REFLECTION, Verdict.CORRECT): Tally(count=1, reward_sum=2.0),
+    }
+    assert store.mean_reward("p") == 3.25 / 3  # the ungraded one is no zero
+    assert store.mean_reward("p", contexts=tuple(Context)) == 5.25 / 4
+    assert store.mean_reward("q") is None
+    assert store.mean_rewards(["p", "q", "never"]) == {"p": 3.25 / 3}
+
+
+def test_ungraded_rollouts_are_never_recalled():
+    store = open_memory()
+    store.commit_step(1, 1, [make_rollout(verdict=Verdict.UNGRADED)])
+    assert store.recall("p", Verdict.UNGRADED, k=9, step=1, max_policy_lag=9) == []
+
+
+def test_eviction_does_not_touch_the_counters():
+    store = open_memory(max_per_problem_and_verdict=2)
+    for step in range(1, 6):
+        store.commit_step(step, 1, [make_rollout(ids=[step])])
+    assert wrong_ids(store) == [4, 5]
+    assert store.summary("p").count(Context.PLAIN, Verdict.WRONG) == 5
+
+
+def test_recall_looks_at_the_age_of_the_weights():
+    store = open_memory()
+    store.commit_step(10, 1, [make_rollout(ids=[n], policy_step=n) for n in (6, 7, 8)])
+    assert wrong_ids(store, step=12, lag=5) == [7, 8]
+    assert wrong_ids(store, step=12, lag=6) == [6, 7, 8]
+    assert wrong_ids(store, step=12, lag=3) == []
+
+
+def test_recall_looks_at_uid_verdict_and_context():
+    store = open_memory()
+    store.commit_step(
+        1,
+        1,
+        [
+            make_rollout(ids=[1]),
+            make_rollout(ids=[2], context=Context.REFLECTION),
+            make_rollout(ids=[3], verdict=Verdict.CORRECT),
+            make_rollout("q", ids=[4]),
+        ],
+    )
+    assert wrong_ids(store) == [1]
+    assert wrong_ids(store, contexts=(Context.REFLECTION,)) == [2]
+    assert wrong_ids(store, contexts=tuple(Context)) == [1, 2]
+
+
+def test_newest_first():
+    store = open_memory()
+    store.commit_step(1, 1, [make_rollout(ids=[n], policy_step=n) for n in (3, 1, 2)])
+    found = store.recall("p", Verdict.WRONG, k=2, step=3, max_policy_lag=9, order="newest")
+    assert [stored.rollout.policy_step for stored in found] == [3, 2]
+
+
+def best_two_first(candidates, k, rng):
+    return sorted(candidates, key=lambda one: (one.reward, one.num_tokens), reverse=True)[:k]
+
+
+def worst(candidates, k, rng):
+    return candidates[0].no_such_thing if candidates[0].reward > 1.5 else candidates[:k]
+
+
+def test_an_order_of_a_user_sees_reward_and_length():
+    store = open_memory()
+    rollouts = [make_rollout(ids=[n] * n, verdict=Verdict.CORRECT, reward=1.5 + n % 3 / 10) for n in (1, 2, 3, 5)]
+    store.commit_step(1, 1, rollouts)
+    request = {"verdict": Verdict.CORRECT, "k": 2, "step": 1, "max_policy_lag": 9}
+    found = store.recall("p", order=f"{__name__}:best_two_first", **request)
+    assert [stored.rollout.num_tokens for stored in found] == [5, 2]
+    with pytest.raises(
+        HistoryError, match="replay.order .*worst failed on 4 candidates of problem 'p': AttributeError"
+    ):
+        store.recall("p", order=f"{__name__}:worst", **request)
+
+
+def test_uniform_recall_draws_everyone_equally_often():
+    """8 rows, 2 drawn at each of 1000 steps: each comes 250 times in expectation, standard deviation 14."""
+    store = open_memory(max_per_problem_and_verdict=8)
+    store.commit_step(0, 1, [make_rollout(ids=[n]) for n in range(8)])
+    drawn = [0] * 8
+    for step in range(1000):
+        for first in wrong_ids(store, step=step, lag=1000, k=2):
+            drawn[first] += 1
+    assert sum(drawn) == 2000
+    assert all(180 < count < 320 for count in drawn)
+
+
+def test_recall_depends_on_seed_and_step_and_nothing_else(tmp_path):
+    rollouts = [make_rollout(ids=[n]) for n in range(16)]
+    answers = []
+    for seed, order in ((1, rollouts), (1, rollouts[::-1]), (2, rollouts)):
+        store = HistoryStore.open(":memory:", seed=seed)
+        for part in (order[:5], order[5:]):
+            store.commit_step((store.last_step or 0) + 1, 1, part)
+        answers.append([wrong_ids(store, step=step, k=2) for step in range(20)])
+    assert answers[0] == answers[1]
+    assert answers[0] != answers[2]
+    assert len({tuple(answer) for answer in answers[0]}) > 10
+
+
+def test_many_requests_are_answered_in_their_order():
+    store = open_memory()
+    store.commit_step(1, 1, [make_rollout(uid, ids=[n]) for n, uid in enumerate("abc")])
+    requests = [RecallRequest(uid=u, verdict=Verdict.WRONG, k=1, step=1, max_policy_lag=9) for u in ("c", "x", "a")]
+    answers = store.recall_many(requests)
+    assert [[stored.rollout.uid for stored in answer] for answer in answers] == [["c"], [], ["a"]]
+
+
+def test_duplicates_are_one_row_with_a_count():
+    store = open_memory()
+    store.commit_step(1, 1, [make_rollout(ids=[1]), make_rollout(ids=[1]), make_rollout(ids=[2])])
+    found = store.recall("p", Verdict.WRONG, k=9, step=1, max_policy_lag=9)
+    assert sorted((int(s.rollout.response_ids[0]), s.copies) for s in found) == [(1, 2), (2, 1)]
+    assert store.summary("p").seen == 3
+
+
+def test_a_later_duplicate_brings_its_own_logprobs_and_age():
+    store = open_memory()
+    store.commit_step(1, 1, [make_rollout(ids=[1], logprobs=[-1.0], policy_step=1)])
+    store.commit_step(9, 1, [make_rollout(ids=[1], logprobs=[-2.0], policy_step=9)] * 2)
+    (stored,) = store.recall("p", Verdict.WRONG, k=9, step=10, max_policy_lag=2)
+    assert (stored.copies, stored.step, stored.rollout.response_logprobs.tolist()) == (3, 9, [-2.0])
+    store.roll_back(8)
+    (stored,) = store.recall("p", Verdict.WRONG, k=9, step=10, max_policy_lag=99)
+    assert (stored.copies, stored.step, stored.rollout.response_logprobs.tolist()) == (1, 1, [-1.0])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"ids": [2]},
+        {"verdict": Verdict.CORRECT},
+        {"context": Context.REFLECTION},
+        {"prompt": [9]},
+        {"uid": "q"},
+    ],
+)
+@pytest.mark.parametrize("steps", [1, 2])
+def test_what_differs_in_content_is_no_duplicate(other, steps):
+    store = open_memory()
+    rollouts = [make_rollout(ids=[1]), make_rollout(**{"ids": [1], **other})]
+    for step in range(steps):
+        store.commit_step(step, 1, rollouts[step::steps])
+    found = [
+        stored
+        for uid in "pq"
+        for verdict in (Verdict.WRONG, Verdict.CORRECT)
+        for stored in store.recall(uid, verdict, k=9, step=1, max_policy_lag=9, contexts=tuple(Context))
+    ]
+    assert [stored.copies for stored in found] == [1, 1]
+
+
+def test_the_order_of_arrival_leaves_no_trace(tmp_path):
+    rng = random.Random(5)
+    steps = [
+        [
+            make_rollout(
+                rng.choice("pq"),
+                ids=[rng.randrange(6)],
+                logprobs=[-rng.randrange(3)],
+                verdict=rng.choice(list(Verdict)),
+                context=rng.choice(list(Context)),
+                policy_step=step - rng.randrange(2),
+            )
+            for _ in range(20)
+        ]
+        for step in range(1, 6)
+    ]
+    dumps = []
+    for name in ("one", "two"):
+        with HistoryStore.open(tmp_path / name, limits=HistoryLimits(max_per_problem_and_verdict=3)) as store:
+            for step, rollouts in enumerate(steps, start=1):
+                store.commit_step(step, 1, rng.sample(rollouts, len(rollouts)))
+        dumps.append(dump(tmp_path / name))
+    assert dumps[0] == dumps[1]
+
+
+def test_rolling_back_brings_evicted_rows_and_old_counters_back(tmp_path):
+    path = tmp_path / "history.sqlite"
+    with HistoryStore.open(path, limits=HistoryLimits(max_per_problem_and_verdict=2)) as store:
+        for step in (1, 2):
+            store.commit_step(step, 1, [make_rollout(ids=[step], policy_step=step)], state={"step": step})
+        before = dump(path)
+        for step in (3, 4):
+            store.commit_step(step, 2, [make_rollout(ids=[step]), make_rollout("new", ids=[step])])
+        assert wrong_ids(store) == [3, 4]
+        assert store.roll_back(2) == 4
+        assert wrong_ids(store) == [1, 2]
+        assert store.last_step == 2
+        assert store.state_of(2) == {"step": 2}
+        assert store.summary("new").seen == 0
+    assert dump(path) == before
+
+
+def test_a_roll_back_to_the_newest_step_or_beyond_changes_nothing(tmp_path):
+    path = tmp_path / "history.sqlite"
+    with HistoryStore.open(path) as store:
+        store.commit_step(3, 1, [make_rollout()])
+        before = dump(path)
+        assert store.roll_back(3) == 0
+        assert store.roll_back(7) == 0
+    assert dump(path) == before
+
+
+def test_above_the_floor_a_roll_back_still_finds_everything():
+    store = open_memory(max_per_problem_and_verdict=1)
+    for step in range(1, 7):
+        store.commit_step(step, 1, [make_rollout(ids=[step])], state={"step": step})
+    store.set_rollback_floor(3)
+    assert store.state_of(2) is None and store.state_of(3) == {"step": 3}
+    with pytest.raises(HistoryError, match="cannot roll .* back to step 2: .* resume from step 3"):
+        store.roll_back(2)
+    store.roll_back(3)
+    assert wrong_ids(store) == [3]
+    assert store.summary("p").count(Context.PLAIN, Verdict.WRONG) == 3
+
+
+def test_below_the_floor_space_is_reused(quick_path):
+    """With the floor at every step the file stops growing; without it every row stays for a roll-back."""
+    sizes = {}
+    for moves in (True, False):
+        path = quick_path / str(moves)
+        with HistoryStore.open(path, limits=HistoryLimits(max_per_problem_and_verdict=4)) as store:
+            for step in range(60):
+                store.commit_step(step, 1, [make_rollout(ids=[step, n] * 2000) for n in range(4)])
+                if moves:
+                    store.set_rollback_floor(step)
+                if step == 10:
+                    sizes[moves, "early"] = path.stat().st_size
+        sizes[moves, "late"] = path.stat().st_size
+    assert sizes[True, "late"] <= 1.2 * sizes[True, "early"]
+    assert sizes[False, "late"] > 3 * sizes[False, "early"]
+
+
+def test_what_a_row_below_the_floor_left_to_a_later_one_goes_with_it(tmp_path):
+    """Step 3 samples again what step 2 evicted, the floor removes the old row, and then step 3 is undone."""
+    path = tmp_path / "history.sqlite"
+    with HistoryStore.open(path, limits=HistoryLimits(max_per_problem_and_verdict=1)) as store:
+        for step, first in ((1, 7), (2, 8), (3, 7)):
+            store.commit_step(step, 1, [make_rollout(ids=[first], prompt=[first])])
+        store.set_rollback_floor(2)
+        store.roll_back(2)
+        assert wrong_ids(store) == [8]
+    assert [len(dump(path)[table]) for table in ("rollouts", "responses", "prompts", "logprobs")] == [1, 1, 1, 1]
+    assert verify(path).findings == []
+
+
+def test_the_floor_only_rises():
+    store = open_memory()
+    store.set_rollback_floor(0)  # an empty store has nothing to promise
+    for step in (1, 2, 3):
+        store.commit_step(step, 1, [])
+    store.set_rollback_floor(2)
+    store.set_rollback_floor(1)
+    with pytest.raises(HistoryError, match="resume from step 2"):
+        store.roll_back(1)
+    with pytest.raises(HistoryError, match="floor 9 lies after the newest step"):
+        store.set_rollback_floor(9)
+
+
+def test_a_store_can_be_emptied_whatever_the_floor(tmp_path):
+    path = tmp_path / "history.sqlite"
+    with HistoryStore.open(path, limits=HistoryLimits(max_per_problem_and_verdict=1)) as store:
+        for step in (1, 2, 3):
+            store.commit_step(step, 1, [make_rollout(ids=[step])])
+        store.set_rollback_floor(3)
+        store.roll_back(0)
+        assert store.last_step is None and store.mean_reward("p") is None
+        store.commit_step(1, 1, [make_rollout()])
+        store.roll_back(1)
+    assert verify(path).findings == []
+
+
+def test_a_lower_cap_binds_from_the_next_commit_on(tmp_path):
+    path = tmp_path / "history.sqlite"
+    with HistoryStore.open(path) as store:
+        store.commit_step(1, 1, [make_rollout(uid, ids=[n]) for uid in "pq" for n in range(6)])
+    with HistoryStore.open(path, limits=HistoryLimits(max_per_problem_and_verdict=2)) as store:
+        store.commit_step(2, 1, [make_rollout(ids=[9])])  # does not touch q
+        for uid in "pq":
+            assert len(store.recall(uid, Verdict.WRONG, k=99, step=2, max_policy_lag=9)) == 2
+        store.roll_back(1)
+        assert len(store.recall("q", Verdict.WRONG, k=99, step=2, max_policy_lag=9)) == 6
+    assert verify(path).findings == []
+
+
+def test_what_cannot_be_kept_is_still_counted():
+    store = open_memory(max_per_problem_and_verdict=2)
+    store.commit_step(1, 1, [make_rollout(ids=[n]) for n in range(5)])
+    assert len(wrong_ids(store)) == 2
+    assert store.summary("p").seen == 5
+
+
+@pytest.mark.parametrize("step", [3, 2])
+def test_a_step_is_committed_once(step):
+    store = open_memory()
+    store.commit_step(3, 1, [make_rollout()])
+    with pytest.raises(HistoryError, match="newest step is 3; roll back first"):
+        store.commit_step(step, 1, [make_rollout()])
+    assert store.summary("p").seen == 1
+
+
+@pytest.mark.parametrize(
+    ("bad", "sentence"),
+    [
+        ({"reward": float("nan")}, "reward is nan"),
+        ({"logprobs": [-1.0]}, "3 response tokens and 1 log-probs"),
+        ({"entropy": (float("nan"), 1.0)}, "entropies nan and 1.0"),
+        ({"uid": "\ud800"}, "not valid Unicode"),
+    ],
+)
+def test_a_bad_rollout_is_named_and_nothing_of_its_step_is_stored(bad, sentence):
+    store = open_memory()
+    with pytest.raises(HistoryError, match=sentence):
+        store.commit_step(1, 1, [make_rollout("good"), make_rollout(**bad)])
+    assert store.last_step is None and store.summary("good").seen == 0
+
+
+def test_broken_unicode_in_a_reason_is_escaped():
+    store = open_memory()
+    store.commit_step(1, 1, [make_rollout(reason="a\ud800")])
+    assert store.recall("p", Verdict.WRONG, k=1, step=1, max_policy_lag=1)[0].rollout.reason == "a\\ud800"
+
+
+def test_a_graded_rollout_without_a_reward_is_refused():
+    rollout = dataclasses.replace(make_rollout(), reward=None)
+    with pytest.raises(HistoryError, match="is wrong but its reward is None"):
+        open_memory().commit_step(1, 1, [rollout])
+
+
+@pytest.mark.parametrize(
+    ("limits", "sentence"),
+    [
+        ({"max_per_problem_and_verdict": 0}, "max_per_problem_and_verdict is 0"),
+        ({"max_bytes": 10}, "max_bytes is 10"),
+    ],
+)
+def test_bad_limits_are_named(limits, sentence):
+    with pytest.raises(HistoryError, match=sentence):
+        HistoryLimits(**limits)
+
+
+def test_bad_requests_are_named():
+    store = open_memory()
+    for options, sentence in (
+        ({"k": 0}, "k = 0 rollouts; use 1 or more"),
+        ({"max_policy_lag": -1}, "max_policy_lag is -1"),
+        ({"order": "best"}, "'best', which does not exist; did you mean newest"),
+    ):
+        with pytest.raises(HistoryError, match=sentence):
+            store.recall("p", Verdict.WRONG, **{"k": 1, "step": 1, "max_policy_lag": 1, **options})
+
+
+def test_a_closed_store_says_so():
+    store = open_memory()
+    store.close()
+    store.close()
+    with pytest.raises(HistoryError, match="is closed"):
+        store.commit_step(1, 1, [])
+    with pytest.raises(HistoryError, match="is closed"):
+        store.mean_reward("p")

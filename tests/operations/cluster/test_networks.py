@@ -1,0 +1,63 @@
+"""The whole stack in jobs of a Slurm whose two nodes have a network each. `make cluster-check` runs it."""
+
+import re
+
+import pytest
+
+from tests.operations.cluster.conftest import log_of, running, steps_of, until
+from tests.operations.cluster.networks import NetworkedSlurm, missing
+from tests.recordings import counts, playback_of, recorded, recorded_counts, story
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+pytestmark = [pytest.mark.soak, pytest.mark.stack]
+
+
+@pytest.fixture(scope="module")
+def networked():
+    if why := missing():
+        pytest.skip(why)
+    with running(NetworkedSlurm, "r3n") as cluster:
+        yield cluster
+
+
+def test_a_run_on_two_nodes_that_is_preempted_twice_is_the_undisturbed_run(networked, tmp_path):
+    """One rank and one engine per node. The responses are those of a recorded run, which nobody interrupted: the order
+    of the problems, the verdicts, the recalled rows and the reflection prompts must be its own."""
+    run_dir = tmp_path / "run"
+    number = networked.submit(run_dir, "--nodes=2", *playback_of("r3"), "--ray-args=--object-store-memory=300000000")
+    preempted_at = []
+    for node, more in (("node2", 2), ("node1", 2)):
+        wanted = len(steps_of(run_dir)) + more
+        until(lambda wanted=wanted: len(steps_of(run_dir)) >= wanted or networked.ended(number), seconds=900,
+              what=f"step {wanted}: {log_of(run_dir, number)[-4000:]}")  # fmt: skip
+        assert not networked.ended(number), log_of(run_dir, number)[-6000:]
+        saved = f"test $(grep -c 'saved, requeued' {run_dir}/cluster/slurm-{number}.log) -gt {len(preempted_at)}"
+        urgent = networked.call("sbatch", "--parsable", "-p", "urgent", f"--nodelist={node}", "--exclusive",
+                                "-o", tmp_path / "urgent", "--wrap", f"until {saved}; do sleep 0.5; done")  # fmt: skip
+        networked.wait(urgent, "COMPLETED", seconds=300)
+        preempted_at.append(re.findall(r"preempted at step (\d+), saved", log_of(run_dir, number))[-1])
+    ended = networked.wait(number, "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", seconds=900)
+    log = log_of(run_dir, number)
+    assert (ended["JobState"], ended["Restarts"], ended["NumNodes"]) == ("COMPLETED", "2", "2"), log[-6000:]
+    assert len(set(preempted_at)) == 2, preempted_at
+    for node in ("node1", "node2"):
+        assert len(re.findall(rf"{node}: all-reduce over 2 nodes: \d+\.\d s", log)) == 3
+    assert story(run_dir) == recorded("r3")[1]["story"]
+    assert counts(run_dir) == recorded_counts("r3")
+    networked.assert_nothing_left(number)
+
+
+def test_a_run_with_a_ray_of_its_own_is_preempted_and_goes_on(networked, tmp_path):
+    """The whole stack on one node. Its Ray is a part of the step that Slurm signals, and lives until the step is saved."""
+    run_dir = tmp_path / "run"
+    number = networked.submit(run_dir, *playback_of("r3"), "train.max_steps=4", "--sbatch=--nodelist=node1")
+    until(lambda: steps_of(run_dir) or networked.ended(number), seconds=600, what=f"step 1: {log_of(run_dir, number)}")
+    saved = f"grep -q 'preempted at step' {run_dir}/cluster/slurm-{number}.log"
+    urgent = networked.call("sbatch", "--parsable", "-p", "urgent", "--nodelist=node1", "--exclusive", "-o", tmp_path / "log",
+                        "--wrap", f"until {saved}; do sleep 0.2; done")  # fmt: skip
+    networked.wait(urgent, "COMPLETED", seconds=300)
+    ended = networked.wait(number, "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", seconds=600)
+    assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "1"), log_of(run_dir, number)
+    assert steps_of(run_dir) == [1, 2, 3, 4]
+    assert story(run_dir) == [row for row in recorded("r3")[1]["story"] if row[0] <= 4]
+    networked.assert_nothing_left(number)

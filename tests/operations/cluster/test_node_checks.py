@@ -1,0 +1,97 @@
+"""What is wrong with which node, by hand."""
+
+from __future__ import annotations
+
+import os
+from itertools import permutations
+from typing import Any
+
+import pytest
+
+from r3_openrlhf.operations.cluster.node_checks import QUERY, faults, look_at_gpus
+
+
+def seen(
+    kind: str = "H100", driver: str = "580.65.06", *, used_mb: int = 0, total_mb: int = 80_000, **others: Any
+) -> dict[str, Any]:
+    gpu = {"index": "0", "uuid": "GPU-0", "name": kind, "total_mb": total_mb, "used_mb": used_mb, "driver": driver}
+    return {"gpus": [gpu], "shared_memory_free": 2**30, "open_files": 65536, "cpus": 8, "clock_gap_s": 0.0, **others}
+
+
+def test_nothing_is_wrong_with_nodes_that_are_alike():
+    assert faults({"a": seen(), "b": seen()}, gpus=1, device="cuda") == {}
+
+
+def test_every_fault_of_a_node_is_named_in_one_sentence():
+    bad = seen(used_mb=2000, shared_memory_free=2**20, open_files=5, clock_gap_s=99.0)
+    assert faults({"a": seen(), "b": bad}, gpus=2, device="cuda") == {
+        "a": "1 GPUs, 2 are needed",
+        "b": "1 GPUs, 2 are needed, 2000 MB of GPU 0 are in use by somebody else, /dev/shm has 1 MB free, 64 are needed, "
+        "ulimit -n is 5, 1024 are needed, its clock differs from the first node's by 99 s",
+    }
+
+
+def test_on_cpus_nobody_looks_at_gpus():
+    assert faults({"a": seen(gpus=None), "b": seen("A100", used_mb=2000)}, gpus=4, device="cpu") == {}
+
+
+def test_the_node_that_is_not_like_most_is_the_odd_one():
+    looks = {"a": seen("A100"), "b": seen(), "c": seen()}
+    assert faults(looks, gpus=1, device="cuda") == {
+        "a": "A100 with driver 580.65.06, the others have H100 with driver 580.65.06"
+    }
+
+
+def test_of_two_kinds_as_frequent_that_of_the_first_node_counts():
+    """Else it would depend on the seed of Python's hashes which of two nodes a job goes on without."""
+    for first, second in permutations(["A100", "H100", "H200", "B200", "L40S"], 2):
+        assert list(faults({"a": seen(first), "b": seen(second)}, gpus=1, device="cuda")) == ["b"]
+
+
+def test_less_memory_is_another_kind_of_gpu_under_the_same_name():
+    looks = {"a": seen(total_mb=10_240), "b": seen(), "c": seen(total_mb=79_500)}
+    assert faults(looks, gpus=1, device="cuda") == {"a": "GPU 0 has 10240 MB, the others have 79500"}
+    looks = {"a": seen(total_mb=40_000), "b": seen(), "c": seen(total_mb=40_000)}
+    assert faults(looks, gpus=1, device="cuda") == {}  # most have less: the run must fit there
+
+
+@pytest.fixture
+def shared_node(tmp_path, monkeypatch):
+    """An nvidia-smi that shows eight GPUs; another job uses the last four of them."""
+    lines = [f"{n}, GPU-{n}abc, NVIDIA H100, 81559, {40000 if n > 3 else 4}, 580.65.06" for n in range(8)]
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f'#!/bin/sh\n[ "$1" = "--query-gpu={QUERY}" ] && printf "%s\\n" {" ".join(map(repr, lines))}\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    def look(**given: str) -> dict[str, Any]:
+        for name in ("CUDA_VISIBLE_DEVICES", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in given.items():
+            monkeypatch.setenv(name, value)
+        return {"a": seen(gpus=look_at_gpus())}
+
+    return look
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"CUDA_VISIBLE_DEVICES": "0,1,2,3", "SLURM_JOB_GPUS": "4,5,6,7"},
+        {"CUDA_VISIBLE_DEVICES": "GPU-0abc,GPU-1,GPU-2,GPU-3"},
+        {"SLURM_STEP_GPUS": "0,1,2,3"},
+        {"SLURM_JOB_GPUS": "0,1,2,3"},
+        {"CUDA_VISIBLE_DEVICES": "MIG-1,MIG-2,MIG-3,MIG-4"},
+    ],
+)
+def test_the_gpus_of_another_job_are_no_fault_of_the_node(shared_node, given):
+    assert faults(shared_node(**given), gpus=4, device="cuda") == {}
+
+
+def test_a_stranger_on_a_gpu_of_the_job_is_a_fault(shared_node):
+    assert faults(shared_node(CUDA_VISIBLE_DEVICES="3,4"), gpus=2, device="cuda") == {
+        "a": "40000 MB of GPU 4 are in use by somebody else"
+    }
+    assert faults(shared_node(CUDA_VISIBLE_DEVICES=""), gpus=2, device="cuda") == {"a": "0 GPUs, 2 are needed"}
+    assert faults(shared_node(CUDA_VISIBLE_DEVICES="0,9,1"), gpus=2, device="cuda") == {"a": "1 GPUs, 2 are needed"}
+    assert "GPU 7 are in use" in faults(shared_node(), gpus=8, device="cuda")["a"]

@@ -1,0 +1,246 @@
+"""Jobs that are interrupted in every way that Slurm has, on a real Slurm. What ran, what was lost, what is left.
+
+Their steps take a fraction of a second and need no stack: tests/operations/cluster/steps.py. A job that must still be there when something
+happens to it waits for that (--held), however late it comes."""
+
+import json
+import re
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from tests.operations.cluster.conftest import PROBE, SMALL_RAY, STEPS, kill, log_of, steps_of, template_in, until
+from tests.processes import command_of
+
+
+@pytest.fixture(scope="module", autouse=True)
+def limited(slurm, tmp_path_factory):
+    """A job of a minute, 30 s of which are kept for leaving, and which waits for that. Started first so that it runs beside the
+    others."""
+    folder = tmp_path_factory.mktemp("limited")
+    run_dir = folder / "run"
+    arguments = ("--time=1", "--lead=5", "--sbatch=--nodelist=node1")
+    number = slurm.submit(run_dir, *arguments, template=template_in(folder, f"{STEPS} 8 0.1 --held"))
+    return SimpleNamespace(run_dir=run_dir, number=number, log=lambda: log_of(run_dir, number))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def hasty(slurm, tmp_path_factory):
+    """A job whose checkpoint takes longer than its notice, and which is preempted at once: Slurm kills it KillWait (30 s) later."""
+    folder = tmp_path_factory.mktemp("hasty")
+    run_dir = folder / "run"
+    template = template_in(folder, f"{STEPS} 6 0.5 --save-s=1000 --held")
+    number = slurm.submit(run_dir, "--partition=hasty", template=template)
+    until(lambda: len(steps_of(run_dir)) == 3, what=lambda: f"three steps: {log_of(run_dir, number)}")
+    slurm.call("sbatch", "-p", "urgent", "--nodelist=node3", "--exclusive", "-o", folder / "urgent", "--wrap", "true")
+    return SimpleNamespace(run_dir=run_dir, number=number, log=lambda: log_of(run_dir, number))
+
+
+@pytest.fixture
+def start(slurm, tmp_path, job_template):
+    """Submit a held run of so many steps, and wait until it has made one."""
+
+    def started(name, steps, step_s, *arguments):
+        run_dir = tmp_path / name
+        number = slurm.submit(run_dir, *arguments, template=job_template(f"{STEPS} {steps} {step_s} --held"))
+        until(lambda: steps_of(run_dir), what=lambda: f"the first step of job {number}: {log_of(run_dir, number)}")
+        return SimpleNamespace(run_dir=run_dir, number=number, log=lambda: log_of(run_dir, number))
+
+    return started
+
+
+def assert_finished_without_a_loss(slurm, job, *, steps, saved=1):
+    """Every step once, in one log of all starts."""
+    ended = slurm.wait(job.number, "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT")
+    assert ended["JobState"] == "COMPLETED", job.log()
+    assert steps_of(job.run_dir) == list(range(1, steps + 1))
+    assert len(re.findall(r"saved step \d+", job.log())) == saved and ended["Restarts"] == str(saved)
+    assert len(re.findall(r"job \d+, start \d+, on node", job.log())) == saved + 1
+    slurm.assert_nothing_left(job.number)
+
+
+def test_a_signal_saves_and_the_job_goes_on_in_the_same_log(slurm, start):
+    job = start("run", 12, 0.5)
+    slurm.call("scancel", "--signal=USR1", job.number)
+    until(lambda: slurm.state(job.number) == "PENDING", what=lambda: f"the requeue: {job.log()}")
+    slurm.call("scontrol", "update", f"jobid={job.number}", "StartTime=now+600", check=False)  # `wait` hurries it
+    until(lambda: slurm.job(job.number)["Reason"] == "BeginTime", what=lambda: f"the requeue: {job.log()}")
+    saved = f"preempted at step {steps_of(job.run_dir)[-1]}, saved, requeued"
+    status = " ".join(slurm.call("r3", "status", str(job.run_dir)).split())
+    assert " requeued (BeginTime) " in status and saved in status
+    assert saved in job.log()
+    assert_finished_without_a_loss(slurm, job, steps=12)
+    assert "signal SIGUSR1" in job.log()
+
+
+@pytest.mark.parametrize("by_hand", [False, True], ids=["preempted", "requeued by hand"])
+def test_sigterm_loses_no_step(slurm, start, tmp_path, by_hand):
+    job = start("run", 12, 0.5, "--sbatch=--nodelist=node2")
+    if by_hand:
+        slurm.call("scontrol", "requeue", job.number)
+    else:
+        saved = f"grep -q 'saved step' {job.run_dir}/cluster/slurm-{job.number}.log"
+        urgent = slurm.call("sbatch", "--parsable", "-p", "urgent", "--nodelist=node2", "--exclusive", "-o", tmp_path / "log",
+                            "--wrap", f"until {saved}; do sleep 0.2; done")  # fmt: skip
+        slurm.wait(urgent, "COMPLETED")
+    assert_finished_without_a_loss(slurm, job, steps=12)
+    assert "signal SIGTERM" in job.log()
+
+
+def test_a_notice_that_is_too_short_leaves_nothing_half_written(slurm, hasty):
+    """It goes on from the checkpoint before, and each step is there once."""
+    ended = slurm.wait(hasty.number, "COMPLETED", "FAILED", "CANCELLED")
+    assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "1"), hasty.log()
+    assert "signal SIGTERM" in hasty.log() and "saved step" not in hasty.log()
+    assert steps_of(hasty.run_dir) == list(range(1, 7))
+    assert (hasty.run_dir / "checkpoints" / "_actor" / "latest").read_text() == "global_step6"
+    slurm.assert_nothing_left(hasty.number)
+
+
+def test_a_cancelled_job_saves_and_stays_cancelled(slurm, start):
+    job = start("run", 12, 0.5)
+    slurm.call("scancel", job.number)
+    ended = slurm.wait(job.number, "CANCELLED", "COMPLETED", "FAILED")
+    slurm.assert_nothing_left(job.number)
+    assert "saved step" in job.log() and f"saved step {steps_of(job.run_dir)[-1]}:" in job.log()
+    assert (ended["JobState"], slurm.job(job.number)["Restarts"]) == ("CANCELLED", "0")
+
+
+def test_a_job_without_progress_is_not_started_for_ever(slurm, run_dir, job_template):
+    """Its command ends as if a node were lost, before any checkpoint."""
+    job = slurm.submit(run_dir, template=job_template("bash -c 'exit 86'"))
+    assert slurm.wait(job, "FAILED", "COMPLETED")["Restarts"] == "3", log_of(run_dir, job)
+    assert "this job was started 3 times and its newest checkpoint is still none" in log_of(run_dir, job)
+    slurm.assert_nothing_left(job)
+
+
+def test_seeds_are_runs_of_their_own(slurm, run_dir, job_template):
+    job = slurm.submit(
+        run_dir,
+        "--seeds=3,5",
+        template=job_template('bash -c \'echo "${@: -1}" > "$0/seen"\' "$run_dir" "${seed[@]}"'),
+    )
+    until(lambda: all((run_dir / f"seed{seed}" / "seen").is_file() for seed in (3, 5)), what=f"both tasks of {job}")
+    for seed in (3, 5):
+        assert (run_dir / f"seed{seed}" / "seen").read_text() == f"train.seed={seed}\n"
+        slurm.assert_nothing_left(slurm.wait(f"{job}_{seed}", "COMPLETED", "FAILED")["JobId"])
+
+
+def test_the_same_seeds_twice_follow_each_other(slurm, run_dir, job_template):
+    """The second array waits for the first, and what no dependency holds back (its script by hand) is refused."""
+    template = job_template(f"{STEPS} 8 0.5 --held")
+    first = slurm.submit(run_dir, "--seeds=1,2", template=template)
+    script = run_dir / "cluster" / "job.sh"
+    by_hand = script.with_name("first.sh")
+    by_hand.write_text(script.read_text())
+    second = slurm.submit(run_dir, "--seeds=1,2", template=template)
+    assert slurm.job(second)["Dependency"].startswith(f"afterany:{first}_1(")
+    runs = [run_dir / f"seed{seed}" for seed in (1, 2)]
+    until(lambda: all(steps_of(run) for run in runs), what=f"the first steps of {first}")
+    for line in (line for line in slurm.call("r3", "status", run_dir).splitlines() if "seed" in line):
+        assert re.search(rf" {first}_[12] +running .* node[12]( |$)", line), line
+    third = slurm.call("sbatch", "--parsable", "--array=1", str(by_hand))
+    until(lambda: slurm.ended(f"{third}_1"), what=f"the end of {third}")
+    assert slurm.state(f"{third}_1") == "FAILED"
+    said = log_of(run_dir, f"{third}_1")
+    assert re.search(rf"{runs[0]} is being written by process \d+ on .* \(since .*\); stop that run first", said), said
+    assert json.loads((runs[0] / "cluster" / "state.json").read_text())["state"] == "running"
+    for run in runs:
+        (run / "go").touch()
+    for task in (1, 2):
+        until(lambda task=task: slurm.ended(f"{second}_{task}"), what=f"task {task} of {second}")
+    for run in runs:
+        assert steps_of(run) == [*range(1, 9), *range(1, 9)]  # one after the other: these runs leave no checkpoint
+
+
+def test_two_jobs_of_one_run_follow_each_other(slurm, start, run_dir, job_template):
+    def status():
+        return " ".join(slurm.call("r3", "status", str(run_dir)).split()) + " "
+
+    first = start("run", 8, 0.5)
+    second = slurm.submit(run_dir, template=job_template(f"{STEPS} 8 0"))
+    assert slurm.job(second)["Reason"] == "Dependency"
+    said = status()
+    assert f" {first.number} running " in said and " node1 " in said and f" job {second} waits for it " in said
+    (run_dir / "go").touch()
+    third = slurm.submit(run_dir.with_name("other"), f"--after={second}", template=job_template(f"{STEPS} 1 0"))
+    assert slurm.wait(third, "COMPLETED", "FAILED")["JobState"] == "COMPLETED"
+    jobs = [slurm.job(number) for number in (first.number, second, third)]
+    assert jobs[0]["EndTime"] <= jobs[1]["StartTime"] and jobs[1]["EndTime"] <= jobs[2]["StartTime"]
+    for number in (first.number, second, third):
+        slurm.assert_nothing_left(number)
+    assert f" {second} ended " in status()
+    held = slurm.submit(run_dir, "--sbatch=--hold", template=job_template(f"{STEPS} 10 0"))
+    assert f" {held} queued (JobHeldUser) " in status()
+    slurm.call("scancel", held)
+
+
+def test_a_time_limit_is_no_end(slurm, limited):
+    slurm.wait(limited.number, "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT")
+    saved = len(re.findall(r"saved step \d+", limited.log()))
+    assert saved >= 1  # more where half a minute was not enough for a start and half of the steps
+    assert_finished_without_a_loss(slurm, limited, steps=8, saved=saved)
+    # Slurm may send the signal of --lead up to a minute early: whichever comes first
+    assert re.search(r"saved step \d+: (\d+ s are left, a step takes \d+ s|signal SIGUSR1)", limited.log())
+
+
+def agents_of(slurm, number):
+    module = ["-m", "r3_openrlhf.operations.cluster.node_agent"]
+    return [process for process in slurm.processes(number) if process.info["cmdline"][1:3] == module]
+
+
+def test_a_killed_agent_takes_its_command_along_and_the_job_goes_on(slurm, start, limited, hasty):
+    """As the kernel does when memory is short: nothing is said and nothing is tidied."""
+    job = start("run", 10, 0.5, "--sbatch=--nodelist=node1")
+    (agent,) = agents_of(slurm, job.number)
+    family = agent.children(recursive=True)
+    assert any("tests/operations/cluster/steps.py" in " ".join(command_of(process)) for process in family)
+    kill(agent)
+    psutil.wait_procs(family, timeout=30)
+    assert not [process for process in family if process.is_running()]
+    (job.run_dir / "go").touch()  # there is no checkpoint, so the second start would wait
+    ended = slurm.wait(job.number, "COMPLETED", "FAILED")
+    assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "1"), job.log()
+    assert "the first node's agent was killed" in job.log() and "code 86, the job is RUNNING" in job.log()
+    # whichever job started next on this machine
+    swept = r"removed what an ended job had left: .*/r3-\w{8}"
+    assert any(re.search(swept, each.log()) for each in (job, limited, hasty)), job.log()
+    slurm.assert_nothing_left(job.number)
+
+
+@pytest.mark.slow
+def test_a_ray_that_ends_on_one_node_ends_the_job_with_the_reason(slurm, run_dir, job_template):
+    job = slurm.submit(run_dir, "--nodes=2", SMALL_RAY, template=job_template(PROBE))
+    until((run_dir / "probe.json").is_file, what=lambda: f"Ray: {log_of(run_dir, job)}")
+    (raylet,) = [process for process in slurm.processes(job) if process.info["name"] == "raylet"
+                 and process.info["environ"]["SLURMD_NODENAME"] == "node2"]  # fmt: skip
+    kill(raylet)
+    until(lambda: re.search(r"node1: node node2: `ray start` ended with \d+; code 86", log_of(run_dir, job)),
+          what=lambda: f"the reason: {log_of(run_dir, job)}")  # fmt: skip
+    until(lambda: slurm.job(job)["Restarts"] == "1", what="the requeue")
+    slurm.call("scancel", job)
+    slurm.wait(job, "CANCELLED")
+    slurm.assert_nothing_left(job)
+
+
+@pytest.mark.slow
+def test_a_lost_node_is_noticed_and_the_job_starts_again(slurm, run_dir, job_template):
+    """Everything on node2 dies, Slurm's own daemon too; when the node is back the job goes on by itself."""
+    job = slurm.submit(run_dir, "--nodes=2", SMALL_RAY, template=job_template(PROBE))
+    until((run_dir / "probe.json").is_file, what=lambda: f"Ray: {log_of(run_dir, job)}")
+    (run_dir / "probe.json").unlink()
+    slurmd = psutil.Process(int((slurm.folder / "slurmd.node2.pid").read_text()))
+    of_node = [process for process in slurm.processes(job) if process.info["environ"].get("SLURMD_NODENAME") == "node2"
+               and process.info["environ"].get("SLURM_PROCID") == "1"]  # fmt: skip
+    agents = agents_of(slurm, job)
+    lost = [slurmd, *(process for process in of_node if process in agents), *of_node]  # it must not see its Ray end
+    for process in lost:
+        kill(process)
+    psutil.wait_procs(lost, timeout=30)
+    until(lambda: "node node2: the connection to its agent broke; code 86" in log_of(run_dir, job))
+    slurm.start_node("node2")
+    (run_dir / "go").touch()
+    assert slurm.wait(job, "COMPLETED", "FAILED")["Restarts"] == "1", log_of(run_dir, job)
+    assert json.loads((run_dir / "probe.json").read_text())["nodes"] == ["node1", "node2"]
+    slurm.assert_nothing_left(job)

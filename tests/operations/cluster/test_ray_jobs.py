@@ -1,0 +1,186 @@
+"""`r3 submit ray` on a real Ray with its dashboard, and the manifest for KubeRay."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+from click.testing import CliRunner
+from omegaconf import OmegaConf
+
+from r3_openrlhf.cli import main
+from r3_openrlhf.config.loading import load_config
+from r3_openrlhf.machine import ray_start
+from r3_openrlhf.machine.ports import free_port
+from r3_openrlhf.operations.cluster.ray_on_nodes import node_address
+from r3_openrlhf.runs.directory import RunDirectory
+from tests.operations.cluster import kuberay_schema
+from tests.operations.cluster.conftest import BIN, REPOSITORY, kill, steps_of, until
+
+pytest.importorskip("ray", reason="Ray is not installed")
+
+
+@pytest.fixture(scope="module")
+def dashboard(tmp_path_factory):
+    """Its address. Somebody else's Ray: nothing of ours was set when it was started."""
+    import psutil
+
+    host, web = node_address(), free_port()
+    temp_dir = Path(f"/tmp/r3job{os.getpid()}")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "R3_"))}
+    environment |= {"PATH": f"{BIN}:{os.environ['PATH']}", "PYTHONPATH": str(REPOSITORY)}
+    # 60 s and 30 s by themselves
+    names = ("RAY_DASHBOARD_STARTUP_TIMEOUT_S", "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT")
+    environment |= dict.fromkeys(names, "600")
+    # free ports everywhere: of two Rays on one machine the second would have no agent that takes jobs
+    command = [sys.executable, "-m", ray_start.__name__, "start", "--head", "--block", "--disable-usage-stats"]
+    command += ["--num-gpus=1", "--num-cpus=8"]
+    command += ["--object-store-memory=200000000", f"--temp-dir={temp_dir}", f"--port={free_port()}"]
+    command += [f"--node-ip-address={host}", f"--dashboard-host={host}", f"--dashboard-port={web}"]
+    command += ["--include-dashboard=true", f"--ray-client-server-port={free_port()}"]
+    command += ["--dashboard-agent-listen-port=0"]
+    log = tmp_path_factory.mktemp("ray") / "log"
+    with log.open("w") as file:
+        head = subprocess.Popen(command, env=environment, stdout=file, stderr=file, cwd="/")
+    try:
+        address = f"http://{host}:{web}"
+        probe = [BIN / "ray", "job", "list", "--address", address]
+        until(
+            lambda: (
+                head.poll() is not None
+                or subprocess.run(probe, env=environment, capture_output=True, timeout=600).returncode == 0
+            ),
+            what="the dashboard",
+        )
+        assert head.poll() is None, log.read_text()
+        yield address, environment
+    finally:
+        if head.poll() is None:
+            family = [psutil.Process(head.pid), *psutil.Process(head.pid).children(recursive=True)]
+            head.terminate()
+            left = psutil.wait_procs(family, timeout=20)[1]
+            for process in left:
+                kill(process)
+            psutil.wait_procs(left, timeout=60)
+        subprocess.run(["rm", "-rf", str(temp_dir)], check=False)
+
+
+def submit(dashboard, run_dir, *arguments):
+    address, environment = dashboard
+    command = [
+        BIN / "r3",
+        "submit",
+        "ray",
+        "experiment=cpu_smoke",
+        f"run_dir={run_dir}",
+        "--address",
+        address,
+        *arguments,
+    ]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, cwd=REPOSITORY)
+
+
+def status(dashboard, run_dir):
+    """The words of its line."""
+    done = subprocess.run(
+        [BIN / "r3", "status", run_dir], env=dashboard[1], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    rows = " ".join(done.stdout.split()).partition(" last ")[2].split()
+    return [word for word in rows if not set(word) <= {"─"}]
+
+
+def state(dashboard, job):
+    address, environment = dashboard
+    code = f"from r3_openrlhf.operations.cluster.ray_jobs import state; print(state({address!r}, {job!r}))"
+    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.mark.slow
+def test_a_job_is_submitted_and_followed(dashboard, tmp_path):
+    """A finished run, which `r3 train` shows: no stack is started."""
+    run = RunDirectory(tmp_path / "run")
+    run.create(load_config("cpu_smoke", [f"run_dir={run.path}"]))
+    run.append_metrics({"step": 1, "reward_mean": 0.5})
+    run.mark_finished()
+    done = submit(dashboard, run.path, "--follow")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "This run is finished" in done.stdout and "0.500 -> 0.500" in done.stdout
+    job = done.stdout.splitlines()[0]
+    assert f"ray job stop --address {dashboard[0]} {job}" in done.stderr
+    assert state(dashboard, job) == "SUCCEEDED"
+    failed = submit(dashboard, tmp_path / "other", "model.path=/nowhere", "--follow")
+    assert failed.returncode == 1 and "model.path is '/nowhere'" in failed.stdout
+    assert status(dashboard, run.path)[1:3] == [job, "finished"]
+    line = status(dashboard, tmp_path / "other")
+    assert line[1:3] == [failed.stdout.splitlines()[0], "failed"] and "model.path is '/nowhere'" in " ".join(line)
+
+
+@pytest.mark.soak
+def test_a_run_is_stopped_after_a_checkpoint_and_goes_on(dashboard, tmp_path):
+    """The whole stack on a Ray that somebody else started, on the CPU platform; `ray job stop` loses no step."""
+    run_dir = tmp_path / "run"
+    settings = ("train.max_steps=3", "checkpoint.save_steps=-1")
+    job = submit(dashboard, run_dir, *settings).stdout.strip()
+    until(lambda: steps_of(run_dir) or state(dashboard, job) == "FAILED", seconds=400, what="the first step")
+    again = submit(dashboard, run_dir, *settings)
+    assert again.returncode == 1 and re.search(rf"job {job} of .* is running; stop it with", again.stderr)
+    address, environment = dashboard
+    subprocess.run([BIN / "ray", "job", "stop", "--address", address, job], env=environment, check=True, timeout=400)
+    assert state(dashboard, job) in ("STOPPED", "FAILED")  # 85 is no 0 for Ray
+    saved = (run_dir / "checkpoints" / "_actor" / "latest").read_text()
+    assert saved == f"global_step{steps_of(run_dir)[-1]}"
+    done = submit(dashboard, run_dir, *settings, "--follow")
+    assert done.returncode == 0, done.stdout
+    assert steps_of(run_dir) == [1, 2, 3]
+
+
+def manifest(*arguments):
+    command = ["submit", "ray", "experiment=r3_7b_deepscaler_multinode", "--manifest", *arguments]
+    return CliRunner().invoke(main, command)
+
+
+def test_a_manifest_has_a_worker_pod_per_node():
+    result = manifest("run_dir=/runs/x", "--nodes=2", "--image=IMAGE", "--claim=runs", "--mount=/runs")
+    job = OmegaConf.to_container(OmegaConf.create(result.stdout))
+    assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
+    assert job["spec"]["entrypoint"].endswith("cluster.num_nodes=2 run_dir=/runs/x")
+    (workers,) = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    assert [workers[key] for key in ("replicas", "minReplicas", "maxReplicas")] == [2, 2, 2]
+    (container,) = workers["template"]["spec"]["containers"]
+    assert container["image"] == "IMAGE" and container["resources"]["limits"] == {"nvidia.com/gpu": 8}
+    assert {"name": "runs", "mountPath": "/runs"} in container["volumeMounts"]
+    kuberay_schema.validate(job)
+    for place, key, value in (
+        (job["spec"], "entrypoint", ["r3"]),
+        (workers, "maxReplicas", "2"),
+        (container, "env", [{"name": 1}]),
+    ):
+        right, place[key] = place[key], value
+        with pytest.raises(jsonschema.ValidationError, match=key):
+            kuberay_schema.validate(job)
+        place[key] = right
+
+
+def test_no_value_of_a_manifest_is_more_than_a_text(monkeypatch):
+    monkeypatch.setenv("WANDB_PROJECT", 'x"\n- {a: b} # <&>')
+    result = manifest("run_dir='/runs/it is: #1'", "--image=a: b", "--claim=#c", "--mount=/runs")
+    job = OmegaConf.to_container(OmegaConf.create(result.stdout))
+    assert job["spec"]["entrypoint"].endswith("'run_dir=/runs/it is: #1'")
+    pod = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
+    assert (
+        pod["volumes"][0]["persistentVolumeClaim"] == {"claimName": "#c"} and pod["containers"][0]["image"] == "a: b"
+    )
+    assert {"name": "WANDB_PROJECT", "value": 'x"\n- {a: b} # <&>'} in pod["containers"][0]["env"]
+    kuberay_schema.validate(job)
+
+
+def test_what_a_manifest_needs():
+    assert "--manifest needs --image and --claim and --mount too" in manifest("run_dir=/runs/x").stderr
+    result = manifest("run_dir=/elsewhere/x", "--image=I", "--claim=runs", "--mount=/runs")
+    assert "run_dir /elsewhere/x does not lie below --mount /runs" in result.stderr
+    result = CliRunner().invoke(main, ["submit", "ray", "experiment=cpu_smoke"])
+    assert "no Ray dashboard is given" in result.stderr

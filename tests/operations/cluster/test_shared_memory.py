@@ -1,0 +1,35 @@
+"""What is swept out of /dev/shm, and what is not: needs no Slurm."""
+
+import multiprocessing
+from multiprocessing.shared_memory import SharedMemory
+
+from r3_openrlhf.operations.cluster import shared_memory
+
+
+def files():
+    return {path.name for name in shared_memory.STACK_NAMES for path in shared_memory.FOLDER.glob(name)}
+
+
+def test_what_a_process_has_mapped_is_held():
+    before = files()
+    lock = multiprocessing.get_context("spawn").Lock()  # a process that is spawned will open it by its name
+    memory = SharedMemory(create=True, size=64)
+    try:
+        mine = {shared_memory.FOLDER / name for name in files() - before} & {
+            shared_memory.FOLDER / memory.name,
+            shared_memory.FOLDER / f"sem.{lock._semlock.name.removeprefix('/')}",
+        }
+        assert len(mine) == 2
+        assert shared_memory._held(mine) == mine
+    finally:
+        memory.close()
+        memory.unlink()
+
+
+def test_what_nobody_holds_is_swept(tmp_path):
+    (tmp_path / "psm_left").write_bytes(b"x")
+    (tmp_path / "mine.txt").write_bytes(b"x")
+    (tmp_path / "psm_removed_by_another_agent").symlink_to(tmp_path / "nowhere")
+    with (tmp_path / "sem.mp-open").open("wb"):
+        assert shared_memory.sweep(tmp_path) == ["psm_left"]
+    assert {path.name for path in tmp_path.iterdir()} == {"mine.txt", "sem.mp-open", "psm_removed_by_another_agent"}

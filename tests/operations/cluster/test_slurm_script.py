@@ -1,0 +1,251 @@
+"""The text of a job script, and what is refused before there is one. No Slurm."""
+
+import json
+import re
+import subprocess
+
+import pytest
+from click.testing import CliRunner
+
+from r3_openrlhf.cli import main
+from r3_openrlhf.operations.cluster import node_checks, ray_on_nodes
+from r3_openrlhf.operations.cluster.slurm import forwarded, lead_of, limit_s
+from r3_openrlhf.runs.directory import RunDirectory
+
+
+@pytest.fixture(autouse=True)
+def no_site(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("R3_SITE", raising=False)
+
+
+def dry_run(tmp_path, *arguments):
+    command = ["submit", "slurm", "experiment=cpu_smoke", f"run_dir={tmp_path}/run", *arguments, "--dry-run"]
+    return CliRunner().invoke(main, command)
+
+
+def header(text):
+    """{"nodes": "2", ...}"""
+    lines = [line.removeprefix("#SBATCH --") for line in text.splitlines() if line.startswith("#SBATCH --")]
+    return dict(line.partition("=")[::2] for line in lines)
+
+
+def test_options_are_lines_of_the_script_that_is_written_and_printed(tmp_path):
+    result = dry_run(tmp_path, "--nodes=2", "--partition=gpu", "--account=me", "--time=2:00:00", "--after=12", "--lead=90",
+                     "--sbatch=--constraint=a b", "replay.k=3")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    found = header(result.stdout)
+    assert {name: found[name] for name in ("nodes", "partition", "account", "time", "signal", "constraint")} == {
+        "nodes": "2", "partition": "gpu", "account": "me", "time": "2:00:00", "signal": "USR1@90", "constraint": "a b",
+    }  # fmt: skip
+    assert found["dependency"] == "singleton,afterany:12" and "requeue" in found and found["open-mode"] == "append"
+    assert "replay.k=3 cluster.num_nodes=2 run_dir=" in result.stdout
+    script = tmp_path / "run" / "cluster" / "job.sh"
+    assert script.read_text() == result.stdout
+    assert subprocess.run(["bash", "-n", script], capture_output=True, text=True).stderr == ""
+
+
+def test_gpus_are_asked_for_where_the_experiment_needs_them(tmp_path):
+    text = (
+        CliRunner()
+        .invoke(
+            main,
+            ["submit", "slurm", "experiment=r3_7b_deepscaler_multinode", f"run_dir={tmp_path}/run", "--dry-run"],
+        )
+        .stdout
+    )
+    assert (header(text)["nodes"], header(text)["gpus-per-node"]) == ("4", "8")
+    assert "--gpus 8 --device cuda" in text
+    assert "gpus-per-node" not in header(dry_run(tmp_path).stdout)
+
+
+def test_the_sites_file_gives_defaults_and_the_command_line_wins(tmp_path, monkeypatch):
+    site = tmp_path / "site.yaml"
+    site.write_text("partition: gpu\naccount: site\nray_args: --num-cpus=4\n")
+    monkeypatch.setenv("R3_SITE", str(site))
+    result = dry_run(tmp_path, "--account=mine")
+    assert (header(result.stdout)["partition"], header(result.stdout)["account"]) == ("gpu", "mine")
+    assert "--ray-args=--num-cpus=4" in result.stdout
+    site.write_text("partion: gpu\n")
+    assert "site.yaml sets partion, which does not exist; did you mean partition?" in dry_run(tmp_path).stderr
+    site.write_text("- gpu\n")
+    assert "site.yaml holds a list; write one KEY: VALUE a line" in dry_run(tmp_path).stderr
+    site.write_text("account: site\npartition: [gpu\n")
+    assert re.search(r"site.yaml cannot be read as YAML: .*, line 3, column 1$", dry_run(tmp_path).stderr.strip())
+
+
+def test_a_long_path_of_the_sites_file_leaves_the_line_and_the_column_of_its_fault(tmp_path, monkeypatch):
+    site = tmp_path / ("a" * 150) / ("b" * 150) / "site.yaml"
+    site.parent.mkdir(parents=True)
+    monkeypatch.setenv("R3_SITE", str(site))
+    site.write_text("account: site\npartition: [gpu\n")
+    assert re.search(
+        r"site.yaml cannot be read as YAML: expected .*, line 3, column 1$", dry_run(tmp_path).stderr.strip()
+    )
+    site.write_text("account: site\npartition: gpu\npartition: cpu\n")
+    assert re.search(
+        r"site.yaml cannot be read as YAML: .*partition, line 3, column 1$", dry_run(tmp_path).stderr.strip()
+    )
+    site.write_bytes(b"account: \xff\n")
+    assert re.search(r"site.yaml cannot be read as YAML: .*0xff.*$", dry_run(tmp_path).stderr.strip())
+
+
+def test_containers(tmp_path):
+    pyxis = dry_run(tmp_path, "--container=nvcr.io/x:1", "--mounts=/data:/data").stdout
+    mounts = f"/data:/data,{tmp_path}/run:{tmp_path}/run"
+    assert f"--container-image=nvcr.io/x:1 --container-mounts={mounts} \\\n    python -m" in pyxis
+    apptainer = dry_run(tmp_path, "--container=/images/x.sif").stdout
+    assert f"apptainer exec --nv --bind {tmp_path}/run:{tmp_path}/run /images/x.sif python -m" in apptainer
+
+
+def test_seeds_are_an_array_with_a_run_each(tmp_path):
+    text = dry_run(tmp_path, "--seeds=1,2,5").stdout
+    assert header(text)["array"] == "1,2,5" and "dependency" not in header(text)
+    assert 'seed=(train.seed="$SLURM_ARRAY_TASK_ID")' in text
+
+
+def test_no_secret_is_written(tmp_path):
+    plain = {"HF_HOME": "/h", "NCCL_DEBUG": "INFO", "WANDB_PROJECT": "p"}
+    secret = {"WANDB_API_KEY": "k", "R3_PASS": "p", "R3_auth": "a", "R3_PROXY": "http://me:word@proxy:3128"}
+    assert forwarded({**plain, **secret, "HF_TOKEN": "t", "X": "x"}) == plain
+    assert dry_run(tmp_path).exit_code == 0
+    assert (tmp_path / "run" / "cluster" / "job.sh").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    ("time", "seconds"),
+    [
+        ("10", 600),
+        ("10:30", 630),
+        ("1:00:00", 3600),
+        ("2-12", 216000),
+        ("1-0:30", 88200),
+        ("1-00:00:01", 86401),
+        ("x", None),
+    ],
+)
+def test_the_time_limits_of_sbatch(time, seconds):
+    assert limit_s(time) == seconds
+
+
+def test_the_lead_is_a_step_a_checkpoint_and_a_minute_and_never_the_whole_job():
+    assert lead_of("24:00:00", None) == 600
+    assert lead_of("24:00:00", 400.0) == 480 + 600 + 60  # a checkpoint that nobody measured counts as a step
+    assert lead_of("24:00:00", 400.0, 1000.0) == 480 + 1500 + 60
+    assert lead_of("10", None) == 150
+    assert lead_of(None, None) == 600
+
+
+def test_the_lead_counts_the_checkpoint_that_the_run_has_measured(tmp_path):
+    run = RunDirectory(tmp_path / "run")
+    run.path.mkdir()
+    run.append_metrics({"step": 1, "timing/step_total": 100.0})
+    events = [
+        (5.0, "policy update"),
+        (10.0, "saving a checkpoint"),
+        (410.0, "sampling"),
+        (500.0, "saving a checkpoint"),
+    ]
+    run.events.write_text("".join(f'{{"time": {time}, "phase": "{phase}", "step": 1}}\n' for time, phase in events))
+    assert header(dry_run(tmp_path, "--time=24:00:00").stdout)["signal"] == f"USR1@{120 + 600 + 60}"
+
+
+def test_the_signal_needs_no_time(tmp_path):
+    assert re.fullmatch(r"USR1@\d+", header(dry_run(tmp_path).stdout)["signal"])
+
+
+@pytest.mark.parametrize(("given", "said"), [("7", "7"), (None, "none")])
+def test_srun_gets_the_cpus_that_sbatch_got(tmp_path, given, said):
+    """Also those of SBATCH_CPUS_PER_TASK or of an #SBATCH line that the site adds: Slurm says them in SLURM_CPUS_PER_TASK."""
+    lines = [line for line in dry_run(tmp_path).stdout.splitlines() if "SRUN_CPUS_PER_TASK" in line]
+    environment = {"SLURM_CPUS_PER_TASK": given} if given else {}
+    script = "\n".join(["set -u", *lines, "echo ${SRUN_CPUS_PER_TASK:-none}"])
+    assert (
+        subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True).stdout.strip() == said
+    )
+
+
+def test_rays_object_store_is_set_from_what_is_free(tmp_path):
+    gib = 2**30
+    assert ray_on_nodes.object_store_bytes(10 * gib, 100 * gib) == 5 * gib
+    assert ray_on_nodes.object_store_bytes(900 * gib, 100 * gib) == 20 * gib
+    assert ray_on_nodes.object_store_bytes(900 * gib, 2000 * gib) == 32 * gib
+    assert ray_on_nodes.object_store_bytes(gib // 100, gib) == 80 * 2**20  # Ray refuses less than 75 MiB
+    command = ray_on_nodes.start_command(
+        address="10.0.0.1",
+        port=1,
+        head=None,
+        node="a",
+        temp_dir=tmp_path,
+        gpus=8,
+        ray_args="--object-store-memory=99000000",
+    )
+    sizes = [part for part in command if part.startswith("--object-store-memory=")]
+    assert len(sizes) == 2 and sizes[-1] == "--object-store-memory=99000000"  # of two Ray takes the last
+
+
+def test_too_few_cpus_are_a_warning():
+    looks = {"a": {"cpus": 1}, "b": {"cpus": 10}}
+    assert node_checks.warnings(looks, gpus=8) == [
+        "a has 1 CPUs for 8 GPUs, and wants 10 or more; use --cpus-per-task"
+    ]
+
+
+ACCEPTED = {
+    "partition": ("gpu", "gpu,gpu_long", "a100-80"),
+    "account": ("my_project", "a.b@c"),
+    "qos": ("high", "normal,high"),
+    "time": ("10", "24:00:00", "2-12:00:00", "1-0", "0"),
+    "gres": ("gpu", "gpu:8", "gpu:h100:8,nvme:1", "gres/gpu:2"),
+    "after": ("12", "12_3", "12:13_1"),
+    "sbatch": ("--constraint=a b", "-C a100", "--exclude=n[1-3]"),
+}
+REFUSED = {
+    "partition": ("gpu long", "gpu,,x", "gpu;x"),
+    "account": ("me --wrap=x",),
+    "qos": ("high low",),
+    "time": ("24hours", "1:2:3:4", "1-", "-5", "٣"),
+    "gres": ("gpu:8 --x", "gpu: 8"),
+    "after": ("x", "12,13", "afterok:12"),
+    "sbatch": ("constraint=x", "#x"),
+}
+
+
+@pytest.mark.parametrize("option", ACCEPTED)
+def test_each_value_has_the_form_that_sbatch_documents(tmp_path, option, monkeypatch):
+    for value in ACCEPTED[option]:
+        assert dry_run(tmp_path / "good", f"--{option}={value}").exit_code == 0, value
+    newline = f"{ACCEPTED[option][0]}\ntouch {tmp_path}/attacked"
+    for value in (*REFUSED[option], newline, f"{ACCEPTED[option][0]}\x1b[2J"):
+        result = dry_run(tmp_path, f"--{option}={value}")
+        assert result.exit_code == 1 and f"--{option} is {value[:80]!r}; use " in result.stderr, (value, result.stderr)
+        assert len(result.stderr.splitlines()) == 1 and not (tmp_path / "run").exists()
+    if option in ("partition", "time"):
+        (tmp_path / "site.yaml").write_text(json.dumps({option: newline}))  # the site's file is no better
+        monkeypatch.setenv("R3_SITE", str(tmp_path / "site.yaml"))
+        assert f"--{option} is " in dry_run(tmp_path).stderr
+
+
+@pytest.mark.parametrize("run_dir", ["a\nb", "a\rb", "a\x1bb", "a\x7f"])
+def test_a_run_directory_has_no_control_characters(tmp_path, run_dir):
+    for command in (["slurm", "--dry-run"], ["ray", "--dry-run"]):
+        result = CliRunner().invoke(
+            main, ["submit", *command, "experiment=cpu_smoke", f"run_dir={tmp_path}/{run_dir}"]
+        )
+        assert result.exit_code == 1 and result.stdout == "" and "Traceback" not in result.stderr, result.stderr
+        assert len(result.stderr.splitlines()) == 1 and not list(tmp_path.iterdir())
+
+
+MISTAKES = {
+    ("replay.kk=1",): "replay.kk does not exist; did you mean replay.k?",
+    ("--seeds=1,x",): "--seeds is '1,x'",
+    ("--template=/nowhere",): "template /nowhere does not exist",
+    ("experiment=quickstart",): "r3 submit needs one experiment=NAME",
+}
+
+
+@pytest.mark.parametrize("arguments", MISTAKES, ids=" ".join)
+def test_a_mistake_is_one_sentence_before_anything_is_written(tmp_path, arguments):
+    result = dry_run(tmp_path, *arguments)
+    assert result.exit_code == 1 and MISTAKES[arguments] in result.stderr and result.stdout == ""
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,56 @@
+"""An environment whose actions are the ways in which an environment can fail."""
+
+import ctypes
+import os
+import subprocess
+import sys
+import time
+
+from r3_openrlhf.problems.agents.environment import Observation, Step
+
+
+class Awkward:
+    """Most actions are disasters. `report`: a file that gets the ids of programs started here."""
+
+    def __init__(self, *, report: str = "", broken: bool = False) -> None:
+        self.report = report
+        self.broken = broken
+        self.seed = -1
+
+    def reset(self, seed: int) -> Observation:
+        if self.broken:
+            raise RuntimeError("no such level")
+        self.seed = seed
+        return Observation(text=f"task {seed}")
+
+    def step(self, action: str) -> Step:
+        if action == "hang":
+            time.sleep(10_000)
+        if action == "spin":
+            while True:
+                pass
+        if action == "segfault":
+            ctypes.string_at(0)
+        if action == "exit":
+            os._exit(3)
+        if action == "raise":
+            raise KeyError("the lamp")
+        if action == "novel":
+            return self._step("z" * 10_000_000)
+        if action == "object":
+            return Step(observation=Observation(text="odd"), reward=0.0, done=False, info={"made": object()})
+        if action == "program":
+            child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(10000)"])
+            with open(self.report, "w") as file:
+                file.write(str(child.pid))
+        if action == "work":  # half a second of the processor
+            end = time.process_time() + 0.5
+            while time.process_time() < end:
+                pass
+        return self._step(f"{action} in task {self.seed}")
+
+    def _step(self, text: str) -> Step:
+        return Step(observation=Observation(text=text), reward=1.0, done=False)
+
+    def close(self) -> None:
+        pass

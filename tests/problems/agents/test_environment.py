@@ -1,0 +1,69 @@
+"""Environments by name: each of ours, one by import path, and every way not to find one."""
+
+import sys
+
+import pytest
+
+from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.problems.agents.environment import (
+    ENVIRONMENTS,
+    Observation,
+    Step,
+    environment_class,
+    make_environment,
+)
+from r3_openrlhf.problems.agents.vault import Vault
+
+
+class Coin:
+    """An environment of one's own."""
+
+    def reset(self, seed: int) -> Observation:
+        return Observation(text=f"coin {seed}")
+
+    def step(self, action: str) -> Step:
+        return Step(observation=Observation(text="over"), reward=1.0, done=True, success=True)
+
+    def close(self) -> None:
+        pass
+
+
+def test_names_and_import_paths():
+    assert isinstance(make_environment("vault", {"keys": 1}), Vault)
+    assert make_environment(f"{__name__}:Coin", {}).reset(3).anchor == "coin 3"
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_every_name_leads_to_a_class(name):
+    if name == "textworld":
+        pytest.importorskip("textworld")
+    assert environment_class(name).__doc__
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("vaullt", {}, "'vaullt'; did you mean vault\\?, or package.module:Class"),
+        ("no_such_module:World", {}, "cannot be loaded: No module named 'no_such_module'"),
+        ("json:World", {}, "cannot be loaded"),
+        (":World", {}, "cannot be loaded"),
+        ("json:loads", {}, "no reset, step, close"),
+        ("vault", {"walls": 3}, "agents.options is {'walls': 3}.*walls"),
+        ("vault", {"rooms": 9}, "agents.options is {'rooms': 9}.*rooms is 9"),
+    ],
+)
+def test_what_cannot_be_made_is_said(name, options, message):
+    with pytest.raises(ConfigError, match=message):
+        make_environment(name, options)
+
+
+def test_a_reward_is_a_number():
+    with pytest.raises(ValueError, match="reward is nan"):
+        Step(observation=Observation(text="x"), reward=float("nan"), done=False)
+
+
+def test_a_package_that_is_missing_is_named_with_what_installs_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "textworld", None)  # as if it were not there
+    monkeypatch.delitem(sys.modules, "r3_openrlhf.problems.agents.textworld_games", raising=False)
+    with pytest.raises(ConfigError, match=r'cannot be loaded: .*textworld.*; pip install "r3-openrlhf\[textworld\]"$'):
+        environment_class("textworld")

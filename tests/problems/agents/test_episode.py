@@ -1,0 +1,184 @@
+"""Episodes turn by turn: prompts by hand, the budget, invalid actions, truncation, every end."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from r3_openrlhf.config import AgentsConfig
+from r3_openrlhf.problems.agents.environment import Observation, make_environment
+from r3_openrlhf.problems.agents.memory import Remembered, memory_prompt
+from r3_openrlhf.problems.agents.trajectory import End, Episode, find_action
+from r3_openrlhf.problems.agents.vault import BACK, OPEN, TAKE
+
+
+def words(text: str) -> int:
+    return len(text.split())
+
+
+def play(respond, *, max_tokens=1000, seed=0, **settings):
+    """(trajectory, prompts) of an episode in the vault; `respond(environment, turn)` gives (response, truncated)."""
+    config = AgentsConfig(**{"max_turns": 8, "instruction": ""} | settings)
+    world = make_environment("vault", {})
+    episode = Episode(world.reset(seed), task_uid=f"vault/{seed}", trajectory_uid="0", settings=config)
+    prompts = []
+    while (prompt := episode.next_prompt(count=words, max_tokens=max_tokens)) is not None:
+        prompts.append(prompt)
+        response, truncated = respond(world, len(prompts) - 1)
+        episode.advance(world.step(episode.act(response, truncated=truncated)))
+    return episode.trajectory(), prompts
+
+
+def solver(world, turn):
+    actions = [action for colour in world.needed for action in (f"go {colour}", TAKE, BACK)] + [OPEN]
+    return actions[turn], False
+
+
+def test_a_solved_episode_is_recorded_turn_by_turn():
+    trajectory, prompts = play(solver, memory_turns=2)
+    assert (trajectory.end, trajectory.success, trajectory.uid, trajectory.task_uid) == (
+        End.DONE,
+        True,
+        "0",
+        "vault/0",
+    )
+    assert [turn.index for turn in trajectory.turns] == list(range(7))
+    assert [turn.shown_turns for turn in trajectory.turns] == [0, 1, 2, 2, 2, 2, 2]
+    first, second = trajectory.turns[0].action[3:], trajectory.turns[3].action[3:]
+    assert trajectory.anchors == ["hall", first, first, "hall", second, second, "hall"]
+    assert trajectory.rewards() == [0.0] * 6 + [1.0]
+    assert trajectory.returns(gamma=0.5)[:2] == [2**-6, 2**-5]
+    assert [turn.prompt for turn in trajectory.turns] == prompts
+    assert prompts[0] == (
+        f"Goal: open the gate with {first} and {second}\n"
+        "Now: hall\n"
+        "Actions: go red, go blue, go green, go white, open gate"
+    )
+    assert prompts[3] == (
+        f"Goal: open the gate with {first} and {second}\n"
+        "Before:\n"
+        f"{first} -> take key\n"
+        f"{first} -> go back\n"
+        "Now: hall\n"
+        "Actions: go red, go blue, go green, go white, open gate"
+    )
+
+
+def test_an_action_that_is_none_is_recorded_and_costs_its_penalty():
+    trajectory, prompts = play(lambda world, turn: [("fly", False), (OPEN, False)][turn])
+    assert [turn.valid for turn in trajectory.turns] == [False, True]
+    assert trajectory.rewards(invalid_penalty=0.25) == [-0.25, 0.0]
+    assert "hall -> fly (impossible)" in prompts[1]
+    assert trajectory.success is False
+
+
+def test_a_response_that_was_cut_off_is_no_action_unless_its_tags_are_closed():
+    answers = [("open ga", True), ("<action>go red</action> and th", True)]
+    trajectory, _ = play(lambda world, turn: answers[turn], max_turns=2)
+    assert [(turn.truncated, turn.valid, turn.action) for turn in trajectory.turns] == [
+        (True, False, ""),
+        (True, True, "go red"),
+    ]
+
+
+def test_the_turn_limit_is_a_failure_and_says_so():
+    trajectory, _ = play(lambda world, turn: ("fly", False), max_turns=3)
+    assert (trajectory.end, trajectory.success, len(trajectory.turns)) == (End.TURN_LIMIT, False, 3)
+
+
+def test_a_state_that_fits_into_no_prompt_ends_the_episode():
+    trajectory, prompts = play(solver, max_tokens=5)
+    assert (trajectory.end, trajectory.success, trajectory.turns, prompts) == (End.PROMPT_LIMIT, False, (), [])
+
+
+def test_a_lost_episode_keeps_its_answered_turns_and_has_no_rewards():
+    world = make_environment("vault", {})
+    episode = Episode(world.reset(0), task_uid="vault/0", trajectory_uid="0", settings=AgentsConfig())
+    episode.next_prompt(count=words, max_tokens=100)
+    episode.advance(world.step(episode.act("go red", truncated=False)))
+    episode.next_prompt(count=words, max_tokens=100)
+    episode.act("take key", truncated=False)
+    episode.lose("timeout")
+    assert episode.next_prompt(count=words, max_tokens=100) is None
+    trajectory = episode.trajectory()
+    assert (trajectory.end, trajectory.reason, trajectory.success) == (End.LOST, "timeout", None)
+    assert len(trajectory.turns) == 1
+    with pytest.raises(ValueError, match="is lost \\(timeout\\) and has no rewards"):
+        trajectory.returns(gamma=0.9)
+
+
+def test_calls_out_of_turn_are_refused():
+    world = make_environment("vault", {})
+    episode = Episode(world.reset(0), task_uid="vault/0", trajectory_uid="0", settings=AgentsConfig())
+    with pytest.raises(ValueError, match="call next_prompt first"):
+        episode.act("go red", truncated=False)
+    with pytest.raises(ValueError, match="call act first"):
+        episode.advance(world.step("go red"))
+    with pytest.raises(ValueError, match="is not over"):
+        episode.trajectory()
+    episode.next_prompt(count=words, max_tokens=100)
+    episode.act("go red", truncated=False)
+    with pytest.raises(ValueError, match="call advance or lose first"):
+        episode.next_prompt(count=words, max_tokens=100)
+
+
+@given(st.integers(0, 6), st.integers(0, 8), st.integers(0, 60))
+def test_a_prompt_shows_the_newest_turns_that_fit(turns, num_earlier, max_tokens):
+    earlier = [Remembered(f"place {i}", f"act {i}") for i in range(num_earlier)]
+
+    def prompt_of(shown):
+        return memory_prompt(
+            Observation(text="here", goal="win", valid_actions=("a", "b")),
+            earlier,
+            turns=shown,
+            lists_actions=True,
+            instruction="Act.",
+            count=words,
+            max_tokens=10**6,
+        ).text
+
+    fitting = [n for n in range(min(turns, num_earlier) + 1) if words(prompt_of(n)) <= max_tokens]
+    found = memory_prompt(
+        Observation(text="here", goal="win", valid_actions=("a", "b")),
+        earlier,
+        turns=turns,
+        lists_actions=True,
+        instruction="Act.",
+        count=words,
+        max_tokens=max_tokens,
+    )
+    assert found == ((prompt_of(max(fitting)), max(fitting)) if fitting else None)
+
+
+@pytest.mark.parametrize(
+    ("response", "action"),
+    [
+        ("go red", "go red"),
+        ("\n  go red \nbecause", "go red"),
+        ("I think <action>a</action> no <action> b </action>", "b"),
+        ("<action>go", ""),
+        ("", ""),
+        (" \n", ""),
+    ],
+)
+def test_the_action_in_a_response(response, action):
+    assert find_action(response) == action
+
+
+def test_an_earlier_attempt_stands_behind_the_goal_while_the_state_fits_beside_it():
+    """In words: the goal 5, the attempt 4, a remembered turn 4 and once "Before:", the state 4."""
+    observation = Observation(text="place 9 now", goal="open the last gate")
+    earlier = [Remembered("place 8", "go")]
+
+    def prompt(max_tokens):
+        found = memory_prompt(
+            observation, earlier, turns=3, lists_actions=False, instruction="", count=words, max_tokens=max_tokens,
+            attempt="it failed like this",
+        )  # fmt: skip
+        return found and found.text.splitlines()
+
+    goal, attempt, now = "Goal: open the last gate", "it failed like this", "Now: place 9 now"
+    memory = ["Before:", "place 8 -> go"]
+    assert prompt(18) == [goal, attempt, *memory, now]
+    assert prompt(17) == [goal, attempt, now] == prompt(13)
+    assert prompt(12) == [goal, now] == prompt(9)
+    assert prompt(8) is None

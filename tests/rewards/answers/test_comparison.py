@@ -1,0 +1,201 @@
+"""Cheap comparisons: text, exact numbers, lists of numbers; undecided (None) wherever they could be wrong."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from r3_openrlhf.rewards.answers.arithmetic import exact_value, stated_precision
+from r3_openrlhf.rewards.answers.comparison import compare_cheaply, normalise
+from r3_openrlhf.rewards.answers.units import split_unit
+
+SAME = [
+    ("5", "5"),
+    ("5", "5.0"),
+    ("1,000", "1000"),
+    ("1 000", "1000"),
+    (r"32,\! 349", "32349"),
+    (r"14{,}916", "14916"),
+    (r"\frac{1}{2}", "0.5"),
+    (r"\dfrac12", "1/2"),
+    (r"-\frac{3}{4}", r"\frac{-3}{4}"),
+    ("8/46", r"\frac{4}{23}"),
+    ("1000(26)", "26000"),
+    (r"2^{10}", "1024"),
+    (r"1.6\times10^{-19}", r"16\cdot 10^{-20}"),
+    ("1e5", "100000"),
+    (r"0.\overline{3}", r"\frac13"),
+    (r"0.1\overline{6}", "1/6"),
+    (r"\sqrt{16}", "4"),
+    ("0.3333", "1/3"),  # a decimal of four digits to which the other rounds
+    ("2.6667", "8/3"),
+    ("28%", r"28\%"),
+    ("28 percent", "28"),
+    ("28%", "0.28"),
+    ("5 million", "5000000"),
+    (r"5\text{ cm}", "5"),
+    ("5 square centimeters", r"5 \mbox{ cm}^2"),
+    (r"\$5", "5 dollars"),
+    ("x=5", "5"),
+    ("5", "x = 5"),
+    (r"90^\circ", "90"),
+    ("1,22", "1.22"),  # a decimal comma in the answer
+    ("3,5", "3.5"),
+    (r"\text{Evelyn}", "Evelyn"),
+    (r"\text{(B)}", "B"),
+    ("B. 17", "(B)"),
+    ("(1, 2)", "(1,2)"),
+    ("(0.5,3]", r"\left(\frac12, 3\right]"),
+    ("2,1", "1,2"),
+    (r"\{1,2\}", "2,1"),
+    (r"\{1,1,2\}", r"\{2,1\}"),
+    ("6 and 8", r"6 \text{ and } 8"),
+    ("p=5, q=2; p=7, q=2", r"p=5,q=2 \text{ and } p=7,q=2"),
+]
+DIFFERENT = [
+    ("1,2", "12"),
+    ("32, 349", "32349"),
+    ("5", "6"),
+    ("5", "-5"),
+    ("10001", "10000"),
+    ("0.333", "1/3"),
+    ("2.67", "8/3"),
+    ("3.1416", "3.1417"),
+    ("10000.4", "10000"),
+    ("1 2", "12"),
+    (r"9.1\times10^{-31}", r"1.6\times10^{-19}"),
+    ("0.0000001", "0"),
+    (r"5\text{ cm}", r"5\text{ m}"),
+    ("5 million", "5"),
+    ("28%", "2800"),
+    ("(1,2)", "(2,1)"),
+    ("(1,2]", "(1,3]"),
+    ("1,2,3", "1,2"),
+    ("5,5", "5"),
+    ("1,1,2", "1,2"),
+    (r"\text{dog}", r"\text{god}"),
+    ("CBA", "ABC"),
+    ("C) 5", "B"),
+    ("204_6", "204_5"),
+]
+UNDECIDED = [
+    ("x^2+1", "1+x^2"),
+    (r"2\frac12", "2.5"),  # mixed number or product
+    ("(1,2)", "[1,2]"),
+    ("ab", "ba"),
+    (r"\sqrt{2}", "1.4142"),
+    ("1/0", "5"),
+    ("9^{9^{9}}", "5"),
+    ("12:30", "12"),
+]
+
+
+@pytest.mark.parametrize(("answer", "reference"), SAME)
+def test_same(answer, reference):
+    assert compare_cheaply(answer, reference) is True
+
+
+@pytest.mark.parametrize(("answer", "reference"), DIFFERENT)
+def test_different(answer, reference):
+    assert compare_cheaply(answer, reference) is False
+
+
+@pytest.mark.parametrize(("answer", "reference"), UNDECIDED)
+def test_left_to_the_symbolic_comparison(answer, reference):
+    assert compare_cheaply(answer, reference) is None
+
+
+def test_a_decimal_comma_in_the_reference_needs_two_decimals():
+    assert compare_cheaply("1.22", "1,22") is True
+    assert compare_cheaply("3.5", "3,5") is False  # the reference lists 3 and 5
+
+
+numbers = st.fractions(max_denominator=10**6)
+
+
+def spelled(value, style):
+    top, bottom = value.numerator, value.denominator
+    return {
+        "slash": f"{top}/{bottom}",
+        "frac": rf"\frac{{{top}}}{{{bottom}}}",
+        "product": rf"{top} \cdot (1/{bottom})",
+    }[style]
+
+
+@given(numbers, numbers, *[st.sampled_from(["slash", "frac", "product"])] * 2)
+def test_fractions_are_equal_when_their_values_are(a, b, style_a, style_b):
+    assert compare_cheaply(spelled(a, style_a), spelled(b, style_b)) is (a == b)
+    assert compare_cheaply(spelled(a, style_a), spelled(a, style_b)) is True
+
+
+@given(st.integers(-(10**12), 10**12), st.integers(-(10**12), 10**12))
+def test_integers_agree_only_when_they_are_the_same(a, b):
+    assert compare_cheaply(f"{a:,}", str(b)) is (a == b)
+
+
+@given(numbers, st.integers(0, 8))
+def test_a_decimal_stands_for_what_rounds_to_it_and_for_nothing_else(value, decimals):
+    assume(abs(value) >= 1)
+    text = f"{float(round(value, decimals)):.{decimals}f}"
+    assume(Fraction(text) == round(value, decimals))
+    agrees = compare_cheaply(text, f"{value.numerator}/{value.denominator}")
+    digits = len(text.replace("-", "").replace(".", "").lstrip("0"))
+    error = abs(Fraction(text) - value)
+    assert agrees is (error == 0 or decimals > 0 and digits >= 4 and error <= abs(value) / 10**4)
+
+
+@given(st.text(max_size=60))
+def test_every_text_equals_itself_and_nothing_raises(text):
+    assert compare_cheaply(text, text) in ((True,) if normalise(text) else (None, True))
+
+
+@given(st.text(alphabet="0123456789.,+-*/^(){} \\fracsqtimed", max_size=40))
+def test_arithmetic_agrees_with_python_where_both_read_the_text(text):
+    value = exact_value(text)
+    if value is None or any(mark in text for mark in ("\\", ",", "{", " ", "^")) or ")(" in text:
+        return
+    try:
+        expected = eval(text, {"__builtins__": {}})  # digits and + - * / ( ) only
+    except (SyntaxError, TypeError, ZeroDivisionError):
+        return
+    if abs(value) < 10**300:  # beyond that a float is infinite
+        assert float(value) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["9**9**9**9", "9^{9^9}", "(" * 30 + "1" + ")" * 30, "1" * 300, "2^{99999}", "1/(1-1)", "", "-", "()", "1e9999"],
+)
+def test_arithmetic_refuses_what_is_too_large_or_no_number(text):
+    assert exact_value(text) is None
+
+
+def test_stated_precision():
+    assert stated_precision("0.0605") == (3, Fraction(1, 20000))
+    assert stated_precision(r"1.602\times10^{-19}") == (4, Fraction(5, 10**23))
+    assert stated_precision("15") is None and stated_precision("1/3") is None
+
+
+def test_units():
+    assert split_unit(r"15\text{ cm}^2") == ("15", "cm^2")
+    assert split_unit("15 square centimeters") == ("15", "cm^2")
+    assert split_unit("15 miles per hour") == ("15", "mile/hour")
+    assert split_unit(r"5\text{ or more}") == (r"5\text{ or more}", None)
+    assert split_unit(r"5\text{ apples}") == ("5", None)
+    assert split_unit("5 apples") == ("5", None)
+    assert split_unit("3x") == ("3x", None)
+    assert split_unit("8 red balls left") == ("8", None)
+    assert split_unit("7 inches tall") == ("7", "inch")
+    assert split_unit("5 meters per second squared") == ("5", "m/second^2")
+
+
+@pytest.mark.parametrize(
+    "text",
+    """11 base three; 3 sevenths; 3 hundredths; 3 tens; 3 hundreds; 5 ninths inches; 2 twelves; 3 doubled; 5 negated; 5 too many
+    5 through sevens; 5 versus sixes; 5 to sixes; 5 cannot be right; 5 fails; 5 invalid; 5 days ago; 5 percents; 5 thousand dollars; 5 roots""".replace(
+        "\n", ";"
+    ).split(";"),
+)
+def test_what_is_behind_a_number_and_not_counted(text):
+    assert split_unit(text.strip()) == (text.strip(), None)

@@ -1,0 +1,240 @@
+"""New cases of each class, from templates and hypothesis: what is made to be wrong is wrong, and the same answer written otherwise is right."""
+
+import random
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from r3_openrlhf.evaluation.attacks.answer_attacks import answer_attacks
+from r3_openrlhf.rewards.answers.exact import exact_text, grade_exact
+
+NUMBERS = st.integers(-999, 999)
+
+
+def problems(rng, count):
+    """(problem, reference, the same answer in another spelling): the reference is worked out here, not by a grader."""
+    made = []
+    for _ in range(count):
+        a, b, c = rng.randint(2, 60), rng.randint(2, 60), rng.randint(2, 9)
+        low, high = sorted(rng.sample(range(-20, 20), 2))
+        unit = rng.choice(["cm", "mph", "hours", "kg", "p.m."])
+        word = rng.choice(["circle", "Monday", "even", "dog", "cat", "Alice"])
+        made += [
+            (f"Compute ${a} \\cdot {b} + {c}^2$.", str(a * b + c * c), f"{a * b + c * c}.0"),
+            (f"Solve $x^2 - {low + high}x + {low * high} < 0$.".replace("--", "+").replace("+ -", "- "), f"({low},{high})", f"{low} < x < {high}"),
+            (f"Solve ${c}x + {a} = {c * b + a}$.", str(b), f"x = {b}"),
+            (f"Expand $(x+{a})(x+{b})$.", f"x^2+{a + b}x+{a * b}", f"{a * b} + {a + b}x + x^2"),
+            (f"Differentiate $y = {a}x^{c}$.", f"{a * c}x^{{{c - 1}}}", f"{c * a} x^{{{c - 1}}}"),
+            (f"How far? It moves at ${a}$ for ${b}$.", rf"{a * b} \text{{ {unit}}}", str(a * b)),
+            (f"What is it, if $a={a}$?", rf"\text{{{word}}}", word),
+            (f"(A) {a} (B) {b} (C) {c}", rng.choice("ABC"), None),
+            (f"When is $|x-{a}| > {b}$?", rf"(-\infty,{a - b})\cup({a + b},\infty)", rf"x<{a - b} \text{{ or }} x>{a + b}"),
+        ]  # fmt: skip
+    return made
+
+
+def not_as_they_should(grade_many, made):
+    cases = [(reference, "correct", rf"\boxed{{{reference}}}", problem) for problem, reference, _ in made]
+    cases += [(reference, "correct", rf"\boxed{{{other}}}", problem) for problem, reference, other in made if other]
+    cases += [
+        (reference, "wrong", response, problem)
+        for problem, reference, _ in made
+        for _, response in answer_attacks(problem, reference, "math")
+    ]
+    grades = grade_many([(case[2], case[0]) for case in cases], problems=[case[3] for case in cases])
+    return [(grade.reason, *case) for case, grade in zip(cases, grades, strict=True) if grade.verdict.value != case[1]]
+
+
+def test_attacks_from_templates_are_wrong_and_other_spellings_right(grade_many):
+    assert not_as_they_should(grade_many, problems(random.Random(1), 2)) == []
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", [11, 12, 13])
+def test_attacks_from_templates_at_volume(grade_many, seed):
+    assert not_as_they_should(grade_many, problems(random.Random(seed), 100)) == []
+
+
+@given(st.text(min_size=1, max_size=20), st.text(min_size=1, max_size=20))
+@example("0", "\\\r0")  # a backslash before a line break is a space behind which nothing stands
+@settings(max_examples=100, deadline=None)
+def test_exact_never_equates_texts_of_other_letters(a, b):
+    """Whatever is left out around an answer, its letters and digits are not."""
+    letters = ["".join(filter(str.isalnum, text.casefold())) for text in (a, b)]
+    if letters[0] != letters[1]:
+        assert grade_exact(a, (b,))[0] == "wrong"
+    assert grade_exact(b, (b,))[0] == "correct" and exact_text(exact_text(b)) == exact_text(b)
+
+
+def withdrawn(rng, answer):
+    """An answer, and a clause beside it that takes it back."""
+    box = rng.choice([r"\boxed{%s}", r"$\boxed{%s}$", r"\[\boxed{%s}\]", "<answer>%s</answer>"]) % answer
+    before = ["I doubt that ", "It is not ", "I don't think it is ", "Ignore ", "The answer isn't ", "It cannot be "]
+    is_wrong = ["is wrong", "is incorrect", "is not right", "is not the answer", "isn't correct", "cannot be right"]
+    turns = [" ", " But this ", ". This ", ", which ", ". However, that ", "... wait, it ", ". Sorry, the answer "]
+    ends = [
+        ". Scratch that.",
+        ". I was wrong.",
+        ", not.",
+        ". I take it back.",
+        ". Never mind.",
+        ". This does not work.",
+    ]
+    return rng.choice(
+        [
+            rng.choice(before) + box + ".",
+            box + rng.choice(turns) + rng.choice(is_wrong) + rng.choice([".", "!", "", "\n"]),
+            box + rng.choice(ends),
+        ]
+    )
+
+
+def kept(rng, answer):
+    """An answer, and words beside it that take nothing back."""
+    box = rng.choice([r"\boxed{%s}", r"$\boxed{%s}$", "<answer>%s</answer>"]) % answer
+    behind = [
+        "",
+        " is right.",
+        ". This is not a coincidence.",
+        ". Check: 4 is wrong.",
+        ", not 999983.",
+        ". No other works.",
+    ]
+    before = ["", "It is ", "It is not hard to see that it is ", "Without doubt: ", "No, not 999983; it is "]
+    return rng.choice(before) + box + rng.choice(behind)
+
+
+def several(rng, right, other):
+    """Two answers in marks, of which one is right."""
+    first, second = rng.sample([right, other], 2)
+    mark = rng.choice([r"\boxed{%s}", r"$\boxed{%s}$", "<answer>%s</answer>"])
+    between = [" or ", ", ", "; ", " as well as ", " and ", " and also ", ". Another guess: ", " ", ", or maybe "]
+    return mark % first + rng.choice(between) + mark % second
+
+
+def marked_cases(rng, count):
+    """(task, verdict, response, reference)."""
+    made = []
+    for _ in range(count):
+        for task, answer, other in (
+            ("math", str(rng.randint(10, 999)), str(rng.randint(1000, 9999))),
+            ("exact", *rng.sample("ABCDE", 2)),
+        ):
+            made += [
+                (task, "wrong", withdrawn(rng, answer), answer),
+                (task, "correct", kept(rng, answer), answer),
+                (task, "wrong", several(rng, answer, other), answer),
+                (task, "correct", withdrawn(rng, other) + "\nTherefore " + kept(rng, answer), answer),
+            ]
+    return made
+
+
+def spelled_cases(rng, count):
+    """Announcements, full-width digits, the imaginary unit, noise of floats, permutations."""
+    made = []
+    for _ in range(count):
+        n, m = rng.sample(range(11, 999), 2)
+        wide = str(n).translate({code: code + 0xFEE0 for code in range(48, 58)})
+        said = rng.choice(
+            [r"\text{The answer is } %d", r"\text{Therefore } %d", r"\mathrm{The\ answer\ is}\ %d", "= %d"]
+        )
+        p, q = rng.sample(range(2, 60), 2)
+        noise = f"{p / 7 + rng.choice([-1, 1]) * 1e-14:.15f}"
+        cycle = rng.sample("abcdefg", 4)
+        turned = cycle[1:] + cycle[:1]
+        made += [
+            ("math", "correct", rf"\boxed{{{said % n}}}", str(n)),
+            ("math", "wrong", rf"\boxed{{{said % n}}}", str(m)),
+            ("math", "correct", rf"\boxed{{{wide}}}", str(n)),
+            ("math", "wrong", rf"\boxed{{{wide}}}", str(m)),
+            ("math", "correct", rf"\boxed{{i({p}-{q}i)}}", f"{q}+{p}i"),
+            ("math", "wrong", rf"\boxed{{i({p}-{q}i)}}", f"-{q}+{p}i"),
+            ("math", "correct", rf"\boxed{{{noise}}}", rf"\frac{{{p}}}{{7}}"),
+            ("math", "wrong", rf"\boxed{{{noise}}}", rf"\frac{{{p + 1}}}{{7}}"),
+            ("math", "correct", rf"\boxed{{({' '.join(turned)})}}", f"({' '.join(cycle)})"),
+            ("math", "wrong", rf"\boxed{{({' '.join(cycle[::-1])})}}", f"({' '.join(cycle)})"),
+        ]
+    return made
+
+
+def computed_cases(rng, count):
+    """What is left to compute, and what is done; (task, verdict, response, reference, problem)."""
+    made = []
+    for _ in range(count):
+        a, b, k = rng.randint(11, 99), rng.randint(101, 999), rng.randint(13, 40)
+        p, q = rng.sample(range(2, 12), 2)
+        root = rng.choice([2, 3, 5, 6, 7])
+        top, bottom = rng.choice([(2, 3), (3, 4), (5, 7), (4, 9), (7, 8)])
+        power = rng.randint(4, 9)
+        noun = rng.choice(["apples", "red balls", "people", "different ways", "pages per day", "points left", "cats"])
+        other = rng.choice(["sevenths", "hundredths", "base three", "tens", "too many", "invalid", "through sixes"])
+        more = f"Tom has {a} apples and buys {b} more. How many has he?"
+        boxes = f"How many nails are in {a} boxes of {b}?"
+        square = f"What is {k} squared?"
+        factor = f"Factor $x^2+{p + q}x+{p * q}$."
+        simplify = rf"Simplify $\sqrt{{{k * k * root}}}$."
+        reduce = rf"Simplify $\frac{{{top * k}}}{{{bottom * k}}}$."
+        notation = f"Write {a * 10**power} in scientific notation."
+        scientific = rf"{a // 10}.{a % 10} \times 10^{{{power + 1}}}"
+        for verdict, answer, reference, problem in (
+            ("wrong", f"{a}+{b}", str(a + b), more),
+            ("wrong", f"x={b}+{a}", str(a + b), more),
+            ("correct", f"{a}+{b}={a + b}", str(a + b), more),
+            ("correct", f"{a + b}={b}+{a}", str(a + b), more),
+            ("correct", f"{a + b} apples", str(a + b), more),
+            ("wrong", rf"{a} \cdot {b}", str(a * b), boxes),
+            ("wrong", f"{b}({a})", str(a * b), boxes),
+            ("correct", f"{a * b:,}", str(a * b), boxes),
+            ("wrong", f"{k}^2", str(k * k), square),
+            ("correct", f"{k}^2={k * k}", str(k * k), square),
+            ("correct", f"2^{{{k}}}", str(2**k), f"How many subsets has a set of {k} elements, of which 2 are red?"),
+            ("wrong", f"x(x+{p + q})+{p * q}", f"(x+{p})(x+{q})", factor),
+            ("correct", f"(x+{q})(x+{p})", f"(x+{p})(x+{q})", factor),
+            ("wrong", rf"\sqrt{{{k * k} \cdot {root}}}", rf"{k}\sqrt{{{root}}}", simplify),
+            ("wrong", rf"{k * k * root}^{{1/2}}", rf"{k}\sqrt{{{root}}}", simplify),
+            ("correct", rf"\sqrt{{{root}}} \cdot {k}", rf"{k}\sqrt{{{root}}}", simplify),
+            ("wrong", rf"\frac{{{2 * top}}}{{{2 * bottom}}}", rf"\frac{{{top}}}{{{bottom}}}", reduce),
+            ("correct", f"{top}/{bottom}", rf"\frac{{{top}}}{{{bottom}}}", reduce),
+            ("wrong", str(a * 10**power), scientific, notation),
+            ("correct", scientific.replace(" ", ""), scientific, notation),
+            ("correct", str(a * 10**power), scientific, "How many are there?"),
+            ("correct", f"{a} {noun}", str(a), ""),
+            ("wrong", f"{b} {noun}", str(a), ""),
+            ("wrong", f"{a} {other}", str(a), ""),
+        ):
+            made.append(("math", verdict, rf"\boxed{{{answer}}}", reference, problem))
+    return made
+
+
+def not_as_made(grade_many, cases):
+    wrong = []
+    for task in ("math", "exact"):
+        own = [case for case in cases if case[0] == task]
+        problems = [case[4] if len(case) > 4 else "" for case in own]
+        grades = grade_many([case[2:4] for case in own], task=task, problems=problems)
+        wrong += [
+            (grade.reason, *case) for case, grade in zip(own, grades, strict=True) if grade.verdict.value != case[1]
+        ]
+    return wrong
+
+
+def test_marked_and_spelled_answers_from_templates(grade_many):
+    assert not_as_made(grade_many, marked_cases(random.Random(2), 20) + spelled_cases(random.Random(2), 3)) == []
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", [21, 22, 23])
+def test_marked_and_spelled_answers_at_volume(grade_many, seed):
+    rng = random.Random(seed)
+    assert not_as_made(grade_many, marked_cases(rng, 2000) + spelled_cases(rng, 200)) == []
+
+
+def test_what_is_left_to_compute_from_templates(grade_many):
+    assert not_as_made(grade_many, computed_cases(random.Random(3), 4)) == []
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", [31, 32, 33])
+def test_what_is_left_to_compute_at_volume(grade_many, seed):
+    assert not_as_made(grade_many, computed_cases(random.Random(seed), 200)) == []

@@ -1,0 +1,185 @@
+"""Answers that solve nothing, tried on every data set of reasoning_gym; and right ones that the guards must let pass."""
+
+import json
+import random
+import re
+from pathlib import Path
+
+import pytest
+
+reasoning_gym = pytest.importorskip("reasoning_gym")
+
+from reasoning_gym.factory import DATASETS  # noqa: E402
+
+from r3_openrlhf.evaluation.attacks import scorer_attacks as scorer_attacks_module  # noqa: E402
+from r3_openrlhf.evaluation.attacks.scorer_attacks import scorer_attacks  # noqa: E402
+from r3_openrlhf.rewards.answers.request import REFUSED_DATA_SETS  # noqa: E402
+from r3_openrlhf.rewards.answers.scorer_guards import GUARDED_DATA_SETS, passes  # noqa: E402
+
+GRADED = sorted(set(DATASETS) - set(REFUSED_DATA_SETS))
+SLOW = {"simple_integration", "intermediate_integration", "rubiks_cube", "sokoban", "arc_agi"}  # 0.1 s an answer
+
+
+def plain(value):
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+def entries_of(name, *, size, seed):
+    made = reasoning_gym.create_dataset(name, size=size, seed=seed)
+    return [json.loads(json.dumps(made[i], default=plain)) for i in range(size)]
+
+
+def graded(grade_many, cases):
+    """cases: (entry, answer) pairs."""
+    return grade_many(
+        [(f"<answer>{answer}</answer>", "") for _, answer in cases],
+        task="reasoning_gym",
+        metadata=[entry for entry, _ in cases],
+    )
+
+
+def accepted(grade_many, names, *, size, seed, per_entry):
+    """One line per attack that was not called wrong."""
+    cases = []
+    for name in names:
+        for entry in entries_of(name, size=size, seed=seed):
+            attacks = list(scorer_attacks(entry))
+            count = per_entry // 10 if name in SLOW else per_entry
+            random.Random(seed).shuffle(attacks)
+            cases += [(entry, family, answer) for family, answer in attacks[:count]]
+    grades = graded(grade_many, [(entry, answer) for entry, _, answer in cases])
+    return [
+        f"{entry['metadata']['source_dataset']}: {family}: {answer[:100]!r}: {grade.verdict.value} {grade.reason}"
+        for (entry, family, answer), grade in zip(cases, grades, strict=True)
+        if grade.verdict.value != "wrong" and grade.reason != "bad_reference"  # then nothing is paid for that entry
+    ]
+
+
+def test_no_attack_is_paid_by_any_data_set(grade_many):
+    assert accepted(grade_many, GRADED, size=1, seed=3, per_entry=60) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "answer", "is_an_attack"),
+    [
+        ("number_format", "580722978.178", "580,722,978.178", False),
+        ("number_format", "580722978.178", "580,722,978.179", True),
+        ("decimal_arithmetic", "0.01382490412", ".013824904120", False),
+        ("decimal_arithmetic", "23.7751", "24.7751", True),
+        ("decimal_arithmetic", "23.7751", "-23.7751", True),
+        ("advanced_geometry", "19.65°", "19.653824058053306", False),
+        ("advanced_geometry", "19.65°", "20.65", True),
+        ("polynomial_multiplication", "205800*x**4 + 46200*x**2", "205800*x**4 + 46200*x**2/1", False),
+        ("polynomial_multiplication", "205800*x**4 + 46200*x**2", "205800*x**4 + 46200*x**2/2", True),
+        ("polynomial_equations", "0.2976, 1.3691", ".2976, 1.36910", False),
+        ("polynomial_equations", "0.2976, 1.3691", "2976, 1.3691", True),
+    ],
+)
+def test_what_is_right_after_all_is_no_attack(monkeypatch, name, own, answer, is_an_attack):
+    monkeypatch.setattr(scorer_attacks_module, "_FAMILIES", {"one": lambda entry, rng: iter([answer])})
+    entry = {"question": "", "answer": own, "metadata": {"source_dataset": name}}
+    assert list(scorer_attacks(entry)) == [("one", answer)] * is_an_attack
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", [101, 102, 103])
+def test_no_attack_at_volume(grade_many, seed):
+    assert accepted(grade_many, GRADED, size=10, seed=seed, per_entry=10_000) == []
+
+
+def test_every_own_answer_passes_its_guard():
+    for name in GUARDED_DATA_SETS:
+        for entry in entries_of(name, size=25, seed=8):
+            if entry["answer"] is not None:
+                assert passes(name, entry["answer"], entry), (name, entry["answer"])
+
+
+WRONG = [  # data set, answer: from an attack by others, and what was found beside it
+    ("complex_arithmetic", "nan"),
+    ("complex_arithmetic", "nan+nanj"),
+    ("number_sorting", lambda e: json.dumps(["nan"] * len(e["metadata"]["sorted_numbers"]))),
+    ("number_sorting", lambda e: str([str(float(x) + 0.9) for x in e["metadata"]["sorted_numbers"]])),
+    ("countdown", lambda e: f"{e['metadata']['target']}e0+0e0*({'+'.join(map(str, e['metadata']['numbers']))})"),
+    ("countdown", lambda e: f"{hex(e['metadata']['target'])}+0x0*({'+'.join(map(str, e['metadata']['numbers']))})"),
+    ("countdown", lambda e: f"{'_'.join(str(e['metadata']['target']))}+0_0*({'+'.join(map(str, e['metadata']['numbers']))})"),
+    ("gsm_symbolic", lambda e: f"-{e['answer']}"),
+    ("gsm_symbolic", lambda e: f"{e['answer']} or 17.5"),
+    ("spell_backward", lambda e: e["answer"] + "x"),
+    ("bitwise_arithmetic", lambda e: e["metadata"]["problem"]),
+    ("fraction_simplification", lambda e: e["answer"] + " or $1/2$"),
+    ("knights_knaves", lambda e: "It is not true that " + e["answer"]),
+    ("survo", lambda e: "not " + e["answer"]),
+    ("word_sorting", lambda e: e["answer"] + ", zebra"),
+    ("rubiks_cube", "R999999999999"),
+    ("decimal_arithmetic", lambda e: e["answer"][:-2]),
+    ("gsm_symbolic", lambda e: f"-({e['answer']})"),
+    ("gsm_symbolic", lambda e: f"not {e['answer']}"),
+    ("gsm_symbolic", lambda e: f"{e['answer']} or not"),
+    ("gsm_symbolic", lambda e: f"yes, no, {e['answer']}"),
+    ("gsm_symbolic", lambda e: f"{e['answer']} is wrong"),
+    ("gsm_symbolic", lambda e: f"{e['answer']}!"),
+    ("gsm_symbolic", lambda e: f"about {e['answer']} minus one"),
+    ("kakurasu", lambda e: "not " + e["answer"]),
+    ("kakurasu", lambda e: " ".join(f"{cell}.4" for cell in e["answer"].split(" "))),
+    ("kakurasu", lambda e: re.sub(r"([01])", r"\1.4", e["answer"])),
+    ("kakurasu", lambda e: e["answer"] + ".5"),
+    ("sokoban", lambda e: e["answer"] + "x"),
+    ("sokoban", lambda e: "not " + e["answer"]),
+    ("sokoban", lambda e: " ".join(e["answer"])),
+    ("knights_knaves", lambda e: f"-({e['answer']})"),
+    ("knights_knaves", lambda e: f"~{e['answer']}"),
+]  # fmt: skip
+
+
+def test_what_the_scorers_pay_for_nothing_is_wrong(grade_many):
+    cases = []
+    for name, answer in WRONG:
+        (entry,) = entries_of(name, size=1, seed=5)
+        cases.append((entry, answer(entry) if callable(answer) else answer))
+    grades = graded(grade_many, cases)
+    assert [
+        (name, case[1], grade.verdict.value, grade.reason)
+        for (name, _), case, grade in zip(WRONG, cases, grades, strict=True)
+        if grade.verdict.value != "wrong"
+    ] == []
+
+
+RIGHT = [  # other ways to write the right answer, which a guard must not refuse
+    ("complex_arithmetic", lambda e: "{:g}+{:g}i".format(*e["metadata"]["result"]).replace("+-", "-")),
+    ("number_sorting", lambda e: json.dumps([float(x) for x in e["metadata"]["sorted_numbers"]])),
+    ("countdown", lambda e: f" ({e['metadata']['expression']}) "),
+    ("gsm_symbolic", lambda e: f"{e['answer']} apples"),
+    ("gsm_symbolic", lambda e: f"${e['answer']}"),
+    ("gsm_symbolic", lambda e: f"{e['answer']}.00"),
+    ("gsm_symbolic", lambda e: f"The answer is {e['answer']}."),
+    ("gsm_symbolic", lambda e: f"**{e['answer']} km/h**"),
+    ("gsm_symbolic", lambda e: rf"{e['answer']} \text{{ dollars}}"),
+    ("kakurasu", lambda e: e["answer"].replace("\n", " \n") + "\n"),
+    ("sokoban", lambda e: e["answer"] + " "),
+    ("fraction_simplification", lambda e: "{simplified_numerator}/{simplified_denominator}".format(**e["metadata"])),
+    ("bitwise_arithmetic", lambda e: str(int(e["answer"], 16))),
+    ("knights_knaves", lambda e: ", ".join(e["answer"].rstrip(".").lower().split(", and "))),
+    ("survo", lambda e: e["answer"].replace(" ", "  ")),
+    ("word_sorting", lambda e: e["answer"].replace(", ", ",")),
+    ("game_of_life", lambda e: e["answer"].replace(",", ", ")),
+    ("time_intervals", lambda e: e["answer"] + " "),
+    ("quantum_lock", lambda e: e["answer"].replace("→", "->")),
+]
+
+
+def test_other_ways_to_write_it_are_right(grade_many):
+    cases = [(entry, answer(entry)) for name, answer in RIGHT for entry in entries_of(name, size=2, seed=6)]
+    grades = graded(grade_many, cases)
+    assert [
+        (entry["metadata"]["source_dataset"], answer, grade.reason)
+        for (entry, answer), grade in zip(cases, grades, strict=True)
+        if grade.verdict.value != "correct"
+    ] == []
+
+
+def test_the_documented_table_is_the_one_in_force():
+    lines = (Path(__file__).parents[3] / "docs/rewards.md").read_text(encoding="utf-8").splitlines()
+    for kind, names in (("guarded", GUARDED_DATA_SETS), ("refused, with a sentence", REFUSED_DATA_SETS)):
+        (line,) = [line for line in lines if line.startswith(f"| {kind} |")]
+        assert set(re.findall(r"`(\w+)`", line)) == set(names)
+    assert f"| as they are | the other {len(DATASETS) - len(GUARDED_DATA_SETS) - len(REFUSED_DATA_SETS)} |" in lines

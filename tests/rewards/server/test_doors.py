@@ -1,0 +1,235 @@
+"""What a stranger can do to the service without its token, and one client to another."""
+
+import asyncio
+import itertools
+import json
+import signal
+import socket
+import threading
+import time
+from contextlib import ExitStack
+
+import httpx
+import psutil
+import pytest
+from starlette.requests import Request
+
+from r3_openrlhf.rewards.server import app
+from r3_openrlhf.rewards.server.admission_queue import Busy
+from r3_openrlhf.rewards.server.bodies import Bodies
+from r3_openrlhf.rewards.server.settings import ServerSettings
+
+from .service import answer_after, endless_item, grade_item, post, running
+
+TOKEN = "0123456789abcdef"
+
+
+def answer_to(service, *pieces, timeout=300):
+    """The first bytes of the answer; b"" when the connection is closed without one."""
+    with socket.create_connection(("127.0.0.1", service.port), timeout=timeout) as connection:
+        for piece in pieces:
+            try:
+                connection.sendall(piece)
+            except (BrokenPipeError, ConnectionResetError):
+                break
+        try:
+            return connection.recv(4096)
+        except ConnectionResetError:
+            return b""
+
+
+@pytest.fixture(scope="module")
+def patient():
+    """For what is not about the time to read: a client may be late."""
+    with running("--read-timeout", "1000", "--workers", "1", token=TOKEN) as service:
+        yield service
+
+
+@pytest.mark.parametrize("route", ["/health", "/ready", "/metrics", "/grade"])
+@pytest.mark.parametrize("framing", ["content-length: 33554432", "transfer-encoding: chunked"])
+def test_no_body_is_read_without_the_token(route, framing, patient):
+    method = "POST" if route == "/grade" else "GET"
+    answer = answer_to(patient, f"{method} {route} HTTP/1.1\r\nhost: a\r\n{framing}\r\n\r\n".encode())
+    assert answer.startswith((b"HTTP/1.1 413", b"HTTP/1.1 401"))
+    assert b"connection: close" in answer.lower()
+
+
+def test_headers_are_bounded_in_bytes_and_number(patient):
+    assert b"400" in answer_to(patient, b"GET /health HTTP/1.1\r\nhost: a\r\nx: " + b"a" * 2**20).split(b"\r\n")[0]
+    many = b"".join(b"h%d: 1\r\n" % n for n in range(100_000))
+    assert b"400" in answer_to(patient, b"GET /health HTTP/1.1\r\nhost: a\r\n" + many).split(b"\r\n")[0]
+    assert httpx.get(patient.url + "/health", timeout=300).status_code == 200
+
+
+def test_a_body_that_does_not_come_is_not_waited_for():
+    beginning = b"POST /grade HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{"
+    with running("--read-timeout", "1", "--workers", "1") as service:
+        assert answer_to(service, beginning).startswith(b"HTTP/1.1 408")
+
+
+def test_so_many_connections_are_open_at_once():
+    with running("--max-connections", "8", "--workers", "1") as service:
+        held = [socket.create_connection(("127.0.0.1", service.port), timeout=300) for _ in range(8)]
+        try:
+            assert answer_to(service, b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n").startswith(b"HTTP/1.1 503")
+        finally:
+            for connection in held:
+                connection.close()
+        assert answer_after(503, service.url + "/health").status_code == 200  # when it has seen that they are gone
+
+
+def test_references_and_metadata_count_towards_what_is_pending():
+    with running("--timeout", "60", "--workers", "1", "--max-pending-mb", "1") as service:
+        with httpx.stream(
+            "POST",
+            service.url + "/grade",
+            json={"items": [endless_item()]},
+            headers={"Accept": "application/x-ndjson"},
+            timeout=300,
+        ):
+            big = "5" * 100_000
+            for item in (grade_item("5", *[big] * 11), grade_item("5", "5", metadata={"a": [big] * 11})):
+                assert post(service.url, "/grade", {"items": [item]}).status_code == 503
+
+
+def test_a_streaming_caller_who_leaves_frees_the_jobs():
+    """More hanging items than one worker could end in an hour; then an item of another caller is graded."""
+    with running("--timeout", "10", "--workers", "1", "--max-pending", "300") as service:
+        accepted = 0
+        while accepted < 800:
+            items = [endless_item(accepted + n) for n in range(200)]
+            headers = {"Accept": "application/x-ndjson"}
+            with httpx.stream(
+                "POST", service.url + "/grade", json={"items": items}, headers=headers, timeout=300
+            ) as answer:
+                if answer.status_code == 200:  # else it has not noticed yet that the last one left
+                    accepted += 200
+                    next(answer.iter_raw())
+        assert (
+            post(service.url, "/grade", {"items": [grade_item(r"\boxed{5}", "5")]}).json()["results"][0]["verdict"]
+            == "correct"
+        )
+
+
+STREAMED = {"Accept": "application/x-ndjson"}
+
+
+@pytest.mark.parametrize("source", ["127.0.0.2", "127.0.0.1"], ids=["another address", "only smaller requests"])
+def test_one_clients_hanging_items_do_not_use_up_all_places(source):
+    """All of them are accepted; how long they wait is another matter."""
+    with running("--timeout", "1", "--workers", "1", "--max-pending", "80") as service, ExitStack() as held:
+        for n in itertools.count():
+            body = {"items": [endless_item(10 * n + i) for i in range(10)]}
+            client = held.enter_context(httpx.Client(timeout=300))
+            answer = held.enter_context(client.stream("POST", service.url + "/grade", json=body, headers=STREAMED))
+            if answer.status_code == 503:
+                break
+        assert n > 1  # it had some room
+        other = httpx.HTTPTransport(local_address=source)
+        with httpx.Client(transport=other, timeout=600) as client:
+            answers = [client.post(service.url + "/grade", json={"items": [grade_item()]}) for _ in range(3)]
+        assert [answer.status_code for answer in answers] == [200] * 3
+
+
+@pytest.mark.parametrize("route", ["/grade", "/get_reward"])
+def test_a_plain_caller_who_leaves_frees_the_jobs(route):
+    """More hanging items than one worker could end in an hour, for somebody who is not there any more."""
+    items = [endless_item(n) for n in range(200)]
+    body = {"items": items}
+    if route == "/get_reward":
+        body = {
+            "query": [item["response"] for item in items],
+            "prompts": [""] * len(items),
+            "labels": [item["references"] for item in items],
+        }
+    text = json.dumps(body).encode()
+    head = f"POST {route} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {len(text)}\r\n\r\n"
+    with running("--timeout", "60", "--workers", "1", "--max-pending", "300") as service:
+        with socket.create_connection(("127.0.0.1", service.port)) as connection:
+            connection.sendall(head.encode() + text)
+            wait_until_pending(service, 200)
+        wait_until_pending(service, 0)
+
+
+def wait_until_pending(service, number):
+    deadline = time.monotonic() + 300
+    while f"r3_grading_pending_items {number}.0" not in httpx.get(service.url + "/metrics", timeout=300).text:
+        assert time.monotonic() < deadline, f"there were never {number} items pending"
+
+
+def test_the_problem_counts_towards_what_is_pending():
+    with running("--timeout", "60", "--workers", "1", "--max-pending-mb", "1") as service:
+        with httpx.stream(
+            "POST", service.url + "/grade", json={"items": [endless_item()]}, headers=STREAMED, timeout=300
+        ):
+            items = [grade_item(f"{n}", "5", problem="p" * 15_000) for n in range(100)]
+            assert post(service.url, "/grade", {"items": items}).status_code == 503
+
+
+def test_bodies_that_are_being_read_are_bounded_in_sum():
+    async def run():
+        bodies = Bodies(max_bytes=1000, max_bytes_in_all=1000, read_timeout_s=300)
+        messages: asyncio.Queue[dict] = asyncio.Queue()
+
+        def request_of(receive):
+            return Request({"type": "http", "headers": [(b"content-type", b"application/json")]}, receive)
+
+        async def whole():
+            return {"type": "http.request", "body": b"b" * 200, "more_body": False}
+
+        slow = asyncio.create_task(bodies.read(request_of(messages.get), bytes))
+        messages.put_nowait({"type": "http.request", "body": b"a" * 900, "more_body": True})
+        while bodies.num_bytes < 900:
+            await asyncio.sleep(0)
+        with pytest.raises(Busy):
+            await bodies.read(request_of(whole), bytes)
+        messages.put_nowait({"type": "http.request", "body": b"a" * 100, "more_body": False})
+        assert await slow == b"a" * 1000
+        assert await bodies.read(request_of(whole), bytes) == b"b" * 200 and bodies.num_bytes == 0
+
+    asyncio.run(run())
+
+
+def test_while_a_body_is_parsed_the_others_are_answered(monkeypatch):
+    begun, go_on = threading.Event(), threading.Event()
+    parse = app.parse_grade_body
+
+    def parse_when_told(body, **options):
+        begun.set()
+        assert go_on.wait(300)
+        return parse(body, **options)
+
+    monkeypatch.setattr(app, "parse_grade_body", parse_when_told)
+
+    async def run():
+        service = app.create_app(ServerSettings())
+        transport = httpx.ASGITransport(service)
+        async with (
+            service.router.lifespan_context(service),
+            httpx.AsyncClient(transport=transport, base_url="http://a", timeout=300) as client,
+        ):
+            body = {"items": [grade_item(response=" " * 100_000 + r"\boxed{5}")]}
+            asked = asyncio.create_task(client.post("/grade", json=body))
+            assert await asyncio.to_thread(begun.wait, 300)
+            assert (await client.get("/health")).json() == {"status": "ok"} and not asked.done()
+            go_on.set()
+            return (await asked).json()["results"][0]["verdict"]
+
+    assert asyncio.run(run()) == "correct"
+
+
+def test_ready_says_when_no_grading_process_works():
+    with running("--workers", "1") as service:
+        assert httpx.get(service.url + "/ready", timeout=300).status_code == 200
+        family = service.family()
+        for process in family:
+            process.send_signal(signal.SIGSTOP)
+        try:
+            # a probe may have been answered just before
+            assert answer_after(200, service.url + "/ready").status_code == 503
+        finally:
+            for process in family:
+                try:
+                    process.send_signal(signal.SIGCONT)
+                except psutil.NoSuchProcess:
+                    continue

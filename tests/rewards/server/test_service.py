@@ -1,0 +1,216 @@
+"""The routes of a running service."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+
+import httpx
+import pytest
+
+from r3_openrlhf.config import RewardConfig
+from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.rewards.answers.request import GradeRequest
+from r3_openrlhf.rewards.client import make_grader
+from r3_openrlhf.rewards.server.admission_queue import AdmissionQueue, question_of
+from r3_openrlhf.rewards.server.metrics import Metrics
+from r3_openrlhf.rewards.server.settings import ServerSettings
+
+from .service import answer_after, endless_item, grade_item, post, running
+
+
+def metric(service, name):
+    for line in httpx.get(service.url + "/metrics", timeout=300).text.splitlines():
+        if line.startswith(name + " "):
+            return float(line.split()[1])
+    return 0.0
+
+
+def test_a_batch_is_answered_item_by_item(service):
+    entry = {"question": "", "answer": "4", "metadata": {"source_dataset": "chain_sum"}}
+    items = [
+        grade_item(r"It is \boxed{5}."),
+        grade_item(r"It is \boxed{6}.", "5", "6"),
+        grade_item("I do not know", "5", truncated=True),
+        grade_item("<answer>4</answer>", "4", task="reasoning_gym", metadata=entry),
+        grade_item("Yes", "yes", task="exact"),
+        endless_item(),
+        grade_item(r"\boxed{5}", ""),
+    ]
+    results = post(service.url, "/grade", {"items": items}).json()["results"]
+    assert [(r["verdict"], r["reason"], r["score"], r["reward"]) for r in results] == [
+        ("correct", "correct", 1.0, 1.75),
+        ("correct", "correct", 1.0, 1.75),
+        ("wrong", "no_answer", 0.0, 0.0),
+        ("correct", "correct", 1.0, 1.75),
+        ("correct", "correct", 1.0, 1.75),
+        ("ungraded", "timeout", None, None),
+        ("ungraded", "bad_reference", None, None),
+    ]
+    assert results[0]["extracted"] == "5"
+    assert 2.0 <= results[5]["seconds"] < 2.0 + 3.5
+
+
+def test_while_an_item_takes_long_lines_without_a_grade_say_that_the_service_is_there():
+    with running("--timeout", "5", "--workers", "1") as service:
+        body = {"items": [grade_item(r"\boxed{5}"), endless_item()]}
+        headers = {"accept": "application/x-ndjson"}
+        with httpx.stream("POST", service.url + "/grade", json=body, headers=headers, timeout=300) as answer:
+            lines = list(answer.iter_lines())
+    grades = [json.loads(line) for line in lines if line]
+    assert [grade["index"] for grade in grades] == [0, 1] and grades[1]["seconds"] > 2.5
+    assert "" in lines[lines.index(next(filter(None, lines))) + 1 : -1]
+
+
+def test_health_ready_metrics_and_openapi(service):
+    post(service.url, "/grade", {"items": [grade_item(r"It is \boxed{5}.")]})
+    assert httpx.get(service.url + "/health", timeout=300).json() == {"status": "ok"}
+    ready = answer_after(503, service.url + "/ready")  # a probe may be late
+    assert (ready.status_code, ready.json()) == (200, {"status": "ready"})
+    assert 'r3_grading_items_total{reason="correct"' in httpx.get(service.url + "/metrics", timeout=300).text
+    assert set(httpx.get(service.url + "/openapi.json", timeout=300).json()["paths"]) == {
+        "/grade", "/get_reward", "/health", "/ready", "/metrics",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        (b"{", 422, "JSON"),
+        (b'{"items":[]}', 422, "length >= 1"),
+        (b'{"items":[{"response":"x","references":["1"],"num_tokens":-1}]}', 422, "num_tokens"),
+        (b'{"items":[{"response":"x","references":["1"],"num_tokens":1,"task":"python"}]}', 422, "task"),
+        (b'{"items":[{"response":"\\ud800","references":["1"],"num_tokens":1}]}', 422, "JSON"),
+        (b'{"items":[{"response":"x","references":["1"],"num_tokens":NaN}]}', 422, "JSON"),
+        (b'{"items":' + b"[" * 100_000, 400, "parsing"),
+        (b'{"items":' + b"9" * 5000 + b"}", 422, "items"),
+        (b'{"items":[{"response":"x","references":["1"],"num_tokens":1,"metadata":[]}]}', 422, "metadata"),
+    ],
+)
+def test_a_wrong_body_is_answered_with_a_sentence(service, body, status, words):
+    answer = httpx.post(
+        service.url + "/grade", content=body, headers={"Content-Type": "application/json"}, timeout=300
+    )
+    assert (answer.status_code, words in answer.json()["detail"]) == (status, True), answer.text
+
+
+def test_odd_metadata_is_that_items_trouble_alone(service):
+    deep = "1"
+    for _ in range(200):
+        deep = [deep]
+    items = [
+        grade_item(task="reasoning_gym", metadata={"x": "LONG"}),
+        grade_item(task="reasoning_gym", metadata={"x": 10**30}),
+        grade_item(task="reasoning_gym", metadata={"x": deep}),
+        grade_item(),
+    ]
+    body = json.dumps({"items": items}).replace('"LONG"', "9" * 5000)  # more digits than Python reads
+    answer = httpx.post(
+        service.url + "/grade", content=body, headers={"Content-Type": "application/json"}, timeout=300
+    )
+    reasons = [result["reason"] for result in answer.json()["results"]]
+    assert reasons == ["bad_metadata", "bad_reference", "bad_reference", "correct"]
+
+
+def test_a_large_body_is_refused_before_it_is_read():
+    with running("--max-body-mb", "1") as service:
+        assert post(service.url, "/grade", {"items": [grade_item("x" * 2**20)]}).status_code == 413
+
+        def chunks():  # without a declared length
+            for _ in range(20):
+                yield b" " * 2**17
+
+        assert httpx.post(service.url + "/grade", content=chunks(), timeout=300).status_code == 413
+        assert post(service.url, "/grade", {"items": [grade_item()]}).status_code == 200
+
+
+def test_more_than_the_queue_holds_is_answered_with_503_and_nothing_is_lost():
+    with running("--max-pending", "4", "--timeout", "1", "--workers", "1") as service:
+
+        def send(i):
+            return post(service.url, "/grade", {"items": [grade_item(rf"\boxed{{{i}!!!!}}"), endless_item(i)]})
+
+        with ThreadPoolExecutor(12) as threads:
+            answers = list(threads.map(send, range(12)))
+        by_status = {status: [a for a in answers if a.status_code == status] for status in (200, 503)}
+        assert len(by_status[200]) + len(by_status[503]) == 12 and by_status[200] and by_status[503]
+        assert all(answer.headers["Retry-After"] == "1" for answer in by_status[503])
+        assert metric(service, "r3_grading_refused_requests_total") == len(by_status[503])
+        assert metric(service, "r3_grading_pending_items") == 0
+        assert post(service.url, "/grade", {"items": [grade_item()]}).json()["results"][0]["verdict"] == "correct"
+
+
+def test_the_token_is_needed_where_there_is_one():
+    token = "a-token-of-enough-characters"
+    body = {"items": [grade_item()]}
+    with running(token=token) as service:
+        assert httpx.get(service.url + "/health", timeout=300).status_code == 200
+        assert httpx.get(service.url + "/metrics", timeout=300).status_code == 401
+        assert post(service.url, "/grade", body).status_code == 401
+        for wrong in ("Bearer wrong", f"Bearer {token}x", "Bearer", f"Token {token}", "Basic !!!"):
+            assert post(service.url, "/grade", body, headers={"Authorization": wrong}).status_code == 401
+        assert post(service.url, "/grade", body, headers={"Authorization": f"Bearer {token}"}).status_code == 200
+        with_password = service.url.replace(
+            "http://", f"http://r3:{token}@"
+        )  # for the stock client, which has only a URL
+        assert post(with_password, "/grade", body).status_code == 200
+
+
+def test_while_the_service_ends_items_are_ungraded_and_nobody_fails():
+    async def run():
+        queue = AdmissionQueue(ServerSettings(), Metrics())
+        queue.close()
+        request = GradeRequest(response="5", references=("5",), task="math", num_tokens=1, truncated=False)
+        return await queue.grade([question_of(request)], "127.0.0.1", reward=RewardConfig())
+
+    assert [grade.reason for grade in asyncio.run(run())] == ["closed"]
+
+
+def test_settings_that_would_be_unsafe_are_refused():
+    with pytest.raises(ConfigError, match="0.0.0.0.*R3_REWARD_TOKEN"):
+        ServerSettings(host="0.0.0.0")
+    with pytest.raises(ConfigError, match="16"):
+        ServerSettings(host="0.0.0.0", token="short")
+    with pytest.raises(ConfigError, match="data.task is .poetry"):
+        ServerSettings(task="poetry")
+    for host in ("127.0.0.1", "::1", "localhost"):
+        ServerSettings(host=host)
+
+
+def test_the_command_says_what_is_wrong_and_exits_with_1():
+    program = [sys.executable, "-c", "from r3_openrlhf.cli import main; main()", "serve-rewards"]
+    done = subprocess.run([*program, "--host", "0.0.0.0"], capture_output=True, text=True)
+    assert done.returncode == 1 and "R3_REWARD_TOKEN" in done.stderr and "Traceback" not in done.stderr
+    done = subprocess.run([*program, "--tokenizer", "/no/where"], capture_output=True, text=True)
+    assert done.returncode == 1 and "tokenizer.json" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_tokenizer_gives_the_stock_route_its_length_reward(tmp_path):
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    tokenizer = Tokenizer(models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    with running("--tokenizer", str(tmp_path), "--length-reward-max-tokens", "10") as service:
+        body = {"query": [r"Q a a a a \boxed{5}"], "prompts": ["Q"], "labels": ["5"]}
+        assert post(service.url, "/get_reward", body).json()["rewards"] == pytest.approx(1.5)  # 5 of 10 tokens
+
+
+def test_a_served_grade_is_the_local_one(service):
+    """The service adds nothing: its grades are those of local grading, but for the seconds."""
+    cases = [(r"\boxed{\frac{1}{2}}", "0.5"), (r"\boxed{x^2}", "x*x"), ("none", "3"), (r"\boxed{(1,2)}", "(2,1)")]
+    served = post(service.url, "/grade", {"items": [grade_item(a, b) for a, b in cases]}).json()["results"]
+
+    async def grade_here():
+        grader = make_grader(RewardConfig())
+        requests = (
+            GradeRequest(response=a, references=(b,), task="math", num_tokens=8192, truncated=False) for a, b in cases
+        )
+        grades = await asyncio.gather(*map(grader.grade, requests))
+        grader.close()
+        return [asdict(grade) for grade in grades]
+
+    here = asyncio.run(grade_here())
+    assert [{**grade, "seconds": 0} for grade in served] == [{**grade, "seconds": 0} for grade in here]

@@ -1,0 +1,104 @@
+"""A clock that is years off, and items that try to leave something behind in the process which grades the next ones."""
+
+import asyncio
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from r3_openrlhf.config import RewardConfig
+from r3_openrlhf.rewards.answers.request import GradeRequest
+from r3_openrlhf.rewards.client import make_grader
+
+YEARS = 20 * 365 * 86400
+SHIFTED = """
+import itertools, time
+_time, _time_ns, _calls = time.time, time.time_ns, itertools.count()
+time.time = lambda: _time() + {seconds} * (next(_calls) % 2)
+time.time_ns = lambda: _time_ns() + {seconds} * 10**9 * (next(_calls) % 2)
+"""  # in every process of the program, from call to call: Python imports it when it starts
+PROGRAM = """
+import asyncio, os, sys, time
+from r3_openrlhf.config import RewardConfig
+from r3_openrlhf.rewards.answers.request import GradeRequest
+from r3_openrlhf.rewards.client import make_grader
+from r3_openrlhf.method.history import HistoryStore
+
+def request(answer):
+    return GradeRequest(response=rf"\\boxed{{{answer}}}", references=("x^2-1",), task="math", num_tokens=9, truncated=False)
+
+async def run():
+    grader = make_grader(RewardConfig(num_workers=1, timeout_s=20.0))
+    try:
+        grades = await asyncio.gather(*(grader.grade(request(answer)) for answer in ("(x-1)(x+1)", "x^2", "x^2-1")))
+    finally:
+        grader.close()
+    for opened in (1, 2):  # the store that the first one left can be opened again
+        with HistoryStore.open(sys.argv[1]) as store:
+            store.commit_step(opened, 1, [])
+    years = {time.gmtime(time.time()).tm_year for _ in range(2)}
+    print(len(years), *(grade.verdict.value for grade in grades))
+
+asyncio.run(run())
+"""
+
+
+@pytest.mark.parametrize("seconds", [YEARS, -YEARS])
+def test_verdicts_and_the_store_do_not_depend_on_the_clock(seconds, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(SHIFTED.format(seconds=seconds))
+    path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "history.sqlite")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.stdout.split() == ["2", "correct", "wrong", "correct"], done.stderr[-2000:]
+
+
+BENIGN = [  # response, reference
+    (r"\boxed{(x-1)(x+1)}", "x^2-1"),
+    (r"\boxed{\frac{\sqrt2}{2}}", r"\frac{1}{\sqrt2}"),
+    (r"\boxed{2i+3}", "3+2i"),
+    (r"\boxed{x^2}", "x^2-1"),
+    (r"\boxed{6}", "5+x"),
+    (r"\boxed{6.2832}", r"2\pi"),
+    (r"\boxed{(3,5)}", "3<x<5"),
+    (r"\boxed{e^{i\pi}}", "-1"),
+]
+POISON = [
+    r"\boxed{\newcommand{\pi}{3} \pi}", r"\boxed{\def\sqrt#1{1}\sqrt2}", r"\boxed{x = 5}", r"\boxed{i = 0}", r"\boxed{\pi = 3}",
+    r"\boxed{e = 2}", r"\boxed{x := 1}", r"\boxed{\text{sympy.S.One.p = 2}}", r"\boxed{S.One}", r"\boxed{1/0}", r"\boxed{\frac{x}{0}}",
+    r"\boxed{\begin{pmatrix}1&2\end{pmatrix}\begin{pmatrix}3\\4\end{pmatrix}}", r"\boxed{x \in \emptyset}", r"\boxed{\infty - \infty}",
+    r"\boxed{__import__('sympy').Symbol('x', zero=True)}", r"\boxed{nan}", r"\boxed{x_{1} > x_{2} > x_{1}}", r"\boxed{9^{9^{9^{9}}}}",
+]  # fmt: skip
+
+
+def test_no_item_changes_the_grades_of_those_behind_it():
+    """One process grades all of them, in several orders."""
+
+    def request(response, reference):
+        return GradeRequest(response=response, references=(reference,), task="math", num_tokens=9, truncated=False)
+
+    async def run():
+        grader = make_grader(RewardConfig(num_workers=1, timeout_s=20.0))
+        try:
+            alone = [await grader.grade(request(*pair)) for pair in BENIGN]
+            for seed in range(3):
+                order = random.Random(seed).sample(POISON, len(POISON))
+                for number, response in enumerate(order):
+                    response_, reference = BENIGN[number % len(BENIGN)]
+                    await grader.grade(request(response, reference))
+                    grade = await grader.grade(request(f"{seed} {number}: {response_}", reference))
+                    first = alone[number % len(BENIGN)]
+                    assert (grade.verdict, grade.reason) == (first.verdict, first.reason), (response, response_)
+        finally:
+            grader.close()
+
+    asyncio.run(run())

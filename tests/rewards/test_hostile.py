@@ -1,0 +1,150 @@
+"""Nothing that a model writes runs as code, hangs the grader or changes the grade of another response."""
+
+import asyncio
+import os
+import subprocess
+import sys
+
+import pytest
+
+from r3_openrlhf.config import RewardConfig
+from r3_openrlhf.method.types import Verdict
+from r3_openrlhf.rewards.answers.request import GradeRequest
+from r3_openrlhf.rewards.local import LocalGrader
+from tests.rewards.hostile_payloads import CODE, ENDLESS_REFERENCE, PAYLOADS, endless
+
+DEADLINE_S = 3.0
+COUNTDOWN = {
+    "question": "",
+    "answer": "25 - 5",
+    "metadata": {"source_dataset": "countdown", "numbers": [25, 5], "target": 20},
+}
+STRING_INSERTION = {"question": "", "answer": "ABCDE", "metadata": {"source_dataset": "string_insertion"}}
+INTEGRATION = {
+    "question": "",
+    "answer": "x**2 + C",
+    "metadata": {"source_dataset": "simple_integration", "variable": "x", "integrand": "2*x"},
+}
+NQUEENS = {"question": "", "answer": "Q", "metadata": {"source_dataset": "n_queens", "valid_answers": ["Q"]}}
+
+
+@pytest.fixture
+def canary(tmp_path):
+    return tmp_path / "canary"
+
+
+def benign(i):
+    # every fourth one needs the symbolic comparison
+    if i % 4 == 0:
+        return GradeRequest(
+            response=rf"\boxed{{(x+{i})^2}}",
+            references=(f"x^2+{2 * i}x+{i * i}",),
+            task="math",
+            num_tokens=10,
+            truncated=False,
+        )
+    return GradeRequest(
+        response=rf"It is \boxed{{{i}}}.", references=(f"{i}",), task="math", num_tokens=10, truncated=False
+    )
+
+
+def grade_all(requests):
+    async def run():
+        grader = LocalGrader(RewardConfig(timeout_s=DEADLINE_S, num_workers=2))
+        gate = asyncio.Semaphore(100)
+
+        async def grade(request):
+            async with gate:
+                return await grader.grade(request)
+
+        try:
+            return await asyncio.gather(*map(grade, requests))
+        finally:
+            grader.close()
+
+    return asyncio.run(run())
+
+
+def hostile_requests(canary):
+    for payload in PAYLOADS:
+        text = payload.replace("CANARY", str(canary))
+        references = (ENDLESS_REFERENCE,) if payload == endless() else ("5", "x^2+1", "[1,2]")
+        for response in (rf"\boxed{{{text}}}", f"The final answer is ${text}$. I hope it is correct."):
+            yield GradeRequest(
+                response=response,
+                references=references,
+                task="math",
+                num_tokens=10,
+                truncated=False,
+            )
+        for task, entry in [("exact", None)] + [
+            ("reasoning_gym", entry) for entry in (COUNTDOWN, STRING_INSERTION, INTEGRATION, NQUEENS)
+        ]:
+            if len(text) < 5_000 or entry in (None, COUNTDOWN):
+                yield GradeRequest(
+                    response=f"<answer>{text}</answer>",
+                    references=("5",),
+                    task=task,
+                    num_tokens=10,
+                    truncated=False,
+                    metadata=entry,
+                )
+
+
+def test_the_payloads_do_run_where_text_is_evaluated(canary):
+    """Positive control: the same texts, given to the functions that the graders avoid, leave the canary."""
+    program = """
+import os, sys
+from sympy.parsing.sympy_parser import parse_expr
+for text in sys.argv[1:]:
+    for evaluate in (parse_expr, eval):
+        try:
+            evaluate(text)
+        except Exception:
+            pass
+try:
+    while True:
+        os.wait()  # one payload starts a process and does not wait for it
+except ChildProcessError:
+    pass
+"""
+    for payload in CODE[:5]:
+        subprocess.run([sys.executable, "-c", program, payload.replace("CANARY", str(canary))], check=True)
+        assert canary.exists(), payload
+        canary.unlink()
+
+
+def test_hostile_responses_do_no_harm(canary):
+    assert len(PAYLOADS) >= 60
+    hostile = list(hostile_requests(canary))
+    mixed = []
+    for i, request in enumerate(hostile):
+        mixed += [request, benign(i)]
+    grades = grade_all(mixed)
+
+    assert not canary.exists()
+    for request, grade in zip(hostile, grades[::2], strict=True):
+        # late by no more than RLIMIT_CPU allows, however busy the machine is (worker.py, whole seconds, two to spare)
+        assert grade.seconds < DEADLINE_S + 3.5, request.response[:80]
+        # some payloads are honest: "5" in other digits is 5
+        allowed = grade.verdict is not Verdict.CORRECT or "5" in request.response or "５" in request.response
+        assert allowed, (request.response[:80], grade)
+        assert (grade.score is None) == (grade.verdict is Verdict.UNGRADED) == (grade.reward is None)
+    assert [i for i, grade in enumerate(grades[1::2]) if grade.verdict is not Verdict.CORRECT] == []
+
+
+def test_an_endless_item_takes_nobody_with_it():
+    """One hanging item inside a batch: the items behind it are graded by others."""
+    requests = [benign(i) for i in range(32)]
+    requests[3] = GradeRequest(
+        response=rf"\boxed{{{endless()}}}", references=(ENDLESS_REFERENCE,), task="math", num_tokens=1, truncated=False
+    )
+    grades = grade_all(requests)
+    assert (grades[3].verdict, grades[3].reason) == (Verdict.UNGRADED, "timeout")
+    assert all(grade.verdict is Verdict.CORRECT for i, grade in enumerate(grades) if i != 3)
+
+
+def test_no_process_and_no_directory_is_left_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    grade_all([benign(i) for i in range(8)])
+    assert os.listdir(tmp_path) == []

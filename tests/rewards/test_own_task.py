@@ -1,0 +1,165 @@
+"""Tasks that users write: by import path, checked before anything starts, graded in the same processes as ours."""
+
+import asyncio
+import json
+import subprocess
+import sys
+
+import pytest
+
+from r3_openrlhf.config import DataConfig, RewardConfig
+from r3_openrlhf.config.answer_tasks import TASKS, task_for
+from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.types import Verdict
+from r3_openrlhf.rewards.answers.request import GradeRequest
+from r3_openrlhf.rewards.client import make_grader
+
+MODULE = """
+import os
+
+def contains(response, reference):
+    if "hang" in response:
+        while True:
+            pass
+    if "crash" in response:
+        os._exit(1)
+    if "write" in response:
+        open({file!r}, "w")
+    return reference in response
+
+def partly(response, reference, problem, metadata=None):
+    if response == "unknown":
+        return None
+    if response == "wild":
+        return 7.0
+    return 0.25 if problem in response else 0.0
+
+def one_parameter(response):
+    return 1.0
+
+def fails(response, reference):
+    raise LookupError("no such word")
+
+def speaks(response, reference):
+    return "yes"
+
+NUMBER = 3
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """The import path of a function in a module that the user has beside his program."""
+    (tmp_path / "my_tasks.py").write_text(MODULE.format(file=str(tmp_path / "written")))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield lambda name: f"my_tasks:{name}"
+    sys.modules.pop("my_tasks", None)
+    TASKS._found.clear()
+
+
+def grade_all(task, cases, problem=""):
+    async def run():
+        grader = make_grader(RewardConfig(num_workers=1, timeout_s=1.0, length_reward=False))
+        try:
+            requests = [
+                GradeRequest(
+                    response=response, references=references, task=task, num_tokens=1, truncated=False, problem=problem
+                )
+                for response, *references in cases
+            ]
+            return await asyncio.gather(*map(grader.grade, requests))
+        finally:
+            grader.close()
+
+    return asyncio.run(run())
+
+
+def test_a_users_task_grades_in_confined_processes(own, tmp_path):
+    cases = [
+        ("The answer is blue.", "blue"),
+        ("The answer is red.", "blue"),
+        ("It is red.", "blue", "red"),
+        ("hang", "blue"),
+        ("crash", "blue"),
+        ("write", "blue"),
+        ("blue", "blue"),
+    ]
+    grades = grade_all(own("contains"), cases)
+    assert [(grade.verdict.value, grade.reason, grade.reward) for grade in grades] == [
+        ("correct", "correct", 1.0),
+        ("wrong", "wrong", 0.0),
+        ("correct", "correct", 1.0),
+        ("ungraded", "timeout", None),
+        ("ungraded", "crashed", None),
+        ("ungraded", "grader_error", None),
+        ("correct", "correct", 1.0),
+    ]
+    assert not (tmp_path / "written").exists()
+
+
+def test_scores_between_and_what_the_function_asks_for(own):
+    grades = grade_all(own("partly"), [("2 + 2?", "4"), ("5", "4"), ("unknown", "4"), ("wild", "4")], problem="2 + 2?")
+    assert [(grade.verdict.value, grade.reason, grade.score) for grade in grades] == [
+        ("wrong", "wrong", 0.25),
+        ("wrong", "wrong", 0.0),
+        ("ungraded", "no_score", None),
+        ("ungraded", "bad_score", None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("my_tasks:gone", "has no gone"),
+        ("my_modules:contains", "cannot be imported: ModuleNotFoundError"),
+        ("my_tasks:one_parameter", "cannot be called as it must be"),
+        ("my_tasks:NUMBER", "cannot be called as it must be"),
+        ("my_tasks:fails", "LookupError: no such word"),
+        ("my_tasks:speaks", "returned 'yes'"),
+        ("maths", "did you mean math?"),
+        ("poetry", "known: math, exact, reasoning_gym, or package.module:name"),
+    ],
+)
+def test_what_cannot_be_a_task_is_an_error_at_the_start(own, name, words):
+    with pytest.raises(ConfigError, match="data.task is") as error:
+        DataConfig(path="train.jsonl", task=name)
+    assert words in str(error.value)
+    grader = make_grader(RewardConfig())
+    request = GradeRequest(response="5", references=("5",), task=name, num_tokens=1, truncated=False)
+    with pytest.raises(ConfigError, match="data.task is"):
+        asyncio.run(grader.grade(request))
+
+
+def test_a_users_task_is_a_task_everywhere_by_its_file_too(own, tmp_path):
+    assert DataConfig(path="train.jsonl", task=own("contains")).task == "my_tasks:contains"
+    assert DataConfig(path="train.jsonl", task="my_tasks.py:contains").task == "my_tasks.py:contains"
+    (grade,) = grade_all("my_tasks.py:contains", [("blue", "blue")])
+    assert grade.verdict is Verdict.CORRECT
+
+
+def test_the_task_that_fits_the_problems():
+    assert task_for(None, "train.jsonl") == "math"
+    assert task_for(None, "reasoning_gym:countdown") == "reasoning_gym"
+    assert task_for("exact", "reasoning_gym:countdown") == "exact"
+    with pytest.raises(ConfigError, match="needs problems of its own"):
+        task_for("reasoning_gym", "train.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("task", "loaded", "not_loaded"),
+    [
+        ("math", ["math_verify"], ["reasoning_gym"]),
+        ("exact", [], ["math_verify", "sympy", "reasoning_gym", "latex2sympy2_extended"]),
+        ("reasoning_gym", ["reasoning_gym"], ["math_verify"]),
+    ],
+)
+def test_a_task_loads_its_own_libraries_only(task, loaded, not_loaded):
+    program = (
+        "import json, sys; from r3_openrlhf.rewards.worker import make_worker; make_worker(sys.argv[1]); "
+        "print(json.dumps([name for name in sys.argv[2:] if name in sys.modules]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, task, *loaded, *not_loaded], capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout) == loaded

@@ -1,0 +1,55 @@
+"""The recipe of the lab's model: what its training examples say, not how well it learns them."""
+
+import random
+
+import pytest
+
+from r3_openrlhf.method.core.reflection import ATTEMPT_BEGINS, GUIDANCE
+from r3_openrlhf.rewards.answers.exact import grade_exact, short_answer
+from r3_openrlhf.runs.models import lab as lab_model
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return lab_model.train_tokenizer()
+
+
+def test_the_classes_of_facts_have_their_shares():
+    rates = [rate for rate, _ in lab_model.FACTS.values()]
+    assert len(rates) == 110
+    for share, rate in lab_model.FACT_CLASSES:
+        assert rates.count(rate) == pytest.approx(share * 110, abs=1)
+
+
+def test_a_solution_is_right_exactly_when_nothing_slipped():
+    rng = random.Random(0)
+    right = 0
+    for _ in range(500):
+        terms = lab_model.draw_terms(rng)
+        totals, slipped = lab_model.work_out(terms, rng)
+        text = lab_model.word_solution(terms, totals, rng)
+        correct = grade_exact(short_answer(text), (str(sum(terms)),))[0] == "correct"
+        assert correct == (totals[-1] == sum(terms))
+        assert correct or slipped
+        right += correct
+    assert 50 < right < 250
+
+
+def test_after_a_wrong_attempt_its_facts_slip_less_often():
+    rng = random.Random(0)
+    terms = [1, *next(fact for fact, (rate, _) in lab_model.FACTS.items() if fact[0] == 1 and rate > 0.3)[1:]]
+    fact = (1, terms[1])
+    again = [bool(lab_model.work_out(terms, rng)[1]) for _ in range(4000)]
+    avoiding = [bool(lab_model.work_out(terms, rng, avoid=frozenset([fact]))[1]) for _ in range(4000)]
+    assert sum(avoiding) / sum(again) == pytest.approx(lab_model.REFLECTION_FACTOR, abs=0.05)
+
+
+def test_prompts_are_short_and_read_back(tokenizer):
+    rng = random.Random(0)
+    message, solution = lab_model.draw_reflection(rng, cut=lambda attempt: attempt)
+    assert ATTEMPT_BEGINS in message and GUIDANCE in message
+    ids = tokenizer(message)["input_ids"]
+    assert len(ids) < 120  # the fixed lines are a token each
+    assert tokenizer.decode(ids) == message
+    assert tokenizer.decode(tokenizer(solution)["input_ids"]) == solution
+    assert max(ids) < lab_model.VOCAB_SIZE

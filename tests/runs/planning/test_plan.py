@@ -1,0 +1,296 @@
+"""What a plan says of whole runs: that its remedies are remedies, that its sums are sums, and what the command prints."""
+
+import copy
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+
+from r3_openrlhf.cli import main
+from r3_openrlhf.config.loading import load_config
+from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.runs.planning.forecast import make_plan, num_problems_of
+from r3_openrlhf.runs.planning.hardware import GPUS, GiB
+from r3_openrlhf.runs.planning.shapes import PUBLISHED, shape_of
+from r3_openrlhf.runs.planning.verdict import check_split, fits, missing_kv_cache, remedies, start_check
+
+SMALL = PUBLISHED["deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"]
+SEVEN = PUBLISHED["deepseek-ai/DeepSeek-R1-Distill-Qwen-7B"]
+H100 = GPUS["h100-80gb"]
+
+
+def small(*settings):
+    return load_config("r3_1p5b_deepscaler_8gpu", list(settings))
+
+
+def planned(config, shape=SMALL, gpu=H100):
+    return make_plan(config, shape, gpu, num_problems=40_315)
+
+
+def phase(plan, name):
+    return next(phase for phase in plan.phases if phase.name == name)
+
+
+def test_the_1p5b_run_by_hand():
+    """P = 1,777,088,000 on 8 ranks, ZeRO 2, one row of 16,384 tokens at most, 151,936 words."""
+    update = phase(planned(small()), "update").parts
+    assert update["weights"] == 2 * 1_777_088_000
+    assert update["optimizer"] == 12 * 1_777_088_000 // 8
+    assert update["gradients"] == 4 * 1_777_088_000 // 8  # summed in float32
+    assert update["logits"] == 10 * 16_384 * 151_936
+    assert update["gradient bucket"] == 2 * 500_000_000
+    sampling = phase(planned(small()), "sampling").parts
+    assert sampling["engine's weights"] + sampling["KV cache"] + sampling["engine's steps"] == int(
+        0.7 * H100.memory_bytes
+    )
+    assert planned(small()).steps == 3 * 315
+    assert (
+        phase(planned(small("rollout.max_tokens_per_gpu=null")), "log-probs").parts["logits"] == 6 * 16_384 * 151_936
+    )
+
+
+def test_engines_that_sample_ahead_are_on_gpus_of_their_own():
+    """4 of the 8 GPUs train: each holds a quarter of the states. Sampling takes nothing but the engine, and no time beside a
+    longer update."""
+    ahead = planned(small("openrlhf.train.async_enable=true", "cluster.enable_sleep=false"))
+    update, sampling = phase(ahead, "update").parts, phase(ahead, "sampling").parts
+    assert update["optimizer"] == 12 * 1_777_088_000 // 4 and update["engine"] == 0
+    assert phase(ahead, "sync").parts["engine"] == 0 and "weights" not in sampling
+    assert sampling["engine's weights"] == 2 * 1_777_088_000
+    rest = sum(one.seconds for one in ahead.phases) - phase(ahead, "sampling").seconds + ahead.host_s
+    assert ahead.step_s == max(phase(ahead, "sampling").seconds, rest)
+
+
+def test_an_adapter_by_hand():
+    """Rank 16 on every linear layer of Llama-3.1-8B: 41,943,040 parameters, as PEFT counts them (below). On 8 ranks with
+    ZeRO 2 each trains an eighth; the base weights stay whole, and no other gradient is kept."""
+    shape = PUBLISHED["meta-llama/Llama-3.1-8B"]
+    found = phase(planned(small("openrlhf.ds.lora.rank=16"), shape), "update").parts
+    adapter = 41_943_040
+    assert found["weights"] == 2 * (8_030_261_248 + adapter)
+    assert (found["optimizer"], found["gradients"]) == (12 * adapter // 8, 4 * adapter // 8)
+    assert found["gradient bucket"] == 2 * adapter and found["last layer's gradient"] == 0
+    disk = planned(small("openrlhf.ds.lora.rank=16"), shape).disk["checkpoints"]
+    assert disk % (2 * 8_030_261_248 + 12 * adapter) == 0
+    attention = planned(small("openrlhf.ds.lora.rank=16", "openrlhf.ds.lora.target_modules=[q_proj,v_proj]"), shape)
+    assert phase(attention, "update").parts["weights"] == 2 * (8_030_261_248 + 32 * 16 * (8192 + 5120))
+
+
+def test_an_adapter_has_the_parameters_that_peft_gives_it():
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    shape = PUBLISHED["meta-llama/Llama-3.1-8B"]
+    config = AutoConfig.for_model(
+        "llama", num_hidden_layers=2, hidden_size=shape.hidden, intermediate_size=shape.intermediate, vocab_size=64,
+        num_attention_heads=shape.heads, num_key_value_heads=shape.kv_heads, tie_word_embeddings=False,
+    )  # fmt: skip
+    with torch.device("meta"):
+        model = get_peft_model(
+            AutoModelForCausalLM.from_config(config),
+            LoraConfig(task_type="CAUSAL_LM", r=16, target_modules="all-linear"),
+        )
+    counted = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    assert shape.adapter_params(16) == counted * shape.layers // 2 == 41_943_040
+
+
+def test_what_each_setting_is_for():
+    base = planned(small())
+    longer = planned(small("train.max_tokens_per_gpu=32768"))
+    assert phase(longer, "update").parts["logits"] == 2 * phase(base, "update").parts["logits"]
+    offloaded = planned(small("train.adam_offload=true"))
+    assert phase(offloaded, "update").parts["optimizer"] == 0
+    assert offloaded.host_bytes["offloaded optimizer"] == 16 * SMALL.params
+    awake = planned(small("cluster.enable_sleep=false"))
+    for name in ("log-probs", "update"):  # the engine keeps its share
+        assert phase(awake, name).peak - phase(base, name).peak > 0.6 * H100.memory_bytes
+    reference = planned(small("train.kl_coef=0.01"))
+    assert phase(reference, "update").parts["weights"] == 2 * phase(base, "update").parts["weights"]
+    assert phase(reference, "log-probs").seconds == pytest.approx(2 * phase(base, "log-probs").seconds)
+    split = planned(small("train.zero_stage=3"))
+    assert phase(split, "update").parts["weights"] == 2 * SMALL.params // 8
+    config = small()
+    config.openrlhf = {}
+    assert phase(base, "update").parts["gradients"] == 2 * phase(planned(config), "update").parts["gradients"]
+    chunks = phase(planned(small("train.logits_chunk_tokens=1024")), "update").parts
+    assert chunks["logits"] == 10 * 1024 * 151_936 and chunks["last layer's gradient"] == 4 * 151_936 * 1536
+    assert phase(base, "update").parts["last layer's gradient"] == 0
+    stock = planned(load_config("grpo_1p5b_deepscaler_8gpu", []))
+    assert stock.host_s == 0 and stock.coverage == {} and "history, at most" not in stock.disk
+
+
+@pytest.mark.parametrize(
+    ("gpu", "settings"),
+    [
+        ("a100-40gb", ["cluster.num_nodes=1", "cluster.gpus_per_node=8"]),
+        ("l40s-48gb", ["cluster.num_nodes=1", "model.gradient_checkpointing=false"]),
+        ("a100-40gb", ["cluster.num_nodes=2", "cluster.enable_sleep=false"]),
+    ],
+)
+def test_a_remedy_makes_it_fit(gpu, settings):
+    config = load_config("r3_7b_deepscaler_multinode", settings)
+    assert not fits(config, SEVEN, GPUS[gpu])
+    found = remedies(config, SEVEN, GPUS[gpu])
+    assert 1 <= len(found) <= 2
+    for remedy in found:
+        changed = load_config("r3_7b_deepscaler_multinode", [*settings, *remedy])
+        assert fits(changed, SEVEN, GPUS[gpu])
+
+
+def test_an_engine_of_more_gpus_than_key_heads_holds_each_head_several_times():
+    """1.5B has 2 heads of keys and values. On 4 GPUs each holds a whole one: 28 layers x key and value x 128 x 2 bytes, and
+    twice as many tokens as one GPU of two would, not four times."""
+    two, four = (planned(small(f"cluster.vllm_tensor_parallel_size={size}")) for size in (2, 4))
+    for plan in (two, four):
+        assert phase(plan, "sampling").parts["KV cache"] == plan.kv_tokens * 28 * 2 * 128 * 2
+    assert four.kv_tokens < 1.1 * two.kv_tokens
+    # a decode step of the four reads as much cache as one of the two, so it is no twice as fast
+    assert phase(four, "sampling").seconds > 0.7 * phase(two, "sampling").seconds
+
+
+@pytest.mark.parametrize(("size", "even"), [(8, "1, 2, 4"), (7, "1, 2, 4"), (3, "1, 2, 4")])
+def test_heads_that_vllm_cannot_share_are_refused(size, even):
+    """7B has 28 heads, 4 of keys and values."""
+    config = load_config("r3_7b_deepscaler_multinode", ["cluster.gpus_per_node=8", "cluster.num_nodes=21"])
+    config.cluster.vllm_tensor_parallel_size = size
+    with pytest.raises(ConfigError, match=f"is {size}, but .* has 28 attention heads, 4 for keys .*; use {even}$"):
+        check_split(config, heads=SEVEN.heads, kv_heads=SEVEN.kv_heads)
+
+
+def test_no_remedy_splits_what_vllm_cannot_split():
+    """7B on 44 GiB with a small share for vLLM fits in engines of 4 GPUs. With half as many heads, twice as large, it has as
+    many parameters, but 14 heads cannot be shared by 4."""
+    settings = [
+        "cluster.num_nodes=1",
+        "cluster.vllm_tensor_parallel_size=1",
+        "cluster.vllm_gpu_memory_utilization=0.2",
+    ]
+    config, gpu = load_config("r3_7b_deepscaler_multinode", settings), replace(H100, memory_bytes=44 * GiB)
+    wide = replace(SEVEN, heads=14, kv_heads=2, head_dim=256)
+    assert wide.params == SEVEN.params
+    split = ("cluster.vllm_tensor_parallel_size=4",)
+    assert split in remedies(config, SEVEN, gpu) and split not in remedies(config, wide, gpu) != []
+
+
+def test_the_best_copy_stays_beside_the_newest():
+    asked = planned(small("held_out.path=agentica-org/DeepScaleR-Preview-Dataset"))
+    assert asked.disk["models"] - planned(small()).disk["models"] == 2 * SMALL.params
+    assert planned(small()).disk["models"] == (3 + 1) * 2 * SMALL.params
+
+
+def test_a_filter_samples_more_and_an_epoch_has_fewer_steps():
+    """45% of the groups are dropped: 2,048 rows are trained, 2,048 / 0.55 = 3,724 sampled, and 40,315 problems give 22,174 groups,
+    174 batches an epoch."""
+    off = ("replay.enabled=false", "reflection.enabled=false", "ranking.enabled=false")
+    grpo, dapo = (planned(small(f"algo={algo}", *off)) for algo in ("grpo", "dapo"))
+    assert (grpo.steps, dapo.steps) == (3 * 315, 3 * 174)
+    # what was dropped is in no file
+    assert dapo.disk["rollouts"] / dapo.steps == pytest.approx(grpo.disk["rollouts"] / grpo.steps, rel=1e-6)
+    assert phase(dapo, "update").seconds == phase(grpo, "update").seconds
+    assert phase(dapo, "sampling").seconds > 1.2 * phase(grpo, "sampling").seconds
+
+
+def test_a_run_ends_with_its_budget_of_tokens():
+    """2,048 responses of 4,096 tokens a step, without reflection groups: 10 steps and a half are 11."""
+    settings = ("reflection.enabled=false", f"train.max_generated_tokens={int(10.5 * 2048 * 4096)}")
+    assert planned(small(*settings)).steps == 11
+    assert planned(small(*settings, "train.max_steps=7")).steps == 7
+
+
+def test_an_entropy_bonus_keeps_one_gradient_of_the_logits_more():
+    base, bonus = (
+        phase(planned(small(*more)), "update").parts for more in ((), ("openrlhf.actor.entropy_coef=0.001",))
+    )
+    assert bonus["logits"] - base["logits"] == 4 * 16_384 * 151_936
+
+
+def test_where_nothing_helps_there_is_no_remedy():
+    tiny_gpu = replace(H100, memory_bytes=2 * GiB)
+    assert remedies(small(), SMALL, tiny_gpu) == []
+
+
+def test_a_start_is_refused_only_for_what_is_sure():
+    assert start_check(small(), SMALL, H100) is None
+    expected = phase(planned(small()), "update")
+    between = replace(H100, memory_bytes=(expected.peak + expected.sure) // 2)
+    config = small("cluster.vllm_gpu_memory_utilization=0.5")
+    assert "r3 plan" in start_check(config, SMALL, between)  # a warning
+    with pytest.raises(ConfigError, match=r"does not fit.*phase \w+.*use "):
+        start_check(config, SMALL, replace(H100, memory_bytes=5 * GiB))
+
+
+def test_a_cache_that_holds_no_row_is_said():
+    config = small("cluster.vllm_gpu_memory_utilization=0.06")
+    assert missing_kv_cache(config, planned(config).kv_tokens) > 0
+    assert "vLLM will refuse" in start_check(config, SMALL, H100)
+
+
+def test_every_experiment_can_be_planned():
+    from r3_openrlhf.config.loading import experiments
+
+    for name in experiments():
+        if name.startswith("lab"):
+            continue
+        config = load_config(name, [])
+        shape = shape_of(config.model.path)
+        plan = make_plan(config, shape, H100, num_problems=num_problems_of(config) or 10)
+        assert fits(config, shape, H100) and plan.step_s > 0
+
+
+def test_the_command(tmp_path):
+    command = ["plan", "experiment=r3_1p5b_deepscaler_8gpu", f"run_dir={tmp_path}"]
+    table = CliRunner().invoke(main, command)
+    assert table.exit_code == 0 and "Fits." in table.output and "KV cache" in table.output
+    found = json.loads(CliRunner().invoke(main, [*command, "--json"]).output)
+    assert found["step_s"] == pytest.approx(sum(p["seconds"] for p in found["phases"]) + found["host_s"])
+    assert all(p["peak"] == sum(p["parts"].values()) for p in found["phases"])
+    assert list(tmp_path.iterdir()) == []
+    small_gpu = CliRunner().invoke(
+        main, ["plan", "experiment=r3_7b_deepscaler_multinode", "nodes=1", "gpu=a100-40gb", f"run_dir={tmp_path}"]
+    )
+    assert small_gpu.exit_code == 1 and "These would make it fit: " in small_gpu.output
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["experiment=quickstart", "gpu=h101"], "gpu is 'h101'.*known: .*h100-80gb"),
+        (["experiment=quickstart", "nodes=none"], "nodes is 'none'; use a whole number from 1"),
+        (["gpu=h100-80gb"], "needs one experiment=NAME"),
+        (["experiment=quickstart", "model.path=some/model"], "model.path is some/model.*config.json"),
+        (
+            ["experiment=r3_1p5b_deepscaler_8gpu", "cluster.vllm_tensor_parallel_size=8"],
+            "has 12 attention heads, 2 for keys and values, which vLLM cannot share evenly; use 1, 2, 4, 6",
+        ),
+        (
+            ["experiment=r3_1p5b_deepscaler_8gpu", "openrlhf.ds.ring_attn_size=4"],
+            "the plan does not know what openrlhf.ds.ring_attn_size=4 takes",
+        ),
+        (["experiment=quickstart", "data.path=some/data"], "number of problems of data.path=some/data.*problems=N"),
+    ],
+)
+def test_mistakes_are_sentences(settings, words):
+    result = CliRunner().invoke(main, ["plan", *settings])
+    assert result.exit_code == 1
+    assert re.search(words, " ".join(result.output.split()))
+
+
+def test_planning_starts_no_framework():
+    code = (
+        "import sys; from r3_openrlhf.runs.planning import cli, forecast, verdict, table; "
+        "print(*[m for m in ('ray', 'vllm', 'deepspeed', 'openrlhf', 'torch', 'transformers') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def test_a_plan_leaves_its_configuration_alone():
+    config = load_config("r3_7b_deepscaler_multinode", ["cluster.num_nodes=1"])
+    before = copy.deepcopy(config)
+    remedies(config, SEVEN, GPUS["a100-40gb"])
+    assert config == before

@@ -1,0 +1,181 @@
+"""One data-parallel rank of the real update: DeepSpeed engine, OpenRLHF's strategy, R³'s actor trainer. No Ray."""
+
+from types import SimpleNamespace
+
+from r3_openrlhf.machine.cpu import cpu_platform  # noqa: E402
+
+cpu_platform.install()
+
+import cpuinfo  # noqa: E402
+import deepspeed  # noqa: E402
+import torch  # noqa: E402
+from openrlhf.models import Actor  # noqa: E402
+from openrlhf.trainer.ppo_utils.experience import balance_experiences  # noqa: E402
+from openrlhf.trainer.ray import ppo_actor  # noqa: E402
+from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer  # noqa: E402
+from openrlhf.utils import get_strategy  # noqa: E402
+
+from r3_openrlhf.config.loading import load_config  # noqa: E402
+from r3_openrlhf.stack import chunked_actor, lora  # noqa: E402
+from r3_openrlhf.stack.batching import num_fillers, num_windows  # noqa: E402
+from r3_openrlhf.stack.chunked_actor import ChunkedActor  # noqa: E402
+from r3_openrlhf.stack.convert import filler_experience  # noqa: E402
+from r3_openrlhf.stack.experience_maker import R3ExperienceMaker  # noqa: E402
+from r3_openrlhf.stack.policy_actor import logprobs_and_entropy  # noqa: E402
+from r3_openrlhf.stack.policy_update import R3ActorTrainer  # noqa: E402
+from r3_openrlhf.stack.upstream_parser import check_arguments  # noqa: E402
+from tests.stack.mixed_rows import experience_of, log_ratios, mixed_rows  # noqa: E402
+
+cpuinfo.get_cpu_info()  # a second of processor time, once for all forks
+
+
+def update(case: dict, rank: int) -> None:
+    """The steps of `case` (test_any_number_of_rows.run_ranks) on this rank; the first one writes what came out."""
+    args = check_arguments(case["arguments"])
+    strategy = get_strategy(args)
+    strategy.setup_distributed()
+    if case["loads"]:
+        return load_again_and_again(case, rank, strategy)
+    trainer = trainer_of(case, strategy)
+    statuses = train(case, rank, trainer)
+    weights = {
+        name: deepspeed.utils.safe_get_full_fp32_param(parameter).clone()
+        for name, parameter in trainer.actor.model.module.named_parameters()
+    }
+    if rank == 0:
+        torch.save({"weights": weights, "statuses": statuses}, case["output"])
+    torch.distributed.barrier()
+
+
+def trainer_of(case: dict, strategy) -> ActorPPOTrainer:
+    """As ppo_actor.py:513-596 makes it, without an engine."""
+    args = strategy.args
+    if case["chunk_tokens"]:
+        config = load_config("cpu_smoke", [f"train.logits_chunk_tokens={case['chunk_tokens']}"])
+        chunked_actor.config_from_environment = lambda: config
+    actor = (ChunkedActor if case["chunk_tokens"] else Actor)(
+        case["model"],
+        attn_implementation="sdpa",
+        ds_config=strategy.get_ds_train_config(),
+        packing_samples=args.ds.packing_samples,
+        lora_rank=args.ds.lora.rank,
+        lora_alpha=args.ds.lora.alpha,
+        target_modules=args.ds.lora.target_modules,
+        lora_dropout=args.ds.lora.dropout,
+    )
+    settings = dict(
+        optim="adam",
+        muon=vars(args.actor.muon),
+        adam=vars(args.actor.adam),
+        lr_scheduler="constant",
+        lr_warmup_ratio=0.0,
+        max_norm=0.0,
+        scheduler_steps=100,
+    )
+    actor, optimizer, scheduler = strategy.prepare((actor, settings))
+    trainer_class = ActorPPOTrainer if case["stock"] else R3ActorTrainer
+    return trainer_class(
+        strategy,
+        actor,
+        ema_model=None,
+        actor_optim=optimizer,
+        actor_scheduler=scheduler,
+        micro_train_batch_size=args.train.micro_batch_size,
+        vllm_engines=None,
+        dataloader_pin_memory=False,
+    )
+
+
+def train(case: dict, rank: int, trainer: ActorPPOTrainer) -> list[dict]:
+    """The statuses of one update for each of case["rows_per_step"]."""
+    args, actor, statuses = trainer.args, trainer.actor, []
+    # the maker's own layout of rows and advantages, without the groups of remote models behind it
+    maker = R3ExperienceMaker.__new__(R3ExperienceMaker)
+    maker.args, maker.tokenizer = args, SimpleNamespace(pad_token_id=0)
+    maker.kl_ctl = SimpleNamespace(value=0.0)
+    for num_rows in case["rows_per_step"]:
+        drawn = mixed_rows(num_rows, seed=num_rows)
+        rows = [SimpleNamespace(advantage=row["advantage"], reward=row["advantage"]) for row in drawn]
+        samples = [experience_of(row) for row in drawn]
+        missing = num_fillers(num_rows, ranks=case["ranks"], windows=num_windows(args))
+        samples += [filler_experience(samples[0], 0) for _ in range(missing)]
+        experiences = maker.split_rollout_samples(samples)
+        chunk = len(experiences) // case["ranks"]
+        mine = [  # the forward pass, as many on each rank
+            logprobs_and_entropy(actor, e.sequences, e.action_mask, e.attention_mask)[0].detach()
+            for e in experiences[rank * chunk : (rank + 1) * chunk]
+        ]
+        parts = [None] * case["ranks"]
+        torch.distributed.all_gather_object(parts, mine)
+        for experience, logprobs in zip(experiences, [p for part in parts for p in part], strict=True):
+            if case["off_policy"]:
+                for position, index in enumerate(experience.index):
+                    logprobs[position] -= [*log_ratios(num_rows), *[0.0] * missing][index]
+            experience.action_log_probs, experience.kl = logprobs, torch.zeros_like(logprobs)
+        maker._set_advantages(experiences, rows)
+        if args.train.dynamic_batch_enable:
+            experiences = balance_experiences(experiences, args)
+        chunk = len(experiences) // case["ranks"]
+        for experience in experiences[rank * chunk : (rank + 1) * chunk]:
+            trainer.replay_buffer.append(experience)
+        statuses.append(trainer.ppo_train(0.0))
+        trainer.replay_buffer.clear()
+    return statuses
+
+
+def adapted(case: dict, rank: int) -> None:
+    """A LoRA adapter is trained, sent to engines that keep what they get, saved, and gone on with from its checkpoint."""
+    strategy = get_strategy(check_arguments(case["arguments"]))
+    strategy.setup_distributed()
+    trainer = trainer_of(case, strategy)
+    model = trainer.actor.model.module
+    lora.prepare(strategy, model)
+    start = whole(model)
+    train(case, rank, trainer)
+    trained, sent = whole(model), sent_to_engines(trainer, model)
+    strategy.save_model(trainer.actor, SimpleNamespace(save_pretrained=lambda folder: None), case["saved"])
+    strategy.save_ckpt(trainer.actor.model, case["checkpoints"], "step")
+    another = trainer_of(case, strategy)
+    strategy.load_ckpt(another.actor.model, case["checkpoints"])
+    resumed = sent_to_engines(another, another.actor.model.module)
+    if rank == 0:
+        torch.save({"start": start, "trained": trained, "sent": sent, "resumed": resumed}, case["output"])
+    torch.distributed.barrier()
+
+
+def whole(model) -> dict[str, torch.Tensor]:
+    """Every weight as the forward pass reads it, and where it lies."""
+    found = {}
+    for name, parameter in model.named_parameters():
+        with deepspeed.zero.GatheredParameters([parameter]):
+            found[name] = parameter.data.clone()
+    return found
+
+
+def sent_to_engines(trainer: ActorPPOTrainer, model) -> dict[str, torch.Tensor]:
+    """What upstream's own weight sync sends, by name; the engines and the group between them stand for vLLM and gloo."""
+    names, weights = [], []
+    engine = SimpleNamespace(update_weight=SimpleNamespace(remote=lambda name, **_: names.append(name)))
+    trainer.vllm_engines, trainer.use_cuda_ipc = [engine], False
+    trainer._model_update_group = SimpleNamespace(broadcast=lambda weight, **_: weights.append(weight.clone()))
+    ray, ppo_actor.ray = ppo_actor.ray, SimpleNamespace(get=lambda refs: refs)
+    try:
+        with lora.merged_for_sync(trainer, model):
+            trainer.broadcast_to_vllm()
+    finally:
+        ppo_actor.ray = ray
+    return dict(zip(names, weights, strict=True))
+
+
+def load_again_and_again(case: dict, rank: int, strategy) -> None:
+    loaded = []
+    for _ in range(case["loads"]):
+        actor = Actor(case["model"], attn_implementation="sdpa", ds_config=strategy.get_ds_train_config())
+        weights = {}
+        for name, parameter in actor.model.named_parameters():
+            with deepspeed.zero.GatheredParameters([parameter]):
+                weights[name] = parameter.data.float().clone()
+        loaded.append(weights)
+    if rank == 0:
+        torch.save({"loaded": loaded}, case["output"])
+    torch.distributed.barrier()

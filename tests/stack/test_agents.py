@@ -1,0 +1,573 @@
+"""Trajectories on the stack: the executor with a scripted engine, upstream's real tensors, and the real experience maker."""
+
+import asyncio
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+import torch  # noqa: E402
+from openrlhf.trainer.ray import vllm_engine  # noqa: E402
+from vllm import SamplingParams  # noqa: E402
+from vllm.logprobs import FlatLogprobs  # noqa: E402
+from vllm.v1.engine import logprobs as engine_logprobs  # noqa: E402
+
+from r3_openrlhf.config.loading import load_config  # noqa: E402
+from r3_openrlhf.method.errors import ConfigError, TrainingStopped  # noqa: E402
+from r3_openrlhf.method.history import HistoryStore  # noqa: E402
+from r3_openrlhf.method.r3 import R3  # noqa: E402
+from r3_openrlhf.method.types import Context, Verdict  # noqa: E402
+from r3_openrlhf.problems.agents.processes.pool import EnvironmentPool  # noqa: E402
+from r3_openrlhf.problems.agents.trajectory import End  # noqa: E402
+from r3_openrlhf.problems.training_file import Label  # noqa: E402
+from r3_openrlhf.stack.agent_experience import AgentExperienceMaker  # noqa: E402
+from r3_openrlhf.stack.arguments import AGENT_EXECUTOR  # noqa: E402
+from r3_openrlhf.stack.convert import whole_trajectories  # noqa: E402
+from r3_openrlhf.stack.environment import config_from_environment, environment_of  # noqa: E402
+from r3_openrlhf.stack.rollout_engine import R3RolloutActor  # noqa: E402
+from r3_openrlhf.stack.samples_generator import R3SamplesGenerator  # noqa: E402
+from tests.stack.test_experience_maker import Given, arguments  # noqa: E402
+
+pytestmark = pytest.mark.stack
+STAIRS = "tests.stack.stairs:Stairs"
+TASK = "stairs/3"
+LABEL = Label(uid=TASK, problem=TASK, references=[], task="environment", metadata={"seed": 3}).to_json()
+NEW_TOKENS, MAX_LEN = 8, 64
+
+
+class Scripted:
+    """An engine that writes what it is told, a byte a token; the log-prob of a token is -1 / 4 of its place."""
+
+    def __init__(self, tokenizer, *texts):
+        self.tokenizer, self.texts, self.asked = tokenizer, list(texts), []
+
+    async def generate(self, prompt_ids, params):
+        await asyncio.sleep(0)
+        self.asked.append((self.tokenizer.decode(prompt_ids), params.max_tokens))
+        ids = self.tokenizer(text=self.texts.pop(0), add_special_tokens=False)["input_ids"]
+        reason = "stop" if len(ids) <= params.max_tokens else "length"
+        ids = ids[: params.max_tokens]
+        flat = FlatLogprobs()
+        for place, token in enumerate(ids):
+            flat.append_fast([token], [-place / 4], iter([1]), [None])
+        return SimpleNamespace(outputs=[SimpleNamespace(token_ids=ids, logprobs=flat, finish_reason=reason)])
+
+
+@pytest.fixture(scope="module")
+def environments():
+    with EnvironmentPool(STAIRS, {}) as pool:
+        yield pool
+
+
+@pytest.fixture
+def executor(monkeypatch, environments):
+    """Of an agentic run with these overrides. The processes of its environments serve all tests."""
+
+    def made(*overrides):
+        config = load_config(
+            "agent_smoke",
+            [
+                f"agents.environment={STAIRS}", "agents.options={}", "agents.memory_turns=1", "agents.num_held_out=0", "agents.instruction=''",
+                "agents.invalid_penalty=0.5", "agents.gamma=0.5", "agents.max_turns=5", "data.chat_template=false", *overrides,
+            ],
+        )  # fmt: skip
+        for name, value in environment_of(config).items():
+            monkeypatch.setenv(name, value)
+        config_from_environment.cache_clear()
+        # an executor puts its own in their place, for the whole process
+        monkeypatch.setattr(engine_logprobs, "create_sample_logprobs", engine_logprobs.create_sample_logprobs)
+        update = engine_logprobs.LogprobsProcessor._update_sample_logprobs
+        monkeypatch.setattr(engine_logprobs.LogprobsProcessor, "_update_sample_logprobs", update)
+        found = vllm_engine._load_agent_executor(str(AGENT_EXECUTOR))  # as upstream does, by path
+        assert found.environments.options == {}
+        if found.environments.name == STAIRS:
+            found.environments.close()
+            found.environments = environments
+        return found
+
+    yield made
+    config_from_environment.cache_clear()
+
+
+def play(executor, tokenizer, *texts, label=LABEL, max_len=MAX_LEN, prompt=TASK):
+    """(responses, what the engine was asked)."""
+    tokenizer.pad_token = tokenizer.bos_token or "<s>"
+    engine = Scripted(tokenizer, *texts)
+    params = SamplingParams(max_tokens=NEW_TOKENS, logprobs=None)
+    found = asyncio.run(executor.execute(prompt, label, params, max_len, tokenizer, engine))
+    assert not engine.texts
+    return found, engine.asked
+
+
+def test_every_turn_is_a_sample_with_the_prompt_of_its_memory(executor, byte_tokenizer):
+    """Memory of one turn, and a budget of tokens of its own for each."""
+    found, asked = play(executor(), byte_tokenizer, "up", "down", "hop", "up and so on", "up")
+    assert asked == [
+        ("Goal: top\nNow: step 0", NEW_TOKENS),
+        ("Goal: top\nBefore:\nstep 0 -> up\nNow: step 1", NEW_TOKENS),
+        ("Goal: top\nBefore:\nstep 1 -> down\nNow: step 0", NEW_TOKENS),
+        ("Goal: top\nBefore:\nstep 0 -> hop (impossible)\nNow: step 0", NEW_TOKENS),
+        ("Goal: top\nBefore:\nstep 0 ->  (impossible)\nNow: step 0", NEW_TOKENS),
+    ]
+    texts = ["up", "down", "hop", "up and s", "up"]
+    assert [one["r3"]["text"] for one in found] == texts
+    for one, (prompt, _), text in zip(found, asked, texts, strict=True):
+        start, end = one["action_ranges"][0]
+        ids = one["observation_tokens"].tolist()
+        assert byte_tokenizer.decode(ids[:start]) == prompt == one["r3"]["prompt"]
+        assert byte_tokenizer.decode(ids[start:end]) == text and len(ids) == end
+        assert one["rollout_log_probs"][start:].tolist() == [-place / 4 for place in range(len(text))]
+        assert one["prompt"] == TASK and one["label"] == LABEL
+    assert [one["truncated"] for one in found] == [False, False, False, True, False]
+
+
+def test_what_travels_with_a_turn(executor, byte_tokenizer):
+    """Five turns end at agents.max_turns. gamma is 1/2, and an invalid action costs 1/2: R = -1/8 - 1/16, ... of the third and
+    the fourth turn."""
+    found, _ = play(executor(), byte_tokenizer, "up", "down", "hop", "up and so on", "up")
+    turns = [one["r3"]["turn"] for one in found]
+    assert [turn.index for turn in turns] == [0, 1, 2, 3, 4] and len({turn.trajectory for turn in turns}) == 1
+    assert [turn.state for turn in turns] == ["step 0", "step 1", "step 0", "step 0", "step 0"]
+    assert [turn.valid for turn in turns] == [True, True, False, False, True]
+    assert [turn.step_return for turn in turns] == [-0.1875, -0.375, -0.75, -0.5, 0.0]
+    assert {one["r3"]["grade"].reason for one in found} == {"turn_limit"}
+    assert {one["reward"] for one in found} == {0.0}  # the environment's own
+    trajectory = found[0]["r3"]["trajectory"]
+    assert trajectory.end is End.TURN_LIMIT and len(trajectory.turns) == 5
+    assert all("trajectory" not in one["r3"] for one in found[1:])
+
+
+def test_a_success_is_one_of_all_turns(executor, byte_tokenizer):
+    found, _ = play(executor(), byte_tokenizer, "up", "up", "up")
+    assert [one["r3"]["grade"].verdict for one in found] == [Verdict.CORRECT] * 3
+    assert [one["reward"] for one in found] == [1.0] * 3
+    assert [one["r3"]["turn"].step_return for one in found] == [0.25, 0.5, 1.0]
+    assert [one["r3"]["turn"].reward for one in found] == [0.0, 0.0, 1.0]
+
+
+def test_an_environment_that_crashes_costs_its_trajectory(executor, byte_tokenizer):
+    """The turn without an answer is a row, too: it was paid for."""
+    found, _ = play(executor(), byte_tokenizer, "up", "jump")
+    assert [one["r3"]["grade"].verdict for one in found] == [Verdict.UNGRADED] * 2
+    assert [one["reward"] for one in found] == [None, None]
+    turns = [one["r3"]["turn"] for one in found]
+    assert [(turn.reward, turn.valid, turn.step_return) for turn in turns] == [(0.0, True, None), (None, None, None)]
+    assert found[0]["r3"]["trajectory"].reason == "raised" and "raised" in found[0]["r3"]["grade"].reason
+
+
+@pytest.mark.parametrize(
+    ("label", "max_len", "verdict"),
+    [(LABEL.replace('"seed": 3', '"seed": 5'), MAX_LEN, Verdict.UNGRADED), (LABEL, 28, Verdict.WRONG)],
+    ids=["crashes at its reset", "no prompt fits"],
+)
+def test_a_trajectory_without_a_turn_is_counted(executor, byte_tokenizer, label, max_len, verdict):
+    (only,), asked = play(executor(), byte_tokenizer, label=label, max_len=max_len)
+    assert asked == [] and only["r3"]["grade"].verdict is verdict
+    assert only["r3"]["trajectory"].turns == () and only["action_ranges"] == [(2, 2)]
+
+
+def test_an_engine_hands_the_turns_on_as_responses(executor, byte_tokenizer):
+    byte_tokenizer.pad_token = "<s>"
+    actor = object.__new__(R3RolloutActor)
+    actor.executor = executor()
+    scripted = Scripted(byte_tokenizer, *["up"] * 6)
+    actor.generate = scripted.generate
+    params = SamplingParams(max_tokens=NEW_TOKENS, logprobs=None)
+    found = asyncio.run(actor.generate_responses(TASK, LABEL, params, MAX_LEN, byte_tokenizer, 2))
+    turns = [one["r3"]["turn"] for one in found]
+    first, second = sorted({turn.trajectory for turn in turns})
+    assert [(turn.trajectory, turn.index) for turn in turns] == [
+        (name, i) for name in (first, second) for i in range(3)
+    ]
+
+
+# ── from responses to advantages ──
+
+
+class Maker(Given, AgentExperienceMaker):
+    pass
+
+
+def samples_of(responses, *, step=5, attempts=()):
+    """Upstream's tensors and our records of these responses, as the generator makes them."""
+    generator = object.__new__(R3SamplesGenerator)
+    generator._prefixes, generator._reflection_prompts, generator._training = {}, set(attempts), False
+    generator.step, generator.epoch = step, 1
+    return [generator._process_response_into_experience(response, max_len=256) for response in responses]
+
+
+def maker(config, *, ranks=1):
+    made = object.__new__(Maker)
+    made.args = arguments(ranks)
+    made.strategy = SimpleNamespace(args=made.args)
+    made.advantage_estimator = "group_norm"
+    made.kl_ctl = SimpleNamespace(value=0.0)
+    made.tokenizer = SimpleNamespace(pad_token_id=0, decode=lambda ids, **_: str(ids))
+    made.config, made.r3, made.step = config, R3(config), 5
+    return made
+
+
+PLAYS = (("up", "up", "up"), ("up", "down", "up", "up", "up"), ("hop", "hop", "hop", "hop", "hop"))
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_advantages_and_metrics_of_a_step(executor, byte_tokenizer, ranks):
+    """Two successes of 3 and 5 turns, a failure of 5, and a lost one, compared as whole trajectories: 13 rows, sums of rewards
+    1, 1 and -2.5 (five invalid actions at 1/2)."""
+    played = executor("agents.estimator=grpo")
+    rows = [row for texts in PLAYS for row in play(played, byte_tokenizer, *texts)[0]]
+    rows += play(played, byte_tokenizer, "jump")[0]
+    made = maker(played.config, ranks=ranks)
+    made.config.reward.max_ungraded_rate = 0.25
+    experiences = made.make_experience_batch(samples_of(rows))
+    found = {}
+    for experience in experiences:
+        for position, index in enumerate(experience.index):
+            mask = experience.action_mask[position].bool()
+            assert mask.any() == (index < 13)  # what is missing to a multiple of the ranks is filled up
+            found[index] = experience.advantages[position][mask].unique().tolist()
+    assert len(found) == (13 if ranks == 1 else 14)
+    mean, std = -0.5 / 3, np.std([1, 1, -2.5], ddof=1)
+    expected = [(1 - mean) / std] * 8 + [(-2.5 - mean) / std] * 5
+    assert [found[index][0] for index in range(13)] == pytest.approx(expected, rel=1e-5)
+    metrics = made.metrics
+    assert {key: metrics[f"r3/agents/{key}"] for key in ("trajectories", "lost", "success_rate", "turn_limit", "rows")} == {
+        "trajectories": 4, "lost": 1, "success_rate": pytest.approx(2 / 3), "turn_limit": 1, "rows": 13,
+    }  # fmt: skip
+    assert metrics["r3/agents/turns_mean"] == pytest.approx(13 / 3)
+    assert metrics["r3/agents/invalid_rate"] == pytest.approx(5 / 13)
+    assert metrics["accuracy"] == pytest.approx(2 / 3)
+    # all 13 begin at "step 0" but those at steps 1 and 2, which the two successes share
+    assert metrics["r3/agents/alone_0"] == 0.0
+    records = made.records
+    assert [(row["trajectory"], row["turn"]) for row in records][:4] == [("0", 0), ("0", 1), ("0", 2), ("1", 0)]
+    assert records[1]["prompt"].endswith("Now: step 1") and records[0]["prompt"].endswith("Now: step 0")
+    assert records[-1]["verdict"] == "ungraded" and records[-1]["advantage"] is None
+
+
+def test_turns_in_the_same_state_are_compared(executor, byte_tokenizer):
+    """hgpo with depth 0: of the turns at step 2 of two trajectories both went up, and those at step 0 differ."""
+    played = executor("agents.estimator=hgpo", "agents.depth=0", "agents.std_norm=false", "agents.invalid_penalty=0")
+    rows = [row for texts in (("up",) * 3, ("hop", *("up",) * 3)) for row in play(played, byte_tokenizer, *texts)[0]]
+    made = maker(played.config)
+    made.make_experience_batch(samples_of(rows))
+    # returns with gamma 1/2: .25 .5 1 and .125 .25 .5 1; the three turns at step 0 have the mean .625 / 3
+    mean = 0.625 / 3
+    assert [row["advantage"] for row in made.records] == pytest.approx(
+        [0.25 - mean, 0, 0, 0.125 - mean, 0.25 - mean, 0, 0], abs=1e-6
+    )
+    assert [row["reward"] for row in made.records] == [0.25, 0.5, 1, 0.125, 0.25, 0.5, 1]
+
+
+def test_too_many_lost_trajectories_stop_the_run(executor, byte_tokenizer):
+    played = executor()
+    rows = [*play(played, byte_tokenizer, "up", "up", "up")[0], *play(played, byte_tokenizer, "jump")[0]]
+    with pytest.raises(TrainingStopped, match="50% of this step's trajectories were lost \\(raised\\), more than"):
+        maker(played.config).make_experience_batch(samples_of(rows))
+
+
+def test_held_out_trajectories_are_counted_once(executor, byte_tokenizer):
+    played = executor()
+    rows = [row for texts in (("up",) * 3, ("hop",) * 5) for row in play(played, byte_tokenizer, *texts)[0]]
+    rows += play(played, byte_tokenizer, label=LABEL.replace('"seed": 3', '"seed": 5'))[0]
+    whole = whole_trajectories([sample.r3_rollout for sample in samples_of(rows)])
+    assert [one.verdict for one in whole] == [Verdict.CORRECT, Verdict.WRONG, Verdict.UNGRADED]
+    assert [one.num_tokens for one in whole] == [6, 15, 0]
+    assert all(len(one.response_ids) == len(one.response_logprobs) for one in whole)
+
+
+def test_a_step_s_rows_are_neither_cut_nor_dropped(executor):
+    """Upstream makes batch_size * n_samples_per_prompt rows of them (samples_generator.py:128)."""
+    generator = object.__new__(R3SamplesGenerator)
+    generator.config = executor().config
+    rows = [torch.zeros(1)] * (generator.config.rows_per_step + 3)
+    assert generator._rows_that_divide(rows) is rows
+
+
+# ── environments that fail, under load ──
+
+AWKWARD = "tests.problems.agents.awkward:Awkward"
+DISASTERS = {
+    "hang": "timeout",
+    "spin": "timeout",
+    "segfault": "crashed",
+    "exit": "crashed",
+    "raise": "raised",
+    "novel": "talkative",
+}
+SECOND_ACTIONS = [*DISASTERS, *["work"] * 6, *["count"] * 12]  # of the task with this seed; the others do "count"
+
+
+class Reckless:
+    """An engine that writes the second action of a task in its second turn, a byte a token, whoever else is waiting."""
+
+    def __init__(self, tokenizer):
+        self.tokenizer, self.asked = tokenizer, {}
+
+    async def generate(self, prompt_ids, params):
+        seed = int(self.tokenizer.decode(prompt_ids).rpartition(" ")[2])
+        turn = self.asked[seed] = self.asked.get(seed, -1) + 1
+        await asyncio.sleep(0)
+        text = SECOND_ACTIONS[seed] if turn == 1 else "count"
+        return await Scripted(self.tokenizer, text).generate(prompt_ids, params)
+
+
+def test_hung_crashing_and_slow_environments_beside_each_other_cost_their_own_trajectories_alone(
+    executor, byte_tokenizer
+):
+    """24 trajectories at once in real processes: in the second of three turns two hang, two crash, one raises, one answers with
+    10 MB, and six compute for half a second each, of a limit of three. Every other turn is a row with its own reward."""
+    byte_tokenizer.pad_token = "<s>"
+    made = executor(
+        f"agents.environment={AWKWARD}", "agents.memory_turns=0", "agents.max_turns=3", "agents.step_timeout_s=3",
+        "agents.estimator=grpo", "reward.max_ungraded_rate=0.25",
+    )  # fmt: skip
+    params, engine = SamplingParams(max_tokens=NEW_TOKENS, logprobs=None), Reckless(byte_tokenizer)
+
+    def label(seed):
+        uid = f"awkward/{seed}"
+        return Label(uid=uid, problem=uid, references=[], task="environment", metadata={"seed": seed}).to_json()
+
+    async def play_all():
+        return await asyncio.gather(
+            *(
+                made.execute(f"awkward/{seed}", label(seed), params, MAX_LEN, byte_tokenizer, engine)
+                for seed in range(len(SECOND_ACTIONS))
+            )
+        )
+
+    with made.environments:
+        played = asyncio.run(play_all())
+    for seed, (found, action) in enumerate(zip(played, SECOND_ACTIONS, strict=True)):
+        turns = [one["r3"]["turn"] for one in found]
+        assert [one["r3"]["text"] for one in found] == (["count", action] if seed < 6 else ["count", action, "count"])
+        if seed < 6:
+            assert {one["r3"]["grade"].verdict for one in found} == {Verdict.UNGRADED}
+            assert found[0]["r3"]["trajectory"].reason == DISASTERS[action]
+            assert [turn.reward for turn in turns] == [1.0, None]
+        else:
+            assert [turn.state for turn in turns] == [
+                f"task {seed}",
+                f"count in task {seed}",
+                f"{action} in task {seed}",
+            ]
+            assert [(turn.reward, turn.valid) for turn in turns] == [(1.0, True)] * 3
+            assert {one["reward"] for one in found} == {3.0}
+    assert made.environments.lost == {"timeout": 2, "crashed": 2, "raised": 1, "talkative": 1}
+    step = maker(made.config)
+    step.make_experience_batch(samples_of([row for found in played for row in found]))
+    counts = {
+        key: step.metrics[f"r3/agents/{key}"] for key in ("trajectories", "lost", "rows", "turns_mean", "reward_mean")
+    }
+    assert counts == {"trajectories": 24, "lost": 6, "rows": 18 * 3, "turns_mean": 3, "reward_mean": 3}
+
+
+# ── replay of whole trajectories ──
+
+FAILURES = (("hop",) * 5, ("up", "down", "up", "down", "hop"))
+
+
+def replaying(played, tokenizer, history, *, step):
+    made = maker(played.config)
+    made.r3, made.step = R3(made.config, history=history, seed=made.config.train.seed), step
+    made.gap = 0.0625
+    made.tokenizer = SimpleNamespace(pad_token_id=0, decode=tokenizer.decode)
+    return made
+
+
+@pytest.fixture
+def history():
+    with HistoryStore.open(":memory:") as store:
+        yield store
+
+
+def stepped(made, tokenizer, executor, plays, *, step):
+    """A step of these plays; what it leaves is committed as step + 1, as the trainer does."""
+    rows = [row for texts in plays for row in play(executor, tokenizer, *texts)[0]]
+    experiences = made.make_experience_batch(samples_of(rows, step=step))
+    made.r3.history.commit_step(step + 1, 1, made.kept_rollouts())
+    return experiences
+
+
+def test_a_stored_success_joins_a_task_that_failed(executor, byte_tokenizer, history):
+    """A success of step 1 and two failures of step 5, sums of rewards 1, -2.5 and -0.5 (invalid actions at 1/2): each turn of
+    the success is a row with its own prompt, and its ratio is taken against the log-probs that it was sampled with."""
+    played = executor("agents.estimator=grpo", "agents.std_norm=false", "replay.enabled=true")
+    first = replaying(played, byte_tokenizer, history, step=0)
+    stepped(first, byte_tokenizer, played, [("up", "up", "up"), ("hop",) * 5], step=0)
+    assert first.metrics["r3/agents/recalled"] == 0 == first.metrics["r3/replay/recalled"]
+    made = replaying(played, byte_tokenizer, history, step=5)
+    experiences = stepped(made, byte_tokenizer, played, FAILURES, step=5)
+    metrics = made.metrics
+    assert (
+        metrics["r3/agents/recalled"] == 1 and metrics["r3/replay/recalled"] == 3 and metrics["r3/agents/rows"] == 13
+    )
+    assert metrics["r3/replay/hits"] == 1 and metrics["r3/history/coverage"] == 1 and metrics["r3/replay/max_lag"] == 5
+    assert metrics["r3/agents/trajectories"] == 2 and metrics["r3/agents/success_rate"] == 0
+    mean = (1 - 2.5 - 0.5) / 3
+    records = made.records
+    assert [row["recalled_from"] for row in records] == [None] * 10 + [1] * 3
+    assert [row["advantage"] for row in records] == pytest.approx(
+        [-2.5 - mean] * 5 + [-0.5 - mean] * 5 + [1 - mean] * 3
+    )
+    recalled = records[10:]
+    assert [row["prompt"] for row in recalled] == [
+        "Goal: top\nNow: step 0", "Goal: top\nBefore:\nstep 0 -> up\nNow: step 1", "Goal: top\nBefore:\nstep 1 -> up\nNow: step 2"
+    ]  # fmt: skip
+    assert [(row["trajectory"], row["turn"], row["state"]) for row in recalled] == [
+        ("0@1", t, f"step {t}") for t in range(3)
+    ]
+    assert [row["step_return"] for row in recalled] == [0.25, 0.5, 1.0] and {row["text"] for row in recalled} == {"up"}
+    for experience in experiences:
+        for position, index in enumerate(experience.index):
+            mask = experience.action_mask[position].bool()
+            if index < 10:  # the actor is 1/16 off the engine
+                gap = experience.action_log_probs[position] - experience.rollout_log_probs[position]
+                assert gap[mask].tolist() == [0.0625] * int(mask.sum())
+            else:
+                ids = experience.sequences[position][experience.attention_mask[position].bool()].tolist()
+                assert byte_tokenizer.decode(ids) == recalled[index - 10]["prompt"] + "up"
+                assert experience.action_log_probs[position][mask].tolist() == [0.0, -0.25]
+    assert metrics["r3/replay/ratio_mean"] == pytest.approx(np.exp(0.0625))
+
+
+def test_a_stored_failure_joins_a_task_that_succeeded_unless_it_is_switched_off(executor, byte_tokenizer, history):
+    plays = [("up", "up", "up"), ("up", "down", "up", "up", "up")]
+    for overrides, expected in (((), 1), (("replay.recall_failures=false",), 0)):
+        played = executor("replay.enabled=true", *overrides)
+        made = replaying(played, byte_tokenizer, history, step=(history.last_step or 0) + 1)
+        stepped(made, byte_tokenizer, played, [("hop",) * 5, *plays], step=made.step)
+        assert made.metrics["r3/agents/recalled"] == 0  # the task has both
+        made = replaying(played, byte_tokenizer, history, step=made.step + 1)
+        stepped(made, byte_tokenizer, played, plays, step=made.step)
+        assert made.metrics["r3/agents/recalled"] == expected
+
+
+def test_lost_trajectories_are_counted_in_the_history_and_never_recalled(executor, byte_tokenizer, history):
+    played = executor("replay.enabled=true", "reward.max_ungraded_rate=1")
+    made = replaying(played, byte_tokenizer, history, step=0)
+    stepped(made, byte_tokenizer, played, [("up", "jump"), *FAILURES], step=0)
+    assert history.summary(TASK).count(Context.PLAIN, Verdict.UNGRADED) == 1
+    assert history.summary(TASK).count(Context.PLAIN, Verdict.WRONG) == 2
+    assert history.recall(TASK, Verdict.UNGRADED, k=4, step=5, max_policy_lag=9) == []
+
+
+def test_without_replay_there_is_no_history(executor, byte_tokenizer):
+    played = executor()
+    assert not played.config.keeps_history
+    rows = [row for texts in FAILURES for row in play(played, byte_tokenizer, *texts)[0]]
+    made = maker(played.config)
+    made.make_experience_batch(samples_of(rows))
+    assert "r3/agents/recalled" not in made.metrics and all(row["recalled_from"] is None for row in made.records)
+
+
+def test_a_trajectory_gives_way_to_none(executor):
+    with pytest.raises(
+        ConfigError, match="replay.mode is set, but a trajectory has no row that could give way; use replay.mode=add"
+    ):
+        executor("replay.enabled=true", "replay.mode=replace")
+
+
+# ── reflection on a failed trajectory ──
+
+WIDE = 640  # tokens of a prompt with an attempt in it
+ATTEMPTS = [
+    "\n".join(
+        [
+            "Below is an earlier attempt at this task. It failed.",
+            "--- earlier attempt begins ---",
+            *lines,
+            "--- earlier attempt ends ---",
+            "Find the first action that was wrong, and do not repeat it.",
+        ]
+    )
+    for lines in (
+        ["step 0 -> hop (impossible)"] * 5,
+        ["step 0 -> up", "step 1 -> down", "step 0 -> up", "step 1 -> down", "step 0 -> hop (impossible)"],
+    )
+]
+
+
+def reflecting(config, tokenizer, history, *, epoch):
+    generator = object.__new__(R3SamplesGenerator)
+    generator.config, generator.tokenizer = config, tokenizer
+    generator.r3 = R3(config, history=history, seed=config.train.seed)
+    generator.step, generator.epoch = 1, epoch
+    generator._prefixes, generator._reflection_prompts = {}, set()
+    return generator
+
+
+def test_a_task_that_failed_is_played_behind_a_stored_attempt_as_a_group_of_its_own(executor, byte_tokenizer, history):
+    """Step 1 failed twice. In step 2 sums of rewards are -2.5 and -0.5 from the plain prompt, and 1 and -2.5 behind the attempt;
+    the two groups were played by engines that number their trajectories alike."""
+    settings = ("agents.estimator=grpo", "agents.std_norm=false", "reflection.enabled=true", f"data.max_len={WIDE}")
+    played = executor(*settings)
+    stepped(replaying(played, byte_tokenizer, history, step=0), byte_tokenizer, played, FAILURES, step=0)
+    assert reflecting(played.config, byte_tokenizer, history, epoch=1)._further([TASK], [LABEL]) == []
+    generator = reflecting(played.config, byte_tokenizer, history, epoch=2)
+    ((attempt, label),) = generator._further([TASK], [LABEL])
+    assert attempt in ATTEMPTS and label == LABEL and generator.prompts.num_hard == 1
+
+    plain, other = executor(*settings), executor(*settings)
+    rows = [row for texts in FAILURES for row in play(plain, byte_tokenizer, *texts)[0]]
+    found, asked = play(other, byte_tokenizer, "up", "up", "up", prompt=attempt, max_len=WIDE)
+    assert [prompt for prompt, _ in asked] == [
+        f"Goal: top\n{attempt}\nNow: step 0",
+        f"Goal: top\n{attempt}\nBefore:\nstep 0 -> up\nNow: step 1",
+        f"Goal: top\n{attempt}\nBefore:\nstep 1 -> up\nNow: step 2",
+    ]
+    rows += found + play(other, byte_tokenizer, *["hop"] * 5, prompt=attempt, max_len=WIDE)[0]
+    made = replaying(played, byte_tokenizer, history, step=1)
+    made.make_experience_batch(samples_of(rows, step=1, attempts=generator._reflection_prompts))
+    records = made.records
+    assert [row["context"] for row in records] == ["plain"] * 10 + ["reflection"] * 8
+    assert [row["advantage"] for row in records] == pytest.approx([-1.0] * 5 + [1.0] * 5 + [1.75] * 3 + [-1.75] * 5)
+    assert records[0]["trajectory"] == records[10]["trajectory"] == "0" and attempt in records[10]["prompt"]
+    counts = (
+        "trajectories",
+        "success_rate",
+        "reflected",
+        "reflected_lost",
+        "reflected_success_rate",
+        "recalled",
+        "rows",
+    )
+    assert {key: made.metrics[f"r3/agents/{key}"] for key in counts} == {
+        "trajectories": 2, "success_rate": 0, "reflected": 2, "reflected_lost": 0, "reflected_success_rate": 0.5, "recalled": 0, "rows": 18,
+    }  # fmt: skip
+    assert made.metrics["r3/reflection/groups"] == 1 and made.metrics["accuracy"] == 0
+    history.commit_step(2, 2, made.kept_rollouts())
+    summary = history.summary(TASK)
+    assert [summary.count(context, verdict) for context in (Context.PLAIN, Context.REFLECTION) for verdict in (Verdict.CORRECT, Verdict.WRONG)] == [0, 4, 1, 1]  # fmt: skip
+
+
+def test_a_stored_success_joins_the_plain_group_alone(executor, byte_tokenizer, history):
+    """It keeps prompts that show no attempt."""
+    played = executor("replay.enabled=true", "reflection.enabled=true", f"data.max_len={WIDE}")
+    first = replaying(played, byte_tokenizer, history, step=0)
+    stepped(first, byte_tokenizer, played, [("up", "up", "up"), *FAILURES], step=0)
+    rows = [
+        row
+        for prompt in (TASK, ATTEMPTS[0])
+        for texts in FAILURES
+        for row in play(played, byte_tokenizer, *texts, prompt=prompt, max_len=WIDE)[0]
+    ]
+    made = replaying(played, byte_tokenizer, history, step=1)
+    made.make_experience_batch(samples_of(rows, step=1, attempts=ATTEMPTS[:1]))
+    assert made.metrics["r3/agents/recalled"] == 1 and made.metrics["r3/replay/hits"] == 1
+    assert [(row["context"], row["recalled_from"]) for row in made.records] == [
+        *[("plain", None)] * 10, *[("plain", 1)] * 3, *[("reflection", None)] * 10
+    ]  # fmt: skip
+
+
+def test_an_attempt_that_leaves_no_room_is_counted(executor, byte_tokenizer, history):
+    """An attempt needs 64 of its characters and the lines around them."""
+    played = executor("reflection.enabled=true", f"data.max_len={WIDE}")
+    stepped(replaying(played, byte_tokenizer, history, step=0), byte_tokenizer, played, FAILURES, step=0)
+    played.config.data.max_len = 300
+    generator = reflecting(played.config, byte_tokenizer, history, epoch=2)
+    assert generator._further([TASK], [LABEL]) == []
+    assert (generator.prompts.num_hard, generator.prompts.why_not["without_room"]) == (1, 1)

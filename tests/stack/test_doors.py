@@ -1,0 +1,141 @@
+"""The Ray of a run is closed to another user of the machine: real processes, with another user's rights."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytest.importorskip("ray", reason="Ray is not installed")
+
+pytestmark = [pytest.mark.stack, pytest.mark.slow]
+ROOT = Path(__file__).parents[2]
+NOBODY = 54321  # a user id that no one has; only root can become another user
+# A Ray as `r3 train` starts it. It says where it is, and ends with its standard input.
+OWNER = """
+import json, os, sys
+from r3_openrlhf.config.loading import load_config
+from r3_openrlhf.stack.launch import ray_options, running_ray
+from r3_openrlhf.machine.ray_start import of_this_machine
+
+os.environ.update(of_this_machine())
+options = ray_options(load_config("cpu_smoke", ["run_dir=unused"]), "cpu")
+options["runtime_env"].pop("worker_process_setup_hook")
+with running_ray(options) as ray:
+    ray.get(ray.remote(lambda: 1).remote())
+    node = ray._private.worker._global_node
+    token = os.environ.get("RAY_AUTH_TOKEN", "")
+    print(json.dumps([node.gcs_address, node.get_session_dir_path(), node.raylet_socket_name, token, *sys.modules]), flush=True)
+    sys.stdin.read()
+"""
+# What a user tries who knows the address and the paths. Prints what succeeded. This Python may be root's own, so it first imports
+# what its standard input names.
+STRANGER = """
+import contextlib, importlib, os, socket, sys
+for name in sys.stdin.read().split():
+    with contextlib.suppress(ImportError):
+        importlib.import_module(name)
+import ray
+user, address, session, raylet_socket, *names = sys.argv[1:]
+if int(user) != os.getuid():
+    os.setgroups([])
+    os.setgid(int(user))
+    os.setuid(int(user))
+
+def files():
+    os.listdir(session)
+
+def connect():
+    with socket.socket(socket.AF_UNIX) as one:
+        one.connect(raylet_socket)
+
+def read():
+    ray._raylet.GcsClient(address=address).internal_kv_keys(b"", b"fun", 10)
+
+def write():
+    ray._raylet.GcsClient(address=address).internal_kv_put(b"r3-test", b"1", True, b"fun", 10)
+
+def code():
+    ray.init(address=address, log_to_driver=False, logging_level="error")
+    assert ray.get(ray.remote(lambda: os.getpid()).remote(), timeout=60) != os.getpid()
+
+for name in names:
+    try:
+        globals()[name]()
+    except Exception as error:
+        print(name, type(error).__name__, str(error)[:200].replace("\\n", " "), file=sys.stderr)
+    else:
+        print(name, flush=True)
+"""
+ATTEMPTS = ("files", "connect", "read", "write", "code")
+
+
+def python(code, *arguments, **environment):
+    """With no variable of Ray, and no home whose token it could read."""
+    surroundings = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    surroundings |= {"PYTHONPATH": str(ROOT), "HOME": "/nonexistent", **environment}
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], env=surroundings, cwd="/", text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def opened_by(user, owner, *attempts, **environment):
+    """What succeeded, and the errors of the rest."""
+    place, modules = owner[1:4], owner[5:]
+    environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # else Ray asks another address than this one
+    with python(STRANGER, str(user), *place, *attempts, **environment) as stranger:
+        try:
+            out, said = stranger.communicate("\n".join(modules), timeout=120)
+        finally:
+            stranger.kill()
+    assert stranger.returncode == 0, said
+    return out.split(), said
+
+
+@pytest.fixture(scope="module")
+def temporary():
+    """Anybody may look into it, as into /tmp."""
+    with tempfile.TemporaryDirectory(prefix="r3t", dir="/tmp") as directory:
+        Path(directory).chmod(0o1777)
+        yield Path(directory)
+
+
+@pytest.fixture(scope="module")
+def owner(temporary):
+    with python(OWNER, RAY_TMPDIR=str(temporary), HOME=str(Path.home())) as process:
+        line = process.stdout.readline()
+        assert line, process.communicate()[1]
+        yield process, *json.loads(line)
+        process.communicate(timeout=300)
+    assert process.returncode == 0
+    assert list(temporary.iterdir()) == []  # nothing is left behind
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_another_user_neither_runs_code_nor_reads_or_writes_the_key_store(owner):
+    opened, said = opened_by(NOBODY, owner, *ATTEMPTS)
+    assert opened == [], said
+    assert said.count("PermissionError") == 2 and said.count("\nread Auth") == said.count("\nwrite Auth") == 1, said
+    assert "\ncode ConnectionError" in said, said  # after 20 s; it has the same reason
+    # the attempts are real: the token opens the key store, and the owner's rights the rest
+    credentials = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": owner[4]}
+    assert opened_by(NOBODY, owner, "read", "write", **credentials)[0] == ["read", "write"]
+    opened, said = opened_by(os.getuid(), owner, *ATTEMPTS, **credentials)
+    assert opened == [*ATTEMPTS], said
+
+
+def test_other_machines_find_no_port(owner):
+    process = owner[0]
+    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    listening = {c.laddr.ip for one in family for c in one.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
+    assert listening and listening <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
+
+
+def test_its_directory_is_the_users_own(owner, temporary):
+    (private,) = temporary.iterdir()
+    assert private.stat().st_mode & 0o777 == 0o700 and private.stat().st_uid == os.getuid()

@@ -1,0 +1,393 @@
+"""From graded rollouts to per-token advantages, held against OpenRLHF's own experience maker.
+
+Only the log-probs, which need models, are given: everything else is the real code of both.
+"""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
+
+import torch  # noqa: E402
+from openrlhf.trainer.ppo_utils.experience import Experience  # noqa: E402
+from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker  # noqa: E402
+
+from r3_openrlhf.config import R3Config  # noqa: E402
+from r3_openrlhf.method.errors import TrainingStopped  # noqa: E402
+from r3_openrlhf.method.history.store import HistoryStore  # noqa: E402
+from r3_openrlhf.method.r3 import R3  # noqa: E402
+from r3_openrlhf.method.types import Context, EntropyBounds, EntropyStatistics, Rollout, Verdict  # noqa: E402
+from r3_openrlhf.stack.experience_maker import (  # noqa: E402
+    R3ExperienceMaker,
+    StockExperienceMaker,
+)
+
+pytestmark = pytest.mark.stack
+C, W, U = Verdict.CORRECT, Verdict.WRONG, Verdict.UNGRADED
+G = 4
+
+
+def arguments(ranks=1):
+    return SimpleNamespace(
+        actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=ranks, eps_clip_low_high=(0.2, 0.2)),
+        ds=SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1),
+        rollout=SimpleNamespace(batch_size=2, n_samples_per_prompt=G, micro_batch_size=3, max_tokens_per_gpu=64),
+        train=SimpleNamespace(batch_size=2 * G, dynamic_batch_enable=False),
+        algo=SimpleNamespace(
+            advantage=SimpleNamespace(estimator="group_norm", gamma=1.0, lambd=1.0, no_std_norm=False),
+            kl=SimpleNamespace(use_loss=False),
+        ),
+        reward=SimpleNamespace(clip_range=(-10, 10), overlong_buffer_len=None, stop_properly_penalty_coef=None),
+    )
+
+
+class Given:
+    """In place of the remote forward passes: log-probs by row, entropy by rollout, a KL of zero."""
+
+    gap = 0.0
+
+    def make_experience(self, samples_list):
+        for samples in samples_list:
+            samples.action_log_probs = samples.rollout_log_probs + self.gap * samples.action_mask
+            samples.base_action_log_probs = samples.values = None
+            samples.kl = torch.zeros_like(samples.rollout_log_probs)
+        return samples_list
+
+    def _announce_entropy(self, samples_list, wanted):
+        self.wanted = wanted
+
+    def _exact_entropy(self, samples_list):
+        return {i: EntropyStatistics(peak=10.0 - i, global_=i / 10, source="exact") for i in self.wanted}, 0.0
+
+
+class Ours(Given, R3ExperienceMaker):
+    pass
+
+
+class Recording(Given, StockExperienceMaker):
+    pass
+
+
+class Stock(Given, RemoteExperienceMaker):
+    pass
+
+
+def maker(cls, *, config=None, history=None, ranks=1):
+    made = cls.__new__(cls)
+    made.args = arguments(ranks)
+    made.strategy = SimpleNamespace(args=made.args)
+    made.advantage_estimator = "group_norm"
+    made.kl_ctl = SimpleNamespace(value=0.0)
+    made.tokenizer = SimpleNamespace(pad_token_id=0, decode=lambda ids, **kwargs: str(ids))
+    made.config = config or config_with()
+    made.r3 = R3(made.config, history=history, seed=made.config.train.seed)
+    made.step = 5
+    return made
+
+
+def config_with(**sections):
+    config = R3Config(run_dir="unused")
+    for section, values in sections.items():
+        for key, value in values.items():
+            assert hasattr(getattr(config, section), key)
+            setattr(getattr(config, section), key, value)
+    return config
+
+
+OFF = dict(replay={"enabled": False}, reflection={"enabled": False}, ranking={"enabled": False})
+
+
+def sample(verdict, *, prompt="p", tokens=(3, 4, 5), truncated=False, reward=None, bounds=None, step=5):
+    reward = {C: 1.0 + 1 / len(tokens), W: 0.0, U: None}[verdict] if reward is None else reward
+    ids = [1, 2, *tokens]
+    mask = torch.tensor([[0] + [1] * len(tokens)])
+    logprobs = torch.tensor([[0.0] + [-0.1 * t for t in tokens]])
+    experience = Experience(
+        sequences=torch.tensor([ids]),
+        attention_mask=torch.ones(1, len(ids), dtype=torch.long),
+        action_mask=mask,
+        rollout_log_probs=logprobs,
+        prompts=[prompt],
+        labels=[prompt],
+        images=[None],
+        mm_train_inputs=[None],
+        rewards=None if reward is None else torch.tensor([reward]),
+        scores=None if reward is None else torch.tensor([float(reward > 0)]),
+        response_length=torch.tensor([len(tokens)]),
+        truncated=torch.tensor([truncated]),
+        total_length=torch.tensor([float(len(ids))]),
+        info={"response_clip_ratio": torch.tensor([False])}
+        | ({} if reward is None else {"reward": torch.tensor([reward]), "score": torch.tensor([float(reward > 0)])}),
+    )
+    experience.r3_rollout = Rollout(
+        uid=prompt,
+        context=Context.PLAIN,
+        prompt_ids=np.array(ids[:2], dtype=np.int32),
+        response_ids=np.array(tokens, dtype=np.int32),
+        response_logprobs=logprobs[0, 1:].numpy(),
+        verdict=verdict,
+        reward=reward,
+        truncated=truncated,
+        finish_reason="length" if truncated else "stop",
+        policy_step=step,
+        epoch=1,
+        entropy_bounds=bounds,
+        reason="timeout" if verdict is U else verdict.value,
+    )
+    return experience
+
+
+def group(*verdicts, prompt="p", **settings):
+    """Responses of different lengths, so that rows differ."""
+    return [sample(v, prompt=prompt, tokens=tuple(range(3, 5 + i)), **settings) for i, v in enumerate(verdicts)]
+
+
+def by_row(experiences, field):
+    found = {}
+    for experience in experiences:
+        for position, index in enumerate(experience.index):
+            mask = experience.action_mask[position].bool()
+            found[index] = getattr(experience, field)[position][mask]
+    return [found[i] for i in sorted(found)]
+
+
+def history_with(*rollouts):
+    store = HistoryStore.open(":memory:")
+    store.commit_step(3, 1, list(rollouts))
+    return store
+
+
+def test_all_mechanisms_off_is_stock_group_norm():
+    batch = lambda: group(C, W, W, C) + group(W, C, C, C, prompt="q")  # noqa: E731
+    ours = maker(Ours, config=config_with(**OFF)).make_experience_batch(batch())
+    stock = maker(Stock).make_experience_batch(batch())
+    for one, other in zip(by_row(ours, "advantages"), by_row(stock, "advantages"), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+
+
+def test_a_collapsed_group_gets_exactly_zero_where_stock_gets_noise():
+    ours = maker(Ours, config=config_with(**OFF)).make_experience_batch(
+        [s for p in "pq" for s in (sample(C, prompt=p, reward=1.9) for _ in range(G))]
+    )
+    assert all((values == 0).all() for values in by_row(ours, "advantages"))
+
+
+def test_a_stored_success_joins_an_all_wrong_group():
+    stored = sample(C, tokens=(9, 9), step=2).r3_rollout
+    made = maker(Ours, history=history_with(stored))
+    experiences = made.make_experience_batch(group(W, W, W, W) + group(C, W, C, W, prompt="q"))
+    values = [row[0].item() for row in by_row(experiences, "advantages")]
+    assert values[:4] == pytest.approx([-0.4472] * 4, abs=1e-3) and values[8] == pytest.approx(1.789, abs=1e-3)
+    last = experiences[-1]
+    assert last.sequences[-1][:4].tolist() == [1, 2, 9, 9]  # the group's prompt, the stored response
+    assert last.action_mask[-1][:3].tolist() == [0, 1, 1]
+    assert made.metrics["r3/replay/recalled"] == 1 and made.metrics["r3/replay/mean_lag"] == 3
+    assert [r["text"] for r in made.records if r["recalled_from"] == 3] == ["[9, 9]"]  # the store keeps ids only
+
+
+def test_a_success_behind_a_reflection_prompt_joins_with_the_actors_logprobs_of_the_plain_prompt():
+    plain, reflected = group(W, W, W, W), [sample(v, prompt="r", tokens=(9, 9)) for v in (C, W, W, W)]
+    for one in reflected:
+        one.r3_rollout.uid, one.r3_rollout.context = "p", Context.REFLECTION
+        one.r3_rollout.prompt_ids = np.array([1, 8], dtype=np.int32)
+    config = config_with(reflection={"share_successes": True})
+    made = maker(Ours, history=history_with(), config=config)
+    made.gap = 0.05
+    experiences = made.make_experience_batch(plain + reflected)
+    last = experiences[-1]
+    assert last.sequences[-1][:4].tolist() == [1, 2, 9, 9]  # the plain group's prompt
+    # what the actor says (0.05 above the engine's here), not what the engine said behind the reflection prompt
+    assert by_row(experiences, "action_log_probs")[8].tolist() == pytest.approx([-0.85] * 2)
+    assert by_row(experiences, "rollout_log_probs")[8].tolist() == pytest.approx([-0.85] * 2)
+    values = [row[0].item() for row in by_row(experiences, "advantages")]
+    assert values[:4] == pytest.approx([-0.4472] * 4, abs=1e-3) and values[8] == pytest.approx(1.789, abs=1e-3)
+    assert (made.metrics["r3/replay/shared"], made.metrics["r3/replay/ratio_max"]) == (1, 0)
+    assert made.metrics["trained_tokens"] == sum(2 + t for t in (2, 3, 4, 5)) + 5 * 4
+    assert [r["context"] for r in made.records if r["recalled_from"] == 6] == ["reflection"]
+
+
+@pytest.mark.parametrize(("mode", "expected"), [("recompute", -0.9 + 0.05), ("behaviour", -0.9)])
+def test_which_old_logprobs_a_recalled_row_gets(mode, expected):
+    stored = sample(C, tokens=(9, 9), step=2).r3_rollout
+    made = maker(Ours, history=history_with(stored), config=config_with(replay={"old_logprobs": mode}))
+    made.gap = 0.05
+    experiences = made.make_experience_batch(group(W, W, W, W))
+    old, rollout = by_row(experiences, "action_log_probs"), by_row(experiences, "rollout_log_probs")
+    assert old[4].tolist() == pytest.approx([expected] * 2)
+    assert old[4].tolist() == pytest.approx(rollout[4].tolist())  # no correction weight on a recalled row
+    assert old[0].tolist() != pytest.approx(rollout[0].tolist())
+
+
+@pytest.mark.parametrize("mode", ["recompute", "behaviour"])
+def test_tensors_that_came_through_ray_are_not_written_to(mode):
+    """They lie in its shared memory (RAY_ENABLE_ZERO_COPY_TORCH_TENSORS), where others may read them."""
+    stored = sample(C, tokens=(9, 9), step=2).r3_rollout
+    made = maker(Ours, history=history_with(stored), config=config_with(replay={"old_logprobs": mode}))
+    made.gap = 0.05
+    forward, given = made.make_experience, []
+
+    def make_experience(samples_list):
+        experiences = forward(samples_list)
+        tensors = [t for e in experiences for t in (e.action_log_probs, e.rollout_log_probs)]
+        given.extend((tensor, tensor.clone()) for tensor in tensors)
+        return experiences
+
+    made.make_experience = make_experience
+    made.make_experience_batch(group(W, W, W, W))
+    assert given and all(torch.equal(tensor, before) for tensor, before in given)
+
+
+def test_behaviour_logprobs_of_another_prompt_are_never_used():
+    stored = sample(C, tokens=(9, 9), step=2).r3_rollout
+    stored.prompt_ids = np.array([7, 7, 7], dtype=np.int32)
+    made = maker(Ours, history=history_with(stored), config=config_with(replay={"old_logprobs": "behaviour"}))
+    made.gap = 0.05
+    experiences = made.make_experience_batch(group(W, W, W, W))
+    assert by_row(experiences, "action_log_probs")[4].tolist() == pytest.approx([-0.85] * 2)
+
+
+def test_ranks_get_the_same_number_of_rows_and_of_micro_batches():
+    stored = sample(C, tokens=(9, 9), step=2).r3_rollout
+    made = maker(Ours, history=history_with(stored), ranks=2)
+    experiences = made.make_experience_batch(group(W, W, W, W) + group(C, W, C, W, prompt="q"))
+    sizes = [len(e.sequences) for e in experiences]
+    assert len(sizes) % 2 == 0 and sum(sizes[: len(sizes) // 2]) == sum(sizes[len(sizes) // 2 :]) == 5
+    tokens = sum(int(e.action_mask.sum()) for e in experiences)
+    assert tokens == 2 * (2 + 3 + 4 + 5) + 2  # every row is there; the filler has no action
+
+
+def test_an_ungraded_rollout_is_not_trained_on():
+    made = maker(Ours, config=config_with(**OFF, reward={"max_ungraded_rate": 0.5}))
+    experiences = made.make_experience_batch(group(C, U, W, W) + group(C, W, C, W, prompt="q"))
+    assert sum(len(e.sequences) for e in experiences) == 7
+    assert made.metrics["r3/grading/ungraded"] == 1
+    assert [r["verdict"] for r in made.records].count("ungraded") == 1
+
+
+def test_too_many_ungraded_rollouts_stop_the_run():
+    made = maker(Ours, config=config_with(**OFF))
+    with pytest.raises(TrainingStopped, match="25% of this step's rollouts could not be graded .timeout."):
+        made.make_experience_batch(group(C, U, W, W))
+
+
+def test_a_broken_sync_stops_the_run_before_the_update():
+    made = maker(Ours, config=config_with(**OFF))
+    made.gap = 0.2
+    with pytest.raises(TrainingStopped, match="mean |log-prob difference| on fresh rollouts is 0.2 nats"):
+        made.make_experience_batch(group(C, W, W, W))
+
+
+def test_a_gap_that_is_not_a_number_stops_the_run():
+    made = maker(Ours, config=config_with(**OFF))
+    made.gap = float("nan")
+    with pytest.raises(TrainingStopped, match="nan nats"):
+        made.make_experience_batch(group(C, W, W, W))
+
+
+def bounds(peak, width):
+    return EntropyBounds(
+        peak_lower=peak, peak_upper=peak + width, global_lower=1 / peak, global_upper=1 / peak + width
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "width", "exact"), [("auto", 0.0, 0), ("auto", 9.0, 4), ("exact", 0.0, 4), ("topk", 9.0, 0)]
+)
+def test_where_the_entropy_comes_from(source, width, exact):
+    rows = [sample(W, tokens=tuple(range(3, 6 + i)), truncated=True, bounds=bounds(1.0 + i, width)) for i in range(G)]
+    made = maker(Ours, config=config_with(ranking={"entropy_source": source}), history=history_with())
+    made.make_experience_batch(rows)
+    found = [r["entropy_source"] for r in made.records]
+    assert found == ["exact"] * exact + ["topk"] * (G - exact)
+
+
+def test_a_ranking_by_logprob_needs_no_entropy():
+    """Mean log-prob falls with length in these rows, so the shortest ranks first. The actor is asked for nothing."""
+    rows = [sample(W, tokens=tuple(range(3, 6 + i)), truncated=True) for i in range(G)]
+    made = maker(Ours, config=config_with(ranking={"score": "logprob"}), history=history_with())
+    made._announce_entropy = lambda *asked: pytest.fail("exact entropy was asked for")
+    made.make_experience_batch(rows)
+    assert [r["ranking_reward"] for r in made.records] == pytest.approx([0.5, 1 / 3, 1 / 6, 0.0])
+    assert [r["reward"] for r in made.records] == pytest.approx([0.25, 1 / 12, -1 / 12, -0.25])  # centred
+    assert {(r["group_replay"], r["group_ranking"]) for r in made.records} == {("never_sampled", "ranked")}
+    assert [r["entropy_source"] for r in made.records] == [None] * G
+
+
+def test_topk_without_bounds_is_refused():
+    made = maker(Ours, config=config_with(ranking={"entropy_source": "topk"}), history=history_with())
+    with pytest.raises(TrainingStopped, match="has neither token entropies nor bounds"):
+        made.make_experience_batch([sample(W, truncated=True) for _ in range(G)])
+
+
+def test_the_stock_estimator_keeps_its_group_mean_with_an_ungraded_rollout():
+    made = maker(Recording, config=config_with(reward={"max_ungraded_rate": 0.5}))
+    experiences = made.make_experience_batch(group(C, U, W, W) + group(C, W, C, W, prompt="q"))
+    values = by_row(experiences, "advantages")
+    assert len(values[1]) == 0  # no action, no gradient
+    rewards = [1.5, 0.0, 0.0]
+    mean = sum(rewards) / 3
+    shown = [values[i][0].item() for i in (0, 2, 3)]
+    assert shown[1] == shown[2] and shown[0] / shown[1] == pytest.approx((1.5 - mean) / -mean)
+
+
+class Measuring(Ours):
+    """An actor whose tokens have the entropies 0, 1, 2, ..."""
+
+    def _exact_entropy(self, samples_list):
+        found = {}
+        for samples in samples_list:
+            for place, index in enumerate(samples.index):
+                tokens = np.arange(int(samples.action_mask[place].sum()), dtype=np.float16)
+                if index in self.wanted:
+                    found[index] = EntropyStatistics(peak=10.0 - index, global_=0.5, source="exact", tokens=tokens)
+        return found, 0.0
+
+
+@pytest.mark.parametrize(("kept", "rows"), [("ranked", 4), ("all", 9)])
+def test_which_entropies_of_tokens_are_kept(kept, rows):
+    """A group that is ranked, one that is not, and a recalled row. With "all" the ranking is the same."""
+    stored = sample(C, tokens=(9, 9), step=2).r3_rollout
+    config = config_with(logging={"token_entropy": kept})
+    made = maker(Measuring, history=history_with(stored), config=config)
+    experiences = made.make_experience_batch(group(W, W, W, W, truncated=True) + group(C, W, C, W, prompt="q"))
+    records = {(r["uid"], r["num_tokens"], r["recalled_from"]): r for r in made.records}
+    found = {key: r["token_entropy"] for key, r in records.items() if r["token_entropy"] is not None}
+    assert len(found) == rows
+    assert all(values.tolist() == list(range(key[1])) for key, values in found.items())
+    assert [r["reward"] for r in made.records[:4]] == pytest.approx([0.5, 1 / 3, 1 / 6, 0.0], abs=0.5)
+    assert [r["ranked"] for r in made.records] == [True] * 4 + [False] * 5
+    assert len(by_row(experiences, "advantages")) == 9
+    recalled = records["p", 2, 3]
+    assert recalled["entropy_peak"] is None  # this step's policy did not sample it
+
+
+def test_a_ranking_by_bounds_stays_one_when_all_entropies_are_kept():
+    rows = [sample(W, tokens=tuple(range(3, 6 + i)), truncated=True, bounds=bounds(1.0 + i, 0.0)) for i in range(G)]
+    config = config_with(ranking={"entropy_source": "topk"}, logging={"token_entropy": "all"})
+    made = maker(Measuring, config=config, history=history_with())
+    made.make_experience_batch(rows)
+    assert [r["entropy_source"] for r in made.records] == ["topk"] * G
+    assert [len(r["token_entropy"]) for r in made.records] == [3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("mode", ["recompute", "behaviour"])
+def test_a_recalled_row_keeps_its_logprobs_then_and_now(mode):
+    """exp(now - then) is the ratio, whatever the update takes it against."""
+    stored = sample(C, tokens=(9, 9), step=2).r3_rollout
+    made = maker(Ours, history=history_with(stored), config=config_with(replay={"old_logprobs": mode}))
+    made.gap = 0.05
+    made.make_experience_batch(group(W, W, W, W))
+    (recalled,) = [r for r in made.records if r["recalled_from"] is not None]
+    assert recalled["token_logprob"].tolist() == pytest.approx([-0.9] * 2, abs=1e-3)
+    assert recalled["token_policy_logprob"].tolist() == pytest.approx([-0.85] * 2, abs=1e-3)
+    assert all(r["token_logprob"] is r["token_policy_logprob"] is None for r in made.records if r is not recalled)
+    assert [r["prompt"] for r in made.records] == ["p"] * 5
+
+
+def test_a_stock_estimator_keeps_prompts_and_what_is_asked_for():
+    made = maker(Recording, config=config_with(logging={"token_logprobs": "all"}))
+    made.make_experience_batch(group(C, W, W, C) + group(W, C, C, C, prompt="q"))
+    assert [r["prompt"] for r in made.records] == ["p"] * 4 + ["q"] * 4
+    assert all(len(r["token_logprob"]) == r["num_tokens"] and r["token_entropy"] is None for r in made.records)

@@ -1,0 +1,263 @@
+"""How a run starts Ray, and how its errors come back to the user."""
+
+import re
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("ray", reason="Ray is not installed")
+torch = pytest.importorskip("torch")
+
+from ray.exceptions import RayTaskError  # noqa: E402
+
+from r3_openrlhf.config.loading import config_from_json, load_config  # noqa: E402
+from r3_openrlhf.machine.ray_temporary import MAX_BYTES  # noqa: E402
+from r3_openrlhf.method.errors import ConfigError, R3Error, TrainingStopped  # noqa: E402
+from r3_openrlhf.runs import lock  # noqa: E402
+from r3_openrlhf.runs.directory import RunDirectory  # noqa: E402
+from r3_openrlhf.runs.models.locate import locate_model  # noqa: E402
+from r3_openrlhf.stack import environment  # noqa: E402
+from r3_openrlhf.stack.arguments import platform_of  # noqa: E402
+from r3_openrlhf.stack.launch import (  # noqa: E402
+    check_context,
+    check_devices,
+    memory_warning,
+    num_steps,
+    plan,
+    r3_error,
+    ray_options,
+    train,
+)
+
+pytestmark = pytest.mark.stack
+
+
+@pytest.fixture
+def config(monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    return load_config("cpu_smoke", ["run_dir=unused"])
+
+
+def test_a_local_cluster_of_its_own_on_cpus(config):
+    options = ray_options(config, "cpu")
+    assert options["address"] == "local"  # another user's cluster on this machine is not joined
+    assert options["num_gpus"] == 1  # bookkeeping
+    assert options["runtime_env"]["worker_process_setup_hook"].endswith("cpu_platform.install")
+    assert options["_system_config"]["worker_niceness"] == 0  # 15 is Ray's: a busy machine would starve the run
+
+
+def test_threads_are_as_many_as_the_cores_that_the_run_may_use(config, monkeypatch):
+    """A job, a container or `taskset` may give it fewer than the machine has; more threads than cores wait for each other."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 5, 9})
+    assert ray_options(config, "cpu")["runtime_env"]["env_vars"]["OMP_NUM_THREADS"] == "3"
+
+
+def test_a_number_of_threads_that_the_user_asks_for_is_kept(config, monkeypatch):
+    """Who starts several runs on one machine, or a scheduler that shares its cores out, knows better."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert ray_options(config, "cpu")["runtime_env"]["env_vars"]["OMP_NUM_THREADS"] == "5"
+
+
+def test_a_given_cluster_is_joined_with_nothing_but_the_environment(config, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "somewhere:6379")
+    options = ray_options(config, "cuda")
+    assert set(options) == {"address", "runtime_env"} and options["address"] == "somewhere:6379"
+    assert "worker_process_setup_hook" not in options["runtime_env"]
+
+
+def test_on_a_given_cluster_the_cpu_platform_is_put_into_every_process(config, monkeypatch):
+    """Without the hook its processes end with "No module named 'flash_attn'"."""
+    monkeypatch.setenv("RAY_ADDRESS", "somewhere:6379")
+    config.cluster.ray_address = "auto"  # the one of the environment, which `ray job` and the node agents set
+    options = ray_options(config, "cpu")
+    assert set(options) == {"address", "runtime_env"} and options["address"] == "somewhere:6379"
+    assert options["runtime_env"]["worker_process_setup_hook"].endswith("cpu_platform.install")
+    assert options["runtime_env"]["env_vars"]["DS_ACCELERATOR"] == "cpu"
+
+
+def test_the_head_of_a_cluster_needs_no_gpu(config, monkeypatch):
+    """cluster.device=cuda and an address: the nodes have the GPUs. Without an address there is nobody to have them."""
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a CUDA device")
+    config.cluster.device = "cuda"
+    with pytest.raises(ConfigError, match="cluster.device is cuda, but no CUDA device is visible here"):
+        platform_of(config)
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    assert platform_of(config) == "cuda"
+
+
+def node(alive=True, **resources):
+    return {"Alive": alive, "Resources": {"CPU": 8.0, **resources}}
+
+
+def test_a_cluster_of_gpus_is_never_taken_for_cpus(config):
+    head, h100 = node(), node(GPU=8.0, **{"accelerator_type:H100": 1.0})
+    with pytest.raises(
+        ConfigError, match="no CUDA device .* but Ray's nodes have H100, and cluster.device is auto; use"
+    ):
+        check_devices([head, h100], config, "cpu")
+    assert check_devices([head, node(GPU=1.0)], config, "cpu") == []  # bookkeeping, as on CPUs
+    assert check_devices([head, node(alive=False, **{"accelerator_type:H100": 1.0})], config, "cpu") == []
+
+
+def test_a_cluster_with_too_few_gpus_is_named(config):
+    """Upstream waits for them without a word (cli/train_ppo_ray.py:50); they may join yet."""
+    config.cluster.num_nodes, config.cluster.gpus_per_node = 2, 8
+    h100 = node(GPU=8.0, **{"accelerator_type:H100": 1.0})
+    (sentence,) = check_devices([h100], config, "cuda")
+    assert sentence.startswith("the run needs 16 GPUs and Ray has 8 now")
+    assert check_devices([h100, h100], config, "cuda") == []
+
+
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+@pytest.mark.parametrize("address", [None, "head:6379"])
+def test_tensors_cross_without_a_copy_as_upstream_sets_it(config, monkeypatch, address, platform):
+    """cli/train_ppo_ray.py:29 sets it where it starts Ray; here Ray is running before, on one node or on several."""
+    monkeypatch.delenv("RAY_ENABLE_ZERO_COPY_TORCH_TENSORS", raising=False)
+    config.cluster.ray_address = address
+    variables = ray_options(config, platform)["runtime_env"]["env_vars"]
+    assert variables["RAY_ENABLE_ZERO_COPY_TORCH_TENSORS"] == "1"
+
+
+def test_several_nodes_without_a_cluster(config):
+    config.cluster.num_nodes = 2
+    with pytest.raises(
+        ConfigError, match="cluster.num_nodes is 2, but no Ray cluster is given; `r3 submit slurm` starts"
+    ):
+        ray_options(config, "cuda")
+
+
+def test_a_directory_for_temporary_files_without_room_for_sockets(config, monkeypatch):
+    monkeypatch.setenv("RAY_TMPDIR", "/" + "t" * (MAX_BYTES - 1))
+    assert ray_options(config, "cpu")["address"] == "local"
+    monkeypatch.setenv("RAY_TMPDIR", "/" + "t" * MAX_BYTES)
+    with pytest.raises(
+        ConfigError, match="/t*, has a path of 28 bytes, and Ray's sockets in it leave room for 27; set RAY_TMPDIR"
+    ):
+        ray_options(config, "cpu")
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")  # that cluster's files are its own matter
+    assert ray_options(config, "cpu")["address"] == "10.0.0.1:6379"
+
+
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+def test_every_process_knows_the_configuration_and_the_platform(config, monkeypatch, platform):
+    """An engine that spans GPUs has none of its own: what it sees of CUDA says nothing about the platform."""
+    variables = ray_options(config, platform)["runtime_env"]["env_vars"]
+    assert config_from_json(variables[environment.VARIABLE]) == config
+    monkeypatch.setenv(environment.PLATFORM, variables[environment.PLATFORM])
+    assert environment.on_cpu() is (platform == "cpu")
+
+
+def test_without_the_configuration_a_process_says_so(monkeypatch):
+    monkeypatch.delenv(environment.VARIABLE, raising=False)
+    environment.config_from_environment.cache_clear()
+    with pytest.raises(ConfigError, match="start the job with `r3 train`"):
+        environment.config_from_environment()
+
+
+def task_error(cause):
+    return RayTaskError("fit", "the traceback of the worker", cause)
+
+
+def test_our_sentence_crosses_rays_processes(tmp_path):
+    stopped = TrainingStopped("the weight sync is broken")
+    for error in (stopped, task_error(stopped), task_error(task_error(stopped)).as_instanceof_cause()):
+        assert str(r3_error(error, tmp_path / "train.log")) == "the weight sync is broken"
+
+
+def test_an_unexpected_error_becomes_one_sentence_that_names_the_log(tmp_path):
+    found = r3_error(task_error(ValueError("first line\nsecond line")), tmp_path / "train.log")
+    assert type(found) is R3Error
+    assert "ValueError: second line" in str(found) and "train.log" in str(found) and "\n" not in str(found)
+
+
+def test_a_context_longer_than_the_model(tmp_path, config):
+    from transformers import Qwen2Config
+
+    Qwen2Config(max_position_embeddings=128).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="data.max_len is .* 128 positions; use data.max_len=128 or less"):
+        check_context(config, str(tmp_path))
+
+
+def test_heads_that_vllm_cannot_share_are_found_before_it_starts(tmp_path, config):
+    from transformers import Qwen2Config
+
+    Qwen2Config(num_attention_heads=28, num_key_value_heads=4).save_pretrained(tmp_path)
+    config.cluster.vllm_tensor_parallel_size = 8
+    with pytest.raises(
+        ConfigError, match="tensor_parallel_size is 8, but .* 28 attention heads, 4 for keys and values"
+    ):
+        check_context(config, str(tmp_path))
+    config.cluster.vllm_tensor_parallel_size = 4
+    check_context(config, str(tmp_path))
+
+
+def test_a_dry_run_asks_the_table_where_the_model_is_on_the_hub():
+    config = load_config("r3_7b_deepscaler_multinode", ["cluster.vllm_tensor_parallel_size=8"])
+    with pytest.raises(ConfigError, match="28 attention heads, 4 for keys and values.*use 1, 2, 4$"):
+        plan(config)
+    platform, _, remarks = plan(load_config("r3_7b_deepscaler_multinode", []))
+    assert platform == "cuda" and remarks[0].startswith("Not checked: the prompts' length")
+
+
+def test_what_only_experts_have_is_refused_without_them(tmp_path):
+    from transformers import Qwen2Config, Qwen2MoeConfig
+
+    for flag in ("actor.aux_loss_coef=0.001", "ds.experts_implementation=eager"):
+        config = load_config("cpu_smoke", [f"openrlhf.{flag}"])
+        Qwen2Config().save_pretrained(tmp_path)
+        with pytest.raises(ConfigError, match=r"openrlhf.*has no experts; leave it out"):
+            check_context(config, str(tmp_path))
+        Qwen2MoeConfig().save_pretrained(tmp_path)
+        check_context(config, str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("gib", "settings", "said"),
+    [
+        (79.1, [], None),
+        (30, [], "the phase .* is expected to take .* GiB of a GPU, which has 30.0; use "),
+        (79.1, ["openrlhf.ds.tensor_parallel_size=2"], "memory was not checked: .*openrlhf.ds.tensor_parallel_size=2"),
+    ],
+)
+def test_a_start_on_cuda_asks_the_plan(monkeypatch, gib, settings, said):
+    """With a GPU of so much memory in the place of none."""
+    seen = SimpleNamespace(name="a GPU", total_memory=int(gib * 2**30))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: seen)
+    config = load_config("r3_1p5b_deepscaler_8gpu", ["cluster.vllm_gpu_memory_utilization=0.6", *settings])
+    found = memory_warning(config, config.model.path, platform="cuda")
+    assert found is None if said is None else re.search(said, found)
+    assert memory_warning(config, config.model.path, platform="cpu") is None
+
+
+def test_a_start_on_cuda_is_refused_where_the_plan_is_sure(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda _: SimpleNamespace(name="a GPU", total_memory=4 * 2**30)
+    )
+    config = load_config("r3_1p5b_deepscaler_8gpu", [])
+    with pytest.raises(ConfigError, match="this run does not fit"):
+        memory_warning(config, config.model.path, platform="cuda")
+
+
+def test_a_second_start_on_a_run_directory_is_refused(tmp_path):
+    """Before anything of the first one's is touched."""
+    config = load_config("cpu_smoke", [f"run_dir={tmp_path}/run"])
+    with lock.held(RunDirectory(config.run_dir)), pytest.raises(lock.RunBusy, match="run is being written by process"):
+        train(config, quiet=True)
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["run.lock"]
+
+
+def test_steps_of_a_run(config):
+    from types import SimpleNamespace
+
+    assert num_steps(config, SimpleNamespace(num_problems=30)) == 8  # 4 batches of 8, the last one short, twice
+    config.train.max_steps = 5
+    assert num_steps(config, SimpleNamespace(num_problems=30)) == 5
+
+
+def test_the_experiments_models_can_be_located():
+    assert locate_model("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B") == "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"

@@ -1,0 +1,100 @@
+"""Log-probs and exact entropy from one forward pass, against OpenRLHF's own Actor, padded and packed."""
+
+import pytest
+
+pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from openrlhf.models import Actor  # noqa: E402
+from openrlhf.trainer.ppo_utils.experience import Experience  # noqa: E402
+
+from r3_openrlhf.method.core.entropy import entropy_statistics  # noqa: E402
+from r3_openrlhf.stack.policy_actor import R3PolicyActor, logprobs_and_entropy  # noqa: E402
+from r3_openrlhf.stack.policy_update import R3ReplayBuffer  # noqa: E402
+from tests.stack.mixed_rows import experience_of, mixed_rows  # noqa: E402
+
+pytestmark = pytest.mark.stack
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return Experience.concat_experiences([experience_of(row) for row in mixed_rows(5, seed=1)], 0)
+
+
+@pytest.mark.parametrize("packing", [False, True])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_logprobs_and_entropy_are_upstreams(model, rows, packing, temperature):
+    actor = Actor(model, attn_implementation="flash_attention_2", packing_samples=packing, temperature=temperature)
+    actor.eval()
+    mask = rows.action_mask.bool()
+    with torch.no_grad():
+        expected, output = actor(
+            rows.sequences, rows.action_mask, rows.attention_mask, return_output=True, return_entropy=True
+        )
+        logprobs, entropy, _ = logprobs_and_entropy(actor, rows.sequences, rows.action_mask, rows.attention_mask)
+    torch.testing.assert_close(logprobs, expected)
+    torch.testing.assert_close(entropy[mask], output.entropy[mask], rtol=1e-4, atol=1e-4)
+
+
+def test_packed_rows_do_not_see_each_other(model, rows):
+    """The CPU platform's plain unpad/pad and sdpa in place of flash attention."""
+    found = []
+    for packing in (False, True):
+        actor = Actor(model, attn_implementation="flash_attention_2", packing_samples=packing)
+        with torch.no_grad():
+            found.append(actor(rows.sequences, rows.action_mask, rows.attention_mask))
+    torch.testing.assert_close(found[0], found[1], rtol=0.05, atol=0.05)  # bfloat16, other batch shapes
+
+
+def test_entropy_of_the_rows_that_asked(model, rows):
+    policy = R3PolicyActor.__new__(R3PolicyActor)
+    policy.actor = Actor(model, attn_implementation="sdpa")
+    policy.strategy = type("Strategy", (), {"ring_attn_group": None})
+    policy._peak_fraction, policy._entropy, policy._keeps_tokens = 0.25, [], True
+    policy._wanted = __import__("collections").deque()
+    forward = lambda: policy.forward(rows.sequences, rows.action_mask, rows.attention_mask)  # noqa: E731
+    policy.expect_entropy([False, True, False, False, True])
+    policy.expect_entropy([False] * 5)
+    first, second, third = forward(), forward(), forward()
+    torch.testing.assert_close(first, second)
+    torch.testing.assert_close(second, third)
+    (asked, _, tokens), (unasked, _, none) = policy.pop_entropy()
+    assert unasked.isnan().all() and asked[[0, 2, 3]].isnan().all()
+    assert none == {} and set(tokens) == {1, 4}
+    with torch.no_grad():
+        _, output = policy.actor(
+            rows.sequences, rows.action_mask, rows.attention_mask, return_output=True, return_entropy=True
+        )
+    for row in (1, 4):
+        values = output.entropy[row][rows.action_mask[row].bool()]
+        assert asked[row].tolist() == pytest.approx(entropy_statistics(values, peak_fraction=0.25), abs=1e-4)
+        assert tokens[row].dtype == np.float16
+        assert tokens[row].tolist() == pytest.approx(values.tolist(), rel=1e-3, abs=1e-4)  # half precision
+    assert policy.pop_entropy() == []
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_the_buffer_hands_out_every_row_once_in_its_window(packing):
+    """Packed in the order they came, padded by length, so that short rows are not padded to long ones."""
+    buffer = R3ReplayBuffer(2, packing_samples=packing)
+    for row in mixed_rows(10, seed=2):
+        experience = experience_of(row)
+        experience.advantages = experience.action_mask.float()
+        buffer.append(experience)
+    items = list(buffer.items)
+    if not packing:
+        for window in (slice(0, 5), slice(5, 10)):
+            items[window] = sorted(items[window], key=lambda item: len(item.sequences))
+        assert [id(item) for item in items] != [id(item) for item in buffer.items]
+    order = [id(item) for item in items]
+    count = buffer.lay_out(windows=2, micro_batch_size=3, seed=None)
+    given = [[id(item) for item in buffer[i]] for i in range(len(buffer))]
+    assert len(given) == 2 * count and {len(sum(window, [])) for window in (given[:count], given[count:])} == {5}
+    assert sum(given, []) == order
+    if packing:
+        assert [len(batch) for batch in given] == [3, 2, 3, 2]
+    # another rank wishes for more
+    assert buffer.lay_out(windows=2, micro_batch_size=3, seed=None, most=lambda wanted: 5) == (count if packing else 5)
+    with pytest.raises(ValueError, match="10 rows on this rank do not make 3 equal windows"):
+        buffer.lay_out(windows=3, micro_batch_size=3, seed=None)

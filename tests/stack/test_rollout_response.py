@@ -1,0 +1,222 @@
+"""From the engine's log-probs to the tensors and the record of one response, held against OpenRLHF's and vLLM's own."""
+
+import asyncio
+import pickle
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+import torch  # noqa: E402
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from openrlhf.trainer.ppo_utils.experience import Experience  # noqa: E402
+from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker  # noqa: E402
+from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator  # noqa: E402
+from vllm import SamplingParams  # noqa: E402
+from vllm.logprobs import FlatLogprobs  # noqa: E402
+from vllm.sampling_params import RequestOutputKind  # noqa: E402
+from vllm.v1 import outputs as engine_outputs  # noqa: E402
+from vllm.v1.engine import logprobs as engine_logprobs  # noqa: E402
+
+from r3_openrlhf.config.loading import load_config  # noqa: E402
+from r3_openrlhf.method.types import Context, Grade, Verdict  # noqa: E402
+from r3_openrlhf.problems.training_file import Label  # noqa: E402
+from r3_openrlhf.stack import (
+    compact_logprobs,  # noqa: E402
+    rollout_executor,  # noqa: E402
+)
+from r3_openrlhf.stack.convert import rollout_from_response  # noqa: E402
+from r3_openrlhf.stack.environment import config_from_environment, environment_of  # noqa: E402
+from r3_openrlhf.stack.experience_maker import mean_abs_logprob_gap, returns_to_go  # noqa: E402
+from r3_openrlhf.stack.rollout_executor import AgentExecutor, logprobs_array  # noqa: E402
+
+pytestmark = pytest.mark.stack
+K = 2
+LABEL = Label(uid="u1", problem="1+1", references=["2"], task="exact").to_json()
+# Three tokens, k = 2: the sampled token first, then the most likely ones.
+LOGPROBS_TK = np.log(np.array([[0.5, 0.5, 0.25], [0.25, 0.5, 0.25], [0.125, 0.5, 0.25]], dtype=np.float32))
+
+
+def engine_request(*, k=K, flat=True):
+    """A request as vLLM's output processor starts it, without detokenising."""
+    params = SamplingParams(logprobs=k, flat_logprobs=flat, detokenize=False)
+    return engine_logprobs.LogprobsProcessor.from_new_request(None, SimpleNamespace(sampling_params=params))
+
+
+def filled(processor, *, at_once=1):
+    """What the engine core sends: rows of ids, log-probs and ranks, of one token or (speculative decoding) more."""
+    for t in range(0, len(LOGPROBS_TK), at_once):
+        rows = LOGPROBS_TK[t : t + at_once]
+        ids = np.arange(rows.size).reshape(rows.shape)
+        processor._update_sample_logprobs(engine_outputs.LogprobsLists(ids, rows, ids[:, 0]))
+    return processor.logprobs
+
+
+@pytest.fixture
+def compact(monkeypatch):
+    monkeypatch.setattr(engine_logprobs, "create_sample_logprobs", compact_logprobs._create)
+    monkeypatch.setattr(engine_logprobs.LogprobsProcessor, "_update_sample_logprobs", compact_logprobs._update)
+    compact_logprobs.install()
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+@pytest.mark.parametrize("k", [0, 1, K, -1])  # the batch's rows are K + 1 wide whatever this request asked for
+def test_compact_log_probs_are_what_vllm_s_lists_hold(compact, monkeypatch, k, at_once):
+    ours = engine_request(k=k)
+    found = filled(ours, at_once=at_once)
+    assert isinstance(found, compact_logprobs.CompactLogprobs)
+    monkeypatch.undo()
+    stock = engine_request(k=k)
+    lists = filled(stock, at_once=at_once)
+    assert type(lists) is FlatLogprobs
+    assert found.logprobs.tolist() == lists.logprobs and len(lists.logprobs) == 3 * (K + 1 if k < 0 else k + 1)
+    assert ours.cumulative_logprob == stock.cumulative_logprob
+    assert logprobs_array(found, 3).tolist() == logprobs_array(lists, 3).tolist()
+
+
+def test_other_requests_keep_vllm_s_own_container(compact):
+    (first, *_) = filled(engine_request(flat=False))
+    assert first[0].logprob == LOGPROBS_TK[0, 0]
+
+
+class Engine:
+    async def generate(self, prompt_ids, params):
+        assert (params.logprobs, params.flat_logprobs, params.detokenize) == (K, True, False)
+        assert params.output_kind is RequestOutputKind.FINAL_ONLY  # not one output per token
+        processor = engine_request()
+        completion = SimpleNamespace(token_ids=[70, 71, 72], logprobs=filled(processor), finish_reason="length")
+        return SimpleNamespace(outputs=[completion])
+
+
+class Grader:
+    async def grade(self, request):
+        assert request.num_tokens == 3 and request.truncated
+        return Grade(verdict=Verdict.WRONG, reason="wrong", score=0.0, reward=0.0)
+
+
+@pytest.fixture
+def response(compact, monkeypatch, byte_tokenizer):
+    """One response of the real executor; the engine's answer and the grade are given."""
+    overrides = ["run_dir=unused", "reward.urls=[http://localhost:9]"]
+    monkeypatch.setattr(rollout_executor, "TOP_LOGPROBS", K)
+    for name, value in environment_of(load_config("cpu_smoke", overrides)).items():
+        monkeypatch.setenv(name, value)
+    config_from_environment.cache_clear()
+    executor = AgentExecutor()
+    executor.vocab_size, executor.grader = 100, Grader()
+    params = SamplingParams(max_tokens=3, logprobs=None)
+    yield asyncio.run(executor.execute("ab", LABEL, params, 16, byte_tokenizer, Engine()))
+    config_from_environment.cache_clear()
+
+
+def test_the_record_of_a_response(response):
+    rollout = rollout_from_response(response, context=Context.PLAIN, step=4, epoch=2)
+    assert (rollout.uid, rollout.policy_step, rollout.epoch, rollout.truncated) == ("u1", 4, 2, True)
+    assert (len(rollout.prompt_ids), rollout.response_ids.tolist()) == (2, [70, 71, 72])
+    assert rollout.response_ids.dtype == np.int32 and rollout.response_logprobs.dtype == np.float32
+    assert rollout.response_logprobs.tolist() == LOGPROBS_TK[:, 0].tolist()
+    # p = .5, .25 and a tail of .25: .75 ln 2 + .25 ln 4 without the tail's own part, .25 ln 4 and .25 ln(98 / .25) with it
+    head = 0.5 * np.log(2) + 0.25 * np.log(4)
+    assert rollout.entropy_bounds.global_lower == pytest.approx(head + 0.25 * np.log(4), rel=1e-5)
+    assert rollout.entropy_bounds.global_upper == pytest.approx(head + 0.25 * np.log(98 / 0.25), rel=1e-5)
+
+
+def test_four_numbers_leave_the_engine(response):
+    """Not two for each token: 134 MB for a step of 2,048 responses of 8,192 tokens."""
+    assert (
+        response["r3"]["entropy_bounds"]
+        == rollout_from_response(response, context=Context.PLAIN, step=4, epoch=2).entropy_bounds
+    )
+    assert len(pickle.dumps(response["r3"]["entropy_bounds"])) < 300
+
+
+def crossed(response):
+    """As it arrives from Ray: arrays are views of memory that cannot be written to."""
+    buffers = []
+    data = pickle.dumps(response, protocol=5, buffer_callback=buffers.append)
+    return pickle.loads(data, buffers=[bytes(buffer.raw()) for buffer in buffers])
+
+
+def test_a_record_owns_its_arrays(response):
+    arrived = crossed(response)
+    assert not arrived["observation_tokens"].flags.writeable
+    rollout = rollout_from_response(arrived, context=Context.PLAIN, step=0, epoch=1)
+    for array, source in (
+        (rollout.response_ids, "observation_tokens"),
+        (rollout.prompt_ids, "observation_tokens"),
+        (rollout.response_logprobs, "rollout_log_probs"),
+    ):
+        assert not np.shares_memory(array, arrived[source]) and array.flags.writeable
+
+
+@pytest.mark.filterwarnings("error")
+def test_upstream_makes_the_same_tensors_of_arrays_as_of_lists(response):
+    generator = SamplesGenerator(SimpleNamespace(args=None), None, None, None, [])
+    as_lists = dict(response)
+    for key in ("observation_tokens", "rollout_log_probs"):
+        assert response[key].dtype == {"observation_tokens": np.int32, "rollout_log_probs": np.float32}[key]
+        as_lists[key] = response[key].tolist()
+    arrays = generator._process_response_into_experience(crossed(response), max_len=16)
+    lists = generator._process_response_into_experience(as_lists, max_len=16)
+    for name in ("sequences", "attention_mask", "action_mask", "rollout_log_probs", "response_length", "truncated"):
+        one, other = getattr(arrays, name), getattr(lists, name)
+        assert one.dtype == other.dtype and one.tolist() == other.tolist(), name
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 4), st.integers(1, 9), st.integers(0, 2**31))
+def test_returns_are_upstream_s(rows, positions, seed):
+    random = torch.Generator().manual_seed(seed)
+    reward_BA = torch.randn(rows, positions, generator=random)
+    mask_BA = torch.randint(0, 2, (rows, positions), generator=random)
+    stock = RemoteExperienceMaker.get_cumulative_returns(None, reward_BA, mask_BA, 1.0)
+    torch.testing.assert_close(returns_to_go(reward_BA, mask_BA), stock, rtol=1e-6, atol=1e-6)
+
+
+def test_the_gap_is_over_the_responses_of_fresh_rows_alone():
+    experience = Experience(
+        action_mask=torch.tensor([[0, 1, 1, 0], [0, 1, 1, 1], [1, 1, 1, 1]]),
+        action_log_probs=torch.tensor([[9.0, -1.0, -2.0, 9.0], [0.0, -1.0, -1.0, -1.0], [0.0, 0.0, 0.0, 0.0]]),
+        rollout_log_probs=torch.tensor([[float("nan"), -1.5, -1.0, 0.0], [0.0, -1.0, -1.0, -1.0], [8.0] * 4]),
+        index=[0, 1, 2],
+    )
+    # |-1 + 1.5| + |-2 + 1| over the two tokens of row 0, no difference in row 1; row 2 was recalled
+    assert mean_abs_logprob_gap([experience], {0, 1}) == pytest.approx(1.5 / 5)
+    assert mean_abs_logprob_gap([experience], {1}) == 0.0
+
+
+def test_the_engine_is_told_its_limits():
+    """vLLM's AsyncEngineArgs take both names; a CPU keeps its own number of tokens."""
+    import vllm
+
+    from r3_openrlhf.stack.rollout_engine import engine_limits
+
+    config = load_config("r3_1p5b_deepscaler_8gpu", [])
+    limits = engine_limits(config, cpu=False)
+    assert limits == {"max_num_seqs": 320, "max_num_batched_tokens": 8192}
+    assert vllm.AsyncEngineArgs(model="m", **limits).max_num_seqs == 320
+    assert engine_limits(config, cpu=True) == {"max_num_seqs": 320}
+    few = load_config("cpu_smoke", ["cluster.vllm_max_num_seqs=16"])
+    assert engine_limits(few, cpu=False) == {"max_num_seqs": 16, "max_num_batched_tokens": 8192}
+
+
+@pytest.mark.parametrize(
+    ("length", "given", "folder"),
+    [(70, None, "/r/" + 67 * "s"), (71, None, "/r"), (20, "/elsewhere", "/elsewhere")],
+)
+def test_sockets_lie_in_rays_session_where_their_names_fit(monkeypatch, length, given, folder):
+    """107 characters at most, of which a slash and vLLM's name take 37; what a user has set stays."""
+    from vllm.utils.network_utils import get_open_zmq_ipc_path
+
+    from r3_openrlhf.stack.rollout_engine import keep_sockets_in
+
+    monkeypatch.setenv("VLLM_RPC_BASE_PATH", given or "")
+    if given is None:
+        monkeypatch.delenv("VLLM_RPC_BASE_PATH")
+    keep_sockets_in("/r/" + (length - 3) * "s")
+    path = get_open_zmq_ipc_path().removeprefix("ipc://")
+    assert path.startswith(f"{folder}/") and len(path) <= 107

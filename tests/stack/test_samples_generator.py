@@ -1,0 +1,285 @@
+"""What is sampled, dropped, kept and counted: upstream's own generation loop, with an engine that says what it is told.
+
+Problem i is "p<i>"; its label holds the verdicts (C, W, w: wrong with partial credit, U: ungraded) and the lengths of
+its responses.
+"""
+
+import signal
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+import ray  # noqa: E402
+from torchdata.stateful_dataloader import StatefulDataLoader  # noqa: E402
+
+from r3_openrlhf.config.loading import load_config  # noqa: E402
+from r3_openrlhf.machine.ray_start import patient_raylet  # noqa: E402
+from r3_openrlhf.method.history.store import HistoryStore  # noqa: E402
+from r3_openrlhf.method.r3 import R3  # noqa: E402
+from r3_openrlhf.problems.training_file import Label  # noqa: E402
+from r3_openrlhf.stack.samples_generator import R3SamplesGenerator  # noqa: E402
+
+pytestmark = pytest.mark.stack
+COUNTS = ("dropped_groups", "dropped_tokens", "left_over_groups", "left_over_tokens")
+
+
+@pytest.fixture(scope="module")
+def engine():
+    class Scripted:  # in here Ray sends it whole; the worker need not import this file
+        def get_num_unfinished_requests(self):
+            return 0
+
+        def generate_responses(self, prompt, label, sampling_params, num_samples, **others):
+            from r3_openrlhf.method.types import Grade, Verdict
+            from r3_openrlhf.problems.training_file import Label
+
+            script = Label.from_json(label).metadata
+            found = []
+            for letter, length in zip(script["verdicts"][:num_samples], script["lengths"], strict=False):
+                verdict = {"C": Verdict.CORRECT, "U": Verdict.UNGRADED}.get(letter, Verdict.WRONG)
+                score = {"C": 1.0, "W": 0.0, "w": 0.01, "U": None}[letter]
+                grade = Grade(verdict=verdict, reason="", score=score, reward=None if score is None else score // 1)
+                found.append(
+                    {
+                        "prompt": prompt,
+                        "label": label,
+                        "observation_tokens": [1] + [2] * length,
+                        "action_ranges": [(1, 1 + length)],
+                        "rollout_log_probs": [0.0] * (1 + length),
+                        "truncated": False,
+                        "reward": grade.reward,
+                        "scores": grade.score,
+                        "extra_logs": {},
+                        "r3": {
+                            "grade": grade,
+                            "text": "",
+                            "finish_reason": "stop",
+                            "entropy_bounds": None,
+                            "seconds": 0,
+                        },
+                    }
+                )
+            return found
+
+    on_sigterm = signal.getsignal(signal.SIGTERM)  # ray.init puts its own there
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")  # and sets this
+        with patient_raylet():
+            ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+        yield ray.remote(Scripted).remote()
+        ray.shutdown()
+    signal.signal(signal.SIGTERM, on_sigterm)
+
+
+def generator_for(engine, scripts, *, algo="dapo", ranks=1, **train):
+    """Batches of 2 groups; the problems in the given order."""
+    size = len(scripts[0])
+    overrides = [f"algo={algo}", "run_dir=unused", "rollout.batch_size=2", f"rollout.n_samples_per_prompt={size}"]
+    overrides += ["train.micro_batch_size=1", "rollout.micro_batch_size=1"]
+    config = load_config("cpu_smoke", overrides + [f"train.{key}={value}" for key, value in train.items()])
+    args = SimpleNamespace(
+        rollout=SimpleNamespace(batch_size=2, n_samples_per_prompt=size),
+        algo=SimpleNamespace(
+            dynamic_filtering_enable=algo == "dapo",
+            dynamic_filtering_range=(0, 1),
+            advantage=SimpleNamespace(is_correction_level="off"),
+        ),
+        vllm=SimpleNamespace(enable_sleep=False),
+        actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=ranks),
+        ds=SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1),
+        train=SimpleNamespace(batch_size=2 * size),
+    )
+    rows = [(f"p{i}", label_of(i, script)) for i, script in enumerate(scripts)]
+    loader = StatefulDataLoader(
+        rows, batch_size=1, collate_fn=lambda items: (["x"], [items[0][0]], [items[0][1]], [None])
+    )
+    made = R3SamplesGenerator(SimpleNamespace(args=args), loader, None, None, [engine], config=config, r3=R3(config))
+    made._seed_epoch = lambda: None  # the loader does not shuffle
+    return made
+
+
+def label_of(i, script):
+    """The lengths tell problems apart: 1, 10, 100, ... tokens for each response."""
+    metadata = {"verdicts": script, "lengths": [10**i] * len(script)}
+    return Label(uid=f"p{i}", problem="", references=[], task="exact", metadata=metadata).to_json()
+
+
+def steps_of(generator, epochs=1):
+    """(problems, counts) of each step, and the counts of what led to no step."""
+    found = []
+    for _ in range(epochs):
+        exhausted = False
+        while not exhausted:
+            rows, _, _, exhausted = generator.generate_samples(max_len=10**9, max_new_tokens=8)
+            if rows:
+                size = generator.args.rollout.n_samples_per_prompt
+                found.append(([row.prompts[0] for row in rows][::size], generator.take_counts()))
+    return found, generator.take_counts()
+
+
+def filter_counts(counts):
+    return tuple(counts[f"r3/filter/{key}"] for key in COUNTS)
+
+
+def test_what_dynamic_sampling_drops_is_counted(engine):
+    """Of six problems p1, p3 and p4 are collapsed; p4's partial credit does not make it a mixed group."""
+    (first, second), rest = steps_of(generator_for(engine, ["CW", "WW", "WC", "CC", "ww", "CW"]))
+    assert first[0] == ["p0", "p2"] and second[0] == ["p5"]  # the short batch of the epoch's end is not lost
+    assert filter_counts(first[1]) == (1, 20, 0, 0)
+    assert filter_counts(second[1]) == (2, 2 * 11_000, 0, 0)
+    assert (first[1]["generated_tokens"], second[1]["generated_tokens"]) == (222, 222_000)
+    assert second[1]["generated_tokens_total"] == 222_222
+    assert rest["generated_tokens"] == 0
+
+
+def test_the_pass_rate_is_that_of_groups(engine):
+    made = generator_for(engine, ["CW", "WW", "CW", "CW"])
+    _, pass_rate, consumed, _ = made.generate_samples(max_len=10**9, max_new_tokens=8)
+    assert consumed == 3 and pass_rate == pytest.approx(200 / 3)
+
+
+def test_groups_that_led_to_no_step_are_counted_with_the_next_or_at_the_end(engine):
+    steps, rest = steps_of(generator_for(engine, ["CW", "WC", "WW", "CC"]), epochs=2)
+    assert [problems for problems, _ in steps] == [["p0", "p1"]] * 2
+    assert [counts["generated_tokens"] for _, counts in steps] == [22, 2222]
+    assert filter_counts(steps[1][1]) == (2, 2200, 0, 0)
+    assert (rest["generated_tokens"], rest["generated_tokens_total"]) == (2200, 4444)
+
+
+def test_a_group_that_could_not_be_graded_is_not_taken_for_a_collapsed_one(engine):
+    ((problems, counts),), _ = steps_of(generator_for(engine, ["UW", "CW"]))
+    assert problems == ["p0", "p1"] and filter_counts(counts) == (0, 0, 0, 0)
+
+
+def test_ranks_get_the_same_number_of_rows_at_the_end_of_an_epoch(engine):
+    """Three groups of three rows on two ranks: the last batch has three rows, which two ranks cannot share."""
+    ((problems, counts),), rest = steps_of(generator_for(engine, ["CWC"] * 3, algo="grpo", ranks=2))
+    assert problems == ["p0", "p1"] and filter_counts(counts) == (0, 0, 0, 0)
+    assert filter_counts(rest) == (0, 0, 1, 300) and rest["generated_tokens_total"] == 333
+    steps, rest = steps_of(generator_for(engine, ["CWC"] * 3, algo="grpo", ranks=1))
+    assert steps[1][0] == ["p2"] and rest["generated_tokens"] == 0
+
+
+def test_the_budget_ends_the_run_and_not_the_epoch(engine):
+    """p0 and p1 are dropped and two more asked, then 2,222 tokens are spent: the rest of the epoch is left alone."""
+    made = generator_for(engine, ["WW", "WW", "CW", "WW", "CW", "CW"], max_generated_tokens=2000)
+    steps, rest = steps_of(made, epochs=2)
+    assert [problems for problems, _ in steps] == [["p2"]]
+    assert steps[0][1]["generated_tokens_total"] == 2222 and rest["generated_tokens"] == 0
+    assert made.epoch == 1
+    # with a larger one the same epoch goes on where it stood
+    made = generator_for(engine, ["WC", "CW", "CW", "CW"], algo="grpo", max_generated_tokens=22)
+    assert [problems for problems, _ in steps_of(made)[0]] == [["p0", "p1"]] and made.epoch == 1
+
+
+def test_held_out_problems_leave_no_trace_in_training(engine):
+    made = generator_for(engine, ["CW", "WC", "CC"])
+    rows, _, _, _ = made.generate_samples(max_len=10**9, max_new_tokens=8)
+    before = made.take_counts()
+    prompts, labels = ["h3", "h4", "h5"], [label_of(i, "WWWW") for i in (3, 4, 5)]
+    found = made.generate_held_out(prompts, labels, n_samples_per_prompt=4, temperature=0.5, max_len=10**9)
+    assert sorted(rollout.uid for rollout in found) == ["p3"] * 4 + ["p4"] * 4 + ["p5"] * 4  # all wrong, none dropped
+    steps, rest = steps_of(made)
+    assert (steps, made.tokens, before["generated_tokens_total"]) == ([], 222, 22)
+    assert filter_counts(rest) == (1, 200, 0, 0)
+
+
+# ── exploration.select ──
+
+
+def selecting(engine, scripts, *settings):
+    """A generator with a selection, as R3Trainer makes it; `step` counts, and each step is observed."""
+    made = generator_for(engine, scripts, algo="r3")
+    sizes = ["rollout.batch_size=2", "rollout.n_samples_per_prompt=2", "train.micro_batch_size=1"]
+    sizes += ["rollout.micro_batch_size=1", "run_dir=unused", "exploration.select.enabled=true"]
+    made.config = load_config("cpu_smoke", ["algo=r3", *sizes, *settings])
+    made.r3 = R3(made.config, seed=made.config.train.seed)
+    made.r3.selection.adapt = 0
+    return made
+
+
+def selected_steps(made, *, steps):
+    """Problems and numbers of each of the next steps, over the ends of epochs."""
+    found, size = [], made.args.rollout.n_samples_per_prompt
+    while len(found) < steps:
+        rows, _, _, _ = made.generate_samples(max_len=10**9, max_new_tokens=8)
+        if rows:
+            metrics = made.r3.remember([row.r3_rollout for row in rows], step=made.step, epoch=made.epoch_of_batch)
+            made.step += 1
+            found.append(([row.prompts[0] for row in rows][::size], metrics))
+    return found
+
+
+SCRIPTS = ["WW", "CW", "WW", "CC", "WC", "WW"]
+
+
+def test_problems_whose_groups_collapse_are_asked_rarely_and_mixed_ones_always(engine):
+    """keep = 0: from the second epoch on a collapsed problem is asked by the floor alone, here one time in a thousand."""
+    made = selecting(engine, SCRIPTS)
+    made.r3.selection.keep = dict.fromkeys(made.r3.selection.keep, 0.0)
+    made.r3.selection.floor = 0.001
+    steps = selected_steps(made, steps=6)
+    problems = [names for names, _ in steps]
+    assert problems == [["p0", "p1"], ["p2", "p3"], ["p4", "p5"], ["p1", "p4"], ["p1", "p4"], ["p1", "p4"]]
+    # p5, at the end of the second epoch, is counted with the step that follows
+    assert [numbers["r3/select/came_up"] for _, numbers in steps] == [2, 2, 2, 5, 6, 6]
+    assert [numbers["r3/select/skipped"] for _, numbers in steps] == [0, 0, 0, 3, 4, 4]
+
+
+@pytest.mark.parametrize("rule", ["skip_collapsed", "near_half"])
+def test_a_resumed_selection_asks_what_the_whole_run_asked(engine, rule):
+    """Cut behind step 4, inside the second epoch: loader state, selection state through the history store, step, epoch."""
+
+    def made():
+        generator = selecting(engine, SCRIPTS, f"exploration.select.rule={rule}")
+        generator.r3.selection.candidates = 2
+        return generator
+
+    whole = made()
+    with HistoryStore.open(":memory:") as history:
+        whole.r3.history = history
+        first = selected_steps(whole, steps=4)
+        loader, epoch = whole.prompts_dataloader.state_dict(), whole.epoch
+        ended = whole._dataloader_iter is None
+        rest = selected_steps(whole, steps=5)
+        resumed = made()
+        resumed.r3.history = history
+        resumed.r3.roll_back(4)
+        resumed.r3.history = None
+    resumed.step, resumed.epoch = 4, epoch
+    if not ended:  # trainer.py: an epoch that ended with the step leaves no state of the loader
+        resumed.prompts_dataloader.load_state_dict(loader)
+    assert selected_steps(resumed, steps=5) == rest
+    assert (len(first), len(rest)) == (4, 5)
+
+
+def test_held_out_problems_are_never_skipped(engine):
+    made = selecting(engine, SCRIPTS)
+    made.r3.selection.observe({"p3": (0, 4)})
+    made.r3.selection.keep = dict.fromkeys(made.r3.selection.keep, 0.0)
+    made.r3.selection.floor = 1e-9
+    found = made.generate_held_out(["h3"], [label_of(3, "WWWW")], n_samples_per_prompt=4, max_len=10**9)
+    assert len(found) == 4
+
+
+# ── exploration.draw ──
+
+
+def test_the_second_draw_is_for_groups_without_a_difference(engine):
+    """Four responses in draws of two and two. p0 differs at once, p1 is all wrong in both draws, p2 is all right."""
+    made = generator_for(engine, ["CWCW", "WWWW", "CCCC"], algo="r3")
+    made.config = load_config(
+        "cpu_smoke",
+        ["algo=r3", "run_dir=unused", "rollout.batch_size=3", "rollout.n_samples_per_prompt=4", "exploration.draw.enabled=true",
+         "exploration.draw.first_samples=2", "train.micro_batch_size=1", "rollout.micro_batch_size=1"],
+    )  # fmt: skip
+    made.args.rollout.batch_size = 3
+    rows, _, consumed, exhausted = made.generate_samples(max_len=10**9, max_new_tokens=8)
+    assert [row.prompts[0] for row in rows] == ["p0"] * 2 + ["p1"] * 4 + ["p2"] * 4 and consumed == 3
+    counts = made.take_counts()
+    assert counts["generated_tokens"] == made.tokens == 2 * 1 + 4 * 10 + 4 * 100
+    assert filter_counts(counts) == (0, 0, 0, 0) and not exhausted
+    found = made.generate_held_out(["h1"], [label_of(1, "WWWW")], n_samples_per_prompt=4, max_len=10**9)
+    assert len(found) == 4  # asked at once

@@ -1,0 +1,316 @@
+"""Evidence files say about runs what the run directories say; tables by hand; a study skips what they have."""
+
+import dataclasses
+import hashlib
+
+import pytest
+from click.testing import CliRunner
+
+from r3_openrlhf.cli import main
+from r3_openrlhf.method.errors import R3Error
+from r3_openrlhf.runs.commit import commit_of
+from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.evidence import evidence_of, is_there, read_evidence, write_evidence
+from r3_openrlhf.study.comparison.arms import compare
+from r3_openrlhf.study.comparison.evidence import as_run, read_regime, tokens_without_all_wrong
+from r3_openrlhf.study.comparison.runs import read_run
+from tests.study.comparison.synthetic import evaluation_of, metrics_of, write_run
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Two arms x three seeds; the arms differ in a setting, the seeds in what came out."""
+    found = []
+    for seed in (1, 2, 3):
+        found.append(write_run(tmp_path / f"grpo_{seed}", seed=seed, accuracies=(0.1, 0.2, 0.3 + seed / 20)))
+        found.append(
+            write_run(
+                tmp_path / f"r3_{seed}", "replay.k=4", arm="r3", seed=seed, accuracies=(0.1, 0.3 + seed / 30, 0.6)
+            )
+        )
+    return found
+
+
+@pytest.fixture
+def regime(runs, tmp_path):
+    for run in runs:
+        write_evidence(evidence_of(RunDirectory.open(run)), tmp_path / "evidence" / "hard")
+    return tmp_path / "evidence" / "hard"
+
+
+def test_a_comparison_of_the_files_is_that_of_the_run_directories(runs, regime):
+    """What both can say, to the last digit; means over steps are not kept."""
+    kept = compare([as_run(read_evidence(path), path) for path in sorted(regime.glob("*.json"))])
+    whole = compare([read_run(run) for run in runs])
+    lost = {
+        "entropy",
+        "response_length",
+        "truncated",
+        *(name for name in whole.arms[0].estimates if "per_step" in name),
+    }
+    assert (kept.reference, kept.equal_tokens, kept.levels) == (whole.reference, whole.equal_tokens, whole.levels)
+    for mine, other in zip(kept.arms, whole.arms, strict=True):
+        assert mine.crossings == other.crossings and mine.tokens_to_target == other.tokens_to_target
+        for one, two in ((mine.estimates, other.estimates), (mine.differences, other.differences)):
+            compared = two.keys() - lost
+            assert len(compared) > 10 or not two
+            for quantity in compared:
+                assert one[quantity] == two[quantity], quantity
+    assert kept.settings["replay.k"] == {"grpo": None, "r3": 4}  # None: the default
+
+
+def test_sums_are_of_the_steps_up_to_each_evaluation(tmp_path):
+    metrics = [metrics_of(step, trained_tokens=100.0 * step) for step in range(1, 5)]
+    found = evidence_of(RunDirectory.open(write_run(tmp_path / "run", metrics=metrics)))
+    assert found.curve == {"step": [0, 2, 4], "generated_tokens": [0, 200, 400], "pass_at_1": [0.1, 0.2, 0.4]}
+    assert found.sums["trained_tokens"] == [0, 300, 1000]
+    assert found.sums["time/step_s"] == [0, 1, 2]
+    assert found.sums["r3/groups/none_correct"] == [0, 8, 16]
+
+
+def test_seconds_of_a_run_of_the_stack_are_kept(tmp_path):
+    metrics = [metrics_of(step, **{"time/step_s": None, "timing/step_total": 2.5}) for step in range(1, 5)]
+    run = RunDirectory.open(write_run(tmp_path / "run", metrics=metrics))
+    (arm,) = compare([as_run(evidence_of(run), run.path)]).arms
+    assert arm.estimates["seconds"].mean == 10
+
+
+def test_a_run_that_generated_more_counts_with_its_part_up_to_the_equal_tokens(tmp_path):
+    """100 tokens a step; the other arm's 110: at T = 400 it is in step 4, which the file knows with step 3 alone."""
+    files = []
+    for arm, tokens in (("grpo", 100), ("r3", 110)):
+        counts = [{"generated_tokens": tokens, "generated_tokens_total": step * tokens} for step in range(1, 5)]
+        metrics = [metrics_of(step, trained_tokens=1000.0, **counts[step - 1]) for step in range(1, 5)]
+        evaluations = [evaluation_of(step, 0.1, generated_tokens=step * tokens) for step in (0, 2, 4)]
+        run = write_run(tmp_path / arm, arm=arm, metrics=metrics, evaluations=evaluations)
+        files.append(write_evidence(evidence_of(RunDirectory.open(run)), tmp_path / "evidence" / "hard"))
+    grpo, r3 = compare([as_run(read_evidence(path), path) for path in files]).arms
+    assert grpo.estimates["trained_tokens"].mean == 4000
+    assert r3.estimates["trained_tokens"].mean == pytest.approx(1000 * 400 / 110)
+    assert r3.estimates["tokens_in_none_correct"].mean == pytest.approx(30 / 110)
+
+
+def test_what_a_run_does_not_count_is_left_out_and_seconds_are_short(tmp_path):
+    metrics = [metrics_of(step, **{"time/step_s": 1 / 3, "r3/tokens/prefix": None}) for step in range(1, 5)]
+    metrics[3]["r3/tokens/reflection"] = None  # in one step nobody counted: nothing is added
+    found = evidence_of(RunDirectory.open(write_run(tmp_path / "run", metrics=metrics)))
+    assert found.sums["time/step_s"] == [0, 0.67, 1.33]
+    assert found.sums["r3/tokens/reflection"] == [0, 20, 30]
+    assert not {"r3/tokens/prefix", "time/sampling_s"} & found.sums.keys()
+
+
+def test_only_held_out_problems_are_evidence(tmp_path):
+    lines = [evaluation_of(0, 0.1), evaluation_of(1, 0.9, name="benchmark"), evaluation_of(2, 0.2)]
+    found = evidence_of(RunDirectory.open(write_run(tmp_path / "run", evaluations=lines)))
+    assert found.curve["pass_at_1"] == [0.1, 0.2]
+    with pytest.raises(R3Error, match="has no evaluations of held-out problems; train it with held_out.path="):
+        evidence_of(RunDirectory.open(write_run(tmp_path / "other", evaluations=lines[1:2])))
+
+
+def test_the_problems_are_a_hash_of_their_lines_in_any_order(tmp_path):
+    one, two = (write_run(tmp_path / name, problems=text) for name, text in (("one", "b\na\n"), ("two", "a\nb\n")))
+    found = [evidence_of(RunDirectory.open(run)) for run in (one, two)]
+    assert [each.problems for each in found] == [hashlib.sha256(b"a\nb").hexdigest()] * 2
+    assert found[0].commit == "1"  # of the code that ran
+
+
+def test_a_file_can_be_read_by_all_and_a_directory_that_is_none_is_one_sentence(tmp_path):
+    found = evidence_of(RunDirectory.open(write_run(tmp_path / "run")))
+    assert write_evidence(found, tmp_path / "kept").stat().st_mode & 0o777 == 0o644
+    (tmp_path / "file").write_text("")
+    with pytest.raises(R3Error, match="grpo-1.json cannot be written: .*; choose another directory for --evidence"):
+        write_evidence(found, tmp_path / "file")
+
+
+@pytest.mark.parametrize("change", [lambda found: found.curve.pop("pass_at_1"), lambda found: empty(found)])
+def test_a_file_without_a_curve_is_one_sentence(tmp_path, change):
+    found = evidence_of(RunDirectory.open(write_run(tmp_path / "run")))
+    change(found)
+    with pytest.raises(
+        R3Error, match="has lists of different lengths, or lacks one of step, generated_tokens, pass_at_1"
+    ):
+        read_evidence(write_evidence(found, tmp_path / "kept"))
+
+
+def empty(found):
+    for values in (*found.curve.values(), *found.sums.values()):
+        values.clear()
+
+
+def test_a_file_is_small_and_comes_back_as_it_was(tmp_path):
+    found = evidence_of(RunDirectory.open(write_run(tmp_path / "run", "replay.k=3", arm="r3", seed=7)))
+    path = write_evidence(found, tmp_path / "kept")
+    assert path.name == "r3-7.json" and path.stat().st_size < 4000
+    assert read_evidence(path) == found
+    assert found.settings["replay.k"] == 3 and not {"run_dir", "arm", "train.seed"} & found.settings.keys()
+    assert [file.name for file in path.parent.iterdir()] == ["r3-7.json"]  # no file half written
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text[:-30], "is no evidence of a run"),
+        (lambda text: text.replace('"seed": 7', '"seed": 8'), "holds seed 8 of arm r3; name it r3-8.json"),
+        (lambda text: text.replace('"pass_at_1": [0.1, ', '"pass_at_1": ['), "lists of different lengths"),
+        (lambda text: text.replace('"format": 1', '"format": 2'), "is no evidence of a run"),
+        (lambda text: text.replace('"seed"', '"sead"'), "is no evidence of a run"),
+    ],
+)
+def test_a_damaged_file_is_one_sentence(tmp_path, change, message):
+    path = write_evidence(
+        evidence_of(RunDirectory.open(write_run(tmp_path / "run", arm="r3", seed=7))), tmp_path / "kept"
+    )
+    path.write_text(change(path.read_text()))
+    with pytest.raises(R3Error, match=message):
+        read_evidence(path)
+
+
+def test_a_run_that_has_not_ended_is_no_evidence(tmp_path):
+    with pytest.raises(R3Error, match="has not finished, so it is no evidence"):
+        evidence_of(RunDirectory.open(write_run(tmp_path / "run", finished=False)))
+
+
+def test_evidence_of_other_settings_is_refused(tmp_path):
+    run = RunDirectory.open(write_run(tmp_path / "run", "replay.k=3", arm="r3", seed=7))
+    write_evidence(evidence_of(run), tmp_path / "kept")
+    assert is_there(tmp_path / "kept", run.load_config())
+    other = dataclasses.replace(run.load_config())
+    other.replay = dataclasses.replace(other.replay, k=5)
+    with pytest.raises(
+        R3Error, match=r"r3-7.json is of a run with replay.k=3, and now it is 5; give the arm another name"
+    ):
+        is_there(tmp_path / "kept", other)
+    other.train = dataclasses.replace(other.train, seed=8)
+    assert not is_there(tmp_path / "kept", other)
+
+
+def call(*arguments):
+    return CliRunner().invoke(main, ["evidence", *map(str, arguments)])
+
+
+def test_the_tables_by_hand(regime, tmp_path):
+    """metrics_of: of ten groups five collapse and four are all wrong; of 100 tokens 38 are in such groups."""
+    result = call(tmp_path / "evidence", "--figure", tmp_path / "deep" / "map.png")
+    assert result.exit_code == 0, result.output
+    assert "50% of `grpo`'s groups collapse, 40% are all wrong." in result.stdout
+    assert "on 50 problems x 4 responses, 0.100 before training; all arms at 400 generated tokens." in result.stdout
+    assert (
+        "Had its all-wrong groups cost nothing, `grpo` would be where it ends with 0.70 [0.70, 0.70] of"
+        in result.stdout
+    )
+    (row,) = [line for line in result.stdout.splitlines() if line.startswith("| `r3` | 3 |")]
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells[2] == "0.600 [0.600, 0.600]" and cells[3].startswith("+0.200 [")
+    assert cells[4].startswith("+0.133 [")  # of the areas
+    assert cells[6].startswith(
+        f"{200 * (0.325 - 0.1) / (11 / 30 - 0.1) / 400:.2f} ["
+    )  # 0.325: three quarters of the gain
+    assert cells[7] == "38%" and cells[8] == "1,200" and cells[9] == "2"
+    # the mean curve of r3 is 0.1, 0.367, 0.6 at 0, 200 and 400 tokens; grpo ends at 0.4, with 400 tokens
+    assert cells[5].startswith(f"{(200 + 200 * (0.4 - 11 / 30) / (0.6 - 11 / 30)) / 400:.2f} [")
+    # differences of 0.25, 0.2 and 0.15: a deviation of 0.05; drawing: sqrt(2) * sqrt(0.4 * 0.6 / 200) = 0.049
+    assert "| hard | `r3` | 3 | 0.050 | 0.049 | 27 | 4 |" in result.stdout
+    assert (tmp_path / "deep" / "map.png").stat().st_size > 5000
+
+
+def test_runs_of_the_stack_are_added(runs, tmp_path):
+    (runs[0] / "code_state.txt").write_text("# code state\ncommit abc, modified\n# code state\ncommit def\n")
+    kept = tmp_path / "new" / "tail"
+    result = call(kept, *(word for run in runs for word in ("--add", run)))
+    assert result.exit_code == 0, result.output
+    assert "### tail" in result.stdout and str(kept / "r3-3.json") in result.stderr
+    assert len(list(kept.iterdir())) == 6
+    assert read_evidence(kept / "grpo-1.json").commit == "abc, modified, then def"  # of the code that ran
+    assert read_evidence(kept / "grpo-2.json").commit == "1"
+    before = (kept / "grpo-1.json").read_text()
+    (runs[0] / "code_state.txt").unlink()
+    assert evidence_of(RunDirectory.open(runs[0])).commit == commit_of()  # nobody wrote down which it was
+    assert call(kept, "--add", runs[0]).exit_code == 0  # again: what is there stays
+    assert (kept / "grpo-1.json").read_text() == before
+    unfinished = write_run(tmp_path / "grpo_9", seed=9, finished=False)
+    result = call(kept, "--add", unfinished)
+    assert result.exit_code == 1 and "has not finished, so it is no evidence" in result.output
+    result = call(kept, "--add", tmp_path / "nothing")
+    assert result.exit_code == 1 and "nothing" in result.output and "Traceback" not in result.output
+
+
+def test_regimes_are_directories_and_the_map_orders_them_by_collapsed_groups(runs, regime, tmp_path):
+    simple = tmp_path / "evidence" / "simple"  # by name it is the last
+    for seed in (1, 2):
+        metrics = [
+            metrics_of(
+                step, **{"r3/groups/mixed": 9.0, "r3/groups/none_correct": 0.0, "r3/groups/collapsed_before": 1.0}
+            )
+            for step in range(1, 5)
+        ]
+        for arm in ("grpo", "r3_no_ccr"):
+            run = write_run(tmp_path / f"simple_{arm}_{seed}", arm=arm, seed=seed, metrics=metrics)
+            write_evidence(evidence_of(RunDirectory.open(run)), simple)
+    result = call(tmp_path / "evidence")
+    assert "| arm | simple: 10% collapse | hard: 50% collapse |" in result.stdout
+    assert "| `r3_no_ccr` | +0.000 [+0.000, +0.000], 2 seeds | – |" in result.stdout
+    # areas: 0.2 + s / 80 and 0.325 + s / 60 for seed s
+    assert "| `r3` | – | +0.133 [" in result.stdout
+    # no deviation, so that drawing held-out responses explains more than there is
+    assert "| simple | `r3_no_ccr` | 2 | 0.000 | 0.049 | 2 | 2 |" in result.stdout
+
+
+def test_no_evidence_is_one_sentence(tmp_path):
+    (tmp_path / "empty").mkdir()
+    result = call(tmp_path / "empty")
+    assert result.exit_code == 1 and "there is no evidence in" in result.output
+
+
+def test_what_the_all_wrong_groups_cost_by_hand(tmp_path):
+    """70% and 60% of the tokens are elsewhere: 0.65 -/+ 12.706 * 0.0707 / sqrt(2)."""
+    runs = []
+    for seed, wrong in ((1, 30.0), (2, 40.0)):
+        metrics = [metrics_of(step, **{"r3/tokens/none_correct": wrong}) for step in range(1, 5)]
+        runs.append(read_run(write_run(tmp_path / f"run_{seed}", seed=seed, metrics=metrics)))
+    found = tokens_without_all_wrong(runs)
+    assert (found.mean, found.low, found.high) == pytest.approx((0.65, 0.65 - 0.6353, 0.65 + 0.6353), abs=1e-4)
+    assert tokens_without_all_wrong([]) is None
+    del runs[1].metrics[2]["r3/tokens/none_correct"]
+    assert tokens_without_all_wrong(runs) is None  # one step does not say
+
+
+def keep(directory, *overrides, **options):
+    run = write_run(directory.parent / f"{options['arm']}_{options['seed']}", *overrides, **options)
+    write_evidence(evidence_of(RunDirectory.open(run)), directory)
+
+
+def cells_of(output, arm):
+    (row,) = [line for line in output.splitlines() if line.startswith(f"| `{arm}` |") and line.count("|") == 12]
+    return [cell.strip() for cell in row.strip("|").split("|")]
+
+
+def test_a_regime_is_described_by_its_reference(tmp_path):
+    """Of its 20 groups ten were dropped and five more collapse; of the ten that are left four are all wrong. One seed each."""
+    dropped = [metrics_of(step, **{"r3/filter/dropped_groups": 10.0}) for step in range(1, 5)]
+    others = [metrics_of(step, **{"r3/groups/collapsed_before": 0.0}) for step in range(1, 5)]
+    keep(tmp_path / "kept", arm="grpo", seed=1, metrics=dropped)
+    keep(tmp_path / "kept", arm="r3", seed=1, metrics=others, accuracies=(0.1, 0.3, 0.6))
+    keep(tmp_path / "kept", arm="r3_no_isr", seed=1, metrics=others, accuracies=(0.1, 0.2, 0.3))
+    result = call(tmp_path / "kept")
+    assert "75% of `grpo`'s groups collapse, 40% are all wrong." in result.stdout
+    better, worse = (cells_of(result.stdout, arm) for arm in ("r3", "r3_no_isr"))
+    # one seed: no interval anywhere, and no number of seeds
+    assert (better[2], better[3], better[5], better[10]) == ("0.600", "+0.200", "0.67", "–")
+    assert "| `r3_no_isr` | -0.025, 1 seed |" in result.stdout  # half of the area of a triangle of 0.1
+    assert worse[5] == ">1.00"  # it is not there where its curve ends
+    assert cells_of(result.stdout, "grpo")[3] == "–"
+
+
+def test_more_seeds_than_anybody_has(tmp_path):
+    """Differences of 1 and -1: a deviation of 1.41."""
+    for seed in (1, 2):
+        keep(tmp_path / "kept", arm="grpo", seed=seed, accuracies=(0.0, 0.0, float(seed == 1)))
+        keep(tmp_path / "kept", arm="r3", seed=seed, accuracies=(0.0, 0.0, float(seed == 2)))
+    assert cells_of(call(tmp_path / "kept").stdout, "r3")[10] == ">10,000"
+
+
+def test_the_drawing_of_responses_is_that_of_the_reference(tmp_path):
+    """sqrt(0.4 * 0.6 / 200) for grpo, whatever the other arm has."""
+    keep(tmp_path / "kept", arm="grpo", seed=1)
+    keep(tmp_path / "kept", arm="r3", seed=1, accuracies=(0.1, 0.3, 0.9))
+    assert read_regime(tmp_path / "kept").evaluation_deviation == pytest.approx(0.034641, abs=1e-6)

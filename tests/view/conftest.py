@@ -1,0 +1,161 @@
+"""One browser, one server and one story for all tests of the pages."""
+
+import re
+import shutil
+import tarfile
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import uvicorn
+
+from r3_openrlhf.config.loading import config_to_yaml, load_config
+from r3_openrlhf.view.app import create_app
+from r3_openrlhf.view.library import Library
+from r3_openrlhf.view.run_reader import RunReader
+from tests.view.story import Story
+
+# Of Debian's two the one without windows takes less than half of the processor time. It is rarely idle: what a page does when the
+# browser has time must not wait for that for ever.
+CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+AXE = Path(__file__).with_name("vendor") / "axe.min.js"
+PATIENCE_MS = 300_000  # a machine that has other work, too, is slow and not wrong
+# What a model could write to become more than text in a browser.
+HOSTILE = (
+    "<script>window.hacked=1</script>",
+    '"><img src=x onerror="window.hacked=1">',
+    "<svg/onload=window.hacked=1>",
+    "</textarea></title></style></script><script>window.hacked=1</script>",
+    "</script><!--<script>",
+    r"$\href{javascript:window.hacked=1}{x}$ $\url{javascript:window.hacked=1}$",
+    r"\(\htmlClass{top}{x}\) \(\htmlStyle{position:fixed;inset:0}{x}\) \(\includegraphics{http://example.invalid/x.png}\)",
+    r"$\def\x{\x\x}\x$ $$\begin{matrix}$$ $\unknowncommand$ $\rule{99999em}{99999em}$",
+    "javascript:window.hacked=1//{{7*7}}{% raw %}${7*7}",
+    "\u202egnirts desrever\u202c \x00\x1b[31m \ufffe end",
+    "&lt;b&gt; &amp; <b>bold</b> <a href='javascript:window.hacked=1'>click</a>",
+)
+
+
+@pytest.fixture(scope="session")
+def story(tmp_path_factory):
+    """A run of eight steps."""
+    directory = tmp_path_factory.mktemp("runs") / "story"
+    with Story(directory, num_problems=20, seed=8) as story:
+        for _ in range(8):
+            story.step()
+    return directory
+
+
+def unpacked(experiment, directory, *overrides):
+    """The run of an archive beside this file, with the settings as they are written today."""
+    with tarfile.open(Path(__file__).with_name(f"{experiment}.tar.xz")) as archive:
+        archive.extractall(directory)
+    config = load_config(experiment, [f"run_dir={directory}", *overrides])
+    (directory / "config.yaml").write_text(config_to_yaml(config))
+    return RunReader(directory, name=experiment)
+
+
+@contextmanager
+def serving(*paths, cache, token=None, page=None):
+    """The address of a server of these paths, in a thread of its own. `page` leaves it before it ends: a page
+    that asks for news meanwhile finds no server, and its console says so."""
+    config = uvicorn.Config(
+        create_app(Library(paths), token=token, cache=cache), port=0, log_level="warning", ws="none"
+    )
+    listener = config.bind_socket()
+    listener.listen()  # from here on a request waits instead of being refused
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        for one in page.context.pages if page else ():
+            one.goto("about:blank")
+    finally:
+        server.should_exit = True
+        thread.join()
+        listener.close()
+
+
+@pytest.fixture(scope="session")
+def server(story, tmp_path_factory):
+    with serving(story, cache=tmp_path_factory.mktemp("cache")) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium. Its driver has an event loop that runs in this thread as long as it lives, and asyncio.run refuses to run
+    beside it: so it ends with the file."""
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium; on Debian: apt install chromium-headless-shell")
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser):
+    """A page with a profile of its own. What its console says against it, and a request to another host, fails the test."""
+    context = browser.new_context(viewport={"width": 1360, "height": 900})
+    context.set_default_timeout(PATIENCE_MS)
+    page = context.new_page()
+    faults = []
+    page.on("console", lambda message: faults.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.on("request", lambda request: None if is_local(request.url) else faults.append(f"asks {request.url}"))
+    page.faults = faults
+    yield page
+    context.close()
+    assert faults == []
+
+
+def wait_for_index(page, address, steps, *, runs=1, patience_ms=PATIENCE_MS):
+    """Until so many steps of so many runs are counted. Not with wait_for_function: a promise is true before it is kept."""
+    page.evaluate(
+        """async ([address, steps, runs, limit]) => {
+          for (;;) {
+            const found = Object.values(await (await fetch(address)).json());
+            if (found.filter((run) => run.counted >= steps).length >= runs) return;
+            if (performance.now() > limit) throw new Error(`the index did not come: ${JSON.stringify(found)}`);
+            await new Promise((done) => setTimeout(done, 50));
+          }
+        }""",
+        [f"{address}/api/state", steps, runs, patience_ms],
+    )
+
+
+def is_local(url):
+    return url.startswith(("http://127.0.0.1:", "file://", "data:", "blob:"))
+
+
+def check_links(directory):
+    """Every link of an export leads to a file of it."""
+    for file in directory.rglob("*.html"):
+        text = file.read_text()
+        assert not re.search(r'(?:href|src|action)="/', text), file
+        for link in re.findall(r'(?:href|src)="([^"#?]+)', text):
+            assert (file.parent / link).is_file(), f"{file} links to {link}"
+
+
+def axe_faults(page, options=""):
+    """What axe-core calls serious on this page."""
+    page.evaluate(AXE.read_text())
+    found = page.evaluate(f"axe.run(document, {{resultTypes: ['violations']{options}}})")
+    return [
+        f"{one['id']}: {one['nodes'][0]['html'][:120]} {one['nodes'][0]['failureSummary'][:200]}"
+        for one in found["violations"]
+        if one["impact"] in ("serious", "critical")
+    ]

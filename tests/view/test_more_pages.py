@@ -1,0 +1,374 @@
+"""Search, the life of a problem, evaluations, several runs; who may read; a run that goes on; the export."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from r3_openrlhf.cli import main
+from r3_openrlhf.view.export import Selection, export
+from r3_openrlhf.view.library import Library
+from tests.view.conftest import PATIENCE_MS, axe_faults, check_links, serving, wait_for_index
+from tests.view.evaluations import SAMPLES, SURROGATE, write_evaluation
+from tests.view.story import Story
+from tests.view.test_pages import all_drawn
+
+
+def rows_of(story, step):
+    return pq.read_table(story / "rollouts" / f"step_{step:06d}.parquet").to_pylist()
+
+
+@pytest.fixture(scope="module")
+def evaluations(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("evaluations")
+    return directory, {
+        name: write_evaluation(directory / name, skill=skill, seed=seed, num_problems=12)
+        for name, skill, seed in (("base", 0.35, 1), ("trained", 0.65, 2))
+    }
+
+
+@pytest.fixture(scope="module")
+def many(story, evaluations, tmp_path_factory):
+    """A server of a copy of the run, a run without rollouts as the lab's are, and two evaluations."""
+    directory = tmp_path_factory.mktemp("many")
+    shutil.copytree(story, directory / "copied")
+    (directory / "lab").mkdir()
+    for name in ("config.yaml", "metrics.jsonl", "evaluations.jsonl"):
+        shutil.copy(story / name, directory / "lab")
+    with serving(directory, evaluations[0], cache=tmp_path_factory.mktemp("cache")) as address:
+        yield address
+
+
+# ── search and problems ──
+
+
+def test_a_search_finds_what_the_files_say(page, server, story):
+    page.goto(server)
+    wait_for_index(page, server, 8)
+    page.keyboard.press("/")
+    page.keyboard.type("symmetry complement")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/search?q=*")
+    texts = [row["text"] for step in range(1, 9) for row in rows_of(story, step) if row["recalled_from"] is None]
+    searched = [f"{text[:400]} | {text[400:][-800:]}" for text in texts]  # the beginning and the end
+    expected = sum(
+        all(re.search(rf"\b{word}\b", text, re.I) for word in ("symmetry", "complement")) for text in searched
+    )
+    found = int(page.locator("main h2").last.text_content().split()[0].replace(",", ""))
+    assert found == expected > 0
+    first = page.locator(".hits li").first
+    assert {text.lower() for text in first.locator("mark").all_text_contents()} <= {"symmetry", "complement"}
+    page.select_option("[name=verdict]", "ungraded")
+    page.get_by_role("button", name="Search").click()
+    page.wait_for_url("**verdict=ungraded*")
+    assert all("ungraded" in text for text in page.locator(".hits li > span.faint").all_text_contents())
+    page.goto(f"{server}/search?q=symmetry&min_tokens=many")
+    assert page.locator("[role=alert]").text_content() == "min tokens is 'many'; use a whole number"
+
+
+def test_a_hit_leads_to_its_response(page, server):
+    page.goto(server)
+    wait_for_index(page, server, 8)
+    page.goto(f"{server}/search?q=symmetry")
+    words = [text.lower() for text in page.locator(".hits li").nth(3).locator("mark").all_text_contents()]
+    page.locator(".hits li").nth(3).locator("a").click()
+    page.wait_for_url("**/step/**")
+    assert words and words[0] in page.locator(".card:target").text_content().lower()
+
+
+def test_the_life_of_a_problem(page, server, story):
+    page.goto(server)
+    wait_for_index(page, server, 8)
+    rows = [row for step in range(1, 9) for row in rows_of(story, step)]
+    uid = next(row["uid"] for row in rows if row["recalled_from"] is not None)
+    page.goto(f"{server}/story/problem/{uid}")
+    mine = [row for row in rows if row["uid"] == uid]
+    groups = sorted({(row["step"], row["context"]) for row in mine})
+    lines = page.locator("table.groups tbody tr")
+    assert lines.count() == len(groups)
+    for line, (step, context) in zip(lines.all(), groups, strict=True):
+        of_group = [row for row in mine if (row["step"], row["context"]) == (step, context)]
+        cells = line.locator("td")
+        right = sum(row["verdict"] == "correct" for row in of_group if row["recalled_from"] is None)
+        assert cells.nth(2).text_content() == f"{right}/{sum(row['recalled_from'] is None for row in of_group)}"
+        sources = sorted({row["recalled_from"] for row in of_group if row["recalled_from"] is not None})
+        assert [int(text) for text in cells.nth(5).locator("a").all_text_contents()] == sources
+        joined = sorted({row["step"] for row in mine if row["recalled_from"] == step}) if context == "plain" else []
+        assert [int(text) for text in cells.nth(6).locator("a").all_text_contents()] == joined
+
+
+def test_the_life_of_a_problem_in_two_runs(page, story, tmp_path):
+    """The second run has the same problems and other responses."""
+    with Story(tmp_path / "runs" / "other", num_problems=20, seed=3) as other:
+        for _ in range(4):
+            other.step()
+    shutil.copytree(story, tmp_path / "runs" / "one")
+    uid = rows_of(story, 1)[0]["uid"]
+    with serving(tmp_path / "runs", cache=tmp_path / "cache", page=page) as address:
+        page.goto(address)
+        wait_for_index(page, address, 8)
+        wait_for_index(page, address, 4, runs=2)
+        page.goto(f"{address}/one/problem/{uid}")
+        heads = page.locator("main section h2").all_text_contents()
+        assert [head.partition(":")[0] for head in heads] == ["one", "other"]
+        for section, run in zip(page.locator("main section").all(), (story, tmp_path / "runs" / "other"), strict=True):
+            steps = len(list((run / "rollouts").iterdir()))
+            groups = {
+                (step, row["context"])
+                for step in range(1, steps + 1)
+                for row in rows_of(run, step)
+                if row["uid"] == uid
+            }
+            assert section.locator("tbody tr").count() == len(groups)
+            assert section.locator("svg .dot").count() == len(groups)
+
+
+# ── several runs and evaluations ──
+
+
+def test_runs_lie_over_each_other_and_a_run_without_rollouts_says_so(page, many):
+    page.goto(many)
+    assert page.locator("table.facts tbody tr th a").all_text_contents() == ["copied", "lab"]
+    assert "the lab keeps the curves of a run" in page.locator("p.note").text_content()
+    all_drawn(page)
+    page.get_by_role("link", name="lab", exact=True).click()
+    page.wait_for_url("**/lab")
+
+
+def test_an_evaluation_has_its_results_and_problems(page, many, evaluations):
+    page.goto(f"{many}/base")
+    problems = evaluations[1]["base"]
+    results = json.loads((evaluations[0] / "base" / "results.json").read_text())["benchmarks"]["math500"]
+    assert f"{100 * results['pass_at_1']['value']:.1f} %" in page.locator("table.facts").text_content()
+    assert page.locator("#groups tbody tr").count() == len(problems)
+    page.get_by_role("button", name="all wrong").click()
+    unsolved = sum(all(one.verdict == "wrong" for one in problem.responses) for problem in problems)
+    assert page.locator("#groups tbody tr:not([hidden])").count() == unsolved
+    page.goto(f"{many}/base/sample/math500/{problems[0].uid}")
+    assert page.locator(".pair section").count() == 2  # the other model beside it
+    assert page.locator("article").count() == 2 * SAMPLES
+    assert page.locator("article .text").first.text_content() == SURROGATE.replace("\ud83d", "?")
+
+
+def test_two_models_side_by_side(page, many, evaluations):
+    page.goto(f"{many}/base")
+    page.get_by_role("link", name="trained").click()
+    page.wait_for_url("**/compare/base/trained")
+
+    def solved(problem):
+        return sum(one.verdict == "correct" for one in problem.responses) > SAMPLES / 2
+
+    base, trained = (
+        {problem.uid: solved(problem) for problem in evaluations[1][name]} for name in ("base", "trained")
+    )
+    expected = {uid for uid in base if not base[uid] and trained[uid]}
+    page.get_by_role("button", name="base wrong, trained right").click()
+    links = page.eval_on_selector_all(
+        "#groups tbody tr:not([hidden]) th a", "all => all.map(a => a.getAttribute('href'))"
+    )
+    assert {link.rsplit("/", 1)[1] for link in links} == expected
+    assert [int(n) for n in page.locator(".matrix b").all_text_contents()][2] == len(expected)
+
+
+# ── who may read ──
+
+
+def test_a_page_of_another_name_and_another_method_are_refused(server):
+    for request, status in (
+        (Request(server, headers={"Host": "example.invalid"}), 421),
+        (Request(server, headers={"Host": "127.0.0.1.example.invalid:80"}), 421),
+        (Request(server, method="POST", data=b"x"), 405),
+    ):
+        with pytest.raises(HTTPError) as refused:
+            urlopen(request)
+        assert refused.value.code == status
+        assert "script-src 'self'" in refused.value.headers["Content-Security-Policy"]
+    for name in ("localhost", "127.0.0.1", "[::1]"):
+        assert urlopen(Request(server, headers={"Host": f"{name}:1234"})).status == 200
+
+
+def test_a_token_is_asked_for(story, browser, tmp_path):
+    token = "a-token-of-enough-characters"
+    with serving(story, cache=tmp_path, token=token) as address:
+        for password, status in ((None, 401), ("another-token-of-characters", 401), (token, 200)):
+            credentials = {"username": "anybody", "password": password} if password else None
+            context = browser.new_context(http_credentials=credentials)
+            context.set_default_timeout(PATIENCE_MS)
+            assert context.request.get(f"{address}/story").status == status
+            context.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--host", "0.0.0.0"], "--host is 0.0.0.0, which others can reach: set R3_VIEW_TOKEN"),
+        (["--steps", "3"], "--steps, --problems and --tokens choose what --export writes"),
+        (["--export", "share", "--steps", "3-x"], "--steps is '3-x'; use numbers and ranges"),
+        (["--export", "share", "--steps", "99"], "--steps names 99, of which no open run has rollouts"),
+        (["--export", "share", "--problems", "abc"], "--problems names abc, which neither a chosen step"),
+    ],
+)
+def test_mistakes_are_one_sentence(story, tmp_path, monkeypatch, arguments, sentence):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("R3_VIEW_TOKEN", raising=False)
+    done = CliRunner().invoke(main, ["view", str(story), "--no-browser", *arguments])
+    assert done.exit_code == 1 and done.stderr.startswith(f"Error: {sentence}"), done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("over_ssh", [False, True])
+def test_the_command_prints_its_address_and_ends_quietly(story, tmp_path, over_ssh):
+    environment = {key: value for key, value in os.environ.items() if key not in ("SSH_CONNECTION", "R3_VIEW_TOKEN")}
+    environment |= {"XDG_CACHE_HOME": str(tmp_path)} | ({"SSH_CONNECTION": "1 2 3 4"} if over_ssh else {})
+    command = [sys.executable, "-c", "from r3_openrlhf.cli import main; main()", "view", str(story), "--no-browser"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as server:
+        address = server.stdout.readline().strip()
+        port = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/", address)[1]
+        assert urlopen(f"{address}story").status == 200
+        server.send_signal(signal.SIGINT)
+        rest, said = server.communicate()
+    assert (server.returncode, rest) == (0, "")
+    lines = said.splitlines()
+    assert lines[-1] == "Ctrl-C ends it." and len(lines) == 1 + over_ssh
+    if over_ssh:
+        assert lines[0].startswith(f"From your own machine: ssh -N -L {port}:127.0.0.1:{port} ")
+
+
+# ── a run that goes on ──
+
+
+def times_of(run):
+    """When each file was written; but the lock, which the run that goes on renews."""
+    files = (path for path in run.rglob("*") if path.is_file() and path.name != "history.sqlite.lock")
+    return {path: path.stat().st_mtime_ns for path in files}
+
+
+def test_pages_follow_a_run_that_writes(page, browser, tmp_path):
+    with Story(tmp_path / "run", num_problems=12) as run:
+        run.step()
+        run.step()
+        before = times_of(tmp_path / "run")
+        with serving(tmp_path / "run", cache=tmp_path / "cache", page=page) as address:
+            page.goto(f"{address}/run")
+            wait_for_index(page, address, 2)
+            step = page.context.new_page()
+            step.goto(f"{address}/run/step/2")
+            for one in (page, step):
+                one.evaluate("() => fetch('/api/state').then(() => true)")
+            assert times_of(tmp_path / "run") == before  # looking has changed nothing, and no file has appeared
+            with step.expect_response("**/api/state"):  # it knows what there is before the next step comes
+                pass
+            run.step()
+            step.locator("#news a").wait_for()
+            assert step.locator("#news").text_content() == "1 new step"
+            page.bring_to_front()
+            page.wait_for_function("() => document.querySelector('[data-live-step]').textContent === '3'")
+            step.locator("#news a").click()
+            step.wait_for_url("**/run/step/3")
+            wait_for_index(page, address, 3)
+
+
+# ── the export ──
+
+
+def test_an_export_opens_from_disk(page, story, evaluations, tmp_path):
+    """Curves, a step, a group with its tokens, and two evaluations side by side; moved elsewhere, without a server."""
+    library, moved = Library([story, evaluations[0]]), tmp_path / "moved elsewhere"
+    done = export(library, tmp_path / "share", Selection(steps=[7], tokens=True), cache=tmp_path / "cache")
+    groups = {(row["uid"], row["context"]) for row in rows_of(story, 7)}
+    problems = evaluations[1]["base"]
+    assert done.pages == 3 + 2 * len(groups) + 2 * (1 + len(problems)) + 2
+    shutil.move(tmp_path / "share", moved)
+    check_links(moved)
+    page.goto((moved / "story" / "index.html").as_uri())
+    page.locator(".chart canvas").nth(15).wait_for(state="attached")
+    page.locator(".step").first.click()
+    page.wait_for_url("**/step/7/index.html")
+    page.get_by_role("button", name="mixed").click()
+    assert "show=mixed" in page.url
+    page.locator("#groups tbody tr:not([hidden]) th a").first.click()
+    page.wait_for_url("**/step/7/*/*/index.html")
+    page.locator("#cards .katex, #cards .response").first.wait_for()
+    page.locator("[data-heat=logprob]").click()
+    page.locator("#cards .response .h0").first.wait_for()
+    page.get_by_role("link", name="best against worst").click()
+    page.wait_for_url("**/difference/**")
+    assert page.locator(".pair .text").count() == 2
+    page.goto((moved / "index.html").as_uri())
+    page.get_by_role("link", name="base").click()
+    page.wait_for_url("**/base/index.html")
+    page.get_by_role("button", name="all wrong").click()
+    unsolved = sum(all(one.verdict == "wrong" for one in problem.responses) for problem in problems)
+    assert page.locator("#groups tbody tr:not([hidden])").count() == unsolved
+    page.get_by_role("link", name="trained").click()
+    page.wait_for_url("**/compare/base/trained/index.html")
+    page.locator("#groups tbody tr th a").first.click()
+    page.wait_for_url("**/sample/**")
+    assert page.locator(".pair section").count() == 2 and page.locator("article").count() == 2 * SAMPLES
+
+
+# ── everybody can read it ──
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_no_serious_fault(browser, server, many, story, evaluations, theme):
+    rows = rows_of(story, 7)
+    plain, reflection = (next(row for row in rows if row["context"] == one)["uid"] for one in ("plain", "reflection"))
+    context = browser.new_context(color_scheme=theme)
+    context.set_default_timeout(PATIENCE_MS)
+    page = context.new_page()
+    faults = {}
+    for address in (
+        f"{server}/story",
+        f"{server}/story/step/7",
+        f"{server}/story/step/7/plain/{plain}",
+        f"{server}/story/step/7/reflection/{reflection}",
+        f"{server}/story/tokens/7/0/plain/{plain}",
+        f"{server}/story/difference/7/plain/{plain}?a=0&b=1",
+        f"{server}/story/problem/{plain}",
+        f"{server}/search?q=symmetry",
+        many,
+        f"{many}/base",
+        f"{many}/base/sample/math500/{evaluations[1]['base'][0].uid}",
+        f"{many}/compare/base/trained",
+    ):
+        page.goto(address)
+        rules = (
+            ", runOnly: ['color-contrast', 'link-in-text-block']" if theme == "dark" else ""
+        )  # what a theme changes
+        serious = axe_faults(page, rules)
+        if serious:
+            faults[address.replace(server, "").replace(many, "many")] = serious
+    context.close()
+    assert not faults, json.dumps(faults, indent=1)
+
+
+def test_every_link_leads_somewhere(browser, server, many):
+    """From the first page on, each kind of address a few times."""
+    context = browser.new_context()
+    context.set_default_timeout(PATIENCE_MS)
+    seen, todo, kinds = set(), [f"{server}/", f"{many}/"], {}
+    while todo:
+        address = todo.pop()
+        answer = context.request.get(address)
+        assert answer.status == 200, address
+        for link in re.findall(r'href="(/[^"#]*)', answer.text()):
+            whole = address[: address.index("/", 8)] + link.replace("&amp;", "&")
+            kind = (whole[:22], re.sub(r"/[^/]*\d[^/]*", "/N", link))
+            if whole not in seen and kinds.get(kind, 0) < 3:
+                seen.add(whole)
+                kinds[kind] = kinds.get(kind, 0) + 1
+                todo.append(whole)
+    context.close()
+    assert len(kinds) > 20

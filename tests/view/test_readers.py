@@ -1,0 +1,337 @@
+"""What the pages are made of, without a browser."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from r3_openrlhf.method.errors import R3Error
+from r3_openrlhf.method.types import Context
+from r3_openrlhf.view.export import parse_steps
+from r3_openrlhf.view.group_page import difference_of
+from r3_openrlhf.view.library import Library
+from r3_openrlhf.view.links import FileLinks, ServerLinks, file_of
+from r3_openrlhf.view.rendering import json_block, render, signed
+from r3_openrlhf.view.responses import of_group
+from r3_openrlhf.view.run_reader import RunReader
+from r3_openrlhf.view.search_index import RunIndex
+from r3_openrlhf.view.step_groups import groups_of, ranked_points, reward_parts
+from r3_openrlhf.view.token_texts import TokenTexts
+from r3_openrlhf.view.token_values import as_numbers, peak_tokens, token_values
+from r3_openrlhf.view.tokens_page import lengths_within
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def row(**changes):
+    return {
+        "uid": "u", "context": "plain", "group_replay": None, "group_ranking": None, "ranking_reward": None, "verdict": "wrong", "reason": "wrong", "reward": 0.0, "outcome_reward": 0.0, "ranked": False,
+        "advantage": 0.0, "recalled_from": None, "truncated": False, "num_tokens": 10, "entropy_peak": None, "entropy_global": None,
+    } | changes  # fmt: skip
+
+
+# ── groups ──
+
+
+def test_a_group_by_hand():
+    """Two right, one wrong and cut, one ungraded, one recalled from four steps ago; another group with half the mass."""
+    rows = [
+        row(verdict="correct", advantage=1.0, num_tokens=4), row(verdict="correct", advantage=0.5, num_tokens=8),
+        row(truncated=True, advantage=-1.0, num_tokens=24), row(verdict="ungraded", advantage=None, reward=None, num_tokens=4),
+        row(recalled_from=3, advantage=-0.5, num_tokens=100), row(uid="v", advantage=-1.0), row(uid="v", advantage=0.5),
+    ]  # fmt: skip
+    first, second = groups_of(rows, step=7)
+    assert (first.num_correct, first.num_wrong, first.num_ungraded, first.num_cut, first.num_recalled) == (
+        2,
+        1,
+        1,
+        1,
+        1,
+    )
+    assert (first.oldest, first.shortest_correct, first.mean_tokens) == (4, 4, 10.0)
+    assert (first.state, second.state, first.fate) == ("mixed", "all wrong", None)
+    assert (first.mass, first.share, second.share) == (3.0, pytest.approx(2 / 3), pytest.approx(1 / 3))
+
+
+def test_a_recalled_row_is_in_the_group_that_it_joined():
+    """A reflection group recalls what the plain prompt gave; an ungraded row stands with its own."""
+    rows = [
+        row(group=1, verdict="correct"), row(group=1), row(group=None, verdict="ungraded", reward=None, advantage=None),
+        row(group=2, context="reflection"), row(group=2, context="reflection"),
+        row(group=2, verdict="correct", recalled_from=2, context="plain"),
+    ]  # fmt: skip
+    plain, reflection = groups_of(rows, step=5)
+    assert (plain.num_correct, plain.num_wrong, plain.num_ungraded, plain.num_recalled) == (1, 1, 1, 0)
+    assert (reflection.context, reflection.num_wrong, reflection.num_recalled, reflection.oldest) == (
+        Context.REFLECTION,
+        2,
+        1,
+        3,
+    )
+
+
+def test_fates_are_those_that_the_step_wrote():
+    """The first that holds; an ungraded row, which is in no group, says nothing."""
+    ungraded = row(verdict="ungraded", reward=None, advantage=None)
+    reflection = [row(context="reflection"), row(context="reflection")]
+    for replay, ranking, more, fate in (
+        ("recalled", "ranked", reflection, "recalled"),
+        ("never_sampled", "ranked", reflection, "ranked"),
+        ("never_sampled", "too_few", reflection, "reflected"),
+        ("too_old", "too_few", [], "too old"),
+        ("off", "off", [], "off"),
+        ("not_collapsed", "not_all_wrong", reflection, None),
+    ):
+        own = row(group_replay=replay, group_ranking=ranking)
+        assert groups_of([ungraded, own, own, *more], step=7)[0].fate == fate
+
+
+def test_the_index_counts_what_the_steps_show(story, tmp_path):
+    index = RunIndex(story, cache=tmp_path)
+    for _ in index.update():
+        pass
+    run, counts = RunReader(story, name="story"), index.counts()
+    assert list(counts) == run.steps()
+    for line in run.metrics():
+        step, found = line["step"], counts[line["step"]]
+        fates = Counter(f"fate:{group.fate}" for group in groups_of(run.rows(step), step=step) if group.fate)
+        assert fates == {key: value for key, value in found.items() if key.startswith("fate:")}
+        assert sum(fates.values()) == line["r3/groups/collapsed_before"]
+        ages = [key for key in found if key.startswith("age:")]
+        assert sum(found[key] for key in ages) == line["r3/replay/recalled"]
+        assert ages == (["age:1 to 5"] if 0 < line["r3/replay/max_lag"] <= 5 else ages)
+    index.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ({}, [("verdict", 0.0)]),
+        ({"verdict": "correct", "outcome_reward": 1.75, "reward": 1.75}, [("verdict", 1.0), ("length", 0.75)]),
+        ({"ranked": True, "ranking_reward": 0.25, "reward": 0.25}, [("verdict", 0.0), ("ranking", 0.25)]),
+        ({"ranking_reward": 0.25, "reward": -0.25}, [("verdict", 0.0), ("ranking", 0.25), ("centring", -0.5)]),
+        (
+            {"verdict": "correct", "outcome_reward": 1.0, "reward": 0.5},
+            [("verdict", 1.0), ("penalty on length", -0.5)],
+        ),
+        ({"verdict": "ungraded", "outcome_reward": None, "reward": None}, []),
+    ],
+)
+def test_a_reward_is_the_sum_of_its_parts(changes, parts):
+    assert reward_parts(row(**changes)) == parts
+
+
+def test_the_pairs_of_the_worked_example():
+    """METHOD section 9: peak [2, 1.5, 1, .5], global [.3, .2, .4, .1]."""
+    peaks, globals_ = [2, 1.5, 1, 0.5], [0.3, 0.2, 0.4, 0.1]
+    rows = [row(ranked=True, entropy_peak=p, entropy_global=g) for p, g in zip(peaks, globals_, strict=True)]
+    points = ranked_points([row(), *rows])
+    assert [point.row for point in points] == [1, 2, 3, 4]
+    assert [point.dominates for point in points] == [[3], [3], [], []]
+
+
+# ── tokens ──
+
+
+def test_pieces_are_the_text(story):
+    texts = TokenTexts(story / "final_model" / "tokenizer.json")
+    for text in ("plain words", "ünïcödé 数学 🙂🙃", "\\frac{1}{2} <|end|>", "a\r\n\tb"):
+        ids = texts.tokenizer.encode(text, add_special_tokens=False).ids
+        pieces = texts.pieces(ids)
+        assert len(pieces) == len(ids) and "".join(pieces) == text
+    smile = texts.tokenizer.encode("🙂", add_special_tokens=False).ids
+    assert texts.pieces(smile) == [""] * (len(smile) - 1) + ["🙂"]
+    assert texts.pieces(smile[:-1])[-1] == "\ufffd"  # cut within a character
+
+
+def values_of_step(run, step, texts):
+    """(row, its values, the reason of its group) of every row of a step."""
+    for group in groups_of(run.rows(step), step=step):
+        rows = of_group(run, step, group, run.rows_with_text(step, group.uid))
+        columns = of_group(run, step, group, run.token_columns(step, group.uid))
+        values, why = token_values(run, rows, columns, step=step, texts=texts)
+        yield from zip(rows, values, [why] * len(rows), strict=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces", "lengths"),
+    [
+        ("ab c", ["ab", " ", "c"], [2, 1, 1]),
+        ("aé日\ufffd", ["aé", "日", "\ufffd"], [2, 1, 1]),
+        ("a😀b", ["a", "", "😀", "b"], [1, 0, 2, 1]),  # which has two units in JavaScript
+        ("a", ["a", "<|end|>"], [1, 7]),  # goes on behind the text
+        ("", [], []),
+        ("b", ["a", "b"], None),
+        ("a\r", ["a\r"], None),  # becomes a line feed in a page
+        ("a\ud83d", ["a", "\ud83d"], None),  # half a character
+    ],
+)
+def test_lengths_are_those_of_a_page(text, pieces, lengths):
+    assert lengths_within(text, pieces) == lengths
+
+
+def test_tokens_are_those_of_the_response(story):
+    """Every graded plain row finds its own row of the history: as many log-probs as tokens, and the same text; a recalled
+    one the row of the step that sampled it. Ranked ones have entropies, recalled ones both log-probs."""
+    texts = TokenTexts(story / "final_model" / "tokenizer.json")
+    kinds = {"fresh": 0, "recalled": 0, "ranked": 0}
+    for row, values, why in values_of_step(RunReader(story, name="story"), 7, texts):
+        if values is None:
+            assert row["verdict"] == "ungraded" or row["context"] == "reflection"
+            assert why
+            continue
+        assert "".join(values.pieces).startswith(row["text"])
+        if values.ids is None:  # it has left the store; its file still has its entropies
+            assert row["ranked"] and row["context"] == "reflection"
+            continue
+        assert texts.text(values.ids.tolist()) == row["text"]
+        assert len(values.pieces) == len(values.logprobs) == row["num_tokens"]
+        kinds["fresh" if row["recalled_from"] is None else "recalled"] += 1
+        if row["recalled_from"] is not None:
+            ratio = values.policy_logprobs.astype(float) - values.logprobs.astype(float)
+            assert 0.05 < np.std(ratio) < 0.3  # as the story made it
+        if row["ranked"]:
+            kinds["ranked"] += 1
+            peak = peak_tokens(values.entropies, peak_fraction=0.2)
+            assert np.mean(values.entropies[peak].astype(float)) == pytest.approx(row["entropy_peak"], abs=2e-3)
+    assert kinds["fresh"] > 40 and kinds["recalled"] > 0 and kinds["ranked"] > 0
+
+
+def test_a_copy_without_history_and_tokenizer_has_what_its_files_have(story, tmp_path):
+    """Ranked rows have entropies and recalled ones ratios, with their pieces of text; the others say why not."""
+    bare = tmp_path / "bare"
+    shutil.copytree(story, bare, ignore=shutil.ignore_patterns("history.sqlite*", "final_model"))
+    found = 0
+    for row, values, why in values_of_step(RunReader(bare, name="bare"), 7, None):
+        if row["ranked"] or row["recalled_from"] is not None:
+            found += 1
+            assert values.ids is None and "".join(values.pieces) == row["text"]
+            assert (values.entropies is not None) == row["ranked"]
+            assert (values.policy_logprobs is not None) == (row["recalled_from"] is not None)
+        else:
+            assert values is None and why
+    assert found > 0
+
+
+def test_peak_tokens_of_the_worked_example():
+    """METHOD section 9: of ten tokens the two with entropies 2 and 1."""
+    entropies = np.array([0.1, 0, 2, 0.3, 1, 0, 0.2, 0.4, 0, 0], dtype=np.float16)
+    assert peak_tokens(entropies, peak_fraction=0.2) == [2, 4]
+    assert peak_tokens(entropies, peak_fraction=0.01) == [2]
+
+
+def test_numbers_are_rounded_to_a_ten_thousandth():
+    assert as_numbers(np.array([-0.12346, 0.0, -12.0], dtype=np.float32)) == [-1235, 0, -120000]
+
+
+# ── runs ──
+
+
+def test_a_run_directory_that_lacks_a_part_says_so(story, tmp_path):
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    shutil.copy(story / "config.yaml", bare)
+    assert RunReader(bare, name="bare").why_no_rollouts() is None  # nothing yet
+    shutil.copy(story / "metrics.jsonl", bare)
+    assert "the lab keeps the curves" in RunReader(bare, name="bare").why_no_rollouts()
+    shutil.copytree(story / "rollouts", bare / "rollouts")
+    run = RunReader(bare, name="bare")
+    rows = run.rows_with_text(7, run.rows(7)[0]["uid"])
+    values, why = token_values(run, rows, [{}] * len(rows), step=7, texts=None)
+    assert values == [None] * len(rows) and "no history.sqlite" in why
+    assert run.problem(rows[0]["uid"]) is None
+
+
+def test_a_changed_file_is_read_again(story, tmp_path):
+    shutil.copytree(story, tmp_path / "run")
+    run = RunReader(tmp_path / "run", name="run")
+    assert len(run.metrics()) == 8 and run.rows(7)
+    shutil.copy(story / "rollouts" / "step_000006.parquet", tmp_path / "run" / "rollouts" / "step_000007.parquet")
+    lines = (story / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "run" / "metrics.jsonl").write_text("".join(lines[:5]) + lines[5][:40])  # the last line is torn
+    assert [line["step"] for line in run.metrics()] == [1, 2, 3, 4, 5]
+    assert {one["step"] for one in run.rows(7)} == {6}
+
+
+def test_names_tell_runs_apart(story, tmp_path):
+    for parent in ("a", "b"):
+        (tmp_path / parent / "run").mkdir(parents=True)
+        shutil.copy(story / "config.yaml", tmp_path / parent / "run")
+    (tmp_path / "static").mkdir()
+    shutil.copy(story / "config.yaml", tmp_path / "static")  # a name that addresses need
+    library = Library([tmp_path])
+    assert list(library.runs) == ["run", "b-run", f"{tmp_path.name}-static"]
+    assert library.runs["b-run"].path == tmp_path / "b" / "run"
+    with pytest.raises(R3Error, match="does not exist"):
+        Library([tmp_path / "nowhere"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(R3Error, match="there is no run in"):
+        Library([tmp_path / "empty"])
+
+
+# ── pages ──
+
+
+@given(st.text(), st.text())
+def test_a_difference_loses_nothing(a, b):
+    found = difference_of(a, b)
+    assert "".join(text for _, text in found["left"]) == a
+    assert "".join(text for _, text in found["right"]) == b
+    same = ["".join(text for is_same, text in found[side] if is_same) for side in ("left", "right")]
+    assert same[0] == same[1]
+    assert found["alike"] == 1.0 if a == b else found["alike"] < 1.0
+
+
+@given(
+    st.recursive(
+        st.none() | st.text() | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    )
+)
+def test_json_in_a_page_cannot_end_its_block(value):
+    text = json_block(value)
+    assert json.loads(text) == value
+    assert not set("<>&\u2028\u2029") & set(text)
+
+
+def test_everything_is_escaped():
+    page = render(
+        "message.html", link=ServerLinks().page, static=ServerLinks().static, is_export=False, message="<script>1</script> \ud800"
+    )  # fmt: skip
+    assert "&lt;script&gt;1&lt;/script&gt; ?" in page
+
+
+@given(st.text(min_size=1).filter(lambda part: "/" not in part), st.text(min_size=1))
+def test_a_file_of_an_export_stays_in_its_place(part, uid):
+    parts = ("run", "step", part, uid)
+    path = file_of(parts)
+    assert path.count("/") == 4 and ".." not in path.split("/")
+    assert all(name.strip(".") for name in path.split("/"))
+    assert FileLinks(parts, {("run",)}).page("run") == "../../../../run/index.html"
+    assert FileLinks(parts, {("run",)}).page("other") is None
+
+
+@pytest.mark.parametrize(("text", "steps"), [("3", [3]), ("7, 3", [3, 7]), ("10-12,3", [3, 10, 11, 12])])
+def test_steps_of_an_export(text, steps):
+    assert parse_steps(text) == steps
+
+
+def test_signs():
+    assert [signed(value, 2) for value in (1.5, -1.5, 0.0, -0.001, None)] == ["+1.50", "−1.50", "0.00", "0.00", "–"]
+
+
+@pytest.mark.skipif(shutil.which("npm") is None, reason="there is no npm to build the assets with")
+def test_the_assets_are_the_published_files():
+    done = subprocess.run(
+        [sys.executable, "tools/viewer_assets.py", "--check"], cwd=REPOSITORY, capture_output=True, text=True
+    )
+    if "npm error" in done.stderr and re.search(r"network|npm error code E(429|5\d\d)", done.stderr):
+        pytest.skip("npm reaches no registry, or one that refuses for now")
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,97 @@
+"""A run of the whole stack, as it was left by
+
+    r3 train experiment=cpu_smoke run_dir=runs/cpu_smoke logging.token_entropy=all
+    tar cJf cpu_smoke.tar.xz config.yaml metrics.jsonl rollouts history.sqlite data final_model/tokenizer.json
+
+Every page of it opens, and says what its metrics say.
+"""
+
+import re
+from urllib.parse import quote
+from urllib.request import urlopen
+
+import pytest
+
+from r3_openrlhf.view.responses import of_group
+from r3_openrlhf.view.step_groups import groups_of
+from r3_openrlhf.view.token_texts import TokenTexts, find_tokenizer
+from r3_openrlhf.view.token_values import token_values
+from tests.view.conftest import serving, unpacked
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return unpacked("cpu_smoke", tmp_path_factory.mktemp("real") / "cpu_smoke", "logging.token_entropy=all")
+
+
+@pytest.fixture(scope="module")
+def address(run, tmp_path_factory):
+    with serving(run.path, cache=tmp_path_factory.mktemp("cache")) as address:
+        yield f"{address}/cpu_smoke"
+
+
+def test_groups_are_those_of_the_metrics(run):
+    for line in run.metrics():
+        step = line["step"]
+        groups = groups_of(run.rows(step), step=step)
+        assert len(groups) == sum(line[f"r3/groups/{state}"] for state in ("all_correct", "none_correct", "mixed"))
+        assert sum(group.num_recalled for group in groups) == line["r3/replay/recalled"]
+        assert sum(group.num_ranked for group in groups) == line["r3/ranking/rows"]
+        assert sum(group.num_recalled > 0 for group in groups) == line["r3/replay/hits"]
+        assert sum(group.context == "reflection" for group in groups) == line["r3/reflection/groups"]
+        assert sum(group.mass for group in groups) == pytest.approx(line["r3/advantage/abs_sum"])
+        assert max((group.oldest for group in groups), default=0) == line["r3/replay/max_lag"]
+
+
+def test_every_graded_response_finds_its_tokens(run):
+    texts = TokenTexts(find_tokenizer(run))
+    found = missing = ratios = 0
+    for step in run.steps():
+        for group in groups_of(run.rows(step), step=step):
+            rows = of_group(run, step, group, run.rows_with_text(step, group.uid))
+            columns = of_group(run, step, group, run.token_columns(step, group.uid))
+            for row, values in zip(rows, token_values(run, rows, columns, step=step, texts=texts)[0], strict=True):
+                if values is None or values.ids is None:
+                    missing += 1
+                    continue
+                found += 1
+                ratios += values.policy_logprobs is not None
+                assert texts.text(values.ids.tolist()) == row["text"]
+                assert len(values.entropies) == len(values.logprobs) == len(values.pieces) == row["num_tokens"]
+    assert ratios == sum(line["r3/replay/recalled"] for line in run.metrics()) > 0
+    assert missing < found / 20
+
+
+def test_every_page_opens(run, address):
+    """Each step, each group, and the tokens of each recalled response."""
+    assert urlopen(address).status == 200
+    pages = 0
+    for step in run.steps():
+        assert urlopen(f"{address}/step/{step}").status == 200
+        for group in groups_of(run.rows(step), step=step):
+            place = f"{step}/{group.context}/{quote(group.uid, safe='')}"
+            text = urlopen(f"{address}/step/{place}").read().decode()
+            assert text.count("<article") == len(group.rows)
+            assert ("The stored attempt</summary>" in text) == (group.context == "reflection")
+            for number, row in enumerate(group.rows):
+                if row["recalled_from"] is not None:
+                    tokens = f"{address}/tokens/{step}/{number}/{group.context}/{quote(group.uid, safe='')}"
+                    assert "clipped" in urlopen(tokens).read().decode()
+                    pages += 1
+    assert pages > 0
+
+
+def test_it_is_drawn(page, run, address):
+    page.goto(address)
+    page.locator(".chart canvas").first.wait_for()
+    step = next(step for step in run.steps() if any(row["recalled_from"] is not None for row in run.rows(step)))
+    page.goto(f"{address}/step/{step}")
+    page.get_by_role("button", name="recalled", exact=True).click()
+    page.locator("#groups tbody tr:not([hidden]) a").first.click()
+    page.wait_for_url(f"**/step/{step}/*/*")
+    card = page.locator(".card.recalled").first
+    assert re.match(r"recalled from step \d+, \d+ steps? ago", card.locator(".tag.recalled").text_content())
+    page.locator("[data-heat=ratio]").click()
+    card.locator(".heat .h0, .heat .h1, .heat .h2").first.wait_for()
+    page.locator("[data-heat=entropy]").click()
+    page.locator("#cards .heat .peak").first.wait_for()
