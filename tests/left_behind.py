@@ -14,7 +14,7 @@ import signal
 import sys
 from pathlib import Path
 
-PATCHED = ("openrlhf", "vllm", "deepspeed", "ray")  # what r3_openrlhf/openrlhf_adapter and cpu_stack reach into
+PATCHED = ("openrlhf", "vllm", "deepspeed", "ray")  # what r3_openrlhf/stack and machine/cpu reach into
 NOT_THEIRS = ("PYTEST_CURRENT_TEST",)  # pytest's own
 NEVER_BY_AN_IMPORT = ("R3_", "SLURM", "RAY_")  # other variables are added by libraries when they are imported
 

@@ -64,4 +64,4 @@ def test_the_own_loop_learns_recalls_reflects_and_ranks(own_loop):
 
 def test_the_own_loop_is_short_and_needs_no_stack():
     text = OWN_LOOP.read_text()
-    assert len(text.splitlines()) <= 150 and not re.search("openrlhf_adapter|import openrlhf|R3Config", text)
+    assert len(text.splitlines()) <= 150 and not re.search("r3_openrlhf.stack|import openrlhf|R3Config", text)

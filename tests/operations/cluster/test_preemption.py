@@ -144,7 +144,7 @@ def test_the_same_seeds_twice_follow_each_other(slurm, run_dir, job_template):
     until(lambda: slurm.ended(f"{third}_1"), what=f"the end of {third}")
     assert slurm.state(f"{third}_1") == "FAILED"
     said = log_of(run_dir, f"{third}_1")
-    assert re.search(rf"{runs[0]} is being written by process \d+ on .* \(since .*\); stop that run first", said), said
+    assert re.search(rf"{runs[0]} is being written by process \d+ on .*; stop that run first", said), said
     assert json.loads((runs[0] / "cluster" / "state.json").read_text())["state"] == "running"
     for run in runs:
         (run / "go").touch()

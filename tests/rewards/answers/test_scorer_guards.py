@@ -11,9 +11,9 @@ reasoning_gym = pytest.importorskip("reasoning_gym")
 
 from reasoning_gym.factory import DATASETS  # noqa: E402
 
+from r3_openrlhf.config.answer_tasks import REFUSED_DATA_SETS  # noqa: E402
 from r3_openrlhf.evaluation.attacks import scorer_attacks as scorer_attacks_module  # noqa: E402
 from r3_openrlhf.evaluation.attacks.scorer_attacks import scorer_attacks  # noqa: E402
-from r3_openrlhf.rewards.answers.request import REFUSED_DATA_SETS  # noqa: E402
 from r3_openrlhf.rewards.answers.scorer_guards import GUARDED_DATA_SETS, passes  # noqa: E402
 
 GRADED = sorted(set(DATASETS) - set(REFUSED_DATA_SETS))
