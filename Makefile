@@ -77,8 +77,8 @@ soak: setup ## the reward service at full load: 256 clients, 5,000 items under S
 	@R3_TEST_KILLS=5 python -m pytest tests/stack/test_resume.py
 	@R3_TEST_NEW_EXAMPLES=1 python -m pytest $$(grep -rl "^from hypothesis import" tests --include "test_*.py")
 
-cluster-check: setup ## tests/cluster on a real Slurm and a real Ray, and a run as two Ray jobs with the whole stack
-	@python -m pytest -m "soak or not soak" tests/cluster
+cluster-check: setup ## tests/operations/cluster on a real Slurm and a real Ray, and a run as two Ray jobs with the whole stack
+	@python -m pytest -m "soak or not soak" tests/operations/cluster
 
 check: setup ## formatting, lint and types, docker/Dockerfile too
 	@ruff format --check .

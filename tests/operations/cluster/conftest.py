@@ -20,6 +20,7 @@ import pytest
 from r3_openrlhf.machine import ray_temporary
 from r3_openrlhf.machine.ports import free_port
 from r3_openrlhf.operations.cluster import shared_memory
+from r3_openrlhf.operations.cluster.slurm import TEMPLATE
 
 REPOSITORY = Path(__file__).parents[3]
 BIN = Path(sys.executable).parent
@@ -273,7 +274,7 @@ def run_dir(tmp_path):
 
 def template_in(folder: Path, command: str) -> Path:
     """The shipped template with another program in place of `r3 train`."""
-    shipped = (REPOSITORY / "r3_openrlhf" / "cluster" / "templates" / "slurm.sh.j2").read_text()
+    shipped = TEMPLATE.read_text()
     line = '{{ train }} run_dir="$run_dir" ${seed[@]+"${seed[@]}"}'
     assert shipped.count(line) == 1
     path = folder / "template.j2"
