@@ -1,0 +1,173 @@
+"""What a step asks: whom it reflects on, who starts from a stored state, and why the others do not."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from r3_openrlhf.method.core.reflection import reflection_message
+from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.history.store import HistoryStore
+from r3_openrlhf.method.prompts import ChatPrompts, PrefixFate, ReflectionFate
+from r3_openrlhf.method.r3 import R3
+from r3_openrlhf.method.settings import AdvantageSettings, ReplaySettings
+from r3_openrlhf.method.types import Context, Rollout, Verdict
+from tests.method.test_r3 import settings_of
+
+C, W = Verdict.CORRECT, Verdict.WRONG
+STEP, LAG = 9, 5
+
+
+def rollout(uid, verdict, *, ids=(1, 2, 3, 4, 5, 6, 7, 8), step=STEP - 1):
+    return Rollout(
+        uid=uid,
+        context=Context.PLAIN,
+        prompt_ids=np.array([1, 2], dtype=np.int32),
+        response_ids=np.array(ids, dtype=np.int32),
+        response_logprobs=np.full(len(ids), -0.5, dtype=np.float32),
+        verdict=verdict,
+        reward=1.0 if verdict is C else 0.0,
+        truncated=False,
+        finish_reason="stop",
+        policy_step=step,
+        epoch=1,
+    )
+
+
+def problems(*uids):
+    return [SimpleNamespace(uid=uid, problem=f"problem {uid}") for uid in uids]
+
+
+class Render:
+    def plain(self, problem):
+        return problem.uid
+
+    def reflection(self, problem, error):
+        return None if problem.uid == "narrow" else (problem.uid, error.response_ids.tolist())
+
+
+@pytest.fixture
+def history():
+    stored = [rollout(uid, W) for uid in ("hard", "harder", "narrow")]
+    stored += [rollout("old", W, step=1), rollout("easy", C), rollout("short", W, ids=(1,))]
+    with HistoryStore.open(":memory:") as store:
+        store.commit_step(STEP, 1, stored)
+        yield store
+
+
+def asked_of(history, *uids, epoch=2, **keys):
+    r3 = R3(settings_of(replay__max_policy_lag=LAG, **keys), history=history)
+    return r3.prompts(problems(*uids), step=STEP, epoch=epoch, render=Render())
+
+
+def test_every_problem_has_its_fate(history):
+    uids = ("hard", "narrow", "old", "easy", "new")
+    asked = asked_of(history, *uids)
+    fate = ReflectionFate
+    assert asked.reflection == [fate.ASKED, fate.WITHOUT_ROOM, fate.WITHOUT_ERROR, fate.NOT_HARD, fate.UNKNOWN_PROBLEM]
+    assert [(one.prompt, one.context, one.place) for one in asked] == [
+        *((uid, Context.PLAIN, place) for place, uid in enumerate(uids)),
+        (("hard", [1, 2, 3, 4, 5, 6, 7, 8]), Context.REFLECTION, 0),
+    ]
+    assert len(asked) == 6 and asked.num_hard == 3 and asked.why_not.total() == 4
+    assert asked.metrics() == {
+        "r3/reflection/hard_prompts": 3.0,
+        "r3/reflection/before_first_epoch": 0.0,
+        "r3/reflection/unknown_problem": 1.0,
+        "r3/reflection/not_hard": 1.0,
+        "r3/reflection/cut_by_max_per_step": 0.0,
+        "r3/reflection/without_error": 1.0,
+        "r3/reflection/without_room": 1.0,
+    }
+
+
+def test_reflection_waits_for_its_epoch_and_its_turn(history):
+    fate = ReflectionFate
+    assert asked_of(history, "hard", epoch=1).reflection == [fate.BEFORE_FIRST_EPOCH]
+    assert asked_of(history, "hard", reflection__enabled=False).reflection == [fate.OFF]
+    assert asked_of(None, "hard").reflection == [fate.OFF]
+    cut = asked_of(history, "hard", "harder", reflection__max_per_step=1)
+    assert sorted(cut.reflection) == [fate.ASKED, fate.CUT] and len(cut) == 3
+
+
+def test_a_group_starts_from_a_stored_state(history):
+    on = dict(exploration__prefix__enabled=True, exploration__prefix__threshold=2.0, reflection__enabled=False)
+    fate = PrefixFate
+    asked = asked_of(history, "easy", "hard", "short", "new", **on)
+    assert asked.prefix == [fate.ASKED, fate.ASKED, fate.WITHOUT_STATE, fate.UNKNOWN_PROBLEM]
+    states = [one for one in asked if one.context is Context.PREFIX]
+    assert [one.place for one in states] == [0, 1]
+    for one in states:
+        length = len(one.prefix.ids)
+        assert 0 < length < 8 and one.prefix.ids.tolist() == list(range(1, length + 1))
+        assert one.prefix.logprobs.tolist() == [-0.5] * length and one.prompt == one.problem.uid
+    assert asked_of(history, "easy", epoch=1, **on).prefix == [fate.BEFORE_FIRST_EPOCH]
+    assert asked_of(None, "easy", **on).prefix == [fate.OFF]
+
+
+def test_a_second_draw_is_for_groups_whose_verdicts_agree():
+    assert R3().draws(8) == (8, 0)
+    r3 = R3(settings_of(exploration__draw__enabled=True, exploration__draw__first_samples=3))
+    assert r3.draws(8) == (3, 5)
+    assert r3.needs_second_draw([W, W]) and r3.needs_second_draw([C, C]) and not r3.needs_second_draw([C, W])
+
+
+def test_the_selection_is_kept_with_the_steps_it_learned_from(history):
+    r3 = R3(settings_of(exploration__select__enabled=True), history=history)
+    before = r3.selection.state()
+    assert r3.remember([rollout("easy", C), rollout("easy", C)], step=STEP, epoch=2)
+    learned = r3.selection.state()
+    assert learned != before and history.last_step == STEP + 1
+    again = R3(settings_of(exploration__select__enabled=True), history=history)
+    again.roll_back(STEP + 1)
+    assert again.selection.state() == learned
+    again.roll_back(STEP)
+    assert again.selection.state() == before and history.last_step == STEP
+    items = problems("a", "b")
+    assert set(map(id, again.choose_problems(iter(items), count=2, uid=lambda one: one.uid, step=0))) == set(
+        map(id, items)
+    )
+    assert list(R3().choose_problems(iter(items), count=1, uid=lambda one: one.uid, step=0)) == items
+    assert R3().remember([], step=0, epoch=1) == {} and R3().roll_back(0) is None
+
+
+class Letters:
+    """A tokenizer with a token for every character."""
+
+    def __call__(self, *, text, add_special_tokens):
+        assert not add_special_tokens
+        return {"input_ids": list(text)}
+
+    def decode(self, ids, *, skip_special_tokens):
+        assert skip_special_tokens
+        return "".join(chr(96 + number) for number in ids)
+
+    def apply_chat_template(self, turns, *, tokenize, add_generation_prompt):
+        assert not tokenize and add_generation_prompt
+        return f"<{turns[0]['content']}>"
+
+
+def test_chat_prompts_show_the_stored_attempt_where_there_is_room():
+    (problem,), error = problems("a"), rollout("a", W)
+    chat = ChatPrompts(Letters(), max_prompt_tokens=2000)
+    assert chat.plain(problem) == "<problem a>"
+    assert chat.reflection(problem, error) == f"<{reflection_message('problem a', 'abcdefgh')}>"
+    assert ChatPrompts(Letters(), max_prompt_tokens=50).reflection(problem, error) is None
+    own = ChatPrompts(Letters(), max_prompt_tokens=50, message=lambda one: one.uid, render=str.upper)
+    assert own.plain(problem) == "A"
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: ReplaySettings(k=0), "replay.k is 0; use 1 or more"),
+        (lambda: ReplaySettings(k=10_001), "replay.k is 10001; use 10000 or less"),
+        (lambda: ReplaySettings(max_policy_lag=0), "replay.max_policy_lag is 0"),
+        (lambda: ReplaySettings(dual_clip=1.0), "replay.dual_clip is 1.0"),
+        (lambda: ReplaySettings(mode="ad"), "replay.mode is 'ad'"),
+        (lambda: AdvantageSettings(lam=-1.0), "advantage.lam is -1.0"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused(make, words):
+    with pytest.raises(ConfigError, match=words):
+        make()
