@@ -1,12 +1,14 @@
 """What a user adds by import path: found, checked at start, and used as if it were ours."""
 
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.algorithms import ALGORITHMS
+from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.method.core.ranking import RANKING_SCORES
 from r3_openrlhf.method.core.replay import choose
 from r3_openrlhf.method.errors import ConfigError
@@ -47,10 +49,10 @@ def fails(candidates, k, rng):
 @pytest.fixture(params=["a module of the working directory", "a file"])
 def mine(request, tmp_path, monkeypatch):
     """name -> its import path, in both forms."""
-    (tmp_path / "mine_of_a_user.py").write_text(MODULE)
+    module = f"mine_{tmp_path.name}"  # another one in each test
+    (tmp_path / f"{module}.py").write_text(MODULE)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.modules", dict(__import__("sys").modules))
-    form = "mine_of_a_user" if request.param.startswith("a module") else "mine_of_a_user.py"
+    form = module if request.param.startswith("a module") else f"{module}.py"
     return lambda name: f"{form}:{name}"
 
 
@@ -106,3 +108,15 @@ def test_what_cannot_be_used_is_refused_at_start(mine, entrance, sentence):
     with pytest.raises(ConfigError) as refusal:
         entrance(mine)
     assert sentence in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+def test_the_parts_of_the_example_are_taken(tmp_path):
+    """What docs/extending.md shows, with the settings of an experiment."""
+    parts = Path(__file__).parents[1] / "examples" / "own_parts.py"
+    mine = [f"ranking.score={parts}:shortest", f"replay.order={parts}:best", f"data.task={parts}:contains"]
+    config = load_config("cpu_smoke", [f"run_dir={tmp_path}", *mine])
+    assert config.ranking.score.endswith(":shortest") and not config.ranks_by_entropy
+    off = [f"{name}.enabled=false" for name in ("replay", "reflection", "ranking")]
+    config = load_config("cpu_smoke", [f"run_dir={tmp_path}", f"algo={parts}:RLOO_FILTERED", *off])
+    assert config.algorithm.estimator == "rloo" and config.filters_groups
+    assert RANKING_SCORES[f"{parts}:calm"].needs_entropy

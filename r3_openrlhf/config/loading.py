@@ -70,8 +70,9 @@ def load_config(experiment: str, overrides: list[str]) -> R3Config:
         )
     parsed = [(_check_override(override), override) for override in overrides]
     chosen = next((override.value() for override, _ in reversed(parsed) if override.key_or_group == "algo"), None)
-    # an algorithm of a user is a plain key; one of ours is a preset
-    preset = None if chosen is None or is_import_path(str(chosen)) else str(chosen)
+    # one of ours is a preset; an algorithm of a user is the key alone, which Hydra takes for a group
+    own = str(chosen) if chosen is not None and is_import_path(str(chosen)) else None
+    preset = None if chosen is None or own is not None else str(chosen)
     if preset is not None and preset not in presets():
         raise ConfigError(f"algo is {preset!r}, which does not exist in configs/algo; {nearest(preset, presets())}")
     settings = [f"+experiment={experiment}"]
@@ -79,15 +80,15 @@ def load_config(experiment: str, overrides: list[str]) -> R3Config:
         group = "algo" if (CONFIGS / "algo" / f"{preset}.yaml").exists() else "lab"
         settings.append(f"+{group}={preset}")
     # "++" sets a key whether or not a YAML file names it; that it is one of ours was checked just now.
-    settings += [
-        f"++{text.lstrip('+')}" for override, text in parsed if preset is None or override.key_or_group != "algo"
-    ]
+    settings += [f"++{text.lstrip('+')}" for override, text in parsed if override.key_or_group != "algo"]
     try:
         with initialize_config_dir(config_dir=str(CONFIGS.resolve()), version_base="1.3"):
             composed = compose(config_name="train", overrides=[*UNUSED, *settings])
     except HydraException as error:
         raise ConfigError(f"experiment {experiment!r} does not compose: {_one_line(error)}") from error
     values = _with_given_options(_container(composed), [override for override, _ in parsed])
+    if own is not None:
+        values["algo"] = own
     if (
         preset
         and values.get("run_dir", MISSING) != MISSING

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from pytest import approx
 
 from r3_openrlhf.cli import main
-from r3_openrlhf.config import BenchmarkConfig, ClusterConfig, DataConfig, RewardConfig
+from r3_openrlhf.config import BenchmarkConfig, DataConfig, RewardConfig
 from r3_openrlhf.evaluation.benchmarks import load_problem_set
 from r3_openrlhf.evaluation.grading_thread import GradingThread
 from r3_openrlhf.evaluation.model_source import find_model, fingerprint
@@ -281,7 +281,7 @@ def test_a_cut_response_is_what_the_smaller_limit_gives(tmp_path, monkeypatch):
     tokenizer = AutoTokenizer.from_pretrained(model)
     labels = load_problem_set(TASK, data, max_problems=30).labels
     work = [make_work("b", label, data, tokenizer) for label in labels]
-    engine = Engine(model, max_model_len=256, options=options, cluster=ClusterConfig())
+    engine = Engine(model, max_model_len=256, options=options)
     from vllm import SamplingParams
 
     def under(limit):
