@@ -41,7 +41,7 @@ class AgentExperienceMaker(R3ExperienceMaker):
         trajectories, reflected = by_context[Context.PLAIN], by_context[Context.REFLECTION]
         self._check_lost([*trajectories, *reflected])
         turns = [sample for sample in rollout_samples if sample.r3_rollout.num_tokens or sample.rewards is None]
-        self._recalled = []
+        self._recalled, self._kept = [], []
         batch = self._batch(turns)
         self._prompts = [sample.r3_prompt for sample in turns]
         if not batch.rows:

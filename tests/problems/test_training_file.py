@@ -276,11 +276,11 @@ BAD_ROWS = {  # sentence -> (rows, settings)
         {},
     ),
     "no column 'answer' (data.answer_key)": ([{"problem": "a", "solution": "1"}], {}),
-    "line 31: the problem (problem) is empty": ([*MORE, {"problem": " ", "answer": "1"}], {"unusable": "error"}),
-    "line 31: the answer (answer) is empty": ([*MORE, {"problem": "a", "answer": ""}], {"unusable": "error"}),
-    "line 2: the same problem has another answer further up; 2 of 32 rows cannot be used": (
-        [{"problem": "a", "answer": "1"}, {"problem": "a", "answer": "2"}, *MORE],
-        {"unusable": "error"},
+    "line 2: the problem (problem) is empty": ([*MORE[:1], {"problem": " ", "answer": "1"}], {}),
+    "line 2: the answer (answer) is empty": ([*MORE[:1], {"problem": "a", "answer": ""}], {}),
+    "line 2: the same problem has another answer further up; 2 of 4 rows cannot be used": (
+        [{"problem": "a", "answer": "1"}, {"problem": "a", "answer": "2"}, *MORE[:2]],
+        {},
     ),
     "line 8: the uid sum-1 was seen before with another content": (
         [*ROWS, {"problem": "b", "answer": "2", "id": "q"}, {"problem": "a", "answer": "2", "id": "sum-1"}],

@@ -115,7 +115,7 @@ def test_a_ranking_by_logprob_needs_no_entropy(model_dir, tmp_path):
     batch = lab.mixed_batch(sampled, lab.r3_with(None))
     means = [one.rollout.response_logprobs.mean() for one in sampled]
     best_first = sorted(range(4), key=lambda i: -means[i])
-    assert [batch.rows[i].reward for i in best_first] == pytest.approx([0.5, 1 / 3, 1 / 6, 0.0])
+    assert [batch.rows[i].ranking_reward for i in best_first] == pytest.approx([0.5, 1 / 3, 1 / 6, 0.0])
 
 
 def test_a_second_pass_is_taken_against_the_policy_before_the_first(model_dir, tmp_path):
@@ -302,7 +302,7 @@ def test_with_selection_no_problem_is_asked_twice_in_an_epoch(model_dir, tmp_pat
     assert seen[0] == seen[1]  # the same seed asks the same problems
     by_epoch = {epoch: [uid for at, uids in asked for uid in uids if at == epoch] for epoch in (1, 2, 3, 4)}
     assert all(len(uids) == len(set(uids)) for uids in by_epoch.values())
-    assert len(by_epoch[1]) == (12 if rule == "skip_collapsed" else 6)
+    assert len(by_epoch[1]) == (12 if rule == "skip_collapsed" else 3)
     assert sum(map(len, by_epoch.values())) < 40
     assert [len(uids) for _, uids in asked] == [line["r3/groups/none_correct"] for line in metrics]
     assert [line["r3/select/came_up"] - line["r3/select/skipped"] for line in metrics] == [len(u) for _, u in asked]
