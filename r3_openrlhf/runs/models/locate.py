@@ -24,13 +24,6 @@ from r3_openrlhf.method.errors import ConfigError
 BUILDERS = {"smollm2": ("smollm2",), "tiny": ("tiny", "pretraining"), "lab": ("lab", "pretraining")}
 BUILDERS["lab_trap"] = ("lab_trap", *BUILDERS["lab"])
 BUILDERS["tiny_agent"] = ("tiny_agent", "pretraining")
-# Hash of code that was only rearranged -> hash of the code whose weights it makes, bit for bit. The cached model stays.
-REARRANGED = {
-    "2cb07dc2dd": "f480790385",
-    "ae8da5d02f": "7ba89a2c28",
-    "8020d5743a": "bb63bb04f4",
-    "f829a88f2b": "34c8f8cf56",
-}
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
@@ -44,7 +37,7 @@ def locate_model(path: str, *, cache_dir: Path | None = None) -> str:
     if path in BUILDERS:
         code = b"".join(Path(__file__).with_name(f"{module}.py").read_bytes() for module in BUILDERS[path])
         recipe = hashlib.sha256(code).hexdigest()[:10]
-        return str((cache_dir or default_cache_dir()) / f"{path}-{REARRANGED.get(recipe, recipe)}")
+        return str((cache_dir or default_cache_dir()) / f"{path}-{recipe}")
     directory = Path(path).expanduser()
     if path and directory.is_dir():
         if not (directory / "config.json").is_file():
