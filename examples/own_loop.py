@@ -1,4 +1,4 @@
-"""R³ in a training loop of your own: plain torch, no OpenRLHF. The lines of R³ are marked.
+"""R³ in a training loop of your own: plain torch, no OpenRLHF.
 
     python examples/own_loop.py            # a few seconds on one core
 
@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from r3_openrlhf import R3, HistoryStore, R3Settings, ReflectionSettings, Rollout, Verdict, outcome_reward
 
-END, HM, NUM_TOKENS = 10, 11, 12  # tokens 0 to 9 are digits
+END, NUM_TOKENS = 10, 12  # tokens 0 to 9 are digits, 11 is "hm"
 LIMIT, PROBLEMS_PER_STEP, GROUP, CLIP = 5, 20, 8, 0.2
 SHOWN = ("accuracy", "truncated_rate", "r3/replay/recalled", "r3/reflection/groups", "r3/ranking/rows")
 PAD = 20 + NUM_TOKENS  # of a prompt, whose tokens are a, b + 10, and 20 + those of an attempt
@@ -77,7 +77,7 @@ def sample(policy: Policy, asked: list, *, step: int, epoch: int) -> tuple[list[
         logprobs_BTV = policy(prompts_BP, tokens).log_softmax(-1)
     logprobs_BT = logprobs_BTV.gather(-1, tokens[..., None])[..., 0]
     entropy_BT = -(logprobs_BTV.exp() * logprobs_BTV).sum(-1)
-    rollouts, entropies = [], []
+    rollouts = []
     for row, number in enumerate(groups):
         ids, problem = tokens[row].tolist(), asked[number].problem
         length = ids.index(END) + 1 if END in ids else LIMIT
@@ -98,8 +98,7 @@ def sample(policy: Policy, asked: list, *, step: int, epoch: int) -> tuple[list[
                 epoch=epoch,
             )
         )
-        entropies.append(entropy_BT[row, :length].numpy())
-    return rollouts, entropies, groups
+    return rollouts, [entropy_BT[row, : rollouts[row].num_tokens].numpy() for row in range(len(groups))], groups
 
 
 def update(policy: Policy, optimizer: torch.optim.Optimizer, batch) -> None:
@@ -124,18 +123,15 @@ def update(policy: Policy, optimizer: torch.optim.Optimizer, batch) -> None:
 
 def train(num_steps: int, *, seed: int = 0) -> list[dict[str, float]]:
     """The metrics of every step."""
-    torch.set_num_threads(1)  # tensors as small as these gain nothing from more
     torch.manual_seed(seed)
     draw, policy, lines = random.Random(seed), Policy(), []
     optimizer = torch.optim.Adam(policy.parameters(), lr=3e-3)
     problems = [Problem(f"{a}+{b}", a, b) for a in range(10) for b in range(10)]
-    r3 = R3(
-        R3Settings(reflection=ReflectionSettings(max_per_step=4)), history=HistoryStore.open(":memory:"), seed=seed
-    )
+    settings = R3Settings(reflection=ReflectionSettings(max_per_step=4))
+    r3 = R3(settings, history=HistoryStore.open(":memory:"), seed=seed)
     for step in range(num_steps):
         epoch, place = divmod(step * PROBLEMS_PER_STEP, len(problems))
-        if place == 0:
-            draw.shuffle(problems)
+        problems = problems if place else draw.sample(problems, len(problems))
         due = problems[place : place + PROBLEMS_PER_STEP]
         asked = r3.prompts(due, step=step, epoch=epoch + 1, render=Prompts())  # ISR
         rollouts, entropies, groups = sample(policy, asked.asked, step=step, epoch=epoch + 1)
@@ -147,10 +143,8 @@ def train(num_steps: int, *, seed: int = 0) -> list[dict[str, float]]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description="R³ in a loop of plain torch")
     parser.add_argument("--steps", type=int, default=300)
     metrics = train(parser.parse_args().steps)
-    for start in range(0, len(metrics), 30):
-        part = metrics[start : start + 30]
-        means = {name: sum(line[name] for line in part) / len(part) for name in SHOWN}
-        print(f"steps from {start + 1:>4}:", ", ".join(f"{name} {value:.2f}" for name, value in means.items()))
+    for part in (metrics[start : start + 30] for start in range(0, len(metrics), 30)):
+        print(", ".join(f"{name} {sum(line[name] for line in part) / len(part):.2f}" for name in SHOWN))
