@@ -422,6 +422,8 @@ class AgentsConfig:
     max_turns: int = 16
     # earlier turns that a prompt shows, at most; fewer where it would be too long
     memory_turns: int = 4
+    # does a prompt list the valid actions, where the environment knows them?
+    lists_actions: bool = True
     # the prompt's last line; "": none
     instruction: str = "Write the next action between <action> and </action>."
     # grpo: whole trajectories | gigpo: and steps at the same state | hgpo: a hierarchy of groups

@@ -79,6 +79,7 @@ REFUSED_WITH_R3: dict[str, str] = {
     "algo.dynamic_filtering_range": "nothing is filtered",
 }
 PASSED = (
+    "actor.entropy_coef",
     "algo.advantage.is_correction_level",
     "algo.advantage.is_correction_mode",
     "algo.advantage.is_correction_gating",

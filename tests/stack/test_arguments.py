@@ -275,7 +275,7 @@ def test_the_table_of_flags_names_every_flag_of_the_installed_parser():
         (["openrlhf.actor.gradient_checkpointing_reentrant=true"], "without model.gradient_checkpointing"),
         (
             ["openrlhf.actor.min_lr_ratio=0.5"],
-            "min_lr_ratio is 0.5, but nothing would come of it without train.lr_sch",
+            "min_lr_ratio is 0.5, but nothing would come of it without openrlhf.actor.lr_sch",
         ),
         (["openrlhf.ds.ring_attn_head_stride=2"], "without openrlhf.ds.ring_attn_size above 1"),
         (["openrlhf.ds.zpg=8"], "zpg is 8, but nothing would come of it without train.zero_stage=3"),

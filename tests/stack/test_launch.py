@@ -246,9 +246,10 @@ def test_a_start_on_cuda_is_refused_where_the_plan_is_sure(monkeypatch):
 def test_a_second_start_on_a_run_directory_is_refused(tmp_path):
     """Before anything of the first one's is touched."""
     config = load_config("cpu_smoke", [f"run_dir={tmp_path}/run"])
-    with lock.held(RunDirectory(config.run_dir)), pytest.raises(lock.RunBusy, match="run is being written by process"):
-        train(config, quiet=True)
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["run.lock"]
+    with lock.held(RunDirectory(config.run_dir)):
+        with pytest.raises(lock.RunBusy, match="run is being written by process"):
+            train(config, quiet=True)
+        assert [path.name for path in (tmp_path / "run").iterdir()] == ["run.lock"]
 
 
 def test_steps_of_a_run(config):

@@ -55,6 +55,7 @@ def agents_config(arm: str) -> AgentsConfig:
         environment="vault",
         max_turns=MAX_TURNS,
         memory_turns=MEMORY_TURNS,
+        lists_actions=False,
         instruction="",
         **ARMS[arm],
     )

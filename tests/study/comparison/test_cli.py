@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from r3_openrlhf.cli import main
 from tests.study.comparison.synthetic import write_run
 
-PACKAGE = Path(__file__).parents[3] / "r3_openrlhf" / "comparison"
+PACKAGE = Path(__file__).parents[3] / "r3_openrlhf" / "study" / "comparison"
 
 
 def call(*arguments):
