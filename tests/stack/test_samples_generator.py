@@ -194,6 +194,7 @@ def selecting(engine, scripts, *settings):
     made = generator_for(engine, scripts, algo="r3")
     sizes = ["rollout.batch_size=2", "rollout.n_samples_per_prompt=2", "train.micro_batch_size=1"]
     sizes += ["rollout.micro_batch_size=1", "run_dir=unused", "exploration.select.enabled=true"]
+    sizes.append("reflection.enabled=false")  # there is no tokenizer here
     made.config = load_config("cpu_smoke", ["algo=r3", *sizes, *settings])
     made.r3 = R3(made.config, seed=made.config.train.seed)
     made.r3.selection.adapt = 0
@@ -275,6 +276,7 @@ def test_the_second_draw_is_for_groups_without_a_difference(engine):
         ["algo=r3", "run_dir=unused", "rollout.batch_size=3", "rollout.n_samples_per_prompt=4", "exploration.draw.enabled=true",
          "exploration.draw.first_samples=2", "train.micro_batch_size=1", "rollout.micro_batch_size=1"],
     )  # fmt: skip
+    made.r3 = R3(made.config)
     made.args.rollout.batch_size = 3
     rows, _, consumed, exhausted = made.generate_samples(max_len=10**9, max_new_tokens=8)
     assert [row.prompts[0] for row in rows] == ["p0"] * 2 + ["p1"] * 4 + ["p2"] * 4 and consumed == 3
