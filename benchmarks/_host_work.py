@@ -175,7 +175,6 @@ class Step:
                 f"rollout.batch_size={scale.prompts}",
                 f"rollout.n_samples_per_prompt={scale.samples}",
                 f"rollout.max_new_tokens={scale.tokens}",
-                f"rollout.top_logprobs={scale.top_logprobs}",
                 "ranking.entropy_source=auto",  # the bounds are one of the parts; the experiment has exact
                 f"data.max_len={scale.tokens + 4096}",
                 f"data.chat_template={str(self.tokenizer.chat_template is not None).lower()}",
@@ -284,7 +283,7 @@ def stock_side(step: Step, clock: Clock, memory: Memory) -> dict:
 
 def r3_side(step: Step, clock: Clock, memory: Memory) -> dict:
     """All of R³'s host work of one step."""
-    from r3_openrlhf.method import history_limits
+    from r3_openrlhf.method.history.records import limits_of
     from r3_openrlhf.method.history.store import HistoryStore
     from r3_openrlhf.stack.experience_maker import R3ExperienceMaker
     from r3_openrlhf.stack.samples_generator import R3SamplesGenerator
@@ -294,15 +293,18 @@ def r3_side(step: Step, clock: Clock, memory: Memory) -> dict:
     flat, engine_bytes = engine_logprobs(scale, clock, responses=DISTINCT_LOGPROBS)
     history = HistoryStore.open(
         step.run.history,
-        limits=history_limits(config.history),
+        limits=limits_of(config.history),
         seed=config.train.seed,
     )
     for number in range(1, STORED_STEPS + 1):
         history.commit_step(number, 1, stored_rollouts(step, flat, number))
 
     strategy = SimpleNamespace(args=step.args)
-    generator = R3SamplesGenerator(strategy, None, None, step.tokenizer, [], config=config, history=history)
-    maker = maker_of(r3_maker(R3ExperienceMaker), step, clock, config=config, history=history)
+    from r3_openrlhf.problems.prompts import r3_of
+
+    r3 = r3_of(config, history, step.tokenizer)
+    generator = R3SamplesGenerator(strategy, None, None, step.tokenizer, [], config=config, r3=r3)
+    maker = maker_of(r3_maker(R3ExperienceMaker), step, clock, config=config, r3=r3)
     generator.step = maker.step = STORED_STEPS
     generator.epoch = 2
     maker.split_rollout_samples = clock.timed("micro-batches", maker.split_rollout_samples)
@@ -429,7 +431,6 @@ def time_parts(maker, clock: Clock) -> None:
     """Split the experience maker's time by its own methods."""
     for name, method in (
         ("group, recall", "_batch"),
-        ("group, recall", "_recall"),
         ("rows", "_samples"),
         ("old log-probs of recalled rows", "_set_old_logprobs"),
         ("advantages and returns", "_set_advantages"),

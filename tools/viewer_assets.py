@@ -18,8 +18,8 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[1]
 FRONTEND = REPOSITORY / "tools" / "viewer_frontend"
-VENDOR = REPOSITORY / "r3_openrlhf" / "viewer" / "static" / "vendor"
-FOR_TESTS = REPOSITORY / "tests" / "viewer" / "vendor"
+VENDOR = REPOSITORY / "r3_openrlhf" / "view" / "static" / "vendor"
+FOR_TESTS = REPOSITORY / "tests" / "view" / "vendor"
 # where it goes -> file or folder of a package -> name there
 FILES = {
     VENDOR: {

@@ -16,6 +16,8 @@ torch = pytest.importorskip("torch")
 if torch.cuda.is_available():
     pytest.skip("these runs are for the CPU platform", allow_module_level=True)
 
+from r3_openrlhf.method.core.rewards import overlong_penalty  # noqa: E402
+from r3_openrlhf.runs.directory import RunDirectory  # noqa: E402
 from tests.recordings import recorded, settings_of  # noqa: E402
 from tests.stack.training import R3, Run, lines, rollouts_of, train  # noqa: E402
 
@@ -129,12 +131,15 @@ def test_a_stock_algorithm_samples_ahead_with_its_own_estimator(tmp_path):
     for line in metrics:
         dropped = line["r3/filter/dropped_tokens"] + line["r3/filter/left_over_tokens"]
         assert line["generated_tokens"] == line["response_tokens"] + dropped
+    limit = RunDirectory(str(tmp_path / "run")).load_config().rollout.max_new_tokens
     groups = {}
     for row in rollouts:
         assert row["recalled_from"] is None and row["context"] == "plain"
         groups.setdefault((row["step"], row["group"]), []).append(row)
     for group in groups.values():
         assert len(group) == 8 and len({row["verdict"] for row in group}) == 2
-        rewards = torch.tensor([row["reward"] for row in group], dtype=torch.float64)  # group_norm, written out
+        # group_norm, written out; upstream takes its penalty for length from the reward
+        paid = [row["reward"] - overlong_penalty(row["num_tokens"], max_tokens=limit) for row in group]
+        rewards = torch.tensor(paid, dtype=torch.float64)
         expected = (rewards - rewards.mean()) / (rewards.std() + 1e-9)
         assert [row["advantage"] for row in group] == pytest.approx(expected.tolist(), abs=1e-3)

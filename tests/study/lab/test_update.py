@@ -140,19 +140,6 @@ def test_where_no_row_has_an_advantage_momentum_goes_on(model):
     torch.testing.assert_close(policy.lm_head.weight.detach(), expected, rtol=1e-3, atol=1e-6)
 
 
-def test_a_scaled_step_leaves_the_learning_rate_as_it_was(model):
-    whole, half = copy.deepcopy(model), copy.deepcopy(model)
-    for policy, scale in ((whole, 1.0), (half, 0.5)):
-        optimizer = make_optimizer(policy, learning_rate=1e-3)
-        accumulate_gradient(
-            policy, rows_of(4), temperature=1.0, eps_clip_low=0.2, eps_clip_high=0.2, micro_batch_size=4
-        )
-        step(policy, optimizer, max_grad_norm=1.0, lr_scale=scale)
-        assert [group["lr"] for group in optimizer.param_groups] == [1e-3]
-    for start, far, near in zip(model.parameters(), whole.parameters(), half.parameters(), strict=True):
-        torch.testing.assert_close(near - start, (far - start) / 2, rtol=1e-2, atol=1e-6)
-
-
 def test_an_update_needs_rows(model):
     with pytest.raises(ValueError, match="needs rows"):
         accumulate_gradient(model, [], temperature=1.0, eps_clip_low=0.2, eps_clip_high=0.2, micro_batch_size=4)
