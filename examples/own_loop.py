@@ -1,6 +1,6 @@
 """R³ in a training loop of your own: plain torch, no OpenRLHF.
 
-    python examples/own_loop.py            # a few seconds on one core
+    python examples/own_loop.py            # under a minute on one core
 
 The policy is a small recurrent network that adds two digits: it reads a prompt of tokens (the digits a and b, and in a
 reflection prompt a wrong attempt) and writes digits, "hm" and an end sign, at most LIMIT tokens.

@@ -305,7 +305,7 @@ def refusal(name: str, *, algo: str) -> str | None:
 def fate(name: str, own: frozenset[str]) -> tuple[str, str]:
     """(what becomes of a flag, why or from where). `own`: the flags that openrlhf_arguments sets. KeyError: unknown."""
     if name in MAY_BE_SET:
-        return "passed through", "in place of a default of ours"
+        return "passed through", "instead of our default"
     if name in own or name in ALSO_SET:
         return "set by R³", "from the configuration"
     if reason := refusal(name, algo="grpo"):
