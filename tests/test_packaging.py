@@ -271,7 +271,7 @@ def test_the_smallest_installation_has_every_help_and_says_what_is_missing(small
 @pytest.mark.slow
 def test_view_is_enough_to_read_a_run(installed_with, tmp_path):
     place = installed_with("view")
-    with tarfile.open(REPOSITORY / "tests" / "viewer" / "cpu_smoke.tar.xz") as archive:
+    with tarfile.open(REPOSITORY / "tests" / "view" / "cpu_smoke.tar.xz") as archive:
         archive.extractall(tmp_path / "run", filter="data")
     assert "step 3: 8 groups" in run(place / "r3", "show", "run", "--step", "3", cwd=tmp_path)
     code = "import r3_openrlhf; r3_openrlhf.HistoryStore.open('history.sqlite').close()"

@@ -1,0 +1,18 @@
+"""What a look at data, model or reward found before a run: wrong for sure, or suspicious."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One sentence for the first page of a run: what was found, where, and what to do.
+
+    Attributes:
+        sentence: One line of plain text with its remedy. What a stranger wrote stands in it cut to 80 characters.
+        refuses: True where a run would certainly train on wrong verdicts or text; False warns and goes on.
+    """
+
+    sentence: str
+    refuses: bool = False
