@@ -1,6 +1,7 @@
 """What is pinned is what is installed, and what is published works where this checkout is not."""
 
 import ast
+import email
 import json
 import os
 import re
@@ -152,8 +153,7 @@ def elsewhere(wheel, tmp_path_factory):
     venv.create(directory, symlinks=True)
     pip = (sys.executable, "-m", "pip", "--quiet", "--python", directory / "bin" / "python", "install")
     run(*pip, "--no-deps", "--no-index", wheel, cwd=directory)
-    (site,) = directory.glob("lib/python*/site-packages")
-    (site / "stack.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    (site_of(directory) / "stack.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return directory / "bin"
 
 
@@ -179,27 +179,74 @@ def test_an_installed_wheel_plans_a_run_from_any_directory(elsewhere, tmp_path):
 # ── the extras ──
 
 
+def site_of(directory):
+    (site,) = directory.glob("lib/python*/site-packages")
+    return site
+
+
+def needed_by(wheel, extra):
+    """What pip would put beside the wheel with that extra, by what the wheel and the packages that are here declare."""
+    there = {normal(package.name): package for package in distributions(path=[sysconfig.get_path("purelib")])}
+    with zipfile.ZipFile(wheel) as content:
+        (file,) = [name for name in content.namelist() if name.endswith(".dist-info/METADATA")]
+        own = email.message_from_bytes(content.read(file)).get_all("Requires-Dist")
+    found, todo, seen = {}, [("r3-openrlhf", extra)], set()
+    while todo:
+        name, wanted = todo.pop()
+        if (name, wanted) in seen or name in LEFT_OUT - there.keys():
+            continue
+        seen.add((name, wanted))
+        if name != "r3-openrlhf":
+            found[name] = there[name]
+        for line in own if name == "r3-openrlhf" else there[name].requires or []:
+            asked = Requirement(line)
+            if asked.marker is None or asked.marker.evaluate({"extra": wanted}):
+                package = there.get(normal(asked.name))
+                assert package is None or package.version in asked.specifier, line
+                todo += [(normal(asked.name), more) for more in ("", *asked.extras)]
+    return found
+
+
 def installation(extra, wheel, directory):
-    """A new environment that holds the wheel with that extra and nothing else; its size without compiled files is printed."""
-    if not directory.exists():
-        venv.create(directory, symlinks=True)
-    constraints = directory / "pins.txt"
-    constraints.write_text("".join(f"{name}=={pin.removesuffix('+cpu')}\n" for name, pin in pinned(PINS).items()))
+    """A new environment that holds the wheel and what its extra declares, and nothing else. The packages are links to those
+    that are here, which have the pinned versions; pip has installed the wheel. The size without compiled files is printed."""
+    venv.create(directory, symlinks=True)
+    site = site_of(directory)
+    for package in needed_by(wheel, extra).values():
+        for top in {file.parts[0] for file in package.files if file.parts[0] not in ("..", "__pycache__")}:
+            place, link = Path(package.locate_file(top)), site / top
+            if link.is_symlink():  # a namespace that two packages share
+                assert link.readlink() == place
+            else:
+                link.symlink_to(place)
     pip = (sys.executable, "-m", "pip", "--quiet", "--python", directory / "bin" / "python", "install", "--no-compile")
-    run(*pip, "-c", constraints, f"r3-openrlhf[{extra}] @ {wheel.as_uri()}", cwd=directory)
-    size = run("du", "-sm", "--exclude=__pycache__", directory, cwd=directory).split()[0]
-    print(f"r3_openrlhf[{extra}]: {size} MB" if extra else f"r3_openrlhf: {size} MB")
+    run(*pip, "--no-deps", "--no-index", f"r3-openrlhf[{extra}] @ {wheel.as_uri()}", cwd=directory)
+    size = run("du", "-smL", "--exclude=__pycache__", directory, cwd=directory).split()[0]
+    print(f"r3_openrlhf[{extra}]: {size} MB")
     return directory / "bin"
 
 
 @pytest.fixture(scope="module")
 def smallest(wheel, tmp_path_factory):
-    return installation("", wheel, tmp_path_factory.mktemp("smallest") / "venv")
+    """Installed by pip from its index, as a user does it."""
+    directory = tmp_path_factory.mktemp("smallest") / "venv"
+    venv.create(directory, symlinks=True)
+    constraints = directory / "pins.txt"
+    constraints.write_text("".join(f"{name}=={pin.removesuffix('+cpu')}\n" for name, pin in pinned(PINS).items()))
+    pip = (sys.executable, "-m", "pip", "--quiet", "--python", directory / "bin" / "python", "install", "--no-compile")
+    run(*pip, "-c", constraints, wheel, cwd=directory)
+    assert {normal(package.name) for package in distributions(path=[str(site_of(directory))])} == {
+        "r3-openrlhf",
+        *needed_by(wheel, ""),
+    }
+    size = run("du", "-sm", "--exclude=__pycache__", directory, cwd=directory).split()[0]
+    print(f"r3_openrlhf: {size} MB")
+    return directory / "bin"
 
 
 @pytest.fixture
 def installed_with(wheel, tmp_path):
-    return lambda extra: installation(extra, wheel, tmp_path / "venv")
+    return lambda extra: installation(extra, wheel, tmp_path / f"venv_{extra}")
 
 
 @contextmanager
@@ -344,7 +391,6 @@ def test_eval_is_enough_to_read_stored_responses(installed_with, byte_tokenizer,
 
 @pytest.mark.slow
 def test_torch_is_enough_for_a_loop_and_lab_for_a_study(installed_with, tmp_path):
-    """In one environment, one after the other: a second torch would be another gigabyte."""
     loop = f"import runpy; print(runpy.run_path({str(REPOSITORY / 'examples' / 'own_loop.py')!r})['train'](3)[-1]['accuracy'])"
     assert 0 <= float(run(installed_with("torch") / "python", "-c", loop, cwd=tmp_path)) <= 1
     r3 = installed_with("lab") / "r3"
