@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import logging
+import math
 import os
 import random
+import re
 import time
+import uuid
 from collections import deque
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
@@ -32,7 +36,10 @@ MAX_REQUESTS = 64
 CONNECT_TIMEOUT_S = 5.0
 SILENCE_S = 10.0  # without a line; the service gives a sign of life every 2 s while it grades
 MAX_BACKOFF_S = 5.0
+MAX_SHORT_ANSWERS = 3  # whole answers without a line for an item, before it is given up
+MAX_REASON_CHARS = 80
 _PASSING = frozenset({"closed", "unavailable"})  # a server's own trouble: ask again
+_LATER = frozenset({408, 425, 429, *range(500, 600)})  # statuses that may be others in a moment
 
 _decode_item = msgspec.msgpack.Decoder(Item).decode
 
@@ -54,6 +61,8 @@ class _Waiting:
     body: bytes  # the item as JSON
     deadline: float
     future: asyncio.Future[Outcome]
+    num_short: int = 0  # answers that were whole and had no line for it
+    trouble: str = "unreachable"  # why the last request had no answer for it
 
 
 @dataclass(slots=True)
@@ -75,7 +84,8 @@ class _LoopState:
 class RemoteGrader:
     """Grades on `reward.urls`. The token, if the servers want one, is the environment's R3_REWARD_TOKEN.
 
-    The reward is computed here from the server's score, so that the run's own configuration decides on it.
+    The reward is computed here from the server's score, so that the run's own configuration decides on it. An answer that
+    does not keep to the contract leaves its item ungraded, and the reason says what is wrong with it.
     """
 
     def __init__(self, config: RewardConfig) -> None:
@@ -83,17 +93,19 @@ class RemoteGrader:
         self._servers = [_Server(url.rstrip("/").removesuffix("/grade") + "/grade") for url in config.urls]
         self._turn = itertools.count(random.randrange(len(self._servers)))
         self._states: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopState] = WeakKeyDictionary()
+        self._said: set[tuple[str, str]] = set()  # what the log has of a server already
         self._headers = {"Content-Type": "application/json", "Accept": "application/x-ndjson"}
         if token := os.environ.get("R3_REWARD_TOKEN"):
             self._headers["Authorization"] = f"Bearer {token}"
 
     async def grade(self, request: GradeRequest) -> Grade:
-        """The grade of one response; UNGRADED with reason "unreachable" when no server answers in time.
+        """The grade of one response; UNGRADED with reason "unreachable", or `http_STATUS`, when no server answers in time.
 
         GradingError: the servers do not accept the token.
         """
         item = msgspec.structs.asdict(_decode_item(encode_request(request)))
-        body = msgspec.json.encode(item | {"num_tokens": request.num_tokens})
+        # an item that is asked for again, here or at another server, has the same key
+        body = msgspec.json.encode(item | {"num_tokens": request.num_tokens, "key": uuid.uuid4().hex})
         state = self._state()
         waiting = _Waiting(
             body, time.monotonic() + self._config.deadline_s, asyncio.get_running_loop().create_future()
@@ -146,36 +158,75 @@ class RemoteGrader:
 
     async def _send(self, state: _LoopState, batch: list[_Waiting]) -> None:
         """Asks one server after the other until every item has an outcome or its deadline has passed."""
+        refused_by: set[str] = set()  # servers that will not say anything else about this batch
         for attempt in itertools.count():
-            batch = [waiting for waiting in batch if not waiting.future.done()]
             now = time.monotonic()
-            _answer_all([waiting for waiting in batch if waiting.deadline <= now], "unreachable")
+            batch = [waiting for waiting in batch if not waiting.future.done()]
+            for waiting in batch:
+                if waiting.deadline <= now:
+                    _answer(waiting, waiting.trouble)
             batch = [waiting for waiting in batch if not waiting.future.done()]
             if not batch:
                 return
-            server = self._next_server(now)
+            server = self._next_server(now, refused_by)
             status, pause = await self._ask(state.session, server, batch)
+            left = [waiting for waiting in batch if not waiting.future.done()]
             if status == 401:
                 raise GradingError(
                     f"the reward server {server.url} does not accept the token; set R3_REWARD_TOKEN to the one that it"
                     " was started with"
                 )
-            elif status in (400, 413, 422) and len(batch) > 1:  # one of them is to blame
-                middle = len(batch) // 2
-                await self._send(state, batch[:middle])
-                await self._send(state, batch[middle:])
-            elif status in (400, 413, 422):
-                _answer_all(batch, "refused")
-            elif status != 200:
+            if status in (400, 413, 422):
+                if len(batch) > 1:  # one of them is to blame
+                    middle = len(batch) // 2
+                    await self._send(state, batch[:middle])
+                    await self._send(state, batch[middle:])
+                    return
+                _answer(batch[0], "refused")
+            elif status == 200:
+                self._note_short(server, left)
+            elif status == 0 or status in _LATER:
+                for waiting in left:
+                    waiting.trouble = f"http_{status}" if status else "unreachable"
+            else:  # a wrong path or a server of another kind: asking it again changes nothing
+                refused_by.add(server.url)
+                if all(other.url in refused_by for other in self._servers):
+                    for waiting in left:
+                        _answer(waiting, f"http_{status}")
+            if status != 200:
+                if status:
+                    self._say(server, f"http_{status}")
                 server.resting_until = time.monotonic() + pause
             if any(not waiting.future.done() for waiting in batch):
-                others = any(other.resting_until <= time.monotonic() for other in self._servers)
+                now = time.monotonic()
+                others = any(
+                    other is not server and other.url not in refused_by and other.resting_until <= now
+                    for other in self._servers
+                )
                 backoff = min(MAX_BACKOFF_S, 0.1 * 2 ** min(attempt, 10))
                 await asyncio.sleep(0.0 if others else random.uniform(0.5, 1.0) * max(backoff, pause))
 
-    def _next_server(self, now: float) -> _Server:
+    def _note_short(self, server: _Server, left: list[_Waiting]) -> None:
+        """A whole answer, without a line for these items: they are asked for again, but not for ever."""
+        missing = [waiting for waiting in left if waiting.trouble not in _PASSING]
+        for waiting in missing:
+            waiting.num_short += 1
+            waiting.trouble = f"answer short by {len(missing)}"
+            if waiting.num_short >= MAX_SHORT_ANSWERS:
+                _answer(waiting, waiting.trouble)
+        if missing:
+            self._say(server, f"answer short by {len(missing)}")
+
+    def _say(self, server: _Server, what: str) -> None:
+        """Once for each server and trouble: a run has thousands of items."""
+        if (server.url, what) not in self._said:
+            self._said.add((server.url, what))
+            logger.warning("reward server %s: %s", server.url, what)
+
+    def _next_server(self, now: float, refused_by: set[str]) -> _Server:
         start = next(self._turn)
         in_turn = [self._servers[(start + i) % len(self._servers)] for i in range(len(self._servers))]
+        in_turn = [server for server in in_turn if server.url not in refused_by] or in_turn
         return next((server for server in in_turn if server.resting_until <= now), in_turn[0])
 
     async def _ask(self, session: aiohttp.ClientSession, server: _Server, batch: list[_Waiting]) -> tuple[int, float]:
@@ -188,14 +239,33 @@ class RemoteGrader:
                 if response.status != 200:
                     return response.status, _retry_after(response)
                 async for line in response.content:
-                    if line == b"\n":  # a sign of life
-                        continue
-                    result = _decode_result(line)
-                    _deliver(batch[result.index], result)
+                    if line.strip():  # an empty one is a sign of life
+                        self._deliver(server, batch, line)
                 return 200, 0.0
-        except (aiohttp.ClientError, LineTooLong, TimeoutError, OSError, msgspec.DecodeError, IndexError) as error:
+        except (aiohttp.ClientError, LineTooLong, TimeoutError, OSError) as error:
             logger.warning("reward server %s: %s: %s", server.url, type(error).__name__, error)
             return 0, 1.0
+
+    def _deliver(self, server: _Server, batch: list[_Waiting], line: bytes) -> None:
+        """One line of an answer; each is judged on its own."""
+        try:
+            result = _decode_result(line)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            index, trouble = _explained(line, error)
+        else:
+            index, trouble = result.index, _contradiction(result)
+        if index is None or not 0 <= index < len(batch):
+            self._say(server, f"{trouble or f'an answer for item {index} of {len(batch)}'} in the line {line[:80]!r}")
+            return
+        waiting = batch[index]
+        if trouble is not None:
+            self._say(server, f"{trouble} in the line {line[:200]!r}")
+            _answer(waiting, trouble[:MAX_REASON_CHARS])
+        elif result.reason in _PASSING:
+            waiting.trouble = result.reason
+        elif not waiting.future.done():
+            reason = result.reason[:MAX_REASON_CHARS]
+            waiting.future.set_result(Outcome(result.verdict, reason, result.score, result.extracted, result.seconds))
 
     def close(self) -> None:
         """Closes the sessions; responses that still wait are answered `ungraded: closed`. Callable from any thread."""
@@ -226,10 +296,14 @@ async def _close(state: _LoopState) -> None:
     await state.session.close()
 
 
+def _answer(waiting: _Waiting, reason: str) -> None:
+    if not waiting.future.done():
+        waiting.future.set_result(Outcome("ungraded", reason))
+
+
 def _answer_all(batch: list[_Waiting], reason: str) -> None:
     for waiting in batch:
-        if not waiting.future.done():
-            waiting.future.set_result(Outcome("ungraded", reason))
+        _answer(waiting, reason)
 
 
 def _take_batch(queue: deque[_Waiting]) -> list[_Waiting]:
@@ -243,10 +317,35 @@ def _take_batch(queue: deque[_Waiting]) -> list[_Waiting]:
     return batch
 
 
-def _deliver(waiting: _Waiting, result: _Result) -> None:
-    if not waiting.future.done() and result.reason not in _PASSING:
-        outcome = Outcome(result.verdict, result.reason, result.score, result.extracted, result.seconds)
-        waiting.future.set_result(outcome)
+def _contradiction(result: _Result) -> str | None:
+    """What is wrong with an answer whose fields are all there; None: nothing."""
+    score = result.score
+    if result.verdict == "ungraded":
+        return None
+    if score is None:
+        return f"{result.verdict} without a score"
+    if not 0.0 <= score <= 1.0:
+        return f"score {score:g} outside 0 to 1"
+    return None if (result.verdict == "correct") == (score == 1.0) else f"{result.verdict} with score {score:g}"
+
+
+def _explained(line: bytes, error: Exception) -> tuple[int | None, str]:
+    """The item that a line is for, if that can be seen, and what is wrong with it. JSON's NaN is Python's own invention."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None, "an answer that is no JSON"
+    if not isinstance(found, dict):
+        return None, "an answer that is no JSON object"
+    index = found.get("index")
+    place = index if type(index) is int else None
+    if missing := [name for name in _Result.__struct_fields__ if name not in found]:
+        return place, f"missing field {missing[0]}"
+    for name, value in found.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            return place, f"{name} {value}"
+    named = re.search(r"at `\$\.(\w+)`", str(error))
+    return place, f"bad field {named[1]}" if named else "an answer that is not in the documented form"
 
 
 def _retry_after(response: aiohttp.ClientResponse) -> float:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from r3_openrlhf.rewards.server.settings import ServerSettings
 SIGN_OF_LIFE_S = 2.0
 READY_FOR_S = 1.0  # after a grade /ready asks nobody
 PROBE_S = 5.0
+MAX_KEYS = 8192  # of the newest items, whose grades are kept for a client that asks again
 
 
 class Busy(Exception):
@@ -73,11 +75,14 @@ class Question:
     encoded: msgspec.Raw
     num_tokens: int
     task: str
+    key: bytes = b""  # of the client's own and the content; b"": it gave none
 
 
-def question_of(request: GradeRequest) -> Question:
+def question_of(request: GradeRequest, *, key: str = "") -> Question:
     """The request, encoded."""
-    return Question(encode_request(request), request.num_tokens, request.task)
+    encoded = encode_request(request)
+    digest = hashlib.sha256(key.encode("utf-8", "replace") + b"\0" + bytes(encoded)).digest() if key else b""
+    return Question(encoded, request.num_tokens, request.task, digest)
 
 
 class AdmissionQueue:
@@ -89,6 +94,7 @@ class AdmissionQueue:
         self.pending_items = 0
         self._task = settings.task
         self._probe: Future[Outcome] | None = None
+        self._jobs_by_key: OrderedDict[bytes, Future[Outcome]] = OrderedDict()
         self._answered_at = -READY_FOR_S  # monotonic; below 0: never
         self._places = Room(settings.max_pending_items)
         self._bytes = Room(settings.max_pending_bytes)
@@ -112,9 +118,17 @@ class AdmissionQueue:
         return [grades[index] for index in range(len(questions))]
 
     def begin(self, question: Question) -> Future[Outcome]:
-        """Queue it for the processes."""
+        """Queue it for the processes, unless a client asks again for what is being graded or was graded a moment ago."""
+        known = self._jobs_by_key.get(question.key) if question.key else None
+        # one that only waits may still be cancelled by its first caller
+        if known is not None and (known.running() or (known.done() and not known.cancelled() and _is_grade(known))):
+            return known
         job = self.pools.submit(question.task, question.encoded)
         job.add_done_callback(self._note_answer)
+        if question.key:
+            self._jobs_by_key[question.key] = job
+            if len(self._jobs_by_key) > MAX_KEYS:
+                self._jobs_by_key.popitem(last=False)
         return job
 
     def give_back(self, address: str, num_items: int, places: tuple[int, int]) -> None:
@@ -188,6 +202,11 @@ class Admitted:
         self._queue.give_back(self._address, len(self._questions), self._places)
         for job in self._jobs:
             job.cancel()
+
+
+def _is_grade(job: Future[Outcome]) -> bool:
+    """Not "closed" or "crashed", which may be another answer the next time."""
+    return job.result().verdict != "ungraded"
 
 
 def _note(done: asyncio.Queue, index: int, future: asyncio.Future[Outcome]) -> None:

@@ -214,3 +214,13 @@ def test_a_served_grade_is_the_local_one(service):
 
     here = asyncio.run(grade_here())
     assert [{**grade, "seconds": 0} for grade in served] == [{**grade, "seconds": 0} for grade in here]
+
+
+def test_an_item_that_a_client_asks_for_again_is_graded_once(service):
+    def ask(answer):
+        items = [grade_item(rf"\boxed{{{answer}}}", "x*x+7", key="one-item")]
+        return post(service.url, "/grade", {"items": items}).json()["results"][0]
+
+    first, again, other = ask("x^2+7"), ask("x^2+7"), ask("x^2+8")
+    assert first == again  # its seconds too
+    assert (first["verdict"], other["verdict"]) == ("correct", "wrong")  # a key belongs to its content

@@ -1,0 +1,127 @@
+"""What a user's own reward server may get wrong: each answer is judged on its own, and nothing becomes a made-up grade."""
+
+import asyncio
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from r3_openrlhf.config import RewardConfig
+from r3_openrlhf.rewards.answers.request import GradeRequest
+from r3_openrlhf.rewards.client import make_grader
+
+GOOD = {"verdict": "correct", "reason": "correct", "score": 1.0, "extracted": None, "seconds": 0.0}
+
+
+class OwnServer(ThreadingHTTPServer):
+    """`answer(items)` -> (status, lines)."""
+
+    def __init__(self, answer):
+        self.answer, self.bodies = answer, []
+        super().__init__(("127.0.0.1", 0), OwnHandler)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+
+    def __enter__(self):
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self.shutdown()
+        self.server_close()
+
+
+class OwnHandler(BaseHTTPRequestHandler):
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.bodies.append(body)
+        status, lines = self.server.answer(body["items"])
+        text = "".join(line if isinstance(line, str) else json.dumps(line) + "\n" for line in lines).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *_):
+        pass
+
+
+def grades(urls, *, count=3, deadline_s=60.0):
+    async def run():
+        grader = make_grader(RewardConfig(urls=urls, deadline_s=deadline_s, length_reward=False))
+        try:
+            requests = [
+                GradeRequest(response=str(i), references=("5",), task="math", num_tokens=1, truncated=False)
+                for i in range(count)
+            ]
+            return await asyncio.gather(*map(grader.grade, requests))
+        finally:
+            grader.close()
+            await asyncio.sleep(0)
+
+    return asyncio.run(run())
+
+
+def answers(changes):
+    """Good lines, the one of the response "1" with these changes; a value of None takes the field away."""
+
+    def answer(items):
+        lines = []
+        for index, item in enumerate(items):
+            line = {"index": index} | GOOD
+            if item["response"] == "1":
+                line = {key: value for key, value in (line | changes).items() if value != "gone"}
+            lines.append(line)
+        return 200, lines
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"score": 0.5}, "correct with score 0.5"),
+        ({"verdict": "wrong"}, "wrong with score 1"),
+        ({"verdict": "wrong", "score": -1}, "score -1 outside 0 to 1"),
+        ({"score": None}, "correct without a score"),
+        ({"score": float("nan")}, "score nan"),
+        ({"seconds": "gone"}, "missing field seconds"),
+        ({"verdict": "maybe"}, "bad field verdict"),
+    ],
+)
+def test_an_answer_that_contradicts_itself_is_no_grade(changes, reason, caplog):
+    with OwnServer(answers(changes)) as server:
+        found = grades([server.url])
+    assert [grade.reason for grade in found] == ["correct", reason, "correct"]
+    assert (found[1].verdict, found[1].reward) == ("ungraded", None)
+    assert f"reward server {server.url}/grade: {reason}" in caplog.text
+    assert len(server.bodies) == 1  # nothing is asked twice
+
+
+def test_a_wrong_path_is_no_wait_of_300_s_and_another_server_is_asked():
+    with OwnServer(lambda items: (404, [])) as lost, OwnServer(answers({})) as good:
+        started = time.monotonic()
+        assert {grade.reason for grade in grades([lost.url])} == {"http_404"}
+        assert {grade.reason for grade in grades([lost.url, good.url])} == {"correct"}
+        assert time.monotonic() - started < 30
+
+
+def test_a_line_too_few_is_asked_for_again_with_pauses_and_not_for_ever():
+    with OwnServer(lambda items: (200, answers({})(items)[1][:-1])) as server:
+        found = grades([server.url], count=1)
+        assert found[0].reason == "answer short by 1"
+        assert len(server.bodies) == 3
+        keys = {body["items"][0]["key"] for body in server.bodies}
+    assert len(keys) == 1  # a server that keeps what it has graded need not grade it again
+
+
+def test_lines_for_nobody_are_no_grades():
+    strange = [{"index": 7} | GOOD, {"index": -1} | GOOD, "<html>\n", "[1]\n"]
+    with OwnServer(lambda items: (200, strange + answers({})(items)[1])) as server:
+        assert [grade.reason for grade in grades([server.url])] == ["correct"] * 3
+
+
+def test_a_server_that_is_out_of_order_says_so_at_the_deadline():
+    with OwnServer(lambda items: (500, [])) as server:
+        assert grades([server.url], count=1, deadline_s=0.5)[0].reason == "http_500"
