@@ -54,6 +54,8 @@ class ModelConfig:
     attn_implementation: str = "flash_attention_2"
     # recompute activations in the backward pass: less memory, more time
     gradient_checkpointing: bool = False
+    # may Python code that a model brings (auto_map in its files) be executed?
+    trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
         if "/" not in self.attn_implementation:  # "org/kernel" is one of the hub

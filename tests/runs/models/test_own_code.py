@@ -1,0 +1,84 @@
+"""A model's own Python code runs only where a person said so."""
+
+import json
+
+import pytest
+
+from r3_openrlhf.config import BenchmarkConfig, ModelConfig
+from r3_openrlhf.config.loading import load_config
+from r3_openrlhf.evaluation.run import Request, run_evaluation
+from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.operations.doctor.experiment import path_lines
+from r3_openrlhf.runs.models.own_code import check_own_code
+from r3_openrlhf.stack.launch import plan
+
+REFUSED = r"brings code of its own \(auto_map in .*json\).*set model.trust_remote_code=true"
+
+
+@pytest.fixture
+def model_with_code(tmp_path):
+    """Its code leaves a file behind when it is executed."""
+    directory = tmp_path / "foreign"
+    directory.mkdir()
+    mark = tmp_path / "executed"
+    (directory / "theirs.py").write_text(
+        f"import pathlib\npathlib.Path({str(mark)!r}).touch()\n"
+        "from transformers import PreTrainedConfig\nclass Theirs(PreTrainedConfig):\n    model_type = 'theirs'\n"
+    )
+    (directory / "config.json").write_text(
+        json.dumps({"model_type": "theirs", "auto_map": {"AutoConfig": "theirs.Theirs"}})
+    )
+    return directory, mark
+
+
+def settings(directory, *more):
+    return load_config(
+        "quickstart", [f"model.path={directory}", f"run_dir={directory}/run", "data.reasoning_gym.size=64", *more]
+    )
+
+
+def test_plan_doctor_and_evaluation_refuse_it_and_execute_nothing(model_with_code, tmp_path):
+    directory, mark = model_with_code
+    with pytest.raises(ConfigError, match=REFUSED):
+        plan(settings(directory))
+    assert "model.trust_remote_code" in path_lines(settings(directory))[0].remedy
+    options = BenchmarkConfig(n_samples=1)
+    request = Request(
+        model=str(directory),
+        benchmarks=["reasoning_gym:basic_arithmetic"],
+        options=options,
+        overrides=["data.reasoning_gym.size=2"],
+        output=str(tmp_path / "evaluation"),
+    )
+    with pytest.raises(ConfigError, match=REFUSED):
+        run_evaluation(request)
+    assert not mark.exists()
+
+
+def test_it_runs_where_a_person_said_so(model_with_code):
+    """The trap works: without the check above the file would be there."""
+    directory, mark = model_with_code
+    with pytest.raises(Exception):  # noqa: B017, PT011 it has no tokenizer
+        plan(settings(directory, "model.trust_remote_code=true"))
+    assert mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("tokenizer_config.json", '{"auto_map": {"AutoTokenizer": ["a.B", null]}}'),
+        ("processor_config.json", '{"\\u0061uto_map": {"AutoProcessor": "a.B"}}'),
+        ("config.json", '{"text_config": {"auto_map": {"AutoConfig": "a.B"}}}'),
+    ],
+)
+def test_every_file_that_can_name_code_is_read(tmp_path, name, text):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=REFUSED):
+        check_own_code(ModelConfig(path=str(tmp_path)), str(tmp_path))
+
+
+def test_a_word_in_a_vocabulary_is_no_code(tmp_path):
+    (tmp_path / "vocab.json").write_text('{"auto_map": 7}')
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"merges": ["auto_map"]}}))
+    check_own_code(ModelConfig(path="m"), str(tmp_path))
