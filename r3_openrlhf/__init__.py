@@ -31,6 +31,8 @@ if TYPE_CHECKING:
         ReplaySettings,
     )
     from r3_openrlhf.method.types import Context, EntropyStatistics, Rollout, Verdict
+    from r3_openrlhf.rewards.answers.grading import grade
+    from r3_openrlhf.rewards.answers.references import read_reference
 
 __version__ = "0.2.0"
 __all__ = [
@@ -52,10 +54,12 @@ __all__ = [
     "Verdict",
     "batch_metrics",
     "entropy_statistics",
+    "grade",
     "group_advantages",
     "method",
     "outcome_reward",
     "ranking_rewards",
+    "read_reference",
 ]
 
 _HOME = {
@@ -77,9 +81,11 @@ _HOME = {
     "Verdict": "method.types",
     "batch_metrics": "method.core.batch_metrics",
     "entropy_statistics": "method.core.entropy",
+    "grade": "rewards.answers.grading",
     "group_advantages": "method.core.advantages",
     "outcome_reward": "method.core.rewards",
     "ranking_rewards": "method.core.ranking",
+    "read_reference": "rewards.answers.references",
 }
 
 

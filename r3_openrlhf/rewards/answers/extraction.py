@@ -37,6 +37,8 @@ _STATED_FORMULA = re.compile(
     r"[*.!\s]*(?:I hope|\n|$)",
     re.IGNORECASE,
 )
+OPEN_THINKING = "<think>"
+_THINKING = re.compile(r"[<\[◁] {0,3}(/?) {0,3}(?:\w{1,9}:)?(?:think(?:ing)?|thought) {0,3}[>\]▷]", re.IGNORECASE)
 UPRIGHT = re.compile(r"\\(?:mathrm|text|operatorname)\s*\{\s*([ei])\s*\}")
 _MINUS = re.compile(r"\b(?:minus|negative)\s+(?=\d)")
 _IN_TYPE = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|emph|underline)\s*\{\s*([^{}$]*?)\s*\}")
@@ -189,11 +191,17 @@ def _overrides_a_box(text: str, start: int) -> bool:
 
 
 def after_thinking(response: str) -> str | None:
-    """The part behind the last </think>; the whole response when it does not think; None when it never stops."""
-    head, closing, tail = response.rpartition("</think>")
-    if closing:
-        return tail
-    return None if "<think>" in head + tail else response
+    """The part after the last mark that closes thinking; the whole response without marks; None when it never stops.
+
+    Marks are <think>, <Think >, <thinking>, <thought>, [THINK], ◁think▷ and their closing forms. Where the prompt has opened
+    the thinking already, the caller puts `OPEN_THINKING` in front of the response.
+    """
+    end = None
+    for mark in _THINKING.finditer(response):
+        end = mark.end() if mark[1] else -1
+    if end is None:
+        return response
+    return None if end < 0 else response[end:]
 
 
 def nesting_depth(text: str) -> int:

@@ -29,8 +29,8 @@ from r3_openrlhf.rewards.answers.extraction import (
 )
 from r3_openrlhf.rewards.answers.form import is_copied, is_other_amount, is_plain, is_single, objection
 from r3_openrlhf.rewards.answers.magnitude import is_too_large
-from r3_openrlhf.rewards.answers.marks import boxed_answer
 from r3_openrlhf.rewards.answers.parts import agree_part_by_part
+from r3_openrlhf.rewards.answers.references import read_reference
 from r3_openrlhf.rewards.answers.refutation import agree_at_points, surely_different, with_imaginary_unit
 from r3_openrlhf.rewards.answers.request import Item, Result
 from r3_openrlhf.rewards.answers.safe_expressions import replace_in_sympy
@@ -98,16 +98,6 @@ _failed: list[str] = []  # errors of the comparisons of the item that is being g
 _unified = lru_cache(maxsize=4096)(unify)
 
 
-@lru_cache(maxsize=4096)
-def _reference_answer(reference: str) -> str:
-    """The answer in a reference, which is either nothing else or a whole worked solution."""
-    boxed = boxed_answer(reference)
-    if boxed:
-        return boxed
-    statement = last_statement(reference)
-    return statement[1] if statement else reference.strip()
-
-
 def grade(item: Item) -> Result:
     """The verdict on one item."""
     return grade_mathematics(item.response, item.references, item.truncated, problem=item.problem)
@@ -118,7 +108,7 @@ def grade_mathematics(response: str, references: tuple[str, ...], truncated: boo
 
     problem: the text of the problem, where it is known: what is copied from it is no answer (form.py).
     """
-    golds = [gold for gold in map(_reference_answer, references) if gold]
+    golds = [read.text for read in map(read_reference, references) if read.unusable is None]
     if not golds:
         return "ungraded", "bad_reference", None, None
     found = final_answer(response, truncated=truncated)

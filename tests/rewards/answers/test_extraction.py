@@ -20,7 +20,15 @@ def exact(response, **kwargs):
         ("a</think>b</think>c", "c"),
         ("no thinking", "no thinking"),
         ("<think>it never stops", None),
-        ("<think>a</think>b<think>c", "b<think>c"),
+        ("<think>a</think>b<think>c", None),
+        ("<think>a<think>b</think>c", "c"),
+        ("<thinking>a</thinking>b", "b"),
+        ("<Think >a", None),
+        ("[THINK]a[/THINK]b", "b"),
+        ("◁think▷a", None),
+        ("◁think▷a◁/think▷b", "b"),
+        ("<seed:think>a</seed:think>b", "b"),
+        ("I think [so] <b>", "I think [so] <b>"),
     ],
 )
 def test_what_follows_the_thinking(response, part):

@@ -1,0 +1,60 @@
+"""`r3_openrlhf.grade`: the grader by itself, in the caller's process, without training and without its stack."""
+
+from __future__ import annotations
+
+import importlib
+
+from r3_openrlhf.config.answer_tasks import DEFAULT_TASK, TASKS
+from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.rewards.answers.extraction import OPEN_THINKING
+from r3_openrlhf.rewards.answers.request import Item, Outcome
+
+
+def grade(
+    response: str,
+    references: str | tuple[str, ...] | list[str],
+    *,
+    problem: str = "",
+    task: str = DEFAULT_TASK,
+    truncated: bool = False,
+    thinking_open: bool = False,
+    metadata: dict | None = None,
+) -> Outcome:
+    r"""Whether a response answers with one of the references.
+
+        grade(r"So it is \boxed{\frac12}.", "0.5").verdict == "correct"
+
+    There is no deadline: an answer can keep a computer algebra system busy for minutes. Training grades in processes
+    that are killed after `reward.timeout_s`; `r3_openrlhf.rewards.client.make_grader` gives them to anyone.
+
+    Args:
+        response: What the model wrote, without the prompt. Hostile text: nothing of it is run.
+        references: Accepted answers; any of them counts.
+        problem: The text of the problem, where it is known: a formula that is copied from it is no answer.
+        task: "math", "exact" or "reasoning_gym".
+        truncated: The response ended at the token limit: only a marked answer counts.
+        thinking_open: The prompt ends with an open <think>: what comes before its end is no answer.
+        metadata: reasoning_gym only: the entry of the data set.
+
+    Returns:
+        `verdict` ("correct", "wrong" or "ungraded"), `reason`, `score` (0 to 1; None when ungraded) and `extracted`, the
+        answer that was found.
+
+    Raises:
+        ImportError: the library that this task needs is not installed.
+        ConfigError: no task of ours has this name.
+    """
+    entry = TASKS[task]
+    if entry.of_user:
+        raise ConfigError(f"task is {task!r}, a function of your own; call it itself, or use math or exact")
+    accepted = (references,) if isinstance(references, str) else tuple(references)
+    text = OPEN_THINKING + response if thinking_open else response
+    module, _, function = entry.grade.partition(":")
+    try:
+        judge = getattr(importlib.import_module(module), function)
+    except ModuleNotFoundError as error:
+        extra = "eval" if task == "reasoning_gym" else "grading"
+        raise ImportError(
+            f"task {task!r} needs {error.name}, which is not installed: pip install 'r3_openrlhf[{extra}]'"
+        ) from error
+    return Outcome(*judge(Item(task, text, accepted, truncated, metadata, problem)))

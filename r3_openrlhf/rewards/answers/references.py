@@ -1,0 +1,77 @@
+"""What the grader reads of a reference, and whether that is an answer at all. Needs the standard library only."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from r3_openrlhf.rewards.answers.comparison import number
+from r3_openrlhf.rewards.answers.extraction import last_statement
+from r3_openrlhf.rewards.answers.marks import boxed_answer
+from r3_openrlhf.rewards.answers.units import unit_of
+
+# Written where there is no answer. Letters in any case, without the spaces; "none" and "undefined" are answers.
+_PLACEHOLDER = re.compile(
+    r"proof(?:omitted|below|above|needed|required|problem)?|proved?|proven|qed|n/a|nan|null|todo|tbd|omitted|unanswered"
+    r"|(?:see|referto|cf)\.?(?:the|above|below|attached)*(?:solution|explanation|answer|proof|text|figure|graph|diagram|work|image|above|below)s?"
+    r"|(?:answer|solution|result)?s?(?:not|un)(?:found|available|provided|given|applicable|specified|listed)"
+    r"|(?:no|missing)(?:final)?answer(?:found|given|available|provided)?|answers?(?:may|will)?var(?:y|ies)|\?+|-{2,}|\.{3}|…"
+)
+_FRAMES = re.compile(r"\\(?:text|mathrm|textbf|mbox)\s*\{([^{}]*)\}|[\s$\"'*_\[\]()<>{}]+|\.$")
+_IN_MATH = re.compile(r"\$\$(.+?)\$\$|(?<!\\)\$([^$]+?)(?<!\\)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
+_A_WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}")
+_CONNECTIVE = re.compile(r"(?:and|or)", re.IGNORECASE)
+# "The value of x is $5$": what is said before the only formula, without taking anything back
+_LABEL = re.compile(
+    r"(?!.*\b(?:not|no|never|unless|except|if|when|only)\b)[^;,]*(?:\b(?:is|are|equals)|[:=])\s*", re.I
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceReading:
+    """What `grade` compares an answer of task "math" with.
+
+    Attributes:
+        text: The part of the reference that counts: its last box, what follows "answer is" or "####", or all of it.
+        unusable: Why no answer can be compared with it, to follow "the reference"; None where it is usable. Such rows are
+            ungraded, with the reason "bad_reference".
+    """
+
+    text: str
+    unusable: str | None = None
+
+
+@lru_cache(maxsize=4096)
+def read_reference(reference: str) -> ReferenceReading:
+    """What is read of one reference of task "math": either nothing but an answer, or a whole worked solution."""
+    boxed = boxed_answer(reference)
+    _, marker, marked = reference.rpartition("\n#### ")
+    statement = None if boxed or marker else last_statement(reference)
+    text = boxed or marked.strip() or (statement[1] if statement else reference.strip())
+    if not text:
+        return ReferenceReading("", "is empty")
+    if _PLACEHOLDER.fullmatch(_FRAMES.sub(r"\1", _FRAMES.sub(r"\1", text)).lower().replace(" ", "")):
+        return ReferenceReading(text, "is a placeholder and no answer")
+    if text.startswith('{"'):
+        return ReferenceReading(text, "is a JSON text: name the field that holds the answer")
+    if boxed or statement or not (formulas := _IN_MATH.findall(text)):
+        return ReferenceReading(text)
+    alone = _IN_MATH.fullmatch(text.rstrip(" .,;"))
+    if alone and len(formulas) == 1:  # "$k(k-1)$."
+        return ReferenceReading(next(group for group in alone.groups() if group).strip())
+    if _is_prose(text, len(formulas)):
+        return ReferenceReading(text, "is prose around a formula, which no answer can be compared with")
+    return ReferenceReading(text)
+
+
+def _is_prose(text: str, num_formulas: int) -> bool:
+    """Whether words between the formulas say more than "and", "or", a unit, or what the only formula is."""
+    words = _A_WORD.findall(_IN_MATH.sub(" ", text))
+    if all(map(_CONNECTIVE.fullmatch, words)):
+        return False
+    bare = _IN_MATH.sub(lambda match: next(group for group in match.groups() if group), text)
+    if number(bare) is not None or unit_of(bare) is not None:
+        return False
+    before = text[: match.start()] if (match := _IN_MATH.search(text)) else ""
+    return num_formulas > 1 or _LABEL.fullmatch(before) is None or _A_WORD.search(text[match.end() :]) is not None

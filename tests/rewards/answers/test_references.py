@@ -1,0 +1,97 @@
+"""What the grader reads of a reference, and the grader as a library."""
+
+import builtins
+import subprocess
+import sys
+
+import pytest
+
+import r3_openrlhf
+from r3_openrlhf import grade, read_reference
+
+
+@pytest.mark.parametrize(
+    ("reference", "text"),
+    [
+        ("5", "5"),
+        ("$k(k-1)$.", "k(k-1)"),
+        (r"\(k^2-k\).", "k^2-k"),
+        (r"so we get \boxed{5} apples", "5"),
+        ("She sold 48/2 = 24.\n#### 72", "72"),
+        ("$125$ miles", "$125$ miles"),
+        ("$21,16$ or $11$", "$21,16$ or $11$"),
+        ("The value of x is $5$", "The value of x is $5$"),
+        ("no solution", "no solution"),
+        ("None", "None"),
+    ],
+)
+def test_what_is_read(reference, text):
+    assert read_reference(reference) == r3_openrlhf.rewards.answers.references.ReferenceReading(text)
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "",
+        " ",
+        "proof",
+        "not found",
+        "notfound",
+        "NaN",
+        "N/A",
+        r"\text{N/A}",
+        "see solution",
+        "See the solution.",
+        "no answer",
+        "?",
+    ]
+    + ["odd $n$", "multiples of $21$", "any integer except $0$", "no more than $7$", "$M$ is not invertible"]
+    + [
+        "radius: 4, center: $(2,3,9)$",
+        "$(2t, t)$ for all real numbers $t$",
+        "the value is not: $5$",
+        '{"ground_truth": "23"}',
+    ],
+)
+def test_no_answer_is_paid_for_a_reference_that_is_none(reference):
+    assert read_reference(reference).unusable
+    assert grade(rf"\boxed{{{reference}}}", reference).reason == "bad_reference"
+
+
+def test_the_grader_is_a_function():
+    assert grade(r"So it is \boxed{\frac12}.", "0.5").verdict == "correct"
+    assert grade(r"\boxed{7}", ["5", "7"], task="exact").score == 1.0
+    assert grade(r"\boxed{5}", "5", thinking_open=True).reason == "no_answer"
+    assert grade(r"hm</think>\boxed{5}", "5", thinking_open=True).verdict == "correct"
+    with pytest.raises(r3_openrlhf.method.errors.ConfigError, match="math"):
+        grade("5", "5", task="maths")
+
+
+def test_without_math_verify_it_says_which_extra_has_it(monkeypatch):
+    load = builtins.__import__
+
+    def without(name, *args, **kwargs):
+        if name.partition(".")[0] == "math_verify":
+            raise ModuleNotFoundError("No module named 'math_verify'", name="math_verify")
+        return load(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.delitem(sys.modules, "r3_openrlhf.rewards.answers.mathematics", raising=False)
+    with pytest.raises(ImportError, match=r"pip install 'r3_openrlhf\[grading\]'"):
+        grade("5", "5")
+
+
+def test_it_loads_nothing_of_the_stack():
+    code = "import sys; from r3_openrlhf import grade; grade('5', '5'); print(*sys.modules)"
+    loaded = set(
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    )
+    assert "math_verify" in loaded and not loaded & {
+        "torch",
+        "ray",
+        "vllm",
+        "openrlhf",
+        "hydra",
+        "omegaconf",
+        "aiohttp",
+    }
