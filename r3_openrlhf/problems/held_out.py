@@ -17,7 +17,7 @@ from r3_openrlhf.config.answer_tasks import TASKS
 from r3_openrlhf.method.errors import DataError
 from r3_openrlhf.method.types import Rollout, Verdict
 from r3_openrlhf.problems.sources import REASONING_GYM, Label, check_source, load_problems
-from r3_openrlhf.problems.training_file import rendered
+from r3_openrlhf.problems.training_file import labels_in, rendered
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -82,13 +82,14 @@ def prepare_held_out(config: R3Config, tokenizer: PreTrainedTokenizerBase, train
             f"held_out.path {data.path} gives no problem that is not trained on and leaves room for a response; use "
             "another file, or a held_out.reasoning_gym.seed that is further away (problem i comes from seed + i)"
         )
-    text = "".join(rows)
-    if output.is_file() and output.read_text(encoding="utf-8") != text:
+    if output.is_file():
+        if labels_in(output) == [json.loads(row)["label"] for row in rows]:
+            return
         raise DataError(
             f"{output} holds other problems than held_out.path {data.path} gives now; a run goes on with the problems "
             "it was started with, so restore them or choose another run_dir"
         )
-    output.write_text(text, encoding="utf-8")
+    output.write_text("".join(rows), encoding="utf-8")
 
 
 def read_prompts(path: Path) -> tuple[list[str], list[str]]:

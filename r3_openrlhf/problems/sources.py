@@ -6,17 +6,28 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import date
-from decimal import Decimal
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from r3_openrlhf.config import DataConfig
 from r3_openrlhf.config.answer_tasks import TASKS, check_data_set, task_for
+from r3_openrlhf.config.finding import Finding
+from r3_openrlhf.config.no_answer import says_no_answer
 from r3_openrlhf.method.errors import DataError
 from r3_openrlhf.method.open_table import nearest
+from r3_openrlhf.problems.label import Label as Label
+from r3_openrlhf.problems.reference_checks import SUSPICIOUS, check_prompts, check_references
+from r3_openrlhf.problems.references import (
+    AFTER_MARKS,
+    AS_IT_IS,
+    INTEGERS,
+    LAST_BOX,
+    cells_of,
+    references_of,
+    without_float_tails,
+)
 from r3_openrlhf.problems.table import Numeral, Table, read_json
 
 FILE_FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}
@@ -24,40 +35,28 @@ REASONING_GYM = "reasoning_gym:"
 # Public data sets, DeepScaleR-Preview among them, hold a few rows without an answer and problems with two different ones.
 # More than this share means that the wrong column was named.
 MAX_UNUSABLE_SHARE = 0.1
+# Of NuminaMath's rows a good tenth say "proof" or "notfound", and the others are as good as any.
+MAX_WITHOUT_ANSWER = 0.5
+MOST_REASONS = 5
+MARKS = {AFTER_MARKS: "####", LAST_BOX: "\\boxed{}"}
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 # reasoning-gym repeats problems when a task is small; this many draws per wanted problem decide that there are no more.
 _DRAWS_PER_PROBLEM = 50
 MAX_GENERATED = 10_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Label:
-    """What the rollout executor must know about a problem."""
+@dataclass(slots=True, kw_only=True)
+class SourceCounts:
+    """What became of the rows of one source."""
 
-    uid: str  # stable over epochs and runs: data.uid_key, else a hash of the problem text
-    problem: str  # the bare problem, before any template
-    references: list[str]  # accepted final answers; none where only the scorer of a reasoning-gym task knows
-    task: str  # which grader: math | exact | reasoning_gym
-    metadata: dict[str, Any] | None = None  # the reasoning-gym entry, for its own scorer
-    prefix: list[int] | None = None  # token ids that the response starts with (exploration.prefix); never in the file
-
-    def to_json(self) -> str:
-        """One JSON object: the label column of the training file."""
-        fields: dict[str, Any] = {
-            "uid": self.uid,
-            "problem": self.problem,
-            "references": self.references,
-            "task": self.task,
-            "metadata": self.metadata,
-        }
-        if self.prefix is not None:
-            fields["prefix"] = self.prefix
-        return json.dumps(fields, ensure_ascii=False)
-
-    @classmethod
-    def from_json(cls, text: str) -> Label:
-        """Inverse of to_json."""
-        return cls(**json.loads(text))
+    path: str
+    problem_key: str  # the column, as it was named or found
+    answer_key: str
+    num_rows: int = 0
+    num_used: int = 0
+    num_duplicates: int = 0  # rows equal to an earlier one
+    left_out: dict[str, int] = field(default_factory=dict)  # why -> rows
+    forms: dict[str, int] = field(default_factory=dict)  # how the answer stood in the column (references.py) -> rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +66,12 @@ class Problems:
     labels: list[Label]  # one per uid
     num_duplicates: int  # rows equal to an earlier one
     num_unusable: int  # rows without problem or answer, and rows of a problem that has two different answers
+    sources: list[SourceCounts] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)  # suspicious ones
+
+
+class NoAnswer(DataError):
+    """A row whose data set knows no answer: "proof", or a solution without the mark that the others have."""
 
 
 def load_problems(data: DataConfig) -> Problems:
@@ -74,49 +79,87 @@ def load_problems(data: DataConfig) -> Problems:
 
     Which answer of two is right cannot be known here, so a problem with different answers is left out as a whole.
     Raises DataError with one sentence: no such file, column or task, a file that cannot be read, a uid (data.uid_key)
-    with two contents, or more than MAX_UNUSABLE_SHARE of unusable rows.
+    with two contents, more than MAX_UNUSABLE_SHARE of unusable rows or MAX_WITHOUT_ANSWER without an answer, or
+    references that cannot be meant (reference_checks.py).
     """
+    counts = SourceCounts(path=data.path, problem_key=data.problem_key, answer_key=data.answer_key)
     labels: dict[str, Label] = {}
     num_rows_of: Counter[str] = Counter()
-    contradictory: dict[str, DataError] = {}
-    unusable: list[DataError] = []
-    for place, found in _rows(data):
+    contradictory: set[str] = set()
+    reasons: Counter[str] = Counter()
+    first: dict[type[DataError], str] = {}
+    num_without = 0
+    for place, found in _rows(data, counts):
+        counts.num_rows += 1
         if isinstance(found, DataError):
-            unusable.append(found)
+            first.setdefault(type(found), f"{place}: {found}")
+            num_without += isinstance(found, NoAnswer)
+            reasons[str(found)] += 1
             continue
-        first = labels.setdefault(found.uid, found)
+        known = labels.setdefault(found.uid, found)
         num_rows_of[found.uid] += 1
-        if (first.problem, first.references) == (found.problem, found.references):
+        if (known.problem, known.references) == (found.problem, found.references):
             continue
         if data.uid_key:
             raise DataError(f"{place}: the uid {found.uid} was seen before with another content; uids must be unique")
-        contradictory.setdefault(found.uid, DataError(f"{place}: the same problem has another answer further up"))
-    num_rows = len(unusable) + num_rows_of.total()
-    if num_rows == 0:
+        contradictory.add(found.uid)
+        first.setdefault(DataError, f"{place}: the same problem has another answer further up")
+    if counts.num_rows == 0:
         raise DataError(f"data.path {data.path} has no rows")
-    num_unusable = len(unusable) + sum(num_rows_of[uid] for uid in contradictory)
-    reasons = [*unusable, *contradictory.values()]
-    if num_unusable > MAX_UNUSABLE_SHARE * num_rows:
-        raise DataError(
-            f"{reasons[0]}; {num_unusable} of {num_rows} rows cannot be used, so repair them or name other columns"
-        )
+    if contradictory:
+        reasons["the same problem has several answers"] = sum(num_rows_of[uid] for uid in contradictory)
+    num_unusable = reasons.total()
+    for number, kind, limit in (
+        (num_unusable - num_without, DataError, MAX_UNUSABLE_SHARE),
+        (num_without, NoAnswer, MAX_WITHOUT_ANSWER),
+    ):
+        if number > limit * counts.num_rows:
+            raise DataError(
+                f"{first[kind]}; {number} of {counts.num_rows} rows cannot be used, so repair them or name other columns"
+            )
     kept = [label for uid, label in labels.items() if uid not in contradictory]
-    return Problems(labels=kept, num_duplicates=num_rows - num_unusable - len(kept), num_unusable=num_unusable)
+    counts.num_used, counts.left_out = len(kept), dict(reasons.most_common(MOST_REASONS))
+    counts.num_duplicates = counts.num_rows - num_unusable - len(kept)
+    findings = _findings(data, counts, kept, num_unusable)
+    return Problems(
+        labels=kept,
+        num_duplicates=counts.num_duplicates,
+        num_unusable=num_unusable,
+        sources=[counts],
+        findings=findings,
+    )
+
+
+def _findings(data: DataConfig, counts: SourceCounts, labels: list[Label], num_unusable: int) -> list[Finding]:
+    """The suspicious ones. Raises DataError for what is certainly wrong."""
+    findings = []
+    if num_unusable >= SUSPICIOUS * counts.num_rows:
+        why = "; ".join(f"{number}: {reason}" for reason, number in counts.left_out.items())
+        findings.append(
+            Finding(f"data.path {data.path}: {num_unusable} of {counts.num_rows} rows are left out ({why})")
+        )
+    if not data.path.startswith(REASONING_GYM):
+        findings += check_references(labels, path=data.path, answer_key=counts.answer_key)
+        findings += check_prompts(
+            labels, path=data.path, prompt_template=data.prompt_template, chat_template=data.chat_template
+        )
+    for finding in findings:
+        if finding.refuses:
+            raise DataError(finding.sentence)
+    return findings
 
 
 def check_source(data: DataConfig) -> None:
-    """Everything about data.path that can be known without a tokenizer or the hub: file, columns, task, a usable row.
+    """Everything about data.path that can be known without a tokenizer or the hub: file, columns, task, the answers.
 
     Raises DataError as `load_problems` does.
     """
     if is_on_the_hub(data.path):
         return
-    unusable = None
-    for _, found in _rows(data):
-        if isinstance(found, Label):
-            return
-        unusable = unusable or found
-    raise DataError(f"{unusable}; no row can be used" if unusable else f"data.path {data.path} has no rows")
+    if data.path.startswith(REASONING_GYM):
+        next(iter(_reasoning_gym_rows(data)))
+    else:
+        load_problems(data)
 
 
 def grader_of(data: DataConfig) -> str:
@@ -129,12 +172,12 @@ def problem_uid(problem: str) -> str:
     return hashlib.sha256(problem.encode()).hexdigest()[:16]
 
 
-def _rows(data: DataConfig) -> Iterator[tuple[str, Label | DataError]]:
+def _rows(data: DataConfig, counts: SourceCounts) -> Iterable[tuple[str, Label | DataError]]:
     """(where it stands, the problem or why it cannot be used) of every row."""
-    return _reasoning_gym_rows(data) if data.path.startswith(REASONING_GYM) else _table_rows(data)
+    return _reasoning_gym_rows(data) if data.path.startswith(REASONING_GYM) else _table_rows(data, counts)
 
 
-def _table_rows(data: DataConfig) -> Iterator[tuple[str, Label | DataError]]:
+def _table_rows(data: DataConfig, counts: SourceCounts) -> list[tuple[str, Label | DataError]]:
     table = _load_table(data)
     for option in ("problem_key", "answer_key", "uid_key"):
         column = getattr(data, option)
@@ -143,27 +186,56 @@ def _table_rows(data: DataConfig) -> Iterator[tuple[str, Label | DataError]]:
                 f"data.path {data.path} has no column {column!r} (data.{option}); "
                 f"its columns are {', '.join(table.columns)}"
             )
+    forms: list[str] = []
+    rows: list[tuple[str, Label | DataError]] = []
     for place, row in table.rows:
-        yield place, row if isinstance(row, DataError) else _label(data, place, row)
+        found, form = (row, AS_IT_IS) if isinstance(row, DataError) else _label(data, row)
+        rows.append((place, found))
+        forms.append(form)
+    labels = [found for _, found in rows if isinstance(found, Label)]
+    marked = [form for form in forms if form in (AFTER_MARKS, LAST_BOX)]
+    if len(marked) > len(labels) / 2:
+        reason = NoAnswer(f"the answer ({data.answer_key}) has no {MARKS[marked[0]]}, as most of this column have")
+        rows = [
+            (place, reason if isinstance(found, Label) and form == AS_IT_IS else found)
+            for (place, found), form in zip(rows, forms, strict=True)
+        ]
+    elif not TASKS[grader_of(data)].of_user and without_float_tails([label.references for label in labels]):
+        for index, (place, found) in enumerate(rows):
+            if isinstance(found, Label):
+                rows[index] = place, replace(found, references=[text[: -len(".0")] for text in found.references])
+                forms[index] = INTEGERS
+    counts.forms = dict(
+        Counter(form for (_, found), form in zip(rows, forms, strict=True) if isinstance(found, Label)).most_common()
+    )
+    return rows
 
 
-def _label(data: DataConfig, place: str, row: dict[str, Any]) -> Label | DataError:
-    """The problem in a row, or why it cannot be used."""
+def _label(data: DataConfig, row: dict[str, Any]) -> tuple[Label | DataError, str]:
+    """(the problem in a row or why it cannot be used, how its answer stood there)."""
     problem, answer = row[data.problem_key], row[data.answer_key]
     uid = row[data.uid_key] if data.uid_key else None
-    if not isinstance(problem, str) or isinstance(problem, Numeral) or not problem.strip():
-        return DataError(f"{place}: the problem ({data.problem_key}) is empty or not a text")
-    if not _is_answer(answer):
-        return DataError(f"{place}: the answer ({data.answer_key}) is neither a text nor a number, nor a list of them")
-    references = _references(answer)
-    if not references:
-        return DataError(f"{place}: the answer ({data.answer_key}) is empty")
-    if data.uid_key and (uid is None or not str(uid).strip()):
-        return DataError(f"{place}: the uid ({data.uid_key}) is empty")
-    uid = str(uid) if data.uid_key else None
-    if not all(map(_is_unicode, (problem, uid or "", *references))):
-        return DataError(f"{place} holds half of a surrogate pair, which is no Unicode text")
-    return Label(uid=uid or problem_uid(problem), problem=problem, references=references, task=grader_of(data))
+    form, task = AS_IT_IS, grader_of(data)
+    try:
+        if not isinstance(problem, str) or isinstance(problem, Numeral) or not problem.strip():
+            raise DataError(f"the problem ({data.problem_key}) is empty or not a text")
+        if TASKS[task].of_user:
+            references = cells_of(answer, key=data.answer_key)
+        else:
+            references, form = references_of(answer, key=data.answer_key)
+        if not references:
+            raise DataError(f"the answer ({data.answer_key}) is empty")
+        answers = [text for text in references if not says_no_answer(text)]
+        if not answers:
+            raise NoAnswer(f"the answer ({data.answer_key}) says that there is none, as 'proof' and 'notfound' do")
+        if data.uid_key and (uid is None or not str(uid).strip()):
+            raise DataError(f"the uid ({data.uid_key}) is empty")
+        uid = str(uid) if data.uid_key else None
+        if not all(map(_is_unicode, (problem, uid or "", *references))):
+            raise DataError("it holds half of a surrogate pair, which is no Unicode text")
+    except DataError as error:
+        return error, form
+    return Label(uid=uid or problem_uid(problem), problem=problem, references=answers, task=task), form
 
 
 def _load_table(data: DataConfig) -> Table:
@@ -248,19 +320,6 @@ def is_on_the_hub(path: str) -> bool:
     return Path(path).suffix not in FILE_FORMATS and bool(_HUB_NAME.fullmatch(path)) and not Path(path).exists()
 
 
-def _is_answer(answer: Any) -> bool:
-    answers = answer if isinstance(answer, list) else [answer]
-    return all(item is None or isinstance(item, str | int | float | Decimal | date) for item in answers)
-
-
-def _references(answer: Any) -> list[str]:
-    """One accepted answer, or several when the column holds a list; none when it is empty."""
-    answers = answer if isinstance(answer, list) else [answer]
-    there = [item for item in answers if item is not None and item == item]  # a NaN is not equal to itself
-    texts = [format(item, "f") if isinstance(item, Decimal) else str(item) for item in there]
-    return [text for text in texts if text.strip()]
-
-
 def _is_unicode(text: str) -> bool:
     return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
@@ -301,7 +360,7 @@ def _reasoning_gym_rows(data: DataConfig) -> Iterator[tuple[str, Label]]:
             continue
         uids.add(uid)
         # Tasks with many solutions (graph_color, rush_hour ...) have no answer: only their scorer knows.
-        references = _references(entry["answer"])
+        references = cells_of(entry["answer"], key="answer")
         try:
             metadata = json.loads(json.dumps(entry))
         except TypeError as error:

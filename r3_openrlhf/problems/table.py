@@ -42,7 +42,7 @@ def read_json(path: Path, *, name: str, wanted: Iterable[str], field: str | None
             columns |= dict.fromkeys(value)
             rows.append((place, {column: value.get(column) for column in wanted}))
         else:
-            rows.append((place, DataError(f"{place} holds {_kind(value)} where a row {{...}} should be")))
+            rows.append((place, DataError(f"it is {_kind(value)} and no row {{...}}")))
     return Table(list(columns), rows)
 
 
@@ -94,6 +94,14 @@ def _parse(text: bytes, place: str) -> Any:
         raise DataError(f"{place} is nested too deeply to be read") from error
     except ValueError as error:
         raise DataError(f"{place} is not JSON: {error}") from error
+
+
+def parse_json(text: str) -> Any:
+    """The value of a JSON text, its numbers as they are written. Raises ValueError."""
+    try:
+        return _decoder.decode(text)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
 
 
 def _refuse(constant: str) -> NoReturn:

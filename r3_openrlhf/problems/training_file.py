@@ -6,19 +6,20 @@ executor unchanged, which is how a rollout knows its uid, its references and its
 
 from __future__ import annotations
 
-import filecmp
 import json
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from r3_openrlhf.config import DataConfig, R3Config
+from r3_openrlhf.config.finding import Finding
 from r3_openrlhf.method.core.reflection import MIN_VISIBLE_CHARACTERS, reflection_message
 from r3_openrlhf.method.errors import ConfigError, DataError
 from r3_openrlhf.problems.prompts import count_tokens, problem_message, render
-from r3_openrlhf.problems.sources import Label, check_source, load_problems
+from r3_openrlhf.problems.reference_checks import SUSPICIOUS
+from r3_openrlhf.problems.sources import Label, SourceCounts, check_source, load_problems
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -37,6 +38,8 @@ class PreparedData:
     num_unusable: int  # rows without problem or answer, or with contradictory answers
     max_prompt_tokens: int  # of the problems that were kept
     num_too_long_to_reflect: int  # kept, but a reflection prompt beside them would not fit
+    sources: list[SourceCounts] = field(default_factory=list)  # what became of the rows of each source
+    findings: list[Finding] = field(default_factory=list)  # what is suspicious about them, for the first page
 
 
 def prepare(config: R3Config, tokenizer: PreTrainedTokenizerBase, output: Path) -> PreparedData:
@@ -77,12 +80,13 @@ def prepare(config: R3Config, tokenizer: PreTrainedTokenizerBase, output: Path) 
         too_long = (
             _too_long_to_reflect(config, tokenizer, shortest, lengths) if shortest and config.reflection.enabled else 0
         )
-        if output.is_file() and not filecmp.cmp(unfinished, output, shallow=False):
+        if not output.is_file():
+            unfinished.replace(output)
+        elif labels_in(unfinished) != labels_in(output):
             raise DataError(
                 f"{output} holds other problems than data.path {data.path} gives now; a run goes on with the data it was "
                 "started with, so restore them or choose another run_dir"
             )
-        unfinished.replace(output)
     finally:
         unfinished.unlink(missing_ok=True)
     prepared = PreparedData(
@@ -93,10 +97,34 @@ def prepare(config: R3Config, tokenizer: PreTrainedTokenizerBase, output: Path) 
         num_unusable=problems.num_unusable,
         max_prompt_tokens=max(lengths),
         num_too_long_to_reflect=too_long,
+        sources=problems.sources,
+        findings=problems.findings
+        + overlong_finding(data, num_overlong=overlong, num_read=len(lengths) + overlong, room=room),
     )
-    counts = {key: value for key, value in asdict(prepared).items() if key != "path"}
+    counts = {key: value for key, value in asdict(prepared).items() if key not in ("path", "findings")}
     output.with_name("counts.json").write_text(json.dumps(counts) + "\n", encoding="utf-8")
     return prepared
+
+
+def labels_in(path: Path) -> list[str]:
+    """The label column of a training file. What a run goes on with is judged by it: the same problems may be worded in another way
+    on another day (a date in the chat template), and the prompts that the run was started with stay."""
+    with path.open(encoding="utf-8") as file:
+        return [json.loads(line)["label"] for line in file]
+
+
+def overlong_finding(
+    data: DataConfig, *, num_overlong: int, num_read: int, room: int, key: str = "data"
+) -> list[Finding]:
+    """What is said before training about prompts that are left out as too long."""
+    if num_overlong < max(1, SUSPICIOUS * num_read):
+        return []
+    return [
+        Finding(
+            f"{key}.path {data.path}: {num_overlong} of {num_read} problems are left out, as their prompts are longer than {room} "
+            "tokens (data.max_len - rollout.max_new_tokens); raise data.max_len or lower rollout.max_new_tokens"
+        )
+    ]
 
 
 def rendered(

@@ -196,7 +196,7 @@ BROKEN_LINES = {  # third line -> sentence
     "null": None,
     "[1, 2]": None,
     '"text"': None,
-    '{"problem": "p", "answer": {"a": 1}}': None,
+    '{"problem": "p", "answer": {"a": 1, "b": 2}}': None,
     '{"problem": 5, "answer": "1"}': None,
     '{"problem": "\\ud800", "answer": "1"}': None,
     '{"problem": "p", "answer": NaN}': "line 3 is not JSON",
@@ -223,7 +223,7 @@ def test_a_broken_line_is_counted_or_named(line, tmp_path):
 
 @pytest.mark.parametrize("rows", [[None], [{"problem": "", "answer": "1"}], [{"problem": "p", "answer": None}] * 3])
 def test_the_check_asks_for_one_usable_row(rows, tmp_path):
-    with pytest.raises(DataError, match="line 1.*no row can be used|no column"):
+    with pytest.raises(DataError, match="line 1.*rows cannot be used|no column"):
         check_source(DataConfig(path=write_jsonl(tmp_path / "useless.jsonl", rows)))
 
 
@@ -246,6 +246,8 @@ def test_overlong_prompts_are_dropped_and_counted_or_refused(tmp_path, byte_toke
     prepared = prepare(config, byte_tokenizer, tmp_path / "p.jsonl")
     assert (prepared.num_problems, prepared.num_dropped_overlong) == (6, 1)
     assert json.loads((tmp_path / "counts.json").read_text())["num_dropped_overlong"] == 1
+    (finding,) = prepared.findings
+    assert "1 of 7 problems are left out, as their prompts are longer than 123 tokens" in finding.sentence
     config.data.max_len += 1
     assert prepare(config, byte_tokenizer, tmp_path / "q.jsonl").num_dropped_overlong == 0
 
@@ -269,7 +271,7 @@ def test_problems_without_room_for_reflection_are_counted(tmp_path, byte_tokeniz
     assert prepare(config, byte_tokenizer, tmp_path / "p.jsonl").num_too_long_to_reflect == 1
 
 
-MORE = [{"problem": f"problem {n}", "answer": "0"} for n in range(30)]
+MORE = [{"problem": f"problem {n}", "answer": str(n + 30)} for n in range(30)]
 BAD_ROWS = {  # sentence -> (rows, settings)
     "no column 'problem' (data.problem_key); its columns are question, answer": (
         [{"question": "a", "answer": "1"}],
@@ -306,7 +308,7 @@ def test_bad_rows_are_refused_with_their_place(sentence, tmp_path, byte_tokenize
 
 def test_a_few_unusable_rows_are_left_out_and_counted(tmp_path):
     """Of 40 rows one has no answer, one problem has two answers (which is right?), and one row is there twice."""
-    rows = [{"problem": f"{n}", "answer": f"{n}"} for n in range(36)]
+    rows = [{"problem": f"{n}", "answer": f"{n + 50}"} for n in range(36)]
     rows += [
         {"problem": "empty", "answer": " "},
         rows[5],
@@ -467,6 +469,14 @@ def test_the_same_problems_may_be_prepared_again_and_others_may_not(sums, tmp_pa
     with pytest.raises(DataError, match="holds other problems than data.path"):
         prepare(config, byte_tokenizer, tmp_path / "p.jsonl")
     assert first.path.read_bytes() == content
+
+
+def test_a_run_goes_on_with_the_prompts_that_it_was_started_with(sums, tmp_path, byte_tokenizer):
+    """Llama's template has the date of the day: the problems are the same, and so are the prompts."""
+    first = prepare(config_for(sums, system_prompt="Today is Monday."), byte_tokenizer, tmp_path / "p.jsonl")
+    content = first.path.read_bytes()
+    prepare(config_for(sums, system_prompt="Today is Tuesday."), byte_tokenizer, tmp_path / "p.jsonl")
+    assert first.path.read_bytes() == content and list(tmp_path.glob(".p.jsonl*")) == []
 
 
 text = st.text(min_size=1)

@@ -1,0 +1,37 @@
+"""What travels with a problem from its source to the grader."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Label:
+    """What the rollout executor must know about a problem."""
+
+    uid: str  # stable over epochs and runs: data.uid_key, else a hash of the problem text
+    problem: str  # the bare problem, before any template
+    references: list[str]  # accepted final answers; none where only the scorer of a reasoning-gym task knows
+    task: str  # which grader: math | exact | reasoning_gym
+    metadata: dict[str, Any] | None = None  # the reasoning-gym entry, for its own scorer
+    prefix: list[int] | None = None  # token ids that the response starts with (exploration.prefix); never in the file
+
+    def to_json(self) -> str:
+        """One JSON object: the label column of the training file."""
+        fields: dict[str, Any] = {
+            "uid": self.uid,
+            "problem": self.problem,
+            "references": self.references,
+            "task": self.task,
+            "metadata": self.metadata,
+        }
+        if self.prefix is not None:
+            fields["prefix"] = self.prefix
+        return json.dumps(fields, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Label:
+        """Inverse of to_json."""
+        return cls(**json.loads(text))

@@ -1,0 +1,131 @@
+r"""A cell of the answer column -> the accepted answers: what stands after "####", in a JSON text, in the last \boxed{}."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from datetime import date
+from decimal import Decimal
+from typing import Any
+
+from r3_openrlhf.method.errors import DataError
+from r3_openrlhf.problems.table import parse_json
+
+AS_IT_IS = "as it is"
+AFTER_MARKS = "cut at ####"
+OF_JSON = "taken from a JSON text"
+LAST_BOX = "the last \\boxed{}"
+INTEGERS = "whole numbers written as 1.0"
+
+# GSM8K: the last line of a worked solution
+_MARKED_LINE = re.compile(r"(?:^|\n)[ \t]*#{4}[ \t]*([^\n]+?)\s*\Z")
+# an escaped brace, as in \left\{, opens nothing
+_BRACES = re.compile(r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\.|[{}]", re.DOTALL)
+_WHOLE_FLOAT = re.compile(r"-?\d+\.0")
+# "\boxed{3}$ or $\boxed{5}": less text than this between two boxes, and they may be one answer
+_BESIDE = 40
+# verl's name for the answer in a JSON text; a text with one key has no other
+_JSON_KEY = "ground_truth"
+
+
+def references_of(cell: Any, *, key: str) -> tuple[list[str], str]:
+    r"""The accepted answers in a cell, and the form in which they stood there (a constant of this file).
+
+    A list holds several accepted answers. A JSON text is opened: its one value, or that of `ground_truth`. Of a text whose
+    last line begins with "####" the rest of that line counts, and of one with \boxed{} what the last box holds.
+
+    Args:
+        key: the column, for the sentence.
+
+    Raises:
+        DataError: why the cell holds no answer.
+    """
+    if isinstance(cell, dict):
+        name = _JSON_KEY if _JSON_KEY in cell else next(iter(cell)) if len(cell) == 1 else None
+        if name is None:
+            keys = ", ".join(map(str, list(cell)[:10]))
+            raise DataError(f"the answer ({key}) has the keys {keys}; name the one with the answer, as in {key}.KEY")
+        return references_of(cell[name], key=f"{key}.{name}")[0], OF_JSON
+    if isinstance(cell, list):
+        if not all(item is None or isinstance(item, str | int | float | Decimal | date) for item in cell):
+            raise DataError(f"the answer ({key}) is neither a text nor a number, nor a list of them")
+        found = [references_of(item, key=key) for item in cell if not _is_empty(item)]
+        forms = [form for texts, form in found if texts]
+        return [text for texts, _ in found for text in texts], forms[0] if forms else AS_IT_IS
+    text = text_of(cell, key=key)
+    if (opened := _opened(text)) is not None:
+        return references_of(opened, key=key)[0], OF_JSON
+    if marked := _MARKED_LINE.search(text):
+        return [marked[1]], AFTER_MARKS
+    if boxes := _boxes(text):
+        start, _, content = boxes[-1]
+        if len(boxes) > 1 and boxes[-2][2] != content and "\n" not in (between := text[boxes[-2][1] : start]):
+            if len(between) < _BESIDE:
+                raise DataError(f"the answer ({key}) has two boxes side by side, and which of them counts is not said")
+        return [content], LAST_BOX
+    return ([text], AS_IT_IS) if text.strip() else ([], AS_IT_IS)
+
+
+def cells_of(cell: Any, *, key: str) -> list[str]:
+    """The accepted answers of a cell as they stand there, for a grader of the user's own. Raises DataError as above."""
+    items = cell if isinstance(cell, list) else [cell]
+    texts = [
+        json.dumps(item, ensure_ascii=False) if isinstance(item, dict) else text_of(item, key=key) for item in items
+    ]
+    return [text for text in texts if text.strip()]
+
+
+def without_float_tails(columns: Sequence[list[str]]) -> bool:
+    """Did every answer of a file become a float on its way (pandas does that where one is missing)? Two rows at least: a
+    single 2.0 may be what somebody wrote."""
+    texts = [text for texts in columns for text in texts]
+    return len(texts) > 1 and all(map(_WHOLE_FLOAT.fullmatch, texts))
+
+
+def text_of(cell: Any, *, key: str) -> str:
+    """A text or a number as it is written; "" for None and NaN. DataError: neither of them."""
+    if _is_empty(cell):
+        return ""
+    if not isinstance(cell, str | int | float | Decimal | date):
+        raise DataError(f"the answer ({key}) is neither a text nor a number, nor a list of them")
+    return format(cell, "f") if isinstance(cell, Decimal) else str(cell)
+
+
+def _is_empty(cell: Any) -> bool:
+    return cell is None or cell != cell  # a NaN is not equal to itself
+
+
+def _opened(text: str) -> Any | None:
+    """The object of a JSON text, or its list of texts. [1, 2] is a list of numbers, and a point: it stays a text."""
+    stripped = text.strip()
+    if not (stripped[:1] in ("{", "[") and '"' in stripped):
+        return None
+    try:
+        value = parse_json(stripped)
+    except ValueError:
+        return None
+    is_answers = isinstance(value, list) and value and all(type(item) is str for item in value)
+    return value if is_answers or (isinstance(value, dict) and value) else None
+
+
+def _boxes(text: str) -> list[tuple[int, int, str]]:
+    """(start, end, content) of every outermost box that closes and holds something, in one pass."""
+    found: list[tuple[int, int, str]] = []
+    # a box, or None for any other brace
+    opened: list[re.Match[str] | None] = []
+    open_boxes = 0
+    for token in _BRACES.finditer(text):
+        if token[0].startswith("\\") and token["box"] is None:
+            continue
+        if token[0] != "}":
+            opened.append(token if token["box"] else None)
+            open_boxes += token["box"] is not None
+        elif opened and (box := opened.pop()) is not None:
+            open_boxes -= 1
+            if open_boxes:
+                continue
+            content = text[box.end() : token.start()].strip()
+            if content:
+                found.append((box.start(), token.end(), content))
+    return found

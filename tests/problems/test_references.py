@@ -1,0 +1,182 @@
+"""How an answer stands in a column, and columns that hold none: each row in the spelling of a public data set."""
+
+import json
+
+import pytest
+
+from r3_openrlhf.config import DataConfig
+from r3_openrlhf.config.no_answer import says_no_answer
+from r3_openrlhf.method.errors import DataError
+from r3_openrlhf.problems.references import (
+    AFTER_MARKS,
+    AS_IT_IS,
+    LAST_BOX,
+    OF_JSON,
+    references_of,
+)
+from r3_openrlhf.problems.sources import load_problems
+
+PUBLISHED = {  # cell -> (accepted answers, form)
+    "Natalia sold 48/2 = <<48/2=24>>24 clips.\nTogether $48+$24.\n#### 72": (["72"], AFTER_MARKS),  # GSM8K
+    "#### 1,200": (["1,200"], AFTER_MARKS),
+    "### 3 steps\nand no mark": (["### 3 steps\nand no mark"], AS_IT_IS),
+    '{"ground_truth": "23"}': (["23"], OF_JSON),  # SYNTHETIC-1's verification_info
+    '{"answer": {"value": -44}}': (["-44"], OF_JSON),
+    '["\\\\frac{1}{2}"]': (["\\frac{1}{2}"], OF_JSON),  # Skywork-OR1
+    "[1, 2]": (["[1, 2]"], AS_IT_IS),
+    "\\{1, 2\\}": (["\\{1, 2\\}"], AS_IT_IS),
+    "So $x=\\boxed{\\frac{1}{2}}$.": (["\\frac{1}{2}"], LAST_BOX),  # MATH
+    "First \\boxed{3}.\nThat was half of it, so \\boxed{6}.": (["6"], LAST_BOX),
+    "\\boxed{\\left\\{ x \\right.} and \\boxed{7": (["\\left\\{ x \\right."], LAST_BOX),
+    "12": (["12"], AS_IT_IS),
+}
+
+
+@pytest.mark.parametrize("cell", PUBLISHED)
+def test_an_answer_is_cut_out_of_what_is_published(cell):
+    assert references_of(cell, key="answer") == PUBLISHED[cell]
+
+
+def test_cells_that_are_no_text():
+    assert references_of({"style": "rule", "ground_truth": "34"}, key="a") == (["34"], OF_JSON)  # verl
+    assert references_of(["1", None, "one"], key="a") == (["1", "one"], AS_IT_IS)
+    assert references_of(float("nan"), key="a") == references_of(" ", key="a") == ([], AS_IT_IS)
+    with pytest.raises(DataError, match="a. has the keys inputs, outputs; name the one with the answer, as in a.KEY"):
+        references_of('{"inputs": ["1"], "outputs": ["2"]}', key="a")
+    with pytest.raises(DataError, match="two boxes side by side"):
+        references_of("so $x=\\boxed{3}$ or $x=\\boxed{5}$", key="a")
+
+
+def test_many_open_boxes_are_read_in_one_pass():
+    text = "\\boxed{" * 50_000 + "5" + "}" * 25_000
+    assert references_of(text, key="a")[1] == AS_IT_IS
+
+
+def load(tmp_path, rows, **data):
+    path = tmp_path / "own.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return load_problems(DataConfig(path=str(path), **data))
+
+
+def rows_of(answers):
+    return [{"problem": f"What is problem {n}?", "answer": answer} for n, answer in enumerate(answers)]
+
+
+def test_what_was_read_and_how_is_counted(tmp_path):
+    rows = rows_of([*(f"work {n}\n#### {n}" for n in range(30)), "work without mark", "proof", "a\n#### 5"])
+    problems = load(tmp_path, [*rows, rows[0]])
+    assert [label.references for label in problems.labels] == [[str(n)] for n in [*range(30), 5]]
+    (counts,) = problems.sources
+    assert (counts.num_rows, counts.num_used, counts.num_duplicates) == (34, 31, 1)
+    assert counts.forms == {AFTER_MARKS: 32} and sorted(counts.left_out.values()) == [1, 1]
+    assert "2 of 34 rows are left out" in problems.findings[0].sentence
+
+
+@pytest.mark.parametrize("task", ["math", "exact"])
+def test_whole_numbers_that_a_table_made_floats(tmp_path, task):
+    """pandas makes a column with a missing answer a float; one 1.5 among them, and they were floats."""
+    import pandas
+
+    def references(answers):
+        table = pandas.DataFrame({"problem": [f"p{n}" for n in range(len(answers))], "answer": answers})
+        table.to_parquet(tmp_path / "t.parquet")
+        return [
+            label.references[0]
+            for label in load_problems(DataConfig(path=str(tmp_path / "t.parquet"), task=task)).labels
+        ]
+
+    whole = [*range(1, 20), None]
+    assert references(whole) == [str(n) for n in range(1, 20)]
+    assert references([1.0, 2.0, 1.5]) == ["1.0", "2.0", "1.5"]
+
+
+def contains(response, reference):
+    return reference in response
+
+
+def test_a_grader_of_the_user_s_own_gets_the_cell(tmp_path):
+    cells = [f"work {n}\n#### {n}" for n in range(9)] + ['{"a": "1", "b": 2}']
+    problems = load(tmp_path, rows_of(cells), task=f"{__name__}:contains")
+    assert [label.references for label in problems.labels] == [[cell] for cell in cells]
+
+
+NUMBERS = [str(n * 7) for n in range(60)]
+REFUSED = {  # what the column is -> (answers, a part of the sentence)
+    "solutions": ([f"We see that x is {n}. " * 20 for n in NUMBERS], "longer than 200 characters"),
+    "lists of options in a text": ([f"A) {n}\nB) {n}1\nC) {n}2" for n in NUMBERS], "have several lines"),
+    "options": ([[n, n + "1", n + "2", n + "3"] for n in NUMBERS], "accept 4 different answers"),
+    "the problem": ([f"What is problem {n}?" for n in range(60)], "are the problem itself"),
+    "constant": (["yes"] * 60, "all 60 answers"),
+    "levels": (["Easy", "Medium", "Very hard"] * 20, "are only 3 words ('Easy', 'Medium', 'Very hard' ...)"),
+    "sources": (["olympiads", "aops_forum", "cn_k12"] * 20, "are only 3 words"),
+    "letters without options": (["A", "B", "C", "D"] * 15, "letters of options"),
+    "nothing": (["proof", "notfound", "N/A", "see solution"] * 15, "60 of 60 rows cannot be used"),
+    "test cases": (['{"inputs": [], "outputs": []}'] * 60, "has the keys inputs, outputs"),
+}
+
+
+@pytest.mark.parametrize("column", REFUSED)
+def test_a_column_that_is_no_answer_is_refused(tmp_path, column):
+    answers, sentence = REFUSED[column]
+    with pytest.raises(DataError) as refusal:
+        load(tmp_path, rows_of(answers))
+    assert sentence in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+FINE = {
+    "numbers": NUMBERS,
+    "yes and no": ["yes", "no"] * 30,
+    "one long answer": [*NUMBERS, "\\frac{1}{2}" * 50] + [f"{n}x" for n in range(100)],
+    "parity": ["odd", "even", "neither"] * 20,
+}
+
+
+@pytest.mark.parametrize("column", FINE)
+def test_a_column_of_answers_is_taken(tmp_path, column):
+    rows = rows_of(FINE[column])
+    if column == "parity":
+        rows = [{**row, "problem": row["problem"] + " Is it odd, even or neither?"} for row in rows]
+    problems = load(tmp_path, rows)
+    assert len(problems.labels) == len(rows)
+    assert [finding for finding in problems.findings if "words" not in finding.sentence] == []
+
+
+def test_aliases_are_no_options(tmp_path):
+    answers = [[f"name {n}-{alias}" for alias in range(3 + n % 5)] for n in range(60)]
+    assert load(tmp_path, rows_of(answers), task="exact").findings == []
+
+
+def test_a_frequent_text_is_worth_a_word(tmp_path):
+    problems = load(tmp_path, rows_of([*NUMBERS, *["none given"] * 20]))
+    assert "20 of 80 answers (answer) are 'none given'" in problems.findings[-1].sentence
+
+
+@pytest.mark.parametrize(
+    "text", ["proof", "notfound", "NaN", "n/a", "\\text{Proof.}", "See solution", "not available"]
+)
+def test_notes_that_there_is_no_answer(text):
+    assert says_no_answer(text)
+
+
+@pytest.mark.parametrize("text", ["none", "undefined", "unknown", "0", "NA", "bulletproof", "", "a" * 100, "not"])
+def test_words_that_may_be_an_answer(text):
+    assert not says_no_answer(text)
+
+
+def test_prompts_that_are_templated_already(tmp_path):
+    rows = [{"problem": f"<|im_start|>user\n{n}<|im_end|>", "answer": n} for n in NUMBERS]
+    with pytest.raises(
+        DataError, match="60 of 60 problems are in a chat template already .<.im_start.>.*chat_template=false"
+    ):
+        load(tmp_path, rows)
+    assert load(tmp_path, rows, chat_template=False).findings == []
+    (finding,) = load(tmp_path, rows[:1] + rows_of(NUMBERS)).findings
+    assert "1 of 61 problems" in finding.sentence
+
+
+def test_line_breaks_that_are_two_characters(tmp_path):
+    (finding,) = load(tmp_path, rows_of(NUMBERS), prompt_template="{problem}\\n\\nThink first.").findings
+    assert "'\\\\n' as two characters" in finding.sentence
+    assert load(tmp_path, rows_of(NUMBERS), prompt_template="{problem} has $x \\neq \\nu$").findings == []
+    (finding,) = load(tmp_path, [{"problem": f"{n}\\n\\nb", "answer": n} for n in NUMBERS]).findings
+    assert "60 of 60 problems have line breaks as two characters" in finding.sentence
