@@ -18,7 +18,7 @@ from r3_openrlhf.method.errors import R3Error
     "--target",
     type=click.FloatRange(0, 1),
     metavar="ACCURACY",
-    help="Count the tokens to this held-out accuracy. [default: the mean final accuracy of the reference]",
+    help="Where mean curves have this held-out accuracy. [default: the mean final accuracy of the reference]",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Write comparison.md, comparison.json and plots there.")
 @click.option(
@@ -88,7 +88,7 @@ def compare(
     help="A run of `r3 train` that has finished: its file is put into DIRECTORY first. May be given several times.",
 )
 def evidence(directory: Path, reference: str | None, figure: Path | None, add: tuple[Path, ...]) -> None:
-    """What the evidence files of studies say: a table for each regime, the map, and how many seeds more it takes.
+    """What the evidence files of studies say: a table for each regime, and the map.
 
     Every directory below DIRECTORY that holds files of `r3 lab study --evidence`, or of --add, is one regime.
 
@@ -99,14 +99,13 @@ def evidence(directory: Path, reference: str | None, figure: Path | None, add: t
     r3 evidence docs/evidence/my_regime --add runs/grpo-1 --add runs/r3-1
     """
     from r3_openrlhf.runs.evidence import keep
-    from r3_openrlhf.study.comparison.evidence import map_table, power_table, read_regimes, regime_table
+    from r3_openrlhf.study.comparison.evidence import map_table, read_regimes, regime_table
 
     for run in add:
         click.echo(keep(run, directory), err=True)
     regimes = read_regimes(directory, reference=reference)
     parts = [regime_table(regime) for regime in regimes]
     parts += [f"### Gain of the mean accuracy over the run\n\n{map_table(regimes)}"]
-    parts += [f"### Seeds that it takes\n\n{power_table(regimes)}"]
     click.echo("\n".join(parts), nl=False)
     if figure is not None:
         from r3_openrlhf.study.comparison.plots import plot_map

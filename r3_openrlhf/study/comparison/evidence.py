@@ -17,7 +17,6 @@ from r3_openrlhf.study.comparison.intervals import (
     SeedEstimate,
     estimate,
     seeds_needed,
-    t_quantile,
 )
 from r3_openrlhf.study.comparison.runs import Run
 
@@ -34,7 +33,6 @@ class Regime:
     collapsed: float | None  # of the reference's groups, as they were sampled
     all_wrong: float | None  # of the reference's groups
     needed: SeedEstimate | None  # of the reference's tokens: those outside its all-wrong groups
-    evaluation_deviation: float  # of one run's accuracy, from the drawing of responses alone: at most
 
 
 def read_regimes(directory: Path, *, reference: str | None = None) -> list[Regime]:
@@ -59,7 +57,6 @@ def read_regime(folder: Path, *, reference: str | None = None) -> Regime:
         collapsed=_share(theirs, "r3/groups/collapsed_before", dropped=True),
         all_wrong=_share(theirs, "r3/groups/none_correct", dropped=False),
         needed=tokens_without_all_wrong(theirs),
-        evaluation_deviation=evaluation_deviation(comparison),
     )
 
 
@@ -102,18 +99,6 @@ def tokens_without_all_wrong(runs: Sequence[Run]) -> SeedEstimate | None:
         wrong, generated = (sum(values) for values in zip(*lines, strict=True))
         shares.append(1 - wrong / generated)
     return estimate(shares)
-
-
-def evaluation_deviation(comparison: Comparison) -> float:
-    """Standard deviation of an accuracy a of N problems x n responses if all problems were equally hard: the most that it
-    can be.
-
-        sqrt(a (1 - a) / (N n))
-    """
-    finals = [arm.estimates["final_accuracy"] for arm in comparison.arms if arm.name == comparison.reference]
-    accuracy = finals[0].mean if finals and finals[0] is not None else math.nan
-    how = comparison.evaluation
-    return math.sqrt(accuracy * (1 - accuracy) / (how["num_problems"] * how["n_samples"]))
 
 
 def _share(runs: Sequence[Run], key: str, *, dropped: bool) -> float | None:
@@ -191,42 +176,6 @@ def map_table(regimes: Sequence[Regime]) -> str:
             cells.append(NOTHING if difference is None else f"{_interval(difference, '+.3f')}, {count}")
         lines.append(f"| `{name}` | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
-
-
-def power_table(regimes: Sequence[Regime]) -> str:
-    """How much a difference varies from seed to seed, how much of that drawing held-out responses can explain, and how many
-    seeds an interval of ±HALF_WIDTH takes."""
-    lines = [
-        "| regime | arm | pairs | deviation of a paired difference | of which drawing held-out responses, at most | seeds for "
-        f"±{HALF_WIDTH} | without that part |",
-        f"|{'---|' * 7}",
-    ]
-    for regime in regimes:
-        for arm in regime.comparison.arms:
-            found = arm.differences.get("accuracy_at_equal_tokens")
-            deviation = _deviation(found)
-            if found is None or deviation is None:
-                continue
-            drawing = math.sqrt(2) * regime.evaluation_deviation
-            rest = math.sqrt(max(0.0, deviation**2 - drawing**2))
-            without = _from_deviation(found, rest)
-            lines.append(
-                f"| {regime.name} | `{arm.name}` | {found.num} | {deviation:.3f} | {drawing:.3f} | "
-                f"{_seeds(found, is_reference=False)} | {_seeds(without, is_reference=False)} |"
-            )
-    return "\n".join(lines) + "\n"
-
-
-def _deviation(found: SeedEstimate | None) -> float | None:
-    if found is None or found.low is None:
-        return None
-    return (found.mean - found.low) * math.sqrt(found.num) / t_quantile(found.num - 1)
-
-
-def _from_deviation(found: SeedEstimate, deviation: float) -> SeedEstimate:
-    """The same number of seeds with another deviation."""
-    half = t_quantile(found.num - 1) * deviation / math.sqrt(found.num)
-    return SeedEstimate(found.mean, found.mean - half, found.mean + half, found.num)
 
 
 def _start(found: Comparison) -> str:

@@ -63,16 +63,6 @@ def paired_difference(values: Mapping[int, float], reference: Mapping[int, float
     return estimate([values[seed] - reference[seed] for seed in sorted(values.keys() & reference.keys())])
 
 
-def paired_ratio(values: Mapping[int, float], reference: Mapping[int, float]) -> SeedEstimate | None:
-    """Geometric mean of value / reference over the seeds in which both are above 0, with the interval of its logarithm."""
-    seeds = [seed for seed in sorted(values.keys() & reference.keys()) if values[seed] > 0 and reference[seed] > 0]
-    found = estimate([math.log(values[seed] / reference[seed]) for seed in seeds])
-    if found is None:
-        return None
-    low, high = (None if bound is None else math.exp(bound) for bound in (found.low, found.high))
-    return SeedEstimate(math.exp(found.mean), low, high, found.num)
-
-
 def t_quantile(degrees: int, *, confidence: float = CONFIDENCE) -> float:
     """The t with P(|T| <= t) = confidence for Student's T with `degrees` degrees of freedom, by bisection."""
     if degrees < 1 or not 0.0 < confidence < 1.0:
@@ -146,17 +136,6 @@ class Curve:
         ys = [self.at(x) for x in xs]
         areas = [(xs[i + 1] - xs[i]) * (ys[i] + ys[i + 1]) / 2 for i in range(len(xs) - 1)]
         return math.fsum(areas) / (end - start)
-
-    def first_reach(self, level: float) -> float | None:
-        """The smallest x at which the curve is at `level` or above; None when it never is."""
-        for i, y in enumerate(self.ys):
-            if y < level:
-                continue
-            if i == 0:
-                return self.start
-            share = (level - self.ys[i - 1]) / (y - self.ys[i - 1])  # the point before is below: no division by zero
-            return self.xs[i - 1] + share * (self.xs[i] - self.xs[i - 1])
-        return None
 
 
 def mean_curve(curves: Sequence[Curve]) -> list[tuple[float, SeedEstimate]]:
@@ -238,7 +217,7 @@ def crossing_of_mean(
 
 
 def _first_reach(xs_X: np.ndarray, ys_RX: np.ndarray, level_R: np.ndarray) -> np.ndarray:
-    """[R]: `Curve.first_reach` of every row; infinite where it never is."""
+    """[R]: the smallest x at which each row is at its level or above; infinite where it never is."""
     reached_RX = ys_RX >= level_R[:, None] - ROUNDING
     at_R = reached_RX.argmax(1)
     before_R = np.maximum(at_R - 1, 0)

@@ -74,7 +74,6 @@ def plot(runs: Sequence[Run], comparison: Comparison, out: Path, *, window: int)
             _draw(axes, runs, styles, partial(_steps_of, key=key, x="generated_tokens_total", window=window))
             _label(axes, TOKENS, f"{label} ({smoothed})")
             save(name, figure)
-    save("tokens_to_target.png", _tokens_to_target(comparison, styles))
     return names
 
 
@@ -131,31 +130,6 @@ def _steps_of(run: Run, key: str, x: str, window: int) -> Curve | None:
     if not known:
         return None
     return Curve(tuple(line[x] for line in known), tuple(trailing_mean([line[key] for line in known], window)))
-
-
-def _tokens_to_target(comparison: Comparison, styles: dict[str, Style]) -> Figure:
-    """Bars are medians over the runs that reached the target, dots these runs."""
-    figure, (axes,) = _figure(1)
-    for place, arm in enumerate(comparison.arms):
-        found, (colour, _) = arm.tokens_to_target, styles[arm.name]
-        reached = [tokens for run in arm.runs if (tokens := run.values["tokens_to_target"]) is not None]
-        if reached:
-            axes.barh(place, found.median, color=colour, alpha=0.4)
-            axes.plot(reached, [place] * len(reached), "o", color=colour, markersize=4)
-        text = f"{found.num_reached} of {found.num_runs} reached it"
-        beside = {"xytext": (6, 0), "textcoords": "offset points"}
-        axes.annotate(text, (max(reached, default=0), place), va="center", fontsize="small", **beside)
-    axes.set_yticks(range(len(comparison.arms)), [arm.name for arm in comparison.arms])
-    runs = [run for arm in comparison.arms for run in arm.runs]
-    longest = max(tokens for run in runs if (tokens := run.values["generated_tokens"]) is not None)
-    axes.set(
-        xlim=(0, 1.3 * longest),  # room for the text beside a bar
-        ylim=(len(comparison.arms) - 0.5, -0.5),
-        xlabel=f"{TOKENS} to held-out accuracy {comparison.target_accuracy:.3f} (median, runs)",
-    )
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    axes.grid(alpha=0.3, axis="x")
-    return figure
 
 
 def plot_map(regimes: Sequence[Regime], file: Path) -> None:

@@ -31,13 +31,12 @@ def details(comparison: Comparison) -> str:
     lines = [
         "## Runs",
         "",
-        "| arm | seed | run | at equal tokens | mean | final | tokens to target | generated tokens | steps |",
+        "| arm | seed | run | at equal tokens | mean | final | generated tokens | steps |",
     ]
-    lines.append("|---|---:|---|---:|---:|---:|---:|---:|---:|")
+    lines.append("|---|---:|---|---:|---:|---:|---:|---:|")
     for arm in comparison.arms:
         for run in arm.runs:
             value = run.values
-            reached = value["tokens_to_target"]
             cells = [
                 arm.name,
                 str(run.seed),
@@ -45,7 +44,6 @@ def details(comparison: Comparison) -> str:
                 f"{value['accuracy_at_equal_tokens']:.3f}",
                 f"{value['mean_accuracy']:.3f}",
                 f"{value['final_accuracy']:.3f}",
-                "not reached" if reached is None else f"{reached:,.0f}",
                 f"{value['generated_tokens']:,.0f}",
                 f"{value['steps']:,.0f}",
             ]
@@ -72,8 +70,7 @@ def _reading(comparison: Comparison) -> list[str]:
         "bootstrap over seeds.",
         f"The target accuracy is {target}, "
         + ("as asked" if comparison.target_is_given else f"the mean final accuracy of {comparison.reference}")
-        + "; a run reaches it where its curve first touches it. Runs that never did are counted and are in no mean, "
-        "median or ratio.",
+        + ".",
     ]
 
 
@@ -99,19 +96,6 @@ def _rows(comparison: Comparison) -> list[tuple[str, Callable[[ArmResult], str]]
             rows.append((f"{NOTHING} seeds for an interval of ±{HALF_WIDTH} around it", _seeds_needed(quantity)))
     rows += [(_crossing_label(comparison, place), _crossing_cell(place)) for place in range(len(comparison.levels))]
     rows += [
-        (f"tokens to accuracy {comparison.target_accuracy:.3f}: median (mean)", _tokens_to_target),
-        (
-            f"{NOTHING} median over the tokens of {comparison.reference}'s whole runs",
-            lambda arm: _ratio(arm.tokens_to_target.ratio_to_whole_runs),
-        ),
-        (
-            f"{NOTHING} median over {comparison.reference}'s median",
-            lambda arm: _ratio(arm.tokens_to_target.ratio_of_medians),
-        ),
-        (
-            f"{NOTHING} ratio to {comparison.reference}'s, paired by seed",
-            lambda arm: _estimate(arm.tokens_to_target.paired_ratio, ".2f", num_runs=None),
-        ),
         ("effective groups (not collapsed) of all sampled, before replay", level("effective_before", ".1%")),
         ("effective groups (not collapsed) of all sampled, after replay", level("effective_after", ".1%")),
         ("generated tokens in mixed groups", level("tokens_in_mixed", ".1%")),
@@ -188,16 +172,6 @@ def _seeds_needed(quantity: str) -> Callable[[ArmResult], str]:
 
 def _seeds(arm: ArmResult) -> str:
     return f"{len(arm.runs)}: {', '.join(str(run.seed) for run in arm.runs)}"
-
-
-def _tokens_to_target(arm: ArmResult) -> str:
-    found = arm.tokens_to_target
-    reached = f"{found.num_reached} of {found.num_runs} reached it"
-    return f"{found.median:,.0f} ({found.mean:,.0f}), {reached}" if found.num_reached else reached
-
-
-def _ratio(ratio: float | None) -> str:
-    return NOTHING if ratio is None else f"{ratio:.2f}"
 
 
 def _setting(value) -> str:

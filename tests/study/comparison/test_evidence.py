@@ -12,7 +12,7 @@ from r3_openrlhf.runs.commit import commit_of
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.evidence import evidence_of, is_there, read_evidence, write_evidence
 from r3_openrlhf.study.comparison.arms import compare
-from r3_openrlhf.study.comparison.evidence import as_run, read_regime, tokens_without_all_wrong
+from r3_openrlhf.study.comparison.evidence import as_run, tokens_without_all_wrong
 from r3_openrlhf.study.comparison.runs import read_run
 from tests.study.comparison.synthetic import evaluation_of, metrics_of, write_run
 
@@ -50,7 +50,7 @@ def test_a_comparison_of_the_files_is_that_of_the_run_directories(runs, regime):
     }
     assert (kept.reference, kept.equal_tokens, kept.levels) == (whole.reference, whole.equal_tokens, whole.levels)
     for mine, other in zip(kept.arms, whole.arms, strict=True):
-        assert mine.crossings == other.crossings and mine.tokens_to_target == other.tokens_to_target
+        assert mine.crossings == other.crossings
         for one, two in ((mine.estimates, other.estimates), (mine.differences, other.differences)):
             compared = two.keys() - lost
             assert len(compared) > 10 or not two
@@ -208,8 +208,6 @@ def test_the_tables_by_hand(regime, tmp_path):
     assert cells[7] == "38%" and cells[8] == "1,200" and cells[9] == "2"
     # the mean curve of r3 is 0.1, 0.367, 0.6 at 0, 200 and 400 tokens; grpo ends at 0.4, with 400 tokens
     assert cells[5].startswith(f"{(200 + 200 * (0.4 - 11 / 30) / (0.6 - 11 / 30)) / 400:.2f} [")
-    # differences of 0.25, 0.2 and 0.15: a deviation of 0.05; drawing: sqrt(2) * sqrt(0.4 * 0.6 / 200) = 0.049
-    assert "| hard | `r3` | 3 | 0.050 | 0.049 | 27 | 4 |" in result.stdout
     assert (tmp_path / "deep" / "map.png").stat().st_size > 5000
 
 
@@ -251,8 +249,6 @@ def test_regimes_are_directories_and_the_map_orders_them_by_collapsed_groups(run
     assert "| `r3_no_ccr` | +0.000 [+0.000, +0.000], 2 seeds | – |" in result.stdout
     # areas: 0.2 + s / 80 and 0.325 + s / 60 for seed s
     assert "| `r3` | – | +0.133 [" in result.stdout
-    # no deviation, so that drawing held-out responses explains more than there is
-    assert "| simple | `r3_no_ccr` | 2 | 0.000 | 0.049 | 2 | 2 |" in result.stdout
 
 
 def test_no_evidence_is_one_sentence(tmp_path):
@@ -307,10 +303,3 @@ def test_more_seeds_than_anybody_has(tmp_path):
         keep(tmp_path / "kept", arm="grpo", seed=seed, accuracies=(0.0, 0.0, float(seed == 1)))
         keep(tmp_path / "kept", arm="r3", seed=seed, accuracies=(0.0, 0.0, float(seed == 2)))
     assert cells_of(call(tmp_path / "kept").stdout, "r3")[10] == ">10,000"
-
-
-def test_the_drawing_of_responses_is_that_of_the_reference(tmp_path):
-    """sqrt(0.4 * 0.6 / 200) for grpo, whatever the other arm has."""
-    keep(tmp_path / "kept", arm="grpo", seed=1)
-    keep(tmp_path / "kept", arm="r3", seed=1, accuracies=(0.1, 0.3, 0.9))
-    assert read_regime(tmp_path / "kept").evaluation_deviation == pytest.approx(0.034641, abs=1e-6)
