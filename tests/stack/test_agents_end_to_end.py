@@ -1,9 +1,9 @@
-"""Trajectories through the real stack on a tiny model, sampling as it comes: its numbers and its files."""
+"""Trajectories through the real stack on a tiny model, sampling as it comes: one run with what R³ adds, its numbers, files and
+advantages."""
 
 import itertools
 import json
 import math
-import statistics
 import subprocess
 
 import pytest
@@ -13,17 +13,22 @@ torch = pytest.importorskip("torch")
 if torch.cuda.is_available():
     pytest.skip("this run is for the CPU platform", allow_module_level=True)
 
+from tests.method.core.test_hierarchy import brute_force  # noqa: E402
 from tests.stack.training import R3, lines, rollouts_of, train  # noqa: E402
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
 KEYS = ["trajectories", "lost", "rows", "success_rate", "reward_mean", "turns_mean", "turns_max", "turn_limit"]
 KEYS += ["prompt_limit", "invalid_rate", "truncated_rate", "shown_turns_mean", "alone_0", "alone_1", "alone_2"]
+# four tasks that come three times
+SETTINGS = ["agents.num_tasks=4", "rollout.batch_size=4", "train.num_epochs=3", "train.max_steps=3"]
+SETTINGS += ["replay.enabled=true", "reflection.enabled=true", "reflection.threshold=0.9", "data.max_len=512"]
+PLAYED = 16  # trajectories of a step: four of each task
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     place = tmp_path_factory.mktemp("agents") / "run"
-    train(place, "train.max_steps=3", experiment="agent_smoke")
+    train(place, *SETTINGS, experiment="agent_smoke")
     return place
 
 
@@ -33,7 +38,7 @@ def test_every_number_is_there_and_finite(run):
     for step in steps:
         assert not {f"r3/agents/{key}" for key in KEYS} - set(step)
         assert all(math.isfinite(value) for value in step.values())
-        assert step["r3/agents/trajectories"] == 32 and step["r3/agents/lost"] == 0
+        assert step["r3/agents/trajectories"] == PLAYED and step["r3/agents/lost"] == 0
 
 
 def test_the_engine_computes_with_the_weights_that_were_trained(run):
@@ -45,11 +50,13 @@ def test_every_turn_is_a_row(run):
     """Prompts grow with the memory; what the metrics count is what the rows hold."""
     for step in lines(run / "metrics.jsonl"):
         rows = [row for row in rollouts_of(run) if row["step"] == step["step"]]
-        assert len(rows) == step["r3/agents/rows"] == step["r3/agents/turns_mean"] * 32
+        assert len(rows) == step["r3/agents/rows"]
+        plain = [row for row in rows if row["context"] == "plain" and row["recalled_from"] is None]
+        assert len(plain) == step["r3/agents/turns_mean"] * PLAYED
         trajectories = {}
-        for row in rows:
+        for row in plain:
             trajectories.setdefault((row["uid"], row["trajectory"]), []).append(row)
-        assert len(trajectories) == 32 and len({uid for uid, _ in trajectories}) == 8
+        assert len(trajectories) == PLAYED and len({uid for uid, _ in trajectories}) == 4
         for turns in trajectories.values():
             assert [row["turn"] for row in turns] == list(range(len(turns))) and len(turns) <= 6
             assert len({row["verdict"] for row in turns}) == 1
@@ -58,8 +65,8 @@ def test_every_turn_is_a_row(run):
                 paid = row["turn_reward"] - (0 if row["valid"] else 0.1)
                 assert row["step_return"] == pytest.approx(paid + 0.95 * following["step_return"])
         right = sum(turns[0]["verdict"] == "correct" for turns in trajectories.values())
-        assert step["r3/agents/success_rate"] == pytest.approx(right / 32)
-        assert step["r3/agents/invalid_rate"] == pytest.approx(sum(not row["valid"] for row in rows) / len(rows))
+        assert step["r3/agents/success_rate"] == pytest.approx(right / PLAYED)
+        assert step["r3/agents/invalid_rate"] == pytest.approx(sum(not row["valid"] for row in plain) / len(plain))
 
 
 def test_held_out_tasks_are_played(run):
@@ -75,64 +82,33 @@ def test_a_trajectory_is_read_turn_by_turn(run):
     assert shown.returncode == 0 and "trajectory" in shown.stdout and "hall" in shown.stdout
 
 
-# ── another estimator, and what R³ adds, on four tasks that come twice ──
-
-REPAIRS = ["replay.enabled=true", "reflection.enabled=true", "reflection.threshold=0.9", "data.max_len=512"]
-
-
-def test_an_arm_trains_with_the_advantages_of_its_estimator(tmp_path):
-    """gigpo, as the rows of a run give it again: sums of rewards among the trajectories of a group, and the returns of the
-    turns at one state. A task whose trajectories of step 1 succeed in less than 90% has a group behind one of them in step 2;
-    one that ends alike in step 2 is joined by what ended otherwise in step 1."""
-    place = tmp_path / "run"
-    common = [
-        "agents.num_tasks=4",
-        "agents.num_held_out=0",
-        "rollout.batch_size=4",
-        "train.num_epochs=2",
-        "train.max_steps=2",
-        "algo=gigpo",
-    ]
-    train(place, *common, *REPAIRS, experiment="agent_smoke")
-    steps = lines(place / "metrics.jsonl")
-    rows = rollouts_of(place)
+def groups_of(rows):
+    """(step, task, context) -> the rows of each trajectory."""
     groups = {}
     for row in rows:
-        groups.setdefault((row["step"], row["uid"], row["context"]), []).append(row)
-    for mine in groups.values():
-        trajectories = turns_of(mine)
-        sums = [sum(row["turn_reward"] - 0.1 * (not row["valid"]) for row in turns) for turns in trajectories]
-        for turns, of_episode in zip(trajectories, scores(sums), strict=True):
-            for row in turns:
-                alike = [other["step_return"] for other in mine if other["state"] == row["state"]]
-                of_turn = scores(alike)[alike.index(row["step_return"])]
-                assert row["advantage"] == pytest.approx(of_episode + of_turn, abs=1e-4)
-    for step in steps:
-        assert all(math.isfinite(value) for value in step.values()) and step["r3/sync/abs_logprob_gap"] < 0.02
-    assert len(steps) == 2
-    for number, uid in itertools.product(range(2, len(steps) + 1), {row["uid"] for row in rows}):
-        before = {turns[0]["verdict"] for turns in turns_of(groups[1, uid, "plain"])}
-        rate = statistics.fmean(turns[0]["verdict"] == "correct" for turns in turns_of(groups[1, uid, "plain"]))
-        now = turns_of(groups[number, uid, "plain"])
+        group = groups.setdefault((row["step"], row["uid"], row["context"]), {})
+        group.setdefault(row["trajectory"], []).append(row)
+    return {key: list(group.values()) for key, group in groups.items()}
+
+
+def test_advantages_are_those_of_the_hierarchy(run):
+    """As the rows of the run give them again; recalled trajectories and reflection groups are compared in the same way."""
+    for trajectories in groups_of(rollouts_of(run)).values():
+        states, returns = ([[row[key] for row in turns] for turns in trajectories] for key in ("state", "step_return"))
+        expected = brute_force(states, returns, depth=2, alpha=1.0, std_norm=True, reading="paper", eps=1e-6)
+        for turns, advantages in zip(trajectories, expected, strict=True):
+            assert [row["advantage"] for row in turns] == pytest.approx(advantages, abs=1e-4)
+
+
+def test_a_task_is_joined_by_what_ended_otherwise_and_played_again_behind_a_failure(run):
+    """Step 2 knows what step 1 stored: an attempt is shown where less than 90% of the task's trajectories succeeded."""
+    groups = groups_of(rollouts_of(run))
+    for uid in {uid for _, uid, _ in groups}:
+        verdicts = [turns[0]["verdict"] for turns in groups[1, uid, "plain"]]
+        now = groups[2, uid, "plain"]
         fresh = {turns[0]["verdict"] for turns in now if turns[0]["recalled_from"] is None}
         recalled = {turns[0]["verdict"] for turns in now if turns[0]["recalled_from"] == 1}
-        assert recalled == (before - fresh if len(fresh) == 1 else set())
-        reflected = groups.get((number, uid, "reflection"), [])
-        assert len(turns_of(reflected)) == (4 if rate < 0.9 else 0)
-        assert all("It failed." in row["prompt"] for row in reflected)
-
-
-def turns_of(rows):
-    """The rows of each trajectory."""
-    found = {}
-    for row in rows:
-        found.setdefault(row["trajectory"], []).append(row)
-    return list(found.values())
-
-
-def scores(values):
-    """(v - mean) / (std + 1e-6), with n - 1; 0 for one value alone."""
-    if len(values) < 2:
-        return [0.0]
-    mean, std = statistics.fmean(values), statistics.stdev(values)
-    return [(value - mean) / (std + 1e-6) for value in values]
+        assert recalled == (set(verdicts) - fresh if len(fresh) == 1 else set())
+        reflected = groups.get((2, uid, "reflection"), [])
+        assert len(reflected) == (4 if verdicts.count("correct") / 4 < 0.9 else 0)
+        assert all("It failed." in row["prompt"] for row in itertools.chain(*reflected))
