@@ -86,6 +86,8 @@ class DataConfig:
     max_len: int = 10240
     # wrap the prompt with the tokenizer's chat template
     chat_template: bool = True
+    # further values for the chat template: {enable_thinking: false}
+    chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     # first message of the chat template
     system_prompt: str | None = None
     # "{problem}" is replaced, nothing else is interpreted
@@ -120,6 +122,8 @@ class RolloutConfig:
     max_new_tokens: int = 8192
     # of the sampling; log-probs are those at this temperature
     temperature: float = 1.0
+    # texts at which a response ends, beside the model's end tokens and the chat template's end of a turn; they stay in it
+    stop: list[str] = field(default_factory=list)
     # rows per forward pass and rank
     micro_batch_size: int = 4
     # of a forward pass with train.dynamic_batch; null: train.max_tokens_per_gpu
@@ -138,6 +142,8 @@ class RolloutConfig:
             )
         at_least("rollout.max_new_tokens", self.max_new_tokens, 1)
         above("rollout.temperature", self.temperature, 0.0)
+        if not all(self.stop):
+            raise ConfigError(f"rollout.stop is {self.stop}; a text at which a response ends has a character or more")
         at_least("rollout.micro_batch_size", self.micro_batch_size, 1)
         at_least("rollout.max_tokens_per_gpu", self.max_tokens_per_gpu, 1)
 
@@ -229,6 +235,8 @@ class RewardConfig:
     num_workers: int = 2
     # a response that no server has answered by then is ungraded; with urls
     deadline_s: float = 300.0
+    # What begins and ends thinking, as [BEGIN, END]; []: <think>, <thinking>, [THINK], ◁think▷ and the like are known
+    thinking_marks: list[str] = field(default_factory=list)
     # the run stops when more of a step's rollouts could not be graded
     max_ungraded_rate: float = 0.1
 
@@ -238,6 +246,8 @@ class RewardConfig:
         at_least("reward.num_workers", self.num_workers, 1)
         above("reward.deadline_s", self.deadline_s, 0.0)
         fraction("reward.max_ungraded_rate", self.max_ungraded_rate)
+        if len(self.thinking_marks) not in (0, 2) or not all(self.thinking_marks):
+            raise ConfigError(f"reward.thinking_marks is {self.thinking_marks}; use [BEGIN, END], two texts, or []")
         for url in self.urls:
             if not _is_address(url):
                 raise ConfigError(

@@ -14,6 +14,7 @@ from typing import Any
 from r3_openrlhf.config import BenchmarkConfig
 from r3_openrlhf.machine.cpu.cpu_platform import ENVIRONMENT, KV_CACHE_BYTES, is_needed
 from r3_openrlhf.method.errors import ConfigError, R3Error
+from r3_openrlhf.problems.stops import stop_at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +32,15 @@ class Engine:
     Raises R3Error where vLLM cannot load the model (a directory or hub name).
     """
 
-    def __init__(self, model: str, *, max_model_len: int, options: BenchmarkConfig, trusted: bool = False) -> None:
+    def __init__(
+        self,
+        model: str,
+        *,
+        max_model_len: int,
+        options: BenchmarkConfig,
+        trusted: bool = False,
+        stops: tuple[Sequence[int], Sequence[str]] = ((), ()),
+    ) -> None:
         self._on_cpu = is_needed()
         settings: dict[str, Any] = {}
         if self._on_cpu:
@@ -68,6 +77,7 @@ class Engine:
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
+        stop_at(self._params, *stops)
 
     def submit(self, key: str, prompt_ids: Sequence[int], *, seed: int) -> None:
         """Queue one response. Returns at once; `finished` hands it out under `key`."""

@@ -11,14 +11,16 @@ from r3_openrlhf.method.types import Grade
 from r3_openrlhf.problems.sources import Label
 from r3_openrlhf.rewards.answers.request import GradeRequest
 from r3_openrlhf.rewards.client import make_grader
+from r3_openrlhf.rewards.thinking import as_graded
 
 
 class GradingThread:
     """Context manager. Grades in the worker processes, or on the servers, that `config` names; a thread looks after
     them."""
 
-    def __init__(self, config: RewardConfig) -> None:
-        self._config = config
+    def __init__(self, config: RewardConfig, *, prompt: str = "") -> None:
+        """prompt: a final prompt; the others end as it does."""
+        self._config, self._prompt = config, prompt
 
     def __enter__(self) -> GradingThread:
         self._loop = asyncio.new_event_loop()
@@ -39,7 +41,7 @@ class GradingThread:
     def submit(self, label: Label, text: str, *, num_tokens: int, truncated: bool) -> Future[Grade]:
         """Ask for the grade of one response. Returns at once."""
         request = GradeRequest(
-            response=text,
+            response=as_graded(self._prompt, text, self._config.thinking_marks),
             references=tuple(label.references),
             task=label.task,
             num_tokens=num_tokens,

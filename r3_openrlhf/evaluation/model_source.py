@@ -48,13 +48,14 @@ def values_of(config: R3Config, benchmarks: Sequence[str]) -> dict[str, Any]:
 
     Where a benchmark is the reasoning-gym task of its held-out (or else its training) problems, their options too.
     """
-    data = {key: getattr(config.data, key) for key in PROMPT_KEYS}
+    data = {key: getattr(config.data, key) for key in (*PROMPT_KEYS, "chat_template_kwargs")}
     for section in (config.data, config.held_out):
         if section.path in benchmarks:
             data["reasoning_gym"] = section.reasoning_gym
     return {
         "data": data,
         "reward": asdict(config.reward),
+        "rollout": {"stop": config.rollout.stop},
     }
 
 

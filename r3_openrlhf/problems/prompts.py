@@ -31,7 +31,9 @@ def render(tokenizer: PreTrainedTokenizerBase, data: DataConfig, user_text: str)
     if not data.chat_template:
         examples = [f"{problem_message(data, shot['problem'])}\n{shot['response']}" for shot in data.few_shot]
         last = f"{user_text}\n" if data.few_shot else user_text
-        return "\n\n".join([*([data.system_prompt] if data.system_prompt else []), *examples, last])
+        text = "\n\n".join([*([data.system_prompt] if data.system_prompt else []), *examples, last])
+        # Ids are made without special tokens, as a template brings its own; a base model was trained with its BOS
+        return text if text.startswith(bos := begin_of_text(tokenizer)) else bos + text
 
     from jinja2 import TemplateError
 
@@ -45,13 +47,37 @@ def render(tokenizer: PreTrainedTokenizerBase, data: DataConfig, user_text: str)
             f"The tokenizer of {tokenizer.name_or_path} has no chat template; use data.chat_template=false"
         )
     try:
-        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        return tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True, **data.chat_template_kwargs
+        )
     except TemplateError as error:
         roles = ", ".join(message["role"] for message in messages)
         raise DataError(
             f"The chat template of {tokenizer.name_or_path} refuses the turns {roles} ({error}); "
             "drop data.system_prompt or data.few_shot, or use data.chat_template=false"
         ) from error
+
+
+def begin_of_text(tokenizer: PreTrainedTokenizerBase) -> str:
+    """What the tokenizer itself puts before a text (<bos>, <s>, <|begin_of_text|>); "" for most."""
+    first = tokenizer(text="a")["input_ids"][:1]
+    return tokenizer.bos_token if first == [tokenizer.bos_token_id] else ""
+
+
+def end_of_turn(tokenizer: PreTrainedTokenizerBase, data: DataConfig) -> int | None:
+    """The special token that the chat template puts behind an answer; None where it puts none, or no template is used."""
+    if not data.chat_template or tokenizer.chat_template is None:
+        return None
+    from jinja2 import TemplateError
+
+    answer = "Eleven."
+    messages = [{"role": "user", "content": "1 + 1"}, {"role": "assistant", "content": answer}]
+    try:
+        text = tokenizer.apply_chat_template(messages, tokenize=False, **data.chat_template_kwargs)
+    except TemplateError:
+        return None
+    behind = tokenizer(text=text.rpartition(answer)[2].lstrip(), add_special_tokens=False)["input_ids"]
+    return behind[0] if behind and behind[0] in tokenizer.added_tokens_decoder else None
 
 
 def chat_prompts(config: R3Config, tokenizer: PreTrainedTokenizerBase) -> ChatPrompts:

@@ -19,6 +19,7 @@ from openrlhf.utils.agent import AgentExecutorBase
 from r3_openrlhf.problems.agents.processes.pool import EnvironmentLost, EnvironmentPool
 from r3_openrlhf.problems.agents.trajectory import Episode, Trajectory
 from r3_openrlhf.problems.prompts import count_tokens, problem_message, render
+from r3_openrlhf.problems.stops import stop_at, stops_of
 from r3_openrlhf.problems.training_file import Label
 from r3_openrlhf.stack.agent_tasks import environment_of_run, seed_of
 from r3_openrlhf.stack.agent_turns import Sampled, lost_at_reset, responses_of
@@ -45,6 +46,7 @@ class AgentExecutor(AgentExecutorBase):
             reset_timeout_s=agents.reset_timeout_s,
         )
         self._numbers = itertools.count()
+        self.stops: tuple[list[int], list[str]] | None = None  # of the tokenizer that comes with the first request
 
     async def execute(  # text alone: no images
         self,
@@ -118,6 +120,9 @@ class AgentExecutor(AgentExecutorBase):
         params.flat_logprobs = True  # as rollout_executor.py
         params.output_kind = self.output_kind
         params.detokenize = False
+        if self.stops is None:
+            self.stops = stops_of(hf_tokenizer, self.config.data, self.config.rollout.stop)
+        stop_at(params, *self.stops)
         prompt_ids = hf_tokenizer(text=prompt, add_special_tokens=False)["input_ids"]
         output = (await llm_engine.generate(prompt_ids, params)).outputs[0]
         response_ids = list(output.token_ids)

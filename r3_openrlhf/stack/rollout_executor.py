@@ -23,9 +23,11 @@ from r3_openrlhf.config import R3Config
 from r3_openrlhf.method.core.entropy import entropy_statistics, topk_entropy_bounds
 from r3_openrlhf.method.errors import DataError
 from r3_openrlhf.method.types import EntropyBounds, EntropySource
+from r3_openrlhf.problems.stops import stop_at, stops_of
 from r3_openrlhf.problems.training_file import Label
 from r3_openrlhf.rewards.answers.request import GradeRequest
 from r3_openrlhf.rewards.client import make_grader
+from r3_openrlhf.rewards.thinking import as_graded
 from r3_openrlhf.stack.environment import config_from_environment, on_cpu
 from r3_openrlhf.stack.recorded_rollouts import Recording
 
@@ -44,6 +46,7 @@ class AgentExecutor(AgentExecutorBase):
         self.grader = make_grader(self.config.reward)
         self.top_logprobs = top_logprobs_wanted(self.config)
         self.vocab_size: int | None = None
+        self.stops: tuple[list[int], list[str]] | None = None  # of the tokenizer that comes with the first request
         rollout = self.config.rollout
         self.record = Recording(rollout.record) if rollout.record else None
         self.playback = Recording(rollout.playback) if rollout.playback else None
@@ -66,6 +69,9 @@ class AgentExecutor(AgentExecutorBase):
         params.flat_logprobs = True  # one container a response (compact_logprobs.py), not a dict of objects per token
         params.output_kind = self.output_kind  # final only: else vLLM makes an output of every response for each token
         params.detokenize = False  # the k alternatives' texts cost more than the log-probs; decoded once below
+        if self.stops is None:
+            self.stops = stops_of(hf_tokenizer, self.config.data, self.config.rollout.stop)
+        stop_at(params, *self.stops)
 
         policy_step = getattr(llm_engine, "policy_step", None)  # weights never change between a response's tokens
         output, key = await self._generate(llm_engine, prompt, prompt_ids + given, given, params)
@@ -85,7 +91,7 @@ class AgentExecutor(AgentExecutorBase):
 
         grade = await self.grader.grade(
             GradeRequest(
-                response=text,
+                response=as_graded(prompt, text, self.config.reward.thinking_marks),
                 references=tuple(record.references),
                 task=record.task,
                 num_tokens=len(given) + len(response_ids),

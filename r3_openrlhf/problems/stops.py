@@ -1,0 +1,38 @@
+"""Where a response ends beside the model's own end tokens: at the end of the template's turn and at rollout.stop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from r3_openrlhf.problems.prompts import end_of_turn
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from r3_openrlhf.config import DataConfig
+
+
+def stops_of(
+    tokenizer: PreTrainedTokenizerBase, data: DataConfig, texts: Sequence[str]
+) -> tuple[list[int], list[str]]:
+    """(token ids, texts) at which a response ends. A text that is one special token is looked for by its id, which costs
+    nothing; for another one the engine has to turn every token into text."""
+    end = end_of_turn(tokenizer, data)
+    ids, others = ([] if end is None else [end]), []
+    special = {token.content: number for number, token in tokenizer.added_tokens_decoder.items()}
+    for text in texts:
+        if text in special:
+            ids.append(special[text])
+        else:
+            others.append(text)
+    return sorted(set(ids)), others
+
+
+def stop_at(params: Any, ids: Sequence[int], texts: Sequence[str]) -> None:
+    """Put them into vLLM's SamplingParams. Such a response has finished: it is not truncated, and keeps the text."""
+    params.stop_token_ids = sorted({*(params.stop_token_ids or ()), *ids})
+    if texts:
+        params.stop = list(texts)
+        params.include_stop_str_in_output = True
+        params.detokenize = True

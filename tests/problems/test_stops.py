@@ -1,0 +1,68 @@
+"""Where a turn begins and ends, for the families that people bring."""
+
+import pytest
+
+from r3_openrlhf.config import DataConfig
+from r3_openrlhf.problems.prompts import begin_of_text, count_tokens, end_of_turn, render
+from r3_openrlhf.problems.stops import stop_at, stops_of
+from tests.families import FAMILIES, load_tokenizer, write_model
+
+ENDS = {
+    "Qwen2.5-Instruct": "<|im_end|>",
+    "Qwen2.5 (base, with its template)": "<|im_end|>",
+    "DeepSeek-R1-Distill-Llama": "<｜end▁of▁sentence｜>",
+    "Llama-3.x-Instruct": "<|eot_id|>",
+    "Mistral-Instruct": "</s>",
+    "Gemma-it": "<end_of_turn>",
+    "Phi-3.5": "<|end|>",
+}
+
+
+@pytest.fixture
+def tokenizer_of(tmp_path):
+    return lambda name: load_tokenizer(write_model(tmp_path / "model", FAMILIES[name]))
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_the_end_of_a_turn_is_what_the_template_puts_behind_an_answer(tokenizer_of, name):
+    tokenizer = tokenizer_of(name)
+    assert tokenizer.convert_ids_to_tokens(end_of_turn(tokenizer, DataConfig())) == ENDS[name]
+    assert end_of_turn(tokenizer, DataConfig(chat_template=False)) is None
+
+
+def test_a_template_of_plain_words_ends_with_no_token(byte_tokenizer):
+    assert end_of_turn(byte_tokenizer, DataConfig()) is None
+
+
+@pytest.mark.parametrize("name", ["Gemma (base)", "Llama-3.x (base)", "Mistral (base)"])
+def test_a_base_model_gets_its_bos_once(tokenizer_of, name):
+    tokenizer, data = tokenizer_of(name), DataConfig(chat_template=False)
+    bos = FAMILIES[name].bos
+    assert render(tokenizer, data, "2 + 2 =") == f"{bos}2 + 2 ="
+    assert render(tokenizer, data, f"{bos}2 + 2 =") == f"{bos}2 + 2 ="
+    assert count_tokens(tokenizer, render(tokenizer, data, "2")) == 2
+    assert render(tokenizer, DataConfig(chat_template=False, system_prompt="S"), "2") == f"{bos}S\n\n2"
+
+
+def test_a_tokenizer_that_puts_nothing_in_front(tokenizer_of):
+    assert begin_of_text(tokenizer_of("SmolLM2-Instruct")) == ""  # it names a BOS and does not use it
+
+
+def test_values_for_the_template(tokenizer_of):
+    tokenizer = tokenizer_of("Qwen3")
+    assert render(tokenizer, DataConfig(), "2").endswith("assistant\n")
+    off = DataConfig(chat_template_kwargs={"enable_thinking": False})
+    assert render(tokenizer, off, "2").endswith("assistant\n<think>\n\n</think>\n\n")
+
+
+def test_stops_reach_vllm(tokenizer_of):
+    vllm = pytest.importorskip("vllm", reason="vLLM is not installed")
+    tokenizer = tokenizer_of("Qwen2.5 (base, with its template)")
+    end, other = tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|im_start|>"])
+    ids, texts = stops_of(tokenizer, DataConfig(), ["<|im_start|>", "</answer>"])
+    assert (ids, texts) == (sorted([end, other]), ["</answer>"])
+    params = vllm.SamplingParams(detokenize=False)
+    stop_at(params, ids, [])
+    assert params.stop_token_ids == ids and not params.detokenize  # ids alone cost no text
+    stop_at(params, ids, texts)
+    assert params.stop == ["</answer>"] and params.detokenize and params.include_stop_str_in_output

@@ -1,0 +1,41 @@
+"""Thinking that the prompt has opened: what the graders hear of it."""
+
+import pytest
+
+from r3_openrlhf.config import DataConfig, RewardConfig
+from r3_openrlhf.evaluation.grading_thread import GradingThread
+from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.problems.prompts import problem_message, render
+from r3_openrlhf.problems.sources import Label
+from r3_openrlhf.rewards.thinking import as_graded, opened_thinking
+from tests.families import FAMILIES, load_tokenizer, write_model
+
+
+@pytest.mark.parametrize("mark", ["<think>", "<think >", "<thinking>", "<Think>", "[THINK]", "◁think▷"])
+def test_known_marks_are_found_at_the_end_alone(mark):
+    assert opened_thinking(f"<|im_start|>assistant\n{mark}\n") == mark
+    assert opened_thinking(f"Write {mark} first.") == ""
+    assert opened_thinking(f"{mark}\n\n</think>\n\n") == ""
+
+
+def test_a_users_own_marks_are_handed_on_as_known_ones():
+    marks = ["<scratch>", "</scratch>"]
+    assert as_graded("Q<scratch>\n", "7 + 1</scratch> 8", marks) == "<think>7 + 1</think> 8"
+    assert as_graded("Q\n", "<scratch>7", marks) == "<think>7"
+    with pytest.raises(ConfigError, match=r"reward.thinking_marks is \['<a>'\]; use \[BEGIN, END\]"):
+        RewardConfig(thinking_marks=["<a>"])
+
+
+@pytest.mark.parametrize("name", ["DeepSeek-R1-Distill-Qwen", "Qwen3-Thinking", "QwQ"])
+def test_thinking_that_never_closes_is_not_paid(name, tmp_path):
+    """The template opens it, so the response has no mark of its own."""
+    tokenizer = load_tokenizer(write_model(tmp_path / "m", FAMILIES[name]))
+    prompt = render(tokenizer, DataConfig(), problem_message(DataConfig(), "3 + 4"))
+    label = Label(uid="u", problem="3 + 4", references=["7"], task="math")
+    responses = [r"3 + 4 is \boxed{7}", r"3 + 4 is \boxed{7} </think> The answer is \boxed{7}"]
+    with GradingThread(RewardConfig(num_workers=1, timeout_s=60), prompt=prompt) as grading:
+        for truncated in (False, True):
+            grades = [grading.submit(label, text, num_tokens=9, truncated=truncated) for text in responses]
+            found = [grade.result() for grade in grades]
+            assert [grade.verdict for grade in found] == ["wrong", "correct"]
+            assert found[0].reward == 0.0 and found[0].reason == "no_answer"
