@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from r3_openrlhf.config.algorithms import ALGORITHMS, Algorithm
 from r3_openrlhf.config.answer_tasks import task_for
+from r3_openrlhf.config.reward_functions import BUILT_IN, reward_function
 from r3_openrlhf.method.checks import above, at_least, fraction, one_of
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.settings import R3Settings
@@ -221,8 +222,16 @@ class TrainConfig:
 
 @dataclass
 class RewardConfig:
-    """Grading and reward. R = 0 for a wrong answer, 1 + r_len for a correct one [P]."""
+    """Grading and reward. R = 0 for a wrong answer, 1 + r_len for a correct one [P], or what a function of yours returns."""
 
+    # your own: my_rewards.py:is_right or package.module:function (docs/rewards.md); null: the grader of data.task
+    function: str | None = None
+    # several of them; the word data.task is the built-in grader's score, from 0 to 1
+    functions: list[str] = field(default_factory=list)
+    # what each of reward.functions is multiplied by before they are added; empty: 1
+    weights: list[float] = field(default_factory=list)
+    # a score of a function from which on a response counts as correct, for replay, collapse and ranking
+    correct_from: float = 1.0
     # [P]
     length_reward: bool = True
     # L_max [P]
@@ -248,11 +257,44 @@ class RewardConfig:
         fraction("reward.max_ungraded_rate", self.max_ungraded_rate)
         if len(self.thinking_marks) not in (0, 2) or not all(self.thinking_marks):
             raise ConfigError(f"reward.thinking_marks is {self.thinking_marks}; use [BEGIN, END], two texts, or []")
+        self._check_functions()
         for url in self.urls:
             if not _is_address(url):
                 raise ConfigError(
                     f"reward.urls holds {url!r}; a reward server's address starts with http:// or https://"
                 )
+
+    def _check_functions(self) -> None:
+        if self.function is not None and self.functions:
+            raise ConfigError("reward.function and reward.functions are set; write all of them into reward.functions")
+        if self.all_functions and self.urls:
+            raise ConfigError("reward.function and reward.urls are set; use one of the two")
+        if self.weights and len(self.weights) != len(self.functions):
+            raise ConfigError(
+                f"reward.weights has {len(self.weights)} numbers for the {len(self.functions)} of reward.functions; use as many"
+            )
+        for number in (*self.weights, self.correct_from):
+            if not math.isfinite(number):
+                raise ConfigError(f"reward.weights or reward.correct_from holds {number}; use finite numbers")
+        names = [
+            reward_function("reward.function" if self.function else "reward.functions", path).name
+            for path in self.all_functions
+            if path != BUILT_IN
+        ]
+        if len(set(names)) < len(names):
+            raise ConfigError(
+                f"reward.functions has two with one name: {', '.join(names)}; rename one, metrics have them"
+            )
+
+    @property
+    def all_functions(self) -> list[str]:
+        """reward.function or reward.functions; empty: the grader of data.task alone."""
+        return [self.function] if self.function is not None else self.functions
+
+    @property
+    def all_weights(self) -> list[float]:
+        """One for each of all_functions."""
+        return self.weights or [1.0] * len(self.all_functions)
 
 
 @dataclass
@@ -633,6 +675,7 @@ class R3Config(R3Settings):
             ("rollout.record", "null", self.rollout.record, "a recording has single responses, not trajectories"),
             ("rollout.playback", "null", self.rollout.playback, "a recording has single responses, not trajectories"),
             ("reward.urls", "[]", self.reward.urls, "the environment gives the rewards, not a grader"),
+            ("reward.function", "null", self.reward.all_functions, "the environment gives the rewards, not a grader"),
             ("reward.length_reward", "false", self.reward.length_reward, "the environment gives the rewards, not a grader"),
             ("data.task", "null", self.data.task, "the environment says what succeeds, not a grader"),
             ("train.deterministic", "false", self.train.deterministic, "which turns are sampled together depends on timing"),

@@ -168,9 +168,13 @@ class Grade:
     verdict: Verdict
     reason: str  # "correct", "wrong", "no_answer", "timeout", "crashed", "unreachable", ...
     score: float | None  # 1.0 / 0.0, partial credit where a task has it; None when ungraded
-    reward: float | None  # score plus length reward (METHOD: R is 0 or in [1, 2]); None when ungraded
+    # score plus length reward (METHOD: R is 0 or in [1, 2]), or what a user's reward function returned; None when ungraded
+    reward: float | None
     extracted: str | None = None  # the answer found inside the response
     seconds: float = 0.0  # wall clock spent grading
+    extras: dict[str, float | str] = field(
+        default_factory=dict
+    )  # further values of a reward function; "error": why none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,6 +260,7 @@ class Rollout:
     turn: TurnFacts | None = None  # of a response to an environment
     # Of a whole trajectory: its turns. response_ids are those of all of them, one behind the other, prompt_ids the first's
     turns: tuple[PlayedTurn, ...] | None = None
+    extras: dict[str, float | str] = field(default_factory=dict)  # of its grade; empty of a recalled rollout
 
     def __post_init__(self) -> None:
         self.context = Context.checked("context", self.context)

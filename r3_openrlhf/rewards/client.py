@@ -21,7 +21,11 @@ class Grader(Protocol):
 
 
 def make_grader(config: RewardConfig) -> Grader:
-    """A grader on the configured servers, or in local worker processes when `reward.urls` is empty."""
+    """A grader by a user's functions, on the configured servers, or else in local worker processes."""
+    if config.all_functions:
+        from r3_openrlhf.rewards.function_grader import FunctionGrader
+
+        return FunctionGrader(config)
     if config.urls:
         from r3_openrlhf.rewards.remote import RemoteGrader  # aiohttp, which local grading does not need
 

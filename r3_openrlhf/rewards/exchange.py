@@ -10,15 +10,17 @@ from r3_openrlhf.method.core.rewards import outcome_reward
 from r3_openrlhf.method.errors import GradingError
 from r3_openrlhf.method.types import Grade, Verdict
 from r3_openrlhf.rewards.answers.request import GradeRequest, Item, Outcome
+from r3_openrlhf.rewards.functions import FunctionItem
 
 MAX_RESPONSE_CHARS = 1_000_000  # of a longer response, the end
 MAX_PROBLEM_CHARS = 20_000
 
 
 def grade_of(outcome: Outcome, num_tokens: int, config: RewardConfig) -> Grade:
-    """The grade with its reward, the one place where score and length reward meet (METHOD section 3)."""
-    reward = None
-    if outcome.score is not None:
+    """The grade with its reward, the one place where score and length reward meet (METHOD section 3). What a user's own
+    function returned is the reward as it is."""
+    reward = outcome.reward
+    if reward is None and outcome.score is not None:
         reward = outcome_reward(
             outcome.score,
             num_tokens,
@@ -32,6 +34,7 @@ def grade_of(outcome: Outcome, num_tokens: int, config: RewardConfig) -> Grade:
         reward=reward,
         extracted=outcome.extracted,
         seconds=outcome.seconds,
+        extras=outcome.extras,
     )
 
 
@@ -49,6 +52,25 @@ def encode_request(request: GradeRequest) -> msgspec.Raw:
         return msgspec.Raw(encode(item))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise GradingError(f"the metadata of an item cannot be sent to a grading process: {error}") from error
+
+
+def encode_function_item(request: GradeRequest) -> msgspec.Raw:
+    """The request for a user's reward functions, as bytes. GradingError: a row that is not plain data."""
+    metadata = request.metadata
+    item = FunctionItem(
+        response=_encodable(request.response[-MAX_RESPONSE_CHARS:]),
+        references=tuple(map(_encodable, request.references)),
+        problem=_encodable(request.problem),
+        prompt=_encodable(request.prompt),
+        truncated=request.truncated,
+        num_tokens=request.num_tokens,
+        row=request.row or {},
+        metadata=msgspec.json.decode(metadata) if isinstance(metadata, bytes) else metadata,
+    )
+    try:
+        return msgspec.Raw(encode(item))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise GradingError(f"the row of an item cannot be sent to a reward function: {error}") from error
 
 
 def _encodable(text: str) -> str:

@@ -170,32 +170,13 @@ class RemoteGrader:
                 return
             server = self._next_server(now, refused_by)
             status, pause = await self._ask(state.session, server, batch)
-            left = [waiting for waiting in batch if not waiting.future.done()]
-            if status == 401:
-                raise GradingError(
-                    f"the reward server {server.url} does not accept the token; set R3_REWARD_TOKEN to the one that it"
-                    " was started with"
-                )
-            if status in (400, 413, 422):
-                if len(batch) > 1:  # one of them is to blame
-                    middle = len(batch) // 2
-                    await self._send(state, batch[:middle])
-                    await self._send(state, batch[middle:])
-                    return
-                _answer(batch[0], "refused")
-            elif status == 200:
-                self._note_short(server, left)
-            elif status == 0 or status in _LATER:
-                for waiting in left:
-                    waiting.trouble = f"http_{status}" if status else "unreachable"
-            else:  # a wrong path or a server of another kind: asking it again changes nothing
-                refused_by.add(server.url)
-                if all(other.url in refused_by for other in self._servers):
-                    for waiting in left:
-                        _answer(waiting, f"http_{status}")
+            if status in (400, 413, 422) and len(batch) > 1:  # one of them is to blame
+                middle = len(batch) // 2
+                await self._send(state, batch[:middle])
+                await self._send(state, batch[middle:])
+                return
+            self._settle(server, status, [waiting for waiting in batch if not waiting.future.done()], refused_by)
             if status != 200:
-                if status:
-                    self._say(server, f"http_{status}")
                 server.resting_until = time.monotonic() + pause
             if any(not waiting.future.done() for waiting in batch):
                 now = time.monotonic()
@@ -205,6 +186,29 @@ class RemoteGrader:
                 )
                 backoff = min(MAX_BACKOFF_S, 0.1 * 2 ** min(attempt, 10))
                 await asyncio.sleep(0.0 if others else random.uniform(0.5, 1.0) * max(backoff, pause))
+
+    def _settle(self, server: _Server, status: int, left: list[_Waiting], refused_by: set[str]) -> None:
+        """What a status means for the items that it left without an answer. GradingError: a wrong token."""
+        reason = f"http_{status}" if status else "unreachable"
+        if status == 401:
+            raise GradingError(
+                f"the reward server {server.url} does not accept the token; set R3_REWARD_TOKEN to the one that it"
+                " was started with"
+            )
+        if status == 200:
+            self._note_short(server, left)
+            return
+        if status:
+            self._say(server, reason)
+        if status in (400, 413, 422):
+            _answer_all(left, "refused")
+        elif status == 0 or status in _LATER:
+            for waiting in left:
+                waiting.trouble = reason
+        else:  # a wrong path or a server of another kind: asking it again changes nothing
+            refused_by.add(server.url)
+            if all(other.url in refused_by for other in self._servers):
+                _answer_all(left, reason)
 
     def _note_short(self, server: _Server, left: list[_Waiting]) -> None:
         """A whole answer, without a line for these items: they are asked for again, but not for ever."""
@@ -248,9 +252,13 @@ class RemoteGrader:
 
     def _deliver(self, server: _Server, batch: list[_Waiting], line: bytes) -> None:
         """One line of an answer; each is judged on its own."""
+        index: int | None
+        trouble: str | None
+        result: _Result | None
         try:
             result = _decode_result(line)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            result = None
             index, trouble = _explained(line, error)
         else:
             index, trouble = result.index, _contradiction(result)
@@ -258,9 +266,9 @@ class RemoteGrader:
             self._say(server, f"{trouble or f'an answer for item {index} of {len(batch)}'} in the line {line[:80]!r}")
             return
         waiting = batch[index]
-        if trouble is not None:
+        if result is None or trouble is not None:
             self._say(server, f"{trouble} in the line {line[:200]!r}")
-            _answer(waiting, trouble[:MAX_REASON_CHARS])
+            _answer(waiting, str(trouble)[:MAX_REASON_CHARS])
         elif result.reason in _PASSING:
             waiting.trouble = result.reason
         elif not waiting.future.done():

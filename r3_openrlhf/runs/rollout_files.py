@@ -50,6 +50,7 @@ COLUMNS = {
     "entropy_global_upper": NUMBER,
     "text": TEXT,  # null with logging.rollout_text=false
     "answer": TEXT,  # the final answer that the grader found; null: none, or a recalled row
+    "extras": TEXT,  # JSON: what a reward function returned beside its reward, or "error": why it gave none; null: nothing
     "prompt": TEXT,  # as the model saw it, of its group; null with logging.rollout_text=false
     "prefix_tokens": COUNT,  # of num_tokens, those that it was given (exploration.prefix)
     # Of a turn in an environment (docs/agents.md); else null

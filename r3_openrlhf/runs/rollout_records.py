@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -97,6 +98,7 @@ def record_of(rollout: Rollout, *, step: int, row: Row | None) -> dict[str, Any]
             "entropy_global_upper": bounds and bounds.global_upper,
             "text": rollout.text,
             "answer": rollout.answer and rollout.answer[:MAX_ANSWER_CHARS],
+            "extras": json.dumps(rollout.extras, ensure_ascii=False) if rollout.extras else None,
             "prompt": None,
             "prefix_tokens": rollout.prefix_tokens,
             "token_chars": None,

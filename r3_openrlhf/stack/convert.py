@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
 
-from r3_openrlhf.method.types import Context, Rollout
+from r3_openrlhf.method.types import Context, Rollout, Verdict
 from r3_openrlhf.problems.training_file import Label
 
 
@@ -45,6 +45,7 @@ def rollout_from_response(
         text=payload["text"],
         reason=grade.reason,
         answer=grade.extracted,
+        extras=grade.extras,
         turn=payload.get("turn"),
     )
 
@@ -78,7 +79,7 @@ def experience_from_recalled(rollout: Rollout, *, prompt_ids: np.ndarray, siblin
     logprobs_A = torch.zeros(len(sequences_T) - 1, dtype=torch.float32)
     logprobs_A[len(prompt_ids) - 1 :] = torch.from_numpy(rollout.response_logprobs.astype(np.float32))
     reward = rollout.graded_reward
-    values = {"reward": reward, "score": float(reward > 0)}
+    values = {"reward": reward, "score": float(rollout.verdict is Verdict.CORRECT)}
     info = {key: torch.tensor([values.get(key, 0.0)], dtype=tensor.dtype) for key, tensor in sibling.info.items()}
     return Experience(
         sequences=sequences_T.unsqueeze(0),

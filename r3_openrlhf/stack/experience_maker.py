@@ -20,7 +20,7 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.method.core.batch_metrics import entropy_metrics, trained_tokens
+from r3_openrlhf.method.core.batch_metrics import entropy_metrics, extra_metrics, trained_tokens
 from r3_openrlhf.method.core.mixed_batch import MixedBatch, Row
 from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.method.r3 import R3
@@ -151,7 +151,7 @@ class StockExperienceMaker(RemoteExperienceMaker):
             )
         self.metrics = {**self.r3.metrics(batch, step=self.step), **gaps, **metrics}
         self.metrics["trained_tokens"] = trained_tokens(batch, passes=self.config.train.inner_epochs)
-        self.metrics.update(entropy_metrics(self.rollouts))
+        self.metrics.update(entropy_metrics(self.rollouts) | extra_metrics(self.rollouts))
         self.records = records_of(
             batch,
             step=self.step + 1,

@@ -98,6 +98,7 @@ class AgentExecutor(AgentExecutorBase):
                 truncated=truncated,
                 metadata=record.metadata,
                 problem=record.problem,
+                prompt=prompt,
             )
         )
         # Arrays, not the lists of upstream: they cross to the controller and become tensors without a loop over tokens.

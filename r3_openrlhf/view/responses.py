@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -31,6 +32,7 @@ class Shown:
     answer: str | None  # what the extraction finds in it
     parts: list[tuple[str, float]]
     age: int | None  # of a recalled row, in steps
+    extras: dict[str, float | str]  # what a reward function returned beside its reward
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +52,15 @@ class Opened:
 
     def shown(self, place: int) -> Shown:
         """One of its rows."""
-        row = self.rows[place]
+        row, config = self.rows[place], self.run.config
         return Shown(
             place=place,
             at=self.group.rows[place]["at"],
             row=row,
             verdict=_NAMES[Verdict(row["verdict"])],
             answer=_answer_in(row, self.problem),
-            parts=reward_parts(row),
+            parts=reward_parts(row, returned=bool(config is not None and config.reward.all_functions)),
+            extras=_extras_in(row),
             age=None if row["recalled_from"] is None else self.step - row["recalled_from"],
         )
 
@@ -89,6 +92,16 @@ def of_group(run: RunReader, step: int, group: StepGroup, values: Sequence[Value
     if len(places) != len(values):
         raise R3Error(f"step {step} of {run.path} has changed while it was read; load the page again")
     return [value for place, value in zip(places, values, strict=True) if place in wanted]
+
+
+def _extras_in(row: Row) -> dict[str, float | str]:
+    """Nothing where the file of a stranger holds something else."""
+    try:
+        found = json.loads(row.get("extras") or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    plain = found if isinstance(found, dict) else {}
+    return {name: value for name, value in plain.items() if isinstance(value, float | int | str)}
 
 
 def _answer_in(row: Row, problem: Problem | None) -> str | None:

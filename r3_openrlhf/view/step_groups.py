@@ -107,8 +107,8 @@ def fate_of(rows: Sequence[Row], *, was_reflected: bool) -> str | None:
 # ── one row ──
 
 
-def reward_parts(row: Row) -> list[tuple[str, float]]:
-    """The reward of a row as a sum of named parts; [] for one without a reward.
+def reward_parts(row: Row, *, returned: bool = False) -> list[tuple[str, float]]:
+    """The reward of a row as a sum of named parts; [] for one without a reward. returned: a function of the user gave it.
 
     A correct row has 1 for the verdict and the rest for its length; a ranked one has the ranking's reward instead of 0, which
     ranking.guard may shift; what else was added or taken (DAPO's penalty on long ones) is the last part.
@@ -117,8 +117,8 @@ def reward_parts(row: Row) -> list[tuple[str, float]]:
     if outcome is None or reward is None:
         return []
     verdict = 1.0 if row["verdict"] == Verdict.CORRECT else 0.0
-    parts = [("verdict", verdict)]
-    if outcome != verdict:
+    parts = [("returned", outcome)] if returned else [("verdict", verdict)]
+    if outcome != verdict and not returned:
         parts.append(("length", outcome - verdict))
     if ranking is not None:
         parts.append(("ranking", ranking - outcome))

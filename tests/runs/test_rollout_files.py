@@ -42,12 +42,12 @@ def rollout(step=1, **changes):
         "verdict": "wrong", "reason": "wrong", "outcome_reward": 0.0, "ranking_reward": None, "reward": 0.25, "ranked": True, "advantage": -0.5, "recalled_from": None,
         "truncated": True, "num_tokens": 3, "entropy_peak": 1.5, "entropy_global": 0.4, "entropy_source": "exact",
         "entropy_peak_lower": 1.0, "entropy_peak_upper": 2.0, "entropy_global_lower": 0.3, "entropy_global_upper": 0.5,
-        "text": "3 + 4 = 8", "answer": "8", "prompt": "What is 3 + 4?", "prefix_tokens": 0, **PLACE,
+        "text": "3 + 4 = 8", "answer": "8", "extras": None, "prompt": "What is 3 + 4?", "prefix_tokens": 0, **PLACE,
         **changes,
     }  # fmt: skip
 
 
-MISSING = {"answer": None, "prompt": None, "prefix_tokens": None, **PLACE}
+MISSING = {"answer": None, "extras": None, "prompt": None, "prefix_tokens": None, **PLACE}
 numbers = st.none() | st.floats(allow_nan=False, allow_infinity=False)
 rows = st.builds(
     rollout,
@@ -80,6 +80,7 @@ def test_the_columns_are_those_of_a_rollout(tmp_path):
         make_rollout(ids=[3], verdict=Verdict.WRONG),
         make_rollout(ids=[4], verdict=Verdict.UNGRADED),
     ]  # fmt: skip
+    found[0].extras = {"format": 1.0}
     for texts in (True, False):
         records = records_of(MixedBatch(found, ["g", "g", "g"]), step=7, texts=texts)
         stored = list(read_step(write_step(tmp_path, 7, records)))
@@ -89,6 +90,7 @@ def test_the_columns_are_those_of_a_rollout(tmp_path):
         for record, row in zip(records, stored, strict=True):
             assert {name: record.get(name) for name in COLUMNS} == row
         assert [row["group"] for row in stored] == [0, 0, None]
+        assert [row["extras"] for row in stored] == ['{"format": 1.0}', None, None]
         assert [row["entropy_source"] for row in stored] == ["exact", None, None]
 
 

@@ -32,7 +32,7 @@ def rollout(uid, number, text):
     return {
         "step": 1, "uid": uid, "context": "plain", "group": None, "verdict": "correct" if right else "wrong", "reason": text[:300],
         "outcome_reward": float(right), "reward": float(right), "ranked": False, "advantage": float(number % 3 - 1), "recalled_from": None,
-        "truncated": not right, "num_tokens": tokens, "text": text, "answer": text[:5000], "prompt": text,
+        "truncated": not right, "num_tokens": tokens, "text": text, "answer": text[:5000], "prompt": text, "extras": json.dumps({text[:50]: text[:200]}),
         "token_chars": np.array([min(PIECE, len(text) - at) for at in range(0, max(1, len(text)), PIECE)], dtype=np.uint16),
         "token_entropy": np.full(tokens, 0.5, dtype=np.float16),
     }  # fmt: skip

@@ -129,6 +129,10 @@ def test_a_reward_is_the_sum_of_its_parts(changes, parts):
     assert reward_parts(row(**changes)) == parts
 
 
+def test_a_reward_that_a_function_returned_is_one_part():
+    assert reward_parts(row(outcome_reward=-0.5, reward=-0.5), returned=True) == [("returned", -0.5)]
+
+
 def test_the_pairs_of_the_worked_example():
     """METHOD section 9: peak [2, 1.5, 1, .5], global [.3, .2, .4, .1]."""
     peaks, globals_ = [2, 1.5, 1, 0.5], [0.3, 0.2, 0.4, 0.1]

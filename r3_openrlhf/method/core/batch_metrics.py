@@ -107,6 +107,17 @@ def entropy_metrics(rollouts: list[Rollout]) -> dict[str, float]:
     return metrics
 
 
+def extra_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """r3/reward/NAME: the mean of each number that a reward function returned beside its reward, over the rollouts that have
+    it; texts are in rollouts/ alone."""
+    values: dict[str, list[float]] = {}
+    for rollout in rollouts:
+        for name, value in rollout.extras.items():
+            if isinstance(value, float):
+                values.setdefault(name, []).append(value)
+    return {f"r3/reward/{name}": fmean(found) for name, found in sorted(values.items())}
+
+
 def _sampled(rollout: Rollout) -> tuple[object, ...]:
     """What was sampled, where and by which weights: a shared row is a copy (MixedBatch.successes_in)."""
     return rollout.uid, rollout.context, rollout.policy_step, response_bytes(rollout)

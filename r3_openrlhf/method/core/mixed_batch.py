@@ -312,6 +312,9 @@ class MixedBatch:
         difference), the advantage is R_i - mean, not scaled up to unit spread. "centred": the same, and the rankings'
         mean is 0, what any other failure earns; otherwise being truncated is worth R_max / 2 on average.
 
+        A ranking is added to the mean outcome reward of the rows that it ranks, which is 0 but where a reward function pays
+        failures otherwise.
+
         `success_scale`: see `amplify_successes`.
 
         ValueError: a scope or a guard that does not exist.
@@ -323,9 +326,13 @@ class MixedBatch:
                 for row in rows:
                     row.advantage = 0.0
                 continue
+            # what a ranked failure earns without its ranking: 0, unless a reward function pays failures otherwise
+            failed = [row.outcome_reward for row in rows if row.ranked]
+            base = sum(failed) / len(failed) if failed else 0.0
             rewards = [row.outcome_reward if row.ranking_reward is None else row.ranking_reward for row in rows]
             if guard is RankingGuard.CENTRED and group.ranked:
                 rewards = centre_rankings(rewards, [row.ranked for row in rows])
+            rewards = [reward + base if row.ranked else reward for row, reward in zip(rows, rewards, strict=True)]
             for row, reward in zip(rows, rewards, strict=True):
                 row.reward = reward
             values = group_advantages(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
 
 Word = Literal["correct", "wrong", "ungraded"]
 Result = tuple[Word, str, float | None, str | None]  # verdict, reason, score, extracted
+Extras = dict[str, float | str]  # further values of a reward function, by name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +24,8 @@ class GradeRequest:
     metadata: reasoning_gym only: the data-set entry, with its `metadata.source_dataset`; as bytes it is JSON, which the
         grading process reads.
     problem: the text of the problem, trusted; math only: a formula that is copied from it is no answer. "" if unknown.
+    prompt: what the model was asked, with its template. row: the problem's row of the data set, plain data. For reward
+        functions of a user; "" and None if unknown.
     """
 
     response: str
@@ -32,6 +35,8 @@ class GradeRequest:
     truncated: bool
     metadata: dict | bytes | None = None
     problem: str = ""
+    prompt: str = ""
+    row: dict | None = None
 
 
 class Item(msgspec.Struct, array_like=True, frozen=True):
@@ -46,10 +51,16 @@ class Item(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Outcome(msgspec.Struct, array_like=True, frozen=True):
-    """What a grading process says about one item. score is None when it is ungraded."""
+    """What is said about one item. score is None when it is ungraded.
+
+    reward: what a user's functions returned; None: it follows from the score. detail: a traceback, for the log.
+    """
 
     verdict: Word
     reason: str
-    score: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] | None = None
+    score: float | None = None
     extracted: str | None = None
     seconds: float = 0.0
+    reward: float | None = None
+    extras: Extras = {}
+    detail: str = ""

@@ -93,6 +93,7 @@ class GradeResult(BaseModel):
     reward: float | None
     extracted: str | None
     seconds: float
+    extras: dict[str, float | str]
 
 
 class GradeAnswer(BaseModel):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pytest import approx
 
 from r3_openrlhf.method.core.advantages import group_advantages
-from r3_openrlhf.method.core.batch_metrics import batch_metrics
+from r3_openrlhf.method.core.batch_metrics import batch_metrics, extra_metrics
 from r3_openrlhf.method.core.mixed_batch import MixedBatch, topk_decides
 from r3_openrlhf.method.core.ranking import RANKING_SCORES
 from r3_openrlhf.method.types import Context, EntropyBounds, EntropyStatistics, Rollout, Verdict
@@ -201,6 +201,21 @@ def test_the_centred_guard_makes_being_truncated_worth_nothing():
     assert batch.advantages(**{**EQ3, "guard": "centred"}) == approx([0.25, -0.25, 0.0])
     recall(batch, stored(C, reward=1.0))  # rewards .25, -.25, 0, 1: mean .25, sample std .5401
     assert batch.advantages(**{**EQ3, "guard": "centred"}) == approx([0.0, -0.9258, -0.4629, 1.3887], abs=1e-4)
+
+
+def test_ranked_failures_stay_failures_where_a_reward_function_pays_those_less_than_nothing():
+    """All three earn -1; the ranking tells two of them apart and pays neither for being truncated."""
+    rows = [rollout(W, reward=-1.0, truncated=cut) for cut in (True, True, False)]
+    batch = MixedBatch(rows, ["g"] * 3)
+    batch.rank(batch.rows_to_rank(scope="truncated"), ENTROPY, entropy_of([(2, 0.1), (1, 0.2)]), max_reward=0.5)
+    assert batch.advantages(**{**EQ3, "guard": "centred"}) == approx([0.25, -0.25, 0.0])
+    assert [row.reward for row in batch.rows] == [-0.75, -1.25, -1.0]
+
+
+def test_what_a_reward_function_returned_beside_its_reward_becomes_metrics():
+    rows = group(C, W, U)
+    rows[0].extras, rows[1].extras, rows[2].extras = {"format": 1.0, "by": "a judge"}, {"format": 0.0}, {"error": "no"}
+    assert extra_metrics(rows) == {"r3/reward/format": 0.5}
 
 
 def test_the_guard_leaves_a_verified_difference_alone():

@@ -1,0 +1,87 @@
+"""Reward functions of a user: `reward.function=my_rewards.py:is_right`, or several of them in `reward.functions`.
+
+    def is_right(response, reference, *, problem, row): ...        # ours: any of OFFERED, by name
+    def accuracy(prompts, completions, **columns): ...             # TRL's reward_funcs
+    def reward_func(queries, prompts, labels): ...                 # OpenRLHF's --reward.remote_url reward_func.py
+
+Which of the three a function is, is seen in the names of its parameters.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.open_table import load_object
+
+BUILT_IN = "data.task"  # in reward.functions: the score of the grader that data.task names
+OFFERED: tuple[str, ...] = (
+    "response",
+    "reference",
+    "references",
+    "problem",
+    "row",
+    "prompt",
+    "truncated",
+    "num_tokens",
+    "metadata",
+)
+_OPENRLHF: tuple[str, ...] = ("queries", "prompts", "labels")
+
+
+class Signature(StrEnum):
+    """Whose parameters a function has."""
+
+    OWN = "own"
+    TRL = "trl"
+    OPENRLHF = "openrlhf"
+
+
+@dataclass(frozen=True, slots=True)
+class RewardFunction:
+    """A user's function. `wants`: those of OFFERED that it takes; of the other signatures, nothing."""
+
+    path: str
+    name: str
+    call: Callable[..., Any]
+    signature: Signature
+    wants: tuple[str, ...] = ()
+
+
+def reward_function(key: str, path: str) -> RewardFunction:
+    """What an import path names. "file.py" alone is OpenRLHF's form: its `reward_func`.
+
+    Raises:
+        ConfigError: it cannot be imported, is no function, or needs a parameter that nothing is passed for.
+    """
+    found = load_object(key, f"{path}:reward_func" if path.endswith(".py") else path)
+    try:
+        parameters = inspect.signature(found).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{key} is {path!r}, which is no function: {error}") from error
+    name = getattr(found, "__name__", type(found).__name__)
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
+    named = [one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    names = {one.name for one in named}
+    if "queries" in names:
+        signature, offered = Signature.OPENRLHF, _OPENRLHF
+    elif "completions" in names:
+        # which columns there are is known with the first row
+        return RewardFunction(path, name, found, Signature.TRL)
+    else:
+        signature, offered = Signature.OWN, OFFERED
+    lacking = [one.name for one in named if one.default is one.empty and one.name not in offered]
+    lacking += [one.name for one in parameters if one.kind is one.POSITIONAL_ONLY and one.default is one.empty]
+    if lacking:
+        raise ConfigError(
+            f"{key} is {path!r}, whose parameter {lacking[0]!r} nothing is passed for; a reward function may take "
+            f"{', '.join(OFFERED)}, or have the parameters of TRL (completions, and columns) or OpenRLHF (queries, prompts, labels)"
+        )
+    wants = tuple(word for word in offered if takes_any or word in names)
+    if signature is Signature.OWN and not wants:
+        raise ConfigError(f"{key} is {path!r}, which takes no parameter; use def {name}(response, reference)")
+    return RewardFunction(path, name, found, signature, wants if signature is Signature.OWN else ())

@@ -1,0 +1,211 @@
+"""A user's reward functions: called in processes that can be killed, their values checked and added up.
+
+Unlike graders of ours these processes are not confined: the function is the user's own, and a judge needs the network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+import numbers
+import traceback
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from r3_openrlhf.config.reward_functions import BUILT_IN, RewardFunction, Signature, reward_function
+from r3_openrlhf.rewards.answers.request import Extras, Outcome, Word
+
+MAX_EXTRAS = 20
+MAX_EXTRA_CHARS = 200
+MAX_TRACEBACK_CHARS = 4000
+_NEARLY = 1e-9  # sums of weights: 0.8 + 0.1 + 0.1 is a little less than 1
+
+
+class FunctionItem(msgspec.Struct, array_like=True, frozen=True):
+    """A GradeRequest as a reward function's process takes it."""
+
+    response: str
+    references: tuple[str, ...]
+    problem: str
+    prompt: str
+    truncated: bool
+    num_tokens: int
+    row: dict[str, Any]
+    metadata: dict[str, Any] | None
+
+
+class Part(msgspec.Struct, array_like=True, frozen=True):
+    """What one function says. `trouble` is why it says nothing, in a word or two; `detail` is the traceback.
+
+    `absent`: None of a TRL function, which is "not mine" where there are several.
+    """
+
+    name: str
+    reward: float | None = None
+    score: float | None = None  # what decides whether the response is correct
+    extras: Extras = {}
+    trouble: str = ""
+    error: str = ""
+    detail: str = ""
+    absent: bool = False
+
+
+def make_worker(paths: Sequence[str]) -> Callable[[FunctionItem], list[Part]]:
+    """The handler of a pool's workers. ConfigError: a function that cannot be loaded."""
+    functions = [reward_function("reward.function", path) for path in paths]
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    def finish(work: Coroutine[Any, Any, Any]) -> Any:
+        if not loops:  # one for all items, so that a function may keep its connections; made after the fork
+            loops.append(asyncio.new_event_loop())
+        return loops[0].run_until_complete(work)
+
+    def handle(item: FunctionItem) -> list[Part]:
+        return [_part(function, item, finish) for function in functions]
+
+    return handle
+
+
+def _part(function: RewardFunction, item: FunctionItem, finish: Callable[[Coroutine[Any, Any, Any]], Any]) -> Part:
+    try:
+        parts = [checked_part(function.name, value) for value in _values(function, item, finish)]
+    except MemoryError:
+        raise  # nothing in this process can be relied on any more
+    except Exception as error:
+        text = " ".join(f"{type(error).__name__}: {error}".split())[:MAX_EXTRA_CHARS]
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        return Part(
+            function.name,
+            trouble=f"raised {type(error).__name__}",
+            error=f"{function.name}: {text} ({Path(frame.filename).name}, line {frame.lineno})",
+            detail=traceback.format_exc()[-MAX_TRACEBACK_CHARS:],
+        )
+    if function.signature is Signature.TRL and parts[0].trouble == "no_score":
+        return msgspec.structs.replace(parts[0], absent=True)
+    known = [part for part in parts if part.score is not None]
+    return max(known, key=lambda part: part.score or 0.0) if known else parts[0]
+
+
+def _values(
+    function: RewardFunction, item: FunctionItem, finish: Callable[[Coroutine[Any, Any, Any]], Any]
+) -> list[object]:
+    """What the function returns: of several accepted answers for each, if it asks for one."""
+
+    def call(*arguments: Any, **keywords: Any) -> object:
+        value = function.call(*arguments, **keywords)
+        return finish(value) if inspect.iscoroutine(value) else value
+
+    if function.signature is Signature.TRL:
+        return [_only(call(**_trl_arguments(item)))]
+    if function.signature is Signature.OPENRLHF:
+        prompt = item.prompt or item.problem
+        label = item.references[0] if len(item.references) == 1 else list(item.references)
+        return [openrlhf_value(call([prompt + item.response], [prompt], [label]))]
+    offered = msgspec.structs.asdict(item) | {"references": list(item.references)}
+    if "reference" not in function.wants:
+        return [call(**{name: offered[name] for name in function.wants})]
+    return [
+        call(**{name: (offered | {"reference": reference})[name] for name in function.wants})
+        for reference in item.references or ("",)
+    ]
+
+
+def _trl_arguments(item: FunctionItem) -> dict[str, Any]:
+    """As TRL's GRPOTrainer calls its functions: columns as lists, and messages where the row's own prompt is messages."""
+    own = item.row.get("prompt")
+    talks = isinstance(own, list)
+    completion = [{"role": "assistant", "content": item.response}] if talks else item.response
+    columns = {name: [value] for name, value in item.row.items() if name not in ("prompt", "completion")}
+    return columns | {"prompts": [own if talks else item.prompt or item.problem], "completions": [completion]}
+
+
+def _only(value: object) -> object:
+    """The one value of a batch of one."""
+    found = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(found, (list, tuple)):
+        if len(found) != 1:
+            raise ValueError(f"it returned {len(found)} values for one response")
+        return found[0]
+    return found
+
+
+def openrlhf_value(answer: object) -> dict[str, Any]:
+    """OpenRLHF's {"rewards", "scores", "extra_logs"}, each a number, a tensor or a list of one, as a function of ours says it.
+
+    ValueError: it is no such thing.
+    """
+    if not isinstance(answer, Mapping) or "rewards" not in answer:
+        raise ValueError(f'it returned {type(answer).__name__}, not a dict with "rewards"')
+    logs = answer.get("extra_logs") or {}
+    score = _only(answer.get("scores"))
+    found: dict[str, Any] = {str(name): _only(value) for name, value in logs.items()}
+    return found | {"reward": _only(answer["rewards"])} | ({} if score is None else {"score": score})
+
+
+def checked_part(name: str, value: object) -> Part:
+    """What a function returned, as a part: a bool, a number, None, or a dict with `reward` or `score`."""
+    found = dict(value) if isinstance(value, Mapping) else {"reward": value}
+    if isinstance(value, Mapping) and not {"reward", "score"} & found.keys():
+        return _bad(name, "returned dict", 'a dict without "reward" or "score"')
+    reward, score = found.pop("reward", None), found.pop("score", None)
+    reward = score if reward is None else reward
+    if reward is None:
+        return Part(name, trouble="no_score", error=f"{name} returned None")
+    numbers_ = {}
+    for key, number in (("reward", reward), ("score", reward if score is None else score)):
+        checked = _number(number)
+        if checked is None:
+            return _bad(name, f"returned {type(number).__name__}", f"{key} {str(number)[:60]!r}, which is no number")
+        if not math.isfinite(checked):
+            return _bad(name, f"returned {checked}", f"{key} {checked}")
+        numbers_[key] = checked
+    extras: Extras = {}
+    for key, extra in list(found.items())[:MAX_EXTRAS]:
+        number_ = _number(extra)
+        if number_ is not None and not math.isfinite(number_):
+            return _bad(name, f"returned {number_}", f"{key} {number_}")
+        extras[str(key)[:MAX_EXTRA_CHARS]] = number_ if number_ is not None else str(extra)[:MAX_EXTRA_CHARS]
+    return Part(name, numbers_["reward"], numbers_["score"], extras)
+
+
+def _bad(name: str, trouble: str, what: str) -> Part:
+    return Part(name, trouble=trouble, error=f"{name} returned {what}")
+
+
+def _number(value: object) -> float | None:
+    value = value.item() if hasattr(value, "item") and getattr(value, "size", 1) in (1, ()) else value
+    return float(value) if isinstance(value, numbers.Real) else None
+
+
+def combined(parts: Sequence[Part], weights: Sequence[float], *, correct_from: float) -> Outcome:
+    """The outcome of all functions: reward and score are sums by weight; from `correct_from` on the response is correct.
+
+    One function without a value leaves the whole response ungraded: a part that is missing is not a part of 0. Only a TRL
+    function's None is "not mine", as there, while another one has a value.
+    """
+    mine = [(part, weight) for part, weight in zip(parts, weights, strict=True) if not part.absent]
+    for part in [part for part, _ in mine if part.trouble] or ([] if mine else list(parts)):
+        return Outcome(
+            "ungraded", part.trouble, extras={"error": part.error} if part.error else {}, detail=part.detail
+        )
+    reward = math.fsum(weight * (part.reward or 0.0) for part, weight in mine)
+    score = math.fsum(weight * (part.score or 0.0) for part, weight in mine)
+    extras: Extras = {}
+    for part, _ in mine:
+        if len(parts) == 1:
+            extras |= part.extras
+        else:
+            extras |= {part.name: part.reward or 0.0} | {f"{part.name}.{key}": it for key, it in part.extras.items()}
+    verdict: Word = "correct" if score >= correct_from - _NEARLY else "wrong"
+    return Outcome(verdict, verdict, score, reward=reward, extras=extras)
+
+
+def part_of(outcome: Outcome) -> Part:
+    """What the built-in grader says, as one of several functions."""
+    if outcome.score is None:
+        return Part(BUILT_IN, trouble=outcome.reason)
+    return Part(BUILT_IN, outcome.score, outcome.score)

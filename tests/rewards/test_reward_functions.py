@@ -1,0 +1,194 @@
+"""Rewards that users write as functions: ours, TRL's, OpenRLHF's, several with weights, and what may go wrong in them."""
+
+import asyncio
+import sys
+
+import pytest
+
+from r3_openrlhf.config import RewardConfig
+from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.rewards.answers.request import GradeRequest
+from r3_openrlhf.rewards.client import make_grader
+
+MODULE = """
+import asyncio, os, time
+import numpy
+
+def is_right(response, reference):
+    return response.strip() == reference
+
+def level(response, reference, *, problem, row):
+    return {"reward": row["weight"] if reference in response else -0.5, "num_words": len(response.split()), "of": problem}
+
+async def later(response, reference):
+    await asyncio.sleep(0)
+    return float(reference in response)
+
+def short(num_tokens):
+    return 1 - num_tokens / 10
+
+def odd(response):
+    values = {"nan": float("nan"), "text": "yes", "none": None, "dict": {"value": 1}, "numpy": numpy.float32(0.5),
+              "many": [1, 2], "score": {"score": 1.0, "reward": -2}}
+    if response == "raise":
+        raise LookupError("no such word")
+    if response == "hang":
+        time.sleep(1000)
+    if response == "crash":
+        os._exit(1)
+    return values[response]
+
+def of_trl(completions, answer, **kwargs):
+    assert kwargs["prompts"] == ["Q?"]
+    return [1.0 if answer[0] in text else None for text in completions]
+
+def of_trl_talk(prompts, completions, **kwargs):
+    return [float(prompts[0][-1]["content"] in messages[0]["content"]) for messages in completions]
+
+def of_openrlhf(queries, prompts, labels):
+    reward = numpy.array([float(queries[0] == prompts[0] + labels[0])])
+    return {"rewards": reward - 1, "scores": reward, "extra_logs": {"length": numpy.array([3.0])}}
+
+def needs_more(response, answer):
+    return 1.0
+
+NUMBER = 3
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    (tmp_path / "my_rewards.py").write_text(MODULE)
+    (tmp_path / "reward_func.py").write_text(
+        "def reward_func(queries, prompts, labels):\n    return {'rewards': [0.25]}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    yield
+    for name in [name for name in sys.modules if name.startswith("r3_user_")]:
+        del sys.modules[name]
+
+
+def grades(responses, **settings):
+    settings = {"num_workers": 1, "timeout_s": 3.0} | settings
+
+    async def run():
+        grader = make_grader(RewardConfig(**settings))
+        try:
+            return await asyncio.gather(*(grader.grade(request(response)) for response in responses))
+        finally:
+            grader.close()
+
+    return asyncio.run(run())
+
+
+def request(response, references=("4",), **more):
+    fields = {"row": {"weight": 0.25, "answer": "4"}, "prompt": "Q?", "problem": "2 + 2"} | more
+    return GradeRequest(response=response, references=references, task="math", num_tokens=5, truncated=False, **fields)
+
+
+def said(grade):
+    return grade.verdict.value, grade.reason, grade.reward
+
+
+def test_what_a_function_returns_is_the_reward(own):
+    right, wrong = grades(["4", "5"], function="my_rewards.py:is_right")
+    assert said(right) == ("correct", "correct", 1.0)  # and no length reward
+    assert said(wrong) == ("wrong", "wrong", 0.0)
+
+
+def test_partial_credit_negative_rewards_and_values_beside_them(own):
+    right, wrong = grades(["it is 4", "5"], function="my_rewards.py:level", correct_from=0.25)
+    assert said(right) == ("correct", "correct", 0.25)
+    assert said(wrong) == ("wrong", "wrong", -0.5)
+    assert right.extras == {"num_words": 3.0, "of": "2 + 2"}
+    (strict,) = grades(["it is 4"], function="my_rewards.py:level")
+    assert said(strict) == ("wrong", "wrong", 0.25)
+
+
+def test_an_async_function(own):
+    assert [grade.reward for grade in grades(["4", "5", "4"], function="my_rewards.py:later")] == [1.0, 0.0, 1.0]
+
+
+def test_several_are_added_up_by_weight_and_the_built_in_grader_may_be_one_of_them(own):
+    # 2 * math + 0.2 * (1 - 5 / 10), by hand
+    right, wrong = grades(
+        [r"\boxed{4.0}", r"\boxed{5}"], functions=["data.task", "my_rewards.py:short"], weights=[2.0, 0.2]
+    )
+    assert (said(right), said(wrong)) == (("correct", "correct", 2.1), ("wrong", "wrong", 0.1))
+    assert right.extras == {"data.task": 1.0, "short": 0.5} and right.extracted == "4.0"
+    level_too = ["my_rewards.py:level", "my_rewards.py:short"]
+    (both,) = grades(["4"], functions=level_too)
+    assert both.reward == 0.75 and both.extras["level.num_words"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("response", "reason", "error"),
+    [
+        ("raise", "raised LookupError", "odd: LookupError: no such word (my_rewards.py, line 22)"),
+        ("nan", "returned nan", "odd returned reward nan"),
+        ("text", "returned str", "odd returned reward 'yes', which is no number"),
+        ("many", "returned list", "odd returned reward '[1, 2]', which is no number"),
+        ("dict", "returned dict", 'odd returned a dict without "reward" or "score"'),
+        ("none", "no_score", "odd returned None"),
+        ("hang", "timeout", ""),
+        ("crash", "crashed", ""),
+    ],
+)
+def test_a_function_that_gives_no_number_leaves_its_response_ungraded(own, response, reason, error, caplog):
+    found = grades([response, response, "numpy", "score"], function="my_rewards.py:odd")
+    assert [said(grade) for grade in found] == [
+        ("ungraded", reason, None),
+        ("ungraded", reason, None),
+        ("wrong", "wrong", 0.5),
+        ("correct", "correct", -2.0),
+    ]
+    assert found[0].extras.get("error", "") == error
+    assert caplog.text.count("Traceback") == (response == "raise")
+
+
+def test_trls_signature(own):
+    right, absent = grades(["4", "5"], function="my_rewards.py:of_trl")
+    assert (right.reward, absent.reason) == (1.0, "no_score")
+    # None of one among several is "not mine"
+    found = grades(["4", "5"], functions=["my_rewards.py:of_trl", "my_rewards.py:short"])
+    assert [grade.reward for grade in found] == [1.5, 0.5]
+
+
+def test_trls_messages_where_the_rows_own_prompt_is_messages(own):
+    async def run():
+        grader = make_grader(RewardConfig(function="my_rewards.py:of_trl_talk", num_workers=1))
+        try:
+            messages = [{"role": "user", "content": "4"}]
+            return await grader.grade(request("4!", row={"prompt": messages}))
+        finally:
+            grader.close()
+
+    assert asyncio.run(run()).reward == 1.0
+
+
+def test_openrlhfs_signature_and_its_file(own):
+    right, wrong = grades(["4", "5"], function="my_rewards.py:of_openrlhf")
+    assert (said(right), said(wrong)) == (("correct", "correct", 0.0), ("wrong", "wrong", -1.0))
+    assert right.extras == {"length": 3.0}
+    assert grades(["4"], function="reward_func.py")[0].reward == 0.25
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"function": "my_rewards.py:gone"}, "has no gone"),
+        ({"function": "no_rewards.py:gone"}, "cannot be imported: FileNotFoundError"),
+        ({"function": "my_rewards.py:NUMBER"}, "is no function"),
+        ({"function": "my_rewards.py:needs_more"}, "whose parameter 'answer' nothing is passed for"),
+        ({"function": "is_right"}, "use package.module:name or file.py:name"),
+        ({"function": "my_rewards.py:is_right", "urls": ["http://h"]}, "use one of the two"),
+        ({"function": "my_rewards.py:is_right", "functions": ["data.task"]}, "into reward.functions"),
+        ({"functions": ["data.task"], "weights": [1.0, 2.0]}, "has 2 numbers for the 1"),
+        ({"functions": ["my_rewards.py:odd", "my_rewards.py:odd"]}, "two with one name"),
+        ({"function": "my_rewards.py:odd", "correct_from": float("nan")}, "finite"),
+    ],
+)
+def test_what_cannot_be_a_reward_is_an_error_at_the_start(own, settings, words):
+    with pytest.raises(ConfigError, match=r"reward\.") as error:
+        RewardConfig(**settings)
+    assert words in str(error.value)
