@@ -236,7 +236,7 @@ class RewardConfig:
     length_reward: bool = True
     # L_max [P]
     length_reward_max_tokens: int = 32768
-    # reward servers; empty: grade in local worker processes
+    # reward servers (docs/rewards.md), or OpenRLHF's, whose addresses end in /get_reward; empty: grade in local processes
     urls: list[str] = field(default_factory=list)
     # Seconds that the grading of one response may take; waiting for a processor on a busy machine does not count
     timeout_s: float = 10.0
@@ -258,6 +258,8 @@ class RewardConfig:
         if len(self.thinking_marks) not in (0, 2) or not all(self.thinking_marks):
             raise ConfigError(f"reward.thinking_marks is {self.thinking_marks}; use [BEGIN, END], two texts, or []")
         self._check_functions()
+        if self.urls and len({url.endswith("/get_reward") for url in self.urls}) > 1:
+            raise ConfigError("reward.urls has servers of ours and of OpenRLHF (/get_reward); use one kind")
         for url in self.urls:
             if not _is_address(url):
                 raise ConfigError(
@@ -285,6 +287,11 @@ class RewardConfig:
             raise ConfigError(
                 f"reward.functions has two with one name: {', '.join(names)}; rename one, metrics have them"
             )
+
+    @property
+    def asks_openrlhf_servers(self) -> bool:
+        """Do reward.urls name servers of OpenRLHF's contract?"""
+        return any(url.endswith("/get_reward") for url in self.urls)
 
     @property
     def all_functions(self) -> list[str]:

@@ -39,7 +39,7 @@ MAX_BACKOFF_S = 5.0
 MAX_SHORT_ANSWERS = 3  # whole answers without a line for an item, before it is given up
 MAX_REASON_CHARS = 80
 _PASSING = frozenset({"closed", "unavailable"})  # a server's own trouble: ask again
-_LATER = frozenset({408, 425, 429, *range(500, 600)})  # statuses that may be others in a moment
+LATER = frozenset({408, 425, 429, *range(500, 600)})  # statuses that may be others in a moment
 
 _decode_item = msgspec.msgpack.Decoder(Item).decode
 
@@ -202,7 +202,7 @@ class RemoteGrader:
             self._say(server, reason)
         if status in (400, 413, 422):
             _answer_all(left, "refused")
-        elif status == 0 or status in _LATER:
+        elif status == 0 or status in LATER:
             for waiting in left:
                 waiting.trouble = reason
         else:  # a wrong path or a server of another kind: asking it again changes nothing

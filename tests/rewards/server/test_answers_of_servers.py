@@ -36,7 +36,7 @@ class OwnHandler(BaseHTTPRequestHandler):
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.bodies.append(body)
-        status, lines = self.server.answer(body["items"])
+        status, lines = self.server.answer(body.get("items", body))
         text = "".join(line if isinstance(line, str) else json.dumps(line) + "\n" for line in lines).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(text)))
@@ -125,3 +125,35 @@ def test_lines_for_nobody_are_no_grades():
 def test_a_server_that_is_out_of_order_says_so_at_the_deadline():
     with OwnServer(lambda items: (500, [])) as server:
         assert grades([server.url], count=1, deadline_s=0.5)[0].reason == "http_500"
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "expected"),
+    [
+        (200, {"rewards": [-0.5], "scores": [1.0], "extra_logs": {"length": [3]}}, ("correct", "correct", -0.5)),
+        (200, {"rewards": 0.25}, ("wrong", "wrong", 0.25)),
+        (200, {"reward": 1.0}, ("ungraded", "missing field rewards", None)),
+        (200, {"rewards": None}, ("ungraded", "no_score", None)),
+        (200, {"rewards": [1.0, 2.0]}, ("ungraded", "bad answer", None)),
+        (200, {"rewards": float("inf")}, ("ungraded", "returned inf", None)),
+        (404, {}, ("ungraded", "http_404", None)),
+    ],
+)
+def test_a_server_of_openrlhfs_own_contract(status, answer, expected):
+    def answer_of(body):
+        assert body == {"query": ["Q?4"], "prompts": ["Q?"], "labels": ["5"]}
+        return status, [answer]
+
+    async def run(url):
+        grader = make_grader(RewardConfig(urls=[url]))
+        try:
+            return await grader.grade(
+                GradeRequest(response="4", references=("5",), task="math", num_tokens=1, truncated=False, prompt="Q?")
+            )
+        finally:
+            grader.close()
+            await asyncio.sleep(0)
+
+    with OwnServer(answer_of) as server:
+        grade = asyncio.run(run(server.url + "/get_reward"))
+    assert (grade.verdict, grade.reason, grade.reward) == expected

@@ -1,0 +1,128 @@
+"""What the rewards of a run say to a right, a wrong and an empty response, for the first page of the run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from r3_openrlhf.config import RewardConfig
+from r3_openrlhf.config.answer_tasks import TASKS
+from r3_openrlhf.config.finding import Finding
+from r3_openrlhf.method.types import Grade, Verdict
+from r3_openrlhf.rewards.answers.request import GradeRequest
+from r3_openrlhf.rewards.client import make_grader
+
+WRONG = "-987654321.5"  # that no data set has as its answer
+MAX_WAIT_S = 10.0  # for a server; a run itself waits longer
+_LATER = frozenset({"unreachable", "unavailable", "closed"})  # may be otherwise when the run starts
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One reward, and what it says: "correct, reward 1.75", "ungraded (timeout)"."""
+
+    who: str
+    right: str
+    wrong: str
+    empty: str
+
+    @property
+    def line(self) -> str:
+        """One line of text."""
+        return f"{self.who}: right: {self.right}; wrong: {self.wrong}; empty: {self.empty}"
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What every reward said, and what is wrong with it."""
+
+    asked: list[Asked]
+    findings: list[Finding]
+
+
+def probe_rewards(
+    config: RewardConfig,
+    *,
+    references: tuple[str, ...],
+    task: str,
+    problem: str,
+    prompt: str = "",
+    row: dict[str, Any] | None = None,
+    metadata: dict[str, Any] | None = None,
+) -> Probe:
+    """Ask each reward of `config` (the built-in grader, the functions, each server) about one problem of the run.
+
+    The right response has the reference in the form of its task. A function or server that wants another form may call it
+    wrong; that is a warning. Starts the grading processes, and ends them.
+    """
+    form = TASKS[task].answer_form
+    responses = {"right": form % references[0] if references else "", "wrong": form % WRONG, "empty": ""}
+    requests = {
+        name: GradeRequest(
+            response=text,
+            references=references,
+            task=task,
+            num_tokens=16,
+            truncated=False,
+            metadata=metadata,
+            problem=problem,
+            prompt=prompt,
+            row=row,
+        )
+        for name, text in responses.items()
+    }
+    asked, findings = [], []
+    for who, one in _each(config).items():
+        grades = asyncio.run(_grades(one, requests))
+        asked.append(Asked(who, **{name: _words(grade) for name, grade in grades.items()}))
+        if finding := _finding(
+            who, grades, is_ours=not config.all_functions and not config.urls, references=references
+        ):
+            findings.append(finding)
+    return Probe(asked, findings)
+
+
+def _each(config: RewardConfig) -> dict[str, RewardConfig]:
+    if config.urls:
+        wait = min(config.deadline_s, MAX_WAIT_S)
+        return {f"reward server {url}": replace(config, urls=[url], deadline_s=wait) for url in config.urls}
+    if config.all_functions:
+        key = "reward.function" if config.function else "reward.functions"
+        return {f"{key} {', '.join(config.all_functions)}": config}
+    return {"the built-in grader": config}
+
+
+async def _grades(config: RewardConfig, requests: Mapping[str, GradeRequest]) -> dict[str, Grade]:
+    grader = make_grader(config)
+    try:
+        return dict(zip(requests, await asyncio.gather(*map(grader.grade, requests.values())), strict=True))
+    finally:
+        grader.close()
+        await asyncio.sleep(0)
+
+
+def _words(grade: Grade) -> str:
+    if grade.reward is None:
+        return f"ungraded ({grade.reason})"
+    reason = "" if grade.reason in ("correct", "wrong") else f" ({grade.reason})"
+    return f"{grade.verdict}{reason}, reward {grade.reward:g}"
+
+
+def _finding(who: str, grades: dict[str, Grade], *, is_ours: bool, references: tuple[str, ...]) -> Finding | None:
+    right, wrong, empty = grades["right"], grades["wrong"], grades["empty"]
+    if all(grade.verdict is Verdict.UNGRADED for grade in grades.values()):
+        why = f"{right.reason}, {right.extras['error']}" if "error" in right.extras else right.reason
+        if right.reason in _LATER:
+            return Finding(f"{who} gives no answer now ({why}); start it before the run")
+        return Finding(f"{who} grades nothing ({why[:200]}); repair it before the run", refuses=True)
+    for name, grade in (("a wrong answer", wrong), ("an empty response", empty)):
+        if grade.verdict is Verdict.CORRECT:
+            return Finding(f"{who} calls {name} correct; look at it before the run", refuses=is_ours)
+    if references and right.verdict is not Verdict.CORRECT:
+        shown = references[0][:80]
+        return Finding(
+            f"{who} does not call the reference {shown!r} in a box correct but {_words(right)}; is it meant?"
+        )
+    return None

@@ -1,0 +1,56 @@
+"""Every reward is asked a right, a wrong and an empty response before a run."""
+
+import pytest
+
+from r3_openrlhf.config import RewardConfig
+from r3_openrlhf.machine.ports import free_port
+from r3_openrlhf.rewards.probe import probe_rewards
+from tests.rewards.server.test_answers_of_servers import GOOD, OwnServer
+
+MODULE = """
+def is_right(response, reference): return reference in response
+def needs(response, row): return row["tests"]
+def always(response): return 1.0
+def tagged(response, reference): return f"<answer>{reference}</answer>" in response
+"""
+
+
+def probe(task="math", **settings):
+    return probe_rewards(RewardConfig(**settings), references=("72",), task=task, problem="8 * 9", row={"a": 1})
+
+
+def test_the_built_in_grader():
+    found = probe()
+    assert found.findings == []
+    (one,) = found.asked
+    assert (one.right, one.wrong, one.empty) == (
+        "correct, reward 1.99951",
+        "wrong, reward 0",
+        "wrong (no_answer), reward 0",
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "refuses"),
+    [
+        ("is_right", None, None),
+        ("needs", "grades nothing (raised KeyError, needs: KeyError: 'tests' (my_rewards.py, line 3))", True),
+        ("always", "calls a wrong answer correct", False),
+        ("tagged", "does not call the reference '72' in a box correct but wrong, reward 0", False),
+    ],
+)
+def test_a_function(name, words, refuses, tmp_path):
+    (tmp_path / "my_rewards.py").write_text(MODULE)
+    found = probe(function=f"{tmp_path}/my_rewards.py:{name}")
+    assert len(found.findings) == (words is not None)
+    for finding in found.findings:
+        assert words in finding.sentence and finding.refuses == refuses
+
+
+def test_every_server():
+    nobody = f"http://127.0.0.1:{free_port()}"
+    with OwnServer(lambda items: (200, [{"index": i} | GOOD | {"score": 0.5} for i in range(len(items))])) as server:
+        found = probe(urls=[server.url, nobody], deadline_s=0.5)
+    assert [one.right for one in found.asked] == ["ungraded (correct with score 0.5)", "ungraded (unreachable)"]
+    assert [finding.refuses for finding in found.findings] == [True, False]
+    assert server.url in found.findings[0].sentence and nobody in found.findings[1].sentence
