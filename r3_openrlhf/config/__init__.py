@@ -67,16 +67,16 @@ class ModelConfig:
 class DataConfig:
     """The problems. One row is one problem with a reference answer."""
 
-    # .jsonl / .json / .parquet file, a directory of them, hub name, or "reasoning_gym:TASK"
+    # file (.jsonl .json .csv .tsv, packed or not, .parquet .arrow), pattern or directory of them, hub name, or "reasoning_gym:TASK"
     path: str = MISSING
     # configuration of a hub data set that has several
     subset: str | None = None
     # of a hub data set
     split: str = "train"
-    # column with the problem
-    problem_key: str = "problem"
-    # column with the reference answer
-    answer_key: str = "answer"
+    # column with the problem, a text or messages; dots go into structures; null: found by a published name (docs/works-with.md)
+    problem_key: str | None = None
+    # column with the reference answer, the same way
+    answer_key: str | None = None
     # a column with a stable id; None: a hash of the problem text
     uid_key: str | None = None
     # grader: math | exact | reasoning_gym | my_module:function; None: the one that fits the path

@@ -12,17 +12,14 @@ from pathlib import Path
 from r3_openrlhf.config import DataConfig
 from r3_openrlhf.method.errors import ConfigError, DataError
 from r3_openrlhf.method.open_table import nearest
-from r3_openrlhf.problems.sources import FILE_FORMATS, REASONING_GYM, Label, load_problems
+from r3_openrlhf.problems.files import ending
+from r3_openrlhf.problems.sources import REASONING_GYM, Label, load_problems
+from r3_openrlhf.problems.table import PACKED
 
 
 def as_it_is(references: list[str]) -> list[str]:
     """The column holds accepted answers."""
     return references
-
-
-def after_marks(references: list[str]) -> list[str]:
-    """GSM8K's answer column is a worked solution; the answer stands behind its "####"."""
-    return [reference.rpartition("####")[2].strip() for reference in references]
 
 
 def all_of_them(references: list[str]) -> list[str]:
@@ -62,7 +59,6 @@ BENCHMARKS = {
         split="test",
         file="gsm8k_test.jsonl",
         problem_key="question",
-        references=after_marks,
     ),
 }
 
@@ -110,7 +106,7 @@ def name_of(benchmark: str) -> str:
     if benchmark.startswith(REASONING_GYM):
         return benchmark.removeprefix(REASONING_GYM)
     path = Path(benchmark)
-    return path.stem if path.suffix in FILE_FORMATS else path.name
+    return Path(path.stem if path.suffix in PACKED else path.name).stem if ending(path) else path.name
 
 
 def _source_of(found: Benchmark, data: DataConfig, data_dir: str | None) -> DataConfig:
@@ -138,7 +134,7 @@ def _free_source(benchmark: str, data: DataConfig, max_problems: int | None) -> 
             options.setdefault("size", max_problems)
         return replace(data, path=benchmark, task=None, reasoning_gym=options)
     path = Path(benchmark).expanduser()
-    if "/" not in benchmark and path.suffix not in FILE_FORMATS and not path.exists():
+    if "/" not in benchmark and ending(path) is None and not path.exists():
         raise ConfigError(
             f"--benchmark is {benchmark!r}, which does not exist; {nearest(benchmark, tuple(BENCHMARKS))} A file, a hub "
             f"data set (org/name) and {REASONING_GYM}TASK are possible too"

@@ -16,7 +16,7 @@ from r3_openrlhf.evaluation.grading_thread import GradingThread
 from r3_openrlhf.evaluation.sample_file import SampledProblem, SampledResponse, SampleFile, cut, graded
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.types import Grade
-from r3_openrlhf.problems.prompts import problem_message, render
+from r3_openrlhf.problems.prompts import prompt_of
 from r3_openrlhf.problems.sources import Label
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Speed:
 
 def make_work(benchmark: str, label: Label, data: DataConfig, tokenizer: PreTrainedTokenizerBase) -> Work:
     """The prompt of training: template, system prompt, worked examples and chat template of `data`."""
-    prompt = render(tokenizer, data, problem_message(data, label.problem))
+    prompt = prompt_of(tokenizer, data, label)
     digest = hashlib.sha256("\0".join([prompt, label.task, *label.references]).encode()).hexdigest()[:16]
     prompt_ids = tokenizer(text=prompt, add_special_tokens=False)["input_ids"]
     return Work(benchmark=benchmark, label=label, prompt_ids=prompt_ids, content=digest)

@@ -12,10 +12,11 @@ class Label:
     """What the rollout executor must know about a problem."""
 
     uid: str  # stable over epochs and runs: data.uid_key, else a hash of the problem text
-    problem: str  # the bare problem, before any template
+    problem: str  # the bare problem, before any template; of messages the last turn of the user
     references: list[str]  # accepted final answers; none where only the scorer of a reasoning-gym task knows
     task: str  # which grader: math | exact | reasoning_gym
     metadata: dict[str, Any] | None = None  # the reasoning-gym entry, for its own scorer
+    turns: list[dict[str, str]] | None = None  # what comes before it in its column of messages: role, content
     prefix: list[int] | None = None  # token ids that the response starts with (exploration.prefix); never in the file
 
     def to_json(self) -> str:
@@ -27,8 +28,9 @@ class Label:
             "task": self.task,
             "metadata": self.metadata,
         }
-        if self.prefix is not None:
-            fields["prefix"] = self.prefix
+        for name, value in (("turns", self.turns), ("prefix", self.prefix)):
+            if value is not None:
+                fields[name] = value
         return json.dumps(fields, ensure_ascii=False)
 
     @classmethod

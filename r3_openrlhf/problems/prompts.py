@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from r3_openrlhf.method.errors import DataError
 from r3_openrlhf.method.prompts import ChatPrompts
 from r3_openrlhf.method.r3 import R3
-from r3_openrlhf.method.types import CutRule
+from r3_openrlhf.method.types import CutRule, Rollout
+from r3_openrlhf.problems.label import Label
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -21,27 +23,41 @@ def problem_message(data: DataConfig, problem: str) -> str:
     return data.prompt_template.replace("{problem}", problem)
 
 
-def render(tokenizer: PreTrainedTokenizerBase, data: DataConfig, user_text: str) -> str:
-    """The final prompt: system prompt, worked examples (data.few_shot), then `user_text`, ready for a response.
+def prompt_of(tokenizer: PreTrainedTokenizerBase, data: DataConfig, label: Label, text: str | None = None) -> str:
+    """The final prompt of a problem, or of another `text` at its place: of a reflection."""
+    return render(
+        tokenizer, data, problem_message(data, label.problem) if text is None else text, turns=label.turns or []
+    )
+
+
+def render(
+    tokenizer: PreTrainedTokenizerBase, data: DataConfig, user_text: str, *, turns: Sequence[dict[str, str]] = ()
+) -> str:
+    """The final prompt: system prompt, worked examples (data.few_shot), `turns` of the problem's own, then `user_text`, ready for
+    a response. data.system_prompt takes the place of a system message among the turns.
 
     With data.chat_template the tokenizer's own template is applied, including its generation prompt. Without it the
     parts are separated by blank lines, and a response starts on a line of its own after each problem.
     Raises DataError when the tokenizer has no chat template or its template refuses the messages.
     """
+    system = data.system_prompt
+    if turns and turns[0]["role"] == "system":
+        system, turns = system or turns[0]["content"], turns[1:]
     if not data.chat_template:
         examples = [f"{problem_message(data, shot['problem'])}\n{shot['response']}" for shot in data.few_shot]
+        examples += [turn["content"] for turn in turns]
         last = f"{user_text}\n" if data.few_shot else user_text
-        text = "\n\n".join([*([data.system_prompt] if data.system_prompt else []), *examples, last])
+        text = "\n\n".join([*([system] if system else []), *examples, last])
         # Ids are made without special tokens, as a template brings its own; a base model was trained with its BOS
         return text if text.startswith(bos := begin_of_text(tokenizer)) else bos + text
 
     from jinja2 import TemplateError
 
-    messages = [{"role": "system", "content": data.system_prompt}] if data.system_prompt else []
+    messages = [{"role": "system", "content": system}] if system else []
     for shot in data.few_shot:
         messages.append({"role": "user", "content": problem_message(data, shot["problem"])})
         messages.append({"role": "assistant", "content": shot["response"]})
-    messages.append({"role": "user", "content": user_text})
+    messages += [*turns, {"role": "user", "content": user_text}]
     if tokenizer.chat_template is None:
         raise DataError(
             f"The tokenizer of {tokenizer.name_or_path} has no chat template; use data.chat_template=false"
@@ -80,16 +96,29 @@ def end_of_turn(tokenizer: PreTrainedTokenizerBase, data: DataConfig) -> int | N
     return behind[0] if behind and behind[0] in tokenizer.added_tokens_decoder else None
 
 
-def chat_prompts(config: R3Config, tokenizer: PreTrainedTokenizerBase) -> ChatPrompts:
-    """The prompts of a run's problems (`Label`) in the templates of `data`, for `R3.prompts`."""
-    data = config.data
-    return ChatPrompts(
-        tokenizer,
-        max_prompt_tokens=data.max_len - config.rollout.max_new_tokens,
-        max_attempt_tokens=config.reflection.max_attempt_tokens,
-        message=lambda label: problem_message(data, label.problem),
-        render=lambda text: render(tokenizer, data, text),
-    )
+class RunPrompts:
+    """The prompts of a run's problems in the templates of `data`, for `R3.prompts` (a PromptMaker)."""
+
+    def __init__(self, config: R3Config, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.config, self.tokenizer = config, tokenizer
+
+    def plain(self, problem: Label) -> str:
+        """The problem as a prompt."""
+        return self._of(problem).plain(problem)
+
+    def reflection(self, problem: Label, error: Rollout) -> str | None:
+        """Problem + stored error + guidance, within the context. None: no room for an error beside the problem."""
+        return self._of(problem).reflection(problem, error)
+
+    def _of(self, label: Label) -> ChatPrompts:
+        config = self.config
+        return ChatPrompts(
+            self.tokenizer,
+            max_prompt_tokens=config.data.max_len - config.rollout.max_new_tokens,
+            max_attempt_tokens=config.reflection.max_attempt_tokens,
+            message=lambda label: problem_message(config.data, label.problem),
+            render=lambda text: prompt_of(self.tokenizer, config.data, label, text),
+        )
 
 
 def r3_of(

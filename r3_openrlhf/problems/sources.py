@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from r3_openrlhf.config import DataConfig
@@ -17,6 +15,8 @@ from r3_openrlhf.config.finding import Finding
 from r3_openrlhf.config.no_answer import says_no_answer
 from r3_openrlhf.method.errors import DataError
 from r3_openrlhf.method.open_table import nearest
+from r3_openrlhf.problems.columns import ANSWER_COLUMNS, PROBLEM_COLUMNS, chosen_column, root_of, turns_of, value_at
+from r3_openrlhf.problems.files import cause, is_on_the_hub, load_table
 from r3_openrlhf.problems.label import Label as Label
 from r3_openrlhf.problems.reference_checks import SUSPICIOUS, check_prompts, check_references
 from r3_openrlhf.problems.references import (
@@ -28,9 +28,7 @@ from r3_openrlhf.problems.references import (
     references_of,
     without_float_tails,
 )
-from r3_openrlhf.problems.table import Numeral, Table, read_json
 
-FILE_FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}
 REASONING_GYM = "reasoning_gym:"
 # Public data sets, DeepScaleR-Preview among them, hold a few rows without an answer and problems with two different ones.
 # More than this share means that the wrong column was named.
@@ -39,7 +37,6 @@ MAX_UNUSABLE_SHARE = 0.1
 MAX_WITHOUT_ANSWER = 0.5
 MOST_REASONS = 5
 MARKS = {AFTER_MARKS: "####", LAST_BOX: "\\boxed{}"}
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 # reasoning-gym repeats problems when a task is small; this many draws per wanted problem decide that there are no more.
 _DRAWS_PER_PROBLEM = 50
 MAX_GENERATED = 10_000_000
@@ -56,6 +53,7 @@ class SourceCounts:
     num_used: int = 0
     num_duplicates: int = 0  # rows equal to an earlier one
     left_out: dict[str, int] = field(default_factory=dict)  # why -> rows
+    problem_forms: dict[str, int] = field(default_factory=dict)  # how the problem stood there -> rows
     forms: dict[str, int] = field(default_factory=dict)  # how the answer stood in the column (references.py) -> rows
 
 
@@ -82,7 +80,7 @@ def load_problems(data: DataConfig) -> Problems:
     with two contents, more than MAX_UNUSABLE_SHARE of unusable rows or MAX_WITHOUT_ANSWER without an answer, or
     references that cannot be meant (reference_checks.py).
     """
-    counts = SourceCounts(path=data.path, problem_key=data.problem_key, answer_key=data.answer_key)
+    counts = SourceCounts(path=data.path, problem_key="question", answer_key="answer")  # of reasoning-gym
     labels: dict[str, Label] = {}
     num_rows_of: Counter[str] = Counter()
     contradictory: set[str] = set()
@@ -114,9 +112,9 @@ def load_problems(data: DataConfig) -> Problems:
         (num_without, NoAnswer, MAX_WITHOUT_ANSWER),
     ):
         if number > limit * counts.num_rows:
-            raise DataError(
-                f"{first[kind]}; {number} of {counts.num_rows} rows cannot be used, so repair them or name other columns"
-            )
+            many = "no row" if number == counts.num_rows else f"{number} of {counts.num_rows} rows"
+            can = "can" if number == counts.num_rows else "cannot"
+            raise DataError(f"{first[kind]}; {many} {can} be used, so repair them or name other columns")
     kept = [label for uid, label in labels.items() if uid not in contradictory]
     counts.num_used, counts.left_out = len(kept), dict(reasons.most_common(MOST_REASONS))
     counts.num_duplicates = counts.num_rows - num_unusable - len(kept)
@@ -177,147 +175,87 @@ def _rows(data: DataConfig, counts: SourceCounts) -> Iterable[tuple[str, Label |
     return _reasoning_gym_rows(data) if data.path.startswith(REASONING_GYM) else _table_rows(data, counts)
 
 
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns of a table, as they were named or found; dotted keys go into them."""
+
+    problem: str
+    answer: str
+    uid: str | None
+
+
 def _table_rows(data: DataConfig, counts: SourceCounts) -> list[tuple[str, Label | DataError]]:
-    table = _load_table(data)
-    for option in ("problem_key", "answer_key", "uid_key"):
-        column = getattr(data, option)
-        if column is not None and column not in table.columns and table.columns:
-            raise DataError(
-                f"data.path {data.path} has no column {column!r} (data.{option}); "
-                f"its columns are {', '.join(table.columns)}"
-            )
-    forms: list[str] = []
+    groups = {"problem_key": PROBLEM_COLUMNS, "answer_key": ANSWER_COLUMNS}
+    keys = [data.problem_key, data.answer_key, data.uid_key]
+    keys += [name for found in groups.values() for group in found for name in group]
+    # a column may have a dot in its name
+    table = load_table(data, {name for key in keys if key for name in (key, root_of(key))})
+    if not table.columns:
+        return [(place, row) for place, row in table.rows if isinstance(row, DataError)]
+    problem, answer = (
+        chosen_column(table.columns, key=getattr(data, option), groups=names, option=option, path=data.path)
+        for option, names in groups.items()
+    )
+    if data.uid_key is not None:
+        chosen_column(table.columns, key=data.uid_key, groups=(), option="uid_key", path=data.path)
+    columns, task = Columns(problem, answer, data.uid_key), grader_of(data)
+    counts.problem_key, counts.answer_key = problem, answer
     rows: list[tuple[str, Label | DataError]] = []
+    forms: list[tuple[str, str]] = []
     for place, row in table.rows:
-        found, form = (row, AS_IT_IS) if isinstance(row, DataError) else _label(data, row)
-        rows.append((place, found))
-        forms.append(form)
+        try:
+            if isinstance(row, DataError):
+                raise row
+            label, *form = _label(columns, task, row)
+            rows.append((place, label))
+            forms.append((form[0], form[1]))
+        except DataError as error:
+            rows.append((place, error))
+            forms.append((AS_IT_IS, AS_IT_IS))
     labels = [found for _, found in rows if isinstance(found, Label)]
-    marked = [form for form in forms if form in (AFTER_MARKS, LAST_BOX)]
+    marked = [form for _, form in forms if form in MARKS]
     if len(marked) > len(labels) / 2:
-        reason = NoAnswer(f"the answer ({data.answer_key}) has no {MARKS[marked[0]]}, as most of this column have")
+        reason = NoAnswer(f"the answer ({answer}) has no {MARKS[marked[0]]}, as most of this column have")
         rows = [
             (place, reason if isinstance(found, Label) and form == AS_IT_IS else found)
-            for (place, found), form in zip(rows, forms, strict=True)
+            for (place, found), (_, form) in zip(rows, forms, strict=True)
         ]
-    elif not TASKS[grader_of(data)].of_user and without_float_tails([label.references for label in labels]):
+    elif not TASKS[task].of_user and without_float_tails([label.references for label in labels]):
         for index, (place, found) in enumerate(rows):
             if isinstance(found, Label):
                 rows[index] = place, replace(found, references=[text[: -len(".0")] for text in found.references])
-                forms[index] = INTEGERS
-    counts.forms = dict(
-        Counter(form for (_, found), form in zip(rows, forms, strict=True) if isinstance(found, Label)).most_common()
+                forms[index] = forms[index][0], INTEGERS
+    used = [form for (_, found), form in zip(rows, forms, strict=True) if isinstance(found, Label)]
+    counts.problem_forms, counts.forms = (
+        (dict(Counter(each).most_common()) for each in zip(*used, strict=True)) if used else ({}, {})
     )
     return rows
 
 
-def _label(data: DataConfig, row: dict[str, Any]) -> tuple[Label | DataError, str]:
-    """(the problem in a row or why it cannot be used, how its answer stood there)."""
-    problem, answer = row[data.problem_key], row[data.answer_key]
-    uid = row[data.uid_key] if data.uid_key else None
-    form, task = AS_IT_IS, grader_of(data)
-    try:
-        if not isinstance(problem, str) or isinstance(problem, Numeral) or not problem.strip():
-            raise DataError(f"the problem ({data.problem_key}) is empty or not a text")
-        if TASKS[task].of_user:
-            references = cells_of(answer, key=data.answer_key)
-        else:
-            references, form = references_of(answer, key=data.answer_key)
-        if not references:
-            raise DataError(f"the answer ({data.answer_key}) is empty")
-        answers = [text for text in references if not says_no_answer(text)]
-        if not answers:
-            raise NoAnswer(f"the answer ({data.answer_key}) says that there is none, as 'proof' and 'notfound' do")
-        if data.uid_key and (uid is None or not str(uid).strip()):
-            raise DataError(f"the uid ({data.uid_key}) is empty")
-        uid = str(uid) if data.uid_key else None
-        if not all(map(_is_unicode, (problem, uid or "", *references))):
-            raise DataError("it holds half of a surrogate pair, which is no Unicode text")
-    except DataError as error:
-        return error, form
-    return Label(uid=uid or problem_uid(problem), problem=problem, references=answers, task=task), form
-
-
-def _load_table(data: DataConfig) -> Table:
-    path = Path(data.path).expanduser()
-    wanted = [key for key in (data.problem_key, data.answer_key, data.uid_key) if key]
-    if path.suffix in FILE_FORMATS:
-        if not path.is_file():
-            raise DataError(f"data.path is {data.path}, but there is no such file")
-        if FILE_FORMATS[path.suffix] == "json":
-            try:
-                return read_json(path, name=f"data.path {data.path}", wanted=wanted)
-            except OSError as error:
-                raise DataError(f"data.path {data.path} cannot be read: {error.strerror}") from error
-    elif not path.is_dir() and not is_on_the_hub(data.path):  # a copy of a hub data set is a directory of its files
-        raise DataError(
-            f"data.path is {data.path}, which does not exist; use a file that ends in {', '.join(FILE_FORMATS)}, a "
-            f"directory of such files, a hub name (org/name), or {REASONING_GYM}TASK"
-        )
-    try:
-        return _load_with_datasets(data, path, wanted)
-    except DataError:
-        raise
-    except Exception as error:  # the loaders behind this call raise almost anything; each means: not readable
-        raise DataError(f"data.path {data.path} cannot be loaded: {_cause(error)}") from error
-
-
-def _load_with_datasets(data: DataConfig, path: Path, wanted: list[str]) -> Table:
-    """Parquet, and directories and hub data sets of any format; their JSON files are read here."""
-    import datasets
-    from datasets.packaged_modules.csv.csv import Csv
-    from datasets.packaged_modules.json.json import Json
-
-    if path.suffix in FILE_FORMATS:
-        return _table_of(datasets.load_dataset("parquet", data_files=str(path), split="train"), data, wanted)
-    options: dict[str, Any] = {"name": data.subset}
-    builder = datasets.load_dataset_builder(str(path), **options)
-    if isinstance(builder, Json):
-        return _json_files(data, builder, wanted)
-    if isinstance(builder, Csv):
-        options |= {
-            "converters": dict.fromkeys(wanted, str),
-            "keep_default_na": False,
-        }  # else 007 is 7, and the answer None is empty
-    return _table_of(datasets.load_dataset(str(path), split=data.split, **options), data, wanted)
-
-
-def _json_files(data: DataConfig, builder: Any, wanted: list[str]) -> Table:
-    """data.split of a data set of JSON files: "train", "train[:100]", "train+test"."""
-    import datasets
-
-    files = {
-        str(split): datasets.DownloadManager().download_and_extract(list(names))
-        for split, names in builder.config.data_files.items()
-        if str(split) in data.split
-    }
-    columns: dict[str, None] = {}
-    rows: dict[str, list[Any]] = {}
-    for split, paths in files.items():
-        rows[split] = []
-        for path in paths:
-            table = read_json(
-                Path(path), name=f"data.path {data.path}, {Path(path).name}", wanted=wanted, field=builder.config.field
-            )
-            columns |= dict.fromkeys(table.columns)
-            rows[split] += table.rows
-    parts = datasets.ReadInstruction.from_spec(data.split).to_absolute({split: len(rows[split]) for split in rows})
-    return Table(list(columns), [row for part in parts for row in rows[part.splitname][part.from_ : part.to]])
-
-
-def _table_of(dataset: Any, data: DataConfig, wanted: list[str]) -> Table:
-    """A data set whose columns have types."""
-    kept = [column for column in wanted if column in dataset.column_names]
-    rows = (
-        (f"data.path {data.path}, row {index + 1}", dict.fromkeys(wanted) | row)
-        for index, row in enumerate(dataset.select_columns(kept))
-    )
-    return Table(dataset.column_names, rows)
-
-
-def is_on_the_hub(path: str) -> bool:
-    """Is data.path the name of a data set on the hub, and no file or directory here?"""
-    return Path(path).suffix not in FILE_FORMATS and bool(_HUB_NAME.fullmatch(path)) and not Path(path).exists()
+def _label(columns: Columns, task: str, row: dict[str, Any]) -> tuple[Label, str, str]:
+    """(the problem in a row, how it stood there, how its answer did). DataError: why it cannot be used."""
+    turns, problem, problem_form = turns_of(value_at(row, columns.problem), key=columns.problem)
+    answer, form = value_at(row, columns.answer), AS_IT_IS
+    if TASKS[task].of_user:
+        references = cells_of(answer, key=columns.answer)
+    else:
+        references, form = references_of(answer, key=columns.answer)
+    if not references:
+        raise DataError(f"the answer ({columns.answer}) is empty")
+    answers = [text for text in references if not says_no_answer(text)]
+    if not answers:
+        raise NoAnswer(f"the answer ({columns.answer}) says that there is none, as 'proof' and 'notfound' do")
+    uid = None
+    if columns.uid is not None:
+        given = value_at(row, columns.uid)
+        if given is None or not str(given).strip():
+            raise DataError(f"the uid ({columns.uid}) is empty")
+        uid = str(given)
+    if not all(map(_is_unicode, (problem, uid or "", *references, *(turn["content"] for turn in turns)))):
+        raise DataError("it holds half of a surrogate pair, which is no Unicode text")
+    asked = json.dumps([*turns, problem]) if turns else problem
+    label = Label(uid=uid or problem_uid(asked), problem=problem, references=answers, task=task, turns=turns or None)
+    return label, problem_form, form
 
 
 def _is_unicode(text: str) -> bool:
@@ -349,7 +287,7 @@ def _reasoning_gym_rows(data: DataConfig) -> Iterator[tuple[str, Label]]:
     try:
         entries = reasoning_gym.create_dataset(task, size=wanted * _DRAWS_PER_PROBLEM, seed=seed, **options)
     except Exception as error:  # a task raises almost anything about its options
-        raise DataError(f"data.reasoning_gym does not fit the task {task}: {_cause(error)}") from error
+        raise DataError(f"data.reasoning_gym does not fit the task {task}: {cause(error)}") from error
     score_answer = get_score_answer_fn(task)
     uids: set[str] = set()
     for index, entry in enumerate(entries):
@@ -376,10 +314,3 @@ def _reasoning_gym_rows(data: DataConfig) -> Iterator[tuple[str, Label]]:
         f"{data.path} has only {len(uids)} different problems with these options, not {wanted}; "
         "lower data.reasoning_gym.size or make the task harder"
     )
-
-
-def _cause(error: BaseException) -> str:
-    """The first line of the innermost reason: what went wrong, not that something did."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return " ".join(str(error).split("\n")[0].split()) or type(error).__name__

@@ -7,13 +7,21 @@ like dates into dates; and a row that is `null` ends the process. Here a number 
 
 from __future__ import annotations
 
+import csv
+import gzip
+import io
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+import zstandard
+
 from r3_openrlhf.method.errors import DataError
+
+PACKED = (".gz", ".zst")
+MAX_CELL = 100_000_000  # characters of one cell; Python's own limit is 131,072
 
 
 class Numeral(str):
@@ -40,21 +48,59 @@ def read_json(path: Path, *, name: str, wanted: Iterable[str], field: str | None
     for place, value in _values(path, name, field):
         if isinstance(value, dict):
             columns |= dict.fromkeys(value)
-            rows.append((place, {column: value.get(column) for column in wanted}))
+            rows.append((place, {column: value[column] for column in wanted if column in value}))
         else:
             rows.append((place, DataError(f"it is {_kind(value)} and no row {{...}}")))
     return Table(list(columns), rows)
 
 
+def read_separated(path: Path, *, name: str, wanted: Iterable[str], separator: str) -> Table:
+    """CSV and TSV with a line of names. Every cell is the text that stands there: 007 is not 7, and None is no gap.
+
+    Raises DataError as `read_json` does.
+    """
+    csv.field_size_limit(MAX_CELL)
+    wanted = tuple(wanted)
+    rows: list[tuple[str, dict[str, Any] | DataError]] = []
+    with _opened(path) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
+        reader = csv.DictReader(text, delimiter=separator, strict=True)
+        try:
+            columns = list(reader.fieldnames or [])
+            for row in reader:
+                place = f"{name}, line {reader.line_num}"
+                if None in row or None in row.values():
+                    rows.append((place, DataError(f"it has not the {len(columns)} cells that the first line names")))
+                else:
+                    rows.append((place, {column: row[column] for column in wanted if column in row}))
+        except csv.Error as error:
+            raise DataError(f"{name}, line {reader.line_num} cannot be read: {error}") from error
+        except UnicodeDecodeError as error:
+            byte = error.object[error.start]
+            raise DataError(
+                f"{name} is not UTF-8 behind line {reader.line_num}: byte {byte:#04x}; convert the file"
+            ) from error
+    return Table(columns, rows)
+
+
+def _opened(path: Path) -> Any:
+    """A stream of the bytes of a file, unpacked where its name ends in .gz or .zst."""
+    if path.suffix == ".gz":
+        return gzip.open(path)
+    if path.suffix == ".zst":
+        return io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(path.open("rb"), read_across_frames=True))
+    return path.open("rb")
+
+
 def _values(path: Path, name: str, field: str | None) -> Iterator[tuple[str, Any]]:
     if field is None and not _is_one_document(path):
-        with path.open("rb") as file:
+        with _opened(path) as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():
                     place = f"{name}, line {number}"
                     yield place, _parse(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line, place)
         return
-    document = _parse(path.read_bytes().removeprefix(b"\xef\xbb\xbf"), name)
+    with _opened(path) as file:
+        document = _parse(file.read().removeprefix(b"\xef\xbb\xbf"), name)
     if field is not None:
         if not isinstance(document, dict) or field not in document:
             raise DataError(f"{name} has no {field!r}, where its rows should be")
@@ -75,12 +121,12 @@ def _rows_of_document(document: Any, name: str) -> Iterable[Any]:
 
 def _is_one_document(path: Path) -> bool:
     """A list, or an object over several lines: what its first line holds is no whole value."""
-    with path.open("rb") as file:
+    with _opened(path) as file:
         for line in file:
             line = line.removeprefix(b"\xef\xbb\xbf").strip()
             if line:
                 return line.startswith(b"[") or (
-                    line.startswith(b"{") and not line.endswith(b"}") and path.suffix == ".json"
+                    line.startswith(b"{") and not line.endswith(b"}") and ".json" in path.suffixes
                 )
     return False
 

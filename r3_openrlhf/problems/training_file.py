@@ -17,7 +17,7 @@ from r3_openrlhf.config import DataConfig, R3Config
 from r3_openrlhf.config.finding import Finding
 from r3_openrlhf.method.core.reflection import MIN_VISIBLE_CHARACTERS, reflection_message
 from r3_openrlhf.method.errors import ConfigError, DataError
-from r3_openrlhf.problems.prompts import count_tokens, problem_message, render
+from r3_openrlhf.problems.prompts import count_tokens, problem_message, prompt_of
 from r3_openrlhf.problems.reference_checks import SUSPICIOUS
 from r3_openrlhf.problems.sources import Label, SourceCounts, check_source, load_problems
 
@@ -133,7 +133,7 @@ def rendered(
     """(problem, its final prompt, tokens of that) for each problem. The prompt is None where it has more than `room`
     tokens."""
     for label in labels:
-        prompt = render(tokenizer, data, problem_message(data, label.problem))
+        prompt = prompt_of(tokenizer, data, label)
         tokens = count_tokens(tokenizer, prompt)
         yield label, prompt if tokens <= room else None, tokens
 
@@ -145,7 +145,7 @@ def _too_long_to_reflect(
     data = config.data
     attempt = "attempt " * (MIN_VISIBLE_CHARACTERS // len("attempt "))
     message = reflection_message(problem_message(data, shortest.problem), attempt)
-    overhead = count_tokens(tokenizer, render(tokenizer, data, message)) - min(lengths)
+    overhead = count_tokens(tokenizer, prompt_of(tokenizer, data, shortest, message)) - min(lengths)
     room = data.max_len - config.rollout.max_new_tokens
     if min(lengths) + overhead > room:
         raise ConfigError(

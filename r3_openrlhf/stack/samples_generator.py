@@ -25,11 +25,11 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.method.prompts import ChatPrompts, Prefix, StepPrompts
+from r3_openrlhf.method.prompts import Prefix, PromptMaker, StepPrompts
 from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.method.types import Context, Rollout, Verdict
 from r3_openrlhf.problems.agents.reflection import TurnPrompts
-from r3_openrlhf.problems.prompts import chat_prompts
+from r3_openrlhf.problems.prompts import RunPrompts
 from r3_openrlhf.problems.training_file import Label
 from r3_openrlhf.stack.batching import effective_ranks, num_windows
 from r3_openrlhf.stack.convert import rollout_from_response
@@ -275,10 +275,10 @@ class R3SamplesGenerator(SamplesGenerator):
         return further
 
     @functools.cached_property
-    def _render(self) -> ChatPrompts:
+    def _render(self) -> PromptMaker:
         config = self.config
         if not config.algorithm.environment:
-            return chat_prompts(config, self.tokenizer)
+            return RunPrompts(config, self.tokenizer)
         return TurnPrompts(
             self.tokenizer,
             max_prompt_tokens=config.data.max_len - config.rollout.max_new_tokens,
@@ -313,7 +313,7 @@ class R3SamplesGenerator(SamplesGenerator):
 class _Loaded:
     """The plain prompts as the loader gave them; reflection prompts are rendered."""
 
-    def __init__(self, render: ChatPrompts, plain: dict[int, str]) -> None:
+    def __init__(self, render: PromptMaker, plain: dict[int, str]) -> None:
         self._plain = plain  # by id() of the problem
         self.reflection = render.reflection
 

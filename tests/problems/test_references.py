@@ -110,7 +110,7 @@ REFUSED = {  # what the column is -> (answers, a part of the sentence)
     "levels": (["Easy", "Medium", "Very hard"] * 20, "are only 3 words ('Easy', 'Medium', 'Very hard' ...)"),
     "sources": (["olympiads", "aops_forum", "cn_k12"] * 20, "are only 3 words"),
     "letters without options": (["A", "B", "C", "D"] * 15, "letters of options"),
-    "nothing": (["proof", "notfound", "N/A", "see solution"] * 15, "60 of 60 rows cannot be used"),
+    "nothing": (["proof", "notfound", "N/A", "see solution"] * 15, "no row can be used"),
     "test cases": (['{"inputs": [], "outputs": []}'] * 60, "has the keys inputs, outputs"),
 }
 

@@ -223,7 +223,7 @@ def test_a_broken_line_is_counted_or_named(line, tmp_path):
 
 @pytest.mark.parametrize("rows", [[None], [{"problem": "", "answer": "1"}], [{"problem": "p", "answer": None}] * 3])
 def test_the_check_asks_for_one_usable_row(rows, tmp_path):
-    with pytest.raises(DataError, match="line 1.*rows cannot be used|no column"):
+    with pytest.raises(DataError, match="line 1.*no row can be used|no column"):
         check_source(DataConfig(path=write_jsonl(tmp_path / "useless.jsonl", rows)))
 
 
@@ -275,9 +275,9 @@ MORE = [{"problem": f"problem {n}", "answer": str(n + 30)} for n in range(30)]
 BAD_ROWS = {  # sentence -> (rows, settings)
     "no column 'problem' (data.problem_key); its columns are question, answer": (
         [{"question": "a", "answer": "1"}],
-        {},
+        {"problem_key": "problem"},
     ),
-    "no column 'answer' (data.answer_key)": ([{"problem": "a", "solution": "1"}], {}),
+    "no column 'answer' (data.answer_key)": ([{"problem": "a", "solution": "1"}], {"answer_key": "answer"}),
     "line 2: the problem (problem) is empty": ([*MORE[:1], {"problem": " ", "answer": "1"}], {}),
     "line 2: the answer (answer) is empty": ([*MORE[:1], {"problem": "a", "answer": ""}], {}),
     "line 2: the same problem has another answer further up; 2 of 4 rows cannot be used": (
@@ -352,7 +352,10 @@ def test_a_missing_uid_column_is_refused(sums):
     ("path", "sentence"),
     [
         ("nowhere.jsonl", "data.path is nowhere.jsonl, but there is no such file"),
-        ("some/deep/path", "which does not exist; use a file that ends in .jsonl, .json, .parquet, a directory"),
+        (
+            "some/deep/path",
+            "which does not exist; use a file that ends in .jsonl, .json, .csv, .tsv, .parquet, .arrow",
+        ),
         ("reasoning_gym:chain_sun", "has no task 'chain_sun'; did you mean chain_sum?"),
     ],
 )
@@ -493,6 +496,6 @@ def test_a_label_survives_its_journey(uid, problem, references, metadata):
     line = json.dumps({"label": label.to_json()})
     assert Label.from_json(json.loads(line)["label"]) == label
     written = json.loads(label.to_json())
-    assert dataclasses.asdict(label) == {**written, "prefix": None}  # which no file has
+    assert dataclasses.asdict(label) == {**written, "prefix": None, "turns": None}  # which no file has
     start = dataclasses.replace(label, prefix=[1, 2])
     assert Label.from_json(start.to_json()) == start and json.loads(start.to_json()) == {**written, "prefix": [1, 2]}

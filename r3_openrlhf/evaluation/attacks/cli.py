@@ -19,8 +19,8 @@ MAX_CHARS = 110
 @click.option(
     "--problems", required=True, help='A file, as data.path: .jsonl, .json, .parquet, or "reasoning_gym:TASK".'
 )
-@click.option("--problem-key", default="problem", show_default=True, help="As data.problem_key.")
-@click.option("--answer-key", default="answer", show_default=True, help="As data.answer_key.")
+@click.option("--problem-key", default=None, help="As data.problem_key.")
+@click.option("--answer-key", default=None, help="As data.answer_key.")
 @click.option(
     "--limit", default=200, show_default=True, type=click.IntRange(min=1), help="Problems, from the first on."
 )
@@ -29,7 +29,13 @@ MAX_CHARS = 110
 )
 @click.option("--timeout", default=10.0, show_default=True, help="Seconds for one response, without --url.")
 def attack_rewards(
-    task: str, problems: str, problem_key: str, answer_key: str, limit: int, urls: tuple[str, ...], timeout: float
+    task: str,
+    problems: str,
+    problem_key: str | None,
+    answer_key: str | None,
+    limit: int,
+    urls: tuple[str, ...],
+    timeout: float,
 ) -> None:
     """Try known ways to a full reward without a solution on your own problems, before a long run.
 

@@ -32,7 +32,7 @@ from r3_openrlhf.method.prompts import Prefix
 from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.method.types import Context, LossAggregation, Rollout, Verdict
 from r3_openrlhf.problems.held_out import evaluation_line, prepare_held_out, read_prompts
-from r3_openrlhf.problems.prompts import chat_prompts, r3_of
+from r3_openrlhf.problems.prompts import RunPrompts, r3_of
 from r3_openrlhf.problems.training_file import Label, prepare
 from r3_openrlhf.rewards.answers.exact import grade_exact, short_answer
 from r3_openrlhf.runs.directory import RunDirectory
@@ -78,7 +78,7 @@ class Lab:
         self.step = 0
         self.epoch = 1
         self.tokens = 0  # response tokens sampled for training so far
-        self.render = chat_prompts(config, self.tokenizer)
+        self.render = RunPrompts(config, self.tokenizer)
         self._prompt_ids: dict[str, np.ndarray] = {}
 
     # ── sampling ──

@@ -1,0 +1,116 @@
+"""Which columns hold problem and answer, what stands at a dotted key, and messages -> the turns of a prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from r3_openrlhf.method.errors import DataError
+from r3_openrlhf.problems.table import Numeral, parse_json
+
+# The names that public data sets have (docs/works-with.md). The first group of which a file has one decides; a file with two of a
+# group must be told.
+PROBLEM_COLUMNS = (("problem",), ("question", "prompt"), ("messages",))
+ANSWER_COLUMNS = (
+    ("answer",),
+    ("reward_model.ground_truth", "ground_truth", "final_answer", "expected_answer"),
+    ("solution",),
+)
+# ShareGPT's names of the roles, and its keys
+_ROLES = {"human": "user", "gpt": "assistant"}
+A_TEXT = "as it is"
+LAST_TURN = "last user turn of messages"
+ANSWERED = "last user turn of messages, without the turns after it"
+
+
+def chosen_column(
+    columns: Sequence[str], *, key: str | None, groups: Sequence[Sequence[str]], option: str, path: str
+) -> str:
+    """`key`, or where it is None the one column that a public data set would call so. Raises DataError with the columns."""
+    names = f"its columns are {', '.join(columns)}"
+    if key is not None:
+        if root_of(key, columns) not in columns:
+            raise DataError(f"data.path {path} has no column {key!r} (data.{option}); {names}")
+        return key
+    for group in groups:
+        there = [name for name in group if root_of(name, columns) in columns]
+        if len(there) == 1:
+            return there[0]
+        if there:
+            raise DataError(
+                f"data.path {path} has the columns {' and '.join(there)}; say which one with data.{option}=COLUMN"
+            )
+    what = option.removesuffix("_key")
+    raise DataError(
+        f"data.path {path} has no column that is known to hold the {what}; {names}; name it with data.{option}=COLUMN"
+    )
+
+
+def root_of(key: str, columns: Sequence[str] = ()) -> str:
+    """The column of a dotted key."""
+    return key if key in columns else key.partition(".")[0]
+
+
+def value_at(row: dict[str, Any], key: str) -> Any:
+    """What stands at "column.key.0": into structures, lists and JSON texts. DataError: there is no such key."""
+    if key in row:
+        return row[key]
+    root, *parts = key.split(".")
+    value = row.get(root)
+    for part in parts:
+        if value is None:
+            return None
+        if isinstance(value, str):
+            value = _parsed(value)
+        if isinstance(value, list) and part.isdigit():
+            value = value[int(part)] if int(part) < len(value) else None
+        elif isinstance(value, dict) and part in value:
+            value = value[part]
+        else:
+            there = (
+                f"only {', '.join(map(str, list(value)[:10]))}" if isinstance(value, dict) else "and is no structure"
+            )
+            raise DataError(f"{root} has no {part!r} for {key}, {there}")
+    return value
+
+
+def turns_of(cell: Any, *, key: str) -> tuple[list[dict[str, str]], str, str]:
+    """(turns before it, the last user turn, how it stood there) of the problem column.
+
+    Raises DataError: no text, no messages of text, or none of the user.
+    """
+    if isinstance(cell, str) and not isinstance(cell, Numeral):
+        messages = _parsed(cell) if cell.lstrip().startswith("[{") else None
+        if not isinstance(messages, list):
+            if not cell.strip():
+                raise DataError(f"the problem ({key}) is empty or not a text")
+            return [], cell, A_TEXT
+        cell = messages
+    if not isinstance(cell, list) or not cell:
+        raise DataError(f"the problem ({key}) is empty or not a text")
+    turns = [_turn(message, key) for message in cell]
+    last = max((place for place, turn in enumerate(turns) if turn["role"] == "user"), default=None)
+    if last is None or not turns[last]["content"].strip():
+        raise DataError(f"the problem ({key}) has no turn of the user")
+    return turns[:last], turns[last]["content"], LAST_TURN if last == len(turns) - 1 else ANSWERED
+
+
+def _turn(message: Any, key: str) -> dict[str, str]:
+    if not isinstance(message, dict):
+        raise DataError(f"the problem ({key}) is a list, but not one of messages with role and content")
+    role, content = message.get("role", message.get("from")), message.get("content", message.get("value"))
+    if isinstance(content, list):
+        kinds = [part.get("type") if isinstance(part, dict) else None for part in content]
+        if any(kind != "text" for kind in kinds):
+            raise DataError(f"the problem ({key}) has a message that is not only text")
+        content = "".join(str(part["text"]) for part in content)
+    if not isinstance(role, str) or not isinstance(content, str):
+        raise DataError(f"the problem ({key}) has a message without role and content")
+    return {"role": _ROLES.get(role, role), "content": content}
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return parse_json(text)
+    except ValueError:
+        return None

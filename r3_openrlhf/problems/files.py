@@ -1,0 +1,143 @@
+"""data.path -> a table: a file, a pattern of files, a directory, what `save_to_disk` wrote, or a data set on the hub."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from r3_openrlhf.config import DataConfig
+from r3_openrlhf.method.errors import DataError
+from r3_openrlhf.problems.table import PACKED, Table, read_json, read_separated
+
+SEPARATORS = {".csv": ",", ".tsv": "\t"}
+TYPED = {".parquet": "parquet", ".arrow": "arrow"}  # ending -> its reader in `datasets`
+ENDINGS = (".jsonl", ".json", *SEPARATORS, *TYPED)
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+_IS_PATTERN = re.compile(r"[*?\[]")
+
+
+def ending(path: str | Path) -> str | None:
+    """The one of ENDINGS that a file's name has, packed or not; None: another one."""
+    suffixes = [suffix.lower() for suffix in Path(path).suffixes]
+    packed = suffixes[-1:] and suffixes[-1] in PACKED
+    found = "".join(suffixes[-2:-1] if packed else suffixes[-1:])
+    return found if found in ENDINGS and not (packed and found in TYPED) else None
+
+
+def is_on_the_hub(path: str) -> bool:
+    """Is data.path the name of a data set on the hub, and no file or directory here?"""
+    return ending(path) is None and bool(_HUB_NAME.fullmatch(path)) and not Path(path).exists()
+
+
+def load_table(data: DataConfig, wanted: Iterable[str]) -> Table:
+    """The rows of data.path with those of the `wanted` columns that it has. Raises DataError with one sentence."""
+    wanted = sorted(wanted)
+    name = f"data.path {data.path}"
+    path = Path(data.path).expanduser()
+    try:
+        if path.is_dir() or is_on_the_hub(data.path):
+            return _directory(data, path, wanted)
+        if path.is_file():
+            return _file(path, name, wanted)
+        if _IS_PATTERN.search(data.path):
+            files = sorted(filter(Path.is_file, map(Path, glob.glob(str(path), recursive=True))))
+            if not files:
+                raise DataError(f"data.path is {data.path}, a pattern that no file fits")
+            return _together(_file(file, f"{name}, {file.name}", wanted) for file in files)
+    except DataError:
+        raise
+    except Exception as error:  # the loaders behind this call raise almost anything; each means: not readable
+        if isinstance(error, OSError) and error.strerror:
+            raise DataError(f"{name} cannot be read: {error.strerror}") from error
+        raise DataError(f"{name} cannot be loaded: {cause(error)}") from error
+    if ending(path) is not None:
+        raise DataError(f"data.path is {data.path}, but there is no such file")
+    raise DataError(
+        f"data.path is {data.path}, which does not exist; use a file that ends in {_endings()}, a pattern or a directory of such "
+        "files, a hub name (org/name), or reasoning_gym:TASK"
+    )
+
+
+def _endings() -> str:
+    return f"{', '.join(ENDINGS)} (texts also with {' or '.join(PACKED)})"
+
+
+def _file(path: Path, name: str, wanted: list[str]) -> Table:
+    found = ending(path)
+    if found is None:
+        raise DataError(f"{name} is there, but how it ends says nothing about its format; use one of {_endings()}")
+    if found in SEPARATORS:
+        return read_separated(path, name=name, wanted=wanted, separator=SEPARATORS[found])
+    if found not in TYPED:
+        return read_json(path, name=name, wanted=wanted)
+    import datasets
+
+    return _table_of(datasets.load_dataset(TYPED[found], data_files=str(path), split="train"), name, wanted)
+
+
+def _directory(data: DataConfig, path: Path, wanted: list[str]) -> Table:
+    """Also a hub data set; its JSON and CSV files are read here."""
+    import datasets
+    from datasets.packaged_modules.csv.csv import Csv
+    from datasets.packaged_modules.json.json import Json
+
+    name = f"data.path {data.path}"
+    if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
+        saved = datasets.load_from_disk(str(path))
+        if isinstance(saved, datasets.DatasetDict):
+            if data.split not in saved:
+                raise DataError(f"{name} has the splits {', '.join(saved)} and no {data.split!r} (data.split)")
+            saved = saved[data.split]
+        return _table_of(saved, name, wanted)
+    builder = datasets.load_dataset_builder(str(path), name=data.subset)
+    if isinstance(builder, Json):
+        field = builder.config.field
+        return _text_files(data, builder, lambda file, name: read_json(file, name=name, wanted=wanted, field=field))
+    if isinstance(builder, Csv):
+        separator = builder.config.sep or ","
+        return _text_files(
+            data, builder, lambda file, name: read_separated(file, name=name, wanted=wanted, separator=separator)
+        )
+    return _table_of(datasets.load_dataset(str(path), name=data.subset, split=data.split), name, wanted)
+
+
+def _text_files(data: DataConfig, builder: Any, read: Callable[[Path, str], Table]) -> Table:
+    """data.split of a data set of files: "train", "train[:100]", "train+test"."""
+    import datasets
+
+    files = {
+        str(split): datasets.DownloadManager().download_and_extract(list(names))
+        for split, names in builder.config.data_files.items()
+        if str(split) in data.split
+    }
+    splits = {
+        split: _together(read(Path(path), f"data.path {data.path}, {Path(path).name}") for path in paths)
+        for split, paths in files.items()
+    }
+    rows = {split: list(table.rows) for split, table in splits.items()}
+    parts = datasets.ReadInstruction.from_spec(data.split).to_absolute({split: len(rows[split]) for split in rows})
+    columns = dict.fromkeys(column for table in splits.values() for column in table.columns)
+    return Table(list(columns), [row for part in parts for row in rows[part.splitname][part.from_ : part.to]])
+
+
+def _together(tables: Iterable[Table]) -> Table:
+    tables = list(tables)
+    columns = dict.fromkeys(column for table in tables for column in table.columns)
+    return Table(list(columns), [row for table in tables for row in table.rows])
+
+
+def _table_of(dataset: Any, name: str, wanted: list[str]) -> Table:
+    """A data set whose columns have types."""
+    kept = [column for column in wanted if column in dataset.column_names]
+    rows = ((f"{name}, row {index + 1}", row) for index, row in enumerate(dataset.select_columns(kept)))
+    return Table(dataset.column_names, rows)
+
+
+def cause(error: BaseException) -> str:
+    """The first line of the innermost reason: what went wrong, not that something did."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return " ".join(str(error).split("\n")[0].split()) or type(error).__name__
