@@ -120,6 +120,8 @@ class Console:
         for line in evaluations:
             self._display.line(evaluation_line(line))
         for event in events:
+            if "warning" in event:
+                self._display.line(f"warning: {event['warning']}")
             self._display.phase(event["phase"], event["step"])
 
 

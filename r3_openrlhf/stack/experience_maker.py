@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import logging
 import math
 import time
 from collections.abc import Sequence
@@ -25,10 +26,15 @@ from r3_openrlhf.method.core.mixed_batch import MixedBatch, Row
 from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.method.types import EntropyStatistics, Rollout, TokenEntropy, TokenLogprobs, Verdict
+from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.early_warnings import early_warnings, ungraded_sentence
 from r3_openrlhf.runs.rollout_records import records_of
 from r3_openrlhf.runs.token_chars import TokenChars
 from r3_openrlhf.stack.batching import effective_ranks, even_slices, micro_batches, num_fillers, num_windows
 from r3_openrlhf.stack.convert import experience_from_recalled, filler_experience
+from r3_openrlhf.stack.phases import Phase, announce
+
+logger = logging.getLogger(__name__)
 
 SYNC_GAP = "r3/sync/abs_logprob_gap"
 
@@ -50,6 +56,7 @@ class StockExperienceMaker(RemoteExperienceMaker):
         self.rollouts: list[Rollout] = []
         self._prompts: list[str] = []
         self._recall_s = 0.0
+        self._warned: set[str] = set()
         self._recalled_prompts: dict[int, str] = {}  # index of a recalled turn -> the prompt that it keeps
         self._entropies: dict[int, EntropyStatistics] = {}  # row index -> measured in this step
         self._policy_logprobs: dict[
@@ -98,7 +105,20 @@ class StockExperienceMaker(RemoteExperienceMaker):
         batch = self.r3.recall(self.rollouts, step=self.step, groups=groups, joining=self._joining)
         self._recall_s = time.perf_counter() - started
         self._check_ungraded(batch)
+        self._warn()
         return batch
+
+    def _warn(self) -> None:
+        """Say what looks wrong in the first steps, each kind once. A turn in an environment is judged by another measure."""
+        if self.config.algorithm.environment:
+            return
+        run = RunDirectory(self.config.run_dir)
+        for kind, sentence in early_warnings(self.rollouts, step=self.step + 1).items():
+            if kind not in self._warned:
+                self._warned.add(kind)
+                logger.warning("%s", sentence)
+                if run.path.is_dir():
+                    announce(run, Phase.REWARDS, step=self.step + 1, warning=sentence)
 
     def _joining(self, recalled: list[Rollout]) -> list[Rollout]:
         """What a group's recalled rollouts become in the batch."""
@@ -116,9 +136,8 @@ class StockExperienceMaker(RemoteExperienceMaker):
     def _check_ungraded(self, batch: MixedBatch) -> None:
         rate, limit = batch.num_ungraded / len(self.rollouts), self.config.reward.max_ungraded_rate
         if rate > limit:
-            reasons = {r.reason for r in self.rollouts if r.verdict is Verdict.UNGRADED}
             raise TrainingStopped(
-                f"{rate:.0%} of this step's rollouts could not be graded ({', '.join(sorted(reasons))}), more than "
+                f"{ungraded_sentence(self.rollouts)}; that is {rate:.0%} of this step, more than "
                 f"reward.max_ungraded_rate={limit}; see to the grader, then start the same command again"
             )
 

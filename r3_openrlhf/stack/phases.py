@@ -1,6 +1,7 @@
 """Where a run is: its processes append an event to events.jsonl when a phase begins, and the console reads them.
 
-An event is {"time": seconds since 1970, "phase": one of Phase, "step": the step under way or null}.
+An event is {"time": seconds since 1970, "phase": one of Phase, "step": the step under way or null}, and "warning" where a
+sentence is to be shown.
 """
 
 from __future__ import annotations
@@ -38,9 +39,12 @@ class Phase(StrEnum):
     STOPPING = "stopping Ray"
 
 
-def announce(run: RunDirectory, phase: Phase, *, step: int | None = None, at: float | None = None) -> None:
+def announce(
+    run: RunDirectory, phase: Phase, *, step: int | None = None, at: float | None = None, warning: str | None = None
+) -> None:
     """A phase begins, now or at that time. One write of one line, so that processes on one machine do not mix theirs."""
-    line = json.dumps({"time": round(time.time() if at is None else at, 3), "phase": phase, "step": step}) + "\n"
+    event = {"time": round(time.time() if at is None else at, 3), "phase": phase, "step": step}
+    line = json.dumps(event | ({} if warning is None else {"warning": warning})) + "\n"
     file = os.open(run.events, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
         os.write(file, line.encode())

@@ -3,6 +3,7 @@
 Only the log-probs, which need models, are given: everything else is the real code of both.
 """
 
+import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -268,8 +269,19 @@ def test_an_ungraded_rollout_is_not_trained_on():
 
 def test_too_many_ungraded_rollouts_stop_the_run():
     made = maker(Ours, config=config_with(**OFF))
-    with pytest.raises(TrainingStopped, match="25% of this step's rollouts could not be graded .timeout."):
+    with pytest.raises(
+        TrainingStopped, match="1 of 4 responses could not be graded: timeout .1.; that is 25% of this step"
+    ):
         made.make_experience_batch(group(C, U, W, W))
+
+
+def test_the_first_steps_say_once_what_looks_wrong(tmp_path):
+    made = maker(Ours, config=config_with(**OFF))
+    made.config.run_dir, made.step, made._warned = str(tmp_path), 0, set()
+    for _ in range(2):
+        made.make_experience_batch(group(W, W, W, W))
+    (event,) = map(json.loads, (tmp_path / "events.jsonl").read_text().splitlines())
+    assert event["warning"].startswith("step 1: none of 4 graded responses is correct")
 
 
 def test_a_broken_sync_stops_the_run_before_the_update():
