@@ -76,7 +76,9 @@ class R3Group(click.Group):
         try:
             return super().invoke(context)
         except R3Error as error:
-            raise click.ClickException(str(error)) from error
+            # what is in a file of somebody else must not steer the terminal
+            shown = "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in str(error))
+            raise click.ClickException(shown) from error
         except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):
             raise
         except Exception as error:

@@ -173,7 +173,7 @@ def _checked(values: dict[str, Any], *, source: str) -> R3Config:
     known = _known_keys(R3Config)
     for key, _ in _leaves(values, R3Config):
         if key not in known:
-            raise ConfigError(f"{source} sets {key}, which does not exist; {_nearest_key(key, known)}")
+            raise ConfigError(f"{source} sets {key[:80]}, which does not exist; {_nearest_key(key, known)}")
     try:
         config = OmegaConf.to_object(OmegaConf.merge(_schema(), values))
     except MissingMandatoryValue as error:
@@ -316,4 +316,4 @@ def _nearest_key(key: str, known: list[str]) -> str:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split("\n")[0].split())
+    return " ".join(str(error).split("\n")[0].split())[:200]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +17,9 @@ from r3_openrlhf.method.errors import R3Error
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] | None
 Number = float | None
+
+
+MAX_BYTES = 2**28  # of a file that is read as a whole, and of one line: no run writes a tenth of it
 
 
 class MetricsLine(TypedDict):
@@ -90,10 +95,41 @@ def sync_directory(path: Path) -> None:
         os.close(handle)
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """For reading. OSError: it cannot be opened, is a link, which may show another file of the reader's to those who get the
+    sentence or the page, or a pipe or a device, which may never end."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)  # a pipe would be waited for
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "it is a symbolic link", str(path)) from error
+        raise
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return os.fdopen(handle, "rb")
+
+
+def read_bytes(path: Path) -> bytes:
+    """Of a regular file of at most MAX_BYTES. OSError."""
+    with open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size > MAX_BYTES:
+            raise OSError(errno.EFBIG, f"it has more than {MAX_BYTES // 2**20} MB", str(path))
+        return file.read(MAX_BYTES)
+
+
+def lines_of(file: BinaryIO) -> Iterator[bytes]:
+    """OSError: a line of more than MAX_BYTES."""
+    while line := file.readline(MAX_BYTES):
+        if len(line) == MAX_BYTES:
+            raise OSError(errno.EFBIG, f"it is damaged: a line has more than {MAX_BYTES // 2**20} MB")
+        yield line
+
+
 def read_text(path: Path) -> str:
     """Raises R3Error for a file that cannot be read or is no text."""
     try:
-        return path.read_text(encoding="utf-8")
+        return read_bytes(path).decode()
     except UnicodeDecodeError as error:
         raise R3Error(f"{path} is damaged: it is no UTF-8 text; restore it from a copy") from error
     except OSError as error:
@@ -103,7 +139,7 @@ def read_text(path: Path) -> str:
 def read_json(path: Path, kind: type) -> dict[str, Any]:
     """One JSON object. Raises R3Error for what does not fit `kind`."""
     try:
-        return _decode(path.read_bytes(), kind)
+        return _decode(read_bytes(path), kind)
     except OSError as error:
         raise R3Error(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
@@ -112,11 +148,11 @@ def read_json(path: Path, kind: type) -> dict[str, Any]:
 
 def read_lines(path: Path, kind: type = AnyLine) -> Iterator[dict[str, Any]]:
     """Every whole line. A torn last one is not there yet. Raises R3Error, with the line's number, for what does not fit `kind`."""
-    if not path.is_file():
+    if not path.exists():
         return
     try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
+        with open_regular(path) as file:
+            for number, line in enumerate(lines_of(file), start=1):
                 if not line.endswith(b"\n") and line.startswith(b"{"):
                     return
                 try:

@@ -6,6 +6,7 @@ going on from a checkpoint deletes the files of the steps behind it.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator
@@ -16,10 +17,11 @@ import msgspec
 import numpy as np
 
 from r3_openrlhf.method.errors import R3Error
-from r3_openrlhf.runs.files import RolloutLine, replacing, sync_directory
+from r3_openrlhf.runs.files import RolloutLine, open_regular, replacing, sync_directory
 
 if TYPE_CHECKING:
     import pyarrow
+    import pyarrow.parquet
 
 REQUIRED = {"step", "uid", "context", "verdict", "num_tokens", "truncated"}  # never null
 TEXT, COUNT, NUMBER, TRUTH = "string", "int64", "float64", "bool"
@@ -70,6 +72,8 @@ TOKEN_COLUMNS = {
 }
 # A group stands in one or two of them, so that it is read without the rest of the step.
 ROW_GROUP_ROWS = 64
+MAX_ROWS = 2**18  # of a step: what a page, and a reader's memory, can take
+MAX_TABLE_BYTES = 4 * 10**9
 _NAME = re.compile(r"step_(\d+)\.parquet")
 
 
@@ -180,11 +184,10 @@ def _read(file: Path, *, uid_start: str, columns: list[str]) -> pyarrow.Table:
     """Of a column that the file does not have: null. Only row groups with a wanted problem are read."""
     import pyarrow as pa
     import pyarrow.compute as pc
-    import pyarrow.parquet as pq
 
     types = schema()
     try:
-        with pq.ParquetFile(file) as parquet:
+        with opened(file) as parquet:
             if missing := REQUIRED - set(parquet.schema_arrow.names):
                 raise ValueError(f"it has no {', '.join(sorted(missing))}")
             there = [name for name in columns if name in parquet.schema_arrow.names]
@@ -206,6 +209,25 @@ def _read(file: Path, *, uid_start: str, columns: list[str]) -> pyarrow.Table:
         raise _damaged(file, " ".join(str(error).split())[:200]) from error
     except OSError as error:
         raise R3Error(f"{file} cannot be read: {' '.join(str(error).split())[:200]}") from error
+
+
+@contextlib.contextmanager
+def opened(file: Path) -> Iterator[pyarrow.parquet.ParquetFile]:
+    """OSError: no regular file. ValueError: one whose few MB would fill the memory. ArrowException."""
+    import pyarrow.parquet as pq
+
+    open_regular(file).close()
+    with pq.ParquetFile(file) as parquet:
+        _check_size(parquet.metadata)
+        yield parquet
+
+
+def _check_size(metadata: pyarrow.parquet.FileMetaData) -> None:
+    groups = [metadata.row_group(number) for number in range(min(metadata.num_row_groups, MAX_ROWS))]
+    if metadata.num_rows > MAX_ROWS or sum(group.num_rows for group in groups) > MAX_ROWS:
+        raise ValueError(f"it has {metadata.num_rows} rows; a step has at most {MAX_ROWS}")
+    if (size := sum(group.total_byte_size for group in groups)) > MAX_TABLE_BYTES:
+        raise ValueError(f"it unpacks to {size / 1e9:.0f} GB; a step has at most {MAX_TABLE_BYTES / 1e9:.0f}")
 
 
 def _damaged(file: Path, why: str) -> R3Error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
@@ -101,7 +100,7 @@ def create_app(library: Library, *, token: str | None = None, cache: Path | None
     return Starlette(
         routes=[
             Mount("/static", StaticFiles(directory=STATIC)),
-            *(Route(path, answers.in_turn(answer)) for path, answer in routes.items()),
+            *(Route(path, answers.as_page(answer)) for path, answer in routes.items()),
         ],
         lifespan=lifespan,
         exception_handlers={R3Error: answers.failed, 404: answers.no_page},
@@ -110,20 +109,18 @@ def create_app(library: Library, *, token: str | None = None, cache: Path | None
 
 
 class _Answers:
-    """Addresses -> pages. Readers keep what they have read, for one thread at a time: requests take turns."""
+    """Addresses -> pages. A page that takes long holds up only those of the same run."""
 
     def __init__(self, library: Library, indexing: Indexing) -> None:
         self.library = library
         self.site = Site(library, indexing)
         self.links = ServerLinks(version=_version_of(STATIC))
-        self._turn = threading.Lock()
         # What goes wrong there goes wrong again, and is told, when a page needs it.
         self.warming = ThreadPoolExecutor(1, thread_name_prefix="r3 view warms up")
 
-    def in_turn(self, answer: Callable[[Request], str | Response]) -> Callable[[Request], Response]:
+    def as_page(self, answer: Callable[[Request], str | Response]) -> Callable[[Request], Response]:
         def handle(request: Request) -> Response:
-            with self._turn:
-                found = answer(request)
+            found = answer(request)
             return found if isinstance(found, Response) else HTMLResponse(found)
 
         return handle
@@ -133,14 +130,13 @@ class _Answers:
         compile_templates()
         if len(self.library.runs) == 1:
             (run,) = self.library.runs.values()
-            with self._turn, suppress(R3Error):  # its page says it
+            with suppress(R3Error):  # its page says it
                 for step in run.steps()[-1:]:
                     run.rows(step)
 
     def warm_texts(self, name: str) -> None:
         """Read the tokenizer of a run. Who looks at a step looks at tokens soon."""
-        with self._turn:
-            self.site.texts_of(self.site.run(name))
+        self.site.texts_of(self.site.run(name))
 
     def home(self, request: Request) -> str | Response:
         self.library.refresh()

@@ -11,6 +11,7 @@ import msgspec
 
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.method.types import Verdict
+from r3_openrlhf.runs.files import lines_of, open_regular, read_bytes
 from r3_openrlhf.view.run_reader import UNREADABLE, Reader, stamp_of
 
 Value = TypeVar("Value")
@@ -131,7 +132,7 @@ class EvaluationReader(Reader):
 
         def read() -> tuple[Results | None, str | None]:
             try:
-                return msgspec.json.decode(file.read_bytes(), type=Results), None
+                return msgspec.json.decode(read_bytes(file), type=Results), None
             except FileNotFoundError:
                 return None, None
             except UNREADABLE as error:
@@ -155,7 +156,7 @@ class EvaluationReader(Reader):
         if asked is None:
             raise R3Error(f"{self.path} has no problem {uid} of {benchmark}")
         file = self.path / "samples.jsonl"
-        with file.open("rb") as lines:
+        with open_regular(file) as lines:
             lines.seek(asked.place)
             return _patient(lines.readline(), _WholeLine, file, asked.number).responses
 
@@ -164,8 +165,8 @@ def _asked_in(file: Path) -> dict[tuple[str, str], Asked]:
     """R3Error: a damaged line. OSError."""
     found: dict[tuple[str, str], Asked] = {}
     decoder, place = msgspec.json.Decoder(_Line), 0
-    with file.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
+    with open_regular(file) as lines:
+        for number, line in enumerate(lines_of(lines), start=1):
             if not line.endswith(b"\n"):
                 break
             try:

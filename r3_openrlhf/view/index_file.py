@@ -19,6 +19,7 @@ ROW_BITS = 20  # id of a rollout: step * 2**20 + its place in the step's file
 TEXT_ROWS = 64  # texts that are compressed together: more are smaller, and take longer to read one of
 SNIPPET_TOKENS = 40
 BUSY_S = 60.0
+PAGE_S = 30.0  # for what one page asks
 CACHE_KIB = 32_768  # SQLite's page cache, of each of two connections
 OPENING, CLOSING = "\x02", "\x03"  # around a match; no indexed text holds them (step_rows.py)
 TOKENIZER = "tokenize='unicode61 remove_diacritics 2'"
@@ -80,6 +81,7 @@ def sentences(path: Path) -> Iterator[None]:
         code = getattr(error, "sqlite_errorcode", -1) & 0xFF
         advice = {
             sqlite3.SQLITE_FULL: "the disk is full; free space, or set XDG_CACHE_HOME to another disk",
+            sqlite3.SQLITE_INTERRUPT: f"the answer took more than {PAGE_S:.0f} s; ask for less",
             sqlite3.SQLITE_BUSY: f"another viewer has held it for {BUSY_S:.0f} s; close that one",
             sqlite3.SQLITE_CANTOPEN: "it cannot be opened; set XDG_CACHE_HOME to a directory that you may write to",
             sqlite3.SQLITE_READONLY: "it cannot be written; set XDG_CACHE_HOME to a directory that you may write to",

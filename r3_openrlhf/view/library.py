@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +32,8 @@ class Library:
         for path in self.paths:
             if not path.exists():
                 raise R3Error(f"{path} does not exist; name run directories, or directories that hold some")
-        self.runs: dict[str, RunReader] = {}
+        self._refreshing = threading.Lock()
+        self.runs: dict[str, RunReader] = {}  # replaced, never changed: others may be reading it
         self.evaluations: dict[str, EvaluationReader] = {}
         self.refresh()
         if not self.runs and not self.evaluations:
@@ -42,6 +44,10 @@ class Library:
 
     def refresh(self) -> None:
         """Names that were given stay; what is new gets one."""
+        with self._refreshing:
+            self._look()
+
+    def _look(self) -> None:
         known = {run.path for run in self.runs.values()} | {one.path for one in self.evaluations.values()}
         for path in self.paths:
             for found in find(path):
@@ -50,9 +56,9 @@ class Library:
                 known.add(found.path)
                 name = self._free_name(found.path)
                 if found.is_run:
-                    self.runs[name] = RunReader(found.path, name=name)
+                    self.runs = {**self.runs, name: RunReader(found.path, name=name)}
                 else:
-                    self.evaluations[name] = EvaluationReader(found.path, name=name)
+                    self.evaluations = {**self.evaluations, name: EvaluationReader(found.path, name=name)}
 
     def _free_name(self, path: Path) -> str:
         """The directory's name, with as many of its parents as tell it from the others."""

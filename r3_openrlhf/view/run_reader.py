@@ -6,6 +6,7 @@ Nothing is ever written. A run that goes on writing is read as far as it is.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from r3_openrlhf.method.types import Context, Verdict
 from r3_openrlhf.problems.sources import Label
 from r3_openrlhf.runs import rollout_files
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.runs.files import EvaluationLine, MetricsLine, read_lines
+from r3_openrlhf.runs.files import EvaluationLine, MetricsLine, lines_of, open_regular, read_lines
 
 MAX_STEPS_KEPT = 6  # of which the rows without texts are kept: 1 to 2 MB each at full size
 MAX_PROBLEMS_KEPT = 512
@@ -68,18 +69,20 @@ def stamp_of(path: Path) -> Stamp:
 
 
 class Reader:
-    """A directory whose files are read again when they change. `name` is its address. Not for two threads at a time."""
+    """A directory whose files are read again when they change. `name` is its address. For any number of threads."""
 
     def __init__(self, path: Path, *, name: str) -> None:
         self.path = path
         self.name = name
         self._kept: dict[str, tuple[object, Any]] = {}
+        self._lock = threading.RLock()
 
     def fresh(self, what: str, stamp: object, read: Callable[[], Value]) -> Value:
         """What `read` gave last, as long as `stamp` is the same."""
-        if what not in self._kept or self._kept[what][0] != stamp:
-            self._kept[what] = (stamp, read())
-        return self._kept[what][1]
+        with self._lock:
+            if what not in self._kept or self._kept[what][0] != stamp:
+                self._kept[what] = (stamp, read())
+            return self._kept[what][1]
 
 
 class RunReader(Reader):
@@ -216,7 +219,7 @@ class RunReader(Reader):
         for file in (self.directory.data, self.directory.held_out):
             places, _ = self._places_of_problems(file)
             if uid in places:
-                with file.open("rb") as lines:
+                with open_regular(file) as lines:
                     lines.seek(places[uid])
                     line = msgspec.json.decode(lines.readline(), type=_ProblemLine)
                 return Problem(Label.from_json(line.label), line.input)
@@ -252,8 +255,8 @@ def labels_in(file: Path) -> Iterator[tuple[int, LabelLine | R3Error]]:
     """(first byte, label) of each line of a file of problems, or the sentence about a line that cannot be read. OSError."""
     decoder, label_decoder = msgspec.json.Decoder(_ProblemLine), msgspec.json.Decoder(LabelLine)
     place = 0
-    with file.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
+    with open_regular(file) as lines:
+        for number, line in enumerate(lines_of(lines), start=1):
             try:
                 yield place, label_decoder.decode(decoder.decode(line).label)
             except UNREADABLE as error:

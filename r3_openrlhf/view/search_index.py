@@ -17,6 +17,7 @@ import hashlib
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from r3_openrlhf.view.index_file import (
     CLOSING,
     COLUMNS,
     OPENING,
+    PAGE_S,
     ROW_BITS,
     SNIPPET_TOKENS,
     forget,
@@ -328,10 +330,13 @@ class RunIndex:
     def _reading(self) -> Iterator[sqlite3.Connection]:
         """One state of the file, whatever an update does meanwhile."""
         with self._lock, sentences(self.path):
+            end = time.monotonic() + PAGE_S
+            self._reader.set_progress_handler(lambda: time.monotonic() > end, 100_000)
             self._reader.execute("BEGIN")
             try:
                 yield self._reader
             finally:
+                self._reader.set_progress_handler(None, 0)
                 if self._reader.in_transaction:
                     self._reader.execute("COMMIT")
 

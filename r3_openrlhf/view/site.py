@@ -25,7 +25,7 @@ def is_count(text: str) -> bool:
 
 
 class Site:
-    """A library, its indexes and its templates. Not for two threads at a time."""
+    """A library, its indexes and its templates. For any number of threads."""
 
     def __init__(self, library: Library, indexing: Indexing, *, is_export: bool = False) -> None:
         self.library = library

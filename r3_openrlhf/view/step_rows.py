@@ -71,11 +71,10 @@ def read_step(file: Path, step: int) -> IndexedStep | None:
 def _texts_of(file: Path) -> list[Text]:
     """Of every row. Never many whole texts at a time."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     found = []
     try:
-        with pq.ParquetFile(file) as parquet:
+        with rollout_files.opened(file) as parquet:
             for batch in parquet.iter_batches(batch_size=_BATCH_ROWS, columns=["text", "answer"]):
                 texts, answers = (column.to_pylist() for column in batch.columns)
                 found += [_ends(text or "", answer or "") for text, answer in zip(texts, answers, strict=True)]
@@ -94,7 +93,10 @@ def _ends(text: str, answer: str) -> Text:
 def problems_of(run: RunDirectory) -> list[tuple[str, str, str]]:
     """(uid, text, references) of each line of the training file that can be read."""
     labels = (label for _, label in labels_in(run.data) if not isinstance(label, R3Error))
-    return [(one.uid, _clean(one.problem), _clean("\n".join(one.references))) for one in labels]
+    try:
+        return [(one.uid, _clean(one.problem), _clean("\n".join(one.references))) for one in labels]
+    except OSError:  # RunReader.faults says it
+        return []
 
 
 def _clean(text: str) -> str:

@@ -104,6 +104,15 @@ CREATE INDEX rollouts_prompt ON rollouts (prompt);
 """
 
 
+def strange_objects(connection: sqlite3.Connection) -> list[str]:
+    """What a store does not have, in words: a view, a trigger or a virtual table runs what its author wrote, perhaps for ever."""
+    found = connection.execute(
+        "SELECT type || ' ' || name FROM sqlite_schema WHERE type NOT IN ('table', 'index') OR rootpage = 0 "
+        "OR upper(sql) LIKE '%GENERATED ALWAYS%' OR upper(replace(replace(sql, ' ', ''), char(10), '')) LIKE '%AS(%'"
+    )
+    return [name for (name,) in found]
+
+
 def create(connection: sqlite3.Connection) -> None:
     """Writes the tables into an empty file, inside the transaction that is open."""
     for statement in _TABLES.split(";\n"):

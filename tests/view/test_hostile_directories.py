@@ -1,0 +1,161 @@
+"""Directories of somebody who means harm: files that never end, or that unpack to more than there is memory."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from contextlib import closing
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from starlette.testclient import TestClient
+
+from r3_openrlhf.config.loading import load_config
+from r3_openrlhf.method.errors import HistoryError, R3Error
+from r3_openrlhf.method.history.store import HistoryStore
+from r3_openrlhf.runs import rollout_files
+from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.view.app import create_app
+from r3_openrlhf.view.library import Library
+from tests.runs.test_rollout_files import rollout
+
+LIMIT_S = 60
+R3 = os.path.join(os.path.dirname(sys.executable), "r3")
+
+
+@pytest.fixture(autouse=True)
+def patience():
+    """What waits for ever ends with a failure."""
+
+    def ring(*_):
+        raise TimeoutError("it waits for ever")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(LIMIT_S)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def run(tmp_path):
+    run = RunDirectory(tmp_path / "run")
+    run.create(load_config("cpu_smoke", [f"run_dir={run.path}"]))
+    run.append_metrics({"step": 1, "reward_mean": 0.5})
+    run.write_rollouts(1, [rollout(step=1)])
+    return run
+
+
+def pipe(path):
+    os.mkfifo(path)
+
+
+def device(path):
+    path.symlink_to("/dev/zero")
+
+
+def sparse(path):
+    with path.open("wb") as file:
+        file.truncate(20 * 2**30)
+
+
+@pytest.mark.parametrize("make", [pipe, device, sparse])
+@pytest.mark.parametrize("name", ["config.yaml", "metrics.jsonl", "evaluations.jsonl", "data/problems.jsonl", "rollouts/step_000001.parquet"])  # fmt: skip
+def test_a_file_without_an_end_is_a_sentence(run, tmp_path, make, name):
+    path = run.path / name
+    path.unlink(missing_ok=True)
+    make(path)
+    if name == "config.yaml" and make is not sparse:
+        with pytest.raises(R3Error, match="is not a run directory"):
+            RunDirectory.open(run.path)
+    library = Library([run.path])
+    with TestClient(create_app(library, cache=tmp_path / "cache"), base_url="http://localhost") as client:
+        pages = [client.get(f"/run{page}") for page in ("", "/step/1", f"/problem/{rollout(step=1)['uid']}")]
+    assert any("cannot be read" in page.text or "damaged" in page.text for page in pages)
+    for read in (run.load_config, run.read_metrics, run.read_evaluations, lambda: list(run.read_rollouts())):
+        try:
+            read()
+        except R3Error as error:
+            assert str(path) in str(error)  # noqa: PT017
+
+
+def test_a_link_shows_no_other_file(run, tmp_path):
+    secret = tmp_path / "netrc"
+    secret.write_text("machine: example\npassword: correct-horse\n")
+    for name in ("config.yaml", "metrics.jsonl"):
+        path = run.path / name
+        path.unlink()
+        path.symlink_to(secret)
+    with pytest.raises(R3Error, match="config.yaml cannot be read: it is a symbolic link"):
+        run.load_config()
+    with pytest.raises(R3Error, match="metrics.jsonl cannot be read: it is a symbolic link"):
+        run.read_metrics()
+
+
+def test_a_sentence_steers_no_terminal(run):
+    run.config.write_text('"\\e]0;title\\a' + "x" * 500 + '": 1\n')
+    done = subprocess.run([R3, "config", "--diff", run.path, run.path], capture_output=True, text=True)
+    assert done.returncode == 1 and "\\x1b]0;title\\x07xxx" in done.stderr and "x" * 81 not in done.stderr
+    assert "\x1b" not in done.stderr
+
+
+def test_a_table_of_many_rows_is_not_unpacked(run):
+    file = rollout_files.file_of(run.rollouts, 1)
+    row = pq.read_table(file)
+    with pq.ParquetWriter(file, row.schema) as writer:
+        column = pa.concat_tables([row] * 1000).combine_chunks()
+        for _ in range(300):
+            writer.write_table(column)
+    with pytest.raises(R3Error, match="it has 300000 rows; a step has at most 262144"):
+        list(rollout_files.read_step(file))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE VIEW steps AS WITH RECURSIVE n(step) AS (SELECT 1 UNION ALL SELECT step + 1 FROM n) SELECT step FROM n",
+        "CREATE VIRTUAL TABLE steps USING fts5(step)",
+        "CREATE TABLE steps (step INTEGER, epoch INTEGER GENERATED ALWAYS AS (length(zeroblob(step))))",
+        "CREATE TRIGGER t AFTER INSERT ON problems BEGIN DELETE FROM rollouts; END",
+    ],
+)
+def test_a_store_runs_nothing_of_its_author(tmp_path, statement):
+    path = tmp_path / "history.sqlite"
+    HistoryStore.open(path, seed=0).close()
+    HistoryStore.open(path, seed=0, writer=False).close()
+    with closing(sqlite3.connect(path)) as store:
+        if " steps" in statement:
+            store.execute("DROP TABLE steps")
+        store.execute(statement)
+        store.commit()
+    with pytest.raises(HistoryError, match=r"is no history store \(it has (view|table|trigger) (steps|t)\)"):
+        HistoryStore.open(path, seed=0, writer=False)
+
+
+def test_a_page_that_takes_long_holds_up_no_other_run(run, tmp_path):
+    other = RunDirectory(tmp_path / "other")
+    other.create(load_config("cpu_smoke", [f"run_dir={other.path}"]))
+    other.append_metrics({"step": 1})
+    library = Library([tmp_path])
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow():
+        begun.set()
+        assert go_on.wait(LIMIT_S)
+
+    slow_run = library.runs["run"]
+    with TestClient(create_app(library, cache=tmp_path / "cache"), base_url="http://localhost") as client:
+        holding = threading.Thread(target=slow_run.fresh, args=("slow", 1, slow))
+        holding.start()
+        assert begun.wait(LIMIT_S)
+        waiting = threading.Thread(target=client.get, args=("/run",))
+        waiting.start()
+        try:
+            assert client.get("/other").status_code == 200
+        finally:
+            go_on.set()
+            waiting.join()
+            holding.join()
