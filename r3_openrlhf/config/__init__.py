@@ -5,15 +5,17 @@ YAML files under configs/ only pick values. `[P]` behind a default: the paper sa
 
 from __future__ import annotations
 
+import functools
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 from urllib.parse import urlsplit
 
 from r3_openrlhf.config.algorithms import ALGORITHMS, Algorithm
 from r3_openrlhf.config.answer_tasks import task_for
 from r3_openrlhf.config.reward_functions import BUILT_IN, reward_function
+from r3_openrlhf.config.sources import entries_of, path_of
 from r3_openrlhf.method.checks import above, at_least, fraction, one_of
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.settings import R3Settings
@@ -69,6 +71,8 @@ class DataConfig:
 
     # file (.jsonl .json .csv .tsv, packed or not, .parquet .arrow), pattern or directory of them, hub name, or "reasoning_gym:TASK"
     path: str = MISSING
+    # several sources instead of a path: [a.jsonl, b.jsonl], or {path: ..., name: ..., weight: ..., KEY: ...} with keys of `data`
+    sources: list[Any] = field(default_factory=list)
     # configuration of a hub data set that has several
     subset: str | None = None
     # of a hub data set
@@ -99,7 +103,13 @@ class DataConfig:
     few_shot: list[dict[str, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        task_for(self.task, self.path)
+        if self.sources:
+            own = [one.name for one in fields(self) if one.name not in ("path", "sources", "max_len")]
+            self.sources = entries_of("data.sources", self.sources, allowed=own)
+            self.path = path_of("data.sources", self.path, self.sources)
+            _ = self.parts
+        else:
+            task_for(self.task, self.path)
         at_least("data.max_len", self.max_len, 2)
         at_least("data.max_samples", self.max_samples, 1)
         if "{problem}" not in self.prompt_template:
@@ -109,6 +119,19 @@ class DataConfig:
                 raise ConfigError(
                     f"data.few_shot holds an example with the keys {sorted(example)}; each needs problem and response"
                 )
+
+    @functools.cached_property
+    def parts(self) -> dict[str | None, DataConfig]:
+        """The configuration of each source by its name: its own keys, and those of `data` where it has none. {None: data} without
+        data.sources."""
+        if not self.sources:
+            return {None: self}
+        return {
+            entry["name"]: replace(
+                self, sources=[], **{key: value for key, value in entry.items() if key not in ("name", "weight")}
+            )
+            for entry in self.sources
+        }
 
 
 @dataclass
@@ -310,6 +333,8 @@ class HeldOutConfig:
 
     # as data.path; None: no evaluation. Keys, task and prompt are those of `data`
     path: str | None = None
+    # as data.sources, with keys of their own
+    sources: list[Any] = field(default_factory=list)
     # of a hub data set
     split: str = "test"
     # use the first so many problems; null: all
@@ -324,6 +349,10 @@ class HeldOutConfig:
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
+        if self.sources:
+            own = [one.name for one in fields(DataConfig) if one.name not in ("path", "sources", "max_len")]
+            self.sources = entries_of("held_out.sources", self.sources, allowed=own)
+            self.path = path_of("held_out.sources", self.path, self.sources)
         at_least("held_out.max_samples", self.max_samples, 1)
         at_least("held_out.every_steps", self.every_steps, 1)
         at_least("held_out.n_samples", self.n_samples, 1)

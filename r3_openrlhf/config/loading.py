@@ -24,6 +24,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from r3_openrlhf.config import ENVIRONMENT, R3Config
+from r3_openrlhf.config.sources import SOURCES
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.open_table import is_import_path, nearest
 
@@ -87,6 +88,11 @@ def load_config(experiment: str, overrides: list[str]) -> R3Config:
     except HydraException as error:
         raise ConfigError(f"experiment {experiment!r} does not compose: {_one_line(error)}") from error
     values = _with_given_options(_container(composed), [override for override, _ in parsed])
+    given = {override.key_or_group for override, _ in parsed}
+    for section in ("data", "held_out"):  # what the command line says takes the place of the experiment's
+        for one, other in (("path", "sources"), ("sources", "path")):
+            if f"{section}.{one}" in given and f"{section}.{other}" not in given and section in values:
+                values[section].pop(other, None)
     if own is not None:
         values["algo"] = own
     if (
@@ -210,7 +216,11 @@ def _with_given_options(values: dict[str, Any], overrides: list[Override]) -> di
 
 
 def _with_paths_of_tasks(values: dict[str, Any]) -> dict[str, Any]:
-    """With agents.environment the tasks are its seeds: data.path and held_out.path say so where nothing is given."""
+    """With agents.environment the tasks are its seeds: data.path and held_out.path say so where nothing is given. With sources
+    they stand for those."""
+    data = values.get("data")
+    if isinstance(data, dict) and data.get("sources") and data.get("path") in (None, MISSING):
+        values = {**values, "data": {**data, "path": SOURCES}}
     agents = values.get("agents")
     if not isinstance(agents, dict) or agents.get("environment") is None:
         return values

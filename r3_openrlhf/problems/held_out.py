@@ -24,13 +24,15 @@ if TYPE_CHECKING:
 
 
 def held_out_data(config: R3Config) -> DataConfig | None:
-    """Where the held-out problems come from: `held_out`, with the columns, grader and prompt of `data`."""
+    """Where the held-out problems come from: `held_out`, with the columns, grader and prompt of `data` where a source of its own
+    sets none."""
     settings, data = config.held_out, config.data
     if settings.path is None:
         return None
     return replace(
         data,
         path=settings.path,
+        sources=settings.sources,
         split=settings.split,
         reasoning_gym=settings.reasoning_gym,
         max_samples=settings.max_samples,
@@ -58,12 +60,12 @@ def prepare_held_out(config: R3Config, tokenizer: PreTrainedTokenizerBase, train
     if data is None:
         raise ValueError("held_out.path is not set; there is nothing to prepare")
     with _errors_name_the_right_key():
-        labels = load_problems(data).labels
+        labels = load_problems(data, seed=config.train.seed).labels
     with training.open(encoding="utf-8") as file:
         trained = [Label.from_json(json.loads(line)["label"]) for line in file]
     uids, texts = {label.uid for label in trained}, {label.problem for label in trained}
     both = [label for label in labels if label.uid in uids or label.problem in texts]
-    if both and not data.path.startswith(REASONING_GYM):
+    if any(not data.parts[label.source].path.startswith(REASONING_GYM) for label in both):
         raise DataError(
             f"held_out.path {data.path} holds {len(both)} of the problems that are trained on ({both[0].uid} is the "
             "first), so it is not held out; use another file or split, or leave them out of one of the two"
@@ -75,7 +77,7 @@ def prepare_held_out(config: R3Config, tokenizer: PreTrainedTokenizerBase, train
         if prompt is not None:
             row = {"input": prompt, "label": label.to_json(), "datasource": "held_out"}
             rows.append(json.dumps(row, ensure_ascii=False) + "\n")
-        if len(rows) == data.max_samples:
+        if len(rows) == data.max_samples and not data.sources:
             break
     if not rows:
         raise DataError(
@@ -140,6 +142,6 @@ def _errors_name_the_right_key() -> Iterator[None]:
         yield
     except DataError as error:
         text = str(error)
-        for key in ("path", "reasoning_gym", "split"):
+        for key in ("path", "sources", "reasoning_gym", "split"):
             text = text.replace(f"data.{key}", f"held_out.{key}")
         raise DataError(text) from error

@@ -17,6 +17,7 @@ class Label:
     task: str  # which grader: math | exact | reasoning_gym
     metadata: dict[str, Any] | None = None  # the reasoning-gym entry, for its own scorer
     turns: list[dict[str, str]] | None = None  # what comes before it in its column of messages: role, content
+    source: str | None = None  # its name in data.sources
     prefix: list[int] | None = None  # token ids that the response starts with (exploration.prefix); never in the file
 
     def to_json(self) -> str:
@@ -28,7 +29,7 @@ class Label:
             "task": self.task,
             "metadata": self.metadata,
         }
-        for name, value in (("turns", self.turns), ("prefix", self.prefix)):
+        for name, value in (("turns", self.turns), ("source", self.source), ("prefix", self.prefix)):
             if value is not None:
                 fields[name] = value
         return json.dumps(fields, ensure_ascii=False)

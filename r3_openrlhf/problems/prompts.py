@@ -24,7 +24,8 @@ def problem_message(data: DataConfig, problem: str) -> str:
 
 
 def prompt_of(tokenizer: PreTrainedTokenizerBase, data: DataConfig, label: Label, text: str | None = None) -> str:
-    """The final prompt of a problem, or of another `text` at its place: of a reflection."""
+    """The final prompt of a problem, or of another `text` at its place: of a reflection. In the words of the problem's source."""
+    data = data.parts[label.source]
     return render(
         tokenizer, data, problem_message(data, label.problem) if text is None else text, turns=label.turns or []
     )
@@ -111,13 +112,13 @@ class RunPrompts:
         return self._of(problem).reflection(problem, error)
 
     def _of(self, label: Label) -> ChatPrompts:
-        config = self.config
+        config, data = self.config, self.config.data
         return ChatPrompts(
             self.tokenizer,
             max_prompt_tokens=config.data.max_len - config.rollout.max_new_tokens,
             max_attempt_tokens=config.reflection.max_attempt_tokens,
-            message=lambda label: problem_message(config.data, label.problem),
-            render=lambda text: prompt_of(self.tokenizer, config.data, label, text),
+            message=lambda label: problem_message(data.parts[label.source], label.problem),
+            render=lambda text: prompt_of(self.tokenizer, data, label, text),
         )
 
 

@@ -62,7 +62,6 @@ def check_references(labels: Sequence[Label], *, path: str, answer_key: str) -> 
                 refuses=not of_user and len(known) >= MANY,
             )
         )
-        return findings
     if of_user:
         return findings
     long = [label for label in known if min(map(len, label.references)) > LONGEST_ANSWER]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -47,6 +48,7 @@ class SourceCounts:
     """What became of the rows of one source."""
 
     path: str
+    name: str | None = None  # in data.sources
     problem_key: str  # the column, as it was named or found
     answer_key: str
     num_rows: int = 0
@@ -55,6 +57,11 @@ class SourceCounts:
     left_out: dict[str, int] = field(default_factory=dict)  # why -> rows
     problem_forms: dict[str, int] = field(default_factory=dict)  # how the problem stood there -> rows
     forms: dict[str, int] = field(default_factory=dict)  # how the answer stood in the column (references.py) -> rows
+
+    def leave_out(self, reason: str, number: int) -> None:
+        """Count `number` rows more that are left out for this reason."""
+        if number:
+            self.left_out[reason] = self.left_out.get(reason, 0) + number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,15 +79,65 @@ class NoAnswer(DataError):
     """A row whose data set knows no answer: "proof", or a solution without the mark that the others have."""
 
 
-def load_problems(data: DataConfig) -> Problems:
-    """Every usable problem once.
+def load_problems(data: DataConfig, *, seed: int = 0) -> Problems:
+    """Every usable problem once, of all sources; with weights the largest mixture of those shares in which none is twice.
+
+    A problem that two sources answer differently is left out of both. Raises DataError as `load_source` does.
+
+    Args:
+        seed: draws which problems of a source the mixture leaves out.
+    """
+    if not data.sources:
+        return load_source(data)
+    weights = {entry["name"]: entry["weight"] for entry in data.sources}
+    found: dict[str, Label] = {}
+    contradictory: set[str] = set()
+    parts = {name: load_source(part, name=name) for name, part in data.parts.items()}
+    for problems in parts.values():
+        for label in problems.labels:
+            known = found.setdefault(label.uid, label)
+            if (known.problem, known.references) != (label.problem, label.references):
+                contradictory.add(label.uid)
+    kept: dict[str | None, list[Label]] = {}
+    for name, problems in parts.items():
+        (counts,), limit = problems.sources, data.parts[name].max_samples
+        kept[name] = [
+            label for label in problems.labels if found[label.uid] is label and label.uid not in contradictory
+        ]
+        both = sum(label.uid in contradictory for label in problems.labels)
+        counts.leave_out("another source has another answer to the same problem", both)
+        counts.num_duplicates += len(problems.labels) - len(kept[name]) - both
+        counts.leave_out("after the first max_samples", len(kept[name]) - len(kept[name][:limit]))
+        kept[name] = kept[name][:limit]
+    if any(weights.values()):
+        size = min(len(labels) / weights[str(name)] for name, labels in kept.items())  # problems for a weight of 1
+        for name, labels in kept.items():
+            number = max(1, round(size * weights[str(name)]))
+            drawn = sorted(
+                random.Random(f"{seed}/mixture/{name}").sample(range(len(labels)), min(number, len(labels)))
+            )
+            parts[name].sources[0].leave_out("beyond the share that its weight gives it", len(labels) - len(drawn))
+            kept[name] = [labels[place] for place in drawn]
+    for name, problems in parts.items():
+        problems.sources[0].num_used = len(kept[name])
+    return Problems(
+        labels=[label for labels in kept.values() for label in labels],
+        num_duplicates=sum(problems.sources[0].num_duplicates for problems in parts.values()),
+        num_unusable=sum(problems.num_unusable for problems in parts.values()),
+        sources=[counts for problems in parts.values() for counts in problems.sources],
+        findings=[finding for problems in parts.values() for finding in problems.findings],
+    )
+
+
+def load_source(data: DataConfig, *, name: str | None = None) -> Problems:
+    """Every usable problem of one path once.
 
     Which answer of two is right cannot be known here, so a problem with different answers is left out as a whole.
     Raises DataError with one sentence: no such file, column or task, a file that cannot be read, a uid (data.uid_key)
     with two contents, more than MAX_UNUSABLE_SHARE of unusable rows or MAX_WITHOUT_ANSWER without an answer, or
     references that cannot be meant (reference_checks.py).
     """
-    counts = SourceCounts(path=data.path, problem_key="question", answer_key="answer")  # of reasoning-gym
+    counts = SourceCounts(path=data.path, name=name, problem_key="question", answer_key="answer")  # of reasoning-gym
     labels: dict[str, Label] = {}
     num_rows_of: Counter[str] = Counter()
     contradictory: set[str] = set()
@@ -89,6 +146,9 @@ def load_problems(data: DataConfig) -> Problems:
     num_without = 0
     for place, found in _rows(data, counts):
         counts.num_rows += 1
+        if isinstance(found, Label) and name is not None:
+            # ids of two files may be the same
+            found = replace(found, source=name, uid=f"{name}:{found.uid}" if data.uid_key else found.uid)
         if isinstance(found, DataError):
             first.setdefault(type(found), f"{place}: {found}")
             num_without += isinstance(found, NoAnswer)
@@ -152,12 +212,11 @@ def check_source(data: DataConfig) -> None:
 
     Raises DataError as `load_problems` does.
     """
-    if is_on_the_hub(data.path):
-        return
-    if data.path.startswith(REASONING_GYM):
-        next(iter(_reasoning_gym_rows(data)))
-    else:
-        load_problems(data)
+    for part in data.parts.values():
+        if part.path.startswith(REASONING_GYM):
+            next(iter(_reasoning_gym_rows(part)))
+        elif not is_on_the_hub(part.path):
+            load_source(part)
 
 
 def grader_of(data: DataConfig) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -51,7 +52,9 @@ def prepare(config: R3Config, tokenizer: PreTrainedTokenizerBase, output: Path) 
     """
     data = config.data
     room = data.max_len - config.rollout.max_new_tokens  # tokens of a prompt, at most
-    problems = load_problems(data)
+    problems = load_problems(data, seed=config.train.seed)
+    counts_of = {counts.name: counts for counts in problems.sources}
+    used: Counter[str | None] = Counter()
     lengths: list[int] = []
     overlong = 0
     shortest: Label | None = None
@@ -63,13 +66,19 @@ def prepare(config: R3Config, tokenizer: PreTrainedTokenizerBase, output: Path) 
             for label, prompt, tokens in rendered(problems.labels, data, tokenizer, room=room):
                 if prompt is None:
                     overlong += 1
+                    counts_of[label.source].leave_out(f"the prompt is longer than {room} tokens", 1)
                     continue
+                used[label.source] += 1
                 if tokens < fewest:
                     shortest, fewest = label, tokens
                 lengths.append(tokens)
-                row = {"input": prompt, "label": label.to_json(), "datasource": data.path.rpartition("/")[2]}
+                row = {
+                    "input": prompt,
+                    "label": label.to_json(),
+                    "datasource": label.source or data.path.rpartition("/")[2],
+                }
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
-                if len(lengths) == data.max_samples:
+                if len(lengths) == data.max_samples and not data.sources:
                     break
         if len(lengths) < config.rollout.batch_size:
             dropped = f" ({overlong} were longer than {room} tokens)" if overlong else ""
@@ -89,6 +98,10 @@ def prepare(config: R3Config, tokenizer: PreTrainedTokenizerBase, output: Path) 
             )
     finally:
         unfinished.unlink(missing_ok=True)
+    for name, counts in counts_of.items():
+        if not data.sources:
+            counts.leave_out("after the first data.max_samples", counts.num_used - overlong - used[name])
+        counts.num_used = used[name]
     prepared = PreparedData(
         path=output,
         num_problems=len(lengths),
@@ -101,8 +114,8 @@ def prepare(config: R3Config, tokenizer: PreTrainedTokenizerBase, output: Path) 
         findings=problems.findings
         + overlong_finding(data, num_overlong=overlong, num_read=len(lengths) + overlong, room=room),
     )
-    counts = {key: value for key, value in asdict(prepared).items() if key not in ("path", "findings")}
-    output.with_name("counts.json").write_text(json.dumps(counts) + "\n", encoding="utf-8")
+    written = {key: value for key, value in asdict(prepared).items() if key not in ("path", "findings")}
+    output.with_name("counts.json").write_text(json.dumps(written) + "\n", encoding="utf-8")
     return prepared
 
 
@@ -144,7 +157,7 @@ def _too_long_to_reflect(
     """How many problems leave no room for a stored attempt and its guidance. ConfigError when it is all of them."""
     data = config.data
     attempt = "attempt " * (MIN_VISIBLE_CHARACTERS // len("attempt "))
-    message = reflection_message(problem_message(data, shortest.problem), attempt)
+    message = reflection_message(problem_message(data.parts[shortest.source], shortest.problem), attempt)
     overhead = count_tokens(tokenizer, prompt_of(tokenizer, data, shortest, message)) - min(lengths)
     room = data.max_len - config.rollout.max_new_tokens
     if min(lengths) + overhead > room:

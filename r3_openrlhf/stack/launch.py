@@ -34,8 +34,8 @@ from r3_openrlhf.machine.ray_temporary import MAX_BYTES, REMEDY, bytes_of, priva
 from r3_openrlhf.method.errors import ConfigError, DataError, R3Error, RunInterrupted
 from r3_openrlhf.method.history.witness import check_checkpoint
 from r3_openrlhf.method.types import Device
-from r3_openrlhf.problems.held_out import check_held_out_source, prepare_held_out
-from r3_openrlhf.problems.sources import is_on_the_hub
+from r3_openrlhf.problems.files import is_on_the_hub
+from r3_openrlhf.problems.held_out import check_held_out_source, held_out_data, prepare_held_out
 from r3_openrlhf.problems.training_file import PreparedData, check_source, prepare
 from r3_openrlhf.runs.build_locks import build_root, remove_stale
 from r3_openrlhf.runs.directory import RunDirectory
@@ -139,7 +139,8 @@ def plan(config: R3Config) -> tuple[str, list[str], list[str]]:
             arguments,
             ["Not checked: the prompts' length and the model's context, as the model is not here."],
         )
-    if any(map(is_on_the_hub, filter(None, (config.data.path, config.held_out.path)))):
+    parts = [part for data in (config.data, held_out_data(config)) if data is not None for part in data.parts.values()]
+    if any(is_on_the_hub(part.path) for part in parts):
         return platform, arguments, ["Not checked: the problems, as they are on the hub."]
     with tempfile.TemporaryDirectory(prefix="r3-plan-") as folder:
         scratch = RunDirectory(folder)

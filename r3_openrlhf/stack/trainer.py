@@ -19,6 +19,8 @@ from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.method.history.witness import FILE_NAME, append_record
 from r3_openrlhf.method.open_table import load_object
 from r3_openrlhf.problems.held_out import evaluation_line, read_prompts
+from r3_openrlhf.problems.label import Label
+from r3_openrlhf.problems.mixture import source_metrics
 from r3_openrlhf.problems.prompts import r3_of
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.model_copies import forget_superseded
@@ -155,6 +157,9 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         status.update(self.r3.remember(maker.kept_rollouts(), step=global_step - 1, epoch=facts.epoch))
         history_s = time.perf_counter() - started
         status.update(maker.metrics)
+        if self.config.data.sources:
+            sources = [Label.from_json(sample.labels[0]).source for sample in rollout_samples]
+            status.update(source_metrics(sources, [sample.r3_rollout for sample in rollout_samples]))
         status.update(facts.counts)
         status.update(
             {

@@ -105,20 +105,21 @@ def _data(config: R3Config) -> dict[str, str]:
     from r3_openrlhf.problems.sources import check_source
 
     check_source(config.data)
-    return _problems(config.data.path)
+    return _problems([part.path for part in config.data.parts.values()])
 
 
 def _held_out(config: R3Config) -> dict[str, str]:
-    from r3_openrlhf.problems.held_out import check_held_out_source
+    from r3_openrlhf.problems.held_out import check_held_out_source, held_out_data
 
     check_held_out_source(config)
-    return _problems(str(config.held_out.path))
+    data = held_out_data(config)
+    return _problems([part.path for part in data.parts.values()] if data is not None else [])
 
 
-def _problems(path: str) -> dict[str, str]:
-    from r3_openrlhf.problems.sources import REASONING_GYM
+def _problems(paths: list[str]) -> dict[str, str]:
+    from r3_openrlhf.problems.files import is_on_the_hub
 
-    return {} if path.startswith(REASONING_GYM) or Path(path).exists() else _of_hub(path, "README.md", "dataset")
+    return next((_of_hub(path, "README.md", "dataset") for path in paths if is_on_the_hub(path)), {})
 
 
 def _of_hub(name: str, file: str, kind: str) -> dict[str, str]:

@@ -1,0 +1,61 @@
+"""`data.sources` and `held_out.sources`: a list of paths, or of entries with a path and keys of `data` of their own."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from r3_openrlhf.method.errors import ConfigError
+
+# What `path` is until the sources are known; afterwards it is their paths.
+SOURCES = "sources"
+
+
+def entries_of(key: str, sources: Sequence[Any], *, allowed: Collection[str]) -> list[dict[str, Any]]:
+    """Each source as {name, weight or None, path, and what it sets of `allowed`}.
+
+    Raises ConfigError: no path, a key that a source cannot have, a weight that is no number above 0, weights for some only, or
+    two sources of one name.
+    """
+    found = []
+    for source in sources:
+        entry = dict(source) if isinstance(source, Mapping) else {"path": source}
+        path, weight = entry.get("path"), entry.get("weight")
+        if not isinstance(path, str) or not path.strip():
+            raise ConfigError(
+                f"{key} holds {source!r}, which has no path; write a path, or {{path: ..., weight: ...}}"
+            )
+        unknown = sorted(set(map(str, entry)) - set(allowed) - {"name", "weight", "path"})
+        if unknown:
+            raise ConfigError(
+                f"{key} sets {unknown[0]} for {path}; a source has path, name, weight, {', '.join(allowed)}"
+            )
+        is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
+        if weight is not None and not (is_number and math.isfinite(weight) and weight > 0):
+            raise ConfigError(
+                f"{key} gives {path} the weight {weight!r}; use a number above 0, a share of the problems"
+            )
+        name = re.sub(
+            r"[^\w.-]", "_", str(entry.get("name") or re.split(r"[/:]", path.rstrip("/"))[-1].partition(".")[0])
+        )
+        found.append(
+            {"name": name, "weight": weight, **{k: v for k, v in entry.items() if k not in ("name", "weight")}}
+        )
+    names = [entry["name"] for entry in found]
+    double = next((name for name in names if names.count(name) > 1), None)
+    if double is not None:
+        raise ConfigError(f"{key} has two sources called {double}; give each a name, as in {{path: ..., name: ...}}")
+    if len({entry["weight"] is None for entry in found}) > 1:
+        raise ConfigError(f"{key} has weights for some of its sources only; give all of them one, or none")
+    return found
+
+
+def path_of(key: str, path: str | None, entries: Sequence[Mapping[str, Any]]) -> str:
+    """How messages call the sources. Raises ConfigError where another path is set besides."""
+    together = " + ".join(entry["path"] for entry in entries)
+    if path not in (None, "???", SOURCES, together):
+        section = key.partition(".")[0]
+        raise ConfigError(f"{section}.path is {path} and {key} is set; use one of them, as in {key}=[]")
+    return together
