@@ -283,7 +283,6 @@ def configuration(options: argparse.Namespace, url: str):
             "reward.max_ungraded_rate=0.1",
             "stop.max_abs_logprob_gap=1000",  # the policy is no model
             f"reward.urls=[{url}]",
-            "logging.tensorboard=false",
         ],
     )
 

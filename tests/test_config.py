@@ -114,17 +114,14 @@ REFUSED = {  # overrides -> words that the sentence must hold: the key, the valu
         "openrlhf.actor.entropy_coef=0.001",
     ): "train.logits_chunk_tokens is 512, but the entropy bonus of openrlhf.actor.entropy_coef needs all logits",
     ("train.logits_chunk_tokens=0",): "train.logits_chunk_tokens is 0",
-    ("checkpoint.max_num_hf=0",): "checkpoint.max_num_hf is 0",
+    ("checkpoint.max_num=0",): "checkpoint.max_num is 0",
     ("train.batch_size=48",): "train.batch_size is 48, which does not divide the 64 rows of a step",
     ("train.batch_size=128",): "train.batch_size is 128, which does not divide the 64 rows",
     ("train.micro_batch_size=128",): "train.micro_batch_size 128 on 1 ranks makes 128 rows",
     ("train.micro_batch_size=24",): "does not divide train.batch_size 64",
     ("train.learning_rate=nan",): "train.learning_rate is nan",
-    ("logging.token_entropy=rankd",): "logging.token_entropy is 'rankd', which does not exist; did you mean ranked?",
-    (
-        "logging.token_logprobs=recall",
-    ): "logging.token_logprobs is 'recall', which does not exist; did you mean recalled?",
-    ("logging.token_entropy=all", "algo=grpo"): "logging.token_entropy is all, but algo is grpo, whose policy pass",
+    ("logging.token_values=usd",): "logging.token_values is 'usd', which does not exist; did you mean used?",
+    ("logging.token_entropy=all",): "logging.token_entropy does not exist; did you mean logging.token_values?",
     ("train.loss_aggregation=token_mean",): "did you mean token-mean?",
     ("train.zero_stage=4",): "train.zero_stage is 4",
     ("train.num_epochs=0",): "train.num_epochs is 0",
@@ -149,21 +146,28 @@ REFUSED = {  # overrides -> words that the sentence must hold: the key, the valu
     ("ranking.score=log_prob",): "ranking.score is 'log_prob', which does not exist; did you mean logprob?",
     ("ranking.guard=nostd",): "did you mean no_std?",
     (
-        "exploration.select.rule=near_haf",
-    ): "exploration.select.rule is 'near_haf', which does not exist; did you mean near_half?",
-    ("exploration.select.rul=x",): "exploration.select.rul does not exist; did you mean exploration.select.rule?",
-    ("exploration.select=true",): "exploration.select is a group of keys",
-    ("exploration.select.enabled=true", "algo=grpo"): "exploration.select.enabled is true, but algo is grpo",
-    ("exploration.draw.first_samples=1",): "exploration.draw.first_samples is 1; use 2 or more",
+        "exploration.select=near_haf",
+    ): "exploration.select is 'near_haf', which does not exist; did you mean near_half?",
     (
-        "exploration.draw.enabled=true",
-        "exploration.draw.first_samples=8",
-    ): "exploration.draw.first_samples is 8, but rollout.n_samples_per_prompt is 8: nothing is left for a second draw",
-    ("exploration.draw.enabled=true", "algo=grpo"): "exploration.draw.enabled is true, but algo is grpo, whose groups",
+        "exploration.select=true",
+    ): "exploration.select is 'True', which does not exist; known: skip_collapsed, near_half",
+    (
+        "exploration.select.enabled=true",
+    ): "exploration.select.enabled does not exist; did you mean exploration.select?",
+    ("exploration=true",): "exploration is a group of keys",
+    ("exploration.select=near_half", "algo=grpo"): "exploration.select is near_half, but algo is grpo",
+    (
+        "exploration.prefix=uncertan",
+    ): "exploration.prefix is 'uncertan', which does not exist; did you mean uncertain?",
+    ("exploration.first_samples=1",): "exploration.first_samples is 1; use 2 or more",
+    (
+        "exploration.first_samples=8",
+    ): "exploration.first_samples is 8, but rollout.n_samples_per_prompt is 8: nothing is left for a second draw",
+    ("exploration.first_samples=4", "algo=grpo"): "exploration.first_samples is 4, but algo is grpo, whose groups",
     ("algo=hgpo",): "algo is agents, but agents.environment is not set",
     ("agents.environment=vault",): "agents.environment is vault, but algo is r3, which compares whole responses",
     ("agents.max_turns=0",): "agents.max_turns is 0",
-    ("agents.num_held_out=-1",): "agents.num_held_out is -1",
+    ("held_out.max_samples=0",): "held_out.max_samples is 0",
     ("agents.estimator=hpgo",): "agents.estimator is 'hpgo', which does not exist; did you mean hgpo?",
     ("reward.timeout_s=0",): "reward.timeout_s is 0.0",
     ("reward.max_ungraded_rate=2",): "use a fraction between 0 and 1",
@@ -193,22 +197,22 @@ WITH_AGENTS = {  # what does not work together with an environment -> why, and t
     "algo=grpo": "but algo is grpo, which compares whole responses; use algo=hgpo, algo=gigpo or algo=agent_grpo",
     "algo=r3": "but algo is r3, which compares whole responses",
     "data.path=x.jsonl": "data.path is x.jsonl, but its tasks are its seeds; leave data.path out",
-    "held_out.path=x.jsonl": "held_out.path is x.jsonl, but held-out tasks are its next seeds; use agents.num_held_out",
+    "held_out.path=x.jsonl": "held_out.path is x.jsonl, but held-out tasks are its next seeds; use held_out.max_samples",
+    "data.max_samples=null": "a task is a seed, so say how many an epoch has: data.max_samples=1024",
     "openrlhf.train.async_enable=true": "not sampled ahead of the step that trains; use openrlhf.train.async_enable=false",
     "openrlhf.algo.dynamic_filtering_enable=true": "a task's group has a row for each turn; use openrlhf.algo.dynamic",
     "reflection.share_successes=true": "a trajectory keeps the prompts that it had; use reflection.share_successes=false",
     "replay.include_reflection=true": "a trajectory keeps the prompts that it had; use replay.include_reflection=false",
     "ranking.enabled=true": "it ranks whole responses, not trajectories; use ranking.enabled=false",
-    "exploration.select.enabled=true": "it looks at verdicts on whole responses; use exploration.select.enabled=false",
-    "exploration.draw.enabled=true": "it looks at verdicts on whole responses; use exploration.draw.enabled=false",
-    "exploration.prefix.enabled=true": "it starts within whole responses; use exploration.prefix.enabled=false",
+    "exploration.select=near_half": "it looks at verdicts on whole responses; use exploration.select=null",
+    "exploration.first_samples=2": "it looks at verdicts on whole responses; use exploration.first_samples=null",
+    "exploration.prefix=fractions": "it starts within whole responses; use exploration.prefix=null",
     "rollout.record=there": "a recording has single responses, not trajectories; use rollout.record=null",
     "rollout.playback=there": "a recording has single responses, not trajectories; use rollout.playback=null",
     "reward.urls=['http://a:1']": "the environment gives the rewards, not a grader; use reward.urls=[]",
-    "reward.length_reward=true": "the environment gives the rewards, not a grader; use reward.length_reward=false",
+    "reward.length_reward_max_tokens=64": "not a grader; use reward.length_reward_max_tokens=null",
     "data.task=math": "the environment says what succeeds, not a grader; use data.task=null",
     "train.deterministic=true": "which turns are sampled together depends on timing; use train.deterministic=false",
-    "logging.token_entropy=all": "nothing measures the entropy of turns; use logging.token_entropy=none",
     "advantage.success_scale=3": "it is a part of eq. 3; use advantage.success_scale=1",
 }
 
@@ -250,8 +254,8 @@ def test_the_tasks_of_an_environment_are_the_data():
     """Also where a file or another process reads the configuration, and of no other run."""
     for config in (load_config("agent_smoke", []), config_from_json(config_to_json(load_config("agent_smoke", [])))):
         assert config.data.path == config.held_out.path == "environment:vault" and config.is_agentic
-    assert load_config("agent_smoke", ["agents.num_held_out=0"]).held_out.path is None
-    assert load_config(SMOKE, ["agents.num_held_out=3"]).held_out.path is None
+    assert load_config("agent_smoke", ["held_out.max_samples=null"]).held_out.path is None
+    assert load_config(SMOKE, ["held_out.max_samples=3"]).held_out.path is None
 
 
 R3_KEYS = ("replay.enabled", "reflection.enabled", "ranking.enabled", "replay.mode", "replay.old_logprobs")
@@ -259,7 +263,7 @@ R3_KEYS += ("advantage.scope", "ranking.scope", "ranking.guard", "ranking.score"
 WHOLE = dict(
     zip(R3_KEYS, (True, True, True, "add", "behaviour", "literal", "truncated", "centred", "entropy"), strict=True)
 )
-WHOLE |= {"replay.recall_failures": True, "reflection.share_successes": False, "exploration.select.enabled": False}
+WHOLE |= {"replay.recall_failures": True, "reflection.share_successes": False, "exploration.select": None}
 OFF = {"replay.enabled": False, "reflection.enabled": False, "ranking.enabled": False}
 ARMS = {  # preset -> what it changes in an experiment with all of R³ on
     "r3": {},
@@ -275,13 +279,13 @@ ARMS = {  # preset -> what it changes in an experiment with all of R³ on
     "r3_logprob": {"ranking.score": "logprob"},
     "r3_no_std": {"ranking.guard": "no_std"},
     "r3_unguarded": {"ranking.guard": "none"},
-    "r3_prefix": {"exploration.prefix.enabled": True},
-    "r3_select": {"exploration.select.enabled": True},
-    "grpo_select": {"exploration.select.enabled": True, **OFF},
+    "r3_prefix": {"exploration.prefix": "fractions"},
+    "r3_select": {"exploration.select": "skip_collapsed"},
+    "grpo_select": {"exploration.select": "skip_collapsed", **OFF},
     "grpo": {"algo": "grpo", **OFF},
     "rloo": {"algo": "rloo", **OFF},
     "reinforce_pp_baseline": {"algo": "reinforce_pp_baseline", **OFF},
-    "dapo": {"algo": "dapo", "train.eps_clip_high": 0.28, "reward.length_reward": False, **OFF},
+    "dapo": {"algo": "dapo", "train.eps_clip_high": 0.28, "reward.length_reward_max_tokens": None, **OFF},
 }
 
 

@@ -11,7 +11,7 @@ export PATH="$PWD/.venv/bin:$PATH" OMP_NUM_THREADS=1
 SEEDS=${SEEDS:-2001,2002,2003,2004,2005}
 OUT=${OUT:-runs/lab_hard_tail}
 EVIDENCE=${EVIDENCE:-docs/evidence}
-EVERYTHING="replay.recall_failures=false reflection.share_successes=true exploration.prefix.enabled=true exploration.prefix.max_per_step=4 exploration.prefix.share_successes=true"
+EVERYTHING="replay.recall_failures=false reflection.share_successes=true exploration.prefix=fractions"
 OFF="replay.enabled=false reflection.enabled=false ranking.enabled=false"
 
 if [ "${TUNE:-}" ]; then
@@ -32,7 +32,7 @@ r3 lab study --experiment lab_hard_tail --seeds "$SEEDS" --out "$OUT" --evidence
     --arm "grpo=grpo" \
     --arm "r3_best=r3_select $EVERYTHING" \
     --arm "r3_no_select=r3 $EVERYTHING" \
-    --arm "prefix=r3 $OFF exploration.prefix.enabled=true exploration.prefix.max_per_step=4" \
+    --arm "prefix=r3 $OFF exploration.prefix=fractions reflection.threshold=0.1 reflection.max_per_step=4" \
     --arm "isr=r3 $OFF reflection.enabled=true reflection.share_successes=true" \
     --arm "ccr=r3 $OFF replay.enabled=true replay.recall_failures=false" \
     --arm "select=grpo_select" \

@@ -19,7 +19,7 @@ for regime in lab_truncation_bound lab_mostly_solved; do
         --arm "serr=r3 $OFF ranking.enabled=true" \
         --arm "ccr=r3 $OFF replay.enabled=true replay.recall_failures=false" \
         --arm "isr=r3 $OFF reflection.enabled=true reflection.share_successes=true" \
-        --arm "prefix=r3 $OFF exploration.prefix.enabled=true exploration.prefix.max_per_step=4" "$@" >&2
+        --arm "prefix=r3 $OFF exploration.prefix=fractions reflection.threshold=0.1 reflection.max_per_step=4" "$@" >&2
 done
 # the others do nothing here: tests/study/lab/test_one_epoch.py
 r3 lab study --experiment lab_one_epoch --seeds "$SEEDS" --out "$OUT/lab_one_epoch" --evidence "$EVIDENCE/lab_one_epoch" $ALIKE \

@@ -11,7 +11,7 @@ export PATH="$PWD/.venv/bin:$PATH" OMP_NUM_THREADS=1
 SEEDS=${SEEDS:-3001,3002,3003,3004,3005,3006,3007,3008,3009,3010,3011,3012,3013,3014,3015}
 OUT=${OUT:-runs/lab_wide}
 EVIDENCE=${EVIDENCE:-docs/evidence}
-EVERYTHING="replay.recall_failures=false reflection.share_successes=true exploration.prefix.enabled=true exploration.prefix.max_per_step=4 exploration.prefix.share_successes=true"
+EVERYTHING="replay.recall_failures=false reflection.share_successes=true exploration.prefix=fractions"
 CCR="reflection.enabled=false ranking.enabled=false replay.recall_failures=false"
 ALIKE="train.max_generated_tokens=150000 train.inner_epochs=2 train.dual_clip=3"
 

@@ -25,8 +25,7 @@ from r3_openrlhf.method.types import (
     LossAggregation,
     Reading,
     ReplayMode,
-    TokenEntropy,
-    TokenLogprobs,
+    TokenValues,
 )
 
 # OmegaConf's word for a value that must be given; this file is read without OmegaConf, too.
@@ -255,10 +254,8 @@ class RewardConfig:
     weights: list[float] = field(default_factory=list)
     # a score of a function from which on a response counts as correct, for replay, collapse and ranking
     correct_from: float = 1.0
-    # [P]
-    length_reward: bool = True
-    # L_max [P]
-    length_reward_max_tokens: int = 32768
+    # L_max [P]; null: no length reward
+    length_reward_max_tokens: int | None = 32768
     # reward servers (docs/rewards.md), or OpenRLHF's, whose addresses end in /get_reward; empty: grade in local processes
     urls: list[str] = field(default_factory=list)
     # Seconds that the grading of one response may take; waiting for a processor on a busy machine does not count
@@ -406,8 +403,6 @@ class ClusterConfig:
     vllm_max_num_seqs: int | None = None
     # offload vLLM while training and DeepSpeed while sampling
     enable_sleep: bool = True
-    # None: RAY_ADDRESS if set, else a local cluster that ends with the run
-    ray_address: str | None = None
     # cuda: refuse to start without it | auto: the CPU platform where CUDA is absent
     device: str = "auto"
 
@@ -441,10 +436,9 @@ class CheckpointConfig:
     save_steps: int = 20
     # also with the first step that ends so long after the last checkpoint
     save_minutes: float | None = None
-    # the newest ones that are kept, to go on from
+    # The newest ones that are kept, to go on from, and of their copies in Hugging Face format, beside the one that was best on
+    # held-out problems
     max_num: int = 3
-    # The newest of those copies that are kept, beside the best on held-out problems; null: all
-    max_num_hf: int | None = 3
     # go on from the newest checkpoint in run_dir, if there is one
     resume: bool = True
     # Go on although history.sqlite is not the one that the checkpoint was written with
@@ -458,8 +452,6 @@ class CheckpointConfig:
         if self.save_minutes is not None:
             above("checkpoint.save_minutes", self.save_minutes, 0.0)
         at_least("checkpoint.max_num", self.max_num, 1)
-        if self.max_num_hf is not None:
-            at_least("checkpoint.max_num_hf", self.max_num_hf, 1)
 
 
 @dataclass
@@ -477,22 +469,15 @@ class StopConfig:
 class LoggingConfig:
     """Where numbers and texts go beside the run directory."""
 
-    # write event files to RUN/tensorboard
-    tensorboard: bool = True
     # also log to this project of Weights & Biases; null: do not
     wandb_project: str | None = None
-    # write response texts to rollouts/
-    rollout_text: bool = True
-    # Entropies per token in rollouts/, for `r3 view`: none | ranked: of rows that a ranking measured exactly, which costs 2 bytes
-    # a token of those rows and no time | all: of every trained row, measured for this with the old log-probs
-    token_entropy: str = "ranked"
-    # Log-probs per token in rollouts/: none | recalled: of recalled rows, when they were sampled and now | all: of every row when
-    # it was sampled, 2 bytes a token
-    token_logprobs: str = "recalled"
+    # Entropies and log-probs per token in rollouts/, for `r3 view`, 2 bytes each. used: entropies of rows that a ranking measured
+    # exactly, log-probs of recalled rows, when they were sampled and now; takes no time. all: log-probs of every row, and with
+    # algo=r3 entropies of every trained row, measured for this with the old log-probs. none
+    token_values: str = "used"
 
     def __post_init__(self) -> None:
-        one_of("logging.token_entropy", self.token_entropy, tuple(TokenEntropy))
-        one_of("logging.token_logprobs", self.token_logprobs, tuple(TokenLogprobs))
+        one_of("logging.token_values", self.token_values, tuple(TokenValues))
 
 
 @dataclass
@@ -504,10 +489,6 @@ class AgentsConfig:
     environment: str | None = None
     # keyword arguments of the environment's class
     options: dict[str, Any] = field(default_factory=dict)
-    # an epoch: the environment's seeds 0 ... num_tasks - 1
-    num_tasks: int = 1024
-    # further tasks, of the seeds behind those, played every held_out.every_steps steps; 0: none
-    num_held_out: int = 0
     # of a trajectory
     max_turns: int = 16
     # earlier turns that a prompt shows, at most; fewer where it would be too long
@@ -532,27 +513,17 @@ class AgentsConfig:
     episode_weight: float | None = None
     # taken from the reward of a turn whose action was none in its state
     invalid_penalty: float = 0.1
-    # An environment that needs longer for an answer is killed, and its trajectory is lost: seconds of a step, and of a reset
-    step_timeout_s: float = 10.0
-    # the same for a reset
-    reset_timeout_s: float = 60.0
+    # an environment that needs longer for a step, or to begin, is killed, and its trajectory is lost
+    timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
-        for name in ("num_tasks", "max_turns"):
-            at_least(f"agents.{name}", getattr(self, name), 1)
-        for name in (
-            "num_held_out",
-            "memory_turns",
-            "depth",
-            "invalid_penalty",
-            "episode_weight",
-        ):
+        at_least("agents.max_turns", self.max_turns, 1)
+        for name in ("memory_turns", "depth", "invalid_penalty", "episode_weight"):
             at_least(f"agents.{name}", getattr(self, name), 0)
         one_of("agents.estimator", self.estimator, tuple(AgentEstimator))
         one_of("agents.reading", self.reading, tuple(Reading))
         fraction("agents.gamma", self.gamma)
-        above("agents.step_timeout_s", self.step_timeout_s, 0.0)
-        above("agents.reset_timeout_s", self.reset_timeout_s, 0.0)
+        above("agents.timeout_s", self.timeout_s, 0.0)
 
     @property
     def episode_weight_of_estimator(self) -> float:
@@ -627,6 +598,12 @@ class R3Config(R3Settings):
         return self.algorithm.keeps_history or recalls
 
     @property
+    def measures_all_entropies(self) -> bool:
+        """Is the entropy of every trained row measured, for rollouts/ alone?"""
+        measurable = self.algorithm.own_advantages and not self.is_agentic
+        return measurable and self.logging.token_values == TokenValues.ALL
+
+    @property
     def rows_per_step(self) -> int:
         """Fresh rollouts of one step; of an agentic run trajectories, each of which has a row per turn."""
         return self.rollout.batch_size * self.rollout.n_samples_per_prompt
@@ -693,9 +670,13 @@ class R3Config(R3Settings):
             raise ConfigError(
                 f"{given} and data.path is {self.data.path}, but its tasks are its seeds; leave data.path out"
             )
-        if self.held_out.path != (self.data.path if agents.num_held_out else None):
+        if self.data.max_samples is None:
             raise ConfigError(
-                f"{given} and held_out.path is {self.held_out.path}, but held-out tasks are its next seeds; use agents.num_held_out"
+                f"{given} and data.max_samples is not set; a task is a seed, so say how many an epoch has: data.max_samples=1024"
+            )
+        if self.held_out.path != (self.data.path if self.held_out.max_samples else None):
+            raise ConfigError(
+                f"{given} and held_out.path is {self.held_out.path}, but held-out tasks are its next seeds; use held_out.max_samples"
             )
         exploration = self.exploration
         for key, instead, is_set, why in (
@@ -705,17 +686,16 @@ class R3Config(R3Settings):
             ("replay.include_reflection", "false", self.replay.include_reflection, "a trajectory keeps the prompts that it had"),
             ("reflection.share_successes", "false", self.reflection.share_successes, "a trajectory keeps the prompts that it had"),
             ("ranking.enabled", "false", self.ranking.enabled, "it ranks whole responses, not trajectories"),
-            ("exploration.select.enabled", "false", exploration.select.enabled, "it looks at verdicts on whole responses"),
-            ("exploration.draw.enabled", "false", exploration.draw.enabled, "it looks at verdicts on whole responses"),
-            ("exploration.prefix.enabled", "false", exploration.prefix.enabled, "it starts within whole responses"),
+            ("exploration.select", "null", exploration.select, "it looks at verdicts on whole responses"),
+            ("exploration.first_samples", "null", exploration.first_samples, "it looks at verdicts on whole responses"),
+            ("exploration.prefix", "null", exploration.prefix, "it starts within whole responses"),
             ("rollout.record", "null", self.rollout.record, "a recording has single responses, not trajectories"),
             ("rollout.playback", "null", self.rollout.playback, "a recording has single responses, not trajectories"),
             ("reward.urls", "[]", self.reward.urls, "the environment gives the rewards, not a grader"),
             ("reward.function", "null", self.reward.all_functions, "the environment gives the rewards, not a grader"),
-            ("reward.length_reward", "false", self.reward.length_reward, "the environment gives the rewards, not a grader"),
+            ("reward.length_reward_max_tokens", "null", self.reward.length_reward_max_tokens, "the environment gives the rewards, not a grader"),
             ("data.task", "null", self.data.task, "the environment says what succeeds, not a grader"),
             ("train.deterministic", "false", self.train.deterministic, "which turns are sampled together depends on timing"),
-            ("logging.token_entropy", "none", self.logging.token_entropy == TokenEntropy.ALL, "nothing measures the entropy of turns"),
             ("advantage.success_scale", "1", self.advantage.success_scale != 1.0, "it is a part of eq. 3"),
         ):  # fmt: skip
             if is_set:
@@ -739,14 +719,14 @@ class R3Config(R3Settings):
             raise ConfigError(
                 f"{on} and cluster.enable_sleep is true, but engines never sleep then; use cluster.enable_sleep=false"
             )
-        if self.exploration.select.enabled:
+        if self.exploration.select:
             raise ConfigError(
-                f"{on} and exploration.select.enabled is true, but problems are chosen by the verdicts of the step before, which "
+                f"{on} and exploration.select is {self.exploration.select}, but problems are chosen by the verdicts of the step before, which "
                 "is not awaited then; use one of the two"
             )
-        if self.exploration.prefix.enabled:
+        if self.exploration.prefix:
             raise ConfigError(
-                f"{on} and exploration.prefix.enabled is true, but a state is chosen by what the steps before it found, which is "
+                f"{on} and exploration.prefix is {self.exploration.prefix}, but a state is chosen by what the steps before it found, which is "
                 "not awaited then; use one of the two"
             )
         if self.train.deterministic:
@@ -755,7 +735,7 @@ class R3Config(R3Settings):
             )
 
     def _check_mechanisms(self) -> None:
-        algorithm, select = self.algorithm, self.exploration
+        algorithm, given = self.algorithm, self.exploration
         if self.filters_groups and self.replay.enabled:
             source = (
                 f"algo is {self.algo}" if algorithm.filters_groups else "openrlhf.algo.dynamic_filtering_enable is on"
@@ -783,10 +763,9 @@ class R3Config(R3Settings):
         off = "; use algo=r3, with replay, reflection and ranking off where only this is wanted"
         explores = "exploration" in algorithm.mechanisms
         for key, is_off, why in (
-            ("exploration.draw.enabled is true", explores or not select.draw.enabled, f"whose groups must all have the same size{off}"),
-            ("exploration.prefix.enabled is true", explores or not select.prefix.enabled, f"which keeps no history of states{off}"),
-            ("exploration.select.enabled is true", explores or not select.select.enabled, f"which keeps no history to select by{off}"),
-            ("logging.token_entropy is all", algorithm.own_advantages or self.logging.token_entropy != TokenEntropy.ALL, "whose policy pass is OpenRLHF's own and measures no entropy; use algo=r3 or logging.token_entropy=none"),
+            (f"exploration.first_samples is {given.first_samples}", explores or not given.first_samples, f"whose groups must all have the same size{off}"),
+            (f"exploration.prefix is {given.prefix}", explores or not given.prefix, f"which keeps no history of states{off}"),
+            (f"exploration.select is {given.select}", explores or not given.select, f"which keeps no history to select by{off}"),
             (f"advantage.success_scale is {self.advantage.success_scale}", algorithm.own_advantages or self.advantage.success_scale == 1.0, "whose advantages are OpenRLHF's own; use algo=r3 or advantage.success_scale=1"),
         ):  # fmt: skip
             if not is_off:
@@ -805,11 +784,11 @@ class R3Config(R3Settings):
             )
 
     def _check_batches(self) -> None:
-        first, whole = self.exploration.draw.first_samples, self.rollout.n_samples_per_prompt
-        if self.exploration.draw.enabled and first >= whole:
+        first, whole = self.exploration.first_samples, self.rollout.n_samples_per_prompt
+        if first is not None and first >= whole:
             raise ConfigError(
-                f"exploration.draw.first_samples is {first}, but rollout.n_samples_per_prompt is {whole}: nothing is left for a second "
-                "draw; use fewer, or exploration.draw.enabled=false"
+                f"exploration.first_samples is {first}, but rollout.n_samples_per_prompt is {whole}: nothing is left for a second "
+                "draw; use fewer, or null"
             )
         rows, ranks, batch = self.rows_per_step, self.num_policy_ranks, self.train_batch_size
         size = (

@@ -226,9 +226,11 @@ def _with_paths_of_tasks(values: dict[str, Any]) -> dict[str, Any]:
         return values
     path = f"{ENVIRONMENT}{agents['environment']}"
     values = {section: dict(given) if isinstance(given, dict) else given for section, given in values.items()}
-    for section, wanted in (("data", True), ("held_out", agents.get("num_held_out"))):
+    for section in ("data", "held_out"):
         given = values.setdefault(section, {})
-        if wanted and isinstance(given, dict) and given.get("path") in (None, MISSING):
+        if not isinstance(given, dict) or given.get("path") not in (None, MISSING):
+            continue
+        if section == "data" or given.get("max_samples"):
             given["path"] = path
     return values
 
@@ -310,6 +312,12 @@ SYNONYMS = {
     "cluster.num_nodes": ("nodes", "nnodes"),
     "checkpoint.save_steps": ("save_freq", "save_interval"),
     "logging.wandb_project": ("wandb", "project"),
+    "logging.token_values": ("token_entropy", "token_logprobs"),
+    "exploration.first_samples": ("draw",),
+    "data.max_samples": ("num_tasks",),
+    "held_out.max_samples": ("num_held_out",),
+    "agents.timeout_s": ("step_timeout_s", "reset_timeout_s"),
+    "reward.length_reward_max_tokens": ("length_reward",),
 }
 
 

@@ -54,7 +54,7 @@ class R3:
         history: where past rollouts are; None: nothing is recalled or reflected on.
         seed: of every choice; the same seed, step and history give the same choices.
         max_response_tokens: a response's limit; a prefix is shorter.
-        delimiters: ids of the tokens that end a line, for exploration.prefix.cuts=delimiters.
+        delimiters: ids of the tokens that end a line, for exploration.prefix=delimiters.
     """
 
     def __init__(
@@ -71,8 +71,8 @@ class R3:
         self.seed = seed
         self.max_response_tokens = max_response_tokens
         self.delimiters = delimiters
-        select = self.settings.exploration.select
-        self.selection = ProblemSelection(rule=select.rule) if select.enabled else None
+        rule = self.settings.exploration.select
+        self.selection = None if rule is None else ProblemSelection(rule=rule)
 
     # ── before sampling ──
 
@@ -114,8 +114,8 @@ class R3:
 
     def draws(self, num_samples: int) -> tuple[int, int]:
         """Responses to a prompt in the first draw, and in the second for groups that need one (`needs_second_draw`)."""
-        draw = self.settings.exploration.draw
-        return (draw.first_samples, num_samples - draw.first_samples) if draw.enabled else (num_samples, 0)
+        first = self.settings.exploration.first_samples or num_samples
+        return first, num_samples - first
 
     def needs_second_draw(self, verdicts: Iterable[Verdict]) -> bool:
         """Do the verdicts of a group's first draw not differ yet?"""
@@ -128,19 +128,12 @@ class R3:
             return [ReflectionFate.OFF] * len(uids), []
         if epoch < settings.first_epoch:
             return [ReflectionFate.BEFORE_FIRST_EPOCH] * len(uids), []
-        return self._drawn_hard(
-            uids,
-            ReflectionFate,
-            settings.threshold,
-            settings.max_per_step,
-            random.Random(f"{self.seed}/reflection/{step}"),
-        )
+        return self._drawn_hard(uids, ReflectionFate, random.Random(f"{self.seed}/reflection/{step}"))
 
-    def _drawn_hard(
-        self, uids: Sequence[str], fate: type[FateT], threshold: float, max_per_step: int | None, rng: random.Random
-    ) -> tuple[list[FateT], list[int]]:
-        """Problems whose mean stored reward of plain rollouts is below `threshold`, at most max_per_step by lot."""
+    def _drawn_hard(self, uids: Sequence[str], fate: type[FateT], rng: random.Random) -> tuple[list[FateT], list[int]]:
+        """Problems whose mean stored reward of plain rollouts is below the threshold, at most max_per_step by lot."""
         assert self.history is not None
+        threshold, max_per_step = self.settings.reflection.threshold, self.settings.reflection.max_per_step
         means = self.history.mean_rewards(uids)
         fates = [fate.NOT_HARD if uid in means else fate.UNKNOWN_PROBLEM for uid in uids]
         hard = [i for i, uid in enumerate(uids) if is_hard(means.get(uid), threshold=threshold)]
@@ -161,14 +154,11 @@ class R3:
     # ── groups that start from a stored state ──
 
     def _prefixes(self, uids: Sequence[str], *, step: int, epoch: int) -> tuple[list[PrefixFate], dict[int, Prefix]]:
-        settings = self.settings.exploration.prefix
-        if not settings.enabled or self.history is None:
+        if self.settings.exploration.prefix is None or self.history is None:
             return [PrefixFate.OFF] * len(uids), {}
         if epoch < FIRST_PREFIX_EPOCH:
             return [PrefixFate.BEFORE_FIRST_EPOCH] * len(uids), {}
-        fates, places = self._drawn_hard(
-            uids, PrefixFate, settings.threshold, settings.max_per_step, random.Random(f"{self.seed}/prefix/{step}")
-        )
+        fates, places = self._drawn_hard(uids, PrefixFate, random.Random(f"{self.seed}/prefix/{step}"))
         found = {}
         for i in places:
             prefix = self._prefix_of(uids[i], step=step)
@@ -199,7 +189,8 @@ class R3:
     def _cut(self, uid: str, verdict: Verdict, *, k: int, order: str, step: int) -> list[list[Prefix]]:
         """The states of each stored response that began at the plain prompt."""
         assert self.history is not None
-        lag = self.settings.replay.max_policy_lag
+        lag, rule = self.settings.replay.max_policy_lag, self.settings.exploration.prefix
+        assert rule is not None
         contexts = (Context.PLAIN, Context.PREFIX)
         found = []
         for stored in self.history.recall(
@@ -210,7 +201,7 @@ class R3:
             cuts = cut_points(
                 ids,
                 logprobs,
-                rule=self.settings.exploration.prefix.cuts,
+                rule=rule,
                 count=NUM_CUTS,
                 max_prefix=limit - 1,
                 delimiters=self.delimiters,
@@ -250,7 +241,7 @@ class R3:
     ) -> MixedBatch:
         """The step's groups, with what joins the collapsed ones (CCR). `group.replay` says what became of each.
 
-        With share_successes (of reflection and of exploration.prefix) what this step found from a reflection prompt or a
+        With reflection.share_successes what this step found from a reflection prompt or a
         prefix comes first, replay.k rows at most then. A success from a reflection prompt has no log-probs of its own for
         the plain one, so its `old_logprobs` are the current policy's; one from a prefix began at the plain prompt.
 
@@ -259,7 +250,7 @@ class R3:
         """
         ids = groups or [(rollout.uid, rollout.context) for rollout in rollouts]
         batch, replay = MixedBatch(rollouts, ids), self.settings.replay
-        share = self._shared_contexts()
+        share = {Context.REFLECTION, Context.PREFIX} if self.settings.reflection.share_successes else set()
         if (replay.enabled and self.history is not None) or share:
             shared = batch.successes_in(share)
             batch.recall(
@@ -281,11 +272,6 @@ class R3:
         (found,) = self.history.recall_many([self._request(uid, verdict, step=step)])
         return [one.rollout for one in found]
 
-    def _shared_contexts(self) -> set[Context]:
-        reflection, prefix = self.settings.reflection, self.settings.exploration.prefix
-        share = {Context.REFLECTION} if reflection.share_successes else set()
-        return share | ({Context.PREFIX} if prefix.share_successes else set())
-
     def _found(self, uid: str, verdict: Verdict, shared: Mapping[str, list[Rollout]], *, step: int) -> list[Rollout]:
         recalled = self.stored(uid, verdict, step=step)
         candidates = shared.get(uid, []) if verdict is Verdict.CORRECT else []
@@ -300,7 +286,7 @@ class R3:
         replay = self.settings.replay
         contexts = [Context.PLAIN]
         contexts += [Context.REFLECTION] if replay.include_reflection else []
-        contexts += [Context.PREFIX] if self.settings.exploration.prefix.enabled else []
+        contexts += [Context.PREFIX] if self.settings.exploration.prefix else []
         return RecallRequest(
             uid=uid,
             verdict=verdict,

@@ -98,12 +98,13 @@ class ReflectionSettings:
     threshold: float = 0.1
     # [P] epoch > 1
     first_epoch: int = 2
-    # reflection groups added to one batch, at most
+    # groups added to one batch, at most; as many again where exploration.prefix is on
     max_per_step: int | None = None
     # tokens; the stored attempt is shortened to this, and further if the context asks for it
     max_attempt_tokens: int = 2048
-    # A success found from a reflection prompt joins its problem's all-wrong plain group in the same step, before anything
-    # that replay recalls, at most replay.k of them; from the plain prompt its old log-probs are the current policy's
+    # A success found from a reflection prompt (or from a state of exploration.prefix) joins its problem's all-wrong plain group
+    # in the same step, before anything that replay recalls, at most replay.k of them; from the plain prompt its old log-probs
+    # are the current policy's
     share_successes: bool = False
 
     def __post_init__(self) -> None:
@@ -149,57 +150,24 @@ class RankingSettings:
 
 
 @dataclass
-class SelectSettings:
-    """Which of an epoch's problems are asked: every problem comes up once an epoch, not every one is sampled."""
-
-    enabled: bool = False
-    # skip_collapsed: rarely those whose groups keep collapsing (GRESO); near_half: of several those whose success rate is
-    # nearest one half (MoPPS)
-    rule: str = "skip_collapsed"
-
-    def __post_init__(self) -> None:
-        one_of("exploration.select.rule", self.rule, SelectionRule)
-
-
-@dataclass
-class DrawSettings:
-    """Responses in two draws: the second only where the verdicts of the first do not differ."""
-
-    enabled: bool = False
-    # of rollout.n_samples_per_prompt; the rest is the second draw
-    first_samples: int = 4
-
-    def __post_init__(self) -> None:
-        at_least("exploration.draw.first_samples", self.first_samples, 2)
-
-
-@dataclass
-class PrefixSettings:
-    """Hard problems get one more group, which starts in the middle of a stored response (RRL-style, arXiv 2504.14363)."""
-
-    enabled: bool = False
-    # a problem is hard when its mean stored reward (plain prompts) is below this
-    threshold: float = 0.1
-    # such groups added to one batch, at most
-    max_per_step: int | None = None
-    # where responses are cut: fractions, uncertain (tokens), or delimiters (ends of lines)
-    cuts: str = "fractions"
-    # A success found from a state joins its problem's all-wrong plain group in the same step, as reflection.share_successes
-    share_successes: bool = False
-
-    def __post_init__(self) -> None:
-        above("exploration.prefix.threshold", self.threshold, 0.0)
-        at_least("exploration.prefix.max_per_step", self.max_per_step, 1)
-        one_of("exploration.prefix.cuts", self.cuts, CutRule)
-
-
-@dataclass
 class ExplorationSettings:
     """Where tokens go besides the paper's mechanisms; all off by default."""
 
-    select: SelectSettings = field(default_factory=SelectSettings)
-    draw: DrawSettings = field(default_factory=DrawSettings)
-    prefix: PrefixSettings = field(default_factory=PrefixSettings)
+    # Which of the problems that come up, each once an epoch, are asked. null: all of them; skip_collapsed: rarely those whose
+    # groups keep collapsing (GRESO); near_half: of several those whose success rate is nearest one half (MoPPS)
+    select: str | None = None
+    # Responses of a group that are sampled first; the others only where the verdicts of these do not differ. null: all at once
+    first_samples: int | None = None
+    # Hard problems (reflection.threshold, max_per_step) get one more group, which starts in the middle of a stored response
+    # (RRL-style, arXiv 2504.14363), cut at fractions, uncertain (tokens), or delimiters (ends of lines). null: they do not
+    prefix: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.select is not None:
+            one_of("exploration.select", self.select, SelectionRule)
+        at_least("exploration.first_samples", self.first_samples, 2)
+        if self.prefix is not None:
+            one_of("exploration.prefix", self.prefix, CutRule)
 
 
 @dataclass

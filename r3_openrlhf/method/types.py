@@ -108,21 +108,12 @@ class EntropySource(Word):
     TOPK = "topk"
 
 
-class TokenEntropy(Word):
-    """Whose entropies per token are kept in rollouts/: nobody's, those of the rows that a ranking measured exactly, or those
-    of every trained row."""
+class TokenValues(Word):
+    """Whose entropies and log-probs per token are kept in rollouts/: nobody's; entropies of the rows that a ranking measured
+    exactly and log-probs of recalled rows (when sampled, and now); or those of every row."""
 
     NONE = "none"
-    RANKED = "ranked"
-    ALL = "all"
-
-
-class TokenLogprobs(Word):
-    """Whose log-probs per token are kept in rollouts/: nobody's, those of recalled rows (when sampled, and now), or
-    everybody's."""
-
-    NONE = "none"
-    RECALLED = "recalled"
+    USED = "used"
     ALL = "all"
 
 

@@ -136,9 +136,8 @@ def r3_of(
 
 
 def step_delimiters(config: R3Config, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Ids of the tokens whose text has the end of a line; empty where exploration.prefix.cuts asks for none."""
-    settings = config.exploration.prefix
-    if not settings.enabled or CutRule.checked("exploration.prefix.cuts", settings.cuts) is not CutRule.DELIMITERS:
+    """Ids of the tokens whose text has the end of a line; empty where exploration.prefix asks for none."""
+    if config.exploration.prefix != CutRule.DELIMITERS:
         return frozenset()
     return frozenset(token for token in range(len(tokenizer)) if "\n" in tokenizer.decode([token]))
 

@@ -21,12 +21,7 @@ def grade_of(outcome: Outcome, num_tokens: int, config: RewardConfig) -> Grade:
     function returned is the reward as it is."""
     reward = outcome.reward
     if reward is None and outcome.score is not None:
-        reward = outcome_reward(
-            outcome.score,
-            num_tokens,
-            max_tokens=config.length_reward_max_tokens,
-            length_bonus=config.length_reward,
-        )
+        reward = outcome_reward(outcome.score, num_tokens, max_tokens=config.length_reward_max_tokens)
     return Grade(
         verdict=Verdict(outcome.verdict),
         reason=outcome.reason,

@@ -41,7 +41,6 @@ MAY_CHANGE = (
     "reward.timeout_s",
     "reward.deadline_s",
     "reward.num_workers",
-    "cluster.ray_address",
     "train.max_tokens_per_gpu",
     "train.micro_batch_size",
     "train.logits_chunk_tokens",

@@ -36,7 +36,7 @@ def superseded(steps: Collection[int], *, newest: int, max_num: int, best: int |
 
 
 def forget_superseded(run: RunDirectory, *, newest: int, max_num: int) -> None:
-    """Delete them. `max_num` is checkpoint.max_num_hf, at least 1."""
+    """Delete them. `max_num` is checkpoint.max_num."""
     steps = copy_steps(run)
     for step in superseded(steps, newest=newest, max_num=max_num, best=best_step(run.read_evaluations(), steps)):
         shutil.rmtree(run.checkpoints / f"global_step{step}_hf")

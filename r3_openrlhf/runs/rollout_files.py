@@ -50,10 +50,10 @@ COLUMNS = {
     "entropy_peak_upper": NUMBER,
     "entropy_global_lower": NUMBER,
     "entropy_global_upper": NUMBER,
-    "text": TEXT,  # null with logging.rollout_text=false
+    "text": TEXT,
     "answer": TEXT,  # the final answer that the grader found; null: none, or a recalled row
     "extras": TEXT,  # JSON: what a reward function returned beside its reward, or "error": why it gave none; null: nothing
-    "prompt": TEXT,  # as the model saw it, of its group; null with logging.rollout_text=false
+    "prompt": TEXT,  # as the model saw it, of its group
     "prefix_tokens": COUNT,  # of num_tokens, those that it was given (exploration.prefix)
     # Of a turn in an environment (docs/agents.md); else null
     "trajectory": TEXT,  # equal for the turns of one trajectory
@@ -63,7 +63,7 @@ COLUMNS = {
     "step_return": NUMBER,  # discounted sum of the rewards from here on; null: the trajectory was lost
     "valid": TRUTH,  # was the response an action that the state allows?
 }
-# One value per response token, of the rows that logging.token_entropy and logging.token_logprobs name; else null.
+# One value per response token, of the rows that logging.token_values names; else null.
 TOKEN_COLUMNS = {
     "token_chars": COUNTS,  # characters of `text` that the token added; null where tokens cannot be decoded one by one
     "token_entropy": NUMBERS,  # nats

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from r3_openrlhf.method.core.mixed_batch import Group, MixedBatch, Row
-from r3_openrlhf.method.types import EntropyStatistics, Rollout, TokenLogprobs, TurnFacts
+from r3_openrlhf.method.types import EntropyStatistics, Rollout, TokenValues, TurnFacts
 from r3_openrlhf.runs.token_chars import TokenChars
 
 MAX_ANSWER_CHARS = 2000
@@ -20,12 +20,11 @@ def records_of(
     batch: MixedBatch,
     *,
     step: int,
-    texts: bool = True,
     prompts: Sequence[str] | None = None,
     recalled_prompts: Mapping[int, str] | None = None,
     entropies: Mapping[int, EntropyStatistics] | None = None,
     policy_logprobs: Mapping[int, np.ndarray] | None = None,
-    token_logprobs: TokenLogprobs | str = TokenLogprobs.NONE,
+    token_values: TokenValues | str = TokenValues.NONE,
     token_chars: TokenChars | None = None,
 ) -> list[dict[str, Any]]:
     """One dict per rollout of the step, ungraded and recalled ones included: group by group, recalled rows at the end of theirs.
@@ -37,9 +36,9 @@ def records_of(
         policy_logprobs: index of a recalled row -> log-probs of its tokens [T] under the current policy.
         token_chars: counts the characters of the tokens of rows with any value per token.
 
-    ValueError: a word for token_logprobs that does not exist.
+    ValueError: a word for token_values that does not exist.
     """
-    wanted = TokenLogprobs.checked("token_logprobs", token_logprobs)
+    wanted = TokenValues.checked("token_values", token_values)
     rows = [batch.rows[index] for group in batch.groups for index in group.rows]
     placed = {row.source for row in rows}
     alone = [index for index in range(len(batch.rollouts)) if index not in placed]  # in no group
@@ -56,16 +55,12 @@ def records_of(
         if row is not None:
             record |= _measured(row, (entropies or {}).get(row.index))
             record["token_policy_logprob"] = _float16((policy_logprobs or {}).get(row.index))
-        if wanted is TokenLogprobs.ALL or (wanted is TokenLogprobs.RECALLED and row is not None and row.recalled):
+        if wanted is TokenValues.ALL or (wanted is TokenValues.USED and row is not None and row.recalled):
             record["token_logprob"] = _float16(rollout.response_logprobs)
         has_values = any(record[name] is not None for name in VALUES)
         if token_chars is not None and has_values and rollout.text:
             record["token_chars"] = token_chars.of(rollout.response_ids.tolist(), rollout.text)
         records.append(record)
-    if not texts:
-        for record in records:
-            for name in ("text", "prompt", "token_chars"):
-                del record[name]
     return records
 
 

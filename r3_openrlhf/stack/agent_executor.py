@@ -40,10 +40,7 @@ class AgentExecutor(AgentExecutorBase):
         self.config = config_from_environment()
         agents = self.config.agents
         self.environments = EnvironmentPool(
-            environment_of_run(self.config),
-            agents.options,
-            step_timeout_s=agents.step_timeout_s,
-            reset_timeout_s=agents.reset_timeout_s,
+            environment_of_run(self.config), agents.options, timeout_s=agents.timeout_s
         )
         self._numbers = itertools.count()
         self.stops: tuple[list[int], list[str]] | None = None  # of the tokenizer that comes with the first request

@@ -86,10 +86,7 @@ class AgentExperienceMaker(R3ExperienceMaker):
         return super()._joining(turns)
 
     def _report(self, batch: MixedBatch, gaps: dict[str, float], metrics: dict[str, float]) -> None:
-        if self.config.logging.rollout_text:
-            self._recalled_prompts = {
-                row.index: self._text(row.rollout.prompt_ids) for row in batch.rows if row.recalled
-            }
+        self._recalled_prompts = {row.index: self._text(row.rollout.prompt_ids) for row in batch.rows if row.recalled}
         super()._report(batch, gaps, metrics)
 
     def _check_ungraded(self, batch: MixedBatch) -> None:

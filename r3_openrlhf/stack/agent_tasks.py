@@ -35,12 +35,12 @@ def prepare_tasks(config: R3Config, run: RunDirectory) -> PreparedData:
 
     DataError: the run has begun with other tasks.
     """
-    agents = config.agents
-    first_held_out = agents.num_tasks
-    _write(config, run.data, range(first_held_out))
-    if agents.num_held_out:
-        _write(config, run.held_out, range(first_held_out, first_held_out + agents.num_held_out))
-    counts = {"num_problems": agents.num_tasks, "num_dropped_overlong": 0, "num_duplicates": 0, "num_unusable": 0}
+    num_tasks, num_held_out = config.data.max_samples, config.held_out.max_samples
+    assert num_tasks is not None  # R3Config
+    _write(config, run.data, range(num_tasks))
+    if num_held_out:
+        _write(config, run.held_out, range(num_tasks, num_tasks + num_held_out))
+    counts = {"num_problems": num_tasks, "num_dropped_overlong": 0, "num_duplicates": 0, "num_unusable": 0}
     counts |= {"max_prompt_tokens": 0, "num_too_long_to_reflect": 0}
     run.data_counts.write_text(json.dumps(counts) + "\n", encoding="utf-8")
     return PreparedData(path=run.data, **counts)

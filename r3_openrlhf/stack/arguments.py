@@ -33,7 +33,7 @@ def platform_of(config: R3Config) -> str:
     if torch.cuda.is_available():
         return "cuda"
     wants_cuda = Device.checked("cluster.device", config.cluster.device) is Device.CUDA
-    if wants_cuda and ray_address(config) is not None:
+    if wants_cuda and ray_address():
         return "cuda"
     if wants_cuda:
         raise ConfigError(
@@ -42,10 +42,9 @@ def platform_of(config: R3Config) -> str:
     return "cpu"
 
 
-def ray_address(config: R3Config) -> str | None:
+def ray_address() -> str | None:
     """Of a cluster that is there already; None: the run starts one of its own."""
-    address = config.cluster.ray_address
-    return os.environ.get("RAY_ADDRESS") or address if address in (None, "auto") else address
+    return os.environ.get("RAY_ADDRESS")
 
 
 def openrlhf_arguments(
@@ -170,11 +169,11 @@ def _own_flags(
         "ckpt.path": str(run.checkpoints),
         "ckpt.output_dir": str(run.final_model),
         "ckpt.save_steps": checkpoint.save_steps,
-        "ckpt.save_hf": checkpoint.max_num_hf != 0,
+        "ckpt.save_hf": True,
         "ckpt.max_num": checkpoint.max_num,
         "ckpt.load_enable": resume,
         "ds.use_universal_ckpt": universal,
-        "logger.tensorboard_dir": str(run.tensorboard) if config.logging.tensorboard else None,
+        "logger.tensorboard_dir": str(run.tensorboard),
         "logger.wandb.run_name": run.path.name,
     }
     if config.logging.wandb_project:

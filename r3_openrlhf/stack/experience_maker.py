@@ -25,7 +25,7 @@ from r3_openrlhf.method.core.batch_metrics import entropy_metrics, extra_metrics
 from r3_openrlhf.method.core.mixed_batch import MixedBatch, Row
 from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.method.r3 import R3
-from r3_openrlhf.method.types import EntropyStatistics, Rollout, TokenEntropy, TokenLogprobs, Verdict
+from r3_openrlhf.method.types import EntropyStatistics, Rollout, TokenValues, Verdict
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.early_warnings import early_warnings, ungraded_sentence
 from r3_openrlhf.runs.rollout_records import records_of
@@ -122,7 +122,7 @@ class StockExperienceMaker(RemoteExperienceMaker):
 
     def _joining(self, recalled: list[Rollout]) -> list[Rollout]:
         """What a group's recalled rollouts become in the batch."""
-        for rollout in recalled if self.config.logging.rollout_text else ():  # the store keeps token ids
+        for rollout in recalled:  # the store keeps token ids
             rollout.text = rollout.text or self._text(rollout.response_ids)
         return recalled
 
@@ -174,12 +174,11 @@ class StockExperienceMaker(RemoteExperienceMaker):
         self.records = records_of(
             batch,
             step=self.step + 1,
-            texts=self.config.logging.rollout_text,
             prompts=self._prompts,
             recalled_prompts=self._recalled_prompts,
             entropies=self._entropies,
             policy_logprobs=self._policy_logprobs,
-            token_logprobs=self.config.logging.token_logprobs,
+            token_values=self.config.logging.token_values,
             token_chars=self._token_chars,
         )
 
@@ -207,8 +206,7 @@ class R3ExperienceMaker(StockExperienceMaker):
         rows = batch.trained
         samples = self._samples(batch, rows, rollout_samples)
         exact = self.r3.rows_to_measure(batch)
-        kept = TokenEntropy.checked("logging.token_entropy", config.logging.token_entropy)
-        measured = {row.index for row in rows} if kept is TokenEntropy.ALL else exact
+        measured = {row.index for row in rows} if config.measures_all_entropies else exact
         seconds["r3/time/batch_s"] = time.perf_counter() - started
 
         samples_list = self.split_rollout_samples(samples)
@@ -273,7 +271,7 @@ class R3ExperienceMaker(StockExperienceMaker):
         """Which log-probs a recalled row's ratio is taken against (METHOD section 4), and how far off-policy it is."""
         ratios, largest, clipped, tokens = 0.0, 0.0, 0, 0
         low, high = self.args.actor.eps_clip_low_high
-        keeps_logprobs = self.config.logging.token_logprobs != TokenLogprobs.NONE
+        keeps_logprobs = self.config.logging.token_values != TokenValues.NONE
         for (
             experience
         ) in experiences:  # tensors that came through Ray lie in its shared memory, which is not ours to write

@@ -74,7 +74,7 @@ REFUSED: dict[str, str] = {
     "vllm.sync_with_ray": "weights go by CUDA IPC where engines share the policy's GPUs, else as vllm.sync_backend says",
 }
 REFUSED_WITH_R3: dict[str, str] = {
-    "reward.stop_properly_penalty_coef": "eq. 3 takes the graders' rewards; ranking.* and reward.length_reward say what length costs",
+    "reward.stop_properly_penalty_coef": "eq. 3 takes the graders' rewards; ranking.* and reward.length_reward_max_tokens say what length costs",
     "algo.advantage.no_std_norm": "advantages come from eq. 3; use the keys of advantage",
     "algo.dynamic_filtering_range": "nothing is filtered",
 }

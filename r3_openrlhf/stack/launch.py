@@ -253,7 +253,7 @@ def _run_upstream(
     short_batches: bool,
 ) -> None:
     console.announce(Phase.LIBRARIES)
-    if not ray_address(config):
+    if not ray_address():
         os.environ.update(of_this_machine())
     if platform == "cpu":
         cpu_platform.install()
@@ -309,13 +309,13 @@ def shut_down(ray: ModuleType) -> None:
 
 
 def ray_options(config: R3Config, platform: str) -> dict:
-    """Arguments of ray.init: a cluster that is there (cluster.ray_address, RAY_ADDRESS), else one for this run."""
+    """Arguments of ray.init: a cluster that is there (RAY_ADDRESS), else one for this run."""
     environment = {"TOKENIZERS_PARALLELISM": "false", **environment_of(config, platform)}
     # as cli/train_ppo_ray.py:29, which finds Ray running and does not set it. What came through Ray is read-only then
     environment["RAY_ENABLE_ZERO_COPY_TORCH_TENSORS"] = os.environ.get("RAY_ENABLE_ZERO_COPY_TORCH_TENSORS", "1")
     environment |= {name: os.environ[name] for name in (DEADLINE,) if os.environ.get(name)}
     runtime: dict = {"env_vars": environment}
-    address = ray_address(config)
+    address = ray_address()
     options: dict = {"runtime_env": runtime}
     if address:
         options["address"] = address

@@ -20,7 +20,7 @@ from openrlhf.trainer.ray import ppo_actor
 from peft import PeftModel
 
 from r3_openrlhf.method.core.entropy import entropy_statistics, token_logprobs_and_entropy
-from r3_openrlhf.method.types import TokenEntropy
+from r3_openrlhf.method.types import TokenValues
 from r3_openrlhf.stack import lora
 from r3_openrlhf.stack.blocked_signals import keep_blocked
 from r3_openrlhf.stack.chunked_actor import ChunkedActor, model_inputs
@@ -37,7 +37,7 @@ class EntropyPass(NamedTuple):
 
     statistics_B2: torch.Tensor  # (peak, global) in nats, NaN for rows that did not ask
     seconds: float  # spent on entropy
-    tokens: dict[int, np.ndarray]  # row -> float16 [T], nats; empty with logging.token_entropy=none
+    tokens: dict[int, np.ndarray]  # row -> float16 [T], nats; empty with logging.token_values=none
 
 
 class StockPolicyActor(UpstreamPolicyActor):
@@ -71,7 +71,7 @@ class R3PolicyActor(StockPolicyActor):
         config = config_from_environment()
         ppo_actor.ActorPPOTrainer = R3ActorTrainer
         self._peak_fraction = config.ranking.peak_fraction
-        self._keeps_tokens = config.logging.token_entropy != TokenEntropy.NONE
+        self._keeps_tokens = config.logging.token_values != TokenValues.NONE
         self._wanted: deque[list[bool]] = deque()
         self._entropy: list[EntropyPass] = []
         return super().init_model_from_pretrained(*args, **kwargs)

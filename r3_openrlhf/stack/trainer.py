@@ -224,8 +224,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         finally:
             settings.save_steps = every
         if is_due:
-            if self.config.checkpoint.max_num_hf is not None:
-                forget_superseded(self.run, newest=global_step, max_num=self.config.checkpoint.max_num_hf)
+            forget_superseded(self.run, newest=global_step, max_num=self.config.checkpoint.max_num)
             self._saving = {"timing/save": time.time() - started}
             self.clock.saved(self._saving["timing/save"])
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from r3_openrlhf.config import LoggingConfig
 from r3_openrlhf.method.core.reflection import ATTEMPT_BEGINS, ATTEMPT_ENDS, CUT
-from r3_openrlhf.method.types import Context, TokenEntropy, TokenLogprobs
+from r3_openrlhf.method.types import Context, TokenValues
 from r3_openrlhf.view.links import Links
 from r3_openrlhf.view.responses import Opened, Shown, by_advantage, extremes_of, open_group
 from r3_openrlhf.view.run_reader import RunReader
@@ -80,7 +80,7 @@ def _prompt(site: Site, opened: Opened) -> tuple[str | None, str | None]:
     if opened.group.context is Context.PLAIN and opened.problem is not None and opened.problem.prompt:
         return opened.problem.prompt, None
     run, fresh = opened.run, [row for row in opened.rows if row["recalled_from"] is None]
-    texts = site.texts_of(run)  # logging.rollout_text=false: only the history knows
+    texts = site.texts_of(run)  # no text in the files: only the history knows
     if texts is None:
         return None, site.why_no_texts(run)
     stored = stored_rollouts(run, fresh, step=opened.step, texts=texts)
@@ -103,14 +103,13 @@ def _kinds_of_values(run: RunReader, group: StepGroup) -> list[tuple[str, str]]:
     """What tokens of the group may be coloured by, as far as the settings say: (key of the values, name)."""
     kinds = []
     logging = run.config.logging if run.config is not None else LoggingConfig()
-    in_file = logging.token_logprobs == TokenLogprobs.ALL or group.num_recalled
+    in_file = logging.token_values == TokenValues.ALL or group.num_recalled
     if run.directory.history.is_file() or in_file:
         kinds.append(("logprob", "log-prob"))
-    if logging.token_entropy == TokenEntropy.ALL or (
-        logging.token_entropy == TokenEntropy.RANKED and group.num_ranked
-    ):
+    measured = run.config is not None and run.config.measures_all_entropies
+    if measured or (logging.token_values != TokenValues.NONE and group.num_ranked):
         kinds.append(("entropy", "entropy"))
-    if logging.token_logprobs != TokenLogprobs.NONE and group.num_recalled:
+    if logging.token_values != TokenValues.NONE and group.num_recalled:
         kinds.append(("ratio", "ratio"))
     return kinds
 

@@ -91,7 +91,7 @@ def test_reflection_waits_for_its_epoch_and_its_turn(history):
 
 
 def test_a_group_starts_from_a_stored_state(history):
-    on = dict(exploration__prefix__enabled=True, exploration__prefix__threshold=2.0, reflection__enabled=False)
+    on = dict(exploration__prefix="fractions", reflection__threshold=2.0, reflection__enabled=False)
     fate = PrefixFate
     asked = asked_of(history, "easy", "hard", "short", "new", **on)
     assert asked.prefix == [fate.ASKED, fate.ASKED, fate.WITHOUT_STATE, fate.UNKNOWN_PROBLEM]
@@ -107,18 +107,18 @@ def test_a_group_starts_from_a_stored_state(history):
 
 def test_a_second_draw_is_for_groups_whose_verdicts_agree():
     assert R3().draws(8) == (8, 0)
-    r3 = R3(settings_of(exploration__draw__enabled=True, exploration__draw__first_samples=3))
+    r3 = R3(settings_of(exploration__first_samples=3))
     assert r3.draws(8) == (3, 5)
     assert r3.needs_second_draw([W, W]) and r3.needs_second_draw([C, C]) and not r3.needs_second_draw([C, W])
 
 
 def test_the_selection_is_kept_with_the_steps_it_learned_from(history):
-    r3 = R3(settings_of(exploration__select__enabled=True), history=history)
+    r3 = R3(settings_of(exploration__select="skip_collapsed"), history=history)
     before = r3.selection.state()
     assert r3.remember([rollout("easy", C), rollout("easy", C)], step=STEP, epoch=2)
     learned = r3.selection.state()
     assert learned != before and history.last_step == STEP + 1
-    again = R3(settings_of(exploration__select__enabled=True), history=history)
+    again = R3(settings_of(exploration__select="skip_collapsed"), history=history)
     again.roll_back(STEP + 1)
     assert again.selection.state() == learned
     again.roll_back(STEP)

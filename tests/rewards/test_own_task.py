@@ -60,7 +60,7 @@ def own(tmp_path, monkeypatch):
 
 def grade_all(task, cases, problem=""):
     async def run():
-        grader = make_grader(RewardConfig(num_workers=1, timeout_s=1.0, length_reward=False))
+        grader = make_grader(RewardConfig(num_workers=1, timeout_s=1.0, length_reward_max_tokens=None))
         try:
             requests = [
                 GradeRequest(

@@ -81,17 +81,14 @@ def test_the_columns_are_those_of_a_rollout(tmp_path):
         make_rollout(ids=[4], verdict=Verdict.UNGRADED),
     ]  # fmt: skip
     found[0].extras = {"format": 1.0}
-    for texts in (True, False):
-        records = records_of(MixedBatch(found, ["g", "g", "g"]), step=7, texts=texts)
-        stored = list(read_step(write_step(tmp_path, 7, records)))
-        columns = set(COLUMNS | TOKEN_COLUMNS)
-        missing = set() if texts else {"text", "prompt", "token_chars"}
-        assert set(stored[0]) == set(COLUMNS) and set(records[0]) == columns - missing
-        for record, row in zip(records, stored, strict=True):
-            assert {name: record.get(name) for name in COLUMNS} == row
-        assert [row["group"] for row in stored] == [0, 0, None]
-        assert [row["extras"] for row in stored] == ['{"format": 1.0}', None, None]
-        assert [row["entropy_source"] for row in stored] == ["exact", None, None]
+    records = records_of(MixedBatch(found, ["g", "g", "g"]), step=7)
+    stored = list(read_step(write_step(tmp_path, 7, records)))
+    assert set(stored[0]) == set(COLUMNS) and set(records[0]) == set(COLUMNS | TOKEN_COLUMNS)
+    for record, row in zip(records, stored, strict=True):
+        assert {name: record.get(name) for name in COLUMNS} == row
+    assert [row["group"] for row in stored] == [0, 0, None]
+    assert [row["extras"] for row in stored] == ['{"format": 1.0}', None, None]
+    assert [row["entropy_source"] for row in stored] == ["exact", None, None]
 
 
 def test_datasets_loads_every_step_with_the_same_types(tmp_path):
@@ -167,7 +164,7 @@ def test_which_rows_keep_values_of_their_tokens(tmp_path):
         one.text = "".join(map(str, one.response_ids))
     failures[0].answer = "x" * 5000
 
-    def kept(token_logprobs):
+    def kept(token_values):
         batch = MixedBatch([*failures, ungraded], ["g", "g", "g"])
         batch.recall(lambda uid, verdict: [stored], mode="add", rng=random.Random(0))
         tokens = np.array([0.5, 1.5, 0.25], dtype=np.float16)
@@ -178,7 +175,7 @@ def test_which_rows_keep_values_of_their_tokens(tmp_path):
             prompts=["the prompt", "the prompt", "the prompt"],
             entropies={0: measured},
             policy_logprobs={2: np.array([-2000.0, -0.5])},
-            token_logprobs=token_logprobs,
+            token_values=token_values,
             token_chars=TokenChars(lambda ids: "".join(map(str, ids))),
         )
         file = write_step(tmp_path, 7, records)
@@ -187,7 +184,7 @@ def test_which_rows_keep_values_of_their_tokens(tmp_path):
         ]
         return list(read_step(file)), found
 
-    rows, (first, second, recalled, alone) = kept("recalled")
+    rows, (first, second, recalled, alone) = kept("used")
     assert [row["recalled_from"] for row in rows] == [None, None, 4, None]  # a group stands together
     assert {row["prompt"] for row in rows} == {"the prompt"}
     assert [row["entropy_peak"] for row in rows] == [1.5, None, None, None]
@@ -203,7 +200,7 @@ def test_which_rows_keep_values_of_their_tokens(tmp_path):
         [],
     ]
     assert all("token_logprob" in row for row in kept("all")[1])
-    with pytest.raises(ValueError, match="token_logprobs is 'al'; did you mean 'all'"):
+    with pytest.raises(ValueError, match="token_values is 'al'; did you mean 'all'"):
         kept("al")
 
 

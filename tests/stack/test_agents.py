@@ -70,7 +70,7 @@ def executor(monkeypatch, environments):
         config = load_config(
             "agent_smoke",
             [
-                f"agents.environment={STAIRS}", "agents.options={}", "agents.memory_turns=1", "agents.num_held_out=0", "agents.instruction=''",
+                f"agents.environment={STAIRS}", "agents.options={}", "agents.memory_turns=1", "held_out.max_samples=null", "agents.instruction=''",
                 "agents.invalid_penalty=0.5", "agents.gamma=0.5", "agents.max_turns=5", "data.chat_template=false", *overrides,
             ],
         )  # fmt: skip
@@ -322,7 +322,7 @@ def test_hung_crashing_and_slow_environments_beside_each_other_cost_their_own_tr
     10 MB, and six compute for half a second each, of a limit of three. Every other turn is a row with its own reward."""
     byte_tokenizer.pad_token = "<s>"
     made = executor(
-        f"agents.environment={AWKWARD}", "agents.memory_turns=0", "agents.max_turns=3", "agents.step_timeout_s=3",
+        f"agents.environment={AWKWARD}", "agents.memory_turns=0", "agents.max_turns=3", "agents.timeout_s=3",
         "agents.estimator=grpo", "reward.max_ungraded_rate=0.25",
     )  # fmt: skip
     params, engine = SamplingParams(max_tokens=NEW_TOKENS, logprobs=None), Reckless(byte_tokenizer)

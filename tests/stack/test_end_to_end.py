@@ -52,7 +52,7 @@ def tail(run_dir):
 
 
 SMOKE = command(
-    *("train.max_steps=5", "checkpoint.save_steps=2", "checkpoint.max_num_hf=1"),  # step 5: the second epoch
+    *("train.max_steps=5", "checkpoint.save_steps=2", "checkpoint.max_num=1"),  # step 5: the second epoch
     # what full-size runs have: log-probs in chunks, gradients summed in float32
     *("train.logits_chunk_tokens=50", "openrlhf.ds.grad_accum_dtype=fp32"),
 )
@@ -125,11 +125,11 @@ def test_the_engine_computes_with_the_weights_that_were_trained(smoke):
 
 
 def test_the_checkpoint_loads_in_transformers(smoke):
-    """Of the copies in Hugging Face format the newest is kept, as checkpoint.max_num_hf says; of checkpoints two."""
+    """Of the checkpoints and of their copies in Hugging Face format the newest is kept, as checkpoint.max_num says."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     kept = {path.name for path in smoke[0].glob("checkpoints/**/global_step*")}
-    assert kept == {"global_step2", "global_step4", "global_step4_hf"}
+    assert kept == {"global_step4", "global_step4_hf"}
     for path in (smoke[0] / "final_model", smoke[0] / "checkpoints" / "global_step4_hf"):
         model, tokenizer = AutoModelForCausalLM.from_pretrained(path), AutoTokenizer.from_pretrained(path)
         ids = tokenizer("1+1=", return_tensors="pt", add_special_tokens=False)["input_ids"]

@@ -357,11 +357,11 @@ class Measuring(Ours):
         return found, 0.0
 
 
-@pytest.mark.parametrize(("kept", "rows"), [("ranked", 4), ("all", 9)])
+@pytest.mark.parametrize(("kept", "rows"), [("used", 4), ("all", 9)])
 def test_which_entropies_of_tokens_are_kept(kept, rows):
     """A group that is ranked, one that is not, and a recalled row. With "all" the ranking is the same."""
     stored = sample(C, tokens=(9, 9), step=2).r3_rollout
-    config = config_with(logging={"token_entropy": kept})
+    config = config_with(logging={"token_values": kept})
     made = maker(Measuring, history=history_with(stored), config=config)
     experiences = made.make_experience_batch(group(W, W, W, W, truncated=True) + group(C, W, C, W, prompt="q"))
     records = {(r["uid"], r["num_tokens"], r["recalled_from"]): r for r in made.records}
@@ -377,7 +377,7 @@ def test_which_entropies_of_tokens_are_kept(kept, rows):
 
 def test_a_ranking_by_bounds_stays_one_when_all_entropies_are_kept():
     rows = [sample(W, tokens=tuple(range(3, 6 + i)), truncated=True, bounds=bounds(1.0 + i, 0.0)) for i in range(G)]
-    config = config_with(ranking={"entropy_source": "topk"}, logging={"token_entropy": "all"})
+    config = config_with(ranking={"entropy_source": "topk"}, logging={"token_values": "all"})
     made = maker(Measuring, config=config, history=history_with())
     made.make_experience_batch(rows)
     assert [r["entropy_source"] for r in made.records] == ["topk"] * G
@@ -399,7 +399,7 @@ def test_a_recalled_row_keeps_its_logprobs_then_and_now(mode):
 
 
 def test_a_stock_estimator_keeps_prompts_and_what_is_asked_for():
-    made = maker(Recording, config=config_with(logging={"token_logprobs": "all"}))
+    made = maker(Recording, config=config_with(logging={"token_values": "all"}))
     made.make_experience_batch(group(C, W, W, C) + group(W, C, C, C, prompt="q"))
     assert [r["prompt"] for r in made.records] == ["p"] * 4 + ["q"] * 4
     assert all(len(r["token_logprob"]) == r["num_tokens"] and r["token_entropy"] is None for r in made.records)

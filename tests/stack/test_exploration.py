@@ -21,12 +21,11 @@ from tests.stack.training import Run, lines, rollouts_of, train  # noqa: E402
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
 EVERYTHING = (
-    "exploration.select.enabled=true",
-    "exploration.draw.enabled=true",
-    "exploration.prefix.enabled=true",
-    "exploration.prefix.threshold=2",  # every problem is hard
-    "exploration.prefix.max_per_step=2",
-    "exploration.prefix.share_successes=true",
+    "exploration.select=skip_collapsed",
+    "exploration.first_samples=4",
+    "exploration.prefix=fractions",
+    "reflection.threshold=2",  # every problem is hard
+    "reflection.max_per_step=2",
     "train.inner_epochs=2",
     "train.dual_clip=3",
     "train.num_epochs=4",

@@ -70,7 +70,6 @@ def test_a_given_cluster_is_joined_with_nothing_but_the_environment(config, monk
 def test_on_a_given_cluster_the_cpu_platform_is_put_into_every_process(config, monkeypatch):
     """Without the hook its processes end with "No module named 'flash_attn'"."""
     monkeypatch.setenv("RAY_ADDRESS", "somewhere:6379")
-    config.cluster.ray_address = "auto"  # the one of the environment, which `ray job` and the node agents set
     options = ray_options(config, "cpu")
     assert set(options) == {"address", "runtime_env"} and options["address"] == "somewhere:6379"
     assert options["runtime_env"]["worker_process_setup_hook"].endswith("cpu_platform.install")
@@ -116,7 +115,7 @@ def test_a_cluster_with_too_few_gpus_is_named(config):
 def test_tensors_cross_without_a_copy_as_upstream_sets_it(config, monkeypatch, address, platform):
     """cli/train_ppo_ray.py:29 sets it where it starts Ray; here Ray is running before, on one node or on several."""
     monkeypatch.delenv("RAY_ENABLE_ZERO_COPY_TORCH_TENSORS", raising=False)
-    config.cluster.ray_address = address
+    monkeypatch.setenv("RAY_ADDRESS", address or "")
     variables = ray_options(config, platform)["runtime_env"]["env_vars"]
     assert variables["RAY_ENABLE_ZERO_COPY_TORCH_TENSORS"] == "1"
 

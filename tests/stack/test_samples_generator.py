@@ -193,7 +193,7 @@ def selecting(engine, scripts, *settings):
     """A generator with a selection, as R3Trainer makes it; `step` counts, and each step is observed."""
     made = generator_for(engine, scripts, algo="r3")
     sizes = ["rollout.batch_size=2", "rollout.n_samples_per_prompt=2", "train.micro_batch_size=1"]
-    sizes += ["rollout.micro_batch_size=1", "run_dir=unused", "exploration.select.enabled=true"]
+    sizes += ["rollout.micro_batch_size=1", "run_dir=unused", "exploration.select=skip_collapsed"]
     sizes.append("reflection.enabled=false")  # there is no tokenizer here
     made.config = load_config("cpu_smoke", ["algo=r3", *sizes, *settings])
     made.r3 = R3(made.config, seed=made.config.train.seed)
@@ -234,7 +234,7 @@ def test_a_resumed_selection_asks_what_the_whole_run_asked(engine, rule):
     """Cut behind step 4, inside the second epoch: loader state, selection state through the history store, step, epoch."""
 
     def made():
-        generator = selecting(engine, SCRIPTS, f"exploration.select.rule={rule}")
+        generator = selecting(engine, SCRIPTS, f"exploration.select={rule}")
         generator.r3.selection.candidates = 2
         return generator
 
@@ -265,7 +265,7 @@ def test_held_out_problems_are_never_skipped(engine):
     assert len(found) == 4
 
 
-# ── exploration.draw ──
+# ── exploration.first_samples ──
 
 
 def test_the_second_draw_is_for_groups_without_a_difference(engine):
@@ -273,8 +273,8 @@ def test_the_second_draw_is_for_groups_without_a_difference(engine):
     made = generator_for(engine, ["CWCW", "WWWW", "CCCC"], algo="r3")
     made.config = load_config(
         "cpu_smoke",
-        ["algo=r3", "run_dir=unused", "rollout.batch_size=3", "rollout.n_samples_per_prompt=4", "exploration.draw.enabled=true",
-         "exploration.draw.first_samples=2", "train.micro_batch_size=1", "rollout.micro_batch_size=1"],
+        ["algo=r3", "run_dir=unused", "rollout.batch_size=3", "rollout.n_samples_per_prompt=4", "exploration.first_samples=2",
+         "train.micro_batch_size=1", "rollout.micro_batch_size=1"],
     )  # fmt: skip
     made.r3 = R3(made.config)
     made.args.rollout.batch_size = 3

@@ -214,7 +214,7 @@ class Story:
                 for row in batch.rows
                 if row.recalled
             },
-            token_logprobs="recalled",
+            token_values="used",
             token_chars=TokenChars(lambda ids: self.tokenizer.decode(ids, skip_special_tokens=True)),
         )
         self.run.write_rollouts(self.done, rows)

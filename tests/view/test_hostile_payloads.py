@@ -44,7 +44,7 @@ def places(tmp_path_factory):
     run = tmp_path_factory.mktemp("hostile") / NAME
     directory = RunDirectory(run)
     directory.create(
-        load_config("cpu_smoke", [f"run_dir='{run.parent}'", "logging.token_entropy=all", "model.path=smollm2"])
+        load_config("cpu_smoke", [f"run_dir='{run.parent}'", "logging.token_values=all", "model.path=smollm2"])
     )
     config = directory.config.read_text(encoding="utf-8")
     directory.config.write_text(config.replace("path: smollm2", f"path: {json.dumps(NAME)}"), encoding="utf-8")

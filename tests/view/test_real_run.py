@@ -1,6 +1,6 @@
 """A run of the whole stack, as it was left by
 
-    r3 train experiment=cpu_smoke run_dir=runs/cpu_smoke logging.token_entropy=all
+    r3 train experiment=cpu_smoke run_dir=runs/cpu_smoke logging.token_values=all
     tar cJf cpu_smoke.tar.xz config.yaml metrics.jsonl rollouts history.sqlite data final_model/tokenizer.json
 
 Every page of it opens, and says what its metrics say.
@@ -21,7 +21,7 @@ from tests.view.conftest import serving, unpacked
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return unpacked("cpu_smoke", tmp_path_factory.mktemp("real") / "cpu_smoke", "logging.token_entropy=all")
+    return unpacked("cpu_smoke", tmp_path_factory.mktemp("real") / "cpu_smoke", "logging.token_values=all")
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ def length_reward(num_tokens: int, *, max_tokens: int) -> float:
     return max(0.0, 1.0 - num_tokens / max_tokens)
 
 
-def outcome_reward(score: float, num_tokens: int, *, max_tokens: int, length_bonus: bool = True) -> float:
+def outcome_reward(score: float, num_tokens: int, *, max_tokens: int | None) -> float:
     """R of a graded response: 0 when wrong, 1 + r_len when correct (score 1).
 
     R is 0 or in [1, 2], nothing between: partial credit (0 < score < 1, which some tasks give) stays in the score. As
@@ -32,10 +32,8 @@ def outcome_reward(score: float, num_tokens: int, *, max_tokens: int, length_bon
     score = finite_value("score", score)
     if not 0 <= score <= 1:
         raise ValueError(f"score is {score}; it must be between 0 (wrong) and 1 (correct)")
-    bonus = length_reward(num_tokens, max_tokens=max_tokens)
-    if score < 1:
-        return 0.0
-    return 1.0 + bonus if length_bonus else 1.0
+    bonus = 0.0 if max_tokens is None else length_reward(num_tokens, max_tokens=max_tokens)
+    return 0.0 if score < 1 else 1.0 + bonus
 
 
 def overlong_penalty(num_tokens: int, *, max_tokens: int) -> float:

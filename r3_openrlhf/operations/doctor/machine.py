@@ -149,7 +149,7 @@ def open_files_line() -> Line:
 
 
 def ray_ports_line(*, address: str | None, num_nodes: int, ports: tuple[int, ...] = RAY_PORTS) -> Line:
-    """`address`: a cluster that is there already (cluster.ray_address, RAY_ADDRESS).
+    """`address`: a cluster that is there already (RAY_ADDRESS).
 
     A cluster that `r3 train` starts itself, on one node, takes ports that are free; `ray start --head` takes fixed ones.
     """
@@ -157,11 +157,11 @@ def ray_ports_line(*, address: str | None, num_nodes: int, ports: tuple[int, ...
         host, _, port = address.rpartition("://")[2].rpartition(":")
         if not port.isdigit():
             return Line(what="Ray", found=f"address {address}, not asked", wanted="host:port answers", status=NOTE,
-                        remedy="RAY_ADDRESS or cluster.ray_address as host:port can be checked")  # fmt: skip
+                        remedy="RAY_ADDRESS as host:port can be checked")  # fmt: skip
         try:
             socket.create_connection((host, int(port)), timeout=10).close()
         except OSError as error:
-            remedy = "start Ray there, or unset RAY_ADDRESS and cluster.ray_address"
+            remedy = "start Ray there, or unset RAY_ADDRESS"
             return judged(False, remedy, what="Ray", found=f"{address}: {error}", wanted="host:port answers")
         return Line(what="Ray", found=f"{address} answers", wanted="host:port answers")
     taken = [port for port in ports if not _is_free(port)]

@@ -52,7 +52,7 @@ def examine(settings: tuple[str, ...], *, stack: Stack | None = None) -> tuple[S
     lines += [machine.shared_memory_line(stack)]
     least = experiment.expected_bytes(config) if config is not None and stack == "gpu" else 0
     lines += machine.disk_lines(Path(config.run_dir if config is not None else "runs").absolute(), least=least)
-    address = (cluster.ray_address if cluster is not None else None) or os.environ.get("RAY_ADDRESS")
+    address = os.environ.get("RAY_ADDRESS")
     num_nodes = cluster.num_nodes if cluster is not None else 1
     lines += [machine.open_files_line(), machine.ray_ports_line(address=address, num_nodes=num_nodes)]
     if settings:

@@ -49,7 +49,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
     metrics = Metrics()
     # the stock client does not say how long a response is; without a tokenizer there is no length reward for it
     count_tokens = load_counter(settings.tokenizer) if settings.tokenizer else lambda response: 0
-    stock_reward = settings.reward if settings.tokenizer else replace(settings.reward, length_reward=False)
+    stock_reward = settings.reward if settings.tokenizer else replace(settings.reward, length_reward_max_tokens=None)
 
     bodies = Bodies(
         max_bytes=settings.max_body_bytes,

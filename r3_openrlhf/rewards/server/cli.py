@@ -34,7 +34,7 @@ MAX_HEADER_BYTES = 32 * 2**10
 )
 @click.option("--timeout", default=_REWARD.timeout_s, show_default=True, help="Seconds for one response.")
 @click.option("--tokenizer", help="tokenizer.json for the length reward of /get_reward; without it there is none.")
-@click.option("--length-reward/--no-length-reward", default=_REWARD.length_reward, show_default=True)
+@click.option("--length-reward/--no-length-reward", default=True, show_default=True)
 @click.option("--length-reward-max-tokens", default=_REWARD.length_reward_max_tokens, show_default=True, help="L_max.")
 @click.option(
     "--token-file",
@@ -93,8 +93,7 @@ def serve_rewards(
             max_connections=max_connections,
             read_timeout_s=read_timeout,
             reward=RewardConfig(
-                length_reward=length_reward,
-                length_reward_max_tokens=length_reward_max_tokens,
+                length_reward_max_tokens=length_reward_max_tokens if length_reward else None,
                 timeout_s=timeout,
                 num_workers=workers,
             ),

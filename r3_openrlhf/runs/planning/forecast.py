@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, replace
 
 from r3_openrlhf.config import R3Config
+from r3_openrlhf.method.types import TokenValues
 from r3_openrlhf.runs.planning import formulas as f
 from r3_openrlhf.runs.planning.hardware import Gpu
 from r3_openrlhf.runs.planning.history_coverage import history_forecast
@@ -91,7 +92,7 @@ class Plan:
 def num_problems_of(config: R3Config) -> int | None:
     """Without reading a file; None where the configuration does not say."""
     if config.is_agentic:
-        return config.agents.num_tasks
+        return config.data.max_samples
     size = config.data.reasoning_gym.get("size") if config.data.path.startswith("reasoning_gym:") else None
     found = size or HUB_PROBLEMS.get(config.data.path)
     if config.data.max_samples is not None:
@@ -326,15 +327,14 @@ class _Run:
         checkpoint, log = self.config.checkpoint, self.config.logging
         written = 1 if checkpoint.save_steps == -1 else max(1, steps // checkpoint.save_steps)
         best = self.config.held_out.path is not None  # its copy stays beside the newest
-        copies = min(written, (checkpoint.max_num_hf or written) + best)
-        kinds = (log.token_entropy == "all") + (log.token_logprobs == "all")
-        per_token = ROLLOUT_BYTES * log.rollout_text + TOKEN_VALUE_BYTES * kinds
-        per_step = per_token * self.recorded * self.mean
+        copies = min(written, checkpoint.max_num + best)
+        kinds = 0 if log.token_values != TokenValues.ALL else 2 if self.config.measures_all_entropies else 1
+        per_step = (ROLLOUT_BYTES + TOKEN_VALUE_BYTES * kinds) * self.recorded * self.mean
         a_checkpoint = f.checkpoint_bytes(self.shape.params, self.trained_params)
         found: dict[str, int] = {
             "checkpoints": (written if checkpoint.save_steps == -1 else min(checkpoint.max_num, written))
             * a_checkpoint,
-            "models": (copies * (checkpoint.max_num_hf != 0) + 1) * f.BF16 * self.shape.params,
+            "models": (copies + 1) * f.BF16 * self.shape.params,
             "rollouts": int(per_step * steps),
         }
         if self.config.keeps_history:

@@ -12,7 +12,7 @@ def history_forecast(config: R3Config, *, num_problems: int, mean_tokens: float,
 
     mean_tokens: of a response.
     """
-    remembers = config.replay.enabled or config.reflection.enabled or config.exploration.prefix.enabled
+    remembers = config.replay.enabled or config.reflection.enabled or config.exploration.prefix is not None
     if not (config.algorithm.keeps_history and remembers):
         return None
     checkpoint = config.checkpoint

@@ -137,7 +137,6 @@ class Lab:
         text = self.tokenizer.decode(response_ids.tolist(), skip_special_tokens=True)
         answer = short_answer(text)
         correct = answer is not None and grade_exact(answer, tuple(label.references))[0] == Verdict.CORRECT
-        settings = self.config.reward
         rollout = Rollout(
             uid=label.uid,
             context=context,
@@ -147,10 +146,7 @@ class Lab:
             prefix_tokens=len(prefix.ids),
             verdict=Verdict.CORRECT if correct else Verdict.WRONG,
             reward=outcome_reward(
-                float(correct),
-                len(response_ids),
-                max_tokens=settings.length_reward_max_tokens,
-                length_bonus=settings.length_reward,
+                float(correct), len(response_ids), max_tokens=self.config.reward.length_reward_max_tokens
             ),
             truncated=found.truncated,
             finish_reason="length" if found.truncated else "stop",

@@ -374,7 +374,7 @@
     }
     for (const element of inView) paint(element);
     const there = [...stored.values()].filter((one) => one);
-    const kept = { entropy: "No entropies are kept of the tokens of these responses (logging.token_entropy).", ratio: "Only recalled rollouts have a ratio (logging.token_logprobs).", logprob: "" };
+    const kept = { entropy: "No entropies are kept of the tokens of these responses (logging.token_values).", ratio: "Only recalled rollouts have a ratio (logging.token_values).", logprob: "" };
     const lacking = there.filter((one) => !(by in one)).length;
     tell(!by ? "" : stored.why || (there.length && lacking === there.length ? kept[by] : lacking && by === "ratio" ? kept.ratio : ""));
   }

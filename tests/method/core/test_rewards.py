@@ -15,7 +15,7 @@ def test_by_hand():
     assert [length_reward(n, max_tokens=L_MAX) for n in (0, 4096, 8192, 32768, 40000)] == [1, 0.875, 0.75, 0, 0]
     assert outcome_reward(1.0, 4096, max_tokens=L_MAX) == 1.875
     assert outcome_reward(1.0, 8192, max_tokens=L_MAX) == 1.75
-    assert outcome_reward(1.0, 8192, max_tokens=L_MAX, length_bonus=False) == 1
+    assert outcome_reward(1.0, 8192, max_tokens=None) == 1
     assert outcome_reward(0.0, 10, max_tokens=L_MAX) == 0
     assert outcome_reward(0.9, 10, max_tokens=L_MAX) == 0  # partial credit is a score, not a reward
 

@@ -16,7 +16,7 @@ PATIENCE_S = 300  # never reached: a future is answered by its deadline
 
 @pytest.fixture
 def pool():
-    with EnvironmentPool(AWKWARD, {}, step_timeout_s=3.0) as found:
+    with EnvironmentPool(AWKWARD, {}, timeout_s=3.0) as found:
         yield found
 
 
@@ -39,7 +39,7 @@ def text_of(future) -> str:
 )
 def test_a_disaster_costs_its_own_trajectory_and_nothing_else(pool, action, reason, detail):
     if reason != "timeout":
-        pool.step_timeout_s = PATIENCE_S
+        pool.timeout_s = PATIENCE_S
     victim, other = pool.environment(), pool.environment()
     assert victim.reset(1).result(PATIENCE_S) == Observation(text="task 1")
     other.reset(2).result(PATIENCE_S)
@@ -90,13 +90,13 @@ def test_a_process_is_used_again_and_none_is_left(pool):
 
 def test_a_program_that_it_started_ends_with_it(tmp_path):
     report = tmp_path / "pid"
-    with EnvironmentPool(AWKWARD, {"report": str(report)}, step_timeout_s=PATIENCE_S) as pool:
+    with EnvironmentPool(AWKWARD, {"report": str(report)}, timeout_s=PATIENCE_S) as pool:
         world = pool.environment()
         world.reset(0).result(PATIENCE_S)
         world.step("program").result(PATIENCE_S)
         program = int(report.read_text())
         assert psutil.pid_exists(program)
-        pool.step_timeout_s = 3.0
+        pool.timeout_s = 3.0
         with pytest.raises(EnvironmentLost, match="timeout"):
             world.step("hang").result(PATIENCE_S)
         try:
@@ -134,7 +134,7 @@ def test_the_path_and_the_directory_of_the_parent_hold(tmp_path, monkeypatch):
     (tmp_path / "beside.py").write_text(Path(__file__).with_name("awkward.py").read_text())
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend("")
-    with EnvironmentPool("beside:Awkward", {"report": "pid"}, step_timeout_s=PATIENCE_S) as pool:
+    with EnvironmentPool("beside:Awkward", {"report": "pid"}, timeout_s=PATIENCE_S) as pool:
         world = pool.environment()
         world.reset(0).result(PATIENCE_S)
         world.step("program").result(PATIENCE_S)

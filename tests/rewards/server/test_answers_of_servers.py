@@ -49,7 +49,7 @@ class OwnHandler(BaseHTTPRequestHandler):
 
 def grades(urls, *, count=3, deadline_s=60.0):
     async def run():
-        grader = make_grader(RewardConfig(urls=urls, deadline_s=deadline_s, length_reward=False))
+        grader = make_grader(RewardConfig(urls=urls, deadline_s=deadline_s, length_reward_max_tokens=None))
         try:
             requests = [
                 GradeRequest(response=str(i), references=("5",), task="math", num_tokens=1, truncated=False)

@@ -67,7 +67,7 @@ def test_many_items_go_through_one_session(service):
 def test_the_run_decides_on_the_length_reward(service):
     (grade,) = grade_all(RewardConfig(urls=[service.url], length_reward_max_tokens=16384), [request(1)])
     assert grade.reward == 1.5
-    (grade,) = grade_all(RewardConfig(urls=[service.url], length_reward=False), [request(1)])
+    (grade,) = grade_all(RewardConfig(urls=[service.url], length_reward_max_tokens=None), [request(1)])
     assert grade.reward == 1.0
 
 

@@ -286,7 +286,7 @@ def test_dynamic_sampling_fills_the_batch_and_counts_every_token(model_dir, tmp_
 @pytest.mark.parametrize("rule", ["skip_collapsed", "near_half"])
 def test_with_selection_no_problem_is_asked_twice_in_an_epoch(model_dir, tmp_path, rule):
     """An untrained model is always wrong, so from the second epoch on every problem may be skipped."""
-    select = ["exploration.select.enabled=true", f"exploration.select.rule={rule}"]
+    select = [f"exploration.select={rule}"]
 
     class Watched(Lab):
         def sample_step(self, labels, history):
@@ -310,7 +310,7 @@ def test_with_selection_no_problem_is_asked_twice_in_an_epoch(model_dir, tmp_pat
 
 def test_the_second_draw_joins_the_group_of_the_first(model_dir, tmp_path, monkeypatch):
     """Of three problems the first differs after two responses; the others get two more each, and their groups have four."""
-    draw = ["exploration.draw.enabled=true", "exploration.draw.first_samples=2", "reflection.enabled=false"]
+    draw = ["exploration.first_samples=2", "reflection.enabled=false"]
     lab = Lab(config_of(tmp_path, *draw, "replay.enabled=false", "ranking.enabled=false"), model_dir=model_dir)
     from r3_openrlhf.problems.sources import load_problems
 

@@ -13,7 +13,12 @@ from r3_openrlhf.study.lab.loop import Lab
 from r3_openrlhf.study.lab.sampling import sample
 from tests.study.lab.test_loop import config_of, wrong_and_right
 
-ON = ("exploration.prefix.enabled=true", "exploration.prefix.threshold=0.5", "reflection.enabled=false")
+ON = (
+    "exploration.prefix=fractions",
+    "reflection.threshold=0.5",
+    "reflection.max_per_step=null",
+    "reflection.enabled=false",
+)
 
 
 @pytest.fixture
@@ -122,7 +127,7 @@ def test_a_success_from_a_prefix_is_stored_whole_and_recalled_into_a_plain_group
 
 
 def test_a_success_from_a_prefix_joins_the_plain_group_of_its_step(visited):
-    lab, labels, history = visited("exploration.prefix.share_successes=true", "replay.enabled=false")
+    lab, labels, history = visited("reflection.share_successes=true", "replay.enabled=false")
     sampled, _ = lab.sample_step(labels, lab.r3_with(history))
     for one in sampled:
         right = one.rollout.context is Context.PREFIX and one.rollout.uid == labels[0].uid
@@ -161,8 +166,8 @@ def test_a_ranking_looks_at_what_was_sampled(visited):
 @pytest.mark.parametrize(
     "overrides, contexts",
     [
-        (("exploration.prefix.enabled=false",), 0),
-        (("exploration.prefix.max_per_step=1",), 1),
+        (("exploration.prefix=null",), 0),
+        (("reflection.max_per_step=1",), 1),
     ],
 )
 def test_who_gets_a_group(visited, overrides, contexts):
@@ -193,9 +198,7 @@ def test_each_prompt_may_have_a_limit_of_its_own(model):
 
 def test_a_whole_run_counts_its_tokens(model_dir, tmp_path):
     lab = Lab(
-        config_of(
-            tmp_path, *ON, "train.num_epochs=3", "exploration.draw.enabled=true", "exploration.draw.first_samples=2"
-        ),
+        config_of(tmp_path, *ON, "train.num_epochs=3", "exploration.first_samples=2"),
         model_dir=model_dir,
     )
     metrics = lab.train().read_metrics()

@@ -54,7 +54,7 @@ class RemoteEnvironment:
 
     def reset(self, seed: int) -> Future[Observation]:
         """Begin the task of this number, in a new process where there is none."""
-        answer = self._session.submit(Call(seed=seed), timeout_s=self._pool.reset_timeout_s)
+        answer = self._session.submit(Call(seed=seed), timeout_s=self._pool.timeout_s)
         return _part(answer, "observation")
 
     def step(self, action: str) -> Future[Step]:
@@ -63,7 +63,7 @@ class RemoteEnvironment:
             lost: Future[Step] = Future()
             lost.set_exception(EnvironmentLost("closed", "step without reset"))
             return lost
-        return _part(self._session.submit(Call(action=action), timeout_s=self._pool.step_timeout_s), "step")
+        return _part(self._session.submit(Call(action=action), timeout_s=self._pool.timeout_s), "step")
 
     def release(self) -> None:
         """The process is free for others. Call it when an episode is over; twice is harmless."""
@@ -79,14 +79,11 @@ class EnvironmentPool:
         ConfigError: as `environment_class` does, before anything is started.
     """
 
-    def __init__(
-        self, name: str, options: Mapping[str, Any], *, step_timeout_s: float = 10.0, reset_timeout_s: float = 60.0
-    ) -> None:
+    def __init__(self, name: str, options: Mapping[str, Any], *, timeout_s: float = 60.0) -> None:
         environment_class(name)
         self.name = name
         self.options = dict(options)
-        self.step_timeout_s = step_timeout_s
-        self.reset_timeout_s = reset_timeout_s
+        self.timeout_s = timeout_s
         target = f"{__name__}:make_worker"
         self._processes = ProcessPool[Answer](target, {"name": name, "options": self.options}, answer_type=Answer)
 
