@@ -19,10 +19,8 @@ import _stack_runs  # noqa: E402
 import step_overhead  # noqa: E402
 
 from r3_openrlhf.config.loading import experiments  # noqa: E402
-from r3_openrlhf.runs.directory import RunDirectory  # noqa: E402
 from r3_openrlhf.stack.upstream_parser import installed_source  # noqa: E402
 from tests.processes import command_of  # noqa: E402
-from tests.runs.test_rollout_files import rollout  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -69,86 +67,6 @@ def test_host_recalls_reflects_and_ranks(host):
     # rows of 2 of the latter: 4 groups take 2 rows each. The other 2 are hard.
     assert (found["recalled"], found["reflections"], found["ranked_groups"]) == (8, 2, 4)
     assert found["peak_bytes"] > 0 and found["rollouts_bytes"] > 16 * 4 * 64
-
-
-def test_what_is_counted_twice_is_taken_away_once():
-    assert step_overhead.minus((5.0, 3.0), (1.0, 1.0), (2.0, 3.5)) == (2.0, 0.0)
-
-
-@pytest.mark.parametrize("arguments", [["host", "--tokens", "0"], ["stack", "--rounds", "0"]])
-def test_refuses_nonsense(arguments, capsys):
-    with pytest.raises(SystemExit):
-        step_overhead.main(arguments)
-    assert f"{arguments[1]} is 0" in capsys.readouterr().err
-
-
-# ── stack ──
-
-
-def steps(*, seconds, rows, epochs=(1, 1, 2), added=0.0):
-    """Three steps whose four phases take a quarter of `seconds` each."""
-    return [
-        {
-            "step": number,
-            "epoch": epoch,
-            **{key: seconds / 4 for key in _stack_runs.PHASES.values()},
-            "timing/step_total": seconds,
-            "clock": None if number == 1 else seconds + 1,
-            "sampled_rows": 10,
-            "sampled_tokens": 100,
-            "trained_rows": rows,
-            "trained_tokens": 10 * rows,
-            "row_tokens": 40 * rows,
-            "r3/time/added_s": added,
-            "r3/time/history_s": added / 2,
-            "r3/replay/recalled": 2,
-            "r3/reflection/groups": 1,
-            "r3/ranking/groups": 1,
-        }
-        for number, epoch in enumerate(epochs, start=1)
-    ]
-
-
-def test_report_by_hand():
-    text, numbers = _stack_runs.report(
-        {"stock": steps(seconds=4.0, rows=10), "r3": steps(seconds=6.0, rows=20, added=0.3)}, warmup=1
-    )
-    assert numbers["steps"] == {"stock": 2, "r3": 2}
-    assert numbers["ratios"]["sum of the four"] == 1.5
-    assert numbers["ratios"]["from one step's end to the next"] == 7 / 5
-    assert numbers["ratios"]["rows trained"] == 2
-    # 4 s for 10 rows, 6 s for 20: a trained row costs three quarters of what it costs there
-    assert numbers["seconds"]["whole step, per row trained"] == (400.0, 300.0)
-    assert numbers["ratios"]["whole step, per row trained"] == 0.75
-    # a quarter of that is the update: 1 s for 400 tokens with their prompts, 1.5 s for 800
-    assert numbers["seconds"]["policy update, per token of a row with its prompt"] == (2.5, 1.875)
-    assert numbers["added_share"] == pytest.approx(0.05)
-    assert "5.00% of all steps' time" in text and "4 rows recalled, 2 reflection groups, 2 ranked groups" in text
-
-
-def test_report_needs_a_step():
-    with pytest.raises(_stack_runs.RunFailed, match="after the first 3"):
-        _stack_runs.report({"stock": steps(seconds=1, rows=1), "r3": steps(seconds=1, rows=1)}, warmup=3)
-
-
-def test_steps_are_read_from_a_run(tmp_path):
-    from torch.utils.tensorboard import SummaryWriter
-
-    writer = SummaryWriter(tmp_path / "tensorboard" / "run")
-    for number, ended in ((1, 100.0), (2, 103.5)):
-        writer.add_scalar("train/timing/step_total", 3.0, number, walltime=ended)
-    writer.close()
-    keys = [*_stack_runs.PHASES.values(), "r3/time/added_s", "r3/replay/recalled", "r3/reflection/groups", "r3/ranking/groups"]  # fmt: skip
-    metrics = [{"step": number, "epoch": 1.0, "trained_tokens": 40.0, **dict.fromkeys(keys, 0.5)} for number in (1, 2)]
-    fresh = rollout(2, num_tokens=7, recalled_from=None, advantage=0.5)
-    rows = [fresh, {**fresh, "advantage": None}, {**fresh, "recalled_from": 0, "num_tokens": 9}, {**fresh, "step": 1}]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
-    for step in (1, 2):
-        RunDirectory(tmp_path).write_rollouts(step, [row for row in rows if row["step"] == step])
-    first, second = _stack_runs.steps_of(tmp_path)
-    assert (first["clock"], second["clock"]) == (None, 3.5)
-    assert (second["sampled_rows"], second["sampled_tokens"]) == (2, 14)
-    assert (second["trained_rows"], second["trained_tokens"], second["row_tokens"]) == (2, 16, 40)
 
 
 def test_the_timings_exist():

@@ -79,7 +79,6 @@ class RunDirectory:
         self.metrics = self.path / "metrics.jsonl"
         self.evaluations = self.path / "evaluations.jsonl"
         self.rollouts = self.path / "rollouts"  # one file per step: runs/rollout_files.py
-        self.rollout_lines = self.path / "rollouts.jsonl"  # instead of it, in runs of earlier versions
         self.events = self.path / "events.jsonl"  # when each phase began, over all starts of the run
         self.history = self.path / "history.sqlite"
         self.log = self.path / "train.log"

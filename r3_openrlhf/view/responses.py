@@ -105,7 +105,7 @@ def _extras_in(row: Row) -> dict[str, float | str]:
 
 
 def _answer_in(row: Row, problem: Problem | None) -> str | None:
-    """The one that the grader found; of a recalled row, or in a run of an earlier version, what the extraction finds now."""
+    """The one that the grader found; of a recalled row what the extraction finds now."""
     if row.get("answer"):
         return row["answer"]
     if not row["text"]:

@@ -39,7 +39,6 @@ TOKENS = {  # name of a quantity -> key of metrics.jsonl: tokens of plain groups
     "tokens_in_reflection": "r3/tokens/reflection",
     "tokens_in_prefix": "r3/tokens/prefix",
 }
-KNOWN_TOKENS = tuple(key for key in TOKENS.values() if key != "r3/tokens/prefix")  # earlier runs had no such groups
 SECONDS = ("timing/step_total", "time/step_s")  # of a step: on the whole stack, in the lab
 TARGET_SHARES = (0.5, 0.75, 1.0)  # of the reference's gain, that mean curves are asked for
 
@@ -208,14 +207,14 @@ def _effective(steps: list[dict[str, Any]], collapsed: str) -> float | None:
 
 def _token_shares(steps: list[dict[str, Any]]) -> dict[str, float | None]:
     """Where the generated tokens of these steps are. None where no step says."""
-    counted = [line for line in steps if all(line.get(key) is not None for key in ("generated_tokens", *KNOWN_TOKENS))]
+    counted = [
+        line for line in steps if all(line.get(key) is not None for key in ("generated_tokens", *TOKENS.values()))
+    ]
     total = sum(line["generated_tokens"] for line in counted)
     if not total:
         return dict.fromkeys((*TOKENS, "tokens_elsewhere"))
-    found: dict[str, float | None] = {
-        name: sum(line.get(key, 0.0) for line in counted) / total for name, key in TOKENS.items()
-    }
-    elsewhere = total - sum(line.get(key, 0.0) for line in counted for key in TOKENS.values())
+    found: dict[str, float | None] = {name: sum(line[key] for line in counted) / total for name, key in TOKENS.items()}
+    elsewhere = total - sum(line[key] for line in counted for key in TOKENS.values())
     return found | {"tokens_elsewhere": elsewhere / total}
 
 

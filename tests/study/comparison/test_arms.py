@@ -119,7 +119,7 @@ def test_where_the_tokens_went(runs):
         assert estimate_of(compare(runs), "r3", quantity).mean == approx(value), quantity
 
 
-def test_an_older_run_does_not_say_where_its_tokens_went(tmp_path, runs):
+def test_a_run_that_does_not_count_its_tokens_says_nothing_of_them(tmp_path, runs):
     old = [{key: v for key, v in metrics_of(s).items() if "tokens/" not in key} for s in range(1, 5)]
     for line in old[:2]:
         del line["trained_tokens"]
@@ -128,14 +128,6 @@ def test_an_older_run_does_not_say_where_its_tokens_went(tmp_path, runs):
     for quantity in ("tokens_in_mixed", "tokens_elsewhere", "trained_tokens"):
         assert estimate_of(comparison, "dapo", quantity) is None
     assert estimate_of(comparison, "dapo", "seconds").mean == approx(1.5)
-
-
-def test_a_run_from_before_there_were_states_says_where_its_tokens_went(tmp_path):
-    old = [{k: v for k, v in metrics_of(s).items() if k != "r3/tokens/prefix"} for s in range(1, 5)]
-    comparison = compare([read_run(write_run(tmp_path / "grpo", arm="grpo", metrics=old))])
-    expected = {"tokens_in_mixed": 0.5, "tokens_in_prefix": 0.0, "tokens_elsewhere": 0.02}
-    for quantity, value in expected.items():
-        assert estimate_of(comparison, "grpo", quantity).mean == approx(value), quantity
 
 
 def test_the_mean_curve_is_asked_for_half_and_all_of_the_references_gain(runs):
