@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +17,7 @@ from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.loading import flatten
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.runs.commit import commit_of
-from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.directory import RunDirectory, write_whole
 from r3_openrlhf.runs.files import read_text
 
 EVALUATION = "held_out"  # the lines of evaluations.jsonl with this name
@@ -130,12 +128,7 @@ def write_evidence(found: Evidence, directory: Path) -> Path:
     text = "{\n" + ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in fields.items()) + "\n}\n"
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", dir=directory, prefix=f".{path.name}-", delete=False, encoding="utf-8"
-        ) as file:
-            file.write(text)
-        Path(file.name).chmod(0o644)
-        os.replace(file.name, path)
+        write_whole(path, text, mode=0o644)
     except OSError as error:
         raise R3Error(
             f"{path} cannot be written: {error.strerror}; choose another directory for --evidence"

@@ -12,16 +12,11 @@ from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.runs.evidence import Evidence, read_evidence
 from r3_openrlhf.study.comparison.arms import ArmResult, Comparison, compare
 from r3_openrlhf.study.comparison.intervals import (
-    MAX_SEEDS_NEEDED,
-    Crossing,
     SeedEstimate,
     estimate,
-    seeds_needed,
 )
 from r3_openrlhf.study.comparison.runs import Run
-
-HALF_WIDTH = 0.02
-NOTHING = "–"
+from r3_openrlhf.study.comparison.table import HALF_WIDTH, NOTHING, crossing_text, interval_text, seeds_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,31 +114,31 @@ def regime_table(regime: Regime) -> str:
         f"{_percent(regime.collapsed)} of `{reference}`'s groups collapse, {_percent(regime.all_wrong)} are all wrong. Held-out "
         f"accuracy on {how['num_problems']} problems x {how['n_samples']} responses, "
         f"{_start(found)} before training; all arms at {found.equal_tokens:,.0f} generated tokens. Had its all-wrong groups cost "
-        f"nothing, `{reference}` would be where it ends with {_interval(regime.needed, '.2f')} of its tokens.",
+        f"nothing, `{reference}` would be where it ends with {interval_text(regime.needed, '.2f')} of its tokens.",
         "",
         f"| arm | seeds | accuracy | less `{reference}`'s, paired | mean over the run, less `{reference}`'s | tokens to "
         f"`{reference}`'s final accuracy, mean curve | to 75% of its gain | tokens in collapsed groups | trained tokens | "
         f"seconds | seeds for ±{HALF_WIDTH} |",
         f"|{'---|' * 11}",
     ]
-    lines += [f"| {' | '.join(_row(arm, found))} |" for arm in found.arms]
+    lines += [f"| {' | '.join(_row(arm))} |" for arm in found.arms]
     return "\n".join(lines) + "\n"
 
 
-def _row(arm: ArmResult, found: Comparison) -> list[str]:
+def _row(arm: ArmResult) -> list[str]:
     values, differences = arm.estimates, arm.differences
     return [
         f"`{arm.name}`",
         str(len(arm.runs)),
-        _interval(values["accuracy_at_equal_tokens"], ".3f"),
-        _interval(differences.get("accuracy_at_equal_tokens"), "+.3f"),
-        _interval(differences.get("mean_accuracy"), "+.3f"),
-        _crossing(arm.crossings[-1]),
-        _crossing(arm.crossings[1]) if len(arm.crossings) > 1 else NOTHING,
+        interval_text(values["accuracy_at_equal_tokens"], ".3f"),
+        interval_text(differences.get("accuracy_at_equal_tokens"), "+.3f"),
+        interval_text(differences.get("mean_accuracy"), "+.3f"),
+        crossing_text(arm.crossings[-1]),
+        crossing_text(arm.crossings[1]) if len(arm.crossings) > 1 else NOTHING,
         _collapsed_tokens(arm),
         _mean(values["trained_tokens"]),
         _mean(values["seconds"]),
-        _seeds(differences.get("accuracy_at_equal_tokens"), is_reference=arm.name == found.reference),
+        seeds_text(differences.get("accuracy_at_equal_tokens")),
     ]
 
 
@@ -173,7 +168,7 @@ def map_table(regimes: Sequence[Regime]) -> str:
         for regime in ordered:
             difference = gain(regime, name)
             count = "" if difference is None else f"{difference.num} seed{'s' if difference.num > 1 else ''}"
-            cells.append(NOTHING if difference is None else f"{_interval(difference, '+.3f')}, {count}")
+            cells.append(NOTHING if difference is None else f"{interval_text(difference, '+.3f')}, {count}")
         lines.append(f"| `{name}` | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -183,30 +178,9 @@ def _start(found: Comparison) -> str:
     return f"{level:.3f}"
 
 
-def _interval(found: SeedEstimate | None, form: str) -> str:
-    if found is None:
-        return NOTHING
-    return f"{found.mean:{form}}" + ("" if found.low is None else f" [{found.low:{form}}, {found.high:{form}}]")
-
-
-def _crossing(found: Crossing | None) -> str:
-    if found is None:
-        return NOTHING
-    beyond = f">{found.limit:.2f}"
-    ratio, low, high = (beyond if v is None else f"{v:.2f}" for v in (found.ratio, found.low, found.high))
-    return f"{ratio} [{low}, {high}]" if found.num > 1 else ratio
-
-
 def _mean(found: SeedEstimate | None) -> str:
     return NOTHING if found is None else f"{found.mean:,.0f}"
 
 
 def _percent(share: float | None) -> str:
     return NOTHING if share is None else f"{share:.0%}"
-
-
-def _seeds(found: SeedEstimate | None, *, is_reference: bool) -> str:
-    number = seeds_needed(found, half_width=HALF_WIDTH)
-    if is_reference or found is None or found.low is None:
-        return NOTHING
-    return f"{number:,}" if number is not None else f">{MAX_SEEDS_NEEDED:,}"

@@ -6,7 +6,13 @@ import json
 from collections.abc import Callable
 
 from r3_openrlhf.study.comparison.arms import TARGET_SHARES, ArmResult, Comparison
-from r3_openrlhf.study.comparison.intervals import CONFIDENCE, MAX_SEEDS_NEEDED, SeedEstimate, seeds_needed
+from r3_openrlhf.study.comparison.intervals import (
+    CONFIDENCE,
+    MAX_SEEDS_NEEDED,
+    Crossing,
+    SeedEstimate,
+    seeds_needed,
+)
 
 NOTHING = "–"
 HALF_WIDTH = 0.02  # of an interval around a difference of accuracies: what a study is planned for
@@ -93,7 +99,12 @@ def _rows(comparison: Comparison) -> list[tuple[str, Callable[[ArmResult], str]]
         rows.append((label, level(quantity, ".3f")))
         rows.append((f"{NOTHING} less {comparison.reference}'s, paired by seed", difference(quantity)))
         if quantity == "accuracy_at_equal_tokens":
-            rows.append((f"{NOTHING} seeds for an interval of ±{HALF_WIDTH} around it", _seeds_needed(quantity)))
+            rows.append(
+                (
+                    f"{NOTHING} seeds for an interval of ±{HALF_WIDTH} around it",
+                    lambda arm: seeds_text(arm.differences.get("accuracy_at_equal_tokens")),
+                )
+            )
     rows += [(_crossing_label(comparison, place), _crossing_cell(place)) for place in range(len(comparison.levels))]
     rows += [
         ("effective groups (not collapsed) of all sampled, before replay", level("effective_before", ".1%")),
@@ -131,43 +142,45 @@ def _crossing_label(comparison: Comparison, place: int) -> str:
 
 
 def _crossing_cell(place: int) -> Callable[[ArmResult], str]:
-    """ "0.77 [0.67, >1.00]": where the curve is never there, it is beyond its end."""
-
     def cell(arm: ArmResult) -> str:
-        found = arm.crossings[place]
-        if found is None:
-            return NOTHING
-        beyond = f">{found.limit:.2f}"
-        ratio, low, high = (
-            beyond if value is None else f"{value:.2f}" for value in (found.ratio, found.low, found.high)
-        )
-        text = f"{ratio} [{low}, {high}]" if found.num > 1 else ratio
-        return text if found.num == len(arm.runs) else f"{text}, {found.num} of {len(arm.runs)} runs"
+        found, text = arm.crossings[place], crossing_text(arm.crossings[place])
+        return text if found is None or found.num == len(arm.runs) else f"{text}, {found.num} of {len(arm.runs)} runs"
 
     return cell
+
+
+def crossing_text(found: Crossing | None) -> str:
+    """ "0.77 [0.67, >1.00]": where the curve is never there, it is beyond its end."""
+    if found is None:
+        return NOTHING
+    beyond = f">{found.limit:.2f}"
+    ratio, low, high = (beyond if value is None else f"{value:.2f}" for value in (found.ratio, found.low, found.high))
+    return f"{ratio} [{low}, {high}]" if found.num > 1 else ratio
+
+
+def interval_text(found: SeedEstimate | None, form: str) -> str:
+    """ "0.412 [0.380, 0.444]"; a dash for None."""
+    if found is None:
+        return NOTHING
+    return f"{found.mean:{form}}" + ("" if found.low is None else f" [{found.low:{form}}, {found.high:{form}}]")
+
+
+def seeds_text(found: SeedEstimate | None) -> str:
+    """How many seeds an interval of ±HALF_WIDTH takes; a dash where there is none yet."""
+    if found is None or found.low is None:
+        return NOTHING
+    number = seeds_needed(found, half_width=HALF_WIDTH)
+    return f">{MAX_SEEDS_NEEDED:,}" if number is None else f"{number:,}"
 
 
 def _estimate(found: SeedEstimate | None, form: str, *, num_runs: int | None) -> str:
-    """ "0.412 [0.380, 0.444]"; the number of runs or pairs where it is not all runs of the arm."""
+    """With the number of runs or pairs where it is not all runs of the arm."""
+    text = interval_text(found, form)
     if found is None:
-        return NOTHING
-    text = f"{found.mean:{form}}"
-    if found.low is not None:
-        text += f" [{found.low:{form}}, {found.high:{form}}]"
+        return text
     if num_runs is None:
         return f"{text}, {found.num} pair{'s' if found.num > 1 else ''}"
     return text if found.num == num_runs else f"{text}, {found.num} of {num_runs} runs"
-
-
-def _seeds_needed(quantity: str) -> Callable[[ArmResult], str]:
-    def cell(arm: ArmResult) -> str:
-        found = arm.differences.get(quantity)
-        number = seeds_needed(found, half_width=HALF_WIDTH)
-        if number is None:
-            return NOTHING if found is None or found.low is None else f">{MAX_SEEDS_NEEDED:,}"
-        return f"{number:,}"
-
-    return cell
 
 
 def _seeds(arm: ArmResult) -> str:
