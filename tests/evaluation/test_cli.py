@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -208,10 +209,33 @@ def test_a_shortened_response_is_graded_anew(byte_tokenizer, tmp_path):
 stack = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vllm is not installed")
 
 
+@pytest.fixture(scope="module")
+def started_once():
+    """vLLM starts for the first engine; what an engine leaves undone ends with it."""
+    import vllm
+
+    from r3_openrlhf.evaluation.engine import Engine
+
+    real, found = vllm.LLM, []
+
+    def llm(**settings):
+        found[:] = found or [real(**settings | {"max_model_len": 256})]
+        return found[0]
+
+    def close(self):
+        self._engine.abort_request(list(self._engine.output_processor.request_states))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vllm, "LLM", llm)
+        patch.setattr(Engine, "close", close)
+        yield
+    Engine.close(SimpleNamespace(_engine=found[0].llm_engine))
+
+
 @stack
 @pytest.mark.stack
 @pytest.mark.slow
-def test_an_evaluation_that_was_stopped_goes_on_and_samples_nothing_twice(tmp_path, monkeypatch):
+def test_an_evaluation_that_was_stopped_goes_on_and_samples_nothing_twice(tmp_path, monkeypatch, started_once):
     command = ["tiny", "--benchmark", TASK, "--max-problems", 90, "--n", 4, "--max-new-tokens", 24, "--lengths", "12"]
     command += ["--output", tmp_path / "out", *KEYS]
     counted = Bar.problem
@@ -269,7 +293,7 @@ def test_an_evaluation_that_was_stopped_goes_on_and_samples_nothing_twice(tmp_pa
 @stack
 @pytest.mark.stack
 @pytest.mark.slow
-def test_a_cut_response_is_what_the_smaller_limit_gives(tmp_path, monkeypatch):
+def test_a_cut_response_is_what_the_smaller_limit_gives(tmp_path, started_once):
     """Greedy, so that both are the same draw: vLLM itself under the smaller limit, and our cut of the longer response."""
     from transformers import AutoTokenizer
 

@@ -1,4 +1,5 @@
-"""The Ray of a run is closed to another user of the machine: real processes, with another user's rights."""
+"""The Ray of a run is closed to another user of the machine: real processes, with another user's rights. It lies where paths are as
+long as they may be."""
 
 import json
 import os
@@ -12,8 +13,11 @@ import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed")
 
+from r3_openrlhf.machine.ray_temporary import MAX_BYTES, bytes_of  # noqa: E402
+
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
+MAX_PID_DIGITS = 7  # /proc/sys/kernel/pid_max is 4194304 at most
 NOBODY = 54321  # a user id that no one has; only root can become another user
 # A Ray as `r3 train` starts it. It says where it is, and ends with its standard input.
 OWNER = """
@@ -29,7 +33,8 @@ with running_ray(options) as ray:
     ray.get(ray.remote(lambda: 1).remote())
     node = ray._private.worker._global_node
     token = os.environ.get("RAY_AUTH_TOKEN", "")
-    print(json.dumps([node.gcs_address, node.get_session_dir_path(), node.raylet_socket_name, token, *sys.modules]), flush=True)
+    sockets = [node.raylet_socket_name, node.plasma_store_socket_name]
+    print(json.dumps([node.gcs_address, node.get_session_dir_path(), *sockets, os.getpid(), token, *sys.modules]), flush=True)
     sys.stdin.read()
 """
 # What a user tries who knows the address and the paths. Prints what succeeded. This Python may be root's own, so it first imports
@@ -86,7 +91,7 @@ def python(code, *arguments, **environment):
 
 def opened_by(user, owner, *attempts, **environment):
     """What succeeded, and the errors of the rest."""
-    place, modules = owner[1:4], owner[5:]
+    place, modules = owner[1:4], owner[7:]
     environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # else Ray asks another address than this one
     with python(STRANGER, str(user), *place, *attempts, **environment) as stranger:
         try:
@@ -99,10 +104,13 @@ def opened_by(user, owner, *attempts, **environment):
 
 @pytest.fixture(scope="module")
 def temporary():
-    """Anybody may look into it, as into /tmp."""
-    with tempfile.TemporaryDirectory(prefix="r3t", dir="/tmp") as directory:
-        Path(directory).chmod(0o1777)
-        yield Path(directory)
+    """Anybody may look into it, as into /tmp. Its path is the longest that is let through."""
+    with tempfile.TemporaryDirectory(prefix="r3t", dir="/tmp") as short:
+        Path(short).chmod(0o755)
+        directory = Path(short) / ("t" * (MAX_BYTES - bytes_of(Path(short)) - 1))
+        directory.mkdir()
+        directory.chmod(0o1777)
+        yield directory
 
 
 @pytest.fixture(scope="module")
@@ -123,10 +131,16 @@ def test_another_user_neither_runs_code_nor_reads_or_writes_the_key_store(owner)
     assert said.count("PermissionError") == 2 and said.count("\nread Auth") == said.count("\nwrite Auth") == 1, said
     assert "\ncode ConnectionError" in said, said  # after 20 s; it has the same reason
     # the attempts are real: the token opens the key store, and the owner's rights the rest
-    credentials = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": owner[4]}
+    credentials = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": owner[6]}
     assert opened_by(NOBODY, owner, "read", "write", **credentials)[0] == ["read", "write"]
     opened, said = opened_by(os.getuid(), owner, *ATTEMPTS, **credentials)
     assert opened == [*ATTEMPTS], said
+
+
+def test_the_longest_path_that_is_let_through_is_the_longest_that_ray_takes(owner, temporary):
+    socket, pid = owner[4:6]
+    assert bytes_of(temporary) == MAX_BYTES
+    assert bytes_of(socket) + MAX_PID_DIGITS - len(str(pid)) == 107
 
 
 def test_other_machines_find_no_port(owner):
