@@ -84,6 +84,8 @@ class DataConfig:
     uid_key: str | None = None
     # grader: math | exact | reasoning_gym | my_module:function; None: the one that fits the path
     task: str | None = None
+    # keep every column, for the `row` of a reward function; null: where there is one
+    keep_rows: bool | None = None
     # use the first so many problems; null: all
     max_samples: int | None = None
     # tokens, prompt + response
@@ -566,6 +568,8 @@ class R3Config(R3Settings):
         self._check_mechanisms()
         self._check_lengths()
         self._check_batches()
+        if self.data.keep_rows is None:
+            self.data.keep_rows = bool(self.reward.all_functions)
         # OpenRLHF splits the data path, which lies in run_dir, at commas and at "@".
         if any(mark in self.run_dir for mark in ",@"):
             raise ConfigError(f"run_dir is {self.run_dir!r}; OpenRLHF cannot read paths with a comma or an @")

@@ -48,5 +48,6 @@ class GradingThread:
             truncated=truncated,
             metadata=label.metadata,
             problem=label.problem,
+            row=label.row,
         )
         return asyncio.run_coroutine_threadsafe(self._grader.grade(request), self._loop)

@@ -32,9 +32,9 @@ def is_on_the_hub(path: str) -> bool:
     return ending(path) is None and bool(_HUB_NAME.fullmatch(path)) and not Path(path).exists()
 
 
-def load_table(data: DataConfig, wanted: Iterable[str]) -> Table:
-    """The rows of data.path with those of the `wanted` columns that it has. Raises DataError with one sentence."""
-    wanted = sorted(wanted)
+def load_table(data: DataConfig, wanted: Iterable[str] | None) -> Table:
+    """The rows of data.path with those of the `wanted` columns that it has; None: all. Raises DataError with one sentence."""
+    wanted = None if wanted is None else sorted(wanted)
     name = f"data.path {data.path}"
     path = Path(data.path).expanduser()
     try:
@@ -65,7 +65,7 @@ def _endings() -> str:
     return f"{', '.join(ENDINGS)} (texts also with {' or '.join(PACKED)})"
 
 
-def _file(path: Path, name: str, wanted: list[str]) -> Table:
+def _file(path: Path, name: str, wanted: list[str] | None) -> Table:
     found = ending(path)
     if found is None:
         raise DataError(f"{name} is there, but how it ends says nothing about its format; use one of {_endings()}")
@@ -78,7 +78,7 @@ def _file(path: Path, name: str, wanted: list[str]) -> Table:
     return _table_of(datasets.load_dataset(TYPED[found], data_files=str(path), split="train"), name, wanted)
 
 
-def _directory(data: DataConfig, path: Path, wanted: list[str]) -> Table:
+def _directory(data: DataConfig, path: Path, wanted: list[str] | None) -> Table:
     """Also a hub data set; its JSON and CSV files are read here."""
     import datasets
     from datasets.packaged_modules.csv.csv import Csv
@@ -129,9 +129,9 @@ def _together(tables: Iterable[Table]) -> Table:
     return Table(list(columns), [row for table in tables for row in table.rows])
 
 
-def _table_of(dataset: Any, name: str, wanted: list[str]) -> Table:
+def _table_of(dataset: Any, name: str, wanted: list[str] | None) -> Table:
     """A data set whose columns have types."""
-    kept = [column for column in wanted if column in dataset.column_names]
+    kept = [column for column in dataset.column_names if wanted is None or column in wanted]
     rows = ((f"{name}, row {index + 1}", row) for index, row in enumerate(dataset.select_columns(kept)))
     return Table(dataset.column_names, rows)
 

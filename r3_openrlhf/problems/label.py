@@ -18,6 +18,7 @@ class Label:
     metadata: dict[str, Any] | None = None  # the reasoning-gym entry, for its own scorer
     turns: list[dict[str, str]] | None = None  # what comes before it in its column of messages: role, content
     source: str | None = None  # its name in data.sources
+    row: dict[str, Any] | None = None  # every column, for a reward function of the user (data.keep_rows)
     prefix: list[int] | None = None  # token ids that the response starts with (exploration.prefix); never in the file
 
     def to_json(self) -> str:
@@ -29,7 +30,8 @@ class Label:
             "task": self.task,
             "metadata": self.metadata,
         }
-        for name, value in (("turns", self.turns), ("source", self.source), ("prefix", self.prefix)):
+        further = {"turns": self.turns, "source": self.source, "row": self.row, "prefix": self.prefix}
+        for name, value in further.items():
             if value is not None:
                 fields[name] = value
         return json.dumps(fields, ensure_ascii=False)

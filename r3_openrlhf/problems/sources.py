@@ -29,6 +29,7 @@ from r3_openrlhf.problems.references import (
     references_of,
     without_float_tails,
 )
+from r3_openrlhf.problems.table import plain_row
 
 REASONING_GYM = "reasoning_gym:"
 # Public data sets, DeepScaleR-Preview among them, hold a few rows without an answer and problems with two different ones.
@@ -197,7 +198,9 @@ def _findings(data: DataConfig, counts: SourceCounts, labels: list[Label], num_u
             Finding(f"data.path {data.path}: {num_unusable} of {counts.num_rows} rows are left out ({why})")
         )
     if not data.path.startswith(REASONING_GYM):
-        findings += check_references(labels, path=data.path, answer_key=counts.answer_key)
+        found = check_references(labels, path=data.path, answer_key=counts.answer_key)
+        # a reward function may compare with anything
+        findings += [replace(one, refuses=False) for one in found] if data.keep_rows else found
         findings += check_prompts(
             labels, path=data.path, prompt_template=data.prompt_template, chat_template=data.chat_template
         )
@@ -248,7 +251,8 @@ def _table_rows(data: DataConfig, counts: SourceCounts) -> list[tuple[str, Label
     keys = [data.problem_key, data.answer_key, data.uid_key]
     keys += [name for found in groups.values() for group in found for name in group]
     # a column may have a dot in its name
-    table = load_table(data, {name for key in keys if key for name in (key, root_of(key))})
+    wanted = {name for key in keys if key for name in (key, root_of(key))}
+    table = load_table(data, None if data.keep_rows else wanted)
     if not table.columns:
         return [(place, row) for place, row in table.rows if isinstance(row, DataError)]
     problem, answer = (
@@ -266,7 +270,7 @@ def _table_rows(data: DataConfig, counts: SourceCounts) -> list[tuple[str, Label
             if isinstance(row, DataError):
                 raise row
             label, *form = _label(columns, task, row)
-            rows.append((place, label))
+            rows.append((place, replace(label, row=plain_row(row)) if data.keep_rows else label))
             forms.append((form[0], form[1]))
         except DataError as error:
             rows.append((place, error))

@@ -11,6 +11,7 @@ import csv
 import gzip
 import io
 import json
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,31 +37,33 @@ class Table:
     rows: Iterable[tuple[str, dict[str, Any] | DataError]]
 
 
-def read_json(path: Path, *, name: str, wanted: Iterable[str], field: str | None = None) -> Table:
+def read_json(path: Path, *, name: str, wanted: Iterable[str] | None, field: str | None = None) -> Table:
     """JSON Lines, one list of objects, or one object of columns; `field`: the key of a whole document that holds them.
 
     name: how sentences call the file. Raises DataError with file and line for what is not JSON or not UTF-8. A row that
     is no object is an unusable row.
     """
-    wanted = tuple(wanted)
+    wanted = None if wanted is None else tuple(wanted)
     columns: dict[str, None] = {}
     rows: list[tuple[str, dict[str, Any] | DataError]] = []
     for place, value in _values(path, name, field):
         if isinstance(value, dict):
             columns |= dict.fromkeys(value)
-            rows.append((place, {column: value[column] for column in wanted if column in value}))
+            rows.append(
+                (place, value if wanted is None else {column: value[column] for column in wanted if column in value})
+            )
         else:
             rows.append((place, DataError(f"it is {_kind(value)} and no row {{...}}")))
     return Table(list(columns), rows)
 
 
-def read_separated(path: Path, *, name: str, wanted: Iterable[str], separator: str) -> Table:
+def read_separated(path: Path, *, name: str, wanted: Iterable[str] | None, separator: str) -> Table:
     """CSV and TSV with a line of names. Every cell is the text that stands there: 007 is not 7, and None is no gap.
 
     Raises DataError as `read_json` does.
     """
     csv.field_size_limit(MAX_CELL)
-    wanted = tuple(wanted)
+    wanted = None if wanted is None else tuple(wanted)
     rows: list[tuple[str, dict[str, Any] | DataError]] = []
     with _opened(path) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
         reader = csv.DictReader(text, delimiter=separator, strict=True)
@@ -71,7 +74,14 @@ def read_separated(path: Path, *, name: str, wanted: Iterable[str], separator: s
                 if None in row or None in row.values():
                     rows.append((place, DataError(f"it has not the {len(columns)} cells that the first line names")))
                 else:
-                    rows.append((place, {column: row[column] for column in wanted if column in row}))
+                    rows.append(
+                        (
+                            place,
+                            dict(row)
+                            if wanted is None
+                            else {column: row[column] for column in wanted if column in row},
+                        )
+                    )
         except csv.Error as error:
             raise DataError(f"{name}, line {reader.line_num} cannot be read: {error}") from error
         except UnicodeDecodeError as error:
@@ -155,6 +165,26 @@ def _refuse(constant: str) -> NoReturn:
 
 
 _decoder = json.JSONDecoder(parse_int=Numeral, parse_float=Numeral, parse_constant=_refuse)
+
+
+def plain_row(row: dict[str, Any]) -> dict[str, Any]:
+    """A row as plain JSON data: numbers are numbers again, and what JSON has no form for is its text."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Numeral):
+            number = json.loads(value)
+            return number if isinstance(number, int) or math.isfinite(number) else str(value)
+        if isinstance(value, dict):
+            return {str(key): plain(item) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [plain(item) for item in value]
+        if isinstance(value, str):
+            return value.encode("utf-8", "replace").decode()
+        if value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value)):
+            return value
+        return str(value)
+
+    return {str(key): plain(value) for key, value in row.items()}
 
 
 def _kind(value: Any) -> str:

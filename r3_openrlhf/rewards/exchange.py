@@ -51,7 +51,7 @@ def encode_request(request: GradeRequest) -> msgspec.Raw:
 
 def encode_function_item(request: GradeRequest) -> msgspec.Raw:
     """The request for a user's reward functions, as bytes. GradingError: a row that is not plain data."""
-    metadata = request.metadata
+    metadata = msgspec.json.decode(request.metadata) if isinstance(request.metadata, bytes) else request.metadata
     item = FunctionItem(
         response=_encodable(request.response[-MAX_RESPONSE_CHARS:]),
         references=tuple(map(_encodable, request.references)),
@@ -59,8 +59,8 @@ def encode_function_item(request: GradeRequest) -> msgspec.Raw:
         prompt=_encodable(request.prompt),
         truncated=request.truncated,
         num_tokens=request.num_tokens,
-        row=request.row or {},
-        metadata=msgspec.json.decode(metadata) if isinstance(metadata, bytes) else metadata,
+        row=request.row or metadata or {},  # of a reasoning-gym problem its entry
+        metadata=metadata,
     )
     try:
         return msgspec.Raw(encode(item))

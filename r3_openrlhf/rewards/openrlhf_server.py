@@ -92,7 +92,7 @@ class OpenRLHFServerGrader:
         """Close the connections. Callable from any thread."""
         for loop, session in list(self._sessions.items()):
             if loop.is_running():
-                loop.call_soon_threadsafe(lambda session=session: asyncio.ensure_future(session.close()))
+                asyncio.run_coroutine_threadsafe(session.close(), loop)
             elif not loop.is_closed():
                 loop.run_until_complete(session.close())
         self._sessions.clear()

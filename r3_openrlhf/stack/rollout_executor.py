@@ -99,6 +99,7 @@ class AgentExecutor(AgentExecutorBase):
                 metadata=record.metadata,
                 problem=record.problem,
                 prompt=prompt,
+                row=record.row,
             )
         )
         # Arrays, not the lists of upstream: they cross to the controller and become tensors without a loop over tokens.

@@ -83,6 +83,7 @@ def _request(attempt: Attempt) -> GradeRequest:
         truncated=False,
         metadata=label.metadata,
         problem=label.problem,
+        row=label.row,
     )
 
 
