@@ -39,8 +39,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # runs from a checkout that 
 
 from benchmarks import history_peers  # noqa: E402
 from r3_openrlhf.method.history import HistoryLimits, HistoryStore, RecallRequest  # noqa: E402
-from r3_openrlhf.method.history.inspection import statistics as statistics_of  # noqa: E402
 from r3_openrlhf.method.types import Context, EntropyStatistics, Rollout, Verdict  # noqa: E402
+from r3_openrlhf.runs.history_numbers import statistics as statistics_of  # noqa: E402
 
 PROBLEMS_PER_STEP = 128
 GROUP = 16

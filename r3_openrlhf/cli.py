@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import click
 
 from r3_openrlhf import __version__
+from r3_openrlhf.config.words import AgentEstimator
 from r3_openrlhf.method.errors import R3Error, RunInterrupted
-from r3_openrlhf.method.types import AgentEstimator
 
 if TYPE_CHECKING:
     from r3_openrlhf.config import R3Config

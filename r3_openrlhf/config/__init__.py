@@ -16,17 +16,11 @@ from r3_openrlhf.config.algorithms import ALGORITHMS, Algorithm
 from r3_openrlhf.config.answer_tasks import task_for
 from r3_openrlhf.config.reward_functions import BUILT_IN, reward_function
 from r3_openrlhf.config.sources import entries_of, path_of
+from r3_openrlhf.config.words import AgentEstimator, Device, LossAggregation, Reading, TokenValues
 from r3_openrlhf.method.checks import above, at_least, fraction, one_of
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.settings import R3Settings
-from r3_openrlhf.method.types import (
-    AgentEstimator,
-    Device,
-    LossAggregation,
-    Reading,
-    ReplayMode,
-    TokenValues,
-)
+from r3_openrlhf.method.types import ReplayMode
 
 # OmegaConf's word for a value that must be given; this file is read without OmegaConf, too.
 MISSING: Any = "???"

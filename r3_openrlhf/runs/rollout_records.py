@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from r3_openrlhf.config.words import TokenValues
 from r3_openrlhf.method.core.mixed_batch import Group, MixedBatch, Row
-from r3_openrlhf.method.types import EntropyStatistics, Rollout, TokenValues, TurnFacts
+from r3_openrlhf.method.types import EntropyStatistics, Rollout, TurnFacts
 from r3_openrlhf.runs.token_chars import TokenChars
 
 MAX_ANSWER_CHARS = 2000

@@ -21,11 +21,12 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
 from r3_openrlhf.config import R3Config
+from r3_openrlhf.config.words import TokenValues
 from r3_openrlhf.method.core.batch_metrics import entropy_metrics, extra_metrics, trained_tokens
 from r3_openrlhf.method.core.mixed_batch import MixedBatch, Row
 from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.method.r3 import R3
-from r3_openrlhf.method.types import EntropyStatistics, Rollout, TokenValues, Verdict
+from r3_openrlhf.method.types import EntropyStatistics, Rollout, Verdict
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.early_warnings import early_warnings, ungraded_sentence
 from r3_openrlhf.runs.rollout_records import records_of

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.algorithms import ALGORITHMS
+from r3_openrlhf.config.words import LossAggregation
 from r3_openrlhf.method.errors import ConfigError
-from r3_openrlhf.method.types import LossAggregation
 
 _NO_CRITIC = "no algorithm here has a critic"
 _GRADERS = "rewards come from graders (reward.*), not from a reward model"

@@ -28,17 +28,17 @@ from types import ModuleType
 import psutil
 
 from r3_openrlhf.config import R3Config
+from r3_openrlhf.config.words import Device
 from r3_openrlhf.machine.cpu import cpu_platform
 from r3_openrlhf.machine.ray_start import of_this_machine, patient_raylet
 from r3_openrlhf.machine.ray_temporary import MAX_BYTES, REMEDY, bytes_of, private_directory, ray_temporary, sweep
 from r3_openrlhf.method.errors import ConfigError, DataError, R3Error, RunInterrupted
-from r3_openrlhf.method.history.witness import check_checkpoint
-from r3_openrlhf.method.types import Device
 from r3_openrlhf.problems.files import is_on_the_hub
 from r3_openrlhf.problems.held_out import check_held_out_source, held_out_data, prepare_held_out
 from r3_openrlhf.problems.training_file import PreparedData, check_source, prepare
 from r3_openrlhf.runs.build_locks import build_root, remove_stale
 from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.history_witness import check_checkpoint
 from r3_openrlhf.runs.lock import held
 from r3_openrlhf.runs.models.locate import BUILDERS, locate_model, resolve_model
 from r3_openrlhf.runs.models.own_code import check_own_code

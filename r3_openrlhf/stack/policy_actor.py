@@ -19,8 +19,8 @@ from deepspeed.ops.op_builder import builder
 from openrlhf.trainer.ray import ppo_actor
 from peft import PeftModel
 
+from r3_openrlhf.config.words import TokenValues
 from r3_openrlhf.method.core.entropy import entropy_statistics, token_logprobs_and_entropy
-from r3_openrlhf.method.types import TokenValues
 from r3_openrlhf.stack import lora
 from r3_openrlhf.stack.blocked_signals import keep_blocked
 from r3_openrlhf.stack.chunked_actor import ChunkedActor, model_inputs

@@ -16,13 +16,13 @@ from openrlhf.trainer import ppo_trainer
 from r3_openrlhf.method.errors import RunInterrupted, TrainingStopped
 from r3_openrlhf.method.history.records import limits_of
 from r3_openrlhf.method.history.store import HistoryStore
-from r3_openrlhf.method.history.witness import FILE_NAME, append_record
 from r3_openrlhf.method.open_table import load_object
 from r3_openrlhf.problems.held_out import evaluation_line, read_prompts
 from r3_openrlhf.problems.label import Label
 from r3_openrlhf.problems.mixture import source_metrics
 from r3_openrlhf.problems.prompts import r3_of
 from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.history_witness import FILE_NAME, append_record, check_checkpoint, record_of
 from r3_openrlhf.runs.model_copies import forget_superseded
 from r3_openrlhf.runs.stop_request import StepClock, StopRequest
 from r3_openrlhf.stack import other_ranks
@@ -97,7 +97,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         step = states["global_step"]
         if self.history is not None:
             if step and not self.config.checkpoint.accept_lost_history:
-                self.history.check_checkpoint(self.run.checkpoints, step=step)
+                check_checkpoint(self.run.history, self.run.checkpoints, step=step)
         self.r3.roll_back(step)
         self.run.roll_back(step)
         self._at(step)
@@ -219,7 +219,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
             if is_due:
                 announce(self.run, Phase.CHECKPOINT, step=global_step)
                 if self.history is not None:
-                    append_record(self.run.checkpoints / FILE_NAME, self.history.record(global_step))
+                    append_record(self.run.checkpoints / FILE_NAME, record_of(self.run.history, global_step))
             super().save_logs_and_checkpoints(global_step, logs_dict, client_states)
         finally:
             settings.save_steps = every

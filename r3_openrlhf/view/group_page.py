@@ -7,8 +7,9 @@ import re
 from typing import Any
 
 from r3_openrlhf.config import LoggingConfig
+from r3_openrlhf.config.words import TokenValues
 from r3_openrlhf.method.core.reflection import ATTEMPT_BEGINS, ATTEMPT_ENDS, CUT
-from r3_openrlhf.method.types import Context, TokenValues
+from r3_openrlhf.method.types import Context
 from r3_openrlhf.view.links import Links
 from r3_openrlhf.view.responses import Opened, Shown, by_advantage, extremes_of, open_group
 from r3_openrlhf.view.run_reader import RunReader

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from r3_openrlhf.method.errors import HistoryError
-from r3_openrlhf.method.history.inspection import sampled_in
 from r3_openrlhf.method.history.records import StoredRollout
 from r3_openrlhf.method.types import Context, Verdict
+from r3_openrlhf.runs.history_numbers import sampled_in
 from r3_openrlhf.view.run_reader import RunReader
 from r3_openrlhf.view.token_texts import MISSING, TokenTexts
 

@@ -26,14 +26,6 @@ from r3_openrlhf.method.history.records import (
     StoredRollout,
     Tally,
 )
-from r3_openrlhf.method.history.witness import (
-    FILE_NAME,
-    StoreRecord,
-    check_against,
-    raise_unless_written_with,
-    read_records,
-    record_at,
-)
 from r3_openrlhf.method.types import Context, Rollout, Verdict
 
 
@@ -286,18 +278,6 @@ class HistoryStore:
                 "SELECT state FROM steps WHERE step = ?", (whole_number(step, name="the step", low=-1),)
             ).fetchone()
             return self._codec.unpack_json(row[0]) if row and row[0] is not None else None
-
-    def record(self, step: int) -> StoreRecord:
-        """What a checkpoint of `step` remembers of the store."""
-        with self._reading() as connection, snapshot(connection):
-            return record_at(connection, whole_number(step, name="the step"))
-
-    def check_checkpoint(self, checkpoints: Path, *, step: int) -> None:
-        """Raises HistoryError when this is not the store that the checkpoint of `step` was written with."""
-        with self._reading() as connection, snapshot(connection):
-            raise_unless_written_with(
-                Path(self.path), check_against(connection, read_records(checkpoints / FILE_NAME), step=step), step=step
-            )
 
     def close(self) -> None:
         """Ends the connection and gives the lease back. Harmless when repeated."""

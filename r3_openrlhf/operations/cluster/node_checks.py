@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Mapping
 from typing import Any
 
-from r3_openrlhf.method.types import Device
+from r3_openrlhf.config.words import Device
 
 MAX_CLOCK_GAP_S = 60.0
 MIN_SHARED_MEMORY = 64 * 2**20  # bytes; Ray's object store and NCCL live there

@@ -16,8 +16,8 @@ from pathlib import Path
 import jinja2
 
 from r3_openrlhf.config import R3Config
+from r3_openrlhf.config.words import Device
 from r3_openrlhf.method.errors import ClusterError, ConfigError
-from r3_openrlhf.method.types import Device
 
 TEMPLATE = Path(__file__).parent / "templates" / "slurm.sh.j2"
 # What a job must have of the environment in which it was submitted, whatever the site's sbatch exports. Keys and tokens

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from r3_openrlhf.config import AgentsConfig
+from r3_openrlhf.config.words import AgentEstimator
 from r3_openrlhf.method.core.advantages import group_advantages
-from r3_openrlhf.method.types import AgentEstimator
 from r3_openrlhf.problems.agents.hierarchy import ComparedSteps, compared_steps, groups_of_steps, weighted_means
 from r3_openrlhf.problems.agents.trajectory import End, Trajectory
 

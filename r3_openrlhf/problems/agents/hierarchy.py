@@ -12,8 +12,8 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from r3_openrlhf.config.words import Reading
 from r3_openrlhf.method.core.checks import finite_value, finite_values, same_length, whole_number
-from r3_openrlhf.method.types import Reading
 
 
 class ComparedSteps(NamedTuple):

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, replace
 
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.method.types import TokenValues
+from r3_openrlhf.config.words import TokenValues
 from r3_openrlhf.runs.planning import formulas as f
 from r3_openrlhf.runs.planning.hardware import Gpu
 from r3_openrlhf.runs.planning.history_coverage import history_forecast

@@ -21,6 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.algorithms import ALGORITHMS
+from r3_openrlhf.config.words import LossAggregation
 from r3_openrlhf.method.core.batch_metrics import trained_tokens
 from r3_openrlhf.method.core.groups import GroupState, group_state
 from r3_openrlhf.method.core.mixed_batch import MixedBatch
@@ -30,7 +31,7 @@ from r3_openrlhf.method.history.records import limits_of
 from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.method.prompts import Prefix
 from r3_openrlhf.method.r3 import R3
-from r3_openrlhf.method.types import Context, LossAggregation, Rollout, Verdict
+from r3_openrlhf.method.types import Context, Rollout, Verdict
 from r3_openrlhf.problems.held_out import evaluation_line, prepare_held_out, read_prompts
 from r3_openrlhf.problems.prompts import RunPrompts, r3_of
 from r3_openrlhf.problems.training_file import Label, prepare

@@ -12,9 +12,9 @@ from click.testing import CliRunner
 from r3_openrlhf.cli import main
 from r3_openrlhf.method.errors import HistoryError
 from r3_openrlhf.method.history import HistoryLimits, HistoryStore
-from r3_openrlhf.method.history.witness import append_record, check_checkpoint, read_records
 from r3_openrlhf.method.types import Context, Verdict
 from r3_openrlhf.operations.store.verification import verify
+from r3_openrlhf.runs.history_witness import append_record, check_checkpoint, read_records, record_of
 
 from .samples import make_rollout
 
@@ -227,7 +227,7 @@ def test_a_commit_takes_no_value_that_it_could_not_give_back(field, value, quick
 def test_no_step_that_is_no_number_is_taken(value, quick_path):
     with HistoryStore.open(quick_path / "history.sqlite") as store:
         store.commit_step(1, 1, [make_rollout()])
-        for method in (store.roll_back, store.set_rollback_floor, store.state_of, store.record):
+        for method in (store.roll_back, store.set_rollback_floor, store.state_of):
             with pytest.raises(HistoryError, match="takes whole numbers"):
                 method(value)
         far = store.recall("p", Verdict.WRONG, k=10**23, step=5, max_policy_lag=10**23)
@@ -247,7 +247,7 @@ def run_with_checkpoints(quick_path):
             step, 1, [make_rollout(uid, ids=[step, n], policy_step=step) for uid in "pq" for n in range(2)]
         )
         if step % 2 == 0:
-            append_record(quick_path / "checkpoints" / "history.jsonl", store.record(step))
+            append_record(quick_path / "checkpoints" / "history.jsonl", record_of(quick_path / "history.sqlite", step))
     yield quick_path, store
     store.close()
 
@@ -263,13 +263,13 @@ def test_a_record_is_the_same_whenever_it_is_taken(run_with_checkpoints):
     assert sorted(records) == [2, 4, 6, 8, 10] and records[10].rows == 6
     store.set_rollback_floor(4)
     for step in (4, 6, 8, 10):
-        assert store.record(step) == records[step]
+        assert record_of(run / "history.sqlite", step) == records[step]
         check(run, step)
     assert verify(run / "history.sqlite").ok
     store.roll_back(6)
-    assert store.record(6) == records[6]
+    assert record_of(run / "history.sqlite", 6) == records[6]
     store.commit_step(7, 1, [make_rollout("p", ids=[77])])
-    append_record(run / "checkpoints" / "history.jsonl", store.record(7))
+    append_record(run / "checkpoints" / "history.jsonl", record_of(run / "history.sqlite", 7))
     assert [record.step for record in read_records(run / "checkpoints" / "history.jsonl")] == [2, 4, 6, 7]
     assert verify(run / "history.sqlite").ok
 

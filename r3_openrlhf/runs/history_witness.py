@@ -49,6 +49,12 @@ def record_at(connection: sqlite3.Connection, step: int) -> StoreRecord:
     return StoreRecord(step=step, rows=count, digest=state.hexdigest())
 
 
+def record_of(store: Path, step: int) -> StoreRecord:
+    """What a checkpoint of `step` remembers of the store. HistoryError: it cannot be read."""
+    with reading(store, "record") as connection, snapshot(connection):
+        return record_at(connection, step)
+
+
 def append_record(file: Path, record: StoreRecord) -> None:
     """On disk when this returns. Records of later steps, of checkpoints that a run did not continue from, are dropped."""
     kept = [earlier for earlier in read_records(file) if earlier.step < record.step]
@@ -97,11 +103,6 @@ def check_checkpoint(store: Path, checkpoints: Path, *, step: int) -> None:
                 why = check_against(connection, read_records(checkpoints / FILE_NAME), step=step)
         except EmptyStore:
             why = "it is empty"
-    raise_unless_written_with(store, why, step=step)
-
-
-def raise_unless_written_with(store: Path, why: str | None, *, step: int) -> None:
-    """HistoryError with the reason `why`; nothing where there is none."""
     if why is not None:
         raise HistoryError(
             f"{store} is not the history of the checkpoint of step {step}: {why}; restore it from a copy, or continue without "
