@@ -45,13 +45,18 @@ def check_references(labels: Sequence[Label], *, path: str, answer_key: str) -> 
     findings = []
 
     def say(
-        labels_found: Sequence[Label], what: str, *, certain: float = CERTAIN, suspicious: float = SUSPICIOUS
+        labels_found: Sequence[Label],
+        what: str,
+        *,
+        certain: float = CERTAIN,
+        suspicious: float = SUSPICIOUS,
+        remedy: str = use,
     ) -> None:
         share = len(labels_found) / len(known)
         if share >= suspicious:
             count = f"{len(labels_found)} of {len(known)} answers ({answer_key})"
             example = shown(labels_found[0].references[0])
-            findings.append(Finding(f"{where}: {count} {what}, like {example}; {use}", refuses=share >= certain))
+            findings.append(Finding(f"{where}: {count} {what}, like {example}; {remedy}", refuses=share >= certain))
 
     first = Counter(label.references[0] for label in known)
     (text, most), num_texts = first.most_common(1)[0], len(first)
@@ -73,7 +78,8 @@ def check_references(labels: Sequence[Label], *, path: str, answer_key: str) -> 
     say(problem, "are the problem itself", suspicious=1 / len(known))
     if num_texts > 2 and len(known) >= MANY and all(map(_LETTER.fullmatch, first)):
         without = [label for label in known if _OPTION.search(label.problem) is None]
-        say(without, "are letters of options, which the problem does not hold", certain=0.5)
+        remedy = "make a column of problems that lists them"
+        say(without, "are letters of options, which the problem does not hold", certain=0.5, remedy=remedy)
     several = [label for label in known if len(label.references) > 2]
     counts = Counter(len(label.references) for label in several)
     same = counts.most_common(1)[0][1] if counts else 0

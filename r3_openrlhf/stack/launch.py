@@ -88,7 +88,9 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
             stop.on_signals()
             console.attach(run, first_phase=Phase.DATA)
             data = prepare_data(config, model, run)
-            for sentence in [*filter(None, [warning]), *history_warnings(config, num_problems=data.num_problems)]:
+            suspicious = [finding.sentence for finding in data.findings]
+            history = history_warnings(config, num_problems=data.num_problems)
+            for sentence in [*filter(None, [warning]), *suspicious, *history]:
                 console.say(f"Warning: {sentence}")
             console.expect(num_steps(config, data))
             if config.checkpoint.resume and other_ranks.must_convert(config, run):
@@ -152,7 +154,8 @@ def plan(config: R3Config) -> tuple[str, list[str], list[str]]:
             data = prepare_data(config, model, scratch)
         except DataError as error:
             raise DataError(str(error).replace(str(scratch.path), str(run.path))) from error
-    warnings = history_warnings(config, num_problems=data.num_problems)
+    warnings = [finding.sentence for finding in data.findings]
+    warnings += history_warnings(config, num_problems=data.num_problems)
     return platform, arguments, [f"Warning: {sentence}" for sentence in warnings]
 
 

@@ -1,0 +1,23 @@
+"""The page of what works is what happens."""
+
+import pytest
+
+from tests.docs.pages import REPOSITORY
+from tests.works_with import data_sets, page
+
+
+def test_the_page_is_what_happens():
+    written = (REPOSITORY / "docs" / "works-with.md").read_text()
+    assert written == page(), "make it anew: python -m tests.works_with > docs/works-with.md"
+
+
+@pytest.mark.parametrize("name", data_sets.DATA_SETS)
+def test_a_public_data_set_works_or_is_refused_as_expected(name, tmp_path):
+    keys = data_sets.DATA_SETS[name][1]
+    found = data_sets.outcome(name, tmp_path)
+    if keys is None:
+        assert found.startswith("refused: data.path ...") and str(tmp_path) not in found
+        return
+    assert found.startswith("works with" if keys else "works as it is")
+    for label in data_sets.load(name, tmp_path, **keys).labels:
+        assert len(label.references[0]) < 20 and "\n" not in label.references[0]

@@ -1,0 +1,3 @@
+from tests.works_with import page
+
+print(page(), end="")
