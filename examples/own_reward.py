@@ -1,78 +1,27 @@
-"""A reward of your own: a server that a run asks when `reward.urls` names it. The tutorial (docs/tutorial.md) uses it.
+"""Rewards of your own, as functions. The tutorial (docs/tutorial.md) uses the first.
 
-    python examples/own_reward.py --port 5005
-    r3 train experiment=... reward.urls=[http://127.0.0.1:5005]
-
-Change `is_right`. The rest is what a run expects of a server: POST /grade with a list of items, one JSON line back for
-each of them.
+r3 train experiment=... reward.function=examples/own_reward.py:is_right
+r3 train experiment=... reward.functions=[data.task,examples/own_reward.py:brief] reward.weights=[1,0.2]
 """
 
-import argparse
-import json
 import re
-import time
-from collections.abc import Iterator
-
-import uvicorn
-from fastapi import FastAPI
-from fastapi.responses import StreamingResponse
-from pydantic import BaseModel
 
 
-def is_right(response: str, references: list[str]) -> tuple[bool | None, str | None]:
-    """(verdict, the answer that was found). Here: the last number is right, and nothing is said in words.
-    None: it cannot be said."""
+def is_right(response, reference):
+    """The last number is right, and nothing is said in words."""
     numbers = re.findall(r"-?\d+", response)
-    if not numbers:
-        return False, None
     in_words = re.search("[A-Za-z]{2}", response.replace("\\boxed", ""))
-    return numbers[-1] in references and not in_words, numbers[-1]
+    return numbers[-1:] == [reference] and not in_words
 
 
-class Item(BaseModel):
-    response: str
-    references: list[str]
-    num_tokens: int
-    truncated: bool = False  # the token limit ended the response
-    metadata: dict | None = None
+def brief(num_tokens, truncated):
+    """1 for nothing at all, 0 from 32 tokens on, and less than nothing for a response that was cut off."""
+    return -1.0 if truncated else max(0.0, 1 - num_tokens / 32)
 
 
-class Batch(BaseModel):
-    items: list[Item]
-
-
-app = FastAPI()
-
-
-@app.post("/grade")
-def grade(batch: Batch) -> StreamingResponse:
-    return StreamingResponse(lines(batch.items), media_type="application/x-ndjson")
-
-
-def lines(items: list[Item]) -> Iterator[str]:
-    for index, item in enumerate(items):
-        started = time.perf_counter()
-        right, answer = is_right(item.response, item.references)
-        result = {
-            "index": index,
-            "verdict": "ungraded" if right is None else "correct" if right else "wrong",
-            "reason": "unknown"
-            if right is None
-            else "correct"
-            if right
-            else "no_answer"
-            if answer is None
-            else "wrong",
-            "score": None if right is None else float(right),
-            "extracted": answer,
-            "seconds": round(time.perf_counter() - started, 3),
-        }
-        yield json.dumps(result) + "\n"
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=5005)
-    options = parser.parse_args()
-    uvicorn.run(app, host=options.host, port=options.port, log_level="warning")
+def partly(response, reference, *, problem, row):
+    """Partial credit, with values that reach the metrics (r3/reward/num_steps), rollouts/ and the viewer. With
+    reward.correct_from=1 only the full credit counts as correct."""
+    steps = re.findall(r"=\s*(-?\d+)", response)
+    right = is_right(response, reference)
+    return {"reward": 1.0 if right else 0.2 if reference in steps else 0.0, "num_steps": len(steps)}

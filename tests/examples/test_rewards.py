@@ -1,0 +1,95 @@
+"""The rewards of examples/: what the functions say, and a judge behind a local OpenAI-compatible server."""
+
+import asyncio
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from r3_openrlhf.cli import main
+from r3_openrlhf.config import RewardConfig
+from r3_openrlhf.rewards.answers.request import GradeRequest
+from r3_openrlhf.rewards.client import make_grader
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def grades(responses, **settings):
+    async def run():
+        grader = make_grader(RewardConfig(num_workers=1, **settings))
+        try:
+            return await asyncio.gather(
+                *(
+                    grader.grade(
+                        GradeRequest(
+                            response=response,
+                            references=("23",),
+                            task="math",
+                            num_tokens=16,
+                            truncated=False,
+                            problem="5 + 10 + 8",
+                        )
+                    )
+                    for response in responses
+                )
+            )
+        finally:
+            grader.close()
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("name", "rewards"), [("is_right", [1.0, 0.0, 0.0]), ("brief", [0.5, 0.5, 0.5]), ("partly", [1.0, 0.2, 0.0])]
+)
+def test_the_functions(name, rewards):
+    responses = ["5+10=15 15+8=23", "so 15+8=23 in words", "9" * 5000]
+    assert [grade.reward for grade in grades(responses, function=f"{EXAMPLES}/own_reward.py:{name}")] == rewards
+
+
+class Judge(BaseHTTPRequestHandler):
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        question = body["messages"][0]["content"]
+        status = 500 if "broken" in question else 200
+        said = "Perhaps" if "about" in question else "Yes" if "it is 23" in question else "No."
+        answer = json.dumps({"choices": [{"message": {"content": said}}]}).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def judge(monkeypatch):
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Judge)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("JUDGE_URL", f"http://127.0.0.1:{server.server_address[1]}/v1")
+    yield
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_judge(judge):
+    right, wrong, unsure, broken = grades(
+        ["it is 23", "it is 24", "about 23", "broken"], function=f"{EXAMPLES}/judge.py:agrees"
+    )
+    assert (right.reward, right.extras) == (1.0, {"judge": "yes"})
+    assert (wrong.reward, wrong.verdict) == (0.0, "wrong")
+    assert unsure.reason == "no_score"
+    assert broken.reason == "raised ClientResponseError" and "Internal Server Error" in broken.extras["error"]
+
+
+@pytest.mark.parametrize("function", ["judge.py:agrees", "own_reward.py:partly"])
+def test_a_dry_run(function, judge, tmp_path):
+    settings = [f"data.path={EXAMPLES}/own_problems.jsonl", "data.problem_key=question", "data.answer_key=total"]
+    settings += [f"reward.function={EXAMPLES}/{function}", f"run_dir={tmp_path}/run"]
+    done = CliRunner().invoke(main, ["train", "experiment=cpu_smoke", *settings, "--dry-run"])
+    assert done.exit_code == 0, done.output
