@@ -159,10 +159,13 @@ def config_command(section: str | None, search: str | None, diff: tuple[Path, Pa
 
 @main.command()
 @click.argument("settings", nargs=-1, metavar="experiment=NAME [KEY=VALUE]...")
+@click.option("--dry-run", is_flag=True, help="Check everything and print the first page of the run; start nothing.")
 @click.option(
-    "--dry-run", is_flag=True, help="Print the resolved configuration and OpenRLHF's arguments; start nothing."
+    "--verbose",
+    "-v",
+    is_flag=True,
+    help="Show the stack's whole log on the terminal; with --dry-run also the configuration and OpenRLHF's arguments.",
 )
-@click.option("--verbose", is_flag=True, help="Show the stack's whole log on the terminal, not only in train.log.")
 @click.option("--quiet", is_flag=True, help="Errors only.")
 @click.option(
     "--json", "as_json", is_flag=True, help="What the run did (or, with --dry-run, would do) as one JSON object."
@@ -191,7 +194,7 @@ def train(settings: tuple[str, ...], dry_run: bool, verbose: bool, quiet: bool, 
     experiment, others = split_settings(settings, command="train")
     config = load_config(experiment, others)
     if dry_run:
-        _print_plan(config, as_json=as_json)
+        _print_plan(config, as_json=as_json, verbose=verbose)
         return
 
     from r3_openrlhf.runs.directory import RunDirectory
@@ -226,6 +229,26 @@ def train(settings: tuple[str, ...], dry_run: bool, verbose: bool, quiet: bool, 
         _show_summary(run, as_json=as_json)
     if not (as_json or quiet):
         click.echo(_next_commands(experiment, config, run), err=True)
+
+
+@main.command("import-openrlhf", context_settings={"ignore_unknown_options": True})
+@click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="SCRIPT | FLAGS...")
+def import_openrlhf(words: tuple[str, ...]) -> None:
+    """A command line of OpenRLHF 0.11.2 as an experiment of R³, and what has no counterpart.
+
+    A script is read and never run.
+
+    \b
+    r3 import-openrlhf examples/scripts/train_ppo_ray.sh > configs/experiment/mine.yaml
+    r3 import-openrlhf --actor.model_name_or_path Qwen/Qwen2.5-1.5B --data.prompt_dataset my.jsonl
+    r3 train experiment=mine --dry-run
+    """
+    from r3_openrlhf.stack.import_openrlhf import arguments_of, page
+
+    text, refused = page(arguments_of(words))
+    click.echo(text, nl=False)
+    if refused is not None:
+        click.echo(f"To be settled before it trains: {refused}", err=True)
 
 
 @main.command()
@@ -265,17 +288,28 @@ def show(run: str, step: int | None, uid: str | None, as_json: bool, rollouts: b
         click.echo(json.dumps({"uid": found[0]["uid"], "rollouts": found}))
 
 
-def _print_plan(config: R3Config, *, as_json: bool) -> None:
+def _print_plan(config: R3Config, *, as_json: bool, verbose: bool) -> None:
     """What `r3 train` would do, after its own checks. The hub is not asked, no model is built, and nothing stays."""
     from r3_openrlhf.config.loading import config_to_json, config_to_yaml
     from r3_openrlhf.stack.launch import plan
 
-    platform, arguments, notes = plan(config)
+    platform, arguments, notes, page = plan(config)
     for note in notes:
         click.echo(note, err=True)
     if as_json:
         found = {"configuration": json.loads(config_to_json(config)), "platform": platform, "arguments": arguments}
+        found["first_page"] = page.as_dict() if page is not None else None
         click.echo(json.dumps(found))
+    elif page is not None:
+        click.echo("\n".join(page.lines()))
+    if page is not None:
+        page.check()
+    if as_json:
+        return
+    if not verbose:
+        click.echo(
+            f"Nothing was started, on {platform}; -v also prints the configuration and OpenRLHF's arguments.", err=True
+        )
         return
     click.echo(f"# configuration\n{config_to_yaml(config)}")
     click.echo(f"# OpenRLHF's arguments, on {platform}\npython -m openrlhf.cli.train_ppo_ray", nl=False)

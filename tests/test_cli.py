@@ -15,6 +15,7 @@ from r3_openrlhf import __version__
 from r3_openrlhf.cli import main
 from r3_openrlhf.config.loading import experiments, load_config
 from r3_openrlhf.runs.directory import RunDirectory
+from tests.families import FAMILIES, write_model
 from tests.runs.test_rollout_files import rollout
 
 REPOSITORY = Path(__file__).parents[1]
@@ -37,7 +38,7 @@ def nothing_in_the_working_directory(tmp_path, monkeypatch):
 def test_every_experiment_dry_runs_and_writes_nothing(experiment, tmp_path, monkeypatch):
     if str(load_config(experiment, []).data.path).startswith("examples/"):  # its problems are files of the repository
         monkeypatch.chdir(REPOSITORY)
-    result = call("train", f"experiment={experiment}", "--dry-run")
+    result = call("train", f"experiment={experiment}", "--dry-run", "-v")
     if experiment == "hgpo_1p5b_textworld_8gpu" and importlib.util.find_spec("textworld") is None:
         assert result.exit_code == 1 and "textworld" in result.stderr and result.stderr.count("\n") == 1
         return
@@ -54,7 +55,7 @@ def test_the_printed_command_is_a_command():
     from r3_openrlhf.stack.arguments import openrlhf_arguments
 
     overrides = ["run_dir='/runs/a b'", "cluster.device=cuda"]
-    result = call("train", "experiment=cpu_smoke", *overrides, "--dry-run")
+    result = call("train", "experiment=cpu_smoke", *overrides, "--dry-run", "-v")
     command = result.stdout[result.stdout.index("python -m") :]
     config = load_config("cpu_smoke", overrides)
     model_dir = locate_model(config.model.path)
@@ -89,6 +90,33 @@ def test_a_dry_run_finds_what_a_start_would_find(settings, sentence, tmp_path):
     result = call("train", "experiment=cpu_smoke", *common, *settings, "--dry-run")
     assert result.exit_code == 1 and sentence in result.stderr, result.output
     assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
+def test_a_dry_run_begins_with_the_first_page(tmp_path):
+    """What the model reads and what the grader says; the flags come with -v, and all of it as JSON."""
+    from r3_openrlhf.runs.models.locate import resolve_model
+
+    resolve_model("tiny")
+    command = ["train", "experiment=cpu_smoke", rows(tmp_path / "rows.jsonl", 64), "data.task=math", "--dry-run"]
+    result = call(*command)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("Problems   64 rows read, 64 used\nSteps      ")
+    assert "  prompt     <|im_start|>user\n             What is 0?" in result.stdout
+    assert "  grader     \\boxed{0}: correct\n             The answer is 0.: correct\n" in result.stdout
+    assert "--rollout." not in result.stdout and len(result.stdout.splitlines()) < 40
+    page = json.loads(call(*command, "--json").stdout)["first_page"]
+    assert (page["read"], page["used"], len(page["examples"])) == (64, 64, 3)
+
+
+def test_a_dry_run_refuses_what_is_wrong_for_sure(tmp_path):
+    """DeepSeek-R1-Distill-Llama under transformers 5: the page shows what the model would have read."""
+    directory = write_model(
+        tmp_path / "m", FAMILIES["DeepSeek-R1-Distill-Llama"], tokenizer_class="LlamaTokenizerFast"
+    )
+    settings = [rows(tmp_path / "rows.jsonl", 64), "data.task=math", f"model.path={directory}", "data.max_len=1000"]
+    result = call("train", "experiment=cpu_smoke", *settings, "--dry-run")
+    assert result.exit_code == 1 and "Whatis0?" in result.stdout
+    assert "it loses spaces" in result.stderr
 
 
 def test_a_dry_run_in_the_directory_of_another_run_is_refused(tmp_path):

@@ -9,6 +9,7 @@ import functools
 import math
 import re
 from dataclasses import dataclass, field, fields, replace
+from datetime import date
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -88,6 +89,8 @@ class DataConfig:
     chat_template: bool = True
     # further values for the chat template: {enable_thinking: false}
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
+    # the day, as 2026-01-31, for chat templates that write one (Llama 3, SmolLM3); null: of the run's first start
+    template_date: str | None = None
     # first message of the chat template
     system_prompt: str | None = None
     # "{problem}" is replaced, nothing else is interpreted
@@ -105,6 +108,13 @@ class DataConfig:
             _ = self.parts
         else:
             task_for(self.task, self.path)
+        if self.template_date is not None:
+            try:
+                date.fromisoformat(self.template_date)
+            except ValueError as error:
+                raise ConfigError(
+                    f"data.template_date is {self.template_date!r}; write a day as 2026-01-31"
+                ) from error
         at_least("data.max_len", self.max_len, 2)
         at_least("data.max_samples", self.max_samples, 1)
         if "{problem}" not in self.prompt_template:

@@ -33,6 +33,13 @@ class EvaluationDirectory:
             raise ConfigError(f"{path} holds no evaluation: it has no samples.jsonl")
         return found
 
+    def first_date(self) -> str | None:
+        """The day that its chat template wrote, where the evaluation was begun already."""
+        try:
+            return json.loads(self.settings.read_text(encoding="utf-8")).get("data.template_date")
+        except (OSError, ValueError, AttributeError):
+            return None
+
     @contextmanager
     def start(self, settings: dict[str, Any]) -> Iterator[SampleFile]:
         """Begin here, or go on with what is here; nobody else does so meanwhile.

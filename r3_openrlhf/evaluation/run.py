@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ from r3_openrlhf.evaluation.results import hard_uids, markdown, mean_over_benchm
 from r3_openrlhf.evaluation.sample_file import SampledProblem, SampleFile
 from r3_openrlhf.evaluation.sampling import Speed, Work, make_work, outstanding, sample, shorten
 from r3_openrlhf.method.errors import ConfigError, DataError
-from r3_openrlhf.problems.prompts import problem_message, render
+from r3_openrlhf.problems.prompts import problem_message, prompt_of, render
 from r3_openrlhf.problems.stops import stops_of
 from r3_openrlhf.runs.directory import write_whole
+from r3_openrlhf.runs.first_page import NUM_EXAMPLES, FirstPage, make_page
+from r3_openrlhf.runs.models.checks import load_tokenizer
 from r3_openrlhf.runs.models.locate import resolve_model
 from r3_openrlhf.runs.models.own_code import check_own_code
 
@@ -67,17 +70,25 @@ def run_evaluation(request: Request) -> tuple[dict[str, Any], EvaluationDirector
 
     model = resolve_model(source.path)
     check_own_code(config.model, model)
-    tokenizer = _tokenizer_of(model, trusted=config.model.trust_remote_code)
+    tokenizer = load_tokenizer(model, trusted=config.model.trust_remote_code)
+    directory = EvaluationDirectory(request.output or source.output)
+    dates = "strftime_now" in str(tokenizer.chat_template or "")
+    if dates and config.data.template_date is None:  # the same command goes on on another day
+        config.data.template_date = directory.first_date() or date.today().isoformat()
     work = [make_work(found.name, label, config.data, tokenizer) for found in sets for label in found.labels]
     prompt = render(tokenizer, config.data, problem_message(config.data, "1 + 1"))
     stops = stops_of(tokenizer, config.data, config.rollout.stop)
-    directory = EvaluationDirectory(request.output or source.output)
+    pages = [_page(found, config, tokenizer, model) for found in sets if Path(found.source).is_file()]
     settings = settings_of(request.options, config, weights=fingerprint(model))
     with (
         directory.start(settings) as file,
         Terminal(directory.log, verbose=request.verbose) as terminal,
         GradingThread(config.reward, prompt=prompt) as grading,
     ):
+        for page in pages:
+            for line in page.lines():
+                terminal.say(line)
+            page.check()
         missing = outstanding(work, file, n_samples=request.options.n_samples)
         trusted = config.model.trust_remote_code
         speed = _sample(
@@ -154,17 +165,8 @@ def settings_of(options: BenchmarkConfig, config: R3Config, *, weights: str) -> 
         **{f"data.{key}": getattr(config.data, key) for key in PROMPT_KEYS},
         "data.chat_template_kwargs": config.data.chat_template_kwargs or None,
         "rollout.stop": config.rollout.stop or None,
+        "data.template_date": config.data.template_date,
     }
-
-
-def _tokenizer_of(model: str, *, trusted: bool):
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(model, trust_remote_code=trusted)
-    except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ConfigError(f"the tokenizer of {model} cannot be loaded: {reason}") from error
 
 
 def _problem_set(benchmark: str, config: R3Config, request: Request) -> ProblemSet:
@@ -172,6 +174,16 @@ def _problem_set(benchmark: str, config: R3Config, request: Request) -> ProblemS
     if not found.labels:
         raise DataError(f"{benchmark} has no problem that can be used")
     return found
+
+
+def _page(found: ProblemSet, config: R3Config, tokenizer, model: str) -> FirstPage:
+    labels = found.labels[:: max(1, len(found.labels) // NUM_EXAMPLES)][:NUM_EXAMPLES]
+    rows = [(label, prompt_of(tokenizer, config.data, label)) for label in labels]
+    left_out = {
+        "equal to an earlier one": found.num_duplicates,
+        "without problem or usable answer": found.num_unusable,
+    }
+    return make_page(config.data, config.reward, tokenizer, model, rows, used=len(found.labels), left_out=left_out)
 
 
 def _only_hard(found: ProblemSet, base: EvaluationDirectory) -> ProblemSet:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from datetime import date
+from typing import TYPE_CHECKING, Any
 
 from r3_openrlhf.method.errors import DataError
 from r3_openrlhf.method.prompts import ChatPrompts
@@ -65,7 +66,7 @@ def render(
         )
     try:
         return tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True, **data.chat_template_kwargs
+            messages, tokenize=False, add_generation_prompt=True, **template_values(data)
         )
     except TemplateError as error:
         roles = ", ".join(message["role"] for message in messages)
@@ -73,6 +74,13 @@ def render(
             f"The chat template of {tokenizer.name_or_path} refuses the turns {roles} ({error}); "
             "drop data.system_prompt or data.few_shot, or use data.chat_template=false"
         ) from error
+
+
+def template_values(data: DataConfig) -> dict[str, Any]:
+    """What the chat template gets beside the messages. With data.template_date its clock stands still."""
+    if data.template_date is None:
+        return data.chat_template_kwargs
+    return {"strftime_now": date.fromisoformat(data.template_date).strftime, **data.chat_template_kwargs}
 
 
 def begin_of_text(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -90,7 +98,7 @@ def end_of_turn(tokenizer: PreTrainedTokenizerBase, data: DataConfig) -> int | N
     answer = "Eleven."
     messages = [{"role": "user", "content": "1 + 1"}, {"role": "assistant", "content": answer}]
     try:
-        text = tokenizer.apply_chat_template(messages, tokenize=False, **data.chat_template_kwargs)
+        text = tokenizer.apply_chat_template(messages, tokenize=False, **template_values(data))
     except TemplateError:
         return None
     behind = tokenizer(text=text.rpartition(answer)[2].lstrip(), add_special_tokens=False)["input_ids"]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
-# <think>, <think >, <thinking>, <Think>, [THINK], ◁think▷, <reasoning>
-_OPENED = re.compile(r"[<\[◁]\s*(?:think(?:ing)?|thoughts?|reason(?:ing)?)\s*[>\]▷]\s*\Z", re.IGNORECASE)
+from r3_openrlhf.rewards.answers.extraction import OPEN_THINKING, THINKING_MARK
+
 _ENDS = 200  # characters of a prompt in which its last mark stands
 
 
@@ -15,16 +14,16 @@ def opened_thinking(prompt: str, marks: Sequence[str] = ()) -> str:
 
     marks: reward.thinking_marks; those that are known count too.
     """
-    if marks and prompt.rstrip().endswith(marks[0].strip()):
+    end = prompt[-_ENDS:].rstrip()
+    if marks and end.endswith(marks[0].strip()):
         return marks[0]
-    found = _OPENED.search(prompt[-_ENDS:])
-    return found[0].strip() if found else ""
+    found = [mark for mark in THINKING_MARK.finditer(end) if mark.end() == len(end) and not mark[1]]
+    return found[0][0] if found else ""
 
 
 def as_graded(prompt: str, response: str, marks: Sequence[str] = ()) -> str:
-    """The response with its prompt's open mark in front, as if the model had written it: thinking that never closes is then
-    no answer, whoever opened it. A user's own marks become the ones that every grader knows."""
-    text = opened_thinking(prompt, marks) + response
-    for own, known in zip(marks, ("<think>", "</think>"), strict=False):
-        text = text.replace(own, known)
-    return text
+    """The response with an open mark in front where its prompt ends with one, as if the model had written it: thinking that
+    never closes is then no answer, whoever opened it. A user's own marks become the ones that every grader knows."""
+    for own, known in zip(marks, (OPEN_THINKING, "</think>"), strict=False):
+        response = response.replace(own, known)
+    return OPEN_THINKING + response if opened_thinking(prompt, marks) else response

@@ -47,6 +47,7 @@ MAY_CHANGE = (
     "rollout.max_tokens_per_gpu",
     "rollout.micro_batch_size",
     "model.gradient_checkpointing",
+    "model.trust_remote_code",
     "cluster.vllm_",
     "cluster.enable_sleep",
     "cluster.num_nodes",
@@ -84,6 +85,7 @@ class RunDirectory:
         self.log = self.path / "train.log"
         self.data = self.path / "data" / "problems.jsonl"
         self.held_out = self.path / "data" / "held_out.jsonl"
+        self.first_page = self.path / "first_page.json"  # what was said before it started
         self.data_counts = self.path / "data" / "counts.json"
         self.tensorboard = self.path / "tensorboard"
         self.checkpoints = self.path / "checkpoints"

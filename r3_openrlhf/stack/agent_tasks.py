@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.method.errors import ConfigError, DataError
@@ -40,7 +41,12 @@ def prepare_tasks(config: R3Config, run: RunDirectory) -> PreparedData:
     _write(config, run.data, range(num_tasks))
     if num_held_out:
         _write(config, run.held_out, range(num_tasks, num_tasks + num_held_out))
-    counts = {"num_problems": num_tasks, "num_dropped_overlong": 0, "num_duplicates": 0, "num_unusable": 0}
+    counts: dict[str, Any] = {
+        "num_problems": num_tasks,
+        "num_dropped_overlong": 0,
+        "num_duplicates": 0,
+        "num_unusable": 0,
+    }
     counts |= {"max_prompt_tokens": 0, "num_too_long_to_reflect": 0}
     run.data_counts.write_text(json.dumps(counts) + "\n", encoding="utf-8")
     return PreparedData(path=run.data, **counts)

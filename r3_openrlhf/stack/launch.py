@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import os
 import runpy
 import shutil
@@ -22,8 +23,10 @@ import tempfile
 import traceback
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
 import psutil
 
@@ -37,9 +40,11 @@ from r3_openrlhf.problems.files import is_on_the_hub
 from r3_openrlhf.problems.held_out import check_held_out_source, held_out_data, prepare_held_out
 from r3_openrlhf.problems.training_file import PreparedData, check_source, prepare
 from r3_openrlhf.runs.build_locks import build_root, remove_stale
-from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.directory import RunDirectory, write_whole
+from r3_openrlhf.runs.first_page import FirstPage, num_steps, page_of_run, page_of_tasks
 from r3_openrlhf.runs.history_witness import check_checkpoint
 from r3_openrlhf.runs.lock import held
+from r3_openrlhf.runs.models.checks import load_tokenizer
 from r3_openrlhf.runs.models.locate import BUILDERS, locate_model, resolve_model
 from r3_openrlhf.runs.models.own_code import check_own_code
 from r3_openrlhf.runs.planning.forecast import not_planned
@@ -87,10 +92,13 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
             stop.clear()
             stop.on_signals()
             console.attach(run, first_phase=Phase.DATA)
-            data = prepare_data(config, model, run)
-            suspicious = [finding.sentence for finding in data.findings]
-            history = history_warnings(config, num_problems=data.num_problems)
-            for sentence in [*filter(None, [warning]), *suspicious, *history]:
+            config = with_template_date(config, run)
+            data, page = prepare_data(config, model, run)
+            write_whole(run.first_page, json.dumps(page.as_dict(), ensure_ascii=False) + "\n")
+            for line in page.lines():
+                console.say(line)
+            page.check()
+            for sentence in [*filter(None, [warning]), *history_warnings(config, num_problems=data.num_problems)]:
                 console.say(f"Warning: {sentence}")
             console.expect(num_steps(config, data))
             if config.checkpoint.resume and other_ranks.must_convert(config, run):
@@ -121,8 +129,17 @@ def check_history(run: RunDirectory) -> None:
         check_checkpoint(run.history, run.checkpoints, step=int(step))
 
 
-def plan(config: R3Config) -> tuple[str, list[str], list[str]]:
-    """What `train` would do: (platform, OpenRLHF's arguments, what a person should know beside them).
+class Plan(NamedTuple):
+    """What `train` would do."""
+
+    platform: str
+    arguments: list[str]  # OpenRLHF's
+    notes: list[str]  # what a person should know beside them
+    page: FirstPage | None  # None where model or problems are not here
+
+
+def plan(config: R3Config) -> Plan:
+    """What `train` would do.
 
     Every check of `train` that needs neither the hub nor a model that is yet to be built. Writes nothing that stays.
     """
@@ -136,14 +153,11 @@ def plan(config: R3Config) -> tuple[str, list[str], list[str]]:
     if not is_here:
         if (shape := known_shape(config.model.path)) is not None:
             check_split(config, heads=shape.heads, kv_heads=shape.kv_heads)
-        return (
-            platform,
-            arguments,
-            ["Not checked: the prompts' length and the model's context, as the model is not here."],
-        )
+        note = "Not checked: the prompts' length and the model's context, as the model is not here."
+        return Plan(platform, arguments, [note], None)
     parts = [part for data in (config.data, held_out_data(config)) if data is not None for part in data.parts.values()]
     if any(is_on_the_hub(part.path) for part in parts):
-        return platform, arguments, ["Not checked: the problems, as they are on the hub."]
+        return Plan(platform, arguments, ["Not checked: the problems, as they are on the hub."], None)
     with tempfile.TemporaryDirectory(prefix="r3-plan-") as folder:
         scratch = RunDirectory(folder)
         scratch.data.parent.mkdir()
@@ -151,12 +165,11 @@ def plan(config: R3Config) -> tuple[str, list[str], list[str]]:
             for file in filter(Path.is_file, (run.data, run.held_out)):
                 shutil.copy(file, scratch.data.parent)
         try:
-            data = prepare_data(config, model, scratch)
+            data, page = prepare_data(config, model, scratch)
         except DataError as error:
             raise DataError(str(error).replace(str(scratch.path), str(run.path))) from error
-    warnings = [finding.sentence for finding in data.findings]
-    warnings += history_warnings(config, num_problems=data.num_problems)
-    return platform, arguments, [f"Warning: {sentence}" for sentence in warnings]
+    warnings = history_warnings(config, num_problems=data.num_problems)
+    return Plan(platform, arguments, [f"Warning: {sentence}" for sentence in warnings], page)
 
 
 def checked_arguments(config: R3Config, run: RunDirectory, model: str, *, platform: str) -> list[str]:
@@ -222,23 +235,26 @@ def memory_warning(config: R3Config, model: str, *, platform: str) -> str | None
     return start_check(config, shape, gpu)
 
 
-def prepare_data(config: R3Config, model: str, run: RunDirectory) -> PreparedData:
-    """Write the training file of this run, and its held-out problems if it has any. R3Error: they are of no use."""
-    from transformers import AutoTokenizer
-
+def prepare_data(config: R3Config, model: str, run: RunDirectory) -> tuple[PreparedData, FirstPage]:
+    """Write the training file of this run, and its held-out problems if it has any; and what a person should see of them.
+    R3Error: they are of no use."""
     if config.is_agentic:
-        return prepare_tasks(config, run)
-    tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=config.model.trust_remote_code)
+        data = prepare_tasks(config, run)
+        return data, page_of_tasks(config, model, data)
+    tokenizer = load_tokenizer(model, trusted=config.model.trust_remote_code)
     data = prepare(config, tokenizer, run.data)
     if config.held_out.path is not None:
         prepare_held_out(config, tokenizer, run.data, run.held_out)
-    return data
+    return data, page_of_run(config, tokenizer, model, data)
 
 
-def num_steps(config: R3Config, data: PreparedData) -> int:
-    """Steps of the whole run. An epoch's last batch may be short; train.max_steps is the upper limit."""
-    steps = -(-data.num_problems // config.rollout.batch_size) * config.train.num_epochs
-    return min(steps, config.train.max_steps or steps)
+def with_template_date(config: R3Config, run: RunDirectory) -> R3Config:
+    """The configuration with the day that chat templates write: as it says, else that of the run's first start, whose training
+    file stays as it is. A run that goes on after midnight asks with the prompts that it began with."""
+    if config.data.template_date is not None:
+        return config
+    began = date.fromtimestamp(run.data.stat().st_mtime) if run.data.is_file() else date.today()
+    return replace(config, data=replace(config.data, template_date=began.isoformat()))
 
 
 def has_short_batches(config: R3Config, data: PreparedData) -> bool:

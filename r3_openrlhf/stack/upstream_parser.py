@@ -47,6 +47,28 @@ def check_arguments(arguments: list[str], *, source: Path | None = None) -> Simp
     return checked
 
 
+def parsed_flags(arguments: list[str]) -> tuple[dict[str, Any], set[str]]:
+    """(the value of every flag of the installed OpenRLHF, the flags that `arguments` name), before OpenRLHF's own checks.
+
+    ConfigError: as `check_arguments`.
+    """
+    parser, _ = _upstream(installed_source())
+    known = [option for action in parser._actions for option in action.option_strings]
+    named = [argument.partition("=")[0] for argument in arguments if argument.startswith("--")]
+    for flag in named:
+        if flag not in known:
+            raise ConfigError(f"OpenRLHF has no flag {flag}; {nearest(flag, known)}")
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            values = vars(parser.parse_args(arguments))
+    except SystemExit as error:
+        reason = said.getvalue().strip().rpartition("error: ")[2]
+        raise ConfigError(f"OpenRLHF does not accept the arguments: {reason}") from error
+    names = {action.dest: option.removeprefix("--") for action in parser._actions for option in action.option_strings}
+    return {names[dest]: value for dest, value in values.items()}, {flag.removeprefix("--") for flag in named}
+
+
 def installed_flags() -> list[str]:
     """Every flag of the installed OpenRLHF, without its two dashes."""
     parser, _ = _upstream(installed_source())

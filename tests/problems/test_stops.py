@@ -1,5 +1,7 @@
 """Where a turn begins and ends, for the families that people bring."""
 
+import os
+
 import pytest
 
 from r3_openrlhf.config import DataConfig
@@ -66,3 +68,21 @@ def test_stops_reach_vllm(tokenizer_of):
     assert params.stop_token_ids == ids and not params.detokenize  # ids alone cost no text
     stop_at(params, ids, texts)
     assert params.stop == ["</answer>"] and params.detokenize and params.include_stop_str_in_output
+
+
+@pytest.mark.parametrize("name", ["Llama-3.x-Instruct", "SmolLM3"])
+def test_a_template_with_a_date_writes_that_of_the_first_start(tokenizer_of, name, tmp_path):
+    pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
+    from r3_openrlhf.config.loading import load_config
+    from r3_openrlhf.runs.directory import RunDirectory
+    from r3_openrlhf.stack.launch import with_template_date
+
+    run = RunDirectory(tmp_path / "run")
+    config = load_config("cpu_smoke", [f"run_dir={run.path}"])
+    run.data.parent.mkdir(parents=True)
+    run.data.touch()
+    os.utime(run.data, (1e9, 1e9))  # 9 September 2001
+    data = with_template_date(config, run).data
+    assert "Today Date: 09 Sep" in render(tokenizer_of(name), data, "2")
+    config.data.template_date = "2020-02-03"
+    assert "Today Date: 03 Feb" in render(tokenizer_of(name), with_template_date(config, run).data, "2")

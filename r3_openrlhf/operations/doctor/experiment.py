@@ -12,6 +12,7 @@ from r3_openrlhf.operations.doctor.line import FAIL, NOTE, Line
 
 if TYPE_CHECKING:
     from r3_openrlhf.config import R3Config
+    from r3_openrlhf.runs.first_page import FirstPage
 
 SETUP = "make setup (or make setup-gpu)"
 
@@ -55,6 +56,33 @@ def path_lines(config: R3Config) -> list[Line]:
             )
         ]
     return lines
+
+
+def first_page(config: R3Config) -> FirstPage | None:
+    """What `r3 train` would say first; None where model or problems are not on this machine. R3Error: they are of no use."""
+    from r3_openrlhf.problems.files import is_on_the_hub
+    from r3_openrlhf.runs.first_page import page_here
+    from r3_openrlhf.runs.models.locate import locate_model
+
+    model = locate_model(config.model.path)
+    on_the_hub = not config.is_agentic and any(is_on_the_hub(part.path) for part in config.data.parts.values())
+    if config.is_agentic or on_the_hub or not (Path(model) / "config.json").is_file():
+        return None
+    return page_here(config, model)
+
+
+def page_lines(page: FirstPage) -> list[Line]:
+    """Its findings as lines of the table."""
+    return [
+        Line(
+            what="first page",
+            found="see below",
+            wanted="nothing to say",
+            status=FAIL if one.refuses else NOTE,
+            remedy=one.sentence,
+        )
+        for one in page.findings
+    ]
 
 
 def expected_bytes(config: R3Config) -> int:

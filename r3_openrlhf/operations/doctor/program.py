@@ -7,8 +7,9 @@ import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
+from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.operations.doctor import experiment, imports, machine, packages
 from r3_openrlhf.operations.doctor.line import FAIL, NOTE, OK, Line, progress
 from r3_openrlhf.operations.doctor.packages import Stack
@@ -19,13 +20,24 @@ WIDTH = 120  # where the terminal does not say
 def run(settings: tuple[str, ...], *, stack: Stack | None, as_json: bool) -> int:
     """Print the table, or one JSON object with the same lines, to stdout. Returns the exit code: 1 where a line fails."""
     stack, lines = examine(settings, stack=stack)
+    page = None
+    config, _ = experiment.configuration(settings)
+    if config is not None and all(line.status != FAIL for line in lines):
+        progress("the first page")
+        try:
+            page = experiment.first_page(config)
+        except R3Error as error:
+            lines.append(Line(what="first page", found="none", wanted="can be made", status=FAIL, remedy=str(error)))
+        lines += experiment.page_lines(page) if page is not None else []
     progress("")
     failed = sum(line.status == FAIL for line in lines)  # notes do not count
     if as_json:
-        answer = {"stack": stack, "failed": failed, "lines": [asdict(line) for line in lines]}
+        answer: dict[str, Any] = {"stack": stack, "failed": failed, "lines": [asdict(line) for line in lines]}
+        answer["first_page"] = page.as_dict() if page is not None else None
         sys.stdout.write(f"{json.dumps(answer, indent=1)}\n")
     else:
         print_table(f"r3 doctor: the {stack.upper()} stack", lines, sys.stdout)
+        sys.stdout.write("".join(f"{line}\n" for line in page.lines()) if page is not None else "")
         sys.stdout.write(f"{failed} of {len(lines)} lines fail\n" if failed else f"all {len(lines)} lines are fine\n")
     return 1 if failed else 0
 

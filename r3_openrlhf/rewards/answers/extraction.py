@@ -38,7 +38,7 @@ _STATED_FORMULA = re.compile(
     re.IGNORECASE,
 )
 OPEN_THINKING = "<think>"
-_THINKING = re.compile(r"[<\[◁] {0,3}(/?) {0,3}(?:\w{1,9}:)?(?:think(?:ing)?|thought) {0,3}[>\]▷]", re.IGNORECASE)
+THINKING_MARK = re.compile(r"[<\[◁] {0,3}(/?) {0,3}(?:\w{1,9}:)?(?:think(?:ing)?|thought) {0,3}[>\]▷]", re.IGNORECASE)
 UPRIGHT = re.compile(r"\\(?:mathrm|text|operatorname)\s*\{\s*([ei])\s*\}")
 _MINUS = re.compile(r"\b(?:minus|negative)\s+(?=\d)")
 _IN_TYPE = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|emph|underline)\s*\{\s*([^{}$]*?)\s*\}")
@@ -197,7 +197,7 @@ def after_thinking(response: str) -> str | None:
     the thinking already, the caller puts `OPEN_THINKING` in front of the response.
     """
     end = None
-    for mark in _THINKING.finditer(response):
+    for mark in THINKING_MARK.finditer(response):
         end = mark.end() if mark[1] else -1
     if end is None:
         return response

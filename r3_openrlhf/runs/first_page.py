@@ -1,0 +1,301 @@
+"""The first page of a run: what is read, what the model reads, what the grader says, and what looks wrong.
+
+A run on garbage looks like any other run for hours. Ten seconds on this page show what its numbers never would: a prompt
+without spaces, a reference that is no answer, a grader that accepts everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Coroutine, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from r3_openrlhf.config import DataConfig, R3Config, RewardConfig
+from r3_openrlhf.config.answer_tasks import TASKS
+from r3_openrlhf.config.finding import Finding
+from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.problems.label import Label
+from r3_openrlhf.problems.training_file import PreparedData, prepare
+from r3_openrlhf.rewards.answers.references import read_reference
+from r3_openrlhf.rewards.answers.request import GradeRequest
+from r3_openrlhf.rewards.client import Grader, make_grader
+from r3_openrlhf.rewards.probe import Probe, probe_rewards
+from r3_openrlhf.rewards.thinking import as_graded
+from r3_openrlhf.runs.models.checks import directory_findings, load_tokenizer, template_findings, tokenizer_findings
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+NUM_EXAMPLES = 3
+_PROMPT_LINES, _LINE_CHARS = 8, 110  # of a prompt on the page; JSON has all of it
+_TRIES = (r"\boxed{{{}}}", "The answer is {}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """One problem as the run sees it.
+
+    Attributes:
+        prompt: Decoded from the ids that the model reads.
+        read_as: Of each reference, what the grader compares with; a user's own grader gets the reference itself.
+        said: (response, what the grader said to it): the reference in a box and in a sentence, then a wrong answer.
+    """
+
+    uid: str
+    prompt: str
+    references: list[str]
+    read_as: list[str]
+    said: list[tuple[str, str]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstPage:
+    """What a person looks at before anything expensive starts."""
+
+    used: int
+    left_out: dict[str, int]  # reason -> rows
+    steps: int | None
+    examples: list[Example]
+    findings: list[Finding]
+    sources: list[str] = field(default_factory=list)  # of data.sources: rows of each
+    rewards: list[str] = field(default_factory=list)  # what each of the user's own rewards said to one problem
+
+    @property
+    def refusals(self) -> list[str]:
+        """What stops the run."""
+        return [one.sentence for one in self.findings if one.refuses]
+
+    def check(self) -> None:
+        """ConfigError: something is wrong for sure."""
+        if self.refusals:
+            raise ConfigError("; ".join(self.refusals))
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON, with nothing cut."""
+        return asdict(self) | {"read": self.used + sum(self.left_out.values())}
+
+    def lines(self) -> list[str]:
+        """The page as text."""
+        left = ", ".join(f"{count:,} {reason}" for reason, count in self.left_out.items() if count)
+        read = self.used + sum(self.left_out.values())
+        rows = f"{read:,} rows read, {self.used:,} used" + (f"; left out: {left}" if left else "")
+        found = [f"Problems   {rows}", *(f"           {source}" for source in self.sources)]
+        if self.steps is not None:
+            found.append(f"Steps      {self.steps:,}")
+        for number, example in enumerate(self.examples, start=1):
+            found.append(f"Example {number}")
+            found += _beside("  prompt     ", example.prompt.split("\n"))
+            readings = zip(example.references, example.read_as, strict=True)
+            found += _beside("  reference  ", [one if one == read else f"{one} -> {read}" for one, read in readings])
+            found += _beside("  grader     ", [f"{response}: {verdict}" for response, verdict in example.said])
+        found += _beside("Rewards    ", self.rewards)
+        notes = [("Refused" if one.refuses else "Warning", one.sentence) for one in self.findings]
+        return found + [f"{word}: {_clean(sentence)}" for word, sentence in notes]
+
+
+def page_of_run(config: R3Config, tokenizer: PreTrainedTokenizerBase, model: str, data: PreparedData) -> FirstPage:
+    """The page of a training run, from its training file. Nothing is raised for what is wrong: `FirstPage.check`."""
+    room = config.data.max_len - config.rollout.max_new_tokens
+    rows = []
+    with data.path.open(encoding="utf-8") as file:
+        step = max(1, data.num_problems // NUM_EXAMPLES)
+        for line in itertools.islice(file, 0, step * (NUM_EXAMPLES - 1) + 1, step):
+            row = json.loads(line)
+            rows.append((Label.from_json(row["label"]), row["input"]))
+    left_out = Counter({"equal to an earlier one": data.num_duplicates})
+    for source in data.sources:
+        left_out.update(source.left_out)
+    if not data.sources:
+        left_out[f"longer than {room:,} tokens"] = data.num_dropped_overlong
+        left_out["without problem or usable answer"] = data.num_unusable
+    return make_page(
+        config.data,
+        config.reward,
+        tokenizer,
+        model,
+        rows,
+        used=data.num_problems,
+        left_out=dict(left_out),
+        sources=[
+            f"{one.name}: {one.num_rows:,} rows read, {one.num_used:,} used"
+            for one in data.sources
+            if one.name is not None
+        ],
+        steps=num_steps(config, data),
+        findings=data.findings,
+    )
+
+
+def page_here(config: R3Config, model: str) -> FirstPage:
+    """The page of a run that is not there yet: its problems are prepared in a directory that goes away. R3Error as `prepare`."""
+    tokenizer = load_tokenizer(model, trusted=config.model.trust_remote_code)
+    with tempfile.TemporaryDirectory(prefix="r3-page-") as folder:
+        data = prepare(config, tokenizer, Path(folder) / "problems.jsonl")
+        return page_of_run(config, tokenizer, model, data)
+
+
+def num_steps(config: R3Config, data: PreparedData) -> int:
+    """Steps of the whole run. An epoch's last batch may be short; train.max_steps is the upper limit."""
+    steps = -(-data.num_problems // config.rollout.batch_size) * config.train.num_epochs
+    return min(steps, config.train.max_steps or steps)
+
+
+def page_of_tasks(config: R3Config, model: str, data: PreparedData) -> FirstPage:
+    """The page of an agentic run: its model and how many tasks; an environment has no prompt before it is played."""
+    tokenizer = load_tokenizer(model, trusted=config.model.trust_remote_code)
+    found = [*directory_findings(model), *tokenizer_findings(tokenizer, model)]
+    found += template_findings(tokenizer, model, config.data, [])
+    return FirstPage(used=data.num_problems, left_out={}, steps=num_steps(config, data), examples=[], findings=found)
+
+
+def make_page(
+    data: DataConfig,
+    reward: RewardConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    model: str,
+    rows: Sequence[tuple[Label, str]],
+    *,
+    used: int,
+    left_out: dict[str, int],
+    steps: int | None = None,
+    sources: Sequence[str] = (),
+    findings: Sequence[Finding] = (),
+) -> FirstPage:
+    """The page of some problems with their final prompts (`rows`), of which there are `used` in all."""
+    ids = [tokenizer(text=prompt, add_special_tokens=False)["input_ids"] for _, prompt in rows]
+    examples = [
+        Example(
+            uid=label.uid,
+            prompt=tokenizer.decode(one),
+            references=list(label.references),
+            read_as=[read_reference(text).text if label.task == "math" else text for text in label.references],
+        )
+        for (label, _), one in zip(rows, ids, strict=True)
+    ]
+    said = asyncio.run(_grades(reward, rows))
+    examples = [Example(**(vars(example) | {"said": one})) for example, one in zip(examples, said, strict=True)]
+    texts = [label.problem for label, _ in rows]
+    probe = _probe(reward, rows)
+    used_ids = [number for one in ids for number in one]
+    found = [
+        *directory_findings(model),
+        *tokenizer_findings(tokenizer, model, texts, used=used_ids),
+        *template_findings(tokenizer, model, data, ids[0] if ids else []),
+        *findings,
+        *(probe.findings if probe is not None else _grader_findings(rows, examples)),
+    ]
+    said_by = [asked.line for asked in probe.asked] if probe is not None else []
+    return FirstPage(
+        used=used,
+        left_out=left_out,
+        steps=steps,
+        examples=examples,
+        findings=found,
+        rewards=said_by,
+        sources=list(sources),
+    )
+
+
+def _probe(config: RewardConfig, rows: Sequence[tuple[Label, str]]) -> Probe | None:
+    """What functions and servers of the user's own say; None where the built-in grader is asked about each example."""
+    if not rows or not (config.urls or config.all_functions):
+        return None
+    label, prompt = rows[0]
+    return probe_rewards(
+        config,
+        references=tuple(label.references),
+        task=label.task,
+        problem=label.problem,
+        prompt=prompt,
+        metadata=label.metadata,
+    )
+
+
+async def _grades(config: RewardConfig, rows: Sequence[tuple[Label, str]]) -> list[list[tuple[str, str]]]:
+    """What the run's own grader says to the reference of each row in a box and in a sentence, and to a wrong answer."""
+    if config.urls:  # a server that is not up would be waited for; `probe_rewards` asks each one problem
+        return [[] for _ in rows]
+    grader = make_grader(config)
+    try:
+        return [await asyncio.gather(*_asked(grader, config, label, prompt, rows)) for label, prompt in rows]
+    finally:
+        grader.close()
+
+
+def _asked(
+    grader: Grader, config: RewardConfig, label: Label, prompt: str, rows: Sequence[tuple[Label, str]]
+) -> list[Coroutine[Any, Any, tuple[str, str]]]:
+    if not label.references:  # only the scorer of its task knows the answer
+        return []
+    reference = read_reference(label.references[0]).text if label.task == "math" else label.references[0]
+    others = [
+        other.references[0] for other, _ in rows if other.references and other.references[0] not in label.references
+    ]
+    wrong = others[0] if others else "-8675309"
+    close = "</think> " if as_graded(prompt, "", config.thinking_marks) else ""
+
+    async def ask(response: str) -> tuple[str, str]:
+        grade = await grader.grade(
+            GradeRequest(
+                response=as_graded(prompt, close + response, config.thinking_marks),
+                references=tuple(label.references),
+                task=label.task,
+                num_tokens=len(response),
+                truncated=False,
+                metadata=label.metadata,
+                problem=label.problem,
+                prompt=prompt,
+            )
+        )
+        verdict = str(grade.verdict)
+        return response, verdict if grade.reason == verdict else f"{verdict} ({grade.reason})"
+
+    return [ask(text.format(reference)) for text in _TRIES] + [ask(_TRIES[0].format(wrong))]
+
+
+def _grader_findings(rows: Sequence[tuple[Label, str]], examples: Sequence[Example]) -> list[Finding]:
+    """A grader that pays no reference, or every answer."""
+    asked = [example.said for example in examples if example.said]
+    if not asked:
+        return []
+    own = not TASKS[rows[0][0].task].of_user
+    found = []
+    unpaid = [said for said in asked if not any(verdict.startswith("correct") for _, verdict in said[:-1])]
+    if unpaid:
+        response, verdict = unpaid[0][0]
+        found.append(
+            Finding(
+                f"the grader pays the reference of {len(unpaid)} of {len(asked)} examples neither in a box nor in a sentence "
+                f"({response[:80]!r}: {verdict}); is data.answer_key the column with the answer, and data.task its grader?",
+                refuses=own and len(unpaid) == len(asked),
+            )
+        )
+    paid = [said[-1][0] for said in asked if said[-1][1].startswith("correct")]
+    if paid:
+        found.append(
+            Finding(
+                f"the grader pays a wrong answer in {len(paid)} of {len(asked)} examples ({paid[0][:80]!r}); look at the references "
+                "above, or at the grader",
+                refuses=own and len(paid) == len(asked) and len(asked) > 1,
+            )
+        )
+    return found
+
+
+def _beside(head: str, lines: Sequence[str]) -> list[str]:
+    """A block of a stranger's text behind `head`: cut, and without control characters."""
+    shown = [_clean(line)[:_LINE_CHARS] for line in lines]
+    if len(shown) > _PROMPT_LINES:
+        half = _PROMPT_LINES // 2
+        shown = [*shown[:half], f"... {len(shown) - _PROMPT_LINES:,} lines ...", *shown[-half:]]
+    return [f"{head if number == 0 else ' ' * len(head)}{line}".rstrip() for number, line in enumerate(shown)]
+
+
+def _clean(text: str) -> str:
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)

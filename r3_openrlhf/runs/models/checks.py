@@ -1,0 +1,201 @@
+"""What is wrong with a model's files, its tokenizer or its chat template, found before a run reads a single problem.
+
+Engine and policy read the same ids, so that a tokenizer that loses text or an end that never comes shows in no metric.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from r3_openrlhf.config import DataConfig
+from r3_openrlhf.config.finding import Finding
+from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.problems.prompts import end_of_turn, render
+from r3_openrlhf.rewards.thinking import opened_thinking
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+PROBE = "Calculate 5 + 0.\nThe answer is 7, as said\tabove."
+_POINTER = b"version https://git-lfs"
+
+
+def load_tokenizer(model: str, *, trusted: bool = False) -> PreTrainedTokenizerBase:
+    """ConfigError: it cannot be loaded, or breaks over a sentence. trusted: model.trust_remote_code."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trusted)
+        _ids(tokenizer, PROBE)
+    except Exception as error:  # the tokenizers library raises Exception itself
+        reason = " ".join(str(error).split())[:200]
+        raise ConfigError(f"the tokenizer of {model} cannot be loaded: {reason}") from error
+    return tokenizer
+
+
+def directory_findings(model: str) -> list[Finding]:
+    """What the files of a model directory lack. A hub name has nothing to look at: []."""
+    directory = Path(model)
+    if not directory.is_dir():
+        return []
+    weights = [
+        file
+        for pattern in ("*.safetensors", "pytorch_model*.bin")
+        for file in sorted(directory.glob(pattern))
+        if not file.name.startswith("adapter_model")
+    ]
+    if not weights and (directory / "adapter_config.json").is_file():
+        base = _json(directory / "adapter_config.json").get("base_model_name_or_path")
+        return [
+            Finding(
+                f"model.path {model} holds an adapter alone; merge it into its base model {str(base)[:80]!r} "
+                "(PEFT: merge_and_unload, then save_pretrained) and give the directory of that",
+                refuses=True,
+            )
+        ]
+    if not weights:
+        return [
+            Finding(
+                f"model.path {model} has no weights (no .safetensors, no pytorch_model.bin); copy them there, or give the "
+                "directory that has them",
+                refuses=True,
+            )
+        ]
+    listed = _json(directory / "model.safetensors.index.json").get("weight_map") or {}
+    lacking = sorted(set(map(str, listed.values())) - {file.name for file in weights})
+    if lacking:
+        return [
+            Finding(
+                f"model.path {model} lacks {lacking[0][:80]}, {len(lacking)} of its weight files; copy all",
+                refuses=True,
+            )
+        ]
+    for file in weights:
+        with file.open("rb") as content:
+            if content.read(len(_POINTER)) == _POINTER:
+                return [
+                    Finding(f"{file} is a pointer of Git LFS, not the weights; run `git lfs pull` there", refuses=True)
+                ]
+    return []
+
+
+def tokenizer_findings(
+    tokenizer: PreTrainedTokenizerBase, model: str, texts: Sequence[str] = (), *, used: Sequence[int] = ()
+) -> list[Finding]:
+    """Does the tokenizer keep what it is given, and agree with its own tokenizer.json?
+
+    texts: problems of the run, to be tried beside a sentence of ours. used: ids of final prompts.
+    """
+    found = [*_own_ids(tokenizer, model, texts), *_round_trip(tokenizer, texts)]
+    config = _json(Path(model) / "config.json")
+    rows = (config.get("text_config") or config).get("vocab_size")
+    tokens = max(tokenizer.get_vocab().values()) + 1
+    if isinstance(rows, int) and tokens > rows:
+        beyond = max(used, default=0) >= rows
+        found.append(
+            Finding(
+                f"the tokenizer of {model} has {tokens} tokens and the model {rows} embeddings"
+                + (", and the prompts use tokens beyond them" if beyond else "")
+                + "; resize the embeddings (resize_token_embeddings), or take the tokenizer that belongs to the model",
+                refuses=beyond,
+            )
+        )
+    return found
+
+
+def template_findings(
+    tokenizer: PreTrainedTokenizerBase, model: str, data: DataConfig, prompt_ids: Sequence[int]
+) -> list[Finding]:
+    """How a turn begins and ends. prompt_ids: one final prompt of the run."""
+    found = []
+    end = end_of_turn(tokenizer, data)
+    if end is not None and end not in (known := end_ids(tokenizer, model)):
+        ends = ", ".join(repr(tokenizer.convert_ids_to_tokens(one)) for one in sorted(known)) or "none"
+        found.append(
+            Finding(
+                f"the chat template ends a turn with {tokenizer.convert_ids_to_tokens(end)!r}, which is none of the model's end "
+                f"tokens ({ends}); the run stops there too, and for others add {end} to eos_token_id in generation_config.json"
+            )
+        )
+    bos = tokenizer.bos_token_id
+    if bos is not None and list(prompt_ids[:2]) == [bos, bos]:
+        found.append(
+            Finding(
+                f"prompts begin with {tokenizer.bos_token!r} twice; take it out of data.prompt_template, data.system_prompt or the "
+                "problems",
+                refuses=True,
+            )
+        )
+    mark = opened_thinking(render(tokenizer, data, "1 + 1"))
+    if mark:
+        found.append(
+            Finding(f"the prompt opens {mark}: a response that never closes it counts as one without an answer")
+        )
+    return found
+
+
+def end_ids(tokenizer: PreTrainedTokenizerBase, model: str) -> set[int]:
+    """Tokens at which vLLM ends a response by itself: the tokenizer's eos, and those of generation_config.json or, without
+    it, of config.json (vllm/transformers_utils/config.py: try_get_generation_config)."""
+    ids = {tokenizer.eos_token_id} - {None}
+    directory = Path(model)
+    generation = directory / "generation_config.json"
+    named = _json(generation if generation.is_file() else directory / "config.json").get("eos_token_id")
+    return ids | {one for one in (named if isinstance(named, list) else [named]) if isinstance(one, int)}
+
+
+def _own_ids(tokenizer: PreTrainedTokenizerBase, model: str, texts: Sequence[str]) -> list[Finding]:
+    file = Path(model) / "tokenizer.json"
+    if not file.is_file():
+        return []
+    from tokenizers import Tokenizer
+
+    own = Tokenizer.from_file(str(file))
+    for text in (PROBE, *texts):
+        if _ids(tokenizer, text) != own.encode(text, add_special_tokens=False).ids:
+            named = _json(Path(model) / "tokenizer_config.json").get("tokenizer_class")
+            return [
+                Finding(
+                    f"Transformers makes other tokens of a text ({_short(text)}) than {file} says, as "
+                    f"tokenizer_config.json names the class {str(named)[:80]}; set tokenizer_class to PreTrainedTokenizerFast in a copy",
+                    refuses=True,
+                )
+            ]
+    return []
+
+
+def _round_trip(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[Finding]:
+    for text in (PROBE, *texts):
+        back = tokenizer.decode(_ids(tokenizer, text))
+        if back.split() == text.split():
+            continue
+        lost = "".join(back.split()) == "".join(text.split())
+        return [
+            Finding(
+                f"the tokenizer of {tokenizer.name_or_path} gives back {_short(back)} for {_short(text)}"
+                + (": it loses spaces" if lost else "")
+                + "; take the tokenizer that belongs to the model",
+                refuses=lost or text == PROBE,
+            )
+        ]
+    return []
+
+
+def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    return tokenizer(text=text, add_special_tokens=False)["input_ids"]
+
+
+def _short(text: str) -> str:
+    return repr(text[:80])
+
+
+def _json(file: Path) -> dict[str, Any]:
+    """{} for a file that is not there or is not of that kind: what reads it in earnest says so."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,211 @@
+"""`r3 import-openrlhf`: a command line of OpenRLHF 0.11.2 as a configuration of R³, and what has no counterpart.
+
+OpenRLHF's own parser reads the flags, so that its defaults count where a script says nothing. Scripts are read, not run.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from r3_openrlhf.config import R3Config
+from r3_openrlhf.config.algorithms import ALGORITHMS
+from r3_openrlhf.config.loading import CONFIGS, flatten, with_overrides
+from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.stack.arguments import own_flags
+from r3_openrlhf.stack.flags import ALSO_SET, MAY_BE_SET, fate
+from r3_openrlhf.stack.upstream_parser import parsed_flags
+
+MODULE = re.compile(r"openrlhf[./]cli[./]train_ppo_ray(?:\.py)?")
+# a flag -> the key that says the same
+SAME = {
+    "actor.model_name_or_path": "model.path",
+    "actor.gradient_checkpointing_enable": "model.gradient_checkpointing",
+    "ds.attn_implementation": "model.attn_implementation",
+    "data.prompt_dataset": "data.path",
+    "data.prompt_split": "data.split",
+    "data.input_key": "data.problem_key",
+    "data.label_key": "data.answer_key",
+    "data.apply_chat_template": "data.chat_template",
+    "data.max_len": "data.max_len",
+    "rollout.batch_size": "rollout.batch_size",
+    "rollout.n_samples_per_prompt": "rollout.n_samples_per_prompt",
+    "rollout.max_new_tokens": "rollout.max_new_tokens",
+    "rollout.temperature": "rollout.temperature",
+    "rollout.micro_batch_size": "rollout.micro_batch_size",
+    "rollout.max_tokens_per_gpu": "rollout.max_tokens_per_gpu",
+    "train.num_episodes": "train.num_epochs",
+    "train.max_epochs": "train.inner_epochs",
+    "train.batch_size": "train.batch_size",
+    "train.micro_batch_size": "train.micro_batch_size",
+    "train.dynamic_batch_enable": "train.dynamic_batch",
+    "train.max_tokens_per_gpu": "train.max_tokens_per_gpu",
+    "train.seed": "train.seed",
+    "train.full_determinism_enable": "train.deterministic",
+    "actor.adam.lr": "train.learning_rate",
+    "actor.max_norm": "train.max_grad_norm",
+    "actor.dual_clip": "train.dual_clip",
+    "actor.loss_agg_mode": "train.loss_aggregation",
+    "algo.kl.init_coef": "train.kl_coef",
+    "ds.zero_stage": "train.zero_stage",
+    "ds.adam_offload": "train.adam_offload",
+    "ds.packing_samples": "train.packing",
+    "actor.num_nodes": "cluster.num_nodes",
+    "actor.num_gpus_per_node": "cluster.gpus_per_node",
+    "vllm.tensor_parallel_size": "cluster.vllm_tensor_parallel_size",
+    "vllm.gpu_memory_utilization": "cluster.vllm_gpu_memory_utilization",
+    "vllm.enable_sleep": "cluster.enable_sleep",
+    "ckpt.save_steps": "checkpoint.save_steps",
+    "ckpt.max_num": "checkpoint.max_num",
+    "eval.dataset": "held_out.path",
+}
+# Flags whose values are read together with others, below
+TOGETHER = (
+    "actor.eps_clip",
+    "actor.eps_clip_low_high",
+    "algo.advantage.estimator",
+    "algo.dynamic_filtering_enable",
+    "data.input_template",
+    "data.max_samples",
+    "eval.steps",
+    "logger.tensorboard_dir",
+    "logger.wandb.key",
+    "logger.wandb.project",
+    "reward.remote_url",
+    "ckpt.output_dir",
+)
+NO_COUNTERPART = {
+    "ckpt.load_enable": "a run goes on from its newest checkpoint; checkpoint.resume=false does not",
+    "train.colocate_all": "everything always shares the same GPUs",
+    "train.agent_func_path": "use reward.function for a reward, agents.environment for a task of many turns",
+    "rollout.top_p": "it is 1: below that vLLM renormalises and the ratio would be biased",
+    "ckpt.save_hf": "checkpoint.max_num_hf says how many are kept",
+    "vllm.num_engines": "there are as many as the GPUs hold",
+    "logger.wandb.run_name": "a run is called as its run_dir",
+}
+
+
+def configuration(arguments: Sequence[str]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+    """(key -> value, [(flag, why it has no counterpart)]) for the words behind `python -m openrlhf.cli.train_ppo_ray`.
+
+    Raises ConfigError where OpenRLHF's parser refuses them.
+    """
+    values, given = parsed_flags(list(arguments))
+    base = flatten(R3Config(run_dir="run"))
+    found: dict[str, Any] = {}
+    for flag, key in SAME.items():
+        if values[flag] is not None and (flag in given or values[flag] != base[key]):
+            found[key] = values[flag]
+    reasons = []
+    preset, reason = _algorithm(values)
+    if reason:
+        reasons.append(("algo.advantage.estimator", reason))
+    found |= preset | _together(values, given, reasons)
+    own = own_flags()
+    for flag in sorted(values):
+        if flag in SAME or flag in TOGETHER:
+            continue
+        if flag in MAY_BE_SET and not flag.startswith("vllm.") and values[flag] not in (None, False):
+            found[f"openrlhf.{flag}"] = values[flag]  # also where it is OpenRLHF's default: ours is another one
+            continue
+        if flag not in given:
+            continue
+        what, why = fate(flag, own) if flag not in NO_COUNTERPART else ("refused", NO_COUNTERPART[flag])
+        if what.startswith("refused") or flag in own or flag in ALSO_SET:
+            reasons.append(
+                (flag, NO_COUNTERPART.get(flag) or (why if what.startswith("refused") else "set by R³ itself"))
+            )
+        else:
+            found[f"openrlhf.{flag}"] = values[flag]
+    return found, reasons
+
+
+def _algorithm(values: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
+    """The preset of configs/algo that computes the same advantages, and why another one stands for the estimator."""
+    estimator = values["algo.advantage.estimator"]
+    names = ["dapo"] if values["algo.dynamic_filtering_enable"] else ["grpo", "rloo", "reinforce_pp_baseline"]
+    name = next((name for name in names if ALGORITHMS[name].estimator == estimator), None)
+    reason = None if name else f"{estimator} is none of {', '.join(names)}; algo is {names[0]} here"
+    preset = yaml.safe_load((CONFIGS / "algo" / f"{name or names[0]}.yaml").read_text(encoding="utf-8"))
+    return flatten(preset), reason
+
+
+def _together(values: dict[str, Any], given: set[str], reasons: list[tuple[str, str]]) -> dict[str, Any]:
+    low, high = values["actor.eps_clip_low_high"] or (values["actor.eps_clip"],) * 2
+    found: dict[str, Any] = {"train.eps_clip_low": low, "train.eps_clip_high": high, "reward.length_reward": False}
+    if template := values["data.input_template"]:
+        found["data.prompt_template"] = template.replace("\\n", "\n").replace("{}", "{problem}")
+    if "data.max_samples" in given:
+        found["data.max_samples"] = values["data.max_samples"]
+    if values["eval.dataset"] and values["eval.steps"] > 0:
+        found["held_out.every_steps"] = values["eval.steps"]
+    found["logging.tensorboard"] = values["logger.tensorboard_dir"] is not None
+    if values["logger.wandb.key"]:
+        found["logging.wandb_project"] = values["logger.wandb.project"]
+        reasons.append(
+            ("logger.wandb.key", "a key does not belong on a command line; use `wandb login` or WANDB_API_KEY")
+        )
+    if url := values["reward.remote_url"]:
+        if url.endswith(".py"):
+            found["reward.function"] = f"{url}:reward_func"
+        else:
+            found["reward.urls"] = url.split(",")
+    if "ckpt.output_dir" in given:
+        found["run_dir"] = values["ckpt.output_dir"]
+    return found
+
+
+def arguments_of(words: Sequence[str]) -> list[str]:
+    """The words behind the module: of a script where `words` is the path of one, else of the command itself.
+
+    Variables that the script sets to plain words are put in; redirections and what follows the command are left out.
+    """
+    if len(words) == 1 and Path(words[0]).is_file():
+        text = Path(words[0]).read_text(encoding="utf-8").replace("\\\n", " ")
+        command = next((line for line in text.splitlines() if MODULE.search(line.partition("#")[0])), None)
+        if command is None:
+            raise ConfigError(
+                f"{words[0]} does not call openrlhf.cli.train_ppo_ray; give its script, or the flags themselves"
+            )
+        known = dict(re.findall(r"^\s*(?:export\s+)?(\w+)=[\"']?([^\s\"'$`]*)[\"']?\s*$", text, re.MULTILINE))
+        command = re.sub(
+            r"\$\{?(\w+)(?::-([^}]*))?\}?", lambda name: str(known.get(name[1], name[2] or name[0])), command
+        )
+        try:
+            lexer = shlex.shlex(command, posix=True, punctuation_chars=";&|<>")
+            lexer.whitespace_split = True
+            words = list(lexer)
+        except ValueError as error:
+            raise ConfigError(f"{words[0]}: its command cannot be read as words of a shell: {error}") from error
+    place = next((number for number, word in enumerate(words) if MODULE.fullmatch(word)), -1)
+    found = list(words[place + 1 :])
+    end = next((number for number, word in enumerate(found) if word and set(word) <= set(";&|<>")), len(found))
+    return (
+        found[: end - 1] if end < len(found) and found[end - 1].isdecimal() and found[end][0] in "<>" else found[:end]
+    )
+
+
+def page(arguments: Sequence[str]) -> tuple[str, str | None]:
+    """(the YAML of an experiment with comments, why R³ would refuse it or None)."""
+    found, reasons = configuration(arguments)
+    nested: dict[str, Any] = {"run_dir": found.pop("run_dir", "runs/imported")}
+    for key, value in sorted(found.items()):
+        section, _, name = key.partition(".")
+        if name:
+            nested.setdefault(section, {})[name] = list(value) if isinstance(value, tuple) else value
+        else:
+            nested[key] = value
+    try:
+        with_overrides(nested, [], source="the imported configuration")
+        refused = None
+    except ConfigError as error:
+        refused = str(error)
+    text = "# @package _global_\n" + yaml.safe_dump(nested, sort_keys=False, allow_unicode=True)
+    if reasons:
+        text += "\n# No counterpart:\n" + "".join(f"#   --{flag}: {why}\n" for flag, why in reasons)
+    return text, refused

@@ -1,0 +1,101 @@
+"""Each check fails on a model that is wrong in that way, says a remedy, and is silent on one that is right."""
+
+import json
+
+import pytest
+
+from r3_openrlhf.config import DataConfig
+from r3_openrlhf.problems.prompts import render
+from r3_openrlhf.runs.models.checks import PROBE, directory_findings, template_findings, tokenizer_findings
+from tests.families import FAMILIES, load_tokenizer, write_model
+
+
+@pytest.fixture
+def model(tmp_path):
+    return write_model(tmp_path / "model", FAMILIES["Qwen2.5-Instruct"])
+
+
+def only(findings):
+    assert len(findings) == 1, findings
+    return findings[0]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_right_tokenizer_has_no_findings(tmp_path, name):
+    directory = str(write_model(tmp_path / "m", FAMILIES[name]))
+    assert directory_findings(directory) == []
+    assert tokenizer_findings(load_tokenizer(directory), directory, ["What is \\frac{1}{2} of 5?"]) == []
+
+
+def test_bytes_that_are_labelled_as_llamas_lose_their_spaces(tmp_path):
+    """DeepSeek-R1-Distill-Llama, deepseek-math and deepseek-coder under transformers 5."""
+    directory = str(
+        write_model(tmp_path / "m", FAMILIES["DeepSeek-R1-Distill-Llama"], tokenizer_class="LlamaTokenizerFast")
+    )
+    tokenizer = load_tokenizer(directory)
+    assert "5 + 0" not in tokenizer.decode(tokenizer(text=PROBE, add_special_tokens=False)["input_ids"])
+    ids, text = tokenizer_findings(tokenizer, directory)
+    assert ids.refuses and "LlamaTokenizerFast; set tokenizer_class to PreTrainedTokenizerFast" in ids.sentence
+    assert text.refuses and "it loses spaces" in text.sentence
+
+
+def test_more_tokens_than_embeddings(tmp_path):
+    directory = str(write_model(tmp_path / "m", FAMILIES["Qwen2.5-Instruct"], rows=258))
+    tokenizer = load_tokenizer(directory)
+    warning = only(tokenizer_findings(tokenizer, directory))
+    assert not warning.refuses and "has 260 tokens and the model 258 embeddings; resize" in warning.sentence
+    assert only(tokenizer_findings(tokenizer, directory, used=[259])).refuses
+
+
+def test_a_directory_without_weights(model):
+    (model / "model.safetensors").unlink()
+    found = only(directory_findings(str(model)))
+    assert found.refuses and "has no weights" in found.sentence
+
+
+def test_a_directory_with_an_adapter_alone(model):
+    (model / "model.safetensors").rename(model / "adapter_model.safetensors")
+    (model / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "org/base"}))
+    found = only(directory_findings(str(model)))
+    assert found.refuses and "an adapter alone; merge it into its base model 'org/base'" in found.sentence
+
+
+def test_a_shard_that_is_not_there(model):
+    index = {"weight_map": {"a": "model.safetensors", "b": "model-00002-of-00002.safetensors"}}
+    (model / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert "lacks model-00002-of-00002.safetensors" in only(directory_findings(str(model))).sentence
+
+
+def test_a_pointer_in_place_of_weights(model):
+    (model / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+    assert "git lfs pull" in only(directory_findings(str(model))).sentence
+
+
+def template_of(name, tmp_path, data=None):
+    data = data or DataConfig()
+    directory = str(write_model(tmp_path / "m", FAMILIES[name]))
+    tokenizer = load_tokenizer(directory)
+    ids = tokenizer(text=render(tokenizer, data, "1"), add_special_tokens=False)["input_ids"]
+    return template_findings(tokenizer, directory, data, ids)
+
+
+def test_an_end_of_turn_that_is_no_end_of_the_model(tmp_path):
+    found = only(template_of("Qwen2.5 (base, with its template)", tmp_path))
+    assert "ends a turn with '<|im_end|>', which is none of the model's end tokens ('<|endoftext|>')" in found.sentence
+    assert "eos_token_id in generation_config.json" in found.sentence and not found.refuses
+
+
+def test_open_thinking_is_said(tmp_path):
+    assert "the prompt opens <think>" in only(template_of("DeepSeek-R1-Distill-Qwen", tmp_path)).sentence
+
+
+def test_two_begins(tmp_path):
+    found = only(template_of("Gemma-it", tmp_path, DataConfig(chat_template=False, system_prompt="<bos><bos>S")))
+    assert found.refuses and "'<bos>' twice" in found.sentence
+
+
+@pytest.mark.parametrize(
+    "name", ["Qwen2.5-Instruct", "Llama-3.x-Instruct", "Mistral-Instruct", "Gemma-it", "Phi-3.5", "SmolLM3"]
+)
+def test_a_right_template_has_no_findings(tmp_path, name):
+    assert template_of(name, tmp_path) == []

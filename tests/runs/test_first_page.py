@@ -1,0 +1,63 @@
+"""What the first page shows, and what stops a run there."""
+
+import json
+
+import pytest
+
+from r3_openrlhf.config import DataConfig, RewardConfig
+from r3_openrlhf.config.finding import Finding
+from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.problems.label import Label
+from r3_openrlhf.problems.prompts import render
+from r3_openrlhf.runs.first_page import FirstPage, make_page
+from tests.families import FAMILIES, load_tokenizer, write_model
+
+
+def page_of(tmp_path, references, *, name="Qwen2.5-Instruct", **model):
+    directory = str(write_model(tmp_path / "m", FAMILIES[name], **model))
+    tokenizer, data = load_tokenizer(directory), DataConfig()
+    labels = [
+        Label(uid=f"u{number}", problem=f"Problem {number}?", references=[reference], task="math")
+        for number, reference in enumerate(references)
+    ]
+    rows = [(label, render(tokenizer, data, label.problem)) for label in labels]
+    reward = RewardConfig(num_workers=1, timeout_s=60)
+    return make_page(data, reward, tokenizer, directory, rows, used=60, left_out={"longer than 90 tokens": 4}, steps=7)
+
+
+def test_what_is_read_and_what_the_grader_says(tmp_path):
+    page = page_of(tmp_path, ["72", r"so it is \boxed{3}", "5"])
+    first, second, _ = page.examples
+    assert first.prompt == "<|im_start|>user\nProblem 0?<|im_end|>\n<|im_start|>assistant\n"
+    assert second.read_as == ["3"]
+    wrong = (r"\boxed{so it is \boxed{3}}", "wrong")
+    assert first.said == [(r"\boxed{72}", "correct"), ("The answer is 72.", "correct"), wrong]
+    assert page.findings == []
+    page.check()
+    text = "\n".join(page.lines())
+    assert "64 rows read, 60 used; left out: 4 longer than 90 tokens" in text and "Steps      7" in text
+    assert "  prompt     <|im_start|>user\n             Problem 0?<|im_end|>\n" in text
+    assert json.loads(json.dumps(page.as_dict()))["read"] == 64
+
+
+def test_thinking_that_the_prompt_opens_is_closed_in_the_tries(tmp_path):
+    page = page_of(tmp_path, ["72", "3"], name="DeepSeek-R1-Distill-Qwen")
+    assert [verdict for _, verdict in page.examples[0].said] == ["correct", "correct", "wrong"]
+
+
+def test_a_grader_that_pays_no_reference_is_refused(tmp_path):
+    page = page_of(tmp_path, ["see solution", "proof"])
+    with pytest.raises(ConfigError, match="pays the reference of 2 of 2 examples neither in a box nor in a sentence"):
+        page.check()
+
+
+def test_a_tokenizer_that_loses_spaces_is_refused(tmp_path):
+    page = page_of(tmp_path, ["72", "3"], name="DeepSeek-R1-Distill-Llama", tokenizer_class="LlamaTokenizerFast")
+    assert "Problem0?" in page.examples[0].prompt  # what the model would have read
+    with pytest.raises(ConfigError, match="loses spaces"):
+        page.check()
+
+
+def test_a_strangers_text_cannot_write_on_the_terminal():
+    page = FirstPage(used=1, left_out={}, steps=None, examples=[], findings=[Finding("\x1b[2Jgone\nRefused: all")])
+    assert page.lines()[1:] == [r"Warning: \x1b[2Jgone\nRefused: all"]
