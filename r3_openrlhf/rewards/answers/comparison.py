@@ -8,6 +8,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from r3_openrlhf.rewards.answers.arithmetic import exact_value, stated_precision
+from r3_openrlhf.rewards.answers.choices import compare_choices
 from r3_openrlhf.rewards.answers.units import conversion, count_of, split_unit, unit_of, units_differ, without_rate
 
 MIN_DIGITS = 4  # a rounded decimal needs so many significant digits to stand for an exact value
@@ -31,12 +32,13 @@ _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*(?:\\[,;: ]|~)?\s*(?:\\(?:text|mathrm|m
 _SEVERAL = re.compile(
     rf"\s*(?:\\text\s*\{{\s*)?(?:{_AMOUNT.pattern}(?:\s|\\[,;: ]|~|\}}|,|\\text\s*\{{\s*and\s*\}}|\band\b)*){{2,3}}"
 )
-_SCALE_WORD = re.compile(r"\s*(?:\\text\s*\{\s*)?(hundred|thousand|million|billion|trillion)\s*\}?$")
+_SCALE_WORD = re.compile(
+    r"\s*(?:\\text\s*\{\s*)?(?:(hundred|thousand|million|billion|trillion)|dozen(?= [a-z]))(?:\s+([a-z ]+))?\s*\}?$"
+)
 _SCALES = {"hundred": "*10^2", "thousand": "*10^3", "million": "*10^6", "billion": "*10^9", "trillion": "*10^12"}
 _PERCENT = re.compile(r"\s*(?:\\?%|(?:\\text\s*\{\s*)?\b(?:percent|percentage|pct)\b\s*\}?)$")
 _BASE = re.compile(r"(\d+)\s*_\s*\{?\s*(\d+)\s*\}?")
 _SPACED_DIGITS = re.compile(r"\d+(?: \d+)+")
-_TEMPERATURE = re.compile(r"\s*(?:\\(?:text|mathrm)\s*\{)?\s*[CF]\s*\}?$")
 _INEQUALITY = re.compile(r"[<>]|\\(?:leq?|geq?|lt|gt)(?:slant)?(?![a-zA-Z])")
 _SAYS_OR = re.compile(r"\bor\b|\\(?:lor|vee|cup)(?![a-zA-Z])")
 _SAYS_AND = re.compile(r"\band\b|\\(?:land|wedge|cap)(?![a-zA-Z])")
@@ -62,14 +64,6 @@ _NAMED = re.compile(r"\s*(m?\s*\\(?:angle|measuredangle|widehat|overrightarrow|v
 _POINTS = re.compile(r"m?(\\(?:angle|measuredangle|widehat|overrightarrow|vec|overset\{\\frown\}))?\{?([A-Z]{2,4})\}?")
 _ARROWS = ("\\overrightarrow", "\\vec")
 _SHORT_WORDS = frozenset("an am as at be by do go he if in is it me my no of on or so to up us we".split())
-_OTHER_CHOICE = re.compile(
-    r"(?<![a-zA-Z0-9])\(?[A-J]\)|^[,;/]\(?[A-J](?![a-zA-Z])|(?<![a-zA-Z])[A-J][.:](?![a-zA-Z0-9])"
-)
-_LABELS = re.compile(r"(?:[A-J]\.){1,9}[A-J]\.?")  # "A.B.C."
-_NEXT_LABEL = re.compile(r"(?<=[^a-zA-Z.])[A-J]\.(?!\d*$)|(?<=\d)[A-J]\.")  # "5B.7" behind "A."
-_CHOICE = re.compile(r"\(?([A-J])(?:\)|[.:]|$)")
-_ONE_CHOICE = re.compile(r"\(?([A-J])\)?")
-_LETTERS = re.compile(r"[A-J]{2,}")
 _ASSIGNMENT = re.compile(r"^\s*[a-zA-Z](?:_\{?\w+\}?)?\s*=(?!.*=)")
 _WORD = re.compile(r"[A-Za-z]{4,}|[A-Z]{3,}")
 _BRACKETS = {"(": ")]", "[": ")]", "{": "}"}
@@ -115,13 +109,12 @@ def number(answer: str) -> Number | None:
         return amount
     text = _tidy(answer)
     stated = unit_of(answer)
-    text = _TEMPERATURE.sub("", text) if stated in ("celsius", "fahrenheit") else text
     if stated and ("/" in stated and _CURRENCY.search(answer) or "/\\text" in text):
         text = without_rate(text)
     text, percent = _PERCENT.subn("", text)
     if scaled := _SCALE_WORD.search(text):
-        text = text[: scaled.start()] + _SCALES[scaled[1]]
-        unit = None
+        rest, unit = split_unit(rf"0\text{{{scaled[2] or ''}}}")
+        text = text[: scaled.start()] + _SCALES.get(scaled[1], "*12") if rest == "0" else text
     else:
         text, unit = split_unit(text)
     value = exact_value(text)
@@ -243,6 +236,8 @@ def _compare_meanings(answer: str, reference: str) -> bool | None:
     times = _time_of_day(answer), _time_of_day(reference)
     if all(times):
         return times[0] == times[1]
+    if "matrix}" in answer and "matrix}" in reference and ("{v" in answer) != ("{v" in reference):
+        return False  # a determinant is no matrix
     units = unit_of(answer), unit_of(reference)
     if all(units) and units[0] != units[1]:
         a, b = number(answer), number(reference)
@@ -301,33 +296,47 @@ def _is_text(answer: str) -> bool:
 
 def _compare_names(left: str, right: str) -> bool | None:
     """Choices, words and numerals of another base, which as mathematics would be products or plain numbers."""
-    choice = _CHOICE.fullmatch(right)
-    if choice is not None and (chosen := _CHOICE.match(left)):
-        rest = left[chosen.end() :]
-        others = {letter for found in _OTHER_CHOICE.findall(rest) for letter in found if letter.isalpha()}
-        if _LABELS.fullmatch(left) or chosen[0][-1] == "." and _NEXT_LABEL.search(rest):
-            others.add("")
-        return chosen[1] == choice[1] and others <= {choice[1]}
+    for compare in (compare_choices, _compare_points, _compare_figures, _compare_words, _compare_bases):
+        decided = compare(left, right)
+        if decided is not None:
+            return decided
+    return None
+
+
+def _compare_points(left: str, right: str) -> bool | None:
+    """An angle may be read from both ends, an arrow from one."""
     here, there = _POINTS.fullmatch(left), _POINTS.fullmatch(right)
-    if here and there and (here[1] or there[1]):  # an angle has two directions, an arrow one
-        commands = {here[1], there[1]} - {None}
-        turned = here[2][::-1] if commands.isdisjoint(_ARROWS) else None
-        return there[2] in (here[2], turned)
+    if not here or not there or not (here[1] or there[1]):
+        return None
+    is_arrow = here[1] in _ARROWS or there[1] in _ARROWS
+    return there[2] == here[2] or not is_arrow and there[2] == here[2][::-1]
+
+
+def _compare_figures(left: str, right: str) -> bool | None:
+    """Similar figures, vertex by vertex."""
     here, there = _ALIKE.fullmatch(left), _ALIKE.fullmatch(right)
-    if here and there and len(here[1]) == len(here[3]):  # vertex by vertex
-        return here[2] == there[2] and any(
-            set(zip(a, b, strict=False)) == set(zip(there[1], there[3], strict=False))
-            for a, b in ((here[1], here[3]), (here[3], here[1]))
-        )
-    choices = _choices(left), _choices(right)
-    if choices[1] and "," in right and (all(choices) or _LETTERS.fullmatch(left)):  # several of them: "A and C", "AC"
-        return (choices[0] or set(left)) == choices[1]
-    if (
-        _is_word(left) and _is_word(right) or _ROMAN.fullmatch(left) and _ROMAN.fullmatch(right)
-    ):  # "east" is not the product "seat"
+    if not here or not there or len(here[1]) != len(here[3]):
+        return None
+    wanted = set(zip(there[1], there[3], strict=False))
+    pairs = (here[1], here[3]), (here[3], here[1])
+    return here[2] == there[2] and any(set(zip(*pair, strict=False)) == wanted for pair in pairs)
+
+
+def _compare_words(left: str, right: str) -> bool | None:
+    """ "east" is not the product "seat", and neither are Roman numerals; a list in which names come again is a sequence."""
+    if _is_word(left) and _is_word(right) or _ROMAN.fullmatch(left) and _ROMAN.fullmatch(right):
         return left.lower() == right.lower()
+    names, wanted = left.lower().split(","), right.lower().split(",")
+    if len(names) == len(wanted) > len(set(wanted)) and all(map(str.isalpha, names + wanted)):
+        return names == wanted
+    return None
+
+
+def _compare_bases(left: str, right: str) -> bool | None:
     here, there = _BASE.fullmatch(left), _BASE.fullmatch(right)
-    return here.groups() == there.groups() if here and there else None
+    if here and there:
+        return here.groups() == there.groups()
+    return False if here and number(right) is not None else None
 
 
 def _is_word(text: str) -> bool:
@@ -338,13 +347,6 @@ def _is_word(text: str) -> bool:
     if len(short) == 2:
         return short in _SHORT_WORDS
     return len(short) == 3 and short.isalpha() and not set(short).isdisjoint("aeiou") and not set(short) <= set("abcd")
-
-
-def _choices(normalised: str) -> set[str]:
-    """The letters of "(A),(C)"; none when it is anything else."""
-    parts = normalised.split(",")
-    found = [match[1] for part in parts if (match := _ONE_CHOICE.fullmatch(part))]
-    return set(found) if len(found) == len(parts) else set()
 
 
 def _is_decimal_comma(comma: str, point: str, *, min_decimals: int = 1) -> bool:
@@ -378,6 +380,8 @@ def _compare_elements(left: str, right: str) -> bool | None:
     a, b = _elements(left), _elements(right)
     if a is None or b is None or len(a[1]) == len(b[1]) == 1:
         return None
+    if a[0] and not b[0] and len(b[1]) == 1 and number(right) is not None:
+        return False  # [8,8] is no number
     unordered = a[0] in ("", "{}") and b[0] in ("", "{}")
     if not unordered and a[0] != b[0]:
         return None

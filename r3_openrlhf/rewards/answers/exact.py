@@ -16,6 +16,7 @@ from r3_openrlhf.rewards.answers.request import Item, Result
 
 _TEXT_COMMAND = re.compile(r"\\(?:text|mbox|textbf|textit|textrm|textnormal|mathrm|mathbf)\s*\{([^{}]*)\}")
 _SPACES = re.compile(r"(?:\s|\\[,;! ]|(?<!\\)~(?!\s*[a-zA-Z(]))+")
+_LETTER_IN_BRACKETS = re.compile(r"\([a-j]\)")
 _AROUND_MARKS = re.compile(r"\s*([,;:()\[\]{}=<>|])\s*")
 _SAME_SIGN = FULL_WIDTH | str.maketrans(
     dict(zip("‘’“”", "''\"\"", strict=True)) | dict.fromkeys("\u200b\u200c\u200d\ufeff")
@@ -54,7 +55,7 @@ def exact_text(text: str) -> str:
     text = _in_one_code(text)
     while (shorter := _without_its_frame(text)) != text:
         text = shorter  # what was around a frame may be a frame itself
-    return text
+    return text[1] if _LETTER_IN_BRACKETS.fullmatch(text) else text
 
 
 def _in_one_code(text: str) -> str:

@@ -13,7 +13,26 @@ STATEMENT_CHARS = 4000  # and "the answer is ..." in this much of it
 
 _FINAL = re.compile(r"final answer(?: is)?", re.IGNORECASE)
 _STATEMENT = re.compile(
-    r"final answer(?: is)?|answer(?: is|\s*:)|correct (?:option|choice) is|(?:réponse|respuesta|resposta|antwort|risposta|答案)\s*(?:est|es|é|ist|è|是|为)?\s*[:：]?",
+    r"final answer(?: is)?|answer(?: is|\s*:)|correct (?:option|choice) is|\b(?:I|we)(?: would)? (?:choose|select|pick)(?: option)?\b|选(?=\s*[A-J])"
+    r"|(?:réponse|respuesta|resposta|antwort|risposta|ответ|答案)\s*(?:est|es|é|ist|è|是|为)?\s*[:：]?",
+    re.IGNORECASE,
+)
+# what explains a stated answer and is none: "6 (since 3*6+1 = 19)", "D because ..."; and what takes its place: "not 6 but 9"
+_REASON = re.compile(
+    r"(?<=[\w})$])\s*[,;(]?\s*\b(?:since|because|which)\b(?![^\n]*\b(?:not|wrong|incorrect|fails?)\b)[^\n]*",
+    re.IGNORECASE,
+)
+_INSTEAD = re.compile(r"\bnot\s+\S{1,30}\s+but\s+(?:rather\s+)?(?=\S)", re.IGNORECASE)
+_SAYS_NONE = re.compile(r"answer\"?\s*(?:is|:|=)\s*\W{0,3}(?:null|none|unknown|unclear|nan|n/a)\b", re.IGNORECASE)
+# what makes the number behind it, in the same clause, another one or none: "No answer after 8 attempts", "half of 8"
+_NOT_THAT = re.compile(
+    r"\b(?:no|not|never|cannot|unknown|fail(?:s|ed)?|except|exceeds?|anything but|neither|nor|unclear|unlikely|impossible|null|none of|up to|between"
+    r"|(?:half|root|third|quarter|double|twice|square|cube)(?: of)?|(?:more|less|greater|fewer|other|rather) than|at (?:least|most))\b|n['’]t\b"
+    r"|\b(?:equation|eq|step|figure|fig|table|page|section|line|attempt|chapter|theorem|lemma)s?\.?\s*\(?$",
+    re.IGNORECASE,
+)
+_CLAUSE_ENDS = re.compile(
+    r"[.!?;:,\n]\s|[=$]|\b(?:(?<!anything )but|so|thus|hence|therefore|is|are|has|have)\b(?!\s*(?:not|n['’]t|half|no)\b)",
     re.IGNORECASE,
 )
 _STATED_EXACTLY = re.compile(
@@ -24,7 +43,7 @@ _STATED_EXACTLY = re.compile(
 )
 # "The correct answer is **(C)**." and nothing behind it
 _STATED_CHOICE = re.compile(
-    r"answer(?: is)?:?[\s*:]*(?:the )?(?:option |choice |letter )?\(?\$?(?P<letter>[A-J])\$?\)?[\s*.]*(?:I hope|\n|$)",
+    r"answer(?: is)?:?[\s*:_]*(?:the )?(?:option |choice |letter )?\(?\$?(?P<letter>[A-J])\$?\)?[\s*.。]*(?:I hope|\n|$)",
     re.IGNORECASE,
 )
 # "The answer is (C) 12.": it is C beside a letter and 12 beside a number
@@ -48,7 +67,7 @@ _FEW_WORDS = re.compile(r"[\s*_\"]*([A-Za-z]+|[A-Z][a-z]+(?:[ '-][A-Z][a-z]+){1,
 _IS_FORMULA = re.compile(r"(?!\([^()]*=)(?=.*\w)")  # not "(2 + 3 = 5)"
 # "The answer is not 7.", "The answer is 7 or more."
 _HEDGED = re.compile(
-    r"answer(?: is|:)[\s*:]*(?P<hedged>(?:not|neither|either|one of|any of|at least|at most|more than|less than|greater than|between)\b[^\n]*"
+    r"answer(?: is|:)[\s*:]*(?P<hedged>(?:n['’]t|not|neither|either|one of|any of|at least|at most|more than|less than|greater than|between)\b[^\n]*"
     r"|\$?[-+\d.,/]+\$?\s+or (?:more|less)\b[^\n]*)",
     re.IGNORECASE,
 )
@@ -116,13 +135,15 @@ def final_answer(response: str, *, truncated: bool) -> FinalAnswer | None:
         return FinalAnswer(boxed, exact=True) if boxed else None
     if statement is None and (lone := _LONE_CHOICE.fullmatch(last_line(text) or "") or _FEW_WORDS.fullmatch(text)):
         return FinalAnswer(lone[1], exact=True)
-    snippet = statement[1] if statement else text[-TAIL_CHARS:]
+    if statement is None and _SAYS_NONE.search(text, max(0, len(text) - STATEMENT_CHARS)):
+        return None
+    snippet = _INSTEAD.sub("", _REASON.sub("", statement[1])) if statement else text[-TAIL_CHARS:]
     snippet = UPRIGHT.sub(r"\1", _CJK.sub(r" \g<0> ", snippet)).strip()
     if statement and (stated := _stated(snippet)):
         return FinalAnswer(stated, exact=True)
     if snippet.endswith("**") and snippet.count("**") % 2 == 0:
         snippet = snippet[:-2].rstrip()  # bold type
-    if not snippet or snippet.endswith(_UNFINISHED):
+    if not snippet or snippet.endswith(_UNFINISHED) or BOX.search(snippet):
         return None
     return FinalAnswer(snippet, exact=False, stated=statement is not None)
 
@@ -155,6 +176,15 @@ def is_last_of_several(extracted: str, found: FinalAnswer) -> bool:
         and last[0] == extracted
         and _LISTED.search(found.text[: last.start()]) is not None
     )
+
+
+def is_no_guess(extracted: str, found: FinalAnswer) -> bool:
+    """Whether the words before the last number of a text say that it is none: "The answer exceeds 8", "See equation 8"."""
+    last = _LAST_NUMBER.search(found.text)
+    if found.exact or last is None or last[0] not in extracted:
+        return False
+    before = found.text[max(0, last.start() - 100) : last.start()]
+    return _NOT_THAT.search(_CLAUSE_ENDS.split(before)[-1]) is not None
 
 
 def last_statement(text: str) -> tuple[int, str] | None:

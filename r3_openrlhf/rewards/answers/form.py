@@ -116,7 +116,7 @@ def objection(answer: str, gold: str, problem: str, same_value: SameValue) -> st
         return None
     if _TAKEN_BACK.search(answer) and not _TAKEN_BACK.search(gold):
         return "unsolved"
-    if _is_unsolved_inequality(answer) and not _is_unsolved_inequality(gold):
+    if "{cases}" not in gold and _is_unsolved_inequality(answer) and not _is_unsolved_inequality(gold):
         return "unsolved"
     if _SET_OPERATION.search(answer) and _ONE_SET.fullmatch(gold.replace("\\left", "").replace("\\right", "").strip()):
         return "unsolved"
@@ -133,7 +133,7 @@ def is_other_amount(answer: str, gold: str, problem: str) -> bool:
     r"""Whether a word makes another amount of the same number: "5 dozen" for 5, "\frac{\pi}{3} degrees" for \frac{\pi}{3}."""
     if _DOZEN.search(answer) and not _DOZEN.search(gold) and not _DOZEN.search(problem):
         said, wanted = number(answer), number(gold)
-        return said is None or wanted is None or said.value == wanted.value
+        return said is None or wanted is None or said.unit is not None and said.value == wanted.value
     return "\\pi" in answer and "\\pi" in gold and unit_of(answer) == "degree" and unit_of(gold) is None
 
 

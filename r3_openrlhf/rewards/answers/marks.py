@@ -15,9 +15,10 @@ BOX = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])")
 _TAG = re.compile(r"<answer>")
 _ANY_TAG = re.compile(r"</?answer>")
 _SEPARATOR = re.compile(
-    r"\b(?:and|or|alternatively|otherwise|else|possibly|perhaps|maybe|also|as well as|along with|together with|besides|plus)\b|,|;",
+    r"\b(?:and|or|alternatively|otherwise|else|possibly|perhaps|maybe|also|as well as|along with|together with|besides|plus)\b|,|;|\bpart\s+\w{1,3}\b|\([b-h]\)",
     re.IGNORECASE,
 )
+_ABOUT = re.compile(r"\\approx|\\simeq|≈|\b(?:approximately|about|roughly)\b|~", re.IGNORECASE)
 _SAYS_OR = re.compile(r"\bor\b", re.IGNORECASE)
 _ANOTHER = re.compile(  # "First guess: 3. Second guess: 4"
     r"\b(?:second|third|fourth|fifth|next|last|other|another|alternative)\s+"
@@ -84,6 +85,9 @@ def end_of_what_is_withdrawn(text: str) -> int | None:
 
 def _joined(text: str, marks: list[Mark]) -> str:
     between = (text[a.end : b.start] for a, b in zip(marks, marks[1:], strict=False))
+    between = list(between)
+    if len(marks) == 2 and _ABOUT.search(between[0]):
+        return r" \approx ".join(_contents(marks))  # exact and rounded
     return (" or " if any(map(_SAYS_OR.search, between)) else ", ").join(_contents(marks))
 
 
@@ -104,6 +108,8 @@ def _last_group(text: str, marks: Sequence[Mark]) -> list[Mark]:
             continue
         if not group:
             group += [mark] if mark.content else []
+        elif mark.content is None and mark.end == mark.start + len("\\boxed{}"):
+            continue  # an empty box
         elif mark.content is None or not belongs_together(text[mark.end : group[0].start]):
             break
         else:

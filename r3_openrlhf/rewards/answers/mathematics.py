@@ -24,17 +24,26 @@ from r3_openrlhf.rewards.answers.extraction import (
     FinalAnswer,
     final_answer,
     is_last_of_several,
+    is_no_guess,
     last_statement,
     nesting_depth,
 )
-from r3_openrlhf.rewards.answers.form import is_copied, is_other_amount, is_plain, is_single, objection
+from r3_openrlhf.rewards.answers.form import formulas, is_copied, is_other_amount, is_plain, is_single, objection
 from r3_openrlhf.rewards.answers.magnitude import is_too_large
-from r3_openrlhf.rewards.answers.parts import agree_part_by_part
+from r3_openrlhf.rewards.answers.parameters import renamed
+from r3_openrlhf.rewards.answers.parts import agree_part_by_part, decide_by_label
+from r3_openrlhf.rewards.answers.real_sets import same_set
 from r3_openrlhf.rewards.answers.references import read_reference
-from r3_openrlhf.rewards.answers.refutation import agree_at_points, surely_different, with_imaginary_unit
+from r3_openrlhf.rewards.answers.refutation import (
+    agree_at_points,
+    agree_where_real,
+    surely_different,
+    with_imaginary_unit,
+)
 from r3_openrlhf.rewards.answers.request import Item, Result
 from r3_openrlhf.rewards.answers.safe_expressions import replace_in_sympy
 from r3_openrlhf.rewards.answers.spelling import OR, UNEVALUATED, align, unify
+from r3_openrlhf.rewards.answers.units import without_unit
 
 MAX_SYMBOLIC_CHARS = 400
 MAX_DEPTH = 10
@@ -53,10 +62,12 @@ for _name in ("math_verify.parser", "math_verify.grader"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 
 _NUMBER = re.compile(r"[0-9]+(?:[.,][0-9]+)*")
+_PROSE = re.compile(r"(?<![\\a-zA-Z{])[a-zA-Z]{2,} [a-zA-Z]{2,}")  # no product of letters
+_LAST_LETTER = re.compile(r"(?<=\d)[a-zA-Z]$")
 _NO_DIGIT = re.compile(r"[^0-9]+")
 _IN_TEXT = (LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig())
 _BARE = NormalizationConfig(
-    basic_latex=True, units=True, malformed_operators=True, nits=True, boxed="none", equations=False
+    basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none", equations=False
 )
 
 
@@ -66,10 +77,13 @@ def _parse_in_text(text: str) -> list:
 
 def _parse_bare(answer: str) -> list:
     """Readings of a text that is nothing but an answer: as an expression, if it is one, and as a string."""
-    normalised = normalize_latex(answer, _BARE)
+    # math-verify's own list of units has single letters, and takes the t of 5t for one
+    normalised = normalize_latex(without_unit(answer), _BARE)
     percent = normalised.endswith("%")
     if percent:
         normalised = normalised.removesuffix("%").removesuffix("\\").strip()
+    if _PROSE.search(normalised):
+        return [normalised]
     try:
         expression = parse_latex_cached(normalised)
         return [convert_to_pct(expression) if percent else expression, normalised]
@@ -116,10 +130,10 @@ def grade_mathematics(response: str, references: tuple[str, ...], truncated: boo
         return "wrong", "no_answer", 0.0, None
     if len(found.text) > MAX_ANSWER_CHARS:
         return _compare_long_text(found.text, golds)
-    golds = list(map(_unified, golds))
+    golds = [_with_factors(_unified(gold), problem) for gold in golds]
     if found.exact:
-        text = _unified(found.text)
-        decisions = [compare_cheaply(*align(text, gold)) for gold in golds]
+        text = _with_factors(_unified(found.text), problem)
+        decisions = [_decide(text, gold) for gold in golds]
         for gold, decision in zip(golds, decisions, strict=True):
             if decision:
                 return _in_its_form(text, gold, problem, found.text)
@@ -134,6 +148,24 @@ def grade_mathematics(response: str, references: tuple[str, ...], truncated: boo
     if found.exact and problem and all(is_copied(_unified(found.text), gold, problem) for gold in golds):
         return "wrong", "restated", 0.0, found.text  # whatever its value
     return _grade_symbolically(found, golds, problem)
+
+
+def _with_factors(text: str, problem: str) -> str:
+    r"""6m as 6 \cdot m, where the problem has a variable m: it is no unit."""
+    letter = _LAST_LETTER.search(text) if problem else None
+    if letter is None or not any(formula.size > 2 and formula.signs[letter[0]] for formula in formulas(problem)):
+        return text
+    return rf"{text[: letter.start()]} \cdot {letter[0]}"
+
+
+def _decide(answer: str, gold: str) -> bool | None:
+    """What labels, intervals, texts and numbers say without the libraries."""
+    if "," in gold or ";" in gold or "{cases}" in gold:
+        by_label = decide_by_label(answer, gold, _agree)
+        if by_label is not None:
+            return by_label
+    same = same_set(answer, gold)
+    return compare_cheaply(*align(answer, gold)) if same is None else same
 
 
 def _in_its_form(answer: str, gold: str, problem: str, extracted: str) -> Result:
@@ -199,6 +231,8 @@ def _grade_symbolically(found: FinalAnswer, golds: list[str], problem: str) -> R
         return "ungraded", "too_large", None, extracted
     if any(map(is_too_large, every)):
         return "wrong", "too_large", 0.0, extracted  # none of the references is
+    if is_no_guess(extracted, found):
+        return "wrong", "no_answer", 0.0, None
     if is_last_of_several(extracted, found):
         return "wrong", "several", 0.0, extracted
     for answer, gold in pairs:
@@ -206,7 +240,11 @@ def _grade_symbolically(found: FinalAnswer, golds: list[str], problem: str) -> R
             return _in_its_form(_unified(extracted), gold, problem, extracted)
         text = answer if found.exact else extracted
         if any(_equal(a, b, gold, text) for a in _parse_reference(gold) for b in readings[answer]) or (
-            found.exact and agree_part_by_part(answer, gold, _agree)
+            found.exact
+            and (
+                agree_part_by_part(answer, gold, _agree)
+                or any(_agree(other, gold) for other in renamed(answer, gold, problem))
+            )
         ):
             # a guess at the end of a text: what comes out of "1/2 = 10/9" is the last side
             last = text.rpartition("=")[2].partition("\\approx")[0].strip()
@@ -225,7 +263,12 @@ def _agree(answer: str, gold: str) -> bool:
     wanted_name, _, wanted = gold.partition("=")
     if value and wanted and name.strip() == wanted_name.strip() and name.strip().isalpha():
         answer, gold = value.strip(), wanted.strip()  # of x = 1.7321 and x = \sqrt{3} the values
-    return any(_equal(a, b, gold, answer) for a in _parse_reference(gold) for b in _parse_bare(answer))
+    if len(answer) > MAX_SYMBOLIC_CHARS or nesting_depth(answer) > MAX_DEPTH:
+        return False
+    wanted, said = _parse_reference(gold), _parse_bare(answer)
+    if any(map(is_too_large, (*wanted, *said))):
+        return False
+    return any(_equal(a, b, gold, answer) for a in wanted for b in said)
 
 
 def _ends_the_text(extracted: str, found: FinalAnswer) -> bool:
@@ -252,6 +295,8 @@ def _are_equal(gold: Basic | str, reading: Basic | str, gold_text: str, text: st
         if not surely_different(gold, reading) and verify(
             gold, reading, timeout_seconds=None, raise_on_error=True, allow_set_relation_comp=True
         ):
+            return True
+        if agree_where_real(gold, reading):
             return True
         return _rounds_to(gold, number(text)) or _rounds_to(reading, number(gold_text))
     except MemoryError:

@@ -8,7 +8,12 @@ from collections.abc import Callable
 MAX_PARTS = 9
 _OPENING, _CLOSING = "({[", ")}]"
 _BARE = {"{}": ""}  # a set and a bare list are the same
-_MATRIX = re.compile(r"\\begin\s*\{[pbv]?matrix\}([^{}]*(?:\{[^{}]*\}[^{}]*)*?)\\end\s*\{[pbv]?matrix\}")
+_MATRIX = re.compile(r"\\begin\s*\{[pb]?matrix\}([^{}]*(?:\{[^{}]*\}[^{}]*)*?)\\end\s*\{[pb]?matrix\}")
+_CASES = re.compile(r"(?:[a-zA-Z]\([a-zA-Z]\)\s*=\s*)?\\begin\s*\{cases\}(.*)\\end\s*\{cases\}", re.DOTALL)
+_TEXT = re.compile(r"\\(?:text|mathrm|textbf)\s*\{([^{}]*)\}")
+_IF = re.compile(r"\\text\s*\{\s*(?:,?\s*(?:if|when|for|where)\b)?|(?<=[a-z ])\}")
+_WORD = re.compile(r"(?<![\\a-z])[a-z]{2,}")
+_GROUPS = re.compile(r";(?:\\ )?|\\text\s*\{\s*or\s*\}|\bor\b|\\\\")
 _BOTH_SIGNS = re.compile(r"(?:[a-z]\s*=\s*)?\\pm(?![a-zA-Z])([^,;{}]*(?:\{[^{}]*\}[^,;{}]*)*)")
 
 
@@ -28,13 +33,57 @@ def agree_part_by_part(answer: str, gold: str, agree: Callable[[str, str], bool]
         return False
     if a[0] not in ("", "{}"):
         return all(map(agree, a[1], b[1]))
-    left = list(b[1])
-    for part in a[1]:
-        match = next((other for other in left if agree(part, other)), None)
+    return _match(a[1], b[1], agree)
+
+
+def decide_by_label(answer: str, gold: str, agree: Callable[[str, str], bool]) -> bool | None:
+    """Whether the same is said of the same: rows of cases, "9 red, 4 blue", "x=1, y=8; x=3, y=6". None: there are no labels."""
+    rows = [_rows(text) for text in (answer, gold)]
+    if all(rows):
+        return _match(*rows, lambda a, b: _same_condition(a[1], b[1], agree) and agree(a[0], b[0]))
+    groups = [[split_parts(group) for group in _GROUPS.split(text)] for text in (answer, gold)]
+    if "=" in gold and all(len(found) > 1 and all(group and len(group[1]) > 1 for group in found) for found in groups):
+        sides = [[", ".join(group[1]) for group in found if group] for found in groups]
+        return _match(*sides, lambda a, b: agree_part_by_part(a, b, agree))
+    labelled = [dict(map(_label, found[1])) if (found := split_parts(text)) else {} for text in (answer, gold)]
+    if len(labelled[1]) < 2 or labelled[0].keys() != labelled[1].keys() or "" in labelled[1]:
+        return None
+    return all(agree(labelled[0][label], value) for label, value in labelled[1].items())
+
+
+def _match(some: list, others: list, agree: Callable) -> bool:
+    """Whether each of some goes with another one of the others."""
+    left = list(others)
+    for one in some:
+        match = next((i for i, other in enumerate(left) if agree(one, other)), None)
         if match is None:
             return False
-        left.remove(match)
-    return True
+        del left[match]
+    return not left
+
+
+def _rows(text: str) -> list[tuple[str, str]] | None:
+    """(value, condition) of each row of cases, those without a condition of their own last."""
+    cases = _CASES.fullmatch(text.strip())
+    rows = [row.split("&") for row in cases[1].split("\\\\") if row.strip()] if cases else []
+    if not rows or any(len(row) != 2 for row in rows) or len(rows) > MAX_PARTS:
+        return None
+    pairs = [(value.strip(" ,;~"), _IF.sub("", condition).strip(" ,;.~")) for value, condition in rows]
+    return sorted(pairs, key=lambda pair: "otherwise" in pair[1])
+
+
+def _same_condition(a: str, b: str, agree: Callable[[str, str], bool]) -> bool:
+    if "otherwise" in a + b:
+        return True  # what is left when the others have found theirs
+    words = [_WORD.findall(text.lower()) for text in (a, b)]
+    return words[0] == words[1] if any(words) else agree(a, b)
+
+
+def _label(part: str) -> tuple[str, str]:
+    """The words of a part, and what it is without them."""
+    words = " ".join(_TEXT.findall(part) + re.findall(r"\\(max|min)(?![a-zA-Z])", part))
+    bare = re.sub(r"\\(?:max|min)(?![a-zA-Z])", "", _TEXT.sub("", part))
+    return " ".join(words.split()).strip(" :=").lower(), re.sub(r"\\[,;: ]", "", bare).strip(" :=~")
 
 
 def split_parts(text: str) -> tuple[str, list[str]] | None:

@@ -14,7 +14,7 @@ from r3_openrlhf.rewards.answers.units import unit_of
 # Written where there is no answer. Letters in any case, without the spaces; "none" and "undefined" are answers.
 _PLACEHOLDER = re.compile(
     r"proof(?:omitted|below|above|needed|required|problem)?|proved?|proven|qed|n/a|nan|null|todo|tbd|omitted|unanswered"
-    r"|(?:see|referto|cf)\.?(?:the|above|below|attached)*(?:solution|explanation|answer|proof|text|figure|graph|diagram|work|image|above|below)s?"
+    r"|(?:see|referto|cf)\.?(?:the|above|below|attached)*(?:solution|explanation|answer|proof|text|figure|graph|diagram|work|image|above|below)s?(?:above|below)?"
     r"|(?:answer|solution|result)?s?(?:not|un)(?:found|available|provided|given|applicable|specified|listed)"
     r"|(?:no|missing)(?:final)?answer(?:found|given|available|provided)?|answers?(?:may|will)?var(?:y|ies)|\?+|-{2,}|\.{3}|…"
 )
@@ -22,9 +22,10 @@ _FRAMES = re.compile(r"\\(?:text|mathrm|textbf|mbox)\s*\{([^{}]*)\}|[\s$\"'*_\[\
 _IN_MATH = re.compile(r"\$\$(.+?)\$\$|(?<!\\)\$([^$]+?)(?<!\\)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 _A_WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}")
 _CONNECTIVE = re.compile(r"(?:and|or)", re.IGNORECASE)
-# "The value of x is $5$": what is said before the only formula, without taking anything back
+# "The value of x is $5$": what is said before the last formula, without taking anything back
 _LABEL = re.compile(
-    r"(?!.*\b(?:not|no|never|unless|except|if|when|only)\b)[^;,]*(?:\b(?:is|are|equals)|[:=])\s*", re.I
+    r"(?!.*\b(?:not|no|never|unless|except|if|when|only)\b)(?:(?!\b(?:is|are)\b)[^;,])*(?:\b(?:is|are|equals)|[:=])\s*",
+    re.I,
 )
 
 
@@ -60,18 +61,19 @@ def read_reference(reference: str) -> ReferenceReading:
     alone = _IN_MATH.fullmatch(text.rstrip(" .,;"))
     if alone and len(formulas) == 1:  # "$k(k-1)$."
         return ReferenceReading(next(group for group in alone.groups() if group).strip())
-    if _is_prose(text, len(formulas)):
+    if _is_prose(text):
         return ReferenceReading(text, "is prose around a formula, which no answer can be compared with")
     return ReferenceReading(text)
 
 
-def _is_prose(text: str, num_formulas: int) -> bool:
-    """Whether words between the formulas say more than "and", "or", a unit, or what the only formula is."""
+def _is_prose(text: str) -> bool:
+    """Whether words between the formulas say more than "and", "or", a unit, or what the last one is."""
     words = _A_WORD.findall(_IN_MATH.sub(" ", text))
     if all(map(_CONNECTIVE.fullmatch, words)):
         return False
     bare = _IN_MATH.sub(lambda match: next(group for group in match.groups() if group), text)
     if number(bare) is not None or unit_of(bare) is not None:
         return False
-    before = text[: match.start()] if (match := _IN_MATH.search(text)) else ""
-    return num_formulas > 1 or _LABEL.fullmatch(before) is None or _A_WORD.search(text[match.end() :]) is not None
+    *_, last = _IN_MATH.finditer(text)
+    before = _IN_MATH.sub("x", text[: last.start()])
+    return _LABEL.fullmatch(before) is None or _A_WORD.search(text[last.end() :]) is not None

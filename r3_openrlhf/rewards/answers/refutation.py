@@ -8,7 +8,23 @@ from __future__ import annotations
 
 import math
 
-from sympy import Basic, Expr, FiniteSet, I, Interval, Rational, Symbol, Tuple, UnevaluatedExpr
+from sympy import (
+    Abs,
+    Basic,
+    Expr,
+    FiniteSet,
+    Float,
+    I,
+    Interval,
+    Pow,
+    Rational,
+    Symbol,
+    Tuple,
+    UnevaluatedExpr,
+    binomial,
+    factorial,
+    log,
+)  # fmt: skip
 from sympy.core.function import AppliedUndef
 
 MAX_SYMBOLS = 8
@@ -16,6 +32,14 @@ _TOLERANCE = 1e-3  # relative; math-verify's own is 1e-6 absolute
 _CLOSE = 1e-9  # relative: the same value
 # one value per symbol, not special for any usual function
 _VALUES = [Rational(p, q) for p, q in ((7, 11), (13, 17), (19, 23), (29, 31), (37, 41), (43, 47), (53, 59), (61, 67))]
+
+_WHOLE_VALUES = [
+    [9, 4, 5, 3, 7, 2, 6, 8],
+    [3, 8, 4, 6, 2, 7, 5, 9],
+    [6, 5, 7, 4, 3, 8, 2, 9],
+    [4, 11, 6, 9, 5, 8, 7, 10],
+]
+_OF_WHOLE = (factorial, binomial)
 
 
 def surely_different(a: object, b: object) -> bool:
@@ -40,6 +64,8 @@ def _differ_at_a_point(a: Expr, b: Expr) -> bool:
     point = {symbol: values[str(symbol)] for symbol in symbols}
     try:
         value_a, value_b = a.evalf(15, subs=point), b.evalf(15, subs=point)
+        if _are_exact(value_a, value_b) and not (a.has(Float) or b.has(Float)):  # then a tiny value is no error
+            return bool(abs(value_a - value_b) > _TOLERANCE * max(abs(value_a), abs(value_b)))
         try:
             x, y = complex(value_a), complex(value_b)
         except OverflowError:  # one is beyond floating-point numbers
@@ -49,6 +75,11 @@ def _differ_at_a_point(a: Expr, b: Expr) -> bool:
     if not all(map(math.isfinite, (x.real, x.imag, y.real, y.imag))):
         return False
     return abs(x - y) > _TOLERANCE * max(1.0, abs(x), abs(y))
+
+
+def _are_exact(a: Expr, b: Expr) -> bool:
+    """Whether evalf has found both to their last digit, and neither is zero: those that cancel out have a precision of 1."""
+    return all(isinstance(value, Float) and value._prec > 1 and value != 0 for value in (a, b))
 
 
 def agree_at_points(a: object, b: object) -> bool:
@@ -66,7 +97,39 @@ def agree_at_points(a: object, b: object) -> bool:
     return True
 
 
-def _value_at(expression: Expr, values: dict[str, Rational]) -> complex | None:
+def agree_where_real(a: object, b: object) -> bool:
+    """Whether two expressions with roots, powers, logarithms or factorials of letters agree wherever both are real.
+
+    The letters stand for positive numbers there, and for whole ones where there are factorials.
+    """
+    if not isinstance(a, Expr) or not isinstance(b, Expr) or a.has(Abs) or b.has(Abs):
+        return False
+    names = sorted({str(symbol) for symbol in a.free_symbols | b.free_symbols})
+    whole = a.has(*_OF_WHOLE) or b.has(*_OF_WHOLE)
+    if not 0 < len(names) <= MAX_SYMBOLS or not whole and not (_has_root(a) or _has_root(b)):
+        return False
+    agreed = 0
+    for point in (
+        _WHOLE_VALUES if whole else (_VALUES, _VALUES[::-1], [5 * value for value in _VALUES[3:] + _VALUES[:3]])
+    ):
+        values = dict(zip(names, point, strict=False))
+        x, y = (_value_at(expression, values) for expression in (a, b))
+        if x is None or y is None or abs(x.imag) > _CLOSE * abs(x) or abs(y.imag) > _CLOSE * abs(y):
+            continue
+        if abs(x - y) > _CLOSE * max(abs(x), abs(y)):
+            return False
+        agreed += 1
+    return agreed > 1
+
+
+def _has_root(expression: Expr) -> bool:
+    """Whether letters stand under a root, in a logarithm or in an exponent."""
+    return any(power.free_symbols and not power.exp.is_Integer for power in expression.atoms(Pow)) or any(
+        logarithm.free_symbols for logarithm in expression.atoms(log)
+    )
+
+
+def _value_at(expression: Expr, values: dict) -> complex | None:
     try:
         value = complex(expression.evalf(15, subs={symbol: values[str(symbol)] for symbol in expression.free_symbols}))
     except (TypeError, ValueError, OverflowError, ZeroDivisionError, AttributeError, NotImplementedError):

@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from r3_openrlhf.rewards.answers.comparison import number
+from r3_openrlhf.rewards.answers.choices import stated_choice
+from r3_openrlhf.rewards.answers.comparison import number, numbers_agree
 from r3_openrlhf.rewards.answers.extraction import FULL_WIDTH, UPRIGHT
 from r3_openrlhf.rewards.answers.number_words import value_in_words
 from r3_openrlhf.rewards.answers.units import in_one_unit
@@ -98,6 +99,7 @@ def _needed(pattern: str) -> str:
     return max(found, key=len)
 
 
+_ANSWER_WORDS = "réponse|respuesta|resposta|antwort|risposta|ответ|答案"
 _REWRITES = [
     (_needed(pattern), re.compile(pattern), replacement)
     for pattern, replacement in (
@@ -113,6 +115,25 @@ _REWRITES = [
         (r"\\backslash(?![a-zA-Z])", r"\\setminus "),
         (r"\\(?:dots[cbm]?|ldots|cdots)(?![a-zA-Z])|(?<=,)\s*\.{3}\s*(?=,)|…", r"\\ldots "),
         (r"\\lg(?![a-zA-Z])", r"\\log_{10}"),
+        (r"\\(text|mathrm|mathbb|mathbf|mathit|hat|vec)\s+([a-zA-Z])(?![a-zA-Z])", r"\\\1{\2}"),
+        (r"\\mathbb\s*([A-Z])(?![a-zA-Z])", r"\\mathbb{\1}"),
+        (rf"\\d?binom(?![a-zA-Z])\s*{_ARGUMENT}\s*{_ARGUMENT}", lambda m: rf"\binom{_braced(m[1])}{_braced(m[2])}"),
+        (rf"{_CIRC}\s*(?:\\(?:text|mathrm)\s*\{{\s*)?([CF])\s*\}}?\s*$", lambda m: rf"\text{{ {'celsius' if m[1] == 'C' else 'fahrenheit'}}}"),
+        (r"\\sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"),
+        # units as a fraction, and with a prefix in Greek
+        (r"\\frac\s*\{\s*\\(?:mathrm|text)\s*\{([a-zA-Z]+)\}\s*\}\s*\{\s*\\(?:mathrm|text)\s*\{([a-zA-Z]+)\}\s*(\^\s*\{?[23]\}?)?\s*\}\s*$",
+         lambda m: rf"\text{{{m[1]}/{m[2]}{m[3] or ''}}}"),
+        (r"(?<=\d)(?:\s|\\[,;: ])*\\mu\s*\\(?:mathrm|text)\s*\{([a-zA-Z])\}", r"\\text{µ\1}"),
+        (r"(?:\s|\\[,;: ])*\\(?:mathrm|text)\s*\{\s*([kM]?)\s*\\Omega\s*\}$|(?<=[\d}])(?:\s|\\[,;: ])*\\Omega$", lambda m: rf"\text{{{m[1] or ''}Ω}}"),
+        (r"\(\s*(\d+)\s*\)\s*_", r"\1_"),
+        (r"(?<=\d)\s*\\text\s*\{\s*and (?:a|one)[ -]half\b\s*([^{}]*)\}$", r"\\frac{1}{2}\\text{\1}"),
+        (r"^\\text\s*\{\s*([IVX]+(?: and [IVX]+)*) only\s*\}$", r"\\text{\1}"),
+        (rf"^\\text\s*\{{\s*(?:[Ll]a |[Ll]e |[Dd]ie |[Aa] )?(?i:{_ANSWER_WORDS})\s*(?:est|es|é|ist|è|是|为)?\s*[:：]?\s*\}}(?=\S)", ""),
+        (r"(?<=\d)\s*\\text\s*\{\s*(?:in )?(?:base|Base)\s*\}?\s*(\d+)\s*\}?$", r"_\1"),
+        (r"((?:[a-zA-Z0-9]|\([^()]*\))!)\s*\^", r"(\1)^"),
+        (r"(?<![\\a-zA-Z])(?:a|arc)(sin|cos|tan)(?=\s*\()", r"\\arc\1"),
+        (r"(?<![\\a-zA-Z])(exp|sinh|cosh|tanh)(?=\s*\()", r"\\\1"),
+        (r"(?<![\\a-zA-Z])abs\s*\(([^()]*)\)", r"|\1|"),
         (UPRIGHT.pattern, r"\1"),
         (r"(?:\\(?:operatorname|mathrm|text)\s*\{\s*cis\s*\}|\\?(?<![a-zA-Z])cis(?![a-zA-Z]))\s*(?:(?:\\left)?\(([^()]*?)(?:\\right)?\)|\{([^{}]*)\}|(\d+(?:\.\d+)?(?:\s*\^\s*\{?\s*\\circ\s*\}?)?|\\(?:pi|theta|phi|alpha)(?![a-zA-Z])))", _in_cosines),
         (r"(?<![\\a-zA-Z])(arcsin|arccos|arctan|sin|cos|tan|cot|sec|csc|log|ln)(?=\s*[({\\\d^_])", r"\\\1"),
@@ -222,14 +243,19 @@ _FOR_ALL = re.compile(r"[,;]?\s*(?:\\text\s*\{\s*for (?:all|any|every)(?: real)?
 _FROM_ON = re.compile(r"^([^,;]*)[,;]\s*\(?([nkm])\s*(?:\\geq?(?![a-zA-Z])|>=?)\s*\d+\)?\s*$")
 _FUNCTION_OF = re.compile(r"^\s*([a-zA-Z])\s*\(\s*([a-z])\s*\)\s*=(?!.*=)")
 _A_LETTER = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z](?![a-zA-Z])")
-_WHOLE_TEXT = re.compile(r"\s*(?:\\(?:text|mathrm|textbf)\s*\{)?\s*([A-Za-z -]+?)\s*\}?\.?\s*")
-_SAID_IN_WORDS = {
-    "": dict.fromkeys(
-        ("no solutions", "no real solution", "no real solutions", "no solution exists"), r"\text{no solution}"
-    )
-    | {"does not exist": r"\text{DNE}", "infinity": r"\infty"},
-    r"\emptyset": dict.fromkeys(("none", "no solution", "no solutions", "empty set", "the empty set"), r"\emptyset"),
-    r"\mathbb{R}": dict.fromkeys(("all real numbers", "all reals", "any real number"), r"\mathbb{R}"),
+_WHOLE_TEXT = re.compile(r"\s*(?:\\(?:text|mathrm|textbf)\s*\{)?\s*([A-Za-z -]+?)\s*\}?(?: [a-z])?\.?\s*")
+_MEANINGS = {
+    meaning: sign
+    for sign, meanings in {
+        r"\emptyset": "none, no solution, no solutions, no real solution, no real solutions, no solution exists, empty set, the empty set",
+        r"\mathbb{R}": "all real numbers, all reals, any real number, the real numbers, all real values",
+        r"\mathbb{Z}": "all integers, any integer, the integers, every integer",
+        r"\mathbb{Z}^+": "all positive integers, any positive integer, positive integers, the positive integers, every positive integer",
+        r"\text{DNE}": "does not exist, dne, undefined",
+        r"\text{infinitely many}": "infinitely many, infinitely many solutions, infinite solutions, an infinite number of solutions",
+        r"\infty": "infinity",
+    }.items()
+    for meaning in meanings.split(", ")
 }
 MIN_WRITTEN_OUT = 3  # digits of a period that is written out
 _WRITTEN_OUT = re.compile(r"([-+]?\d{0,30}\.\d{0,6}?)(\d{1,6}?)(\2{1,20})\s*(?:\.{3}|\\ldots)")
@@ -240,6 +266,15 @@ _IN_DOLLARS = re.compile(r"(?<!\\)\$([^$]+)(?<!\\)\$|\\\((.+?)\\\)")
 _A_WORD = re.compile(r"(?<![\\a-zA-Z])(?!(?:or|and)\b)[a-zA-Z]{2,}")
 _COMMA_OF_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _COMMA_AND_SPACE = re.compile(r",\s")
+
+_NATURAL = re.compile(r"\\log(?![a-zA-Z]|\s*_)")  # beside \ln the natural one
+_CHOOSE = re.compile(r"(?<![a-zA-Z])C_\{?([a-z0-9])\}?\^\{?([a-z0-9])\}?")
+_UNIT_VECTOR = re.compile(r"\\(?:hat|vec|mathbf)\s*\{\s*\\?[ijk](?:math)?\s*\}")
+_TERM = re.compile(
+    r"([-+]?\s*[^-+\\]*(?:\\(?:frac|sqrt)[^-+\\]*)?)\\(?:hat|vec|mathbf)\s*\{\s*\\?([ijk])(?:math)?\s*\}\s*"
+)
+_PROGRESSION = re.compile(r"\s*((?:-?\d{1,9}\s*,\s*){2,9})\\ldots\s*,\s*(-?\d{1,9})\s*")
+_WHOLE_RANGE = re.compile(r"\s*(-?\d{1,9})\s*(?:\\leq?|<=)\s*[klmn]\s*(?:\\leq?|<=)\s*(-?\d{1,9})\s*")
 
 _DOMAIN = re.compile(
     r"[,;]?\s*\\text\s*\{\s*(?:for|where|with)\s*\}\s*[a-zA-Z]\s*(?:\\[lg]eq?|>|<|\\neq?)(?![a-zA-Z])[^,;=]*$"
@@ -287,16 +322,14 @@ def _system(text: str) -> str:
 def _once(text: str) -> str:
     """A number that is said twice, "1/2 or 0.5", once."""
     ways = OR.split(text)
-    numbers = [number(way) for way in ways] if len(ways) > 1 else []
-    values = {found.value for found in numbers if found is not None}
-    if None in numbers or len(values) != 1:
-        return text
-    return ways[0]
+    numbers = [found for way in ways if (found := number(way))] if len(ways) > 1 else []
+    same = len(numbers) == len(ways) > 1 and all(numbers_agree(numbers[0], other) for other in numbers)
+    return ways[0] if same else text
 
 
 def _computed(text: str) -> str:
     r"""What \sum_{k=1}^{4} k = 10 comes to: 10."""
-    if not UNEVALUATED.search(text) or "=" not in text:
+    if not UNEVALUATED.search(text) or "=" not in text or re.search(r"=[^=]*,[^=]*=", text):
         return text
     depth, last = 0, -1
     for position, character in enumerate(text):
@@ -338,10 +371,10 @@ def _words_beside(text: str, other: str) -> str:
         return text
     if (said := number(other)) is not None and (value := value_in_words(words[1])) is not None:
         return other if value == said.value else str(value)
-    for sign, meanings in _SAID_IN_WORDS.items():
-        if words[1].lower() in meanings and (not sign or other.strip() == sign):
-            return meanings[words[1].lower()]
-    return text
+    sign, meant = _MEANINGS.get(words[1].lower()), other.strip()
+    if sign is not None and (alike := _WHOLE_TEXT.fullmatch(other)):
+        meant = _MEANINGS.get(alike[1].lower(), meant)
+    return sign if sign is not None and sign == meant.replace("{+}", "+") else text
 
 
 def _renamed(text: str, other: str) -> str:
@@ -359,8 +392,26 @@ def _renamed(text: str, other: str) -> str:
     return re.sub(rf"(?<![\\a-zA-Z]){own[2]}(?![a-zA-Z])", wanted[2], text)
 
 
+def _in_signs_of(text: str, other: str) -> str:
+    """A text with the functions and the order of signs that the other uses for the same thing."""
+    if "\\ln" in other and "\\log" not in other:
+        text = _NATURAL.sub(r"\\ln", text)
+    if "\\binom" in other:
+        text = _CHOOSE.sub(r"\\binom{\1}{\2}", text)
+    if "," in other and len(_PLUS_MINUS.findall(text)) == 1 and "," not in text:
+        text = f"{_PLUS_MINUS.sub('+', text)}, {_PLUS_MINUS.sub('-', text)}"
+    if other[:1] == "(" and (coordinates := _coordinates(text)):
+        return coordinates
+    if "\\ldots" in other and (steps := _progression(text)) and steps == _progression(other):
+        return "{},{},\\ldots,{}".format(*steps)
+    return text
+
+
 def _beside(text: str, other: str) -> str:
+    text = _in_signs_of(text, other)
     text = _as_column(_as_period(_renamed(_words_beside(text, other), other), other), other)
+    if _CHOICE.fullmatch(other) and (letter := stated_choice(text)):
+        return letter
     if (labelled := _LABELLED.match(text)) and not _A_LABEL.search(labelled[2]):
         if _CHOICE.fullmatch(other):
             return labelled[1]
@@ -383,6 +434,28 @@ def _beside(text: str, other: str) -> str:
     if not re.search(r"[,<>]|\\g", other) and (begun := _FROM_ON.match(text)) and begun[2] in begun[1]:
         text = begun[1]
     return _DOMAIN.sub("", text) if "\\text" not in other else text
+
+
+def _coordinates(text: str) -> str | None:
+    r"""2\hat{i}+7\hat{j} as (2,7), or (2,7,0) where a third one is said."""
+    if not _UNIT_VECTOR.search(text):
+        return None
+    said = {match[2]: match[1].replace(" ", "") for match in _TERM.finditer(text)}
+    if _TERM.sub("", text).strip() or not said:
+        return None
+    values = [said.get(name, "0") for name in ("ijk" if "k" in said else "ij")]
+    return "(" + ",".join({"": "1", "+": "1", "-": "-1"}.get(value, value.lstrip("+")) for value in values) + ")"
+
+
+def _progression(text: str) -> tuple[int, int, int] | None:
+    r"""First, second and last number of "1, 2, 3, \ldots, 50" and of "1 \le n \le 50"."""
+    if whole := _WHOLE_RANGE.fullmatch(text):
+        return int(whole[1]), int(whole[1]) + 1, int(whole[2])
+    row = _PROGRESSION.fullmatch(text)
+    numbers = list(map(int, row[1].replace(" ", "").rstrip(",").split(","))) if row else []
+    if row is None or any(b - a != numbers[1] - numbers[0] for a, b in zip(numbers, numbers[1:], strict=False)):
+        return None
+    return numbers[0], numbers[1], int(row[2])
 
 
 def _as_period(text: str, other: str) -> str:

@@ -10,25 +10,25 @@ from r3_openrlhf.rewards.answers.number_words import is_number_word
 
 _SYNONYMS = {
     "mm": "mm millimeter millimetre",
-    "cm": "cm centimeter centimetre",
-    "m": "m meter metre",
-    "km": "km kilometer kilometre",
+    "cm": "cm centimeter centimetre 厘米",
+    "m": "m meter metre 米",
+    "km": "km kilometer kilometre 公里 千米",
     "inch": "in inch inches",
     "foot": "ft foot feet",
     "yard": "yd yard",
     "mile": "mi mile",
     "mg": "mg milligram",
     "g": "g gram",
-    "kg": "kg kilogram",
+    "kg": "kg kilogram 千克 公斤",
     "pound": "lb pound",
     "ounce": "oz ounce",
     "second": "s sec second",
-    "minute": "min minute",
-    "hour": "h hr hour",
-    "day": "day",
+    "minute": "min minute 分钟",
+    "hour": "h hr hour 小时",
+    "day": "day 天",
     "week": "week",
     "month": "month",
-    "year": "yr year",
+    "year": "yr year 年",
     "dollar": "dollar usd",
     "cent": "cent ¢",
     "euro": "euro eur",
@@ -59,21 +59,23 @@ _SYNONYMS = {
     "atmosphere": "atm atmosphere",
     "volt": "volt",
     "ampere": "amp ampere",
-    "ohm": "ohm",
+    "ohm": "ohm ω",
+    "kiloohm": "kω kiloohm kilohm",
+    "megaohm": "mω megaohm megohm",
     "hertz": "hertz hz",
     "kilohertz": "khz kilohertz",
     "megahertz": "mhz megahertz",
     "kilojoule": "kj kilojoule",
     "kilowatt": "kw kilowatt",
     "electronvolt": "ev electronvolt",
-    "unit": "unit",
+    "unit": "unit 个 人",
     "gallon": "gal gallon",
     "newton": "newton",
     "joule": "joule",
     "watt": "watt",
     "grade": "grade",
     "yen": "yen",
-    "yuan": "yuan rmb",
+    "yuan": "yuan rmb 元",
     "peso": "peso",
     "franc": "franc",
     "ruble": "ruble rouble",
@@ -174,6 +176,7 @@ _AMOUNTS = {
     "hertz": ("frequency", 1), "kilohertz": ("frequency", 1000), "megahertz": ("frequency", 10**6),
     "bit": ("data", 1), "byte": ("data", 8), "ns": ("short times", 1), "microsecond": ("short times", 1000),
     "nm": ("short lengths", 1), "micrometer": ("short lengths", 1000), "arcsecond": ("angle", 1), "arcminute": ("angle", 60), "degree": ("angle", 3600),
+    "ohm": ("resistance", 1), "kiloohm": ("resistance", 1000), "megaohm": ("resistance", 10**6),
     "gigahertz": ("frequency", 10**9), "pascal": ("pressure", 1), "kilopascal": ("pressure", 1000), "megapascal": ("pressure", 10**6),
     "microgram": ("small masses", 1), "calorie": ("calories", 1), "kilocalorie": ("calories", 1000), "megajoule": ("energy", 10**6),
     "millimole": ("substance", 1), "mole": ("substance", 1000), "millivolt": ("voltage", 1), "volt": ("voltage", 1000), "kilovolt": ("voltage", 10**6),
@@ -185,15 +188,21 @@ _CURRENCY = {"\\$": "dollar", "€": "euro", "£": "pound sterling", "¥": "yen"
 _CURRENCY_SIGN = re.compile(r"^\s*(?:\\text\s*\{\s*)?[-+]?\s*(\\\$|[€£¥₹])")
 _CIRC = r"(?:\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))|°)"
 _DEGREES = re.compile(rf"{_CIRC}\s*(?:\\(?:text|mathrm)\s*\{{)?\s*([CF]?)\s*\}}?\s*\$?$")
+_WORDS_OF_UNITS = r"a-zA-Z ./~¢µμωΩ\u4e00-\u9fff⋅·-"
 _WRAPPED = re.compile(
-    r"\s*\\(?:text|mbox|textrm|mathrm|textnormal|textbf|textit|mathit|operatorname)\s*\{((?:[a-zA-Z ./~¢µμ⋅·-]|\\[,;: ]|\\cdot(?![a-zA-Z])|\^\s*\{?\s*-?[123]\s*\}?)*)\}(\s*\^\s*\{?-?[123]\}?)?$"
+    rf"\s*\\(?:text|mbox|textrm|mathrm|textnormal|textbf|textit|mathit|operatorname)\s*\{{"
+    rf"((?:[{_WORDS_OF_UNITS}]|\\[,;: ]|\\cdot(?![a-zA-Z])|\^\s*\{{?\s*-?[123]\s*\}}?)*)\}}(\s*\^\s*\{{?-?[123]\}}?)?$"
 )
 _WRAPPED_SPEED = re.compile(
     r"\s*\\(?:text|mbox|textrm|mathrm)\s*\{\s*([a-zA-Z]+)\s*\}\s*/\s*\\(?:text|mbox|textrm|mathrm)\s*\{\s*([a-zA-Z]+)\s*\}$"
 )
 _PLAIN = re.compile(
-    r"(?<=[\d)}])\s*((?:square |cubic |sq\.? |cu\.? )?[a-zA-Z]+(?:(?:/| per )[a-zA-Z]+)?|¢|[ap]\.m\.?)(\s*\^\s*\{?[23]\}?|[²³])?$"
+    r"(?<=[\d)}])\s*((?:square |cubic |sq\.? |cu\.? )?[a-zA-ZµμΩ]+(?:(?:/| per )[a-zA-Z]+)?|[\u4e00-\u9fff]+|¢|[ap]\.m\.?)"
+    r"(\s*\^\s*\{?[23]\}?|[²³])?$"
 )
+_SUM = re.compile(
+    r"[\da-zA-Z)}\]]\s*[-+]|\\[a-zA-Z]*\{[^{}]*[a-zA-Z]"
+)  # "9+4" before t, and what has letters of its own
 _A_RATE = re.compile(
     r"(?:\\(?:text|mathrm)\s*\{\s*)?(?:/|(?<![a-zA-Z])per(?![a-zA-Z]))\s*(?:\\(?:text|mathrm)\s*\{)?\s*([a-zA-Z]+)\s*\}?\s*$"
 )
@@ -204,13 +213,17 @@ _LOOSE = re.compile(
     r"(?P<unit>(?:square |cubic |sq\.? |cu\.? )?[a-zA-Z]+(?:(?:/| per )[a-zA-Z]+)?)(?P<power>\s*\^\s*\{?[23]\}?|[²³])?$"
 )
 _SPACE_BEHIND = re.compile(rf"(?:{_SPACE}|\\$)+$")
-# a plain number and what is counted, in the plural and without a command: "8 red balls", "4 pages per day", "7 inches tall"
-_NOUNS = re.compile(
-    r"([-+]?\d[\d,]{0,20}(?:\.\d{1,20})?)\s+"
-    r"((?:[a-zA-Z]{3,20} ){0,2}(?:[a-zA-Z]{2,19}s|people|children|men|women|feet|fish|sheep|dice|mice|teeth)"
-    r"(?: squared| cubed| per [a-zA-Z]{3,20}(?: squared)?)?)"
-    r"(?: (?:left|old|tall|long|wide|high|deep|away|apart|each|total|in total|in all|altogether|remaining))?"
+# what is counted, in the plural: "red balls", "pages per day", "inches tall", "people in total", "of them"
+_COUNTED = (
+    r"(?:[a-z]{3,20} ){0,3}(?:[a-z]{2,19}s|people|children|men|women|feet|fish|sheep|dice|mice|teeth)"
+    r"(?: squared| cubed| per [a-z]{3,20}(?: squared)?)?"
 )
+_AFTER_IT = r"(?: (?:left|old|tall|long|wide|high|deep|away|apart|each|total|in total|in all|altogether|remaining))?"
+_NOUNS = re.compile(rf"([-+]?\d[\d,]{{0,20}}(?:\.\d{{1,20}})?)\s+({_COUNTED}){_AFTER_IT}", re.IGNORECASE)
+_COMMENT = re.compile(r"\\text\s*\{\s*(?:\((?!or\b|not\b)[^(){}]*\)|is the answer)\s*\}$")
+_ONE_LETTER = re.compile(r"(?<![a-zA-Z])[a-zA-Z]$")  # outside of \\text{} it may as well be a factor
+_SAYS_LITTLE = re.compile(r"of them|in (?:total|all)|total|altogether|each|left|an? [a-z]+|term|grade|-?th")
+_NAMED = re.compile(_COUNTED + _AFTER_IT)
 _NO_NOUN = re.compile(
     r"(?i)\b(?:to|the|of|power|roots?|mod|modulo|modulus|base|choose|over|under|if|when|unless|only|almost|nearly|about|point|plus|divided|multiplied|by|is"
     r"|are|was|through|till|until|versus|oder|und|percents?|this|guess|always|fails|misses|misleads|negatives|inverses|powers"
@@ -219,7 +232,7 @@ _NO_NOUN = re.compile(
 _IRRATIONAL = re.compile(r"\\(?:pi|sqrt)(?![a-zA-Z])")
 NO_UNIT = re.compile(
     r"\b(?:or|not|no|than|least|most|and|but|less|more|maybe|neither|wrong|except|other"
-    r"|hundred|factorial|half|halves|thirds?|fourths|fifths|tenths|times|negative|minus|plus|between|false|incorrect|yes|never|unknown)\b"
+    r"|hundred|thousand|mill?i?on\w*|billion|trillion|factorial|half|halves|thirds?|fourths|fifths|tenths|times|negative|minus|plus|between|false|incorrect|yes|never|unknown)\b"
     r"|^\s*(?:squared|cubed)\s*$"
 )
 
@@ -227,25 +240,29 @@ NO_UNIT = re.compile(
 def split_unit(text: str) -> tuple[str, str | None]:
     """("15", "cm^2") for "15\\text{ cm}^2" and "15 square centimeters"; the unit is None when none is known.
 
-    Anything inside \\text{} behind a number counts as a unit, known or not ("5\\text{ apples}"), unless it takes back
-    what stands before it ("5\\text{ or more}"). So do plain words in the plural behind a plain number
-    ("8 people"), but no other number ("3 sevenths").
+    Inside \\text{} behind a number, and behind a plain number also outside of it, what is counted is left out too: words in the
+    plural ("8 people", "5\\text{ red apples}"). Other words may say another number ("7\\text{ point five}") and stay.
     """
     if match := _WRAPPED_SPEED.search(text):
         return text[: match.start()], _known(f"{match[1]}/{match[2]}", None)
     if match := _WRAPPED.search(text):
-        if NO_UNIT.search(match[1].lower()):
+        unit = _known(match[1], match[2])
+        words = match[1].replace("~", " ").strip(" .,")
+        if unit is None and words and not (_SAYS_LITTLE.fullmatch(words) or _are_counted(words.lower())):
             return text, None
-        return text[: match.start()], _known(match[1], match[2])
-    if (match := _PLAIN.search(text)) and (unit := _known(match[1], match[2])):
         return text[: match.start()], unit
+    if (match := _PLAIN.search(text)) and (unit := _known(match[1], match[2])):
+        if len(match[1]) > 1 or text[match.start() - 1].isdigit() and not _SUM.search(text[: match.start()]):
+            return text[: match.start()], unit
     if (match := _NOUNS.fullmatch(text)) and _are_counted(match[2].lower()):
         return match[1], _known(match[2], None)
     return text, None
 
 
 def _are_counted(words: str) -> bool:
-    return not (NO_UNIT.search(words) or _NO_NOUN.search(words) or any(map(is_number_word, words.split())))
+    return _NAMED.fullmatch(words) is not None and not (
+        NO_UNIT.search(words) or _NO_NOUN.search(words) or any(map(is_number_word, words.split()))
+    )
 
 
 def without_rate(amount: str) -> str:
@@ -302,6 +319,12 @@ def _states_a_unit(text: str) -> bool:
     return _LOOSE.search(text.strip()) is not None or unit_of(text) is not None
 
 
+def without_unit(text: str) -> str:
+    """A text without the unit, the counted things or the comment in brackets behind it."""
+    text = _COMMENT.sub("", text.strip())
+    return text if _ONE_LETTER.search(text) else _apart(text)[0]
+
+
 def _apart(text: str) -> tuple[str, str | None]:
     """A text and the unit behind it; of bare letters only those that are no factors."""
     text = text.strip()
@@ -309,7 +332,7 @@ def _apart(text: str) -> tuple[str, str | None]:
         unit = _known(loose["unit"], loose["power"])
         return (_SPACE_BEHIND.sub("", text[: loose.start("unit")]), unit) if unit else (text, None)
     rest, unit = split_unit(text)
-    return (_SPACE_BEHIND.sub("", rest), unit) if unit else (text, None)
+    return _SPACE_BEHIND.sub("", rest), unit
 
 
 def conversion(unit: str, other: str) -> Fraction | None:
@@ -348,8 +371,9 @@ def _with_power(unit: str) -> tuple[str, int]:
 
 def _known(words: str, power: str | None) -> str | None:
     """The name of a unit in one spelling: "m/second" for m/s, m s^{-1} and metres per second; "/day" for "pages per day"."""
-    if words.strip(" ~") in _SYMBOLS:
-        return _SYMBOLS[words.strip(" ~")]
+    symbol = words.strip(" ~")
+    if symbol in _SYMBOLS or len(symbol) == 1 and symbol.isascii() and symbol.isupper() and symbol != "L":
+        return _SYMBOLS.get(symbol)
     text = _SEPARATORS.sub(
         " ", words.lower().replace(".", "").replace("per mille", "permille").replace("nautical mile", "nmi")
     )

@@ -1,0 +1,131 @@
+r"""Sets of real numbers in any notation as a list of intervals: "4>c>1", "x<-1, x\ne -4", "(1,4)", "\mathbb{R}\setminus\{4\}"."""
+
+from __future__ import annotations
+
+import math
+import re
+from fractions import Fraction
+
+from r3_openrlhf.rewards.answers.comparison import number
+
+MAX_PIECES = 12
+Interval = tuple[float | Fraction, bool, float | Fraction, bool]  # low, is it in, high, is it in
+
+_LINE: Interval = (-math.inf, False, math.inf, False)
+_IS_SET = re.compile(r"[<>]|\\(?:[lg]eq?(?:slant)?|neq?|cup|cap|infty|setminus|mathbb\{R\})(?![a-zA-Z])")
+_OR = re.compile(r"\\text\s*\{\s*or\s*\}|\\(?:lor|vee|cup)(?![a-zA-Z])|\bor\b")
+_AND = re.compile(r"\\text\s*\{\s*and\s*\}|\\(?:land|wedge|cap)(?![a-zA-Z])|\band\b|[,;](?![^(\[{]*[)\]}])")
+_RELATION = re.compile(r"(\\(?:[lg]eq?(?:slant)?|neq?)(?![a-zA-Z])|<=|>=|[<>=])")
+_WITHOUT = re.compile(r"(.+?)(?:\\setminus(?![a-zA-Z])|-)\s*(\{[^{}]+\})")
+_NAME = re.compile(r"[a-zA-Z]")
+_BELONGS = re.compile(r"^\s*[a-zA-Z]\s*\\in(?![a-zA-Z])\s*")
+
+
+class _NoSet(Exception):
+    """The text is no set of real numbers, or its ends are no plain numbers."""
+
+
+def same_set(answer: str, reference: str) -> bool | None:
+    """Whether both are the same set; None where one of them is empty or cannot be read, or neither must be a set."""
+    if not (_IS_SET.search(answer) and (_IS_SET.search(reference) or reference[:1] in "([\\")) and not (
+        _IS_SET.search(reference) and answer[:1] in "([\\"
+    ):
+        return None
+    names: list[set[str]] = [set(), set()]
+    try:
+        sets = [_union(text, found) for text, found in zip((answer, reference), names, strict=True)]
+    except _NoSet:
+        return None
+    if all(names) and names[0] != names[1] or any(len(found) > 1 for found in names):
+        return None
+    return sets[0] == sets[1] if all(sets) else None
+
+
+def _union(text: str, names: set[str]) -> list[Interval]:
+    text = text.replace("\\left", "").replace("\\right", "").replace("\\{", "{").replace("\\}", "}")
+    parts = _OR.split(text)
+    if len(parts) > MAX_PIECES:
+        raise _NoSet
+    return _joined([interval for part in parts for interval in _intersection(part, names)])
+
+
+def _intersection(text: str, names: set[str]) -> list[Interval]:
+    found = [_LINE]
+    for part in _AND.split(text)[:MAX_PIECES]:
+        found = [both for a in found for b in _piece(part, names) if (both := _common(a, b))]
+    return found
+
+
+def _piece(text: str, names: set[str]) -> list[Interval]:
+    text = _BELONGS.sub("", text).strip(" ~$")
+    if match := _WITHOUT.fullmatch(text):
+        outside = [gap for value in match[2][1:-1].split(",") for gap in [_end(value)]]
+        kept = _piece(match[1], names)
+        for value in outside:
+            kept = [both for a in kept for b in _all_but(value) if (both := _common(a, b))]
+        return kept
+    if text == "\\mathbb{R}":
+        return [_LINE]
+    if text[:1] == "{" and text[-1:] == "}":
+        return [(value, True, value, True) for value in map(_end, text[1:-1].split(","))]
+    if text[:1] in ("(", "[") and text[-1:] in (")", "]") and text.count(",") == 1:
+        low, high = map(_end, text[1:-1].split(","))
+        return [(low, text[0] == "[", high, text[-1] == "]")]
+    return _of_relations([side.strip() for side in _RELATION.split(text)], names)
+
+
+def _of_relations(sides: list[str], names: set[str]) -> list[Interval]:
+    """ "1 < x", "1 < x \\le 4", "x = 2" or "x \\ne 2", as its sides with the relations between them."""
+    where = [i for i, side in enumerate(sides) if i % 2 == 0 and _NAME.fullmatch(side)]
+    if len(sides) not in (3, 5) or len(where) != 1:
+        raise _NoSet
+    names.add(sides[where[0]])
+    found = [_LINE]
+    for i in (where[0] - 1, where[0] + 1):
+        if not 0 < i < len(sides):
+            continue
+        is_after = i > where[0]
+        value, relation = _end(sides[i + 1 if is_after else i - 1]), sides[i]
+        if relation == "=":
+            allowed = [(value, True, value, True)]
+        elif relation.startswith("\\n"):
+            allowed = _all_but(value)
+        else:
+            closed = relation[-1] == "=" or relation.startswith(("\\le", "\\ge"))
+            below = (relation[0] == "<" or relation.startswith("\\l")) == is_after
+            allowed = [(-math.inf, False, value, closed) if below else (value, closed, math.inf, False)]
+        found = [both for a in found for b in allowed if (both := _common(a, b))]
+    return found
+
+
+def _end(text: str) -> float | Fraction:
+    text = text.strip()
+    if text.lstrip("+-") == "\\infty" or text.lstrip("+-") == "\\infty ":
+        return -math.inf if text[0] == "-" else math.inf
+    found = number(text)
+    if found is None or found.unit or found.percent:
+        raise _NoSet
+    return found.value
+
+
+def _all_but(value: float | Fraction) -> list[Interval]:
+    return [(-math.inf, False, value, False), (value, False, math.inf, False)]
+
+
+def _common(a: Interval, b: Interval) -> Interval | None:
+    low, low_in = max((a[0], not a[1]), (b[0], not b[1]))
+    high, high_in = min((a[2], a[3]), (b[2], b[3]))
+    low_in = not low_in
+    return (low, low_in, high, high_in) if low < high or low == high and low_in and high_in else None
+
+
+def _joined(intervals: list[Interval]) -> list[Interval]:
+    """Sorted, and those that touch as one."""
+    found: list[Interval] = []
+    for low, low_in, high, high_in in sorted(intervals, key=lambda interval: (interval[0], not interval[1])):
+        if found and (low < found[-1][2] or low == found[-1][2] and (low_in or found[-1][3])):
+            end, end_in = max((found[-1][2], found[-1][3]), (high, high_in))
+            found[-1] = (*found[-1][:2], end, end_in)
+        else:
+            found.append((low, low_in, high, high_in))
+    return found
