@@ -73,7 +73,6 @@ TOGETHER = (
     "data.input_template",
     "data.max_samples",
     "eval.steps",
-    "logger.tensorboard_dir",
     "logger.wandb.key",
     "logger.wandb.project",
     "reward.remote_url",
@@ -137,14 +136,13 @@ def _algorithm(values: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
 
 def _together(values: dict[str, Any], given: set[str], reasons: list[tuple[str, str]]) -> dict[str, Any]:
     low, high = values["actor.eps_clip_low_high"] or (values["actor.eps_clip"],) * 2
-    found: dict[str, Any] = {"train.eps_clip_low": low, "train.eps_clip_high": high, "reward.length_reward": False}
+    found: dict[str, Any] = {"train.eps_clip_low": low, "train.eps_clip_high": high, "reward.length_reward_max_tokens": None}
     if template := values["data.input_template"]:
         found["data.prompt_template"] = template.replace("\\n", "\n").replace("{}", "{problem}")
     if "data.max_samples" in given:
         found["data.max_samples"] = values["data.max_samples"]
     if values["eval.dataset"] and values["eval.steps"] > 0:
         found["held_out.every_steps"] = values["eval.steps"]
-    found["logging.tensorboard"] = values["logger.tensorboard_dir"] is not None
     if values["logger.wandb.key"]:
         found["logging.wandb_project"] = values["logger.wandb.project"]
         reasons.append(
