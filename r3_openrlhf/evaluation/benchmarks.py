@@ -82,6 +82,7 @@ def load_problem_set(
     Columns, split and task of a file or hub data set, and the options of a reasoning-gym task, are those of `data`.
     Raises ConfigError for an unknown name or two that do not go together, DataError as `load_problems` does.
     """
+    data = replace(data, sources=[])  # of the run that is evaluated
     if benchmark in BENCHMARKS:
         found = BENCHMARKS[benchmark]
         source = _source_of(found, data, data_dir)

@@ -59,6 +59,14 @@ class SourceCounts:
     problem_forms: dict[str, int] = field(default_factory=dict)  # how the problem stood there -> rows
     forms: dict[str, int] = field(default_factory=dict)  # how the answer stood in the column (references.py) -> rows
 
+    @property
+    def how_read(self) -> str:
+        """One line for the first page: the columns, and how the answer stood in its column."""
+        line = f"problem: {self.problem_key}, answer: {self.answer_key}"
+        found = {**self.problem_forms, **self.forms}
+        said = [f"{number:,} {form}" for form, number in found.items() if form != AS_IT_IS]
+        return f"{line} ({'; '.join(said)})" if said else line
+
     def leave_out(self, reason: str, number: int) -> None:
         """Count `number` rows more that are left out for this reason."""
         if number:

@@ -101,3 +101,9 @@ def test_mistakes(name, data_dir, error, sentence):
     with pytest.raises(error) as caught:
         load_problem_set(name, DataConfig(path="-"), data_dir=data_dir)
     assert sentence in str(caught.value)
+
+
+def test_a_run_of_several_sources_is_asked_the_problems_of_a_file(tmp_path):
+    (tmp_path / "mine.csv").write_text("question,answer\nWhat is 1+1?,2\n")
+    data = DataConfig(sources=["a.jsonl", {"path": "b.jsonl", "task": "exact"}])
+    assert [label.references for label in load_problem_set(str(tmp_path / "mine.csv"), data).labels] == [["2"]]

@@ -69,6 +69,7 @@ def test_what_was_read_and_how_is_counted(tmp_path):
     (counts,) = problems.sources
     assert (counts.num_rows, counts.num_used, counts.num_duplicates) == (34, 31, 1)
     assert counts.forms == {AFTER_MARKS: 32} and sorted(counts.left_out.values()) == [1, 1]
+    assert counts.how_read == "problem: problem, answer: answer (32 cut at ####)"
     assert "2 of 34 rows are left out" in problems.findings[0].sentence
 
 
