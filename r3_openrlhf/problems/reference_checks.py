@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+from r3_openrlhf.config import DataConfig
 from r3_openrlhf.config.answer_tasks import TASKS
 from r3_openrlhf.config.finding import Finding
 from r3_openrlhf.problems.label import Label
@@ -20,6 +21,11 @@ MOST_CHARACTERS = 1000
 FEW, MANY = 8, 30
 # DeepScaleR's most frequent answer, 10, has 1.6% of the problems; one of four choices has about a quarter, "yes" half of them.
 FREQUENT, MANY_TEXTS = 0.2, 20
+# Sums of digits have at most 19 answers, and a data set of them rarely 1,000 problems.
+PER_ANSWER = 50
+# None of DeepScaleR's answers has so many words outside formulas; one of OlympiadBench's 675 has.
+MOST_WORDS = 8
+_WORD = re.compile(r"(?<![\\\w])[^\W\d_]{2,}")
 _WORDS = re.compile(r"[^\W\d_]{2}[\w /&.-]*")
 _LETTER = re.compile(r"\(?[A-J]\)?\.?")
 # "(B) 12", "B. 12", "B: 12", "\\textbf{(B)}"
@@ -71,12 +77,17 @@ def check_references(labels: Sequence[Label], *, path: str, answer_key: str) -> 
         return findings
     long = [label for label in known if min(map(len, label.references)) > LONGEST_ANSWER]
     lines = [label for label in known if all("\n" in text.strip() for text in label.references) and label not in long]
+    prose = [
+        label for label in known if min(map(num_words, label.references)) >= MOST_WORDS and label not in long + lines
+    ]
     problem = [label for label in known if label.problem.strip() in label.references]
     if is_math:
         say(long, f"are longer than {LONGEST_ANSWER} characters, as solutions are and answers are not")
         say(lines, "have several lines, as solutions and lists of options have")
+        say(prose, f"have {MOST_WORDS} words or more, as sentences have", certain=0.5)
     say(problem, "are the problem itself", suspicious=1 / len(known))
-    if num_texts > 2 and len(known) >= MANY and all(map(_LETTER.fullmatch, first)):
+    letters = all(map(_LETTER.fullmatch, first))
+    if num_texts > 2 and len(known) >= MANY and letters:
         without = [label for label in known if _OPTION.search(label.problem) is None]
         remedy = "make a column of problems that lists them"
         say(without, "are letters of options, which the problem does not hold", certain=0.5, remedy=remedy)
@@ -102,6 +113,13 @@ def check_references(labels: Sequence[Label], *, path: str, answer_key: str) -> 
                 refuses=is_math and in_problem < CERTAIN * len(known),
             )
         )
+    elif is_math and 2 < num_texts <= MANY_TEXTS and len(known) >= PER_ANSWER * num_texts and not letters:
+        findings.append(
+            Finding(
+                f"{where}: {len(known)} answers ({answer_key}) are only {num_texts} different ones, like {shown(text)}, as levels are; "
+                "is it the column with the answer?"
+            )
+        )
     elif num_texts > MANY_TEXTS and most >= FREQUENT * len(known):
         findings.append(
             Finding(f"{where}: {most} of {len(known)} answers ({answer_key}) are {shown(text)}; is it one?")
@@ -109,11 +127,11 @@ def check_references(labels: Sequence[Label], *, path: str, answer_key: str) -> 
     return findings
 
 
-def check_prompts(labels: Sequence[Label], *, path: str, prompt_template: str, chat_template: bool) -> list[Finding]:
+def check_prompts(labels: Sequence[Label], *, path: str, data: DataConfig) -> list[Finding]:
     """A template inside a template, and control characters that were typed as text."""
     findings = []
     marked = [(label, found[0]) for label in labels if (found := _TEMPLATE.search(label.problem))]
-    if marked and chat_template:
+    if marked and data.chat_template:
         findings.append(
             Finding(
                 f"data.path {path}: {len(marked)} of {len(labels)} problems are in a chat template already ({marked[0][1]}), and "
@@ -121,13 +139,14 @@ def check_prompts(labels: Sequence[Label], *, path: str, prompt_template: str, c
                 refuses=len(marked) >= CERTAIN * len(labels),
             )
         )
-    if typed := re.search(r"\\n(?![a-zA-Z])|\\n\\n|\\t(?![a-zA-Z])", prompt_template):
-        findings.append(
-            Finding(
-                f"data.prompt_template holds {typed[0]!r} as two characters, a backslash and a letter; on the command line write "
-                "a real line break inside the quotes ($'...' in bash), or put the template into a YAML file"
+    for key, text in (("prompt_template", data.prompt_template), ("system_prompt", data.system_prompt or "")):
+        if typed := re.search(r"\\n(?![a-zA-Z])|\\n\\n|\\t(?![a-zA-Z])", text):
+            findings.append(
+                Finding(
+                    f"data.{key} holds {typed[0]!r} as two characters, a backslash and a letter; on the command line write a real "
+                    "line break inside the quotes ($'...' in bash), or put the text into a YAML file"
+                )
             )
-        )
     escaped = [label for label in labels if "\\n\\n" in label.problem and "\n" not in label.problem]
     if len(escaped) >= SUSPICIOUS * len(labels) and escaped:
         findings.append(
@@ -137,6 +156,11 @@ def check_prompts(labels: Sequence[Label], *, path: str, prompt_template: str, c
             )
         )
     return findings
+
+
+def num_words(text: str) -> int:
+    """Words of two letters or more that are no LaTeX commands."""
+    return len(_WORD.findall(text))
 
 
 def shown(text: str, *, most: int = 80) -> str:

@@ -209,9 +209,7 @@ def _findings(data: DataConfig, counts: SourceCounts, labels: list[Label], num_u
         found = check_references(labels, path=data.path, answer_key=counts.answer_key)
         # a reward function may compare with anything
         findings += [replace(one, refuses=False) for one in found] if data.keep_rows else found
-        findings += check_prompts(
-            labels, path=data.path, prompt_template=data.prompt_template, chat_template=data.chat_template
-        )
+        findings += check_prompts(labels, path=data.path, data=data)
     for finding in findings:
         if finding.refuses:
             raise DataError(finding.sentence)

@@ -107,6 +107,7 @@ REFUSED = {  # what the column is -> (answers, a part of the sentence)
     "lists of options in a text": ([f"A) {n}\nB) {n}1\nC) {n}2" for n in NUMBERS], "have several lines"),
     "options": ([[n, n + "1", n + "2", n + "3"] for n in NUMBERS], "accept 4 different answers"),
     "the problem": ([f"What is problem {n}?" for n in range(60)], "are the problem itself"),
+    "sentences": ([f"She has {n} pens left in the box by then." for n in NUMBERS], "have 8 words or more"),
     "constant": (["yes"] * 60, "all 60 answers"),
     "levels": (["Easy", "Medium", "Very hard"] * 20, "are only 3 words ('Easy', 'Medium', 'Very hard' ...)"),
     "sources": (["olympiads", "aops_forum", "cn_k12"] * 20, "are only 3 words"),
@@ -140,6 +141,11 @@ def test_a_column_of_answers_is_taken(tmp_path, column):
     problems = load(tmp_path, rows)
     assert len(problems.labels) == len(rows)
     assert [finding for finding in problems.findings if "words" not in finding.sentence] == []
+
+
+def test_few_numbers_for_many_problems_are_worth_a_word(tmp_path):
+    problems = load(tmp_path, rows_of([str(n % 9 / 2) for n in range(600)]))
+    assert "600 answers (answer) are only 9 different ones, like '0.0', as levels are" in problems.findings[0].sentence
 
 
 def test_aliases_are_no_options(tmp_path):
@@ -178,6 +184,8 @@ def test_prompts_that_are_templated_already(tmp_path):
 def test_line_breaks_that_are_two_characters(tmp_path):
     (finding,) = load(tmp_path, rows_of(NUMBERS), prompt_template="{problem}\\n\\nThink first.").findings
     assert "'\\\\n' as two characters" in finding.sentence
+    (finding,) = load(tmp_path, rows_of(NUMBERS), system_prompt="Be brief.\\n").findings
+    assert finding.sentence.startswith("data.system_prompt holds")
     assert load(tmp_path, rows_of(NUMBERS), prompt_template="{problem} has $x \\neq \\nu$").findings == []
     (finding,) = load(tmp_path, [{"problem": f"{n}\\n\\nb", "answer": n} for n in NUMBERS]).findings
     assert "60 of 60 problems have line breaks as two characters" in finding.sentence
