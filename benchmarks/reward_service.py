@@ -1,4 +1,5 @@
-"""Rows per second of the grading pool and of the reward service, beside math-verify and OpenRLHF's in-thread function.
+"""Rows per second of the grading pool, of a reward function and of the reward service, beside math-verify and OpenRLHF's in-thread
+function.
 
     python benchmarks/reward_service.py [--data ../shared/data] [--rows 4000] [--memory-items 100000] [--parts ...] [--hanging one_problem --where local_pool ...]
 
@@ -22,6 +23,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -283,12 +285,16 @@ def main() -> None:
 
 
 def print_throughput(options: argparse.Namespace, local: RewardConfig, remote: RewardConfig) -> None:
-    print(f"\n{'rows/s':8} {'rows':>6} {'math-verify':>12} {'grade_answer':>13} {'local pool':>20} {'service':>20}")
+    print(
+        f"\n{'rows/s':8} {'rows':>6} {'math-verify':>12} {'grade_answer':>13} {'local pool':>20} {'function':>20} {'service':>20}"
+    )
+    example = Path(__file__).parents[1] / "examples" / "own_reward.py"
+    function = replace(local, function=f"{example}:is_right")
     for kind, count in {"short": options.rows, "long": options.rows // 4, "hard": options.rows // 10}.items():
         rows = make_rows(options.data, kind, count)
         base = in_another_process(math_verify_loop, rows)
         threads = in_another_process(openrlhf_in_threads, rows) if kind != "hard" else (float("nan"),) * 2
-        found = [ours(config, requests_of(rows)) for config in (local, remote)]
+        found = [ours(config, requests_of(rows)) for config in (local, function, remote)]
         columns = [f"{count / wall:6.0f} ({base[0] / wall:4.1f}x {base[1] / cpu:4.1f}x)" for wall, cpu in found]
         print(
             f"{kind:8} {count:6} {count / base[0]:12.0f} {count / threads[0]:13.0f} " + " ".join(columns),

@@ -3,8 +3,9 @@
     def is_right(response, reference, *, problem, row): ...        # ours: any of OFFERED, by name
     def accuracy(prompts, completions, **columns): ...             # TRL's reward_funcs
     def reward_func(queries, prompts, labels): ...                 # OpenRLHF's --reward.remote_url reward_func.py
+    def compute_score(data_source, solution_str, ground_truth, extra_info): ...      # verl's custom_reward_function
 
-Which of the three a function is, is seen in the names of its parameters.
+Which of them a function is, is seen in the names of its parameters.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ OFFERED: tuple[str, ...] = (
     "num_tokens",
     "metadata",
 )
+VERL = ("data_source", "solution_str", "ground_truth", "extra_info")  # its compute_score
 _OPENRLHF: tuple[str, ...] = ("queries", "prompts", "labels")
 
 
@@ -43,7 +45,7 @@ class Signature(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RewardFunction:
-    """A user's function. `wants`: those of OFFERED that it takes; of the other signatures, nothing."""
+    """A user's function. `wants`: those of OFFERED or VERL that it takes; of the other signatures, nothing."""
 
     path: str
     name: str
@@ -73,13 +75,14 @@ def reward_function(key: str, path: str) -> RewardFunction:
         # which columns there are is known with the first row
         return RewardFunction(path, name, found, Signature.TRL)
     else:
-        signature, offered = Signature.OWN, OFFERED
+        signature, offered = Signature.OWN, VERL if "solution_str" in names else OFFERED
     lacking = [one.name for one in named if one.default is one.empty and one.name not in offered]
     lacking += [one.name for one in parameters if one.kind is one.POSITIONAL_ONLY and one.default is one.empty]
     if lacking:
         raise ConfigError(
             f"{key} is {path!r}, whose parameter {lacking[0]!r} nothing is passed for; a reward function may take "
-            f"{', '.join(OFFERED)}, or have the parameters of TRL (completions, and columns) or OpenRLHF (queries, prompts, labels)"
+            f"{', '.join(OFFERED)}, or have the parameters of TRL (completions, and columns), OpenRLHF (queries, prompts, labels) or verl "
+            "(data_source, solution_str, ground_truth, extra_info)"
         )
     wants = tuple(word for word in offered if takes_any or word in names)
     if signature is Signature.OWN and not wants:

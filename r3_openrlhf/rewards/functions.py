@@ -105,13 +105,14 @@ def _values(
         prompt = item.prompt or item.problem
         label = item.references[0] if len(item.references) == 1 else list(item.references)
         return [openrlhf_value(call([prompt + item.response], [prompt], [label]))]
-    offered = msgspec.structs.asdict(item) | {"references": list(item.references)}
-    if "reference" not in function.wants:
-        return [call(**{name: offered[name] for name in function.wants})]
-    return [
-        call(**{name: (offered | {"reference": reference})[name] for name in function.wants})
-        for reference in item.references or ("",)
-    ]
+    offered = msgspec.structs.asdict(item) | {"references": list(item.references), "solution_str": item.response}
+    offered |= {name: item.row.get(name) for name in ("data_source", "extra_info")}
+    by_reference = {"reference", "ground_truth"} & set(function.wants)
+    values = []
+    for reference in (item.references or ("",)) if by_reference else ("",):
+        offered |= {"reference": reference, "ground_truth": reference}
+        values.append(call(**{name: offered[name] for name in function.wants}))
+    return values
 
 
 def _trl_arguments(item: FunctionItem) -> dict[str, Any]:

@@ -1,0 +1,161 @@
+"""Rewards in the shapes that users have, each asked a right, a wrong and an empty response. Each is made up."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from r3_openrlhf.config import RewardConfig
+from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.rewards.probe import probe_rewards
+
+MODULE = """
+import json, os, re, urllib.request
+
+def is_right(response, reference):
+    return reference in response
+
+def partly(response, reference, *, problem, row):
+    return {"reward": row["weight"] if reference in response else -1.0, "num_chars": len(response)}
+
+def tagged(response):
+    return bool(re.search("boxed", response))
+
+async def judged(response, reference):
+    body = json.dumps({"messages": [{"role": "user", "content": f"{response} = {reference}?"}]}).encode()
+    asked = urllib.request.Request(os.environ["R3_TRIED_JUDGE"] + "/v1/chat/completions", body)
+    said = json.load(urllib.request.urlopen(asked))["choices"][0]["message"]["content"]
+    return float(said == "yes")
+
+def accuracy_reward(completions, solution, **kwargs):
+    return [float(gold in content) for content, gold in zip(completions, solution)]
+
+def accuracy_of_messages(completions, solution, **kwargs):
+    return [float(gold in completion[0]["content"]) for completion, gold in zip(completions, solution)]
+
+def reward_func(queries, prompts, labels):
+    return {"rewards": [float(label in query) for query, label in zip(queries, labels)], "extra_logs": {}}
+
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    return float(ground_truth in solution_str)
+
+def score(completion, target):
+    return completion == target
+"""
+ROW = {"problem": "8 * 9", "answer": "72", "solution": "72", "weight": 0.5, "data_source": "made/up"}
+MESSAGES = {"prompt": [{"role": "user", "content": "8 * 9"}]}
+
+# kind -> settings, further columns of the row
+REWARDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "a function of a response and a reference": ({"function": "my_rewards.py:is_right"}, {}),
+    "partial credit and negative rewards, with the row's columns": (
+        {"function": "my_rewards.py:partly", "correct_from": 0.5},
+        {},
+    ),
+    "several with weights, the built-in grader among them": (
+        {"functions": ["data.task", "my_rewards.py:tagged"], "weights": [1.0, 0.25]},
+        {},
+    ),
+    "a judge behind an OpenAI-compatible server": ({"function": "my_rewards.py:judged"}, {}),
+    "TRL `reward_funcs` of texts": ({"function": "my_rewards.py:accuracy_reward"}, {}),
+    "TRL `reward_funcs` of messages": ({"function": "my_rewards.py:accuracy_of_messages"}, MESSAGES),
+    "OpenRLHF file with `reward_func`": ({"function": "my_rewards.py"}, {}),
+    "OpenRLHF `/get_reward` server": ({"urls": ["SERVER/get_reward"]}, {}),
+    "a server of your own": ({"urls": ["SERVER"]}, {}),
+    "verl `compute_score`": ({"function": "my_rewards.py:compute_score"}, {}),
+    "a scorer with other parameters": ({"function": "my_rewards.py:score"}, {}),
+}
+
+
+class Server(BaseHTTPRequestHandler):
+    """/grade, /get_reward and /v1/chat/completions, all for the reference 72."""
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path.endswith("/grade"):
+            answer = "".join(map(self._line, range(len(body["items"])), body["items"]))
+        elif self.path.endswith("/get_reward"):
+            reward = float("{72}" in body["query"][0])
+            answer = json.dumps({"rewards": [reward], "scores": [reward], "extra_logs": {}})
+        else:
+            said = "yes" if "{72}" in body["messages"][0]["content"] else "no"
+            answer = json.dumps({"choices": [{"message": {"content": said}}]})
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer.encode())
+
+    @staticmethod
+    def _line(index: int, item: dict[str, Any]) -> str:
+        right = "{72}" in item["response"]
+        verdict = "correct" if right else "wrong"
+        line = {"index": index, "verdict": verdict, "reason": verdict, "score": float(right), "extracted": None}
+        return json.dumps(line | {"seconds": 0.0}) + "\n"
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def outcome(name: str, directory: Path) -> str:
+    """A cell of the table."""
+    settings, columns = REWARDS[name]
+    (directory / "my_rewards.py").write_text(MODULE)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{server.server_address[1]}"
+    os.environ["R3_TRIED_JUDGE"] = address
+
+    def placed(value: str) -> str:
+        return value.replace("SERVER", address).replace("my_rewards.py", f"{directory}/my_rewards.py")
+
+    try:
+        used = {
+            key: placed(value)
+            if isinstance(value, str)
+            else [placed(one) for one in value]
+            if key in ("functions", "urls")
+            else value
+            for key, value in settings.items()
+        }
+        config = RewardConfig(num_workers=1, length_reward_max_tokens=None, **used)
+        found = probe_rewards(config, references=("72",), task="math", problem="8 * 9", row=ROW | columns)
+    except ConfigError as refusal:
+        return "refused: " + str(refusal).replace(f"{directory}/", "")
+    finally:
+        server.shutdown()
+        server.server_close()
+        del os.environ["R3_TRIED_JUDGE"]
+    (one,) = found.asked
+    said = f"right: {one.right}; wrong: {one.wrong}; empty: {one.empty}"
+    warnings = [finding.sentence.replace(f"{directory}/", "") for finding in found.findings]
+    return "; ".join([f"works with {_keys(settings)}", said, *warnings])
+
+
+def _keys(settings: dict[str, Any]) -> str:
+    write: Callable[[Any], str] = lambda value: (  # noqa: E731
+        f"[{','.join(map(str, value))}]" if isinstance(value, list) else str(value)
+    )
+    return " ".join(
+        f"`reward.{key}={write(value).replace('SERVER', 'http://HOST:PORT')}`" for key, value in settings.items()
+    )
+
+
+def section() -> str:
+    """The table of rewards."""
+    with tempfile.TemporaryDirectory() as folder:
+        rows = [f"| {name} | {outcome(name, Path(folder)).replace('|', chr(92) + '|')} |" for name in REWARDS]
+    text = """## Rewards
+
+Without a key the built-in grader of `data.task` judges. What each reward said to a right, a wrong and an empty response
+([a reward of your own](rewards.md#a-reward-of-your-own)):
+
+| reward | outcome |
+|---|---|
+"""
+    return text + "\n".join(rows) + "\n"
