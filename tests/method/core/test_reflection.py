@@ -45,8 +45,12 @@ def test_is_hard():
     assert is_hard(0.05, threshold=0.1)
     assert not is_hard(0.1, threshold=0.1)  # below tau, strictly
     assert not is_hard(None, threshold=0.1)  # no history yet
-    for mean, threshold in ((math.nan, 0.1), (0.1, math.nan), (math.inf, 0.1)):
-        with pytest.raises(ValueError, match="nan|inf"):
+    for mean, threshold, said in (
+        (math.nan, 0.1, "^mean_reward is nan"),
+        (0.1, math.nan, "^threshold is nan"),
+        (math.inf, 0.1, "^mean_reward is inf"),
+    ):
+        with pytest.raises(ValueError, match=said):
             is_hard(mean, threshold=threshold)
 
 

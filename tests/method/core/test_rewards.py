@@ -48,6 +48,8 @@ def test_a_right_answer_always_earns_more_than_any_other(right, other, score):
         (lambda: outcome_reward(-0.5, 1, max_tokens=8), "score is -0.5"),
         (lambda: outcome_reward(None, 1, max_tokens=8), "score is None"),
         (lambda: outcome_reward(0.0, -3, max_tokens=8), "num_tokens is -3"),
+        (lambda: overlong_penalty(-1, max_tokens=8), "^num_tokens is -1"),
+        (lambda: overlong_penalty(1, max_tokens=0), "^max_tokens is 0"),
     ],
 )
 def test_refuses(call, named):

@@ -1,0 +1,43 @@
+"""Numbers of a step, worked by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+from pytest import approx
+
+from r3_openrlhf.method.core.batch_metrics import entropy_metrics
+from r3_openrlhf.method.types import EntropyBounds, EntropyStatistics
+from tests.method.history.samples import make_rollout
+
+
+def rollout(logprobs, **found):
+    return replace(
+        make_rollout(ids=range(len(logprobs))), response_logprobs=np.array(logprobs, dtype=np.float32), **found
+    )
+
+
+def test_the_entropy_of_a_step_by_hand():
+    """Sampled are four tokens of log-prob -1, -2, -4 and -1; what a prefix gave is no sample."""
+    bounds = [
+        EntropyBounds(peak_lower=2.0, peak_upper=3.0, global_lower=0.5, global_upper=1.5),
+        EntropyBounds(peak_lower=4.0, peak_upper=9.0, global_lower=1.5, global_upper=3.5),
+    ]
+    exact = EntropyStatistics(peak=3.0, global_=1.0, source="exact")
+    of_engine = EntropyStatistics(peak=99.0, global_=99.0, source="topk")
+    rows = [
+        rollout([-1, -2], entropy_bounds=bounds[0], entropy=exact),
+        rollout([-50, -4, -1], prefix_tokens=1, entropy_bounds=bounds[1], entropy=of_engine),
+    ]
+    assert entropy_metrics(rows) == approx(
+        {
+            "r3/entropy/estimate": 2.0,
+            "r3/entropy/global_lower": 1.0,
+            "r3/entropy/global_upper": 2.5,
+            "r3/entropy/bound_width": 1.5,
+            "r3/entropy/peak_lower": 3.0,
+            "r3/entropy/ranked_peak": 3.0,
+            "r3/entropy/ranked_global": 1.0,
+        }
+    )
+    assert entropy_metrics([rollout([-1, -2])]) == {"r3/entropy/estimate": 1.5}
+    assert entropy_metrics([]) == {"r3/entropy/estimate": 0.0}
