@@ -63,7 +63,7 @@ class FirstPage:
     steps: int | None
     examples: list[Example]
     findings: list[Finding]
-    sources: list[str] = field(default_factory=list)  # of data.sources: rows of each
+    sources: list[str] = field(default_factory=list)  # of each: rows, columns, how the answer stood there
     rewards: list[str] = field(default_factory=list)  # what each of the user's own rewards said to one problem
 
     @property
@@ -123,9 +123,10 @@ def page_of_run(config: R3Config, tokenizer: PreTrainedTokenizerBase, model: str
         used=data.num_problems,
         left_out=dict(left_out),
         sources=[
-            f"{one.name}: {one.num_rows:,} rows read, {one.num_used:,} used"
+            one.how_read
+            if one.name is None
+            else f"{one.name}: {one.num_rows:,} rows read, {one.num_used:,} used; {one.how_read}"
             for one in data.sources
-            if one.name is not None
         ],
         steps=num_steps(config, data),
         findings=data.findings,

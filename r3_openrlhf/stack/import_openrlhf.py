@@ -136,7 +136,11 @@ def _algorithm(values: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
 
 def _together(values: dict[str, Any], given: set[str], reasons: list[tuple[str, str]]) -> dict[str, Any]:
     low, high = values["actor.eps_clip_low_high"] or (values["actor.eps_clip"],) * 2
-    found: dict[str, Any] = {"train.eps_clip_low": low, "train.eps_clip_high": high, "reward.length_reward_max_tokens": None}
+    found: dict[str, Any] = {
+        "train.eps_clip_low": low,
+        "train.eps_clip_high": high,
+        "reward.length_reward_max_tokens": None,
+    }
     if template := values["data.input_template"]:
         found["data.prompt_template"] = template.replace("\\n", "\n").replace("{}", "{problem}")
     if "data.max_samples" in given:
