@@ -13,23 +13,23 @@ NEARLY_ALL = 0.95
 
 
 def early_warnings(rollouts: Sequence[Rollout], *, step: int) -> dict[str, str]:
-    """Kind of trouble -> a sentence about it, for the rollouts of one of the first FIRST_STEPS steps (`step` is from 1); {}
-    later. Nothing stops here: a hard problem set looks like a broken grader, and only a person can tell.
+    """Kind of trouble -> a sentence about it, for the rollouts of one step (`step` is from 1). After FIRST_STEPS only what could
+    not be graded is worth one. Nothing stops here: a hard problem set looks like a broken grader, and only a person can tell.
     """
-    if step > FIRST_STEPS or not rollouts:
-        return {}
     found, total = {}, len(rollouts)
     graded = [rollout for rollout in rollouts if rollout.verdict is not Verdict.UNGRADED]
     correct = [rollout.graded_reward for rollout in graded if rollout.verdict is Verdict.CORRECT]
     wrong = [rollout.graded_reward for rollout in graded if rollout.verdict is Verdict.WRONG]
     truncated = sum(rollout.truncated for rollout in rollouts)
+    if len(graded) < total:
+        found["ungraded"] = f"step {step}: {ungraded_sentence(rollouts)}"
+    if step > FIRST_STEPS or not rollouts:
+        return found
     if truncated >= NEARLY_ALL * total:
         found["truncated"] = (
             f"step {step}: {truncated} of {total} responses were cut off at the limit of tokens; raise rollout.max_new_tokens, or "
             "see whether the model's end token is one of the run"
         )
-    if len(graded) < total:
-        found["ungraded"] = f"step {step}: {ungraded_sentence(rollouts)}"
     if graded and not correct:
         found["none correct"] = (
             f"step {step}: none of {len(graded)} graded responses is correct; look at some with "

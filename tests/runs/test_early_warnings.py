@@ -41,5 +41,6 @@ def test_the_sentence_says_what_the_function_said():
     )
 
 
-def test_later_steps_are_silent():
+def test_later_steps_speak_of_what_could_not_be_graded_alone():
     assert kinds(rollout(W), rollout(W), step=4) == set()
+    assert kinds(rollout(W, truncated=True), rollout(U, truncated=True), step=4) == {"ungraded"}
