@@ -3,7 +3,7 @@
 import pytest
 
 from tests.docs.pages import REPOSITORY
-from tests.works_with import data_sets, page
+from tests.works_with import data_sets, models, page
 
 
 def test_the_page_is_what_happens():
@@ -21,3 +21,13 @@ def test_a_public_data_set_works_or_is_refused_as_expected(name, tmp_path):
     assert found.startswith("works with" if keys else "works as it is")
     for label in data_sets.load(name, tmp_path, **keys).labels:
         assert len(label.references[0]) < 20 and "\n" not in label.references[0]
+
+
+@pytest.mark.parametrize("name", [*models.FAMILIES, *models.WRONG])
+def test_a_model_family_works_or_is_refused_as_expected(name, tmp_path):
+    found = models.outcome(name, tmp_path / "m")
+    how = "refused: " if name in models.WRONG else "works with" if "(base)" in name else "works as it is"
+    assert found.startswith(how) and str(tmp_path) not in found
+    assert ("the prompt opens `<think>`" in found) == (
+        name in ("Qwen3-Thinking", "QwQ") or "Distill" in name and how != "refused: "
+    )
