@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -214,15 +215,22 @@ def train(settings: tuple[str, ...], dry_run: bool, verbose: bool, quiet: bool, 
             os.environ["PATH"] = f"{beside}{os.pathsep}{path}"
         try:
             launch(config, verbose=verbose, quiet=quiet)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stopped:
+            sentence = str(stopped) or "stopped"
+            if getattr(stopped, "nothing_lost", False):
+                click.echo(f"{sentence}; the same command goes on from there", err=True)
+                sys.exit(GO_ON)
             if not quiet:
-                click.echo("Stopped. The same command goes on from the newest checkpoint, if there is one.", err=True)
+                click.echo(
+                    f"{sentence}; the same command goes on from the newest checkpoint, if there is one", err=True
+                )
             sys.exit(130)
         except RunInterrupted as interrupted:
             click.echo(str(interrupted), err=True)
             sys.exit(GO_ON)
         except R3Error as error:
-            note_error(run, str(error))
+            with contextlib.suppress(OSError):  # a full disk
+                note_error(run, str(error))
             raise
         run.mark_finished()
     if as_json or not quiet:

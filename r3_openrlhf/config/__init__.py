@@ -449,6 +449,8 @@ class CheckpointConfig:
     resume: bool = True
     # Go on although history.sqlite is not the one that the checkpoint was written with
     accept_lost_history: bool = False
+    # Go on from a checkpoint that another user wrote, or that was changed since. Its pickles run no code in any case
+    accept_foreign: bool = False
 
     def __post_init__(self) -> None:
         if self.save_steps != -1 and self.save_steps < 1:

@@ -15,6 +15,7 @@ from r3_openrlhf.runs.model_copies import copy_steps
 from r3_openrlhf.runs.models.locate import locate_model
 
 PROMPT_KEYS = ("chat_template", "system_prompt", "prompt_template", "few_shot")
+COLUMN_KEYS = ("problem_key", "answer_key", "uid_key")  # a benchmark that is known by name has its own
 _EDGE_BYTES = 2**20  # of each weight file that go into the fingerprint, at both ends
 
 
@@ -48,7 +49,7 @@ def values_of(config: R3Config, benchmarks: Sequence[str]) -> dict[str, Any]:
 
     Where a benchmark is the reasoning-gym task of its held-out (or else its training) problems, their options too.
     """
-    data = {key: getattr(config.data, key) for key in (*PROMPT_KEYS, "chat_template_kwargs")}
+    data = {key: getattr(config.data, key) for key in (*PROMPT_KEYS, *COLUMN_KEYS, "chat_template_kwargs")}
     for section in (config.data, config.held_out):
         if section.path in benchmarks:
             data["reasoning_gym"] = section.reasoning_gym

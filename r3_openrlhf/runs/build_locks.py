@@ -11,11 +11,12 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 # Kernels' own local file systems. Everything else (nfs, nfs4, lustre, gpfs, beegfs, ceph, cifs, 9p, fuse.*) may be shared
 LOCAL_TYPES = frozenset("ext2 ext3 ext4 xfs btrfs zfs f2fs bcachefs tmpfs ramfs overlay".split())
+LOOK_S = 0.5  # between two looks at a lock that is waited for
 BUILD_S = 15 * 60  # no build takes that long; younger locks on a shared file system may be another machine's
 
 
@@ -86,3 +87,31 @@ def remove_stale(root: Path) -> list[str]:
         f"{lock} is there: another machine builds DeepSpeed's operators now, or was killed while it did; if none does, remove it"
         for lock in unsure
     ]
+
+
+@contextlib.contextmanager
+def alone(directory: Path, waits: Callable[[Path], None]) -> Iterator[None]:
+    """Nobody else builds in `directory` (ROOT/.../EXTENSION) during the block, on any machine that shares it: a run behind a lock
+    of ours, which the kernel frees when its process dies, and no other program behind torch's, which is looked at again
+    while it is waited for. `waits` is told the lock, once."""
+    from filelock import FileLock, Timeout  # not above: the doctor lists locks without packages
+
+    ours, torchs = FileLock(directory.with_name(f"{directory.name}.r3-lock")), directory / "lock"
+    try:
+        ours.acquire(timeout=0)
+    except Timeout:
+        waits(Path(ours.lock_file))
+        ours.acquire()
+    told = False
+    try:
+        while torchs.exists():
+            if torchs in stale(directory.parent)[0]:
+                torchs.unlink(missing_ok=True)
+                break
+            if not told:
+                told = True
+                waits(torchs)
+            time.sleep(LOOK_S)  # torch's lock is a file: nothing tells when it goes
+        yield
+    finally:
+        ours.release()

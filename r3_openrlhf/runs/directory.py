@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.config.loading import config_from_yaml, config_to_yaml, flatten
+from r3_openrlhf.config.loading import config_from_yaml, config_to_yaml
 from r3_openrlhf.method.errors import ConfigError, R3Error
-from r3_openrlhf.runs import rollout_files
+from r3_openrlhf.runs import checkpoint_record, rollout_files
 from r3_openrlhf.runs.commit import FILE, PACKAGE, commit_of, git
 from r3_openrlhf.runs.files import EvaluationLine, MetricsLine, check_line, read_lines, read_text, replacing
 
@@ -106,8 +106,9 @@ class RunDirectory:
 
     @property
     def has_steps(self) -> bool:
-        """Is there a run here that has finished a step?"""
-        return self.config.is_file() and self.metrics.is_file() and self.metrics.stat().st_size > 0
+        """Is there a run here that has finished a step? A checkpoint is one, whatever became of metrics.jsonl."""
+        written = self.metrics.is_file() and self.metrics.stat().st_size > 0
+        return self.config.is_file() and (written or checkpoint_record.newest(self.checkpoints) is not None)
 
     def check(self, config: R3Config) -> None:
         """May `create` be called? Writes nothing.
@@ -247,7 +248,13 @@ class RunDirectory:
             raise ConfigError(
                 f"run_dir {self.path} already holds a run and checkpoint.resume is false; choose another run_dir"
             )
-        before, now = flatten(self.load_config()), flatten(config)
+        before, now = checkpoint_record.settings_of(self.load_config()), checkpoint_record.settings_of(config)
+        folder = checkpoint_record.newest(self.checkpoints)
+        saved = checkpoint_record.read(folder) if folder is not None else None
+        if (
+            saved is not None
+        ):  # it says with which settings it was trained; config.yaml may be another start's, or edited
+            before |= {key: saved.settings[key] for key in now.keys() & saved.settings}
         changed = sorted(key for key in now if before.get(key) != now[key])
         differ = [key for key in changed if not key.startswith(MAY_CHANGE)]
         if differ:
@@ -256,7 +263,8 @@ class RunDirectory:
             raise ConfigError(
                 f"run_dir {self.path} holds a run with other settings: {shown}{more}; choose another run_dir, or use the same settings"
             )
-        step = self.read_metrics()[-1]["step"]
+        lines = self.read_metrics()
+        step = lines[-1]["step"] if lines else 0
         return [{"step": step, "key": key, "before": before.get(key), "now": now[key]} for key in changed]
 
     def newest_weights(self) -> Path:

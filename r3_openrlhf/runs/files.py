@@ -20,6 +20,7 @@ Number = float | None
 
 
 MAX_BYTES = 2**28  # of a file that is read as a whole, and of one line: no run writes a tenth of it
+LARGEST = 2**63  # a longer whole number is no count, and no float either
 
 
 class MetricsLine(TypedDict):
@@ -185,6 +186,9 @@ def _decode(text: bytes, kind: type) -> dict[str, Any]:
         raise ValueError(f"it is not what a run writes ({error})") from error
     except msgspec.DecodeError as error:
         raise ValueError(f"it is not JSON ({error})") from error
+    for key, number in value.items():
+        if isinstance(number, int) and abs(number) > LARGEST:
+            raise ValueError(f"{key[:80]} has too many digits")
     if kind is MetricsLine:
         for key, number in value.items():
             if key != "not_finite" and (isinstance(number, bool) or not isinstance(number, int | float | None)):

@@ -94,13 +94,15 @@ def check_against(connection: sqlite3.Connection, records: list[StoreRecord], *,
     return None if found == written else "its rows of then are others"
 
 
-def check_checkpoint(store: Path, checkpoints: Path, *, step: int) -> None:
-    """Raises HistoryError when the store at `store` is not the one that the checkpoint of `step` was written with."""
+def check_checkpoint(store: Path, checkpoints: Path, *, step: int, record: StoreRecord | None = None) -> None:
+    """Raises HistoryError when the store at `store` is not the one that the checkpoint of `step` was written with. record: what
+    that checkpoint itself says; it counts for more than the file."""
     why: str | None = "it is not there"
     if store.is_file():
         try:
             with reading(store, "compare") as connection, snapshot(connection):
-                why = check_against(connection, read_records(checkpoints / FILE_NAME), step=step)
+                records = [record] if record is not None else read_records(checkpoints / FILE_NAME)
+                why = check_against(connection, records, step=step)
         except EmptyStore:
             why = "it is empty"
     if why is not None:

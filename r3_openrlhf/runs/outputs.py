@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 
@@ -16,8 +17,11 @@ class Outputs:
 
     def flush(self) -> None:
         """What Python still holds goes where it was meant to go."""
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(
+                OSError
+            ):  # the log is on a full disk: what is said on the terminal counts for more
+                stream.flush()
 
     def send_to(self, descriptor: int) -> None:
         """From now on both lead to this open file."""

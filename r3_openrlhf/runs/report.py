@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ def summary(run: RunDirectory) -> dict[str, Any]:
     if not metrics:
         raise R3Error(f"{run.path} has no finished step yet; its log is {run.log}")
     quarter = max(1, len(metrics) // 4)
-    evaluations = [line for line in run.read_evaluations() if line["pass_at_1"] is not None]
+    evaluations = [line for line in run.read_evaluations() if line.get("pass_at_1") is not None]
     found = {
         "run_dir": str(run.path),
         "finished": run.finished.is_file(),
@@ -117,11 +117,8 @@ def summary_table(run: RunDirectory) -> Group:
         if key in first and key in last:
             table.add_row(f"  {name}", f"{first[key]:{form}} -> {last[key]:{form}}")
     if "first_evaluation" in numbers:
-        before, after = numbers["first_evaluation"], numbers["last_evaluation"]
-        names = (f"held-out accuracy, {before['n_samples']} responses", f"held-out pass@{before['n_samples']}")
-        for name, key in zip(names, ("pass_at_1", "pass_at_n"), strict=True):
-            span = f"step {before['step']} -> {after['step']}"
-            table.add_row(f"{name}, {span}", f"{before[key]:.3f} -> {after[key]:.3f}")
+        for row in _evaluation_rows(numbers["first_evaluation"], numbers["last_evaluation"]):
+            table.add_row(*row)
     table.add_section()
     seconds = numbers["seconds_per_step"]
     for name, key in PHASES.items():
@@ -137,6 +134,17 @@ def summary_table(run: RunDirectory) -> Group:
         Text(f"In {run.path}:", no_wrap=True, overflow="ignore"),
         Padding(", ".join(files), (0, 0, 0, 2), expand=False),
     )
+
+
+def _evaluation_rows(before: dict[str, Any], after: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """What both lines of evaluations.jsonl have."""
+    samples, span = before.get("n_samples", "n"), f"step {before['step']} -> {after['step']}"
+    for name, key in (
+        (f"held-out accuracy, {samples} responses", "pass_at_1"),
+        (f"held-out pass@{samples}", "pass_at_n"),
+    ):
+        if before.get(key) is not None and after.get(key) is not None:
+            yield f"{name}, {span}", f"{before[key]:.3f} -> {after[key]:.3f}"
 
 
 def step_groups(run: RunDirectory, *, step: int) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ import contextlib
 import math
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -19,7 +20,11 @@ from types import FrameType
 # Saved, and to be started again: what HTCondor calls the exit code of a self-checkpointing job.
 GO_ON = 85
 DEADLINE = "R3_DEADLINE"  # environment variable: seconds since 1970 at which the job will be killed
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+SAME_S = (
+    1.0  # signals that follow sooner are the same one: Slurm sends SIGTERM twice, to the run and through its agent
+)
+LEAVING_S = 4.0  # for leaving at once; then what is left is killed
 RESERVE_S = 30.0  # for leaving: Ray's processes end, logs are copied
 
 
@@ -35,6 +40,14 @@ def deaf_children() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal ends the run at once. No Exception: libraries go on after those."""
+
+    def __init__(self, sentence: str, *, nothing_lost: bool) -> None:
+        super().__init__(sentence)
+        self.nothing_lost = nothing_lost
 
 
 class StopRequest:
@@ -58,14 +71,58 @@ class StopRequest:
         except FileNotFoundError:
             return None
 
-    def on_signals(self) -> None:
-        """SIGTERM and SIGUSR1 ask from now on; a second one changes nothing. Ctrl-C still ends the run at once."""
+    def on_signals(
+        self,
+        *,
+        under_way: Callable[[], str | None] = lambda: "the step",
+        say: Callable[[str], None] = lambda sentence: None,
+        ends_at_once: bool = False,
+        kill: Callable[[], None] = lambda: None,
+    ) -> Callable[[], None]:
+        """SIGNALS ask from now on, until what this returns is called.
+
+        Args:
+            under_way: What a run that ended now would lose; None: nothing, and Stopped is raised in the main thread.
+            say: Is told what will happen, in another thread.
+            ends_at_once: A second SIGTERM or SIGINT raises Stopped. False where one process sends the same signal to many.
+            kill: Called LEAVING_S after that, in another thread: the main thread may hear nothing.
+        """
+        first: float | None = None
+        told = False
 
         def asked(number: int, _frame: FrameType | None) -> None:
-            self.ask(f"signal {signal.Signals(number).name}")
+            nonlocal first, told
+            name, now = signal.Signals(number).name, time.monotonic()
+            is_second = first is not None and now - first >= SAME_S
+            if number != signal.SIGUSR1 and first is None:
+                first = now
+            if is_second and not ends_at_once:
+                return
+            if is_second and number != signal.SIGUSR1:
+                timer = threading.Timer(LEAVING_S, kill)
+                timer.daemon = True
+                timer.start()
+                raise Stopped(f"stopped by a second {name}", nothing_lost=False)
+            what = under_way()
+            if what is None:
+                raise Stopped(f"asked to end (signal {name}) before a step began; nothing was lost", nothing_lost=True)
+            with contextlib.suppress(OSError):  # a full disk; the second one still ends the run
+                self.ask(f"signal {name}")
+            if told:
+                return
+            told = True
+            again = "; again to stop now" if ends_at_once else ""
+            threading.Thread(target=say, args=(f"{name}: finishing {what}, then saving{again}",), daemon=True).start()
 
-        for number in SIGNALS:
-            signal.signal(number, asked)
+        # what a shell has its background jobs ignore stays ignored
+        heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, asked) for number in heard}
+
+        def restore() -> None:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+        return restore
 
 
 class StepClock:

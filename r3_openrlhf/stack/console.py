@@ -5,6 +5,7 @@ How it looks is runs/display.py.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -85,7 +86,8 @@ class Console:
 
     def say(self, text: str) -> None:
         """A line of ours, in the log too."""
-        sys.stdout.write(f"{text}\n")
+        with contextlib.suppress(OSError):  # a full disk
+            sys.stdout.write(f"{text}\n")
         with self._lock:
             self._display.line(text)
 

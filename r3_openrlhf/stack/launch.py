@@ -18,10 +18,11 @@ import json
 import os
 import runpy
 import shutil
+import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -33,16 +34,16 @@ import psutil
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.words import Device
 from r3_openrlhf.machine.cpu import cpu_platform
-from r3_openrlhf.machine.ray_start import of_this_machine, patient_raylet
+from r3_openrlhf.machine.ray_start import of_this_machine, patient_raylet, replaced
 from r3_openrlhf.machine.ray_temporary import MAX_BYTES, REMEDY, bytes_of, private_directory, ray_temporary, sweep
 from r3_openrlhf.method.errors import ConfigError, DataError, R3Error, RunInterrupted
 from r3_openrlhf.problems.files import is_on_the_hub
 from r3_openrlhf.problems.held_out import check_held_out_source, held_out_data, prepare_held_out
 from r3_openrlhf.problems.training_file import PreparedData, check_source, prepare
+from r3_openrlhf.runs import checkpoint_record, history_witness, lock
 from r3_openrlhf.runs.build_locks import build_root, remove_stale
 from r3_openrlhf.runs.directory import RunDirectory, write_whole
 from r3_openrlhf.runs.first_page import FirstPage, num_steps, page_of_run, page_of_tasks
-from r3_openrlhf.runs.history_witness import check_checkpoint
 from r3_openrlhf.runs.lock import held
 from r3_openrlhf.runs.models.checks import load_tokenizer
 from r3_openrlhf.runs.models.locate import BUILDERS, locate_model, resolve_model
@@ -52,13 +53,14 @@ from r3_openrlhf.runs.planning.hardware import DEFAULT, GPUS
 from r3_openrlhf.runs.planning.history_coverage import history_warnings
 from r3_openrlhf.runs.planning.shapes import known_shape, shape_of
 from r3_openrlhf.runs.planning.verdict import check_split, start_check
-from r3_openrlhf.runs.stop_request import DEADLINE, StopRequest, deaf_children
-from r3_openrlhf.stack import other_ranks
+from r3_openrlhf.runs.stop_request import DEADLINE, SIGNALS, StopRequest, deaf_children
+from r3_openrlhf.stack import other_ranks, safe_pickles
 from r3_openrlhf.stack.agent_tasks import check_environment, prepare_tasks
 from r3_openrlhf.stack.arguments import openrlhf_arguments, platform_of, ray_address
 from r3_openrlhf.stack.console import Console
 from r3_openrlhf.stack.environment import environment_of
-from r3_openrlhf.stack.phases import Phase
+from r3_openrlhf.stack.failures import memory_kills, r3_error
+from r3_openrlhf.stack.phases import Phase, under_way
 from r3_openrlhf.stack.upstream_parser import check_arguments
 
 MODULE = "openrlhf.cli.train_ppo_ray"
@@ -75,22 +77,21 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
         block.callback(gc.enable)
         gc.disable()  # until everything is imported: a fifth of that time, as what an import makes stays
         console.announce(Phase.CHECKING)
+        run, killed_before = RunDirectory(config.run_dir), memory_kills()
+        block.callback(listen(run, console))
         platform = platform_of(config)
         if config.model.path in BUILDERS and not Path(locate_model(config.model.path)).is_dir():
             console.announce(Phase.UNPACKING if config.model.path == "smollm2" else Phase.TRAINING_MODEL)
         model = resolve_model(config.model.path)
         check_context(config, model)
         warning = memory_warning(config, model, platform=platform)
-        run = RunDirectory(config.run_dir)
         arguments = checked_arguments(config, run, model, platform=platform)
         with held(run):
             run.error.unlink(missing_ok=True)
             run.create(config)
             for sentence in remove_stale(build_root()):
                 console.say(f"Warning: {sentence}")
-            stop = StopRequest(run.stop_request)
-            stop.clear()
-            stop.on_signals()
+            StopRequest(run.stop_request).clear()
             console.attach(run, first_phase=Phase.DATA)
             config = with_template_date(config, run)
             data, page = prepare_data(config, model, run)
@@ -105,28 +106,48 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
                 console.announce(Phase.CONVERTING)
                 other_ranks.convert(run)
             try:
-                _run_upstream(
-                    config, arguments, platform, console, stop, short_batches=has_short_batches(config, data)
-                )
+                _run_upstream(config, arguments, platform, console, short_batches=has_short_batches(config, data))
             except Exception as error:
-                found = r3_error(error, run.log)
+                found = r3_error(error, run, killed_before=killed_before)
                 if not isinstance(found, RunInterrupted):
-                    traceback.print_exc()  # into train.log
+                    with contextlib.suppress(OSError):  # a full disk
+                        traceback.print_exc()  # into train.log
                 raise found from error
     return run
 
 
-def check_history(run: RunDirectory) -> None:
-    """Is the store the one that the newest checkpoint was written with? The trainer asks again; here nothing has started."""
-    try:
-        tag = (run.checkpoints / "_actor" / "latest").read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
+def listen(run: RunDirectory, console: Console) -> Callable[[], None]:
+    """Signals ask the run to end, until what this returns is called. In a job the agent passes on what Slurm sends to the run,
+    too, and Slurm itself ends a job that takes too long: a second signal says nothing there."""
+
+    def kill() -> None:
+        for child in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+        os._exit(128 + signal.SIGINT)
+
+    return StopRequest(run.stop_request).on_signals(
+        under_way=lambda: under_way(run) if console.run is not None else None,
+        say=console.say,
+        ends_at_once=not os.environ.get(lock.TOKEN),
+        kill=kill,
+    )
+
+
+def check_checkpoint(config: R3Config, run: RunDirectory, folder: Path) -> None:
+    """May the run go on from this checkpoint, with its metrics and its history? The trainer asks again; here nothing has started.
+    R3Error."""
+    record = checkpoint_record.check(folder, accept_foreign=config.checkpoint.accept_foreign)
+    step = int(folder.name.removeprefix("global_step"))
+    if all(line["step"] != step for line in run.read_metrics()):
         raise ConfigError(
-            f"{run.checkpoints}/_actor/latest cannot be read: {error}; restore it from a copy"
-        ) from error
-    step = tag.removeprefix("global_step")
-    if step.isdecimal():
-        check_checkpoint(run.history, run.checkpoints, step=int(step))
+            f"{run.metrics} has no line of step {step}, of which there is a checkpoint; restore it from a copy, or choose another "
+            "run_dir"
+        )
+    if config.keeps_history and not config.checkpoint.accept_lost_history:
+        history_witness.check_checkpoint(
+            run.history, run.checkpoints, step=step, record=record.history if record else None
+        )
 
 
 class Plan(NamedTuple):
@@ -181,9 +202,9 @@ def checked_arguments(config: R3Config, run: RunDirectory, model: str, *, platfo
         check_source(config.data)
         check_held_out_source(config)
     run.check(config)
-    resume = config.checkpoint.resume and (run.checkpoints / "_actor" / "latest").is_file()
-    if resume and config.keeps_history and not config.checkpoint.accept_lost_history:
-        check_history(run)
+    folder = checkpoint_record.newest(run.checkpoints) if config.checkpoint.resume else None
+    if resume := folder is not None:
+        check_checkpoint(config, run, folder)
     universal = resume and other_ranks.must_convert(config, run)
     arguments = openrlhf_arguments(config, run, model_dir=model, platform=platform, resume=resume, universal=universal)
     check_arguments(arguments)
@@ -267,7 +288,6 @@ def _run_upstream(
     arguments: list[str],
     platform: str,
     console: Console,
-    stop: StopRequest,
     *,
     short_batches: bool,
 ) -> None:
@@ -281,7 +301,6 @@ def _run_upstream(
     options = ray_options(config, platform)
     console.announce(Phase.RAY)
     with running_ray(options) as ray:
-        stop.on_signals()  # Ray has put a handler of its own there
         argv = sys.argv
         try:
             for sentence in check_devices(ray.nodes(), config, platform):
@@ -291,7 +310,8 @@ def _run_upstream(
             runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
         finally:
             sys.argv = argv
-            console.announce(Phase.STOPPING)
+            with contextlib.suppress(OSError):  # a full disk; what ended the run is the true sentence
+                console.announce(Phase.STOPPING)
 
 
 @contextlib.contextmanager
@@ -307,20 +327,37 @@ def running_ray(options: dict) -> Iterator[ModuleType]:
                 raise R3Error("Ray was imported before the run could ask for a token; start it with `r3 train`")
             sweep(ray_temporary())
             options = options | {"_temp_dir": str(block.enter_context(private_directory(ray_temporary())))}
-        with deaf_children(), patient_raylet(common_port=DEFAULT_DASHBOARD_AGENT_LISTEN_PORT):
+        heard = {number: signal.getsignal(number) for number in SIGNALS}
+
+        def hear(_handler: object = None) -> None:
+            """Again as before: Ray's handlers, one of them in C++, would end the run in the middle of a step."""
+            for number, handler in heard.items():
+                signal.signal(number, handler)
+
+        with (
+            deaf_children(),
+            patient_raylet(common_port=DEFAULT_DASHBOARD_AGENT_LISTEN_PORT),
+            replaced(ray._private.utils, set_sigterm_handler=hear),
+        ):
             ray.init(**options)
+            hear()
+        patience_s = LEAVING_S
         try:
             yield ray
+        except KeyboardInterrupt:
+            patience_s = 0.0
+            raise
         finally:
-            shut_down(ray)
+            shut_down(ray, patience_s=patience_s)
 
 
-def shut_down(ray: ModuleType) -> None:
-    """`ray.shutdown()`, which waits for nobody, and the end of the raylet's workers and of what they have started."""
+def shut_down(ray: ModuleType, *, patience_s: float = LEAVING_S) -> None:
+    """`ray.shutdown()`, which waits for nobody, and the end of the raylet's workers and of what they have started: by
+    themselves for `patience_s` seconds."""
     raylets = [child for child in psutil.Process().children() if child.name() == "raylet"]
     family = [process for raylet in raylets for process in (raylet, *raylet.children(recursive=True))]
     ray.shutdown()
-    _, alive = psutil.wait_procs(family, timeout=LEAVING_S)
+    _, alive = psutil.wait_procs(family, timeout=patience_s)
     for process in alive:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
@@ -332,6 +369,7 @@ def ray_options(config: R3Config, platform: str) -> dict:
     environment = {"TOKENIZERS_PARALLELISM": "false", **environment_of(config, platform)}
     # as cli/train_ppo_ray.py:29, which finds Ray running and does not set it. What came through Ray is read-only then
     environment["RAY_ENABLE_ZERO_COPY_TORCH_TENSORS"] = os.environ.get("RAY_ENABLE_ZERO_COPY_TORCH_TENSORS", "1")
+    environment |= safe_pickles.ENVIRONMENT
     environment |= {name: os.environ[name] for name in (DEADLINE,) if os.environ.get(name)}
     runtime: dict = {"env_vars": environment}
     address = ray_address()
@@ -413,19 +451,3 @@ def _replace_names(config: R3Config, *, short_batches: bool) -> None:
     # later passes have a learning rate of their own, which upstream does not know
     ours = config.algorithm.own_advantages or config.train.dynamic_batch or short_batches
     ppo_actor.PolicyModelActor = policy_actor.PolicyModelActor if ours else policy_actor.StockPolicyModelActor
-
-
-def r3_error(error: BaseException, log: Path) -> R3Error:
-    """The R3Error behind an error that crossed Ray's processes, or one sentence about an unexpected one."""
-    seen: list[BaseException] = []
-    cause: BaseException | None = error
-    while cause is not None and cause not in seen:
-        seen.append(cause)
-        if isinstance(cause, R3Error) and not hasattr(cause, "cause"):
-            return cause
-        cause = getattr(cause, "cause", None) or cause.__cause__
-    last = seen[-1]
-    lines = [line.strip() for line in str(last).splitlines() if line.strip()]
-    return R3Error(
-        f"the run failed in the stack: {type(last).__name__}: {lines[-1] if lines else ''} (the whole story is in {log})"
-    )

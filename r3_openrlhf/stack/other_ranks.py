@@ -16,6 +16,7 @@ from pathlib import Path
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.method.errors import ConfigError, R3Error
 from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.stack import safe_pickles
 
 ACTOR = "_actor"
 SHARDS = "*zero_pp_rank_*_mp_rank_00_optim_states.pt"  # engine.py:4196, one for each rank
@@ -49,13 +50,20 @@ def convert(run: RunDirectory) -> None:
     forget(run)
     actor, folder = run.checkpoints / ACTOR, run.checkpoints / FOLDER
     tag = _tag(run)
-    program = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"]
+    program = [
+        *(sys.executable, "-m", safe_pickles.__name__),
+        *("deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"),
+    ]
     done = subprocess.run(
         [*program, f"--input_folder={actor / tag}", f"--output_folder={folder / tag}"],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},  # it computes nothing, and the GPUs are the run's
+        env={
+            **os.environ,
+            **safe_pickles.ENVIRONMENT,
+            "CUDA_VISIBLE_DEVICES": "",
+        },  # it computes nothing, and the GPUs are the run's
     )
     if done.returncode:
         said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]

@@ -6,12 +6,15 @@ sentence is to be shown.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import sys
 import time
 from enum import StrEnum
 from pathlib import Path
 
+from r3_openrlhf.runs.build_locks import alone
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.stack.environment import VARIABLE, config_from_environment
 
@@ -29,6 +32,7 @@ class Phase(StrEnum):
     ENGINE = "starting the rollout engine"
     LOADING = "loading the models"
     OPERATORS = "building DeepSpeed's operators"
+    WAITING = "waiting for another program that builds DeepSpeed's operators"
     SAMPLING = "sampling"
     REWARDS = "log-probs and rewards"
     UPDATE = "policy update"
@@ -47,16 +51,34 @@ def announce(
     line = json.dumps(event | ({} if warning is None else {"warning": warning})) + "\n"
     file = os.open(run.events, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
-        os.write(file, line.encode())
+        written = os.write(file, line.encode())
+        if written < len(line.encode()):  # a full disk took a part
+            os.ftruncate(file, os.fstat(file).st_size - written)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(run.events))
     finally:
         os.close(file)
+
+
+def under_way(run: RunDirectory) -> str | None:
+    """What a run that ended now would lose, in words; None: nothing, no step has begun since its start."""
+    try:
+        with run.events.open("rb") as events:
+            events.seek(max(0, events.seek(0, os.SEEK_END) - 4096))
+            last = json.loads(events.read().splitlines()[-1])
+    except (OSError, ValueError, IndexError):
+        return "the step"
+    if last["phase"] in (Phase.SAVING, Phase.STOPPING):
+        return "the run"
+    if last["step"] is None:
+        return None
+    return f"step {last['step'] + (last['phase'] == Phase.EVALUATION)}"
 
 
 def announce_builds(builder) -> None:
     """From now on DeepSpeed says when it compiles an operator: deepspeed/ops/op_builder/builder.py:566 (`jit_load`)
     compiles those that are not in torch's cache, a minute of silence on the first run. `builder` is that module.
 
-    Of several ranks one compiles and the others wait for its lock; the first one speaks for all.
+    Of several ranks, and of all runs that share the cache, one compiles and the others wait; the first rank speaks for all.
     """
     jit_load = builder.OpBuilder.jit_load
     if hasattr(jit_load, "announces"):
@@ -65,18 +87,26 @@ def announce_builds(builder) -> None:
     def announced(self, verbose=True):
         from torch.utils.cpp_extension import _get_build_directory
 
-        if VARIABLE not in os.environ or os.environ.get("RANK", "0") != "0":
-            return jit_load(self, verbose)
-        if Path(_get_build_directory(self.name, verbose=False), f"{self.name}.so").is_file():
-            return jit_load(self, verbose)
-        run = RunDirectory(config_from_environment().run_dir)
-        if not run.path.is_dir():  # a node that does not see it: nothing to say there
-            return jit_load(self, verbose)
-        announce(run, Phase.OPERATORS)
-        try:
-            return jit_load(self, verbose)
-        finally:
-            announce(run, Phase.LOADING)
+        directory = Path(_get_build_directory(self.name, verbose=False))
+        speaks = VARIABLE in os.environ and os.environ.get("RANK", "0") == "0"
+        run = RunDirectory(config_from_environment().run_dir) if speaks else None
+        if run is not None and not run.path.is_dir():  # a node that does not see it: nothing to say there
+            run = None
+
+        def waits(lock: Path) -> None:
+            sys.stdout.write(f"waiting until {lock} is free\n")
+            if run is not None:
+                announce(run, Phase.WAITING)
+
+        with alone(directory, waits):
+            is_built = (directory / f"{self.name}.so").is_file()
+            if run is not None and not is_built:
+                announce(run, Phase.OPERATORS)
+            try:
+                return jit_load(self, verbose)
+            finally:
+                if run is not None and not is_built:
+                    announce(run, Phase.LOADING)
 
     vars(announced)["announces"] = True
     builder.OpBuilder.jit_load = announced

@@ -21,7 +21,7 @@ from peft import PeftModel
 
 from r3_openrlhf.config.words import TokenValues
 from r3_openrlhf.method.core.entropy import entropy_statistics, token_logprobs_and_entropy
-from r3_openrlhf.stack import lora
+from r3_openrlhf.stack import lora, safe_pickles
 from r3_openrlhf.stack.blocked_signals import keep_blocked
 from r3_openrlhf.stack.chunked_actor import ChunkedActor, model_inputs
 from r3_openrlhf.stack.environment import config_from_environment
@@ -46,6 +46,8 @@ class StockPolicyActor(UpstreamPolicyActor):
 
     def init_model_from_pretrained(self, *args, **kwargs):
         """As upstream's (ppo_actor.py:495). The model is a ChunkedActor where train.logits_chunk_tokens is set."""
+        keep_blocked()
+        safe_pickles.allow_deepspeed()
         announce_builds(builder)
         if config_from_environment().train.logits_chunk_tokens is not None:
             ppo_actor.Actor = ChunkedActor  # ppo_actor.py:513 takes it from the module's global name
@@ -66,7 +68,6 @@ class R3PolicyActor(StockPolicyActor):
 
     def init_model_from_pretrained(self, *args, **kwargs):
         """As the stock actor's, with R3ActorTrainer in the place of upstream's trainer."""
-        keep_blocked()
         # ppo_actor.py:571 builds its trainer from the module's global name
         config = config_from_environment()
         ppo_actor.ActorPPOTrainer = R3ActorTrainer

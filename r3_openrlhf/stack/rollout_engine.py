@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from typing import Any
 
 import ray
@@ -31,9 +32,13 @@ def engine_limits(config: R3Config, *, cpu: bool) -> dict[str, int]:
     return limits
 
 
-def keep_sockets_in(session_dir: str) -> None:
-    """vLLM's sockets (vllm/utils/network_utils.py:157) go where Ray keeps the session's own files, or one directory above. vLLM leaves them behind, by
-    default in the directory for temporary files."""
+def keep_files_in(session_dir: str) -> None:
+    """What vLLM leaves behind goes where Ray keeps the session's own files, or one directory above, and is removed with them: its
+    sockets (vllm/utils/network_utils.py:157) and the file by which its processes meet (:136)."""
+    os.environ["TMPDIR"], tempfile.tempdir = (
+        os.path.dirname(session_dir),
+        None,
+    )  # a shorter path than the session's own
     for folder in (session_dir, os.path.dirname(session_dir)):
         if len(folder) + 1 + UUID_CHARS <= MAX_SOCKET_PATH:
             os.environ.setdefault("VLLM_RPC_BASE_PATH", folder)
@@ -49,7 +54,7 @@ class R3RolloutActor(UpstreamRolloutActor):
 
     async def __init__(self, *args, **kwargs):
         keep_blocked()
-        keep_sockets_in(ray._private.worker._global_node.get_session_dir_path())
+        keep_files_in(ray._private.worker._global_node.get_session_dir_path())
         config = config_from_environment()
         kwargs["logprobs_mode"] = "processed_logprobs"
         kwargs["max_logprobs"] = TOP_LOGPROBS

@@ -21,6 +21,7 @@ from r3_openrlhf.problems.held_out import evaluation_line, read_prompts
 from r3_openrlhf.problems.label import Label
 from r3_openrlhf.problems.mixture import source_metrics
 from r3_openrlhf.problems.prompts import r3_of
+from r3_openrlhf.runs import checkpoint_record
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.history_witness import FILE_NAME, append_record, check_checkpoint, record_of
 from r3_openrlhf.runs.model_copies import forget_superseded
@@ -218,9 +219,12 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         try:
             if is_due:
                 announce(self.run, Phase.CHECKPOINT, step=global_step)
-                if self.history is not None:
-                    append_record(self.run.checkpoints / FILE_NAME, record_of(self.run.history, global_step))
+                record = record_of(self.run.history, global_step) if self.history is not None else None
+                if record is not None:
+                    append_record(self.run.checkpoints / FILE_NAME, record)
             super().save_logs_and_checkpoints(global_step, logs_dict, client_states)
+            if is_due and (folder := checkpoint_record.newest(self.run.checkpoints)) is not None:
+                checkpoint_record.write(folder, step=global_step, config=self.run.load_config(), history=record)
         finally:
             settings.save_steps = every
         if is_due:

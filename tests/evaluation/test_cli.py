@@ -134,6 +134,8 @@ def test_a_run_brings_its_prompt_and_its_grading(a_run):
     config = configured("data.reasoning_gym.seed=9")
     assert config.data.system_prompt == "Add." and config.reward.num_workers == 3
     assert config.data.reasoning_gym == {**a_run.load_config().data.reasoning_gym, "seed": 9}
+    source.config.data.problem_key = "question"
+    assert configured(benchmark="my.jsonl").data.problem_key == "question"
     assert configured("data.system_prompt=Think.").data.system_prompt == "Think."
     assert configured(benchmark="reasoning_gym:chain_sum").data.reasoning_gym == {}  # another task's options
 

@@ -66,6 +66,29 @@ def test_on_a_shared_file_system_a_young_lock_may_be_another_machines(lock, tmp_
     assert not lock.exists()
 
 
+BUILDER = """
+import pathlib, sys
+from r3_openrlhf.runs.build_locks import alone
+with alone(pathlib.Path(sys.argv[1]), lambda lock: print("waits for", lock.name, flush=True)):
+    print("builds", flush=True)
+    input()
+"""
+
+
+@pytest.mark.parametrize("first", [HOLDER, BUILDER], ids=["another program", "a run"])
+def test_a_builder_that_is_killed_while_a_run_waits_holds_it_no_longer(lock, first):
+    """Nobody looks at the run meanwhile: before, it waited for ever."""
+    with start("-c", first, str(lock if first == HOLDER else lock.parent)) as builder:
+        assert builder.stdout.readline() in ("held\n", "builds\n")
+        with start("-c", BUILDER, str(lock.parent)) as run:
+            name = "lock" if first == HOLDER else "cpu_adam.r3-lock"
+            assert run.stdout.readline() == f"waits for {name}\n"
+            builder.kill()
+            assert run.stdout.readline() == "builds\n"
+            run.communicate("\n")
+            assert run.returncode == 0 and not lock.exists()
+
+
 def test_an_empty_cache_and_none(tmp_path):
     assert remove_stale(tmp_path) == remove_stale(tmp_path / "nowhere") == []
 

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -43,15 +45,65 @@ def test_a_request_is_the_content_of_a_file(tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_asks_and_a_second_one_does_no_harm(tmp_path, number):
     stop = StopRequest(tmp_path / "stop_request")
-    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGUSR1)}
+    before = signal.getsignal(number)
+    restore = stop.on_signals()
     try:
-        stop.on_signals()
         os.kill(os.getpid(), number)
         os.kill(os.getpid(), number)
         assert stop.reason() == f"signal {number.name}"
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        restore()
+    assert signal.getsignal(number) is before
+
+
+LISTENER = """
+import os, pathlib, sys, time
+from r3_openrlhf.runs.stop_request import StopRequest
+stop = StopRequest(pathlib.Path(sys.argv[1]))
+under_way, deaf = None if sys.argv[2] == "nothing" else sys.argv[2], sys.argv[3:]
+stop.on_signals(under_way=lambda: under_way, say=lambda text: print(text, flush=True), ends_at_once=True, kill=lambda: os._exit(9))
+print("listens", flush=True)
+while deaf:  # the main thread is busy with what no signal ends, as in a compiled library
+    try:
+        time.sleep(60)
+    except KeyboardInterrupt:
+        continue
+time.sleep(60)
+"""
+
+
+def listener(tmp_path, *arguments):
+    process = subprocess.Popen(
+        [sys.executable, "-c", LISTENER, str(tmp_path / "stop_request"), *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job ignores it
+    )  # fmt: skip
+    assert process.stdout.readline() == "listens\n"
+    return process
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("deaf", [(), ("deaf",)], ids=["", "deaf"])
+def test_the_first_signal_is_answered_and_the_second_ends_the_process(tmp_path, name, deaf):
+    number = signal.Signals[name]
+    with listener(tmp_path, "step 3", *deaf) as process:
+        process.send_signal(number)
+        assert process.stdout.readline() == f"{name}: finishing step 3, then saving; again to stop now\n"
+        assert (tmp_path / "stop_request").read_text() == f"signal {name}"
+        process.send_signal(number)  # the same one, from somebody who passes it on
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=1.1)
+        process.send_signal(number)
+        assert process.wait(timeout=10) == (9 if deaf else 1)
+        assert deaf or f"Stopped: stopped by a second {name}" in process.stderr.read()
+
+
+def test_where_no_step_has_begun_the_first_one_ends_it(tmp_path):
+    with listener(tmp_path, "nothing") as process:
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=10)
+        assert "asked to end (signal SIGTERM) before a step began; nothing was lost" in process.stderr.read()
+        assert not (tmp_path / "stop_request").exists()  # it may be another run's
 
 
 def test_another_step_and_a_checkpoint_must_fit_before_the_deadline(now):

@@ -8,11 +8,10 @@ import pytest
 pytest.importorskip("ray", reason="Ray is not installed")
 torch = pytest.importorskip("torch")
 
-from ray.exceptions import RayTaskError  # noqa: E402
 
 from r3_openrlhf.config.loading import config_from_json, load_config  # noqa: E402
 from r3_openrlhf.machine.ray_temporary import MAX_BYTES  # noqa: E402
-from r3_openrlhf.method.errors import ConfigError, R3Error, TrainingStopped  # noqa: E402
+from r3_openrlhf.method.errors import ConfigError  # noqa: E402
 from r3_openrlhf.runs import lock  # noqa: E402
 from r3_openrlhf.runs.directory import RunDirectory  # noqa: E402
 from r3_openrlhf.runs.models.locate import locate_model  # noqa: E402
@@ -24,7 +23,6 @@ from r3_openrlhf.stack.launch import (  # noqa: E402
     memory_warning,
     num_steps,
     plan,
-    r3_error,
     ray_options,
     train,
 )
@@ -154,22 +152,6 @@ def test_without_the_configuration_a_process_says_so(monkeypatch):
     environment.config_from_environment.cache_clear()
     with pytest.raises(ConfigError, match="start the job with `r3 train`"):
         environment.config_from_environment()
-
-
-def task_error(cause):
-    return RayTaskError("fit", "the traceback of the worker", cause)
-
-
-def test_our_sentence_crosses_rays_processes(tmp_path):
-    stopped = TrainingStopped("the weight sync is broken")
-    for error in (stopped, task_error(stopped), task_error(task_error(stopped)).as_instanceof_cause()):
-        assert str(r3_error(error, tmp_path / "train.log")) == "the weight sync is broken"
-
-
-def test_an_unexpected_error_becomes_one_sentence_that_names_the_log(tmp_path):
-    found = r3_error(task_error(ValueError("first line\nsecond line")), tmp_path / "train.log")
-    assert type(found) is R3Error
-    assert "ValueError: second line" in str(found) and "train.log" in str(found) and "\n" not in str(found)
 
 
 def test_a_context_longer_than_the_model(tmp_path, config):

@@ -12,8 +12,11 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 
 import pytest
+
+from r3_openrlhf.runs.stop_request import SAME_S
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 torch = pytest.importorskip("torch")
@@ -37,6 +40,9 @@ def resumed(tmp_path_factory):
         for member in run.family():
             member.send_signal(signal.SIGTERM)
         run.wait_until(lambda: (run_dir / "stop_request").read_text() != "")
+        for line in run.process.stderr:
+            if line.endswith(" SIGTERM: finishing step 2, then saving; again to stop now\n"):
+                break
         run.open()
         done = run.finish()
         assert done.returncode == 85, run.story(done.stderr)
@@ -45,6 +51,22 @@ def resumed(tmp_path_factory):
         assert (run_dir / "checkpoints" / "_actor" / "latest").read_text() == f"global_step{found[1]}"
         assert not (run_dir / "final_model").exists()
     shutil.copytree(run_dir, run_dir.with_name("preempted"))
+    with Run(run_dir, *playback_of("r3"), held_in=2) as run:  # the first sync is that of its start
+        run.wait_until(
+            lambda: (run_dir / "events.jsonl").read_text().endswith('"weights to the engine", "step": 3}\n')
+        )
+        os.killpg(run.process.pid, signal.SIGINT)
+        for line in run.process.stderr:
+            if line.endswith(" SIGINT: finishing step 3, then saving; again to stop now\n"):
+                break
+        time.sleep(SAME_S)  # the time after which it is a second one
+        os.killpg(run.process.pid, signal.SIGINT)
+        began = time.monotonic()
+        done = run.finish()
+        assert (done.returncode, time.monotonic() - began < 10) == (130, True), run.story(done.stderr)
+        assert done.stderr.endswith(
+            "stopped by a second SIGINT; the same command goes on from the newest checkpoint, if there is one\n"
+        )
     draw = random.Random(0)
     for _ in range(KILLS):
         with Run(run_dir, *playback_of("r3")) as run:

@@ -212,11 +212,25 @@ def test_sockets_lie_in_rays_session_where_their_names_fit(monkeypatch, length, 
     """107 characters at most, of which a slash and vLLM's name take 37; what a user has set stays."""
     from vllm.utils.network_utils import get_open_zmq_ipc_path
 
-    from r3_openrlhf.stack.rollout_engine import keep_sockets_in
+    from r3_openrlhf.stack.rollout_engine import keep_files_in
 
     monkeypatch.setenv("VLLM_RPC_BASE_PATH", given or "")
+    monkeypatch.setenv("TMPDIR", "/")
+    monkeypatch.setattr("tempfile.tempdir", None)
     if given is None:
         monkeypatch.delenv("VLLM_RPC_BASE_PATH")
-    keep_sockets_in("/r/" + (length - 3) * "s")
+    keep_files_in("/r/" + (length - 3) * "s")
     path = get_open_zmq_ipc_path().removeprefix("ipc://")
     assert path.startswith(f"{folder}/") and len(path) <= 107
+
+
+def test_the_file_by_which_vllms_processes_meet_is_removed_with_ray(monkeypatch, tmp_path):
+    from vllm.utils.network_utils import get_file_store_init_method
+
+    from r3_openrlhf.stack.rollout_engine import keep_files_in
+
+    monkeypatch.setenv("TMPDIR", "/")
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setenv("VLLM_RPC_BASE_PATH", "/")
+    keep_files_in(str(tmp_path / "session"))
+    assert get_file_store_init_method().startswith(f"file://{tmp_path}/vllm_dist_")

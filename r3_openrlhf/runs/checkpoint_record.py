@@ -1,0 +1,116 @@
+"""What a checkpoint says of itself, in a file of its own directory: its step, the settings, the history, who wrote it, and what
+its pickles were. So a run that goes on can judge it without any other file of the run directory.
+
+Its pickles are read with torch's `weights_only` whoever wrote them (stack/safe_pickles.py); this is what a user is asked and told.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import pwd
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from r3_openrlhf.config import R3Config
+from r3_openrlhf.config.loading import flatten
+from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.runs.files import replacing
+from r3_openrlhf.runs.history_witness import StoreRecord
+
+NAME = "r3.json"
+MAX_BYTES = 2**30  # of one pickle; the tensors are no part of it
+
+
+class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the checkpoint of one step."""
+
+    step: int
+    user: str
+    host: str
+    settings: dict[str, Any]
+    history: StoreRecord | None  # None: the run keeps none
+    pickles: dict[str, str]  # file -> sha256 of what its pickle is, without the tensors
+
+
+def newest(checkpoints: Path) -> Path | None:
+    """The directory that `latest` names: the one to go on from. None without one; ConfigError where it cannot be read."""
+    latest = checkpoints / "_actor" / "latest"
+    if not latest.is_file():
+        return None
+    try:
+        tag = latest.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{latest} cannot be read: {error}; restore it from a copy") from error
+    if not tag.removeprefix("global_step").isdecimal():
+        raise ConfigError(f"{latest} names {tag[:80]!r}, which is no checkpoint; restore it from a copy")
+    return latest.parent / tag
+
+
+def write(folder: Path, *, step: int, config: R3Config, history: StoreRecord | None) -> None:
+    """Beside the files of a checkpoint that is whole. On disk when this returns."""
+    record = CheckpointRecord(
+        step=step,
+        user=_user(os.getuid()),
+        host=platform.node(),
+        settings=settings_of(config),
+        history=history,
+        pickles=_pickles(folder),
+    )
+    with replacing(folder / NAME, mode=0o600) as stream:
+        stream.write(msgspec.json.encode(record))
+
+
+def read(folder: Path) -> CheckpointRecord | None:
+    """None: it has none, because it is an earlier version's or its run was killed while it saved. ConfigError: a damaged one."""
+    file = folder / NAME
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=CheckpointRecord) if file.is_file() else None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"{file} is damaged: {str(error)[:80]}; restore it from a copy, or choose another run_dir"
+        ) from error
+
+
+def settings_of(config: R3Config) -> dict[str, Any]:
+    """`flatten`, as JSON gives it back."""
+    return msgspec.json.decode(msgspec.json.encode(flatten(config)))
+
+
+def check(folder: Path, *, accept_foreign: bool) -> CheckpointRecord | None:
+    """May a run go on from this checkpoint? Its record. ConfigError: another user wrote it, or its files are not what was written."""
+    record = read(folder)
+    if accept_foreign:
+        return record
+    writer = record.user if record else _user(folder.stat().st_uid)
+    remedy = "checkpoint.accept_foreign=true goes on from it, if you trust its weights"
+    if writer != _user(os.getuid()):
+        raise ConfigError(f"the checkpoint {folder} was written by {writer[:80]!r}; {remedy}")
+    if record is not None and (found := _pickles(folder)) != record.pickles:
+        names = sorted(name for name in found.keys() | record.pickles if found.get(name) != record.pickles.get(name))
+        raise ConfigError(f"{folder / names[0]} is not what the run wrote; restore it from a copy, or {remedy}")
+    return record
+
+
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:  # a container that does not know its own user
+        return str(number)
+
+
+def _pickles(folder: Path) -> dict[str, str]:
+    found = {}
+    for file in sorted(path for path in folder.glob("*.pt") if path.is_file()):
+        try:
+            with zipfile.ZipFile(file) as archive:
+                names = sorted(info.filename for info in archive.infolist() if info.filename.endswith(".pkl"))
+                content = b"".join(archive.open(name).read(MAX_BYTES) for name in names)
+        except (OSError, KeyError, zipfile.BadZipFile) as error:
+            content = repr(error).encode()
+        found[file.name] = hashlib.sha256(content).hexdigest()
+    return found

@@ -1,0 +1,77 @@
+"""One sentence about why a run ended, where the stack has paragraphs: what ended, the likely cause, what is saved, how to go on."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import re
+from pathlib import Path
+
+from r3_openrlhf.method.errors import R3Error
+from r3_openrlhf.runs.checkpoint_record import newest
+from r3_openrlhf.runs.directory import RunDirectory
+
+# What Ray calls the end of a process (ray/exceptions.py), by name: this file imports no ray
+DIED = {"ActorDiedError", "ActorUnavailableError", "LocalRayletDiedError", "NodeDiedError", "OutOfMemoryError", "OwnerDiedError",
+        "WorkerCrashedError"}  # fmt: skip
+PARTS = {
+    "R3PolicyActor": "the policy",
+    "StockPolicyActor": "the policy",
+    "R3RolloutActor": "the rollout engine",
+    "R3Trainer": "the controller",
+}
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def memory_kills() -> int:
+    """Processes that this machine's kernel ended for lack of memory since it started; 0 where it does not say."""
+    with contextlib.suppress(OSError):
+        if found := re.search(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.MULTILINE):
+            return int(found[1])
+    return 0
+
+
+def r3_error(error: BaseException, run: RunDirectory, *, killed_before: int) -> R3Error:
+    """The R3Error behind an error that crossed Ray's processes, or one sentence about another one. killed_before:
+    `memory_kills()` of when the run started."""
+    seen: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in seen:
+        seen.append(cause)
+        if isinstance(cause, R3Error) and not hasattr(cause, "cause"):
+            return cause
+        cause = getattr(cause, "cause", None) or cause.__cause__
+    last = seen[-1]
+    for one in seen:
+        if isinstance(one, OSError) and one.errno in FULL:
+            return R3Error(
+                f"there is no room left on the disk of {run.path} ({one.strerror}); free some: {_goes_on(run)}"
+            )
+        if DIED & {kind.__name__ for kind in type(one).__mro__} and "creation task" not in str(one):
+            return R3Error(f"{_killed(one, killed_before)}; {_goes_on(run)} (the whole story is in {run.log})")
+    lines = [line.strip() for line in str(last).splitlines() if line.strip()]
+    return R3Error(
+        f"the run failed in the stack: {type(last).__name__}: {lines[-1] if lines else ''} (the whole story is in {run.log})"
+    )
+
+
+def _killed(error: BaseException, killed_before: int) -> str:
+    text = str(error)
+    name, process = (re.search(rf"\t{key}: (\S+)", text) for key in ("class_name", "pid"))
+    what = (PARTS.get(name[1], name[1]) if name else "a process of Ray") + (
+        f" (process {process[1]})" if process else ""
+    )
+    if type(error).__name__ == "OutOfMemoryError" or "OUT_OF_MEMORY" in text:
+        why = "Ray ended it because memory ran short"
+    elif (killed := memory_kills() - killed_before) > 0:
+        why = f"the kernel ended {killed} process{'es' * (killed > 1)} for lack of memory meanwhile"
+    else:
+        why = "a signal, or memory that ran short on its node: dmesg there says which"
+    return f"{what} was killed: {why}"
+
+
+def _goes_on(run: RunDirectory) -> str:
+    folder = newest(run.checkpoints)
+    if folder is None:
+        return "no checkpoint was saved yet, and the same command starts anew"
+    return f"step {folder.name.removeprefix('global_step')} is saved, and the same command goes on from there"
