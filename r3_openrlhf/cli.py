@@ -184,9 +184,9 @@ def train(settings: tuple[str, ...], dry_run: bool, verbose: bool, quiet: bool, 
     \b
     algo=NAME picks a preset of configs/algo:
     stock OpenRLHF    grpo, dapo, rloo, reinforce_pp_baseline
-    this project      r3
+    this project      r3, r3_paper
     trajectories      hgpo, gigpo, agent_grpo (for experiments with agents.environment)
-    the lab's arms    r3_no_ccr, r3_prefix, ...: configs/lab (docs/algorithms.md)
+    the lab's arms    r3_no_ccr, r3_no_isr, r3_no_serr (docs/algorithms.md)
 
     Every key, its default and its unit: r3_openrlhf/config/__init__.py.
     """

@@ -63,7 +63,8 @@ class ModelConfig:
 class DataConfig:
     """The problems. One row is one problem with a reference answer."""
 
-    # file (.jsonl .json .csv .tsv, packed or not, .parquet .arrow), pattern or directory of them, hub name, or "reasoning_gym:TASK"
+    # file (.jsonl .json .csv .tsv, packed or not, .parquet .arrow), pattern or directory of them, hub name, "reasoning_gym:TASK",
+    # or package.module:function of a program that makes problems
     path: str = MISSING
     # several sources instead of a path: [a.jsonl, b.jsonl], or {path: ..., name: ..., weight: ..., KEY: ...} with keys of `data`
     sources: list[Any] = field(default_factory=list)
@@ -95,7 +96,7 @@ class DataConfig:
     system_prompt: str | None = None
     # "{problem}" is replaced, nothing else is interpreted
     prompt_template: str = "{problem}"
-    # size, seed and the task's own options
+    # size, seed and the task's own options; of a function in data.path its keyword arguments
     reasoning_gym: dict[str, Any] = field(default_factory=dict)
     # worked examples before the problem: problem, response
     few_shot: list[dict[str, str]] = field(default_factory=list)
@@ -694,6 +695,7 @@ class R3Config(R3Settings):
             ("openrlhf.algo.dynamic_filtering_enable", "false", self.filters_groups, "a task's group has a row for each turn"),
             ("replay.mode", "add", self.replay.enabled and self.replay.mode != ReplayMode.ADD, "a trajectory has no row that could give way"),
             ("replay.include_reflection", "false", self.replay.include_reflection, "a trajectory keeps the prompts that it had"),
+            ("replay.rehearse.rows", "0", self.replay.rehearse.rows, "it trains single responses, not trajectories"),
             ("reflection.share_successes", "false", self.reflection.share_successes, "a trajectory keeps the prompts that it had"),
             ("ranking.enabled", "false", self.ranking.enabled, "it ranks whole responses, not trajectories"),
             ("exploration.select", "null", exploration.select, "it looks at verdicts on whole responses"),
@@ -776,6 +778,7 @@ class R3Config(R3Settings):
             (f"exploration.first_samples is {given.first_samples}", explores or not given.first_samples, f"whose groups must all have the same size{off}"),
             (f"exploration.prefix is {given.prefix}", explores or not given.prefix, f"which keeps no history of states{off}"),
             (f"exploration.select is {given.select}", explores or not given.select, f"which keeps no history to select by{off}"),
+            (f"replay.rehearse.rows is {self.replay.rehearse.rows}", "replay" in algorithm.mechanisms or not self.replay.rehearse.rows, "which keeps no history to rehearse from; use algo=r3 or replay.rehearse.rows=0"),
             (f"advantage.success_scale is {self.advantage.success_scale}", algorithm.own_advantages or self.advantage.success_scale == 1.0, "whose advantages are OpenRLHF's own; use algo=r3 or advantage.success_scale=1"),
         ):  # fmt: skip
             if not is_off:

@@ -29,7 +29,7 @@ from r3_openrlhf.method.core.replay import choose, response_bytes
 from r3_openrlhf.method.core.selection import ProblemSelection, draws_on
 from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.method.history.codec import state_digest
-from r3_openrlhf.method.history.records import Absence, RecallRequest
+from r3_openrlhf.method.history.records import Absence, RecallRequest, StoredRollout
 from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.method.prompts import Asked, Prefix, PrefixFate, PromptMaker, ReflectionFate, StepPrompts
 from r3_openrlhf.method.settings import R3Settings
@@ -263,7 +263,27 @@ class R3:
         for row in batch.rows:
             if self._uses_stored_logprobs(batch, row):
                 row.old_logprobs = row.rollout.response_logprobs
+        if self.settings.replay.rehearse.rows and batch.rows:
+            batch.rehearse(self._rehearsed(rollouts, step=step), coef=self.settings.replay.rehearse.coef)
         return batch
+
+    def _rehearsed(self, rollouts: Sequence[Rollout], *, step: int) -> list[Rollout]:
+        """The newest stored success of problems that are rarely solved and not asked in this step, drawn by lot."""
+        if self.history is None:
+            return []
+        settings, asked = self.settings.replay.rehearse, {rollout.uid for rollout in rollouts}
+        rates = self.history.success_rates()
+        uids = [
+            uid for uid, rate in rates.items() if settings.min_rate < rate <= settings.max_rate and uid not in asked
+        ]
+        random.Random(f"{self.seed}/rehearse/{step}").shuffle(uids)
+        lag = self.settings.replay.max_policy_lag
+        found: list[StoredRollout] = []
+        for uid in uids:
+            if len(found) == settings.rows:
+                break
+            found += self.history.recall(uid, Verdict.CORRECT, k=1, step=step, max_policy_lag=lag, order="newest")
+        return [one.rollout for one in found]
 
     def stored(self, uid: str, verdict: Verdict, *, step: int) -> list[Rollout]:
         """The rollouts of one problem with one verdict that replay recalls in this step; their text is empty."""
@@ -312,7 +332,11 @@ class R3:
     def _uses_stored_logprobs(self, batch: MixedBatch, row: Row) -> bool:
         """Is the row's ratio taken against the log-probs it was sampled with (METHOD section 4)? Only a recalled row has
         a choice, and only where it was sampled from the prompt of its group."""
-        wanted = OldLogprobs.checked("replay.old_logprobs", self.settings.replay.old_logprobs)
+        replay = self.settings.replay
+        word = replay.old_logprobs
+        if row.rollout.verdict is Verdict.WRONG and replay.failure_logprobs is not None:
+            word = replay.failure_logprobs
+        wanted = OldLogprobs.checked("replay.old_logprobs", word)
         return row.recalled and wanted is OldLogprobs.BEHAVIOUR and batch.has_own_prompt(row)
 
     # ── SERR and eq. 3 ──

@@ -50,6 +50,28 @@ class AdvantageSettings:
 
 
 @dataclass
+class RehearsalSettings:
+    """Stored successes of rarely solved problems that this step does not ask join the update; nothing is sampled for them."""
+
+    # rows added to a step, at most; 0: off
+    rows: int = 0
+    # a problem's share of right rollouts so far, from the plain prompt: above min_rate, up to max_rate
+    min_rate: float = 0.0
+    max_rate: float = 0.25
+    # advantage of such a row. Its ratio is 1, so it pulls with coef times the gradient of its log-prob
+    coef: float = 1.0
+
+    def __post_init__(self) -> None:
+        at_least("replay.rehearse.rows", self.rows, 0)
+        above("replay.rehearse.coef", self.coef, 0.0)
+        if not 0.0 <= self.min_rate < self.max_rate <= 1.0:
+            raise ConfigError(
+                f"replay.rehearse.min_rate is {self.min_rate} and max_rate is {self.max_rate}; use shares from 0 to 1, the "
+                "first below the second"
+            )
+
+
+@dataclass
 class ReplaySettings:
     """CCR: when a group collapses, past rollouts of the same problem with the opposite verdict join it."""
 
@@ -65,6 +87,8 @@ class ReplaySettings:
     # behaviour: as stored when sampled, so that eps_clip bounds how far a recalled row moves the policy; recompute: those
     # of the current actor, so that its ratio is 1 and nothing is clipped
     old_logprobs: str = "behaviour"
+    # the same for recalled failures alone; null: as old_logprobs, which then is that of both
+    failure_logprobs: str | None = None
     # Where A < 0 the loss of a token is at most dual_clip |A|; eps_clip does not bound it there. null: as OpenRLHF's
     # default, only exp(20) does. It concerns recalled rows as long as a step makes one update (docs/method.md)
     dual_clip: float | None = 3.0
@@ -72,6 +96,7 @@ class ReplaySettings:
     recall_failures: bool = True
     # may rollouts sampled from a reflection prompt be recalled into plain groups?
     include_reflection: bool = False
+    rehearse: RehearsalSettings = field(default_factory=RehearsalSettings)
 
     def __post_init__(self) -> None:
         if self.k < MIN_RECALLED:
@@ -87,6 +112,8 @@ class ReplaySettings:
         RECALL_ORDERS[self.order]
         one_of("replay.mode", self.mode, ReplayMode)
         one_of("replay.old_logprobs", self.old_logprobs, OldLogprobs)
+        if self.failure_logprobs is not None:
+            one_of("replay.failure_logprobs", self.failure_logprobs, OldLogprobs)
 
 
 @dataclass

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from r3_openrlhf.config import DataConfig
-from r3_openrlhf.method.errors import DataError
+from r3_openrlhf.method.errors import DataError, R3Error
+from r3_openrlhf.method.open_table import check_signature, is_import_path, load_object
 from r3_openrlhf.problems.table import PACKED, Table, read_json, read_separated
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
@@ -38,6 +39,8 @@ def load_table(data: DataConfig, wanted: Iterable[str] | None) -> Table:
     name = f"data.path {data.path}"
     path = Path(data.path).expanduser()
     try:
+        if is_import_path(data.path):
+            return _generated(data, name)
         if path.is_dir() or is_on_the_hub(data.path):
             return _directory(data, path, wanted)
         if path.is_file():
@@ -47,7 +50,7 @@ def load_table(data: DataConfig, wanted: Iterable[str] | None) -> Table:
             if not files:
                 raise DataError(f"data.path is {data.path}, a pattern that no file fits")
             return _together(_file(file, f"{name}, {file.name}", wanted) for file in files)
-    except DataError:
+    except R3Error:
         raise
     except Exception as error:  # the loaders behind this call raise almost anything; each means: not readable
         if isinstance(error, OSError) and error.strerror:
@@ -57,8 +60,19 @@ def load_table(data: DataConfig, wanted: Iterable[str] | None) -> Table:
         raise DataError(f"data.path is {data.path}, but there is no such file")
     raise DataError(
         f"data.path is {data.path}, which does not exist; use a file that ends in {_endings()}, a pattern or a directory of such "
-        "files, a hub name (org/name), or reasoning_gym:TASK"
+        "files, a hub name (org/name), reasoning_gym:TASK, or package.module:function"
     )
+
+
+def _generated(data: DataConfig, name: str) -> Table:
+    """What a function of a user gives, called with the options of data.reasoning_gym: one dictionary a problem."""
+    generate = load_object("data.path", data.path)
+    check_signature("data.path", data.path, generate, **data.reasoning_gym)
+    rows = list(generate(**data.reasoning_gym))
+    if not rows or not all(isinstance(row, dict) for row in rows):
+        raise DataError(f"{name} gives no rows, or rows that are no dictionaries; give one dictionary a problem")
+    columns = list(set.intersection(*map(set, rows)))
+    return Table(columns, [(f"{name}, problem {index + 1}", row) for index, row in enumerate(rows)])
 
 
 def _endings() -> str:

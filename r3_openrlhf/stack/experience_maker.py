@@ -271,6 +271,7 @@ class R3ExperienceMaker(StockExperienceMaker):
     def _set_old_logprobs(self, experiences: list[Experience], rows: list[Row], batch: MixedBatch) -> dict[str, float]:
         """Which log-probs a recalled row's ratio is taken against (METHOD section 4), and how far off-policy it is."""
         ratios, largest, clipped, tokens = 0.0, 0.0, 0, 0
+        smallest: list[float] = []  # of each recalled success
         low, high = self.args.actor.eps_clip_low_high
         keeps_logprobs = self.config.logging.token_values != TokenValues.NONE
         for (
@@ -286,13 +287,15 @@ class R3ExperienceMaker(StockExperienceMaker):
             mask = experience.action_mask[position].bool()
             if keeps_logprobs:
                 self._policy_logprobs[row.index] = experience.action_log_probs[position][mask].float().numpy().copy()
-            if batch.has_own_prompt(row):
+            if batch.has_own_prompt(row) and not row.rehearsed:
                 stored = experience.rollout_log_probs[position][mask].float()
                 ratio = (experience.action_log_probs[position][mask].float() - stored).clamp(-20, 20).exp()
                 ratios += ratio.sum().item()
                 largest = max(largest, ratio.max().item() if len(ratio) else 0.0)
                 clipped += int(((ratio < 1 - low) | (ratio > 1 + high)).sum())
                 tokens += ratio.numel()
+                if row.rollout.verdict is Verdict.CORRECT:
+                    smallest.append(ratio.min().item())
             if row.old_logprobs is not None:
                 experience.action_log_probs[position] = experience.rollout_log_probs[position].to(
                     experience.action_log_probs.dtype
@@ -305,6 +308,7 @@ class R3ExperienceMaker(StockExperienceMaker):
             "r3/replay/ratio_mean": ratios / tokens if tokens else 0.0,
             "r3/replay/ratio_max": largest,
             "r3/replay/clip_fraction": clipped / tokens if tokens else 0.0,
+            "r3/replay/least_likely_weight": sum(smallest) / len(smallest) if smallest else 0.0,
         }
 
     def _set_sampling_logprobs(self, experiences: list[Experience], rows: list[Row]) -> None:

@@ -19,6 +19,7 @@ from r3_openrlhf.config import R3Config  # noqa: E402
 from r3_openrlhf.method.errors import TrainingStopped  # noqa: E402
 from r3_openrlhf.method.history.store import HistoryStore  # noqa: E402
 from r3_openrlhf.method.r3 import R3  # noqa: E402
+from r3_openrlhf.method.settings import RehearsalSettings  # noqa: E402
 from r3_openrlhf.method.types import Context, EntropyBounds, EntropyStatistics, Rollout, Verdict  # noqa: E402
 from r3_openrlhf.stack.experience_maker import (  # noqa: E402
     R3ExperienceMaker,
@@ -207,6 +208,19 @@ def test_a_success_behind_a_reflection_prompt_joins_with_the_actors_logprobs_of_
     assert (made.metrics["r3/replay/shared"], made.metrics["r3/replay/ratio_max"]) == (1, 0)
     assert made.metrics["trained_tokens"] == sum(2 + t for t in (2, 3, 4, 5)) + 5 * 4
     assert [r["context"] for r in made.records if r["recalled_from"] == 6] == ["reflection"]
+
+
+def test_a_rehearsed_success_of_another_problem_is_trained_behind_its_own_prompt_with_ratio_1():
+    stored = sample(C, prompt="z", tokens=(9, 9), step=2).r3_rollout
+    stored.prompt_ids = np.array([1, 8, 7], dtype=np.int32)
+    config = config_with(replay={"rehearse": RehearsalSettings(rows=3, max_rate=1.0, coef=0.5)})
+    made = maker(Ours, history=history_with(stored), config=config)
+    made.gap = 0.05
+    experiences = made.make_experience_batch(group(C, W, C, W))
+    assert experiences[-1].sequences[-1][:5].tolist() == [1, 8, 7, 9, 9]
+    assert by_row(experiences, "advantages")[4].tolist() == pytest.approx([0.5] * 2)
+    assert by_row(experiences, "action_log_probs")[4].tolist() == pytest.approx([-0.85] * 2)  # the actor's own
+    assert (made.metrics["r3/replay/rehearsed"], made.metrics["r3/replay/recalled"], len(made.records)) == (1, 0, 4)
 
 
 @pytest.mark.parametrize(("mode", "expected"), [("recompute", -0.9 + 0.05), ("behaviour", -0.9)])

@@ -14,7 +14,7 @@ from r3_openrlhf.method.types import Context, Rollout, Verdict
 def batch_metrics(batch: MixedBatch, *, step: int) -> dict[str, float]:
     """The counts of METHOD section 7 that follow from the rows alone."""
     groups, rows = batch.groups, batch.rows
-    recalled = [row for row in rows if row.recalled]
+    recalled = [row for row in rows if row.recalled and not row.rehearsed]
     lags = [step - row.rollout.policy_step for row in recalled]
     of_this_step = {_sampled(r) for r in batch.rollouts if r.context is not Context.PLAIN}
     wanted = [group for group in groups if group.wanted]
@@ -44,7 +44,10 @@ def batch_metrics(batch: MixedBatch, *, step: int) -> dict[str, float]:
         **{f"r3/tokens/{kind}": float(number) for kind, number in tokens.items()},
         "r3/replay/recalled": float(len(recalled)),
         "r3/replay/shared": count(_sampled(row.rollout) in of_this_step for row in recalled),
+        "r3/replay/rehearsed": count(row.rehearsed for row in rows),
         "r3/replay/hits": count(bool(g.recalled) for g in wanted),
+        "r3/replay/hits_correct": count(bool(g.recalled) and g.state is GroupState.NONE_CORRECT for g in wanted),
+        "r3/replay/hits_wrong": count(bool(g.recalled) and g.state is GroupState.ALL_CORRECT for g in wanted),
         "r3/replay/misses": count(not g.recalled for g in wanted),
         "r3/replay/mean_lag": mean_or_zero(lags),
         "r3/replay/max_lag": float(max(lags, default=0)),

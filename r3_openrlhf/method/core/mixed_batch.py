@@ -37,6 +37,7 @@ from r3_openrlhf.method.types import (
     Verdict,
 )
 
+NO_GROUP = -1
 RecallFunction = Callable[[str, Verdict], Sequence[Rollout]]
 
 
@@ -46,7 +47,7 @@ class Row:
 
     Attributes:
         index: into MixedBatch.rows.
-        group: index into MixedBatch.groups.
+        group: index into MixedBatch.groups; NO_GROUP of a rehearsed row.
         source: of a fresh row, index into the rollouts that were passed in; None of a recalled one.
         trained: False where the row gives way to a recalled one (replay.mode = replace).
         outcome_reward: what the grader's verdict is worth.
@@ -71,6 +72,11 @@ class Row:
     def recalled(self) -> bool:
         """Does it come from the history (or from another group of this step), not from its group's own sampling?"""
         return self.source is None
+
+    @property
+    def rehearsed(self) -> bool:
+        """Is it a stored success of a problem that this step does not ask? Nothing is compared with it."""
+        return self.group == NO_GROUP
 
     @property
     def ranked(self) -> bool:
@@ -169,20 +175,28 @@ class MixedBatch:
         self.rows.append(row)
         return row
 
+    def rehearse(self, rollouts: Sequence[Rollout], *, coef: float) -> None:
+        """Add stored successes of other problems, each behind its own prompt, in no group and with the advantage `coef`."""
+        for rollout in rollouts:
+            reward = rollout.graded_reward
+            row = Row(len(self.rows), rollout, NO_GROUP, outcome_reward=reward, reward=reward, advantage=coef)
+            self.rows.append(row)
+
     @property
     def trained(self) -> list[Row]:
         """The rows that the update sees: all but fresh ones that gave way to recalled ones."""
         return [row for row in self.rows if row.trained]
 
     def first_of(self, row: Row) -> Row:
-        """The first row of the same group, always a fresh one: its prompt is the prompt of the group."""
-        return self.rows[self.groups[row.group].rows[0]]
+        """The first row of the same group, always a fresh one: its prompt is the prompt of the group. Of a rehearsed row,
+        which is in none, the first row of all."""
+        return self.rows[0 if row.rehearsed else self.groups[row.group].rows[0]]
 
     def has_own_prompt(self, row: Row) -> bool:
         """Was the row sampled from the prompt of its group? A recalled one may come from the same problem in another
         context or under another template; its stored log-probs then say nothing about this prompt. A turn in an environment
         keeps the prompt that it had."""
-        if row.rollout.turn is not None:
+        if row.rehearsed or row.rollout.turn is not None:
             return True
         first = self.first_of(row).rollout
         return row.rollout is first or row.rollout.prompt_ids.tolist() == first.prompt_ids.tolist()

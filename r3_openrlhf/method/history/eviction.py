@@ -6,7 +6,8 @@ prompt: recall into a plain group prefers the latter, and a hard problem's furth
 
 When the file is full, the richest sets give first. Each row has a place in its set, 1 for the one that stays longest. The
 last place of the largest set leaves first, among equal places the oldest row. So no set is emptied while another one has
-two rows: a problem's only success, or only error, is the last thing that the store gives up. Rows that leave by age alone
+two rows: a problem's only success, or only error, is the last thing that the store gives up. Of these the errors leave first: a
+success on a hard problem is what replay waits for, and errors are sampled again. Rows that leave by age alone
 are those of the problems that were not asked for longest, which an epoch asks next.
 
 All of this looks at content, never at row ids or arrival: every rank order of the same rollouts evicts the same ones.
@@ -20,18 +21,18 @@ from dataclasses import dataclass
 
 from r3_openrlhf.method.types import Context
 
-# Inside a set, the row that stays longest first: `rows_over`, the other way round. Context 0 is the plain prompt.
+# Inside a set, the row that stays longest first: `rows_over`, the other way round. Context 0 is the plain prompt, verdict 0 right.
 _ABOVE = """
 WITH rich AS MATERIALIZED (
     SELECT problem, verdict FROM rollouts WHERE evicted_at IS NULL
     GROUP BY problem, verdict HAVING count(*) > :level),
 placed AS (
-    SELECT r.id, r.step, r.content,
+    SELECT r.id, r.step, r.content, r.verdict,
            row_number() OVER (
                PARTITION BY r.problem, r.verdict ORDER BY r.context <> 0, r.step DESC, r.content DESC) AS place
     FROM rich CROSS JOIN rollouts r
     ON r.problem = rich.problem AND r.verdict = rich.verdict AND r.evicted_at IS NULL)
-SELECT id FROM placed WHERE place > :level ORDER BY place DESC, step, content, id
+SELECT id FROM placed WHERE place > :level ORDER BY place DESC, place = 1 AND verdict = 0, step, content, id
 """
 _SIZES = (
     "SELECT size, count(*) FROM (SELECT count(*) AS size FROM rollouts WHERE evicted_at IS NULL "

@@ -16,7 +16,15 @@ from r3_openrlhf.method.history import recall, rollback
 from r3_openrlhf.method.history.codec import Codec
 from r3_openrlhf.method.history.commit import StepWriter
 from r3_openrlhf.method.history.connection import MEMORY, open_for_reading, open_for_writing, sentences, snapshot
-from r3_openrlhf.method.history.drafts import CONTEXTS, VERDICTS, check_rollout, merge_duplicates, whole_number
+from r3_openrlhf.method.history.drafts import (
+    CONTEXT_CODES,
+    CONTEXTS,
+    VERDICT_CODES,
+    VERDICTS,
+    check_rollout,
+    merge_duplicates,
+    whole_number,
+)
 from r3_openrlhf.method.history.lease import Lease, last_holder
 from r3_openrlhf.method.history.records import (
     Absence,
@@ -254,6 +262,19 @@ class HistoryStore:
             if count:
                 means[uid] = sum(tally.reward_sum for tally in graded) / count
         return means
+
+    def success_rates(self) -> dict[str, float]:
+        """uid -> share of right ones among all graded rollouts of its plain prompt that were ever committed, of every problem
+        with one that is right, by uid."""
+        correct, wrong = VERDICT_CODES[Verdict.CORRECT], VERDICT_CODES[Verdict.WRONG]
+        with self._reading() as connection:
+            rows = connection.execute(
+                "SELECT p.uid, 1.0 * sum(c.count * (c.verdict = ?)) / sum(c.count) FROM counters c "
+                "JOIN problems p ON p.id = c.problem WHERE c.context = ? AND c.verdict IN (?, ?) "
+                "GROUP BY p.uid HAVING sum(c.verdict = ?) ORDER BY p.uid",
+                (correct, CONTEXT_CODES[Context.PLAIN], correct, wrong, correct),
+            ).fetchall()
+        return dict(rows)
 
     def summary(self, uid: str) -> ProblemSummary:
         """Counts and reward sums per context and verdict; empty for a problem that was never committed."""

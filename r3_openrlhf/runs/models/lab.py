@@ -37,7 +37,6 @@ MIN_TERMS, MAX_TERMS, LARGEST_TERM = 2, 6, 10
 # (share of the facts, slip rate): known, shaky, misconceived
 FACT_CLASSES = ((0.55, 0.04), (0.25, 0.4), (0.2, 0.93))
 STYLES = {"terse": 0.4, "words": 0.3, "check": 0.3}
-GUESS = "there is no need to write anything down for a sum that is as easy as this one is so the answer is surely"
 REFLECTION_SHARE, REFLECTION_FACTOR = 0.2, 0.35
 ATTEMPT_TOKENS = 32  # a longer attempt is cut, as one that ran into the length limit is
 NUM_STEPS, BATCH_SIZE, SEED = 1000, 48, 0
@@ -54,13 +53,10 @@ RECIPE = Recipe(
 )
 
 
-def build(directory: Path, *, guess_share: float = 0.0) -> None:
-    """Train the model and write it with its tokenizer into `directory` (float32, 4 MB).
-
-    A share of the solutions may be guesses: words without any work, then a random number.
-    """
+def build(directory: Path) -> None:
+    """Train the model and write it with its tokenizer into `directory` (float32, 4 MB)."""
     tokenizer = train_tokenizer()
-    model = train_model(tokenizer, guess_share=guess_share)
+    model = train_model(tokenizer)
     tokenizer.save_pretrained(directory)
     model.save_pretrained(directory)
 
@@ -120,11 +116,9 @@ def word_solution(terms: list[int], totals: list[int], rng: random.Random) -> st
     return f"{chain} {boxed}" if style == "terse" else f"{chain} check {chain} {boxed}"
 
 
-def draw_example(rng: random.Random, *, guess_share: float) -> Example:
+def draw_example(rng: random.Random) -> Example:
     """A plain prompt."""
     terms = draw_terms(rng)
-    if rng.random() < guess_share:
-        return word_problem(terms), f"{GUESS} \\boxed{{{rng.randint(0, LARGEST_TERM * MAX_TERMS)}}}"
     totals, _ = work_out(terms, rng)
     return word_problem(terms), word_solution(terms, totals, rng)
 
@@ -153,20 +147,18 @@ def train_tokenizer() -> PreTrainedTokenizerFast:
     for _ in range(400):
         terms = draw_terms(rng)
         totals, _ = work_out(terms, rng)
-        corpus += [f"user\n{word_problem(terms)}", f"assistant\n{word_solution(terms, totals, rng)}", GUESS]
+        corpus += [f"user\n{word_problem(terms)}", f"assistant\n{word_solution(terms, totals, rng)}"]
     lines = [ATTEMPT_INTRODUCTION, ATTEMPT_BEGINS, ATTEMPT_ENDS, *GUIDANCE.split("\n")]
     return pretraining.train_tokenizer(corpus, vocab_size=VOCAB_SIZE, lines=lines)
 
 
-def train_model(
-    tokenizer: PreTrainedTokenizerFast, *, num_steps: int = NUM_STEPS, guess_share: float = 0.0
-) -> Qwen2ForCausalLM:
+def train_model(tokenizer: PreTrainedTokenizerFast, *, num_steps: int = NUM_STEPS) -> Qwen2ForCausalLM:
     """On as many threads as torch has."""
-    draw = partial(draw_examples, tokenizer=tokenizer, guess_share=guess_share)
+    draw = partial(draw_examples, tokenizer=tokenizer)
     return pretraining.train_model(tokenizer, RECIPE, draw, num_steps=num_steps)
 
 
-def draw_examples(rng: random.Random, *, tokenizer: PreTrainedTokenizerFast, guess_share: float) -> list[Example]:
+def draw_examples(rng: random.Random, *, tokenizer: PreTrainedTokenizerFast) -> list[Example]:
     """BATCH_SIZE examples of one kind: little padding."""
 
     def cut(attempt: str) -> str:
@@ -174,4 +166,4 @@ def draw_examples(rng: random.Random, *, tokenizer: PreTrainedTokenizerFast, gue
 
     if rng.random() < REFLECTION_SHARE:
         return [draw_reflection(rng, cut=cut) for _ in range(BATCH_SIZE)]
-    return [draw_example(rng, guess_share=guess_share) for _ in range(BATCH_SIZE)]
+    return [draw_example(rng) for _ in range(BATCH_SIZE)]

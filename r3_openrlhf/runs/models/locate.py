@@ -1,8 +1,7 @@
 """model.path -> a directory that Transformers, OpenRLHF and vLLM can load, or the name of a model on the hub.
 
 Models that are built on the spot and kept in a cache: "smollm2" (real, 135M parameters), "tiny" and "tiny_agent" (trained in
-seconds; the second plays problems/agents/vault.py), "lab" and "lab_trap" (a million parameters, trained in minutes, for learning
-experiments).
+seconds; the second plays problems/agents/vault.py), "lab" and the others of the lab (trained in minutes, for learning experiments).
 A directory in the cache is complete by construction: it is written under another name and renamed at the end. Its name
 ends in a hash of the code that built it, so a changed recipe is never answered with the old model.
 """
@@ -16,13 +15,16 @@ import os
 import re
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from r3_openrlhf.method.errors import ConfigError
 
 # name -> modules of this package that make the model, the one with build(directory) first
 BUILDERS = {"smollm2": ("smollm2",), "tiny": ("tiny", "pretraining"), "lab": ("lab", "pretraining")}
-BUILDERS["lab_trap"] = ("lab_trap", *BUILDERS["lab"])
+# what the lab's worlds ask: lab_worlds:NAME is the model NAME of that module
+WORLDS = ("table", "no_room", "walk", "filler", "reflects")
+BUILDERS |= {f"lab_{name}": (f"lab_worlds:{name}", "pretraining") for name in WORLDS}
 BUILDERS["tiny_agent"] = ("tiny_agent", "pretraining")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
@@ -35,7 +37,8 @@ def locate_model(path: str, *, cache_dir: Path | None = None) -> str:
     Raises ConfigError for anything else.
     """
     if path in BUILDERS:
-        code = b"".join(Path(__file__).with_name(f"{module}.py").read_bytes() for module in BUILDERS[path])
+        modules = [module.partition(":")[0] for module in BUILDERS[path]]
+        code = b"".join(Path(__file__).with_name(f"{module}.py").read_bytes() for module in modules)
         recipe = hashlib.sha256(code).hexdigest()[:10]
         return str((cache_dir or default_cache_dir()) / f"{path}-{recipe}")
     directory = Path(path).expanduser()
@@ -62,7 +65,9 @@ def resolve_model(path: str, *, cache_dir: Path | None = None) -> str:
     """
     located = locate_model(path, cache_dir=cache_dir)
     if path in BUILDERS and not Path(located).is_dir():
-        _build(importlib.import_module(f"r3_openrlhf.runs.models.{BUILDERS[path][0]}").build, Path(located))
+        module, _, name = BUILDERS[path][0].partition(":")
+        build = importlib.import_module(f"r3_openrlhf.runs.models.{module}").build
+        _build(partial(build, name=name) if name else build, Path(located))
     return located
 
 

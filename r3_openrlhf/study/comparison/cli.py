@@ -94,7 +94,7 @@ def evidence(directory: Path, reference: str | None, figure: Path | None, add: t
 
     \b
     r3 evidence docs/evidence
-    r3 evidence docs/evidence/lab_mostly_solved
+    r3 evidence docs/evidence/lab_own_skills
     r3 evidence docs/evidence --figure map.png
     r3 evidence docs/evidence/my_regime --add runs/grpo-1 --add runs/r3-1
     """

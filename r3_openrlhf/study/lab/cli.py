@@ -21,7 +21,7 @@ def lab() -> None:
     r3 compare runs/lab
     r3 lab agents                                    estimators of trajectories, in a small world
     r3 lab controls                                  on the model that the study starts from
-    r3 lab shares --experiment lab_hard_tail         which regime a run starts in
+    r3 lab shares --experiment lab_own_skills        which regime a run starts in
     r3 lab train algo=r3 train.seed=1 run_dir=runs/try
 
     The same experiment on the whole stack: r3 train experiment=lab algo=r3.
@@ -162,7 +162,8 @@ def controls(settings: tuple[str, ...], experiment: str, model: str | None, n: i
 @click.option("--model", default=None, help="A Hugging Face directory, like RUN/final_model; default: model.path.")
 @click.option("--n", default=4, show_default=True, type=click.IntRange(min=1), help="Groups for each problem.")
 def shares(settings: tuple[str, ...], experiment: str, model: str | None, n: int) -> None:
-    """Which regime a run starts in: all-wrong and all-right groups, truncated responses, on the training problems."""
+    """Which regime a run starts in: all-wrong and all-right groups, truncated responses, on the training problems, and how many of
+    the right answers of a world are earned."""
     from dataclasses import asdict
 
     from r3_openrlhf.config.loading import load_config
@@ -176,7 +177,7 @@ def shares(settings: tuple[str, ...], experiment: str, model: str | None, n: int
     labels = load_problems(config.data).labels
     found = shares_of(Lab(config, model_dir=model), labels, n=n)
     for name, share in asdict(found).items():
-        click.echo(f"{name}: " + ("none is wrong" if share is None else f"{share:.1%}"))
+        click.echo(f"{name}: " + ("nothing to count" if share is None else f"{share:.1%}"))
 
 
 @lab.command()

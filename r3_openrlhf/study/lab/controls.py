@@ -24,6 +24,7 @@ from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.method.types import Context, Rollout, Verdict
 from r3_openrlhf.problems.training_file import Label
 from r3_openrlhf.study.lab.loop import Lab, Sampled, by_group, replace_group
+from r3_openrlhf.study.lab.worlds import WORLDS, is_earned
 
 RESAMPLES = 2000
 
@@ -68,6 +69,9 @@ class Shares:
     truncated: float
     truncated_of_wrong: float | None  # of the wrong responses; None where none is wrong
     correct: float
+    earned: float | None = (
+        None  # of the right responses, by their steps; None where no world says what a right step is
+    )
 
 
 def shares(lab: Lab, labels: list[Label], *, n: int, seed: int = 0) -> Shares:
@@ -77,12 +81,18 @@ def shares(lab: Lab, labels: list[Label], *, n: int, seed: int = 0) -> Shares:
     sampled = lab.ask(asked, n=size, generator=torch.Generator().manual_seed(seed))
     states = [group_state(one.rollout.verdict for one in group) for group in by_group(sampled)]
     wrong = [one.rollout.truncated for one in sampled if one.rollout.verdict is Verdict.WRONG]
+    right = [one.rollout for one in sampled if one.rollout.verdict is Verdict.CORRECT]
+    earned, world = None, lab.config.data.reasoning_gym.get("world")
+    if world in WORLDS and right:
+        follow, problems = is_earned(world), {label.uid: label.problem for label in labels}
+        earned = fmean(follow(problems[rollout.uid], rollout.text) for rollout in right)
     return Shares(
         all_wrong=fmean(state is GroupState.NONE_CORRECT for state in states),
         all_correct=fmean(state is GroupState.ALL_CORRECT for state in states),
         truncated=fmean(one.rollout.truncated for one in sampled),
         truncated_of_wrong=fmean(wrong) if wrong else None,
         correct=accuracy(sampled),
+        earned=earned,
     )
 
 

@@ -58,6 +58,7 @@ class Update(NamedTuple):
 
     loss: float  # mean over the passes
     ratio_max: float  # the largest ratio of a recalled token in the first pass
+    least_likely_weight: float  # the smallest ratio of each recalled success there, on average
     grad_norm: float  # before clipping, of the last pass
     grad_norm_max: float  # of all passes
 
@@ -73,6 +74,9 @@ class Lab:
         directory = model_dir or resolve_model(config.model.path)
         self.tokenizer = AutoTokenizer.from_pretrained(directory)
         self.model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+        room = getattr(self.model.config, "r3_room", "")  # a world's model says what of it is trained
+        for name, parameter in self.model.named_parameters():
+            parameter.requires_grad_(name.startswith(room))
         self.generator = torch.Generator().manual_seed(config.train.seed)
         self.rng = random.Random(config.train.seed)
         self.optimizer = make_optimizer(self.model, learning_rate=config.train.learning_rate)
@@ -81,6 +85,7 @@ class Lab:
         self.tokens = 0  # response tokens sampled for training so far
         self.render = RunPrompts(config, self.tokenizer)
         self._prompt_ids: dict[str, np.ndarray] = {}
+        self._judged: dict[tuple[str, bytes], tuple[str, bool]] = {}  # (uid, response) -> text, is it right
 
     # ── sampling ──
 
@@ -135,9 +140,13 @@ class Lab:
         self, found: Sample, label: Label, prompt: str, context: Context, *, place: int, prefix: Prefix
     ) -> Sampled:
         response_ids = np.concatenate([prefix.ids, found.response_ids])
-        text = self.tokenizer.decode(response_ids.tolist(), skip_special_tokens=True)
-        answer = short_answer(text)
-        correct = answer is not None and grade_exact(answer, tuple(label.references))[0] == Verdict.CORRECT
+        known = label.uid, response_ids.tobytes()
+        if known not in self._judged:
+            text = self.tokenizer.decode(response_ids.tolist(), skip_special_tokens=True)
+            answer = short_answer(text)
+            right = answer is not None and grade_exact(answer, tuple(label.references))[0] == Verdict.CORRECT
+            self._judged[known] = text, right
+        text, correct = self._judged[known]
         rollout = Rollout(
             uid=label.uid,
             context=context,
@@ -202,17 +211,17 @@ class Lab:
         rows = []
         for row in batch.trained:
             given = row.rollout.prefix_tokens  # not trained: it was not sampled
+            asked = (row if batch.has_own_prompt(row) else batch.first_of(row)).rollout
             rows.append(
                 TrainedRow(
-                    prompt_ids=np.concatenate(
-                        [batch.first_of(row).rollout.prompt_ids, row.rollout.response_ids[:given]]
-                    ),
+                    prompt_ids=np.concatenate([asked.prompt_ids, row.rollout.response_ids[:given]]),
                     response_ids=row.rollout.response_ids[given:],
                     advantage=row.advantage,
                     old_logprobs=row.old_logprobs,
                 )
             )
         losses, norms, ratio_max = [], [], 0.0
+        smallest: list[float] = []
         for number in range(config.train.inner_epochs):
             gradient = accumulate_gradient(
                 self.model,
@@ -225,11 +234,18 @@ class Lab:
             )
             if number == 0:
                 ratio_max = gradient.ratio_max
+                smallest = [
+                    float(np.exp(logprobs - row.rollout.response_logprobs).min())
+                    for row, logprobs in zip(batch.trained, gradient.logprobs, strict=True)
+                    if row.recalled and not row.rehearsed and row.rollout.verdict is Verdict.CORRECT
+                    if logprobs is not None and batch.has_own_prompt(row) and not row.rollout.prefix_tokens
+                ]
                 for trained, logprobs in zip(rows, gradient.logprobs, strict=True):
                     trained.old_logprobs = logprobs if trained.old_logprobs is None else trained.old_logprobs
             losses.append(gradient.loss)
             norms.append(step(self.model, self.optimizer, max_grad_norm=config.train.max_grad_norm))
-        return Update(loss=fmean(losses), ratio_max=ratio_max, grad_norm=norms[-1], grad_norm_max=max(norms))
+        least = fmean(smallest) if smallest else 0.0
+        return Update(fmean(losses), ratio_max, least, grad_norm=norms[-1], grad_norm_max=max(norms))
 
     # ── the run ──
 
@@ -273,6 +289,7 @@ class Lab:
                     "epoch": self.epoch,
                     **metrics,
                     "r3/replay/ratio_max": update.ratio_max,
+                    "r3/replay/least_likely_weight": update.least_likely_weight,
                     "loss": update.loss,
                     "grad_norm": update.grad_norm,
                     "grad_norm_max": update.grad_norm_max,

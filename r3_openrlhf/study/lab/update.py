@@ -1,11 +1,10 @@
 """The policy update on the rows of a step: OpenRLHF's clipped loss, summed over micro-batches, in plain torch.
 
-R rows, A action positions, V vocabulary.
+P packs of rows behind one prompt, L tokens of a pack, N response tokens, V vocabulary.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -37,7 +36,8 @@ class Gradient(NamedTuple):
 
 def make_optimizer(model, *, learning_rate: float) -> torch.optim.Optimizer:
     """Adam as OpenRLHF sets it up (ADAM_BETAS, ADAM_EPS), without weight decay."""
-    return torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=ADAM_BETAS, eps=ADAM_EPS, weight_decay=0.0)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return torch.optim.AdamW(trained, lr=learning_rate, betas=ADAM_BETAS, eps=ADAM_EPS, weight_decay=0.0)
 
 
 def accumulate_gradient(
@@ -61,43 +61,71 @@ def accumulate_gradient(
     if not rows:
         raise ValueError("an update needs rows")
     num_tokens = sum(len(row.response_ids) for row in rows)
-    with_gradient = (i for i, row in enumerate(rows) if row.advantage != 0)
-    by_length = sorted(with_gradient, key=lambda i: len(rows[i].prompt_ids) + len(rows[i].response_ids))
+    packs: dict[bytes, list[int]] = {}  # rows behind one prompt, which goes through the model once
+    for i, row in enumerate(rows):
+        if row.advantage != 0:
+            packs.setdefault(row.prompt_ids.astype(np.int64).tobytes(), []).append(i)
+    by_length = sorted(packs.values(), key=lambda pack: _length([rows[i] for i in pack]))
     if not by_length:  # an optimizer with momentum goes on, as it does after a gradient of 0
-        for parameter in model.parameters():
+        for parameter in filter(lambda one: one.requires_grad, model.parameters()):
             parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
     total = largest = 0.0
     found: dict[int, np.ndarray] = {}
-    for start in range(0, len(by_length), micro_batch_size):
-        places = by_length[start : start + micro_batch_size]
-        part = [rows[i] for i in places]
-        loss, ratio_max, logp_N = _loss_sum(model, part, temperature, eps_clip_low, eps_clip_high, dual_clip)
+    while by_length:
+        batch = [by_length.pop(0)]
+        while by_length and sum(map(len, batch)) + len(by_length[0]) <= micro_batch_size:
+            batch.append(by_length.pop(0))
+        loss, ratio_max, logp_N = _loss_sum(
+            model, [[rows[i] for i in pack] for pack in batch], temperature, eps_clip_low, eps_clip_high, dual_clip
+        )
         loss = loss / num_tokens
         loss.backward()
         total, largest = total + loss.item(), max(largest, ratio_max)
-        ends = np.cumsum([len(row.response_ids) for row in part])[:-1]
+        places = [i for pack in batch for i in pack]
+        ends = np.cumsum([len(rows[i].response_ids) for i in places])[:-1]
         found.update(zip(places, np.split(logp_N.numpy(), ends), strict=True))
     return Gradient(loss=total, ratio_max=largest, logprobs=[found.get(i) for i in range(len(rows))])
 
 
-def _loss_sum(model, rows, temperature, eps_clip_low, eps_clip_high, dual_clip):
-    longest = max(len(row.prompt_ids) + len(row.response_ids) for row in rows)
-    ids_RT = torch.zeros(len(rows), longest, dtype=torch.long)
-    is_action_RA = torch.zeros(len(rows), longest - 1, dtype=torch.bool)
-    old_RA = torch.full((len(rows), longest - 1), math.nan)
-    for i, row in enumerate(rows):  # padded on the right: a causal model never looks there
-        end, start = len(row.prompt_ids) + len(row.response_ids), len(row.prompt_ids)
-        ids_RT[i, :end] = torch.from_numpy(np.concatenate([row.prompt_ids, row.response_ids]).astype(np.int64))
-        is_action_RA[i, start - 1 : end - 1] = True
-        if row.old_logprobs is not None:
-            old_RA[i, start - 1 : end - 1] = torch.from_numpy(row.old_logprobs.astype(np.float32))
-    hidden_NH = model.model(ids_RT[:, :-1]).last_hidden_state[is_action_RA]
-    logp_NV = (model.lm_head(hidden_NH).float() / temperature).log_softmax(-1)
-    logp_N = logp_NV.gather(1, ids_RT[:, 1:][is_action_RA][:, None])[:, 0]
-    old_N = old_RA[is_action_RA]
+def _length(pack: Sequence[TrainedRow]) -> int:
+    return len(pack[0].prompt_ids) + sum(len(row.response_ids) for row in pack)
+
+
+def _loss_sum(model, packs, temperature, eps_clip_low, eps_clip_high, dual_clip):
+    """P packs, each its prompt and then its responses, L tokens. A response sees the prompt and itself."""
+    longest = max(map(_length, packs))
+    ids_PL = torch.zeros(len(packs), longest, dtype=torch.long)
+    position_PL = torch.zeros_like(ids_PL)
+    response_PL = torch.full_like(ids_PL, -1)  # 0: the prompt; 1, 2, ...: a response; -1: padding
+    predicts, old, advantages = [], [], []
+    for p, pack in enumerate(packs):
+        prompt_ids = pack[0].prompt_ids
+        start = len(prompt_ids)
+        ids_PL[p, :start] = torch.from_numpy(prompt_ids.astype(np.int64))
+        position_PL[p, :start] = torch.arange(start)
+        response_PL[p, :start] = 0
+        end = start
+        for number, row in enumerate(pack, start=1):
+            begin, end = end, end + len(row.response_ids)
+            ids_PL[p, begin:end] = torch.from_numpy(row.response_ids.astype(np.int64))
+            position_PL[p, begin:end] = torch.arange(start, start + end - begin)
+            response_PL[p, begin:end] = number
+            # the first token is predicted from the prompt's last place
+            predicts += [(p, start - 1, begin)] + [(p, place - 1, place) for place in range(begin + 1, end)]
+            stored = row.old_logprobs
+            old.append(np.full(end - begin, np.nan) if stored is None else stored)
+            advantages.append(np.full(end - begin, row.advantage))
+    visible_PLL = (response_PL[:, None, :] == 0) | (response_PL[:, None, :] == response_PL[:, :, None])
+    visible_PLL &= torch.ones(longest, longest, dtype=torch.bool).tril()
+    mask_PLL = torch.zeros(visible_PLL.shape).masked_fill(~visible_PLL, torch.finfo(torch.float32).min)
+    hidden_PLH = model.model(ids_PL, attention_mask=mask_PLL[:, None], position_ids=position_PL).last_hidden_state
+    pack_N, from_N, to_N = torch.tensor(predicts).T
+    logp_NV = (model.lm_head(hidden_PLH[pack_N, from_N]).float() / temperature).log_softmax(-1)
+    logp_N = logp_NV.gather(1, ids_PL[pack_N, to_N][:, None])[:, 0]
+    old_N = torch.from_numpy(np.concatenate(old).astype(np.float32))
     stored_N = ~old_N.isnan()
     old_N = torch.where(stored_N, old_N, logp_N.detach())
-    advantage_N = torch.tensor([row.advantage for row in rows])[:, None].expand_as(is_action_RA)[is_action_RA]
+    advantage_N = torch.from_numpy(np.concatenate(advantages).astype(np.float32))
     ratio_N = (logp_N - old_N).clamp(-20, 20).exp()
     clipped_N = ratio_N.clamp(1 - eps_clip_low, 1 + eps_clip_high)
     gain_N = torch.min(ratio_N * advantage_N, clipped_N * advantage_N)

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from r3_openrlhf.method.history import HistoryLimits, HistoryStore
+from r3_openrlhf.method.history.drafts import VERDICT_CODES
 from r3_openrlhf.method.history.eviction import Candidate, richest_first, rows_over
 from r3_openrlhf.method.types import Context, Verdict
 from r3_openrlhf.operations.store.verification import verify
@@ -71,7 +72,8 @@ def leaving(rollouts, *, surplus_share):
     surplus_share=st.sampled_from([0.0, 0.1, 0.5, 1.0]),
 )
 def test_row_by_row_a_largest_set_gives_the_row_that_leaves_it_first(rollouts, surplus_share):
-    """The plainest way: look at all sets, take from a largest one the row that `rows_over` names, the oldest of those."""
+    """The plainest way: look at all sets, take from a largest one the row that `rows_over` names, the oldest of those; where every
+    set has one row, an error."""
     contexts = dict(enumerate(Context))
     order = leaving(rollouts, surplus_share=surplus_share)
     sets = {}
@@ -80,8 +82,12 @@ def test_row_by_row_a_largest_set_gives_the_row_that_leaves_it_first(rollouts, s
     expected = []
     while any(sets.values()):
         largest = max(map(len, sets.values()))
-        first = [(rows_over(rows, cap=largest - 1)[0], rows) for rows in sets.values() if len(rows) == largest]
-        chosen, rows = min(first, key=lambda pair: (pair[0].step, pair[0].content, pair[0].row))
+        first = [
+            (largest == 1 and verdict == VERDICT_CODES[Verdict.CORRECT], rows_over(rows, cap=largest - 1)[0], rows)
+            for (_, verdict), rows in sets.items()
+            if len(rows) == largest
+        ]
+        _, chosen, rows = min(first, key=lambda one: (one[0], one[1].step, one[1].content, one[1].row))
         rows.remove(chosen)
         expected.append(chosen.row)
     assert [row for row, *_ in order] == expected

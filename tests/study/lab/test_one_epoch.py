@@ -18,9 +18,12 @@ def test_in_one_epoch_whatever_needs_a_second_visit_does_nothing(model_dir, tmp_
     ]
     found = {}
     for epochs in (1, 2):
-        for name, preset in (("grpo", ["algo=grpo"]), ("all", ["algo=r3_select", "ranking.enabled=false", *on])):
+        for name, preset in (
+            ("grpo", ["algo=grpo"]),
+            ("all", ["algo=r3", "exploration.select=skip_collapsed", "ranking.enabled=false", *on]),
+        ):
             config = load_config(
-                "lab_one_epoch",
+                "lab",
                 [*sizes, *preset, f"train.num_epochs={epochs}", f"run_dir={tmp_path / f'{name}-{epochs}'}"],
             )
             lines = Lab(config, model_dir=model_dir).train().read_metrics()

@@ -103,9 +103,9 @@ class Counted(torch.nn.Module):
         super().__init__()
         self.inner, self.lm_head, self.rows = model.model, model.lm_head, 0
 
-    def model(self, ids):
+    def model(self, ids, **_places):
         self.rows += len(ids)
-        return self.inner(ids)
+        return self.inner(ids, **_places)
 
 
 def test_a_row_without_an_advantage_counts_its_tokens_and_is_not_run_through_the_model(model):

@@ -1,0 +1,117 @@
+"""Rehearsal of stored successes, and what a recalled row's ratio is taken against."""
+
+import numpy as np
+import pytest
+import torch
+
+from r3_openrlhf.method.core.batch_metrics import batch_metrics, trained_tokens
+from r3_openrlhf.method.history.store import HistoryStore
+from r3_openrlhf.method.r3 import R3
+from r3_openrlhf.study.lab.update import TrainedRow, accumulate_gradient
+from tests.method.test_r3 import C, W, rollout, settings_of
+from tests.study.lab.conftest import model, tokenizer  # noqa: F401
+
+ON = {"replay__rehearse__rows": 2, "replay__enabled": False, "replay__rehearse__coef": 1.5}
+
+
+@pytest.fixture
+def history():
+    """After two steps: a 1 of 8 right, twice; b 4 of 8; c none; d 1 of 8; e 1 of 8 from a reflection prompt alone."""
+    with HistoryStore.open(":memory:") as store:
+        for step in (1, 2):
+            rows = []
+            for uid, right in (("a", 1), ("b", 4), ("c", 0), ("d", 1)):
+                rows += [
+                    rollout(C if i < right else W, number=10 * step + i, uid=uid, step=step - 1, prompt=(3, ord(uid)))
+                    for i in range(8)
+                ]
+            store.commit_step(step, 1, rows)
+        yield store
+
+
+def mixed(history, *, step=2, seed=0, **keys):
+    r3 = R3(settings_of(**ON | keys), history=history, seed=seed)
+    return r3.mix([rollout(C, uid="d"), rollout(W, uid="d")], step=step)
+
+
+def test_the_newest_success_of_a_rarely_solved_problem_that_is_not_asked(history):
+    batch = mixed(history)
+    (row,) = [row for row in batch.rows if row.rehearsed]
+    assert row.rollout.uid == "a" and row.rollout.policy_step == 1 and row.rollout.verdict is C
+    assert row.advantage == 1.5 and row.old_logprobs is None and row.trained and batch.has_own_prompt(row)
+    assert [one.advantage for one in batch.rows[:2]] == [one.advantage for one in mixed(None).rows]
+    assert {row.rollout.uid for row in mixed(history, replay__rehearse__max_rate=0.5).rows} == {"a", "b", "d"}
+    assert len(mixed(history, replay__rehearse__min_rate=0.2).rows) == 2
+    assert len(mixed(history, step=500, replay__max_policy_lag=100).rows) == 2  # too old
+
+
+def test_what_was_sampled_is_counted_as_without_it(history):
+    """Generated tokens, groups and recalls are those of the step; the trained tokens know the row."""
+    plain, batch = mixed(None), mixed(history)
+    numbers = batch_metrics(batch, step=2)
+    differing = {key for key, value in batch_metrics(plain, step=2).items() if numbers[key] != value}
+    assert differing == {"r3/replay/rehearsed", "r3/advantage/abs_sum"} and numbers["r3/replay/rehearsed"] == 1
+    assert trained_tokens(batch, passes=1) == trained_tokens(plain, passes=1) + 4
+
+
+def test_the_same_seed_step_and_history_rehearse_the_same_rows(history):
+    wide = {"replay__rehearse__rows": 1, "replay__rehearse__max_rate": 0.5}
+
+    def chosen(step, seed=0):
+        return [(r.rollout.uid, r.rollout.policy_step) for r in mixed(history, step=step, seed=seed, **wide).rows[2:]]
+
+    first = [chosen(step) for step in range(2, 12)]
+    assert len({found[0][0] for found in first}) == 2  # by lot
+    history.commit_step(
+        3, 1, [rollout(C, number=99, uid="b", step=2)] + [rollout(W, number=80 + i, uid="b") for i in range(40)]
+    )
+    assert [chosen(step) for step in range(3, 12)] != first[1:]
+    history.roll_back(2)
+    assert [chosen(step) for step in range(2, 12)] == first
+
+
+def test_the_gradient_is_that_of_the_loss_as_it_is_written(history, model):  # noqa: F811
+    """loss = -(sum over fresh tokens of A ln p + coef * sum over rehearsed tokens of ln p) / all tokens."""
+    batch = mixed(history)
+    rows = [
+        TrainedRow(prompt_ids=row.rollout.prompt_ids, response_ids=row.rollout.response_ids, advantage=row.advantage)
+        for row in batch.trained
+    ]
+    model.zero_grad()
+    accumulate_gradient(model, rows, temperature=1.0, eps_clip_low=0.2, eps_clip_high=0.2, micro_batch_size=8)
+    found = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    total = 0.0
+    for row in rows:
+        ids = torch.from_numpy(np.concatenate([row.prompt_ids, row.response_ids]).astype(np.int64))
+        logp = model(ids[None]).logits[0].log_softmax(-1)
+        total = total + row.advantage * sum(
+            logp[len(row.prompt_ids) - 1 + i, ids[len(row.prompt_ids) + i]] for i in (0, 1)
+        )
+    (-total / 6).backward()
+    assert max(row.advantage for row in rows) == 1.5
+    for gradient, parameter in zip(found, model.parameters(), strict=True):
+        torch.testing.assert_close(gradient, parameter.grad, rtol=1e-4, atol=1e-6)
+    model.zero_grad()
+
+
+@pytest.mark.parametrize(("of_all", "of_failures", "stored"), [
+    ("recompute", "behaviour", [W]), ("behaviour", "recompute", [C]), ("behaviour", None, [C, W]), ("recompute", None, []),
+])  # fmt: skip
+def test_ratios_of_successes_and_failures_apart(history, of_all, of_failures, stored):
+    r3 = R3(settings_of(replay__old_logprobs=of_all, replay__failure_logprobs=of_failures), history=history)
+    prompt = (3, ord("d"))
+    found = []
+    for verdict in (C, W):
+        asked = [rollout(W if verdict is C else C, uid="d", number=i, prompt=prompt) for i in range(2)]
+        recalled = [row for row in r3.recall(asked, step=2).rows if row.recalled]
+        assert recalled and all(row.rollout.verdict is verdict for row in recalled)
+        found += [verdict] * all(row.old_logprobs is not None for row in recalled)
+    assert found == stored
+
+
+def test_a_recalled_success_is_scaled_like_a_fresh_one(history):
+    """Two wrong ones and two recalled: mean 1/2, std 1/sqrt(3); a success weighs three times that."""
+    r3 = R3(settings_of(advantage__success_scale=3.0), history=history)
+    batch = r3.mix([rollout(W, uid="a", number=i, prompt=(3, ord("a"))) for i in range(2)], step=2)
+    assert [row.advantage for row in batch.rows] == pytest.approx([-(3**0.5) / 2] * 2 + [3 * 3**0.5 / 2] * 2)
