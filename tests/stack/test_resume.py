@@ -3,17 +3,22 @@
 The rollout engine does not repeat itself, so the responses of a recorded run are played back: a run asks for exactly the
 same ones, or it fails. Everything else (order of the problems, epochs, reflection prompts, recalled rows, verdicts) must
 follow.
+
+A copy of the run as it was preempted loses its history and gets its rewards from another process, which is killed, too.
 """
 
+import asyncio
 import contextlib
 import os
 import random
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import time
 
+import httpx
 import pytest
 
 from r3_openrlhf.runs.stop_request import SAME_S
@@ -23,8 +28,14 @@ torch = pytest.importorskip("torch")
 if torch.cuda.is_available():
     pytest.skip("these runs are for the CPU platform", allow_module_level=True)
 
+from r3_openrlhf.config import RewardConfig  # noqa: E402
+from r3_openrlhf.problems.sources import Label  # noqa: E402
+from r3_openrlhf.rewards.answers.request import GradeRequest  # noqa: E402
+from r3_openrlhf.rewards.client import make_grader  # noqa: E402
+from r3_openrlhf.stack.phases import Phase  # noqa: E402
 from tests.recordings import counts, lines, playback_of, recorded, recorded_counts, rollouts_of, story  # noqa: E402
-from tests.stack.training import R3, Run, train  # noqa: E402
+from tests.rewards.server.service import Service  # noqa: E402
+from tests.stack.training import LIMIT_S, R3, Run, train  # noqa: E402
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
 KILLS = int(os.environ.get("R3_TEST_KILLS", "1"))  # `make soak` takes more
@@ -132,17 +143,106 @@ def test_recalled_rollouts_were_sampled_for_the_same_problem_with_the_opposite_v
             assert earlier[rollout["uid"], rollout["verdict"], rollout["text"]] < rollout["step"]
 
 
-def test_a_run_whose_history_is_gone_stops_with_a_sentence(resumed):
-    """Without the flag nothing starts; with it the run goes on, and its next checkpoint is a witness of the new store."""
+# ── without its history, with rewards from another process ──
+
+
+def phases_of(run_dir):
+    return {(event["phase"], event["step"]) for event in lines(run_dir / "events.jsonl")}
+
+
+def wait_for_a_caller(port):
+    """Stands in for a server that is gone: takes one connection and drops it. So somebody has asked in vain."""
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        listener.settimeout(LIMIT_S)
+        listener.accept()[0].close()
+
+
+def grade_again(rows, run_dir):
+    """The grades of the rows' texts, by local worker processes."""
+    labels = {
+        label.uid: label for label in (Label.from_json(row["label"]) for row in lines(run_dir / "data/problems.jsonl"))
+    }
+
+    async def run():
+        grader = make_grader(RewardConfig(length_reward_max_tokens=48))
+        requests = [
+            GradeRequest(
+                response=row["text"],
+                references=tuple(labels[row["uid"]].references),
+                task=labels[row["uid"]].task,
+                num_tokens=row["num_tokens"],
+                truncated=row["truncated"],
+                metadata=labels[row["uid"]].metadata,
+            )
+            for row in rows
+        ]
+        try:
+            return await asyncio.gather(*map(grader.grade, requests))
+        finally:
+            grader.close()
+
+    return asyncio.run(run())
+
+
+@pytest.fixture(scope="module")
+def served(resumed):
+    """(run directory, step of its checkpoint, how it was refused, the run that went on and what it said).
+
+    The service is killed before the first step of this part and comes back, and after that step it is killed for good: all this is
+    in the first epoch, for the reflection prompts of another history were not recorded."""
     run_dir = resumed.with_name("preempted")
     saved = lines(run_dir / "checkpoints" / "history.jsonl")[-1]["step"]
     for lost in run_dir.glob("history.sqlite*"):
         lost.unlink()
-    more = (*playback_of("r3"), f"train.max_steps={saved + 2}")
-    done = train(run_dir, *more, code=1)
-    assert f"history.sqlite is not the history of the checkpoint of step {saved}" in done.stderr
-    assert "Traceback" not in done.stderr and not (run_dir / "history.sqlite").exists()
-    train(run_dir, *more, "checkpoint.accept_lost_history=true")
-    assert [step["step"] for step in lines(run_dir / "metrics.jsonl")] == list(range(1, saved + 3))
+    refused = train(run_dir, *playback_of("r3"), code=1)
+    assert not (run_dir / "history.sqlite").exists()
+    service = Service("--workers", "1")
+    try:
+        # its processes start with an item
+        assert httpx.get(service.url + "/ready", timeout=LIMIT_S).status_code == 200
+        settings = ("checkpoint.accept_lost_history=true", "checkpoint.save_steps=1")
+        settings += (f"reward.urls=[{service.url}]", "reward.deadline_s=40")
+        with Run(run_dir, *playback_of("r3"), *settings, held_in=1) as run:
+            run.wait_until(lambda: (Phase.SYNC, saved + 1) in phases_of(run_dir))
+            service.kill()
+            run.open()
+            wait_for_a_caller(service.port)
+            assert run.steps_done() == saved
+            service = Service("--workers", "1", port=service.port)
+            run.wait_for_step(saved + 1)
+            service.kill()
+            return run_dir, saved, refused, run, run.finish()
+    finally:
+        if service.process.poll() is None:
+            service.stop()
+
+
+def test_a_run_whose_history_is_gone_stops_with_a_sentence(served):
+    """Without the flag nothing starts; with it the run goes on, and its next checkpoint is a witness of the new store."""
+    run_dir, saved, refused, *_ = served
+    assert f"history.sqlite is not the history of the checkpoint of step {saved}" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    steps = [step["step"] for step in lines(run_dir / "metrics.jsonl")]
+    assert steps == list(range(1, len(steps) + 1)) and len(steps) >= saved + 1
+    assert lines(run_dir / "checkpoints" / "history.jsonl")[-1]["step"] > saved
     verified = subprocess.run([R3, "history", "verify", str(run_dir)], capture_output=True, text=True)
     assert verified.returncode == 0, verified.stdout + verified.stderr
+
+
+def test_the_service_is_killed_and_comes_back_and_no_reward_is_lost(served):
+    run_dir, saved, *_ = served
+    (metrics,) = [line for line in lines(run_dir / "metrics.jsonl") if line["step"] == saved + 1]
+    assert metrics["r3/grading/ungraded"] == 0
+    fresh = [row for row in rollouts_of(run_dir) if row["recalled_from"] is None and row["step"] == saved + 1]
+    again = grade_again(fresh, run_dir)
+    assert [(row["verdict"], row["reason"]) for row in fresh] == [(g.verdict.value, g.reason) for g in again]
+    assert [row["outcome_reward"] for row in fresh] == pytest.approx([grade.reward for grade in again])
+    assert {row["verdict"] for row in fresh} == {"correct", "wrong"}
+
+
+def test_a_service_that_stays_away_stops_the_run_with_a_sentence(served):
+    run_dir, _, _, run, done = served
+    assert done.returncode == 1, run.story(done.stderr)
+    assert "reward.max_ungraded_rate" in done.stderr and "Traceback" not in done.stderr, done.stderr
+    reasons = {row["reason"] for row in rollouts_of(run_dir)}
+    assert reasons <= {"correct", "wrong", "no_answer", "unreadable"}
