@@ -12,6 +12,7 @@ from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.method.core.ranking import RANKING_SCORES
 from r3_openrlhf.method.core.replay import choose
 from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.open_table import load_object
 from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.method.settings import RankingSettings, ReplaySettings
 from tests.method.test_r3 import C, W, rollout, settings_of
@@ -120,3 +121,19 @@ def test_the_parts_of_the_example_are_taken(tmp_path):
     config = load_config("cpu_smoke", [f"run_dir={tmp_path}", f"algo={parts}:RLOO_FILTERED", *off])
     assert config.algorithm.estimator == "rloo" and config.filters_groups
     assert RANKING_SCORES[f"{parts}:calm"].needs_entropy
+
+
+def test_a_file_that_failed_is_read_again_when_it_is_corrected(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("1 / 0")
+    with pytest.raises(ConfigError, match="ZeroDivisionError"):
+        load_object("ranking.score", f"{file}:longest")
+    file.write_text(MODULE)
+    assert load_object("ranking.score", f"{file}:longest")([]) == []
+    with pytest.raises(ConfigError, match=r"ranking\.score is '7:up!'; use package\.module:name or file\.py:name"):
+        load_object("ranking.score", "7:up!")
+
+
+def test_a_table_lists_what_is_ours_alone():
+    assert len(RANKING_SCORES) == len(list(RANKING_SCORES)) == 2
+    assert "entropy" in RANKING_SCORES and "numpy:mean" not in RANKING_SCORES

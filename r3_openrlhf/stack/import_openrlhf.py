@@ -83,7 +83,7 @@ NO_COUNTERPART = {
     "train.colocate_all": "everything always shares the same GPUs",
     "train.agent_func_path": "use reward.function for a reward, agents.environment for a task of many turns",
     "rollout.top_p": "it is 1: below that vLLM renormalises and the ratio would be biased",
-    "ckpt.save_hf": "checkpoint.max_num_hf says how many are kept",
+    "ckpt.save_hf": "checkpoint.max_num says how many are kept",
     "vllm.num_engines": "there are as many as the GPUs hold",
     "logger.wandb.run_name": "a run is called as its run_dir",
 }
