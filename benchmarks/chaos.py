@@ -190,6 +190,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60.0, help="no further fault after so many")
     parser.add_argument("--only", default="", help="faults whose name has these words")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started is ended, too
     draw, began = random.Random(options.seed), time.monotonic()
     before = temporary()
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
@@ -221,6 +222,9 @@ def main() -> int:
         if chaos.run.path.exists():
             same.append(chaos.story() == undisturbed())
     finally:
+        for member in chaos.family() if chaos.process is not None else []:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.kill()
         chaos.server.kill()
         chaos.server.wait()
         if is_disk:
