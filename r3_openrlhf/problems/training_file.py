@@ -6,6 +6,7 @@ executor unchanged, which is how a rollout knows its uid, its references and its
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections import Counter
@@ -25,6 +26,7 @@ from r3_openrlhf.problems.sources import Label, SourceCounts, check_source, load
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+AT_ONCE = 256  # prompts that are tokenized together
 __all__ = ["Label", "PreparedData", "check_source", "prepare"]
 
 
@@ -145,10 +147,13 @@ def rendered(
 ) -> Iterator[tuple[Label, str | None, int]]:
     """(problem, its final prompt, tokens of that) for each problem. The prompt is None where it has more than `room`
     tokens."""
-    for label in labels:
-        prompt = prompt_of(tokenizer, data, label)
-        tokens = count_tokens(tokenizer, prompt)
-        yield label, prompt if tokens <= room else None, tokens
+    pending = iter(labels)
+    while some := list(itertools.islice(pending, AT_ONCE)):
+        prompts = [prompt_of(tokenizer, data, label) for label in some]
+        # as count_tokens; a call for each prompt costs more than its tokens
+        ids = tokenizer(text=prompts, add_special_tokens=False, return_attention_mask=False)["input_ids"]
+        for label, prompt, one in zip(some, prompts, ids, strict=True):
+            yield label, prompt if len(one) <= room else None, len(one)
 
 
 def _too_long_to_reflect(
