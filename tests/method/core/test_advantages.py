@@ -105,6 +105,7 @@ def test_agrees_with_numpy(rewards):
         (dict(rewards=[0, 1], alpha=-1), "alpha is -1"),
         (dict(rewards=[0, 1], alpha=math.nan), "alpha is nan"),
         (dict(rewards=[0, 1], lam=-1e-9), "lam is -1e-09"),
+        (dict(rewards=[0, 1], lam=math.nan), "^lam is nan"),
         (dict(rewards=[0, 1], recalled=[True]), "recalled has 1"),
         (dict(rewards=[0, 1], off_policy_only=True), "recalled is None"),
     ],
@@ -148,6 +149,7 @@ def test_a_whole_factor_is_as_many_copies_of_the_success_in_the_loss(rewards, fa
         (dict(advantages=[], correct=[], factor=1), "advantages is empty"),
         (dict(advantages=[1.0], correct=[True, False], factor=1), "correct"),
         (dict(advantages=[1.0], correct=[True], factor=0), "factor is 0.0; it must be above 0"),
+        (dict(advantages=[1.0], correct=[True], factor=math.nan), "^factor is nan"),
         (dict(advantages=[math.nan], correct=[True], factor=1), "must be a finite number"),
     ],
 )
