@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from r3_openrlhf.config.algorithms import ALGORITHMS, Algorithm
 from r3_openrlhf.config.answer_tasks import task_for
-from r3_openrlhf.config.reward_functions import BUILT_IN, reward_function
+from r3_openrlhf.config.reward_functions import BUILT_IN, placed, reward_function
 from r3_openrlhf.config.sources import entries_of, path_of
 from r3_openrlhf.config.words import AgentEstimator, Device, LossAggregation, Reading, TokenValues
 from r3_openrlhf.method.checks import above, at_least, fraction, one_of
@@ -284,6 +284,8 @@ class RewardConfig:
         fraction("reward.max_ungraded_rate", self.max_ungraded_rate)
         if len(self.thinking_marks) not in (0, 2) or not all(self.thinking_marks):
             raise ConfigError(f"reward.thinking_marks is {self.thinking_marks}; use [BEGIN, END], two texts, or []")
+        self.function = None if self.function is None else placed(self.function)
+        self.functions = [placed(path) for path in self.functions]
         self._check_functions()
         if self.urls and len({url.endswith("/get_reward") for url in self.urls}) > 1:
             raise ConfigError("reward.urls has servers of ours and of OpenRLHF (/get_reward); use one kind")

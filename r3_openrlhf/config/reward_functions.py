@@ -14,6 +14,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from r3_openrlhf.method.errors import ConfigError
@@ -52,6 +53,12 @@ class RewardFunction:
     call: Callable[..., Any]
     signature: Signature
     wants: tuple[str, ...] = ()
+
+
+def placed(path: str) -> str:
+    """The import path with the place of its file: a run's settings are read from other directories, too."""
+    file, colon, name = path.rpartition(":") if not path.endswith(".py") else (path, "", "")
+    return f"{Path(file).expanduser().absolute()}{colon}{name}" if file.endswith(".py") else path
 
 
 def reward_function(key: str, path: str) -> RewardFunction:

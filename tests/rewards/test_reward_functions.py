@@ -96,6 +96,13 @@ def test_what_a_function_returns_is_the_reward(own):
     assert said(wrong) == ("wrong", "wrong", 0.0)
 
 
+def test_a_runs_settings_are_read_from_other_directories_too(own, tmp_path, monkeypatch):
+    found = RewardConfig(functions=["data.task", "my_rewards.py:short", "reward_func.py"])
+    assert found.functions == ["data.task", f"{tmp_path}/my_rewards.py:short", f"{tmp_path}/reward_func.py"]
+    monkeypatch.chdir("/")
+    assert RewardConfig(functions=found.functions) == found
+
+
 def test_partial_credit_negative_rewards_and_values_beside_them(own):
     right, wrong = grades(["it is 4", "5"], function="my_rewards.py:level", correct_from=0.25)
     assert said(right) == ("correct", "correct", 0.25)
