@@ -103,6 +103,15 @@ def _copied(problem: str, reference: str, _: random.Random) -> Iterator[str]:
                     yield from (f"({text})", f"{text}+0", rf"1 \cdot ({text})")
 
 
+def _part(_: str, reference: str, __: random.Random) -> Iterator[str]:
+    """A formula of the reference alone, where there are words beside it or other formulas."""
+    for match in _SEGMENTS.finditer(reference):
+        formula = next(group for group in match.groups() if group).strip()
+        outside = re.sub(r"[\W_]|and|or", "", _SEGMENTS.sub("", reference))
+        if outside and not re.search(rf"(?:is|are|=|:)\s*{re.escape(match[0])}\W*$", reference):
+            yield formula
+
+
 def _unsolved(_: str, reference: str, __: random.Random) -> Iterator[str]:
     text = reference.strip()
     if _INTEGER.fullmatch(text):
@@ -139,5 +148,5 @@ _BOTH: dict[str, Family] = {
     "two answers": _listed, "nothing": _nothing, "another value": _other_value, "taken back": _taken_back
 }  # fmt: skip
 _MATH: dict[str, Family] = {
-    "the problem": _copied, "not solved": _unsolved, "other marks": _marked, "another unit": _units, "endless": _endless
+    "the problem": _copied, "a part": _part, "not solved": _unsolved, "other marks": _marked, "another unit": _units, "endless": _endless
 }  # fmt: skip

@@ -12,6 +12,7 @@ from r3_openrlhf.config.answer_tasks import DEFAULT_TASK, TASKS
 
 SHOWN = 10  # examples of each kind
 MAX_CHARS = 110
+MAX_WORDS = 8  # of a reference that is nothing but an answer
 
 
 @click.command("attack-rewards")
@@ -75,6 +76,8 @@ def attack_rewards(
     for family, tried in findings.tried.items():
         click.echo(f"{family:16} {tried:7} {accepted[family]:9} {ungraded[family]:9}")
     click.echo(f"references: {findings.num_references}, of which refused: {len(findings.refused)}")
+    if task == DEFAULT_TASK and not from_library:
+        _show_readings([reference for label in labels for reference in label.references])
     _show("accepted", ((attempt, attempt.family) for attempt in findings.accepted))
     _show("ungraded", findings.ungraded)
     _show("reference refused", findings.refused)
@@ -108,6 +111,22 @@ def _attack_library(limit: int, reward: RewardConfig) -> None:
         _show("accepted", ((attempt, attempt.family) for attempt in found.accepted))
     if any_accepted:
         sys.exit(1)
+
+
+def _show_readings(references: list[str]) -> None:
+    """References that cannot be compared, and long ones of which the grader takes every word."""
+    from r3_openrlhf.rewards.answers.references import read_reference
+
+    readings = {reference: read_reference(reference) for reference in references}
+    unusable = {reference: read.unusable for reference, read in readings.items() if read.unusable}
+    whole = {
+        reference: "taken whole: only its own words are right"
+        for reference, read in readings.items()
+        if not read.unusable and read.text == reference.strip() and len(reference.split()) > MAX_WORDS
+    }
+    click.echo(f"references that are no answer: {len(unusable)}, taken whole: {len(whole)}")
+    for reference, why in [*list(unusable.items())[:SHOWN], *list(whole.items())[:SHOWN]]:
+        click.echo(f"reference {reference[:MAX_CHARS]!r}: {why}")
 
 
 def _show(kind: str, found) -> None:

@@ -7,6 +7,7 @@ are replaced inside their modules by parsers that only read.
 from __future__ import annotations
 
 import importlib
+import re
 import types
 from collections.abc import Callable
 from functools import cache
@@ -31,6 +32,11 @@ with no_drawing():
     from reasoning_gym.factory import DATASETS
 
 MAX_ANSWER_CHARS = 20_000
+_FRAME = re.compile(
+    r"\\(?:text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}|\*\*(.+)\*\*|```\w*\n(.*?)\n?```|`([^`]+)`"
+    r"|(?:\*\*)?(?:[Tt]he )?(?:[Ff]inal )?[Aa]nswer(?: is)?:?(?:\*\*)?:?\s+(.+)",
+    re.DOTALL,
+)
 
 replace_in_sympy()
 _WITH_SYMPY = types.SimpleNamespace(**{**vars(sympy), "parse_expr": parse_expression})
@@ -82,7 +88,22 @@ def grade(item: Item) -> Result:
         except (msgspec.DecodeError, RecursionError):
             return "ungraded", "bad_metadata", None, None
     answer = short_answer(item.response)
-    return ("wrong", "no_answer", 0.0, None) if answer is None else grade_reasoning_gym(answer, entry)
+    if answer is None:
+        return "wrong", "no_answer", 0.0, None
+    result = grade_reasoning_gym(answer, entry)
+    if result[0] == "wrong" and (bare := _without_frames(answer)) != answer:
+        return max(result, grade_reasoning_gym(bare, entry), key=lambda found: found[2] or 0.0)
+    return result
+
+
+def _without_frames(answer: str) -> str:
+    r"""What stands in \text{}, in bold, in a block of code or behind "Answer:", the forms in which chat models answer."""
+    for _ in range(4):
+        frame = _FRAME.fullmatch(answer.strip())
+        if frame is None:
+            break
+        answer = next(group for group in frame.groups() if group is not None)
+    return answer
 
 
 def grade_reasoning_gym(answer: str, entry: dict | None) -> Result:

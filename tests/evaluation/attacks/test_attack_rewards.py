@@ -57,3 +57,12 @@ def test_a_task_that_is_not_graded_is_a_sentence():
 def test_no_such_file_is_a_sentence(tmp_path):
     done = run("--problems", tmp_path / "none.jsonl")
     assert done.exit_code == 1 and "none.jsonl" in done.output and "Traceback" not in done.output
+
+
+def test_references_that_are_no_answer_and_long_ones(tmp_path):
+    long = "the sum of two odd numbers is always an even number"
+    rows = ("Which?", "odd $n$"), ("Why?", long), ("What?", "$x=1$ and $y=2$")
+    done = run("--problems", file_of(tmp_path / "p.jsonl", *rows))
+    assert "references that are no answer: 1, taken whole: 1" in done.output
+    assert "'odd $n$': is prose" in done.output and f"{long!r}: taken whole" in done.output
+    assert " a part " in done.output

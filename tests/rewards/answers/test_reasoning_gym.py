@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+import r3_openrlhf
 from r3_openrlhf.config.answer_tasks import REFUSED_DATA_SETS, check_data_set
 from r3_openrlhf.method.errors import ConfigError
 
@@ -125,3 +126,21 @@ def test_scorers_say_the_same_as_with_eval():
     done = subprocess.run([sys.executable, "-c", AGREEMENT], capture_output=True, text=True, check=True)
     cases, correct, different = done.stdout.strip().split("\n")[-1].split(" ", 2)
     assert (int(cases), different) == (765, "[]") and int(correct) > 45
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        r"\boxed{\text{%s}}",
+        "**%s**",
+        "Answer: %s",
+        "<answer>```\n%s\n```</answer>",
+        "**Answer:** %s",
+        "<answer>%s</answer>",
+    ],
+)
+@pytest.mark.parametrize("name", ["spell_backward", "countdown", "basic_arithmetic"])
+def test_the_forms_in_which_chat_models_answer(name, form):
+    entry = reasoning_gym.create_dataset(name, size=1, seed=1)[0]
+    assert r3_openrlhf.grade(form % entry["answer"], [], task="reasoning_gym", metadata=entry).verdict == "correct"
+    assert r3_openrlhf.grade(form % "q", [], task="reasoning_gym", metadata=entry).verdict == "wrong"
