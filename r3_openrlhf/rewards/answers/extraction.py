@@ -9,13 +9,26 @@ from r3_openrlhf.rewards.answers.marks import BOX, boxed_answer, end_of_what_is_
 
 MAX_ANSWER_CHARS = 1000  # a final answer longer than this is compared as text only
 TAIL_CHARS = 1000  # without a box, the answer is looked for in the end of the response
+CHARS_BEFORE_A_GUESS = 60  # in the same clause
 STATEMENT_CHARS = 4000  # and "the answer is ..." in this much of it
 
 _FINAL = re.compile(r"final answer(?: is)?", re.IGNORECASE)
 _STATEMENT = re.compile(
-    r"final answer(?: is)?|answer(?: is|\s*:)|correct (?:option|choice) is|\b(?:I|we)(?: would)? (?:choose|select|pick)(?: option)?\b|选(?=\s*[A-J])"
+    r"final answer(?: is)?|answer(?: is|\s*:)|correct (?:option|choice) is|(?:choose|select|pick)(?= (?:option )?\(?(?-i:[A-J])\b)|选(?=\s*[A-J])"
     r"|(?:réponse|respuesta|resposta|antwort|risposta|ответ|答案)\s*(?:est|es|é|ist|è|是|为)?\s*[:：]?",
     re.IGNORECASE,
+)
+# Without one of these an ASCII text has no statement, and most texts have none: to look for them costs a hundredth.
+_WORDS_OF_STATEMENTS = (
+    "answer",
+    "correct ",
+    "choose",
+    "select",
+    "pick",
+    "respuesta",
+    "resposta",
+    "antwort",
+    "risposta",
 )
 # what explains a stated answer and is none: "6 (since 3*6+1 = 19)", "D because ..."; and what takes its place: "not 6 but 9"
 _REASON = re.compile(
@@ -135,7 +148,7 @@ def final_answer(response: str, *, truncated: bool) -> FinalAnswer | None:
         return FinalAnswer(boxed, exact=True) if boxed else None
     if statement is None and (lone := _LONE_CHOICE.fullmatch(last_line(text) or "") or _FEW_WORDS.fullmatch(text)):
         return FinalAnswer(lone[1], exact=True)
-    if statement is None and _SAYS_NONE.search(text, max(0, len(text) - STATEMENT_CHARS)):
+    if statement is None and "nswer" in text and _SAYS_NONE.search(text, max(0, len(text) - STATEMENT_CHARS)):
         return None
     snippet = _INSTEAD.sub("", _REASON.sub("", statement[1])) if statement else text[-TAIL_CHARS:]
     snippet = UPRIGHT.sub(r"\1", _CJK.sub(r" \g<0> ", snippet)).strip()
@@ -166,29 +179,28 @@ def _stated(snippet: str) -> str | None:
     return formula["formula"].strip() if formula and _IS_FORMULA.match(formula["formula"]) else None
 
 
-def is_last_of_several(extracted: str, found: FinalAnswer) -> bool:
-    """Whether a guess is only the last number of an enumeration: 7 of "it is 5 or 7"."""
-    last = _LAST_NUMBER.search(found.text)
-    return (
-        not found.exact
-        and not found.stated
-        and last is not None
-        and last[0] == extracted
-        and _LISTED.search(found.text[: last.start()]) is not None
-    )
+def why_no_guess(extracted: str, found: FinalAnswer) -> str | None:
+    """Why a number at the end of a text is not its answer; None when nothing speaks against it.
 
-
-def is_no_guess(extracted: str, found: FinalAnswer) -> bool:
-    """Whether the words before the last number of a text say that it is none: "The answer exceeds 8", "See equation 8"."""
-    last = _LAST_NUMBER.search(found.text)
-    if found.exact or last is None or last[0] not in extracted:
-        return False
-    before = found.text[max(0, last.start() - 100) : last.start()]
-    return _NOT_THAT.search(_CLAUSE_ENDS.split(before)[-1]) is not None
+    "several": it is the last of an enumeration, 7 of "it is 5 or 7". "no_answer": the words before it make it another
+    number or none, as in "The answer exceeds 8", "See equation 8".
+    """
+    last = None if found.exact else _LAST_NUMBER.search(found.text)
+    if last is None:
+        return None
+    if not found.stated and last[0] == extracted and _LISTED.search(found.text[: last.start()]):
+        return "several"
+    before = found.text[max(0, last.start() - CHARS_BEFORE_A_GUESS) : last.start()]
+    if last[0] in extracted and _NOT_THAT.search(before) and _NOT_THAT.search(_CLAUSE_ENDS.split(before)[-1]):
+        return "no_answer"
+    return None
 
 
 def last_statement(text: str) -> tuple[int, str] | None:
     """Position and text of the last sentence that announces an answer, in words of several languages."""
+    tail = text[-STATEMENT_CHARS:].lower()
+    if tail.isascii() and not any(word in tail for word in _WORDS_OF_STATEMENTS):
+        return None
     match = None
     for found in _STATEMENT.finditer(text, max(0, len(text) - STATEMENT_CHARS)):
         if _announces(text, found):

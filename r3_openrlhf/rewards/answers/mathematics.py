@@ -23,10 +23,9 @@ from r3_openrlhf.rewards.answers.extraction import (
     MAX_ANSWER_CHARS,
     FinalAnswer,
     final_answer,
-    is_last_of_several,
-    is_no_guess,
     last_statement,
     nesting_depth,
+    why_no_guess,
 )
 from r3_openrlhf.rewards.answers.form import formulas, is_copied, is_other_amount, is_plain, is_single, objection
 from r3_openrlhf.rewards.answers.magnitude import is_too_large
@@ -231,10 +230,8 @@ def _grade_symbolically(found: FinalAnswer, golds: list[str], problem: str) -> R
         return "ungraded", "too_large", None, extracted
     if any(map(is_too_large, every)):
         return "wrong", "too_large", 0.0, extracted  # none of the references is
-    if is_no_guess(extracted, found):
-        return "wrong", "no_answer", 0.0, None
-    if is_last_of_several(extracted, found):
-        return "wrong", "several", 0.0, extracted
+    if reason := why_no_guess(extracted, found):
+        return "wrong", reason, 0.0, extracted
     for answer, gold in pairs:
         if not found.exact and compare_cheaply(*align(_unified(extracted), gold)):
             return _in_its_form(_unified(extracted), gold, problem, extracted)

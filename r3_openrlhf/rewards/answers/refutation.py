@@ -64,8 +64,6 @@ def _differ_at_a_point(a: Expr, b: Expr) -> bool:
     point = {symbol: values[str(symbol)] for symbol in symbols}
     try:
         value_a, value_b = a.evalf(15, subs=point), b.evalf(15, subs=point)
-        if _are_exact(value_a, value_b) and not (a.has(Float) or b.has(Float)):  # then a tiny value is no error
-            return bool(abs(value_a - value_b) > _TOLERANCE * max(abs(value_a), abs(value_b)))
         try:
             x, y = complex(value_a), complex(value_b)
         except OverflowError:  # one is beyond floating-point numbers
@@ -74,6 +72,9 @@ def _differ_at_a_point(a: Expr, b: Expr) -> bool:
         return False  # no value there
     if not all(map(math.isfinite, (x.real, x.imag, y.real, y.imag))):
         return False
+    if max(abs(x), abs(y)) < 1 and _are_exact(value_a, value_b) and not (a.has(Float) or b.has(Float)):
+        # as numbers of sympy: neither is an error of floating-point arithmetic, and e^{-1000} is too small for a float
+        return bool(abs(value_a - value_b) > _TOLERANCE * max(abs(value_a), abs(value_b)))
     return abs(x - y) > _TOLERANCE * max(1.0, abs(x), abs(y))
 
 
