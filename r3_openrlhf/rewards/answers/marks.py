@@ -84,8 +84,7 @@ def end_of_what_is_withdrawn(text: str) -> int | None:
 
 
 def _joined(text: str, marks: list[Mark]) -> str:
-    between = (text[a.end : b.start] for a, b in zip(marks, marks[1:], strict=False))
-    between = list(between)
+    between = [text[a.end : b.start] for a, b in zip(marks, marks[1:], strict=False)]
     if len(marks) == 2 and _ABOUT.search(between[0]):
         return r" \approx ".join(_contents(marks))  # exact and rounded
     return (" or " if any(map(_SAYS_OR.search, between)) else ", ").join(_contents(marks))

@@ -262,10 +262,10 @@ def _agree(answer: str, gold: str) -> bool:
         answer, gold = value.strip(), wanted.strip()  # of x = 1.7321 and x = \sqrt{3} the values
     if len(answer) > MAX_SYMBOLIC_CHARS or nesting_depth(answer) > MAX_DEPTH:
         return False
-    wanted, said = _parse_reference(gold), _parse_bare(answer)
-    if any(map(is_too_large, (*wanted, *said))):
+    golds, said = _parse_reference(gold), _parse_bare(answer)
+    if any(map(is_too_large, (*golds, *said))):
         return False
-    return any(_equal(a, b, gold, answer) for a in wanted for b in said)
+    return any(_equal(a, b, gold, answer) for a in golds for b in said)
 
 
 def _ends_the_text(extracted: str, found: FinalAnswer) -> bool:

@@ -40,11 +40,13 @@ def decide_by_label(answer: str, gold: str, agree: Callable[[str, str], bool]) -
     """Whether the same is said of the same: rows of cases, "9 red, 4 blue", "x=1, y=8; x=3, y=6". None: there are no labels."""
     rows = [_rows(text) for text in (answer, gold)]
     if all(rows):
-        return _match(*rows, lambda a, b: _same_condition(a[1], b[1], agree) and agree(a[0], b[0]))
+        return _match(
+            rows[0] or [], rows[1] or [], lambda a, b: _same_condition(a[1], b[1], agree) and agree(a[0], b[0])
+        )
     groups = [[split_parts(group) for group in _GROUPS.split(text)] for text in (answer, gold)]
     if "=" in gold and all(len(found) > 1 and all(group and len(group[1]) > 1 for group in found) for found in groups):
         sides = [[", ".join(group[1]) for group in found if group] for found in groups]
-        return _match(*sides, lambda a, b: agree_part_by_part(a, b, agree))
+        return _match(sides[0], sides[1], lambda a, b: agree_part_by_part(a, b, agree))
     labelled = [dict(map(_label, found[1])) if (found := split_parts(text)) else {} for text in (answer, gold)]
     if len(labelled[1]) < 2 or labelled[0].keys() != labelled[1].keys() or "" in labelled[1]:
         return None

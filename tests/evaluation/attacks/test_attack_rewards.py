@@ -65,4 +65,4 @@ def test_references_that_are_no_answer_and_long_ones(tmp_path):
     done = run("--problems", file_of(tmp_path / "p.jsonl", *rows))
     assert "references that are no answer: 1, taken whole: 1" in done.output
     assert "'odd $n$': is prose" in done.output and f"{long!r}: taken whole" in done.output
-    assert " a part " in done.output
+    assert "\na part " in done.output
