@@ -19,6 +19,7 @@ import click
 from r3_openrlhf import __version__
 from r3_openrlhf.config.words import AgentEstimator
 from r3_openrlhf.method.errors import R3Error, RunInterrupted
+from r3_openrlhf.method.open_table import looking_only
 
 if TYPE_CHECKING:
     from r3_openrlhf.config import R3Config
@@ -55,6 +56,8 @@ EXTRAS = {
     "submit": "cluster",
     "view": "view",
 }
+# These read runs of others, and run no code that a run's settings name.
+LOOKING = {"compare", "evidence", "history", "show", "status", "view"}
 STACK = ("deepspeed", "openrlhf", "ray", "vllm")
 
 
@@ -71,6 +74,13 @@ class R3Group(click.Group):
             module, attribute = ELSEWHERE[name]
             return getattr(importlib.import_module(module), attribute)
         return super().get_command(context, name)
+
+    def resolve_command(self, context: click.Context, args: list[str]):
+        """Commands in LOOKING run within `looking_only`."""
+        name, command, rest = super().resolve_command(context, args)
+        if name in LOOKING:
+            context.with_resource(looking_only())
+        return name, command, rest
 
     def invoke(self, context: click.Context):
         """The one place where errors become sentences."""

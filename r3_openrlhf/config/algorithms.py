@@ -86,4 +86,5 @@ ALGORITHMS: OpenTable[Algorithm] = OpenTable(
         ),
     },
     of_user=_of_user,
+    unread=lambda path: Algorithm(estimator="group_norm", mechanisms=METHOD),
 )

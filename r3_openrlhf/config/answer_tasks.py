@@ -92,6 +92,7 @@ TASKS: OpenTable[AnswerTask] = OpenTable(
         ),
     },
     of_user=_of_user,
+    unread=lambda path: AnswerTask(grade=path, of_user=True),
 )
 DEFAULT_TASK = "math"
 

@@ -21,6 +21,7 @@ from r3_openrlhf.evaluation.results import hard_uids, markdown, mean_over_benchm
 from r3_openrlhf.evaluation.sample_file import SampledProblem, SampleFile
 from r3_openrlhf.evaluation.sampling import Speed, Work, make_work, outstanding, sample, shorten
 from r3_openrlhf.method.errors import ConfigError, DataError
+from r3_openrlhf.method.open_table import is_import_path
 from r3_openrlhf.problems.prompts import problem_message, prompt_of, render
 from r3_openrlhf.problems.stops import stops_of
 from r3_openrlhf.runs.directory import write_whole
@@ -140,6 +141,8 @@ def configuration_of(request: Request, source: ModelSource) -> R3Config:
     if request.experiment and source.config:
         raise ConfigError(f"--experiment is {request.experiment}, but the run {source.name} has its own configuration")
     base = load_config(request.experiment, []) if request.experiment else source.config
+    if source.config:
+        _refuse_code_of_the_run(source.config, request.overrides)
     values = values_of(base, request.benchmarks) if base else {}
     for override in request.overrides:
         section = override.partition(".")[0]
@@ -151,6 +154,20 @@ def configuration_of(request: Request, source: ModelSource) -> R3Config:
     values["data"] = {"path": request.benchmarks[0], **values.get("data", {})}
     values |= {"run_dir": "evaluation", "model": {"path": source.path}}
     return with_overrides(values, list(request.overrides), source="the configuration of the evaluation")
+
+
+def _refuse_code_of_the_run(config: R3Config, overrides: Sequence[str]) -> None:
+    """ConfigError: the run's settings name code, and the command does not. A run directory may be anybody's."""
+    said = {override.partition("=")[0] for override in overrides}
+    named = {"reward.function": [config.reward.function], "reward.functions": config.reward.functions}
+    for key, paths in named.items():
+        code = [path for path in paths if path and (is_import_path(path) or path.endswith(".py"))]
+        if code and key not in said:
+            value = f"[{','.join(paths)}]" if key.endswith("s") else code[0]
+            raise ConfigError(
+                f"the run's {key} is {value}, and what grades is code that the run's directory names; if you trust it, "
+                f"add {key}={value} to the command"
+            )
 
 
 def settings_of(options: BenchmarkConfig, config: R3Config, *, weights: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ An unknown word is an error everywhere; no entry is the one that is meant where 
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import hashlib
 import importlib
@@ -16,12 +17,29 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from r3_openrlhf.method.errors import ConfigError
 
 EntryT = TypeVar("EntryT")
+_LOOKING: ContextVar[bool] = ContextVar("looking", default=False)
+
+
+@contextlib.contextmanager
+def looking_only() -> Iterator[None]:
+    """Within it nothing is imported for a key's value: settings of a run that somebody else made are read, not carried out."""
+    token = _LOOKING.set(True)
+    try:
+        yield
+    finally:
+        _LOOKING.reset(token)
+
+
+def is_looking() -> bool:
+    """Are we within `looking_only`?"""
+    return _LOOKING.get()
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -48,6 +66,8 @@ def load_object(key: str, path: str) -> Any:
     module_name, _, attribute = path.rpartition(":")
     if not is_import_path(path):
         raise ConfigError(f"{key} is {path!r}; use package.module:name or file.py:name")
+    if is_looking():
+        raise ConfigError(f"{key} is {path!r}, and a command that only looks at a run never runs its code")
     try:
         module = _from_file(module_name) if module_name.endswith(".py") else _from_path(module_name)
     except Exception as error:
@@ -108,14 +128,20 @@ class OpenTable(Mapping[str, EntryT], Generic[EntryT]):
         key: the configuration key whose values these are, for error sentences.
         entries: ours, in the order in which they are listed.
         of_user: (import path, the object that it names) -> an entry, checked; raises ConfigError.
+        unread: import path -> the entry that stands for it within `looking_only`.
     """
 
     def __init__(
-        self, key: str, entries: Mapping[str, EntryT], *, of_user: Callable[[str, Any], EntryT] | None = None
+        self,
+        key: str,
+        entries: Mapping[str, EntryT],
+        *,
+        of_user: Callable[[str, Any], EntryT] | None = None,
+        unread: Callable[[str], EntryT] | None = None,
     ) -> None:
         self.key = key
         self._entries = dict(entries)
-        self._of_user = of_user
+        self._of_user, self._unread = of_user, unread
         self._found: dict[str, EntryT] = {}
 
     def __getitem__(self, name: str) -> EntryT:
@@ -124,6 +150,8 @@ class OpenTable(Mapping[str, EntryT], Generic[EntryT]):
             return self._entries[name]
         if name in self._found:
             return self._found[name]
+        if self._unread is not None and is_import_path(name) and is_looking():
+            return self._unread(name)
         if self._of_user is not None and is_import_path(name):
             entry = self._found[name] = self._of_user(name, load_object(self.key, name))
             return entry

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.loading import config_from_yaml, config_to_yaml
 from r3_openrlhf.method.errors import ConfigError, R3Error
+from r3_openrlhf.method.open_table import looking_only
 from r3_openrlhf.runs import checkpoint_record, rollout_files
 from r3_openrlhf.runs.commit import FILE, PACKAGE, commit_of, git
 from r3_openrlhf.runs.files import EvaluationLine, MetricsLine, check_line, read_lines, read_text, replacing
@@ -182,11 +183,13 @@ class RunDirectory:
         """Would the same command have nothing left to do?"""
         if not self.finished.is_file():
             return False
-        return config_from_yaml(read_text(self.finished), source=str(self.finished)) == config
+        with looking_only():
+            return config_from_yaml(read_text(self.finished), source=str(self.finished)) == config
 
     def load_config(self) -> R3Config:
-        """The settings in config.yaml, checked. Raises ConfigError."""
-        return config_from_yaml(read_text(self.config), source=str(self.config))
+        """The settings in config.yaml, checked; code that they name is not imported. Raises ConfigError."""
+        with looking_only():
+            return config_from_yaml(read_text(self.config), source=str(self.config))
 
     def append_metrics(self, metrics: dict[str, Any]) -> None:
         """One line of metrics.jsonl, on disk when this returns. Needs "step".

@@ -6,14 +6,17 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
+from omegaconf import OmegaConf
 from starlette.testclient import TestClient
 
-from r3_openrlhf.config.loading import load_config
+from r3_openrlhf.cli import main as cli
+from r3_openrlhf.config.loading import config_from_yaml, load_config
 from r3_openrlhf.method.errors import HistoryError, R3Error
 from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.runs import rollout_files
@@ -169,3 +172,30 @@ def test_a_page_that_takes_long_holds_up_no_other_run(run, tmp_path):
             go_on.set()
             waiting.join()
             holding.join()
+
+
+@pytest.mark.parametrize("key", ["data.task", "ranking.score", "replay.order", "reward.function", "algo"])
+def test_looking_at_a_run_runs_no_code_that_it_names(run, tmp_path, key):
+    canary, code = tmp_path / "canary", tmp_path / "theirs.py"
+    code.write_text(f"open({str(canary)!r}, 'w')\n\ndef f(*_, **__):\n    return 0.0\n")
+    config = OmegaConf.load(run.config)
+    OmegaConf.update(config, key, f"{code}:f")
+    OmegaConf.save(config, run.config)
+    (run.final_model).mkdir()
+    (run.final_model / "config.json").write_text("{}")
+    page = TestClient(create_app(Library([run.path]))).get("/", headers={"host": "127.0.0.1"}, follow_redirects=True)
+    assert page.status_code == 200
+    # the attack itself: whoever reads these settings to train with them runs the code
+    commands = (["show", run.path], ["history", run.path], ["compare", run.path, run.path], ["status", run.path],
+                ["eval", run.path, "--benchmark", "aime24", "--data-dir", tmp_path])  # fmt: skip
+    for command in commands:
+        done = CliRunner().invoke(cli, [str(part) for part in command])
+        assert "unexpected" not in done.output, done.output
+        if command[0] == "eval" and key == "reward.function":
+            assert done.exit_code == 1 and f"add reward.function={code}:f to the command" in done.output
+        if command[0] == "show":
+            assert done.exit_code == 0, done.output
+    assert not canary.exists()
+    with suppress(R3Error):
+        config_from_yaml(run.config.read_text(), source="config.yaml")
+    assert canary.exists()

@@ -207,4 +207,5 @@ RANKING_SCORES: OpenTable[RankingScore] = OpenTable(
     "ranking.score",
     {"entropy": RankingScore(dominance, needs_entropy=True), "logprob": RankingScore(confidence)},
     of_user=_score_of_user,
+    unread=lambda path: RankingScore(dominance, needs_entropy=True),
 )

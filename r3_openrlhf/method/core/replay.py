@@ -110,7 +110,10 @@ def _order_of_user(path: str, function: Any) -> RecallOrder:
 
 
 RECALL_ORDERS: OpenTable[RecallOrder] = OpenTable(
-    "replay.order", {"uniform": uniform, "newest": newest}, of_user=_order_of_user
+    "replay.order",
+    {"uniform": uniform, "newest": newest},
+    of_user=_order_of_user,
+    unread=lambda path: uniform,
 )
 
 
