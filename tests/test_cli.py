@@ -100,7 +100,7 @@ def test_a_dry_run_begins_with_the_first_page(tmp_path):
     command = ["train", "experiment=cpu_smoke", rows(tmp_path / "rows.jsonl", 64), "data.task=math", "--dry-run"]
     result = call(*command)
     assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("Problems   64 rows read, 64 used\nSteps      ")
+    assert result.stdout.startswith("Problems   64 rows read, 64 used\n           problem: problem, answer: answer\nSteps")
     assert "  prompt     <|im_start|>user\n             What is 0?" in result.stdout
     assert "  grader     \\boxed{0}: correct\n             The answer is 0.: correct\n" in result.stdout
     assert "--rollout." not in result.stdout and len(result.stdout.splitlines()) < 40
@@ -216,7 +216,7 @@ def test_every_example_script_dry_runs(script, tmp_path):
     environment = {key: value for key, value in os.environ.items() if not key.startswith("SLURM")}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     result = subprocess.run(
-        ["bash", str(script), "train.seed=7", f"run_dir={tmp_path / 'run'}", "--dry-run"],
+        ["bash", str(script), "train.seed=7", f"run_dir={tmp_path / 'run'}", "--dry-run", "-v"],
         env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
