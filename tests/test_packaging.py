@@ -19,9 +19,11 @@ from contextlib import contextmanager
 from importlib.metadata import distributions
 from pathlib import Path
 
+import numpy as np
 import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from safetensors.numpy import save_file
 
 from r3_openrlhf import __version__, ranking_rewards
 from r3_openrlhf.cli import EXTRAS
@@ -379,6 +381,7 @@ def test_eval_is_enough_to_read_stored_responses(installed_with, byte_tokenizer,
     place = installed_with("eval")
     byte_tokenizer.save_pretrained(tmp_path / "model")
     (tmp_path / "model" / "config.json").write_text('{"model_type": "qwen2"}')
+    save_file({"w": np.zeros(1)}, tmp_path / "model" / "model.safetensors")
     (tmp_path / "sums.jsonl").write_text('{"problem": "What is 1+1?", "answer": "2"}\n')
     command = ("eval", "model", "--benchmark", "sums.jsonl", "--n", "4", "--lengths", "5", "--max-new-tokens", "64")
     run(place / "python", "-c", ENGINE, *command, "--output", "out", cwd=tmp_path)

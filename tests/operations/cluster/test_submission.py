@@ -127,6 +127,6 @@ def test_an_example_script_goes_through_sbatch(slurm, tmp_path, script):
     """Slurm runs a copy in its spool: where the script lies says nothing about where the project is."""
     log = tmp_path / "log"
     path = REPOSITORY / "examples" / "scripts" / script
-    job = slurm.call("sbatch", "--parsable", f"--output={log}", str(path), "--dry-run", cwd=REPOSITORY)
+    job = slurm.call("sbatch", "--parsable", f"--output={log}", str(path), "--dry-run", "-v", cwd=REPOSITORY)
     assert slurm.wait(job, "COMPLETED", "FAILED")["JobState"] == "COMPLETED", log.read_text()
     assert "python -m openrlhf.cli.train_ppo_ray" in log.read_text()
