@@ -216,7 +216,7 @@ def train(settings: tuple[str, ...], dry_run: bool, verbose: bool, quiet: bool, 
             click.echo(f"This run is finished; run_dir=ANOTHER trains again. {run.path} says:", err=True)
     else:
         from r3_openrlhf.runs.lock import note_error
-        from r3_openrlhf.runs.stop_request import GO_ON
+        from r3_openrlhf.runs.stop_request import GO_ON, GOES_ON
         from r3_openrlhf.stack.launch import train as launch
 
         # DeepSpeed looks for ninja, which lies beside this command, also when the environment is not activated.
@@ -231,9 +231,7 @@ def train(settings: tuple[str, ...], dry_run: bool, verbose: bool, quiet: bool, 
                 click.echo(f"{sentence}; the same command goes on from there", err=True)
                 sys.exit(GO_ON)
             if not quiet:
-                click.echo(
-                    f"{sentence}; the same command goes on from the newest checkpoint, if there is one", err=True
-                )
+                click.echo(f"{sentence}{GOES_ON}", err=True)
             sys.exit(130)
         except RunInterrupted as interrupted:
             click.echo(str(interrupted), err=True)

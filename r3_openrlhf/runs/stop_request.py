@@ -25,6 +25,7 @@ SAME_S = (
     1.0  # signals that follow sooner are the same one: Slurm sends SIGTERM twice, to the run and through its agent
 )
 LEAVING_S = 4.0  # for leaving at once; then what is left is killed
+GOES_ON = "; the same command goes on from the newest checkpoint, if there is one"
 RESERVE_S = 30.0  # for leaving: Ray's processes end, logs are copied
 
 
@@ -77,7 +78,7 @@ class StopRequest:
         under_way: Callable[[], str | None] = lambda: "the step",
         say: Callable[[str], None] = lambda sentence: None,
         ends_at_once: bool = False,
-        kill: Callable[[], None] = lambda: None,
+        kill: Callable[[str], None] = lambda sentence: None,
     ) -> Callable[[], None]:
         """SIGNALS ask from now on, until what this returns is called.
 
@@ -85,7 +86,7 @@ class StopRequest:
             under_way: What a run that ended now would lose; None: nothing, and Stopped is raised in the main thread.
             say: Is told what will happen, in another thread.
             ends_at_once: A second SIGTERM or SIGINT raises Stopped. False where one process sends the same signal to many.
-            kill: Called LEAVING_S after that, in another thread: the main thread may hear nothing.
+            kill: Called with the sentence LEAVING_S after that, in another thread: the main thread may hear nothing.
         """
         first: float | None = None
         told = False
@@ -99,10 +100,11 @@ class StopRequest:
             if is_second and not ends_at_once:
                 return
             if is_second and number != signal.SIGUSR1:
-                timer = threading.Timer(LEAVING_S, kill)
+                sentence = f"stopped by a second {name}"
+                timer = threading.Timer(LEAVING_S, kill, (sentence,))
                 timer.daemon = True
                 timer.start()
-                raise Stopped(f"stopped by a second {name}", nothing_lost=False)
+                raise Stopped(sentence, nothing_lost=False)
             what = under_way()
             if what is None:
                 raise Stopped(f"asked to end (signal {name}) before a step began; nothing was lost", nothing_lost=True)

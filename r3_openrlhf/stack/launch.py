@@ -21,6 +21,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -53,7 +54,7 @@ from r3_openrlhf.runs.planning.hardware import DEFAULT, GPUS
 from r3_openrlhf.runs.planning.history_coverage import history_warnings
 from r3_openrlhf.runs.planning.shapes import known_shape, shape_of
 from r3_openrlhf.runs.planning.verdict import check_split, start_check
-from r3_openrlhf.runs.stop_request import DEADLINE, SIGNALS, StopRequest, deaf_children
+from r3_openrlhf.runs.stop_request import DEADLINE, GOES_ON, SIGNALS, StopRequest, deaf_children
 from r3_openrlhf.stack import other_ranks, safe_pickles
 from r3_openrlhf.stack.agent_tasks import check_environment, prepare_tasks
 from r3_openrlhf.stack.arguments import openrlhf_arguments, platform_of, ray_address
@@ -120,7 +121,11 @@ def listen(run: RunDirectory, console: Console) -> Callable[[], None]:
     """Signals ask the run to end, until what this returns is called. In a job the agent passes on what Slurm sends to the run,
     too, and Slurm itself ends a job that takes too long: a second signal says nothing there."""
 
-    def kill() -> None:
+    def kill(sentence: str) -> None:
+        # in a thread of its own: who holds the display's lock may be what does not end
+        saying = threading.Thread(target=console.say, args=(f"{sentence}{GOES_ON}",), daemon=True)
+        saying.start()
+        saying.join(timeout=1.0)
         for child in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()

@@ -61,7 +61,7 @@ import os, pathlib, sys, time
 from r3_openrlhf.runs.stop_request import StopRequest
 stop = StopRequest(pathlib.Path(sys.argv[1]))
 under_way, deaf = None if sys.argv[2] == "nothing" else sys.argv[2], sys.argv[3:]
-stop.on_signals(under_way=lambda: under_way, say=lambda text: print(text, flush=True), ends_at_once=True, kill=lambda: os._exit(9))
+stop.on_signals(under_way=lambda: under_way, say=lambda text: print(text, flush=True), ends_at_once=True, kill=lambda sentence: os._exit(9))
 print("listens", flush=True)
 while deaf:  # the main thread is busy with what no signal ends, as in a compiled library
     try:
