@@ -159,9 +159,12 @@ def configuration_of(request: Request, source: ModelSource) -> R3Config:
 def _refuse_code_of_the_run(config: R3Config, overrides: Sequence[str]) -> None:
     """ConfigError: the run's settings name code, and the command does not. A run directory may be anybody's."""
     said = {override.partition("=")[0] for override in overrides}
-    named = {"reward.function": [config.reward.function], "reward.functions": config.reward.functions}
+    named: dict[str, list[str]] = {
+        "reward.function": [config.reward.function] if config.reward.function else [],
+        "reward.functions": config.reward.functions,
+    }
     for key, paths in named.items():
-        code = [path for path in paths if path and (is_import_path(path) or path.endswith(".py"))]
+        code = [path for path in paths if is_import_path(path) or path.endswith(".py")]
         if code and key not in said:
             value = f"[{','.join(paths)}]" if key.endswith("s") else code[0]
             raise ConfigError(
