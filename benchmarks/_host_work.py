@@ -408,6 +408,9 @@ class Tokenizer:
     def __call__(self, *args, **kwargs):
         return self.tokenizer(*args, **kwargs)
 
+    def __getattr__(self, name):
+        return getattr(self.tokenizer, name)
+
 
 def r3_maker(upstream):
     """With exact entropies that are given instead of computed by the actor."""

@@ -86,6 +86,7 @@ def maker(cls, *, config=None, history=None, ranks=1):
     made.config = config or config_with()
     made.r3 = R3(made.config, history=history, seed=made.config.train.seed)
     made.step = 5
+    made._warned = set()
     return made
 
 
