@@ -384,7 +384,7 @@ async def sampled(step: Step, executor, flat: list, generator, clock: Clock) -> 
                 response = await executor.execute(
                     prompt,
                     label,
-                    SimpleNamespace(max_tokens=step.scale.tokens, seed=None),
+                    SimpleNamespace(max_tokens=step.scale.tokens, seed=None, stop_token_ids=None),
                     step.config.data.max_len,
                     tokenizer,
                     Engine(),

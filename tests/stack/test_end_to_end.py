@@ -232,7 +232,7 @@ OURS = re.compile(
             r"Next:|r3 (show|eval|train) .*",
             # the first page
             r"Problems +\d+ rows read, .*|problem: question, answer: answer|Steps +\d|Example \d|(prompt|reference|grader) +\S.*",
-            r"Calculate .*|<\|im_start\|>assistant|(The answer is|\\boxed\{)\d.*: (correct|wrong)",
+            r"Calculate .*|<\|im_start\|>assistant|(The answer is |\\boxed\{)\d.*: (correct|wrong)",
         )
     )
 )
