@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 PATCHED = ("openrlhf", "vllm", "deepspeed", "ray")  # what r3_openrlhf/stack and machine/cpu reach into
-NOT_THEIRS = ("PYTEST_CURRENT_TEST",)  # pytest's own
+NOT_THEIRS = ("PYTEST_CURRENT_TEST", "RAY_CLIENT_MODE")  # pytest's own; what `import ray` sets
 NEVER_BY_AN_IMPORT = ("R3_", "SLURM", "RAY_")  # other variables are added by libraries when they are imported
 
 
