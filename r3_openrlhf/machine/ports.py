@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import socket
-
-from r3_openrlhf.method.errors import ClusterError
 
 # Below the ephemeral range, so that the kernel hands none of them to another process between choice and use.
 PORTS = range(20000, 32000)
@@ -15,7 +14,7 @@ _taken: list[socket.socket] = []  # closed when this process ends
 
 def free_port() -> int:
     """One of PORTS that nobody listens on here and that nobody else got from this function: none is given twice while the
-    process that asked for it lives. Global random states stay as they are. Raises ClusterError."""
+    process that asked for it lives. Global random states stay as they are. Raises OSError."""
     draw = random.SystemRandom()
     for _ in range(MAX_TRIES):
         port = draw.choice(PORTS)
@@ -33,4 +32,6 @@ def free_port() -> int:
             continue
         _taken.append(taken)
         return port
-    raise ClusterError(f"no free TCP port between {PORTS.start} and {PORTS.stop} on {socket.gethostname()}")
+    raise OSError(
+        errno.EADDRNOTAVAIL, f"no free TCP port between {PORTS.start} and {PORTS.stop} on {socket.gethostname()}"
+    )

@@ -7,11 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from r3_openrlhf.config.answer_tasks import DEFAULT_TASK
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.method.types import Verdict
-from r3_openrlhf.rewards.answers.exact import short_answer
-from r3_openrlhf.rewards.answers.extraction import final_answer
 from r3_openrlhf.view.run_reader import Problem, Row, RunReader
 from r3_openrlhf.view.site import NotThere, Site, find_group
 from r3_openrlhf.view.step_groups import StepGroup, reward_parts
@@ -29,7 +26,7 @@ class Shown:
     at: int  # in the step's file
     row: Row
     verdict: str
-    answer: str | None  # what the extraction finds in it
+    answer: str | None  # that the grader found in it
     parts: list[tuple[str, float]]
     age: int | None  # of a recalled row, in steps
     extras: dict[str, float | str]  # what a reward function returned beside its reward
@@ -58,7 +55,7 @@ class Opened:
             at=self.group.rows[place]["at"],
             row=row,
             verdict=_NAMES[Verdict(row["verdict"])],
-            answer=_answer_in(row, self.problem),
+            answer=_answer_in(row, self.run),
             parts=reward_parts(row, returned=bool(config is not None and config.reward.all_functions)),
             extras=_extras_in(row),
             age=None if row["recalled_from"] is None else self.step - row["recalled_from"],
@@ -104,16 +101,16 @@ def _extras_in(row: Row) -> dict[str, float | str]:
     return {name: value for name, value in plain.items() if isinstance(value, float | int | str)}
 
 
-def _answer_in(row: Row, problem: Problem | None) -> str | None:
-    """The one that the grader found; of a recalled row what the extraction finds now."""
-    if row.get("answer"):
-        return row["answer"]
-    if not row["text"]:
+def _answer_in(row: Row, run: RunReader) -> str | None:
+    """The one that the grader found; of a recalled row it is in the file of the step that sampled it."""
+    if row["recalled_from"] is None or not row["text"]:
+        return row.get("answer")
+    try:
+        sampled = run.rows_with_text(row["recalled_from"], row["uid"])
+    except R3Error:
         return None
-    if problem is not None and problem.label.task != DEFAULT_TASK:
-        return short_answer(row["text"])
-    found = final_answer(row["text"], truncated=row["truncated"])
-    return found.text if found is not None else None
+    wanted = row["text"].split()  # tokenizers differ in spaces
+    return next((one["answer"] for one in sampled if one["answer"] and (one["text"] or "").split() == wanted), None)
 
 
 def by_advantage(one: Shown) -> tuple[bool, float, int]:

@@ -18,7 +18,7 @@ import numpy as np
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.method.types import Context, Verdict
-from r3_openrlhf.problems.sources import Label
+from r3_openrlhf.problems.label import Label
 from r3_openrlhf.runs import rollout_files
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.files import EvaluationLine, MetricsLine, lines_of, open_regular, read_lines
@@ -39,17 +39,6 @@ Stamp = tuple[int, int, int]
 class _ProblemLine(msgspec.Struct):
     label: str
     input: str = ""
-
-
-class LabelLine(msgspec.Struct, forbid_unknown_fields=True):
-    """What problems.sources.Label.from_json takes."""
-
-    uid: str
-    problem: str
-    references: list[str]
-    task: str
-    metadata: dict[str, Any] | None = None
-    prefix: list[int] | None = None
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -222,7 +211,7 @@ class RunReader(Reader):
                 with open_regular(file) as lines:
                     lines.seek(places[uid])
                     line = msgspec.json.decode(lines.readline(), type=_ProblemLine)
-                return Problem(Label.from_json(line.label), line.input)
+                return Problem(msgspec.json.decode(line.label, type=Label), line.input)
         return None
 
     def _places_of_problems(self, file: Path) -> tuple[dict[str, int], str | None]:
@@ -251,9 +240,9 @@ def _check(row: Row, file: Path) -> None:
             raise R3Error(f"{file} is damaged: {name} of a rollout is {value}; restore it from a copy")
 
 
-def labels_in(file: Path) -> Iterator[tuple[int, LabelLine | R3Error]]:
+def labels_in(file: Path) -> Iterator[tuple[int, Label | R3Error]]:
     """(first byte, label) of each line of a file of problems, or the sentence about a line that cannot be read. OSError."""
-    decoder, label_decoder = msgspec.json.Decoder(_ProblemLine), msgspec.json.Decoder(LabelLine)
+    decoder, label_decoder = msgspec.json.Decoder(_ProblemLine), msgspec.json.Decoder(Label)
     place = 0
     with open_regular(file) as lines:
         for number, line in enumerate(lines_of(lines), start=1):

@@ -198,6 +198,10 @@ def test_a_group_shows_what_its_rows_say(page, server, story, rows):
             link = card.locator("a.recalled")
             assert link.text_content().startswith(f"recalled from step {row['recalled_from']}, ")
             assert page.request.get(server + link.get_attribute("href")).status == 200
+            # the grader's, from the file of that step
+            boxed = re.findall(r"boxed\{(-?\d+)\}", row["text"])
+            answer = card.locator("dt:text-is('answer') + dd").text_content().replace("−", "-")
+            assert boxed[-1] in answer if boxed else "none found" in answer
     page.locator(".statement .katex").first.wait_for()
     page.get_by_text("The prompt as the model saw it").click()
     prompt = page.locator("details pre").first.text_content()

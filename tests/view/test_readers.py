@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.method.types import Context
+from r3_openrlhf.problems.label import Label
 from r3_openrlhf.view.export import parse_steps
 from r3_openrlhf.view.group_page import difference_of
 from r3_openrlhf.view.library import Library
@@ -252,6 +253,10 @@ def test_a_run_directory_that_lacks_a_part_says_so(story, tmp_path):
     values, why = token_values(run, rows, [{}] * len(rows), step=7, texts=None)
     assert values == [None] * len(rows) and "no history.sqlite" in why
     assert run.problem(rows[0]["uid"]) is None
+    label = Label(uid=rows[0]["uid"], problem="1+1", references=["2"], task="math", source="sums", row={"a": 1})
+    (bare / "data").mkdir()
+    run.directory.data.write_text(json.dumps({"label": label.to_json(), "input": "1+1?"}) + "\n")
+    assert run.problem(label.uid).label == label and run.faults() == []
 
 
 def test_a_changed_file_is_read_again(story, tmp_path):

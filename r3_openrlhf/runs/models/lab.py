@@ -24,6 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from r3_openrlhf.rewards.answers.exact import grade_exact, short_answer
 from r3_openrlhf.runs.models import pretraining
 from r3_openrlhf.runs.models.pretraining import Example, Recipe
 
@@ -114,6 +115,12 @@ def word_solution(terms: list[int], totals: list[int], rng: random.Random) -> st
         return f"{terms[0]}{' then '.join(steps)} so the answer is {boxed}"
     chain = f"{terms[0]}{''.join(steps)}"
     return f"{chain} {boxed}" if style == "terse" else f"{chain} check {chain} {boxed}"
+
+
+def is_right(solution: str, references: tuple[str, ...]) -> bool:
+    """The verdict on a solution of any of the lab's models: that of task "exact"."""
+    answer = short_answer(solution)
+    return answer is not None and grade_exact(answer, references)[0] == "correct"
 
 
 def draw_example(rng: random.Random) -> Example:

@@ -35,8 +35,8 @@ from r3_openrlhf.method.types import Context, Rollout, Verdict
 from r3_openrlhf.problems.held_out import evaluation_line, prepare_held_out, read_prompts
 from r3_openrlhf.problems.prompts import RunPrompts, r3_of
 from r3_openrlhf.problems.training_file import Label, prepare
-from r3_openrlhf.rewards.answers.exact import grade_exact, short_answer
 from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.models.lab import is_right
 from r3_openrlhf.runs.models.locate import resolve_model
 from r3_openrlhf.study.lab.sampling import Sample, sample
 from r3_openrlhf.study.lab.update import TrainedRow, accumulate_gradient, make_optimizer, step
@@ -143,9 +143,7 @@ class Lab:
         known = label.uid, response_ids.tobytes()
         if known not in self._judged:
             text = self.tokenizer.decode(response_ids.tolist(), skip_special_tokens=True)
-            answer = short_answer(text)
-            right = answer is not None and grade_exact(answer, tuple(label.references))[0] == Verdict.CORRECT
-            self._judged[known] = text, right
+            self._judged[known] = text, is_right(text, tuple(label.references))
         text, correct = self._judged[known]
         rollout = Rollout(
             uid=label.uid,

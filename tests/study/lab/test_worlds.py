@@ -11,8 +11,8 @@ from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.types import Context, Verdict
 from r3_openrlhf.problems.held_out import held_out_data
 from r3_openrlhf.problems.sources import load_problems
-from r3_openrlhf.rewards.answers.exact import grade_exact, short_answer
 from r3_openrlhf.runs.models import lab_worlds as models
+from r3_openrlhf.runs.models.lab import is_right
 from r3_openrlhf.study.lab import worlds
 from r3_openrlhf.study.lab.loop import Lab
 
@@ -53,9 +53,9 @@ def test_a_verdict_is_right_exactly_where_every_step_is(few, world):
         for _ in range(8):
             entries = models.draw_solution(rng, policy, table, rows[:1] if policy.walk else rows, columns, skill)
             text = models.solution(entries)
-            verdict = grade_exact(short_answer(text), tuple(problem["answer"]))[0]
-            assert (verdict == Verdict.CORRECT) is earned(problem["problem"], text)
-            right[bool(skill), verdict == Verdict.CORRECT] += 1
+            correct = is_right(text, tuple(problem["answer"]))
+            assert correct is earned(problem["problem"], text)
+            right[bool(skill), correct] += 1
     assert right[True, True] > 20 and right[False, False] > 20
     assert not earned(problem["problem"], r"\boxed{r99}") and not earned(problem["problem"], "")
 
