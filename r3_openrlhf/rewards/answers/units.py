@@ -3,154 +3,23 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from fractions import Fraction
 from functools import lru_cache
+from importlib.resources import files
 
 from r3_openrlhf.rewards.answers.number_words import is_number_word
 
-_SYNONYMS = {
-    "mm": "mm millimeter millimetre",
-    "cm": "cm centimeter centimetre 厘米",
-    "m": "m meter metre 米",
-    "km": "km kilometer kilometre 公里 千米",
-    "inch": "in inch inches",
-    "foot": "ft foot feet",
-    "yard": "yd yard",
-    "mile": "mi mile",
-    "mg": "mg milligram",
-    "g": "g gram",
-    "kg": "kg kilogram 千克 公斤",
-    "pound": "lb pound",
-    "ounce": "oz ounce",
-    "second": "s sec second",
-    "minute": "min minute 分钟",
-    "hour": "h hr hour 小时",
-    "day": "day 天",
-    "week": "week",
-    "month": "month",
-    "year": "yr year 年",
-    "dollar": "dollar usd",
-    "cent": "cent ¢",
-    "euro": "euro eur",
-    "degree": "degree",
-    "celsius": "celsius",
-    "fahrenheit": "fahrenheit",
-    "kelvin": "kelvin",
-    "radian": "rad radian",
-    "liter": "l liter litre",
-    "ml": "ml milliliter millilitre",
-    "ms": "ms millisecond",
-    "decade": "decade",
-    "century": "century centurie",
-    "dozen": "dozen",
-    "rupee": "rupee",
-    "nickel": "nickel",
-    "dime": "dime",
-    "penny": "penny pennie",
-    "acre": "acre",
-    "hectare": "ha hectare",
-    "cup": "cup",
-    "pint": "pint",
-    "quart": "qt quart",
-    "ton": "ton",
-    "tonne": "tonne",
-    "mole": "mol mole",
-    "pascal": "pascal",
-    "atmosphere": "atm atmosphere",
-    "volt": "volt",
-    "ampere": "amp ampere",
-    "ohm": "ohm ω",
-    "kiloohm": "kω kiloohm kilohm",
-    "megaohm": "mω megaohm megohm",
-    "hertz": "hertz hz",
-    "kilohertz": "khz kilohertz",
-    "megahertz": "mhz megahertz",
-    "kilojoule": "kj kilojoule",
-    "kilowatt": "kw kilowatt",
-    "electronvolt": "ev electronvolt",
-    "unit": "unit 个 人",
-    "gallon": "gal gallon",
-    "newton": "newton",
-    "joule": "joule",
-    "watt": "watt",
-    "grade": "grade",
-    "yen": "yen",
-    "yuan": "yuan rmb 元",
-    "peso": "peso",
-    "franc": "franc",
-    "ruble": "ruble rouble",
-    "krona": "krona kronor krone kroner",
-    "pence": "pence",
-    "shilling": "shilling",
-    "quarter coin": "quarter-dollar",
-    "gradian": "grad gradian gon",
-    "arcminute": "arcminute arcmin",
-    "arcsecond": "arcsecond arcsec",
-    "revolution": "revolution rev",
-    "bit": "bit",
-    "byte": "byte",
-    "kilobyte": "kb kilobyte",
-    "megabyte": "mb megabyte",
-    "gigabyte": "gb gigabyte",
-    "terabyte": "tb terabyte",
-    "knot": "knot",
-    "nautical mile": "nmi",
-    "light-year": "ly lightyear light-year",
-    "parsec": "pc parsec",
-    "fathom": "fathom",
-    "furlong": "furlong",
-    "nm": "nm nanometer nanometre",
-    "micrometer": "µm μm um micrometer micrometre micron",
-    "dm": "dm decimeter decimetre",
-    "microsecond": "µs μs us microsecond",
-    "ns": "ns nanosecond",
-    "millennium": "millennium millennia",
-    "fortnight": "fortnight",
-    "cl": "cl centiliter centilitre",
-    "dl": "dl deciliter decilitre",
-    "kl": "kl kiloliter kilolitre",
-    "barrel": "bbl barrel",
-    "bushel": "bushel",
-    "tablespoon": "tbsp tablespoon",
-    "teaspoon": "tsp teaspoon",
-    "stone": "stone",
-    "carat": "carat",
-    "microgram": "µg μg mcg microgram",
-    "calorie": "cal calorie",
-    "kilocalorie": "kcal kilocalorie",
-    "kilopascal": "kpa kilopascal",
-    "megapascal": "mpa megapascal",
-    "torr": "torr mmhg",
-    "psi": "psi",
-    "gigahertz": "ghz gigahertz",
-    "megajoule": "mj megajoule",
-    "megawatt": "megawatt",
-    "kilowatt-hour": "kwh",
-    "kilonewton": "kn kilonewton",
-    "millivolt": "mv millivolt",
-    "kilovolt": "kv kilovolt",
-    "milliampere": "ma milliamp milliampere",
-    "megaelectronvolt": "mev",
-    "gigaelectronvolt": "gev",
-    "coulomb": "coulomb",
-    "farad": "farad",
-    "tesla": "tesla",
-    "henry": "henry henries",
-    "millimole": "mmol millimole",
-    "horsepower": "hp horsepower",
-    "pair": "pair",
-    "permille": "permille",
-    "ppm": "ppm",
-    "score": "score",
-    "gross": "gross",
-    "lumen": "lumen",
-    "candela": "candela",
-    "rpm": "rpm",
-    "am": "am",
-    "pm": "pm",
+_TABLES = tomllib.loads(files(__package__).joinpath("units.toml").read_text(encoding="utf-8"))
+_OTHERS, _COUNTS = _TABLES.pop("others"), _TABLES.pop("counts")
+# unit -> (kind, how many of the smallest unit of the kind)
+_AMOUNTS = {unit: (kind, size) for kind, units in _TABLES.items() for unit, (size, _) in units.items()}
+_UNITS = {
+    word: unit
+    for units in (*_TABLES.values(), _COUNTS, _OTHERS)
+    for unit, described in units.items()
+    for word in (described if isinstance(described, str) else described[1]).split()
 }
-_DOZENS = {"dozen": 12, "score": 20, "gross": 144, "pair": 2}  # so many of whatever is counted
-_UNITS = {word: unit for unit, words in _SYNONYMS.items() for word in words.split()}
 _SEPARATORS = re.compile(r"\\[,;: ]|\\cdot(?![a-zA-Z])|[~⋅·]")
 _SAID_POWER = re.compile(r"\s*([a-zµμ-]+)\s+(squared|cubed)(?![a-z])")
 _LIGHT_YEAR = re.compile(r"light years?")
@@ -161,29 +30,6 @@ _SYMBOLS = {  # in capitals, and only as a text of their own
     "N": "newton", "J": "joule", "W": "watt", "V": "volt", "A": "ampere", "K": "kelvin", "Pa": "pascal",
 }  # fmt: skip
 _POWERS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cu": 3, "cubed": 3}
-# amounts of one kind: unit -> (kind, how many of the smallest)
-_AMOUNTS = {
-    "mm": ("length", 1), "cm": ("length", 10), "m": ("length", 1000), "km": ("length", 10**6),
-    "inch": ("feet", 1), "foot": ("feet", 12), "yard": ("feet", 36), "mile": ("feet", 63360),
-    "mg": ("mass", 1), "g": ("mass", 1000), "kg": ("mass", 10**6),
-    "ounce": ("pounds", 1), "pound": ("pounds", 16),
-    "second": ("time", 1), "minute": ("time", 60), "hour": ("time", 3600), "day": ("time", 86400), "week": ("time", 604800),
-    "cent": ("money", 1), "dollar": ("money", 100),
-    "ml": ("volume", 1), "liter": ("volume", 1000),
-    "decade": ("years", 10), "century": ("years", 100), "year": ("years", 1),
-    "ms": ("milliseconds", 1),
-    "cup": ("cups", 1), "pint": ("cups", 2), "quart": ("cups", 4), "gallon": ("cups", 16),
-    "hertz": ("frequency", 1), "kilohertz": ("frequency", 1000), "megahertz": ("frequency", 10**6),
-    "bit": ("data", 1), "byte": ("data", 8), "ns": ("short times", 1), "microsecond": ("short times", 1000),
-    "nm": ("short lengths", 1), "micrometer": ("short lengths", 1000), "arcsecond": ("angle", 1), "arcminute": ("angle", 60), "degree": ("angle", 3600),
-    "ohm": ("resistance", 1), "kiloohm": ("resistance", 1000), "megaohm": ("resistance", 10**6),
-    "gigahertz": ("frequency", 10**9), "pascal": ("pressure", 1), "kilopascal": ("pressure", 1000), "megapascal": ("pressure", 10**6),
-    "microgram": ("small masses", 1), "calorie": ("calories", 1), "kilocalorie": ("calories", 1000), "megajoule": ("energy", 10**6),
-    "millimole": ("substance", 1), "mole": ("substance", 1000), "millivolt": ("voltage", 1), "volt": ("voltage", 1000), "kilovolt": ("voltage", 10**6),
-    "milliampere": ("current", 1), "ampere": ("current", 1000), "newton": ("force", 1), "kilonewton": ("force", 1000),
-    "electronvolt": ("electronvolts", 1), "megaelectronvolt": ("electronvolts", 10**6), "gigaelectronvolt": ("electronvolts", 10**9),
-    "joule": ("energy", 1), "kilojoule": ("energy", 1000), "watt": ("power", 1), "kilowatt": ("power", 1000),
-}  # fmt: skip
 _CURRENCY = {"\\$": "dollar", "€": "euro", "£": "pound sterling", "¥": "yen", "₹": "rupee"}
 _CURRENCY_SIGN = re.compile(r"^\s*(?:\\text\s*\{\s*)?[-+]?\s*(\\\$|[€£¥₹])")
 _CIRC = r"(?:\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))|°)"
@@ -361,7 +207,7 @@ def conversion(unit: str, other: str) -> Fraction | None:
 
 def count_of(unit: str | None) -> int | None:
     """How many things one of it is: 12 for a dozen; None for other units."""
-    return _DOZENS.get(unit or "")
+    return _COUNTS[unit][0] if unit in _COUNTS else None
 
 
 def _with_power(unit: str) -> tuple[str, int]:
