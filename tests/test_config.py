@@ -281,6 +281,19 @@ ARMS = {  # preset -> what it changes in an experiment with all of R³ on
     "grpo": {"algo": "grpo", **OFF},
     "rloo": {"algo": "rloo", **OFF},
     "reinforce_pp_baseline": {"algo": "reinforce_pp_baseline", **OFF},
+    "reinforce_pp": {
+        "algo": "reinforce_pp",
+        "openrlhf": {"algo": {"kl": {"use_loss": False, "estimator": "k1"}}},
+        **OFF,
+    },
+    "dr_grpo": {"algo": "dr_grpo", **OFF},
+    "gspo": {
+        "algo": "gspo",
+        "train.loss_aggregation": "seq-mean-token-mean",
+        "train.eps_clip_low": 3e-4,
+        "train.eps_clip_high": 4e-4,
+        **OFF,
+    },
     "dapo": {"algo": "dapo", "train.eps_clip_high": 0.28, "reward.length_reward_max_tokens": None, **OFF},
 }
 
@@ -296,7 +309,7 @@ def test_the_table_of_the_paper_preset_is_its_difference_from_ours():
 
 def test_every_preset_is_known_here():
     assert sorted([*ARMS, "hgpo", "gigpo", "agent_grpo"]) == presets()
-    assert len(list((CONFIGS / "algo").glob("*.yaml"))) == 9
+    assert len(list((CONFIGS / "algo").glob("*.yaml"))) == 12
 
 
 @pytest.mark.parametrize("preset", ARMS)

@@ -553,7 +553,7 @@ class AgentsConfig:
 class R3Config(R3Settings):
     """A whole run: the method's settings, and what a run needs besides them."""
 
-    # r3 | OpenRLHF's own: grpo, rloo, reinforce_pp_baseline, dapo | agents: trajectories, by agents.estimator
+    # r3 | OpenRLHF's own: grpo, dr_grpo, gspo, rloo, reinforce_pp, reinforce_pp_baseline, dapo | agents: trajectories, by agents.estimator
     algo: str = "r3"
     # the name under which `r3 compare` groups runs that differ in the seed only; None: algo
     arm: str | None = None
@@ -592,14 +592,14 @@ class R3Config(R3Settings):
         return ALGORITHMS[self.algo]
 
     def flag(self, name: str) -> Any:
-        """One of OpenRLHF's own flags that this configuration passes on; None where it does not. Both spellings work:
-        {"a.b": true} and {"a": {"b": true}}."""
+        """One of OpenRLHF's own flags that this configuration passes on, or that `algo` is made of; None where neither. Both
+        spellings work: {"a.b": true} and {"a": {"b": true}}."""
         flags: Any = self.openrlhf
         if name in flags:
             return flags[name]
         for part in name.split("."):
             flags = flags.get(part) if isinstance(flags, dict) else None
-        return flags
+        return self.algorithm.flags.get(name) if flags is None else flags
 
     @property
     def is_agentic(self) -> bool:

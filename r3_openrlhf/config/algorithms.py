@@ -10,7 +10,8 @@ Everything that depends on the algorithm asks its record; no other file knows th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from r3_openrlhf.method.errors import ConfigError
@@ -26,6 +27,7 @@ class Algorithm:
 
     Attributes:
         estimator: OpenRLHF's word for its advantages (--algo.advantage.estimator).
+        flags: further flags of OpenRLHF that it is made of.
         experience_maker: import path of the class between graded rollouts and the update; a subclass of
             StockExperienceMaker.
         mechanisms: sections of the method that may be on.
@@ -39,6 +41,7 @@ class Algorithm:
     """
 
     estimator: str
+    flags: Mapping[str, Any] = field(default_factory=dict)
     experience_maker: str = f"{_MAKERS}:StockExperienceMaker"
     mechanisms: frozenset[str] = frozenset()
     own_advantages: bool = False
@@ -74,7 +77,10 @@ ALGORITHMS: OpenTable[Algorithm] = OpenTable(
         ),
         "grpo": Algorithm(estimator="group_norm", in_lab=True),
         "rloo": Algorithm(estimator="rloo"),
+        "reinforce_pp": Algorithm(estimator="reinforce"),
         "reinforce_pp_baseline": Algorithm(estimator="reinforce_baseline"),
+        "dr_grpo": Algorithm(estimator="dr_grpo"),
+        "gspo": Algorithm(estimator="group_norm", flags={"actor.policy_loss_type": "gspo"}),
         "dapo": Algorithm(estimator="group_norm", filters_groups=True, overlong_penalty=True, in_lab=True),
         # trajectories, by agents.estimator
         "agents": Algorithm(

@@ -149,10 +149,10 @@ class Need(NamedTuple):
     is_met: Callable[[R3Config, dict[str, Any]], bool]  # of the configuration and all further flags
 
 
-def _corrects(_config: R3Config, given: dict[str, Any]) -> bool:
+def _corrects(config: R3Config, given: dict[str, Any]) -> bool:
     """runs/models/loss.py:239: with gspo the level alone counts."""
     is_on = given.get("algo.advantage.is_correction_level", "off") != "off"
-    return is_on and given.get("actor.policy_loss_type") != "gspo"
+    return is_on and config.flag("actor.policy_loss_type") != "gspo"
 
 
 _CORRECTION = Need("openrlhf.algo.advantage.is_correction_level, and the policy loss ppo", _corrects)
@@ -163,7 +163,8 @@ NEEDS: dict[str, Need] = {
     "algo.advantage.is_correction_gating": _CORRECTION,
     "algo.advantage.is_correction_threshold": _CORRECTION,
     "algo.advantage.no_std_norm": Need(  # trainer/ppo_utils/experience_maker.py:324-331
-        "algo=reinforce_pp_baseline", lambda config, given: config.algorithm.estimator == "reinforce_baseline"
+        "algo=reinforce_pp or algo=reinforce_pp_baseline",
+        lambda config, given: config.algorithm.estimator in ("reinforce", "reinforce_baseline"),
     ),
     "algo.dynamic_filtering_range": Need("algo=dapo", lambda config, given: config.filters_groups),
     "algo.kl.unbiased_gradient": Need(
@@ -254,9 +255,9 @@ def _check_loss(given: dict[str, Any], config: R3Config) -> None:
     level, mode, gating, threshold = (
         given.get(f"algo.advantage.is_correction_{name}") for name in ("level", "mode", "gating", "threshold")
     )
-    if given.get("actor.policy_loss_type") == "gspo" and config.train.loss_aggregation == LossAggregation.TOKEN_MEAN:
+    if config.flag("actor.policy_loss_type") == "gspo" and config.train.loss_aggregation == LossAggregation.TOKEN_MEAN:
         raise ConfigError(
-            "openrlhf.actor.policy_loss_type is gspo, whose ratio is one of a whole response, but train.loss_aggregation is "
+            "the policy loss is gspo, whose ratio is one of a whole response, but train.loss_aggregation is "
             f"{config.train.loss_aggregation}; use train.loss_aggregation=seq-mean-token-mean"
         )
     is_divergence = gating not in (None, "ratio")

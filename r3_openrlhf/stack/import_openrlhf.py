@@ -107,9 +107,9 @@ def configuration(arguments: Sequence[str]) -> tuple[dict[str, Any], list[tuple[
     found |= preset | _together(values, given, reasons)
     own = own_flags()
     for flag in sorted(values):
-        if flag in SAME or flag in TOGETHER:
+        if flag in SAME or flag in TOGETHER or flag in ALGORITHMS[found["algo"]].flags:
             continue
-        if flag in MAY_BE_SET and not flag.startswith("vllm.") and values[flag] not in (None, False):
+        if flag in MAY_BE_SET and not flag.startswith("vllm.") and values[flag] is not None:
             found[f"openrlhf.{flag}"] = values[flag]  # also where it is OpenRLHF's default: ours is another one
             continue
         if flag not in given:
@@ -127,8 +127,14 @@ def configuration(arguments: Sequence[str]) -> tuple[dict[str, Any], list[tuple[
 def _algorithm(values: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
     """The preset of configs/algo that computes the same advantages, and why another one stands for the estimator."""
     estimator = values["algo.advantage.estimator"]
-    names = ["dapo"] if values["algo.dynamic_filtering_enable"] else ["grpo", "rloo", "reinforce_pp_baseline"]
-    name = next((name for name in names if ALGORITHMS[name].estimator == estimator), None)
+    filters = values["algo.dynamic_filtering_enable"]
+    names = [name for name, one in ALGORITHMS.items() if not one.own_advantages and one.filters_groups == filters]
+    fitting = [name for name in names if ALGORITHMS[name].estimator == estimator]
+    # the one whose further flags are all given: gspo is grpo with one more
+    fitting = [
+        name for name in fitting if all(values[flag] == value for flag, value in ALGORITHMS[name].flags.items())
+    ]
+    name = max(fitting, key=lambda name: len(ALGORITHMS[name].flags), default=None)
     reason = None if name else f"{estimator} is none of {', '.join(names)}; algo is {names[0]} here"
     preset = yaml.safe_load((CONFIGS / "algo" / f"{name or names[0]}.yaml").read_text(encoding="utf-8"))
     return flatten(preset), reason

@@ -105,7 +105,7 @@ def test_openrlhf_accepts_every_preset_with_every_experiment(preset, capsys):
     for experiment in experiments():
         if is_agentic(experiment) != (preset in ("hgpo", "gigpo", "agent_grpo")):
             continue  # one is about whole responses, the other about trajectories
-        mean = "seq-mean-token-mean" if preset == "r3_paper" else "token-mean"  # eq. 2
+        mean = "seq-mean-token-mean" if preset in ("r3_paper", "gspo") else "token-mean"  # eq. 2
         assert checked(f"algo={preset}", experiment=experiment).actor.loss_agg_mode == mean
     assert capsys.readouterr().err == ""
 
@@ -283,9 +283,14 @@ def test_the_table_of_flags_names_every_flag_of_the_installed_parser():
         (["openrlhf.logger.wandb.group=mine"], "without logging.wandb_project"),
         (["openrlhf.ref.offload=true"], "without train.kl_coef above 0"),
         (["openrlhf.train.ema_beta=0.9"], "without openrlhf.train.enable_ema"),
-        (["algo=grpo", "openrlhf.algo.advantage.no_std_norm=true"], "without algo=reinforce_pp_baseline"),
+        (
+            ["algo=grpo", "openrlhf.algo.advantage.no_std_norm=true"],
+            "without algo=reinforce_pp or algo=reinforce_pp_baseline",
+        ),
         (["algo=grpo", "openrlhf.algo.dynamic_filtering_range=[0.1,0.9]"], "without algo=dapo"),
         (["openrlhf.actor.policy_loss_type=gspo"], "use train.loss_aggregation=seq-mean-token-mean"),
+        (["algo=gspo", "train.loss_aggregation=token-mean"], "the policy loss is gspo, whose ratio is one of a whole"),
+        (["algo=gspo", "openrlhf.actor.policy_loss_type=ppo"], "policy_loss_type is set by R³ itself"),
         (
             ["openrlhf.algo.advantage={is_correction_level: seq, is_correction_mode: clip}"],
             "is_correction_mode is clip, which bounds the ratio of a token",

@@ -89,6 +89,27 @@ def test_an_estimator_that_is_not_here():
     assert "--algo.advantage.estimator: gae is none of grpo, rloo" in text
 
 
+@pytest.mark.parametrize(
+    ("flags", "algo"),
+    [
+        ("--algo.advantage.estimator reinforce", "reinforce_pp"),
+        ("--algo.advantage.estimator dr_grpo --algo.kl.use_loss", "dr_grpo"),
+        ("--algo.advantage.estimator group_norm --actor.policy_loss_type gspo", "gspo"),
+        ("--algo.advantage.estimator group_norm", "grpo"),
+    ],
+)
+def test_an_estimator_and_its_loss_are_a_preset(flags, algo):
+    words = f"--actor.model_name_or_path a/b --data.prompt_dataset x.jsonl --train.batch_size 1024 {flags}".split()
+    words += ["--rollout.n_samples_per_prompt", "8", "--rollout.batch_size", "128", "--rollout.max_new_tokens", "1024"]
+    text, refused = page(words)
+    config = with_overrides(yaml.safe_load(text), [], source="test")
+    ours = openrlhf_arguments(config, RunDirectory("/runs/x"), model_dir="/m", platform="cuda")
+    before, after = parsed_flags(words)[0], parsed_flags(ours)[0]
+    assert refused is None and config.algo == algo
+    kept = ("algo.advantage.estimator", "actor.policy_loss_type", "algo.kl.use_loss", "algo.kl.estimator")
+    assert {flag: after[flag] for flag in kept} == {flag: before[flag] for flag in kept}
+
+
 def test_the_package_is_a_command():
     done = subprocess.run([sys.executable, "-m", "r3_openrlhf", "--version"], capture_output=True, text=True)
     assert done.returncode == 0 and "r3" in done.stdout
