@@ -183,7 +183,7 @@ def _own_flags(
         flags["logger.wandb.key"] = "from_the_environment"
     if config.replay.enabled or train.dual_clip is not None:
         flags["actor.dual_clip"] = config.dual_clip
-    return flags | algorithm.flags
+    return {**flags, **algorithm.flags}
 
 
 def _flag(name: str, value: Any) -> list[str]:
