@@ -2,14 +2,16 @@
 # The stack on CUDA GPUs, into .venv: `make setup-gpu`, and docker/Dockerfile. Everything comes from requirements-gpu.lock, with
 # its hash. Nothing here touches a GPU: flash-attn and DeepSpeed's operators are compiled by the CUDA toolkit.
 #
-#   PYTHON_FOR_VENV   the Python 3.11 to use (python3.11)
-#   MAX_JOBS          compilers at a time while flash-attn is built; each takes several GB of memory (2)
+#   PYTHON_FOR_VENV        the Python 3.11 to use (python3.11)
+#   FLASH_ATTN_CUDA_ARCHS  what flash-attn is compiled for (what the driver says of the GPUs here; without one 80;90;100;120)
+#   MAX_JOBS               compilers at a time while flash-attn is built (as cores and memory allow)
 set -Eeuo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON_FOR_VENV:-python3.11}
 venv=.venv
 lock=requirements-gpu.lock
-export MAX_JOBS=${MAX_JOBS:-2} PIP_DISABLE_PIP_VERSION_CHECK=1
+build_log=$venv/flash-attn.log
+export PIP_DISABLE_PIP_VERSION_CHECK=1
 export FLASH_ATTENTION_FORCE_BUILD=TRUE # else its setup.py looks for a ready wheel elsewhere, which no hash of ours covers
 
 # Packages without a wheel for this platform, in the order in which they are built. They see what is installed already
@@ -33,6 +35,24 @@ if [ "${FLASH_ATTENTION_SKIP_CUDA_BUILD:-FALSE}" != TRUE ]; then
         fail "nvcc is needed to build flash-attn; install the CUDA 13.0 toolkit and set CUDA_HOME, or use docker/Dockerfile"
 fi
 
+# Of a GPU's compute capability flash-attn 2.8.3 has code for the major version alone: 8.0 runs on 8.6 and 8.9, too.
+archs_of_driver() {
+    nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | sed -n 's/^ *\([0-9][0-9]*\)\..*/\10/p' | sort -nu | paste -sd ';'
+}
+# One architecture takes a compiler of about 5 GB, four take 9 to 11 (flash-attn's setup.py counts 9).
+num_jobs() {
+    local gigabytes cores num_archs
+    gigabytes=$({ awk '/^MemAvailable/ { print int($2 / 1048576) }' /proc/meminfo
+        awk '/^[0-9]/ { print int($1 / 1073741824) }' /sys/fs/cgroup/memory.max 2>/dev/null || true; } | sort -n | head -n 1)
+    cores=$(env -u OMP_NUM_THREADS nproc)
+    num_archs=$(tr ';' '\n' <<<"$FLASH_ATTN_CUDA_ARCHS" | wc -l)
+    echo $((gigabytes / (3 + 2 * num_archs))) "$cores" | awk '{ jobs = $1 < $2 ? $1 : $2; print jobs < 1 ? 1 : jobs }'
+}
+FLASH_ATTN_CUDA_ARCHS=${FLASH_ATTN_CUDA_ARCHS:-$(archs_of_driver || true)}
+export FLASH_ATTN_CUDA_ARCHS=${FLASH_ATTN_CUDA_ARCHS:-80;90;100;120}
+MAX_JOBS=${MAX_JOBS:-$(num_jobs)}
+export MAX_JOBS
+
 # locked with|without NAME...: those packages of the lock, or all others
 locked() {
     awk -v mode="$1" -v names="${*:2}" '
@@ -41,7 +61,7 @@ locked() {
         /^[^ ]/ { name = $1; sub(/[=[].*/, "", name); keep = (name in wanted) == (mode == "with") }
         keep' "$lock"
 }
-install() { "$venv/bin/python" -m pip install --quiet --no-deps --no-build-isolation "$@"; }
+install() { "$venv/bin/python" -m pip install ${verbosity:---quiet} --no-deps --no-build-isolation "$@"; }
 
 rm -f "$venv/installed" # the stamp of `make setup`: this environment will be another one
 "$python" -m venv "$venv"
@@ -49,10 +69,17 @@ echo "1/4 build tools: ${build_tools[*]}" >&2
 install --require-hashes --requirement <(locked with "${build_tools[@]}")
 echo "2/4 torch, vLLM and everything else that is ready-made: about 8 GB" >&2
 install --require-hashes --only-binary :all: --requirement <(locked without "${sources[@]}")
-echo "3/4 packages built from source: ${sources[*]} (flash-attn is compiled, up to hours with MAX_JOBS=$MAX_JOBS)" >&2
+echo "3/4 packages built from source: ${sources[*]}" >&2
 for package in "${sources[@]}"; do
-    echo "    $package" >&2
-    install --require-hashes --no-binary "$package" --requirement <(locked with "$package")
+    if [ "$package" != flash-attn ]; then
+        echo "    $package" >&2
+        install --require-hashes --no-binary "$package" --requirement <(locked with "$package")
+        continue
+    fi
+    echo "    flash-attn: 73 files for the architectures $FLASH_ATTN_CUDA_ARCHS, $MAX_JOBS at a time; all of it in $build_log" >&2
+    # pip shows a build's own lines with -v alone; ninja writes one for each file that is done
+    verbosity=--verbose install --require-hashes --no-binary "$package" --requirement <(locked with "$package") 2>&1 | tee "$build_log" |
+        sed -un 's/^ *\(\[[0-9]*\/[0-9]*\]\).*\/\([^/ ]*\)\.o .*/    \1 \2/p' >&2
 done
 echo "4/4 r3" >&2
 install --editable .

@@ -86,10 +86,12 @@ def calls(tmp_path_factory):
     programs.mkdir()
     log = copy / "calls.txt"
     (programs / "nvcc").write_text("#!/bin/bash\n")
+    (programs / "nvidia-smi").write_text("#!/bin/bash\nprintf '8.9\\n9.0\\n9.0\\n'\n")  # compute capabilities
     (programs / "python3.11").write_text(
         "#!/bin/bash\n"
         f'if [ "$2" = venv ]; then mkdir -p "$3/bin"; cp "$0" "$3/bin/python"; touch "$3/installed"; exit; fi\n'
-        f'echo "CALL FORCE=$FLASH_ATTENTION_FORCE_BUILD $*" >>"{log}"\n'
+        f'echo "CALL FORCE=$FLASH_ATTENTION_FORCE_BUILD JOBS=$MAX_JOBS ARCHS=$FLASH_ATTN_CUDA_ARCHS $*" >>"{log}"\n'
+        "case $* in *--verbose*) echo '  [3/73] /usr/bin/nvcc -MD -c /x/flash_fwd_hdim32.cu -o /y/flash_fwd_hdim32.o -O3';; esac\n"
         "while [ $# -gt 0 ]; do\n"
         f'    if [ "$1" = --requirement ]; then cat "$2" >>"{log}"; fi\n'
         "    shift\n"
@@ -98,12 +100,14 @@ def calls(tmp_path_factory):
     for program in programs.iterdir():
         program.chmod(0o755)
     environment = {**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
-    environment.pop("PYTHON_FOR_VENV", None)
+    for name in ("PYTHON_FOR_VENV", "MAX_JOBS", "FLASH_ATTN_CUDA_ARCHS"):
+        environment.pop(name, None)
     done = subprocess.run(
         [copy / "scripts" / "setup_gpu.sh"], env=environment, cwd="/", capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     assert [line[:3] for line in done.stderr.splitlines() if line[:1].isdigit()] == ["1/4", "2/4", "3/4", "4/4"]
+    assert "    [3/73] flash_fwd_hdim32\n" in done.stderr  # a line for each file of flash-attn
     parts = log.read_text().split("CALL ")[1:]
     return [(part.partition("\n")[0].split(), pins(part.partition("\n")[2])) for part in parts]
 
@@ -132,6 +136,16 @@ def test_the_script_builds_after_torch_and_the_build_tools(calls):
     assert len(wheels_only) == 1 and not wheels_only[0].keys() & set(built)
     assert built[:2] == ["deepspeed", "flash-attn"]
     assert all("FORCE=TRUE" in arguments for arguments, _ in calls)
+
+
+def test_flash_attn_is_compiled_for_the_gpus_that_are_here_by_as_many_compilers_as_fit(calls):
+    cores = len(os.sched_getaffinity(0))
+    for arguments, _ in calls:
+        said = dict(word.split("=") for word in arguments[:3])
+        assert said["ARCHS"] == "80;90"
+        assert 1 <= int(said["JOBS"]) <= cores
+    verbose = [arguments[-4:-2] for arguments, _ in calls if "--verbose" in arguments]
+    assert verbose == [["--no-binary", "flash-attn"]]
 
 
 def test_the_script_says_what_is_missing_before_it_installs(tmp_path):
