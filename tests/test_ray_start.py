@@ -20,7 +20,17 @@ if any(word.endswith(("/dashboard/agent.py", "/runtime_env/agent/main.py")) for 
 """
 OPEN = "gate = open(os.environ['R3_TEST_GATE'], 'w')\n"
 TASK = """
+import select
 assert ray.get(ray.remote(lambda: os.environ["R3_TEST_A"]).options(runtime_env={"env_vars": {"R3_TEST_A": "b"}}).remote()) == "b"
+class Starter:
+    def start(self):
+        import subprocess
+        return os.getpid(), subprocess.Popen(["sleep", "300"]).pid
+starter = ray.remote(Starter).remote()
+actor, child = ray.get(starter.start.remote())
+ended = os.pidfd_open(child)
+os.kill(actor, 9)
+assert select.select([ended], [], [], 120)[0], "what a killed actor has started goes on"
 ray.shutdown()
 print("as expected")
 """

@@ -20,8 +20,9 @@ from r3_openrlhf.machine.ports import free_port
 # Arguments of ray/_private/services.py:1587, `start_raylet`.
 _DASHBOARD_PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port")
 _NO_PORT = -1  # as ray/dashboard/agent.py:92 writes where there is no such server
-# At the first runtime_env the raylet waits for the agent that makes it, 30 s by itself, and then aborts. A user's value counts.
-_ENVIRONMENT = {"RAY_agent_register_timeout_ms": "300000"}
+# Of a raylet; a user's values count. At the first runtime_env it waits for the agent that makes it, 30 s by itself, and then
+# aborts. And what an actor has started ends with it: vLLM's EngineCore would keep a GPU's memory when its actor is killed.
+_ENVIRONMENT = {"RAY_agent_register_timeout_ms": "300000", "RAY_process_group_cleanup_enabled": "true"}
 
 
 def authentication() -> dict[str, str]:
@@ -32,7 +33,7 @@ def authentication() -> dict[str, str]:
 def of_this_machine() -> dict[str, str]:
     """Environment of a Ray of one node. Its variable for Windows and macOS has Ray take 127.0.0.1 for the node's address
     (ray/_private/services.py:791), and then it listens there alone. Ray reads both when it is imported."""
-    return {**authentication(), "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+    return {**authentication(), "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
 @contextlib.contextmanager

@@ -11,6 +11,8 @@ from r3_openrlhf.method.errors import ConfigError
 
 VARIABLE = "R3_CONFIG"
 PLATFORM = "R3_PLATFORM"
+# Among how many policy actors a node's cores are shared out; not set where the user's OMP_NUM_THREADS counts
+THREADS = "R3_ACTORS_PER_NODE"
 
 
 def environment_of(config: R3Config, platform: str = "cuda") -> dict[str, str]:
@@ -22,6 +24,18 @@ def on_cpu() -> bool:
     """Is the job on the CPU platform? The driver knows; a Ray actor without a GPU of its own sees no CUDA device on a
     GPU cluster either."""
     return os.environ.get(PLATFORM) == "cpu"
+
+
+def use_share_of_cores() -> None:
+    """Ray gives an actor one thread, with which Adam on the host (train.adam_offload) takes seconds a step; a policy actor on
+    GPUs gets its share of the node's cores. DeepSpeed's operators read the variable when they are loaded, torch has read it."""
+    actors = os.environ.get(THREADS)
+    if actors is not None:
+        import torch
+
+        threads = max(1, len(os.sched_getaffinity(0)) // int(actors))
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+        torch.set_num_threads(threads)
 
 
 @functools.lru_cache(maxsize=1)

@@ -34,7 +34,9 @@ import psutil
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.words import Device
+from r3_openrlhf.machine import every_process
 from r3_openrlhf.machine.cpu import cpu_platform
+from r3_openrlhf.machine.gpus import expandable_segments, gpus_of_this_machine, taken_memory
 from r3_openrlhf.machine.ray_start import of_this_machine, patient_raylet, replaced
 from r3_openrlhf.machine.ray_temporary import MAX_BYTES, REMEDY, bytes_of, private_directory, ray_temporary, sweep
 from r3_openrlhf.method.errors import ConfigError, DataError, R3Error, RunInterrupted
@@ -59,13 +61,16 @@ from r3_openrlhf.stack import other_ranks, safe_pickles
 from r3_openrlhf.stack.agent_tasks import check_environment, prepare_tasks
 from r3_openrlhf.stack.arguments import openrlhf_arguments, platform_of, ray_address
 from r3_openrlhf.stack.console import Console
-from r3_openrlhf.stack.environment import environment_of
+from r3_openrlhf.stack.environment import THREADS, environment_of
 from r3_openrlhf.stack.failures import memory_kills, r3_error
 from r3_openrlhf.stack.phases import Phase, under_way
 from r3_openrlhf.stack.upstream_parser import check_arguments
 
 MODULE = "openrlhf.cli.train_ppo_ray"
 LEAVING_S = 10.0
+# Of the user's environment, to Ray's workers on every node. The last two choose between two parts of vLLM
+# (docs/first-gpu-run.md).
+PASSED_ON = (DEADLINE, "OMP_NUM_THREADS", "VLLM_USE_RAY_V2_EXECUTOR_BACKEND", "VLLM_USE_V2_MODEL_RUNNER")
 
 
 def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> RunDirectory:
@@ -85,7 +90,7 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
             console.announce(Phase.UNPACKING if config.model.path == "smollm2" else Phase.TRAINING_MODEL)
         model = resolve_model(config.model.path)
         check_context(config, model)
-        warning = memory_warning(config, model, platform=platform)
+        warnings = [*gpu_warnings(config, platform=platform), memory_warning(config, model, platform=platform)]
         arguments = checked_arguments(config, run, model, platform=platform)
         with held(run):
             run.error.unlink(missing_ok=True)
@@ -100,7 +105,7 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
             for line in page.lines():
                 console.say(line)
             page.check()
-            for sentence in [*filter(None, [warning]), *history_warnings(config, num_problems=data.num_problems)]:
+            for sentence in [*filter(None, warnings), *history_warnings(config, num_problems=data.num_problems)]:
                 console.say(f"Warning: {sentence}")
             console.expect(num_steps(config, data))
             if config.checkpoint.resume and other_ranks.must_convert(config, run):
@@ -241,6 +246,23 @@ def check_context(config: R3Config, model: str) -> None:
                 )
 
 
+def gpu_warnings(config: R3Config, *, platform: str) -> list[str]:
+    """Sentences about memory of this machine's GPUs that other programs have. ConfigError: an engine could not start, or weights
+    could not reach it. Where Ray runs already, nothing is known of its nodes' GPUs (policy_actor.py asks for the latter there)."""
+    if platform != "cuda":
+        return []
+    if not config.is_async and (why := expandable_segments()) is not None:
+        raise ConfigError(why)
+    if ray_address():
+        return []
+    # of more GPUs than the run needs Ray takes the first ones
+    gpus = gpus_of_this_machine()[: config.cluster.num_ranks]
+    taken = taken_memory(gpus, share=config.cluster.vllm_gpu_memory_utilization)
+    if any(refuses for _, refuses in taken):
+        raise ConfigError("; ".join(sentence for sentence, refuses in taken if refuses))
+    return [sentence for sentence, _ in taken]
+
+
 def memory_warning(config: R3Config, model: str, *, platform: str) -> str | None:
     """What `r3 plan` says of the GPU that is here: a sentence, or None where the run fits or nothing is known.
 
@@ -371,12 +393,13 @@ def shut_down(ray: ModuleType, *, patience_s: float = LEAVING_S) -> None:
 
 def ray_options(config: R3Config, platform: str) -> dict:
     """Arguments of ray.init: a cluster that is there (RAY_ADDRESS), else one for this run."""
-    environment = {"TOKENIZERS_PARALLELISM": "false", **environment_of(config, platform)}
+    environment = {**every_process.ENVIRONMENT, **environment_of(config, platform)}
+    environment |= {name: os.environ[name] for name in PASSED_ON if os.environ.get(name)}
     # as cli/train_ppo_ray.py:29, which finds Ray running and does not set it. What came through Ray is read-only then
     environment["RAY_ENABLE_ZERO_COPY_TORCH_TENSORS"] = os.environ.get("RAY_ENABLE_ZERO_COPY_TORCH_TENSORS", "1")
     environment |= safe_pickles.ENVIRONMENT
-    environment |= {name: os.environ[name] for name in (DEADLINE,) if os.environ.get(name)}
-    runtime: dict = {"env_vars": environment}
+    hook = cpu_platform if platform == "cpu" else every_process
+    runtime: dict = {"env_vars": environment, "worker_process_setup_hook": f"{hook.__name__}.install"}
     address = ray_address()
     options: dict = {"runtime_env": runtime}
     if address:
@@ -403,7 +426,6 @@ def ray_options(config: R3Config, platform: str) -> dict:
         threads = os.environ.get("OMP_NUM_THREADS")
         if not threads:
             threads = str(max(1, len(os.sched_getaffinity(0)) // ranks))  # not cpu_count: a job may have fewer cores
-        runtime["worker_process_setup_hook"] = f"{cpu_platform.__name__}.install"
         environment |= cpu_platform.ENVIRONMENT | {"OMP_NUM_THREADS": threads, "VLLM_LOGGING_LEVEL": "WARNING"}
         # vllm/platforms/cpu.py:271 puts the engine's worker into one more process, so that OMP can be set for it. It is
         # set above, so that process, which would import everything once more, is not needed
@@ -411,6 +433,8 @@ def ray_options(config: R3Config, platform: str) -> dict:
         if not address:  # GPUs are bookkeeping here: upstream asks for one per rank
             options |= {"num_gpus": ranks, "num_cpus": ranks + 4, "object_store_memory": 500 * 2**20}
     else:
+        if "OMP_NUM_THREADS" not in environment:
+            environment[THREADS] = str(config.policy_gpus_per_node)
         environment["NCCL_DEBUG"] = os.environ.get("NCCL_DEBUG", "WARN")  # as cli/train_ppo_ray.py:26
     return options
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import socket
 import time
 from collections import deque
 from typing import Any, NamedTuple
@@ -20,11 +21,13 @@ from openrlhf.trainer.ray import ppo_actor
 from peft import PeftModel
 
 from r3_openrlhf.config.words import TokenValues
+from r3_openrlhf.machine.gpus import expandable_segments
 from r3_openrlhf.method.core.entropy import entropy_statistics, token_logprobs_and_entropy
+from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.stack import lora, safe_pickles
 from r3_openrlhf.stack.blocked_signals import keep_blocked
 from r3_openrlhf.stack.chunked_actor import ChunkedActor, model_inputs
-from r3_openrlhf.stack.environment import config_from_environment
+from r3_openrlhf.stack.environment import config_from_environment, on_cpu, use_share_of_cores
 from r3_openrlhf.stack.phases import announce_builds
 from r3_openrlhf.stack.policy_update import R3ActorTrainer
 
@@ -47,9 +50,13 @@ class StockPolicyActor(UpstreamPolicyActor):
     def init_model_from_pretrained(self, *args, **kwargs):
         """As upstream's (ppo_actor.py:495). The model is a ChunkedActor where train.logits_chunk_tokens is set."""
         keep_blocked()
+        use_share_of_cores()
+        config = config_from_environment()
+        if not on_cpu() and not config.is_async and (why := expandable_segments()) is not None:
+            raise TrainingStopped(f"on {socket.gethostname()} {why}")
         safe_pickles.allow_deepspeed()
         announce_builds(builder)
-        if config_from_environment().train.logits_chunk_tokens is not None:
+        if config.train.logits_chunk_tokens is not None:
             ppo_actor.Actor = ChunkedActor  # ppo_actor.py:513 takes it from the module's global name
         super().init_model_from_pretrained(*args, **kwargs)
         self._adapted = self.strategy._unwrap_model(self.actor)

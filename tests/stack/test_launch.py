@@ -1,5 +1,6 @@
 """How a run starts Ray, and how its errors come back to the user."""
 
+import os
 import re
 from types import SimpleNamespace
 
@@ -10,16 +11,19 @@ torch = pytest.importorskip("torch")
 
 
 from r3_openrlhf.config.loading import config_from_json, load_config  # noqa: E402
+from r3_openrlhf.machine.gpus import GpuMemory  # noqa: E402
+from r3_openrlhf.machine.ray_start import of_this_machine  # noqa: E402
 from r3_openrlhf.machine.ray_temporary import MAX_BYTES  # noqa: E402
 from r3_openrlhf.method.errors import ConfigError  # noqa: E402
 from r3_openrlhf.runs import lock  # noqa: E402
 from r3_openrlhf.runs.directory import RunDirectory  # noqa: E402
 from r3_openrlhf.runs.models.locate import locate_model  # noqa: E402
-from r3_openrlhf.stack import environment  # noqa: E402
+from r3_openrlhf.stack import environment, launch  # noqa: E402
 from r3_openrlhf.stack.arguments import platform_of  # noqa: E402
 from r3_openrlhf.stack.launch import (  # noqa: E402
     check_context,
     check_devices,
+    gpu_warnings,
     memory_warning,
     num_steps,
     plan,
@@ -62,7 +66,56 @@ def test_a_given_cluster_is_joined_with_nothing_but_the_environment(config, monk
     monkeypatch.setenv("RAY_ADDRESS", "somewhere:6379")
     options = ray_options(config, "cuda")
     assert set(options) == {"address", "runtime_env"} and options["address"] == "somewhere:6379"
-    assert "worker_process_setup_hook" not in options["runtime_env"]
+    assert options["runtime_env"]["worker_process_setup_hook"].endswith("every_process.install")
+
+
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+def test_nothing_is_reported_and_a_choice_between_parts_of_vllm_reaches_every_node(config, monkeypatch, platform):
+    monkeypatch.setenv("VLLM_USE_RAY_V2_EXECUTOR_BACKEND", "0")
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
+    variables = ray_options(config, platform)["runtime_env"]["env_vars"]
+    for name in ("VLLM_NO_USAGE_STATS", "HF_HUB_DISABLE_TELEMETRY", "DO_NOT_TRACK"):
+        assert variables[name] == "1"
+    assert variables["VLLM_USE_RAY_V2_EXECUTOR_BACKEND"] == variables["VLLM_USE_V2_MODEL_RUNNER"] == "0"
+    assert of_this_machine()["RAY_USAGE_STATS_ENABLED"] == "0"
+
+
+def test_a_policy_actor_on_gpus_gets_its_share_of_the_cores(config, monkeypatch):
+    """Ray would give it one thread. The engines keep that one."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    config.cluster.gpus_per_node = 2
+    variables = ray_options(config, "cuda")["runtime_env"]["env_vars"]
+    assert "OMP_NUM_THREADS" not in variables
+    threads = torch.get_num_threads()
+    try:
+        monkeypatch.setenv("OMP_NUM_THREADS", "1")  # Ray's
+        monkeypatch.setenv(environment.THREADS, variables[environment.THREADS])
+        monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(9)))
+        environment.use_share_of_cores()
+        assert os.environ["OMP_NUM_THREADS"] == "4" and torch.get_num_threads() == 4
+    finally:
+        torch.set_num_threads(threads)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")  # a user's
+    variables = ray_options(config, "cuda")["runtime_env"]["env_vars"]
+    assert variables["OMP_NUM_THREADS"] == "3" and environment.THREADS not in variables
+
+
+def test_gpus_that_are_taken_end_the_start_and_nobody_asks_on_cpus(config, monkeypatch):
+    taken = [GpuMemory(index, f"GPU-{index}", 80 * 2**30, index * 40 * 2**30) for index in range(3)]
+    monkeypatch.setattr(launch, "gpus_of_this_machine", lambda: taken)
+    assert gpu_warnings(config, platform="cpu") == []
+    assert gpu_warnings(config, platform="cuda") == []  # Ray takes the first
+    config.cluster.gpus_per_node, config.cluster.vllm_gpu_memory_utilization = 2, 0.4
+    (sentence,) = gpu_warnings(config, platform="cuda")
+    assert sentence.startswith("GPU 1 has 40.0 of 80.0 GiB free: ")
+    config.cluster.vllm_gpu_memory_utilization = 0.6
+    with pytest.raises(ConfigError, match=r"GPU 1 has 40\.0 of 80\.0 GiB free, and an engine takes 48\.0 of it"):
+        gpu_warnings(config, platform="cuda")
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    assert gpu_warnings(config, platform="cuda") == []
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    with pytest.raises(ConfigError, match="cannot open expandable segments"):
+        gpu_warnings(config, platform="cuda")
 
 
 def test_on_a_given_cluster_the_cpu_platform_is_put_into_every_process(config, monkeypatch):

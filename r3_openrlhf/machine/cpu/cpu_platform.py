@@ -10,7 +10,6 @@ guard against failures that are silent upstream; they are marked SILENT. Each li
 from __future__ import annotations
 
 import functools
-import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
@@ -18,17 +17,18 @@ import sys
 import types
 from collections.abc import Callable
 
-from r3_openrlhf.machine.ports import free_port
+from r3_openrlhf.machine import every_process
+from r3_openrlhf.machine.after_import import patch_after_import
 
-ENVIRONMENT = {
-    "DS_ACCELERATOR": "cpu",
-    "VLLM_TARGET_DEVICE": "cpu",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # vLLM would bind to cores that Ray's other processes use too
-    "VLLM_NO_USAGE_STATS": "1",
-    "TORCHDYNAMO_DISABLE": "1",  # runs/models/utils.py:compute_entropy is compiled; a compiler run costs more than it saves
-    "TOKENIZERS_PARALLELISM": "false",
-    "HF_HUB_DISABLE_TELEMETRY": "1",
-}
+ENVIRONMENT = (
+    every_process.ENVIRONMENT
+    | {
+        "DS_ACCELERATOR": "cpu",
+        "VLLM_TARGET_DEVICE": "cpu",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # vLLM would bind to cores that Ray's other processes use too
+        "TORCHDYNAMO_DISABLE": "1",  # runs/models/utils.py:compute_entropy is compiled; a compiler run costs more than it saves
+    }
+)
 WORKER_EXTENSION = "r3_openrlhf.machine.cpu.vllm_worker.CpuWorkerWrap"
 KV_CACHE_BYTES = 256 * 2**20  # of an engine
 
@@ -44,18 +44,16 @@ def is_needed() -> bool:
 
 
 def install() -> None:
-    """Make this process able to run the stack without CUDA. Harmless twice. Does nothing where CUDA exists."""
+    """Make this process able to run the stack without CUDA. Harmless twice. Where CUDA exists, `every_process.install()` alone."""
     global _installed
+    every_process.install()
     if _installed or not is_needed():
         return
     _installed = True
     os.environ.update({key: value for key, value in ENVIRONMENT.items() if key not in os.environ})
     _install_flash_attn_helpers()
     _answer_torch_cuda()
-    sys.meta_path.insert(0, _PostImport())
-    for name, patch in _patches.items():
-        if name in sys.modules:
-            patch(sys.modules[name])
+    patch_after_import(_patches)
 
 
 # ── torch.cuda ──
@@ -121,32 +119,6 @@ def _install_flash_attn_helpers() -> None:
 
 
 # ── names replaced right after import ──
-
-
-class _PostImport(importlib.abc.MetaPathFinder):
-    """Runs a patch of `_patches` when its module has been executed."""
-
-    def __init__(self) -> None:
-        self._busy: set[str] = set()
-
-    def find_spec(self, name, path=None, target=None):
-        if name not in _patches or name in self._busy:
-            return None
-        self._busy.add(name)
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            self._busy.discard(name)
-        if spec is None or spec.loader is None:
-            return None
-        execute = spec.loader.exec_module
-
-        def exec_module(module):
-            execute(module)
-            _patches[name](module)
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]  # of this one loader
-        return spec
 
 
 def _after_import(name: str):
@@ -245,13 +217,6 @@ class GlooBroadcaster:
         self.group.broadcast([buffer.view(-1).view(torch.uint8)], options).wait()  # bytes: any dtype
         if buffer.data_ptr() != tensor.data_ptr():
             tensor.copy_(buffer)
-
-
-@_after_import("openrlhf.trainer.ray.launcher")
-def _patch_free_port(module) -> None:
-    """trainer/ray/launcher.py:45 asks the kernel for an ephemeral port and closes it; another process can be handed
-    the same one before it is used. Ports below the ephemeral range are never handed out."""
-    module.BaseDistributedActor._get_free_port = staticmethod(free_port)
 
 
 @_after_import("cpuinfo")

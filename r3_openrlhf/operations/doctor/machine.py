@@ -12,6 +12,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
+from r3_openrlhf.machine.gpus import ALLOCATOR_VARIABLES, GpuMemory, expandable_segments, taken_memory
 from r3_openrlhf.machine.ray_temporary import MAX_BYTES, REMEDY, bytes_of, ray_temporary
 from r3_openrlhf.operations.doctor.line import FAIL, NOTE, OK, Line, judged
 from r3_openrlhf.operations.doctor.packages import Stack
@@ -205,8 +206,30 @@ def driver_line(driver: str | None) -> Line:
     return judged(good, remedy, what="NVIDIA driver", found=driver or "none", wanted=f"{MIN_DRIVER} or newer")
 
 
-def toolkit_line(cuda: str) -> Line:
-    """nvcc; cuda is "major.minor" of torch's build. torch refuses another major version and only warns of a minor one."""
+def allocator_line() -> Line:
+    """torch's allocator of GPU memory, as the environment sets it."""
+    why = expandable_segments()
+    names = " and ".join(ALLOCATOR_VARIABLES)
+    return judged(
+        why is None, why or "", what="GPU allocator", found="expandable segments" if why else "as it is",
+        wanted=f"no expandable segments in {names}",
+    )  # fmt: skip
+
+
+def gpu_memory_lines(gpus: list[GpuMemory], *, share: float | None) -> list[Line]:
+    """A line where other programs have memory of a GPU. share: what an engine of the experiment takes, None where none is given."""
+    line = {"what": "GPU memory", "wanted": "free"}
+    taken = taken_memory(gpus, share=share or 0.0)
+    if not taken:
+        return [Line(found=f"free on {len(gpus)} GPUs" if gpus else "not known without nvidia-smi", **line)]
+    return [
+        Line(found="taken", status=FAIL if refuses else NOTE, remedy=sentence, **line) for sentence, refuses in taken
+    ]
+
+
+def toolkit_line(cuda: str, *, adam_on_host: bool = False) -> Line:
+    """nvcc; cuda is "major.minor" of torch's build. torch refuses another major version and only warns of a minor one; for its
+    Adam on the host (train.adam_offload) DeepSpeed 0.19.6 refuses any other (ops/op_builder/builder.py:111)."""
     homes = [os.environ.get("CUDA_HOME"), "/usr/local/cuda"]
     places = os.pathsep.join([*(f"{home}/bin" for home in homes if home), os.environ.get("PATH", "")])
     nvcc = shutil.which("nvcc", path=places)
@@ -223,4 +246,10 @@ def toolkit_line(cuda: str) -> Line:
         status = OK
     else:
         status = NOTE if version.split(".")[0] == cuda.split(".")[0] else FAIL
+    if version != cuda and adam_on_host and os.environ.get("DS_SKIP_CUDA_CHECK") != "1":
+        status = FAIL
+        remedy += (
+            "; train.adam_offload is true, and DeepSpeed compiles that Adam with this version alone, after the engines have started. "
+            "DS_SKIP_CUDA_CHECK=1 takes the other one"
+        )
     return Line(found=f"{version} ({nvcc})", status=status, remedy="" if status == OK else remedy, **line)

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
+from r3_openrlhf.machine.gpus import gpus_of_this_machine
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.operations.doctor import experiment, imports, machine, packages
 from r3_openrlhf.operations.doctor.line import FAIL, NOTE, OK, Line, progress
@@ -58,7 +59,10 @@ def examine(settings: tuple[str, ...], *, stack: Stack | None = None) -> tuple[S
     num_devices = cluster.gpus_per_node if cluster is not None and wants_cuda else None
     lines += imports.import_lines(stack, num_devices=num_devices, driver=driver)
     if stack == "gpu":
-        lines += [machine.driver_line(driver), machine.toolkit_line(imports.cuda_version())]
+        on_host = config is not None and config.train.adam_offload
+        lines += [machine.driver_line(driver), machine.toolkit_line(imports.cuda_version(), adam_on_host=on_host)]
+        share = cluster.vllm_gpu_memory_utilization if cluster is not None else None
+        lines += [machine.allocator_line(), *machine.gpu_memory_lines(gpus_of_this_machine(), share=share)]
     progress("the machine")
     lines += [machine.compiler_line(), machine.ninja_line(), machine.build_locks_line()]
     lines += [machine.shared_memory_line(stack)]

@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from r3_openrlhf.cli import main
+from r3_openrlhf.machine.gpus import GpuMemory, Holder
 from r3_openrlhf.operations.doctor import machine
 from r3_openrlhf.operations.doctor.experiment import configuration, expected_bytes, path_lines
 from r3_openrlhf.operations.doctor.line import FAIL, NOTE, OK, Line
@@ -302,6 +303,31 @@ def test_the_cuda_toolkit(tmp_path, monkeypatch, release, status):
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
     line = machine.toolkit_line("13.0")
     assert (line.status, line.found) == (status, f"{release} ({nvcc})")
+    # DeepSpeed's CUDAMismatchException knows no version that is near enough
+    offloaded = machine.toolkit_line("13.0", adam_on_host=True)
+    assert offloaded.status == (OK if release == "13.0" else FAIL)
+    if status == NOTE:
+        assert "train.adam_offload is true" in offloaded.remedy and "DS_SKIP_CUDA_CHECK=1" in offloaded.remedy
+        monkeypatch.setenv("DS_SKIP_CUDA_CHECK", "1")
+        assert machine.toolkit_line("13.0", adam_on_host=True).status == NOTE
+
+
+def test_expandable_segments_of_the_allocator(monkeypatch):
+    monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)
+    monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF", raising=False)
+    assert machine.allocator_line().status == OK
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    assert machine.allocator_line().status == FAIL
+
+
+def test_memory_of_gpus_that_others_have():
+    assert machine.gpu_memory_lines([], share=0.6)[0].found == "not known without nvidia-smi"
+    gpu = GpuMemory(
+        0, "GPU-a", 80 * machine.GiB, 60 * machine.GiB, (Holder(77, "VLLM::EngineCore", 60 * machine.GiB),)
+    )
+    (line,) = machine.gpu_memory_lines([gpu], share=0.6)
+    assert line.status == FAIL and "VLLM::EngineCore (pid 77, 60.0 GiB)" in line.remedy
+    assert machine.gpu_memory_lines([gpu], share=None)[0].status == NOTE
 
 
 def test_the_driver():

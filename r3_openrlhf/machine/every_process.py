@@ -1,0 +1,30 @@
+"""What every process of a run gets, with GPUs or without. `install` is called in every Ray worker, through Ray's
+worker_process_setup_hook."""
+
+from __future__ import annotations
+
+from r3_openrlhf.machine.after_import import patch_after_import
+from r3_openrlhf.machine.ports import free_port
+
+# Nothing is reported to anybody
+ENVIRONMENT = {
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+}
+_installed = False
+
+
+def install() -> None:
+    """Harmless twice."""
+    global _installed
+    if not _installed:
+        _installed = True
+        patch_after_import({"openrlhf.trainer.ray.launcher": _patch_free_port})
+
+
+def _patch_free_port(module) -> None:
+    """trainer/ray/launcher.py:45 asks the kernel for an ephemeral port and closes it; another process can be handed
+    the same one before it is used. Ports below the ephemeral range are never handed out."""
+    module.BaseDistributedActor._get_free_port = staticmethod(free_port)
