@@ -6,62 +6,48 @@ Applied before any comparison, to answer and reference alike. Linear time: the t
 from __future__ import annotations
 
 import re
+import tomllib
 import unicodedata
+from collections.abc import Callable
+from importlib.resources import files
 
 from r3_openrlhf.rewards.answers.choices import stated_choice
 from r3_openrlhf.rewards.answers.comparison import number, numbers_agree
-from r3_openrlhf.rewards.answers.extraction import FULL_WIDTH, UPRIGHT
+from r3_openrlhf.rewards.answers.extraction import FULL_WIDTH
 from r3_openrlhf.rewards.answers.number_words import value_in_words
 from r3_openrlhf.rewards.answers.units import in_one_unit
 
-_FRACTIONS = {
-    "½": (1, 2), "⅓": (1, 3), "⅔": (2, 3), "¼": (1, 4), "¾": (3, 4), "⅕": (1, 5), "⅖": (2, 5), "⅗": (3, 5),
-    "⅘": (4, 5), "⅙": (1, 6), "⅚": (5, 6), "⅛": (1, 8), "⅜": (3, 8), "⅝": (5, 8), "⅞": (7, 8),
-}  # fmt: skip
-_SIGNS = {
-    "−": "-", "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "±": r"\pm ", "×": r"\times ", "÷": r"\div ",
-    "·": r"\cdot ", "⋅": r"\cdot ", "∅": r"\emptyset ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "≈": r"\approx ",
-    "ℝ": r"\mathbb{R}", "⟨": r"\langle ", "⟩": r"\rangle ", "π": r"\pi ", "θ": r"\theta ",
-    "¬": r"\neg ", "\u00a0": " ", "\u2009": " ", "\u202f": " ", "∙": r"\cdot ", "∗": "*", "∶": ":", "⁄": "/", "′": "'", "″": "''",
-    "∠": r"\angle ", "△": r"\triangle ", "∧": r"\land ", "∨": r"\lor ", "→": r"\to ", "⇒": r"\Rightarrow ", "⊥": r"\perp ",
-    "∥": r"\parallel ", "⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ", "∖": r"\setminus ", "°": r"^\circ ",
-    "∫": r"\int ", "∑": r"\sum ", "∏": r"\prod ", "ℤ": r"\mathbb{Z}", "ℕ": r"\mathbb{N}", "ℚ": r"\mathbb{Q}", "ℂ": r"\mathbb{C}",
-    "ⁿ": "^n", "ˣ": "^x", "✓": "", "✔": "", "∎": "", "■": "", "□": "", "。": ".", "，": ",", "\u200b": "", "\ufeff": "",
-}  # fmt: skip
-_GREEK_LETTERS = dict(
-    zip(
-        "αβγδεζηικλμνξρστυφχψωΓΔΘΛΞΠΣΦΨΩ",
-        "alpha beta gamma delta epsilon zeta eta iota kappa lambda mu nu xi rho sigma tau upsilon phi chi psi omega"
-        " Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega".split(),
-        strict=True,
-    )
+_TABLE = tomllib.loads(files(__package__).joinpath("spelling.toml").read_text(encoding="utf-8"))
+_UNICODE = str.maketrans(
+    {entry[0]: entry[2:] for entry in _TABLE["signs"]}
+    | dict.fromkeys("\u00a0\u2009\u202f", " ")
+    | dict.fromkeys("\u200b\ufeff", "")
 )
-_UNICODE = str.maketrans(_SIGNS | {sign: rf"\frac{{{top}}}{{{bottom}}}" for sign, (top, bottom) in _FRACTIONS.items()})
-_UNICODE |= str.maketrans({letter: rf"\{name} " for letter, name in _GREEK_LETTERS.items()})
 _UNICODE |= FULL_WIDTH
-_SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
 _MATH_LETTERS = re.compile("[\U0001d400-\U0001d7ff]")  # 𝑥 and the like
-_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
-_BASES = "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen".split()
-_GREEK = r"\\(?:pi|alpha|beta|theta|phi|lambda|mu|omega)(?![a-zA-Z])"
-_ARGUMENT = rf"(\{{[^{{}}]*\}}|{_GREEK}|[0-9a-zA-Z])"
-_CIRC = r"(?:\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))|°)"
 
-_DEGREES_INSIDE = re.compile(rf"(\d+(?:\.\d+)?)\s*{_CIRC}")
+
+def _compiled(pattern: str, flags: int = 0) -> re.Pattern:
+    """A pattern of the table, its pieces put in."""
+    for _ in range(2):  # a piece may have another one
+        pattern = re.sub(r"<([A-Z]+)>", lambda piece: _TABLE["pieces"][piece[1]], pattern)
+    return re.compile(pattern, re.VERBOSE | flags)
+
+
+def _plain(match: re.Match) -> str:
+    """Raised, lowered and vulgar signs in ASCII: "-3" for ⁻³, "1/2" for ½."""
+    return unicodedata.normalize("NFKC", match[0]).replace("−", "-").replace("⁄", "/")
+
+
+_DEGREES = _compiled(r"(\d+(?:\.\d+)?)<DEGREES>")
 
 
 def _in_radians(match: re.Match) -> str:
     r"""\sin(90^\circ - as \sin(\frac{90\pi}{180} -."""
-    return _DEGREES_INSIDE.sub(r"\\frac{\1\\pi}{180}", match[0])
+    return _DEGREES.sub(r"\\frac{\1\\pi}{180}", match[0])
 
 
-def _in_cosines(match: re.Match) -> str:
-    r"""\operatorname{cis} 60^\circ as (\cos(60^\circ)+i\sin(60^\circ))."""
-    angle = (match[1] or match[2] or match[3]).strip()
-    return rf"(\cos({angle})+i\sin({angle}))"
-
-
-def _with_a_fraction(match: re.Match) -> str:
+def _exact_exponent(match: re.Match) -> str:
     r"""2^{0.5} as 2^{\frac{5}{10}}."""
     return rf"^{{{match[1]}\frac{{{int(match[2] + match[3])}}}{{{10 ** len(match[3])}}}}}"
 
@@ -71,146 +57,30 @@ def _brackets_turned(match: re.Match) -> str:
     return f"{'[('[match[1] == ']']}{match[2]}{'])'[match[3] == '[']}"
 
 
-# what is said of a subject before a number: "He needs", "The area is"; never with a word that takes the number back
-_NO_HEDGE = (
-    r"(?![^{}]*(?:\b(?i:not|never|no|neither|either|least|most|more|less|than|between|or|but|without|wrong|incorrect|false|except|half|twice"
-    r"|double|triple|minus|negative|over|under|above|below|almost|nearly|up to|if)\b|n['’]t\b))"
-)
-
-_PIECES = re.compile(r"\\\\[a-zA-Z]*|\\.|\[\^?\]?(?:\\.|[^\]])*\]|.", re.DOTALL)
+def _base(match: re.Match) -> str:
+    r"""_{\text{two}} as _{2}."""
+    value = value_in_words(match[1])
+    return match[0] if value is None else f"_{{{value}}}"
 
 
-def _needed(pattern: str) -> str:
-    r"""The longest command, or sign beyond ASCII, without which a pattern cannot match ("\text"); "": there is none.
-
-    To look for it costs a tenth of a search, and most texts have few commands.
-    """
-    depth, found = 0, [""]
-    pieces = _PIECES.findall(pattern)
-    for piece, following in zip(pieces, [*pieces[1:], ""], strict=True):
-        depth += (piece == "(") - (piece == ")")
-        if depth == 0 and piece == "|":
-            return ""
-        may_lack = following in {"?", "*", "{"}
-        if depth == 0 and piece.startswith("\\\\") and not (may_lack and len(piece) == 2):
-            found.append(piece[1:-1] if may_lack else piece[1:])
-        elif depth == 0 and not piece.isascii() and len(piece) == 1 and not may_lack:
-            found.append(piece)
-    return max(found, key=len)
-
-
-_ANSWER_WORDS = "réponse|respuesta|resposta|antwort|risposta|ответ|答案"
+_BY: dict[str, Callable[[re.Match], str]] = {
+    "raised": lambda match: f"^{{{_plain(match)}}}",
+    "lowered": lambda match: f"_{{{_plain(match)}}}",
+    "fraction": lambda match: r"\frac{" + _plain(match).replace("/", "}{") + "}",
+    "turned": _brackets_turned,
+    "exact_exponent": _exact_exponent,
+    "in_radians": _in_radians,
+    "without_points": lambda match: match[1].replace(".", ""),
+    "base": _base,
+}
+# what has to be there, pattern, replacement
 _REWRITES = [
-    (_needed(pattern), re.compile(pattern), replacement)
-    for pattern, replacement in (
-        (r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺]+", lambda m: "^{" + m[0].translate(_SUPERSCRIPTS) + "}"),
-        (r"[₀₁₂₃₄₅₆₇₈₉]+", lambda m: "_{" + m[0].translate(_SUBSCRIPTS) + "}"),
-        (r"∛\s*(\d+|[a-zA-Z])", r"\\sqrt[3]{\1}"),
-        (r"(?<=[\w)}])\*\*(?=[\w({-])", "^"),
-        (r"(^|[(\[{,=]) *(?:—|\\minus(?![a-zA-Z])) *(?=[\d\\.(a-zA-Z])", r"\1-"),
-        (r"\\(?:ast|star)(?![a-zA-Z])", "*"),
-        (r"\\surd(?![a-zA-Z])", "√"),
-        (r"\\root\s*\{?(\w)\}?\s*\\of\s*(?:\{([^{}]*)\}|(\w))", lambda m: rf"\sqrt[{m[1]}]{{{m[2] or m[3]}}}"),
-        (r"\\not\s*=", r"\\neq "),
-        (r"\\backslash(?![a-zA-Z])", r"\\setminus "),
-        (r"\\(?:dots[cbm]?|ldots|cdots)(?![a-zA-Z])|(?<=,)\s*\.{3}\s*(?=,)|…", r"\\ldots "),
-        (r"\\lg(?![a-zA-Z])", r"\\log_{10}"),
-        (r"\\(text|mathrm|mathbb|mathbf|mathit|hat|vec)\s+([a-zA-Z])(?![a-zA-Z])", r"\\\1{\2}"),
-        (r"\\mathbb\s*([A-Z])(?![a-zA-Z])", r"\\mathbb{\1}"),
-        (rf"\\d?binom(?![a-zA-Z])\s*{_ARGUMENT}\s*{_ARGUMENT}", lambda m: rf"\binom{_braced(m[1])}{_braced(m[2])}"),
-        (rf"{_CIRC}\s*(?:\\(?:text|mathrm)\s*\{{\s*)?([CF])\s*\}}?\s*$", lambda m: rf"\text{{ {'celsius' if m[1] == 'C' else 'fahrenheit'}}}"),
-        (r"\\sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"),
-        # units as a fraction, and with a prefix in Greek
-        (r"\\frac\s*\{\s*\\(?:mathrm|text)\s*\{([a-zA-Z]+)\}\s*\}\s*\{\s*\\(?:mathrm|text)\s*\{([a-zA-Z]+)\}\s*(\^\s*\{?[23]\}?)?\s*\}\s*$",
-         lambda m: rf"\text{{{m[1]}/{m[2]}{m[3] or ''}}}"),
-        (r"(?<=\d)(?:\s|\\[,;: ])*\\mu\s*\\(?:mathrm|text)\s*\{([a-zA-Z])\}", r"\\text{µ\1}"),
-        (r"(?:\s|\\[,;: ])*\\(?:mathrm|text)\s*\{\s*([kM]?)\s*\\Omega\s*\}$|(?<=[\d}])(?:\s|\\[,;: ])*\\Omega$", lambda m: rf"\text{{{m[1] or ''}Ω}}"),
-        (r"\(\s*(\d+)\s*\)\s*_", r"\1_"),
-        (r"(?<=\d)\s*\\text\s*\{\s*and (?:a|one)[ -]half\b\s*([^{}]*)\}$", r"\\frac{1}{2}\\text{\1}"),
-        (r"^\\text\s*\{\s*([IVX]+(?: and [IVX]+)*) only\s*\}$", r"\\text{\1}"),
-        (rf"^\\text\s*\{{\s*(?:[Ll]a |[Ll]e |[Dd]ie |[Aa] )?(?i:{_ANSWER_WORDS})\s*(?:est|es|é|ist|è|是|为)?\s*[:：]?\s*\}}(?=\S)", ""),
-        (r"(?<=\d)\s*\\text\s*\{\s*(?:in )?(?:base|Base)\s*\}?\s*(\d+)\s*\}?$", r"_\1"),
-        (r"((?:[a-zA-Z0-9]|\([^()]*\))!)\s*\^", r"(\1)^"),
-        (r"(?<![\\a-zA-Z])(?:a|arc)(sin|cos|tan)(?=\s*\()", r"\\arc\1"),
-        (r"(?<![\\a-zA-Z])(exp|sinh|cosh|tanh)(?=\s*\()", r"\\\1"),
-        (r"(?<![\\a-zA-Z])abs\s*\(([^()]*)\)", r"|\1|"),
-        (UPRIGHT.pattern, r"\1"),
-        (r"(?:\\(?:operatorname|mathrm|text)\s*\{\s*cis\s*\}|\\?(?<![a-zA-Z])cis(?![a-zA-Z]))\s*(?:(?:\\left)?\(([^()]*?)(?:\\right)?\)|\{([^{}]*)\}|(\d+(?:\.\d+)?(?:\s*\^\s*\{?\s*\\circ\s*\}?)?|\\(?:pi|theta|phi|alpha)(?![a-zA-Z])))", _in_cosines),
-        (r"(?<![\\a-zA-Z])(arcsin|arccos|arctan|sin|cos|tan|cot|sec|csc|log|ln)(?=\s*[({\\\d^_])", r"\\\1"),
-        (r"(?<![\\a-zA-Z{])(?:(?<=\d)|\b)pi(?![a-zA-Z])(?!\})", r"\\pi "),
-        (r"(?<![\\a-zA-Z])oo(?![a-zA-Z])", r"\\infty "),
-        (r"\^\s*\{?(\d+)\}?\s*/\s*_\s*\{?(\d+)\}?", r"\\frac{\1}{\2}"),
-        (r"\^\s*\{\s*(-?)(\d*)\.(\d{1,3})\s*\}", _with_a_fraction),
-        (r"^\s*(\d{1,3}(?:\.\d{3}){2,})\s*$", lambda m: m[1].replace(".", "")),
-        (r"(?<=[\d.])\\bar\s*\{?\s*(\d+)\s*\}?", r"\\overline{\1}"),
-        (r"([\[\]])([^\[\]()]*[,;][^\[\]()]*)([\[\]])(?=\s*(?:$|\\cup|\\cap))", _brackets_turned),
-        (r"\(\s*\\text\s*\{([^{}]*)\}\s*\)\s*$", r"\\text{ \1}"),
-        (r"\\text\s*\{\s*=\s*\}", "="),
-        (r"\\text\s*\{\s*(?:minus|negative)\s*\}\s*(?=[\d\\])|(?<![a-zA-Z])(?:minus|negative)\s+(?=\d)", "-"),
-        (r"\\(?:textcolor|color|colorbox)\s*\{\s*\w+\s*\}", ""),
-        (r"\\tag\*?\s*\{[^{}]*\}|\\(?:blacksquare|square|Box|qed|checkmark)(?![a-zA-Z])\s*$|^\s*\\checkmark(?![a-zA-Z])", ""),
-        (r"\\(?:emph|textsf|texttt|textsc|textup|textsl)\s*\{", r"\\text{"),
-        (r"\\(?:rm|it|bf|sf|tt)\s*\{([^{}]*)\}|\{\s*\\(?:rm|it|bf|sf|tt)\s+([^{}]*)\}", lambda m: rf"\text{{{m[1] or m[2]}}}"),
-        (r"\\(?:tiny|small|normalsize|large|Large|LARGE|huge|Huge|bf|rm|it|sf|tt|bfseries)(?![a-zA-Z])", ""),
-        (r"\\left\s*\.(?=.*\\right\s*\.)|\\right\s*\.", ""),
-        (r"^(?:\s|\\[ ,;:!])+|(?:\s|\\[ ,;:!])+$", ""),
-        (r"^[,;]\s*|\s*[,;]$", ""),
-        (r"^(?:\\(?:therefore|implies|Rightarrow|Longrightarrow|rightarrow|to|because)(?![a-zA-Z])\s*)+", ""),
-        (r"^(?:`+|\"|“|‘)([^`\"“”'‘’]+)(?:`+|\"|”|’|'')$", r"\1"),
-        (r"^_(\w+)_$", r"\1"),
-        (r"\\degree(?![a-zA-Z])|(?<=\d)\^\s*(?:\{\s*o\s*\}|o(?![a-zA-Z]))", r"^\\circ "),
-        (r"(?<=\d)\s*[xX]\s*(?=10\s*\^)", r"\\times "),
-        (r"\\mathrm\s*\{\s*d\s*\}(?=\s*(?:[a-zA-Z]|\}|\^))", "d"),
-        (r"^\s*(?:\\text\s*\{\s*)?US(?:D|(?=\s*\}?\s*\\?\$))\s*\}?\s*(?:\\?\$)?\s*(?=\d)", r"\\$"),
-        (r"^\s*(?:\\text\s*\{\s*)?Rs\.?\s*\}?\s*(?=\d)", "₹"),
-        (r"\\pounds(?![a-zA-Z])\s*", "£"),
-        (r"^\s*([a-zA-Z])\s*:\s*([a-z])\s*\\mapsto(?![a-zA-Z])", r"\1(\2)="),
-        (r"^\s*([a-z])\s*\\mapsto(?![a-zA-Z])", r"f(\1)="),
-        (r"^\s*(?:\\ell|[lLd])\s*:\s*(?=[^=]*=[^=]*$)", ""),
-        (r"\\Pr(?![a-zA-Z])", "P"),
-        (r"^\s*(\d+)\s*(?:\\text\s*\{\s*to\s*\}|\bto\b)\s*(\d+)\s*$", r"\1:\2"),
-        (r"^\s*(\d+)\s*\\text\s*\{\s*out of\s*\}\s*(\d+)\s*$", r"\\frac{\1}{\2}"),
-        (r"^\s*(?:[Tt]he\s+)?(?:[Ff]inal\s+)?(?:[Aa]nswer|[Rr]esult|[Tt]otal)(?:\s*[:=]|\s+is\b)\s*(?=\S)", ""),
-        (r"^\s*\\(?:text|textbf|mathrm)\s*\{\s*(?:Answer|Ans|Result|Total)\s*[.:]?\s*\}\s*[:=]?\s*(?=\S)", ""),
-        (r"^\s*\\text\s*\{\s*(?:[Tt]here (?:are|is)|[Tt]he number(?: of [a-z ]+)?(?: is)?|[Nn]umber of [a-z ]+:|(?:[Hh]e|[Ss]he|[Ii]t|[Tt]hey|[Ww]e) (?:has|have|had|is|are)|about|approximately|exactly|[Gg]rade|[Yy]ear|[Dd]ay)\s*\}\s*(?=[-+\d\\])", ""),
-        (r"^\s*\\text\s*\{\s*(?:[Tt]here (?:are|is) |(?:[Hh]e|[Ss]he|[Ii]t|[Tt]hey|[Ww]e) (?:has|have|had|is|are) |the )?([-+]?\d[\d,]*(?:\.\d+)?)(?:st|nd|rd|th)?\s+((?:[a-z]+ ?){1,4})\.?\s*\}\s*$", r"\1\\text{ \2}"),
-        (rf"^\s*\\(?:text|textrm|mathrm|textbf|mathbf)\s*\{{{_NO_HEDGE}[^{{}}]*(?:\b(?:is|are|was|were|equals)|[:=])\s*\}}\s*(?=[-+\d\\$(a-zA-Z])", ""),
-        (rf"^\s*\\text\s*\{{{_NO_HEDGE}\s*(?:[Hh]e|[Ss]he|[Ii]t|[Tt]hey|[Ww]e|[Yy]ou|I|[A-Z][a-z]+) (?:will |can |must |would )?[a-z]+ ?\}}\s*(?=[-+\d\\$])", ""),
-        (r"^\s*the\s+(?=\d)", ""),
-        (r"(?<=\d)\s*\^\s*\{\s*\\underline\s*\{\s*(?:st|nd|rd|th)\s*\}\s*\}", ""),
-        (r"^\s*\\(?:text|textrm|mathrm|mathbf|textbf)\s*\{(?:\s|\\ )*(?:[Tt]herefore|[Tt]hus|[Hh]ence|[Ss]o)(?:,|:|\s|\\ )*(?:it is|we get|we have)?(?:,|:|\s|\\ )*\}(?:\s|\\[ ,;:!])*", ""),
-        (r"^\s*[=:]\s*(?=[^\s>=])", ""),
-        (r"^\s*\\(?:text|textrm|mathrm|textbf|mathbf)\s*\{(?![^{}]*\bnot\b)[^{}]*\b(?:[Aa]nswer|[Rr]esult|[Vv]alue|[Ss]olution|[Tt]otal)\b[^{}]*(?:\b(?:is|are|equals)|:)(?:\s|\\ )*\}(?:\s|\\[ ,;:!])*", ""),
-        (r"(?<=\d)\s*\^?\s*\{?\s*\\(?:text|textrm|mathrm|textsuperscript)\s*\{\s*(?:st|nd|rd|th)\s*\}\s*\}?", ""),
-        (r"(?<=\d)(?:st|nd|rd|th)\b|(?<=\d)\^\s*\{\s*(?:st|nd|rd|th)\s*\}", ""),
-        (r"\\(?:lnot|sim)(?![a-zA-Z])|((?:^|\(|\\(?:land|lor|wedge|vee|to|rightarrow)(?![a-zA-Z]))\s*)~(?=\s*[a-zA-Z(])", r"\1\\neg "),
-        (r"√\s*(\d+|[a-zA-Z])", r"\\sqrt{\1}"),
-        (r"√\s*\(([^()]*)\)", r"\\sqrt{\1}"),
-        (r"(^|[(\[{,=]) *– *(?=[\d\\.(a-zA-Z])", r"\1-"),  # an en dash as sign, not in "5–7"
-        (r"\\(?:[bB]igg?[lrm]?|displaystyle|textstyle)(?![a-zA-Z])", ""),
-        (r"\\(?:hspace|vspace|phantom)\*?\s*\{[^{}]*\}", " "),
-        (r"\{:\}", ":"),
-        (r"^\s*\\(?:approx|simeq)(?![a-zA-Z])", ""),
-        (r"^\s*(?:\\text\s*\{\s*)?(?:[Oo]ption|[Cc]hoice)\s+\(?([A-J])\)?\s*\}?\s*$", r"\1"),
-        (r"^\s*\\text\s*\{\s*(?:an?|the)\s+", r"\\text{"),
-        (r"^\s*\\text\s*\{[^{}]*\}\s*=(?!.*=)", ""),  # "\text{Area} = 12"
-        (r"\\varnothing(?![a-zA-Z])", r"\\emptyset"),
-        (r"\\overline\s*\{\s*([A-Z]'?\s*[A-Z]'?)\s*\}", r"\1"),  # a segment; of digits it is a period
-        (r"\\left\s*(?:<|\\langle(?![a-zA-Z]))|\\langle(?![a-zA-Z])", "("),
-        (r"\\right\s*(?:>|\\rangle(?![a-zA-Z]))|\\rangle(?![a-zA-Z])", ")"),
-        (rf"\\[dtc]?frac(?![a-zA-Z])\s*{_ARGUMENT}\s*{_ARGUMENT}(?!\d)", lambda m: rf"\frac{_braced(m[1])}{_braced(m[2])}"),
-        (r"^\s*([+-]?\d+)\s+(\d+)\s*/\s*(\d+)(?![\d./])", r"\1\\frac{\2}{\3}"),  # the mixed number 3 1/2
-        (r"^\s*([-+]?[\d.,]+(?:/\d+)?)\s*=\s*([a-zA-Z])\s*$", r"\2=\1"),
-        (r"^\s*([-+]?\d+\.\d*)\((\d+)\)\s*$", r"\1\\overline{\2}"),
-        (r"(?<=[\d.])\\dot\s*\{?(\d)\}?(\d*)\\dot\s*\{?(\d)\}?", r"\\overline{\1\2\3}"),
-        (r"(?<=[\d.])\\dot\s*\{?(\d)\}?", r"\\overline{\1}"),
-        (rf"\\(sin|cos|tan|cot|sec|csc)\s*\^\s*\{{?\s*(\d)\s*\}}?\s*\{{?(\d+)\s*{_CIRC}\s*\}}?", lambda m: rf"(\{m[1]}(\frac{{{m[3]}\pi}}{{180}}))^{m[2]}"),
-        (rf"\\(sin|cos|tan|cot|sec|csc)\s*(?:\(\s*(\d+(?:\.\d+)?)\s*{_CIRC}\s*\)|(\d+(?:\.\d+)?)\s*{_CIRC})", lambda m: rf"\{m[1]}(\frac{{{m[2] or m[3]}\pi}}{{180}})"),
-        (rf"\\(?:sin|cos|tan|cot|sec|csc)\s*(?:\^\s*\{{?\d\}}?)?\s*(?:\\left)?[({{][^(){{}}]*(?:{_CIRC})", _in_radians),
-        (r"_\s*\{\s*(?:\\text\s*\{\s*)?([a-z]{3,8})\s*\}?\s*\}", lambda m: f"_{{{_BASES.index(m[1]) + 2}}}" if m[1] in _BASES else m[0]),
-        (r"_\s*\{\s*\(\s*(\d+)\s*\)\s*\}", r"_{\1}"),
-    )
-]  # fmt: skip
+    (rule.get("needs", [""]), _compiled(rule["from"]), _BY[rule["by"]] if "by" in rule else rule.get("to", ""))
+    for rule in _TABLE["rewrite"]
+]
+_LEAD = _compiled(r"\s*<TEXT>([^{}]*)\}<GAP>(?:[:=]<GAP>)?(?=[-+\d\\$(a-zA-Z])")
+_SAYS_NOTHING = _compiled("|".join(_TABLE["leads"]["says_nothing"]), re.IGNORECASE)
+_HEDGE = _compiled(rf"\b(?:{_TABLE['leads']['hedges']})\b|n['’]t\b", re.IGNORECASE)
 _PLAIN = re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?|[a-zA-Z]+")
 _FONT = re.compile(r"\\(?:boldsymbol|bm|pmb|underline|mathbf|mathit|mathsf|bf)(?![a-zA-Z])\s*\{([^{}]*)\}")
 UNEVALUATED = re.compile(
@@ -244,19 +114,7 @@ _FROM_ON = re.compile(r"^([^,;]*)[,;]\s*\(?([nkm])\s*(?:\\geq?(?![a-zA-Z])|>=?)\
 _FUNCTION_OF = re.compile(r"^\s*([a-zA-Z])\s*\(\s*([a-z])\s*\)\s*=(?!.*=)")
 _A_LETTER = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z](?![a-zA-Z])")
 _WHOLE_TEXT = re.compile(r"\s*(?:\\(?:text|mathrm|textbf)\s*\{)?\s*([A-Za-z -]+?)\s*\}?(?: [a-z])?\.?\s*")
-_MEANINGS = {
-    meaning: sign
-    for sign, meanings in {
-        r"\emptyset": "none, no solution, no solutions, no real solution, no real solutions, no solution exists, empty set, the empty set",
-        r"\mathbb{R}": "all real numbers, all reals, any real number, the real numbers, all real values",
-        r"\mathbb{Z}": "all integers, any integer, the integers, every integer",
-        r"\mathbb{Z}^+": "all positive integers, any positive integer, positive integers, the positive integers, every positive integer",
-        r"\text{DNE}": "does not exist, dne, undefined",
-        r"\text{infinitely many}": "infinitely many, infinitely many solutions, infinite solutions, an infinite number of solutions",
-        r"\infty": "infinity",
-    }.items()
-    for meaning in meanings.split(", ")
-}
+_MEANINGS = {meaning: sign for sign, meanings in _TABLE["words"].items() for meaning in meanings.split(", ")}
 MIN_WRITTEN_OUT = 3  # digits of a period that is written out
 _WRITTEN_OUT = re.compile(r"([-+]?\d{0,30}\.\d{0,6}?)(\d{1,6}?)(\2{1,20})\s*(?:\.{3}|\\ldots)")
 _COLUMN = re.compile(r"\\begin\s*\{[pb]?matrix\}([^&]*?)\\end\s*\{[pb]?matrix\}", re.DOTALL)
@@ -281,10 +139,6 @@ _DOMAIN = re.compile(
 )
 
 
-def _braced(argument: str) -> str:
-    return argument if argument.startswith("{") else f"{{{argument}}}"
-
-
 def unify(answer: str) -> str:
     """The same answer with LaTeX for Unicode, without fonts and sizes, with braces around arguments."""
     text = answer.strip()
@@ -292,13 +146,24 @@ def unify(answer: str) -> str:
         return r"\pi" if text == "pi" else text
     if not text.isascii():
         text = _MATH_LETTERS.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text).translate(_UNICODE)
-    for needed, pattern, replacement in _REWRITES:
-        if needed in text:
-            text = pattern.sub(replacement, text)
+    text = _without_lead(text)
+    for needs, pattern, replacement in _REWRITES:
+        for needed in needs:
+            if needed in text:
+                text = pattern.sub(replacement, text)
+                break
     text = _FONT.sub(r"\1", _FONT.sub(r"\1", text))
     if text.count("=") > 1 and _COMMA_AND_SPACE.search(text):
         text = _COMMA_OF_THOUSANDS.sub("", text)  # "x=1,000, y=2,000"
     return _both_signs(_computed(_once(_system(_without_inner_dollars(text)))))
+
+
+def _without_lead(text: str) -> str:
+    r"""What is said before a value left out: "\text{Area is }42"; not "\text{at least }42", and no label of several."""
+    lead = _LEAD.match(text) if "{" in text else None
+    if lead is None or not _SAYS_NOTHING.fullmatch(lead[1].strip(" \\")) or _HEDGE.search(lead[1]):
+        return text
+    return text if any(map(_LEAD.match, re.split("[,;]", text)[1:])) else text[lead.end() :]
 
 
 def _without_inner_dollars(text: str) -> str:
