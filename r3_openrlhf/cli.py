@@ -18,7 +18,7 @@ import click
 
 from r3_openrlhf import __version__
 from r3_openrlhf.config.words import AgentEstimator
-from r3_openrlhf.method.errors import R3Error, RunInterrupted
+from r3_openrlhf.method.errors import R3Error, RunInterrupted, quoted, without_logins
 from r3_openrlhf.method.open_table import looking_only
 
 if TYPE_CHECKING:
@@ -87,9 +87,7 @@ class R3Group(click.Group):
         try:
             return super().invoke(context)
         except R3Error as error:
-            # what is in a file of somebody else must not steer the terminal
-            shown = "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in str(error))
-            raise click.ClickException(shown) from error
+            raise click.ClickException(str(error)) from error
         except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):
             raise
         except Exception as error:
@@ -160,7 +158,10 @@ def config_command(section: str | None, search: str | None, diff: tuple[Path, Pa
         from r3_openrlhf.runs.directory import RunDirectory
 
         one, other = (flatten(RunDirectory(str(run)).load_config()) for run in diff)
-        lines = [f"{key}: {one.get(key)} -> {other.get(key)}" for key in one if one.get(key) != other.get(key)]
+        differ = {key: (one.get(key), other.get(key)) for key in one if one.get(key) != other.get(key)}
+        lines = [
+            f"{key}: {' -> '.join(quoted(value, marks=False) for value in values)}" for key, values in differ.items()
+        ]
         click.echo("\n".join(lines) or "The two runs have the same settings.")
     elif as_page:
         click.echo(config_map.page(), nl=False)
@@ -315,7 +316,7 @@ def _print_plan(config: R3Config, *, as_json: bool, verbose: bool) -> None:
     if as_json:
         found = {"configuration": json.loads(config_to_json(config)), "platform": platform, "arguments": arguments}
         found["first_page"] = page.as_dict() if page is not None else None
-        click.echo(json.dumps(found))
+        click.echo(without_logins(json.dumps(found)))
     elif page is not None:
         click.echo("\n".join(page.lines()))
     if page is not None:
@@ -327,7 +328,7 @@ def _print_plan(config: R3Config, *, as_json: bool, verbose: bool) -> None:
             f"Nothing was started, on {platform}; -v also prints the configuration and OpenRLHF's arguments.", err=True
         )
         return
-    click.echo(f"# configuration\n{config_to_yaml(config)}")
+    click.echo(f"# configuration\n{without_logins(config_to_yaml(config))}")
     click.echo(f"# OpenRLHF's arguments, on {platform}\npython -m openrlhf.cli.train_ppo_ray", nl=False)
     for argument in arguments:
         click.echo(f" \\\n  {argument}" if argument.startswith("--") else f" {shlex.quote(argument)}", nl=False)

@@ -19,7 +19,7 @@ from r3_openrlhf.config.reward_functions import BUILT_IN, placed, reward_functio
 from r3_openrlhf.config.sources import entries_of, path_of
 from r3_openrlhf.config.words import AgentEstimator, Device, LossAggregation, Reading, TokenValues
 from r3_openrlhf.method.checks import above, at_least, fraction, one_of
-from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import is_import_path, is_looking
 from r3_openrlhf.method.settings import R3Settings
 from r3_openrlhf.method.types import ReplayMode
@@ -115,12 +115,12 @@ class DataConfig:
                 date.fromisoformat(self.template_date)
             except ValueError as error:
                 raise ConfigError(
-                    f"data.template_date is {self.template_date!r}; write a day as 2026-01-31"
+                    f"data.template_date is {quoted(self.template_date)}; write a day as 2026-01-31"
                 ) from error
         at_least("data.max_len", self.max_len, 2)
         at_least("data.max_samples", self.max_samples, 1)
         if "{problem}" not in self.prompt_template:
-            raise ConfigError(f"data.prompt_template is {self.prompt_template!r}; it must contain {{problem}}")
+            raise ConfigError(f"data.prompt_template is {quoted(self.prompt_template)}; it must contain {{problem}}")
         for example in self.few_shot:
             if set(example) != {"problem", "response"}:
                 raise ConfigError(
@@ -293,7 +293,7 @@ class RewardConfig:
         for url in self.urls:
             if not _is_address(url):
                 raise ConfigError(
-                    f"reward.urls holds {url!r}; a reward server's address starts with http:// or https://"
+                    f"reward.urls holds {quoted(url)}; a reward server's address starts with http:// or https://"
                 )
 
     def _check_functions(self) -> None:
@@ -584,7 +584,7 @@ class R3Config(R3Settings):
             self.data.keep_rows = bool(self.reward.all_functions)
         # OpenRLHF splits the data path, which lies in run_dir, at commas and at "@".
         if any(mark in self.run_dir for mark in ",@"):
-            raise ConfigError(f"run_dir is {self.run_dir!r}; OpenRLHF cannot read paths with a comma or an @")
+            raise ConfigError(f"run_dir is {quoted(self.run_dir)}; OpenRLHF cannot read paths with a comma or an @")
 
     @property
     def algorithm(self) -> Algorithm:

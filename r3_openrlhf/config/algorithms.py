@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import OpenTable
 
 _MAKERS = "r3_openrlhf.stack.experience_maker"
@@ -54,11 +54,13 @@ class Algorithm:
 
 def _of_user(path: str, found: Any) -> Algorithm:
     if not isinstance(found, Algorithm):
-        raise ConfigError(f"algo is {path!r}, which is no record of the class r3_openrlhf.config.algorithms.Algorithm")
+        raise ConfigError(
+            f"algo is {quoted(path)}, which is no record of the class r3_openrlhf.config.algorithms.Algorithm"
+        )
     unknown = found.mechanisms - METHOD
     if unknown:
         raise ConfigError(
-            f"algo is {path!r}, whose mechanisms hold {sorted(unknown)[0]!r}; there are {', '.join(sorted(METHOD))}"
+            f"algo is {quoted(path)}, whose mechanisms hold {quoted(sorted(unknown)[0])}; there are {', '.join(sorted(METHOD))}"
         )
     return found
 

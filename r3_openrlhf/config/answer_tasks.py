@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import OpenTable, check_signature
 
 _ROOM = "r3_openrlhf.rewards.answers"
@@ -50,11 +50,13 @@ def _of_user(path: str, function: Any) -> AnswerTask:
         score = function(r"2 + 2 = 4, so it is \boxed{4}", "4", **wanted_by(function, trial))
     except Exception as error:
         raise ConfigError(
-            f"data.task is {path!r}, which fails for the response '\\boxed{{4}}' and the reference '4': "
+            f"data.task is {quoted(path)}, which fails for the response '\\boxed{{4}}' and the reference '4': "
             f"{type(error).__name__}: {error}"
         ) from error
     if not is_score(score):
-        raise ConfigError(f"data.task is {path!r}, which returned {score!r}; use a number from 0 to 1, a bool or None")
+        raise ConfigError(
+            f"data.task is {quoted(path)}, which returned {quoted(score)}; use a number from 0 to 1, a bool or None"
+        )
     return AnswerTask(grade=path, of_user=True)
 
 
@@ -129,5 +131,5 @@ def check_data_set(name: str) -> None:
     """ConfigError: answers to this reasoning_gym data set are not graded here."""
     if name in REFUSED_DATA_SETS:
         raise ConfigError(
-            f"data.path names the reasoning_gym data set {name!r}, which is not graded: {REFUSED_DATA_SETS[name]}"
+            f"data.path names the reasoning_gym data set {quoted(name)}, which is not graded: {REFUSED_DATA_SETS[name]}"
         )

@@ -25,7 +25,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from r3_openrlhf.config import ENVIRONMENT, R3Config
 from r3_openrlhf.config.sources import SOURCES
-from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import is_import_path, nearest
 
 MAX_YAML_CHARS, MAX_YAML_DEPTH = 1_000_000, 20
@@ -67,7 +67,7 @@ def load_config(experiment: str, overrides: list[str]) -> R3Config:
     known = experiments()
     if experiment not in known:
         raise ConfigError(
-            f"experiment {experiment!r} does not exist in configs/experiment; {nearest(experiment, known)}"
+            f"experiment {quoted(experiment)} does not exist in configs/experiment; {nearest(experiment, known)}"
         )
     parsed = [(_check_override(override), override) for override in overrides]
     chosen = next((override.value() for override, _ in reversed(parsed) if override.key_or_group == "algo"), None)
@@ -75,7 +75,9 @@ def load_config(experiment: str, overrides: list[str]) -> R3Config:
     own = str(chosen) if chosen is not None and is_import_path(str(chosen)) else None
     preset = None if chosen is None or own is not None else str(chosen)
     if preset is not None and preset not in presets():
-        raise ConfigError(f"algo is {preset!r}, which does not exist in configs/algo; {nearest(preset, presets())}")
+        raise ConfigError(
+            f"algo is {quoted(preset)}, which does not exist in configs/algo; {nearest(preset, presets())}"
+        )
     settings = [f"+experiment={experiment}"]
     if preset:
         group = "algo" if (CONFIGS / "algo" / f"{preset}.yaml").exists() else "lab"
@@ -86,7 +88,7 @@ def load_config(experiment: str, overrides: list[str]) -> R3Config:
         with initialize_config_dir(config_dir=str(CONFIGS.resolve()), version_base="1.3"):
             composed = compose(config_name="train", overrides=[*UNUSED, *settings])
     except HydraException as error:
-        raise ConfigError(f"experiment {experiment!r} does not compose: {_one_line(error)}") from error
+        raise ConfigError(f"experiment {quoted(experiment)} does not compose: {_one_line(error)}") from error
     values = _with_given_options(_container(composed), [override for override, _ in parsed])
     given = {override.key_or_group for override, _ in parsed}
     for section in ("data", "held_out"):  # what the command line says takes the place of the experiment's
@@ -237,15 +239,15 @@ def _with_paths_of_tasks(values: dict[str, Any]) -> dict[str, Any]:
 
 def _check_override(text: str) -> Override:
     if not text.isprintable() and any("\ud800" <= character <= "\udfff" for character in text):
-        raise ConfigError(f"{text!r} holds bytes that are no UTF-8 text; write the value in UTF-8")
+        raise ConfigError(f"{quoted(text)} holds bytes that are no UTF-8 text; write the value in UTF-8")
     try:
         override = OverridesParser.create().parse_override(text)
     except HydraException as error:
-        raise ConfigError(f"{text!r} is not of the form key=value; {_one_line(error)}") from error
+        raise ConfigError(f"{quoted(text)} is not of the form key=value; {_one_line(error)}") from error
     if override.type not in (OverrideType.CHANGE, OverrideType.ADD, OverrideType.FORCE_ADD):
-        raise ConfigError(f"{text!r} deletes a key; every key of a run has a value, set another one")
+        raise ConfigError(f"{quoted(text)} deletes a key; every key of a run has a value, set another one")
     if override.is_sweep_override():
-        raise ConfigError(f"{text!r} names several values; a run takes one, so quote a value that holds a comma")
+        raise ConfigError(f"{quoted(text)} names several values; a run takes one, so quote a value that holds a comma")
     known = _known_keys(R3Config)
     key = override.key_or_group
     if key not in known and not any(key.startswith(f"{free}.") for free in _free_keys()):

@@ -22,7 +22,7 @@ import yaml
 from r3_openrlhf.config import MISSING, R3Config
 from r3_openrlhf.config.loading import CONFIGS, flatten
 from r3_openrlhf.method import open_table
-from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.errors import ConfigError, quoted
 
 UNITS = {
     "_s": "seconds",
@@ -81,7 +81,7 @@ def chosen(section: str | None, search: str | None) -> list[Setting]:
         word = search.lower()
         found = [one for one in found if word in " ".join((one.key, one.meaning, *one.allowed)).lower()]
         if not found:
-            raise ConfigError(f"no setting mentions {search!r}; `r3 config` lists all of them")
+            raise ConfigError(f"no setting mentions {quoted(search)}; `r3 config` lists all of them")
     return found
 
 

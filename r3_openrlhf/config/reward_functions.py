@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import load_object
 
 BUILT_IN = "data.task"  # in reward.functions: the score of the grader that data.task names
@@ -71,7 +71,7 @@ def reward_function(key: str, path: str) -> RewardFunction:
     try:
         parameters = inspect.signature(found).parameters.values()
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{key} is {path!r}, which is no function: {error}") from error
+        raise ConfigError(f"{key} is {quoted(path)}, which is no function: {error}") from error
     name = getattr(found, "__name__", type(found).__name__)
     takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
     named = [one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
@@ -87,11 +87,11 @@ def reward_function(key: str, path: str) -> RewardFunction:
     lacking += [one.name for one in parameters if one.kind is one.POSITIONAL_ONLY and one.default is one.empty]
     if lacking:
         raise ConfigError(
-            f"{key} is {path!r}, whose parameter {lacking[0]!r} nothing is passed for; a reward function may take "
+            f"{key} is {quoted(path)}, whose parameter {quoted(lacking[0])} nothing is passed for; a reward function may take "
             f"{', '.join(OFFERED)}, or have the parameters of TRL (completions, and columns), OpenRLHF (queries, prompts, labels) or verl "
             "(data_source, solution_str, ground_truth, extra_info)"
         )
     wants = tuple(word for word in offered if takes_any or word in names)
     if signature is Signature.OWN and not wants:
-        raise ConfigError(f"{key} is {path!r}, which takes no parameter; use def {name}(response, reference)")
+        raise ConfigError(f"{key} is {quoted(path)}, which takes no parameter; use def {name}(response, reference)")
     return RewardFunction(path, name, found, signature, wants if signature is Signature.OWN else ())

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.errors import ConfigError, quoted
 
 # What `path` is until the sources are known; afterwards it is their paths.
 SOURCES = "sources"
@@ -25,7 +25,7 @@ def entries_of(key: str, sources: Sequence[Any], *, allowed: Collection[str]) ->
         path, weight = entry.get("path"), entry.get("weight")
         if not isinstance(path, str) or not path.strip():
             raise ConfigError(
-                f"{key} holds {source!r}, which has no path; write a path, or {{path: ..., weight: ...}}"
+                f"{key} holds {quoted(source)}, which has no path; write a path, or {{path: ..., weight: ...}}"
             )
         unknown = sorted(set(map(str, entry)) - set(allowed) - {"name", "weight", "path"})
         if unknown:
@@ -35,7 +35,7 @@ def entries_of(key: str, sources: Sequence[Any], *, allowed: Collection[str]) ->
         is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
         if weight is not None and not (is_number and math.isfinite(weight) and weight > 0):
             raise ConfigError(
-                f"{key} gives {path} the weight {weight!r}; use a number above 0, a share of the problems"
+                f"{key} gives {path} the weight {quoted(weight)}; use a number above 0, a share of the problems"
             )
         name = re.sub(
             r"[^\w.-]", "_", str(entry.get("name") or re.split(r"[/:]", path.rstrip("/"))[-1].partition(".")[0])

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from r3_openrlhf.config import DataConfig
-from r3_openrlhf.method.errors import ConfigError, DataError
+from r3_openrlhf.method.errors import ConfigError, DataError, quoted
 from r3_openrlhf.method.open_table import nearest
 from r3_openrlhf.problems.files import ending
 from r3_openrlhf.problems.sources import REASONING_GYM, Label, load_problems
@@ -137,7 +137,7 @@ def _free_source(benchmark: str, data: DataConfig, max_problems: int | None) -> 
     path = Path(benchmark).expanduser()
     if "/" not in benchmark and ending(path) is None and not path.exists():
         raise ConfigError(
-            f"--benchmark is {benchmark!r}, which does not exist; {nearest(benchmark, tuple(BENCHMARKS))} A file, a hub "
+            f"--benchmark is {quoted(benchmark)}, which does not exist; {nearest(benchmark, tuple(BENCHMARKS))} A file, a hub "
             f"data set (org/name) and {REASONING_GYM}TASK are possible too"
         )
     return replace(data, path=benchmark)

@@ -8,7 +8,7 @@ import sys
 import click
 
 from r3_openrlhf.config import BenchmarkConfig
-from r3_openrlhf.method.errors import ConfigError, R3Error
+from r3_openrlhf.method.errors import ConfigError, R3Error, quoted
 
 DEFAULTS = BenchmarkConfig()
 
@@ -17,7 +17,9 @@ def _lengths(_context: click.Context, _parameter: click.Parameter, value: str | 
     try:
         return [int(part) for part in value.split(",")] if value else []
     except ValueError as error:
-        raise click.ClickException(f"--lengths is {value!r}; use whole numbers with commas: 512,1024,2048") from error
+        raise click.ClickException(
+            f"--lengths is {quoted(value)}; use whole numbers with commas: 512,1024,2048"
+        ) from error
 
 
 @click.command("eval")

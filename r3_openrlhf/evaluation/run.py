@@ -20,7 +20,7 @@ from r3_openrlhf.evaluation.progress import Terminal
 from r3_openrlhf.evaluation.results import hard_uids, markdown, mean_over_benchmarks, summarise_benchmark
 from r3_openrlhf.evaluation.sample_file import SampledProblem, SampleFile
 from r3_openrlhf.evaluation.sampling import Speed, Work, make_work, outstanding, sample, shorten
-from r3_openrlhf.method.errors import ConfigError, DataError
+from r3_openrlhf.method.errors import ConfigError, DataError, quoted
 from r3_openrlhf.method.open_table import is_import_path
 from r3_openrlhf.problems.prompts import problem_message, prompt_of, render
 from r3_openrlhf.problems.stops import stops_of
@@ -148,7 +148,7 @@ def configuration_of(request: Request, source: ModelSource) -> R3Config:
         section = override.partition(".")[0]
         if (section not in SECTIONS or override.startswith("data.path=")) and not override.startswith(SINGLE_KEYS):
             raise ConfigError(
-                f"r3 eval takes keys of {', '.join(SECTIONS)}, model.trust_remote_code and rollout.stop behind the model, not {override!r}; the problems come from "
+                f"r3 eval takes keys of {', '.join(SECTIONS)}, model.trust_remote_code and rollout.stop behind the model, not {quoted(override)}; the problems come from "
                 "--benchmark, the sampling from options"
             )
     values["data"] = {"path": request.benchmarks[0], **values.get("data", {})}

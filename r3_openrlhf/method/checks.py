@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import nearest
 
 MAX_VALUE = 2**53
@@ -15,7 +15,7 @@ def one_of(key: str, value: str, known: Iterable[str]) -> None:
     """ConfigError unless `value` is one of these words."""
     words = list(known)
     if value not in words:
-        raise ConfigError(f"{key} is {value!r}, which does not exist; {nearest(value, words)}")
+        raise ConfigError(f"{key} is {quoted(value)}, which does not exist; {nearest(value, words)}")
 
 
 def at_least(key: str, value: float | None, low: float) -> None:

@@ -1,8 +1,33 @@
 """The errors a user can meet. Each carries one sentence: which key or file, which value, what to do."""
 
+import re
+
+_LOGIN = re.compile(r"(?<=://)[^/\s\"']*@")  # user:password@ of a URL
+MAX_QUOTED = 80  # characters
+
+
+def without_logins(text: str) -> str:
+    """The text, whose URLs have lost their users and passwords."""
+    return _LOGIN.sub("", text)
+
+
+def on_one_line(text: str) -> str:
+    """The text with its control characters escaped: what is in a stranger's file must not steer a terminal."""
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+
+
+def quoted(value: object, *, marks: bool = True, most: int = MAX_QUOTED) -> str:
+    """A stranger's value in a sentence: on one line, cut to `most` characters, without passwords; a text in quotation marks."""
+    text = without_logins(value if isinstance(value, str) else repr(value))
+    return repr(text[:most]) if marks and isinstance(value, str) else on_one_line(text[:most])
+
 
 class R3Error(Exception):
     """Base of every error that this project raises on purpose; the command line prints it without a traceback."""
+
+    def __str__(self) -> str:
+        """Safe to print and to keep: no control characters but line ends, no passwords of URLs."""
+        return "\n".join(map(on_one_line, without_logins(super().__str__()).split("\n")))
 
 
 class ConfigError(R3Error):

@@ -21,7 +21,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.errors import ConfigError, quoted
 
 EntryT = TypeVar("EntryT")
 _LOOKING: ContextVar[bool] = ContextVar("looking", default=False)
@@ -65,15 +65,17 @@ def load_object(key: str, path: str) -> Any:
     """
     module_name, _, attribute = path.rpartition(":")
     if not is_import_path(path):
-        raise ConfigError(f"{key} is {path!r}; use package.module:name or file.py:name")
+        raise ConfigError(f"{key} is {quoted(path)}; use package.module:name or file.py:name")
     if is_looking():
-        raise ConfigError(f"{key} is {path!r}, and a command that only looks at a run never runs its code")
+        raise ConfigError(f"{key} is {quoted(path)}, and a command that only looks at a run never runs its code")
     try:
         module = _from_file(module_name) if module_name.endswith(".py") else _from_path(module_name)
     except Exception as error:
-        raise ConfigError(f"{key} is {path!r}, which cannot be imported: {type(error).__name__}: {error}") from error
+        raise ConfigError(
+            f"{key} is {quoted(path)}, which cannot be imported: {type(error).__name__}: {error}"
+        ) from error
     if not hasattr(module, attribute):
-        raise ConfigError(f"{key} is {path!r}, but {module_name} has no {attribute}")
+        raise ConfigError(f"{key} is {quoted(path)}, but {module_name} has no {attribute}")
     return getattr(module, attribute)
 
 
@@ -118,7 +120,7 @@ def check_signature(key: str, path: str, function: Any, *arguments: Any, **keywo
     try:
         inspect.signature(function).bind(*arguments, **keywords)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{key} is {path!r}, which cannot be called as it must be: {error}") from error
+        raise ConfigError(f"{key} is {quoted(path)}, which cannot be called as it must be: {error}") from error
 
 
 class OpenTable(Mapping[str, EntryT], Generic[EntryT]):
@@ -156,7 +158,7 @@ class OpenTable(Mapping[str, EntryT], Generic[EntryT]):
             entry = self._found[name] = self._of_user(name, load_object(self.key, name))
             return entry
         own = "" if self._of_user is None else ", or package.module:name of your own"
-        raise ConfigError(f"{self.key} is {name!r}, which does not exist; {nearest(name, self._entries)}{own}")
+        raise ConfigError(f"{self.key} is {quoted(name)}, which does not exist; {nearest(name, self._entries)}{own}")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)

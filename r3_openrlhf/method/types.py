@@ -10,6 +10,8 @@ from typing import Self
 
 import numpy as np
 
+from r3_openrlhf.method.errors import quoted
+
 
 class Word(StrEnum):
     """One of a fixed set of words. Plain text is equal to it, and is checked where it comes in."""
@@ -22,7 +24,7 @@ class Word(StrEnum):
         except ValueError:
             near = difflib.get_close_matches(str(value), list(cls), n=1, cutoff=0.5)
             hint = f"did you mean {str(near[0])!r}? " if near else ""
-            raise ValueError(f"{name} is {value!r}; {hint}it must be one of {', '.join(cls)}") from None
+            raise ValueError(f"{name} is {quoted(value)}; {hint}it must be one of {', '.join(cls)}") from None
 
 
 # The smallest values that make sense, for the configuration and for whoever is called without one.

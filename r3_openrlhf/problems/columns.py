@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from r3_openrlhf.method.errors import DataError
+from r3_openrlhf.method.errors import DataError, quoted
 from r3_openrlhf.problems.table import Numeral, parse_json
 
 # The names that public data sets have (docs/works-with.md). The first group of which a file has one decides; a file with two of a
@@ -30,7 +30,7 @@ def chosen_column(
     names = f"its columns are {', '.join(columns)}"
     if key is not None:
         if root_of(key, columns) not in columns:
-            raise DataError(f"data.path {path} has no column {key!r} (data.{option}); {names}")
+            raise DataError(f"data.path {path} has no column {quoted(key)} (data.{option}); {names}")
         return key
     for group in groups:
         there = [name for name in group if root_of(name, columns) in columns]
@@ -70,7 +70,7 @@ def value_at(row: dict[str, Any], key: str) -> Any:
             there = (
                 f"only {', '.join(map(str, list(value)[:10]))}" if isinstance(value, dict) else "and is no structure"
             )
-            raise DataError(f"{root} has no {part!r} for {key}, {there}")
+            raise DataError(f"{root} has no {quoted(part)} for {key}, {there}")
     return value
 
 

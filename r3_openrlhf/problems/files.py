@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from r3_openrlhf.config import DataConfig
-from r3_openrlhf.method.errors import DataError, R3Error
+from r3_openrlhf.method.errors import DataError, R3Error, quoted
 from r3_openrlhf.method.open_table import check_signature, is_import_path, load_object
 from r3_openrlhf.problems.table import PACKED, Table, read_json, read_separated
 
@@ -103,7 +103,7 @@ def _directory(data: DataConfig, path: Path, wanted: list[str] | None) -> Table:
         saved = datasets.load_from_disk(str(path))
         if isinstance(saved, datasets.DatasetDict):
             if data.split not in saved:
-                raise DataError(f"{name} has the splits {', '.join(saved)} and no {data.split!r} (data.split)")
+                raise DataError(f"{name} has the splits {', '.join(saved)} and no {quoted(data.split)} (data.split)")
             saved = saved[data.split]
         return _table_of(saved, name, wanted)
     builder = datasets.load_dataset_builder(str(path), name=data.subset)

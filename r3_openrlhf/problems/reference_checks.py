@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from r3_openrlhf.config import DataConfig
 from r3_openrlhf.config.answer_tasks import TASKS
 from r3_openrlhf.config.finding import Finding
+from r3_openrlhf.method.errors import quoted
 from r3_openrlhf.problems.label import Label
 
 # Of the 38,682 answers of DeepScaleR 3 are longer than 200 characters and 48 have several lines; of 9,739 answers of GSM8K, MATH-500,
@@ -61,7 +62,7 @@ def check_references(labels: Sequence[Label], *, path: str, answer_key: str) -> 
         share = len(labels_found) / len(known)
         if share >= suspicious:
             count = f"{len(labels_found)} of {len(known)} answers ({answer_key})"
-            example = shown(labels_found[0].references[0])
+            example = quoted(labels_found[0].references[0])
             findings.append(Finding(f"{where}: {count} {what}, like {example}; {remedy}", refuses=share >= certain))
 
     first = Counter(label.references[0] for label in known)
@@ -69,7 +70,7 @@ def check_references(labels: Sequence[Label], *, path: str, answer_key: str) -> 
     if num_texts == 1 and len(known) >= FEW:
         findings.append(
             Finding(
-                f"{where}: all {len(known)} answers ({answer_key}) are {shown(text)}; {use}",
+                f"{where}: all {len(known)} answers ({answer_key}) are {quoted(text)}; {use}",
                 refuses=not of_user and len(known) >= MANY,
             )
         )
@@ -99,13 +100,13 @@ def check_references(labels: Sequence[Label], *, path: str, answer_key: str) -> 
         findings.append(
             Finding(
                 f"{where}: {len(several)} of {len(known)} rows accept {max(counts)} different answers ({answer_key}), as a list of "
-                f"all options would, like {shown(str(several[0].references))}; {use}",
+                f"all options would, like {quoted(str(several[0].references))}; {use}",
                 refuses=True,
             )
         )
     if 2 < num_texts <= MANY_TEXTS and len(known) >= FEW * num_texts and all(map(_WORDS.fullmatch, first)):
         in_problem = sum(label.references[0].casefold() in label.problem.casefold() for label in known)
-        some = ", ".join(shown(text, most=30) for text, _ in first.most_common(3))
+        some = ", ".join(quoted(text, most=30) for text, _ in first.most_common(3))
         findings.append(
             Finding(
                 f"{where}: {len(known)} answers ({answer_key}) are only {num_texts} words ({some} ...), as a level or a source "
@@ -116,13 +117,13 @@ def check_references(labels: Sequence[Label], *, path: str, answer_key: str) -> 
     elif is_math and 2 < num_texts <= MANY_TEXTS and len(known) >= PER_ANSWER * num_texts and not letters:
         findings.append(
             Finding(
-                f"{where}: {len(known)} answers ({answer_key}) are only {num_texts} different ones, like {shown(text)}, as levels are; "
+                f"{where}: {len(known)} answers ({answer_key}) are only {num_texts} different ones, like {quoted(text)}, as levels are; "
                 "is it the column with the answer?"
             )
         )
     elif num_texts > MANY_TEXTS and most >= FREQUENT * len(known):
         findings.append(
-            Finding(f"{where}: {most} of {len(known)} answers ({answer_key}) are {shown(text)}; is it one?")
+            Finding(f"{where}: {most} of {len(known)} answers ({answer_key}) are {quoted(text)}; is it one?")
         )
     return findings
 
@@ -143,7 +144,7 @@ def check_prompts(labels: Sequence[Label], *, path: str, data: DataConfig) -> li
         if typed := re.search(r"\\n(?![a-zA-Z])|\\n\\n|\\t(?![a-zA-Z])", text):
             findings.append(
                 Finding(
-                    f"data.{key} holds {typed[0]!r} as two characters, a backslash and a letter; on the command line write a real "
+                    f"data.{key} holds {quoted(typed[0])} as two characters, a backslash and a letter; on the command line write a real "
                     "line break inside the quotes ($'...' in bash), or put the text into a YAML file"
                 )
             )
@@ -152,7 +153,7 @@ def check_prompts(labels: Sequence[Label], *, path: str, data: DataConfig) -> li
         findings.append(
             Finding(
                 f"data.path {path}: {len(escaped)} of {len(labels)} problems have line breaks as two characters, a backslash and "
-                f"an n, like {shown(escaped[0].problem)}; the model will read them so"
+                f"an n, like {quoted(escaped[0].problem)}; the model will read them so"
             )
         )
     return findings
@@ -161,8 +162,3 @@ def check_prompts(labels: Sequence[Label], *, path: str, data: DataConfig) -> li
 def num_words(text: str) -> int:
     """Words of two letters or more that are no LaTeX commands."""
     return len(_WORD.findall(text))
-
-
-def shown(text: str, *, most: int = 80) -> str:
-    """A stranger's text in a sentence: quoted, on one line, cut."""
-    return repr(text if len(text) <= most else text[: most - 3] + "...")

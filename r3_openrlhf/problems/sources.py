@@ -14,7 +14,7 @@ from r3_openrlhf.config import DataConfig
 from r3_openrlhf.config.answer_tasks import TASKS, check_data_set, task_for
 from r3_openrlhf.config.finding import Finding
 from r3_openrlhf.config.no_answer import says_no_answer
-from r3_openrlhf.method.errors import DataError
+from r3_openrlhf.method.errors import DataError, quoted
 from r3_openrlhf.method.open_table import nearest
 from r3_openrlhf.problems.columns import ANSWER_COLUMNS, PROBLEM_COLUMNS, chosen_column, root_of, turns_of, value_at
 from r3_openrlhf.problems.files import cause, is_on_the_hub, load_table
@@ -342,17 +342,17 @@ def _reasoning_gym_rows(data: DataConfig) -> Iterator[tuple[str, Label]]:
     task = data.path.removeprefix(REASONING_GYM)
     if task not in DATASETS:
         raise DataError(
-            f"data.path is {data.path}, but reasoning-gym has no task {task!r}; {nearest(task, list(DATASETS))}"
+            f"data.path is {data.path}, but reasoning-gym has no task {quoted(task)}; {nearest(task, list(DATASETS))}"
         )
     if TASKS[grader_of(data)].problems == REASONING_GYM:
         check_data_set(task)
     options = dict(data.reasoning_gym)
     wanted = options.pop("size", 1000)
     if type(wanted) is not int or not 1 <= wanted <= MAX_GENERATED:
-        raise DataError(f"data.reasoning_gym.size is {wanted!r}; use a whole number from 1 to {MAX_GENERATED}")
+        raise DataError(f"data.reasoning_gym.size is {quoted(wanted)}; use a whole number from 1 to {MAX_GENERATED}")
     seed = options.pop("seed", 42)
     if type(seed) is not int or not 0 <= seed < 2**63:
-        raise DataError(f"data.reasoning_gym.seed is {seed!r}; use a whole number, 0 or more")
+        raise DataError(f"data.reasoning_gym.seed is {quoted(seed)}; use a whole number, 0 or more")
     try:
         entries = reasoning_gym.create_dataset(task, size=wanted * _DRAWS_PER_PROBLEM, seed=seed, **options)
     except Exception as error:  # a task raises almost anything about its options

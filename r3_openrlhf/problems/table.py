@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 import zstandard
 
-from r3_openrlhf.method.errors import DataError
+from r3_openrlhf.method.errors import DataError, quoted
 
 PACKED = (".gz", ".zst")
 MAX_CELL = 100_000_000  # characters of one cell; Python's own limit is 131,072
@@ -113,7 +113,7 @@ def _values(path: Path, name: str, field: str | None) -> Iterator[tuple[str, Any
         document = _parse(file.read().removeprefix(b"\xef\xbb\xbf"), name)
     if field is not None:
         if not isinstance(document, dict) or field not in document:
-            raise DataError(f"{name} has no {field!r}, where its rows should be")
+            raise DataError(f"{name} has no {quoted(field)}, where its rows should be")
         document = document[field]
     for index, value in enumerate(_rows_of_document(document, name), start=1):
         yield f"{name}, row {index}", value

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from r3_openrlhf.config.reward_functions import BUILT_IN, RewardFunction, Signature, reward_function
+from r3_openrlhf.method.errors import quoted
 from r3_openrlhf.rewards.answers.request import Extras, Outcome, Word
 
 MAX_EXTRAS = 20
@@ -160,7 +161,7 @@ def checked_part(name: str, value: object) -> Part:
     for key, number in (("reward", reward), ("score", reward if score is None else score)):
         checked = _number(number)
         if checked is None:
-            return _bad(name, f"returned {type(number).__name__}", f"{key} {str(number)[:60]!r}, which is no number")
+            return _bad(name, f"returned {type(number).__name__}", f"{key} {quoted(str(number))}, which is no number")
         if not math.isfinite(checked):
             return _bad(name, f"returned {checked}", f"{key} {checked}")
         numbers_[key] = checked

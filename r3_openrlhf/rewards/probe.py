@@ -10,6 +10,7 @@ from typing import Any
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.config.answer_tasks import TASKS
 from r3_openrlhf.config.finding import Finding
+from r3_openrlhf.method.errors import quoted, without_logins
 from r3_openrlhf.method.types import Grade, Verdict
 from r3_openrlhf.rewards.answers.request import GradeRequest
 from r3_openrlhf.rewards.client import make_grader
@@ -87,7 +88,9 @@ def probe_rewards(
 def _each(config: RewardConfig) -> dict[str, RewardConfig]:
     if config.urls:
         wait = min(config.deadline_s, MAX_WAIT_S)
-        return {f"reward server {url}": replace(config, urls=[url], deadline_s=wait) for url in config.urls}
+        return {
+            f"reward server {without_logins(url)}": replace(config, urls=[url], deadline_s=wait) for url in config.urls
+        }
     if config.all_functions:
         key = "reward.function" if config.function else "reward.functions"
         return {f"{key} {', '.join(config.all_functions)}": config}
@@ -123,6 +126,6 @@ def _finding(who: str, grades: dict[str, Grade], *, is_ours: bool, references: t
     if references and right.verdict is not Verdict.CORRECT:
         shown = references[0][:80]
         return Finding(
-            f"{who} does not call the reference {shown!r} in a box correct but {_words(right)}; is it meant?"
+            f"{who} does not call the reference {quoted(shown)} in a box correct but {_words(right)}; is it meant?"
         )
     return None

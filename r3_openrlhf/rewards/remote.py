@@ -21,7 +21,7 @@ import msgspec
 from aiohttp.http_exceptions import LineTooLong  # of a StreamReader; no ClientError
 
 from r3_openrlhf.config import RewardConfig
-from r3_openrlhf.method.errors import GradingError
+from r3_openrlhf.method.errors import GradingError, quoted, without_logins
 from r3_openrlhf.method.types import Grade
 from r3_openrlhf.rewards.answers.request import GradeRequest, Item, Outcome, Word
 from r3_openrlhf.rewards.exchange import encode_request, grade_of
@@ -69,6 +69,10 @@ class _Waiting:
 class _Server:
     url: str
     resting_until: float = 0.0  # after a failure others are asked first
+
+    @property
+    def name(self) -> str:
+        return without_logins(self.url)
 
 
 @dataclass(slots=True, eq=False)
@@ -192,7 +196,7 @@ class RemoteGrader:
         reason = f"http_{status}" if status else "unreachable"
         if status == 401:
             raise GradingError(
-                f"the reward server {server.url} does not accept the token; set R3_REWARD_TOKEN to the one that it"
+                f"the reward server {server.name} does not accept the token; set R3_REWARD_TOKEN to the one that it"
                 " was started with"
             )
         if status == 200:
@@ -225,7 +229,7 @@ class RemoteGrader:
         """Once for each server and trouble: a run has thousands of items."""
         if (server.url, what) not in self._said:
             self._said.add((server.url, what))
-            logger.warning("reward server %s: %s", server.url, what)
+            logger.warning("reward server %s: %s", server.name, what)
 
     def _next_server(self, now: float, refused_by: set[str]) -> _Server:
         start = next(self._turn)
@@ -247,7 +251,7 @@ class RemoteGrader:
                         self._deliver(server, batch, line)
                 return 200, 0.0
         except (aiohttp.ClientError, LineTooLong, TimeoutError, OSError) as error:
-            logger.warning("reward server %s: %s: %s", server.url, type(error).__name__, error)
+            logger.warning("reward server %s: %s: %s", server.name, type(error).__name__, without_logins(str(error)))
             return 0, 1.0
 
     def _deliver(self, server: _Server, batch: list[_Waiting], line: bytes) -> None:
@@ -263,11 +267,11 @@ class RemoteGrader:
         else:
             index, trouble = result.index, _contradiction(result)
         if index is None or not 0 <= index < len(batch):
-            self._say(server, f"{trouble or f'an answer for item {index} of {len(batch)}'} in the line {line[:80]!r}")
+            self._say(server, f"{trouble or f'an answer for item {index} of {len(batch)}'} in the line {quoted(line)}")
             return
         waiting = batch[index]
         if result is None or trouble is not None:
-            self._say(server, f"{trouble} in the line {line[:200]!r}")
+            self._say(server, f"{trouble} in the line {quoted(line)}")
             _answer(waiting, str(trouble)[:MAX_REASON_CHARS])
         elif result.reason in _PASSING:
             waiting.trouble = result.reason

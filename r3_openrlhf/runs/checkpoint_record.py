@@ -18,8 +18,8 @@ import msgspec
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.loading import flatten
-from r3_openrlhf.method.errors import ConfigError
-from r3_openrlhf.runs.files import replacing
+from r3_openrlhf.method.errors import ConfigError, quoted
+from r3_openrlhf.runs.files import read_bytes, replacing
 from r3_openrlhf.runs.history_witness import StoreRecord
 
 NAME = "r3.json"
@@ -43,11 +43,11 @@ def newest(checkpoints: Path) -> Path | None:
     if not latest.is_file():
         return None
     try:
-        tag = latest.read_text(encoding="utf-8").strip()
+        tag = read_bytes(latest).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{latest} cannot be read: {error}; restore it from a copy") from error
     if not tag.removeprefix("global_step").isdecimal():
-        raise ConfigError(f"{latest} names {tag[:80]!r}, which is no checkpoint; restore it from a copy")
+        raise ConfigError(f"{latest} names {quoted(tag)}, which is no checkpoint; restore it from a copy")
     return latest.parent / tag
 
 
@@ -69,7 +69,7 @@ def read(folder: Path) -> CheckpointRecord | None:
     """None: it has none, because it is an earlier version's or its run was killed while it saved. ConfigError: a damaged one."""
     file = folder / NAME
     try:
-        return msgspec.json.decode(file.read_bytes(), type=CheckpointRecord) if file.is_file() else None
+        return msgspec.json.decode(read_bytes(file), type=CheckpointRecord) if file.is_file() else None
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"{file} is damaged: {str(error)[:80]}; restore it from a copy, or choose another run_dir"
@@ -89,7 +89,7 @@ def check(folder: Path, *, accept_foreign: bool) -> CheckpointRecord | None:
     writer = record.user if record else _user(folder.stat().st_uid)
     remedy = "checkpoint.accept_foreign=true goes on from it, if you trust its weights"
     if writer != _user(os.getuid()):
-        raise ConfigError(f"the checkpoint {folder} was written by {writer[:80]!r}; {remedy}")
+        raise ConfigError(f"the checkpoint {folder} was written by {quoted(writer)}; {remedy}")
     if record is not None and (found := _pickles(folder)) != record.pickles:
         names = sorted(name for name in found.keys() | record.pickles if found.get(name) != record.pickles.get(name))
         raise ConfigError(f"{folder / names[0]} is not what the run wrote; restore it from a copy, or {remedy}")

@@ -79,7 +79,8 @@ def replacing(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
     """A stream for the new content of a file, of this mode less the umask. After the block it is on disk under its name; readers, and whoever comes after a
     crash, see the old content or the new one, never a part of it."""
     unfinished = path.with_name(f".{path.name}.new")
-    with open(unfinished, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as stream:
+    unfinished.unlink(missing_ok=True)  # it could be a link, or have another mode
+    with open(unfinished, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as stream:
         yield stream
         stream.flush()
         os.fsync(stream.fileno())

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from r3_openrlhf.config import DataConfig, R3Config, RewardConfig
 from r3_openrlhf.config.answer_tasks import TASKS
 from r3_openrlhf.config.finding import Finding
-from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.problems.label import Label
 from r3_openrlhf.problems.training_file import PreparedData, prepare
 from r3_openrlhf.rewards.answers.references import read_reference
@@ -273,7 +273,7 @@ def _grader_findings(rows: Sequence[tuple[Label, str]], examples: Sequence[Examp
         found.append(
             Finding(
                 f"the grader pays the reference of {len(unpaid)} of {len(asked)} examples neither in a box nor in a sentence "
-                f"({response[:80]!r}: {verdict}); is data.answer_key the column with the answer, and data.task its grader?",
+                f"({quoted(response)}: {verdict}); is data.answer_key the column with the answer, and data.task its grader?",
                 refuses=own and len(unpaid) == len(asked),
             )
         )
@@ -281,7 +281,7 @@ def _grader_findings(rows: Sequence[tuple[Label, str]], examples: Sequence[Examp
     if paid:
         found.append(
             Finding(
-                f"the grader pays a wrong answer in {len(paid)} of {len(asked)} examples ({paid[0][:80]!r}); look at the references "
+                f"the grader pays a wrong answer in {len(paid)} of {len(asked)} examples ({quoted(paid[0])}); look at the references "
                 "above, or at the grader",
                 refuses=own and len(paid) == len(asked) and len(asked) > 1,
             )

@@ -21,7 +21,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from r3_openrlhf.config.access import is_loopback, shows_token
-from r3_openrlhf.method.errors import R3Error
+from r3_openrlhf.method.errors import R3Error, quoted
 from r3_openrlhf.view.evaluation_pages import evaluation_page, pairs_page, sample_page
 from r3_openrlhf.view.group_page import difference, group_page
 from r3_openrlhf.view.indexing import Indexing
@@ -191,7 +191,7 @@ class _Answers:
 
 def _number(name: str, text: str) -> int:
     if not is_count(text):
-        raise NotThere(f"{name} is {text[:40]!r}; it must be a whole number")
+        raise NotThere(f"{name} is {quoted(text)}; it must be a whole number")
     return int(text)
 
 

@@ -9,7 +9,7 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
-from r3_openrlhf.method.errors import R3Error
+from r3_openrlhf.method.errors import R3Error, quoted
 from r3_openrlhf.view.evaluation_pages import evaluation_page, pairs_page, sample_page
 from r3_openrlhf.view.group_page import extremes, group_page
 from r3_openrlhf.view.indexing import Indexing
@@ -52,7 +52,7 @@ def parse_steps(text: str) -> list[int]:
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdigit() or (dash and not last.isdigit()):
-            raise R3Error(f"--steps is {text!r}; use numbers and ranges with commas, like 3,7,10-12")
+            raise R3Error(f"--steps is {quoted(text)}; use numbers and ranges with commas, like 3,7,10-12")
         steps.update(range(int(first), int(last if dash else first) + 1))
     return sorted(steps)
 

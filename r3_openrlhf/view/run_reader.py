@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.method.errors import R3Error
+from r3_openrlhf.method.errors import R3Error, quoted
 from r3_openrlhf.method.types import Context, Verdict
 from r3_openrlhf.problems.label import Label
 from r3_openrlhf.runs import rollout_files
@@ -231,7 +231,7 @@ def _check(row: Row, file: Path) -> None:
     """Words and numbers of a rollout that a page relies on. R3Error."""
     if row["verdict"] not in _VERDICTS or row["context"] not in _CONTEXTS:
         raise R3Error(
-            f"{file} is damaged: a rollout has the verdict {row['verdict']!r} and the context {row['context']!r}; "
+            f"{file} is damaged: a rollout has the verdict {quoted(row['verdict'])} and the context {quoted(row['context'])}; "
             "restore it from a copy"
         )
     for name in _NUMBERS:

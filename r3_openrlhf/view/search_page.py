@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from urllib.parse import urlencode
 
-from r3_openrlhf.method.errors import R3Error
+from r3_openrlhf.method.errors import R3Error, quoted
 from r3_openrlhf.view.links import Links
 from r3_openrlhf.view.search_index import Filter, SortKey, search_runs
 from r3_openrlhf.view.site import Site, is_count
@@ -68,7 +68,7 @@ def filter_of(asked: Mapping[str, str]) -> Filter:
     def whole(name: str) -> int | None:
         text = asked.get(name, "").strip()
         if text and not is_count(text):
-            raise R3Error(f"{name.replace('_', ' ')} is {text[:40]!r}; use a whole number")
+            raise R3Error(f"{name.replace('_', ' ')} is {quoted(text)}; use a whole number")
         return int(text) if text else None
 
     what = asked.get("what", "")

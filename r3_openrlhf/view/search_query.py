@@ -15,7 +15,7 @@ import re
 import unicodedata
 from dataclasses import dataclass
 
-from r3_openrlhf.method.errors import R3Error
+from r3_openrlhf.method.errors import R3Error, quoted
 
 MAX_CHARS = 1000  # of a query
 MAX_TERMS = 50
@@ -49,16 +49,18 @@ def terms_of(query: str) -> list[Term]:
         return []
     shown = query.strip()[:60]
     if query.count('"') % 2:
-        raise R3Error(f"the query {shown!r} has a quotation mark without its partner; add it, or leave it out")
+        raise R3Error(f"the query {quoted(shown)} has a quotation mark without its partner; add it, or leave it out")
     terms = []
     for minus, phrase, star, word in _TERM.findall(query):
         text = (phrase or word.rstrip("*")).replace("\0", " ")
         if any(_is_word_character(character) for character in text):
             terms.append(Term(text, prefix=bool(star) or word.endswith("*"), excluded=bool(minus)))
     if not terms:
-        raise R3Error(f"the query {shown!r} has no letter and no digit; write a word, a number or part of one")
+        raise R3Error(f"the query {quoted(shown)} has no letter and no digit; write a word, a number or part of one")
     if all(term.excluded for term in terms):
-        raise R3Error(f"the query {shown!r} only says what must not be there; write a word that must be there, too")
+        raise R3Error(
+            f"the query {quoted(shown)} only says what must not be there; write a word that must be there, too"
+        )
     if len(terms) > MAX_TERMS:
         raise R3Error(
             f"the query has {len(terms)} words; use {MAX_TERMS} or fewer, or put what belongs together in quotes"

@@ -199,3 +199,40 @@ def test_looking_at_a_run_runs_no_code_that_it_names(run, tmp_path, key):
     with suppress(R3Error):
         config_from_yaml(run.config.read_text(), source="config.yaml")
     assert canary.exists()
+
+
+def test_a_link_shows_no_line_of_its_target(run, tmp_path):
+    """Of a file that its reader may read and the owner of the directory may not."""
+    secret = tmp_path / "secret.yaml"
+    secret.write_text("api_key: hunter2\nreward: {urls: [http://me:hunter2@host]}\n")
+    other = RunDirectory(tmp_path / "other")
+    other.create(load_config("cpu_smoke", [f"run_dir={other.path}"]))
+    run.cluster.mkdir()
+    for file in (run.config, run.cluster / "state.json", run.cluster / "submitted.jsonl", run.error):
+        before = file.read_text() if file.exists() else ""
+        file.unlink(missing_ok=True)
+        file.symlink_to(secret)
+        commands = (["show", run.path], ["compare", run.path, other.path], ["status", run.path],
+                    ["config", "--diff", run.path, other.path], ["submit", "slurm", "experiment=cpu_smoke", f"run_dir={run.path}", "--dry-run"])  # fmt: skip
+        for command in commands:
+            result = CliRunner().invoke(cli, [*map(str, command)])
+            assert "hunter2" not in result.output and "unexpected" not in result.output, (command, result.output)
+        file.unlink()
+        if before:
+            file.write_text(before)
+
+
+def test_passwords_of_urls_are_the_owners_alone(run):
+    """Files with them have mode 600, and what shows settings shows none."""
+    public = run.config.stat().st_mode & 0o777
+    run.create(load_config("cpu_smoke", [f"run_dir={run.path}", "reward.urls=[http://me:hunter2@host]"]))
+    run.mark_finished()
+    assert [file.stat().st_mode & 0o777 for file in (run.config, run.finished)] == [0o600, 0o600] != [public] * 2
+    assert "http://host" in run.changes.read_text() and "hunter2" not in run.changes.read_text()
+    other = RunDirectory(run.path.with_name("other"))
+    other.create(load_config("cpu_smoke", [f"run_dir={other.path}", "replay.k=3"]))
+    result = CliRunner().invoke(cli, ["config", "--diff", str(run.path), str(other.path)])
+    assert "reward.urls: ['http://host'] -> []" in result.output and "replay.k: 2 -> 3" in result.output
+    with pytest.raises(R3Error) as error:
+        run.check(load_config("cpu_smoke", [f"run_dir={run.path}", f"model.path=http://me:hunter2@{'x' * 200}/\x1b"]))
+    assert "hunter2" not in str(error.value) and "x" * 81 not in str(error.value) and str(error.value).isprintable()

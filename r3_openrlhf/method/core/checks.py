@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from r3_openrlhf.method.errors import quoted
+
 
 def finite_values(name: str, values: Iterable[Any]) -> list[float]:
     """`values` as Python floats. ValueError when there are none, or when one is not a finite number."""
@@ -20,7 +22,7 @@ def finite_value(name: str, value: Any) -> float:
     try:
         number = float(value)
     except (TypeError, ValueError):
-        raise ValueError(f"{name} is {value!r}; it must be a finite number") from None
+        raise ValueError(f"{name} is {quoted(value)}; it must be a finite number") from None
     if not math.isfinite(number):
         raise ValueError(f"{name} is {number}; it must be a finite number")
     return number

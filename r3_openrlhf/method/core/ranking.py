@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from r3_openrlhf.method.core.checks import finite_value, finite_values, same_length
-from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import OpenTable, check_signature
 from r3_openrlhf.method.types import Context, EntropyStatistics, Rollout, Verdict
 
@@ -182,7 +182,7 @@ def _score_of_user(path: str, function: Any) -> RankingScore:
         score.of([_made_up(i) for i in range(2)], entropies)
     except Exception as error:
         raise ConfigError(
-            f"ranking.score is {path!r}, which fails on two made-up rollouts: {type(error).__name__}: {error}"
+            f"ranking.score is {quoted(path)}, which fails on two made-up rollouts: {type(error).__name__}: {error}"
         ) from error
     return score
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from r3_openrlhf.method.core.checks import finite_value, whole_number
+from r3_openrlhf.method.errors import quoted
 
 # The paper names the parts of the exemplar (problem, failed attempt, structured guidance) and not their words: the
 # words are ours. The whole exemplar is one user turn, because reasoning chat templates drop the thinking part of
@@ -40,7 +41,7 @@ def reflection_message(problem: str, attempt: str) -> str:
     ValueError: a blank problem.
     """
     if not problem.strip():
-        raise ValueError(f"problem is {problem!r}; a reflection prompt needs the text of the problem")
+        raise ValueError(f"problem is {quoted(problem)}; a reflection prompt needs the text of the problem")
     attempt = attempt.strip() or "(the attempt is empty)"
     return f"{problem}\n\n{ATTEMPT_INTRODUCTION}\n{ATTEMPT_BEGINS}\n{attempt}\n{ATTEMPT_ENDS}\n\n{GUIDANCE}"
 

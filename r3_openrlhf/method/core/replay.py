@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from r3_openrlhf.method.core.checks import whole_number
-from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import OpenTable, check_signature
 from r3_openrlhf.method.types import MIN_RECALLED
 
@@ -67,7 +67,7 @@ def choose(
     known = {id(candidate) for candidate in newest_first}
     if len(chosen) > k or len({id(one) for one in chosen} & known) != len(chosen):
         raise ValueError(
-            f"replay.order is {order!r}, which must give up to k = {k} different candidates of those it was given"
+            f"replay.order is {quoted(order)}, which must give up to k = {k} different candidates of those it was given"
         )
     return chosen
 
@@ -100,11 +100,11 @@ def _order_of_user(path: str, function: Any) -> RecallOrder:
         found = list(function(candidates, 2, random.Random(0)))
     except Exception as error:
         raise ConfigError(
-            f"replay.order is {path!r}, which fails on three made-up candidates: {type(error).__name__}: {error}"
+            f"replay.order is {quoted(path)}, which fails on three made-up candidates: {type(error).__name__}: {error}"
         ) from error
     if len(found) > 2 or any(not any(one is other for other in candidates) for one in found):
         raise ConfigError(
-            f"replay.order is {path!r}, which must return up to k of the candidates; it returned {found!r:.80}"
+            f"replay.order is {quoted(path)}, which must return up to k of the candidates; it returned {quoted(found)}"
         )
     return function
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from r3_openrlhf.method.errors import HistoryError
+from r3_openrlhf.method.errors import HistoryError, quoted
 from r3_openrlhf.method.history import schema
 
 MEMORY = ":memory:"
@@ -55,7 +55,7 @@ def sentences(path: str, doing: str) -> Iterator[None]:
         problem = _PROBLEMS.get(getattr(error, "sqlite_errorcode", -1) & 0xFF, "{error}").format(error=error)
         raise HistoryError(f"cannot {doing} {path}: {problem}") from error
     except UnicodeEncodeError as error:
-        raise HistoryError(f"cannot {doing} {path}: the text {error.object!r} is not valid Unicode") from error
+        raise HistoryError(f"cannot {doing} {path}: the text {quoted(error.object)} is not valid Unicode") from error
     except CONTENT_ERRORS as error:
         raise HistoryError(
             f"cannot {doing} {path}: it holds what cannot be there ({type(error).__name__}: {error}); `r3 history verify` "

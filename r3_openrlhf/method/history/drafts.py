@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from r3_openrlhf.method.errors import HistoryError
+from r3_openrlhf.method.errors import HistoryError, quoted
 from r3_openrlhf.method.history.codec import digest, logprob_array, token_array
 from r3_openrlhf.method.history.schema import MAX_WHOLE
 from r3_openrlhf.method.history.trajectories import TurnsDraft, draft_turns
@@ -71,7 +71,7 @@ def whole_number(value: object, *, name: str, low: int = 0) -> int:
     if isinstance(value, int | np.integer) or isinstance(value, float | np.floating) and float(value).is_integer():
         if low <= value <= MAX_WHOLE:
             return int(value)
-    raise HistoryError(f"{name} is {value!r}; the history store takes whole numbers from {low} to 2**53")
+    raise HistoryError(f"{name} is {quoted(value)}; the history store takes whole numbers from {low} to 2**53")
 
 
 def check_rollout(rollout: Rollout) -> None:
@@ -79,11 +79,13 @@ def check_rollout(rollout: Rollout) -> None:
     name = f"a rollout of problem {rollout.uid!r}"
     for field in ("uid", "finish_reason", "reason"):
         if not isinstance(getattr(rollout, field), str):
-            raise HistoryError(f"{name} has the {field} {getattr(rollout, field)!r}, which is no text")
+            raise HistoryError(f"{name} has the {field} {quoted(getattr(rollout, field))}, which is no text")
     if not isinstance(rollout.context, Context) or not isinstance(rollout.verdict, Verdict):
-        raise HistoryError(f"{name} has the context {rollout.context!r} and the verdict {rollout.verdict!r}")
+        raise HistoryError(
+            f"{name} has the context {quoted(rollout.context)} and the verdict {quoted(rollout.verdict)}"
+        )
     if not isinstance(rollout.truncated, bool | np.bool_ | int):
-        raise HistoryError(f"{name} has {rollout.truncated!r} where truncated should be true or false")
+        raise HistoryError(f"{name} has {quoted(rollout.truncated)} where truncated should be true or false")
     whole_number(rollout.policy_step, name=f"policy_step of {name}")
     whole_number(rollout.epoch, name=f"epoch of {name}")
     whole_number(rollout.prefix_tokens, name=f"prefix_tokens of {name}")
@@ -99,7 +101,7 @@ def check_rollout(rollout: Rollout) -> None:
     if entropy is not None and not (
         _is_number(entropy.peak) and _is_number(entropy.global_) and isinstance(entropy.source, str)
     ):
-        raise HistoryError(f"{name} has entropies {entropy.peak} and {entropy.global_} of {entropy.source!r}")
+        raise HistoryError(f"{name} has entropies {entropy.peak} and {entropy.global_} of {quoted(entropy.source)}")
 
 
 def _is_number(value: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -13,7 +12,7 @@ from pathlib import Path
 import click
 
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.errors import ConfigError, quoted, without_logins
 
 CHECKPOINT = "saving a checkpoint"  # stack/phases.py
 UNFOLDED = 100_000  # columns of what reads `r3 status` and is no terminal: a long path must not fold
@@ -87,7 +86,7 @@ def slurm(
     script = jobs.script_of(config)
     write_script(script, text)
     if dry_run:
-        click.echo(text, nl=False)
+        click.echo(without_logins(text), nl=False)
         click.echo(f"Not submitted: {script}", err=True)
         return
     number = jobs.sbatch(script)
@@ -113,7 +112,7 @@ def checked(settings: tuple[str, ...], nodes: int | None) -> tuple[R3Config, lis
         settings = (*settings, f"cluster.num_nodes={nodes}")
     config = load_config(*split_settings(settings, command="submit"))
     if not config.run_dir.isprintable():
-        raise ConfigError(f"run_dir is {config.run_dir[:80]!r}; use a path without control characters")
+        raise ConfigError(f"run_dir is {quoted(config.run_dir)}; use a path without control characters")
     plain = [setting for setting in settings if not setting.startswith(("run_dir=", "cluster.num_nodes="))]
     return config, plain
 
@@ -129,19 +128,21 @@ def longest_step(config: R3Config) -> float | None:
 def longest_save(config: R3Config) -> float | None:
     """Seconds of a checkpoint, of the last twenty of a run that goes on: until its next phase began (events.jsonl)."""
     from r3_openrlhf.runs.directory import RunDirectory
+    from r3_openrlhf.runs.files import read_lines
 
     events = RunDirectory(config.run_dir).events
-    lines = [json.loads(line) for line in events.read_text().splitlines()] if events.is_file() else []
+    lines = list(read_lines(events, dict))
     took = [after["time"] - line["time"] for line, after in pairwise(lines) if line["phase"] == CHECKPOINT]
     return max(took[-20:], default=None)
 
 
 def write_script(path: Path, text: str) -> None:
     """Write a job script and the folders above it; only its owner can read it. ConfigError: they cannot be written."""
+    from r3_openrlhf.runs.directory import write_whole
+
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        path.chmod(0o700)
+        write_whole(path, text, mode=0o600)
     except OSError as error:
         raise ConfigError(f"run_dir {path.parent.parent} cannot be written: {error.strerror}") from error
 
@@ -190,10 +191,15 @@ def ray(
             raise ConfigError(f"run_dir {config.run_dir} does not lie below --mount {given['mount']}")
         environment.pop("PYTHONPATH", None)  # of this machine
         name = re.sub(r"[^a-z0-9]+", "-", job_name(config).lower())[:40].strip("-")
-        click.echo(ray_jobs.manifest(config, plain, name=name, environment=environment, **given))
+        text = ray_jobs.manifest(config, plain, name=name, environment=environment, **given)
+        if without_logins(text) != text:
+            click.echo(
+                "Left out: the passwords of URLs; give the pods R3_REWARD_TOKEN from a Secret instead", err=True
+            )
+        click.echo(without_logins(text))
         return
     if dry_run:
-        click.echo(ray_jobs.entrypoint(config, plain))
+        click.echo(without_logins(ray_jobs.entrypoint(config, plain)))
         return
     if not address:
         raise ConfigError("no Ray dashboard is given; use --address http://HOST:8265 or set RAY_API_SERVER_ADDRESS")

@@ -16,15 +16,14 @@ from pathlib import Path
 import jinja2
 
 from r3_openrlhf.config import R3Config
+from r3_openrlhf.config.access import is_secret
 from r3_openrlhf.config.words import Device
-from r3_openrlhf.method.errors import ClusterError, ConfigError
+from r3_openrlhf.method.errors import ClusterError, ConfigError, on_one_line, quoted, without_logins
 
 TEMPLATE = Path(__file__).parent / "templates" / "slurm.sh.j2"
 # What a job must have of the environment in which it was submitted, whatever the site's sbatch exports. Keys and tokens
 # are none of them: the script is a file in the run directory.
 FORWARDED = ("HF_HOME", "HF_HUB_OFFLINE", "PYTHONPATH", "NCCL_", "WANDB_", "R3_", "GLOO_SOCKET_IFNAME")
-SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|AUTH|CREDENTIAL", re.IGNORECASE)
-LOGIN_IN_URL = re.compile(r"://[^/\s]*:[^/\s]*@")
 LEAD_S = 600  # before anything is measured
 _NAMES = r"[\w.+@-]+(,[\w.+@-]+)*"
 # option -> its form in sbatch's manual, and the same in words. A value that is no such thing could be another option, or a command
@@ -82,7 +81,7 @@ def check_values(job: SlurmJob) -> None:
     for name, value in values:
         form, words = FORMS.get(name.removeprefix("--"), (".*", "a path"))
         if value and not (value.isprintable() and re.fullmatch(form, value, re.ASCII)):
-            raise ConfigError(f"{name} is {value[:80]!r}; use {words}, without control characters")
+            raise ConfigError(f"{name} is {quoted(value)}; use {words}, without control characters")
 
 
 def render(job: SlurmJob, config: R3Config) -> str:
@@ -105,7 +104,7 @@ def render(job: SlurmJob, config: R3Config) -> str:
     try:
         return environment.from_string(source.read_text(encoding="utf-8")).render(
             job=job,
-            written_by="".join(letter if letter.isprintable() else " " for letter in job.written_by),
+            written_by=on_one_line(without_logins(job.written_by)),
             script=shlex.quote(str(script_of(config))),
             job_name=job_name(config),
             gpus=config.cluster.gpus_per_node if cuda else None,
@@ -140,10 +139,7 @@ def forwarded(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in sorted(environment.items())
-        if name.startswith(FORWARDED)
-        and not SECRET.search(name)
-        and not LOGIN_IN_URL.search(value)
-        and name != "R3_DEADLINE"
+        if name.startswith(FORWARDED) and not is_secret(name, value) and name != "R3_DEADLINE"
     }
 
 
@@ -154,9 +150,11 @@ def seeds_of(text: str | None) -> list[int]:
     try:
         seeds = [int(part) for part in text.split(",")]
     except ValueError as error:
-        raise ConfigError(f"--seeds is {text!r}; give whole numbers with commas between them, like 1,2,3") from error
+        raise ConfigError(
+            f"--seeds is {quoted(text)}; give whole numbers with commas between them, like 1,2,3"
+        ) from error
     if len(set(seeds)) < len(seeds) or min(seeds) < 0:
-        raise ConfigError(f"--seeds is {text!r}; give different numbers from 0 up")
+        raise ConfigError(f"--seeds is {quoted(text)}; give different numbers from 0 up")
     return seeds
 
 

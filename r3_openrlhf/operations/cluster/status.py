@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import time
@@ -10,11 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from r3_openrlhf.method.errors import ClusterError, R3Error
+from r3_openrlhf.method.errors import ClusterError, R3Error, on_one_line
 from r3_openrlhf.method.history.lease import last_holder
 from r3_openrlhf.operations.cluster import ray_jobs
 from r3_openrlhf.operations.cluster.submissions import FILE, runs_of, submissions
 from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.files import read_json, read_text
 from r3_openrlhf.runs.stop_request import GO_ON, StopRequest
 
 
@@ -128,12 +128,12 @@ def _state_without_a_job(run: RunDirectory) -> tuple[str, str | None]:
 
 def _saved_at(run: RunDirectory) -> str | None:
     latest = run.checkpoints / "_actor" / "latest"
-    step = latest.read_text().strip().removeprefix("global_step") if latest.is_file() else None
+    step = read_text(latest).strip().removeprefix("global_step") if latest.is_file() else None
     return f"preempted at step {step}, saved" if step else None
 
 
 def _last_error(run: RunDirectory) -> str | None:
-    return run.error.read_text(encoding="utf-8").strip() if run.error.is_file() else None
+    return on_one_line(read_text(run.error).strip()) if run.error.is_file() else None
 
 
 def _queue(job: str | None) -> tuple[str | None, str | None]:
@@ -155,32 +155,38 @@ def _checkpoint(run: RunDirectory, now: float) -> str | None:
     if not latest.is_file():
         return None
     minutes = (now - latest.stat().st_mtime) / 60
-    return f"{latest.read_text().strip().replace('global_step', 'step ')}, {minutes:.0f} min ago"
+    return f"{read_text(latest).strip().replace('global_step', 'step ')}, {minutes:.0f} min ago"
 
 
 def _json(path: Path) -> dict:
-    return json.loads(path.read_text()) if path.is_file() else {}
+    return read_json(path, dict) if path.is_file() else {}
 
 
 def status_table(statuses: Sequence[RunStatus]):
     """A rich table with one row per run; "-" where something is not known."""
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=box.SIMPLE, pad_edge=False)
     for column in ("run", "job", "state", "step", "tokens", "reward", "held-out", "checkpoint", "nodes", "last"):
         table.add_column(column, overflow="fold")
     for each in statuses:
         table.add_row(
-            each.run,
-            each.job or "-",
-            each.state,
-            "-" if each.step is None else str(each.step),
-            "-" if each.tokens is None else f"{each.tokens:,}",
-            "-" if each.reward is None else f"{each.reward:.3f}",
-            "-" if each.held_out is None else f"{each.held_out:.1%}",
-            each.checkpoint or "-",
-            each.nodes or "-",
-            each.last or "",
+            *map(
+                Text,
+                (
+                    each.run,
+                    each.job or "-",
+                    each.state,
+                    "-" if each.step is None else str(each.step),
+                    "-" if each.tokens is None else f"{each.tokens:,}",
+                    "-" if each.reward is None else f"{each.reward:.3f}",
+                    "-" if each.held_out is None else f"{each.held_out:.1%}",
+                    each.checkpoint or "-",
+                    each.nodes or "-",
+                    each.last or "",
+                ),
+            )
         )
     return table

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.files import read_lines
 
 FILE = "submitted.jsonl"
 
@@ -45,7 +46,7 @@ def runs_of(path: str | Path) -> list[Path]:
 def submissions(run_dir: str | Path) -> list[dict[str, Any]]:
     """Of this directory, oldest first."""
     path = RunDirectory(run_dir).cluster / FILE
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+    return list(read_lines(path, dict)) if path.is_file() else []
 
 
 def still_queued(run_dirs: Iterable[str | Path]) -> list[str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
+from r3_openrlhf.method.errors import quoted
+
 OK, NOTE, FAIL = "ok", "note", "fail"
 
 
@@ -20,7 +22,7 @@ class Line:
 
     def __post_init__(self) -> None:
         if self.status not in (OK, NOTE, FAIL):
-            raise ValueError(f"status is {self.status!r}; use {OK}, {NOTE} or {FAIL}")
+            raise ValueError(f"status is {quoted(self.status)}; use {OK}, {NOTE} or {FAIL}")
         if (self.status == OK) != (not self.remedy):
             raise ValueError(f"{self.what}: a line has a remedy if it is not ok, and only then")
 

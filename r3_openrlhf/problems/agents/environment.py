@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from r3_openrlhf.method.core.checks import finite_value
-from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import nearest
 
 ENVIRONMENTS = {
@@ -78,16 +78,16 @@ def environment_class(name: str) -> type:
     module_name, colon, attribute = path.partition(":")
     if not colon:
         known = nearest(name, list(ENVIRONMENTS))
-        raise ConfigError(f"agents.environment is {name!r}; {known}, or package.module:Class of your own")
+        raise ConfigError(f"agents.environment is {quoted(name)}; {known}, or package.module:Class of your own")
     try:
         found = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         remedy = REMEDIES.get(name, "") if isinstance(error, ModuleNotFoundError) else ""
-        raise ConfigError(f"agents.environment is {name!r}, which cannot be loaded: {error}{remedy}") from error
+        raise ConfigError(f"agents.environment is {quoted(name)}, which cannot be loaded: {error}{remedy}") from error
     missing = [method for method in ("reset", "step", "close") if not callable(getattr(found, method, None))]
     if not callable(found) or missing:
         raise ConfigError(
-            f"agents.environment is {name!r}, which has no {', '.join(missing) or 'constructor'}; an environment has "
+            f"agents.environment is {quoted(name)}, which has no {', '.join(missing) or 'constructor'}; an environment has "
             "reset, step and close"
         )
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 
 from r3_openrlhf.config.answer_tasks import DEFAULT_TASK, TASKS
-from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.rewards.answers.extraction import OPEN_THINKING
 from r3_openrlhf.rewards.answers.request import Item, Outcome
 
@@ -46,7 +46,7 @@ def grade(
     """
     entry = TASKS[task]
     if entry.of_user:
-        raise ConfigError(f"task is {task!r}, a function of your own; call it itself, or use math or exact")
+        raise ConfigError(f"task is {quoted(task)}, a function of your own; call it itself, or use math or exact")
     accepted = (references,) if isinstance(references, str) else tuple(references)
     text = OPEN_THINKING + response if thinking_open else response
     module, _, function = entry.grade.partition(":")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from r3_openrlhf.config import DataConfig
 from r3_openrlhf.config.finding import Finding
-from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.problems.prompts import end_of_turn, render
 from r3_openrlhf.rewards.thinking import opened_thinking
 
@@ -51,7 +51,7 @@ def directory_findings(model: str) -> list[Finding]:
         base = _json(directory / "adapter_config.json").get("base_model_name_or_path")
         return [
             Finding(
-                f"model.path {model} holds an adapter alone; merge it into its base model {str(base)[:80]!r} "
+                f"model.path {model} holds an adapter alone; merge it into its base model {quoted(str(base))} "
                 "(PEFT: merge_and_unload, then save_pretrained) and give the directory of that",
                 refuses=True,
             )
@@ -116,7 +116,7 @@ def template_findings(
         ends = ", ".join(repr(tokenizer.convert_ids_to_tokens(one)) for one in sorted(known)) or "none"
         found.append(
             Finding(
-                f"the chat template ends a turn with {tokenizer.convert_ids_to_tokens(end)!r}, which is none of the model's end "
+                f"the chat template ends a turn with {quoted(tokenizer.convert_ids_to_tokens(end))}, which is none of the model's end "
                 f"tokens ({ends}); the run stops there too, and for others add {end} to eos_token_id in generation_config.json"
             )
         )
@@ -124,7 +124,7 @@ def template_findings(
     if bos is not None and list(prompt_ids[:2]) == [bos, bos]:
         found.append(
             Finding(
-                f"prompts begin with {tokenizer.bos_token!r} twice; take it out of data.prompt_template, data.system_prompt or the "
+                f"prompts begin with {quoted(tokenizer.bos_token)} twice; take it out of data.prompt_template, data.system_prompt or the "
                 "problems",
                 refuses=True,
             )

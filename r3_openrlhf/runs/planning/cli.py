@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.errors import ConfigError, quoted
 
 if TYPE_CHECKING:
     from r3_openrlhf.runs.planning.shapes import ModelShape
@@ -83,5 +83,5 @@ def _shape(path: str) -> ModelShape:
 
 def _number(own: dict[str, str], key: str) -> int:
     if not own[key].isdecimal() or int(own[key]) < 1:
-        raise ConfigError(f"{key} is {own[key]!r}; use a whole number from 1")
+        raise ConfigError(f"{key} is {quoted(own[key])}; use a whole number from 1")
     return int(own[key])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import nearest
 
 GiB = 2**30
@@ -39,5 +39,5 @@ DEFAULT = "h100-80gb"
 def gpu_named(name: str) -> Gpu:
     """Raises ConfigError for a name that is not in GPUS."""
     if name not in GPUS:
-        raise ConfigError(f"gpu is {name!r}, which the plan does not know; {nearest(name, list(GPUS))}")
+        raise ConfigError(f"gpu is {quoted(name)}, which the plan does not know; {nearest(name, list(GPUS))}")
     return GPUS[name]

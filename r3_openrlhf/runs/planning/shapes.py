@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.errors import ConfigError, quoted
 
 KINDS = ("llama", "qwen2", "qwen3", "mistral")  # config.json's model_type, whose layers are the ones counted here
 
@@ -151,4 +151,6 @@ def _read(file: Path) -> ModelShape:
             qk_norm=kind == "qwen3",
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{file} cannot be read as a model's shape: {error!r}; restore it from a copy") from error
+        raise ConfigError(
+            f"{file} cannot be read as a model's shape: {quoted(error)}; restore it from a copy"
+        ) from error

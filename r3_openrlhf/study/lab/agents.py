@@ -19,7 +19,7 @@ from statistics import fmean
 
 import numpy as np
 
-from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.problems.agents.advantages import advantages_of_task, steps_alone
 from r3_openrlhf.study.lab.agents_table import NUM_TASKS, Played, Policy, Row, TablePolicy, agents_config
 
@@ -76,7 +76,7 @@ def recall(group: list[Played], stored: Sequence[Played], rng: random.Random) ->
 def make_policy(kind: str, *, variant: str, seed: int) -> Policy:
     """The policy with which a run begins. ConfigError: no such kind."""
     if kind not in POLICIES:
-        raise ConfigError(f"the policy {kind!r} does not exist; known: {', '.join(POLICIES)}")
+        raise ConfigError(f"the policy {quoted(kind)} does not exist; known: {', '.join(POLICIES)}")
     if kind == "table":
         return TablePolicy()
     from r3_openrlhf.study.lab.agents_network import imitator  # with torch
@@ -99,7 +99,7 @@ def train(
     ConfigError: no such variant, arm or policy.
     """
     if variant not in VARIANTS:
-        raise ConfigError(f"the variant {variant!r} does not exist; known: {', '.join(VARIANTS)}")
+        raise ConfigError(f"the variant {quoted(variant)} does not exist; known: {', '.join(VARIANTS)}")
     settings = agents_config(arm)
     rng = random.Random(f"{variant}/{seed}")
     player = make_policy(policy, variant=variant, seed=seed)
@@ -146,7 +146,7 @@ def run_study(
 ) -> list[AgentRun]:
     """Every combination; one that is in `directory` already is read, not run. ConfigError: as `train`."""
     if policy not in POLICIES:
-        raise ConfigError(f"the policy {policy!r} does not exist; known: {', '.join(POLICIES)}")
+        raise ConfigError(f"the policy {quoted(policy)} does not exist; known: {', '.join(POLICIES)}")
     rate = learning_rate or LEARNING_RATES[policy]
     found = []
     for variant in variants:

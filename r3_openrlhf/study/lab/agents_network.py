@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from r3_openrlhf.config import AgentsConfig
+from r3_openrlhf.method.errors import quoted
 from r3_openrlhf.problems.agents.environment import task_uid
 from r3_openrlhf.problems.agents.trajectory import Episode
 from r3_openrlhf.problems.agents.vault import BACK, HALL, OPEN, TAKE, Vault
@@ -66,7 +67,7 @@ def read(prompt: str) -> tuple[Reading, dict[str, str]]:
     """What a prompt shows, and colour -> its part in the goal. ValueError: no prompt of the vault."""
     parts, now = parts_of(prompt), NOW.search(prompt)
     if now is None:
-        raise ValueError(f"this prompt of the vault has no state: {prompt!r}")
+        raise ValueError(f"this prompt of the vault has no state: {quoted(prompt)}")
 
     def turn(place: str, keys: str | None, action: str | None) -> Turn:
         held = tuple(parts[key] for key in (keys or "").split() if key in parts)

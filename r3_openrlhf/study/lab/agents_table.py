@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from r3_openrlhf.config import AgentsConfig
-from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.problems.agents.environment import task_uid
 from r3_openrlhf.problems.agents.trajectory import Episode, Trajectory
 from r3_openrlhf.problems.agents.vault import BACK, HALL, OPEN, TAKE, Vault
@@ -50,7 +50,7 @@ NOW = re.compile(r"Now: (\w+)(?:, keys ([\w ]+))?$")
 def agents_config(arm: str) -> AgentsConfig:
     """The settings of an arm. ConfigError: no such arm."""
     if arm not in ARMS:
-        raise ConfigError(f"the arm {arm!r} does not exist; known: {', '.join(ARMS)}")
+        raise ConfigError(f"the arm {quoted(arm)} does not exist; known: {', '.join(ARMS)}")
     return AgentsConfig(
         environment="vault",
         max_turns=MAX_TURNS,
@@ -65,7 +65,7 @@ def parts_of(prompt: str) -> dict[str, str]:
     """Colour -> its part in the goal of a prompt. ValueError: no prompt of the vault."""
     goal = _GOAL.search(prompt)
     if goal is None:
-        raise ValueError(f"this is no prompt of the vault: {prompt!r}")
+        raise ValueError(f"this is no prompt of the vault: {quoted(prompt)}")
     parts = dict(zip(goal[1].split(" and "), PARTS, strict=False))
     others = [colour for colour in Vault(rooms=ROOMS).colours if colour not in parts]
     return parts | {colour: f"other{i}" for i, colour in enumerate(others)}
@@ -81,7 +81,7 @@ class TablePolicy:
         """The row for a prompt, and colour -> its part in the goal."""
         parts, now = parts_of(prompt), NOW.search(prompt)
         if now is None:
-            raise ValueError(f"this prompt of the vault has no state: {prompt!r}")
+            raise ValueError(f"this prompt of the vault has no state: {quoted(prompt)}")
         held = now[2].split() if now[2] else _TAKEN.findall(prompt)
         return (parts.get(now[1], HALL), tuple(sorted({parts[one] for one in held if one in parts}))), parts
 

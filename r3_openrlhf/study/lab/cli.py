@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.errors import ConfigError, quoted
 
 
 @click.group()
@@ -93,7 +93,9 @@ def study(
     try:
         wanted_seeds = [int(seed) for seed in seeds.split(",")] if seeds else SEEDS
     except ValueError as error:
-        raise ConfigError(f"--seeds is {seeds!r}; use whole numbers with commas between them, like 1,2,3") from error
+        raise ConfigError(
+            f"--seeds is {quoted(seeds)}; use whole numbers with commas between them, like 1,2,3"
+        ) from error
     if Path(out).exists() and not Path(out).is_dir():
         raise ConfigError(f"--out {out} is a file; choose a directory")
     with Progress(console=_stderr()) as bar:

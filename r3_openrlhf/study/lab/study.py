@@ -15,7 +15,7 @@ from pathlib import Path
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.loading import load_config
-from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.evidence import evidence_of, file_of, is_there, write_evidence
 from r3_openrlhf.runs.models.locate import resolve_model
@@ -49,19 +49,21 @@ class Arm:
         try:
             parts = shlex.split(text)
         except ValueError as error:
-            raise ConfigError(f"the arm {text!r} cannot be read: {error}; use NAME=PRESET KEY=VALUE ...") from error
+            raise ConfigError(
+                f"the arm {quoted(text)} cannot be read: {error}; use NAME=PRESET KEY=VALUE ..."
+            ) from error
         name, _, preset = parts[0].partition("=") if parts else ("", "", "")
         settings = parts[1:]
         if not re.fullmatch(r"\w[\w.+-]*", name):
             raise ConfigError(
-                f"the arm {text!r} has no usable name; begin with NAME=PRESET, a name of letters and digits"
+                f"the arm {quoted(text)} has no usable name; begin with NAME=PRESET, a name of letters and digits"
             )
         for setting in settings:
             key, equals, _ = setting.partition("=")
             if not equals:
-                raise ConfigError(f"the arm {text!r} holds {setting!r}, which sets nothing; use KEY=VALUE")
+                raise ConfigError(f"the arm {quoted(text)} holds {quoted(setting)}, which sets nothing; use KEY=VALUE")
             if key in SET_BY_THE_STUDY:
-                raise ConfigError(f"the arm {text!r} sets {key}, which the study sets itself; leave it out")
+                raise ConfigError(f"the arm {quoted(text)} sets {key}, which the study sets itself; leave it out")
         return cls(name, preset or name, tuple(settings))
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import nearest
 from r3_openrlhf.runs.models.lab_worlds import (
     EASY,
@@ -72,11 +72,13 @@ def problems(*, world: str, seed: int, part: str) -> Iterator[dict[str, Any]]:
         ConfigError: no such world or part, a seed that is no whole number.
     """
     if world not in WORLDS:
-        raise ConfigError(f"data.reasoning_gym.world is {world!r}, which does not exist; {nearest(world, WORLDS)}")
+        raise ConfigError(
+            f"data.reasoning_gym.world is {quoted(world)}, which does not exist; {nearest(world, WORLDS)}"
+        )
     if part not in PARTS:
-        raise ConfigError(f"data.reasoning_gym.part is {part!r}; use {' or '.join(PARTS)}")
+        raise ConfigError(f"data.reasoning_gym.part is {quoted(part)}; use {' or '.join(PARTS)}")
     if type(seed) is not int:
-        raise ConfigError(f"data.reasoning_gym.seed is {seed!r}; use a whole number")
+        raise ConfigError(f"data.reasoning_gym.seed is {quoted(seed)}; use a whole number")
     return iter(_draw(WORLDS[world], seed)[part])
 
 

@@ -106,10 +106,25 @@ def test_seeds_are_an_array_with_a_run_each(tmp_path):
 
 def test_no_secret_is_written(tmp_path):
     plain = {"HF_HOME": "/h", "NCCL_DEBUG": "INFO", "WANDB_PROJECT": "p"}
-    secret = {"WANDB_API_KEY": "k", "R3_PASS": "p", "R3_auth": "a", "R3_PROXY": "http://me:word@proxy:3128"}
-    assert forwarded({**plain, **secret, "HF_TOKEN": "t", "X": "x"}) == plain
-    assert dry_run(tmp_path).exit_code == 0
-    assert (tmp_path / "run" / "cluster" / "job.sh").stat().st_mode & 0o777 == 0o700
+    secret = {
+        "WANDB_API_KEY": "k",
+        "R3_PASS": "p",
+        "R3_auth": "a",
+        "R3_Pwd": "w",
+        "R3_PROXY": "http://me:word@proxy:3128",
+    }
+    assert forwarded({**plain, **secret, "R3_X": "https://token@x", "HF_TOKEN": "t", "X": "x"}) == plain
+    script = tmp_path / "run" / "cluster" / "job.sh"
+    script.parent.mkdir(parents=True)
+    script.touch(0o644)  # of an earlier version
+    result = dry_run(tmp_path, "reward.urls=[http://me:hunter2@host:5000]")
+    assert result.exit_code == 0 and "hunter2" not in result.output and "http://host:5000" in result.stdout
+    # the job needs it, and only its owner may read it
+    assert script.stat().st_mode & 0o777 == 0o600 and script.read_text().count("hunter2") == 1
+    command = ["submit", "ray", "experiment=cpu_smoke", "run_dir=/runs/x", "reward.urls=[http://me:hunter2@host:5000]"]
+    for more in (["--dry-run"], ["--manifest", "--image=i", "--claim=c", "--mount=/runs"]):
+        result = CliRunner().invoke(main, [*command, *more])
+        assert result.exit_code == 0 and "hunter2" not in result.output and "http://host:5000" in result.stdout
 
 
 @pytest.mark.parametrize(
