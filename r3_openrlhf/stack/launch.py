@@ -28,7 +28,7 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -89,7 +89,7 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
         if config.model.path in BUILDERS and not Path(locate_model(config.model.path)).is_dir():
             console.announce(Phase.UNPACKING if config.model.path == "smollm2" else Phase.TRAINING_MODEL)
         model = resolve_model(config.model.path)
-        check_context(config, model)
+        check_context(config, model, platform=platform)
         warnings = [*gpu_warnings(config, platform=platform), memory_warning(config, model, platform=platform)]
         arguments = checked_arguments(config, run, model, platform=platform)
         with held(run):
@@ -179,7 +179,7 @@ def plan(config: R3Config) -> Plan:
     run, model = RunDirectory(config.run_dir), locate_model(config.model.path)
     is_here = (Path(model) / "config.json").is_file()  # no name on the hub, and built already
     if is_here:
-        check_context(config, model)
+        check_context(config, model, platform=platform)
     arguments = checked_arguments(config, run, model, platform=platform)
     if not is_here:
         if (shape := known_shape(config.model.path)) is not None:
@@ -221,7 +221,7 @@ def checked_arguments(config: R3Config, run: RunDirectory, model: str, *, platfo
     return arguments
 
 
-def check_context(config: R3Config, model: str) -> None:
+def check_context(config: R3Config, model: str, *, platform: str) -> None:
     """ConfigError: data.max_len is more than the positions of the model, or its layers do not do what the settings ask of
     them. model: a directory, or a name on the hub."""
     from transformers import AutoConfig
@@ -244,6 +244,28 @@ def check_context(config: R3Config, model: str) -> None:
                 raise ConfigError(
                     f"openrlhf.{name} is {value}, but model.path {config.model.path} has no experts; leave it out"
                 )
+    check_layers(config, found, platform=platform)
+
+
+def check_layers(config: R3Config, found: Any, *, platform: str) -> None:
+    """ConfigError: a kind of model with which the installed OpenRLHF, transformers and vLLM would compute something else, silently.
+    found: its configuration, as transformers loads it."""
+    text = found.get_text_config()
+    if platform == "cuda" and getattr(text, "num_experts_per_tok", None):
+        raise ConfigError(
+            f"model.path {config.model.path} has experts, whose weights vLLM 0.29 may lay out anew when it loads them: those of a "
+            "later sync would be read wrongly (https://github.com/vllm-project/vllm/issues/42821); use a model without experts"
+        )
+    # stack/chunked_actor.py, runs/models/actor.py:246: rows are told apart by their positions alone
+    reason = "has positions of three dimensions" if hasattr(found, "vision_config") else None
+    for kind in getattr(text, "layer_types", None) or ():
+        if kind == "linear_attention" or not kind.endswith("_attention"):
+            reason = f"has layers ({kind}) that carry a state from one token to the next"
+    if config.train.packing and reason is not None:
+        raise ConfigError(
+            f"train.packing is true, but model.path {config.model.path} {reason}, and a packed row would see the one before it; use "
+            "train.packing=false train.dynamic_batch=false"
+        )
 
 
 def gpu_warnings(config: R3Config, *, platform: str) -> list[str]:

@@ -23,6 +23,7 @@ from r3_openrlhf.stack.arguments import platform_of  # noqa: E402
 from r3_openrlhf.stack.launch import (  # noqa: E402
     check_context,
     check_devices,
+    check_layers,
     gpu_warnings,
     memory_warning,
     num_steps,
@@ -212,7 +213,7 @@ def test_a_context_longer_than_the_model(tmp_path, config):
 
     Qwen2Config(max_position_embeddings=128).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match="data.max_len is .* 128 positions; use data.max_len=128 or less"):
-        check_context(config, str(tmp_path))
+        check_context(config, str(tmp_path), platform="cpu")
 
 
 def test_heads_that_vllm_cannot_share_are_found_before_it_starts(tmp_path, config):
@@ -223,9 +224,9 @@ def test_heads_that_vllm_cannot_share_are_found_before_it_starts(tmp_path, confi
     with pytest.raises(
         ConfigError, match="tensor_parallel_size is 8, but .* 28 attention heads, 4 for keys and values"
     ):
-        check_context(config, str(tmp_path))
+        check_context(config, str(tmp_path), platform="cpu")
     config.cluster.vllm_tensor_parallel_size = 4
-    check_context(config, str(tmp_path))
+    check_context(config, str(tmp_path), platform="cpu")
 
 
 def test_a_dry_run_asks_the_table_where_the_model_is_on_the_hub():
@@ -243,9 +244,56 @@ def test_what_only_experts_have_is_refused_without_them(tmp_path):
         config = load_config("cpu_smoke", [f"openrlhf.{flag}"])
         Qwen2Config().save_pretrained(tmp_path)
         with pytest.raises(ConfigError, match=r"openrlhf.*has no experts; leave it out"):
-            check_context(config, str(tmp_path))
+            check_context(config, str(tmp_path), platform="cpu")
         Qwen2MoeConfig().save_pretrained(tmp_path)
-        check_context(config, str(tmp_path))
+        check_context(config, str(tmp_path), platform="cpu")
+
+
+def test_experts_are_refused_where_vllm_lays_their_weights_out_anew():
+    from transformers import Qwen2Config, Qwen2MoeConfig
+
+    config = load_config("r3_1p5b_deepscaler_8gpu", [])
+    check_layers(config, Qwen2Config(), platform="cuda")
+    check_layers(config, Qwen2MoeConfig(), platform="cpu")
+    with pytest.raises(ConfigError, match="has experts, .*vllm/issues/42821"):
+        check_layers(config, Qwen2MoeConfig(), platform="cuda")
+
+
+def test_rows_are_packed_for_models_that_tell_them_apart():
+    from transformers import AutoConfig
+
+    config = load_config("r3_1p5b_deepscaler_8gpu", [])
+    for kind, said in (("qwen3_5", "linear_attention"), ("qwen2_vl", "positions of three dimensions")):
+        config.train.packing = True
+        with pytest.raises(ConfigError, match=f"train.packing is true, .*{said}.*; use train.packing=false"):
+            check_layers(config, AutoConfig.for_model(kind), platform="cuda")
+        config.train.packing = False
+        check_layers(config, AutoConfig.for_model(kind), platform="cuda")
+
+
+def test_packed_rows_of_a_linear_attention_see_each_other():
+    """Why they are refused; where this fails, the installed transformers keeps packed rows apart."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    sizes = dict(
+        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=4, num_attention_heads=4, head_dim=8
+    )
+    sizes |= dict(
+        num_key_value_heads=2,
+        linear_num_value_heads=4,
+        linear_num_key_heads=2,
+        linear_key_head_dim=8,
+        linear_value_head_dim=8,
+    )
+    torch.manual_seed(0)
+    made = AutoConfig.for_model("qwen3_5_text", **sizes)
+    model = AutoModelForCausalLM.from_config(made, attn_implementation="sdpa").eval()
+    first, second = torch.randint(64, (1, 7)), torch.randint(64, (1, 9))
+    with torch.no_grad():
+        alone = model(second, use_cache=False).logits
+        positions = torch.cat([torch.arange(7), torch.arange(9)])[None]
+        packed = model(torch.cat([first, second], 1), position_ids=positions, use_cache=False).logits[:, 7:]
+    assert (packed - alone).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize(
