@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from types import SimpleNamespace
 
+from openrlhf.utils.seqlen_balancing import get_minimum_num_micro_batch_size, get_seqlen_balanced_partitions
+
 MAX_ADDITIONAL = 2  # micro-batches beyond as few as possible, to keep short rows from being padded to long ones;
 ADDITIONAL_MUST_SAVE = 0.5  # each of them this share of the tokens that a micro-batch has
 
@@ -44,6 +46,27 @@ def even_slices(num_rows: int, num_slices: int) -> list[slice]:
 def micro_batches(num_rows: int, micro_batch_size: int) -> list[slice]:
     """As few micro-batches as the size allows, filled evenly."""
     return even_slices(num_rows, -(-num_rows // micro_batch_size))
+
+
+def max_forward_tokens(args: SimpleNamespace) -> int:
+    """Of a micro-batch of the log-prob pass; processes that share a row have a part of it each."""
+    return args.rollout.max_tokens_per_gpu * args.ds.ring_attn_size * args.ds.tensor_parallel_size
+
+
+def balanced_batches(lengths: Sequence[int], *, ranks: int, max_tokens: int) -> list[list[int]]:
+    """Rows, by their numbers, in micro-batches of at most `max_tokens` tokens or of one row, and a multiple of `ranks` of them.
+
+    Answers trainer/ppo_utils/experience_maker.py:62, which rounds their number down to a multiple of the ranks: 96 rows on 8
+    ranks made micro-batches of 1.7 times the tokens. Here it is rounded up, and raised while one is too large: partitions are
+    balanced, which does not say that they fit where those of the first fit do.
+    """
+    fewest = get_minimum_num_micro_batch_size(lengths, max_tokens, 1, 1)
+    most = max(1, len(lengths) // ranks) * ranks
+    for count in range(min(most, -(-fewest // ranks) * ranks), most + 1, ranks):
+        batches = get_seqlen_balanced_partitions(lengths, count, equal_size=False)
+        if all(len(rows) == 1 or sum(lengths[i] for i in rows) <= max_tokens for rows in batches):
+            break
+    return batches
 
 
 def num_tight(lengths: Sequence[int], micro_batch_size: int) -> int:

@@ -31,7 +31,15 @@ from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.early_warnings import early_warnings, ungraded_sentence
 from r3_openrlhf.runs.rollout_records import records_of
 from r3_openrlhf.runs.token_chars import TokenChars
-from r3_openrlhf.stack.batching import effective_ranks, even_slices, micro_batches, num_fillers, num_windows
+from r3_openrlhf.stack.batching import (
+    balanced_batches,
+    effective_ranks,
+    even_slices,
+    max_forward_tokens,
+    micro_batches,
+    num_fillers,
+    num_windows,
+)
 from r3_openrlhf.stack.convert import experience_from_recalled, filler_experience
 from r3_openrlhf.stack.phases import Phase, announce
 
@@ -82,16 +90,23 @@ class StockExperienceMaker(RemoteExperienceMaker):
         return experiences
 
     def split_rollout_samples(self, rollout_samples: list[Experience]) -> list[Experience]:
-        """Micro-batches for the forward passes: every rank gets the same number of rows and of micro-batches."""
-        if self.args.train.dynamic_batch_enable:  # upstream's count is a multiple of the ranks already
-            return super().split_rollout_samples(rollout_samples)
+        """Micro-batches for the forward passes: every rank gets the same number of micro-batches, and of rows where these have a
+        fixed size. With train.dynamic_batch none has more than rollout.max_tokens_per_gpu tokens, but for a row that has."""
         for i, sample in enumerate(rollout_samples):
             sample.index = [i]
-        size = self.args.rollout.micro_batch_size
+        ranks = effective_ranks(self.args)
+        if self.args.train.dynamic_batch_enable:
+            lengths = [int(sample.total_length.item()) for sample in rollout_samples]
+            batches = balanced_batches(lengths, ranks=ranks, max_tokens=max_forward_tokens(self.args))
+        else:
+            batches = [
+                range(rank.start + inside.start, rank.start + inside.stop)
+                for rank in even_slices(len(rollout_samples), ranks)
+                for inside in micro_batches(rank.stop - rank.start, self.args.rollout.micro_batch_size)
+            ]
         return [
-            Experience.concat_experiences(rollout_samples[rank][inside], self.tokenizer.pad_token_id)
-            for rank in even_slices(len(rollout_samples), effective_ranks(self.args))
-            for inside in micro_batches(rank.stop - rank.start, size)
+            Experience.concat_experiences([rollout_samples[i] for i in batch], self.tokenizer.pad_token_id)
+            for batch in batches
         ]
 
     def _batch(self, rollout_samples: list[Experience]) -> MixedBatch:
