@@ -282,6 +282,7 @@ def configuration(options: argparse.Namespace, url: str):
             "checkpoint.save_hf=false",
             "reward.max_ungraded_rate=0.1",
             "stop.max_abs_logprob_gap=1000",  # the policy is no model
+            "stop.max_p99_logprob_gap=1000",
             f"reward.urls=[{url}]",
         ],
     )

@@ -183,6 +183,7 @@ REFUSED = {  # overrides -> words that the sentence must hold: the key, the valu
     ("cluster.device=gpu",): "cluster.device is 'gpu', which does not exist; known: auto, cuda",
     ("checkpoint.save_steps=0",): "or -1 for the final model only",
     ("stop.max_abs_logprob_gap=0",): "stop.max_abs_logprob_gap is 0.0",
+    ("stop.max_p99_logprob_gap=0",): "stop.max_p99_logprob_gap is 0.0",
 }
 
 

@@ -474,8 +474,11 @@ class StopConfig:
 
     # mean |actor - rollout| log-prob on fresh rollouts, nats
     max_abs_logprob_gap: float = 0.1
+    # 99th percentile of the same over tokens, nats
+    max_p99_logprob_gap: float = 1.0
 
     def __post_init__(self) -> None:
+        above("stop.max_p99_logprob_gap", self.max_p99_logprob_gap, 0.0)
         above("stop.max_abs_logprob_gap", self.max_abs_logprob_gap, 0.0)
 
 

@@ -11,7 +11,8 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import ray
@@ -45,7 +46,7 @@ from r3_openrlhf.stack.phases import Phase, announce
 
 logger = logging.getLogger(__name__)
 
-SYNC_GAP = "r3/sync/abs_logprob_gap"
+SYNC_GAP, SYNC_P99 = "r3/sync/abs_logprob_gap", "r3/sync/p99_logprob_gap"
 
 
 class StockExperienceMaker(RemoteExperienceMaker):
@@ -100,7 +101,7 @@ class StockExperienceMaker(RemoteExperienceMaker):
             batches = balanced_batches(lengths, ranks=ranks, max_tokens=max_forward_tokens(self.args))
         else:
             batches = [
-                range(rank.start + inside.start, rank.start + inside.stop)
+                list(range(rank.start + inside.start, rank.start + inside.stop))
                 for rank in even_slices(len(rollout_samples), ranks)
                 for inside in micro_batches(rank.stop - rank.start, self.args.rollout.micro_batch_size)
             ]
@@ -166,12 +167,16 @@ class StockExperienceMaker(RemoteExperienceMaker):
         fresh = {
             index: self.step - rollout.policy_step for index, rollout in enumerate(rollouts) if rollout is not None
         }
+        clip = self.args.actor.eps_clip_low_high
+        current = {index for index, lag in fresh.items() if lag == 0} if self.config.is_async else set(fresh)
+        found: dict[str, float] = {}
+        if current or not self.config.is_async:
+            gap = logprob_gap(experiences, current, clip=clip)
+            found = {SYNC_GAP: gap.mean, SYNC_P99: gap.p99, "r3/sync/outside_clip_share": gap.outside_clip}
         if not self.config.is_async:
-            return {SYNC_GAP: mean_abs_logprob_gap(experiences, fresh)}
-        current = {index for index, lag in fresh.items() if lag == 0}
-        found = {SYNC_GAP: mean_abs_logprob_gap(experiences, current)} if current else {}
+            return found
         return found | {
-            "r3/async/abs_logprob_gap": mean_abs_logprob_gap(experiences, fresh),
+            "r3/async/abs_logprob_gap": logprob_gap(experiences, set(fresh), clip=clip).mean,
             "r3/async/mean_lag": sum(fresh.values()) / len(fresh) if fresh else 0.0,
             "r3/async/max_lag": float(max(fresh.values(), default=0)),
         }
@@ -183,6 +188,12 @@ class StockExperienceMaker(RemoteExperienceMaker):
                 f"actor and rollout engine disagree: mean |log-prob difference| on fresh rollouts is {gap:.4g} nats, "
                 f"more than stop.max_abs_logprob_gap={limit}; the weight sync is broken or the settings differ "
                 "(temperature, dtype)"
+            )
+        gap, limit = gaps.get(SYNC_P99, 0.0), self.config.stop.max_p99_logprob_gap
+        if not gap <= limit:
+            raise TrainingStopped(
+                f"actor and rollout engine disagree: of one fresh token in a hundred the log-probs differ by {gap:.4g} nats or more, "
+                f"the limit is stop.max_p99_logprob_gap={limit}; see docs/first-gpu-run.md, or raise it"
             )
         self.metrics = {**self.r3.metrics(batch, step=self.step), **gaps, **metrics}
         self.metrics["trained_tokens"] = trained_tokens(batch, passes=self.config.train.inner_epochs)
@@ -285,9 +296,8 @@ class R3ExperienceMaker(StockExperienceMaker):
 
     def _set_old_logprobs(self, experiences: list[Experience], rows: list[Row], batch: MixedBatch) -> dict[str, float]:
         """Which log-probs a recalled row's ratio is taken against (METHOD section 4), and how far off-policy it is."""
-        ratios, largest, clipped, tokens = 0.0, 0.0, 0, 0
+        gaps: list[torch.Tensor] = []
         smallest: list[float] = []  # of each recalled success
-        low, high = self.args.actor.eps_clip_low_high
         keeps_logprobs = self.config.logging.token_values != TokenValues.NONE
         for (
             experience
@@ -304,13 +314,9 @@ class R3ExperienceMaker(StockExperienceMaker):
                 self._policy_logprobs[row.index] = experience.action_log_probs[position][mask].float().numpy().copy()
             if batch.has_own_prompt(row) and not row.rehearsed:
                 stored = experience.rollout_log_probs[position][mask].float()
-                ratio = (experience.action_log_probs[position][mask].float() - stored).clamp(-20, 20).exp()
-                ratios += ratio.sum().item()
-                largest = max(largest, ratio.max().item() if len(ratio) else 0.0)
-                clipped += int(((ratio < 1 - low) | (ratio > 1 + high)).sum())
-                tokens += ratio.numel()
+                gaps.append(experience.action_log_probs[position][mask].float() - stored)
                 if row.rollout.verdict is Verdict.CORRECT:
-                    smallest.append(ratio.min().item())
+                    smallest.append(gaps[-1].min().clamp(-20, 20).exp().item())
             if row.old_logprobs is not None:
                 experience.action_log_probs[position] = experience.rollout_log_probs[position].to(
                     experience.action_log_probs.dtype
@@ -319,10 +325,13 @@ class R3ExperienceMaker(StockExperienceMaker):
                 experience.rollout_log_probs[position] = experience.action_log_probs[position].to(
                     experience.rollout_log_probs.dtype
                 )
+        gap_T = torch.cat(gaps) if gaps else torch.zeros(0)
+        ratio_T, gap = gap_T.clamp(-20, 20).exp(), gap_of_tokens(gap_T, clip=self.args.actor.eps_clip_low_high)
         return {
-            "r3/replay/ratio_mean": ratios / tokens if tokens else 0.0,
-            "r3/replay/ratio_max": largest,
-            "r3/replay/clip_fraction": clipped / tokens if tokens else 0.0,
+            "r3/replay/ratio_mean": ratio_T.mean(dtype=torch.float64).item() if gaps else 0.0,
+            "r3/replay/ratio_max": ratio_T.max().item() if gaps else 0.0,
+            "r3/replay/p99_logprob_gap": gap.p99,
+            "r3/replay/clip_fraction": gap.outside_clip,
             "r3/replay/least_likely_weight": sum(smallest) / len(smallest) if smallest else 0.0,
         }
 
@@ -376,19 +385,37 @@ def rows_of(experiences: list[Experience]):
             yield experience, position, index
 
 
-def mean_abs_logprob_gap(experiences: list[Experience], fresh) -> float:
-    """Mean |actor - rollout engine| log-prob over the response tokens of fresh rows, nats. The one number that shows
-    a broken weight sync; signed means, checksums and rewards do not."""
-    total, tokens = 0.0, 0
+class LogprobGap(NamedTuple):
+    """Of |actor - rollout engine| log-prob over tokens, nats: mean, 99th percentile; and the share of tokens whose ratio the loss
+    would clip although no update lies between the two. All 0 of no token."""
+
+    mean: float
+    p99: float
+    outside_clip: float
+
+
+def logprob_gap(experiences: list[Experience], rows: Collection[int], *, clip: Sequence[float]) -> LogprobGap:
+    """Over the response tokens of these rows. The mean is the one number that shows a broken weight sync (signed means, checksums
+    and rewards do not); the other two show noise that a mean hides. clip: how far below and above 1 a ratio may be."""
+    gaps = []
     for experience in experiences:
-        positions = [position for position, index in enumerate(experience.index) if index in fresh]
+        positions = [position for position, index in enumerate(experience.index) if index in rows]
         mask_BA = experience.action_mask[positions].bool()
-        gap_BA = (
-            experience.action_log_probs[positions].float() - experience.rollout_log_probs[positions].float()
-        ).abs()
-        total += gap_BA.masked_fill(~mask_BA, 0.0).sum(dtype=torch.float64).item()
-        tokens += int(mask_BA.sum())
-    return total / tokens if tokens else 0.0
+        gap_BA = experience.action_log_probs[positions].float() - experience.rollout_log_probs[positions].float()
+        gaps.append(gap_BA[mask_BA])
+    return gap_of_tokens(torch.cat(gaps) if gaps else torch.zeros(0), clip=clip)
+
+
+def gap_of_tokens(gap_T: torch.Tensor, *, clip: Sequence[float]) -> LogprobGap:
+    """gap_T: float32 [T], one log-prob minus the other."""
+    if not len(gap_T):
+        return LogprobGap(0.0, 0.0, 0.0)
+    low, high = clip
+    size_T, ratio_T = gap_T.abs(), gap_T.clamp(-20, 20).exp()
+    outside = ((ratio_T < 1 - low) | (ratio_T > 1 + high)).sum().item()
+    # torch.quantile takes 16 million values at most
+    p99 = size_T.kthvalue(math.ceil(0.99 * len(size_T))).values.item()
+    return LogprobGap(size_T.mean(dtype=torch.float64).item(), p99, outside / len(gap_T))
 
 
 def complete_ungraded(rollout_samples: list[Experience]) -> None:

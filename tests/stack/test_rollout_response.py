@@ -31,7 +31,7 @@ from r3_openrlhf.stack import (
 )
 from r3_openrlhf.stack.convert import rollout_from_response  # noqa: E402
 from r3_openrlhf.stack.environment import config_from_environment, environment_of  # noqa: E402
-from r3_openrlhf.stack.experience_maker import mean_abs_logprob_gap, returns_to_go  # noqa: E402
+from r3_openrlhf.stack.experience_maker import logprob_gap, returns_to_go  # noqa: E402
 from r3_openrlhf.stack.rollout_executor import AgentExecutor, logprobs_array  # noqa: E402
 
 pytestmark = pytest.mark.stack
@@ -185,8 +185,12 @@ def test_the_gap_is_over_the_responses_of_fresh_rows_alone():
         index=[0, 1, 2],
     )
     # |-1 + 1.5| + |-2 + 1| over the two tokens of row 0, no difference in row 1; row 2 was recalled
-    assert mean_abs_logprob_gap([experience], {0, 1}) == pytest.approx(1.5 / 5)
-    assert mean_abs_logprob_gap([experience], {1}) == 0.0
+    gap = logprob_gap([experience], {0, 1}, clip=(0.2, 0.2))
+    assert gap.mean == pytest.approx(1.5 / 5)
+    # the largest of five is their 99th percentile; exp(0.5) = 1.65 and exp(-1) = 0.37 are outside [0.8, 1.2]
+    assert (gap.p99, gap.outside_clip) == (1.0, 2 / 5)
+    assert logprob_gap([experience], {0, 1}, clip=(0.7, 0.7)).outside_clip == 0.0
+    assert logprob_gap([experience], {1}, clip=(0.2, 0.2)) == (0.0, 0.0, 0.0)
 
 
 def test_the_engine_is_told_its_limits():
