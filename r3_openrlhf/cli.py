@@ -276,7 +276,17 @@ def import_openrlhf(words: tuple[str, ...]) -> None:
 @click.option(
     "--rollouts", is_flag=True, help="Every rollout, or those of --step and --uid, as one JSON object a line."
 )
-def show(run: str, step: int | None, uid: str | None, as_json: bool, rollouts: bool) -> None:
+@click.option("--effect", is_flag=True, help="What replay, reflection and ranking changed.")
+@click.option("--against", metavar="RUN", help="With --effect: a run of the same problems without replay.")
+def show(
+    run: str,
+    step: int | None,
+    uid: str | None,
+    as_json: bool,
+    rollouts: bool,
+    effect: bool,
+    against: str | None,
+) -> None:
     """Read a run: its summary, the groups of a step, one group, or the rollouts themselves.
 
     \b
@@ -284,14 +294,19 @@ def show(run: str, step: int | None, uid: str | None, as_json: bool, rollouts: b
     r3 show runs/quickstart --step 9
     r3 show runs/quickstart --step 9 --uid 1f6d0c3f5a0be2b4
     r3 show runs/quickstart --rollouts > rollouts.jsonl
+    r3 show runs/quickstart --effect --against runs/grpo
     """
     from r3_openrlhf.runs.directory import RunDirectory
+    from r3_openrlhf.runs.effect import effect_of
     from r3_openrlhf.runs.report import group_rollouts, group_table, step_groups, step_table
 
     directory = RunDirectory.open(run)
     if rollouts:
         for rollout in directory.read_rollouts(step=step, uid_start=uid or ""):
             click.echo(json.dumps(rollout, ensure_ascii=False))
+    elif effect or against is not None:
+        found = effect_of(directory, against=RunDirectory.open(against) if against else None)
+        click.echo(json.dumps(found.as_dict()) if as_json else "\n".join(found.sentences()))
     elif uid is None and step is None:
         _show_summary(directory, as_json=as_json)
     elif uid is None and as_json:
@@ -301,8 +316,8 @@ def show(run: str, step: int | None, uid: str | None, as_json: bool, rollouts: b
     elif not as_json:
         _print(group_table(directory, step=step, uid=uid), width=160)
     else:
-        found = group_rollouts(directory, step=step, uid=uid)
-        click.echo(json.dumps({"uid": found[0]["uid"], "rollouts": found}))
+        shown = group_rollouts(directory, step=step, uid=uid)
+        click.echo(json.dumps({"uid": shown[0]["uid"], "rollouts": shown}))
 
 
 def _print_plan(config: R3Config, *, as_json: bool, verbose: bool) -> None:

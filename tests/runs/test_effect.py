@@ -1,0 +1,114 @@
+"""Did it help? By hand, and on a run whose visits are written out."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from r3_openrlhf.cli import main
+from r3_openrlhf.config.loading import load_config
+from r3_openrlhf.method.errors import R3Error
+from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.effect import effect_of, next_visits, visits_of
+
+
+def test_visits_by_hand():
+    """Problem a: 1 of 2 right, then all wrong and repaired, then 2 of 4. Problem b comes up once."""
+    visits = visits_of([("a", 1, 1, 2, False), ("b", 1, 0, 2, False), ("a", 3, 0, 2, True), ("a", 7, 2, 4, False)])
+    seen = [(one.uid, one.step, one.accuracy, one.successes, one.repaired, one.next_accuracy) for one in visits]
+    assert seen == [
+        ("a", 1, 0.5, 0, False, 0.0),
+        ("a", 3, 0.0, 1, True, 0.5),
+        ("a", 7, 0.5, 1, False, None),
+        ("b", 1, 0.0, 0, False, None),
+    ]
+
+
+def story(uid, *, repaired, before, after):
+    """Two visits: `before` successes of 4, then all wrong, then `after` of 4."""
+    return [(uid, 1, before, 4, False), (uid, 2, 0, 4, repaired), (uid, 3, after, 4, False)]
+
+
+def test_equally_hard_problems_are_compared():
+    """Class 1 success: repaired 2/4 and 4/4, others 1/4: +0.5, twice. Class 2: repaired 0/4, other 2/4: -0.5, once. A repaired
+    one of the class 4 has nothing to be compared with. (2 * 0.5 - 0.5) / 3 = 1/6."""
+    groups = [
+        *story("a", repaired=True, before=1, after=2),
+        *story("b", repaired=True, before=1, after=4),
+        *story("c", repaired=False, before=1, after=1),
+        *story("d", repaired=True, before=2, after=0),
+        *story("e", repaired=False, before=3, after=2),
+        *story("f", repaired=True, before=4, after=4),
+    ]
+    found = next_visits(visits_of(groups), visits_of(groups))
+    assert found.difference == pytest.approx(1 / 6)
+    assert (found.repaired, found.other, found.unmatched) == (3, 2, 1)
+    assert found.low < found.difference < found.high
+
+
+def test_no_equally_hard_problem_is_no_number():
+    groups = story("a", repaired=True, before=1, after=4) + story("b", repaired=False, before=0, after=1)
+    assert next_visits(visits_of(groups), visits_of(groups)) is None
+
+
+def test_an_effect_that_does_not_depend_on_the_repair_is_zero():
+    """The same problems on both sides: whatever their accuracies are, the difference is 0."""
+    sides = [
+        visits_of(group for i in range(9) for group in story(f"{i}", repaired=repaired, before=1 + i % 3, after=i % 5))
+        for repaired in (True, False)
+    ]
+    found = next_visits(*sides)
+    assert found.difference == pytest.approx(0.0) and found.low <= 0.0 <= found.high
+
+
+def row(step, uid, verdict, *, context="plain", recalled_from=None, advantage=0.0, ranked=False, group=0):
+    return {
+        "step": step,
+        "uid": uid,
+        "context": context,
+        "group": group,
+        "verdict": verdict,
+        "recalled_from": recalled_from,
+        "advantage": advantage,
+        "ranked": ranked,
+        "truncated": False,
+        "num_tokens": 1,
+    }
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Problem a: mixed, all wrong and repaired (with a reflection group, half right), all right. Problem b: ranked."""
+    directory = RunDirectory(tmp_path / "run")
+    directory.create(load_config("cpu_smoke", [f"run_dir={directory.path}"]))
+    b = [row(1, "b", "wrong", advantage=0.5, ranked=True, group=1), row(1, "b", "wrong", advantage=-0.5, group=1)]
+    directory.write_rollouts(1, [row(1, "a", "correct", advantage=1.0), row(1, "a", "wrong", advantage=-1.0), *b])
+    again = [row(2, "a", "wrong", advantage=-1.0), row(2, "a", "wrong", advantage=-1.0)]
+    again.append(row(2, "a", "correct", recalled_from=1, advantage=2.0))
+    again += [row(2, "a", verdict, context="reflection", group=1) for verdict in ("correct", "wrong")]
+    directory.write_rollouts(2, again)
+    directory.write_rollouts(3, [row(3, "a", "correct"), row(3, "a", "correct")])
+    return directory
+
+
+def test_what_a_run_did(run):
+    """|advantage| sums to 2 + 1 + 4 = 7: recalled 2, ranked 0.5. Groups: a three times, b once; collapsed: a twice, b."""
+    found = effect_of(run)
+    assert (found.groups, found.collapsed, found.recalled, found.ranked) == (4, 3, 1, 1)
+    assert found.recalled_share == pytest.approx(2 / 7) and found.ranked_share == pytest.approx(0.5 / 7)
+    assert (found.reflected, found.reflection_difference) == (1, 0.5)
+    assert found.next_visit is None  # nothing equally hard went without a recall
+    shown = CliRunner().invoke(main, ["show", str(run.path), "--effect"])
+    assert shown.exit_code == 0 and shown.output.startswith("1 of 3 collapsed groups were repaired by replay, 1 more ")
+    assert "--against RUN" in shown.output and "29% of the update" in shown.output
+    assert json.loads(CliRunner().invoke(main, ["show", str(run.path), "--effect", "--json"]).output)["groups"] == 4
+
+
+def test_a_run_without_rollouts_and_one_of_other_problems_are_refused(run, tmp_path):
+    other = RunDirectory(tmp_path / "other")
+    other.create(load_config("cpu_smoke", [f"run_dir={other.path}"]))
+    with pytest.raises(R3Error, match="has no rollouts"):
+        effect_of(other)
+    other.write_rollouts(1, [row(1, "z", "wrong")])
+    with pytest.raises(R3Error, match="has no problem of"):
+        effect_of(run, against=other)
