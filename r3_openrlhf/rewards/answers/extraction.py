@@ -32,10 +32,10 @@ _WORDS_OF_STATEMENTS = (
 )
 # what explains a stated answer and is none: "6 (since 3*6+1 = 19)", "D because ..."; and what takes its place: "not 6 but 9"
 _REASON = re.compile(
-    r"(?<=[\w})$])\s*[,;(]?\s*\b(?:since|because|which)\b(?![^\n]*\b(?:not|wrong|incorrect|fails?)\b)[^\n]*",
-    re.IGNORECASE,
+    r"(?<=[\w})$])\s*[,;(]?\s*\b(?:since|because|which)\b(?![^\n]*\b(?:not|wrong|incorrect|fails?)\b)[^\n]*"
 )
-_INSTEAD = re.compile(r"\bnot\s+\S{1,30}\s+but\s+(?:rather\s+)?(?=\S)", re.IGNORECASE)
+_INSTEAD = re.compile(r"\bnot\s+\S{1,30}\s+but\s+(?:rather\s+)?(?=\S)")
+_WORDS_OF_REASONS = ("since", "because", "which", " but ")
 _SAYS_NONE = re.compile(r"answer\"?\s*(?:is|:|=)\s*\W{0,3}(?:null|none|unknown|unclear|nan|n/a)\b", re.IGNORECASE)
 # what makes the number behind it, in the same clause, another one or none: "No answer after 8 attempts", "half of 8"
 _NOT_THAT = re.compile(
@@ -133,6 +133,8 @@ def final_answer(response: str, *, truncated: bool) -> FinalAnswer | None:
     behind = end_of_what_is_withdrawn(text)
     text = text[behind:]
     boxed = boxed_answer(text)
+    if boxed and "final answer" not in text[-STATEMENT_CHARS:].lower():
+        return FinalAnswer(boxed, exact=True)
     statement = last_statement(text)
     if boxed and not (statement and _overrides_a_box(text, statement[0])):
         return FinalAnswer(boxed, exact=True)
@@ -141,17 +143,25 @@ def final_answer(response: str, *, truncated: bool) -> FinalAnswer | None:
         return FinalAnswer(tagged, exact=True)
     marker = text.rfind("####")
     line, _, rest = text[marker + 4 :].lstrip(" ").partition("\n")
-    is_heading = _HEADING.match(line) and (rest.strip() or last_statement(line))
-    if marker >= 0 and line.strip() and not is_heading:
-        return FinalAnswer(line.strip(), exact=True)
+    if marker >= 0 and line.strip() and not (_HEADING.match(line) and (rest.strip() or last_statement(line))):
+        return FinalAnswer(line.strip(), exact=True)  # no heading
     if truncated or behind is not None and statement is None:
         return FinalAnswer(boxed, exact=True) if boxed else None
+    return _guess(text, statement[1] if statement else None)
+
+
+def _guess(text: str, statement: str | None) -> FinalAnswer | None:
+    """What the last statement says, or the end of a text without one."""
     if statement is None and (lone := _LONE_CHOICE.fullmatch(last_line(text) or "") or _FEW_WORDS.fullmatch(text)):
         return FinalAnswer(lone[1], exact=True)
     if statement is None and "nswer" in text and _SAYS_NONE.search(text, max(0, len(text) - STATEMENT_CHARS)):
         return None
-    snippet = _INSTEAD.sub("", _REASON.sub("", statement[1])) if statement else text[-TAIL_CHARS:]
-    snippet = UPRIGHT.sub(r"\1", _CJK.sub(r" \g<0> ", snippet)).strip()
+    snippet = text[-TAIL_CHARS:] if statement is None else statement
+    if statement and any(word in snippet for word in _WORDS_OF_REASONS):
+        snippet = _INSTEAD.sub("", _REASON.sub("", snippet))
+    if not snippet.isascii():
+        snippet = _CJK.sub(r" \g<0> ", snippet)
+    snippet = UPRIGHT.sub(r"\1", snippet).strip()
     if statement and (stated := _stated(snippet)):
         return FinalAnswer(stated, exact=True)
     if snippet.endswith("**") and snippet.count("**") % 2 == 0:

@@ -22,6 +22,11 @@ from r3_openrlhf.rewards.answers.units import unit_of
 MAX_FORMULAS = 60  # of a problem; the first ones
 MIN_SIZE = 3  # smaller formulas of a problem (x, 12, -3) are common as answers, or parts of them
 MIN_COPIED_SIZE = 2  # of one that is the whole answer
+MIN_SHARE_OF_THE_TASK = (
+    0.5  # of an answer's signs: with less it is worked out, and has some signs of the task by chance
+)
+MAX_GROWTH = 1.5  # an answer that is right is seldom half as long again as the reference,
+MAX_MORE_SIGNS = 2  # short ones aside, where a sign of multiplication or two makes as much
 
 SameValue = Callable[[str, str], bool]
 
@@ -248,41 +253,59 @@ def _asked_for(left: str, equation: str, problem: str) -> bool:
 
 
 def _is_restated(answer: str, gold: str, problem: str, same_value: SameValue) -> bool:
+    """Whether an answer of the value of `gold` is still the task: a number or a formula of the problem, or what was moved about in one."""
     if answer.isalnum():  # 1500 where the problem asks for 1500 in scientific notation
         return _ASKS_FOR_POWERS.search(problem) is not None and answer in _numbers(problem)
-    own, wanted = _formula(answer), _formula(gold)
-    said = answer
-    if "=" in answer and not _INEQUALITY.search(answer):
-        first, last = answer.partition("=")[0], answer.rpartition("=")[2]
-        said = first if is_literal(first) and not is_literal(last) else last  # 60=3*4*5 says 60
+    said = _said_by(answer)
     if is_literal(said):
-        if _is_unreduced(said, gold, problem, same_value):
-            return True
-        return "=" not in answer and _other_notation(said, gold, problem) or _stands_as_equation(own, wanted, problem)
-    value = _formula(said)
-    if is_copied(answer, gold, problem) or is_copied(value.text, gold, problem):
-        return True
-    if _leaves_the_arithmetic(said, gold, problem):
-        return True
-    factor_wanted = _FACTOR.search(problem) is not None
-    less_simple = _is_less_simple(said, gold, problem)
-    for formula in formulas(problem):
-        if (
-            formula.size < (MIN_COPIED_SIZE if _OPERATION.search(formula.text) else MIN_SIZE)
-            or formula.signs <= wanted.signs
-            and not factor_wanted
-            or formula.plain == wanted.plain
-        ):
-            continue
-        contained = formula.signs <= value.signs and formula.size > 0.5 * value.size
-        unsimplified = formula.size > wanted.size and (value.size > 1.5 * wanted.size + 2 or is_literal(gold))
-        if (
-            (contained or unsimplified or less_simple)
-            and not _INEQUALITY.search(formula.text)
+        return (
+            _is_unreduced(said, gold, problem, same_value)
+            or "=" not in answer
+            and _other_notation(said, gold, problem)
+            or _stands_as_equation(answer, gold, problem)
+        )
+    return (
+        is_copied(answer, gold, problem)
+        or is_copied(said, gold, problem)
+        or _leaves_the_arithmetic(said, gold, problem)
+        or any(
+            _is_task(formula, gold, problem)
+            and _is_unfinished(said, formula, gold, problem)
             and same_value(formula.text, gold)
-        ):
-            return True
-    return False
+            for formula in formulas(problem)
+        )
+    )
+
+
+def _said_by(answer: str) -> str:
+    """The side of an equation that says the value: 60 of 60=3*4*5, x+1 of y=x+1; the whole answer where there are none."""
+    if "=" not in answer or _INEQUALITY.search(answer):
+        return answer
+    first, last = answer.partition("=")[0], answer.rpartition("=")[2]
+    return first if is_literal(first) and not is_literal(last) else last
+
+
+def _is_task(formula: Formula, gold: str, problem: str) -> bool:
+    """Whether a formula of the problem can be what is to be worked out: large enough, and no part of the reference."""
+    wanted = _formula(gold)
+    part_of_wanted = formula.signs <= wanted.signs and not _FACTOR.search(problem)
+    return (
+        formula.size >= (MIN_COPIED_SIZE if _OPERATION.search(formula.text) else MIN_SIZE)
+        and formula.plain != wanted.plain
+        and not part_of_wanted
+        and not _INEQUALITY.search(formula.text)
+    )
+
+
+def _is_unfinished(said: str, formula: Formula, gold: str, problem: str) -> bool:
+    """Whether an answer has most of its signs from the task, is much longer than the reference, or less simple."""
+    own, wanted = _formula(said), _formula(gold)
+    if formula.signs <= own.signs and formula.size > MIN_SHARE_OF_THE_TASK * own.size:
+        return True
+    much_longer = own.size > MAX_GROWTH * wanted.size + MAX_MORE_SIGNS
+    if formula.size > wanted.size and (much_longer or is_literal(gold)):
+        return True
+    return _is_less_simple(said, gold, problem)
 
 
 def _numbers(text: str) -> set[str]:
@@ -336,12 +359,10 @@ def _is_sum(text: str) -> bool:
     return False
 
 
-def _stands_as_equation(own: Formula, wanted: Formula, problem: str) -> bool:
-    return (
-        "=" in own.text
-        and own.plain != wanted.plain
-        and any(own.plain == formula.plain for formula in formulas(problem))
-    )
+def _stands_as_equation(answer: str, gold: str, problem: str) -> bool:
+    own, wanted = _formula(answer), _formula(gold)
+    is_other = "=" in own.text and own.plain != wanted.plain
+    return is_other and any(own.plain == formula.plain for formula in formulas(problem))
 
 
 def _other_notation(answer: str, gold: str, problem: str) -> bool:

@@ -129,9 +129,9 @@ def grade_mathematics(response: str, references: tuple[str, ...], truncated: boo
         return "wrong", "no_answer", 0.0, None
     if len(found.text) > MAX_ANSWER_CHARS:
         return _compare_long_text(found.text, golds)
-    golds = [_with_factors(_unified(gold), problem) for gold in golds]
+    golds = [_with_factors(_unified(gold), problem) for gold in golds] if problem else list(map(_unified, golds))
     if found.exact:
-        text = _with_factors(_unified(found.text), problem)
+        text = _with_factors(_unified(found.text), problem) if problem else _unified(found.text)
         decisions = [_decide(text, gold) for gold in golds]
         for gold, decision in zip(golds, decisions, strict=True):
             if decision:
@@ -151,7 +151,7 @@ def grade_mathematics(response: str, references: tuple[str, ...], truncated: boo
 
 def _with_factors(text: str, problem: str) -> str:
     r"""6m as 6 \cdot m, where the problem has a variable m: it is no unit."""
-    letter = _LAST_LETTER.search(text) if problem else None
+    letter = _LAST_LETTER.search(text)
     if letter is None or not any(formula.size > 2 and formula.signs[letter[0]] for formula in formulas(problem)):
         return text
     return rf"{text[: letter.start()]} \cdot {letter[0]}"
@@ -159,6 +159,8 @@ def _with_factors(text: str, problem: str) -> str:
 
 def _decide(answer: str, gold: str) -> bool | None:
     """What labels, intervals, texts and numbers say without the libraries."""
+    if answer == gold or answer.isalnum() and gold.isalnum():
+        return compare_cheaply(*align(answer, gold))
     if "," in gold or ";" in gold or "{cases}" in gold:
         by_label = decide_by_label(answer, gold, _agree)
         if by_label is not None:

@@ -46,6 +46,8 @@ class ReferenceReading:
 @lru_cache(maxsize=4096)
 def read_reference(reference: str) -> ReferenceReading:
     """What is read of one reference of task "math": either nothing but an answer, or a whole worked solution."""
+    if reference.isdecimal():
+        return ReferenceReading(reference)
     boxed = boxed_answer(reference)
     _, marker, marked = reference.rpartition("\n#### ")
     statement = None if boxed or marker else last_statement(reference)
