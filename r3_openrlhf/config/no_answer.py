@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import re
 
-# NuminaMath: "proof", "notfound"; pandas: "nan", "<NA>"; people: "N/A", "see solution", "not available". Words that may be an
-# answer ("none", "undefined", "unknown", "NA") are not among them.
+# NuminaMath: "proof", "notfound"; pandas: "nan", "<NA>"; Excel: "#N/A"; people: "see solution", "not available", "???". In any case,
+# without spaces. Words that may be an answer ("none", "undefined", "unknown", "NA", "-") are not among them.
 _SAYS_SO = re.compile(
-    r"proof|prove it|omitted|null|nan|n/a|<na>|tbd|todo|no (?:answer|solution given)|answer (?:omitted|missing)|missing"
-    r"|not? ?(?:found|available|applicable|provided|given)"
-    r"|see (?:the |my |full |attached )?(?:solution|proof|text|above|below|explanation|answer|figure|video|image|link)s?",
-    re.IGNORECASE,
+    r"(?:the)?proof(?:omitted|below|above|needed|required|problem)?|(?:tobe)?prove[dn]?(?:it)?|q\.?e\.?d"
+    r"|omitted|null|nan|#?n/a|n\.a|na>|tbd|todo|pending|un(?:answered|available|solved)"
+    r"|(?:see|referto|cf)\.?(?:the|my|full|attached|above|below)*"
+    r"(?:solution|explanation|answer|proof|text|figure|graph|diagram|work|image|video|link|above|below)s?(?:above|below)?"
+    r"|(?:the|final)*(?:answer|solution|result)?s?(?:is|are)?(?:not|un)"
+    r"(?:found|available|provided|given|applicable|specified|listed|stated|required|needed)"
+    r"|(?:no|missing)(?:final|numerical|explicit|short)*answers?(?:is|was)?(?:found|given|available|provided|needed|required)?"
+    r"|no(?:solution|proof|result)s?(?:found|given|available|provided)"
+    r"|(?:answer|solution)s?(?:is)?(?:missing|omitted|pending)|missing|answers?(?:may|will)?var(?:y|ies)"
+    r"|(?:答案|证明)?略|(?:详?见|参见)(?:解析|答案|解答|上|下|图)|\?+|-{2,}|—+|_+|\.{2,}|…+"
 )
-_FRAME = re.compile(r"\\(?:text|mathrm|mbox|boxed)\s*\{([^{}]*)\}")
+_FRAMES = re.compile(
+    r"\\(?:text|mathrm|textbf|mbox|boxed)\s*\{([^{}]*)\}|[\s$\"'*\[\]()<{}!]+"
+)  # not ">": the end of "<NA>"
 
 
 def says_no_answer(reference: str) -> bool:
     r"""Is this a note that there is no answer, such as "proof" or "\text{see solution}", and no answer?"""
     text = reference if len(reference) <= 80 else ""
-    while (inside := _FRAME.sub(r"\1", text)) != text:
+    while (inside := _FRAMES.sub(r"\1", text)) != text:
         text = inside
-    return _SAYS_SO.fullmatch(text.strip(" \t\r\n$.!()[]*\"'")) is not None
+    text = text.casefold()
+    return _SAYS_SO.fullmatch(text) is not None or _SAYS_SO.fullmatch(text.removesuffix(".")) is not None

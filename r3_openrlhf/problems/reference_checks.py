@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from r3_openrlhf.config import DataConfig
 from r3_openrlhf.config.answer_tasks import TASKS
@@ -15,9 +16,11 @@ from r3_openrlhf.problems.label import Label
 # Of the 38,682 answers of DeepScaleR 3 are longer than 200 characters and 48 have several lines; of 9,739 answers of GSM8K, MATH-500,
 # Minerva and OlympiadBench 2 are, and none has. So one in a hundred is worth a word, and one in ten is another column.
 LONGEST_ANSWER = 200  # characters
-SUSPICIOUS, CERTAIN = 0.01, 0.1
+SUSPICIOUS, CERTAIN, NEVER = 0.01, 0.1, 2.0
+USE = "name the column with the final answer in data.answer_key"
 # The grader compares what is longer only letter by letter (MAX_ANSWER_CHARS), so a model would have to repeat it.
 MOST_CHARACTERS = 1000
+SHORTEST_PROBLEM = 12  # characters; what is shorter may be a part of an answer by chance
 # With one answer for all: so few problems are not worth a word, and a try of fewer than MANY may be meant so.
 FEW, MANY = 8, 30
 # DeepScaleR's most frequent answer, 10, has 1.6% of the problems; one of four choices has about a quarter, "yes" half of them.
@@ -26,11 +29,20 @@ FREQUENT, MANY_TEXTS = 0.2, 20
 PER_ANSWER = 50
 # None of DeepScaleR's answers has so many words outside formulas; one of OlympiadBench's 675 has.
 MOST_WORDS = 8
+SOME_WORDS = 4  # of most answers of a file; a few names have so many
 _WORD = re.compile(r"(?<![\\\w])[^\W\d_]{2,}")
 _WORDS = re.compile(r"[^\W\d_]{2}[\w /&.-]*")
 _LETTER = re.compile(r"\(?[A-J]\)?\.?")
 # "(B) 12", "B. 12", "B: 12", "\\textbf{(B)}"
 _OPTION = re.compile(r"(?:^|[\s({*])B\s*[).:}]")
+# "A) 3 B) 4 C) 5", "a ) 38 , b ) 27.6 , c ) 30"
+_OPTIONS = re.compile(r"(?:^|[\s(])A\s*[).:].*[\s(,;]B\s*[).:].*[\s(,;]C\s*[).:]", re.IGNORECASE | re.DOTALL)
+OPTION_COLUMNS = frozenset(("choices", "options"))
+_DIGIT = re.compile(r"\d")
+# A file's name or address, a hash, "gsm8k_train_17"
+_NAME = re.compile(r"https?://\S+|[0-9a-f-]{16,}|[A-Za-z][\w/.-]*[_/-]\d+")
+# Of 16 tries
+_RATE = re.compile(r"0?\.\d+|[01](?:\.0*)?")
 # The marks of ChatML (Qwen), Llama, Mistral, Gemma, DeepSeek and Phi
 _TEMPLATE = re.compile(
     r"<\|(?:im_start|im_end|start_header_id|eot_id|begin_of_text|user|assistant|system|endoftext|end)\|>"
@@ -38,94 +50,152 @@ _TEMPLATE = re.compile(
 )
 
 
-def check_references(labels: Sequence[Label], *, path: str, answer_key: str) -> list[Finding]:
+@dataclass
+class _Column:
+    """The references of one source, and what was found so far."""
+
+    known: list[Label]
+    where: str
+    answer_key: str
+    findings: list[Finding] = field(default_factory=list)
+
+    def say(
+        self,
+        labels: Sequence[Label],
+        what: str,
+        *,
+        certain: float = CERTAIN,
+        suspicious: float = SUSPICIOUS,
+        remedy: str = USE,
+    ) -> None:
+        """A finding about so many of the labels, if they are enough."""
+        share = len(labels) / len(self.known)
+        if labels and share >= suspicious:
+            count = f"{len(labels)} of {len(self.known)} answers ({self.answer_key})"
+            example = quoted(labels[0].references[0])
+            self.findings.append(
+                Finding(f"{self.where}: {count} {what}, like {example}; {remedy}", refuses=share >= certain)
+            )
+
+    def add(self, what: str, *, refuses: bool = False) -> None:
+        """A finding about the column as a whole."""
+        self.findings.append(Finding(f"{self.where}: {what}", refuses=refuses))
+
+
+def check_references(
+    labels: Sequence[Label], *, path: str, answer_key: str, columns: Sequence[str] = ()
+) -> list[Finding]:
     """What is wrong, or looks wrong, with the references of the problems of one source.
 
     Refused is what cannot be meant: see the constants of this file for each threshold. A grader of the user's own may
     compare anything, so there only a constant column is worth a word.
+
+    Args:
+        columns: all columns of the file.
     """
     known = [label for label in labels if label.references]
     if not known:
         return []
     of_user, is_math = TASKS[known[0].task].of_user, known[0].task == "math"
-    where, use = f"data.path {path}", "name the column with the final answer in data.answer_key"
-    findings = []
-
-    def say(
-        labels_found: Sequence[Label],
-        what: str,
-        *,
-        certain: float = CERTAIN,
-        suspicious: float = SUSPICIOUS,
-        remedy: str = use,
-    ) -> None:
-        share = len(labels_found) / len(known)
-        if share >= suspicious:
-            count = f"{len(labels_found)} of {len(known)} answers ({answer_key})"
-            example = quoted(labels_found[0].references[0])
-            findings.append(Finding(f"{where}: {count} {what}, like {example}; {remedy}", refuses=share >= certain))
-
+    column = _Column(known, f"data.path {path}", answer_key)
     first = Counter(label.references[0] for label in known)
-    (text, most), num_texts = first.most_common(1)[0], len(first)
-    if num_texts == 1 and len(known) >= FEW:
-        findings.append(
-            Finding(
-                f"{where}: all {len(known)} answers ({answer_key}) are {quoted(text)}; {use}",
-                refuses=not of_user and len(known) >= MANY,
-            )
-        )
-    if of_user:
-        return findings
+    if len(first) == 1 and len(known) >= FEW:
+        refuses = not of_user and len(known) >= MANY
+        column.add(f"all {len(known)} answers ({answer_key}) are {quoted(next(iter(first)))}; {USE}", refuses=refuses)
+    if not of_user:
+        if is_math:
+            _check_texts(column)
+        problem = [label for label in known if any(map(_copy_of(label.problem), label.references))]
+        column.say(problem, "are the problem itself", suspicious=0.0)
+        if len(known) >= MANY and len(first) > 2:
+            _check_places(column, first, columns, is_math=is_math)
+        _check_options(column, is_math=is_math)
+        _check_frequencies(column, first, is_math=is_math)
+    return column.findings
+
+
+def _check_texts(column: _Column) -> None:
+    """Solutions, sentences, lists of options, names: of task math, whose answers are short and alone."""
+    known = column.known
     long = [label for label in known if min(map(len, label.references)) > LONGEST_ANSWER]
-    lines = [label for label in known if all("\n" in text.strip() for text in label.references) and label not in long]
-    prose = [
-        label for label in known if min(map(num_words, label.references)) >= MOST_WORDS and label not in long + lines
-    ]
-    problem = [label for label in known if label.problem.strip() in label.references]
-    if is_math:
-        say(long, f"are longer than {LONGEST_ANSWER} characters, as solutions are and answers are not")
-        say(lines, "have several lines, as solutions and lists of options have")
-        say(prose, f"have {MOST_WORDS} words or more, as sentences have", certain=0.5)
-    say(problem, "are the problem itself", suspicious=1 / len(known))
-    letters = all(map(_LETTER.fullmatch, first))
-    if num_texts > 2 and len(known) >= MANY and letters:
+    seen = {label.uid for label in long}
+    lines = [one for one in known if one.uid not in seen and all("\n" in text.strip() for text in one.references)]
+    seen |= {label.uid for label in lines}
+    short = [label for label in known if label.uid not in seen]
+    words = {label.uid: min(map(num_words, label.references)) for label in short}
+    prose = [label for label in short if words[label.uid] >= MOST_WORDS]
+    some = [label for label in short if SOME_WORDS <= words[label.uid] < MOST_WORDS]
+    options = [label for label in short if any(map(_OPTIONS.search, label.references))]
+    names = [label for label in known if _NAME.fullmatch(label.references[0])] if len(known) >= FEW else []
+    column.say(long, f"are longer than {LONGEST_ANSWER} characters, as solutions are and answers are not")
+    column.say(lines, "have several lines, as solutions and lists of options have")
+    column.say(prose, f"have {MOST_WORDS} words or more, as sentences have", certain=0.5)
+    some_words = f"have {SOME_WORDS} words or more, and are compared word by word"
+    column.say(some, some_words, certain=NEVER, suspicious=0.5)
+    column.say(options, "list options, of which one would be the answer")
+    if len({label.references[0] for label in names}) == len(names):
+        column.say(names, "are names of files or rows", certain=0.5, suspicious=0.5)
+
+
+def _check_places(column: _Column, first: Counter[str], columns: Sequence[str], *, is_math: bool) -> None:
+    """Letters and numbers that stand for something else: an option, a row, a rate."""
+    known, numbers = column.known, [label.references[0] for label in column.known]
+    if all(map(_LETTER.fullmatch, first)):
         without = [label for label in known if _OPTION.search(label.problem) is None]
-        remedy = "make a column of problems that lists them"
-        say(without, "are letters of options, which the problem does not hold", certain=0.5, remedy=remedy)
+        what = "are letters of options, which the problem does not hold"
+        column.say(without, what, certain=0.5, remedy="make a column of problems that lists them")
+    there = OPTION_COLUMNS & set(columns)
+    if not is_math:
+        return
+    if there and all(map(_DIGIT.fullmatch, first)):
+        remedy = f"make a column of problems that lists those of {min(there)}, and one of letters"
+        column.say(known, "are places of options, which the problem does not hold", remedy=remedy)
+    remedy = "is it the column with the answer?"
+    if any(numbers == list(map(str, range(start, start + len(known)))) for start in (0, 1)):
+        column.say(known, "are the numbers of the rows", certain=NEVER, remedy=remedy)
+    elif all(map(_RATE.fullmatch, numbers)):
+        column.say(known, "are from 0 to 1, as pass rates are", certain=NEVER, remedy=remedy)
+
+
+def _check_options(column: _Column, *, is_math: bool) -> None:
+    """Rows that accept several answers."""
+    known = column.known
+    if is_math and len(known) >= FEW:
+        two = [label for label in known if len(label.references) == 2]
+        column.say(two, "are two, and either is accepted", certain=NEVER, suspicious=0.5)
     several = [label for label in known if len(label.references) > 2]
     counts = Counter(len(label.references) for label in several)
     same = counts.most_common(1)[0][1] if counts else 0
     # exact: the aliases of a name are many, and never equally many
     if len(several) > len(known) / 2 and (is_math or same > 0.8 * len(known)):
-        findings.append(
-            Finding(
-                f"{where}: {len(several)} of {len(known)} rows accept {max(counts)} different answers ({answer_key}), as a list of "
-                f"all options would, like {quoted(str(several[0].references))}; {use}",
-                refuses=True,
-            )
+        column.add(
+            f"{len(several)} of {len(known)} rows accept {max(counts)} different answers ({column.answer_key}), as a list of "
+            f"all options would, like {quoted(str(several[0].references))}; {USE}",
+            refuses=True,
         )
-    if 2 < num_texts <= MANY_TEXTS and len(known) >= FEW * num_texts and all(map(_WORDS.fullmatch, first)):
+
+
+def _check_frequencies(column: _Column, first: Counter[str], *, is_math: bool) -> None:
+    """Few different answers for many problems."""
+    known, num_texts, count = column.known, len(first), f"({column.answer_key})"
+    text, most = first.most_common(1)[0]
+    few = is_math and 1 < num_texts <= MANY_TEXTS and len(known) >= PER_ANSWER * num_texts
+    if 1 < num_texts <= MANY_TEXTS and len(known) >= FEW * num_texts and all(map(_WORDS.fullmatch, first)):
         in_problem = sum(label.references[0].casefold() in label.problem.casefold() for label in known)
         some = ", ".join(quoted(text, most=30) for text, _ in first.most_common(3))
-        findings.append(
-            Finding(
-                f"{where}: {len(known)} answers ({answer_key}) are only {num_texts} words ({some} ...), as a level or a source "
-                f"is; {use}" + (", or use data.task=exact if they are the answers" if is_math else ""),
-                refuses=is_math and in_problem < CERTAIN * len(known),
-            )
+        column.add(
+            f"{len(known)} answers {count} are only {num_texts} words ({some} ...), as a level or a source is; {USE}"
+            + (", or use data.task=exact if they are the answers" if is_math else ""),
+            # two words may be yes and no
+            refuses=is_math and num_texts > 2 and in_problem < CERTAIN * len(known),
         )
-    elif is_math and 2 < num_texts <= MANY_TEXTS and len(known) >= PER_ANSWER * num_texts and not letters:
-        findings.append(
-            Finding(
-                f"{where}: {len(known)} answers ({answer_key}) are only {num_texts} different ones, like {quoted(text)}, as levels are; "
-                "is it the column with the answer?"
-            )
+    elif few and not all(map(_LETTER.fullmatch, first)):
+        column.add(
+            f"{len(known)} answers {count} are only {num_texts} different ones, like {quoted(text)}, as levels are; "
+            "is it the column with the answer?"
         )
     elif num_texts > MANY_TEXTS and most >= FREQUENT * len(known):
-        findings.append(
-            Finding(f"{where}: {most} of {len(known)} answers ({answer_key}) are {quoted(text)}; is it one?")
-        )
-    return findings
+        column.add(f"{most} of {len(known)} answers {count} are {quoted(text)}; is it one?")
 
 
 def check_prompts(labels: Sequence[Label], *, path: str, data: DataConfig) -> list[Finding]:
@@ -157,6 +227,19 @@ def check_prompts(labels: Sequence[Label], *, path: str, data: DataConfig) -> li
             )
         )
     return findings
+
+
+def _copy_of(problem: str) -> Callable[[str], bool]:
+    """Is a reference the problem, or the problem with something around it?"""
+    bare = " ".join(problem.split()).casefold()
+
+    def is_copy(reference: str) -> bool:
+        if len(reference) < len(bare) or not bare:
+            return False
+        text = " ".join(reference.split()).casefold()
+        return text == bare or (len(bare) >= SHORTEST_PROBLEM and bare in text)
+
+    return is_copy
 
 
 def num_words(text: str) -> int:

@@ -2,6 +2,7 @@ r"""A cell of the answer column -> the accepted answers: what stands after "####
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Sequence
@@ -10,16 +11,25 @@ from decimal import Decimal
 from typing import Any
 
 from r3_openrlhf.method.errors import DataError
-from r3_openrlhf.problems.table import parse_json
+from r3_openrlhf.problems.table import Numeral, parse_json
 
 AS_IT_IS = "as it is"
 AFTER_MARKS = "cut at ####"
 OF_JSON = "taken from a JSON text"
+OF_PYTHON = "taken from what Python prints"
+AFTER_WORDS = "cut after 'answer is'"
 LAST_BOX = "the last \\boxed{}"
 INTEGERS = "whole numbers written as 1.0"
 
 # GSM8K: the last line of a worked solution
 _MARKED_LINE = re.compile(r"(?:^|\n)[ \t]*#{4}[ \t]*([^\n]+?)\s*\Z")
+# "First ... The answer is: 72": MetaMath, chains of thought; the last sentence, and nothing behind it
+_STATED = re.compile(
+    r"(?:^|[.!?]\s|\n)\s*(?:so |thus |therefore,? |hence,? )?(?:the )?(?:final )?answer(?: is:?|:)"
+    r"\s*((?:(?![.!?]\s)[^\n]){1,80}?)\.?\s*\Z",
+    re.IGNORECASE,
+)
+MOST_OF_PYTHON = 10_000  # characters of a text that is read as what Python prints
 # an escaped brace, as in \left\{, opens nothing
 _BRACES = re.compile(r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\.|[{}]", re.DOTALL)
 _WHOLE_FLOAT = re.compile(r"-?\d+\.0")
@@ -55,7 +65,7 @@ def references_of(cell: Any, *, key: str) -> tuple[list[str], str]:
         return [text for texts, _ in found for text in texts], forms[0] if forms else AS_IT_IS
     text = text_of(cell, key=key)
     if (opened := _opened(text)) is not None:
-        return references_of(opened, key=key)[0], OF_JSON
+        return references_of(opened[0], key=key)[0], opened[1]
     if marked := _MARKED_LINE.search(text):
         return [marked[1]], AFTER_MARKS
     if boxes := _boxes(text):
@@ -64,6 +74,8 @@ def references_of(cell: Any, *, key: str) -> tuple[list[str], str]:
             if len(between) < _BESIDE:
                 raise DataError(f"the answer ({key}) has two boxes side by side, and which of them counts is not said")
         return [content], LAST_BOX
+    if stated := _STATED.search(text):
+        return [stated[1]], AFTER_WORDS
     return ([text], AS_IT_IS) if text.strip() else ([], AS_IT_IS)
 
 
@@ -96,17 +108,24 @@ def _is_empty(cell: Any) -> bool:
     return cell is None or cell != cell  # a NaN is not equal to itself
 
 
-def _opened(text: str) -> Any | None:
-    """The object of a JSON text, or its list of texts. [1, 2] is a list of numbers, and a point: it stays a text."""
+def _opened(text: str) -> tuple[Any, str] | None:
+    """The object of a JSON text, or its list of texts, and its form. [1, 2] is a list of numbers, and a point: it stays a text."""
     stripped = text.strip()
-    if not (stripped[:1] in ("{", "[") and '"' in stripped):
+    if not (stripped[:1] in ("{", "[") and ('"' in stripped or "'" in stripped)):
         return None
+    form = OF_JSON
     try:
         value = parse_json(stripped)
     except ValueError:
-        return None
-    is_answers = isinstance(value, list) and value and all(type(item) is str for item in value)
-    return value if is_answers or (isinstance(value, dict) and value) else None
+        if len(stripped) > MOST_OF_PYTHON:
+            return None
+        try:
+            value, form = ast.literal_eval(stripped), OF_PYTHON
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+            return None
+    is_answers = isinstance(value, list) and value and all(isinstance(item, str) for item in value)
+    is_answers = is_answers and not any(isinstance(item, Numeral) for item in value)
+    return (value, form) if is_answers or (isinstance(value, dict) and value) else None
 
 
 def _boxes(text: str) -> list[tuple[int, int, str]]:

@@ -52,6 +52,7 @@ class SourceCounts:
     name: str | None = None  # in data.sources
     problem_key: str  # the column, as it was named or found
     answer_key: str
+    columns: list[str] = field(default_factory=list)  # all of the file
     num_rows: int = 0
     num_used: int = 0
     num_duplicates: int = 0  # rows equal to an earlier one
@@ -206,7 +207,7 @@ def _findings(data: DataConfig, counts: SourceCounts, labels: list[Label], num_u
             Finding(f"data.path {data.path}: {num_unusable} of {counts.num_rows} rows are left out ({why})")
         )
     if not data.path.startswith(REASONING_GYM):
-        found = check_references(labels, path=data.path, answer_key=counts.answer_key)
+        found = check_references(labels, path=data.path, answer_key=counts.answer_key, columns=counts.columns)
         # a reward function may compare with anything
         findings += [replace(one, refuses=False) for one in found] if data.keep_rows else found
         findings += check_prompts(labels, path=data.path, data=data)
@@ -268,7 +269,7 @@ def _table_rows(data: DataConfig, counts: SourceCounts) -> list[tuple[str, Label
     if data.uid_key is not None:
         chosen_column(table.columns, key=data.uid_key, groups=(), option="uid_key", path=data.path)
     columns, task = Columns(problem, answer, data.uid_key), grader_of(data)
-    counts.problem_key, counts.answer_key = problem, answer
+    counts.problem_key, counts.answer_key, counts.columns = problem, answer, table.columns
     rows: list[tuple[str, Label | DataError]] = []
     forms: list[tuple[str, str]] = []
     for place, row in table.rows:
@@ -311,7 +312,7 @@ def _label(columns: Columns, task: str, row: dict[str, Any]) -> tuple[Label, str
         references, form = references_of(answer, key=columns.answer)
     if not references:
         raise DataError(f"the answer ({columns.answer}) is empty")
-    answers = [text for text in references if not says_no_answer(text)]
+    answers = references if TASKS[task].of_user else [text for text in references if not says_no_answer(text)]
     if not answers:
         raise NoAnswer(f"the answer ({columns.answer}) says that there is none, as 'proof' and 'notfound' do")
     uid = None

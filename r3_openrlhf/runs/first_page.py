@@ -182,16 +182,16 @@ def make_page(
     said = asyncio.run(_grades(reward, rows))
     examples = [Example(**(vars(example) | {"said": one})) for example, one in zip(examples, said, strict=True)]
     texts = [label.problem for label, _ in rows]
-    probe = _probe(reward, rows)
+    probed = probe(reward, rows)
     used_ids = [number for one in ids for number in one]
     found = [
         *directory_findings(model),
         *tokenizer_findings(tokenizer, model, texts, used=used_ids),
         *template_findings(tokenizer, model, data, ids[0] if ids else []),
         *findings,
-        *(probe.findings if probe is not None else _grader_findings(rows, examples)),
+        *(probed.findings if probed is not None else _grader_findings(rows, examples)),
     ]
-    said_by = [asked.line for asked in probe.asked] if probe is not None else []
+    said_by = [asked.line for asked in probed.asked] if probed is not None else []
     return FirstPage(
         used=used,
         left_out=left_out,
@@ -203,7 +203,7 @@ def make_page(
     )
 
 
-def _probe(config: RewardConfig, rows: Sequence[tuple[Label, str]]) -> Probe | None:
+def probe(config: RewardConfig, rows: Sequence[tuple[Label, str]]) -> Probe | None:
     """What functions and servers of the user's own say; None where the built-in grader is asked about each example."""
     if not rows or not (config.urls or config.all_functions):
         return None
@@ -214,6 +214,7 @@ def _probe(config: RewardConfig, rows: Sequence[tuple[Label, str]]) -> Probe | N
         task=label.task,
         problem=label.problem,
         prompt=prompt,
+        row=label.row,
         metadata=label.metadata,
     )
 
@@ -252,6 +253,7 @@ def _asked(
                 metadata=label.metadata,
                 problem=label.problem,
                 prompt=prompt,
+                row=label.row,
             )
         )
         verdict = str(grade.verdict)

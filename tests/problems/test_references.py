@@ -9,9 +9,11 @@ from r3_openrlhf.config.no_answer import says_no_answer
 from r3_openrlhf.method.errors import DataError
 from r3_openrlhf.problems.references import (
     AFTER_MARKS,
+    AFTER_WORDS,
     AS_IT_IS,
     LAST_BOX,
     OF_JSON,
+    OF_PYTHON,
     references_of,
 )
 from r3_openrlhf.problems.sources import load_problems
@@ -23,6 +25,12 @@ PUBLISHED = {  # cell -> (accepted answers, form)
     '{"ground_truth": "23"}': (["23"], OF_JSON),  # SYNTHETIC-1's verification_info
     '{"answer": {"value": -44}}': (["-44"], OF_JSON),
     '["\\\\frac{1}{2}"]': (["\\frac{1}{2}"], OF_JSON),  # Skywork-OR1
+    "{'ground_truth': '23'}": (["23"], OF_PYTHON),  # str() of a structure
+    "['a', \"b's\"]": (["a", "b's"], OF_PYTHON),
+    "[f'(x), g'(x)]": (["[f'(x), g'(x)]"], AS_IT_IS),
+    "First 30. Then 2 more. The answer is: 32": (["32"], AFTER_WORDS),  # MetaMath
+    "We add.\nAnswer: 3.5": (["3.5"], AFTER_WORDS),
+    "the answer is not known. It is 5": (["the answer is not known. It is 5"], AS_IT_IS),
     "[1, 2]": (["[1, 2]"], AS_IT_IS),
     "\\{1, 2\\}": (["\\{1, 2\\}"], AS_IT_IS),
     "So $x=\\boxed{\\frac{1}{2}}$.": (["\\frac{1}{2}"], LAST_BOX),  # MATH
@@ -106,7 +114,12 @@ REFUSED = {  # what the column is -> (answers, a part of the sentence)
     "solutions": ([f"We see that x is {n}. " * 20 for n in NUMBERS], "longer than 200 characters"),
     "lists of options in a text": ([f"A) {n}\nB) {n}1\nC) {n}2" for n in NUMBERS], "have several lines"),
     "options": ([[n, n + "1", n + "2", n + "3"] for n in NUMBERS], "accept 4 different answers"),
+    "options in a line": ([f"a ) {n} , b ) {n}1 , c ) {n}2" for n in NUMBERS], "list options"),
+    "options as Python prints them": ([str([n, n + "1", n + "2"]) for n in NUMBERS], "accept 3 different answers"),
     "the problem": ([f"What is problem {n}?" for n in range(60)], "are the problem itself"),
+    "the problem in a frame": ([f"Q:  what is problem {n}? " for n in range(60)], "are the problem itself"),
+    "rows": ([f"train_{n}" for n in range(60)], "are names of files or rows"),
+    "addresses": ([f"https://example.org/{n}" for n in range(60)], "are names of files or rows"),
     "sentences": ([f"She has {n} pens left in the box by then." for n in NUMBERS], "have 8 words or more"),
     "constant": (["yes"] * 60, "all 60 answers"),
     "levels": (["Easy", "Medium", "Very hard"] * 20, "are only 3 words ('Easy', 'Medium', 'Very hard' ...)"),
@@ -148,6 +161,27 @@ def test_few_numbers_for_many_problems_are_worth_a_word(tmp_path):
     assert "600 answers (answer) are only 9 different ones, like '0.0', as levels are" in problems.findings[0].sentence
 
 
+SUSPICIOUS = {
+    "row numbers": (list(range(60)), "are the numbers of the rows"),
+    "pass rates": ([n % 17 / 16 for n in range(60)], "are from 0 to 1, as pass rates are"),
+    "flags": ([n % 3 == 0 for n in range(60)], "are only 2 words"),
+    "two options": ([[n, n + "1"] for n in NUMBERS], "are two, and either is accepted"),
+    "short sentences": ([f"She has {n} pens left." for n in NUMBERS], "have 4 words or more"),
+}
+
+
+@pytest.mark.parametrize("column", SUSPICIOUS)
+def test_a_column_that_may_be_no_answer_is_worth_a_word(tmp_path, column):
+    answers, sentence = SUSPICIOUS[column]
+    assert sentence in load(tmp_path, rows_of(answers)).findings[0].sentence
+
+
+def test_the_places_of_options_that_stand_in_another_column(tmp_path):
+    rows = [row | {"choices": ["1", "2", "3", "4"]} for row in rows_of([n % 4 for n in range(60)])]  # MMLU
+    with pytest.raises(DataError, match="60 of 60 answers .answer. are places of options"):
+        load(tmp_path, rows)
+
+
 def test_aliases_are_no_options(tmp_path):
     answers = [[f"name {n}-{alias}" for alias in range(3 + n % 5)] for n in range(60)]
     assert load(tmp_path, rows_of(answers), task="exact").findings == []
@@ -159,13 +193,39 @@ def test_a_frequent_text_is_worth_a_word(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["proof", "notfound", "NaN", "n/a", "\\text{Proof.}", "See solution", "not available"]
+    "text",
+    [
+        "proof",
+        "notfound",
+        "NaN",
+        "n/a",
+        "\\text{Proof.}",
+        "See solution",
+        "not available",
+        "Q.E.D.",
+        "#N/A",
+        "<NA>",
+        "???",
+        "--",
+    ]
+    + [
+        "The answer is not given.",
+        "No final answer",
+        "[no answer provided]",
+        "To be proven",
+        "unanswered",
+        "见解析",
+        "略",
+    ],
 )
 def test_notes_that_there_is_no_answer(text):
     assert says_no_answer(text)
 
 
-@pytest.mark.parametrize("text", ["none", "undefined", "unknown", "0", "NA", "bulletproof", "", "a" * 100, "not"])
+@pytest.mark.parametrize(
+    "text",
+    ["none", "undefined", "unknown", "0", "NA", "bulletproof", "", "a" * 100, "not", "-", "no solution", "无解", "()"],
+)
 def test_words_that_may_be_an_answer(text):
     assert not says_no_answer(text)
 

@@ -9,7 +9,7 @@ from r3_openrlhf.config.finding import Finding
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.problems.label import Label
 from r3_openrlhf.problems.prompts import render
-from r3_openrlhf.runs.first_page import FirstPage, make_page
+from r3_openrlhf.runs.first_page import FirstPage, make_page, probe
 from tests.families import FAMILIES, load_tokenizer, write_model
 
 
@@ -49,6 +49,17 @@ def test_a_grader_that_pays_no_reference_is_refused(tmp_path):
     page = page_of(tmp_path, ["see solution", "proof"])
     with pytest.raises(ConfigError, match="pays the reference of 2 of 2 examples neither in a box nor in a sentence"):
         page.check()
+
+
+def test_a_function_is_asked_with_the_row(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "def level(row): return row['level']\ndef short(response): return -len(response)\n"
+    )
+    label = Label(uid="u", problem="P?", references=["72"], task="math", row={"level": 3})
+    for function, said in (("level", "right: correct, reward 3"), ("short", "right: wrong, reward -10")):
+        reward = RewardConfig(num_workers=1, function=f"{tmp_path}/mine.py:{function}")
+        found = probe(reward, [(label, "P?")])
+        assert said in found.asked[0].line and not any(finding.refuses for finding in found.findings)
 
 
 def test_a_tokenizer_that_loses_spaces_is_refused(tmp_path):

@@ -204,7 +204,7 @@ def section() -> str:
 
 A file, a directory, a pattern, a hub name: `data.path`. The columns are found by their published names, or named with
 `data.problem_key` and `data.answer_key`; dots go into structures, lists and JSON texts (`reward_model.ground_truth`).
-An answer is cut at the `####` of a last line, taken from a JSON text, or from the last `\\boxed{{}}` of a solution. A row
+An answer is cut at the `####` of a last line, taken from a JSON text or what Python prints, after a last "The answer is", or from the last `\\boxed{{}}`. A row
 with two boxes side by side, and one that says that there is no answer (`proof`, `notfound`), is left out. Of messages the
 last turn of the user is the problem, what comes before it is kept, and what comes after it is left out. A grader of your
 own gets the cell as it is. Several files at once: [`data.sources`](usage.md).

@@ -6,19 +6,12 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+from r3_openrlhf.config.no_answer import says_no_answer
 from r3_openrlhf.rewards.answers.comparison import number
 from r3_openrlhf.rewards.answers.extraction import last_statement
 from r3_openrlhf.rewards.answers.marks import boxed_answer
 from r3_openrlhf.rewards.answers.units import unit_of
 
-# Written where there is no answer. Letters in any case, without the spaces; "none" and "undefined" are answers.
-_PLACEHOLDER = re.compile(
-    r"proof(?:omitted|below|above|needed|required|problem)?|proved?|proven|qed|n/a|nan|null|todo|tbd|omitted|unanswered"
-    r"|(?:see|referto|cf)\.?(?:the|above|below|attached)*(?:solution|explanation|answer|proof|text|figure|graph|diagram|work|image|above|below)s?(?:above|below)?"
-    r"|(?:answer|solution|result)?s?(?:not|un)(?:found|available|provided|given|applicable|specified|listed)"
-    r"|(?:no|missing)(?:final)?answer(?:found|given|available|provided)?|answers?(?:may|will)?var(?:y|ies)|\?+|-{2,}|\.{3}|…"
-)
-_FRAMES = re.compile(r"\\(?:text|mathrm|textbf|mbox)\s*\{([^{}]*)\}|[\s$\"'*_\[\]()<>{}]+|\.$")
 _IN_MATH = re.compile(r"\$\$(.+?)\$\$|(?<!\\)\$([^$]+?)(?<!\\)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 _A_WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}")
 _CONNECTIVE = re.compile(r"(?:and|or)", re.IGNORECASE)
@@ -54,7 +47,7 @@ def read_reference(reference: str) -> ReferenceReading:
     text = boxed or marked.strip() or (statement[1] if statement else reference.strip())
     if not text:
         return ReferenceReading("", "is empty")
-    if _PLACEHOLDER.fullmatch(_FRAMES.sub(r"\1", _FRAMES.sub(r"\1", text)).lower().replace(" ", "")):
+    if says_no_answer(text):
         return ReferenceReading(text, "is a placeholder and no answer")
     if text.startswith('{"'):
         return ReferenceReading(text, "is a JSON text: name the field that holds the answer")
