@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from r3_openrlhf.method.types import Context, EntropyStatistics, Rollout, Verdict
     from r3_openrlhf.rewards.answers.grading import grade
     from r3_openrlhf.rewards.answers.references import read_reference
+    from r3_openrlhf.study.run import Run, compare
 
 __version__ = "0.2.0"
 __all__ = [
@@ -51,8 +52,10 @@ __all__ = [
     "ReflectionSettings",
     "ReplaySettings",
     "Rollout",
+    "Run",
     "Verdict",
     "batch_metrics",
+    "compare",
     "entropy_statistics",
     "grade",
     "group_advantages",
@@ -78,8 +81,10 @@ _HOME = {
     "MixedBatch": "method.core.mixed_batch",
     "R3Config": "config",
     "Rollout": "method.types",
+    "Run": "study.run",
     "Verdict": "method.types",
     "batch_metrics": "method.core.batch_metrics",
+    "compare": "study.run",
     "entropy_statistics": "method.core.entropy",
     "grade": "rewards.answers.grading",
     "group_advantages": "method.core.advantages",
@@ -87,6 +92,8 @@ _HOME = {
     "ranking_rewards": "method.core.ranking",
     "read_reference": "rewards.answers.references",
 }
+# What needs more than the smallest installation, and torch.
+_EXTRAS = {"Run": "notebook", "compare": "notebook"}
 
 
 def __getattr__(name: str) -> Any:
@@ -97,9 +104,10 @@ def __getattr__(name: str) -> Any:
     try:
         value = globals()[name] = getattr(importlib.import_module(f"r3_openrlhf.{_HOME[name]}"), name)
     except ModuleNotFoundError as error:
-        if error.name != "torch":
+        extra = _EXTRAS.get(name, "torch" if error.name == "torch" else None)
+        if extra is None:
             raise
-        raise ImportError(f"r3_openrlhf.{name} needs torch: pip install 'r3_openrlhf[torch]'") from error
+        raise ImportError(f"r3_openrlhf.{name} needs {error.name}: pip install 'r3_openrlhf[{extra}]'") from error
     return value
 
 

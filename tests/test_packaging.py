@@ -271,7 +271,7 @@ def answer_of(url, body=None):
 @pytest.mark.slow
 def test_the_smallest_installation_is_the_method(smallest, tmp_path):
     code = (
-        "import r3_openrlhf as r3; names = set(r3.__all__) - {'entropy_statistics'}; [getattr(r3, name) for name in names]\n"
+        "import r3_openrlhf as r3; names = set(r3.__all__) - {'entropy_statistics', 'Run', 'compare'}; [getattr(r3, name) for name in names]\n"
         "r3.R3(r3.R3Settings(), history=r3.HistoryStore.open('history.sqlite'), seed=0)\n"
         "print(r3.ranking_rewards([0.1, 0.3], [0.2, 0.1], max_reward=0.5))\n"
         "r3.entropy_statistics"
@@ -280,6 +280,13 @@ def test_the_smallest_installation_is_the_method(smallest, tmp_path):
     assert done.stdout == f"{ranking_rewards([0.1, 0.3], [0.2, 0.1], max_reward=0.5)}\n"
     assert "ImportError: r3_openrlhf.entropy_statistics needs torch: pip install 'r3_openrlhf[torch]'" in done.stderr
     assert "steps      0" in run(smallest / "r3", "history", "stats", "history.sqlite", cwd=tmp_path)
+    done = subprocess.run(
+        [smallest / "python", "-c", "import r3_openrlhf; r3_openrlhf.Run"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stderr.endswith("needs pandas: pip install 'r3_openrlhf[notebook]'\n")
 
 
 @pytest.mark.slow
@@ -322,6 +329,8 @@ def test_view_is_enough_to_read_a_run(installed_with, tmp_path):
     place = installed_with("view")
     with tarfile.open(REPOSITORY / "tests" / "view" / "cpu_smoke.tar.xz") as archive:
         archive.extractall(tmp_path / "run", filter="data")
+    code = "from r3_openrlhf import Run; run = Run('run'); run.plot('reward_mean'); print(len(run.rollouts(step=3)))"
+    assert int(run(installed_with("notebook") / "python", "-c", code, cwd=tmp_path, MPLBACKEND="Agg")) > 8
     assert "step 3: 8 groups" in run(place / "r3", "show", "run", "--step", "3", cwd=tmp_path)
     code = "import r3_openrlhf; r3_openrlhf.HistoryStore.open('history.sqlite').close()"
     run(place / "python", "-c", code, cwd=tmp_path)

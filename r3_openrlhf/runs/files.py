@@ -65,6 +65,12 @@ class AnyLine(TypedDict):
     step: Count
 
 
+class ProblemLine(TypedDict):
+    """A line of data/problems.jsonl."""
+
+    label: str
+
+
 class DataCounts(TypedDict):
     """data/counts.json."""
 
