@@ -40,7 +40,7 @@ RETRY_START_S = 10.0  # after a template that could not be started
 LOOK_S = (
     1.0  # at a worker that computes; when this process was stopped for longer, so was the worker: it is not its time
 )
-SEND_TIMEOUT_S = 60.0
+END_S = 2.0  # for a template to end its workers and their programs
 MAX_ANSWER_BYTES = 2**20
 _WORKER = "r3_openrlhf.machine.processes.worker"
 
@@ -89,13 +89,20 @@ class _Clock:
             return 0.0
 
 
+def _is_stopped(pid: int) -> bool:
+    """By SIGSTOP; False when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except OSError:
+        return False
+
+
 class _Template:
     """The process that workers are forked from (worker.run_template)."""
 
     def __init__(self, target: str, options: Mapping[str, Any], memory_bytes: int | None) -> None:
         """OSError: no process or socket to be had. Its workers are confined where memory_bytes is given."""
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._control.settimeout(START_TIMEOUT_S)
         self._lock = threading.Lock()
         path = [str(Path(__file__).absolute().parents[3]), *map(os.path.abspath, sys.path)]
         program = (
@@ -121,12 +128,24 @@ class _Template:
     def wait_until_ready(self) -> None:
         """OSError, with its reason: it ended before it was ready, or takes too long."""
         with self._lock:
-            said = self._control.recv(4096).decode("utf-8", "replace")
+            said = self._hear(4096, START_TIMEOUT_S).decode("utf-8", "replace")
         if said != "ready":
             raise OSError(said.removeprefix("!") or "it ended before it was ready; what it said is in stderr")
 
-    def fork(self) -> tuple[int, socket.socket]:
-        """A new worker's pid and socket. OSError: the template is gone; EOFError: no socket to be had now."""
+    def _hear(self, num_bytes: int, limit_s: float) -> bytes:
+        """OSError: it is gone, or was stopped for so long."""
+        stopped_s, step_s, end = 0.0, min(LOOK_S, max(limit_s, 0.01)), time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < end and stopped_s < limit_s:
+            self._control.settimeout(step_s)
+            try:
+                return self._control.recv(num_bytes)
+            except TimeoutError:
+                stopped_s = stopped_s + step_s if _is_stopped(self._process.pid) else 0.0
+        raise OSError("it does not answer")
+
+    def fork(self, limit_s: float) -> tuple[int, socket.socket]:
+        """A new worker's pid and socket. limit_s: for one that is stopped. OSError: the template is gone; EOFError: no socket to
+        be had now."""
         try:
             ours, theirs = socket.socketpair()
         except OSError as error:
@@ -134,7 +153,7 @@ class _Template:
         try:
             with self._lock:
                 socket.send_fds(self._control, [b"f"], [theirs.fileno()])
-                said = self._control.recv(16)
+                said = self._hear(16, limit_s)
             if not said:
                 raise OSError("the template has ended")
         except OSError:
@@ -153,7 +172,13 @@ class _Template:
             pass
 
     def end(self) -> None:
-        """End it and, with it, every worker."""
+        """End it and, with it, every worker and what these have started."""
+        try:
+            self._control.shutdown(socket.SHUT_RDWR)
+            if not _is_stopped(self._process.pid):
+                self._process.wait(END_S)
+        except (OSError, subprocess.TimeoutExpired):
+            pass
         self._process.kill()
         self._process.wait()  # from now on nobody waits for its answer
         with self._lock:
@@ -176,8 +201,7 @@ class _Worker:
         clock = _Clock(self.pid)
         buffer = bytearray()
         try:
-            self.connection.settimeout(SEND_TIMEOUT_S)
-            self.connection.sendall(frame(self.number, body))
+            self._send(frame(self.number, body), clock, limit_s)
             while True:
                 left = limit_s - clock.seconds()
                 self.connection.settimeout(min(LOOK_S, max(left, 0.001)))
@@ -201,6 +225,16 @@ class _Worker:
             raise ItemLost("talkative", seconds=clock.seconds()) from error
         except OSError as error:
             raise ItemLost("crashed", seconds=clock.seconds()) from error
+
+    def _send(self, message: bytes, clock: _Clock, limit_s: float) -> None:
+        left = memoryview(message)
+        while left:
+            self.connection.settimeout(min(LOOK_S, max(limit_s - clock.seconds(), 0.001)))
+            try:
+                left = left[self.connection.send(left) :]
+            except TimeoutError:
+                if (seconds := clock.seconds()) >= limit_s:
+                    raise ItemLost("timeout", seconds=seconds) from None
 
     def kill(self) -> None:
         """End the process; who is asking it is answered."""
@@ -328,7 +362,7 @@ class ProcessPool(Generic[AnswerT]):
                 continue
             for attempt in range(1, self._attempts + 1):
                 try:
-                    worker = worker or self._new_worker()
+                    worker = worker or self._new_worker(self.timeout_s)
                     answer = self._ask(worker, job.body, self.timeout_s)
                 except ItemLost as error:
                     if worker is not None:
@@ -364,14 +398,14 @@ class ProcessPool(Generic[AnswerT]):
         else:
             _set(future.set_result, self._on_lost(lost))
 
-    def _new_worker(self) -> _Worker:
-        """ItemLost: none can be started now, or ever."""
+    def _new_worker(self, limit_s: float) -> _Worker:
+        """limit_s: of the item. ItemLost: none can be started now, or ever."""
         with self._starting:
             pid = 0
             for _ in range(2):  # a template that has been killed is found out only now
                 template = self._started_template()
                 try:
-                    pid, connection = template.fork()
+                    pid, connection = template.fork(limit_s)
                     break
                 except EOFError as error:
                     raise ItemLost("unavailable", str(error)) from error
@@ -459,7 +493,7 @@ class Session(Generic[AnswerT]):
             if self._worker is None:
                 with pool._lock:
                     free = pool._free.pop() if pool._free else None
-                self._worker = free or pool._new_worker()
+                self._worker = free or pool._new_worker(timeout_s)
             answer = pool._ask(self._worker, job.body, timeout_s)
         except ItemLost as error:
             lost = error

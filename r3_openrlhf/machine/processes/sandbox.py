@@ -18,12 +18,18 @@ import sysconfig
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _PR_SET_DUMPABLE, _PR_GET_SECCOMP, _PR_SET_SECCOMP = 1, 38, 4, 21, 22
+_PR_SET_CHILD_SUBREAPER = 36
 MAX_FILE_BYTES = 2**20
 
 
 def die_with_parent(signal_number: int) -> None:
     """The kernel sends this signal when the thread that started the process ends, however it ends."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0)
+
+
+def adopt_orphans() -> None:
+    """This process becomes the parent of what processes below it leave behind."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def missing_layers() -> list[str]:

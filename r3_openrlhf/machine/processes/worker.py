@@ -15,11 +15,12 @@ import select
 import signal
 import socket
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from r3_openrlhf.machine.processes.sandbox import confine, die_with_parent, watch_for_code
+from r3_openrlhf.machine.processes.sandbox import adopt_orphans, confine, die_with_parent, watch_for_code
 from r3_openrlhf.machine.processes.wire import encode, frame, take_frame
 
 MAX_MESSAGE_BYTES = 256 * 2**20
@@ -47,29 +48,56 @@ def run_template(
         control.send(f"!{type(error).__name__}: {error}"[:MAX_ERROR_CHARS].encode("utf-8", "replace"))
         raise
     decode = msgspec.msgpack.Decoder(Any if parameter.annotation is parameter.empty else parameter.annotation).decode
+    own = _children(os.getpid())  # of libraries
     gc.collect()
     gc.freeze()  # so that the collector in a worker does not touch, and thereby copy, the pages of the libraries
-    control.send(b"ready")
-    while os.getppid() == owner:
-        if not select.select([control], [], [], 1.0)[0]:
-            continue
-        message, descriptors, _, _ = socket.recv_fds(control, 16, 1)
-        if not message:
-            return
-        if not descriptors:
-            _kill(int.from_bytes(message, "big"))
-            continue
-        template, pid = os.getpid(), os.fork()
-        if pid == 0:
-            try:
-                control.close()
-                connection = socket.socket(fileno=descriptors[0])
-                _become_worker(template, memory_bytes)
-                serve(connection, lambda body: handle(decode(body)))
-            finally:
-                os._exit(1)  # whatever happens, a worker never runs the template's code
-        os.close(descriptors[0])
-        control.send(pid.to_bytes(4, "big"))
+    adopt_orphans()
+    workers: set[int] = set()
+    try:
+        control.send(b"ready")
+        while os.getppid() == owner:
+            if not select.select([control], [], [], 1.0)[0]:
+                continue
+            message, descriptors, _, _ = socket.recv_fds(control, 16, 1)
+            if not message:
+                return
+            if not descriptors:
+                workers.discard(pid := int.from_bytes(message, "big"))
+                _kill(pid)
+                _kill_orphans(own | workers)
+                continue
+            template, pid = os.getpid(), os.fork()
+            if pid == 0:
+                try:
+                    control.close()
+                    connection = socket.socket(fileno=descriptors[0])
+                    _become_worker(template, memory_bytes)
+                    serve(connection, lambda body: handle(decode(body)))
+                finally:
+                    os._exit(1)  # whatever happens, a worker never runs the template's code
+            os.close(descriptors[0])
+            workers.add(pid)
+            control.send(pid.to_bytes(4, "big"))
+    except OSError:
+        return  # the owner is gone
+    finally:
+        for pid in workers:
+            _kill(pid)
+        _kill_orphans(own)
+
+
+def _children(pid: int) -> set[int]:
+    found: set[int] = set()
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        found |= set(map(int, file.read_text().split()))
+    return found
+
+
+def _kill_orphans(known: set[int]) -> None:
+    """What a worker that is gone had started, and what that had: it comes here, to the nearest one that adopts."""
+    while orphans := _children(os.getpid()) - known:
+        for pid in orphans:
+            _kill(pid)
 
 
 def _kill(pid: int) -> None:
@@ -85,6 +113,7 @@ def _kill(pid: int) -> None:
 def _become_worker(template: int, memory_bytes: int | None) -> None:
     os.setsid()  # programs that it starts are killed with it
     die_with_parent(signal.SIGKILL)
+    adopt_orphans()  # so that they come to the template when this one is gone, and not before
     if os.getppid() != template:
         os._exit(1)
     nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -52,7 +52,10 @@ MAX_HEADER_BYTES = 32 * 2**10
     help="MB of items that wait, references and metadata included; above it 503.",
 )
 @click.option(
-    "--max-connections", default=ServerSettings.max_connections, show_default=True, help="Open at once; above it 503."
+    "--max-connections",
+    default=ServerSettings.max_connections,
+    show_default=True,
+    help="Requests at once; above it 503. Idle ones give way.",
 )
 @click.option(
     "--read-timeout",
@@ -108,6 +111,7 @@ def run(settings: ServerSettings) -> None:
     import uvicorn
 
     from r3_openrlhf.rewards.server.app import create_app
+    from r3_openrlhf.rewards.server.connection import Connection
 
     logging.basicConfig(level=logging.INFO)
     config = uvicorn.Config(
@@ -118,7 +122,7 @@ def run(settings: ServerSettings) -> None:
         access_log=False,
         timeout_graceful_shutdown=10,
         backlog=4096,
-        http="h11",  # it bounds the bytes of the headers; the one for httptools does not
+        http=Connection,  # of h11, which bounds the bytes of the headers; httptools does not
         limit_concurrency=settings.max_connections,
         ws="none",
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,

@@ -23,7 +23,7 @@ class ServerSettings:
         route pays no length reward.
     max_pending_items, max_pending_bytes: accepted and not yet answered; above it, 503. The bytes are those of whole items
         (response, references, metadata). Bodies that are still being read do not count.
-    max_connections: open at once; above it, 503.
+    max_connections: at work at once; above it, 503. Idle ones are closed for new ones.
     read_timeout_s: for the body of a request; then 408.
     """
 

@@ -244,6 +244,42 @@ sys.stdin.read()
     wait_for(lambda: all(map(ended, processes)))
 
 
+def test_daemons_end_with_their_worker_and_with_nobody_elses(tmp_path):
+    with pool_of() as pool:
+        sessions = [pool.session(), pool.session()]
+        for session in sessions:
+            session.submit(f"daemon {tmp_path / str(id(session))}", timeout_s=PATIENCE_S).result()
+        first, second = (psutil.Process(int((tmp_path / str(id(one))).read_text())) for one in sessions)
+        assert lost_by(sessions[0].submit("hang", timeout_s=0.2)).reason == "timeout"
+        wait_for(lambda: ended(first))
+        text_of(pool.submit("plain"))
+        assert not ended(second)
+    wait_for(lambda: ended(second))
+
+
+def stop(process):
+    os.kill(process.pid, signal.SIGSTOP)
+    wait_for(lambda: process.status() == psutil.STATUS_STOPPED)
+
+
+def test_a_stopped_process_holds_an_item_no_longer_than_its_limit(monkeypatch):
+    """Neither one that does not read nor a template that does not fork."""
+    before = family()
+    with pool_of(1, timeout_s=1.0) as pool:
+        worker = psutil.Process(pool.submit("plain").result(PATIENCE_S).pid)
+        (template,) = [psutil.Process(pid) for pid in family() - before - {worker.pid}]
+        stop(worker)
+        began = time.monotonic()
+        lost = lost_by(pool.submit("z" * 5_000_000))
+        assert (lost.reason, time.monotonic() - began < 30) == ("timeout", True)
+        assert text_of(pool.submit("plain")) == "plain"
+        stop(template)
+        session = pool.session()
+        began = time.monotonic()
+        assert session.submit("plain", timeout_s=1.0).result(PATIENCE_S).text == "plain"  # of another template
+        assert time.monotonic() - began < 60 and ended(template)
+
+
 def test_a_session_keeps_its_worker_and_what_is_in_it(pool):
     first, second = pool.session(), pool.session()
     answers = [

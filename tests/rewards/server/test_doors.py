@@ -7,7 +7,7 @@ import signal
 import socket
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import httpx
 import psutil
@@ -70,12 +70,37 @@ def test_a_body_that_does_not_come_is_not_waited_for():
 def test_so_many_connections_are_open_at_once():
     with running("--max-connections", "8", "--workers", "1") as service:
         held = [socket.create_connection(("127.0.0.1", service.port), timeout=300) for _ in range(8)]
+        for connection in held:  # at work: a body is to come
+            connection.sendall(
+                b"POST /grade HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{"
+            )
         try:
             assert answer_to(service, b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n").startswith(b"HTTP/1.1 503")
         finally:
             for connection in held:
                 connection.close()
         assert answer_after(503, service.url + "/health").status_code == 200  # when it has seen that they are gone
+
+
+@pytest.mark.parametrize("beginning", [b"", b"POST /grade HTTP/1.1\r\n"], ids=["silent", "half a header"])
+def test_idle_connections_cost_nobody_an_answer(beginning):
+    """More than may be open at once. Each is closed for another one or for its silence, and one at work is not."""
+    with running("--max-connections", "64", "--workers", "1") as service, ExitStack() as stack:
+        with httpx.stream("POST", service.url + "/grade", json={"items": [endless_item()]}, timeout=300,
+                          headers={"Accept": "application/x-ndjson"}) as at_work:  # fmt: skip
+            held = [
+                stack.enter_context(socket.create_connection(("127.0.0.1", service.port), timeout=300))
+                for _ in range(400)
+            ]
+            for connection in held:
+                with suppress(OSError):
+                    connection.sendall(beginning)
+            for _ in range(3):
+                answer = httpx.get(service.url + "/health", timeout=300)
+                assert answer.status_code == 200, answer.text
+            assert '"reason":"timeout"' in "".join(at_work.iter_text())
+        if not beginning:
+            assert {connection.recv(1) for connection in held} == {b""}
 
 
 def test_references_and_metadata_count_towards_what_is_pending():
