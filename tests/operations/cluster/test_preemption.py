@@ -74,16 +74,12 @@ def test_a_signal_saves_and_the_job_goes_on_in_the_same_log(slurm, start):
     assert "signal SIGUSR1" in job.log()
 
 
-@pytest.mark.parametrize("by_hand", [False, True], ids=["preempted", "requeued by hand"])
-def test_sigterm_loses_no_step(slurm, start, tmp_path, by_hand):
+def test_a_preemption_loses_no_step(slurm, start, tmp_path):
     job = start("run", 12, 0.5, "--sbatch=--nodelist=node2")
-    if by_hand:
-        slurm.call("scontrol", "requeue", job.number)
-    else:
-        saved = f"grep -q 'saved step' {job.run_dir}/cluster/slurm-{job.number}.log"
-        urgent = slurm.call("sbatch", "--parsable", "-p", "urgent", "--nodelist=node2", "--exclusive", "-o", tmp_path / "log",
-                            "--wrap", f"until {saved}; do sleep 0.2; done")  # fmt: skip
-        slurm.wait(urgent, "COMPLETED")
+    saved = f"grep -q 'saved step' {job.run_dir}/cluster/slurm-{job.number}.log"
+    urgent = slurm.call("sbatch", "--parsable", "-p", "urgent", "--nodelist=node2", "--exclusive", "-o", tmp_path / "log",
+                        "--wrap", f"until {saved}; do sleep 0.2; done")  # fmt: skip
+    slurm.wait(urgent, "COMPLETED")
     assert_finished_without_a_loss(slurm, job, steps=12)
     assert "signal SIGTERM" in job.log()
 
@@ -98,13 +94,33 @@ def test_a_notice_that_is_too_short_leaves_nothing_half_written(slurm, hasty):
     slurm.assert_nothing_left(hasty.number)
 
 
-def test_a_cancelled_job_saves_and_stays_cancelled(slurm, start):
-    job = start("run", 12, 0.5)
-    slurm.call("scancel", job.number)
-    ended = slurm.wait(job.number, "CANCELLED", "COMPLETED", "FAILED")
-    slurm.assert_nothing_left(job.number)
-    assert "saved step" in job.log() and f"saved step {steps_of(job.run_dir)[-1]}:" in job.log()
-    assert (ended["JobState"], slurm.job(job.number)["Restarts"]) == ("CANCELLED", "0")
+@pytest.mark.stack
+@pytest.mark.slow
+def test_the_real_stack_loses_no_step_to_scancel_and_requeue(slurm, run_dir):
+    """`r3 train` on CPUs, whose processes all get Slurm's SIGTERM. A cancelled job stays cancelled, and the same script goes on."""
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    settings = ("train.max_steps=1000", "checkpoint.save_steps=-1")
+    seen = 0
+    for stop in ("scancel", "scontrol requeue"):
+        job = slurm.submit(run_dir, *settings)
+        until(
+            lambda job=job, seen=seen: len(steps_of(run_dir)) > seen or slurm.ended(job),
+            what=lambda job=job: log_of(run_dir, job),
+        )
+        slurm.call(*stop.split(), job)
+        until(
+            lambda job=job: slurm.job(job)["JobState"] in ("CANCELLED", "PENDING"),
+            what=lambda job=job: log_of(run_dir, job),
+        )
+        until(lambda job=job: not slurm.processes(job), what=lambda job=job: f"{slurm.processes(job)} to end")
+        steps, log = steps_of(run_dir), log_of(run_dir, job)
+        assert len(steps) > seen and steps == list(range(1, len(steps) + 1)), log
+        assert re.search(r"SIGTERM: finishing step \d+, then saving\n", log), log
+        assert f"preempted at step {steps[-1]}, saved (signal SIGTERM)" in log, log
+        assert (run_dir / "checkpoints" / "_actor" / "latest").read_text() == f"global_step{steps[-1]}"
+        assert slurm.job(job)["Restarts"] == ("1" if "requeue" in stop else "0"), log
+        seen = len(steps)
+    slurm.call("scancel", job)  # it waits to start again. What Slurm killed before it was tidy is swept by the next job
 
 
 def test_a_job_without_progress_is_not_started_for_ever(slurm, run_dir, job_template):
