@@ -24,6 +24,7 @@ from r3_openrlhf.config.words import TokenValues
 from r3_openrlhf.machine.gpus import expandable_segments
 from r3_openrlhf.method.core.entropy import entropy_statistics, token_logprobs_and_entropy
 from r3_openrlhf.method.errors import TrainingStopped
+from r3_openrlhf.runs.trends import ASLEEP
 from r3_openrlhf.stack import lora, safe_pickles
 from r3_openrlhf.stack.blocked_signals import keep_blocked
 from r3_openrlhf.stack.chunked_actor import ChunkedActor, model_inputs
@@ -33,6 +34,12 @@ from r3_openrlhf.stack.policy_update import R3ActorTrainer
 
 # trainer/ray/ppo_actor.py:475: the name is a Ray actor class already; this is the class that was decorated
 UpstreamPolicyActor: Any = ppo_actor.PolicyModelActor.__ray_metadata__.modified_class.__ray_actor_class__
+
+
+def bytes_of_others() -> int:
+    """Of this process's GPU, what is in use and not held by its own allocator."""
+    free, total = torch.cuda.mem_get_info()
+    return total - free - torch.cuda.memory_reserved()
 
 
 class EntropyPass(NamedTuple):
@@ -62,6 +69,15 @@ class StockPolicyActor(UpstreamPolicyActor):
         self._adapted = self.strategy._unwrap_model(self.actor)
         if isinstance(self._adapted, PeftModel):
             lora.prepare(self.strategy, self._adapted)
+
+    def fit(self, kl_ctl: float = 0):
+        """Upstream's (ppo_actor.py:598). On a GPU that an engine sleeps on, its status says how much of it is not this process's:
+        what the engine keeps, contexts, a reference model. It should stay as it is (runs/trends.py)."""
+        beside = {}
+        config = config_from_environment()
+        if not on_cpu() and config.cluster.enable_sleep and not config.is_async:
+            beside[ASLEEP] = float(bytes_of_others())
+        return super().fit(kl_ctl) | beside
 
     def broadcast_to_vllm(self):
         """Upstream's weight sync (ppo_actor.py:646), of merged weights where there is an adapter."""

@@ -26,6 +26,7 @@ from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.history_witness import FILE_NAME, append_record, check_checkpoint, record_of
 from r3_openrlhf.runs.model_copies import forget_superseded
 from r3_openrlhf.runs.stop_request import StepClock, StopRequest
+from r3_openrlhf.runs.trends import kept, trend_warnings
 from r3_openrlhf.stack import other_ranks
 from r3_openrlhf.stack.blocked_signals import keep_blocked
 from r3_openrlhf.stack.convert import whole_trajectories
@@ -60,6 +61,8 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         self.run = RunDirectory(self.config.run_dir)
         self.stop = StopRequest(self.run.stop_request)
         self.clock = StepClock.from_environment(save_minutes=self.config.checkpoint.save_minutes)
+        self._trends: list[dict] = []  # of each step, what runs/trends.py reads
+        self._warned: set[str] = set()
         self._saving: dict[str, float] = {}  # timing/save of the last checkpoint, for the line of the step behind it
         # upstream seeds its model actors only; the order of the prompts comes from this process
         transformers.set_seed(self.config.train.seed)
@@ -105,6 +108,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         self.samples_generator.epoch = states["episode"] + 1
         if step:  # a line is on disk before its checkpoint
             lines = self.run.read_metrics()
+            self._trends = [kept(line) for line in lines]
             if not lines or lines[-1]["step"] != step:
                 raise TrainingStopped(
                     f"{self.run.metrics} has no line of step {step}, of which there is a checkpoint; restore it from a copy, or "
@@ -197,6 +201,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         self.run.write_rollouts(global_step, self.experience_maker.records)
         saving, self._saving = self._saving, {}
         self.run.append_metrics({"step": global_step, **numbers, **saving})  # on disk before the step's checkpoint
+        self._warn_of_trends({"step": global_step, **numbers})
         self.clock.step_ended()
         why = self.stop.reason() or self.clock.reason_to_stop()
         is_time = why is not None or self.clock.is_time_to_save()
@@ -209,6 +214,14 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
             raise RunInterrupted(
                 f"preempted at step {global_step}, saved ({why}); the same command goes on from there"
             )
+
+    def _warn_of_trends(self, line: dict[str, float]) -> None:
+        """Say what has changed since the beginning, each kind once."""
+        self._trends.append(kept(line))
+        for kind, sentence in trend_warnings(self._trends).items():
+            if kind not in self._warned:
+                self._warned.add(kind)
+                announce(self.run, Phase.SYNC, step=self._trends[-1]["step"], warning=sentence)
 
     def _save(self, global_step: int, logs_dict, client_states, *, now: bool) -> None:
         """Upstream's logs, and its checkpoint when it is due (:397) or `now`. It never removes a copy in Hugging Face format."""

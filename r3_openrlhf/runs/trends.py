@@ -1,0 +1,71 @@
+"""What goes wrong slowly: a run's own metrics beside those of its beginning, in sentences for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
+
+WINDOW = 10  # steps, at the beginning and now
+LONGER = 1.5  # times as long
+TRUNCATED = 0.25  # of the responses, and so much more than at the beginning
+MORE_TRUNCATED = 0.15
+LOW_ENTROPY, HIGH_ENTROPY = 0.3, 3.0  # of the entropy at the beginning
+MORE_BYTES = 2**30  # that stay on a GPU while the engine sleeps
+
+LENGTH, CUT, ENTROPY = "response_length_mean", "truncated_rate", "r3/entropy/estimate"
+ASLEEP = "r3/memory/beside_policy_bytes"
+KEYS = ("step", LENGTH, CUT, ENTROPY, ASLEEP)
+
+
+def kept(line: Mapping[str, float]) -> dict[str, float]:
+    """Of a line of metrics.jsonl, what `trend_warnings` reads."""
+    return {key: line[key] for key in KEYS if key in line}
+
+
+def trend_warnings(lines: Sequence[Mapping[str, float]]) -> dict[str, str]:
+    """Kind of trouble -> a sentence, for a run with these lines so far. Nothing is said of fewer than 2 x WINDOW steps, but of memory.
+    None of it stops a run: longer responses may be what is learned."""
+    found = {}
+    memory = [line[ASLEEP] for line in lines if ASLEEP in line]
+    if len(memory) > 1 and memory[-1] - memory[0] > MORE_BYTES:
+        found["memory"] = (
+            f"step {int(lines[-1]['step'])}: while the engine sleeps, {memory[-1] / 2**30:.1f} GiB of the GPU are not the policy's, "
+            f"{memory[0] / 2**30:.1f} at the beginning; if that goes on the run ends without memory, and a start again (it resumes) "
+            "frees it"
+        )
+    if len(lines) < 2 * WINDOW:
+        return found
+    step = int(lines[-1]["step"])
+    now, then = lines[-WINDOW:], lines[:WINDOW]
+    length, first_length = _mean(now, LENGTH), _mean(then, LENGTH)
+    cut, first_cut = _mean(now, CUT), _mean(then, CUT)
+    if cut >= TRUNCATED and cut - first_cut >= MORE_TRUNCATED:
+        found["truncation"] = (
+            f"step {step}: {cut:.0%} of the responses are cut off at the limit of tokens, {first_cut:.0%} at the beginning; most of "
+            "what is cut off is wrong, so accuracy falls next: raise rollout.max_new_tokens, or let length cost something "
+            "(reward.length_reward_max_tokens)"
+        )
+    elif first_length > 0 and length >= LONGER * first_length:
+        found["length"] = (
+            f"step {step}: responses have {length:,.0f} tokens, {first_length:,.0f} at the beginning, and a step takes longer "
+            f"accordingly; see `r3 plan ... mean_tokens={length:.0f}`"
+        )
+    entropy, first_entropy = _mean(now, ENTROPY), _mean(then, ENTROPY)
+    if first_entropy > 0 and not LOW_ENTROPY <= entropy / first_entropy <= HIGH_ENTROPY:
+        fell = entropy < first_entropy
+        found["entropy"] = (
+            f"step {step}: the entropy of a token is {entropy:.3g} nats, {first_entropy:.3g} at the beginning; "
+            + (
+                "the rollouts of a group become alike and nothing is left to compare: train.eps_clip_high above eps_clip_low, or a "
+                "lower train.learning_rate"
+                if fell
+                else "the policy dissolves: a lower train.learning_rate, or train.kl_coef above 0"
+            )
+        )
+    return found
+
+
+def _mean(lines: Iterable[Mapping[str, float]], key: str) -> float:
+    """Over the lines that have it; 0 where none has."""
+    values = [line[key] for line in lines if key in line]
+    return fmean(values) if values else 0.0

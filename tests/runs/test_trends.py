@@ -1,0 +1,60 @@
+"""Warnings of what changes slowly, on metrics that are written down here."""
+
+import pytest
+
+from r3_openrlhf.runs.trends import ASLEEP, CUT, ENTROPY, LENGTH, WINDOW, kept, trend_warnings
+
+GiB = 2**30
+
+
+def lines(first, last, *, steps=2 * WINDOW):
+    """`first` in the first half, `last` in the second."""
+    return [{"step": i + 1, **(first if i < steps // 2 else last)} for i in range(steps)]
+
+
+CALM = {LENGTH: 3000.0, CUT: 0.05, ENTROPY: 0.5}
+
+
+@pytest.mark.parametrize(
+    ("change", "kinds"),
+    [
+        ({}, set()),
+        ({LENGTH: 4400.0}, set()),  # 1.47 times
+        ({LENGTH: 4600.0}, {"length"}),
+        ({LENGTH: 6000.0, CUT: 0.4}, {"truncation"}),  # one sentence of the two
+        ({CUT: 0.19}, set()),
+        ({ENTROPY: 0.16}, set()),
+        ({ENTROPY: 0.14}, {"entropy"}),
+        ({ENTROPY: 1.6}, {"entropy"}),
+    ],
+)
+def test_what_is_worth_a_sentence(change, kinds):
+    assert set(trend_warnings(lines(CALM, CALM | change))) == kinds
+
+
+def test_the_sentences_name_numbers_and_a_way_out():
+    said = trend_warnings(lines(CALM, {LENGTH: 6000.0, CUT: 0.4, ENTROPY: 0.1}))
+    assert said["truncation"].startswith(
+        "step 20: 40% of the responses are cut off at the limit of tokens, 5% at the beginning"
+    )
+    assert "rollout.max_new_tokens" in said["truncation"] and "eps_clip_high" in said["entropy"]
+    assert "kl_coef" in trend_warnings(lines(CALM, CALM | {ENTROPY: 2.0}))["entropy"]
+
+
+def test_nothing_is_said_before_there_is_a_beginning_and_a_now():
+    assert trend_warnings(lines(CALM, CALM | {LENGTH: 9000.0}, steps=2 * WINDOW - 2)) == {}
+    assert trend_warnings([]) == {}
+
+
+def test_a_sleeping_engine_that_keeps_more_and_more_is_named_at_once():
+    """NeMo-RL saw 4 GiB become 25 in three steps."""
+    steady = [{"step": i, ASLEEP: 4.0 * GiB} for i in (1, 2, 3)]
+    assert trend_warnings(steady) == {}
+    (said,) = trend_warnings([*steady, {"step": 4, ASLEEP: 25.0 * GiB}]).values()
+    assert said.startswith(
+        "step 4: while the engine sleeps, 25.0 GiB of the GPU are not the policy's, 4.0 at the beginning"
+    )
+
+
+def test_a_line_is_kept_by_what_is_read_of_it():
+    assert kept({"step": 1, LENGTH: 2.0, "accuracy": 0.5}) == {"step": 1, LENGTH: 2.0}
