@@ -27,7 +27,7 @@ def plan(settings: tuple[str, ...], as_json: bool) -> None:
     r3 plan experiment=r3_7b_deepscaler_multinode gpu=a100-80gb nodes=2 mean_tokens=3000
 
     \b
-    gpu=NAME          h100-80gb (default), h200-141gb, h800-80gb, a100-80gb, a100-40gb, l40s-48gb
+    gpu=NAME          h100-80gb (default), h200-141gb, h800-80gb, a100-80gb, a100-40gb, l40s-48gb, rtx4090-24gb
     nodes=N           instead of cluster.num_nodes
     mean_tokens=N     of a response; default: half of rollout.max_new_tokens
     problems=N        how many there are, where the configuration does not say
@@ -36,7 +36,7 @@ def plan(settings: tuple[str, ...], as_json: bool) -> None:
     The formulas and their sources: docs/planning.md. Exit code 1 where the run does not fit.
     """
     from r3_openrlhf.config.loading import load_config, split_settings
-    from r3_openrlhf.runs.planning.forecast import make_plan, not_planned, num_problems_of
+    from r3_openrlhf.runs.planning.forecast import longer_means, make_plan, not_planned, num_problems_of
     from r3_openrlhf.runs.planning.hardware import DEFAULT, gpu_named
     from r3_openrlhf.runs.planning.table import plan_as_json, plan_table
     from r3_openrlhf.runs.planning.verdict import check_split, fits, remedies
@@ -58,15 +58,21 @@ def plan(settings: tuple[str, ...], as_json: bool) -> None:
     if "mean_tokens" in own:
         options["mean_tokens"] = _number(own, "mean_tokens")
     found = make_plan(config, shape, gpu, **options)
+    longer = [
+        make_plan(config, shape, gpu, num_problems=num_problems, mean_tokens=tokens)
+        for tokens in longer_means(config, found.mean_tokens)
+    ]
     fitting = fits(config, shape, gpu)
     ways = [] if fitting else remedies(config, shape, gpu)
     if as_json:
-        click.echo(json.dumps(plan_as_json(found, fits=fitting, remedies=ways)))
+        click.echo(json.dumps(plan_as_json(found, fits=fitting, remedies=ways, longer=longer)))
     else:
         from rich.console import Console
 
         width = None if sys.stdout.isatty() else 120
-        Console(file=sys.stdout, width=width).print(plan_table(found, fits=fitting, remedies=ways), crop=False)
+        Console(file=sys.stdout, width=width).print(
+            plan_table(found, fits=fitting, remedies=ways, longer=longer), crop=False
+        )
     if not fitting:
         sys.exit(1)
 

@@ -18,7 +18,7 @@ from r3_openrlhf.runs.planning.history_coverage import history_forecast
 from r3_openrlhf.runs.planning.shapes import ModelShape
 
 PROMPT_TOKENS = 200
-HUB_PROBLEMS = {"agentica-org/DeepScaleR-Preview-Dataset": 40_315}
+HUB_PROBLEMS = {"agentica-org/DeepScaleR-Preview-Dataset": 40_315, "openai/gsm8k": 7_473}
 # Shares of a step's groups, assumed (docs/scale.md)
 COLLAPSED, HARD = 0.45, 0.20
 BATCHED_TOKENS = 8192  # of an engine step, as stack/rollout_engine.py sets it
@@ -135,6 +135,13 @@ def make_plan(
         rollout_bytes_per_step=per_step,
         coverage={1: 0.0, **later} if expected else {},
     )
+
+
+def longer_means(config: R3Config, mean: float) -> list[int]:
+    """Mean lengths that a response may come to have: three quarters of rollout.max_new_tokens and all of it, in whole thousands
+    (6,000 and 8,000 of 8,192), where they are more than `mean`."""
+    longest = config.rollout.max_new_tokens
+    return [tokens for tokens in (longest * 3 // 4000 * 1000, longest // 1000 * 1000) if tokens > mean]
 
 
 def not_planned(config: R3Config) -> str | None:

@@ -21,7 +21,7 @@ class Gpu:
 
 
 # NVIDIA's data sheets: A100 (312 TFLOP/s, 1.56 and 2.04 TB/s), H100 SXM (989, 3.35), H200 (989, 4.8), H800 SXM (as H100; its
-# NVLink is slower), L40S (362, 0.86)
+# NVLink is slower), L40S (362, 0.86), RTX 4090 (165 with sums in fp32, 1.01)
 GPUS = {
     gpu.name: gpu
     for gpu in (
@@ -30,6 +30,7 @@ GPUS = {
         Gpu("h100-80gb", int(79.1 * GiB), 989e12, 3.35e12),
         Gpu("h800-80gb", int(79.1 * GiB), 989e12, 3.35e12),
         Gpu("h200-141gb", int(139.7 * GiB), 989e12, 4.8e12),
+        Gpu("rtx4090-24gb", int(23.5 * GiB), 165e12, 1.01e12),
         Gpu("l40s-48gb", int(44.4 * GiB), 362e12, 0.86e12),
     )
 }

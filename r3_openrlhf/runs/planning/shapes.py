@@ -82,6 +82,8 @@ def _qwen2(
 
 # config.json of the models of these names on the Hugging Face hub
 PUBLISHED = {
+    "Qwen/Qwen2.5-0.5B": _qwen2(24, 896, 4864, 14, 2, 151936, True),
+    "Qwen/Qwen2.5-0.5B-Instruct": _qwen2(24, 896, 4864, 14, 2, 151936, True),
     "Qwen/Qwen2.5-1.5B": _qwen2(28, 1536, 8960, 12, 2, 151936, True),
     "Qwen/Qwen2.5-7B": _qwen2(28, 3584, 18944, 28, 4, 152064, False),
     "Qwen/Qwen2.5-32B": _qwen2(64, 5120, 27648, 40, 8, 152064, False),

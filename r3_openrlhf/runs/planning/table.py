@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -13,21 +14,26 @@ from r3_openrlhf.runs.planning.forecast import Plan
 from r3_openrlhf.runs.planning.verdict import TIGHT, gib
 
 
-def plan_as_json(plan: Plan, *, fits: bool, remedies: list[tuple[str, ...]]) -> dict[str, Any]:
-    """The plan's fields and what follows from them. Bytes and seconds, nothing rounded."""
+def plan_as_json(
+    plan: Plan, *, fits: bool, remedies: list[tuple[str, ...]], longer: Sequence[Plan] = ()
+) -> dict[str, Any]:
+    """The plan's fields and what follows from them. Bytes and seconds, nothing rounded. longer: the same run with longer
+    responses."""
     phases = [{**asdict(phase), "peak": phase.peak} for phase in plan.phases]
     sums = {"step_s": plan.step_s, "hours": plan.hours}
-    return {**asdict(plan), "phases": phases, **sums, "fits": fits, "remedies": remedies}
+    return {**asdict(plan), "phases": phases, **sums, "fits": fits, "remedies": remedies} | {
+        "longer": [{"mean_tokens": one.mean_tokens, "step_s": one.step_s, "hours": one.hours} for one in longer]
+    }
 
 
-def plan_table(plan: Plan, *, fits: bool, remedies: list[tuple[str, ...]]) -> Group:
+def plan_table(plan: Plan, *, fits: bool, remedies: list[tuple[str, ...]], longer: Sequence[Plan] = ()) -> Group:
     """GiB of a GPU, GB of everything else."""
     ranks = plan.nodes * plan.gpus_per_node
     head = (
         f"{plan.model}, {plan.params / 1e9:.2f} B parameters, on {ranks} x {plan.gpu.name} ({plan.nodes} "
         f"node{'s' if plan.nodes > 1 else ''}); {plan.num_problems:,} problems, responses of {plan.mean_tokens:,.0f} tokens"
     )
-    return Group(Text(head), _memory(plan), Text(_verdict(fits, remedies)), _around(plan))
+    return Group(Text(head), _memory(plan), Text(_verdict(fits, remedies)), _around(plan, longer))
 
 
 def _memory(plan: Plan) -> Table:
@@ -63,11 +69,18 @@ def _verdict(fits: bool, remedies: list[tuple[str, ...]]) -> str:
     )
 
 
-def _around(plan: Plan) -> Table:
+def _around(plan: Plan, longer: Sequence[Plan]) -> Table:
     table = Table.grid(padding=(0, 2))
     rows = [
         ("a step", f"{plan.step_s:,.0f} s, of which R³'s own work in the controller {plan.host_s:.1f} s"),
         ("the run", f"{plan.steps:,} steps, {plan.hours:,.0f} h ({plan.steps_per_day:,.0f} steps a day)"),
+        *[
+            (
+                f"{one.mean_tokens:,.0f} tokens",
+                f"{one.step_s:,.0f} s a step, {one.hours:,.0f} h, if responses become so long",
+            )
+            for one in longer
+        ],
         ("KV cache", f"{plan.kv_tokens:,} tokens an engine"),
         ("host memory", _parts(plan.host_bytes) + " of the first node"),
         ("disk at the end", _parts(plan.disk)),

@@ -242,6 +242,13 @@ def test_every_experiment_can_be_planned():
         assert fits(config, shape, H100) and plan.step_s > 0
 
 
+@pytest.mark.parametrize("gpu", ["rtx4090-24gb", "l40s-48gb", "h100-80gb"])
+@pytest.mark.parametrize("name", ["r3_0p5b_1gpu", "r3_1p5b_1gpu"])
+def test_the_runs_of_one_gpu_fit_on_24_48_and_80_gb(name, gpu):
+    config = load_config(name, [])
+    assert config.cluster.num_ranks == 1 and fits(config, shape_of(config.model.path), GPUS[gpu])
+
+
 def test_the_command(tmp_path):
     command = ["plan", "experiment=r3_1p5b_deepscaler_8gpu", f"run_dir={tmp_path}"]
     table = CliRunner().invoke(main, command)
@@ -250,6 +257,13 @@ def test_the_command(tmp_path):
     assert found["step_s"] == pytest.approx(sum(p["seconds"] for p in found["phases"]) + found["host_s"])
     assert all(p["peak"] == sum(p["parts"].values()) for p in found["phases"])
     assert list(tmp_path.iterdir()) == []
+    assert "8,000 tokens  " in table.output
+    six, eight = found["longer"]
+    assert (six["mean_tokens"], eight["mean_tokens"]) == (6000, 8000)
+    assert found["step_s"] < six["step_s"] < eight["step_s"] and six["hours"] < eight["hours"]
+    at_seven = json.loads(CliRunner().invoke(main, [*command, "--json", "mean_tokens=7000"]).output)
+    assert [one["mean_tokens"] for one in at_seven["longer"]] == [8000]
+    assert at_seven["longer"][0]["step_s"] == eight["step_s"]
     small_gpu = CliRunner().invoke(
         main, ["plan", "experiment=r3_7b_deepscaler_multinode", "nodes=1", "gpu=a100-40gb", f"run_dir={tmp_path}"]
     )
