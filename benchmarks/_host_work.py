@@ -283,7 +283,6 @@ def stock_side(step: Step, clock: Clock, memory: Memory) -> dict:
 
 def r3_side(step: Step, clock: Clock, memory: Memory) -> dict:
     """All of R³'s host work of one step."""
-    from r3_openrlhf.method.history.records import limits_of
     from r3_openrlhf.method.history.store import HistoryStore
     from r3_openrlhf.stack.experience_maker import R3ExperienceMaker
     from r3_openrlhf.stack.samples_generator import R3SamplesGenerator
@@ -293,7 +292,7 @@ def r3_side(step: Step, clock: Clock, memory: Memory) -> dict:
     flat, engine_bytes = engine_logprobs(scale, clock, responses=DISTINCT_LOGPROBS)
     history = HistoryStore.open(
         step.run.history,
-        limits=limits_of(config.history),
+        limits=config.history,
         seed=config.train.seed,
     )
     for number in range(1, STORED_STEPS + 1):

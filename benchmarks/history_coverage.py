@@ -30,7 +30,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # runs from a checkout that is not installed
 
-from r3_openrlhf.method.history import HistoryLimits, HistoryStore, RecallRequest  # noqa: E402
+from r3_openrlhf.method.history import HistoryStore, RecallRequest  # noqa: E402
+from r3_openrlhf.method.settings import HistorySettings  # noqa: E402
 from r3_openrlhf.method.types import Context, Rollout, Verdict  # noqa: E402
 
 PROBLEMS, BATCH, GROUP, EPOCHS = 40_315, 128, 16, 3
@@ -163,7 +164,7 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     for mean_tokens in map(float, options.mean_tokens.split(",")):
         population = Population(num, mean_tokens=mean_tokens, seed=options.seed)
-        limits = HistoryLimits(
+        limits = HistorySettings(
             max_per_problem_and_verdict=options.cap, max_bytes=int(options.max_bytes / options.scale)
         )
         with tempfile.TemporaryDirectory(dir=options.directory) as directory:

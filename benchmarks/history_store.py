@@ -38,7 +38,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))  # runs from a checkout that is not installed
 
 from benchmarks import history_peers  # noqa: E402
-from r3_openrlhf.method.history import HistoryLimits, HistoryStore, RecallRequest  # noqa: E402
+from r3_openrlhf.method.history import HistoryStore, RecallRequest  # noqa: E402
+from r3_openrlhf.method.settings import HistorySettings  # noqa: E402
 from r3_openrlhf.method.types import Context, EntropyStatistics, Rollout, Verdict  # noqa: E402
 from r3_openrlhf.runs.history_numbers import statistics as statistics_of  # noqa: E402
 
@@ -54,7 +55,7 @@ MAX_MEMMAP_BYTES = 12_000_000_000
 class Ours:
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._store = HistoryStore.open(path, limits=HistoryLimits(max_bytes=10**12))
+        self._store = HistoryStore.open(path, limits=HistorySettings(max_bytes=10**12))
 
     def commit(self, step: int, rollouts: list[Rollout]) -> None:
         self._store.commit_step(step, 1, rollouts)

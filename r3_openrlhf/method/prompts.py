@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Protocol
 
@@ -25,18 +25,6 @@ class ReflectionFate(Word):
     CUT = "cut_by_max_per_step"
     WITHOUT_ERROR = "without_error"  # the store has no wrong answer of it (any more)
     WITHOUT_ROOM = "without_room"  # no error fits beside the problem
-
-
-class PrefixFate(Word):
-    """Did a problem get a group that starts in the middle of a stored response, and if not, why?"""
-
-    ASKED = "asked"
-    OFF = "off"
-    BEFORE_FIRST_EPOCH = "before_first_epoch"
-    UNKNOWN_PROBLEM = "unknown_problem"
-    NOT_HARD = "not_hard"
-    CUT = "cut_by_max_per_step"
-    WITHOUT_STATE = "without_state"  # nothing is stored that can be cut
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,12 +59,11 @@ class StepPrompts:
 
     Attributes:
         asked: plain prompts in the order of the problems, then those from a state, then those with an error.
-        reflection, prefix: one fate per problem.
+        reflection: one fate per problem.
     """
 
     asked: list[Asked]
     reflection: list[ReflectionFate]
-    prefix: list[PrefixFate] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[Asked]:
         return iter(self.asked)

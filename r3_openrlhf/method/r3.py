@@ -31,7 +31,7 @@ from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.method.history.codec import state_digest
 from r3_openrlhf.method.history.records import Absence, RecallRequest, StoredRollout
 from r3_openrlhf.method.history.store import HistoryStore
-from r3_openrlhf.method.prompts import Asked, Prefix, PrefixFate, PromptMaker, ReflectionFate, StepPrompts
+from r3_openrlhf.method.prompts import Asked, Prefix, PromptMaker, ReflectionFate, StepPrompts
 from r3_openrlhf.method.settings import R3Settings
 from r3_openrlhf.method.types import Context, EntropySource, EntropyStatistics, OldLogprobs, Rollout, Verdict
 
@@ -42,7 +42,6 @@ NUM_FAILURES = 4  # stored failures that are looked at where there is no success
 EASY = 0.5  # from a success the cut moves backwards when the posterior mean of a state's success rate is at least this
 
 ItemT = TypeVar("ItemT")
-FateT = TypeVar("FateT", ReflectionFate, PrefixFate)
 Entropies = Mapping[int, "EntropyStatistics | np.ndarray"] | Sequence["EntropyStatistics | np.ndarray"]
 
 
@@ -97,8 +96,7 @@ class R3:
         """
         uids = [problem.uid for problem in problems]
         asked = [Asked(problem, i, Context.PLAIN, render.plain(problem)) for i, problem in enumerate(problems)]
-        prefix_fates, prefixes = self._prefixes(uids, step=step, epoch=epoch)
-        for i, prefix in prefixes.items():
+        for i, prefix in self._prefixes(uids, step=step, epoch=epoch):
             asked.append(Asked(problems[i], i, Context.PREFIX, render.plain(problems[i]), prefix))
         fates, places = self._hard_problems(uids, step=step, epoch=epoch)
         for i in places:
@@ -110,7 +108,7 @@ class R3:
                 fates[i] = ReflectionFate.WITHOUT_ROOM
             else:
                 asked.append(Asked(problems[i], i, Context.REFLECTION, prompt))
-        return StepPrompts(asked, reflection=fates, prefix=prefix_fates)
+        return StepPrompts(asked, reflection=fates)
 
     def draws(self, num_samples: int) -> tuple[int, int]:
         """Responses to a prompt in the first draw, and in the second for groups that need one (`needs_second_draw`)."""
@@ -128,20 +126,20 @@ class R3:
             return [ReflectionFate.OFF] * len(uids), []
         if epoch < settings.first_epoch:
             return [ReflectionFate.BEFORE_FIRST_EPOCH] * len(uids), []
-        return self._drawn_hard(uids, ReflectionFate, random.Random(f"{self.seed}/reflection/{step}"))
+        return self._drawn_hard(uids, random.Random(f"{self.seed}/reflection/{step}"))
 
-    def _drawn_hard(self, uids: Sequence[str], fate: type[FateT], rng: random.Random) -> tuple[list[FateT], list[int]]:
+    def _drawn_hard(self, uids: Sequence[str], rng: random.Random) -> tuple[list[ReflectionFate], list[int]]:
         """Problems whose mean stored reward of plain rollouts is below the threshold, at most max_per_step by lot."""
         assert self.history is not None
         threshold, max_per_step = self.settings.reflection.threshold, self.settings.reflection.max_per_step
         means = self.history.mean_rewards(uids)
-        fates = [fate.NOT_HARD if uid in means else fate.UNKNOWN_PROBLEM for uid in uids]
+        fates = [ReflectionFate.NOT_HARD if uid in means else ReflectionFate.UNKNOWN_PROBLEM for uid in uids]
         hard = [i for i, uid in enumerate(uids) if is_hard(means.get(uid), threshold=threshold)]
         drawn = hard if max_per_step is None or len(hard) <= max_per_step else sorted(rng.sample(hard, max_per_step))
         for i in hard:
-            fates[i] = fate.CUT
+            fates[i] = ReflectionFate.CUT
         for i in drawn:
-            fates[i] = fate.ASKED
+            fates[i] = ReflectionFate.ASKED
         return fates, drawn
 
     def _stored_error(self, uid: str, *, step: int) -> Rollout | None:
@@ -153,20 +151,13 @@ class R3:
 
     # ── groups that start from a stored state ──
 
-    def _prefixes(self, uids: Sequence[str], *, step: int, epoch: int) -> tuple[list[PrefixFate], dict[int, Prefix]]:
-        if self.settings.exploration.prefix is None or self.history is None:
-            return [PrefixFate.OFF] * len(uids), {}
-        if epoch < FIRST_PREFIX_EPOCH:
-            return [PrefixFate.BEFORE_FIRST_EPOCH] * len(uids), {}
-        fates, places = self._drawn_hard(uids, PrefixFate, random.Random(f"{self.seed}/prefix/{step}"))
-        found = {}
-        for i in places:
-            prefix = self._prefix_of(uids[i], step=step)
-            if prefix is None:
-                fates[i] = PrefixFate.WITHOUT_STATE
-            else:
-                found[i] = prefix
-        return fates, found
+    def _prefixes(self, uids: Sequence[str], *, step: int, epoch: int) -> Iterator[tuple[int, Prefix]]:
+        """(place, state) of the problems that get a group which starts in the middle of a stored response."""
+        if self.settings.exploration.prefix is None or self.history is None or epoch < FIRST_PREFIX_EPOCH:
+            return
+        for i in self._drawn_hard(uids, random.Random(f"{self.seed}/prefix/{step}"))[1]:
+            if (prefix := self._prefix_of(uids[i], step=step)) is not None:
+                yield i, prefix
 
     def _prefix_of(self, uid: str, *, step: int) -> Prefix | None:
         """The state to continue from: of the stored success that was continued most often, else of stored failures."""

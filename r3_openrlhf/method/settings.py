@@ -12,7 +12,6 @@ from r3_openrlhf.method.core.ranking import RANKING_SCORES
 from r3_openrlhf.method.core.replay import RECALL_ORDERS
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.types import (
-    MIN_HISTORY_BYTES,
     MIN_RECALLED,
     AdvantageScope,
     CutRule,
@@ -199,16 +198,16 @@ class ExplorationSettings:
 
 @dataclass
 class HistorySettings:
-    """The store of past rollouts (one SQLite file per run)."""
+    """The store of past rollouts (one SQLite file per run). Limits bind from the next commit on, whatever it was written under."""
 
-    # recallable rollouts of one problem with one verdict
+    # recallable rollouts of one problem with one verdict, contexts together
     max_per_problem_and_verdict: int = 32
-    # of the whole file
+    # of the whole file, by the store's own accounting (docs/history.md)
     max_bytes: int = 20_000_000_000
 
     def __post_init__(self) -> None:
         at_least("history.max_per_problem_and_verdict", self.max_per_problem_and_verdict, 1)
-        at_least("history.max_bytes", self.max_bytes, MIN_HISTORY_BYTES)
+        at_least("history.max_bytes", self.max_bytes, 1_000_000)
 
 
 @dataclass

@@ -27,9 +27,7 @@ class Word(StrEnum):
             raise ValueError(f"{name} is {quoted(value)}; {hint}it must be one of {', '.join(cls)}") from None
 
 
-# The smallest values that make sense, for the configuration and for whoever is called without one.
 MIN_RECALLED = 1  # k: rollouts asked for at a time
-MIN_HISTORY_BYTES = 1_000_000
 
 
 class Verdict(Word):

@@ -14,7 +14,6 @@ import transformers
 from openrlhf.trainer import ppo_trainer
 
 from r3_openrlhf.method.errors import RunInterrupted, TrainingStopped
-from r3_openrlhf.method.history.records import limits_of
 from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.method.open_table import load_object
 from r3_openrlhf.problems.held_out import evaluation_line, read_prompts
@@ -87,12 +86,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         raise NotImplementedError
 
     def _open_history(self) -> HistoryStore:
-        settings = self.config.history
-        return HistoryStore.open(
-            self.run.history,
-            limits=limits_of(settings),
-            seed=self.config.train.seed,
-        )
+        return HistoryStore.open(self.run.history, limits=self.config.history, seed=self.config.train.seed)
 
     def init_checkpoint_states(self) -> dict:
         """Where a resumed run goes on (:405): history, metrics and rollouts newer than the checkpoint are forgotten."""

@@ -8,7 +8,7 @@ import pytest
 from r3_openrlhf.method.core.reflection import reflection_message
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.history.store import HistoryStore
-from r3_openrlhf.method.prompts import ChatPrompts, PrefixFate, ReflectionFate
+from r3_openrlhf.method.prompts import ChatPrompts, ReflectionFate
 from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.method.settings import AdvantageSettings, ReplaySettings
 from r3_openrlhf.method.types import Context, Rollout, Verdict
@@ -92,17 +92,15 @@ def test_reflection_waits_for_its_epoch_and_its_turn(history):
 
 def test_a_group_starts_from_a_stored_state(history):
     on = dict(exploration__prefix="fractions", reflection__threshold=2.0, reflection__enabled=False)
-    fate = PrefixFate
     asked = asked_of(history, "easy", "hard", "short", "new", **on)
-    assert asked.prefix == [fate.ASKED, fate.ASKED, fate.WITHOUT_STATE, fate.UNKNOWN_PROBLEM]
     states = [one for one in asked if one.context is Context.PREFIX]
     assert [one.place for one in states] == [0, 1]
     for one in states:
         length = len(one.prefix.ids)
         assert 0 < length < 8 and one.prefix.ids.tolist() == list(range(1, length + 1))
         assert one.prefix.logprobs.tolist() == [-0.5] * length and one.prompt == one.problem.uid
-    assert asked_of(history, "easy", epoch=1, **on).prefix == [fate.BEFORE_FIRST_EPOCH]
-    assert asked_of(None, "easy", **on).prefix == [fate.OFF]
+    for none in (asked_of(history, "easy", epoch=1, **on), asked_of(None, "easy", **on)):
+        assert [one.context for one in none] == [Context.PLAIN]
 
 
 def test_a_second_draw_is_for_groups_whose_verdicts_agree():

@@ -9,10 +9,9 @@ from pytest import approx
 from r3_openrlhf.method.core.batch_metrics import batch_metrics, trained_tokens
 from r3_openrlhf.method.core.groups import RankingFate, RecallFate
 from r3_openrlhf.method.errors import TrainingStopped
-from r3_openrlhf.method.history.records import HistoryLimits
 from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.method.r3 import R3
-from r3_openrlhf.method.settings import R3Settings
+from r3_openrlhf.method.settings import HistorySettings, R3Settings
 from r3_openrlhf.method.types import Context, EntropyBounds, EntropyStatistics, Rollout, Verdict
 
 C, W = Verdict.CORRECT, Verdict.WRONG
@@ -90,7 +89,7 @@ def test_what_is_recalled_follows_the_section_replay(history):
 def test_every_group_says_what_became_of_it():
     """Five collapsed groups: one with a stored success, one whose successes were evicted, one whose are too old, one that
     never had any, and one that is all right and has a stored failure. The sixth is mixed and asks for nothing."""
-    limits = HistoryLimits(max_per_problem_and_verdict=1)
+    limits = HistorySettings(max_per_problem_and_verdict=1)
     with HistoryStore.open(":memory:", limits=limits) as store:
         store.commit_step(1, 1, [rollout(C, uid=uid, step=7) for uid in ("stored", "evicted")])
         store.commit_step(2, 1, [rollout(C, uid="too old", step=1), rollout(W, uid="right", step=7)])

@@ -450,8 +450,8 @@ def test_lost_trajectories_are_counted_in_the_history_and_never_recalled(executo
     played = executor("replay.enabled=true", "reward.max_ungraded_rate=1")
     made = replaying(played, byte_tokenizer, history, step=0)
     stepped(made, byte_tokenizer, played, [("up", "jump"), *FAILURES], step=0)
-    assert history.summary(TASK).count(Context.PLAIN, Verdict.UNGRADED) == 1
-    assert history.summary(TASK).count(Context.PLAIN, Verdict.WRONG) == 2
+    assert history.counts(TASK)[Context.PLAIN, Verdict.UNGRADED][0] == 1
+    assert history.counts(TASK)[Context.PLAIN, Verdict.WRONG][0] == 2
     assert history.recall(TASK, Verdict.UNGRADED, k=4, step=5, max_policy_lag=9) == []
 
 
@@ -540,8 +540,8 @@ def test_a_task_that_failed_is_played_behind_a_stored_attempt_as_a_group_of_its_
     }  # fmt: skip
     assert made.metrics["r3/reflection/groups"] == 1 and made.metrics["accuracy"] == 0
     history.commit_step(2, 2, made.kept_rollouts())
-    summary = history.summary(TASK)
-    assert [summary.count(context, verdict) for context in (Context.PLAIN, Context.REFLECTION) for verdict in (Verdict.CORRECT, Verdict.WRONG)] == [0, 4, 1, 1]  # fmt: skip
+    counts = history.counts(TASK)
+    assert [counts.get((context, verdict), (0,))[0] for context in (Context.PLAIN, Context.REFLECTION) for verdict in (Verdict.CORRECT, Verdict.WRONG)] == [0, 4, 1, 1]  # fmt: skip
 
 
 def test_a_stored_success_joins_the_plain_group_alone(executor, byte_tokenizer, history):

@@ -12,7 +12,6 @@ from itertools import groupby
 from r3_openrlhf.method.history.codec import Codec, state_digest
 from r3_openrlhf.method.history.drafts import CONTEXT_CODES, CONTEXTS, VERDICT_CODES, Draft
 from r3_openrlhf.method.history.eviction import Candidate, richest_first, rows_over
-from r3_openrlhf.method.history.records import HistoryLimits
 from r3_openrlhf.method.history.usage import (
     CONTINUATION_BYTES,
     PROBLEM_BYTES,
@@ -21,6 +20,7 @@ from r3_openrlhf.method.history.usage import (
     live_bytes,
     row_bytes,
 )
+from r3_openrlhf.method.settings import HistorySettings
 from r3_openrlhf.method.types import Rollout, Verdict
 
 
@@ -58,7 +58,7 @@ class _Tallies(dict[tuple[int, int, int], tuple[int, list[float]]]):
 class StepWriter:
     """Adds one step to the store; use it once."""
 
-    def __init__(self, connection: sqlite3.Connection, codec: Codec, *, step: int, limits: HistoryLimits) -> None:
+    def __init__(self, connection: sqlite3.Connection, codec: Codec, *, step: int, limits: HistorySettings) -> None:
         self._connection = connection
         self._codec = codec
         self._step = step

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from r3_openrlhf.method.core.replay import RECALL_ORDERS
 from r3_openrlhf.method.errors import ConfigError, HistoryError
-from r3_openrlhf.method.settings import HistorySettings
-from r3_openrlhf.method.types import MIN_HISTORY_BYTES, MIN_RECALLED, Context, Rollout, Verdict, Word
+from r3_openrlhf.method.types import MIN_RECALLED, Context, Rollout, Verdict, Word
 
 
 class Absence(Word):
@@ -18,30 +16,6 @@ class Absence(Word):
     NEVER_SAMPLED = "never_sampled"
     EVICTED = "evicted"
     TOO_OLD = "too_old"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryLimits:
-    """The bounds of a store. They bind from the next commit on, also for a store that was written under others."""
-
-    # Recallable rollouts of one problem with one verdict, contexts together
-    max_per_problem_and_verdict: int = HistorySettings.max_per_problem_and_verdict
-    max_bytes: int = HistorySettings.max_bytes  # of the whole file, by the store's own accounting (docs/history.md)
-
-    def __post_init__(self) -> None:
-        if self.max_per_problem_and_verdict < 1:
-            raise HistoryError(
-                f"history.max_per_problem_and_verdict is {self.max_per_problem_and_verdict}; use 1 or more"
-            )
-        if self.max_bytes < MIN_HISTORY_BYTES:
-            raise HistoryError(f"history.max_bytes is {self.max_bytes}; use {MIN_HISTORY_BYTES} or more")
-
-
-def limits_of(settings: HistorySettings) -> HistoryLimits:
-    """The bounds that the settings of a run ask for."""
-    return HistoryLimits(
-        max_per_problem_and_verdict=settings.max_per_problem_and_verdict, max_bytes=settings.max_bytes
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,32 +51,3 @@ class RecallRequest:
             RECALL_ORDERS[self.order]
         except ConfigError as error:
             raise HistoryError(str(error)) from error
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
-    """How many rollouts were committed, and the sum of their rewards (0.0 for ungraded ones, which have none)."""
-
-    count: int = 0
-    reward_sum: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProblemSummary:
-    """Everything ever committed for one problem, evicted rollouts included."""
-
-    uid: str
-    tallies: Mapping[tuple[Context, Verdict], Tally] = field(default_factory=dict)
-
-    def count(self, context: Context, verdict: Verdict) -> int:
-        """Rollouts of one context and verdict."""
-        return self.tallies.get((context, verdict), Tally()).count
-
-    def reward_sum(self, context: Context, verdict: Verdict) -> float:
-        """Sum of their rewards; 0.0 for ungraded ones, which have none."""
-        return self.tallies.get((context, verdict), Tally()).reward_sum
-
-    @property
-    def seen(self) -> int:
-        """Rollouts of every context and verdict."""
-        return sum(tally.count for tally in self.tallies.values())

@@ -26,15 +26,11 @@ from r3_openrlhf.method.history.drafts import (
     whole_number,
 )
 from r3_openrlhf.method.history.lease import Lease, last_holder
-from r3_openrlhf.method.history.records import (
-    Absence,
-    HistoryLimits,
-    ProblemSummary,
-    RecallRequest,
-    StoredRollout,
-    Tally,
-)
+from r3_openrlhf.method.history.records import Absence, RecallRequest, StoredRollout
+from r3_openrlhf.method.settings import HistorySettings
 from r3_openrlhf.method.types import Context, Rollout, Verdict
+
+_GRADED = (Verdict.CORRECT, Verdict.WRONG)
 
 
 class HistoryStore:
@@ -48,7 +44,7 @@ class HistoryStore:
         connection: sqlite3.Connection,
         *,
         path: str,
-        limits: HistoryLimits,
+        limits: HistorySettings,
         seed: int,
         lease: Lease | None,
         writer: bool,
@@ -69,7 +65,7 @@ class HistoryStore:
         cls,
         path: str | Path,
         *,
-        limits: HistoryLimits | None = None,
+        limits: HistorySettings | None = None,
         seed: int = 0,
         writer: bool = True,
     ) -> HistoryStore:
@@ -79,7 +75,7 @@ class HistoryStore:
         says who holds it. With writer=False the store must exist, nothing can be changed, and a run may continue
         writing. `seed` goes into recall.
         """
-        limits = limits or HistoryLimits()
+        limits = limits or HistorySettings()
         path = str(path)
         if not writer:
             return cls(open_for_reading(path), path=path, limits=limits, seed=seed, lease=None, writer=False)
@@ -244,23 +240,14 @@ class HistoryStore:
             ).fetchall()
         return {state: Continuations(tries=tries, successes=successes) for state, tries, successes in rows}
 
-    def mean_reward(self, uid: str, contexts: Sequence[Context] = (Context.PLAIN,)) -> float | None:
-        """Mean reward of everything graded that was ever committed for a problem; None: nothing was."""
-        return self.mean_rewards([uid], contexts).get(uid)
-
-    def mean_rewards(self, uids: Iterable[str], contexts: Sequence[Context] = (Context.PLAIN,)) -> dict[str, float]:
-        """mean_reward of every uid that has one."""
+    def mean_rewards(self, uids: Iterable[str]) -> dict[str, float]:
+        """Mean reward of everything graded that was ever committed for a problem's plain prompt, of each uid that has some."""
         means = {}
         for uid in uids:
-            summary = self.summary(uid)
-            graded = [
-                tally
-                for (context, verdict), tally in summary.tallies.items()
-                if context in contexts and verdict is not Verdict.UNGRADED
-            ]
-            count = sum(tally.count for tally in graded)
-            if count:
-                means[uid] = sum(tally.reward_sum for tally in graded) / count
+            counts = self.counts(uid)
+            graded = [counts[key] for verdict in _GRADED if (key := (Context.PLAIN, verdict)) in counts]
+            if graded:
+                means[uid] = sum(reward_sum for _, reward_sum in graded) / sum(count for count, _ in graded)
         return means
 
     def success_rates(self) -> dict[str, float]:
@@ -276,21 +263,17 @@ class HistoryStore:
             ).fetchall()
         return dict(rows)
 
-    def summary(self, uid: str) -> ProblemSummary:
-        """Counts and reward sums per context and verdict; empty for a problem that was never committed."""
+    def counts(self, uid: str) -> dict[tuple[Context, Verdict], tuple[int, float]]:
+        """Rollouts ever committed for a problem, evicted ones included, and the sum of their rewards, by context and verdict.
+
+        The sum of ungraded ones is 0.0: they have none."""
         with self._reading() as connection:
             rows = connection.execute(
                 "SELECT c.context, c.verdict, c.count, c.reward_sum FROM counters c "
                 "JOIN problems p ON p.id = c.problem WHERE p.uid = ? ORDER BY c.context, c.verdict",
                 (uid,),
             ).fetchall()
-        return ProblemSummary(
-            uid=uid,
-            tallies={
-                (CONTEXTS[context], VERDICTS[verdict]): Tally(count=count, reward_sum=reward_sum)
-                for context, verdict, count, reward_sum in rows
-            },
-        )
+        return {(CONTEXTS[context], VERDICTS[verdict]): (count, total) for context, verdict, count, total in rows}
 
     def state_of(self, step: int) -> dict[str, Any] | None:
         """What commit_step was given for `step`; None: nothing, no such step, or one below the rollback floor."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.method.history.records import limits_of
 from r3_openrlhf.runs.planning.history_forecast import ENOUGH, Forecast, forecast
 
 
@@ -18,7 +17,7 @@ def history_forecast(config: R3Config, *, num_problems: int, mean_tokens: float,
     checkpoint = config.checkpoint
     steps_to_floor = 1 if checkpoint.save_steps == -1 else checkpoint.save_steps * checkpoint.max_num
     return forecast(
-        limits_of(config.history),
+        config.history,
         num_problems=num_problems,
         problems_per_step=config.rollout.batch_size,
         samples=config.rollout.n_samples_per_prompt,

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from r3_openrlhf.method.history.records import HistoryLimits
 from r3_openrlhf.method.history.usage import BASE_BYTES, PROBLEM_BYTES, blob_bytes, live_bytes, row_bytes
+from r3_openrlhf.method.settings import HistorySettings
 
 # Bytes per token after compression: log-probs are noise but for their exponents, token ids below 2**18 are not.
 # `python benchmarks/history_store.py` prints 6.3 for both and the row's own fields.
@@ -34,7 +34,7 @@ class Forecast:
 
 
 def forecast(
-    limits: HistoryLimits,
+    limits: HistorySettings,
     *,
     num_problems: int,
     problems_per_step: int,

@@ -27,7 +27,6 @@ from r3_openrlhf.method.core.groups import GroupState, group_state
 from r3_openrlhf.method.core.mixed_batch import MixedBatch
 from r3_openrlhf.method.core.rewards import outcome_reward, overlong_penalty
 from r3_openrlhf.method.errors import ConfigError
-from r3_openrlhf.method.history.records import limits_of
 from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.method.prompts import Prefix
 from r3_openrlhf.method.r3 import R3
@@ -263,7 +262,7 @@ class Lab:
         labels = [Label.from_json(label) for label in read_prompts(run.data)[1]]
         history = None
         if config.keeps_history:
-            history = HistoryStore.open(":memory:", limits=limits_of(config.history), seed=config.train.seed)
+            history = HistoryStore.open(":memory:", limits=config.history, seed=config.train.seed)
         r3 = self.r3 = self.r3_with(history)
         if history is not None:
             self.prepare_history(labels, r3)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from r3_openrlhf.method.history import HistoryLimits, HistoryStore
+from r3_openrlhf.method.history import HistoryStore
+from r3_openrlhf.method.settings import HistorySettings
 from r3_openrlhf.method.types import Context, Verdict
 from r3_openrlhf.operations.store.cli import history
 
@@ -28,7 +29,9 @@ def as_json(*arguments):
 @pytest.fixture
 def run_dir(tmp_path):
     """Three steps: p fails and then succeeds, with a reflection; q was never graded."""
-    with HistoryStore.open(tmp_path / "history.sqlite", limits=HistoryLimits(max_per_problem_and_verdict=2)) as store:
+    with HistoryStore.open(
+        tmp_path / "history.sqlite", limits=HistorySettings(max_per_problem_and_verdict=2)
+    ) as store:
         store.commit_step(1, 1, [make_rollout(ids=[n], entropy=(2.5, 0.5), truncated=True) for n in (1, 2, 2)])
         store.commit_step(2, 1, [make_rollout(ids=[3], policy_step=1), make_rollout("q", verdict=Verdict.UNGRADED)])
         store.commit_step(
@@ -67,7 +70,9 @@ def test_stats_of_a_store_without_a_step(tmp_path):
 
 
 def test_stats_count_merged_duplicates_and_what_was_never_kept(tmp_path):
-    with HistoryStore.open(tmp_path / "history.sqlite", limits=HistoryLimits(max_per_problem_and_verdict=2)) as store:
+    with HistoryStore.open(
+        tmp_path / "history.sqlite", limits=HistorySettings(max_per_problem_and_verdict=2)
+    ) as store:
         store.commit_step(1, 1, [make_rollout("p", ids=[n]) for n in (1, 1, 1, 2)])
         store.commit_step(2, 1, [make_rollout("q", ids=[n]) for n in range(5)])
     rows = as_json("stats", tmp_path)["rows"]
@@ -128,7 +133,9 @@ def test_parquet_keeps_every_bit_and_jsonl_writes_null(tmp_path):
 
 def test_compact_gives_space_back(tmp_path):
     rng = np.random.default_rng(0)
-    with HistoryStore.open(tmp_path / "history.sqlite", limits=HistoryLimits(max_per_problem_and_verdict=1)) as store:
+    with HistoryStore.open(
+        tmp_path / "history.sqlite", limits=HistorySettings(max_per_problem_and_verdict=1)
+    ) as store:
         for step in range(20):
             store.commit_step(step, 1, [make_rollout(ids=rng.integers(0, 10**6, 5000))])
         store.set_rollback_floor(19)

@@ -10,13 +10,14 @@ import traceback
 
 import pytest
 
-from r3_openrlhf.method.history import HistoryLimits, HistoryStore, lease
+from r3_openrlhf.method.history import HistoryStore, lease
+from r3_openrlhf.method.settings import HistorySettings
 from r3_openrlhf.method.types import Context, Verdict
 from r3_openrlhf.operations.store.verification import verify
 
 from .samples import make_rollout, values
 
-LIMITS = HistoryLimits(max_per_problem_and_verdict=3)
+LIMITS = HistorySettings(max_per_problem_and_verdict=3)
 LAST_STEP = 60  # then a new store is begun
 NUM_KILLS = 100
 
@@ -51,7 +52,7 @@ def contents(store):
     return (
         store.last_step,
         store.state_of(store.last_step) if store.last_step else None,
-        [store.summary(uid) for uid in "abcdef"],
+        [store.counts(uid) for uid in "abcdef"],
         [store.continuations(uid) for uid in "abcdef"],
         sorted(found, key=repr),
     )

@@ -11,7 +11,8 @@ from click.testing import CliRunner
 
 from r3_openrlhf.cli import main
 from r3_openrlhf.method.errors import HistoryError
-from r3_openrlhf.method.history import HistoryLimits, HistoryStore
+from r3_openrlhf.method.history import HistoryStore
+from r3_openrlhf.method.settings import HistorySettings
 from r3_openrlhf.method.types import Context, Verdict
 from r3_openrlhf.operations.store.verification import verify
 from r3_openrlhf.runs.history_witness import append_record, check_checkpoint, read_records, record_of
@@ -29,7 +30,7 @@ OF_ANOTHER_TYPE = {"INTEGER": ["text", b"\0", 0.5], "REAL": ["text", b"\0"], "TE
 def sound(tmp_path_factory):
     """A run directory with five steps, evicted rows, duplicates, both contexts, an ungraded rollout, entropies, a floor."""
     run = tmp_path_factory.mktemp("sound")
-    limits = HistoryLimits(max_per_problem_and_verdict=2)
+    limits = HistorySettings(max_per_problem_and_verdict=2)
     with HistoryStore.open(run / "history.sqlite", limits=limits) as store:
         for step in range(1, 6):
             rollouts = [
@@ -240,7 +241,7 @@ def test_no_step_that_is_no_number_is_taken(value, quick_path):
 @pytest.fixture
 def run_with_checkpoints(quick_path):
     """Ten steps, a checkpoint after every second one."""
-    store = HistoryStore.open(quick_path / "history.sqlite", limits=HistoryLimits(max_per_problem_and_verdict=3))
+    store = HistoryStore.open(quick_path / "history.sqlite", limits=HistorySettings(max_per_problem_and_verdict=3))
     (quick_path / "checkpoints").mkdir()
     for step in range(1, 11):
         store.commit_step(
@@ -293,7 +294,9 @@ def test_a_lost_or_older_store_is_noticed(run_with_checkpoints):
 def test_another_run_s_store_is_noticed(run_with_checkpoints, tmp_path):
     run, store = run_with_checkpoints
     store.close()
-    with HistoryStore.open(tmp_path / "history.sqlite", limits=HistoryLimits(max_per_problem_and_verdict=3)) as other:
+    with HistoryStore.open(
+        tmp_path / "history.sqlite", limits=HistorySettings(max_per_problem_and_verdict=3)
+    ) as other:
         for step in range(1, 11):
             other.commit_step(
                 step, 1, [make_rollout(uid, ids=[step, 7, n], policy_step=step) for uid in "pq" for n in range(2)]

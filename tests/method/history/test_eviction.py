@@ -8,9 +8,10 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from r3_openrlhf.method.history import HistoryLimits, HistoryStore
+from r3_openrlhf.method.history import HistoryStore
 from r3_openrlhf.method.history.drafts import VERDICT_CODES
 from r3_openrlhf.method.history.eviction import Candidate, richest_first, rows_over
+from r3_openrlhf.method.settings import HistorySettings
 from r3_openrlhf.method.types import Context, Verdict
 from r3_openrlhf.operations.store.verification import verify
 
@@ -22,7 +23,7 @@ rng = np.random.default_rng(0)
 
 
 def open_store(path):
-    return HistoryStore.open(path, limits=HistoryLimits(max_bytes=CAP, max_per_problem_and_verdict=8))
+    return HistoryStore.open(path, limits=HistorySettings(max_bytes=CAP, max_per_problem_and_verdict=8))
 
 
 def kept(store, uid, verdict=Verdict.WRONG):
@@ -129,7 +130,7 @@ def test_the_file_stays_below_the_cap(quick_path, sizes, problems, rows, every, 
             if step % every == 0:
                 store.set_rollback_floor(step)
             assert path.stat().st_size <= CAP
-        assert sum(store.summary(f"p{n}").seen for n in range(problems)) == sampled
+        assert sum(sum(count for count, _ in store.counts(f"p{n}").values()) for n in range(problems)) == sampled
     assert verify(path).findings == []
 
 
@@ -141,7 +142,7 @@ def test_the_oldest_rows_of_the_whole_store_leave(quick_path):
         left = [step for step in range(40) if kept(store, f"p{step}")]
         assert left == list(range(40 - len(left), 40))
         assert 20 < len(left) < 30  # about 34 kB each: 1 MB holds 29, less room for the next
-        assert store.mean_reward("p0") == 0.0  # still known
+        assert store.mean_rewards(["p0"]) == {"p0": 0.0}  # still known
 
 
 def test_a_step_much_larger_than_those_before_it_does_not_close_the_store(quick_path):
@@ -166,7 +167,7 @@ def test_without_room_the_newest_rows_are_counted_but_not_kept(quick_path):
         for step in range(1, 60):
             store.commit_step(step, 1, [noisy_rollout(f"p{step}", 5000)])
         assert path.stat().st_size <= CAP
-        assert store.summary("p59").count(Context.PLAIN, Verdict.WRONG) == 1
+        assert store.counts("p59")[Context.PLAIN, Verdict.WRONG][0] == 1
         assert store.recall("p59", Verdict.WRONG, k=1, step=60, max_policy_lag=99) == []
         assert len(store.recall("p20", Verdict.WRONG, k=1, step=60, max_policy_lag=99)) == 1  # half is kept
         store.roll_back(0)
@@ -195,5 +196,5 @@ def test_without_room_for_a_newer_sample_the_older_one_stays(quick_path):
         store.commit_step(60, 1, [old.rollout])
         (still,) = store.recall("p20", Verdict.WRONG, k=1, step=60, max_policy_lag=99)
         assert still.row == old.row
-        assert store.summary("p20").seen == 2
+        assert sum(count for count, _ in store.counts("p20").values()) == 2
     assert verify(quick_path / "history.sqlite").findings == []

@@ -3,8 +3,8 @@
 import pytest
 
 from r3_openrlhf.config.loading import load_config
-from r3_openrlhf.method.history import HistoryLimits, HistoryStore
-from r3_openrlhf.method.history.records import limits_of
+from r3_openrlhf.method.history import HistoryStore
+from r3_openrlhf.method.settings import HistorySettings
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.runs.planning.history_coverage import history_warnings
 from r3_openrlhf.runs.planning.history_forecast import forecast
@@ -18,15 +18,15 @@ FULL_SIZE = ("r3_1p5b_deepscaler_8gpu", "r3_7b_deepscaler_multinode")
 def test_by_hand():
     """4,096 tokens: 15,974 bytes of log-probs and 9,011 of ids are 26,456 with pages and the row. 100 problems, both
     verdicts: 5.3 MB for one of each; a step of 2 x 16 brings 0.8 MB, a quarter more is kept free."""
-    limits = HistoryLimits(max_bytes=10_000_000)
+    limits = HistorySettings(max_bytes=10_000_000)
     found = forecast(limits, num_problems=100, problems_per_step=2, samples=16, mean_tokens=4096, steps_to_floor=1)
     assert found.row_bytes == 26_456
     free = 10_000_000 - 120_000 - 100 * (640 + 440 * 3 // 2) - 32 * 26_456 * 5 // 4
     assert found.rows_per_set == pytest.approx(free / (200 * 26_456)) and found.coverage == 1.0
-    tight = HistoryLimits(max_bytes=4_000_000)
+    tight = HistorySettings(max_bytes=4_000_000)
     found = forecast(tight, num_problems=100, problems_per_step=2, samples=16, mean_tokens=4096, steps_to_floor=1)
     assert found.coverage == pytest.approx((free - 6_000_000) / (200 * 26_456)) and found.coverage < 0.6
-    enough = HistoryLimits(max_bytes=found.enough_bytes)
+    enough = HistorySettings(max_bytes=found.enough_bytes)
     found = forecast(enough, num_problems=100, problems_per_step=2, samples=16, mean_tokens=4096, steps_to_floor=1)
     assert found.coverage == pytest.approx(1.0)
 
@@ -34,7 +34,7 @@ def test_by_hand():
 @pytest.mark.parametrize("max_bytes", [1_000_000, 2_000_000])
 def test_a_real_store_holds_what_was_forecast(max_bytes, quick_path):
     """60 problems, one success and one error of 1,500 tokens a visit, two visits. Lengths are exact, so within 5%."""
-    limits = HistoryLimits(max_bytes=max_bytes)
+    limits = HistorySettings(max_bytes=max_bytes)
     expected = forecast(limits, num_problems=60, problems_per_step=1, samples=2, mean_tokens=1500, steps_to_floor=1)
     with HistoryStore.open(quick_path / "history.sqlite", limits=limits) as store:
         for step in range(120):
@@ -55,7 +55,7 @@ def test_the_full_size_experiments_hold_as_much_as_their_cap_asks_for(name):
     config = load_config(name, [])
     assert history_warnings(config, num_problems=DEEPSCALER) == []
     found = forecast(
-        limits_of(config.history),
+        config.history,
         num_problems=DEEPSCALER,
         problems_per_step=config.rollout.batch_size,
         samples=config.rollout.n_samples_per_prompt,

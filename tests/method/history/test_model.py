@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from r3_openrlhf.method.errors import HistoryError
-from r3_openrlhf.method.history import HistoryLimits, HistoryStore, RecallRequest
+from r3_openrlhf.method.history import HistoryStore, RecallRequest
 from r3_openrlhf.method.history.codec import digest
 from r3_openrlhf.method.history.drafts import content_digest
 from r3_openrlhf.method.history.trajectories import draft_turns
+from r3_openrlhf.method.settings import HistorySettings
 from r3_openrlhf.method.types import Context, Verdict
 from r3_openrlhf.operations.store.verification import verify
 
@@ -105,7 +106,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
     @initialize(cap=st.integers(1, 4))
     def start(self, cap):
         self.directory = Path(tempfile.mkdtemp(dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None))
-        self.limits = HistoryLimits(max_per_problem_and_verdict=cap)
+        self.limits = HistorySettings(max_per_problem_and_verdict=cap)
         self.store = self.open("store")
         self.model = Model(cap)
         self.snapshots = {}  # step -> the model as it was
@@ -193,8 +194,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         assert self.store.last_step == self.newest()
         stored = {}
         for uid in UIDS:
-            summary = self.store.summary(uid)
-            assert {(uid, *key): (tally.count, tally.reward_sum) for key, tally in summary.tallies.items()} == {
+            assert {(uid, *key): found for key, found in self.store.counts(uid).items()} == {
                 key: value for key, value in self.model.tallies.items() if key[0] == uid
             }
             assert {state: (one.tries, one.successes) for state, one in self.store.continuations(uid).items()} == {

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from r3_openrlhf.method.errors import HistoryError
-from r3_openrlhf.method.history import HistoryLimits, HistoryStore, RecallRequest, Tally
+from r3_openrlhf.method.errors import ConfigError, HistoryError
+from r3_openrlhf.method.history import HistoryStore, RecallRequest
+from r3_openrlhf.method.settings import HistorySettings
 from r3_openrlhf.method.types import Context, Verdict
 from r3_openrlhf.operations.store.verification import verify
 
@@ -17,7 +18,7 @@ from .samples import dump, make_rollout, values
 
 
 def open_memory(**options):
-    limits = HistoryLimits(**{"max_per_problem_and_verdict": 4, **options})
+    limits = HistorySettings(**{"max_per_problem_and_verdict": 4, **options})
     return HistoryStore.open(":memory:", limits=limits)
 
 
@@ -30,9 +31,7 @@ def wrong_ids(store, *, step=100, lag=100, k=99, **options):
 def test_a_new_store_knows_nothing():
     store = open_memory()
     assert store.last_step is None
-    assert store.mean_reward("p") is None
-    assert store.mean_rewards(["p"]) == {}
-    assert store.summary("p").seen == 0
+    assert store.mean_rewards(["p"]) == store.counts("p") == {}
     assert store.recall("p", Verdict.WRONG, k=2, step=1, max_policy_lag=10) == []
     assert store.state_of(1) is None
     assert store.roll_back(0) == 0
@@ -101,16 +100,13 @@ def test_counters_and_mean_reward_by_hand():
             make_rollout("q", ids=[6], verdict=Verdict.UNGRADED),
         ],
     )
-    assert store.summary("p").tallies == {
-        (Context.PLAIN, Verdict.CORRECT): Tally(count=2, reward_sum=3.25),
-        (Context.PLAIN, Verdict.WRONG): Tally(count=1, reward_sum=0.0),
-        (Context.PLAIN, Verdict.UNGRADED): Tally(count=1, reward_sum=0.0),
-        (Context.REFLECTION, Verdict.CORRECT): Tally(count=1, reward_sum=2.0),
+    assert store.counts("p") == {
+        (Context.PLAIN, Verdict.CORRECT): (2, 3.25),
+        (Context.PLAIN, Verdict.WRONG): (1, 0.0),
+        (Context.PLAIN, Verdict.UNGRADED): (1, 0.0),
+        (Context.REFLECTION, Verdict.CORRECT): (1, 2.0),
     }
-    assert store.mean_reward("p") == 3.25 / 3  # the ungraded one is no zero
-    assert store.mean_reward("p", contexts=tuple(Context)) == 5.25 / 4
-    assert store.mean_reward("q") is None
-    assert store.mean_rewards(["p", "q", "never"]) == {"p": 3.25 / 3}
+    assert store.mean_rewards(["p", "q", "never"]) == {"p": 3.25 / 3}  # the ungraded one is no zero
 
 
 def test_ungraded_rollouts_are_never_recalled():
@@ -124,7 +120,7 @@ def test_eviction_does_not_touch_the_counters():
     for step in range(1, 6):
         store.commit_step(step, 1, [make_rollout(ids=[step])])
     assert wrong_ids(store) == [4, 5]
-    assert store.summary("p").count(Context.PLAIN, Verdict.WRONG) == 5
+    assert store.counts("p")[Context.PLAIN, Verdict.WRONG][0] == 5
 
 
 def test_recall_looks_at_the_age_of_the_weights():
@@ -218,7 +214,7 @@ def test_duplicates_are_one_row_with_a_count():
     store.commit_step(1, 1, [make_rollout(ids=[1]), make_rollout(ids=[1]), make_rollout(ids=[2])])
     found = store.recall("p", Verdict.WRONG, k=9, step=1, max_policy_lag=9)
     assert sorted((int(s.rollout.response_ids[0]), s.copies) for s in found) == [(1, 2), (2, 1)]
-    assert store.summary("p").seen == 3
+    assert sum(count for count, _ in store.counts("p").values()) == 3
 
 
 def test_a_later_duplicate_brings_its_own_logprobs_and_age():
@@ -275,7 +271,7 @@ def test_the_order_of_arrival_leaves_no_trace(tmp_path):
     ]
     dumps = []
     for name in ("one", "two"):
-        with HistoryStore.open(tmp_path / name, limits=HistoryLimits(max_per_problem_and_verdict=3)) as store:
+        with HistoryStore.open(tmp_path / name, limits=HistorySettings(max_per_problem_and_verdict=3)) as store:
             for step, rollouts in enumerate(steps, start=1):
                 store.commit_step(step, 1, rng.sample(rollouts, len(rollouts)))
         dumps.append(dump(tmp_path / name))
@@ -284,7 +280,7 @@ def test_the_order_of_arrival_leaves_no_trace(tmp_path):
 
 def test_rolling_back_brings_evicted_rows_and_old_counters_back(tmp_path):
     path = tmp_path / "history.sqlite"
-    with HistoryStore.open(path, limits=HistoryLimits(max_per_problem_and_verdict=2)) as store:
+    with HistoryStore.open(path, limits=HistorySettings(max_per_problem_and_verdict=2)) as store:
         for step in (1, 2):
             store.commit_step(step, 1, [make_rollout(ids=[step], policy_step=step)], state={"step": step})
         before = dump(path)
@@ -295,7 +291,7 @@ def test_rolling_back_brings_evicted_rows_and_old_counters_back(tmp_path):
         assert wrong_ids(store) == [1, 2]
         assert store.last_step == 2
         assert store.state_of(2) == {"step": 2}
-        assert store.summary("new").seen == 0
+        assert store.counts("new") == {}
     assert dump(path) == before
 
 
@@ -319,7 +315,7 @@ def test_above_the_floor_a_roll_back_still_finds_everything():
         store.roll_back(2)
     store.roll_back(3)
     assert wrong_ids(store) == [3]
-    assert store.summary("p").count(Context.PLAIN, Verdict.WRONG) == 3
+    assert store.counts("p")[Context.PLAIN, Verdict.WRONG][0] == 3
 
 
 def test_below_the_floor_space_is_reused(quick_path):
@@ -327,7 +323,7 @@ def test_below_the_floor_space_is_reused(quick_path):
     sizes = {}
     for moves in (True, False):
         path = quick_path / str(moves)
-        with HistoryStore.open(path, limits=HistoryLimits(max_per_problem_and_verdict=4)) as store:
+        with HistoryStore.open(path, limits=HistorySettings(max_per_problem_and_verdict=4)) as store:
             for step in range(60):
                 store.commit_step(step, 1, [make_rollout(ids=[step, n] * 2000) for n in range(4)])
                 if moves:
@@ -342,7 +338,7 @@ def test_below_the_floor_space_is_reused(quick_path):
 def test_what_a_row_below_the_floor_left_to_a_later_one_goes_with_it(tmp_path):
     """Step 3 samples again what step 2 evicted, the floor removes the old row, and then step 3 is undone."""
     path = tmp_path / "history.sqlite"
-    with HistoryStore.open(path, limits=HistoryLimits(max_per_problem_and_verdict=1)) as store:
+    with HistoryStore.open(path, limits=HistorySettings(max_per_problem_and_verdict=1)) as store:
         for step, first in ((1, 7), (2, 8), (3, 7)):
             store.commit_step(step, 1, [make_rollout(ids=[first], prompt=[first])])
         store.set_rollback_floor(2)
@@ -367,12 +363,12 @@ def test_the_floor_only_rises():
 
 def test_a_store_can_be_emptied_whatever_the_floor(tmp_path):
     path = tmp_path / "history.sqlite"
-    with HistoryStore.open(path, limits=HistoryLimits(max_per_problem_and_verdict=1)) as store:
+    with HistoryStore.open(path, limits=HistorySettings(max_per_problem_and_verdict=1)) as store:
         for step in (1, 2, 3):
             store.commit_step(step, 1, [make_rollout(ids=[step])])
         store.set_rollback_floor(3)
         store.roll_back(0)
-        assert store.last_step is None and store.mean_reward("p") is None
+        assert store.last_step is None and store.mean_rewards(["p"]) == {}
         store.commit_step(1, 1, [make_rollout()])
         store.roll_back(1)
     assert verify(path).findings == []
@@ -382,7 +378,7 @@ def test_a_lower_cap_binds_from_the_next_commit_on(tmp_path):
     path = tmp_path / "history.sqlite"
     with HistoryStore.open(path) as store:
         store.commit_step(1, 1, [make_rollout(uid, ids=[n]) for uid in "pq" for n in range(6)])
-    with HistoryStore.open(path, limits=HistoryLimits(max_per_problem_and_verdict=2)) as store:
+    with HistoryStore.open(path, limits=HistorySettings(max_per_problem_and_verdict=2)) as store:
         store.commit_step(2, 1, [make_rollout(ids=[9])])  # does not touch q
         for uid in "pq":
             assert len(store.recall(uid, Verdict.WRONG, k=99, step=2, max_policy_lag=9)) == 2
@@ -395,7 +391,7 @@ def test_what_cannot_be_kept_is_still_counted():
     store = open_memory(max_per_problem_and_verdict=2)
     store.commit_step(1, 1, [make_rollout(ids=[n]) for n in range(5)])
     assert len(wrong_ids(store)) == 2
-    assert store.summary("p").seen == 5
+    assert sum(count for count, _ in store.counts("p").values()) == 5
 
 
 @pytest.mark.parametrize("step", [3, 2])
@@ -404,7 +400,7 @@ def test_a_step_is_committed_once(step):
     store.commit_step(3, 1, [make_rollout()])
     with pytest.raises(HistoryError, match="newest step is 3; roll back first"):
         store.commit_step(step, 1, [make_rollout()])
-    assert store.summary("p").seen == 1
+    assert sum(count for count, _ in store.counts("p").values()) == 1
 
 
 @pytest.mark.parametrize(
@@ -420,7 +416,7 @@ def test_a_bad_rollout_is_named_and_nothing_of_its_step_is_stored(bad, sentence)
     store = open_memory()
     with pytest.raises(HistoryError, match=sentence):
         store.commit_step(1, 1, [make_rollout("good"), make_rollout(**bad)])
-    assert store.last_step is None and store.summary("good").seen == 0
+    assert store.last_step is None and store.counts("good") == {}
 
 
 def test_broken_unicode_in_a_reason_is_escaped():
@@ -443,8 +439,8 @@ def test_a_graded_rollout_without_a_reward_is_refused():
     ],
 )
 def test_bad_limits_are_named(limits, sentence):
-    with pytest.raises(HistoryError, match=sentence):
-        HistoryLimits(**limits)
+    with pytest.raises(ConfigError, match=sentence):
+        HistorySettings(**limits)
 
 
 def test_bad_requests_are_named():
@@ -465,4 +461,4 @@ def test_a_closed_store_says_so():
     with pytest.raises(HistoryError, match="is closed"):
         store.commit_step(1, 1, [])
     with pytest.raises(HistoryError, match="is closed"):
-        store.mean_reward("p")
+        store.mean_rewards(["p"])

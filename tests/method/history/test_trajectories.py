@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from r3_openrlhf.method.errors import HistoryError
-from r3_openrlhf.method.history import HistoryLimits, HistoryStore
+from r3_openrlhf.method.history import HistoryStore
+from r3_openrlhf.method.settings import HistorySettings
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.operations.store.verification import verify
 
@@ -49,7 +50,7 @@ def test_the_same_responses_with_other_turns_are_another_trajectory(quick_path):
 
 def test_turns_go_with_their_row(quick_path):
     """Evicted in step 2, back after a roll-back, gone for good behind the floor."""
-    path, limits = quick_path / "h.sqlite", HistoryLimits(max_per_problem_and_verdict=1)
+    path, limits = quick_path / "h.sqlite", HistorySettings(max_per_problem_and_verdict=1)
     first, second = (make_rollout("p", ids=[n, 6], turns=(1, 1), policy_step=n) for n in (1, 2))
     with HistoryStore.open(path, limits=limits) as store:
         store.commit_step(1, 1, [first])
@@ -74,7 +75,7 @@ def test_bytes_of_turns_count_towards_the_cap(quick_path):
         return replace(make_rollout("p", ids=[place], policy_step=place), turns=(turn,))
 
     path = quick_path / "h.sqlite"
-    with HistoryStore.open(path, limits=HistoryLimits(max_bytes=1_000_000)) as store:
+    with HistoryStore.open(path, limits=HistorySettings(max_bytes=1_000_000)) as store:
         for step in range(1, 13):
             store.commit_step(step, 1, [played(step)])
             store.set_rollback_floor(step)
