@@ -120,7 +120,9 @@ def test_the_real_stack_loses_no_step_to_scancel_and_requeue(slurm, run_dir):
         assert (run_dir / "checkpoints" / "_actor" / "latest").read_text() == f"global_step{steps[-1]}"
         assert slurm.job(job)["Restarts"] == ("1" if "requeue" in stop else "0"), log
         seen = len(steps)
-    slurm.call("scancel", job)  # it waits to start again. What Slurm killed before it was tidy is swept by the next job
+    slurm.call(
+        "scancel", job
+    )  # it waits to start again. What Slurm killed before it was tidy is swept by the next job
 
 
 def test_a_job_without_progress_is_not_started_for_ever(slurm, run_dir, job_template):
