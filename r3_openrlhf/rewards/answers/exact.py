@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import unicodedata
 
@@ -50,6 +51,7 @@ def grade_exact(answer: str, references: tuple[str, ...]) -> Result:
     return "wrong", "wrong", 0.0, answer
 
 
+@functools.lru_cache(maxsize=4096)  # the responses to a problem share its references, and often their answer
 def exact_text(text: str) -> str:
     """One spelling of a text that is compared letter by letter; what stands in it is never left out, only around it."""
     text = _in_one_code(text)

@@ -109,15 +109,11 @@ def _sample_batch(model, prompts, *, n, limits, temperature, eos, generator):
             decoder.keep(keep)
             alive, token_R = alive[keep], token_R[keep]
         logits_RV = decoder.advance(token_R)
-    lengths = (tokens >= 0).sum(1).tolist()
+    ids, found = tokens.numpy().astype(np.int32), (logprobs.numpy(), entropies.clamp(min=0).numpy())
+    ends = zip((tokens >= 0).sum(1).tolist(), cut.tolist(), strict=True)
     return [
-        (
-            tokens[row, :length].numpy().astype(np.int32),
-            logprobs[row, :length].numpy().copy(),
-            entropies[row, :length].clamp(min=0).numpy().copy(),
-            bool(cut[row]),
-        )
-        for row, length in enumerate(lengths)
+        (ids[row, :length].copy(), *(values[row, :length].copy() for values in found), was_cut)
+        for row, (length, was_cut) in enumerate(ends)
     ]
 
 
