@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from r3_openrlhf.method.core.batch_metrics import batch_metrics
-from r3_openrlhf.method.core.groups import RecallFate, opposite_verdict
+from r3_openrlhf.method.core.groups import ABSENT, RecallFate, opposite_verdict
 from r3_openrlhf.method.core.mixed_batch import MixedBatch, Row, topk_decides
 from r3_openrlhf.method.core.prefix import Continuations, cut_points, state_of_failures, state_of_success
 from r3_openrlhf.method.core.ranking import RANKING_SCORES
@@ -29,7 +29,7 @@ from r3_openrlhf.method.core.replay import choose, response_bytes
 from r3_openrlhf.method.core.selection import ProblemSelection, draws_on
 from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.method.history.codec import state_digest
-from r3_openrlhf.method.history.records import Absence, RecallRequest, StoredRollout
+from r3_openrlhf.method.history.records import RecallRequest, StoredRollout
 from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.method.prompts import Asked, Prefix, PromptMaker, ReflectionFate, StepPrompts
 from r3_openrlhf.method.settings import R3Settings
@@ -318,7 +318,7 @@ class R3:
                 continue
             group.absence = self.history.absence(self._request(group.uid, verdict, step=step))
             if group.replay is RecallFate.NOT_CHOSEN and group.absence is not None:
-                group.replay = RecallFate(group.absence)
+                group.replay = group.absence
 
     def _uses_stored_logprobs(self, batch: MixedBatch, row: Row) -> bool:
         """Is the row's ratio taken against the log-probs it was sampled with (METHOD section 4)? Only a recalled row has
@@ -428,7 +428,7 @@ class R3:
         reasons = Counter(group.absence for group in batch.groups if group.wanted)
         wanted = sum(reasons.values())
         covered = reasons[None] / wanted if wanted else 1.0
-        return {"r3/history/coverage": covered} | {f"r3/history/{why}": float(reasons[why]) for why in Absence}
+        return {"r3/history/coverage": covered} | {f"r3/history/{why}": float(reasons[why]) for why in ABSENT}
 
 
 def plain_counts(rollouts: Iterable[Rollout]) -> dict[str, tuple[int, int]]:

@@ -12,7 +12,6 @@ from r3_openrlhf.method.core.ranking import RANKING_SCORES
 from r3_openrlhf.method.core.replay import RECALL_ORDERS
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.types import (
-    MIN_RECALLED,
     AdvantageScope,
     CutRule,
     EntropySource,
@@ -98,15 +97,12 @@ class ReplaySettings:
     rehearse: RehearsalSettings = field(default_factory=RehearsalSettings)
 
     def __post_init__(self) -> None:
-        if self.k < MIN_RECALLED:
-            raise ConfigError(f"replay.k is {self.k}; use {MIN_RECALLED} or more, or replay.enabled=false")
+        for key, value in (("replay.k", self.k), ("replay.max_policy_lag", self.max_policy_lag)):
+            if value < 1:
+                raise ConfigError(f"{key} is {value}; use 1 or more, or replay.enabled=false")
         if self.k > MAX_RECALLED:
             raise ConfigError(f"replay.k is {self.k}; use {MAX_RECALLED} or less")
-        at_least("replay.max_policy_lag", max(self.max_policy_lag, 0), 0)
-        if self.max_policy_lag < 1:
-            raise ConfigError(
-                f"replay.max_policy_lag is {self.max_policy_lag}; use 1 or more, or replay.enabled=false"
-            )
+        at_least("replay.max_policy_lag", self.max_policy_lag, 1)
         above("replay.dual_clip", self.dual_clip, 1.0)
         RECALL_ORDERS[self.order]
         one_of("replay.mode", self.mode, ReplayMode)

@@ -27,9 +27,6 @@ class Word(StrEnum):
             raise ValueError(f"{name} is {quoted(value)}; {hint}it must be one of {', '.join(cls)}") from None
 
 
-MIN_RECALLED = 1  # k: rollouts asked for at a time
-
-
 class Verdict(Word):
     """What the grader said about the final answer. UNGRADED is an absence, never a zero."""
 
@@ -119,9 +116,8 @@ class Grade:
     reward: float | None
     extracted: str | None = None  # the answer found inside the response
     seconds: float = 0.0  # wall clock spent grading
-    extras: dict[str, float | str] = field(
-        default_factory=dict
-    )  # further values of a reward function; "error": why none
+    # further values of a reward function; "error": why none
+    extras: dict[str, float | str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

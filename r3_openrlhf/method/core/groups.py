@@ -45,9 +45,12 @@ class RecallFate(Word):
     STARTS_ELSEWHERE = "starts_elsewhere"  # its rows begin where no stored rollout does
     RECALLED = "recalled"
     NEVER_SAMPLED = "never_sampled"  # no rollout of that verdict has ever been graded
-    EVICTED = "evicted"  # all have left the store
+    EVICTED = "evicted"  # all have left the store, or found no room in it
     TOO_OLD = "too_old"  # those that are there are older than replay.max_policy_lag
     NOT_CHOSEN = "not_chosen"  # something is stored, and replay.order chose none of it
+
+
+ABSENT = (RecallFate.NEVER_SAMPLED, RecallFate.EVICTED, RecallFate.TOO_OLD)  # nothing of the verdict is in the store
 
 
 class RankingFate(Word):

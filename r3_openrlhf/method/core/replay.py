@@ -16,7 +16,6 @@ from typing import Any, Protocol, TypeVar
 from r3_openrlhf.method.core.checks import whole_number
 from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import OpenTable, check_signature
-from r3_openrlhf.method.types import MIN_RECALLED
 
 
 class Candidate(Protocol):
@@ -61,7 +60,7 @@ def choose(
         ValueError: k below 1, or an order of a user that gives something else than up to k of the candidates.
         ConfigError: an order that does not exist.
     """
-    k = whole_number("k", k, minimum=MIN_RECALLED)
+    k = whole_number("k", k, minimum=1)
     newest_first = sorted(candidates, key=lambda candidate: (-candidate.policy_step, key(candidate)))
     chosen = list(RECALL_ORDERS[order](newest_first, k, rng))
     known = {id(candidate) for candidate in newest_first}

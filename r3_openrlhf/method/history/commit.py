@@ -177,8 +177,7 @@ class StepWriter:
         }
 
     def _evict(self, row: int | None, size: int) -> None:
-        if row is None:
-            raise ValueError("a rollout that is not stored cannot be evicted")
+        assert row is not None
         self._connection.execute("UPDATE rollouts SET evicted_at = ? WHERE id = ?", (self._step, row))
         self._usage.live -= size
         self._usage.retained += size

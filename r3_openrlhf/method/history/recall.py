@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from r3_openrlhf.method.core import replay
+from r3_openrlhf.method.core.groups import RecallFate
 from r3_openrlhf.method.errors import HistoryError, R3Error
 from r3_openrlhf.method.history.codec import Codec, digest
 from r3_openrlhf.method.history.drafts import CONTEXT_CODES, CONTEXTS, VERDICT_CODES, VERDICTS
-from r3_openrlhf.method.history.records import Absence, RecallRequest, StoredRollout
+from r3_openrlhf.method.history.records import RecallRequest, StoredRollout
 from r3_openrlhf.method.history.trajectories import read_turns
 from r3_openrlhf.method.types import EntropyStatistics, Rollout
 
@@ -73,7 +74,7 @@ def choose(connection: sqlite3.Connection, request: RecallRequest, *, seed: int)
     return [candidate.row for candidate in chosen]
 
 
-def absence(connection: sqlite3.Connection, request: RecallRequest) -> Absence | None:
+def absence(connection: sqlite3.Connection, request: RecallRequest) -> RecallFate | None:
     """Why nothing answers a request, whatever its k; None: something does."""
     codes = sorted(CONTEXT_CODES[context] for context in request.contexts)
     of_request = (
@@ -85,9 +86,9 @@ def absence(connection: sqlite3.Connection, request: RecallRequest) -> Absence |
         f"SELECT max(policy_step) FROM rollouts WHERE {of_request} AND evicted_at IS NULL", values
     ).fetchone()
     if newest is not None:
-        return Absence.TOO_OLD if newest < int(request.step) - int(request.max_policy_lag) else None
+        return RecallFate.TOO_OLD if newest < int(request.step) - int(request.max_policy_lag) else None
     (sampled,) = connection.execute(f"SELECT sum(count) FROM counters WHERE {of_request}", values).fetchone()
-    return Absence.EVICTED if sampled else Absence.NEVER_SAMPLED
+    return RecallFate.EVICTED if sampled else RecallFate.NEVER_SAMPLED
 
 
 def read(connection: sqlite3.Connection, codec: Codec, rows: Sequence[int]) -> list[StoredRollout]:

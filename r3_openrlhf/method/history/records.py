@@ -5,17 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from r3_openrlhf.method.core.replay import RECALL_ORDERS
-from r3_openrlhf.method.errors import ConfigError, HistoryError
-from r3_openrlhf.method.types import MIN_RECALLED, Context, Rollout, Verdict, Word
-
-
-class Absence(Word):
-    """Why nothing can be recalled: no such rollout was ever graded; all have left the store (evicted, or there was no room
-    for them); those that are there come from weights that are too old."""
-
-    NEVER_SAMPLED = "never_sampled"
-    EVICTED = "evicted"
-    TOO_OLD = "too_old"
+from r3_openrlhf.method.errors import HistoryError
+from r3_openrlhf.method.types import Context, Rollout, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +34,8 @@ class RecallRequest:
     contexts: tuple[Context, ...] = (Context.PLAIN,)
 
     def __post_init__(self) -> None:
-        if self.k < MIN_RECALLED:
-            raise HistoryError(f"cannot recall k = {self.k} rollouts; use {MIN_RECALLED} or more")
+        if self.k < 1:
+            raise HistoryError(f"cannot recall k = {self.k} rollouts; use 1 or more")
         if self.max_policy_lag < 0:
             raise HistoryError(f"max_policy_lag is {self.max_policy_lag}; use 0 or more")
-        try:
-            RECALL_ORDERS[self.order]
-        except ConfigError as error:
-            raise HistoryError(str(error)) from error
+        RECALL_ORDERS[self.order]

@@ -45,9 +45,8 @@ def forget_after(connection: sqlite3.Connection, *, step: int) -> int:
     for table in ("counters_before", "gone", "continuations", "steps"):
         connection.execute(f"DELETE FROM {table} WHERE step > ?", (step,))
     if last is None:  # nothing is left, not even what lies below the floor
-        for (
-            table
-        ) in "counters gone continuations rollouts logprobs trajectories responses prompts problems meta".split():
+        tables = "counters gone continuations rollouts logprobs trajectories responses prompts problems meta"
+        for table in tables.split():
             connection.execute(f"DELETE FROM {table}")
         return removed
     connection.execute("DELETE FROM problems WHERE id > ?", (problem,))

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from r3_openrlhf.method.core.groups import RecallFate
 from r3_openrlhf.method.core.prefix import Continuations
 from r3_openrlhf.method.errors import HistoryError
 from r3_openrlhf.method.history import recall, rollback
@@ -26,7 +27,7 @@ from r3_openrlhf.method.history.drafts import (
     whole_number,
 )
 from r3_openrlhf.method.history.lease import Lease, last_holder
-from r3_openrlhf.method.history.records import Absence, RecallRequest, StoredRollout
+from r3_openrlhf.method.history.records import RecallRequest, StoredRollout
 from r3_openrlhf.method.settings import HistorySettings
 from r3_openrlhf.method.types import Context, Rollout, Verdict
 
@@ -34,7 +35,8 @@ _GRADED = (Verdict.CORRECT, Verdict.WRONG)
 
 
 class HistoryStore:
-    """Use open(). Every method raises HistoryError, with a sentence, when the file or the request is not in order.
+    """Use open(). Every method raises HistoryError, with a sentence, when the file or the request is not in order
+    (ConfigError: an order that does not exist).
 
     Safe to call from several threads of the process that opened it. Not usable in a forked child.
     """
@@ -83,9 +85,8 @@ class HistoryStore:
         if path != MEMORY:
             if not Path(path).parent.is_dir():
                 raise HistoryError(f"cannot create {path}: its directory does not exist")
-            if (
-                Path(path).is_file() and os.stat(path).st_nlink > 1
-            ):  # its journal and its lock have the name of one of them
+            # its journal and its lock have the name of one of them
+            if Path(path).is_file() and os.stat(path).st_nlink > 1:
                 raise HistoryError(
                     f"{path} has other names (hard links), under which others may write to it: use a copy"
                 )
@@ -224,7 +225,7 @@ class HistoryStore:
                 for request in requests
             ]
 
-    def absence(self, request: RecallRequest) -> Absence | None:
+    def absence(self, request: RecallRequest) -> RecallFate | None:
         """Why a request for one or more rollouts gets none; None: it gets some."""
         with self._reading() as connection, snapshot(connection):
             return recall.absence(connection, request)

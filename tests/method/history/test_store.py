@@ -450,7 +450,7 @@ def test_bad_requests_are_named():
         ({"max_policy_lag": -1}, "max_policy_lag is -1"),
         ({"order": "best"}, "'best', which does not exist; did you mean newest"),
     ):
-        with pytest.raises(HistoryError, match=sentence):
+        with pytest.raises((HistoryError, ConfigError), match=sentence):
             store.recall("p", Verdict.WRONG, **{"k": 1, "step": 1, "max_policy_lag": 1, **options})
 
 
