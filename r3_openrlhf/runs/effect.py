@@ -20,7 +20,7 @@ from r3_openrlhf.runs import rollout_files
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.rollout_records import grouped
 
-NOT_READ = ("text", "prompt", "answer", "extras", "reason")
+READ = ("uid", "context", "group", "verdict", "recalled_from", "ranked", "advantage")
 # Earlier successes of a problem: within a class, problems count as equally hard. The last one has no upper end.
 SUCCESS_CLASSES = (0, 1, 2, 4, 8)
 RESAMPLES = 2000
@@ -172,7 +172,7 @@ class _Tally:
 def _tally(run: RunDirectory) -> _Tally:
     found = _Tally()
     for step, file in rollout_files.steps_in(run.rollouts).items():
-        groups = grouped(rollout_files.read_step(file, without=NOT_READ))
+        groups = grouped(rollout_files.read_columns(file, READ))
         for (uid, context), rows in groups.items():
             weights = [abs(row["advantage"] or 0.0) for row in rows]
             found.total += sum(weights)

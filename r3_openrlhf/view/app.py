@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from r3_openrlhf.config.access import is_loopback, shows_token
 from r3_openrlhf.method.errors import R3Error, quoted
+from r3_openrlhf.view.effect_page import effect_page
 from r3_openrlhf.view.evaluation_pages import evaluation_page, pairs_page, sample_page
 from r3_openrlhf.view.group_page import difference, group_page
 from r3_openrlhf.view.indexing import Indexing
@@ -89,6 +90,7 @@ def create_app(library: Library, *, token: str | None = None, cache: Path | None
         "/search": answers.search,
         "/compare/{a}/{b}": page(pairs_page),
         "/{name}": answers.run,
+        "/{name}/effect": answers.effect,
         "/{name}/problem/{uid:path}": page(problem_page),
         "/{name}/sample/{benchmark}/{uid:path}": page(sample_page),
         "/{name}/step/{step:count}": answers.step,
@@ -153,6 +155,10 @@ class _Answers:
         if name in self.library.evaluations:
             return evaluation_page(self.site, self.links, name)
         return overview(self.site, self.links, [name])
+
+    def effect(self, request: Request) -> str:
+        against = request.query_params.get("against", "")
+        return effect_page(self.site, self.links, request.path_params["name"], against)
 
     def search(self, request: Request) -> str:
         return search(self.site, self.links, request.query_params)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from r3_openrlhf.method.errors import R3Error, quoted
+from r3_openrlhf.view.effect_page import effect_page
 from r3_openrlhf.view.evaluation_pages import evaluation_page, pairs_page, sample_page
 from r3_openrlhf.view.group_page import extremes, group_page
 from r3_openrlhf.view.indexing import Indexing
@@ -121,6 +122,7 @@ class _Writer:
         yield (), curves()
         for name, steps in self.groups.items():
             yield (name,), curves(name)
+            yield (name, "effect"), page(effect_page, name)
             for uid in self._whole_lives(name):
                 yield (name, "problem", uid), page(problem_page, name, uid)
             for step, groups in steps.items():

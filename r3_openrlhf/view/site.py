@@ -31,6 +31,7 @@ class Site:
         self.library = library
         self.indexing = indexing
         self.is_export = is_export
+        self.effects: dict[Any, Any] = {}  # effect_page.py
         self._texts: dict[str, TokenTexts | None] = {}
         self._no_texts: dict[str, str] = {}
 

@@ -15,6 +15,8 @@ import pytest
 from click.testing import CliRunner
 
 from r3_openrlhf.cli import main
+from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.effect import effect_of
 from r3_openrlhf.view.export import Selection, export
 from r3_openrlhf.view.library import Library
 from tests.view.conftest import PATIENCE_MS, axe_faults, check_links, serving, wait_for_index
@@ -133,6 +135,16 @@ def test_the_life_of_a_problem_in_two_runs(page, story, tmp_path):
 
 
 # ── several runs and evaluations ──
+
+
+def test_did_it_help(page, server, story):
+    page.goto(f"{server}/story")
+    page.get_by_role("link", name="Did it help?").click()
+    said = page.locator("main ul li").all_text_contents()
+    assert said == effect_of(RunDirectory.open(story)).sentences() and "repaired by replay" in said[0]
+    assert len(said) >= 3
+    answer = page.request.get(f"{server}/story/effect?against=nobody")
+    assert answer.status == 404 and "there is no run called nobody here" in answer.text()
 
 
 def test_runs_lie_over_each_other_and_a_run_without_rollouts_says_so(page, many):
@@ -288,7 +300,7 @@ def test_an_export_opens_from_disk(page, story, evaluations, tmp_path):
     done = export(library, tmp_path / "share", Selection(steps=[7], tokens=True), cache=tmp_path / "cache")
     groups = {(row["uid"], row["context"]) for row in rows_of(story, 7)}
     problems = evaluations[1]["base"]
-    assert done.pages == 3 + 2 * len(groups) + 2 * (1 + len(problems)) + 2
+    assert done.pages == 4 + 2 * len(groups) + 2 * (1 + len(problems)) + 2
     shutil.move(tmp_path / "share", moved)
     check_links(moved)
     page.goto((moved / "story" / "index.html").as_uri())
@@ -331,6 +343,7 @@ def test_axe_finds_no_serious_fault(browser, server, many, story, evaluations, t
     faults = {}
     for address in (
         f"{server}/story",
+        f"{server}/story/effect",
         f"{server}/story/step/7",
         f"{server}/story/step/7/plain/{plain}",
         f"{server}/story/step/7/reflection/{reflection}",
