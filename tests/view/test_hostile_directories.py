@@ -1,6 +1,7 @@
 """Directories of somebody who means harm: files that never end, or that unpack to more than there is memory."""
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -21,6 +22,7 @@ from r3_openrlhf.method.errors import HistoryError, R3Error
 from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.runs import rollout_files
 from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.models.locate import locate_model
 from r3_openrlhf.view.app import create_app
 from r3_openrlhf.view.library import Library
 from tests.runs.test_rollout_files import rollout
@@ -236,3 +238,45 @@ def test_passwords_of_urls_are_the_owners_alone(run):
     with pytest.raises(R3Error) as error:
         run.check(load_config("cpu_smoke", [f"run_dir={run.path}", f"model.path=http://me:hunter2@{'x' * 200}/\x1b"]))
     assert "hunter2" not in str(error.value) and "x" * 81 not in str(error.value) and str(error.value).isprintable()
+
+
+class Planted:
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
+def test_what_looks_at_a_run_unpickles_nothing(run, tmp_path, monkeypatch):
+    """Everywhere where a run, its model or an evaluation could have a pickle."""
+    torch = pytest.importorskip("torch")
+    ran = tmp_path / "ran"
+    tiny, actor = locate_model("tiny"), run.checkpoints / "_actor" / "global_step1"
+    shutil.copytree(tiny, run.final_model)
+    (run.final_model / "model.safetensors").unlink()
+    actor.mkdir(parents=True)
+    actor.with_name("latest").write_text("global_step1")
+    places = [actor / "mp_rank_00_model_states.pt", actor / "r3.json", run.data_counts, run.history, run.rollouts / "step_000002.parquet"]  # fmt: skip
+    places += [run.final_model / name for name in ("pytorch_model.bin", "training_args.bin", "optimizer.pt")]
+    for place in places:
+        torch.save(Planted(ran), place)
+    with suppress(Exception):
+        torch.load(places[0], weights_only=False)
+    assert ran.exists()  # the attack is real
+    ran.unlink()
+
+    task = "reasoning_gym:basic_arithmetic"
+    commands = (["show", run.path], ["show", run.path, "--step", 1], ["status", run.path], ["compare", run.path, run.path],
+                ["history", "verify", run.path], ["eval", run.path, "--benchmark", task, "--max-problems", 1, "--max-new-tokens", 8])  # fmt: skip
+    monkeypatch.setattr(
+        "r3_openrlhf.evaluation.engine.Engine", lambda *_, **__: (_ for _ in ()).throw(R3Error("an engine"))
+    )
+    for command in commands:
+        result = CliRunner().invoke(cli, [*map(str, command)])
+        assert "unexpected" not in result.output and not ran.exists(), (command, result.output)
+    assert "an engine" in result.output  # it came as far as the weights
+    client = TestClient(create_app(Library([run.path])), base_url="http://127.0.0.1")
+    for page in ("/", "/run/run", "/run/run/1"):
+        assert client.get(page).status_code < 600
+    assert not ran.exists()
