@@ -18,7 +18,7 @@ import click
 
 from r3_openrlhf import __version__
 from r3_openrlhf.config.words import AgentEstimator
-from r3_openrlhf.method.errors import R3Error, RunInterrupted, quoted, without_logins
+from r3_openrlhf.method.errors import R3Error, RunInterrupted, quoted, without_secrets
 from r3_openrlhf.method.open_table import looking_only
 
 if TYPE_CHECKING:
@@ -331,7 +331,7 @@ def _print_plan(config: R3Config, *, as_json: bool, verbose: bool) -> None:
     if as_json:
         found = {"configuration": json.loads(config_to_json(config)), "platform": platform, "arguments": arguments}
         found["first_page"] = page.as_dict() if page is not None else None
-        click.echo(without_logins(json.dumps(found)))
+        click.echo(without_secrets(json.dumps(found)))
     elif page is not None:
         click.echo("\n".join(page.lines()))
     if page is not None:
@@ -343,7 +343,7 @@ def _print_plan(config: R3Config, *, as_json: bool, verbose: bool) -> None:
             f"Nothing was started, on {platform}; -v also prints the configuration and OpenRLHF's arguments.", err=True
         )
         return
-    click.echo(f"# configuration\n{without_logins(config_to_yaml(config))}")
+    click.echo(f"# configuration\n{without_secrets(config_to_yaml(config))}")
     click.echo(f"# OpenRLHF's arguments, on {platform}\npython -m openrlhf.cli.train_ppo_ray", nl=False)
     for argument in arguments:
         click.echo(f" \\\n  {argument}" if argument.startswith("--") else f" {shlex.quote(argument)}", nl=False)

@@ -10,7 +10,7 @@ import os
 import re
 from pathlib import Path
 
-from r3_openrlhf.method.errors import ConfigError, without_logins
+from r3_openrlhf.method.errors import ConfigError, without_secrets
 
 MIN_TOKEN_CHARS = 16
 # In a variable's name, in any case
@@ -20,7 +20,7 @@ _TOKEN = re.compile(rf"[!-~]{{{MIN_TOKEN_CHARS},}}")
 
 def is_secret(name: str, value: str) -> bool:
     """Does the name of this variable say so, or does the value hold a URL with a user or a password?"""
-    return bool(_SECRET.search(name)) or without_logins(value) != value
+    return bool(_SECRET.search(name)) or without_secrets(value) != value
 
 
 def is_loopback(host: str) -> bool:

@@ -3,12 +3,18 @@
 import re
 
 _LOGIN = re.compile(r"(?<=://)[^/\s\"']*@")  # user:password@ of a URL
+# name: value, name=value, "name": "value" of a setting; answer_key, pad_token and max_tokens are none
+_SECRET = re.compile(
+    r"""(\w*(?:passw|secret|credential|api_?key|access_?key|(?:auth|api|access|hf|bearer)_?token)\w*["']?\s*[:=]\s*)"""
+    r"""("(?:[^"\\]|\\.)*"|'[^']*'|[^\s,"'{}\[\]]+)""",
+    re.IGNORECASE,
+)
 MAX_QUOTED = 80  # characters
 
 
-def without_logins(text: str) -> str:
-    """The text, whose URLs have lost their users and passwords."""
-    return _LOGIN.sub("", text)
+def without_secrets(text: str) -> str:
+    """The text, whose URLs have lost their users and passwords, and whose settings with a name that says so have lost their values."""
+    return _SECRET.sub(r'\1"***"', _LOGIN.sub("", text))
 
 
 def on_one_line(text: str) -> str:
@@ -18,7 +24,7 @@ def on_one_line(text: str) -> str:
 
 def quoted(value: object, *, marks: bool = True, most: int = MAX_QUOTED) -> str:
     """A stranger's value in a sentence: on one line, cut to `most` characters, without passwords; a text in quotation marks."""
-    text = without_logins(value if isinstance(value, str) else repr(value))
+    text = without_secrets(value if isinstance(value, str) else repr(value))
     return repr(text[:most]) if marks and isinstance(value, str) else on_one_line(text[:most])
 
 
@@ -27,7 +33,7 @@ class R3Error(Exception):
 
     def __str__(self) -> str:
         """Safe to print and to keep: no control characters but line ends, no passwords of URLs."""
-        return "\n".join(map(on_one_line, without_logins(super().__str__()).split("\n")))
+        return "\n".join(map(on_one_line, without_secrets(super().__str__()).split("\n")))
 
 
 class ConfigError(R3Error):

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 import aiohttp
 
 from r3_openrlhf.config import RewardConfig
-from r3_openrlhf.method.errors import without_logins
+from r3_openrlhf.method.errors import without_secrets
 from r3_openrlhf.method.types import Grade
 from r3_openrlhf.rewards.answers.request import GradeRequest
 from r3_openrlhf.rewards.exchange import grade_of
@@ -53,7 +53,7 @@ class OpenRLHFServerGrader:
             part, is_final = await self._ask(url, body, left)
             if (
                 part.trouble
-                and (said := without_logins(f"reward server {url}: {part.error or part.trouble}")) not in self._said
+                and (said := without_secrets(f"reward server {url}: {part.error or part.trouble}")) not in self._said
             ):
                 self._said.add(said)
                 logger.warning("%s", said)

@@ -10,7 +10,7 @@ from typing import Any
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.config.answer_tasks import TASKS
 from r3_openrlhf.config.finding import Finding
-from r3_openrlhf.method.errors import quoted, without_logins
+from r3_openrlhf.method.errors import quoted, without_secrets
 from r3_openrlhf.method.types import Grade, Verdict
 from r3_openrlhf.rewards.answers.request import GradeRequest
 from r3_openrlhf.rewards.client import make_grader
@@ -89,7 +89,8 @@ def _each(config: RewardConfig) -> dict[str, RewardConfig]:
     if config.urls:
         wait = min(config.deadline_s, MAX_WAIT_S)
         return {
-            f"reward server {without_logins(url)}": replace(config, urls=[url], deadline_s=wait) for url in config.urls
+            f"reward server {without_secrets(url)}": replace(config, urls=[url], deadline_s=wait)
+            for url in config.urls
         }
     if config.all_functions:
         key = "reward.function" if config.function else "reward.functions"

@@ -21,7 +21,7 @@ import msgspec
 from aiohttp.http_exceptions import LineTooLong  # of a StreamReader; no ClientError
 
 from r3_openrlhf.config import RewardConfig
-from r3_openrlhf.method.errors import GradingError, quoted, without_logins
+from r3_openrlhf.method.errors import GradingError, quoted, without_secrets
 from r3_openrlhf.method.types import Grade
 from r3_openrlhf.rewards.answers.request import GradeRequest, Item, Outcome, Word
 from r3_openrlhf.rewards.exchange import encode_request, grade_of
@@ -72,7 +72,7 @@ class _Server:
 
     @property
     def name(self) -> str:
-        return without_logins(self.url)
+        return without_secrets(self.url)
 
 
 @dataclass(slots=True, eq=False)
@@ -97,7 +97,9 @@ class RemoteGrader:
         self._servers = [_Server(url.rstrip("/").removesuffix("/grade") + "/grade") for url in config.urls]
         self._turn = itertools.count(random.randrange(len(self._servers)))
         self._states: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopState] = WeakKeyDictionary()
+        self._is_closed = False
         self._said: set[tuple[str, str]] = set()  # what the log has of a server already
+        self.last_heard = time.monotonic()  # of any server: a sign of life is enough
         self._headers = {"Content-Type": "application/json", "Accept": "application/x-ndjson"}
         if token := os.environ.get("R3_REWARD_TOKEN"):
             self._headers["Authorization"] = f"Bearer {token}"
@@ -107,6 +109,8 @@ class RemoteGrader:
 
         GradingError: the servers do not accept the token.
         """
+        if self._is_closed:
+            return grade_of(Outcome("ungraded", "closed"), request.num_tokens, self._config)
         item = msgspec.structs.asdict(_decode_item(encode_request(request)))
         # an item that is asked for again, here or at another server, has the same key
         body = msgspec.json.encode(item | {"num_tokens": request.num_tokens, "key": uuid.uuid4().hex})
@@ -246,12 +250,14 @@ class RemoteGrader:
             async with session.post(server.url, data=body, timeout=timeout) as response:
                 if response.status != 200:
                     return response.status, _retry_after(response)
+                self.last_heard = time.monotonic()
                 async for line in response.content:
+                    self.last_heard = time.monotonic()
                     if line.strip():  # an empty one is a sign of life
                         self._deliver(server, batch, line)
                 return 200, 0.0
         except (aiohttp.ClientError, LineTooLong, TimeoutError, OSError) as error:
-            logger.warning("reward server %s: %s: %s", server.name, type(error).__name__, without_logins(str(error)))
+            logger.warning("reward server %s: %s: %s", server.name, type(error).__name__, without_secrets(str(error)))
             return 0, 1.0
 
     def _deliver(self, server: _Server, batch: list[_Waiting], line: bytes) -> None:
@@ -281,6 +287,7 @@ class RemoteGrader:
 
     def close(self) -> None:
         """Closes the sessions; responses that still wait are answered `ungraded: closed`. Callable from any thread."""
+        self._is_closed = True
         for loop, state in list(self._states.items()):
             if loop.is_closed():
                 continue

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.loading import config_from_yaml, config_to_yaml
-from r3_openrlhf.method.errors import ConfigError, R3Error, quoted, without_logins
+from r3_openrlhf.method.errors import ConfigError, R3Error, quoted, without_secrets
 from r3_openrlhf.method.open_table import looking_only
 from r3_openrlhf.runs import checkpoint_record, rollout_files
 from r3_openrlhf.runs.commit import FILE, PACKAGE, commit_of, git
@@ -151,7 +151,7 @@ class RunDirectory:
                 directory.mkdir(parents=True, exist_ok=True)
             self.finished.unlink(missing_ok=True)
             if changes:
-                _append_lines(self.changes, json.loads(without_logins(json.dumps(changes))))
+                _append_lines(self.changes, json.loads(without_secrets(json.dumps(changes))))
             write_whole(self.config, config_to_yaml(config))
             self._add_code_state()
         except OSError as error:
@@ -336,7 +336,7 @@ def write_whole(path: Path, text: str | Iterable[str], *, mode: int = 0o666) -> 
     """The new content or the old one, never a part of it, whatever happens. mode: of a new file, less the umask; a text with the
     password of a URL is its owner's alone."""
     parts = [text] if isinstance(text, str) else text
-    if isinstance(text, str) and without_logins(text) != text:
+    if isinstance(text, str) and without_secrets(text) != text:
         mode = 0o600
     with replacing(path, mode=mode) as stream:
         stream.writelines(part.encode() for part in parts)

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.method.errors import ConfigError, quoted, without_logins
+from r3_openrlhf.method.errors import ConfigError, quoted, without_secrets
 
 CHECKPOINT = "saving a checkpoint"  # stack/phases.py
 UNFOLDED = 100_000  # columns of what reads `r3 status` and is no terminal: a long path must not fold
@@ -86,7 +86,7 @@ def slurm(
     script = jobs.script_of(config)
     write_script(script, text)
     if dry_run:
-        click.echo(without_logins(text), nl=False)
+        click.echo(without_secrets(text), nl=False)
         click.echo(f"Not submitted: {script}", err=True)
         return
     number = jobs.sbatch(script)
@@ -192,14 +192,14 @@ def ray(
         environment.pop("PYTHONPATH", None)  # of this machine
         name = re.sub(r"[^a-z0-9]+", "-", job_name(config).lower())[:40].strip("-")
         text = ray_jobs.manifest(config, plain, name=name, environment=environment, **given)
-        if without_logins(text) != text:
+        if without_secrets(text) != text:
             click.echo(
                 "Left out: the passwords of URLs; give the pods R3_REWARD_TOKEN from a Secret instead", err=True
             )
-        click.echo(without_logins(text))
+        click.echo(without_secrets(text))
         return
     if dry_run:
-        click.echo(without_logins(ray_jobs.entrypoint(config, plain)))
+        click.echo(without_secrets(ray_jobs.entrypoint(config, plain)))
         return
     if not address:
         raise ConfigError("no Ray dashboard is given; use --address http://HOST:8265 or set RAY_API_SERVER_ADDRESS")

@@ -18,7 +18,7 @@ import jinja2
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.access import is_secret
 from r3_openrlhf.config.words import Device
-from r3_openrlhf.method.errors import ClusterError, ConfigError, on_one_line, quoted, without_logins
+from r3_openrlhf.method.errors import ClusterError, ConfigError, on_one_line, quoted, without_secrets
 
 TEMPLATE = Path(__file__).parent / "templates" / "slurm.sh.j2"
 # What a job must have of the environment in which it was submitted, whatever the site's sbatch exports. Keys and tokens
@@ -104,7 +104,7 @@ def render(job: SlurmJob, config: R3Config) -> str:
     try:
         return environment.from_string(source.read_text(encoding="utf-8")).render(
             job=job,
-            written_by=on_one_line(without_logins(job.written_by)),
+            written_by=on_one_line(without_secrets(job.written_by)),
             script=shlex.quote(str(script_of(config))),
             job_name=job_name(config),
             gpus=config.cluster.gpus_per_node if cuda else None,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from r3_openrlhf.config.loading import flatten
-from r3_openrlhf.method.errors import R3Error, without_logins
+from r3_openrlhf.method.errors import R3Error, without_secrets
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.evidence import hash_of_lines
 from r3_openrlhf.runs.files import read_text
@@ -106,7 +106,7 @@ def read_run(path: Path, *, unfinished: bool = False) -> Run:
         arm=config.arm or (config.agents.estimator if config.is_agentic else config.algo),
         seed=config.train.seed,
         finished=finished,
-        settings=json.loads(without_logins(json.dumps(flatten(config)))),
+        settings=json.loads(without_secrets(json.dumps(flatten(config)))),
         evaluations=evaluations,
         metrics=metrics,
         training_problems=hash_of_lines(directory.data) if directory.data.is_file() else None,
