@@ -100,9 +100,8 @@ docs: setup ## the documentation as a site, in build/site
 viewer-assets: ## what r3 view takes from npm, copied into the package at the versions of tools/viewer_frontend
 	@python3 tools/viewer_assets.py
 
-gpu-check: ## one CUDA device: entropy, cpu_smoke through the whole stack (twice, resumed), its figures; skips itself without one
-	@$(GPU_PYTHON) -m pytest tests/gpu
-	@$(GPU_PYTHON) benchmarks/entropy.py
+gpu-check: ## the first hour on GPUs: each part that no CPU can enter, and a table; GPU_CHECK=--long for all of it
+	@$(GPU_PYTHON) scripts/gpu_check.py $(GPU_CHECK)
 
 GPU_PYTHON ?= $(if $(wildcard .venv/bin/python),.venv/bin/python,python3)
 

@@ -1,0 +1,89 @@
+"""`make gpu-check` as far as a machine without a GPU can enter it, so that the script itself does not fail in the first hour."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "scripts" / "gpu_check.py"
+spec = importlib.util.spec_from_file_location("gpu_check", SCRIPT)
+gpu_check = importlib.util.module_from_spec(spec)
+sys.modules["gpu_check"] = gpu_check  # where dataclasses look for it
+spec.loader.exec_module(gpu_check)
+
+
+@pytest.mark.stack
+@pytest.mark.parametrize(
+    "block", [name for name in gpu_check.BLOCKS if name not in ("doctor", "flash-attn", "entropy", "engine")]
+)
+def test_the_settings_of_each_run_pass_every_check_before_a_start(block, tmp_path, monkeypatch):
+    pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    run, _, _ = gpu_check.BLOCKS[block]
+    figure, _ = run(tmp_path, rehearse=True)
+    assert figure.endswith("words for OpenRLHF") and int(figure.split()[0]) > 50
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.stack
+@pytest.mark.slow
+@pytest.mark.parametrize("block", ["entropy", "flash-attn"])
+def test_a_block_on_the_cpu(block, tmp_path):
+    pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
+    command = [sys.executable, SCRIPT, "--rehearse", "--only", block, "--out", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout + (tmp_path / block / "log.txt").read_text()[-2000:]
+    assert f"| {block} | rehearsed |" in done.stdout
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    with tarfile.open(ROOT / "tests" / "view" / "cpu_smoke.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    (metrics,) = tmp_path.rglob("metrics.jsonl")
+    return metrics.parent
+
+
+def changed(run_dir, number, values):
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    lines[number - 1] |= values
+    (run_dir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_a_run_is_judged_by_its_metrics(run_dir):
+    figure, limit = gpu_check.checked_run(run_dir, planned=12.0)
+    assert figure.startswith("8 steps of ") and "12 s a step were planned" in figure and "gap 0.05" in limit
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"r3/sync/abs_logprob_gap": 0.07},
+        {"r3/sync/p99_logprob_gap": 1.5},
+        {"loss": float("nan")},
+        {"step": 3},
+        {"r3/memory/beside_policy_bytes": 9 * 2.0**30},
+    ],
+)
+def test_what_a_run_may_not_show(run_dir, values):
+    changed(run_dir, 1, {"r3/memory/beside_policy_bytes": 4 * 2.0**30})
+    changed(run_dir, 8, values)
+    with pytest.raises(gpu_check.Missed):
+        gpu_check.checked_run(run_dir)
+
+
+def test_the_table_can_be_pasted_and_a_block_that_dies_is_a_line_of_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu_check, "__file__", str(tmp_path / "nothing.py"))
+    died = gpu_check.in_a_process("engine", tmp_path / "engine", rehearse=False)
+    assert died.result == gpu_check.FAILED and "nothing.py" in died.figure and "log.txt" in died.figure
+    text = gpu_check.table([died, gpu_check.Result("run", "skipped", "needs 1 GPU, 0 here")])
+    assert (
+        "| block | result | time | figure | limit |" in text
+        and "| run | skipped | 0 s | needs 1 GPU, 0 here |  |" in text
+    )
+    assert text.splitlines()[0].startswith("GPUs: ")
