@@ -6,8 +6,12 @@ own where the platform can take one.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,17 +58,20 @@ class Engine:
             # By its name vllm/platforms/cpu.py:271 replaces it: the worker would be one more process that imports everything
             settings["distributed_executor_backend"] = UniProcExecutor
 
+        temporary = tempfile.mkdtemp(prefix="r3-")
+        weakref.finalize(self, shutil.rmtree, temporary, ignore_errors=True)
         try:
-            self.llm = LLM(
-                model=model,
-                trust_remote_code=trusted,
-                max_model_len=max_model_len,
-                seed=options.seed,
-                tensor_parallel_size=options.tensor_parallel_size,
-                gpu_memory_utilization=options.gpu_memory_utilization,
-                disable_log_stats=True,
-                **settings,
-            )
+            with _files_in(temporary):
+                self.llm = LLM(
+                    model=model,
+                    trust_remote_code=trusted,
+                    max_model_len=max_model_len,
+                    seed=options.seed,
+                    tensor_parallel_size=options.tensor_parallel_size,
+                    gpu_memory_utilization=options.gpu_memory_utilization,
+                    disable_log_stats=True,
+                    **settings,
+                )
         except (RuntimeError, ValueError, OSError) as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             raise R3Error(f"vLLM cannot serve {model}: {lines[-1] if lines else type(error).__name__}") from error
@@ -107,6 +114,20 @@ class Engine:
     def close(self) -> None:
         """Ends the engine's processes."""
         self._engine.engine_core.shutdown()
+
+
+@contextlib.contextmanager
+def _files_in(folder: str) -> Iterator[None]:
+    """vLLM leaves the file by which its processes meet where temporary files are (vllm/utils/network_utils.py:136)."""
+    before = tempfile.tempdir, os.environ.get("TMPDIR")
+    tempfile.tempdir = os.environ["TMPDIR"] = folder
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before[0]
+        os.environ.pop("TMPDIR")
+        if before[1] is not None:
+            os.environ["TMPDIR"] = before[1]
 
 
 def _completion(output) -> Completion:

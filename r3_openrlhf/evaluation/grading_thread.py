@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from concurrent.futures import Future
 
 from r3_openrlhf.config import RewardConfig
@@ -12,6 +13,8 @@ from r3_openrlhf.problems.sources import Label
 from r3_openrlhf.rewards.answers.request import GradeRequest
 from r3_openrlhf.rewards.client import make_grader
 from r3_openrlhf.rewards.thinking import as_graded
+
+CLOSE_S = 5.0
 
 
 class GradingThread:
@@ -31,12 +34,23 @@ class GradingThread:
 
     def __exit__(self, *error) -> None:
         self._grader.close()  # what is still waiting is answered as ungraded, and nobody reads it
+        asyncio.run_coroutine_threadsafe(self._last_words(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
+    async def _last_words(self) -> None:
+        """What is closed ends in the loop, which would complain otherwise."""
+        if others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(others, timeout=CLOSE_S)
+
     async def _make(self):
         return make_grader(self._config)  # inside the loop: a remote grader opens its connections there
+
+    def is_silent(self, seconds: float) -> bool:
+        """Do servers give no sign of life for so long? Processes always answer within their own limits."""
+        last_heard = getattr(self._grader, "last_heard", None)
+        return last_heard is not None and time.monotonic() - last_heard >= seconds
 
     def submit(self, label: Label, text: str, *, num_tokens: int, truncated: bool) -> Future[Grade]:
         """Ask for the grade of one response. Returns at once."""

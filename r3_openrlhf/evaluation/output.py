@@ -20,6 +20,7 @@ class EvaluationDirectory:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).expanduser().absolute()
         self.settings = self.path / "settings.json"
+        self.ungraded = self.path / "ungraded.jsonl"  # sampled, while nothing answered that grades
         self.samples = self.path / "samples.jsonl"
         self.results = self.path / "results.json"
         self.table = self.path / "results.md"

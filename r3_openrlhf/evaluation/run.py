@@ -19,8 +19,8 @@ from r3_openrlhf.evaluation.output import EvaluationDirectory
 from r3_openrlhf.evaluation.progress import Terminal
 from r3_openrlhf.evaluation.results import hard_uids, markdown, mean_over_benchmarks, summarise_benchmark
 from r3_openrlhf.evaluation.sample_file import SampledProblem, SampleFile
-from r3_openrlhf.evaluation.sampling import Speed, Work, make_work, outstanding, sample, shorten
-from r3_openrlhf.method.errors import ConfigError, DataError, quoted
+from r3_openrlhf.evaluation.sampling import Speed, Work, grade_kept, make_work, outstanding, sample, shorten
+from r3_openrlhf.method.errors import ConfigError, DataError, R3Error, quoted
 from r3_openrlhf.method.open_table import is_import_path
 from r3_openrlhf.problems.prompts import problem_message, prompt_of, render
 from r3_openrlhf.problems.stops import stops_of
@@ -91,10 +91,17 @@ def run_evaluation(request: Request) -> tuple[dict[str, Any], EvaluationDirector
                 terminal.say(line)
             page.check()
         missing = outstanding(work, file, n_samples=request.options.n_samples)
+        ungraded = SampleFile(directory.ungraded)
+        missing, num_away = grade_kept(missing, ungraded, file, grading)
+        if num_away:
+            raise _nobody_grades(directory, num_away)
         trusted = config.model.trust_remote_code
         speed = _sample(
-            missing, model, file, grading, tokenizer, request.options, terminal, trusted=trusted, stops=stops
+            missing, model, file, ungraded, grading, tokenizer, request.options, terminal, trusted=trusted, stops=stops
         )
+        if left := outstanding(missing, file, n_samples=request.options.n_samples):
+            raise _nobody_grades(directory, len(left))
+        directory.ungraded.unlink(missing_ok=True)
         labels = {item.key: item.label for item in work}
         summaries = {}
         for found in sets:
@@ -232,6 +239,7 @@ def _sample(
     missing: Sequence[Work],
     model: str,
     file: SampleFile,
+    ungraded: SampleFile,
     grading: GradingThread,
     tokenizer,
     options: BenchmarkConfig,
@@ -251,10 +259,25 @@ def _sample(
     try:
         bar = terminal.bar(num_responses=len(missing) * options.n_samples)
         return sample(
-            missing, engine, grading, file, tokenizer, options, on_response=bar.response, on_problem=bar.problem
+            missing,
+            engine,
+            grading,
+            file,
+            tokenizer,
+            options,
+            ungraded=ungraded,
+            on_response=bar.response,
+            on_problem=bar.problem,
         )
     finally:
         engine.close()
+
+
+def _nobody_grades(directory: EvaluationDirectory, num_problems: int) -> R3Error:
+    return R3Error(
+        f"what grades does not answer (reward.urls, or the grading processes), and {num_problems} problems wait for it; their "
+        f"responses are kept in {directory.ungraded}, and the same command grades them when it is there again"
+    )
 
 
 def _selected(file: SampleFile, keys: set[tuple[str, str]]) -> Iterator[SampledProblem]:

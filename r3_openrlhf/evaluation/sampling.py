@@ -7,15 +7,15 @@ import queue
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from r3_openrlhf.config import BenchmarkConfig, DataConfig
 from r3_openrlhf.evaluation.grading_thread import GradingThread
 from r3_openrlhf.evaluation.sample_file import SampledProblem, SampledResponse, SampleFile, cut, graded
 from r3_openrlhf.method.errors import ConfigError
-from r3_openrlhf.method.types import Grade
+from r3_openrlhf.method.types import Grade, Verdict
 from r3_openrlhf.problems.prompts import prompt_of
 from r3_openrlhf.problems.sources import Label
 
@@ -25,7 +25,12 @@ if TYPE_CHECKING:
     from r3_openrlhf.evaluation.engine import Completion
 
 Shortened = tuple[str, Sequence[int], Future[Grade]]  # text, token ids, the grade that is under way
+SILENCE_S = 30.0  # of servers that are waited for: they are gone
+LOOK_S = 1.0
+AWAY = frozenset({"unreachable", "unavailable", "closed"})  # reasons that say nothing about a response
 WINDOW = 64  # problems whose shortened responses are being graded at a time
+
+GONE = Grade(verdict=Verdict.UNGRADED, reason="unreachable", score=None, reward=None)
 
 
 class SamplingEngine(Protocol):
@@ -105,53 +110,109 @@ def sample(
     tokenizer: PreTrainedTokenizerBase,
     options: BenchmarkConfig,
     *,
+    ungraded: SampleFile | None = None,
     on_response: Callable[[int], None] = lambda num_tokens: None,
     on_problem: Callable[[SampledProblem], None] = lambda problem: None,
 ) -> Speed:
-    """options.n_samples responses to each problem. A problem is written when its last response has been graded."""
+    """options.n_samples responses to each problem. A problem is written when its last response has been graded; to
+    `ungraded`, if there is one, where nothing answers that grades."""
     started = ended = time.perf_counter()
     unfinished: dict[int, dict[int, SampledResponse]] = {}  # place in `work` -> what has been graded of it
     for number, item in enumerate(work):
         unfinished[number] = {}
         for index in range(options.n_samples):
             engine.submit(f"{number}/{index}", item.prompt_ids, seed=response_seed(options.seed, item, index))
-    answers: queue.SimpleQueue[tuple[Completion, str, Future[Grade]]] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[tuple[str, Future[Grade]]] = queue.SimpleQueue()
+    asked: dict[str, tuple[Completion, str]] = {}
     num_responses = num_tokens = 0
     while unfinished:
+        waited_since = time.monotonic()
         if engine.is_busy:
             for completion in engine.finished():
                 ended = time.perf_counter()
                 num_responses += 1
                 num_tokens += len(completion.token_ids)
                 on_response(len(completion.token_ids))
-                _ask_for_grade(completion, work, grading, tokenizer, answers)
+                asked[completion.key] = completion, _ask_for_grade(completion, work, grading, tokenizer, answers)
         while not answers.empty() or (unfinished and not engine.is_busy):
-            completion, text, future = answers.get()
-            number, index = map(int, completion.key.split("/"))
-            responses = unfinished[number]
-            responses[index] = graded(text, completion.token_ids, completion.finish_reason, future.result())
-            if len(responses) == options.n_samples:
-                item = work[number]
-                problem = SampledProblem(
-                    benchmark=item.benchmark,
-                    uid=item.label.uid,
-                    content=item.content,
-                    responses=[responses[i] for i in range(options.n_samples)],
-                )
-                file.append(problem)
-                del unfinished[number]
-                on_problem(problem)
+            try:
+                key, future = answers.get(timeout=LOOK_S)
+                waited_since, grades = time.monotonic(), {key: future.result()}
+            except queue.Empty:
+                if time.monotonic() - waited_since < SILENCE_S or not grading.is_silent(SILENCE_S):
+                    continue
+                grades = dict.fromkeys(asked, GONE)
+            for key, grade in grades.items():
+                completion, text = asked.pop(key)
+                number, index = map(int, key.split("/"))
+                responses = unfinished[number]
+                responses[index] = graded(text, completion.token_ids, completion.finish_reason, grade)
+                if len(responses) == options.n_samples:
+                    item = work[number]
+                    problem = SampledProblem(
+                        benchmark=item.benchmark,
+                        uid=item.label.uid,
+                        content=item.content,
+                        responses=[responses[i] for i in range(options.n_samples)],
+                    )
+                    (ungraded if ungraded is not None and is_away(problem) else file).append(problem)
+                    del unfinished[number]
+                    on_problem(problem)
     return Speed(num_responses=num_responses, num_tokens=num_tokens, seconds=ended - started if work else 0.0)
 
 
-def _ask_for_grade(completion, work, grading, tokenizer, answers) -> None:
+def is_away(problem: SampledProblem) -> bool:
+    """Was one of its responses not graded, for a reason that says nothing about it?"""
+    return any(one.verdict is Verdict.UNGRADED and one.reason in AWAY for one in problem.responses)
+
+
+def grade_kept(
+    missing: Sequence[Work], ungraded: SampleFile, file: SampleFile, grading: GradingThread
+) -> tuple[list[Work], int]:
+    """Grade what an earlier call sampled and could not have graded; the grades go to `file`.
+
+    Returns the part of `missing` that was never sampled, and how many problems still have no grade."""
+    left = {item.key: item for item in missing}
+    is_gone, num_left = False, 0
+    for problem in ungraded.read():
+        item = left.get(problem.key)
+        if item is None or item.content != problem.content:
+            continue
+        del left[problem.key]
+        if is_gone:
+            num_left += 1
+            continue
+        futures = [
+            grading.submit(item.label, one.text, num_tokens=len(one.token_ids), truncated=one.truncated)
+            for one in problem.responses
+        ]
+        began = time.monotonic()
+        while not is_gone and wait(futures, timeout=LOOK_S).not_done:
+            is_gone = time.monotonic() - began >= SILENCE_S and grading.is_silent(SILENCE_S)
+        if is_gone:
+            num_left += 1
+            continue
+        responses = [
+            graded(one.text, one.token_ids, one.finish_reason, future.result())
+            for one, future in zip(problem.responses, futures, strict=True)
+        ]
+        again = replace(problem, responses=responses)
+        if is_away(again):
+            is_gone, num_left = True, num_left + 1
+        else:
+            file.append(again)
+    return list(left.values()), num_left
+
+
+def _ask_for_grade(completion, work, grading, tokenizer, answers) -> str:
     label = work[int(completion.key.partition("/")[0])].label
     # with detokenize off the end token stays in token_ids; it is no text (as in training)
     text = tokenizer.decode(completion.token_ids, skip_special_tokens=True)
     future = grading.submit(
         label, text, num_tokens=len(completion.token_ids), truncated=completion.finish_reason == "length"
     )
-    future.add_done_callback(lambda done: answers.put((completion, text, done)))
+    future.add_done_callback(lambda done: answers.put((completion.key, done)))
+    return text
 
 
 def shorten(

@@ -2,9 +2,12 @@
 
 import importlib.util
 import json
+import pickle
 import shutil
+import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +18,7 @@ from pytest import approx
 from r3_openrlhf.cli import main
 from r3_openrlhf.config import BenchmarkConfig, DataConfig, RewardConfig
 from r3_openrlhf.evaluation.benchmarks import load_problem_set
+from r3_openrlhf.evaluation.engine import Completion
 from r3_openrlhf.evaluation.grading_thread import GradingThread
 from r3_openrlhf.evaluation.model_source import find_model, fingerprint
 from r3_openrlhf.evaluation.output import EvaluationDirectory
@@ -23,8 +27,10 @@ from r3_openrlhf.evaluation.sample_file import SampleFile, cut
 from r3_openrlhf.evaluation.sampling import make_work, sample, shorten
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.types import Verdict
+from r3_openrlhf.problems.sources import Label
 from r3_openrlhf.runs.models.locate import resolve_model
 from tests.evaluation.test_sample_file import problem, response
+from tests.rewards.server.service import running
 
 REPOSITORY = Path(__file__).parents[2]
 TASK = "reasoning_gym:basic_arithmetic"
@@ -206,13 +212,86 @@ def test_a_shortened_response_is_graded_anew(byte_tokenizer, tmp_path):
     assert shorter.responses[0].text == "The answer is \\boxed"
 
 
+def test_what_is_asked_just_before_the_end_is_answered():
+    with socket.create_server(("127.0.0.1", 0)) as port:
+        nobody = f"http://127.0.0.1:{port.getsockname()[1]}"
+    label = Label(uid="a", problem="1 + 1", references=["2"], task="math")
+    with GradingThread(RewardConfig(urls=[nobody])) as grading:
+        futures = [grading.submit(label, "2", num_tokens=1, truncated=False) for _ in range(50)]
+    assert {future.result(5.0).reason for future in futures} == {"closed"}
+
+
+class Parrot:
+    """Where only the grading matters, instead of vLLM: says the same to everything."""
+
+    sampled = 0
+
+    def __init__(self, *_, **__):
+        self.keys = []
+
+    def submit(self, key, prompt_ids, *, seed):
+        self.keys.append(key)
+
+    @property
+    def is_busy(self):
+        return bool(self.keys)
+
+    def finished(self):
+        Parrot.sampled += 1
+        return [Completion(key=self.keys.pop(), token_ids=[50, 51, Parrot.sampled], finish_reason="stop")]
+
+    def close(self):
+        pass
+
+
+def test_a_server_that_is_gone_ends_it_soon_and_what_was_sampled_is_graded_later(tmp_path, monkeypatch):
+    monkeypatch.setattr("r3_openrlhf.evaluation.engine.Engine", Parrot)
+    with socket.create_server(("127.0.0.1", 0)) as port:
+        nobody = f"reward.urls=[http://127.0.0.1:{port.getsockname()[1]}]"
+    out = tmp_path / "out"
+    command = [
+        "tiny",
+        "--benchmark",
+        TASK,
+        "--max-problems",
+        3,
+        "--n",
+        2,
+        "--max-new-tokens",
+        8,
+        "--output",
+        out,
+        *KEYS,
+    ]
+    sampled = None
+    for _ in range(2):  # the second one samples nothing
+        with monkeypatch.context() as patch:
+            patch.setattr("r3_openrlhf.evaluation.sampling.SILENCE_S", 2.0)
+            gone = call(*command, nobody)
+        assert gone.exit_code == 1 and "3 problems wait for it; their responses are kept in" in gone.stderr, (
+            gone.output
+        )
+        assert "Traceback" not in gone.output and "Task was destroyed" not in (out / "eval.log").read_text()
+        kept = (out / "ungraded.jsonl").read_bytes()
+        assert kept == (sampled or kept) and not (out / "samples.jsonl").read_bytes()
+        sampled = kept
+    with running("--workers", "1") as service:
+        graded = call(*command, f"reward.urls=[{service.url}]", "--json")
+    assert graded.exit_code == 0, graded.output
+    assert json.loads(graded.stdout)["this_call"]["num_responses"] == 0
+    assert json.loads(graded.stdout)["benchmarks"]["basic_arithmetic"]["num_ungraded"] == 0
+    texts = [[one["text"] for one in json.loads(line)["responses"]] for line in sampled.splitlines()]
+    assert [[one.text for one in problem.responses] for problem in SampleFile(out / "samples.jsonl").read()] == texts
+    assert not (out / "ungraded.jsonl").exists()
+
+
 # ── the real engine ──
 
 stack = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vllm is not installed")
 
 
 @pytest.fixture(scope="module")
-def started_once():
+def started_once(tmp_path_factory):
     """vLLM starts for the first engine; what an engine leaves undone ends with it."""
     import vllm
 
@@ -227,10 +306,14 @@ def started_once():
     def close(self):
         self._engine.abort_request(list(self._engine.output_processor.request_states))
 
+    folder = tmp_path_factory.mktemp("t")
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(folder))
+        patch.setattr(tempfile, "tempdir", None)
         patch.setattr(vllm, "LLM", llm)
         patch.setattr(Engine, "close", close)
         yield
+        assert not list(folder.glob("vllm_dist_*"))
     Engine.close(SimpleNamespace(_engine=found[0].llm_engine))
 
 
@@ -290,6 +373,27 @@ def test_an_evaluation_that_was_stopped_goes_on_and_samples_nothing_twice(tmp_pa
     # the hard subset of these results, answered from what was sampled
     hard = call(*command, "--hard-of", directory.path, "--json")
     assert json.loads(hard.stdout)["benchmarks"]["basic_arithmetic"]["num_problems"] == sum(r <= 1 / 4 for r in rights)
+
+
+class Planted:
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
+@stack
+@pytest.mark.stack
+def test_vllm_runs_no_code_of_weights(tmp_path):
+    """How it reads a pytorch_model.bin."""
+    import torch
+    from vllm.model_executor.model_loader.weight_utils import pt_weights_iterator
+
+    torch.save(Planted(tmp_path / "ran"), tmp_path / "pytorch_model.bin")
+    with pytest.raises(pickle.UnpicklingError):
+        list(pt_weights_iterator([str(tmp_path / "pytorch_model.bin")], use_tqdm_on_load=False))
+    assert not (tmp_path / "ran").exists()
 
 
 @stack
