@@ -282,6 +282,7 @@ ARMS = {  # preset -> what it changes in an experiment with all of R³ on
     "grpo": {"algo": "grpo", **OFF},
     "rloo": {"algo": "rloo", **OFF},
     "reinforce_pp_baseline": {"algo": "reinforce_pp_baseline", **OFF},
+    "ppo": {"algo": "ppo", "openrlhf": {"algo": {"kl": {"use_loss": False, "estimator": "k1"}}}, **OFF},
     "reinforce_pp": {
         "algo": "reinforce_pp",
         "openrlhf": {"algo": {"kl": {"use_loss": False, "estimator": "k1"}}},
@@ -310,7 +311,7 @@ def test_the_table_of_the_paper_preset_is_its_difference_from_ours():
 
 def test_every_preset_is_known_here():
     assert sorted([*ARMS, "hgpo", "gigpo", "agent_grpo"]) == presets()
-    assert len(list((CONFIGS / "algo").glob("*.yaml"))) == 12
+    assert len(list((CONFIGS / "algo").glob("*.yaml"))) == 13
 
 
 @pytest.mark.parametrize("preset", ARMS)

@@ -251,6 +251,31 @@ class TrainConfig:
 
 
 @dataclass
+class CriticConfig:
+    """The critic of algo=ppo: a model of its own whose head gives each token a value (OpenRLHF's)."""
+
+    # what it begins as, HF directory or hub name, as a reward model or an earlier critic; null: model.path with a new head
+    path: str | None = None
+    # of Adam
+    learning_rate: float = 9e-6
+    # the first so many steps train the critic alone
+    warmup_steps: int = 0
+    # the loss takes a value as moved by at most so much within a step
+    value_clip: float = 0.5
+    # discount of a later token's reward and value
+    gamma: float = 1.0
+    # of generalised advantage estimation: 1 trusts the rewards that came, 0 the critic's next value
+    lambd: float = 1.0
+
+    def __post_init__(self) -> None:
+        above("critic.learning_rate", self.learning_rate, 0.0)
+        at_least("critic.warmup_steps", self.warmup_steps, 0)
+        above("critic.value_clip", self.value_clip, 0.0)
+        fraction("critic.gamma", self.gamma)
+        fraction("critic.lambd", self.lambd)
+
+
+@dataclass
 class RewardConfig:
     """Grading and reward. R = 0 for a wrong answer, 1 + r_len for a correct one [P], or what a function of yours returns."""
 
@@ -556,7 +581,7 @@ class AgentsConfig:
 class R3Config(R3Settings):
     """A whole run: the method's settings, and what a run needs besides them."""
 
-    # r3 | OpenRLHF's own: grpo, dr_grpo, gspo, rloo, reinforce_pp, reinforce_pp_baseline, dapo | agents: trajectories, by agents.estimator
+    # r3 | OpenRLHF's own: ppo, grpo, dr_grpo, gspo, rloo, reinforce_pp, reinforce_pp_baseline, dapo | agents: trajectories, by agents.estimator
     algo: str = "r3"
     # the name under which `r3 compare` groups runs that differ in the seed only; None: algo
     arm: str | None = None
@@ -566,6 +591,7 @@ class R3Config(R3Settings):
     data: DataConfig = field(default_factory=DataConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+    critic: CriticConfig = field(default_factory=CriticConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
     held_out: HeldOutConfig = field(default_factory=HeldOutConfig)
     agents: AgentsConfig = field(default_factory=AgentsConfig)
@@ -581,6 +607,7 @@ class R3Config(R3Settings):
         self._check_agents()
         self._check_async()
         self._check_mechanisms()
+        self._check_critic()
         self._check_lengths()
         self._check_batches()
         if self.data.keep_rows is None:
@@ -793,6 +820,23 @@ class R3Config(R3Settings):
         ):  # fmt: skip
             if not is_off:
                 raise ConfigError(f"{key}, {own}{why}")
+
+    def _check_critic(self) -> None:
+        if not self.algorithm.has_critic:
+            for one in fields(CriticConfig):
+                value = getattr(self.critic, one.name)
+                if value != one.default:
+                    raise ConfigError(
+                        f"critic.{one.name} is {value}, but algo is {self.algo}, which has no critic; use algo=ppo or leave it out"
+                    )
+            return
+        for name, why in (
+            ("train.async_enable", "nobody has tried a critic with rollouts that are sampled ahead"),
+            ("ds.tensor_parallel_size", "nobody has tried to split a critic's head"),
+            ("ds.lora.rank", "OpenRLHF leaves the critic's new head out of what an adapter trains"),
+        ):
+            if (value := self.flag(name)) not in (None, False, 0, 1) or value is True:
+                raise ConfigError(f"algo is {self.algo} and openrlhf.{name} is {value}, but {why}; leave it out")
 
     def _check_lengths(self) -> None:
         if self.train.logits_chunk_tokens is not None and self.flag("actor.entropy_coef") is not None:

@@ -51,6 +51,11 @@ class Algorithm:
     environment: bool = False
     in_lab: bool = False
 
+    @property
+    def has_critic(self) -> bool:
+        """Is a critic trained beside the policy (critic.*)? Of OpenRLHF's estimators GAE alone asks one."""
+        return self.estimator == "gae"
+
 
 def _of_user(path: str, found: Any) -> Algorithm:
     if not isinstance(found, Algorithm):
@@ -61,6 +66,11 @@ def _of_user(path: str, found: Any) -> Algorithm:
     if unknown:
         raise ConfigError(
             f"algo is {quoted(path)}, whose mechanisms hold {quoted(sorted(unknown)[0])}; there are {', '.join(sorted(METHOD))}"
+        )
+    if found.has_critic and found.own_advantages:
+        raise ConfigError(
+            f"algo is {path!r} with the estimator gae and own_advantages, but the critic would learn eq. 3's advantages as returns; "
+            "leave one of the two out"
         )
     return found
 
@@ -83,6 +93,7 @@ ALGORITHMS: OpenTable[Algorithm] = OpenTable(
         "reinforce_pp_baseline": Algorithm(estimator="reinforce_baseline"),
         "dr_grpo": Algorithm(estimator="dr_grpo"),
         "gspo": Algorithm(estimator="group_norm", flags={"actor.policy_loss_type": "gspo"}),
+        "ppo": Algorithm(estimator="gae"),
         "dapo": Algorithm(estimator="group_norm", filters_groups=True, overlong_penalty=True, in_lab=True),
         # trajectories, by agents.estimator
         "agents": Algorithm(

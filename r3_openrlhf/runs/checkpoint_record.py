@@ -23,6 +23,7 @@ from r3_openrlhf.runs.files import read_bytes, replacing
 from r3_openrlhf.runs.history_witness import StoreRecord
 
 NAME = "r3.json"
+CRITIC = "_critic"  # beside _actor, with algo=ppo
 MAX_BYTES = 2**30  # of one pickle; the tensors are no part of it
 
 
@@ -38,8 +39,36 @@ class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def newest(checkpoints: Path) -> Path | None:
-    """The directory that `latest` names: the one to go on from. None without one; ConfigError where it cannot be read."""
-    latest = checkpoints / "_actor" / "latest"
+    """The policy's directory of the newest checkpoint that every model has: the one to go on from. A run that is killed while it
+    saves may have a newer one of policy or critic alone. None without one; ConfigError where it cannot be read."""
+    tags = [_tag(checkpoints / model / "latest") for model in ("_actor", CRITIC) if (checkpoints / model).is_dir()]
+    whole = [tag for tag in tags if tag is not None]
+    if not tags or len(whole) < len(tags):
+        return None
+    folder = checkpoints / "_actor" / min(whole, key=lambda tag: int(tag.removeprefix("global_step")))
+    if len(set(whole)) > 1 and len(_of_models(folder)) < len(tags):
+        raise ConfigError(
+            f"{checkpoints} has checkpoints of policy and critic of different steps ({', '.join(whole)}), as the run was killed while it "
+            "saved; restore them from a copy, or choose another run_dir"
+        )
+    return folder
+
+
+def settle(checkpoints: Path) -> None:
+    """Let every `latest` name what `newest` does: each model loads its own."""
+    folder = newest(checkpoints)
+    for model in _of_models(folder) if folder is not None else []:
+        if _tag(model.parent / "latest") != model.name:
+            with replacing(model.parent / "latest") as stream:
+                stream.write(model.name.encode())
+
+
+def _of_models(folder: Path) -> list[Path]:
+    """A checkpoint's directories: the policy's, and the critic's where there is one."""
+    return [one for one in (folder, folder.parent.with_name(CRITIC) / folder.name) if one.is_dir()]
+
+
+def _tag(latest: Path) -> str | None:
     if not latest.is_file():
         return None
     try:
@@ -48,21 +77,22 @@ def newest(checkpoints: Path) -> Path | None:
         raise ConfigError(f"{latest} cannot be read: {error}; restore it from a copy") from error
     if not tag.removeprefix("global_step").isdecimal():
         raise ConfigError(f"{latest} names {quoted(tag)}, which is no checkpoint; restore it from a copy")
-    return latest.parent / tag
+    return tag
 
 
 def write(folder: Path, *, step: int, config: R3Config, history: StoreRecord | None) -> None:
-    """Beside the files of a checkpoint that is whole. On disk when this returns."""
-    record = CheckpointRecord(
-        step=step,
-        user=_user(os.getuid()),
-        host=platform.node(),
-        settings=settings_of(config),
-        history=history,
-        pickles=_pickles(folder),
-    )
-    with replacing(folder / NAME, mode=0o600) as stream:
-        stream.write(msgspec.json.encode(record))
+    """Beside the files of a checkpoint that is whole, of policy and critic. On disk when this returns."""
+    for model in _of_models(folder):
+        record = CheckpointRecord(
+            step=step,
+            user=_user(os.getuid()),
+            host=platform.node(),
+            settings=settings_of(config),
+            history=history,
+            pickles=_pickles(model),
+        )
+        with replacing(model / NAME, mode=0o600) as stream:
+            stream.write(msgspec.json.encode(record))
 
 
 def read(folder: Path) -> CheckpointRecord | None:
@@ -82,7 +112,12 @@ def settings_of(config: R3Config) -> dict[str, Any]:
 
 
 def check(folder: Path, *, accept_foreign: bool) -> CheckpointRecord | None:
-    """May a run go on from this checkpoint? Its record. ConfigError: another user wrote it, or its files are not what was written."""
+    """May a run go on from this checkpoint, the critic's included? Its record. ConfigError: another user wrote it, or its files are
+    not what was written."""
+    return [_checked(model, accept_foreign=accept_foreign) for model in _of_models(folder)][0]
+
+
+def _checked(folder: Path, *, accept_foreign: bool) -> CheckpointRecord | None:
     record = read(folder)
     if accept_foreign:
         return record

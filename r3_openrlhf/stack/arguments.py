@@ -63,13 +63,14 @@ def openrlhf_arguments(
     Raises ConfigError when config.openrlhf repeats a flag that is set here.
     """
     flags = _own_flags(config, run, model_dir=model_dir, platform=platform, resume=resume, universal=universal)
+    set_here = {*flags, *ALSO_SET, *_critic_flags(config, "")} - MAY_BE_SET
     given = dict(_flat(config.openrlhf))
     arguments: list[str] = []
     for name, value in flags.items():
         if not (name in MAY_BE_SET and name in given):
             arguments += _flag(name, value)
     for name, value in given.items():
-        if (name in flags and name not in MAY_BE_SET) or name in ALSO_SET:
+        if name in set_here:
             raise ConfigError(
                 f"openrlhf.{name} is set by R³ itself; use the key of the configuration that it comes from"
             )
@@ -80,12 +81,11 @@ def openrlhf_arguments(
 
 
 def own_flags() -> frozenset[str]:
-    """The names of all flags that a run with algo=r3 sets."""
+    """The names of all flags that a run sets, with a critic or without."""
     config = R3Config(run_dir="run")
     config.model.path = config.data.path = ""
-    return frozenset(
-        _own_flags(config, RunDirectory("run"), model_dir="", platform="cuda", resume=False, universal=False)
-    )
+    flags = _own_flags(config, RunDirectory("run"), model_dir="", platform="cuda", resume=False, universal=False)
+    return frozenset({*flags, *_critic_flags(config, "")})
 
 
 def _own_flags(
@@ -183,7 +183,29 @@ def _own_flags(
         flags["logger.wandb.key"] = "from_the_environment"
     if config.replay.enabled or train.dual_clip is not None:
         flags["actor.dual_clip"] = config.dual_clip
+    if algorithm.has_critic:
+        flags |= _critic_flags(config, str(model_dir))
     return {**flags, **algorithm.flags}
+
+
+def _critic_flags(config: R3Config, model_dir: str) -> dict[str, Any]:
+    critic = config.critic
+    return {
+        # rows are cut by the policy's ranks (trainer/ppo_utils/experience_maker.py:88)
+        "critic.num_nodes": config.cluster.num_nodes,
+        "critic.num_gpus_per_node": config.policy_gpus_per_node,
+        # the same text as the policy's: only then upstream begins with a head of its own (ray/ppo_critic.py:217)
+        "critic.model_name_or_path": critic.path or model_dir,
+        # trainer/ppo_trainer.py:272 freezes the policy in one step more than it says
+        "critic.freezing_steps": critic.warmup_steps - 1,
+        "critic.value_clip": critic.value_clip,
+        "critic.adam.lr": critic.learning_rate,
+        "critic.lr_scheduler": "constant_with_warmup",
+        "critic.lr_warmup_ratio": 0.0,
+        "critic.max_norm": config.train.max_grad_norm,
+        "algo.advantage.gamma": critic.gamma,
+        "algo.advantage.lambd": critic.lambd,
+    }
 
 
 def _flag(name: str, value: Any) -> list[str]:

@@ -87,7 +87,7 @@ class StockExperienceMaker(RemoteExperienceMaker):
                 rollout_samples[index].r3_advantage = experience.advantages[position][mask].mean().item()
         for row in batch.rows:
             row.advantage = getattr(rollout_samples[row.fresh_source], "r3_advantage", 0.0)
-        self._report(batch, self._gaps(experiences, self.rollouts), {})
+        self._report(batch, self._gaps(experiences, self.rollouts), explained_variance(experiences))
         return experiences
 
     def split_rollout_samples(self, rollout_samples: list[Experience]) -> list[Experience]:
@@ -416,6 +416,22 @@ def gap_of_tokens(gap_T: torch.Tensor, *, clip: Sequence[float]) -> LogprobGap:
     # torch.quantile takes 16 million values at most
     p99 = size_T.kthvalue(math.ceil(0.99 * len(size_T))).values.item()
     return LogprobGap(size_T.mean(dtype=torch.float64).item(), p99, outside / len(gap_T))
+
+
+def explained_variance(experiences: list[Experience]) -> dict[str, float]:
+    """How much of what the tokens returned the critic had told before its update: 1 - var(return - value) / var(return).
+    Empty without a critic, and where all returned the same."""
+    if experiences[0].values is None:
+        return {}
+    masks = [experience.action_mask.bool() for experience in experiences]
+    pairs = zip(experiences, masks, strict=True)
+    returns, values = (
+        torch.cat(parts).double() for parts in zip(*((e.returns[m], e.values[m]) for e, m in pairs), strict=True)
+    )
+    spread = returns.var(unbiased=False).item()
+    if not spread > 0:
+        return {}
+    return {"r3/critic/explained_variance": 1 - (returns - values).var(unbiased=False).item() / spread}
 
 
 def complete_ungraded(rollout_samples: list[Experience]) -> None:

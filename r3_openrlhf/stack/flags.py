@@ -17,7 +17,6 @@ from r3_openrlhf.config.algorithms import ALGORITHMS
 from r3_openrlhf.config.words import LossAggregation
 from r3_openrlhf.method.errors import ConfigError
 
-_NO_CRITIC = "no algorithm here has a critic"
 _GRADERS = "rewards come from graders (reward.*), not from a reward model"
 _OWN_DATA = "R³ writes the final prompts itself; use the keys of data"
 _OWN_EVALUATION = "R³ asks held-out problems itself; use the keys of held_out"
@@ -31,12 +30,13 @@ _ADAPTIVE_KL = "an adaptive coefficient is in no checkpoint: a run that goes on 
 MAY_BE_SET = frozenset({
     "vllm.enforce_eager", "vllm.enable_prefix_caching", "vllm.sync_backend",
     "actor.lr_scheduler", "actor.lr_warmup_ratio", "algo.kl.use_loss", "algo.kl.estimator",
+    "critic.lr_scheduler", "critic.lr_warmup_ratio",
 })  # fmt: skip
 ALSO_SET = ("actor.eps_clip", "logger.wandb.key", "logger.wandb.project")
 
 REFUSED: dict[str, str] = {
     "train.colocate_actor_ref": "everything shares the same GPUs already",
-    "train.colocate_critic_reward": _NO_CRITIC,
+    "train.colocate_critic_reward": "everything shares the same GPUs already",
     "train.partial_rollout_enable": "the weights of a response's first token would be unknown; use train.async_enable alone",
     "rollout.vllm_generate_batch_size": "a step samples what it trains; use rollout.batch_size",
     "reward.num_nodes": _GRADERS,
@@ -61,8 +61,6 @@ REFUSED: dict[str, str] = {
     "data.image_key": _TEXT_ONLY,
     "data.max_images_per_prompt": _TEXT_ONLY,
     "actor.freeze_visual_encoder": _TEXT_ONLY,
-    "algo.advantage.lambd": "only generalised advantage estimation has it, and that needs a critic",
-    "algo.advantage.gamma": "it is 1 in every algorithm here",
     "use_ms": "the model is looked up before OpenRLHF starts; give model.path a directory",
     "algo.kl.target": _ADAPTIVE_KL,
     "algo.kl.horizon": _ADAPTIVE_KL,
@@ -71,6 +69,11 @@ REFUSED: dict[str, str] = {
     "actor.muon.ns_steps": _MUON,
     "actor.muon.nesterov": _MUON,
     "actor.muon.no_nesterov": _MUON,
+    "critic.muon.lr": _MUON,
+    "critic.muon.momentum": _MUON,
+    "critic.muon.ns_steps": _MUON,
+    "critic.muon.nesterov": _MUON,
+    "critic.muon.no_nesterov": _MUON,
     "vllm.sync_with_ray": "weights go by CUDA IPC where engines share the policy's GPUs, else as vllm.sync_backend says",
 }
 REFUSED_WITH_R3: dict[str, str] = {
@@ -108,6 +111,12 @@ PASSED = (
     "actor.adam.eps",
     "actor.adam.weight_decay",
     "actor.min_lr_ratio",
+    "critic.optim",
+    "critic.adam.betas",
+    "critic.adam.eps",
+    "critic.adam.weight_decay",
+    "critic.min_lr_ratio",
+    "critic.save_value_network",
     "data.disable_fast_tokenizer",
     "data.dataloader_num_workers",
     "ref.offload",
@@ -127,6 +136,7 @@ VALUES: dict[str, tuple[tuple[str, ...], str]] = {
         "the engines compute in bfloat16 (trainer/ray/vllm_engine.py:245) and refuse other weights",
     ),
     "actor.optim": (("adam",), _MUON),
+    "critic.optim": (("adam",), _MUON),
     "ds.grad_accum_dtype": (
         ("fp32", "float32", "bf16", "bfloat16"),
         "gradients of bfloat16 weights are summed in fp32 or bf16",
@@ -156,6 +166,7 @@ def _corrects(config: R3Config, given: dict[str, Any]) -> bool:
 
 
 _CORRECTION = Need("openrlhf.algo.advantage.is_correction_level, and the policy loss ppo", _corrects)
+_CRITIC = Need("algo=ppo", lambda config, given: config.algorithm.has_critic)
 _ADAPTER = Need("openrlhf.ds.lora.rank", lambda config, given: (given.get("ds.lora.rank") or 0) > 0)
 _WANDB = Need("logging.wandb_project", lambda config, given: config.logging.wandb_project is not None)
 NEEDS: dict[str, Need] = {
@@ -163,8 +174,8 @@ NEEDS: dict[str, Need] = {
     "algo.advantage.is_correction_gating": _CORRECTION,
     "algo.advantage.is_correction_threshold": _CORRECTION,
     "algo.advantage.no_std_norm": Need(  # trainer/ppo_utils/experience_maker.py:324-331
-        "algo=reinforce_pp or algo=reinforce_pp_baseline",
-        lambda config, given: config.algorithm.estimator in ("reinforce", "reinforce_baseline"),
+        "algo=ppo, reinforce_pp or reinforce_pp_baseline",
+        lambda config, given: config.algorithm.estimator in ("gae", "reinforce", "reinforce_baseline"),
     ),
     "algo.dynamic_filtering_range": Need("algo=dapo", lambda config, given: config.filters_groups),
     "algo.kl.unbiased_gradient": Need(
@@ -177,6 +188,19 @@ NEEDS: dict[str, Need] = {
     "actor.min_lr_ratio": Need(
         "openrlhf.actor.lr_scheduler=cosine_with_min_lr",
         lambda config, given: str(given.get("actor.lr_scheduler")).endswith("with_min_lr"),
+    ),
+    "critic.optim": _CRITIC,
+    "critic.adam.betas": _CRITIC,
+    "critic.adam.eps": _CRITIC,
+    "critic.adam.weight_decay": _CRITIC,
+    "critic.lr_scheduler": _CRITIC,
+    "critic.lr_warmup_ratio": _CRITIC,
+    "critic.save_value_network": _CRITIC,
+    "critic.min_lr_ratio": Need(
+        "openrlhf.critic.lr_scheduler=cosine_with_min_lr, and algo=ppo",
+        lambda config, given: (
+            config.algorithm.has_critic and str(given.get("critic.lr_scheduler")).endswith("with_min_lr")
+        ),
     ),
     "ds.lora.alpha": _ADAPTER,
     "ds.lora.target_modules": _ADAPTER,
@@ -298,8 +322,6 @@ def _is_one(value: Any) -> bool:
 
 def refusal(name: str, *, algo: str) -> str | None:
     """Why a flag cannot be given; None: it can."""
-    if name.startswith("critic."):
-        return _NO_CRITIC
     return REFUSED.get(name) or (REFUSED_WITH_R3.get(name) if ALGORITHMS[algo].own_advantages else None)
 
 

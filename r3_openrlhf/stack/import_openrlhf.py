@@ -52,6 +52,11 @@ SAME = {
     "actor.dual_clip": "train.dual_clip",
     "actor.loss_agg_mode": "train.loss_aggregation",
     "algo.kl.init_coef": "train.kl_coef",
+    "critic.adam.lr": "critic.learning_rate",
+    "critic.value_clip": "critic.value_clip",
+    "critic.model_name_or_path": "critic.path",
+    "algo.advantage.gamma": "critic.gamma",
+    "algo.advantage.lambd": "critic.lambd",
     "ds.zero_stage": "train.zero_stage",
     "ds.adam_offload": "train.adam_offload",
     "ds.packing_samples": "train.packing",
@@ -70,6 +75,7 @@ TOGETHER = (
     "actor.eps_clip_low_high",
     "algo.advantage.estimator",
     "algo.dynamic_filtering_enable",
+    "critic.freezing_steps",
     "data.input_template",
     "data.max_samples",
     "eval.steps",
@@ -104,10 +110,16 @@ def configuration(arguments: Sequence[str]) -> tuple[dict[str, Any], list[tuple[
     preset, reason = _algorithm(values)
     if reason:
         reasons.append(("algo.advantage.estimator", reason))
+    if not ALGORITHMS[preset["algo"]].has_critic:  # OpenRLHF reads none of them then
+        found = {key: value for key, value in found.items() if not key.startswith("critic.")}
     found |= preset | _together(values, given, reasons)
     own = own_flags()
     for flag in sorted(values):
         if flag in SAME or flag in TOGETHER or flag in ALGORITHMS[found["algo"]].flags:
+            continue
+        if flag.startswith("critic.") and not ALGORITHMS[found["algo"]].has_critic:
+            if flag in given:
+                reasons.append((flag, f"algo={found['algo']} has no critic"))
             continue
         if flag in MAY_BE_SET and not flag.startswith("vllm.") and values[flag] is not None:
             found[f"openrlhf.{flag}"] = values[flag]  # also where it is OpenRLHF's default: ours is another one
@@ -147,6 +159,8 @@ def _together(values: dict[str, Any], given: set[str], reasons: list[tuple[str, 
         "train.eps_clip_high": high,
         "reward.length_reward_max_tokens": None,
     }
+    if values["algo.advantage.estimator"] == "gae" and values["critic.freezing_steps"] >= 0:
+        found["critic.warmup_steps"] = values["critic.freezing_steps"] + 1  # trainer/ppo_trainer.py:272
     if template := values["data.input_template"]:
         found["data.prompt_template"] = template.replace("\\n", "\n").replace("{}", "{problem}")
     if "data.max_samples" in given:

@@ -1,4 +1,4 @@
-"""Runs `openrlhf.cli.train_ppo_ray` as its own main module, with R³'s classes in place of four of its names.
+"""Runs `openrlhf.cli.train_ppo_ray` as its own main module, with R³'s classes in place of some of its names.
 
 Upstream's parser, checks and `train()` stay in charge. `train()` and `create_vllm_engines` look these names up in
 their home modules when they need them, so replacing them there before the module runs is enough:
@@ -6,6 +6,7 @@ their home modules when they need them, so replacing them there before the modul
     openrlhf.trainer.ppo_trainer.PPOTrainer           (imported inside train(), cli/train_ppo_ray.py:148; with
                                                        train.async_enable ppo_trainer_async.PPOTrainerAsync, :146)
     openrlhf.trainer.ray.ppo_actor.PolicyModelActor   (imported by cli/train_ppo_ray.py:14)
+    openrlhf.trainer.ray.ppo_critic.CriticModelActor  (:15; algo=ppo)
     openrlhf.trainer.ray.vllm_engine.RolloutRayActor  (used by create_vllm_engines, vllm_engine.py:294)
     the rollout executor                              (--train.agent_func_path)
 """
@@ -108,6 +109,8 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
             for sentence in [*filter(None, warnings), *history_warnings(config, num_problems=data.num_problems)]:
                 console.say(f"Warning: {sentence}")
             console.expect(num_steps(config, data))
+            if config.checkpoint.resume:
+                checkpoint_record.settle(run.checkpoints)
             if config.checkpoint.resume and other_ranks.must_convert(config, run):
                 console.announce(Phase.CONVERTING)
                 other_ranks.convert(run)
@@ -147,6 +150,10 @@ def listen(run: RunDirectory, console: Console) -> Callable[[], None]:
 def check_checkpoint(config: R3Config, run: RunDirectory, folder: Path) -> None:
     """May the run go on from this checkpoint, with its metrics and its history? The trainer asks again; here nothing has started.
     R3Error."""
+    if config.algorithm.has_critic and not (folder.parent.with_name(checkpoint_record.CRITIC) / folder.name).is_dir():
+        raise ConfigError(
+            f"the checkpoint {folder} has no critic beside it; restore {checkpoint_record.CRITIC} from a copy, or choose another run_dir"
+        )
     record = checkpoint_record.check(folder, accept_foreign=config.checkpoint.accept_foreign)
     step = int(folder.name.removeprefix("global_step"))
     if all(line["step"] != step for line in run.read_metrics()):
@@ -227,6 +234,8 @@ def check_context(config: R3Config, model: str, *, platform: str) -> None:
     from transformers import AutoConfig
 
     check_own_code(config.model, model)
+    if config.critic.path is not None:
+        check_own_code(config.model, config.critic.path, setting=f"critic.path {config.critic.path}")
     found = AutoConfig.from_pretrained(model, trust_remote_code=config.model.trust_remote_code)
     longest = getattr(found, "max_position_embeddings", None)
     if longest is not None and config.data.max_len > longest:
@@ -486,7 +495,7 @@ def check_devices(nodes: list[dict], config: R3Config, platform: str) -> list[st
 
 def _replace_names(config: R3Config, *, short_batches: bool) -> None:
     from openrlhf.trainer import ppo_trainer
-    from openrlhf.trainer.ray import ppo_actor, vllm_engine
+    from openrlhf.trainer.ray import ppo_actor, ppo_critic, vllm_engine
 
     from r3_openrlhf.stack import policy_actor, rollout_engine, trainer
 
@@ -497,6 +506,10 @@ def _replace_names(config: R3Config, *, short_batches: bool) -> None:
         from r3_openrlhf.stack import async_trainer
 
         ppo_trainer_async.PPOTrainerAsync = async_trainer.PPOTrainerAsync
+    if config.algorithm.has_critic:
+        from r3_openrlhf.stack import critic_actor
+
+        ppo_critic.CriticModelActor = critic_actor.CriticModelActor
     vllm_engine.RolloutRayActor = rollout_engine.RolloutRayActor
     # stock algorithms keep the stock update, except where it loses gradients (policy_update.R3ActorTrainer), and where
     # later passes have a learning rate of their own, which upstream does not know

@@ -90,6 +90,8 @@ def _tag(run: RunDirectory) -> str:
 def _hindrance(config: R3Config) -> str | None:
     """Why a checkpoint of this run is DeepSpeed's for one number of ranks only, as far as anybody has tried."""
     actor, ds = config.openrlhf.get("actor") or {}, config.openrlhf.get("ds") or {}
+    if config.algorithm.has_critic:
+        return "nobody has tried that with a critic"
     if config.is_async:
         return "nobody has tried that with openrlhf.train.async_enable"
     if (ds.get("lora") or {}).get("rank"):

@@ -79,6 +79,11 @@ class StockPolicyActor(UpstreamPolicyActor):
             beside[ASLEEP] = float(bytes_of_others())
         return super().fit(kl_ctl) | beside
 
+    def forget_rows(self) -> None:
+        """In a step in which the critic trains alone. Upstream clears the buffer in `fit` (ppo_actor.py:603), which is not called
+        then: the first update would take the rows of every step before it."""
+        self.trainer.replay_buffer.clear()
+
     def broadcast_to_vllm(self):
         """Upstream's weight sync (ppo_actor.py:646), of merged weights where there is an adapter."""
         adapted = isinstance(self._adapted, PeftModel)

@@ -1,4 +1,4 @@
-"""The policy update on any number of rows per rank: what replaces upstream's replay buffer and its actor trainer.
+"""The update on any number of rows per rank: what replaces upstream's replay buffer and its actor trainer (critic_actor.py: the critic's).
 
 B rows.
 """
@@ -100,8 +100,9 @@ class R3ReplayBuffer(NaiveReplayBuffer):
         super().setup_dynamic_batch(view)
 
 
-class R3ActorTrainer(ppo_actor.ActorPPOTrainer):
-    """Upstream's update loop on windows of any number of micro-batches.
+class AnyNumberOfRows:
+    """What upstream's update loop, the policy's or the critic's, needs on windows of any number of micro-batches. Before
+    upstream's class in the order of classes.
 
     Upstream lets DeepSpeed count micro-batches (gradient accumulation steps fixed at start-up). Here a step's windows
     have as many as its rows need, so the count and the accumulation boundary are set for each step. With dynamic
@@ -109,12 +110,12 @@ class R3ActorTrainer(ppo_actor.ActorPPOTrainer):
     (deepspeed.py:541, ppo_actor.py:366); with ZeRO 2 only the last micro-batch's gradient survives then. A batch that is
     short, as at the end of an epoch, never reaches upstream's boundary: its gradients join those of the next step, and
     every later update is out of step with its rollouts.
-
-    A step makes `train.max_epochs` passes over its rows (ppo_actor.py:175), each with the old log-probs from before the
-    first (:244).
     """
 
     replay_buffer: R3ReplayBuffer
+    args: Any
+    strategy: Any
+    micro_train_batch_size: int
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
@@ -128,9 +129,8 @@ class R3ActorTrainer(ppo_actor.ActorPPOTrainer):
         )
         self._micro_batches_per_window: int | None = None
 
-    def ppo_train(self, kl_ctl: float):
-        """Upstream's update (ppo_actor.py:153) on this step's rows. Returns its status: means over the step."""
-        engine = self.actor.model
+    def lay_out(self, engine) -> None:
+        """Fix the micro-batches of this step's rows, and tell DeepSpeed's engine how many make up a window."""
         if not self.args.train.dynamic_batch_enable:
             # the same processes must shuffle alike where they share rows (ppo_actor.py:157)
             shuffle = self.strategy.ring_attn_group is None and self.args.ds.tensor_parallel_size <= 1
@@ -146,16 +146,42 @@ class R3ActorTrainer(ppo_actor.ActorPPOTrainer):
             self._micro_batches_per_window = count
         # ZeRO keeps its own copy of the count; with an offloaded optimizer 1 means "nothing to accumulate"
         engine.optimizer.gradient_accumulation_steps = max(2, self._micro_batches_per_window or 0)
+
+    def set_boundary(self, engine, step: int) -> bool:
+        """Tell DeepSpeed's engine whether micro-batch `step` ends its window. Returns that."""
+        if self.args.train.dynamic_batch_enable:
+            last = self.replay_buffer.dynamic_optimizer_step[step] == 1
+        else:
+            assert self._micro_batches_per_window is not None  # `lay_out` was called
+            last = (step + 1) % self._micro_batches_per_window == 0
+        engine.set_gradient_accumulation_boundary(last)
+        return last
+
+    def window_of(self, step: int) -> int:
+        """How many micro-batches the window of micro-batch `step` has."""
+        if not self.args.train.dynamic_batch_enable:
+            assert self._micro_batches_per_window is not None
+            return self._micro_batches_per_window
+        ends = [i for i, is_end in enumerate(self.replay_buffer.dynamic_optimizer_step) if is_end]
+        return min(end for end in ends if end >= step) - max((end for end in ends if end < step), default=-1)
+
+
+class R3ActorTrainer(AnyNumberOfRows, ppo_actor.ActorPPOTrainer):
+    """Upstream's update loop on windows of any number of micro-batches.
+
+    A step makes `train.max_epochs` passes over its rows (ppo_actor.py:175), each with the old log-probs from before the
+    first (:244).
+    """
+
+    def ppo_train(self, kl_ctl: float):
+        """Upstream's update (ppo_actor.py:153) on this step's rows. Returns its status: means over the step."""
+        self.lay_out(self.actor.model)
         with in_order(ppo_actor):
             return super().ppo_train(kl_ctl)
 
     def training_step(self, experience, kl_ctl, step, loss_batch_info=None):
         """Upstream's pass over one micro-batch (ppo_actor.py:259). In the status `num_samples` counts no fillers."""
-        if self.args.train.dynamic_batch_enable:
-            last = self.replay_buffer.dynamic_optimizer_step[step] == 1
-        else:
-            last = (step + 1) % self._micro_batches_per_window == 0
-        self.actor.model.set_gradient_accumulation_boundary(last)
+        self.set_boundary(self.actor.model, step)
         real_B = experience.action_mask.sum(-1) > 0
         if not real_B.all():
             forget_fillers(experience, real_B)

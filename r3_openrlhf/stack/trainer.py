@@ -126,9 +126,12 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         announce(self.run, phase, step=self.samples_generator.step + 1)
 
     def ppo_train(self, global_steps: int) -> dict:
-        """Upstream's policy update, announced."""
+        """Upstream's update of policy and critic, announced. While the critic warms up the policy's rows are forgotten."""
         self._announce(Phase.UPDATE)
-        return super().ppo_train(global_steps)
+        status = super().ppo_train(global_steps)
+        if global_steps < self.config.critic.warmup_steps:
+            ray.get(self.actor_model_group.async_run_method("forget_rows"))
+        return status
 
     def broadcast_to_vllm(self) -> None:
         """Upstream's weight sync to the engines, announced."""
@@ -138,7 +141,8 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
     def train_step(self, rollout_samples, global_step: int):
         """Upstream's step (:213), then the history's commit of it and R³'s metrics.
 
-        Returns (metrics, number of the step). TrainingStopped: no rollouts, or a loss or gradient norm not finite.
+        Returns (metrics, number of the step); "loss" and "grad_norm" are the policy's, in a step that updates it. TrainingStopped: no
+        rollouts, or a loss or gradient norm not finite.
         """
         if not rollout_samples:
             raise TrainingStopped("the rollout engine returned no rollouts for a step")
@@ -146,12 +150,18 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         seconds_on_bounds = sum(sample.r3_seconds for sample in rollout_samples) / len(self.vllm_engines)
         status, global_step = super().train_step(rollout_samples, global_step)
         maker, facts = self.experience_maker, self._facts_of(rollout_samples)
-        loss, norm = status.get("policy_loss", math.nan), status.get("actor_grad_norm", math.nan)
-        if not (math.isfinite(loss) and math.isfinite(norm)):
-            raise TrainingStopped(
-                f"step {global_step}: loss {loss}, gradient norm {norm}; a lower train.learning_rate usually helps. "
-                "The newest checkpoint is from before this step"
-            )
+        found = {"policy": ("policy_loss", "actor_grad_norm")} if global_step > self.config.critic.warmup_steps else {}
+        found |= {"critic": ("critic_loss", "critic_grad_norm")} if self.config.algorithm.has_critic else {}
+        for model, keys in found.items():
+            loss, norm = (status.get(key, math.nan) for key in keys)
+            if not (math.isfinite(loss) and math.isfinite(norm)):
+                key = "critic" if model == "critic" else "train"
+                raise TrainingStopped(
+                    f"step {global_step}: the {model}'s loss is {loss}, its gradient norm {norm}; a lower {key}.learning_rate "
+                    "usually helps. The newest checkpoint is from before this step"
+                )
+        if "policy" in found:
+            status |= {"loss": status["policy_loss"], "grad_norm": status["actor_grad_norm"]}
         started = time.perf_counter()
         status.update(self.r3.remember(maker.kept_rollouts(), step=global_step - 1, epoch=facts.epoch))
         history_s = time.perf_counter() - started
@@ -162,8 +172,6 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         status.update(facts.counts)
         status.update(
             {
-                "loss": loss,
-                "grad_norm": norm,
                 "epoch": float(facts.epoch),
                 **facts.prompts,
                 "r3/time/generator_s": facts.seconds,

@@ -50,7 +50,7 @@ def test_without_its_metrics_a_run_keeps_its_settings(run, left):
 
 
 def test_the_checkpoint_knows_its_settings_when_config_yaml_was_edited(run):
-    run.config.write_text(run.config.read_text().replace("learning_rate:", "learning_rate: 0.1 #"))
+    run.config.write_text(run.config.read_text().replace("learning_rate:", "learning_rate: 0.1 #", 1))
     with pytest.raises(ConfigError, match=r"other settings: train\.learning_rate"):
         run.check(config_of(run.path, "train.learning_rate=0.1"))
     run.check(config_of(run.path))
@@ -108,3 +108,26 @@ def test_settings_are_the_same_after_a_round_trip(name, tmp_path):
     config = load_config(name, [f"run_dir={tmp_path}"])
     checkpoint_record.write(tmp_path, step=1, config=config, history=None)
     assert checkpoint_record.read(tmp_path).settings == checkpoint_record.settings_of(config)
+
+
+def test_a_run_goes_on_from_what_policy_and_critic_both_have(run):
+    """It was killed after the policy had saved step 4 and before the critic had."""
+    actor, critic = run.checkpoints / "_actor", run.checkpoints / "_critic"
+    for folder in (actor / "global_step4", critic / "global_step2"):
+        folder.mkdir(parents=True)
+    (actor / "latest").write_text("global_step4")
+    assert folder_of(run) is None  # the critic has none yet
+    (critic / "latest").write_text("global_step2")
+    assert folder_of(run) == actor / "global_step2"
+    checkpoint_record.settle(run.checkpoints)
+    assert (actor / "latest").read_text() == (critic / "latest").read_text() == "global_step2"
+    save(critic / "global_step2" / "mp_rank_00_model_states.pt", {"step": 2})
+    checkpoint_record.write(folder_of(run), step=2, config=config_of(run.path), history=None)
+    checkpoint_record.check(folder_of(run), accept_foreign=False)
+    save(critic / "global_step2" / "mp_rank_00_model_states.pt", {"step": 3})
+    with pytest.raises(ConfigError, match="_critic/global_step2/mp_rank_00_model_states.pt is not what the run wrote"):
+        checkpoint_record.check(folder_of(run), accept_foreign=False)
+    (critic / "latest").write_text("global_step6")
+    (actor / "latest").write_text("global_step4")
+    with pytest.raises(ConfigError, match=r"of different steps \(global_step4, global_step6\)"):
+        folder_of(run)

@@ -9,9 +9,9 @@ cpu_platform.install()
 import cpuinfo  # noqa: E402
 import deepspeed  # noqa: E402
 import torch  # noqa: E402
-from openrlhf.models import Actor  # noqa: E402
+from openrlhf.models import Actor, get_llm_for_sequence_regression  # noqa: E402
 from openrlhf.trainer.ppo_utils.experience import balance_experiences  # noqa: E402
-from openrlhf.trainer.ray import ppo_actor  # noqa: E402
+from openrlhf.trainer.ray import ppo_actor, ppo_critic  # noqa: E402
 from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer  # noqa: E402
 from openrlhf.utils import get_strategy  # noqa: E402
 
@@ -20,6 +20,7 @@ from r3_openrlhf.stack import chunked_actor, lora  # noqa: E402
 from r3_openrlhf.stack.batching import num_fillers, num_windows  # noqa: E402
 from r3_openrlhf.stack.chunked_actor import ChunkedActor  # noqa: E402
 from r3_openrlhf.stack.convert import filler_experience  # noqa: E402
+from r3_openrlhf.stack.critic_actor import R3CriticTrainer  # noqa: E402
 from r3_openrlhf.stack.experience_maker import R3ExperienceMaker  # noqa: E402
 from r3_openrlhf.stack.policy_actor import logprobs_and_entropy  # noqa: E402
 from r3_openrlhf.stack.policy_update import R3ActorTrainer  # noqa: E402
@@ -165,6 +166,62 @@ def sent_to_engines(trainer: ActorPPOTrainer, model) -> dict[str, torch.Tensor]:
     finally:
         ppo_actor.ray = ray
     return dict(zip(names, weights, strict=True))
+
+
+def update_critic(case: dict, rank: int) -> None:
+    """As `update`, of the critic: each row's advantage is what each of its tokens returned."""
+    args = check_arguments(case["arguments"])
+    strategy = get_strategy(args)
+    strategy.setup_distributed()
+    critic = get_llm_for_sequence_regression(  # as ppo_critic.py:203 makes it
+        case["model"],
+        "critic",
+        attn_implementation=args.ds.attn_implementation,
+        ds_config=strategy.get_ds_train_config(),
+        packing_samples=args.ds.packing_samples,
+    )
+    cfg = args.critic
+    settings = dict(optim="adam", muon=vars(cfg.muon), adam=vars(cfg.adam), lr_scheduler="constant", lr_warmup_ratio=0.0, max_norm=0.0, scheduler_steps=100)  # fmt: skip
+    critic, optimizer, scheduler = strategy.prepare((critic, settings))
+    trainer = (ppo_critic.CriticPPOTrainer if case["stock"] else R3CriticTrainer)(
+        strategy, critic, optimizer, scheduler, args.train.micro_batch_size, value_clip=args.critic.value_clip, dataloader_pin_memory=False
+    )  # fmt: skip
+    maker = R3ExperienceMaker.__new__(R3ExperienceMaker)
+    maker.args, maker.tokenizer = args, SimpleNamespace(pad_token_id=0)
+    statuses = []
+    for num_rows in case["rows_per_step"]:
+        drawn = mixed_rows(num_rows, seed=num_rows)
+        samples = [experience_of(row) for row in drawn]
+        missing = num_fillers(num_rows, ranks=case["ranks"], windows=num_windows(args))
+        samples += [filler_experience(samples[0], 0) for _ in range(missing)]
+        experiences = maker.split_rollout_samples(samples)
+        returns = [row["advantage"] for row in drawn] + [0.0] * missing
+        chunk = len(experiences) // case["ranks"]
+        with torch.no_grad():
+            mine = [
+                critic(e.sequences, e.action_mask, e.attention_mask)
+                for e in experiences[rank * chunk : (rank + 1) * chunk]
+            ]
+        parts = [None] * case["ranks"]
+        torch.distributed.all_gather_object(parts, mine)
+        for experience, values in zip(experiences, [p for part in parts for p in part], strict=True):
+            experience.values = values
+            experience.returns = torch.tensor([returns[i] for i in experience.index])[:, None] * experience.action_mask
+            experience.advantages = experience.action_log_probs = torch.zeros_like(values)
+        if args.train.dynamic_batch_enable:
+            experiences = balance_experiences(experiences, args)
+        chunk = len(experiences) // case["ranks"]
+        for experience in experiences[rank * chunk : (rank + 1) * chunk]:
+            trainer.replay_buffer.append(experience)
+        statuses.append(trainer.ppo_train())
+        trainer.replay_buffer.clear()
+    weights = {
+        name: deepspeed.utils.safe_get_full_fp32_param(parameter).clone()
+        for name, parameter in critic.module.named_parameters()
+    }
+    if rank == 0:
+        torch.save({"weights": weights, "statuses": statuses, "updates": critic.global_steps}, case["output"])
+    torch.distributed.barrier()
 
 
 def load_again_and_again(case: dict, rank: int, strategy) -> None:

@@ -27,6 +27,7 @@ def arguments(
     passes=1,
     accumulate=None,
     lora=None,
+    critic=False,
 ):
     flags = {
         "actor.model_name_or_path": model,
@@ -58,6 +59,10 @@ def arguments(
         }  # A's gradient is small at first
     if passes > 1:
         flags["train.max_epochs"] = passes
+    if critic:
+        flags["algo.advantage.estimator"] = "gae"
+        flags |= {f"critic.adam.{name}": flags[f"actor.adam.{name}"] for name in ("lr", "eps", "betas")}
+        flags["critic.num_gpus_per_node"] = ranks
     switches = ["train.colocate_all"] + ["train.dynamic_batch_enable"] * dynamic + ["ds.adam_offload"] * offload
     return [part for key, value in flags.items() for part in (f"--{key}", *str(value).split())] + [
         f"--{switch}" for switch in switches

@@ -121,6 +121,29 @@ def test_stock_algorithms(preset, estimator):
     assert args.actor.eps_clip_low_high == [0.2, 0.2]
 
 
+def test_ppo_has_a_critic_on_the_policys_gpus():
+    keys = "{learning_rate: 1e-5, warmup_steps: 3, value_clip: 0.2, gamma: 0.99, lambd: 0.95}"
+    args = checked(
+        "algo=ppo",
+        "cluster.gpus_per_node=2",
+        *(f"critic.{one.strip().replace(': ', '=')}" for one in keys.strip("{}").split(",")),
+    )
+    assert (args.algo.advantage.estimator, args.algo.advantage.gamma, args.algo.advantage.lambd) == ("gae", 0.99, 0.95)
+    assert (args.critic.adam.lr, args.critic.value_clip, args.critic.freezing_steps) == (1e-5, 0.2, 2)
+    assert (
+        (args.critic.num_nodes, args.critic.num_gpus_per_node)
+        == (1, 2)
+        == (args.actor.num_nodes, args.actor.num_gpus_per_node)
+    )
+    # the same text: only then OpenRLHF begins with a head of its own
+    assert args.critic.model_name_or_path == args.actor.model_name_or_path == "/m"
+    assert (
+        checked("algo=ppo", "critic.path=/c", "openrlhf.critic.save_value_network=true").critic.model_name_or_path
+        == "/c"
+    )
+    assert checked("algo=grpo").critic.model_name_or_path is None
+
+
 def test_dapo():
     args = checked("algo=dapo", "rollout.max_new_tokens=100")
     assert args.algo.dynamic_filtering_enable and tuple(args.algo.dynamic_filtering_range) == (0, 1)
@@ -245,7 +268,14 @@ def test_the_table_of_flags_names_every_flag_of_the_installed_parser():
             ["openrlhf.ds.lora.rank=8", "openrlhf.train.enable_ema=true", "train.dynamic_batch=true"],
             "enable_ema is on with openrlhf.ds.lora.rank, but OpenRLHF's averaged copy has no adapter",
         ),
-        (["openrlhf.critic.freezing_steps=10"], "freezing_steps is 10, but no algorithm here has a critic"),
+        (["openrlhf.critic.freezing_steps=10"], "critic.freezing_steps is set by R³ itself"),
+        (["openrlhf.critic.adam.eps=1e-6"], "eps is 1e-06, but nothing would come of it without algo=ppo"),
+        (["critic.lambd=0.9"], "critic.lambd is 0.9, but algo is r3, which has no critic; use algo=ppo"),
+        (["algo=ppo", "openrlhf.ds.lora.rank=8"], "algo is ppo and openrlhf.ds.lora.rank is 8, but OpenRLHF leaves"),
+        (
+            ["algo=ppo", *AHEAD],
+            "algo is ppo and openrlhf.train.async_enable is True, but nobody has tried a critic with",
+        ),
         (["openrlhf.data.apply_chat_template=true"], "the template would be applied twice; use data.chat_template"),
         (["openrlhf.data.max_samples=100"], "it would cut the data behind R³'s back"),
         (["openrlhf.ds.ring_attn_size=2"], "ring_attn_size is 2, but it needs the package ring-flash-attn"),
@@ -285,7 +315,7 @@ def test_the_table_of_flags_names_every_flag_of_the_installed_parser():
         (["openrlhf.train.ema_beta=0.9"], "without openrlhf.train.enable_ema"),
         (
             ["algo=grpo", "openrlhf.algo.advantage.no_std_norm=true"],
-            "without algo=reinforce_pp or algo=reinforce_pp_baseline",
+            "without algo=ppo, reinforce_pp or reinforce_pp_baseline",
         ),
         (["algo=grpo", "openrlhf.algo.dynamic_filtering_range=[0.1,0.9]"], "without algo=dapo"),
         (["openrlhf.actor.policy_loss_type=gspo"], "use train.loss_aggregation=seq-mean-token-mean"),

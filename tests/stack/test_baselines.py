@@ -3,6 +3,7 @@ them, and that is what the papers write down."""
 
 import math
 
+import numpy as np
 import pytest
 
 pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
@@ -12,7 +13,9 @@ from openrlhf.models.loss import PolicyLoss  # noqa: E402
 from transformers import AutoTokenizer  # noqa: E402
 
 from r3_openrlhf.config.algorithms import ALGORITHMS  # noqa: E402
+from r3_openrlhf.method.errors import ConfigError  # noqa: E402
 from r3_openrlhf.method.types import Verdict  # noqa: E402
+from r3_openrlhf.stack.experience_maker import explained_variance  # noqa: E402
 from tests.recordings import MODEL, STORY, recorded  # noqa: E402
 from tests.stack.test_arguments import checked  # noqa: E402
 from tests.stack.test_experience_maker import G, Recording, Stock, by_row, maker, sample  # noqa: E402
@@ -45,8 +48,28 @@ def samples_of(rollouts):
     return made
 
 
-def experiences_of(cls, rollouts, algo):
+class Valued:
+    """A critic that says something of every token."""
+
+    def make_experience(self, samples_list):
+        for samples in super().make_experience(samples_list):
+            samples.values = torch.cos(7 * samples.rollout_log_probs) * samples.action_mask
+        return samples_list
+
+
+class ValuedRecording(Valued, Recording):
+    pass
+
+
+class ValuedStock(Valued, Stock):
+    pass
+
+
+def experiences_of(cls, rollouts, algo, *, gamma=1.0, lambd=1.0):
+    if ALGORITHMS[algo].has_critic:
+        cls = {Recording: ValuedRecording, Stock: ValuedStock}[cls]
     made = maker(cls)
+    made.args.algo.advantage.gamma, made.args.algo.advantage.lambd = gamma, lambd
     made.advantage_estimator = made.args.algo.advantage.estimator = ALGORITHMS[algo].estimator
     return made.make_experience_batch(samples_of(rollouts))
 
@@ -78,6 +101,44 @@ def test_advantages_are_those_of_the_paper(rollouts, algo):
     found = by_row(experiences_of(Recording, rollouts, algo), "advantages")
     for values, expected in zip(found, written_out(algo, rollouts), strict=True):
         assert values.tolist() == pytest.approx([expected] * len(values), abs=1e-5)
+
+
+def test_advantages_of_ppo_are_those_of_a_written_out_loop(rollouts):
+    """GAE and the critic's targets (arXiv 1506.02438, eq. 16), then whitened over the step's tokens."""
+    gamma, lambd = 0.99, 0.9
+    made = experiences_of(Recording, rollouts, "ppo", gamma=gamma, lambd=lambd)
+    advantages, returns = [], []
+    for (_, logprobs, _, reward), values in zip(rollouts, by_row(made, "values"), strict=True):
+        values = values.tolist()
+        assert values == pytest.approx([math.cos(7 * logprob) for logprob in logprobs], abs=1e-5)
+        rewards = [0.0] * (len(values) - 1) + [reward]
+        deltas = [r + gamma * after - v for r, after, v in zip(rewards, [*values[1:], 0.0], values, strict=True)]
+        mine = [sum((gamma * lambd) ** k * d for k, d in enumerate(deltas[t:])) for t in range(len(deltas))]
+        advantages.append(mine)
+        returns.append([a + v for a, v in zip(mine, values, strict=True)])
+    flat = sum(advantages, [])
+    mean = math.fsum(flat) / len(flat)
+    deviation = math.sqrt(math.fsum((a - mean) ** 2 for a in flat) / len(flat))
+    for found, mine in zip(by_row(made, "advantages"), advantages, strict=True):
+        assert found.tolist() == pytest.approx([(a - mean) / deviation for a in mine], abs=1e-4)
+    for found, mine in zip(by_row(made, "returns"), returns, strict=True):
+        assert found.tolist() == pytest.approx(mine, abs=1e-5)
+    errors = [
+        r - math.cos(7 * p)
+        for rs, (_, ps, *_) in zip(returns, rollouts, strict=True)
+        for r, p in zip(rs, ps, strict=True)
+    ]
+    told = 1 - np.var(errors) / np.var(sum(returns, []))
+    assert explained_variance(made)["r3/critic/explained_variance"] == pytest.approx(told, abs=1e-4)
+    assert explained_variance(experiences_of(Recording, rollouts, "grpo")) == {}
+
+
+def test_eq_3_never_becomes_a_critics_returns(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from r3_openrlhf.config.algorithms import Algorithm\nMINE = Algorithm(estimator='gae', own_advantages=True)\n"
+    )
+    with pytest.raises(ConfigError, match="but the critic would learn eq. 3's advantages as returns"):
+        ALGORITHMS[f"{tmp_path / 'mine.py'}:MINE"]
 
 
 def test_gspo_has_one_ratio_for_a_whole_response(rollouts):

@@ -58,7 +58,7 @@ def test_openrlhf_gets_the_values_of_the_script(script):
 
 def test_what_has_no_counterpart_is_said_with_its_reason(script):
     text, _ = page(arguments_of([script]))
-    assert "#   --critic.max_norm: no algorithm here has a critic\n" in text
+    assert "#   --critic.max_norm: algo=grpo has no critic\n" in text
     assert "#   --logger.wandb.key: a key does not belong on a command line" in text and "secret" not in text
 
 
@@ -84,14 +84,15 @@ def test_a_script_of_something_else_is_not_run(tmp_path):
 
 def test_an_estimator_that_is_not_here():
     text, _ = page(
-        ["--actor.model_name_or_path", "a/b", "--data.prompt_dataset", "x.jsonl", "--train.batch_size", "1024"]
+        "--actor.model_name_or_path a/b --data.prompt_dataset x --algo.advantage.estimator flash_reinforce".split()
     )
-    assert "--algo.advantage.estimator: gae is none of grpo, rloo" in text
+    assert "--algo.advantage.estimator: flash_reinforce is none of grpo, rloo" in text
 
 
 @pytest.mark.parametrize(
     ("flags", "algo"),
     [
+        ("--critic.freezing_steps 3 --critic.adam.lr 1e-5 --algo.advantage.lambd 0.95 --critic.adam.eps 1e-6", "ppo"),
         ("--algo.advantage.estimator reinforce", "reinforce_pp"),
         ("--algo.advantage.estimator dr_grpo --algo.kl.use_loss", "dr_grpo"),
         ("--algo.advantage.estimator group_norm --actor.policy_loss_type gspo", "gspo"),
@@ -106,7 +107,10 @@ def test_an_estimator_and_its_loss_are_a_preset(flags, algo):
     ours = openrlhf_arguments(config, RunDirectory("/runs/x"), model_dir="/m", platform="cuda")
     before, after = parsed_flags(words)[0], parsed_flags(ours)[0]
     assert refused is None and config.algo == algo
-    kept = ("algo.advantage.estimator", "actor.policy_loss_type", "algo.kl.use_loss", "algo.kl.estimator")
+    kept = ["algo.advantage.estimator", "actor.policy_loss_type", "algo.kl.use_loss", "algo.kl.estimator"]
+    if algo == "ppo":
+        critic = "freezing_steps adam.lr adam.eps value_clip lr_scheduler lr_warmup_ratio".split()
+        kept += ["algo.advantage.lambd", *(f"critic.{name}" for name in critic)]
     assert {flag: after[flag] for flag in kept} == {flag: before[flag] for flag in kept}
 
 

@@ -12,7 +12,7 @@ from openrlhf.cli import train_ppo_ray  # noqa: E402
 from openrlhf.models import actor  # noqa: E402
 from openrlhf.trainer import ppo_trainer, ppo_trainer_async  # noqa: E402
 from openrlhf.trainer.ppo_utils import experience, experience_maker, replay_buffer, samples_generator  # noqa: E402
-from openrlhf.trainer.ray import launcher, ppo_actor, vllm_engine, vllm_worker_wrap  # noqa: E402
+from openrlhf.trainer.ray import launcher, ppo_actor, ppo_critic, vllm_engine, vllm_worker_wrap  # noqa: E402
 from openrlhf.utils import agent, loss_utils  # noqa: E402
 from openrlhf.utils.deepspeed import deepspeed as strategy  # noqa: E402
 
@@ -57,6 +57,16 @@ def test_version():
         (experience.Experience, "if items[0] is None:\n            return None"),
         # policy_actor.py
         (ppo_actor, "self.trainer = ActorPPOTrainer("),
+        # critic_actor.py; arguments.py
+        (ppo_critic.CriticPPOTrainer.ppo_train, "drop_last=True"),
+        (ppo_critic.CriticPPOTrainer.ppo_train, "iter_grad_accum_global_norm"),
+        (ppo_critic.CriticPPOTrainer.ppo_train, "status_mean[k] /= len(status_list)"),
+        (ppo_critic.CriticPPOTrainer.training_step, "self.replay_buffer.dynamic_optimizer_step[step]"),
+        (ppo_critic.CriticPPOTrainer.training_step, '"critic_grad_norm": self.strategy.get_grad_norm(self.critic)'),
+        (ppo_critic, "self.trainer = CriticPPOTrainer("),
+        (ppo_critic, "init_value_head=strategy.args.actor.model_name_or_path == strategy.args.critic.model_name"),
+        (train_ppo_ray, "from openrlhf.trainer.ray.ppo_critic import CriticModelActor"),
+        (ppo_trainer.BasePPOTrainer.ppo_train, "run_actor = global_steps > self.args.critic.freezing_steps"),
         # lora.py
         (ppo_actor.ActorPPOTrainer.broadcast_to_vllm, "model = self.actor.model.module"),
         (
@@ -111,8 +121,8 @@ def test_the_upstream_line_that_an_adapter_answers_is_still_there(owner, line):
 
 @pytest.mark.parametrize(
     "actor",
-    [ppo_trainer.PPOTrainer, ppo_actor.PolicyModelActor, vllm_engine.RolloutRayActor],
-    ids=["trainer", "policy", "engine"],
+    [ppo_trainer.PPOTrainer, ppo_actor.PolicyModelActor, ppo_critic.CriticModelActor, vllm_engine.RolloutRayActor],
+    ids=["trainer", "policy", "critic", "engine"],
 )
 def test_the_class_below_a_ray_actor_can_be_subclassed(actor):
     plain = actor.__ray_metadata__.modified_class.__ray_actor_class__
@@ -129,6 +139,7 @@ def test_our_overrides_have_upstreams_signatures():
         R3TrainingActor,
         ToldEngines,
     )
+    from r3_openrlhf.stack.critic_actor import R3CriticActor, R3CriticTrainer
     from r3_openrlhf.stack.experience_maker import R3ExperienceMaker
     from r3_openrlhf.stack.policy_actor import R3PolicyActor
     from r3_openrlhf.stack.policy_update import R3ActorTrainer, R3ReplayBuffer
@@ -137,7 +148,7 @@ def test_our_overrides_have_upstreams_signatures():
     from r3_openrlhf.stack.samples_generator import R3SamplesGenerator
     from r3_openrlhf.stack.trainer import R3Trainer, RecordedSteps
 
-    for child in (AheadGenerator, R3GenerateSamplesActor, R3TrainerAsync, R3TrainingActor, RecordedSteps, ToldEngines, R3ExperienceMaker, R3ActorTrainer, R3PolicyActor, R3ReplayBuffer, R3SamplesGenerator, R3Trainer, AgentExecutor, agent_executor.AgentExecutor, AgentExperienceMaker, R3RolloutActor):  # fmt: skip
+    for child in (AheadGenerator, R3GenerateSamplesActor, R3TrainerAsync, R3TrainingActor, RecordedSteps, ToldEngines, R3ExperienceMaker, R3ActorTrainer, R3CriticActor, R3CriticTrainer, R3PolicyActor, R3ReplayBuffer, R3SamplesGenerator, R3Trainer, AgentExecutor, agent_executor.AgentExecutor, AgentExperienceMaker, R3RolloutActor):  # fmt: skip
         upstream = next(c for c in child.__mro__ if c.__module__.startswith("openrlhf."))
         shared = {n for n in vars(child) if n in dir(upstream) and inspect.isfunction(vars(child)[n])} - {"__init__"}
         assert shared, child

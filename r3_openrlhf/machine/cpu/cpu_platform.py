@@ -33,6 +33,7 @@ WORKER_EXTENSION = "r3_openrlhf.machine.cpu.vllm_worker.CpuWorkerWrap"
 KV_CACHE_BYTES = 256 * 2**20  # of an engine
 
 _patches: dict[str, Callable] = {}
+_regression: dict[str, Callable] = {}  # "upstream": what sequence_regression calls
 _installed = False
 
 
@@ -141,6 +142,20 @@ def _patch_actor(module) -> None:
         init(self, pretrain_or_model, attn_implementation=attn_implementation, **kwargs)
 
     module.Actor.__init__ = __init__
+
+
+@_after_import("openrlhf.models.model")
+def _patch_value_model(module) -> None:
+    """The same of critic and reward model, which are made by a function."""
+    _regression["upstream"] = module.get_llm_for_sequence_regression
+    module.get_llm_for_sequence_regression = sequence_regression
+
+
+def sequence_regression(*args, attn_implementation="flash_attention_2", **kwargs):
+    """Upstream's get_llm_for_sequence_regression without flash attention. Of this module: Ray pickles it by its name."""
+    if "flash" in attn_implementation:
+        attn_implementation = "sdpa"
+    return _regression["upstream"](*args, attn_implementation=attn_implementation, **kwargs)
 
 
 @_after_import("deepspeed.runtime.zero.partition_parameters")

@@ -36,7 +36,23 @@ def configuration(settings: tuple[str, ...]) -> tuple[R3Config | None, list[Line
 def path_lines(config: R3Config) -> list[Line]:
     """Lines about the model, the problems and the held-out problems; one that fails where a library is missing."""
     try:
-        lines = [_line("model.path", config.model.path, "a model's directory or name", lambda: _model(config))]
+        lines = [
+            _line(
+                "model.path",
+                config.model.path,
+                "a model's directory or name",
+                lambda: _model(config, config.model.path),
+            )
+        ]
+        if config.critic.path is not None:
+            lines.append(
+                _line(
+                    "critic.path",
+                    config.critic.path,
+                    "a model's directory or name",
+                    lambda: _model(config, config.critic.path),
+                )
+            )
         if config.is_agentic:
             name = str(config.agents.environment)
             wanted = "an environment that can be made"
@@ -97,7 +113,10 @@ def expected_bytes(config: R3Config) -> int:
     if shape is None or num_problems is None:
         return config.history.max_bytes
     disk = make_plan(config, shape, GPUS[DEFAULT], num_problems=num_problems).disk
-    return sum(disk.values()) + checkpoint_bytes(shape.params, shape.params) * (config.checkpoint.save_steps > 0)
+    models = 1 + config.algorithm.has_critic
+    return sum(disk.values()) + models * checkpoint_bytes(shape.params, shape.params) * (
+        config.checkpoint.save_steps > 0
+    )
 
 
 def _line(what: str, found: str, wanted: str, look: Callable[[], dict[str, str]]) -> Line:
@@ -108,11 +127,10 @@ def _line(what: str, found: str, wanted: str, look: Callable[[], dict[str, str]]
         return Line(what=what, found=found, wanted=wanted, status=FAIL, remedy=str(error))
 
 
-def _model(config: R3Config) -> dict[str, str]:
+def _model(config: R3Config, path: str) -> dict[str, str]:
     from r3_openrlhf.runs.models.locate import BUILDERS, locate_model
     from r3_openrlhf.runs.models.own_code import check_own_code
 
-    path = config.model.path
     located = locate_model(path)
     if Path(located).is_dir():
         check_own_code(config.model, located)

@@ -21,8 +21,9 @@ HUB_FILES = (
 _MAYBE = re.compile(rb"auto_map|\\u00")  # JSON can spell the word in escapes
 
 
-def check_own_code(config: ModelConfig, model: str) -> None:
-    """ConfigError: `model` (a directory, or a name on the hub) brings code, and nobody said that it may run.
+def check_own_code(config: ModelConfig, model: str, *, setting: str | None = None) -> None:
+    """ConfigError: `model` (a directory, or a name on the hub) brings code, and nobody said that it may run. setting: the key and
+    the value that name it; None: model.path.
 
     OpenRLHF runs such code wherever it finds it (models/actor.py:151, utils/utils.py:70, trainer/ray/vllm_engine.py:274), so
     that a model with code is refused also where Transformers has a class of its own for it.
@@ -32,7 +33,7 @@ def check_own_code(config: ModelConfig, model: str) -> None:
     for name, content in _files(model):
         if _MAYBE.search(content) and _maps_code(content):
             raise ConfigError(
-                f"model.path {config.path} brings code of its own (auto_map in {name}), which a run would execute; read that "
+                f"{setting or f'model.path {config.path}'} brings code of its own (auto_map in {name}), which a run would execute; read that "
                 "code and set model.trust_remote_code=true, or take auto_map out where Transformers knows the model"
             )
 

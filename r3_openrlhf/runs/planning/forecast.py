@@ -190,9 +190,15 @@ class _Run:
         accumulate = f.FP32 if config.flag("ds.grad_accum_dtype") == "fp32" else f.BF16
         self.optimizer = self.zero.optimizer(self.trained_params)
         self.gradients = self.zero.gradients(self.trained_params, accumulate=accumulate)
-        self.states = self.optimizer + self.gradients  # what sleeps
+        # a model as large as the policy, with the same states; while one updates the other's sleep
+        self.critic = config.algorithm.has_critic
+        self.weights += self.critic * self.zero.weights(shape.params)
+        self.of_one = self.optimizer + self.gradients
+        self.states = self.of_one * (1 + self.critic)  # what sleeps
         self.live = self.zero.gathered(shape.params)
-        self.policy_contexts = f.CONTEXTS.cuda * (2 if self.reference else 1) + f.CONTEXTS.nccl * (self.ranks > 1)
+        self.policy_contexts = f.CONTEXTS.cuda * (1 + self.reference + self.critic) + f.CONTEXTS.nccl * (
+            self.ranks > 1
+        )
 
         self.engine_weights = f.BF16 * shape.params // self.tp
         self.engine_context = f.CONTEXTS.cuda + f.CONTEXTS.graphs * (not config.flag("vllm.enforce_eager"))
@@ -271,6 +277,9 @@ class _Run:
         if at_step > sum(of_batch.values()):  # the optimizer's step comes when activations are gone
             of_batch = {"fp32 gradients": at_step}
         states = {"weights": self.weights, "optimizer": self.optimizer, "gradients": self.gradients}
+        if self.critic and not self.sleep:  # both update at the same time (trainer/ppo_trainer.py:287)
+            states["critic's states"] = self.of_one + at_step
+            of_batch["critic's activations"] = of_batch.get("activations", 0)
         parts = states | of_batch | {"contexts": self.policy_contexts, "engine": self.engine_at_rest}
         return Phase("update", parts, sum(states.values()) + at_step + self.engine_at_rest * (not self.sleep))
 
@@ -299,13 +308,13 @@ class _Run:
             bandwidth=gpu.bandwidth,
         )
         tokens, all_flops = self.trained * self.length, self.ranks * gpu.flops
-        passes = 2 if self.reference else 1
+        passes = 1 + self.reference + self.critic
         logprobs = passes * f.forward_flops(shape, tokens=tokens, length=self.length) / (f.RATES.forward * all_flops)
         checkpointing, tokens = config.model.gradient_checkpointing, tokens * config.train.inner_epochs
         flops = f.update_flops(shape, tokens=tokens, length=self.length, checkpointing=checkpointing)
-        update = flops / (f.RATES.update * all_flops)
+        update = (1 + self.critic) * flops / (f.RATES.update * all_flops)
         if self.offload:  # gradients down, weights up, and Adam on the host
-            update += 3 * f.BF16 * self.trained_params / self.ranks / f.RATES.host_link
+            update += (1 + self.critic) * 3 * f.BF16 * self.trained_params / self.ranks / f.RATES.host_link
         moved = self.states if self.sleep and not self.offload else 0
         return sampling, logprobs, update, f.sync_seconds(shape, tensor_parallel=self.tp, state_bytes=moved)
 
@@ -316,11 +325,12 @@ class _Run:
         per_node, tokens = self.config.policy_gpus_per_node, self.trained * self.length
         sleeping = self.engine_weights + (0 if self.offload else self.states)
         # fp32 master, Adam, fp32 gradients
-        offloaded = 4 * f.FP32 * self.trained_params * per_node // self.ranks if self.offload else 0
+        models = 1 + self.critic
+        offloaded = models * 4 * f.FP32 * self.trained_params * per_node // self.ranks if self.offload else 0
         return {
             "asleep: optimizer, gradients, engine's weights": per_node * sleeping * self.sleep,
             "offloaded optimizer": offloaded,
-            "processes": (2 * per_node + 2) * PROCESS_BYTES,
+            "processes": ((1 + models) * per_node + 2) * PROCESS_BYTES,
             "controller's rows": int(CONTROLLER_COPIES * EXPERIENCE_BYTES * tokens),
             "Ray's object store": int((RESPONSE_BYTES + EXPERIENCE_BYTES) * tokens),
         }
@@ -337,7 +347,7 @@ class _Run:
         copies = min(written, checkpoint.max_num + best)
         kinds = 0 if log.token_values != TokenValues.ALL else 2 if self.config.measures_all_entropies else 1
         per_step = (ROLLOUT_BYTES + TOKEN_VALUE_BYTES * kinds) * self.recorded * self.mean
-        a_checkpoint = f.checkpoint_bytes(self.shape.params, self.trained_params)
+        a_checkpoint = (1 + self.critic) * f.checkpoint_bytes(self.shape.params, self.trained_params)
         found: dict[str, int] = {
             "checkpoints": (written if checkpoint.save_steps == -1 else min(checkpoint.max_num, written))
             * a_checkpoint,

@@ -54,6 +54,19 @@ def test_the_1p5b_run_by_hand():
     )
 
 
+def test_a_critic_is_a_second_model_with_states_of_its_own():
+    """Bytes of P bfloat16 weights on each GPU, 12 bytes a parameter on the disk. Asleep while the policy updates, unless nothing
+    sleeps."""
+    params, grpo, ppo = 1_777_088_000, planned(small("algo=grpo")), planned(small("algo=ppo"))
+    one, two = (phase(plan, "update").parts for plan in (grpo, ppo))
+    assert two["weights"] - one["weights"] == 2 * params and two["optimizer"] == one["optimizer"]
+    assert ppo.disk["checkpoints"] == 2 * grpo.disk["checkpoints"]
+    of_grpo, of_ppo = (phase(plan, "update").seconds for plan in (grpo, ppo))
+    assert of_ppo == pytest.approx(2 * of_grpo)
+    awake = phase(planned(small("algo=ppo", "cluster.enable_sleep=false")), "update").parts
+    assert awake["critic's states"] == one["optimizer"] + one["gradients"] + 4 * params // 8
+
+
 def test_engines_that_sample_ahead_are_on_gpus_of_their_own():
     """4 of the 8 GPUs train: each holds a quarter of the states. Sampling takes nothing but the engine, and no time beside a
     longer update."""

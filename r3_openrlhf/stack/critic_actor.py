@@ -1,0 +1,64 @@
+"""The critic's Ray actor and its update (algo=ppo): upstream's, on any number of rows per rank.
+
+Answers trainer/ray/ppo_critic.py, which has the policy's faults once more: `drop_last=True` (:79) drops the rows of an
+incomplete micro-batch, a short batch never reaches DeepSpeed's boundary, and with a dynamic batch and ZeRO 2 (:181) only the last
+micro-batch's gradient survives (policy_update.py). Its status (:187) is a mean over micro-batches of numbers that are not
+means of a micro-batch, and of a gradient norm that is the last step's until the step is made.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+from deepspeed.ops.op_builder import builder
+from openrlhf.trainer.ray import ppo_critic
+
+from r3_openrlhf.stack import safe_pickles
+from r3_openrlhf.stack.blocked_signals import keep_blocked
+from r3_openrlhf.stack.phases import announce_builds
+from r3_openrlhf.stack.policy_update import AnyNumberOfRows, in_order
+
+# trainer/ray/ppo_critic.py:196: the name is a Ray actor class already; this is the class that was decorated
+UpstreamCriticActor: Any = ppo_critic.CriticModelActor.__ray_metadata__.modified_class.__ray_actor_class__
+
+
+class R3CriticTrainer(AnyNumberOfRows, ppo_critic.CriticPPOTrainer):
+    """Upstream's update loop on windows of any number of micro-batches, as the policy's."""
+
+    def ppo_train(self):
+        """Upstream's update (ppo_critic.py:66) on this step's rows. Returns its status: means over the step's tokens."""
+        self.lay_out(self.critic)
+        with in_order(ppo_critic):
+            return super().ppo_train()
+
+    def training_step(self, experience, step, loss_batch_info=None):
+        """Upstream's pass over one micro-batch (ppo_critic.py:126)."""
+        last, count = self.set_boundary(self.critic, step), self.window_of(step)
+        status = super().training_step(experience, step, loss_batch_info)
+        tokens = experience.action_mask.sum().item()
+        if self.args.train.dynamic_batch_enable:
+            of_window = self.replay_buffer.dynamic_batch_num_tokens[step] / count
+            status["critic_loss"] *= count
+        else:
+            of_window = loss_batch_info["batch_num_tokens"].item()
+        ranks = self.strategy.ds_device_mesh["dp"].size()
+        # upstream takes the mean of these over micro-batches and ranks
+        status["values"] = status["values"] * tokens * ranks / of_window if tokens else 0.0
+        status["critic_grad_norm"] = status["critic_grad_norm"] * count if last else 0.0
+        return status
+
+
+class R3CriticActor(UpstreamCriticActor):
+    """Upstream's, with R3CriticTrainer in the place of upstream's trainer."""
+
+    def init_model_from_pretrained(self, *args, **kwargs):
+        """As upstream's (ppo_critic.py:198), which builds its trainer from the module's global name."""
+        keep_blocked()
+        safe_pickles.allow_deepspeed()
+        announce_builds(builder)
+        ppo_critic.CriticPPOTrainer = R3CriticTrainer
+        super().init_model_from_pretrained(*args, **kwargs)
+
+
+CriticModelActor = ray.remote(num_gpus=1)(R3CriticActor)
