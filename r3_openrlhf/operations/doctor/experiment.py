@@ -44,15 +44,8 @@ def path_lines(config: R3Config) -> list[Line]:
                 lambda: _model(config, config.model.path),
             )
         ]
-        if config.critic.path is not None:
-            lines.append(
-                _line(
-                    "critic.path",
-                    config.critic.path,
-                    "a model's directory or name",
-                    lambda: _model(config, config.critic.path),
-                )
-            )
+        if (critic := config.critic.path) is not None:
+            lines.append(_line("critic.path", critic, "a model's directory or name", lambda: _model(config, critic)))
         if config.is_agentic:
             name = str(config.agents.environment)
             wanted = "an environment that can be made"
