@@ -833,10 +833,14 @@ class R3Config(R3Settings):
         for name, why in (
             ("train.async_enable", "nobody has tried a critic with rollouts that are sampled ahead"),
             ("ds.tensor_parallel_size", "nobody has tried to split a critic's head"),
-            ("ds.lora.rank", "OpenRLHF leaves the critic's new head out of what an adapter trains"),
         ):
             if (value := self.flag(name)) not in (None, False, 0, 1) or value is True:
                 raise ConfigError(f"algo is {self.algo} and openrlhf.{name} is {value}, but {why}; leave it out")
+        if self.flag("critic.save_value_network") and self.flag("ds.lora.rank"):
+            raise ConfigError(
+                "openrlhf.critic.save_value_network is on with openrlhf.ds.lora.rank, but OpenRLHF saves the adapter without the critic's "
+                "head; use one of the two"
+            )
 
     def _check_lengths(self) -> None:
         if self.train.logits_chunk_tokens is not None and self.flag("actor.entropy_coef") is not None:

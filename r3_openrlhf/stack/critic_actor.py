@@ -13,6 +13,7 @@ from typing import Any
 import ray
 from deepspeed.ops.op_builder import builder
 from openrlhf.trainer.ray import ppo_critic
+from peft import PeftModel
 
 from r3_openrlhf.stack import safe_pickles
 from r3_openrlhf.stack.blocked_signals import keep_blocked
@@ -49,15 +50,27 @@ class R3CriticTrainer(AnyNumberOfRows, ppo_critic.CriticPPOTrainer):
         return status
 
 
+upstream_model = ppo_critic.get_llm_for_sequence_regression
+
+
+def critic_model(*args, **kwargs):
+    """Upstream's model (models/model.py:28). With ds.lora.rank its new head is trained, too: PEFT freezes all that is no adapter."""
+    model = upstream_model(*args, **kwargs)
+    if isinstance(model, PeftModel):
+        getattr(model, model.value_head_prefix).weight.requires_grad_(True)
+    return model
+
+
 class R3CriticActor(UpstreamCriticActor):
-    """Upstream's, with R3CriticTrainer in the place of upstream's trainer."""
+    """Upstream's, with R3CriticTrainer in the place of upstream's trainer, and critic_model in that of its model."""
 
     def init_model_from_pretrained(self, *args, **kwargs):
-        """As upstream's (ppo_critic.py:198), which builds its trainer from the module's global name."""
+        """As upstream's (ppo_critic.py:198), which takes both from the module's global names."""
         keep_blocked()
         safe_pickles.allow_deepspeed()
         announce_builds(builder)
         ppo_critic.CriticPPOTrainer = R3CriticTrainer
+        ppo_critic.get_llm_for_sequence_regression = critic_model
         super().init_model_from_pretrained(*args, **kwargs)
 
 

@@ -20,7 +20,7 @@ from r3_openrlhf.stack import chunked_actor, lora  # noqa: E402
 from r3_openrlhf.stack.batching import num_fillers, num_windows  # noqa: E402
 from r3_openrlhf.stack.chunked_actor import ChunkedActor  # noqa: E402
 from r3_openrlhf.stack.convert import filler_experience  # noqa: E402
-from r3_openrlhf.stack.critic_actor import R3CriticTrainer  # noqa: E402
+from r3_openrlhf.stack.critic_actor import R3CriticTrainer, critic_model  # noqa: E402
 from r3_openrlhf.stack.experience_maker import R3ExperienceMaker  # noqa: E402
 from r3_openrlhf.stack.policy_actor import logprobs_and_entropy  # noqa: E402
 from r3_openrlhf.stack.policy_update import R3ActorTrainer  # noqa: E402
@@ -173,9 +173,13 @@ def update_critic(case: dict, rank: int) -> None:
     args = check_arguments(case["arguments"])
     strategy = get_strategy(args)
     strategy.setup_distributed()
-    critic = get_llm_for_sequence_regression(  # as ppo_critic.py:203 makes it
+    make = get_llm_for_sequence_regression if case["stock"] else critic_model
+    critic = make(  # as ppo_critic.py:203 makes it
         case["model"],
         "critic",
+        lora_rank=args.ds.lora.rank,
+        lora_alpha=args.ds.lora.alpha,
+        target_modules=args.ds.lora.target_modules,
         attn_implementation=args.ds.attn_implementation,
         ds_config=strategy.get_ds_train_config(),
         packing_samples=args.ds.packing_samples,

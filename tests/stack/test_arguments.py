@@ -271,7 +271,10 @@ def test_the_table_of_flags_names_every_flag_of_the_installed_parser():
         (["openrlhf.critic.freezing_steps=10"], "critic.freezing_steps is set by R³ itself"),
         (["openrlhf.critic.adam.eps=1e-6"], "eps is 1e-06, but nothing would come of it without algo=ppo"),
         (["critic.lambd=0.9"], "critic.lambd is 0.9, but algo is r3, which has no critic; use algo=ppo"),
-        (["algo=ppo", "openrlhf.ds.lora.rank=8"], "algo is ppo and openrlhf.ds.lora.rank is 8, but OpenRLHF leaves"),
+        (
+            ["algo=ppo", "openrlhf.ds.lora.rank=8", "openrlhf.critic.save_value_network=true"],
+            "save_value_network is on with openrlhf.ds.lora.rank, but OpenRLHF saves the adapter without the critic's head",
+        ),
         (
             ["algo=ppo", *AHEAD],
             "algo is ppo and openrlhf.train.async_enable is True, but nobody has tried a critic with",

@@ -74,10 +74,11 @@ def experiences_of(cls, rollouts, algo, *, gamma=1.0, lambd=1.0):
     return made.make_experience_batch(samples_of(rollouts))
 
 
+@pytest.mark.parametrize("scale", [1.0, -7.3], ids=["rewards of verdicts", "any real numbers"])
 @pytest.mark.parametrize("algo", STOCK)
-def test_a_run_of_ours_has_upstreams_advantages_to_the_last_digit(rollouts, algo):
+def test_a_run_of_ours_has_upstreams_advantages_to_the_last_digit(rollouts, algo, scale):
     # as many micro-batches: upstream's mean over all tokens adds in their order
-    whole = rollouts[: 15 * G]
+    whole = [(*row, scale * reward + math.log(scale**2)) for *row, reward in rollouts[: 15 * G]]
     ours, theirs = (experiences_of(cls, whole, algo) for cls in (Recording, Stock))
     for name in ("advantages", "returns"):
         for one, other in zip(by_row(ours, name), by_row(theirs, name), strict=True):

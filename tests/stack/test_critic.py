@@ -90,3 +90,16 @@ def test_where_rows_divide_evenly_it_is_the_stock_update(tmp_path, critic):
     for name, weight in stock["weights"].items():
         torch.testing.assert_close(weight, ours["weights"][name], rtol=1e-4, atol=1e-6)
     assert run("short", stock=True, rows_per_step=[7, 7])["updates"] == 1
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_an_adapter_leaves_the_head_to_be_trained(tmp_path, critic, stage):
+    """Adapter and head move, everything else stays."""
+    result = run_ranks(tmp_path, critic, target=rank_worker.update_critic, ranks=1, stage=stage, critic=True, lora=4)
+    start = {name: weight.float() for name, weight in load_file(f"{critic}/model.safetensors").items()}
+    for name, weight in result["weights"].items():
+        plain = name.removeprefix("base_model.model.").replace(".base_layer", "")
+        if "lora_B" in name:  # begins with zeros
+            assert weight.abs().max() > 0, name
+        elif "lora_" not in name:
+            assert torch.equal(weight, start[plain]) != (plain == "score.weight"), name
