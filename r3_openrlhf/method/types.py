@@ -80,6 +80,13 @@ class CutRule(Word):
     DELIMITERS = "delimiters"
 
 
+class ValueRule(Word):
+    """By what a critic's values name the promising state of a failed response (method/core/prefix.py, state_by_value)."""
+
+    LARGEST = "largest"
+    BEFORE_FALL = "before_fall"
+
+
 class SelectionRule(Word):
     """Which of an epoch's problems are asked (method/core/selection.py): rarely those whose groups keep collapsing (GRESO), or
     of several those whose success rate is nearest one half (MoPPS)."""

@@ -16,12 +16,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
 
-from r3_openrlhf.method.core.checks import finite_value, whole_number
-from r3_openrlhf.method.types import CutRule
+from r3_openrlhf.method.core.checks import finite_value, finite_values, whole_number
+from r3_openrlhf.method.types import CutRule, ValueRule
 
 PRIOR = 1.0  # Beta(1, 1) before the first continuation
 
@@ -112,3 +113,31 @@ def state_of_failures(
         return None
     draws = [rng.betavariate(*value(state).posterior) for state in states]
     return states[draws.index(max(draws))]
+
+
+def state_by_value(
+    values: Sequence[float] | np.ndarray, *, rule: ValueRule | str, places: Sequence[int] | None = None
+) -> int | None:
+    """The promising state of a failed response, by the values that a critic gave its tokens: how long its prefix is. None where there
+    is none. RRL (arXiv 2504.14363) finds its states by them; which of these two it takes, its abstract does not say.
+
+        largest       the n with the largest V_n
+        before_fall   the n with the largest V_n - V_m, where m is the next place: there the attempt went wrong
+
+    Of equals the shortest.
+
+    Args:
+        values: [T]; V_t is of the tokens before token t (OpenRLHF models/model.py:307), so V_n of the prefix of n tokens.
+        places: where a cut may be, ascending, from 1 to T - 1, as `cut_points` finds behind delimiters; None: anywhere.
+
+    ValueError: a rule or a place that does not exist, a value that is no number.
+    """
+    rule = ValueRule.checked("rule", rule)
+    known = finite_values("values", values) if len(values) else []
+    cuts = list(range(1, len(known)) if places is None else places)
+    if any(not 1 <= cut < len(known) for cut in cuts) or cuts != sorted(set(cuts)):
+        raise ValueError(f"places are {cuts[:8]}; they must ascend from 1 to {len(known) - 1}")
+    if rule is ValueRule.LARGEST:
+        return max(cuts, key=lambda cut: known[cut], default=None)
+    falls = {cut: known[cut] - known[after] for cut, after in pairwise(cuts)}
+    return max(falls, key=lambda cut: falls[cut], default=None)
