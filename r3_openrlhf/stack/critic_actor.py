@@ -57,7 +57,10 @@ def critic_model(*args, **kwargs):
     """Upstream's model (models/model.py:28). With ds.lora.rank its new head is trained, too: PEFT freezes all that is no adapter."""
     model = upstream_model(*args, **kwargs)
     if isinstance(model, PeftModel):
-        getattr(model, model.value_head_prefix).weight.requires_grad_(True)
+        head = getattr(model, model.value_head_prefix).weight.requires_grad_(True)
+        for parameter in filter(lambda one: one.requires_grad, model.parameters()):
+            # PEFT's adapters are float32, and ZeRO 3 wants one type (deepspeed/runtime/zero/utils.py:217)
+            parameter.data = parameter.data.to(head.dtype)
     return model
 
 

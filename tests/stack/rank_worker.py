@@ -219,10 +219,10 @@ def update_critic(case: dict, rank: int) -> None:
             trainer.replay_buffer.append(experience)
         statuses.append(trainer.ppo_train())
         trainer.replay_buffer.clear()
-    weights = {
-        name: deepspeed.utils.safe_get_full_fp32_param(parameter).clone()
-        for name, parameter in critic.module.named_parameters()
-    }
+    weights = whole(critic.module)
+    for name, parameter in critic.module.named_parameters():
+        if parameter.requires_grad:
+            weights[name] = deepspeed.utils.safe_get_full_fp32_param(parameter).clone()
     if rank == 0:
         torch.save({"weights": weights, "statuses": statuses, "updates": critic.global_steps}, case["output"])
     torch.distributed.barrier()
