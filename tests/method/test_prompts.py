@@ -10,7 +10,13 @@ from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.method.prompts import ChatPrompts, ReflectionFate
 from r3_openrlhf.method.r3 import R3
-from r3_openrlhf.method.settings import AdvantageSettings, ReplaySettings
+from r3_openrlhf.method.settings import (
+    AdvantageSettings,
+    ExplorationSettings,
+    RankingSettings,
+    RehearsalSettings,
+    ReplaySettings,
+)
 from r3_openrlhf.method.types import Context, Rollout, Verdict
 from tests.method.test_r3 import settings_of
 
@@ -163,6 +169,12 @@ def test_chat_prompts_show_the_stored_attempt_where_there_is_room():
         (lambda: ReplaySettings(max_policy_lag=0), "replay.max_policy_lag is 0"),
         (lambda: ReplaySettings(dual_clip=1.0), "replay.dual_clip is 1.0"),
         (lambda: ReplaySettings(mode="ad"), "replay.mode is 'ad'"),
+        (lambda: ReplaySettings(failure_logprobs="own"), "replay.failure_logprobs is 'own'"),
+        (lambda: RehearsalSettings(min_rate=0.3), "replay.rehearse.min_rate is 0.3 and max_rate is 0.25"),
+        (lambda: RankingSettings(peak_fraction=0.0), "ranking.peak_fraction is 0.0"),
+        (lambda: RankingSettings(max_reward=1.0), "ranking.max_reward is 1.0; .*no failure can earn as much"),
+        (lambda: ExplorationSettings(select="half"), "exploration.select is 'half', which"),
+        (lambda: ExplorationSettings(prefix="lines"), "exploration.prefix is 'lines', which"),
         (lambda: AdvantageSettings(lam=-1.0), "advantage.lam is -1.0"),
     ],
 )

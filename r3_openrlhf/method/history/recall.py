@@ -47,8 +47,6 @@ class Candidate:
 
 def choose(connection: sqlite3.Connection, request: RecallRequest, *, seed: int) -> list[int]:
     """Ids of the rows that answer a request, at most k."""
-    if request.k == 0:
-        return []
     codes = sorted(CONTEXT_CODES[context] for context in request.contexts)
     marks = ", ".join("?" * len(codes))
     oldest = max(0, int(request.step) - int(request.max_policy_lag))  # however far back the lag reaches

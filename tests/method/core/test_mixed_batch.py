@@ -10,6 +10,7 @@ from pytest import approx
 
 from r3_openrlhf.method.core.advantages import group_advantages
 from r3_openrlhf.method.core.batch_metrics import batch_metrics, extra_metrics
+from r3_openrlhf.method.core.groups import RecallFate
 from r3_openrlhf.method.core.mixed_batch import MixedBatch, topk_decides
 from r3_openrlhf.method.core.ranking import RANKING_SCORES
 from r3_openrlhf.method.types import Context, EntropyBounds, EntropyStatistics, Rollout, Verdict
@@ -89,6 +90,28 @@ def test_an_ungraded_rollout_leaves_its_group():
     assert batch.advantages(**EQ3) == approx(group_advantages([1.5, 0.0]))
     assert [row.source for row in batch.rows] == [0, 2]
     assert batch_metrics(batch, step=0)["r3/grading/ungraded"] == 1
+
+
+def test_a_group_that_starts_elsewhere_asks_for_nothing():
+    """Behind the first tokens of a stored response no stored rollout starts."""
+    batch = MixedBatch(group(W, W, context=Context.PREFIX) + group(W, W), ["p", "p", "g", "g"])
+    recall(batch, stored(C))
+    assert [one.replay for one in batch.groups] == [RecallFate.STARTS_ELSEWHERE, RecallFate.RECALLED]
+    assert [len(one.rows) for one in batch.groups] == [2, 3]
+
+
+def test_what_is_not_there_is_an_error():
+    batch = MixedBatch(group(W, W), ["g", "g"])
+    recall(batch, stored(C))
+    assert [row.fresh_source for row in batch.rows[:2]] == [0, 1]
+    with pytest.raises(ValueError, match="row 2 is recalled"):
+        batch.rows[2].fresh_source  # noqa: B018
+    with pytest.raises(ValueError, match="2 rollouts but 1 group ids"):
+        MixedBatch(group(W, W), ["g"])
+    with pytest.raises(ValueError, match="is ungraded and has no reward"):
+        rollout(U).graded_reward  # noqa: B018
+    with pytest.raises(ValueError, match="source is 'auto'"):
+        EntropyStatistics(peak=1.0, global_=0.5, source="auto")
 
 
 def test_a_group_with_one_graded_rollout_is_left_out():

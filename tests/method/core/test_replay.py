@@ -78,6 +78,11 @@ def test_every_row_may_be_replaced():
     assert all(abs(drawn[place] - 500) < 5 * 20 for place in range(4))
 
 
+def twice(candidates, k, rng):
+    """Right on three candidates, with which it is tried."""
+    return list(candidates[:k]) if len(candidates) == 3 else [*candidates, *candidates]
+
+
 @pytest.mark.parametrize(
     ("call", "named"),
     [
@@ -86,6 +91,7 @@ def test_every_row_may_be_replaced():
             lambda rng: choose([], k=1, order="oldest", rng=rng),
             "replay.order is 'oldest', which does not exist",
         ),
+        (lambda rng: choose([Stored(1, (2,))], k=1, order=f"{__name__}:twice", rng=rng), "must give up to k = 1"),
         (lambda rng: rows_to_replace(2, 3, rng), "k is 3"),
         (lambda rng: rows_to_replace(0, 0, rng), "n_rows is 0"),
         (lambda rng: rows_to_replace(2, -1, rng), "k is -1"),

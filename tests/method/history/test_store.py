@@ -1,6 +1,7 @@
 """The store's promises, one by one, on examples that can be followed by hand."""
 
 import dataclasses
+import os
 import random
 
 import numpy as np
@@ -410,6 +411,8 @@ def test_a_step_is_committed_once(step):
         ({"logprobs": [-1.0]}, "3 response tokens and 1 log-probs"),
         ({"entropy": (float("nan"), 1.0)}, "entropies nan and 1.0"),
         ({"uid": "\ud800"}, "not valid Unicode"),
+        ({"prefix_tokens": 1}, "1 prefix_tokens, but its context is plain"),
+        ({"prefix_tokens": 4, "context": Context.PREFIX}, "4 prefix_tokens in 3 tokens"),
     ],
 )
 def test_a_bad_rollout_is_named_and_nothing_of_its_step_is_stored(bad, sentence):
@@ -452,6 +455,21 @@ def test_bad_requests_are_named():
     ):
         with pytest.raises((HistoryError, ConfigError), match=sentence):
             store.recall("p", Verdict.WRONG, **{"k": 1, "step": 1, "max_policy_lag": 1, **options})
+
+
+def test_a_forked_child_is_refused_and_leaves_the_store_alone(tmp_path):
+    with HistoryStore.open(tmp_path / "history.sqlite") as store:
+        child = os.fork()
+        if child == 0:
+            try:
+                with pytest.raises(HistoryError, match="a forked child cannot use it"):
+                    store.commit_step(1, 1, [make_rollout()])
+                store.close()
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        store.commit_step(1, 1, [make_rollout()])
 
 
 def test_a_closed_store_says_so():
