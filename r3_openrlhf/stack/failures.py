@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import re
+import time
 from pathlib import Path
+from types import ModuleType
 
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.runs.checkpoint_record import newest
@@ -13,7 +16,7 @@ from r3_openrlhf.runs.directory import RunDirectory
 
 # What Ray calls the end of a process (ray/exceptions.py), by name: this file imports no ray
 DIED = {"ActorDiedError", "ActorUnavailableError", "LocalRayletDiedError", "NodeDiedError", "OutOfMemoryError", "OwnerDiedError",
-        "WorkerCrashedError"}  # fmt: skip
+        "WorkerCrashedError", "ActorLost"}  # fmt: skip
 PARTS = {
     "R3PolicyActor": "the policy",
     "StockPolicyActor": "the policy",
@@ -21,6 +24,35 @@ PARTS = {
     "R3Trainer": "the controller",
 }
 FULL = (errno.ENOSPC, errno.EDQUOT)
+# The same from writers that lose the number: safetensors, and torch.save (caffe2/serialize/inline_container.cc, whose writer says
+# "unexpected pos" when its file could not be written)
+_FULL = re.compile(
+    r"No space left on device|Disk quota exceeded|inline_container\.cc.*(unexpected pos|failed writing)"
+)
+
+
+SEEN_S = 3.0  # until Ray knows that a process is gone, which its neighbours notice at once
+
+
+class ActorLost(Exception):
+    """The process of an actor ended, of which the others only say that a connection broke."""
+
+
+def lost_actor(ray: ModuleType) -> ActorLost | None:
+    """The first actor of this Ray whose process did not end by our will; waits up to SEEN_S for one."""
+    end = time.monotonic() + SEEN_S
+    while True:
+        try:
+            ended = [one for one in ray._private.state.actors().values() if one["State"] == "DEAD"]
+        except Exception:  # Ray itself is gone
+            return None
+        for one in sorted(ended, key=lambda one: one["EndTime"]):
+            about = one["DeathCause"].actor_died_error_context
+            if about.reason == about.WORKER_DIED:
+                return ActorLost(f"\tclass_name: {about.class_name}\n\tpid: {about.pid}\n{about.error_message}")
+        if time.monotonic() > end:
+            return None
+        time.sleep(0.1)  # only the pace of asking
 
 
 def memory_kills() -> int:
@@ -43,10 +75,10 @@ def r3_error(error: BaseException, run: RunDirectory, *, killed_before: int) -> 
         cause = getattr(cause, "cause", None) or cause.__cause__
     last = seen[-1]
     for one in seen:
-        if isinstance(one, OSError) and one.errno in FULL:
-            return R3Error(
-                f"there is no room left on the disk of {run.path} ({one.strerror}); free some: {_goes_on(run)}"
-            )
+        number = one.errno if isinstance(one, OSError) else None
+        if number in FULL or _FULL.search(str(one)):
+            why = os.strerror(number or errno.ENOSPC)
+            return R3Error(f"there is no room left on the disk of {run.path} ({why}); free some: {_goes_on(run)}")
         if DIED & {kind.__name__ for kind in type(one).__mro__} and "creation task" not in str(one):
             return R3Error(f"{_killed(one, killed_before)}; {_goes_on(run)} (the whole story is in {run.log})")
     lines = [line.strip() for line in str(last).splitlines() if line.strip()]

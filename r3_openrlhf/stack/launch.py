@@ -63,7 +63,7 @@ from r3_openrlhf.stack.agent_tasks import check_environment, prepare_tasks
 from r3_openrlhf.stack.arguments import openrlhf_arguments, platform_of, ray_address
 from r3_openrlhf.stack.console import Console
 from r3_openrlhf.stack.environment import THREADS, environment_of
-from r3_openrlhf.stack.failures import memory_kills, r3_error
+from r3_openrlhf.stack.failures import lost_actor, memory_kills, r3_error
 from r3_openrlhf.stack.phases import Phase, under_way
 from r3_openrlhf.stack.upstream_parser import check_arguments
 
@@ -366,6 +366,10 @@ def _run_upstream(
             console.announce(Phase.ENGINE)  # first of all upstream makes the engines; the trainer waits for them
             sys.argv = [MODULE, *arguments]
             runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
+        except Exception as error:
+            if not isinstance(error, R3Error) and (lost := lost_actor(ray)) is not None:
+                raise lost from error
+            raise
         finally:
             sys.argv = argv
             with contextlib.suppress(OSError):  # a full disk; what ended the run is the true sentence

@@ -65,6 +65,39 @@ def test_a_killed_actor(run, monkeypatch):
     )
 
 
+KILLED = """
+import os, signal, sys, tempfile
+from pathlib import Path
+from r3_openrlhf.machine.ray_start import of_this_machine, patient_raylet
+os.environ.update(of_this_machine())
+import ray
+from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.stack.failures import lost_actor, r3_error
+
+class R3RolloutActor:
+    def pid(self):
+        return os.getpid()
+
+with patient_raylet(), tempfile.TemporaryDirectory(prefix="r3t", dir="/tmp") as folder:
+    ray.init(address="local", num_cpus=2, include_dashboard=False, object_store_memory=2**27, _temp_dir=folder, log_to_driver=False)
+    gone, killed = [ray.remote(R3RolloutActor).remote() for _ in range(2)]
+    pid = ray.get([one.pid.remote() for one in (gone, killed)])[1]
+    del gone
+    os.kill(pid, signal.SIGKILL)
+    broken = RuntimeError("gloo/transport/tcp/pair.cc:553 Connection closed by peer")
+    broken.__cause__ = lost_actor(ray)
+    print(pid, r3_error(broken, RunDirectory(folder), killed_before=10**9))
+    ray.shutdown()
+"""
+
+
+@pytest.mark.slow
+def test_a_broken_connection_names_the_process_that_was_killed():
+    done = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True)
+    pid, _, said = done.stdout.splitlines()[-1].partition(" ")
+    assert said.startswith(f"the rollout engine (process {pid}) was killed: a signal, or memory that ran short"), done
+
+
 @pytest.mark.parametrize(
     ("error", "said"),
     [
@@ -75,6 +108,34 @@ def test_a_killed_actor(run, monkeypatch):
 )  # fmt: skip
 def test_other_ends(run, error, said):
     assert said in sentence(task_error(error), run) and "step 4 is saved" in sentence(task_error(error), run)
+
+
+FILLED = """
+mount -t tmpfs -o size=1m small "$0"
+exec "$1" -c '
+import sys, torch
+from safetensors.torch import save_file
+for write in (torch.save, save_file):
+    try:
+        write({"w": torch.zeros(1_000_000)}, sys.argv[1] + "/weights")
+    except Exception as error:
+        print(type(error).__name__, error)
+' "$0"
+"""
+
+
+def test_a_disk_that_is_full_is_said_whoever_writes_on_it(run, tmp_path):
+    """The words of torch.save and safetensors on a file system of 1 MB."""
+    small = tmp_path / "small"
+    small.mkdir()
+    command = ["unshare", "--map-root-user", "--mount", "bash", "-euc", FILLED, str(small), sys.executable]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"nothing can be mounted here: {done.stderr.strip()}")
+    said = done.stdout.splitlines()
+    assert [line.partition(" ")[0] for line in said] == ["RuntimeError", "SafetensorError"]
+    for line in said:
+        assert "there is no room left on the disk of" in sentence(task_error(RuntimeError(line)), run)
 
 
 def test_before_the_first_checkpoint(tmp_path):
