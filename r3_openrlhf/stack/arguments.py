@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from r3_openrlhf.config import R3Config
+from r3_openrlhf.config.algorithms import DAPO_OVERLONG_FACTOR, DAPO_OVERLONG_SHARE
 from r3_openrlhf.config.words import Device, LossAggregation
-from r3_openrlhf.method.core.rewards import DAPO_OVERLONG_FACTOR, DAPO_OVERLONG_SHARE
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.stack.flags import ALSO_SET, MAY_BE_SET, check_flag, check_together

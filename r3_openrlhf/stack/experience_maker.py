@@ -23,7 +23,7 @@ from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.words import TokenValues
-from r3_openrlhf.method.core.batch_metrics import entropy_metrics, extra_metrics, trained_tokens
+from r3_openrlhf.method.core.batch_metrics import trained_tokens
 from r3_openrlhf.method.core.mixed_batch import MixedBatch, Row
 from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.method.r3 import R3
@@ -43,6 +43,7 @@ from r3_openrlhf.stack.batching import (
 )
 from r3_openrlhf.stack.convert import experience_from_recalled, filler_experience
 from r3_openrlhf.stack.phases import Phase, announce
+from r3_openrlhf.stack.step_metrics import entropy_metrics, extra_metrics
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 if torch.cuda.is_available():
     pytest.skip("these runs are for the CPU platform", allow_module_level=True)
 
-from r3_openrlhf.method.core.rewards import overlong_penalty  # noqa: E402
+from r3_openrlhf.config.algorithms import overlong_penalty  # noqa: E402
 from r3_openrlhf.runs.directory import RunDirectory  # noqa: E402
 from tests.recordings import recorded, settings_of  # noqa: E402
 from tests.stack.training import R3, Run, lines, rollouts_of, train  # noqa: E402

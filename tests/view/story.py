@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from r3_openrlhf.config.loading import load_config
-from r3_openrlhf.method.core.batch_metrics import entropy_metrics, trained_tokens
+from r3_openrlhf.method.core.batch_metrics import trained_tokens
 from r3_openrlhf.method.core.reflection import reflection_message
 from r3_openrlhf.method.core.rewards import outcome_reward
 from r3_openrlhf.method.history.store import HistoryStore
@@ -28,6 +28,7 @@ from r3_openrlhf.rewards.answers.extraction import boxed_answer
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.rollout_records import records_of
 from r3_openrlhf.runs.token_chars import TokenChars
+from r3_openrlhf.stack.step_metrics import entropy_metrics
 
 PROBLEMS = (
     (

@@ -20,12 +20,12 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.config.algorithms import ALGORITHMS
+from r3_openrlhf.config.algorithms import ALGORITHMS, overlong_penalty
 from r3_openrlhf.config.words import LossAggregation
 from r3_openrlhf.method.core.batch_metrics import trained_tokens
 from r3_openrlhf.method.core.groups import GroupState, group_state
 from r3_openrlhf.method.core.mixed_batch import MixedBatch
-from r3_openrlhf.method.core.rewards import outcome_reward, overlong_penalty
+from r3_openrlhf.method.core.rewards import outcome_reward
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.method.prompts import Prefix

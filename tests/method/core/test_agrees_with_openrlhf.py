@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import integers, lists
 from pytest import approx
 
+from r3_openrlhf.config.algorithms import DAPO_OVERLONG_FACTOR, overlong_penalty
 from r3_openrlhf.method.core.advantages import group_advantages
 from r3_openrlhf.method.core.entropy import token_logprobs_and_entropy
-from r3_openrlhf.method.core.rewards import DAPO_OVERLONG_FACTOR, overlong_penalty
 
 pytestmark = pytest.mark.stack
 GROUP = 8

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pytest import approx
 
 from r3_openrlhf.method.core.advantages import group_advantages
-from r3_openrlhf.method.core.batch_metrics import batch_metrics, extra_metrics
+from r3_openrlhf.method.core.batch_metrics import batch_metrics
 from r3_openrlhf.method.core.groups import RecallFate
 from r3_openrlhf.method.core.mixed_batch import MixedBatch, topk_decides
 from r3_openrlhf.method.core.ranking import RANKING_SCORES
@@ -233,12 +233,6 @@ def test_ranked_failures_stay_failures_where_a_reward_function_pays_those_less_t
     batch.rank(batch.rows_to_rank(scope="truncated"), ENTROPY, entropy_of([(2, 0.1), (1, 0.2)]), max_reward=0.5)
     assert batch.advantages(**{**EQ3, "guard": "centred"}) == approx([0.25, -0.25, 0.0])
     assert [row.reward for row in batch.rows] == [-0.75, -1.25, -1.0]
-
-
-def test_what_a_reward_function_returned_beside_its_reward_becomes_metrics():
-    rows = group(C, W, U)
-    rows[0].extras, rows[1].extras, rows[2].extras = {"format": 1.0, "by": "a judge"}, {"format": 0.0}, {"error": "no"}
-    assert extra_metrics(rows) == {"r3/reward/format": 0.5}
 
 
 def test_the_guard_leaves_a_verified_difference_alone():

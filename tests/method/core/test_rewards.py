@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis.strategies import floats, integers
 from pytest import approx
 
-from r3_openrlhf.method.core.rewards import length_reward, outcome_reward, overlong_penalty
+from r3_openrlhf.config.algorithms import overlong_penalty
+from r3_openrlhf.method.core.rewards import length_reward, outcome_reward
 
 L_MAX = 32768
 LENGTHS = integers(0, 100_000)

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 from pytest import approx
 
-from r3_openrlhf.method.core.batch_metrics import entropy_metrics
 from r3_openrlhf.method.types import EntropyBounds, EntropyStatistics
+from r3_openrlhf.stack.step_metrics import entropy_metrics, extra_metrics
 from tests.method.history.samples import make_rollout
 
 
@@ -41,3 +41,8 @@ def test_the_entropy_of_a_step_by_hand():
     )
     assert entropy_metrics([rollout([-1, -2])]) == {"r3/entropy/estimate": 1.5}
     assert entropy_metrics([]) == {"r3/entropy/estimate": 0.0}
+
+
+def test_what_a_reward_function_returned_beside_its_reward_becomes_metrics():
+    extras = {"format": 1.0, "by": "a judge"}, {"format": 0.0}, {"error": "no"}
+    assert extra_metrics([rollout([-1], extras=one) for one in extras]) == {"r3/reward/format": 0.5}

@@ -1,0 +1,44 @@
+"""Metrics of a step that follow from its fresh rollouts as the engine and the reward functions gave them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from r3_openrlhf.method.types import Rollout
+
+
+def entropy_metrics(rollouts: list[Rollout]) -> dict[str, float]:
+    """Entropy of this step's fresh rollouts, nats per token.
+
+    `estimate` is the mean of -ln p(sampled token): unbiased for the mean token entropy, free, always there. Bounds
+    come from the engine's top-k log-probs, peak and global from exact statistics where the ranking needed them."""
+    tokens = sum(r.num_sampled_tokens for r in rollouts)
+    sampled = sum(float(r.response_logprobs[r.prefix_tokens :].sum()) for r in rollouts)
+    metrics = {"r3/entropy/estimate": -sampled / max(1, tokens)}
+    bounds = [r.entropy_bounds for r in rollouts if r.entropy_bounds is not None]
+    if bounds:
+        lower = sum(b.global_lower for b in bounds) / len(bounds)
+        upper = sum(b.global_upper for b in bounds) / len(bounds)
+        metrics |= {
+            "r3/entropy/global_lower": lower,
+            "r3/entropy/global_upper": upper,
+            "r3/entropy/bound_width": upper - lower,
+            "r3/entropy/peak_lower": sum(b.peak_lower for b in bounds) / len(bounds),
+        }
+    exact = [r.entropy for r in rollouts if r.entropy is not None and r.entropy.source == "exact"]
+    if exact:
+        metrics["r3/entropy/ranked_peak"] = sum(e.peak for e in exact) / len(exact)
+        metrics["r3/entropy/ranked_global"] = sum(e.global_ for e in exact) / len(exact)
+    return metrics
+
+
+def extra_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """r3/reward/NAME: the mean of each number that a reward function returned beside its reward, over the rollouts that have
+    it; texts are in rollouts/ alone."""
+    values: dict[str, list[float]] = {}
+    for rollout in rollouts:
+        for name, value in rollout.extras.items():
+            if isinstance(value, float):
+                values.setdefault(name, []).append(value)
+    return {f"r3/reward/{name}": fmean(found) for name, found in sorted(values.items())}
