@@ -39,7 +39,7 @@ class Console:
 
     def __enter__(self) -> Console:
         self._outputs = Outputs()
-        self._sink = tempfile.NamedTemporaryFile(prefix="r3-", suffix=".log")  # noqa: SIM115 (closed in __exit__)
+        self._sink = tempfile.TemporaryFile()  # noqa: SIM115 (closed in __exit__). Without a name, so that a kill leaves none
         self._outputs.send_to(self._sink.fileno())
         self._display = Display(screen_for(self._outputs.terminal, quiet=self.quiet))
         self._thread = threading.Thread(target=self._follow, daemon=True)
@@ -51,10 +51,15 @@ class Console:
         self._thread.join()
         self._outputs.restore()
         if self.run is None and error is not None and not isinstance(error, (R3Error, KeyboardInterrupt)):
-            early = Path(self._sink.name).read_text(errors="replace")
+            early = self._early_output.read_text(errors="replace")
             self._outputs.terminal.write(early)  # there is no log to look into
         self._sink.close()
         self._outputs.terminal.close()
+
+    @property
+    def _early_output(self) -> Path:
+        """Opened by this path it is read from its beginning, whatever its writers do meanwhile."""
+        return Path(f"/proc/self/fd/{self._sink.fileno()}")
 
     def announce(self, phase: Phase) -> None:
         """A phase of this process begins."""
@@ -70,7 +75,7 @@ class Console:
         self._outputs.flush()
         with run.log.open("ab") as log:
             self._log_position = log.tell()
-            with open(self._sink.name, "rb") as early:
+            with self._early_output.open("rb") as early:
                 shutil.copyfileobj(early, log)
             log.flush()
             self._outputs.send_to(log.fileno())

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 
@@ -286,3 +287,28 @@ def new_lines_from_the_start(run):
     next(lines)
     run.events.write_bytes(kept)
     return lines
+
+
+KILLED = """
+import os, signal, sys
+from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.stack.console import Console
+from r3_openrlhf.stack.phases import Phase
+run = RunDirectory(sys.argv[1])
+with Console(quiet=True) as console:
+    os.write(1, b"said before there was a run\\n")
+    if sys.argv[2] == "attached":
+        console.attach(run, first_phase=Phase.DATA)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("when", ["early", "attached"])
+def test_a_killed_run_leaves_no_temporary_file(run, tmp_path, when):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    surroundings = {**os.environ, "TMPDIR": str(temporary)}
+    done = subprocess.run([sys.executable, "-c", KILLED, str(run.path), when], env=surroundings, capture_output=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert list(temporary.iterdir()) == []
+    assert when == "early" or run.log.read_text() == "said before there was a run\n"
