@@ -18,8 +18,6 @@ from r3_openrlhf.problems.label import Label
 LONGEST_ANSWER = 200  # characters
 SUSPICIOUS, CERTAIN, NEVER = 0.01, 0.1, 2.0
 USE = "name the column with the final answer in data.answer_key"
-# The grader compares what is longer only letter by letter (MAX_ANSWER_CHARS), so a model would have to repeat it.
-MOST_CHARACTERS = 1000
 SHORTEST_PROBLEM = 12  # characters; what is shorter may be a part of an answer by chance
 # With one answer for all: so few problems are not worth a word, and a try of fewer than MANY may be meant so.
 FEW, MANY = 8, 30
