@@ -148,9 +148,8 @@ def engine(_out: Path, *, rehearse: bool) -> tuple[str, str]:
         raise Missed("weights that went there and back are other bits")
     growth = 0 if rehearse else bytes_after_sleeping(llm)
     means, p99s = zip(*gaps, strict=True)
-    figure = (
-        f"|gap| {max(means):.4f}, p99 {max(p99s):.3f} nats; {growth / 2**20:.0f} MiB more after {CYCLES} times asleep"
-    )
+    slept = "nothing slept" if rehearse else f"{growth / 2**20:.0f} MiB more after {CYCLES} times asleep"
+    figure = f"|gap| {max(means):.4f}, p99 {max(p99s):.3f} nats; {slept}"
     if not (max(means) <= MAX_GAP and max(p99s) <= MAX_P99 and growth <= MAX_GROWTH):
         raise Missed(figure)
     return figure, f"{MAX_GAP}, {MAX_P99}; {MAX_GROWTH // 2**20} MiB; the same bits"

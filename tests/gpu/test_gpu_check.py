@@ -32,8 +32,9 @@ def test_the_settings_of_each_run_pass_every_check_before_a_start(block, tmp_pat
 
 @pytest.mark.stack
 @pytest.mark.slow
-@pytest.mark.parametrize("block", ["entropy", "flash-attn"])
+@pytest.mark.parametrize("block", ["engine", "entropy", "flash-attn"])
 def test_a_block_on_the_cpu(block, tmp_path):
+    """Of the engine's: weights there and back in the same bits, log-probs before and after; nothing sleeps."""
     pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
     command = [sys.executable, SCRIPT, "--rehearse", "--only", block, "--out", tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900)
