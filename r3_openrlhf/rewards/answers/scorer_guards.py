@@ -20,7 +20,6 @@ from r3_openrlhf.rewards.answers.units import NO_UNIT
 
 _NOT_FINITE = re.compile(r"(?i)(?<![a-z])(?:nan|inf|infinity)(?![a-z])")
 _REAL = r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][-+]?\d{1,2})?"
-_COMPLEX = re.compile(rf"\(*\s*{_REAL}\s*[ij]?\s*(?:[-+]\s*(?:\d{{1,40}}(?:\.\d{{0,40}})?)?\s*[ij])?\s*\)*|[-+]?[ij]")
 _AMOUNT = re.compile(
     r"(?:(?:the )?(?:final )?answer(?: is|:| =)\s*|[a-z]\s*=\s*|=\s*)?(?:\\?\$|[€£¥₹])?\s*"
     r"(?P<number>[-+]?(?:\d{1,3}(?:,\d{3})+|\d{1,40})(?:\.\d{1,40})?)\s*"
@@ -28,13 +27,21 @@ _AMOUNT = re.compile(
     re.IGNORECASE,
 )
 _PAIR = re.compile(rf"\(?\s*{_REAL}\s*,\s*{_REAL}\s*\)?")
-_INTEGER_LITERAL = re.compile(r"[-+]?(?:0[xX][0-9a-fA-F]{1,200}|0[bB][01]{1,800}|0[oO][0-7]{1,300}|\d{1,300})")
-_FRACTION = re.compile(r"\$?\s*(?:\\d?frac\s*\{\s*\d{1,40}\s*\}\s*\{\s*\d{1,40}\s*\}|\d{1,40}\s*/\s*\d{1,40})\s*\$?")
 _ARITHMETIC = re.compile(r"[0-9+\-*/() ]{1,400}")
 _CUBE_MOVE = re.compile(r"[A-Za-z]{1,3}['\u2019]?\d?['\u2019]?")
 _CLOCK = re.compile(r"(?:-?\d+ days?, )?\d{1,2}:[0-5]\d(?::[0-5]\d(?:\.\d{1,6})?)?")
 _DAYS = re.compile(r"-?\d{1,9}(?: days?)?")
 _NO_ROOTS = re.compile(r"(?i)\[\]|none|no (?:real )?(?:solutions?|roots?)")
+# What an answer consists of, where the scorer passes over anything else in it, or evaluates it.
+_FORMS = {
+    "bitwise_arithmetic": r"[-+]?(?:0[xX][0-9a-fA-F]{1,200}|0[bB][01]{1,800}|0[oO][0-7]{1,300}|\d{1,300})",
+    "complex_arithmetic": rf"\(*\s*{_REAL}\s*[ij]?\s*(?:[-+]\s*(?:\d{{1,40}}(?:\.\d{{0,40}})?)?\s*[ij])?\s*\)*|[-+]?[ij]",
+    "fraction_simplification": r"\$?\s*(?:\\d?frac\s*\{\s*\d{1,40}\s*\}\s*\{\s*\d{1,40}\s*\}|\d{1,40}\s*/\s*\d{1,40})\s*\$?",
+    "kakurasu": r"[\[\],\s]*[01](?:[\s,\[\]]*[01])*[\[\],\s]*",
+    "quantum_lock": r"(?i)\s*[ABC](?:\s*(?:→|->|,|\s)\s*[ABC])*\s*",
+    "sokoban": r"[UDLR]*",
+    "survo": r"[-\d\s]+",
+}
 MAX_RELATIVE_ERROR = 1e-9
 
 
@@ -43,6 +50,8 @@ def passes(name: str, answer: str, entry: dict) -> bool:
     own = entry.get("answer")
     if _NOT_FINITE.search(answer) and not (isinstance(own, str) and _NOT_FINITE.search(own)):
         return False
+    if name in _FORMS:
+        return re.fullmatch(_FORMS[name], answer.strip()) is not None
     guard = _GUARDS.get(name)
     if guard is None:
         return True
@@ -61,26 +70,12 @@ def _close(a: float, b: float, *, within: float = 0.0) -> bool:
     return abs(a - b) <= max(within, MAX_RELATIVE_ERROR * max(abs(a), abs(b)))
 
 
-def _complex_number(answer: str, _: dict) -> bool:
-    return _COMPLEX.fullmatch(answer) is not None
-
-
 def _one_number(answer: str, entry: dict) -> bool:
     """gsm_symbolic: one number, with what may stand around one: a currency, a unit, a name or "the answer is" before it."""
     found = _AMOUNT.fullmatch(answer.strip("*` ").removeprefix("$").removesuffix("$").strip())
     if found is None or NO_UNIT.search(found["unit"].casefold()):
         return False
     return Decimal(found["number"].replace(",", "")) == Decimal(str(entry["answer"]).replace(",", ""))
-
-
-def _zeros_and_ones(answer: str, _: dict) -> bool:
-    """kakurasu: its scorer reads what it can of a cell."""
-    return re.fullmatch(r"[01](?:[\s,\[\]]*[01])*", answer.strip("[], \n\t")) is not None
-
-
-def _moves(answer: str, _: dict) -> bool:
-    """sokoban: its scorer passes over what is no move."""
-    return re.fullmatch(r"[UDLR]*", answer) is not None
 
 
 def _same_numbers_in_order(answer: str, entry: dict) -> bool:
@@ -120,11 +115,6 @@ def _exact_value(node: ast.expr) -> Fraction:
                 case ast.Div():
                     return a / b
     raise ValueError("no arithmetic")
-
-
-def _integer_literal(answer: str, _: dict) -> bool:
-    """bitwise_arithmetic: its scorer evaluates the answer, the problem itself included."""
-    return _INTEGER_LITERAL.fullmatch(answer) is not None
 
 
 def _roots(answer: str, entry: dict) -> bool:
@@ -183,10 +173,6 @@ def _time(answer: str, entry: dict) -> bool:
     return _CLOCK.fullmatch(answer) is not None
 
 
-def _fraction(answer: str, _: dict) -> bool:
-    return _FRACTION.fullmatch(answer) is not None
-
-
 def _known_words(answer: str, entry: dict) -> bool:
     """knights_knaves: nothing but the names and roles of the answer, each once: no "not", no second claim, no sign before it."""
     if not re.fullmatch(r"[\w\s,.;:'’\n]*", answer):
@@ -217,18 +203,9 @@ def _same_list(answer: str, entry: dict) -> bool:
     return [word.strip() for word in answer.split(",")] == entry["metadata"]["sorted_words"]
 
 
-def _only_numbers(answer: str, _: dict) -> bool:
-    return re.fullmatch(r"[-\d\s]+", answer) is not None
-
-
 def _calendar(answer: str, entry: dict) -> bool:
     """The score of a count is exp(-5 (a - b) / b), which for a negative b is above 1 for every wrong answer."""
     return answer.casefold() == entry["answer"].casefold() or int(answer) == int(entry["answer"])
-
-
-def _buttons(answer: str, _: dict) -> bool:
-    """quantum_lock: buttons and arrows; its scorer picks the letters A to C out of any text."""
-    return re.fullmatch(r"(?i)\s*[ABC](?:\s*(?:→|->|,|\s)\s*[ABC])*\s*", answer) is not None
 
 
 def _valid_moves(answer: str, entry: dict) -> bool:
@@ -247,28 +224,21 @@ def _valid_moves(answer: str, entry: dict) -> bool:
 
 _GUARDS: dict[str, Callable[[str, dict], bool]] = {
     "advanced_geometry": _geometry,
-    "bitwise_arithmetic": _integer_literal,
     "boxnet": _valid_moves,
     "calendar_arithmetic": _calendar,
     "codeio": _same_json,
-    "complex_arithmetic": _complex_number,
     "countdown": _countdown,
     "decimal_arithmetic": _decimal,
     "figlet_font": _same_letters,
-    "fraction_simplification": _fraction,
     "game_of_life": _same_json,
     "gsm_symbolic": _one_number,
-    "kakurasu": _zeros_and_ones,
     "knights_knaves": _known_words,
     "letter_jumble": _same_words,
     "number_format": _listed_number,
     "number_sorting": _same_numbers_in_order,
     "polynomial_equations": _roots,
     "pool_matrix": _rounded_matrix,
-    "quantum_lock": _buttons,
-    "sokoban": _moves,
-    "survo": _only_numbers,
     "time_intervals": _time,
     "word_sorting": _same_list,
 }
-GUARDED_DATA_SETS = frozenset({*_GUARDS, "rubiks_cube", "spell_backward"})
+GUARDED_DATA_SETS = frozenset({*_GUARDS, *_FORMS, "rubiks_cube", "spell_backward"})
