@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_TEXT = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf)\s*\{([^{}]*)\}")
+TEXT_COMMAND = re.compile(r"\\(?:text|mbox|textbf|textit|textrm|textnormal|mathrm|mathbf)\s*\{([^{}]*)\}")
 _SENTENCE = re.compile(
     r"(?i:(?:the )?(?:(?:correct|right|final|best) )*(?:answer|option|choice)?\s*(?:is|:)?\s*(?:option |choice |letter )?)"
     r"\(?(?P<letter>[A-J])(?P<mark>\s*[).:,]|\s*[-–—(]|(?![a-zA-Z]))\s*(?P<rest>.*)",
@@ -26,7 +26,7 @@ _LETTERS = re.compile(r"[A-J]{2,}")
 
 def stated_choice(text: str) -> str | None:
     """The letter of a text that names one option and says what it is, or why: "D - inner wall", "D, because B is wrong"."""
-    found = _SENTENCE.fullmatch(_TEXT.sub(r"\1", text).strip(" $."))
+    found = _SENTENCE.fullmatch(TEXT_COMMAND.sub(r"\1", text).strip(" $."))
     if found is None:
         return None
     rest = found["rest"].strip(" $.)")

@@ -8,7 +8,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from r3_openrlhf.rewards.answers.arithmetic import exact_value, stated_precision
-from r3_openrlhf.rewards.answers.choices import compare_choices
+from r3_openrlhf.rewards.answers.choices import TEXT_COMMAND, compare_choices
 from r3_openrlhf.rewards.answers.units import conversion, count_of, split_unit, unit_of, units_differ, without_rate
 
 MIN_DIGITS = 4  # a rounded decimal needs so many significant digits to stand for an exact value
@@ -18,10 +18,7 @@ MAX_RELATIVE_ERROR = Fraction(1, 10**4)  # and may be off by this much: the tole
 
 _PLAIN_INTEGER = re.compile(r"[1-9][0-9]{0,14}")
 _MATH_DELIMITERS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
-_FRAC_NAMES = re.compile(r"\\[dtc]frac(?![a-zA-Z])")
-_FRAC_DIGITS = re.compile(r"\\frac\s*(\d)\s*(\d)(?!\d)")
 _COMMANDS = re.compile(r"\\(?:left|right|bigl?|bigr|displaystyle|quad|qquad)(?![a-zA-Z])|\\[,!;: ]|~")
-_TEXT = re.compile(r"\\(?:text|mbox|textbf|textit|textrm|textnormal|mathrm|mathbf)\s*\{([^{}]*)\}")
 _THOUSANDS = re.compile(r"(?:,\\!|\{,\})\s*")
 _DEGREES = re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))|°")
 _AND_OR = re.compile(r"[,;]?\s*(?:\\text\s*\{\s*(?:and|or)\s*\}|(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z]))\s*,?|;")
@@ -58,8 +55,8 @@ _ALIKE = re.compile(  # in one spelling \\sim is \\neg
 )
 _DECIMAL_COMMA = re.compile(r"-?\d+,\d{1,2}|-?\d+,\d{4,20}|-?0,\d{1,20}")
 _PART_OF_THOUSANDS = re.compile(r"0\d+")  # of "(1,000,2,000)": no number of its own
-_COMMA_OF_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
-_COMMA_AND_SPACE = re.compile(r",\s")
+COMMA_OF_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+COMMA_AND_SPACE = re.compile(r",\s")
 _NAMED = re.compile(r"\s*(m?\s*\\(?:angle|measuredangle|widehat|overrightarrow|vec)\s*\{?\s*[A-Z]{2,4}\s*\}?)\s*=")
 _POINTS = re.compile(r"m?(\\(?:angle|measuredangle|widehat|overrightarrow|vec|overset\{\\frown\}))?\{?([A-Z]{2,4})\}?")
 _ARROWS = ("\\overrightarrow", "\\vec")
@@ -80,14 +77,13 @@ def _tidy(answer: str) -> str:
             break
     text = _CURRENCY.sub("", text).replace("$", "").replace("−", "-")
     text = _THOUSANDS.sub(",", text)
-    text = _FRAC_DIGITS.sub(r"\\frac{\1}{\2}", _FRAC_NAMES.sub(r"\\frac", text))
     return _DEGREES.sub("", _COMMANDS.sub(" ", text)).strip().rstrip(".")
 
 
 @lru_cache(maxsize=4096)
 def normalise(answer: str) -> str:
     """The same answer in one spelling, for comparison as text."""
-    text = _TEXT.sub(r"\1", _AND_OR.sub(",", _tidy(answer)))
+    text = TEXT_COMMAND.sub(r"\1", _AND_OR.sub(",", _tidy(answer)))
     text = text.replace("\\{", "{").replace("\\}", "}").replace("\\infin", "\\infty").replace("+\\infty", "\\infty")
     return _SPACE.sub("", text).rstrip(".")
 
@@ -209,7 +205,7 @@ def _compare_lists(answer: str, reference: str) -> bool | None:
     left, right = normalise(answer), normalise(reference)
     decided = _compare_elements(left, right)
     spaced = normalise(_without_thousands(answer)), normalise(_without_thousands(reference))
-    joined = _COMMA_OF_THOUSANDS.sub("", left), right  # "(1,000,2,000)" beside (1000,2000)
+    joined = COMMA_OF_THOUSANDS.sub("", left), right  # "(1,000,2,000)" beside (1000,2000)
     others = [spaced, joined] if _FOUR_DIGITS.search(right) else [spaced]
     if not decided and any(pair != (left, right) and _compare_elements(*pair) for pair in others):
         return True
@@ -253,7 +249,7 @@ def _compare_meanings(answer: str, reference: str) -> bool | None:
 
 def _without_thousands(answer: str) -> str:
     """ "(1,000, 2,000)" as (1000, 2000): where elements are set off by spaces, other commas are of thousands."""
-    return _COMMA_OF_THOUSANDS.sub("", answer) if _COMMA_AND_SPACE.search(answer) else answer
+    return COMMA_OF_THOUSANDS.sub("", answer) if COMMA_AND_SPACE.search(answer) else answer
 
 
 def _connectives_differ(answer: str, reference: str) -> bool:
@@ -291,7 +287,7 @@ def _cycles(answer: str) -> frozenset | None:
 
 
 def _is_text(answer: str) -> bool:
-    return _TEXT.fullmatch(answer) is not None
+    return TEXT_COMMAND.fullmatch(answer) is not None
 
 
 def _compare_names(left: str, right: str) -> bool | None:

@@ -6,6 +6,7 @@ import functools
 import re
 import unicodedata
 
+from r3_openrlhf.rewards.answers.choices import TEXT_COMMAND
 from r3_openrlhf.rewards.answers.extraction import (
     FULL_WIDTH,
     MAX_ANSWER_CHARS,
@@ -15,7 +16,6 @@ from r3_openrlhf.rewards.answers.extraction import (
 from r3_openrlhf.rewards.answers.marks import boxed_answer, end_of_what_is_withdrawn, tagged_answer
 from r3_openrlhf.rewards.answers.request import Item, Result
 
-_TEXT_COMMAND = re.compile(r"\\(?:text|mbox|textbf|textit|textrm|textnormal|mathrm|mathbf)\s*\{([^{}]*)\}")
 _SPACES = re.compile(r"(?:\s|\\[,;! ]|(?<!\\)~(?!\s*[a-zA-Z(]))+")
 _LETTER_IN_BRACKETS = re.compile(r"\([a-j]\)")
 _AROUND_MARKS = re.compile(r"\s*([,;:()\[\]{}=<>|])\s*")
@@ -66,7 +66,7 @@ def _in_one_code(text: str) -> str:
 
 
 def _without_its_frame(text: str) -> str:
-    text = _SPACES.sub(" ", _TEXT_COMMAND.sub(r"\1", text)).strip()
+    text = _SPACES.sub(" ", TEXT_COMMAND.sub(r"\1", text)).strip()
     if text.endswith(".") and any(map(str.isalnum, text)):
         text = text.rstrip(". ")
     for opening, closing in _QUOTES:

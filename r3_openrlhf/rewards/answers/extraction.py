@@ -6,69 +6,17 @@ import re
 from dataclasses import dataclass
 
 from r3_openrlhf.rewards.answers.marks import BOX, boxed_answer, end_of_what_is_withdrawn, tagged_answer
+from r3_openrlhf.rewards.answers.patterns import phrases
 
 MAX_ANSWER_CHARS = 1000  # a final answer longer than this is compared as text only
 TAIL_CHARS = 1000  # without a box, the answer is looked for in the end of the response
 CHARS_BEFORE_A_GUESS = 60  # in the same clause
 STATEMENT_CHARS = 4000  # and "the answer is ..." in this much of it
 
-_FINAL = re.compile(r"final answer(?: is)?", re.IGNORECASE)
-_STATEMENT = re.compile(
-    r"final answer(?: is)?|answer(?: is|\s*:)|correct (?:option|choice) is|(?:choose|select|pick)(?= (?:option )?\(?(?-i:[A-J])\b)|选(?=\s*[A-J])"
-    r"|(?:réponse|respuesta|resposta|antwort|risposta|ответ|答案)\s*(?:est|es|é|ist|è|是|为)?\s*[:：]?",
-    re.IGNORECASE,
-)
+_STATEMENT, _STATED, _GUESS = map(phrases, ("statement", "stated", "guess"))
 # Without one of these an ASCII text has no statement, and most texts have none: to look for them costs a hundredth.
-_WORDS_OF_STATEMENTS = (
-    "answer",
-    "correct ",
-    "choose",
-    "select",
-    "pick",
-    "respuesta",
-    "resposta",
-    "antwort",
-    "risposta",
-)
-# what explains a stated answer and is none: "6 (since 3*6+1 = 19)", "D because ..."; and what takes its place: "not 6 but 9"
-_REASON = re.compile(
-    r"(?<=[\w})$])\s*[,;(]?\s*\b(?:since|because|which)\b(?![^\n]*\b(?:not|wrong|incorrect|fails?)\b)[^\n]*"
-)
-_INSTEAD = re.compile(r"\bnot\s+\S{1,30}\s+but\s+(?:rather\s+)?(?=\S)")
+_WORDS_OF_STATEMENTS = "answer,correct ,choose,select,pick,respuesta,resposta,antwort,risposta".split(",")
 _WORDS_OF_REASONS = ("since", "because", "which", " but ")
-_SAYS_NONE = re.compile(r"answer\"?\s*(?:is|:|=)\s*\W{0,3}(?:null|none|unknown|unclear|nan|n/a)\b", re.IGNORECASE)
-# what makes the number behind it, in the same clause, another one or none: "No answer after 8 attempts", "half of 8"
-_NOT_THAT = re.compile(
-    r"\b(?:no|not|never|cannot|unknown|fail(?:s|ed)?|except|exceeds?|anything but|neither|nor|unclear|unlikely|impossible|null|none of|up to|between"
-    r"|(?:half|root|third|quarter|double|twice|square|cube)(?: of)?|(?:more|less|greater|fewer|other|rather) than|at (?:least|most))\b|n['’]t\b"
-    r"|\b(?:equation|eq|step|figure|fig|table|page|section|line|attempt|chapter|theorem|lemma)s?\.?\s*\(?$",
-    re.IGNORECASE,
-)
-_CLAUSE_ENDS = re.compile(
-    r"[.!?;:,\n]\s|[=$]|\b(?:(?<!anything )but|so|thus|hence|therefore|is|are|has|have)\b(?!\s*(?:not|n['’]t|half|no)\b)",
-    re.IGNORECASE,
-)
-_STATED_EXACTLY = re.compile(
-    r"answer(?: is)?:?\s*\}?\s*(?:\$(?P<math>[^$\n]{1,200})\$(?!\s*(?:,|and|or)\s*\$)"
-    r"|(?P<number>[-+]?(?:\\?\$)?[-+]?[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?))"
-    r"\.?\s*(?:I hope|\n|$)",
-    re.IGNORECASE,
-)
-# "The correct answer is **(C)**." and nothing behind it
-_STATED_CHOICE = re.compile(
-    r"answer(?: is)?:?[\s*:_]*(?:the )?(?:option |choice |letter )?\(?\$?(?P<letter>[A-J])\$?\)?[\s*.。]*(?:I hope|\n|$)",
-    re.IGNORECASE,
-)
-# "The answer is (C) 12.": it is C beside a letter and 12 beside a number
-_STATED_LABEL = re.compile(
-    r"[aA]nswer(?: is)?:?[\s*:]*(?:\((?P<a>[A-J])\)|(?P<b>[A-J])[).:])\s*(?P<value>[^\n]{1,100}?)\.?\s*(?:I hope|\n|$)"
-)
-# "The answer is 5 or 7." and "The answer is (3, 4).": no words, and nothing behind it
-_STATED_FORMULA = re.compile(
-    r"answer(?: is)?:?[\s*:]*(?P<formula>(?:[-+*/^()\[\]{}\d.,:;=<>|!% π√∞±°≤≥≠×÷·²³½∪∈]|(?<![A-Za-z])[A-Za-z](?![A-Za-z])|(?<![A-Za-z])(?:and|or)(?![A-Za-z])){1,80}?)"
-    r"[*.!\s]*(?:I hope|\n|$)",
-    re.IGNORECASE,
-)
 OPEN_THINKING = "<think>"
 THINKING_MARK = re.compile(r"[<\[◁] {0,3}(/?) {0,3}(?:\w{1,9}:)?(?:think(?:ing)?|thought) {0,3}[>\]▷]", re.IGNORECASE)
 UPRIGHT = re.compile(r"\\(?:mathrm|text|operatorname)\s*\{\s*([ei])\s*\}")
@@ -78,28 +26,10 @@ _IN_TYPE = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|emph|underl
 _LONE_CHOICE = re.compile(r"[\s*_$(]*([A-J])[\s*_$).]*")
 _FEW_WORDS = re.compile(r"[\s*_\"]*([A-Za-z]+|[A-Z][a-z]+(?:[ '-][A-Z][a-z]+){1,3})[\s*_\".!]*")
 _IS_FORMULA = re.compile(r"(?!\([^()]*=)(?=.*\w)")  # not "(2 + 3 = 5)"
-# "The answer is not 7.", "The answer is 7 or more."
-_HEDGED = re.compile(
-    r"answer(?: is|:)[\s*:]*(?P<hedged>(?:n['’]t|not|neither|either|one of|any of|at least|at most|more than|less than|greater than|between)\b[^\n]*"
-    r"|\$?[-+\d.,/]+\$?\s+or (?:more|less)\b[^\n]*)",
-    re.IGNORECASE,
-)
 _LISTED = re.compile(
     r"[\d})$]\s*(?:,\s|;|,?\s*\bor\b|\s\d+\s)\s*[\\$(]*[-+]?$"
 )  # what stands before the last of several numbers
 _LAST_NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?=\D*$)")
-# "The final answer is Evelyn."
-_STATED_WORDS = re.compile(
-    r"answer(?: is|:)[\s*:\"“]*(?:\\text\s*\{)?(?P<words>[A-Za-z]+(?:[ '-][A-Za-z]+){0,3})\}?[*\"”]*[.!]?\s*(?:I hope|\n|$)",
-    re.IGNORECASE,
-)
-# what may follow "final answer" without "is": otherwise the sentence speaks about an answer that stands elsewhere
-_ANSWER_FOLLOWS = re.compile(r"[\s*_#]*(?:\$|\\[(\[]|\\(?:boxed|fbox)|[-+]?\d)")
-_ANSWER_AFTER_A_BOX = re.compile(r"[\s*_#:]*(?:\$|\\[a-zA-Z(\[]|[-+−]?\s*[\d(]|[a-zA-Z]\s*=|[A-J]\b[\s.*]*(?:$|\n))")
-_SAYS_NOTHING = re.compile(
-    r"[\s*_:]*(?:$|[.!]|(?:above|below|correct|boxed|given|stated|shown|the one|as|in|that|this|therefore|thus|indeed|now|then)\b)",
-    re.IGNORECASE,
-)
 _HEADING = re.compile(r"[\s*_]*(?:\d+[.):]\s*)?[A-Za-z]{3,}")
 _FULL_WIDTH = re.compile("[\uff10-\uff19\uff21-\uff3a\uff41-\uff5a\uff5b\uff5d]")
 FULL_WIDTH = {
@@ -154,11 +84,15 @@ def _guess(text: str, statement: str | None) -> FinalAnswer | None:
     """What the last statement says, or the end of a text without one."""
     if statement is None and (lone := _LONE_CHOICE.fullmatch(last_line(text) or "") or _FEW_WORDS.fullmatch(text)):
         return FinalAnswer(lone[1], exact=True)
-    if statement is None and "nswer" in text and _SAYS_NONE.search(text, max(0, len(text) - STATEMENT_CHARS)):
+    if (
+        statement is None
+        and "nswer" in text
+        and _STATEMENT["says_none"].search(text, max(0, len(text) - STATEMENT_CHARS))
+    ):
         return None
     snippet = text[-TAIL_CHARS:] if statement is None else statement
     if statement and any(word in snippet for word in _WORDS_OF_REASONS):
-        snippet = _INSTEAD.sub("", _REASON.sub("", snippet))
+        snippet = _STATEMENT["instead"].sub("", _STATEMENT["reason"].sub("", snippet))
     if not snippet.isascii():
         snippet = _CJK.sub(r" \g<0> ", snippet)
     snippet = UPRIGHT.sub(r"\1", snippet).strip()
@@ -173,19 +107,19 @@ def _guess(text: str, statement: str | None) -> FinalAnswer | None:
 
 def _stated(snippet: str) -> str | None:
     """The answer that a sentence states, where nothing else stands there."""
-    if exactly := _STATED_EXACTLY.search(snippet):
+    if exactly := _STATED["exactly"].search(snippet):
         math = exactly["math"] or ""  # "\\$" inside: a formula ends there, or an amount of money begins
         return math.rpartition("\\$ ")[2].strip() or math or exactly["number"]
     snippet = _MINUS.sub("-", _IN_TYPE.sub(r"\1", snippet.replace("−", "-")))
-    if hedged := _HEDGED.search(snippet):
+    if hedged := _STATED["hedged"].search(snippet):
         return rf"\text{{{hedged['hedged']}}}"
-    if (choice := _STATED_CHOICE.search(snippet)) and choice["letter"].isupper():
+    if choice := _STATED["choice"].search(snippet):
         return choice["letter"]
-    if label := _STATED_LABEL.search(snippet):
+    if label := _STATED["label"].search(snippet):
         return rf"\textbf{{({label['a'] or label['b']})}} {label['value']}"
-    if words := _STATED_WORDS.search(snippet):
+    if words := _STATED["words"].search(snippet):
         return words["words"]
-    formula = _STATED_FORMULA.search(snippet)
+    formula = _STATED["formula"].search(snippet)
     return formula["formula"].strip() if formula and _IS_FORMULA.match(formula["formula"]) else None
 
 
@@ -201,7 +135,11 @@ def why_no_guess(extracted: str, found: FinalAnswer) -> str | None:
     if not found.stated and last[0] == extracted and _LISTED.search(found.text[: last.start()]):
         return "several"
     before = found.text[max(0, last.start() - CHARS_BEFORE_A_GUESS) : last.start()]
-    if last[0] in extracted and _NOT_THAT.search(before) and _NOT_THAT.search(_CLAUSE_ENDS.split(before)[-1]):
+    if (
+        last[0] in extracted
+        and _GUESS["not_that"].search(before)
+        and _GUESS["not_that"].search(_GUESS["clause_ends"].split(before)[-1])
+    ):
         return "no_answer"
     return None
 
@@ -212,33 +150,33 @@ def last_statement(text: str) -> tuple[int, str] | None:
     if tail.isascii() and not any(word in tail for word in _WORDS_OF_STATEMENTS):
         return None
     match = None
-    for found in _STATEMENT.finditer(text, max(0, len(text) - STATEMENT_CHARS)):
+    for found in _STATEMENT["any"].finditer(text, max(0, len(text) - STATEMENT_CHARS)):
         if _announces(text, found):
             match = found
     if match is None:
         return None
     start = match.start()
-    if _FINAL.match(text, start) is None:
+    if _STATEMENT["final"].match(text, start) is None:
         return start, "Answer: " + text[match.end() : match.end() + 300]
     return start, text[start : start + 300]
 
 
 def _announces(text: str, statement: re.Match) -> bool:
     """Whether an answer follows: not in "This is the final answer." and "The final answer is above."."""
-    if _FINAL.match(statement[0]) is None:
+    if _STATEMENT["final"].match(statement[0]) is None:
         return True
     if statement[0].lower().endswith("is") or text.startswith(":", statement.end()):
-        return _SAYS_NOTHING.match(text, statement.end() + text.startswith(":", statement.end())) is None
-    return _ANSWER_FOLLOWS.match(text, statement.end()) is not None
+        return _STATEMENT["says_nothing"].match(text, statement.end() + text.startswith(":", statement.end())) is None
+    return _STATEMENT["answer_follows"].match(text, statement.end()) is not None
 
 
 def _overrides_a_box(text: str, start: int) -> bool:
     """Whether "final answer" stands there, behind the last box, and an answer follows: not in "... is verified"."""
-    final = _FINAL.match(text, start)
+    final = _STATEMENT["final"].match(text, start)
     return (
         final is not None
         and BOX.search(text, start) is None
-        and _ANSWER_AFTER_A_BOX.match(text, final.end()) is not None
+        and _STATEMENT["answer_after_a_box"].match(text, final.end()) is not None
     )
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
 
-from r3_openrlhf.rewards.answers.comparison import normalise, number
+from r3_openrlhf.rewards.answers.comparison import COMMA_OF_THOUSANDS, normalise, number
 from r3_openrlhf.rewards.answers.spelling import unify
 from r3_openrlhf.rewards.answers.units import unit_of
 
@@ -44,9 +44,6 @@ _INEQUALITY = re.compile(r"<|>|\\(?:l|g)(?:eq?|t)(?:slant)?(?![a-zA-Z])|\\neq?(?
 _SIDES = re.compile(rf"{_INEQUALITY.pattern}|=|\\equiv(?![a-zA-Z])|\\approx(?![a-zA-Z])|&")
 _CONNECTIVE = re.compile(
     r"\\text\s*\{\s*(?:or|and|for|where|with|if|when)\s*\}|\\(?:lor|land|vee|wedge|cup|quad|qquad)(?![a-zA-Z])|\b(?:or|and)\b|\\\\|;|,"
-)
-_SET_OF = re.compile(
-    r"^\s*(?:[a-zA-Z]\s*\\in\s*)?\\?\{\s*\(?[a-zA-Z](?:\s*,\s*[a-zA-Z])*\)?\s*(?:\\in\s*\\?\w*\s*(?:\{\s*\w\s*\})?)?\s*(?:\\mid|\\vert|\||:)(.*)\\?\}\s*$"
 )
 _NAME = re.compile(
     r"[-+]?\|?(?:\\[a-zA-Z]+\s*)?(?:[a-zA-Z]|\\[a-zA-Z]+)'*(?:_\s*(?:\{[^{}]*\}|\w))?'*(?:\s*\([a-zA-Z](?:,[a-zA-Z])*\))?\|?"
@@ -77,7 +74,6 @@ _TAKEN_BACK = re.compile(  # "5 or more" for 5
 _ASKS_FOR_POWERS = re.compile(r"\bscientific notation\b", re.IGNORECASE)
 _SIMPLIFY = re.compile(r"\b(?:simplif\w*|simplest|reduced?|lowest|rationali[sz]\w*)\b", re.IGNORECASE)
 _A_NUMBER = re.compile(r"\d+(?:\.\d+)?")
-_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _SAID_POWERS = {"2": re.compile(r"\bsquare", re.IGNORECASE), "3": re.compile(r"\bcube", re.IGNORECASE)}
 _POWER = re.compile(r"(\d+)\s*\^\s*\{?\s*(\d+)\s*\}?")
 _ARITHMETIC = re.compile(  # between two terms, not a sign, an exponent of ten or a line of a fraction
@@ -168,8 +164,7 @@ def is_copied(answer: str, gold: str, problem: str) -> bool:
 
 def _is_unsolved_inequality(text: str) -> bool:
     """Whether some inequality in it has no side that is a variable alone, which stands on no other side."""
-    inside = _SET_OF.match(text)
-    for piece in _CONNECTIVE.split(inside[1] if inside else text):
+    for piece in _CONNECTIVE.split(text):
         if not _INEQUALITY.search(piece):
             continue
         sides = [side.strip(" $&") for side in _SIDES.split(piece)]
@@ -309,7 +304,7 @@ def _is_unfinished(said: str, formula: Formula, gold: str, problem: str) -> bool
 
 
 def _numbers(text: str) -> set[str]:
-    return set(_A_NUMBER.findall(_THOUSANDS.sub("", text)))
+    return set(_A_NUMBER.findall(COMMA_OF_THOUSANDS.sub("", text)))
 
 
 def _leaves_the_arithmetic(answer: str, gold: str, problem: str) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from r3_openrlhf.rewards.answers.patterns import phrases
 from r3_openrlhf.rewards.answers.withdrawn import is_withdrawn
 
 MAX_MARKS = 50  # only the last ones are looked at
@@ -14,24 +15,7 @@ MAX_MARKS = 50  # only the last ones are looked at
 BOX = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])")
 _TAG = re.compile(r"<answer>")
 _ANY_TAG = re.compile(r"</?answer>")
-_SEPARATOR = re.compile(
-    r"\b(?:and|or|alternatively|otherwise|else|possibly|perhaps|maybe|also|as well as|along with|together with|besides|plus)\b|,|;|\bpart\s+\w{1,3}\b|\([b-h]\)",
-    re.IGNORECASE,
-)
-_ABOUT = re.compile(r"\\approx|\\simeq|≈|\b(?:approximately|about|roughly)\b|~", re.IGNORECASE)
-_SAYS_OR = re.compile(r"\bor\b", re.IGNORECASE)
-_ANOTHER = re.compile(  # "First guess: 3. Second guess: 4"
-    r"\b(?:second|third|fourth|fifth|next|last|other|another|alternative)\s+"
-    r"(?:guess|answer|option|possibility|choice|candidate|solution|root)\b",
-    re.IGNORECASE,
-)
-_CONCLUSION = re.compile(
-    r"\b(?:answer|thus|therefore|hence|so|final|finally|equals?|gives?"
-    r"|wait|no|not|actually|wrong|incorrect|mistake|error|instead|sorry|oops|rather|correction|but|however|hmm"
-    r"|hold on|second thought|right|true|real|really|might|instead|retract|withdraw|scratch|scrap|use|i mean|fails?|should|must|revised?|fixed|correct(?:ed)?"
-    r"|update[sd]?|recheck\w*|check\w*|replace[sd]?|strike)\b|~~",
-    re.IGNORECASE,
-)
+_BETWEEN = phrases("between")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +69,9 @@ def end_of_what_is_withdrawn(text: str) -> int | None:
 
 def _joined(text: str, marks: list[Mark]) -> str:
     between = [text[a.end : b.start] for a, b in zip(marks, marks[1:], strict=False)]
-    if len(marks) == 2 and _ABOUT.search(between[0]):
+    if len(marks) == 2 and _BETWEEN["about"].search(between[0]):
         return r" \approx ".join(_contents(marks))  # exact and rounded
-    return (" or " if any(map(_SAYS_OR.search, between)) else ", ").join(_contents(marks))
+    return (" or " if any(map(_BETWEEN["says_or"].search, between)) else ", ").join(_contents(marks))
 
 
 def _contents(marks: list[Mark]) -> list[str]:
@@ -125,7 +109,10 @@ def _stands_beside(text: str, tag: Mark, boxes: list[Mark]) -> bool:
     else:
         return False
     between = _ANY_TAG.sub("", between)
-    return belongs_together(between) and (_SEPARATOR.search(between) or _ANOTHER.search(between)) is not None
+    return (
+        belongs_together(between)
+        and (_BETWEEN["separator"].search(between) or _BETWEEN["another"].search(between)) is not None
+    )
 
 
 def belongs_together(between: str) -> bool:
@@ -133,11 +120,11 @@ def belongs_together(between: str) -> bool:
     between = _ANY_TAG.sub("", between) if len(between) < 200 else between
     if len(between) >= 70:
         return False
-    if _ANOTHER.search(between):
+    if _BETWEEN["another"].search(between):
         return True
-    if _CONCLUSION.search(between):
+    if _BETWEEN["conclusion"].search(between):
         return False
-    return len(between) < 10 or _SEPARATOR.search(between) is not None
+    return len(between) < 10 or _BETWEEN["separator"].search(between) is not None
 
 
 @lru_cache(maxsize=2)  # a response is asked more than once

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from r3_openrlhf.rewards.answers.choices import TEXT_COMMAND
+
 MAX_PARTS = 9
 _OPENING, _CLOSING = "({[", ")}]"
 _BARE = {"{}": ""}  # a set and a bare list are the same
 _MATRIX = re.compile(r"\\begin\s*\{[pb]?matrix\}([^{}]*(?:\{[^{}]*\}[^{}]*)*?)\\end\s*\{[pb]?matrix\}")
 _CASES = re.compile(r"(?:[a-zA-Z]\([a-zA-Z]\)\s*=\s*)?\\begin\s*\{cases\}(.*)\\end\s*\{cases\}", re.DOTALL)
-_TEXT = re.compile(r"\\(?:text|mathrm|textbf)\s*\{([^{}]*)\}")
 _IF = re.compile(r"\\text\s*\{\s*(?:,?\s*(?:if|when|for|where)\b)?|(?<=[a-z ])\}")
 _WORD = re.compile(r"(?<![\\a-z])[a-z]{2,}")
 _GROUPS = re.compile(r";(?:\\ )?|\\text\s*\{\s*or\s*\}|\bor\b|\\\\")
@@ -83,8 +84,8 @@ def _same_condition(a: str, b: str, agree: Callable[[str, str], bool]) -> bool:
 
 def _label(part: str) -> tuple[str, str]:
     """The words of a part, and what it is without them."""
-    words = " ".join(_TEXT.findall(part) + re.findall(r"\\(max|min)(?![a-zA-Z])", part))
-    bare = re.sub(r"\\(?:max|min)(?![a-zA-Z])", "", _TEXT.sub("", part))
+    words = " ".join(TEXT_COMMAND.findall(part) + re.findall(r"\\(max|min)(?![a-zA-Z])", part))
+    bare = re.sub(r"\\(?:max|min)(?![a-zA-Z])", "", TEXT_COMMAND.sub("", part))
     return " ".join(words.split()).strip(" :=").lower(), re.sub(r"\\[,;: ]", "", bare).strip(" :=~")
 
 

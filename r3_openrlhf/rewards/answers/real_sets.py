@@ -18,6 +18,9 @@ _AND = re.compile(r"\\text\s*\{\s*and\s*\}|\\(?:land|wedge|cap)(?![a-zA-Z])|\ban
 _RELATION = re.compile(r"(\\(?:[lg]eq?(?:slant)?|neq?)(?![a-zA-Z])|<=|>=|[<>=])")
 _WITHOUT = re.compile(r"(.+?)(?:\\setminus(?![a-zA-Z])|-)\s*(\{[^{}]+\})")
 _NAME = re.compile(r"[a-zA-Z]")
+_DESCRIBED = re.compile(
+    r"\s*\\?\{\s*[a-z]\s*(?:\\in\s*\\mathbb\s*\{?\s*R\s*\}?\s*)?(?:\\mid|\\vert|\||:)((?:[^{}]|\\text\s*\{[^{}]*\})*?)\\?\}\s*"
+)
 _BELONGS = re.compile(r"^\s*[a-zA-Z]\s*\\in(?![a-zA-Z])\s*")
 
 
@@ -41,7 +44,14 @@ def same_set(answer: str, reference: str) -> bool | None:
     return sets[0] == sets[1] if all(sets) else None
 
 
+def condition(text: str) -> str:
+    r"""x<2 of "\\{x \\mid x<2\\}"; other texts as they are."""
+    found = _DESCRIBED.fullmatch(text)
+    return found[1].strip() if found and _RELATION.search(found[1]) else text
+
+
 def _union(text: str, names: set[str]) -> list[Interval]:
+    text = condition(text)
     text = text.replace("\\left", "").replace("\\right", "").replace("\\{", "{").replace("\\}", "}")
     parts = _OR.split(text)
     if len(parts) > MAX_PIECES:

@@ -6,18 +6,20 @@ Applied before any comparison, to answer and reference alike. Linear time: the t
 from __future__ import annotations
 
 import re
-import tomllib
 import unicodedata
 from collections.abc import Callable
-from importlib.resources import files
+from functools import partial
 
 from r3_openrlhf.rewards.answers.choices import stated_choice
-from r3_openrlhf.rewards.answers.comparison import number, numbers_agree
+from r3_openrlhf.rewards.answers.comparison import COMMA_AND_SPACE, COMMA_OF_THOUSANDS, number, numbers_agree
 from r3_openrlhf.rewards.answers.extraction import FULL_WIDTH
 from r3_openrlhf.rewards.answers.number_words import value_in_words
+from r3_openrlhf.rewards.answers.patterns import compiled, table
+from r3_openrlhf.rewards.answers.real_sets import condition
 from r3_openrlhf.rewards.answers.units import in_one_unit
 
-_TABLE = tomllib.loads(files(__package__).joinpath("spelling.toml").read_text(encoding="utf-8"))
+_TABLE = table("spelling.toml")
+_compiled = partial(compiled, pieces=_TABLE["pieces"])
 _UNICODE = str.maketrans(
     {entry[0]: entry[2:] for entry in _TABLE["signs"]}
     | dict.fromkeys("\u00a0\u2009\u202f", " ")
@@ -25,13 +27,6 @@ _UNICODE = str.maketrans(
 )
 _UNICODE |= FULL_WIDTH
 _MATH_LETTERS = re.compile("[\U0001d400-\U0001d7ff]")  # 𝑥 and the like
-
-
-def _compiled(pattern: str, flags: int = 0) -> re.Pattern:
-    """A pattern of the table, its pieces put in."""
-    for _ in range(2):  # a piece may have another one
-        pattern = re.sub(r"<([A-Z]+)>", lambda piece: _TABLE["pieces"][piece[1]], pattern)
-    return re.compile(pattern, re.VERBOSE | flags)
 
 
 def _plain(match: re.Match) -> str:
@@ -79,8 +74,8 @@ _REWRITES = [
     for rule in _TABLE["rewrite"]
 ]
 _LEAD = _compiled(r"\s*<TEXT>([^{}]*)\}<GAP>(?:[:=]<GAP>)?(?=[-+\d\\$(a-zA-Z])")
-_SAYS_NOTHING = _compiled("|".join(_TABLE["leads"]["says_nothing"]), re.IGNORECASE)
-_HEDGE = _compiled(rf"\b(?:{_TABLE['leads']['hedges']})\b|n['’]t\b", re.IGNORECASE)
+_SAYS_NOTHING = _compiled("|".join(_TABLE["leads"]["says_nothing"]), flags=re.IGNORECASE)
+_HEDGE = _compiled(rf"\b(?:{_TABLE['leads']['hedges']})\b|n['’]t\b", flags=re.IGNORECASE)
 _PLAIN = re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?|[a-zA-Z]+")
 _FONT = re.compile(r"\\(?:boldsymbol|bm|pmb|underline|mathbf|mathit|mathsf|bf)(?![a-zA-Z])\s*\{([^{}]*)\}")
 UNEVALUATED = re.compile(
@@ -98,12 +93,7 @@ _A_LABEL = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\s*\{\s*\([A-J]\)\s*\}")
 _CHOICE = re.compile(r"\s*(?:\\(?:text|textbf|mathrm|mathbf)\s*\{)?\s*\(?[A-J]\)?\s*\}?\s*\.?\s*")
 
 OR = re.compile(r"\\text\s*\{\s*or\s*\}|\\lor(?![a-zA-Z])|\bor\b")
-_TEXT_OR = re.compile(r"\\text\s*\{\s*or\s*\}")
 _LOGICAL_OR = re.compile(r"\\(?:lor|vee)(?![a-zA-Z])")
-_RELATION = re.compile(r"(<|>|\\[lg]eq?(?:slant)?(?![a-zA-Z]))")
-_SET_OF = re.compile(
-    r"^\s*\\?\{\s*[a-z]\s*(?:\\in\s*\\mathbb\s*\{?\s*R\s*\}?\s*)?(?:\\mid|\\vert|\||:)([^{}]*[<>=][^{}]*|[^{}]*\\[lg][et][^{}]*)\\?\}\s*$"
-)
 _FUNCTION_VALUE = re.compile(r"^\s*[a-zA-Z]\s*\(\s*[a-zA-Z]\s*\)\s*=(?!.*=)")
 _Y_VALUE = re.compile(r"^\s*y\s*=(?!.*=)")
 _ANY_INTEGER = re.compile(
@@ -122,8 +112,6 @@ _TWO_ENTRIES = re.compile(r"\\d?binom\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 _TUPLE = re.compile(r"\s*(?:\\left)?\((?!\s*\\begin)")
 _IN_DOLLARS = re.compile(r"(?<!\\)\$([^$]+)(?<!\\)\$|\\\((.+?)\\\)")
 _A_WORD = re.compile(r"(?<![\\a-zA-Z])(?!(?:or|and)\b)[a-zA-Z]{2,}")
-_COMMA_OF_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
-_COMMA_AND_SPACE = re.compile(r",\s")
 
 _NATURAL = re.compile(r"\\log(?![a-zA-Z]|\s*_)")  # beside \ln the natural one
 _CHOOSE = re.compile(r"(?<![a-zA-Z])C_\{?([a-z0-9])\}?\^\{?([a-z0-9])\}?")
@@ -153,8 +141,8 @@ def unify(answer: str) -> str:
                 text = pattern.sub(replacement, text)
                 break
     text = _FONT.sub(r"\1", _FONT.sub(r"\1", text))
-    if text.count("=") > 1 and _COMMA_AND_SPACE.search(text):
-        text = _COMMA_OF_THOUSANDS.sub("", text)  # "x=1,000, y=2,000"
+    if text.count("=") > 1 and COMMA_AND_SPACE.search(text):
+        text = COMMA_OF_THOUSANDS.sub("", text)  # "x=1,000, y=2,000"
     return _both_signs(_computed(_once(_system(_without_inner_dollars(text)))))
 
 
@@ -282,8 +270,8 @@ def _beside(text: str, other: str) -> str:
             return labelled[1]
         return text if _LABELLED.match(other) else labelled[2]
     text = _LOGICAL_OR.sub(" or ", text) if "=" in text else text  # "x=1 \\lor x=2"
-    if (described := _SET_OF.match(_TEXT_OR.sub(" or ", text))) and not _SET_OF.match(other):
-        text = described[1].rstrip("\\ ").strip()
+    if condition(other) == other:
+        text = condition(text)
     if _FUNCTION_VALUE.match(text) and _Y_VALUE.match(other) or _Y_VALUE.match(text) and _FUNCTION_VALUE.match(other):
         return text.partition("=")[2].strip()  # "f(x) = 2x" beside "y = 2x"
     parts = text.split(",")
@@ -292,8 +280,6 @@ def _beside(text: str, other: str) -> str:
         ("(", "\\left(")
     ):
         return "(" + ",".join(value[2].strip() for value in sorted(values, key=lambda value: value[1])) + ")"
-    if "\\cup" in other and "\\cup" not in text:
-        return _as_union(text)
     if "\\in" not in other and "\\forall" not in other:
         text = _FOR_ALL.sub("", _ANY_INTEGER.sub("", text)) or text
     if not re.search(r"[,<>]|\\g", other) and (begun := _FROM_ON.match(text)) and begun[2] in begun[1]:
@@ -342,21 +328,3 @@ def _as_column(text: str, other: str) -> str:
     if (two := _TWO_ENTRIES.fullmatch(text.strip())) and _COLUMN.fullmatch(other.strip()):
         return rf"\begin{{pmatrix}}{two[1]}\\{two[2]}\end{{pmatrix}}"
     return text
-
-
-def _as_union(text: str) -> str:
-    """Inequalities in one variable, with "or" between them, as a union of intervals; other texts as they are."""
-    intervals, names = [], set()
-    for part in OR.split(text):
-        sides = [side.strip() for side in _RELATION.split(part)]
-        downwards = {">" in relation or "\\g" in relation for relation in sides[1::2]}
-        if len(sides) not in (3, 5) or len(downwards) > 1:
-            return text
-        if downwards == {True}:
-            sides.reverse()
-        if len(sides) == 3:
-            sides = ["-\\infty", "<", *sides] if sides[0].isalpha() else [*sides, "<", "\\infty"]
-        low, first, name, second, high = sides
-        names.add(name)
-        intervals.append(f"{'[('[first in '<>']}{low},{high}{'])'[second in '<>']}")
-    return "\\cup ".join(intervals) if len(names) == 1 and names.pop().isalpha() else text

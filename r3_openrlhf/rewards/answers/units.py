@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from fractions import Fraction
 from functools import lru_cache
-from importlib.resources import files
 
 from r3_openrlhf.rewards.answers.number_words import is_number_word
+from r3_openrlhf.rewards.answers.patterns import table
 
-_TABLES = tomllib.loads(files(__package__).joinpath("units.toml").read_text(encoding="utf-8"))
+_TABLES = table("units.toml")
 _OTHERS, _COUNTS = _TABLES.pop("others"), _TABLES.pop("counts")
 # unit -> (kind, how many of the smallest unit of the kind)
 _AMOUNTS = {unit: (kind, size) for kind, units in _TABLES.items() for unit, (size, _) in units.items()}
