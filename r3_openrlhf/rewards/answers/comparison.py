@@ -37,6 +37,7 @@ _PERCENT = re.compile(r"\s*(?:\\?%|(?:\\text\s*\{\s*)?\b(?:percent|percentage|pc
 _BASE = re.compile(r"(\d+)\s*_\s*\{?\s*(\d+)\s*\}?")
 _SPACED_DIGITS = re.compile(r"\d+(?: \d+)+")
 _INEQUALITY = re.compile(r"[<>]|\\(?:leq?|geq?|lt|gt)(?:slant)?(?![a-zA-Z])")
+_IS_SAID = re.compile(r"(?<![a-zA-Z\\])([a-zA-Z])\s*=")  # x of "x=1 and y=2"
 _SAYS_OR = re.compile(r"\bor\b|\\(?:lor|vee|cup)(?![a-zA-Z])")
 _SAYS_AND = re.compile(r"\band\b|\\(?:land|wedge|cap)(?![a-zA-Z])")
 _PRIME = re.compile(r"([a-zA-Z])\s*('+|\^\s*\{?\s*(?:\\prime\s*)+\}?)")
@@ -253,8 +254,9 @@ def _without_thousands(answer: str) -> str:
 
 
 def _connectives_differ(answer: str, reference: str) -> bool:
-    """Whether one says "or" between inequalities, or a union, where the other says "and"."""
-    if not (_INEQUALITY.search(answer) or _INEQUALITY.search(reference)):
+    """Whether one says "or" between inequalities or about several names, or a union, where the other says "and"."""
+    several = len(set(_IS_SAID.findall(reference))) > 1
+    if not (several or _INEQUALITY.search(answer) or _INEQUALITY.search(reference)):
         return False
     kinds = [(bool(_SAYS_OR.search(text)), bool(_SAYS_AND.search(text))) for text in (answer, reference)]
     return kinds in ([(True, False), (False, True)], [(False, True), (True, False)])
@@ -329,10 +331,12 @@ def _compare_words(left: str, right: str) -> bool | None:
 
 
 def _compare_bases(left: str, right: str) -> bool | None:
+    """5_{10} is 5; a base that only the reference names may be left out."""
     here, there = _BASE.fullmatch(left), _BASE.fullmatch(right)
     if here and there:
         return here.groups() == there.groups()
-    return False if here and number(right) is not None else None
+    value = number(right) if here else None
+    return None if value is None else here[2] == "10" and number(here[1]) == value
 
 
 def _is_word(text: str) -> bool:

@@ -16,7 +16,7 @@ STATEMENT_CHARS = 4000  # and "the answer is ..." in this much of it
 _STATEMENT, _STATED, _GUESS = map(phrases, ("statement", "stated", "guess"))
 # Without one of these an ASCII text has no statement, and most texts have none: to look for them costs a hundredth.
 _WORDS_OF_STATEMENTS = "answer,correct ,choose,select,pick,respuesta,resposta,antwort,risposta".split(",")
-_WORDS_OF_REASONS = ("since", "because", "which", " but ")
+_WORDS_OF_REASONS = ("since", "because", "which", " but ", " it", "(check", "(verif")
 OPEN_THINKING = "<think>"
 THINKING_MARK = re.compile(r"[<\[◁] {0,3}(/?) {0,3}(?:\w{1,9}:)?(?:think(?:ing)?|thought) {0,3}[>\]▷]", re.IGNORECASE)
 UPRIGHT = re.compile(r"\\(?:mathrm|text|operatorname)\s*\{\s*([ei])\s*\}")

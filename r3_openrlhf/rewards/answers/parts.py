@@ -39,11 +39,10 @@ def agree_part_by_part(answer: str, gold: str, agree: Callable[[str, str], bool]
 
 def decide_by_label(answer: str, gold: str, agree: Callable[[str, str], bool]) -> bool | None:
     """Whether the same is said of the same: rows of cases, "9 red, 4 blue", "x=1, y=8; x=3, y=6". None: there are no labels."""
-    rows = [_rows(text) for text in (answer, gold)]
-    if all(rows):
-        return _match(
-            rows[0] or [], rows[1] or [], lambda a, b: _same_condition(a[1], b[1], agree) and agree(a[0], b[0])
-        )
+    rows, wanted = _rows(answer), _rows(gold)
+    if rows and wanted:
+        both_say_it = any("otherwise" in row[1] for row in rows) and any("otherwise" in row[1] for row in wanted)
+        return _match(rows, wanted, lambda a, b: _same_condition(a[1], b[1], agree, both_say_it) and agree(a[0], b[0]))
     groups = [[split_parts(group) for group in _GROUPS.split(text)] for text in (answer, gold)]
     if "=" in gold and all(len(found) > 1 and all(group and len(group[1]) > 1 for group in found) for found in groups):
         sides = [[", ".join(group[1]) for group in found if group] for found in groups]
@@ -75,9 +74,10 @@ def _rows(text: str) -> list[tuple[str, str]] | None:
     return sorted(pairs, key=lambda pair: "otherwise" in pair[1])
 
 
-def _same_condition(a: str, b: str, agree: Callable[[str, str], bool]) -> bool:
+def _same_condition(a: str, b: str, agree: Callable[[str, str], bool], both_say_it: bool) -> bool:
+    """both_say_it: whether "otherwise" stands on both sides; on one alone it is what is left when the others have found theirs."""
     if "otherwise" in a + b:
-        return True  # what is left when the others have found theirs
+        return not both_say_it or ("otherwise" in a) == ("otherwise" in b)
     words = [_WORD.findall(text.lower()) for text in (a, b)]
     return words[0] == words[1] if any(words) else agree(a, b)
 

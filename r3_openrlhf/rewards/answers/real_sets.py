@@ -12,6 +12,11 @@ MAX_PIECES = 12
 Interval = tuple[float | Fraction, bool, float | Fraction, bool]  # low, is it in, high, is it in
 
 _LINE: Interval = (-math.inf, False, math.inf, False)
+_NAMED_SETS: dict[str, Interval] = {
+    "\\mathbb{R}": _LINE,
+    "\\mathbb{R}^+": (Fraction(0), False, math.inf, False),
+    "\\mathbb{R}^-": (-math.inf, False, Fraction(0), False),
+}
 _IS_SET = re.compile(r"[<>]|\\(?:[lg]eq?(?:slant)?|neq?|cup|cap|infty|setminus|mathbb\{R\})(?![a-zA-Z])")
 _OR = re.compile(r"\\text\s*\{\s*or\s*\}|\\(?:lor|vee|cup)(?![a-zA-Z])|\bor\b")
 _AND = re.compile(r"\\text\s*\{\s*and\s*\}|\\(?:land|wedge|cap)(?![a-zA-Z])|\band\b|[,;](?![^(\[{]*[)\]}])")
@@ -53,6 +58,7 @@ def condition(text: str) -> str:
 def _union(text: str, names: set[str]) -> list[Interval]:
     text = condition(text)
     text = text.replace("\\left", "").replace("\\right", "").replace("\\{", "{").replace("\\}", "}")
+    text = text.replace("^{+}", "^+").replace("^{-}", "^-")
     parts = _OR.split(text)
     if len(parts) > MAX_PIECES:
         raise _NoSet
@@ -74,8 +80,8 @@ def _piece(text: str, names: set[str]) -> list[Interval]:
         for value in outside:
             kept = [both for a in kept for b in _all_but(value) if (both := _common(a, b))]
         return kept
-    if text == "\\mathbb{R}":
-        return [_LINE]
+    if text in _NAMED_SETS:
+        return [_NAMED_SETS[text]]
     if text[:1] == "{" and text[-1:] == "}":
         return [(value, True, value, True) for value in map(_end, text[1:-1].split(","))]
     if text[:1] in ("(", "[") and text[-1:] in (")", "]") and text.count(",") == 1:

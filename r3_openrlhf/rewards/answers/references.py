@@ -17,7 +17,7 @@ _A_WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}")
 _CONNECTIVE = re.compile(r"(?:and|or)", re.IGNORECASE)
 # "The value of x is $5$": what is said before the last formula, without taking anything back
 _LABEL = re.compile(
-    r"(?!.*\b(?:not|no|never|unless|except|if|when|only)\b)(?:(?!\b(?:is|are)\b)[^;,])*(?:\b(?:is|are|equals)|[:=])\s*",
+    r"(?!.*\b(?:not|no|never|unless|except(?:ions?)?|if|when)\b)(?:(?!\b(?:is|are)\b)[^;,])*(?:\b(?:is|are|equals)|[:=])\s*",
     re.I,
 )
 

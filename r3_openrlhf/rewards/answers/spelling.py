@@ -58,6 +58,12 @@ def _base(match: re.Match) -> str:
     return match[0] if value is None else f"_{{{value}}}"
 
 
+def _mixed(match: re.Match) -> str:
+    r"""7\text{ and a half} as 7\frac{1}{2}."""
+    part = value_in_words(match[1].replace("-", " "))
+    return rf"\frac{{{part.numerator}}}{{{part.denominator}}}\text{{{match[2]}}}" if part and part < 1 else match[0]
+
+
 _BY: dict[str, Callable[[re.Match], str]] = {
     "raised": lambda match: f"^{{{_plain(match)}}}",
     "lowered": lambda match: f"_{{{_plain(match)}}}",
@@ -67,6 +73,7 @@ _BY: dict[str, Callable[[re.Match], str]] = {
     "in_radians": _in_radians,
     "without_points": lambda match: match[1].replace(".", ""),
     "base": _base,
+    "mixed": _mixed,
 }
 # what has to be there, pattern, replacement
 _REWRITES = [
