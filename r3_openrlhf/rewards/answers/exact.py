@@ -7,12 +7,7 @@ import re
 import unicodedata
 
 from r3_openrlhf.rewards.answers.choices import TEXT_COMMAND
-from r3_openrlhf.rewards.answers.extraction import (
-    FULL_WIDTH,
-    MAX_ANSWER_CHARS,
-    after_thinking,
-    last_line,
-)
+from r3_openrlhf.rewards.answers.extraction import FULL_WIDTH, MAX_ANSWER_CHARS, after_thinking, last_line
 from r3_openrlhf.rewards.answers.marks import boxed_answer, end_of_what_is_withdrawn, tagged_answer
 from r3_openrlhf.rewards.answers.request import Item, Result
 

@@ -8,23 +8,8 @@ from __future__ import annotations
 
 import math
 
-from sympy import (
-    Abs,
-    Basic,
-    Expr,
-    FiniteSet,
-    Float,
-    I,
-    Interval,
-    Pow,
-    Rational,
-    Symbol,
-    Tuple,
-    UnevaluatedExpr,
-    binomial,
-    factorial,
-    log,
-)  # fmt: skip
+import sympy
+from sympy import Basic, Expr, Rational, UnevaluatedExpr, log
 from sympy.core.function import AppliedUndef
 
 MAX_SYMBOLS = 8
@@ -39,7 +24,7 @@ _WHOLE_VALUES = [
     [6, 5, 7, 4, 3, 8, 2, 9],
     [4, 11, 6, 9, 5, 8, 7, 10],
 ]
-_OF_WHOLE = (factorial, binomial)
+_OF_WHOLE = (sympy.factorial, sympy.binomial)
 
 
 def surely_different(a: object, b: object) -> bool:
@@ -54,7 +39,7 @@ def surely_different(a: object, b: object) -> bool:
 
 def _differ_at_a_point(a: Expr, b: Expr) -> bool:
     """Equal expressions have equal values wherever both have one."""
-    if isinstance(a, Symbol) or isinstance(b, Symbol):
+    if isinstance(a, sympy.Symbol) or isinstance(b, sympy.Symbol):
         return False  # math-verify also compares names letter by letter
     symbols = a.free_symbols | b.free_symbols
     names = sorted({str(symbol) for symbol in symbols})
@@ -72,7 +57,7 @@ def _differ_at_a_point(a: Expr, b: Expr) -> bool:
         return False  # no value there
     if not all(map(math.isfinite, (x.real, x.imag, y.real, y.imag))):
         return False
-    if max(abs(x), abs(y)) < 1 and _are_exact(value_a, value_b) and not (a.has(Float) or b.has(Float)):
+    if max(abs(x), abs(y)) < 1 and _are_exact(value_a, value_b) and not (a.has(sympy.Float) or b.has(sympy.Float)):
         # as numbers of sympy: neither is an error of floating-point arithmetic, and e^{-1000} is too small for a float
         return bool(abs(value_a - value_b) > _TOLERANCE * max(abs(value_a), abs(value_b)))
     return abs(x - y) > _TOLERANCE * max(1.0, abs(x), abs(y))
@@ -80,7 +65,7 @@ def _differ_at_a_point(a: Expr, b: Expr) -> bool:
 
 def _are_exact(a: Expr, b: Expr) -> bool:
     """Whether evalf has found both to their last digit, and neither is zero: those that cancel out have a precision of 1."""
-    return all(isinstance(value, Float) and value._prec > 1 and value != 0 for value in (a, b))
+    return all(isinstance(value, sympy.Float) and value._prec > 1 and value != 0 for value in (a, b))
 
 
 def agree_at_points(a: object, b: object) -> bool:
@@ -103,7 +88,7 @@ def agree_where_real(a: object, b: object) -> bool:
 
     The letters stand for positive numbers there, and for whole ones where there are factorials.
     """
-    if not isinstance(a, Expr) or not isinstance(b, Expr) or a.has(Abs) or b.has(Abs):
+    if not isinstance(a, Expr) or not isinstance(b, Expr) or a.has(sympy.Abs) or b.has(sympy.Abs):
         return False
     names = sorted({str(symbol) for symbol in a.free_symbols | b.free_symbols})
     whole = a.has(*_OF_WHOLE) or b.has(*_OF_WHOLE)
@@ -125,7 +110,7 @@ def agree_where_real(a: object, b: object) -> bool:
 
 def _has_root(expression: Expr) -> bool:
     """Whether letters stand under a root, in a logarithm or in an exponent."""
-    return any(power.free_symbols and not power.exp.is_Integer for power in expression.atoms(Pow)) or any(
+    return any(power.free_symbols and not power.exp.is_Integer for power in expression.atoms(sympy.Pow)) or any(
         logarithm.free_symbols for logarithm in expression.atoms(log)
     )
 
@@ -142,7 +127,7 @@ def with_imaginary_unit(expression: object) -> object:
     """The letter i as the imaginary unit, which the LaTeX parser takes for a name."""
     if not isinstance(expression, Basic):
         return expression
-    letters = {symbol: I for symbol in expression.free_symbols if str(symbol) == "i"}
+    letters = {symbol: sympy.I for symbol in expression.free_symbols if str(symbol) == "i"}
     try:
         return expression.xreplace(letters) if letters else expression
     except (TypeError, ValueError, AttributeError):  # "i > 3"
@@ -154,9 +139,9 @@ def _num_values(answer: Basic) -> float | None:
     match answer:
         case Expr():
             return 1 if answer.is_number else None
-        case Interval(start=start, end=end):
+        case sympy.Interval(start=start, end=end):
             return math.inf if start.is_number and end.is_number and start != end else None
-        case FiniteSet() | Tuple():
+        case sympy.FiniteSet() | sympy.Tuple():
             elements = {element for element in answer.args if isinstance(element, Rational)}
             return len(elements) if len(elements) == len(answer.args) else None
     return None

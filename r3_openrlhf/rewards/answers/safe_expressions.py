@@ -26,12 +26,7 @@ _FUNCTIONS = {
         "sin cos tan cot sec csc asin acos atan acot sinh cosh tanh asinh acosh atanh exp log sqrt Abs erf"
     ).split()
 } | {"ln": sympy.log, "abs": sympy.Abs}
-_OPERATORS = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-}
+_OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
 _INTEGER_OPERATORS = {
     ast.BitAnd: operator.and_,
     ast.BitOr: operator.or_,

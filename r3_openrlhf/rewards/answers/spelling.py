@@ -85,53 +85,22 @@ _SAYS_NOTHING = _compiled("|".join(_TABLE["leads"]["says_nothing"]), flags=re.IG
 _HEDGE = _compiled(rf"\b(?:{_TABLE['leads']['hedges']})\b|n['’]t\b", flags=re.IGNORECASE)
 _PLAIN = re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?|[a-zA-Z]+")
 _FONT = re.compile(r"\\(?:boldsymbol|bm|pmb|underline|mathbf|mathit|mathsf|bf)(?![a-zA-Z])\s*\{([^{}]*)\}")
-UNEVALUATED = re.compile(
-    r"\\(?:i*int|oint|sum|prod|lim|det|gcd|lcm|max|min|nabla)(?![a-zA-Z])|\\operatorname\s*\{\s*(?:gcd|lcm|max|min|det|tr|rank|dim|deg|mod)\s*\}|\\b?mod(?![a-zA-Z])"
-    r"|\\frac\s*\{\s*d\s*(?:\(|\\[a-zA-Z]|\d)[^{}]*\}\s*\{\s*d\s*[a-zA-Z]\s*\}"
-    r"|\\frac\s*\{\s*(?:d|\\partial)(?:\s*\^\s*\{?\s*\w\s*\}?)?\s*\}\s*\{\s*(?:d|\\partial)\s*[a-zA-Z]"
-)
+_FORMS = {name: _compiled(text) for name, text in _TABLE["forms"].items()}
+UNEVALUATED = _FORMS["unevaluated"]
 _PLUS_MINUS = re.compile(r"\\(?:pm|mp)(?![a-zA-Z])")
 _VALUE_OF = re.compile(r"\s*([a-zA-Z])\s*=([^=]*)")
-_ROWS = re.compile(r"\s*\\begin\s*\{(?:aligned|align\*?|gathered|cases|split)\}(.*?)\\end\s*\{\w+\*?\}\s*", re.DOTALL)
-_LABELLED = re.compile(
-    r"^\s*\\(?:text|textbf|mathrm|mathbf)\s*\{\s*\(([A-J])\)\s*\}(?:\s|\\[ ,;:]|\\quad|~)*(\S.*)$", re.DOTALL
-)
-_A_LABEL = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\s*\{\s*\([A-J]\)\s*\}")
-_CHOICE = re.compile(r"\s*(?:\\(?:text|textbf|mathrm|mathbf)\s*\{)?\s*\(?[A-J]\)?\s*\}?\s*\.?\s*")
 
 OR = re.compile(r"\\text\s*\{\s*or\s*\}|\\lor(?![a-zA-Z])|\bor\b")
 _LOGICAL_OR = re.compile(r"\\(?:lor|vee)(?![a-zA-Z])")
-_FUNCTION_VALUE = re.compile(r"^\s*[a-zA-Z]\s*\(\s*[a-zA-Z]\s*\)\s*=(?!.*=)")
 _Y_VALUE = re.compile(r"^\s*y\s*=(?!.*=)")
-_ANY_INTEGER = re.compile(
-    r"[,;]?\s*(?:\\text\s*\{[^{}]*\}|\\q?quad|\\[ ,;])*\s*\(?(?:\\forall\s*)?[a-z]\s*\\in\s*\\mathbb\s*\{?\s*[ZNRQ]\s*\}?(?:\s*\^\s*\{?[*+]\}?)?\)?\s*$"
-)
-_FOR_ALL = re.compile(r"[,;]?\s*(?:\\text\s*\{\s*for (?:all|any|every)(?: real)?\s*\}\s*[a-z]|\\forall\s*[a-z])\s*$")
-_FROM_ON = re.compile(r"^([^,;]*)[,;]\s*\(?([nkm])\s*(?:\\geq?(?![a-zA-Z])|>=?)\s*\d+\)?\s*$")
-_FUNCTION_OF = re.compile(r"^\s*([a-zA-Z])\s*\(\s*([a-z])\s*\)\s*=(?!.*=)")
 _A_LETTER = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z](?![a-zA-Z])")
-_WHOLE_TEXT = re.compile(r"\s*(?:\\(?:text|mathrm|textbf)\s*\{)?\s*([A-Za-z -]+?)\s*\}?(?: [a-z])?\.?\s*")
 _MEANINGS = {meaning: sign for sign, meanings in _TABLE["words"].items() for meaning in meanings.split(", ")}
 MIN_WRITTEN_OUT = 3  # digits of a period that is written out
-_WRITTEN_OUT = re.compile(r"([-+]?\d{0,30}\.\d{0,6}?)(\d{1,6}?)(\2{1,20})\s*(?:\.{3}|\\ldots)")
-_COLUMN = re.compile(r"\\begin\s*\{[pb]?matrix\}([^&]*?)\\end\s*\{[pb]?matrix\}", re.DOTALL)
-_TWO_ENTRIES = re.compile(r"\\d?binom\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 _TUPLE = re.compile(r"\s*(?:\\left)?\((?!\s*\\begin)")
 _IN_DOLLARS = re.compile(r"(?<!\\)\$([^$]+)(?<!\\)\$|\\\((.+?)\\\)")
 _A_WORD = re.compile(r"(?<![\\a-zA-Z])(?!(?:or|and)\b)[a-zA-Z]{2,}")
 
 _NATURAL = re.compile(r"\\log(?![a-zA-Z]|\s*_)")  # beside \ln the natural one
-_CHOOSE = re.compile(r"(?<![a-zA-Z])C_\{?([a-z0-9])\}?\^\{?([a-z0-9])\}?")
-_UNIT_VECTOR = re.compile(r"\\(?:hat|vec|mathbf)\s*\{\s*\\?[ijk](?:math)?\s*\}")
-_TERM = re.compile(
-    r"([-+]?\s*[^-+\\]*(?:\\(?:frac|sqrt)[^-+\\]*)?)\\(?:hat|vec|mathbf)\s*\{\s*\\?([ijk])(?:math)?\s*\}\s*"
-)
-_PROGRESSION = re.compile(r"\s*((?:-?\d{1,9}\s*,\s*){2,9})\\ldots\s*,\s*(-?\d{1,9})\s*")
-_WHOLE_RANGE = re.compile(r"\s*(-?\d{1,9})\s*(?:\\leq?|<=)\s*[klmn]\s*(?:\\leq?|<=)\s*(-?\d{1,9})\s*")
-
-_DOMAIN = re.compile(
-    r"[,;]?\s*\\text\s*\{\s*(?:for|where|with)\s*\}\s*[a-zA-Z]\s*(?:\\[lg]eq?|>|<|\\neq?)(?![a-zA-Z])[^,;=]*$"
-)
 
 
 def unify(answer: str) -> str:
@@ -171,7 +140,7 @@ def _without_inner_dollars(text: str) -> str:
 
 def _system(text: str) -> str:
     r"""\begin{cases} x=1 \\ y=2 \end{cases} as x=1, y=2; only where every row says what a letter is."""
-    rows = _ROWS.fullmatch(text)
+    rows = _FORMS["rows"].fullmatch(text)
     if rows is None:
         return text
     said = [row.replace("&", " ") for row in rows[1].split("\\\\") if row.strip()]
@@ -226,20 +195,20 @@ def align(answer: str, reference: str) -> tuple[str, str]:
 
 def _words_beside(text: str, other: str) -> str:
     """A text that says in words what the other says by a sign: "no solution" beside the empty set."""
-    words = _WHOLE_TEXT.fullmatch(text)
+    words = _FORMS["whole_text"].fullmatch(text)
     if words is None:
         return text
     if (said := number(other)) is not None and (value := value_in_words(words[1])) is not None:
         return other if value == said.value else str(value)
     sign, meant = _MEANINGS.get(words[1].lower()), other.strip()
-    if sign is not None and (alike := _WHOLE_TEXT.fullmatch(other)):
+    if sign is not None and (alike := _FORMS["whole_text"].fullmatch(other)):
         meant = _MEANINGS.get(alike[1].lower(), meant)
     return sign if sign is not None and sign == meant.replace("{+}", "+") else text
 
 
 def _renamed(text: str, other: str) -> str:
     """ "f(n)=n+1" beside "f(x)=x+1": the variable of a function may have any name."""
-    own, wanted = _FUNCTION_OF.match(text), _FUNCTION_OF.match(other)
+    own, wanted = _FORMS["function_of"].match(text), _FORMS["function_of"].match(other)
     if own and _Y_VALUE.match(other):  # "h(t)=2t+3" beside "y=2x+3"
         letters = set(_A_LETTER.findall(other.partition("=")[2]))
         said = text.partition("=")[2]
@@ -257,7 +226,7 @@ def _in_signs_of(text: str, other: str) -> str:
     if "\\ln" in other and "\\log" not in other:
         text = _NATURAL.sub(r"\\ln", text)
     if "\\binom" in other:
-        text = _CHOOSE.sub(r"\\binom{\1}{\2}", text)
+        text = _FORMS["choose"].sub(r"\\binom{\1}{\2}", text)
     if "," in other and len(_PLUS_MINUS.findall(text)) == 1 and "," not in text:
         text = f"{_PLUS_MINUS.sub('+', text)}, {_PLUS_MINUS.sub('-', text)}"
     if other[:1] == "(" and (coordinates := _coordinates(text)):
@@ -270,16 +239,21 @@ def _in_signs_of(text: str, other: str) -> str:
 def _beside(text: str, other: str) -> str:
     text = _in_signs_of(text, other)
     text = _as_column(_as_period(_renamed(_words_beside(text, other), other), other), other)
-    if _CHOICE.fullmatch(other) and (letter := stated_choice(text)):
+    if _FORMS["choice"].fullmatch(other) and (letter := stated_choice(text)):
         return letter
-    if (labelled := _LABELLED.match(text)) and not _A_LABEL.search(labelled[2]):
-        if _CHOICE.fullmatch(other):
+    if (labelled := _FORMS["labelled"].match(text)) and not _FORMS["a_label"].search(labelled[2]):
+        if _FORMS["choice"].fullmatch(other):
             return labelled[1]
-        return text if _LABELLED.match(other) else labelled[2]
+        return text if _FORMS["labelled"].match(other) else labelled[2]
     text = _LOGICAL_OR.sub(" or ", text) if "=" in text else text  # "x=1 \\lor x=2"
     if condition(other) == other:
         text = condition(text)
-    if _FUNCTION_VALUE.match(text) and _Y_VALUE.match(other) or _Y_VALUE.match(text) and _FUNCTION_VALUE.match(other):
+    if (
+        _FORMS["function_value"].match(text)
+        and _Y_VALUE.match(other)
+        or _Y_VALUE.match(text)
+        and _FORMS["function_value"].match(other)
+    ):
         return text.partition("=")[2].strip()  # "f(x) = 2x" beside "y = 2x"
     parts = text.split(",")
     values = [match for part in parts if (match := _VALUE_OF.fullmatch(part))]
@@ -288,18 +262,18 @@ def _beside(text: str, other: str) -> str:
     ):
         return "(" + ",".join(value[2].strip() for value in sorted(values, key=lambda value: value[1])) + ")"
     if "\\in" not in other and "\\forall" not in other:
-        text = _FOR_ALL.sub("", _ANY_INTEGER.sub("", text)) or text
-    if not re.search(r"[,<>]|\\g", other) and (begun := _FROM_ON.match(text)) and begun[2] in begun[1]:
+        text = _FORMS["for_all"].sub("", _FORMS["any_integer"].sub("", text)) or text
+    if not re.search(r"[,<>]|\\g", other) and (begun := _FORMS["from_on"].match(text)) and begun[2] in begun[1]:
         text = begun[1]
-    return _DOMAIN.sub("", text) if "\\text" not in other else text
+    return _FORMS["domain"].sub("", text) if "\\text" not in other else text
 
 
 def _coordinates(text: str) -> str | None:
     r"""2\hat{i}+7\hat{j} as (2,7), or (2,7,0) where a third one is said."""
-    if not _UNIT_VECTOR.search(text):
+    if not _FORMS["unit_vector"].search(text):
         return None
-    said = {match[2]: match[1].replace(" ", "") for match in _TERM.finditer(text)}
-    if _TERM.sub("", text).strip() or not said:
+    said = {match[2]: match[1].replace(" ", "") for match in _FORMS["term"].finditer(text)}
+    if _FORMS["term"].sub("", text).strip() or not said:
         return None
     values = [said.get(name, "0") for name in ("ijk" if "k" in said else "ij")]
     return "(" + ",".join({"": "1", "+": "1", "-": "-1"}.get(value, value.lstrip("+")) for value in values) + ")"
@@ -307,9 +281,9 @@ def _coordinates(text: str) -> str | None:
 
 def _progression(text: str) -> tuple[int, int, int] | None:
     r"""First, second and last number of "1, 2, 3, \ldots, 50" and of "1 \le n \le 50"."""
-    if whole := _WHOLE_RANGE.fullmatch(text):
+    if whole := _FORMS["whole_range"].fullmatch(text):
         return int(whole[1]), int(whole[1]) + 1, int(whole[2])
-    row = _PROGRESSION.fullmatch(text)
+    row = _FORMS["progression"].fullmatch(text)
     numbers = list(map(int, row[1].replace(" ", "").rstrip(",").split(","))) if row else []
     if row is None or any(b - a != numbers[1] - numbers[0] for a, b in zip(numbers, numbers[1:], strict=False)):
         return None
@@ -318,7 +292,7 @@ def _progression(text: str) -> tuple[int, int, int] | None:
 
 def _as_period(text: str, other: str) -> str:
     r"""0.1666... beside an exact number as 0.1\overline{6}; not the decimals of an irrational number, which may repeat by accident."""
-    found = _WRITTEN_OUT.fullmatch(text.strip()) if text.rstrip().endswith(("ldots", "...")) else None
+    found = _FORMS["written_out"].fullmatch(text.strip()) if text.rstrip().endswith(("ldots", "...")) else None
     exact = number(other) if found else None
     if found is None or exact is None or "." in exact.text and "overline" not in other:
         return text
@@ -329,9 +303,9 @@ def _as_column(text: str, other: str) -> str:
     """A column beside a pair as the pair; a binomial coefficient beside a column as the column, which may look the same."""
     if "{pmatrix}" not in text and "{bmatrix}" not in text and "binom" not in text and "{matrix}" not in text:
         return text
-    if (column := _COLUMN.fullmatch(text.strip())) and _TUPLE.match(other):
+    if (column := _FORMS["column"].fullmatch(text.strip())) and _TUPLE.match(other):
         entries = [entry.strip() for entry in column[1].split("\\\\") if entry.strip()]
         return "(" + ",".join(entries) + ")" if len(entries) > 1 and "," not in column[1] else text
-    if (two := _TWO_ENTRIES.fullmatch(text.strip())) and _COLUMN.fullmatch(other.strip()):
+    if (two := _FORMS["two_entries"].fullmatch(text.strip())) and _FORMS["column"].fullmatch(other.strip()):
         return rf"\begin{{pmatrix}}{two[1]}\\{two[2]}\end{{pmatrix}}"
     return text
