@@ -1,6 +1,6 @@
 """Our verdicts against those of others, beside math-verify (its reference as it stands, and as $reference$) and OpenRLHF's grade_answer.
 
-    python benchmarks/grading_accuracy.py [--data ../shared/data/grader] [--list]
+    python benchmarks/grading_accuracy.py [--data ../shared/data/grader] [--files vectors,field_cases] [--list]
 
 Prints one line per file: rows, and the share of rows on which each grader agrees with the file's own verdict. With
 --list every row on which ours does not agree. An ungraded row agrees with nothing.
@@ -15,12 +15,17 @@ import multiprocessing
 import sys
 from pathlib import Path
 
-FILES = ("vectors", "outputs_gsm8k_openai", "outputs_rho_math500")
+FILES = ("vectors", "outputs_gsm8k_openai", "outputs_rho_math500", "field_cases")
 
 
 def rows_of(path: Path) -> list[tuple[str, str, str, bool]]:
     """(id, reference, response, verdict) of every row."""
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    if "references" in rows[0]:
+        return [
+            (f"{i}: {row['kind']}", row["references"][0], row["response"], row["verdict"] == "correct")
+            for i, row in enumerate(rows)
+        ]
     return [
         (row["id"], row["gold"], row.get("prediction", row.get("response")), row.get("expected", row.get("correct")))
         for row in rows
@@ -74,6 +79,7 @@ def share(verdicts: list[bool], rows: list) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", type=Path, default=Path("../shared/data/grader"))
+    parser.add_argument("--files", default=",".join(FILES), help="which of them, with commas between")
     parser.add_argument("--list", action="store_true", help="print every row on which ours does not agree")
     options = parser.parse_args()
     if not options.data.is_dir():
@@ -81,7 +87,7 @@ def main() -> None:
     print(
         f"{'file':24} {'rows':>5} {'ours':>8} {'ungraded':>9} {'math-verify':>12} {'$reference$':>12} {'grade_answer':>13}"
     )
-    for name in FILES:
+    for name in options.files.split(","):
         rows = rows_of(options.data / f"{name}.jsonl")
         grades = asyncio.run(grade_ours(rows))
         with multiprocessing.get_context("spawn").Pool(2) as processes:  # others' graders: away from this process

@@ -335,8 +335,9 @@ def _compare_bases(left: str, right: str) -> bool | None:
     here, there = _BASE.fullmatch(left), _BASE.fullmatch(right)
     if here and there:
         return here.groups() == there.groups()
-    value = number(right) if here else None
-    return None if value is None else here[2] == "10" and number(here[1]) == value
+    if here is None or (value := number(right)) is None:
+        return None
+    return here[2] == "10" and number(here[1]) == value
 
 
 def _is_word(text: str) -> bool:
