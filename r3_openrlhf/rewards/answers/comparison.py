@@ -18,6 +18,8 @@ MAX_RELATIVE_ERROR = Fraction(1, 10**4)  # and may be off by this much: the tole
 
 _PLAIN_INTEGER = re.compile(r"[1-9][0-9]{0,14}")
 _MATH_DELIMITERS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
+_FRAC_NAMES = re.compile(r"\\[dtc]frac(?![a-zA-Z])")
+_FRAC_DIGITS = re.compile(r"\\frac\s*(\d)\s*(\d)(?!\d)")
 _COMMANDS = re.compile(r"\\(?:left|right|bigl?|bigr|displaystyle|quad|qquad)(?![a-zA-Z])|\\[,!;: ]|~")
 _THOUSANDS = re.compile(r"(?:,\\!|\{,\})\s*")
 _DEGREES = re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))|°")
@@ -51,9 +53,8 @@ _ROMAN = re.compile(r"(?=[XL]*[IV])[IVXL]{2,}")
 _NEGATION = re.compile(r"\\neg(?![a-zA-Z])")
 _PERMUTATION = re.compile(r"(?:\(\s*\d+(?:\s+\d+)+\s*\)\s*)+|(?:\(\s*[a-z](?:\s+[a-z]){1,25}\s*\)\s*)+")
 _FEET = re.compile(r"\d\s*('+|\^\s*\{?\s*(?:\\prime\s*)+\}?)")
-_ALIKE = re.compile(  # in one spelling \\sim is \\neg
-    r"(?:\\triangle)?([A-Z]{3,8})(\\(?:neg|sim|cong|simeq|equiv))(?:\\triangle)?([A-Z]{3,8})"
-)
+# in one spelling \\sim is \\neg
+_ALIKE = re.compile(r"(?:\\triangle)?([A-Z]{3,8})(\\(?:neg|sim|cong|simeq|equiv))(?:\\triangle)?([A-Z]{3,8})")
 _DECIMAL_COMMA = re.compile(r"-?\d+,\d{1,2}|-?\d+,\d{4,20}|-?0,\d{1,20}")
 _PART_OF_THOUSANDS = re.compile(r"0\d+")  # of "(1,000,2,000)": no number of its own
 COMMA_OF_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
@@ -78,6 +79,7 @@ def _tidy(answer: str) -> str:
             break
     text = _CURRENCY.sub("", text).replace("$", "").replace("−", "-")
     text = _THOUSANDS.sub(",", text)
+    text = _FRAC_DIGITS.sub(r"\\frac{\1}{\2}", _FRAC_NAMES.sub(r"\\frac", text))
     return _DEGREES.sub("", _COMMANDS.sub(" ", text)).strip().rstrip(".")
 
 

@@ -26,15 +26,13 @@ _IN_TYPE = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|emph|underl
 _LONE_CHOICE = re.compile(r"[\s*_$(]*([A-J])[\s*_$).]*")
 _FEW_WORDS = re.compile(r"[\s*_\"]*([A-Za-z]+|[A-Z][a-z]+(?:[ '-][A-Z][a-z]+){1,3})[\s*_\".!]*")
 _IS_FORMULA = re.compile(r"(?!\([^()]*=)(?=.*\w)")  # not "(2 + 3 = 5)"
-_LISTED = re.compile(
-    r"[\d})$]\s*(?:,\s|;|,?\s*\bor\b|\s\d+\s)\s*[\\$(]*[-+]?$"
-)  # what stands before the last of several numbers
+# what stands before the last of several numbers
+_LISTED = re.compile(r"[\d})$]\s*(?:,\s|;|,?\s*\bor\b|\s\d+\s)\s*[\\$(]*[-+]?$")
 _LAST_NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?=\D*$)")
 _HEADING = re.compile(r"[\s*_]*(?:\d+[.):]\s*)?[A-Za-z]{3,}")
 _FULL_WIDTH = re.compile("[\uff10-\uff19\uff21-\uff3a\uff41-\uff5a\uff5b\uff5d]")
-FULL_WIDTH = {
-    code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)
-}  # the signs of ASCII, as wide as a Chinese one
+# the signs of ASCII, as wide as a Chinese one
+FULL_WIDTH = {code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}
 _UNFINISHED = ("^", "_", "+", "-", "*", "/", "=", "\\", "{", "(", "[", "<", ">", "&")  # a text that broke off
 _CJK = re.compile(r"[\u3000-\u30ff\u3400-\u9fff\uff00-\uffef]+")
 
