@@ -61,4 +61,4 @@ class ClusterError(R3Error):
 
 
 class RunInterrupted(R3Error):
-    """The run was asked to end before its end; it goes on from its newest checkpoint. No mistake of anybody's."""
+    """The run was asked to end before its end; it resumes from its newest checkpoint. Not an error of the user."""

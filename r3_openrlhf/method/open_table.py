@@ -38,7 +38,7 @@ def looking_only() -> Iterator[None]:
 
 
 def is_looking() -> bool:
-    """Are we within `looking_only`?"""
+    """True within `looking_only`."""
     return _LOOKING.get()
 
 

@@ -15,7 +15,7 @@ from r3_openrlhf.method.types import Context, Rollout, Word
 
 
 class ReflectionFate(Word):
-    """Did a problem get a reflection group in this step, and if not, why?"""
+    """Whether a problem got a reflection group in this step, and if not, why."""
 
     ASKED = "asked"
     OFF = "off"  # reflection.enabled=false, or there is no history

@@ -88,7 +88,7 @@ class R3:
         return self.selection.choose(items, count=count, uid=uid, rng=rng)
 
     def prompts(self, problems: Sequence[Any], *, step: int, epoch: int, render: PromptMaker) -> StepPrompts:
-        """What this step asks: every problem, and further groups for hard ones (METHOD section 2).
+        """The prompts of this step: every problem, and further groups for hard ones (METHOD section 2).
 
         Args:
             problems: each has an attribute `uid`, the same at every visit.
@@ -116,11 +116,11 @@ class R3:
         return first, num_samples - first
 
     def needs_second_draw(self, verdicts: Iterable[Verdict]) -> bool:
-        """Do the verdicts of a group's first draw not differ yet?"""
+        """True if the verdicts of a group's first draw do not differ yet."""
         return draws_on(verdicts)
 
     def _hard_problems(self, uids: Sequence[str], *, step: int, epoch: int) -> tuple[list[ReflectionFate], list[int]]:
-        """The fate of every problem, and the places of those that are to be reflected on."""
+        """The fate of every problem, and the places of those that get a reflection group."""
         settings = self.settings.reflection
         if not settings.enabled or self.history is None:
             return [ReflectionFate.OFF] * len(uids), []
@@ -321,8 +321,8 @@ class R3:
                 group.replay = group.absence
 
     def _uses_stored_logprobs(self, batch: MixedBatch, row: Row) -> bool:
-        """Is the row's ratio taken against the log-probs it was sampled with (METHOD section 4)? Only a recalled row has
-        a choice, and only where it was sampled from the prompt of its group."""
+        """True if the row's ratio uses the log-probs from sampling (METHOD section 4). Only a recalled row has a choice,
+        and only if it was sampled from the prompt of its group."""
         replay = self.settings.replay
         word = replay.old_logprobs
         if row.rollout.verdict is Verdict.WRONG and replay.failure_logprobs is not None:

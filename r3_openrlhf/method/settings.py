@@ -219,5 +219,5 @@ class R3Settings:
 
     @property
     def ranks_by_entropy(self) -> bool:
-        """Does a ranking need the entropies of its rows?"""
+        """True if a ranking needs the entropies of its rows."""
         return self.ranking.enabled and RANKING_SCORES[self.ranking.score].needs_entropy

@@ -36,7 +36,7 @@ class Verdict(Word):
 
 
 class Context(Word):
-    """Where a rollout began: behind the problem alone, behind problem + stored attempt + guidance (ISR), or behind the
+    """Where a rollout began: after the problem alone, after problem + stored attempt + guidance (ISR), or after the
     problem and the first tokens of a stored response (method/core/prefix.py)."""
 
     PLAIN = "plain"
@@ -45,7 +45,7 @@ class Context(Word):
 
 
 class ReplayMode(Word):
-    """Do recalled rollouts join a collapsed group [P], or take the place of as many fresh ones?"""
+    """Recalled rollouts join a collapsed group [P], or replace as many fresh ones."""
 
     ADD = "add"
     REPLACE = "replace"
@@ -59,7 +59,7 @@ class OldLogprobs(Word):
 
 
 class AdvantageScope(Word):
-    """Does alpha of eq. 3 damp the whole mixed group, or the recalled rows alone?"""
+    """Alpha of eq. 3 damps the whole mixed group, or only the recalled rows."""
 
     LITERAL = "literal"
     OFF_POLICY_ONLY = "off_policy_only"

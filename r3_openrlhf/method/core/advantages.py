@@ -58,7 +58,7 @@ def amplify_successes(advantages: Sequence[float], correct: Sequence[bool], *, f
 
         factor * A_i   where row i is correct and A_i > 0,   A_i elsewhere
 
-    A failure that a ranking prefers to others keeps its advantage: nobody verified it. The sum over a group is no longer 0.
+    A failure that a ranking prefers to others keeps its advantage, because it is unverified. The sum over a group is no longer 0.
 
     ValueError: no advantages, one that is not finite, `correct` of another length, factor not above 0.
     """

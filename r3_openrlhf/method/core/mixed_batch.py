@@ -70,7 +70,7 @@ class Row:
 
     @property
     def recalled(self) -> bool:
-        """Does it come from the history (or from another group of this step), not from its group's own sampling?"""
+        """True if it comes from the history or another group of this step, not from its group's own sampling."""
         return self.source is None
 
     @property
@@ -80,7 +80,7 @@ class Row:
 
     @property
     def ranked(self) -> bool:
-        """Has a ranking replaced its outcome reward?"""
+        """True if a ranking replaced its outcome reward."""
         return self.ranking_reward is not None
 
     @property
@@ -109,22 +109,22 @@ class Group:
 
     @property
     def wanted(self) -> bool:
-        """Did it collapse, and was an opposite verdict asked for?"""
+        """True if it collapsed and replay asked for the opposite verdict."""
         return self.replay not in UNASKED
 
     @property
     def ranked(self) -> bool:
-        """Were rows of it ranked?"""
+        """True if some of its rows were ranked."""
         return self.ranking is RankingFate.RANKED
 
     @property
     def collapsed_before(self) -> bool:
-        """Did its fresh rows all have one verdict?"""
+        """True if all its fresh rows have one verdict."""
         return self.state in (GroupState.ALL_CORRECT, GroupState.NONE_CORRECT)
 
     @property
     def collapsed_after(self) -> bool:
-        """Did it collapse, and was nothing recalled that has the other verdict?"""
+        """True if it collapsed and nothing with the other verdict was recalled."""
         return self.collapsed_before and not self.recalled
 
 
@@ -178,7 +178,7 @@ class MixedBatch:
         return row
 
     def rehearse(self, rollouts: Sequence[Rollout], *, coef: float) -> None:
-        """Add stored successes of other problems, each behind its own prompt, in no group and with the advantage `coef`."""
+        """Add stored successes of other problems, each after its own prompt, in no group and with the advantage `coef`."""
         for rollout in rollouts:
             reward = rollout.graded_reward
             row = Row(len(self.rows), rollout, NO_GROUP, outcome_reward=reward, reward=reward, advantage=coef)
@@ -366,12 +366,12 @@ class MixedBatch:
 
 
 def verified_difference(rows: Sequence[Row]) -> bool:
-    """Do the verdicts inside the group differ (a grader told its rows apart)?"""
+    """True if the verdicts in the group differ (a grader distinguished its rows)."""
     return len({row.rollout.verdict for row in rows}) > 1
 
 
 def topk_decides(rows: Sequence[Row], bounds: Callable[[Row], EntropyBounds | None]) -> bool:
-    """Do the bounds from the engine's top-k log-probs already decide the ranking of these rows?"""
+    """True if the bounds from the engine's top-k log-probs decide the ranking of these rows."""
     found = [bound for row in rows if (bound := bounds(row)) is not None]
     if len(found) < len(rows):
         return False

@@ -61,9 +61,9 @@ def cut_points(
 
         fractions    i T / (count + 1) for i = 1 .. count, rounded down: 25, 50 and 75% for a count of 3
         uncertain    before the tokens that were least likely when they were sampled
-        delimiters   behind tokens of `delimiters` (ids of tokens that end a step); of too many, spread evenly
+        delimiters   after tokens of `delimiters` (ids of tokens that end a step); of too many, spread evenly
 
-    At least one token lies before a cut and one behind it, and a prefix has at most `max_prefix` tokens.
+    At least one token is before a cut and one after it, and a prefix has at most `max_prefix` tokens.
 
     Args:
         response_ids: [T]
@@ -128,7 +128,7 @@ def state_by_value(
 
     Args:
         values: [T]; V_t is of the tokens before token t (OpenRLHF models/model.py:307), so V_n of the prefix of n tokens.
-        places: where a cut may be, ascending, from 1 to T - 1, as `cut_points` finds behind delimiters; None: anywhere.
+        places: where a cut may be, ascending, from 1 to T - 1, as `cut_points` finds after delimiters; None: anywhere.
 
     ValueError: a rule or a place that does not exist, a value that is no number.
     """

@@ -95,7 +95,7 @@ def open_for_writing(path: str) -> sqlite3.Connection:
 
 @contextmanager
 def reading(path: str | Path, doing: str = "read") -> Iterator[sqlite3.Connection]:
-    """`open_for_reading`, closed behind the block, with SQLite's errors as sentences."""
+    """`open_for_reading`, closed after the block, with SQLite's errors as sentences."""
     connection = open_for_reading(str(path))
     try:
         with sentences(str(path), doing):

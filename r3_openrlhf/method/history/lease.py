@@ -102,7 +102,7 @@ def last_holder(path: Path) -> tuple[Holder | None, bool]:
 
 
 def _watch(lock: SoftFileLease, path: Path) -> None:
-    """Acquires it when nobody touches the file for LEASE_S seconds, else raises Timeout."""
+    """Acquires it if no one touches the file for LEASE_S seconds, else raises Timeout."""
     try:
         lock.acquire(timeout=LEASE_S + BEAT_S)
     except Timeout:
