@@ -50,14 +50,13 @@ def same_set(answer: str, reference: str) -> bool | None:
 
 
 def condition(text: str) -> str:
-    r"""x<2 of "\\{x \\mid x<2\\}"; other texts as they are."""
+    r"""x<2 of "\{x \mid x<2\}"; other texts as they are."""
     found = _DESCRIBED.fullmatch(text)
     return found[1].strip() if found and _RELATION.search(found[1]) else text
 
 
 def _union(text: str, names: set[str]) -> list[Interval]:
-    text = condition(text)
-    text = text.replace("\\left", "").replace("\\right", "").replace("\\{", "{").replace("\\}", "}")
+    text = condition(text).replace("\\left", "").replace("\\right", "").replace("\\{", "{").replace("\\}", "}")
     text = text.replace("^{+}", "^+").replace("^{-}", "^-")
     parts = _OR.split(text)
     if len(parts) > MAX_PIECES:
