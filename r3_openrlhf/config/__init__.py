@@ -18,7 +18,7 @@ from r3_openrlhf.config.answer_tasks import task_for
 from r3_openrlhf.config.reward_functions import BUILT_IN, placed, reward_function
 from r3_openrlhf.config.sources import entries_of, path_of
 from r3_openrlhf.config.words import AgentEstimator, Device, LossAggregation, Reading, TokenValues
-from r3_openrlhf.method.checks import above, at_least, fraction, one_of
+from r3_openrlhf.method.checks import above, at_least, check_typed, fraction, one_of
 from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import is_import_path, is_looking
 from r3_openrlhf.method.settings import R3Settings
@@ -104,7 +104,7 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         if self.sources:
-            own = [one.name for one in fields(self) if one.name not in ("path", "sources", "max_len")]
+            own = {one.name: str(one.type) for one in fields(self) if one.name not in ("path", "sources", "max_len")}
             self.sources = entries_of("data.sources", self.sources, allowed=own)
             self.path = path_of("data.sources", self.path, self.sources)
             _ = self.parts
@@ -175,6 +175,7 @@ class RolloutConfig:
         above("rollout.temperature", self.temperature, 0.0)
         if not all(self.stop):
             raise ConfigError(f"rollout.stop is {self.stop}; a text at which a response ends has a character or more")
+        check_typed("rollout.stop", *self.stop)
         at_least("rollout.micro_batch_size", self.micro_batch_size, 1)
         at_least("rollout.max_tokens_per_gpu", self.max_tokens_per_gpu, 1)
 
@@ -310,6 +311,7 @@ class RewardConfig:
         fraction("reward.max_ungraded_rate", self.max_ungraded_rate)
         if len(self.thinking_marks) not in (0, 2) or not all(self.thinking_marks):
             raise ConfigError(f"reward.thinking_marks is {self.thinking_marks}; use [BEGIN, END], two texts, or []")
+        check_typed("reward.thinking_marks", *self.thinking_marks)
         self.function = None if self.function is None else placed(self.function)
         self.functions = [placed(path) for path in self.functions]
         self._check_functions()
@@ -384,7 +386,9 @@ class HeldOutConfig:
 
     def __post_init__(self) -> None:
         if self.sources:
-            own = [one.name for one in fields(DataConfig) if one.name not in ("path", "sources", "max_len")]
+            own = {
+                one.name: str(one.type) for one in fields(DataConfig) if one.name not in ("path", "sources", "max_len")
+            }
             self.sources = entries_of("held_out.sources", self.sources, allowed=own)
             self.path = path_of("held_out.sources", self.path, self.sources)
         at_least("held_out.max_samples", self.max_samples, 1)
@@ -611,7 +615,8 @@ class R3Config(R3Settings):
         self._check_lengths()
         self._check_batches()
         if self.data.keep_rows is None:
-            self.data.keep_rows = bool(self.reward.all_functions)
+            # a copy, whose parts know it, too
+            self.data = replace(self.data, keep_rows=bool(self.reward.all_functions))
         # OpenRLHF splits the data path, which lies in run_dir, at commas and at "@".
         if any(mark in self.run_dir for mark in ",@"):
             raise ConfigError(f"run_dir is {quoted(self.run_dir)}; OpenRLHF cannot read paths with a comma or an @")

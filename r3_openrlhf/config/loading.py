@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import re
 import typing
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -108,6 +109,14 @@ def load_config(experiment: str, overrides: list[str]) -> R3Config:
         raise ConfigError("run_dir is empty; use run_dir=DIRECTORY")
     config.run_dir = str(Path(config.run_dir).expanduser().absolute())  # Ray's workers have other working directories
     return config
+
+
+_TRACKERS = re.compile("trackio|mlflow|swanlab|comet|neptune|clearml|aim", re.IGNORECASE)
+_OTHER_TRACKERS = (
+    "a run logs to Weights & Biases (logging.wandb_project), and to TensorBoard and metrics.jsonl in its directory always; "
+    "trackio.import_tf_events(RUN/tensorboard, project=...) takes it to trackio, and mlflow.log_metrics of each line of metrics.jsonl to "
+    "MLflow"
+)
 
 
 def with_overrides(values: dict[str, Any], overrides: list[str], *, source: str) -> R3Config:
@@ -254,7 +263,8 @@ def _check_override(text: str) -> Override:
         section = [name for name in known if name.startswith(f"{key}.")]
         if section:
             raise ConfigError(f"{key} is a group of keys; set one of them, like {section[0]}=...")
-        raise ConfigError(f"{key} does not exist; {_nearest_key(key, known)}")
+        tracker = _TRACKERS.search(key) if key.startswith(("logging.", "logger.")) else None
+        raise ConfigError(f"{key} does not exist; {_OTHER_TRACKERS if tracker else _nearest_key(key, known)}")
     return override
 
 

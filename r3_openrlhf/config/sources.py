@@ -4,19 +4,39 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from r3_openrlhf.method.errors import ConfigError, quoted
 
+# Of a type of config.DataConfig, its first word -> what YAML gives
+_KINDS: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "bool": (bool,),
+    "int": (int,),
+    "dict": (Mapping,),
+    "list": (list, tuple),
+}
+# What a source cannot have, and what to do instead
+_INSTEAD = {
+    "stop": "rollout.stop is one for all sources: a response ends at any of its texts",
+    "function": "give it a grader of its own with task: my_module:grade, or let one reward.function look at `row`",
+}
+_INSTEAD |= {
+    "reward": _INSTEAD["function"],
+    "functions": _INSTEAD["function"],
+    "reward_function": _INSTEAD["function"],
+}
 # What `path` is until the sources are known; afterwards it is their paths.
 SOURCES = "sources"
 
 
-def entries_of(key: str, sources: Sequence[Any], *, allowed: Collection[str]) -> list[dict[str, Any]]:
+def entries_of(key: str, sources: Sequence[Any], *, allowed: Mapping[str, str]) -> list[dict[str, Any]]:
     """Each source as {name, weight or None, path, and what it sets of `allowed`}.
 
-    Raises ConfigError: no path, a key that a source cannot have, a weight that is no number above 0, weights for some only, or
+    allowed: key -> its type, as config.DataConfig writes it.
+
+    Raises ConfigError: no path, a value of another type, a key that a source cannot have, a weight that is no number above 0, weights for some only, or
     two sources of one name.
     """
     found = []
@@ -28,10 +48,14 @@ def entries_of(key: str, sources: Sequence[Any], *, allowed: Collection[str]) ->
                 f"{key} holds {quoted(source)}, which has no path; write a path, or {{path: ..., weight: ...}}"
             )
         unknown = sorted(set(map(str, entry)) - set(allowed) - {"name", "weight", "path"})
+        if unknown and (instead := _INSTEAD.get(unknown[0].rpartition(".")[2])):
+            raise ConfigError(f"{key} sets {unknown[0]} for {path}, which a source cannot have; {instead}")
         if unknown:
             raise ConfigError(
                 f"{key} sets {unknown[0]} for {path}; a source has path, name, weight, {', '.join(allowed)}"
             )
+        for name in set(entry) & set(allowed):
+            _check_type(key, str(path), name, entry[name], allowed[name])
         is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
         if weight is not None and not (is_number and math.isfinite(weight) and weight > 0):
             raise ConfigError(
@@ -50,6 +74,17 @@ def entries_of(key: str, sources: Sequence[Any], *, allowed: Collection[str]) ->
     if len({entry["weight"] is None for entry in found}) > 1:
         raise ConfigError(f"{key} has weights for some of its sources only; give all of them one, or none")
     return found
+
+
+def _check_type(key: str, path: str, name: str, value: Any, kind: str) -> None:
+    wanted = _KINDS[re.split(r"[\[ ]", kind)[0]]
+    fits = isinstance(value, wanted) and not (isinstance(value, bool) and bool not in wanted)
+    if fits or (value is None and "None" in kind):
+        return
+    instead = ""
+    if name == "chat_template" and isinstance(value, str):
+        instead = "; a template of its own goes into chat_template_kwargs: {chat_template: ...}"
+    raise ConfigError(f"{key} gives {path} the {name} {quoted(value)}, which is no {wanted[0].__name__}{instead}")
 
 
 def path_of(key: str, path: str | None, entries: Sequence[Mapping[str, Any]]) -> str:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
+from typing import TYPE_CHECKING
 
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.method.types import Grade
 from r3_openrlhf.problems.sources import Label
 from r3_openrlhf.rewards.answers.request import GradeRequest
 from r3_openrlhf.rewards.client import make_grader
-from r3_openrlhf.rewards.thinking import as_graded
+from r3_openrlhf.rewards.thinking import as_graded, response_text
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 CLOSE_S = 5.0
 
@@ -51,6 +56,10 @@ class GradingThread:
         """Do servers give no sign of life for so long? Processes always answer within their own limits."""
         last_heard = getattr(self._grader, "last_heard", None)
         return last_heard is not None and time.monotonic() - last_heard >= seconds
+
+    def text_of(self, tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int]) -> str:
+        """What is graded of a response, as in training."""
+        return response_text(tokenizer, token_ids, self._config.thinking_marks)
 
     def submit(self, label: Label, text: str, *, num_tokens: int, truncated: bool) -> Future[Grade]:
         """Ask for the grade of one response. Returns at once."""

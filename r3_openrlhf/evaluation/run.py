@@ -26,6 +26,7 @@ from r3_openrlhf.problems.prompts import problem_message, prompt_of, render
 from r3_openrlhf.problems.stops import stops_of
 from r3_openrlhf.runs.directory import write_whole
 from r3_openrlhf.runs.first_page import NUM_EXAMPLES, FirstPage, make_page
+from r3_openrlhf.runs.function_files import copy_in, file_of
 from r3_openrlhf.runs.models.checks import load_tokenizer
 from r3_openrlhf.runs.models.locate import resolve_model
 from r3_openrlhf.runs.models.own_code import check_own_code
@@ -149,7 +150,7 @@ def configuration_of(request: Request, source: ModelSource) -> R3Config:
         raise ConfigError(f"--experiment is {request.experiment}, but the run {source.name} has its own configuration")
     base = load_config(request.experiment, []) if request.experiment else source.config
     if source.config:
-        _refuse_code_of_the_run(source.config, request.overrides)
+        _refuse_code_of_the_run(source.config, request.overrides, run=source.output.parents[1])
     values = values_of(base, request.benchmarks) if base else {}
     for override in request.overrides:
         section = override.partition(".")[0]
@@ -163,7 +164,7 @@ def configuration_of(request: Request, source: ModelSource) -> R3Config:
     return with_overrides(values, list(request.overrides), source="the configuration of the evaluation")
 
 
-def _refuse_code_of_the_run(config: R3Config, overrides: Sequence[str]) -> None:
+def _refuse_code_of_the_run(config: R3Config, overrides: Sequence[str], *, run: Path) -> None:
     """ConfigError: the run's settings name code, and the command does not. A run directory may be anybody's."""
     said = {override.partition("=")[0] for override in overrides}
     named: dict[str, list[str]] = {
@@ -171,6 +172,7 @@ def _refuse_code_of_the_run(config: R3Config, overrides: Sequence[str]) -> None:
         "reward.functions": config.reward.functions,
     }
     for key, paths in named.items():
+        paths = [there(path, run) for path in paths]
         code = [path for path in paths if is_import_path(path) or path.endswith(".py")]
         if code and key not in said:
             value = f"[{','.join(paths)}]" if key.endswith("s") else code[0]
@@ -178,6 +180,12 @@ def _refuse_code_of_the_run(config: R3Config, overrides: Sequence[str]) -> None:
                 f"the run's {key} is {value}, and what grades is code that the run's directory names; if you trust it, "
                 f"add {key}={value} to the command"
             )
+
+
+def there(path: str, run: Path) -> str:
+    """The function's own file, or the run's copy of it where that is gone."""
+    file = file_of(path)
+    return path if file is None or file.is_file() else copy_in(run, path)
 
 
 def settings_of(options: BenchmarkConfig, config: R3Config, *, weights: str) -> dict[str, Any]:

@@ -207,7 +207,7 @@ def grade_kept(
 def _ask_for_grade(completion, work, grading, tokenizer, answers) -> str:
     label = work[int(completion.key.partition("/")[0])].label
     # with detokenize off the end token stays in token_ids; it is no text (as in training)
-    text = tokenizer.decode(completion.token_ids, skip_special_tokens=True)
+    text = grading.text_of(tokenizer, completion.token_ids)
     future = grading.submit(
         label, text, num_tokens=len(completion.token_ids), truncated=completion.finish_reason == "length"
     )
@@ -233,7 +233,7 @@ def shorten(
             if len(token_ids) == len(response.token_ids):
                 parts.append(response)
                 continue
-            text = tokenizer.decode(token_ids, skip_special_tokens=True)
+            text = grading.text_of(tokenizer, token_ids)
             future = grading.submit(labels[problem.key], text, num_tokens=len(token_ids), truncated=truncated)
             parts.append((text, token_ids, future))
         window.append((problem, parts))

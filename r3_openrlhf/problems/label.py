@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+_encode = json.JSONEncoder(ensure_ascii=False).encode  # made once: json.dumps makes one for each call
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
@@ -34,7 +36,7 @@ class Label:
         for name, value in further.items():
             if value is not None:
                 fields[name] = value
-        return json.dumps(fields, ensure_ascii=False)
+        return _encode(fields)
 
     @classmethod
     def from_json(cls, text: str) -> Label:

@@ -60,7 +60,7 @@ def render(
         messages.append({"role": "user", "content": problem_message(data, shot["problem"])})
         messages.append({"role": "assistant", "content": shot["response"]})
     messages += [*turns, {"role": "user", "content": user_text}]
-    if tokenizer.chat_template is None:
+    if not has_template(tokenizer, data):
         raise DataError(
             f"The tokenizer of {tokenizer.name_or_path} has no chat template; use data.chat_template=false"
         )
@@ -74,6 +74,11 @@ def render(
             f"The chat template of {tokenizer.name_or_path} refuses the turns {roles} ({error}); "
             "drop data.system_prompt or data.few_shot, or use data.chat_template=false"
         ) from error
+
+
+def has_template(tokenizer: PreTrainedTokenizerBase, data: DataConfig) -> bool:
+    """Is there a chat template, of the tokenizer or in data.chat_template_kwargs?"""
+    return (data.chat_template_kwargs.get("chat_template") or tokenizer.chat_template) is not None
 
 
 def template_values(data: DataConfig) -> dict[str, Any]:
@@ -91,7 +96,7 @@ def begin_of_text(tokenizer: PreTrainedTokenizerBase) -> str:
 
 def end_of_turn(tokenizer: PreTrainedTokenizerBase, data: DataConfig) -> int | None:
     """The special token that the chat template puts behind an answer; None where it puts none, or no template is used."""
-    if not data.chat_template or tokenizer.chat_template is None:
+    if not data.chat_template or not has_template(tokenizer, data):
         return None
     from jinja2 import TemplateError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from r3_openrlhf.config import DataConfig
@@ -103,7 +103,7 @@ def check_references(
     if not of_user:
         if is_math:
             _check_texts(column)
-        problem = [label for label in known if any(map(_copy_of(label.problem), label.references))]
+        problem = [label for label in known if any(_is_copy(text, label.problem) for text in label.references)]
         column.say(problem, "are the problem itself", suspicious=0.0)
         if len(known) >= MANY and len(first) > 2:
             _check_places(column, first, columns, is_math=is_math)
@@ -227,17 +227,12 @@ def check_prompts(labels: Sequence[Label], *, path: str, data: DataConfig) -> li
     return findings
 
 
-def _copy_of(problem: str) -> Callable[[str], bool]:
+def _is_copy(reference: str, problem: str) -> bool:
     """Is a reference the problem, or the problem with something around it?"""
-    bare = " ".join(problem.split()).casefold()
-
-    def is_copy(reference: str) -> bool:
-        if len(reference) < len(bare) or not bare:
-            return False
-        text = " ".join(reference.split()).casefold()
-        return text == bare or (len(bare) >= SHORTEST_PROBLEM and bare in text)
-
-    return is_copy
+    if 2 * len(reference) < len(problem):  # the rest of a problem is not white space
+        return False
+    text, bare = (" ".join(one.split()).casefold() for one in (reference, problem))
+    return text == bare or (len(bare) >= SHORTEST_PROBLEM and bare in text)
 
 
 def num_words(text: str) -> int:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -249,7 +249,7 @@ class Columns:
     """The columns of a table, as they were named or found; dotted keys go into them."""
 
     problem: str
-    answer: str
+    answer: str | None  # None: a reward function has no need of one
     uid: str | None
 
 
@@ -263,13 +263,16 @@ def _table_rows(data: DataConfig, counts: SourceCounts) -> list[tuple[str, Label
     if not table.columns:
         return [(place, row) for place, row in table.rows if isinstance(row, DataError)]
     problem, answer = (
-        chosen_column(table.columns, key=getattr(data, option), groups=names, option=option, path=data.path)
+        None
+        if option == "answer_key" and may_lack_answers(data, table.columns)
+        else chosen_column(table.columns, key=getattr(data, option), groups=names, option=option, path=data.path)
         for option, names in groups.items()
     )
+    assert problem is not None
     if data.uid_key is not None:
         chosen_column(table.columns, key=data.uid_key, groups=(), option="uid_key", path=data.path)
     columns, task = Columns(problem, answer, data.uid_key), grader_of(data)
-    counts.problem_key, counts.answer_key, counts.columns = problem, answer, table.columns
+    counts.problem_key, counts.answer_key, counts.columns = problem, answer or "none", table.columns
     rows: list[tuple[str, Label | DataError]] = []
     forms: list[tuple[str, str]] = []
     for place, row in table.rows:
@@ -305,16 +308,9 @@ def _table_rows(data: DataConfig, counts: SourceCounts) -> list[tuple[str, Label
 def _label(columns: Columns, task: str, row: dict[str, Any]) -> tuple[Label, str, str]:
     """(the problem in a row, how it stood there, how its answer did). DataError: why it cannot be used."""
     turns, problem, problem_form = turns_of(value_at(row, columns.problem), key=columns.problem)
-    answer, form = value_at(row, columns.answer), AS_IT_IS
-    if TASKS[task].of_user:
-        references = cells_of(answer, key=columns.answer)
-    else:
-        references, form = references_of(answer, key=columns.answer)
-    if not references:
-        raise DataError(f"the answer ({columns.answer}) is empty")
-    answers = references if TASKS[task].of_user else [text for text in references if not says_no_answer(text)]
-    if not answers:
-        raise NoAnswer(f"the answer ({columns.answer}) says that there is none, as 'proof' and 'notfound' do")
+    form, references, answers = AS_IT_IS, list[str](), list[str]()
+    if columns.answer is not None:
+        references, answers, form = _answers(columns.answer, task, row)
     uid = None
     if columns.uid is not None:
         given = value_at(row, columns.uid)
@@ -326,6 +322,27 @@ def _label(columns: Columns, task: str, row: dict[str, Any]) -> tuple[Label, str
     asked = json.dumps([*turns, problem]) if turns else problem
     label = Label(uid=uid or problem_uid(asked), problem=problem, references=answers, task=task, turns=turns or None)
     return label, problem_form, form
+
+
+def _answers(key: str, task: str, row: dict[str, Any]) -> tuple[list[str], list[str], str]:
+    """(all texts in the answer's cell, those that are answers, how they stood there). DataError: there is none."""
+    cell, form = value_at(row, key), AS_IT_IS
+    if TASKS[task].of_user:
+        references = cells_of(cell, key=key)
+    else:
+        references, form = references_of(cell, key=key)
+    if not references:
+        raise DataError(f"the answer ({key}) is empty")
+    answers = references if TASKS[task].of_user else [text for text in references if not says_no_answer(text)]
+    if not answers:
+        raise NoAnswer(f"the answer ({key}) says that there is none, as 'proof' and 'notfound' do")
+    return references, answers, form
+
+
+def may_lack_answers(data: DataConfig, columns: Sequence[str]) -> bool:
+    """Rows for a reward function (data.keep_rows), without a column that is named as one of answers."""
+    known = {root_of(name, columns) for group in ANSWER_COLUMNS for name in group}
+    return bool(data.keep_rows) and data.answer_key is None and not known & set(columns)
 
 
 def _is_unicode(text: str) -> bool:

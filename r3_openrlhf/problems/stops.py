@@ -18,8 +18,9 @@ def stops_of(
 ) -> tuple[list[int], list[str]]:
     """(token ids, texts) at which a response ends. A text that is one special token is looked for by its id, which costs
     nothing; for another one the engine has to turn every token into text."""
-    end = end_of_turn(tokenizer, data)
-    ids, others = ([] if end is None else [end]), []
+    # sources may differ in data.chat_template
+    ends = {end_of_turn(tokenizer, part) for part in data.parts.values()}
+    ids, others = [end for end in ends if end is not None], []
     special = {token.content: number for number, token in tokenizer.added_tokens_decoder.items()}
     for text in texts:
         if text in special:

@@ -150,10 +150,20 @@ def rendered(
     pending = iter(labels)
     while some := list(itertools.islice(pending, AT_ONCE)):
         prompts = [prompt_of(tokenizer, data, label) for label in some]
-        # as count_tokens; a call for each prompt costs more than its tokens
-        ids = tokenizer(text=prompts, add_special_tokens=False, return_attention_mask=False)["input_ids"]
-        for label, prompt, one in zip(some, prompts, ids, strict=True):
-            yield label, prompt if len(one) <= room else None, len(one)
+        for label, prompt, count in zip(some, prompts, _counts(tokenizer, prompts), strict=True):
+            yield label, prompt if count <= room else None, count
+
+
+def _counts(tokenizer: PreTrainedTokenizerBase, prompts: list[str]) -> list[int]:
+    """As count_tokens. A call for each prompt costs more than its tokens, and so do lists of them in Python."""
+    if tokenizer.is_fast:
+        backend = tokenizer.backend_tokenizer
+        backend.no_truncation()  # which a tokenizer.json may ask for; as `tokenizer(...)` does
+        backend.no_padding()
+        found = backend.encode_batch_fast(prompts, add_special_tokens=False)
+    else:
+        found = tokenizer(text=prompts, add_special_tokens=False, return_attention_mask=False)["input_ids"]
+    return [len(one) for one in found]
 
 
 def _too_long_to_reflect(

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from r3_openrlhf.rewards.answers.extraction import OPEN_THINKING, THINKING_MARK
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 _ENDS = 200  # characters of a prompt in which its last mark stands
 
@@ -27,3 +32,24 @@ def as_graded(prompt: str, response: str, marks: Sequence[str] = ()) -> str:
     for own, known in zip(marks, (OPEN_THINKING, "</think>"), strict=False):
         response = response.replace(own, known)
     return OPEN_THINKING + response if opened_thinking(prompt, marks) else response
+
+
+def response_text(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], marks: Sequence[str] = ()) -> str:
+    """The text of a response for graders: without special tokens, but with those that are marks of thinking (Magistral's
+    [THINK]). Without its marks thinking would be graded as the answer."""
+    kept = _special_marks(tokenizer, tuple(marks))
+    if not kept:
+        return tokenizer.decode(ids, skip_special_tokens=True)
+    tokens = tokenizer.added_tokens_decoder
+    shown = [one for one in ids if one in kept or one not in tokens or not tokens[one].special]
+    return tokenizer.decode(shown, skip_special_tokens=False)
+
+
+@functools.lru_cache(maxsize=8)
+def _special_marks(tokenizer: PreTrainedTokenizerBase, marks: tuple[str, ...]) -> frozenset[int]:
+    special = {number: token.content for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    return frozenset(
+        number
+        for number, text in special.items()
+        if THINKING_MARK.fullmatch(text.strip()) or any(text.strip() in mark for mark in marks)
+    )

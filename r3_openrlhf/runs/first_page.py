@@ -7,6 +7,7 @@ without spaces, a reference that is no answer, a grader that accepts everything.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import itertools
 import json
 import tempfile
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from r3_openrlhf.config import DataConfig, R3Config, RewardConfig
 from r3_openrlhf.config.answer_tasks import TASKS
 from r3_openrlhf.config.finding import Finding
+from r3_openrlhf.config.reward_functions import BUILT_IN, reward_function
 from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.problems.label import Label
 from r3_openrlhf.problems.training_file import PreparedData, prepare
@@ -208,6 +210,9 @@ def probe(config: RewardConfig, rows: Sequence[tuple[Label, str]]) -> Probe | No
     if not rows or not (config.urls or config.all_functions):
         return None
     label, prompt = rows[0]
+    if not label.references and (asks := _asks_for_reference(config)):
+        what = f"{asks} judges by a reference, and the problems have none; name their column in data.answer_key"
+        return Probe([], [Finding(what, refuses=True)])
     return probe_rewards(
         config,
         references=tuple(label.references),
@@ -217,6 +222,18 @@ def probe(config: RewardConfig, rows: Sequence[tuple[Label, str]]) -> Probe | No
         row=label.row,
         metadata=label.metadata,
     )
+
+
+def _asks_for_reference(config: RewardConfig) -> str:
+    """The first of the user's functions that has a parameter for the reference; "" where none has."""
+    wanted = {"reference", "references", "ground_truth"}
+    for path in config.all_functions:
+        if path == BUILT_IN:
+            return BUILT_IN
+        found = reward_function("reward.function", path)
+        if wanted & set(inspect.signature(found.call).parameters):
+            return f"reward.function {path}"
+    return ""
 
 
 async def _grades(config: RewardConfig, rows: Sequence[tuple[Label, str]]) -> list[list[tuple[str, str]]]:

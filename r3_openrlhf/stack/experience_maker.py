@@ -436,19 +436,20 @@ def explained_variance(experiences: list[Experience]) -> dict[str, float]:
 
 
 def complete_ungraded(rollout_samples: list[Experience]) -> None:
-    """Stock estimators need full groups. An ungraded rollout gets the mean reward of its graded siblings and no
+    """Stock estimators need full groups. An ungraded rollout gets the mean reward and score of its graded siblings and no
     action tokens: it moves no group mean and carries no gradient; a group without any graded rollout likewise.
     The group's sample std shrinks by sqrt((m - 1) / (n - 1)) with m of n rollouts graded."""
-    means: dict[tuple[str, str], list[float]] = {}
+    graded: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for sample in rollout_samples:
         if sample.r3_rollout.verdict is not Verdict.UNGRADED:
-            means.setdefault((sample.prompts[0], sample.labels[0]), []).append(sample.r3_rollout.reward)
+            values = sample.r3_rollout.reward, float(sample.r3_rollout.verdict is Verdict.CORRECT)
+            graded.setdefault((sample.prompts[0], sample.labels[0]), []).append(values)
     for sample in rollout_samples:
         if sample.r3_rollout.verdict is Verdict.UNGRADED:
-            siblings = means.get((sample.prompts[0], sample.labels[0]), [0.0])
-            reward = torch.tensor([sum(siblings) / len(siblings)], dtype=torch.float32)
-            sample.rewards, sample.scores = reward, (reward > 0).float()
-            sample.info["reward"], sample.info["score"] = reward, sample.scores
+            siblings = graded.get((sample.prompts[0], sample.labels[0]), [(0.0, 0.0)])
+            # not "a reward above 0": with rewards of a user's own a failure may have one, and a success none
+            sample.rewards, sample.scores = torch.tensor(siblings, dtype=torch.float32).mean(dim=0).split(1)
+            sample.info["reward"], sample.info["score"] = sample.rewards, sample.scores
             sample.action_mask = torch.zeros_like(sample.action_mask)
             sample.response_length = torch.zeros_like(
                 sample.response_length

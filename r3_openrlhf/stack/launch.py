@@ -48,6 +48,7 @@ from r3_openrlhf.runs import checkpoint_record, history_witness, lock
 from r3_openrlhf.runs.build_locks import build_root, remove_stale
 from r3_openrlhf.runs.directory import RunDirectory, write_whole
 from r3_openrlhf.runs.first_page import FirstPage, num_steps, page_of_run, page_of_tasks
+from r3_openrlhf.runs.function_files import keep_functions
 from r3_openrlhf.runs.lock import held
 from r3_openrlhf.runs.models.checks import load_tokenizer
 from r3_openrlhf.runs.models.locate import BUILDERS, locate_model, resolve_model
@@ -96,6 +97,8 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
         with held(run):
             run.error.unlink(missing_ok=True)
             run.create(config)
+            for sentence in keep_functions(run.path, config.reward.all_functions):
+                console.say(f"Warning: {sentence}")
             for sentence in remove_stale(build_root()):
                 console.say(f"Warning: {sentence}")
             StopRequest(run.stop_request).clear()
@@ -352,6 +355,7 @@ def _run_upstream(
     console.announce(Phase.LIBRARIES)
     if not ray_address():
         os.environ.update(of_this_machine())
+        os.environ.update(hidden_gpus(config, platform))
     if platform == "cpu":
         cpu_platform.install()
     _replace_names(config, short_batches=short_batches)
@@ -424,6 +428,14 @@ def shut_down(ray: ModuleType, *, patience_s: float = LEAVING_S) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
     psutil.wait_procs(alive, timeout=LEAVING_S)
+
+
+def hidden_gpus(config: R3Config, platform: str) -> dict[str, str]:
+    """CUDA_VISIBLE_DEVICES for Ray where it hides all GPUs: Ray counts its words, and on CPUs a rank takes the place of one
+    (ray/_private/resource_and_label_spec.py: "Attempting to start raylet with 1 GPU"). No device has the number -1."""
+    if platform != "cpu" or "CUDA_VISIBLE_DEVICES" not in os.environ:
+        return {}
+    return {"CUDA_VISIBLE_DEVICES": ",".join(["-1"] * config.cluster.num_ranks)}
 
 
 def ray_options(config: R3Config, platform: str) -> dict:

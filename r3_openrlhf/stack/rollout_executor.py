@@ -27,7 +27,7 @@ from r3_openrlhf.problems.stops import stop_at, stops_of
 from r3_openrlhf.problems.training_file import Label
 from r3_openrlhf.rewards.answers.request import GradeRequest
 from r3_openrlhf.rewards.client import make_grader
-from r3_openrlhf.rewards.thinking import as_graded
+from r3_openrlhf.rewards.thinking import as_graded, response_text
 from r3_openrlhf.stack.environment import config_from_environment, on_cpu
 from r3_openrlhf.stack.recorded_rollouts import Recording
 
@@ -78,7 +78,7 @@ class AgentExecutor(AgentExecutorBase):
         response_ids = list(output.token_ids)
         truncated = output.finish_reason == "length"
         # with detokenize off the end token stays in token_ids, as OpenRLHF trains on it; it is no text
-        text = hf_tokenizer.decode(given + response_ids, skip_special_tokens=True)
+        text = response_text(hf_tokenizer, given + response_ids, self.config.reward.thinking_marks)
 
         started = time.perf_counter()
         logprobs_TK = logprobs_array(output.logprobs, len(response_ids))  # column 0: the sampled token

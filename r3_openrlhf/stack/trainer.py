@@ -21,6 +21,7 @@ from r3_openrlhf.problems.label import Label
 from r3_openrlhf.problems.mixture import source_metrics
 from r3_openrlhf.problems.prompts import r3_of
 from r3_openrlhf.runs import checkpoint_record
+from r3_openrlhf.runs.completions import log_completions
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.history_witness import FILE_NAME, append_record, check_checkpoint, record_of
 from r3_openrlhf.runs.model_copies import forget_superseded
@@ -204,6 +205,8 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         saving, self._saving = self._saving, {}
         self.run.append_metrics({"step": global_step, **numbers, **saving})  # on disk before the step's checkpoint
         self._warn_of_trends({"step": global_step, **numbers})
+        if self.wandb_logger:
+            log_completions(self.wandb_logger.handle, self.experience_maker.records, step=global_step)
         self.clock.step_ended()
         why = self.stop.reason() or self.clock.reason_to_stop()
         is_time = why is not None or self.clock.is_time_to_save()

@@ -1,11 +1,12 @@
 """Several files as one data set: each with keys, task and template of its own, in the shares that their weights give."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from r3_openrlhf.config import ClusterConfig, DataConfig, HeldOutConfig, R3Config, RolloutConfig
+from r3_openrlhf.config import ClusterConfig, DataConfig, HeldOutConfig, R3Config, RewardConfig, RolloutConfig
 from r3_openrlhf.config.loading import config_from_json, config_from_yaml, config_to_json, config_to_yaml, load_config
 from r3_openrlhf.method.errors import ConfigError, DataError
 from r3_openrlhf.method.settings import ReflectionSettings
@@ -69,6 +70,14 @@ def test_weights_give_the_largest_mixture_without_repeats(files):
     assert [one.num_used for one in equal.sources] == [40, 5]
 
 
+def test_rows_are_kept_for_a_reward_function(files, tmp_path):
+    (tmp_path / "mine.py").write_text("def right(row): return row['n'] > 3\n")
+    config = replace(
+        config_for(files), data=DataConfig(sources=files), reward=RewardConfig(function=f"{tmp_path}/mine.py:right")
+    )
+    assert load_problems(config.data).labels[-1].row["n"] == 9
+
+
 def test_max_samples_is_of_each_source(files):
     files[0]["max_samples"] = 3
     problems = load_problems(DataConfig(sources=files, max_samples=7))
@@ -118,6 +127,15 @@ WRONG = {
     "gives a.jsonl the weight 0; use a number above 0": [{"path": "a.jsonl", "weight": 0}],
     "has two sources called a; give each a name": ["x/a.jsonl", "y/a.jsonl"],
     "has weights for some of its sources only": ["a.jsonl", {"path": "b.jsonl", "weight": 2}],
+    "sets stop for a.jsonl, which a source cannot have; rollout.stop is one for all": [
+        {"path": "a.jsonl", "stop": ["x"]}
+    ],
+    "with task: my_module:grade, or let one reward.function look at `row`": [
+        {"path": "a.jsonl", "reward.function": "f"}
+    ],
+    "a template of its own goes into chat_template_kwargs": [{"path": "a.jsonl", "chat_template": "{{ x }}"}],
+    "gives a.jsonl the max_samples 'ten', which is no int": [{"path": "a.jsonl", "max_samples": "ten"}],
+    "gives a.jsonl the answer_key 3, which is no str": [{"path": "a.jsonl", "answer_key": 3}],
     "which needs problems of its own, but data.path is a.jsonl": [{"path": "a.jsonl", "task": "reasoning_gym"}],
 }
 

@@ -201,6 +201,15 @@ def test_the_columns_of_published_sets_are_found(columns, tmp_path):
         assert load(tmp_path, [row]).labels[0].references == [expected]
 
 
+def test_rows_without_answers_are_for_reward_functions(tmp_path):
+    rows = [{"prompt": f"Say {n}."} for n in range(3)]
+    problems = load(tmp_path, rows, keep_rows=True)
+    assert [label.references for label in problems.labels] == [[]] * 3
+    assert problems.sources[0].how_read == "problem: prompt, answer: none"
+    with pytest.raises(DataError, match="no column 'x'"):
+        load(tmp_path, rows, keep_rows=True, answer_key="x")
+
+
 BAD_CELLS = {
     "is not only text": [{"role": "user", "content": [{"type": "image"}]}],
     "no turn of the user": [{"role": "assistant", "content": "4"}],

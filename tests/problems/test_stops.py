@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from r3_openrlhf.config import DataConfig
+from r3_openrlhf.config import DataConfig, RewardConfig, RolloutConfig
+from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.problems.prompts import begin_of_text, count_tokens, end_of_turn, render
 from r3_openrlhf.problems.stops import stop_at, stops_of
 from tests.families import FAMILIES, load_tokenizer, write_model
@@ -55,6 +56,27 @@ def test_values_for_the_template(tokenizer_of):
     assert render(tokenizer, DataConfig(), "2").endswith("assistant\n")
     off = DataConfig(chat_template_kwargs={"enable_thinking": False})
     assert render(tokenizer, off, "2").endswith("assistant\n<think>\n\n</think>\n\n")
+
+
+def test_a_source_with_a_template_ends_there_though_the_others_have_none(tokenizer_of):
+    tokenizer = tokenizer_of("Qwen2.5 (base, with its template)")
+    data = DataConfig(sources=["a.jsonl", {"path": "b.jsonl", "chat_template": True}], chat_template=False)
+    assert stops_of(tokenizer, data, []) == ([tokenizer.convert_tokens_to_ids("<|im_end|>")], [])
+
+
+def test_a_template_of_one_s_own(tokenizer_of):
+    own = "{% for m in messages %}Q: {{ m.content }}\nA:{% endfor %}"
+    data = DataConfig(chat_template_kwargs={"chat_template": own})
+    assert render(tokenizer_of("Gemma (base)"), data, "2 + 2") == "Q: 2 + 2\nA:"
+
+
+@pytest.mark.parametrize(
+    "made", [lambda: RolloutConfig(stop=["\\n\\n"]), lambda: RewardConfig(thinking_marks=["<a>\\n", "</a>"])]
+)
+def test_line_breaks_of_a_command_line_that_would_never_occur(made):
+    with pytest.raises(ConfigError, match="as two characters, a backslash and a letter"):
+        made()
+    assert RolloutConfig(stop=["\n\n", "\\neq"]).stop
 
 
 def test_stops_reach_vllm(tokenizer_of):

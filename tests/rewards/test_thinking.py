@@ -1,5 +1,7 @@
 """Thinking that the prompt has opened: what the graders hear of it."""
 
+from dataclasses import replace
+
 import pytest
 
 from r3_openrlhf.config import DataConfig, RewardConfig
@@ -7,7 +9,7 @@ from r3_openrlhf.evaluation.grading_thread import GradingThread
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.problems.prompts import problem_message, render
 from r3_openrlhf.problems.sources import Label
-from r3_openrlhf.rewards.thinking import as_graded, opened_thinking
+from r3_openrlhf.rewards.thinking import as_graded, opened_thinking, response_text
 from tests.families import FAMILIES, load_tokenizer, write_model
 
 
@@ -24,6 +26,20 @@ def test_a_users_own_marks_are_handed_on_as_known_ones():
     assert as_graded("Q\n", "<scratch>7", marks) == "<think>7"
     with pytest.raises(ConfigError, match=r"reward.thinking_marks is \['<a>'\]; use \[BEGIN, END\]"):
         RewardConfig(thinking_marks=["<a>"])
+
+
+def test_marks_that_are_special_tokens_stay(tmp_path):
+    """Magistral's [THINK]: without it the grader would read the thinking as the answer."""
+    family = replace(
+        FAMILIES["Qwen2.5-Instruct"], tokens=(*FAMILIES["Qwen2.5-Instruct"].tokens, "[THINK]", "[/THINK]", "<|s|>")
+    )
+    tokenizer = load_tokenizer(write_model(tmp_path / "m", family))
+    ids = tokenizer(text="[THINK]so 8<|s|>[/THINK]7<|im_end|>", add_special_tokens=False)["input_ids"]
+    assert response_text(tokenizer, ids) == "[THINK]so 8[/THINK]7"
+    marks = ["<|s|>", "<|e|>"]
+    assert as_graded("", response_text(tokenizer, ids, marks), marks) == "[THINK]so 8<think>[/THINK]7"
+    plain = load_tokenizer(write_model(tmp_path / "plain", FAMILIES["Qwen2.5-Instruct"]))
+    assert response_text(plain, plain(text="7<|im_end|>")["input_ids"]) == "7"
 
 
 @pytest.mark.parametrize("name", ["DeepSeek-R1-Distill-Qwen", "Qwen3-Thinking", "QwQ"])

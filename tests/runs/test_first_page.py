@@ -62,6 +62,15 @@ def test_a_function_is_asked_with_the_row(tmp_path):
         assert said in found.asked[0].line and not any(finding.refuses for finding in found.findings)
 
 
+def test_a_function_that_judges_by_a_reference_needs_one(tmp_path):
+    (tmp_path / "mine.py").write_text("def right(response, reference): return True\ndef short(response): return 0.5\n")
+    label = Label(uid="u", problem="P?", references=[], task="math", row={})
+    for function, refuses in (("right", [True]), ("short", [])):
+        found = probe(RewardConfig(num_workers=1, function=f"{tmp_path}/mine.py:{function}"), [(label, "P?")])
+        assert [finding.refuses for finding in found.findings] == refuses
+        assert not refuses or "judges by a reference, and the problems have none" in found.findings[0].sentence
+
+
 def test_a_tokenizer_that_loses_spaces_is_refused(tmp_path):
     page = page_of(tmp_path, ["72", "3"], name="DeepSeek-R1-Distill-Llama", tokenizer_class="LlamaTokenizerFast")
     assert "Problem0?" in page.examples[0].prompt  # what the model would have read

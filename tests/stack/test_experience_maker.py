@@ -372,6 +372,14 @@ def test_the_stock_estimator_keeps_its_group_mean_with_an_ungraded_rollout():
     assert shown[1] == shown[2] and shown[0] / shown[1] == pytest.approx((1.5 - mean) / -mean)
 
 
+def test_an_ungraded_rollout_scores_as_its_siblings_do_with_rewards_below_zero():
+    """The one success of three pays less than nothing; the filler's score is 1/3, and its reward their mean."""
+    made = maker(Recording, config=config_with(reward={"max_ungraded_rate": 0.5}))
+    rollouts = [sample(C, reward=-0.5), sample(U), sample(W, reward=-1.0), sample(W, reward=-1.5)]
+    made.make_experience_batch(rollouts + group(C, W, C, W, prompt="q"))
+    assert (rollouts[1].rewards.item(), rollouts[1].scores.item()) == (-1.0, pytest.approx(1 / 3))
+
+
 class Measuring(Ours):
     """An actor whose tokens have the entropies 0, 1, 2, ..."""
 

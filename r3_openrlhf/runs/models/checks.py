@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from r3_openrlhf.config import DataConfig
 from r3_openrlhf.config.finding import Finding
 from r3_openrlhf.method.errors import ConfigError, quoted
-from r3_openrlhf.problems.prompts import end_of_turn, render
+from r3_openrlhf.problems.prompts import begin_of_text, end_of_turn, render
 from r3_openrlhf.rewards.thinking import opened_thinking
 
 if TYPE_CHECKING:
@@ -111,8 +111,8 @@ def template_findings(
 ) -> list[Finding]:
     """How a turn begins and ends. prompt_ids: one final prompt of the run."""
     found = []
-    end = end_of_turn(tokenizer, data)
-    if end is not None and end not in (known := end_ids(tokenizer, model)):
+    known = end_ids(tokenizer, model)
+    for end in {end_of_turn(tokenizer, part) for part in data.parts.values()} - known - {None}:
         ends = ", ".join(repr(tokenizer.convert_ids_to_tokens(one)) for one in sorted(known)) or "none"
         found.append(
             Finding(
@@ -127,6 +127,14 @@ def template_findings(
                 f"prompts begin with {quoted(tokenizer.bos_token)} twice; take it out of data.prompt_template, data.system_prompt or the "
                 "problems",
                 refuses=True,
+            )
+        )
+    begin = begin_of_text(tokenizer)
+    if data.chat_template and begin and prompt_ids and prompt_ids[0] != bos:
+        found.append(
+            Finding(
+                f"the tokenizer begins a text with {quoted(begin)}, and the chat template does not; if the model was trained with it, "
+                "write {{ bos_token }} at the beginning of the template in a copy"
             )
         )
     mark = opened_thinking(render(tokenizer, data, "1 + 1"))
@@ -170,13 +178,13 @@ def _own_ids(tokenizer: PreTrainedTokenizerBase, model: str, texts: Sequence[str
 def _round_trip(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[Finding]:
     for text in (PROBE, *texts):
         back = tokenizer.decode(_ids(tokenizer, text))
-        if back.split() == text.split():
+        if back.split() == text.split() and back.strip().count("\n") == text.strip().count("\n"):
             continue
         lost = "".join(back.split()) == "".join(text.split())
         return [
             Finding(
                 f"the tokenizer of {tokenizer.name_or_path} gives back {_short(back)} for {_short(text)}"
-                + (": it loses spaces" if lost else "")
+                + (": it loses spaces or line breaks" if lost else "")
                 + "; take the tokenizer that belongs to the model",
                 refuses=lost or text == PROBE,
             )

@@ -1,6 +1,7 @@
 """Each check fails on a model that is wrong in that way, says a remedy, and is silent on one that is right."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -87,6 +88,25 @@ def test_an_end_of_turn_that_is_no_end_of_the_model(tmp_path):
 
 def test_open_thinking_is_said(tmp_path):
     assert "the prompt opens <think>" in only(template_of("DeepSeek-R1-Distill-Qwen", tmp_path)).sentence
+
+
+def test_a_template_without_the_begin_that_the_tokenizer_writes(tmp_path):
+    """Llama's tokenizer under a template of ChatML: zephyr, TinyLlama."""
+    family = replace(FAMILIES["Llama-3.x (base)"], template=FAMILIES["Phi-3.5"].template)
+    directory = str(write_model(tmp_path / "m", family))
+    tokenizer = load_tokenizer(directory)
+    ids = tokenizer(text=render(tokenizer, DataConfig(), "1"), add_special_tokens=False)["input_ids"]
+    found = only(template_findings(tokenizer, directory, DataConfig(), ids))
+    assert "begins a text with '<|begin_of_text|>', and the chat template does not" in found.sentence
+
+
+def test_a_tokenizer_that_makes_spaces_of_line_breaks(tmp_path):
+    from tokenizers import Regex, normalizers
+
+    tokenizer = load_tokenizer(write_model(tmp_path / "m", FAMILIES["Qwen2.5-Instruct"]))
+    tokenizer.backend_tokenizer.normalizer = normalizers.Replace(Regex(r"\s"), " ")
+    found = only(tokenizer_findings(tokenizer, str(tmp_path / "no tokenizer.json to compare with")))
+    assert found.refuses and "loses spaces or line breaks" in found.sentence
 
 
 def test_two_begins(tmp_path):
