@@ -34,6 +34,7 @@ LIMIT_S = 3600
 PASSED, FAILED, SKIPPED, REHEARSED = "passed", "FAILED", "skipped", "rehearsed"
 MAX_GAP, MAX_P99 = 0.05, 0.5  # nats; a layer that is one step old shows a mean of 0.07 and more
 MAX_GROWTH = 64 * 2**20  # bytes that stay on the GPU after 20 times asleep and awake
+MAX_NORM_DIFFERENCE = 0.02  # of bfloat16 rows that share other micro-batches
 CYCLES = 20
 ON_GPUS = ("cluster.device=cuda", "checkpoint.save_steps=2")
 LIKE_FULL_SIZE = (
@@ -265,6 +266,32 @@ def run_of(
     return block
 
 
+def against_one_gpu(zero_stage: int) -> Callable:
+    """A block: the first update of two ranks on the rollouts that one rank has recorded, beside that rank's own."""
+    given = ["experiment=cpu_smoke", *ON_GPUS, *LIKE_FULL_SIZE, "train.max_steps=1"]
+    two = ("cluster.gpus_per_node=2", f"train.zero_stage={zero_stage}")
+
+    def block(out: Path, *, rehearse: bool) -> tuple[str, str]:
+        if rehearse:
+            return rehearsed_run([*given, *two], out)
+        recording = out / "recording"
+        runs = {
+            out / "one": ("cluster.gpus_per_node=1", f"rollout.record={recording}"),
+            out / "two": (*two, f"rollout.playback={recording}"),
+        }
+        for run_dir, settings in runs.items():
+            subprocess.run([*R3, "train", *given, *settings, f"run_dir={run_dir}"], cwd=ROOT, check=True)
+        one, other = (
+            json.loads((run_dir / "metrics.jsonl").read_text().splitlines()[0])["grad_norm"] for run_dir in runs
+        )
+        figure = f"gradient norm {one:.4f} on one GPU, {other:.4f} on two"
+        if not abs(other / one - 1) <= MAX_NORM_DIFFERENCE:
+            raise Missed(figure)
+        return figure, f"{MAX_NORM_DIFFERENCE:.0%}"
+
+    return block
+
+
 def rehearsed_run(given: Sequence[str], out: Path) -> tuple[str, str]:
     """Everything before the start: the settings, OpenRLHF's own checks of its flags, the first page, the plan."""
     from r3_openrlhf.config.loading import load_config, split_settings
@@ -332,6 +359,8 @@ BLOCKS: dict[str, tuple[Callable, int, bool]] = {
     "run of agents": (run_of("agent_smoke", *ONE), 1, True),
     "2 GPUs, ZeRO 2": (run_of("cpu_smoke", *TWO, *LIKE_FULL_SIZE, "train.zero_stage=2"), 2, False),
     "2 GPUs, ZeRO 3": (run_of("cpu_smoke", *TWO, *LIKE_FULL_SIZE, "train.zero_stage=3"), 2, True),
+    "2 GPUs, ZeRO 2, against one": (against_one_gpu(2), 2, True),
+    "2 GPUs, ZeRO 3, against one": (against_one_gpu(3), 2, True),
     "2 GPUs, TP 2": (run_of("cpu_smoke", *TWO, *LIKE_FULL_SIZE, "cluster.vllm_tensor_parallel_size=2"), 2, True),
     "2 GPUs, TP 2, Ray's old executor": (
         run_of("cpu_smoke", *TWO, *LIKE_FULL_SIZE, "cluster.vllm_tensor_parallel_size=2", **OLD_RAY), 2, True

@@ -1,6 +1,7 @@
 """The GPU stack's lock, the script that installs it, and the container file: what of them a machine without a GPU can check."""
 
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -210,3 +211,19 @@ def test_the_container_gets_every_file_that_the_installation_reads(tmp_path):
     assert (
         (tmp_path / lock).is_file() and (tmp_path / "pyproject.toml").is_file() and (tmp_path / "README.md").is_file()
     )
+
+
+def test_a_wheel_is_cut_and_joined_and_a_changed_part_is_refused(tmp_path):
+    script, wheel = REPOSITORY / "scripts" / "wheel_parts.sh", tmp_path / "vllm-1.whl"
+    content = random.Random(0).randbytes(2_500_000)
+    wheel.write_bytes(content)
+    subprocess.run([script, "cut", wheel, tmp_path / "parts", "1"], check=True)
+    parts = sorted((tmp_path / "parts").glob("*.part*"))
+    assert [part.stat().st_size for part in parts] == [1_000_000, 1_000_000, 500_000]
+    subprocess.run([script, "join", tmp_path / "parts"], check=True)
+    joined = tmp_path / "parts" / wheel.name
+    assert joined.read_bytes() == content
+    joined.unlink()
+    parts[1].write_bytes(content[:1_000_000])
+    refused = subprocess.run([script, "join", tmp_path / "parts"], capture_output=True, text=True)
+    assert refused.returncode == 1 and f"{parts[1].name}: FAILED" in refused.stdout and not joined.exists()
