@@ -304,7 +304,9 @@ def started_once(tmp_path_factory):
         return found[0]
 
     def close(self):
-        self._engine.abort_request(list(self._engine.output_processor.request_states))
+        self._engine.abort_request(list(self._engine.output_processor.request_states), internal=True)
+        while self._engine.has_unfinished_requests():
+            self._engine.step()
 
     folder = tmp_path_factory.mktemp("t")
     with pytest.MonkeyPatch.context() as patch:
