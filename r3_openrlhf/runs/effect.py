@@ -7,6 +7,7 @@ compared at an equal number of earlier successes, between runs if a run has no s
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -234,50 +235,46 @@ def next_visits(visits: Sequence[Visit], compared: Sequence[Visit]) -> Matched |
     reference = [one for one in others if _class_of(one) in classes]
     if not matched:
         return None
+    tables = [_by_problem(matched), _by_problem(reference)]
     low = high = None
-    by_uid = [_by_uid(matched), _by_uid(reference)]
-    if min(map(len, by_uid)) >= 2:
+    if min(map(len, tables)) >= 2:
         rng = np.random.default_rng(0)
-        drawn = [_difference(*(_resampled(groups, rng) for groups in by_uid)) for _ in range(RESAMPLES)]
-        low, high = np.quantile([one for one in drawn if one is not None], (0.025, 0.975)).tolist()
-    difference = _difference(matched, reference)
-    assert difference is not None
+        drawn = [_difference(*(_resampled(table, rng) for table in tables)) for _ in range(RESAMPLES)]
+        low, high = np.nanquantile(drawn, (0.025, 0.975)).tolist()
     return Matched(
         repaired=len(matched),
         other=len(reference),
-        difference=difference,
+        difference=_difference(*(table.sum(0) for table in tables)),
         low=low,
         high=high,
         unmatched=len(repaired) - len(matched),
     )
 
 
-def _difference(repaired: Sequence[Visit], others: Sequence[Visit]) -> float | None:
-    means = [_class_means(side) for side in (repaired, others)]
-    weights = {one: len(found) for one, found in means[0].items() if one in means[1]}
-    if not weights:
-        return None
-    differences = [weight * (np.mean(means[0][one]) - np.mean(means[1][one])) for one, weight in weights.items()]
-    return float(sum(differences) / sum(weights.values()))
-
-
-def _class_means(visits: Sequence[Visit]) -> dict[int, list[float]]:
-    found: dict[int, list[float]] = defaultdict(list)
+def _by_problem(visits: Sequence[Visit]) -> np.ndarray:
+    """float64 [P, C, 2]: of each problem and class the visits, and the sum of their next accuracies."""
+    places: dict[str, int] = {}
     for visit in visits:
-        if visit.next_accuracy is not None:
-            found[_class_of(visit)].append(visit.next_accuracy)
-    return found
-
-
-def _by_uid(visits: Sequence[Visit]) -> list[list[Visit]]:
-    found: dict[str, list[Visit]] = defaultdict(list)
+        places.setdefault(visit.uid, len(places))
+    table_PCX = np.zeros((len(places), len(SUCCESS_CLASSES), 2))
     for visit in visits:
-        found[visit.uid].append(visit)
-    return list(found.values())
+        table_PCX[places[visit.uid], SUCCESS_CLASSES.index(_class_of(visit))] += 1.0, visit.next_accuracy or 0.0
+    return table_PCX
 
 
-def _resampled(groups: list[list[Visit]], rng: np.random.Generator) -> list[Visit]:
-    return [visit for place in rng.integers(len(groups), size=len(groups)) for visit in groups[place]]
+def _resampled(table_PCX: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """The sums [C, 2] of as many problems, drawn with replacement."""
+    count = len(table_PCX)
+    return np.tensordot(np.bincount(rng.integers(count, size=count), minlength=count), table_PCX, 1)
+
+
+def _difference(repaired_CX: np.ndarray, others_CX: np.ndarray) -> float:
+    """See `next_visits`. NaN: no class has visits of both kinds."""
+    both = (repaired_CX[:, 0] > 0) & (others_CX[:, 0] > 0)
+    if not both.any():
+        return math.nan
+    (n, total), (m, other_total) = repaired_CX[both].T, others_CX[both].T
+    return float((n * (total / n - other_total / m)).sum() / n.sum())
 
 
 def _is_all_wrong(visit: Visit) -> bool:

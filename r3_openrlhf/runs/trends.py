@@ -18,7 +18,7 @@ KEYS = ("step", LENGTH, CUT, ENTROPY, ASLEEP)
 
 
 def kept(line: Mapping[str, float]) -> dict[str, float]:
-    """Of a line of metrics.jsonl, what `trend_warnings` reads."""
+    """What `trend_warnings` reads of a line of metrics.jsonl."""
     return {key: line[key] for key in KEYS if key in line}
 
 
@@ -39,19 +39,19 @@ def trend_warnings(lines: Sequence[Mapping[str, float]]) -> dict[str, str]:
     now, then = lines[-WINDOW:], lines[:WINDOW]
     length, first_length = _mean(now, LENGTH), _mean(then, LENGTH)
     cut, first_cut = _mean(now, CUT), _mean(then, CUT)
-    if cut >= TRUNCATED and cut - first_cut >= MORE_TRUNCATED:
+    if cut is not None and first_cut is not None and cut >= TRUNCATED and cut - first_cut >= MORE_TRUNCATED:
         found["truncation"] = (
             f"step {step}: {cut:.0%} of the responses are cut off at the limit of tokens, {first_cut:.0%} at the beginning; most of "
             "what is cut off is wrong, so accuracy falls next: raise rollout.max_new_tokens, or let length cost something "
             "(reward.length_reward_max_tokens)"
         )
-    elif first_length > 0 and length >= LONGER * first_length:
+    elif length and first_length and length >= LONGER * first_length:
         found["length"] = (
             f"step {step}: responses have {length:,.0f} tokens, {first_length:,.0f} at the beginning, and a step takes longer "
             f"accordingly; see `r3 plan ... mean_tokens={length:.0f}`"
         )
     entropy, first_entropy = _mean(now, ENTROPY), _mean(then, ENTROPY)
-    if first_entropy > 0 and not LOW_ENTROPY <= entropy / first_entropy <= HIGH_ENTROPY:
+    if entropy is not None and first_entropy and not LOW_ENTROPY <= entropy / first_entropy <= HIGH_ENTROPY:
         fell = entropy < first_entropy
         found["entropy"] = (
             f"step {step}: the entropy of a token is {entropy:.3g} nats, {first_entropy:.3g} at the beginning; "
@@ -65,7 +65,7 @@ def trend_warnings(lines: Sequence[Mapping[str, float]]) -> dict[str, str]:
     return found
 
 
-def _mean(lines: Iterable[Mapping[str, float]], key: str) -> float:
-    """Over the lines that have it; 0 where none has."""
-    values = [line[key] for line in lines if key in line]
-    return fmean(values) if values else 0.0
+def _mean(lines: Iterable[Mapping[str, float]], key: str) -> float | None:
+    """Over the lines that have it; None where none has."""
+    values = [line[key] for line in lines if line.get(key) is not None]
+    return fmean(values) if values else None

@@ -58,3 +58,9 @@ def test_a_sleeping_engine_that_keeps_more_and_more_is_named_at_once():
 
 def test_a_line_is_kept_by_what_is_read_of_it():
     assert kept({"step": 1, LENGTH: 2.0, "accuracy": 0.5}) == {"step": 1, LENGTH: 2.0}
+
+
+def test_a_number_that_is_missing_now_is_no_collapse():
+    lines = [{"step": step, "r3/entropy/estimate": 1.0, "truncated_rate": 0.1} for step in range(1, 11)]
+    lines += [{"step": step} for step in range(11, 31)]
+    assert trend_warnings(lines) == {}
