@@ -198,7 +198,7 @@ class HistorySettings:
 
     # recallable rollouts of one problem with one verdict, contexts together
     max_per_problem_and_verdict: int = 32
-    # of the whole file, by the store's own accounting (docs/history.md)
+    # bytes of the whole file, by the store's own accounting (docs/history.md)
     max_bytes: int = 20_000_000_000
 
     def __post_init__(self) -> None:

@@ -49,7 +49,7 @@ def micro_batches(num_rows: int, micro_batch_size: int) -> list[slice]:
 
 
 def max_forward_tokens(args: SimpleNamespace) -> int:
-    """Of a micro-batch of the log-prob pass; processes that share a row have a part of it each."""
+    """Return the most tokens that a micro-batch of the log-prob pass may have, over all processes that share its rows."""
     return args.rollout.max_tokens_per_gpu * args.ds.ring_attn_size * args.ds.tensor_parallel_size
 
 

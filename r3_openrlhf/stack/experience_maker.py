@@ -387,8 +387,8 @@ def rows_of(experiences: list[Experience]):
 
 
 class LogprobGap(NamedTuple):
-    """Of |actor - rollout engine| log-prob over tokens, nats: mean, 99th percentile; and the share of tokens whose ratio the loss
-    would clip although no update lies between the two. All 0 of no token."""
+    """The mean and 99th percentile over tokens of |actor - rollout engine| log-prob, in nats, and the share of tokens whose ratio
+    the loss would clip although no update was made in between. All are 0 without tokens."""
 
     mean: float
     p99: float

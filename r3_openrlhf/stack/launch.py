@@ -1,4 +1,4 @@
-"""Runs `openrlhf.cli.train_ppo_ray` as its own main module, with R³'s classes in place of some of its names.
+"""Runs `openrlhf.cli.train_ppo_ray` as its own main module, with R³'s classes instead of some of its own.
 
 Upstream's parser, checks and `train()` stay in charge. `train()` and `create_vllm_engines` look these names up in
 their home modules when they need them, so replacing them there before the module runs is enough:
