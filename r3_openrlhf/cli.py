@@ -10,7 +10,6 @@ import shlex
 import sys
 import tempfile
 import traceback
-import typing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -289,6 +288,8 @@ def show(
 ) -> None:
     """Read a run: its summary, the groups of a step, one group, or the rollouts themselves.
 
+    In a pipe --step and --uid print one record a line, with tabs between the columns.
+
     \b
     r3 show runs/quickstart
     r3 show runs/quickstart --step 9
@@ -296,28 +297,35 @@ def show(
     r3 show runs/quickstart --rollouts > rollouts.jsonl
     r3 show runs/quickstart --effect --against runs/grpo
     """
+    import shutil
+
+    from r3_openrlhf.runs import group_report
     from r3_openrlhf.runs.directory import RunDirectory
     from r3_openrlhf.runs.effect import effect_of
-    from r3_openrlhf.runs.report import group_rollouts, group_table, step_groups, step_table
 
-    directory = RunDirectory.open(run)
+    directory, width = RunDirectory.open(run), shutil.get_terminal_size().columns
+    in_a_pipe = not sys.stdout.isatty()
     if rollouts:
         for rollout in directory.read_rollouts(step=step, uid_start=uid or ""):
             click.echo(json.dumps(rollout, ensure_ascii=False))
     elif effect or against is not None:
-        found = effect_of(directory, against=RunDirectory.open(against) if against else None)
-        click.echo(json.dumps(found.as_dict()) if as_json else "\n".join(found.sentences()))
-    elif uid is None and step is None:
+        result = effect_of(directory, against=RunDirectory.open(against) if against else None)
+        click.echo(json.dumps(result.as_dict()) if as_json else "\n".join(result.sentences()))
+    elif uid is not None and as_json:
+        of_problem = group_report.group_rollouts(directory, step=step, uid=uid)
+        click.echo(json.dumps({"uid": of_problem[0]["uid"], "rollouts": of_problem}))
+    elif uid is not None and in_a_pipe:
+        click.echo(group_report.tab_separated(group_report.group_records(directory, step=step, uid=uid)), nl=False)
+    elif uid is not None:
+        click.echo(group_report.group_page(directory, step=step, uid=uid, width=width))
+    elif step is None:
         _show_summary(directory, as_json=as_json)
-    elif uid is None and as_json:
-        click.echo(json.dumps({"step": step, "groups": step_groups(directory, step=typing.cast(int, step))}))
-    elif uid is None:
-        _print(step_table(directory, step=typing.cast(int, step)), width=160)
-    elif not as_json:
-        _print(group_table(directory, step=step, uid=uid), width=160)
+    elif as_json:
+        click.echo(json.dumps({"step": step, "groups": group_report.step_groups(directory, step=step)}))
+    elif in_a_pipe:
+        click.echo(group_report.tab_separated(group_report.step_groups(directory, step=step)), nl=False)
     else:
-        shown = group_rollouts(directory, step=step, uid=uid)
-        click.echo(json.dumps({"uid": shown[0]["uid"], "rollouts": shown}))
+        click.echo(group_report.step_page(directory, step=step, width=width))
 
 
 def _print_plan(config: R3Config, *, as_json: bool, verbose: bool) -> None:
@@ -356,14 +364,11 @@ def _show_summary(run: RunDirectory, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(summary(run)))
     else:
-        _print(summary_table(run), width=80)
+        from rich.console import Console
 
-
-def _print(renderable, *, width: int) -> None:
-    """On a terminal as wide as that is, elsewhere `width`."""
-    from rich.console import Console
-
-    Console(file=sys.stdout, width=None if sys.stdout.isatty() else width).print(renderable, crop=False)
+        # on a terminal as wide as that is, elsewhere 80 columns
+        width = None if sys.stdout.isatty() else 80
+        Console(file=sys.stdout, width=width).print(summary_table(run), crop=False)
 
 
 def _next_commands(experiment: str, config: R3Config, run: RunDirectory) -> str:

@@ -14,14 +14,8 @@ from rich.text import Text
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.files import DataCounts, read_json
-from r3_openrlhf.runs.rollout_records import grouped
+from r3_openrlhf.runs.pace import PHASES
 
-PHASES = {
-    "sampling": "timing/generation",
-    "log-probs and rewards": "timing/make_experience",
-    "policy update": "timing/ppo_train",
-    "weights to the engine": "timing/broadcast",
-}
 STEP_S, ADDED_S = "timing/step_total", "r3/time/added_s"
 MECHANISMS = (
     (
@@ -60,7 +54,6 @@ LEVELS = (
     ("truncated", "truncated_rate", ".1%"),
     ("log-prob gap, actor and engine", "r3/sync/abs_logprob_gap", ".4f"),
 )
-TEXT_START = 60  # characters of a response in a table
 
 
 def summary(run: RunDirectory) -> dict[str, Any]:
@@ -147,91 +140,6 @@ def _evaluation_rows(before: dict[str, Any], after: dict[str, Any]) -> Iterator[
             yield f"{name}, {span}", f"{before[key]:.3f} -> {after[key]:.3f}"
 
 
-def step_groups(run: RunDirectory, *, step: int) -> list[dict[str, Any]]:
-    """One object per group of a step. Raises R3Error when the step is not there."""
-    groups = grouped(run.read_rollouts(step=step))
-    if not groups:
-        raise R3Error(f"{run.path} has no rollouts of step {step}; its steps are {_steps(run)}")
-    found = []
-    for (uid, context), rows in groups.items():
-        fresh = [row for row in rows if row["recalled_from"] is None]
-        rewards = [row["reward"] for row in rows if row["reward"] is not None]
-        found.append(
-            {
-                "uid": uid,
-                "context": context,
-                "rows": len(rows),
-                "correct": sum(row["verdict"] == "correct" for row in fresh),
-                "wrong": sum(row["verdict"] == "wrong" for row in fresh),
-                "recalled": len(rows) - len(fresh),
-                "ranked": sum(bool(row.get("ranked")) for row in rows),
-                "replay": rows[0].get("group_replay"),
-                "ranking": rows[0].get("group_ranking"),
-                "reward": sum(rewards) / len(rewards) if rewards else None,
-                "sum |advantage|": sum(abs(row["advantage"] or 0.0) for row in rows),
-            }
-        )
-    return found
-
-
-def step_table(run: RunDirectory, *, step: int) -> Table:
-    """One row per group of a step. Raises R3Error when the step is not there."""
-    groups = step_groups(run, step=step)
-    table = Table(title=f"step {step}: {len(groups)} groups", title_justify="left")
-    for column in groups[0]:
-        table.add_column(column, justify="left" if column in ("uid", "context", "replay", "ranking") else "right")
-    for group in groups:
-        table.add_row(
-            *(
-                "-" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
-                for value in group.values()
-            )
-        )
-    return table
-
-
-def group_rollouts(run: RunDirectory, *, uid: str, step: int | None) -> list[dict[str, Any]]:
-    """Every rollout of a problem, of one step or of all, in the order of steps.
-
-    `uid` may be its beginning. Raises R3Error when there is no such problem or the beginning fits several.
-    """
-    found = list(run.read_rollouts(step=step, uid_start=uid))
-    uids = sorted({row["uid"] for row in found})
-    if len(uids) != 1:
-        where = f"{run.path}" if step is None else f"step {step} of {run.path}"
-        raise R3Error(
-            f"{where} has no rollouts of problem {uid}; `r3 show {run.path} --step N` lists a step's problems"
-            if not uids
-            else f"{uid} is the beginning of {len(uids)} problems in {where}: {', '.join(uids[:5])}; write more of it"
-        )
-    return sorted(found, key=lambda row: row["step"])
-
-
-def group_table(run: RunDirectory, *, uid: str, step: int | None) -> Table:
-    """`group_rollouts`: verdict, reward, where each was recalled from, advantage, text."""
-    found = group_rollouts(run, uid=uid, step=step)
-    table = Table(title=f"problem {found[0]['uid']}", title_justify="left")
-    turns = any(row.get("trajectory") is not None for row in found)
-    places = ("trajectory", "turn", "state") if turns else ("context",)
-    for column in ("step", *places, "verdict", "reward", "recalled from", "advantage", "tokens", "response"):
-        left = column in ("context", "state", "verdict", "response")
-        table.add_column(column, justify="left" if left else "right", no_wrap=column != "response")
-    for row in found:
-        ranked = " (ranked)" if row.get("ranked") else ""
-        reason = f" ({row['reason']})" if row["verdict"] == "ungraded" else ""
-        table.add_row(
-            str(row["step"]),
-            *(Text(_start("" if row[name] is None else str(row[name]))) for name in places),
-            row["verdict"] + reason,
-            "-" if row["reward"] is None else f"{row['reward']:.3f}{ranked}",
-            "" if row["recalled_from"] is None else f"step {row['recalled_from']}",
-            "-" if row["advantage"] is None else f"{row['advantage']:+.3f}",
-            f"{row['num_tokens']}{' (cut)' if row['truncated'] else ''}",
-            Text(_start(row.get("text") or "")),  # what a model writes is no markup
-        )
-    return table
-
-
 def _files(run: RunDirectory) -> list[tuple[str, Path]]:
     """(name, path) of those that are there."""
     files = (
@@ -265,13 +173,3 @@ def _mean(metrics: list[dict[str, Any]], key: str) -> float | None:
 def _total(metrics: list[dict[str, Any]], key: str) -> float | None:
     values = _values(metrics, key)
     return sum(values) if values else None
-
-
-def _steps(run: RunDirectory) -> str:
-    steps = [line["step"] for line in run.read_metrics()]
-    return f"{min(steps)} to {max(steps)}" if steps else "none yet"
-
-
-def _start(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= TEXT_START else line[: TEXT_START - 3] + "..."

@@ -8,7 +8,15 @@ from rich.console import Console
 from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.runs.report import group_table, step_table, summary, summary_table
+from r3_openrlhf.runs.group_report import (
+    group_page,
+    group_records,
+    group_rollouts,
+    step_groups,
+    step_page,
+    tab_separated,
+)
+from r3_openrlhf.runs.report import summary, summary_table
 
 
 def text_of(renderable) -> str:
@@ -169,40 +177,66 @@ def test_a_step_lists_its_groups(run):
             rollout_of("ccc", "ungraded", reward=None, advantage=None),
         ],
     )
-    text = text_of(step_table(run, step=3))
-    assert row_of(text, "aaa") == ["plain", "3", "1", "1", "1", "0", "-", "-", "1.000", "2.500"]
-    assert row_of(text, "bbb") == ["reflection", "1", "0", "1", "0", "1", "-", "-", "0.250", "0.500"]
-    assert row_of(text, "ccc") == ["plain", "1", "0", "0", "0", "0", "-", "-", "-", "0.000"]
+    run.data.parent.mkdir(exist_ok=True)
+    label = {"uid": "aaa", "problem": "What is " + "1 + " * 100 + "1?", "references": ["101", "one hundred and one"]}
+    run.data.write_text(json.dumps({"label": json.dumps(label)}) + "\n")
+    lines = step_page(run, step=3, width=80).splitlines()
+    assert max(map(len, lines)) <= 80
+    numbers = [line.split() for line in lines if not line.startswith("  ")][3:]
+    assert numbers == [
+        ["aaa", "plain", "1", "1", "1", "0", "1.000", "2.500"],
+        ["bbb", "reflection", "0", "1", "0", "1", "0.250", "0.500"],
+        ["ccc", "plain", "0", "0", "0", "0", "-", "0.000"],
+    ]
+    assert lines[4].startswith("  What is 1 + 1") and lines[5].endswith(" ...") and not lines[6].startswith("  ")
+    heads, first, *others = (line.split("\t") for line in tab_separated(step_groups(run, step=3)).splitlines())
+    found = dict(zip(heads, first, strict=True))
+    assert (found["problem"], found["references"]) == (label["problem"], "101 | one hundred and one")
+    assert [len(line) for line in others] == [len(heads)] * 2
     run.append_metrics({"step": 4})
     with pytest.raises(R3Error, match="has no rollouts of step 9; its steps are 4 to 4"):
-        step_table(run, step=9)
+        step_groups(run, step=9)
 
 
 def test_one_group_shows_where_each_row_comes_from(run):
     run.write_rollouts(
         3,
         [
-            rollout_of("abc", "wrong", truncated=True, reward=0.25, ranked=True, text="a " * 100),
-            rollout_of("abc", "correct", recalled_from=1, text="[red]not markup[/red]"),
+            rollout_of("abc", "wrong", truncated=True, reward=0.25, ranked=True, text="a " * 1000),
+            rollout_of("abc", "correct", recalled_from=1, text="[red]not markup[/red]\x1b]0;title\x07\n\tnext"),
             rollout_of("abc", "ungraded", reason="timeout", reward=None, advantage=None),
             rollout_of("xyz", "wrong"),
         ],
     )
-    text = text_of(group_table(run, uid="ab", step=3))
-    assert "problem abc" in text and "xyz" not in text
-    wrong, correct, ungraded = (line.split("│")[1:-1] for line in text.splitlines() if line.startswith("│"))
-    cells = [cell.strip() for cell in wrong]
-    assert cells[:7] == ["3", "plain", "wrong", "0.250 (ranked)", "", "-0.500", "7 (cut)"]
-    assert cells[7].endswith("...") and len(cells[7]) == 60
-    assert [cell.strip() for cell in correct][2:] == [
-        "correct", "1.500", "step 1", "+1.000", "7", "[red]not markup[/red]",
-    ]  # fmt: skip
-    assert [cell.strip() for cell in ungraded][2:6] == ["ungraded (timeout)", "-", "", "-"]
+    text = group_page(run, uid="ab", step=3, width=80)
+    assert text.startswith("problem abc\n") and "xyz" not in text and "\x1b" not in text
+    assert max(map(len, text.splitlines())) <= 80
+    wrong, correct, ungraded = (part.splitlines() for part in text.split("\n\n")[1:])
+    assert wrong[0] == "step 3, plain: wrong, reward 0.250 (ranked), advantage -0.500, 7 tokens"
+    assert wrong[1] == "  (truncated)" and len(wrong) == 2 + 6 and wrong[-1].endswith(" ...")
+    assert correct[:2] == [
+        "step 3, plain: correct, recalled from step 1, reward 1.500, advantage +1.000, 7",
+        "  tokens",
+    ]
+    assert correct[2:] == ["  [red]not markup[/red]\\x1b]0;title\\x07 next"]
+    assert ungraded[0] == "step 3, plain: ungraded (timeout), 7 tokens"
+    heads, *records = (line.split("\t") for line in tab_separated(group_records(run, uid="ab", step=3)).splitlines())
+    assert [record[heads.index("verdict")] for record in records] == ["wrong", "correct", "ungraded"]
+    assert records[0][-1] == " ".join("a" * 1000) and records[1][heads.index("recalled_from")] == "1"
+
+
+def test_a_line_without_a_problem_is_said(run):
+    run.write_rollouts(3, [rollout_of("abc", "wrong")])
+    run.data.parent.mkdir(exist_ok=True)
+    for label in ("[", "[]", "{}"):
+        run.data.write_text(json.dumps({"label": label}) + "\n")
+        with pytest.raises(R3Error, match="problems.jsonl holds a line without a problem; restore it"):
+            step_groups(run, step=3)
 
 
 def test_a_problem_that_is_not_there_and_one_that_is_two(run):
     run.write_rollouts(3, [rollout_of("abc", "wrong"), rollout_of("abd", "wrong")])
     with pytest.raises(R3Error, match="has no rollouts of problem q; `r3 show .* --step N`"):
-        group_table(run, uid="q", step=None)
+        group_rollouts(run, uid="q", step=None)
     with pytest.raises(R3Error, match="ab is the beginning of 2 problems in .*: abc, abd; write more of it"):
-        group_table(run, uid="ab", step=None)
+        group_rollouts(run, uid="ab", step=None)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
+import shutil
 import sys
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,7 +18,7 @@ from r3_openrlhf.config import R3Config
 from r3_openrlhf.method.errors import ConfigError, quoted, without_secrets
 
 CHECKPOINT = "saving a checkpoint"  # stack/phases.py
-UNFOLDED = 100_000  # columns of what reads `r3 status` and is no terminal: a long path must not fold
+WATCH_S = 5.0  # between two looks of `r3 status --watch`
 
 
 @click.group()
@@ -226,20 +229,40 @@ def ray(
 @click.command()
 @click.argument("runs", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--all", "below", is_flag=False, flag_value="runs", help="Every run below this folder (runs).")
-def status(runs: tuple[Path, ...], below: str | None) -> None:
-    """One line per run: its job, step, tokens, reward, held-out accuracy, newest checkpoint, nodes, why it ended.
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line and run, with nothing rounded.")
+@click.option("--watch", is_flag=True, help="Show the table again every five seconds until Ctrl-C.")
+def status(runs: tuple[Path, ...], below: str | None, as_json: bool, watch: bool) -> None:
+    """State, step, reward, held-out accuracy and time to go of each run; its checkpoint and job; why it ended.
+
+    In a pipe it prints one record a line, with tabs between the columns.
 
     \b
     r3 status runs/quickstart
-    r3 status --all
+    r3 status --all --watch
     """
-    from rich.console import Console
-
-    from r3_openrlhf.operations.cluster.status import find_runs, status_of, status_table
+    from r3_openrlhf.operations.cluster.status import find_runs, status_of, status_page, status_records
     from r3_openrlhf.operations.cluster.submissions import runs_of
+    from r3_openrlhf.runs.group_report import tab_separated
 
-    paths = [*(run for path in runs for run in runs_of(path)), *(find_runs(Path(below)) if below else [])]
-    if not paths:
-        raise ConfigError(f"there is no run below {below}" if below else "name a run directory, or use --all")
-    table = status_table([status_of(path) for path in paths])
-    Console(file=sys.stdout, width=None if sys.stdout.isatty() else UNFOLDED).print(table)
+    if watch and (as_json or not sys.stdout.isatty()):
+        raise ConfigError("--watch redraws a terminal; leave it out in a pipe and with --json")
+    while True:
+        paths = [*(run for path in runs for run in runs_of(path)), *(find_runs(Path(below)) if below else [])]
+        if not paths:
+            raise ConfigError(f"there is no run below {below}" if below else "name a run directory, or use --all")
+        statuses = [status_of(path) for path in paths]
+        if as_json:
+            for record in status_records(statuses):
+                click.echo(json.dumps(record))
+        elif not sys.stdout.isatty():
+            click.echo(tab_separated(status_records(statuses)), nl=False)
+        else:
+            if watch:
+                click.clear()
+            click.echo(status_page(statuses, width=shutil.get_terminal_size().columns))
+        if not watch:
+            break
+        try:
+            time.sleep(WATCH_S)
+        except KeyboardInterrupt:
+            break

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import textwrap
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from r3_openrlhf.method.errors import ClusterError, R3Error, on_one_line
@@ -15,6 +16,7 @@ from r3_openrlhf.operations.cluster import ray_jobs
 from r3_openrlhf.operations.cluster.submissions import FILE, runs_of, submissions
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.files import read_json, read_text
+from r3_openrlhf.runs.pace import duration, to_go_s
 from r3_openrlhf.runs.stop_request import GO_ON, StopRequest
 
 
@@ -26,6 +28,8 @@ class RunStatus:
     job: str | None
     state: str
     step: int | None
+    num_steps: int | None  # of the whole run
+    to_go_s: float | None  # at the pace of its last steps, while it runs
     tokens: int | None
     reward: float | None
     held_out: float | None
@@ -66,11 +70,15 @@ def status_of(path: Path, *, now: float | None = None) -> RunStatus:
             why = f"job {waiting} waits for it"
     metrics, evaluations = run.read_metrics(), run.read_evaluations()
     last = metrics[-1] if metrics else {}
+    state = "finished" if run.finished.is_file() else state
+    num_steps = _num_steps(run)
     return RunStatus(
         run=str(path),
         job=job,
-        state="finished" if run.finished.is_file() else state,
+        state=state,
         step=last.get("step"),
+        num_steps=num_steps,
+        to_go_s=to_go_s(metrics, num_steps=num_steps) if state == "running" else None,
         tokens=int(last["generated_tokens_total"]) if last.get("generated_tokens_total") is not None else None,
         reward=last.get("reward_mean"),
         held_out=evaluations[-1].get("pass_at_1") if evaluations else None,
@@ -158,35 +166,45 @@ def _checkpoint(run: RunDirectory, now: float) -> str | None:
     return f"{read_text(latest).strip().replace('global_step', 'step ')}, {minutes:.0f} min ago"
 
 
+def _num_steps(run: RunDirectory) -> int | None:
+    """Those that the first page of the run names."""
+    steps = _json(run.first_page).get("steps")
+    return steps if isinstance(steps, int) else None
+
+
 def _json(path: Path) -> dict:
     return read_json(path, dict) if path.is_file() else {}
 
 
-def status_table(statuses: Sequence[RunStatus]):
-    """A rich table with one row per run; "-" where something is not known."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
+def status_records(statuses: Sequence[RunStatus]) -> list[dict[str, str | int | float | None]]:
+    """One record per run, for `--json` and for a pipe."""
+    return [asdict(status) for status in statuses]
 
-    table = Table(box=box.SIMPLE, pad_edge=False)
-    for column in ("run", "job", "state", "step", "tokens", "reward", "held-out", "checkpoint", "nodes", "last"):
-        table.add_column(column, overflow="fold")
+
+def status_page(statuses: Sequence[RunStatus], *, width: int) -> str:
+    """A line of numbers per run; below it what is known of its tokens, checkpoint and job, and why it ended."""
+    heads = f"{'state':<10}  {'step':>9}  {'reward':>6}  {'held-out':>8}  {'to go':>7}"
+    names = min(max(len("run"), *(len(on_one_line(each.run)) for each in statuses)), max(10, width - len(heads) - 2))
+    lines = [f"{'run':<{names}}  {heads}"]
     for each in statuses:
-        table.add_row(
-            *map(
-                Text,
-                (
-                    each.run,
-                    each.job or "-",
-                    each.state,
-                    "-" if each.step is None else str(each.step),
-                    "-" if each.tokens is None else f"{each.tokens:,}",
-                    "-" if each.reward is None else f"{each.reward:.3f}",
-                    "-" if each.held_out is None else f"{each.held_out:.1%}",
-                    each.checkpoint or "-",
-                    each.nodes or "-",
-                    each.last or "",
-                ),
-            )
+        name = on_one_line(each.run)
+        step = "-" if each.step is None else f"{each.step} of {each.num_steps}" if each.num_steps else str(each.step)
+        cells = (
+            f"{each.state:<10}",
+            f"{step:>9}",
+            f"{'-' if each.reward is None else format(each.reward, '.3f'):>6}",
+            f"{'-' if each.held_out is None else format(each.held_out, '.1%'):>8}",
+            f"{'-' if each.to_go_s is None else duration(each.to_go_s):>7}",
         )
-    return table
+        if len(name) > names:  # a path is to be copied: it is never broken
+            lines.append(name)
+            name = ""
+        lines.append(f"{name:<{names}}  {'  '.join(cells)}")
+        facts = [
+            "" if each.tokens is None else f"{each.tokens:,} tokens",
+            "" if each.checkpoint is None else f"checkpoint of {each.checkpoint}",
+            "" if each.job is None else f"job {each.job}" + ("" if each.nodes is None else f" on {each.nodes}"),
+        ]
+        for text in ("; ".join(filter(None, facts)), on_one_line(each.last or "")):
+            lines += textwrap.wrap(text, width=width, initial_indent="  ", subsequent_indent="  ")
+    return "\n".join(lines)

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -12,7 +13,7 @@ from r3_openrlhf.cli import main
 from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.operations.cluster import submissions
-from r3_openrlhf.operations.cluster.status import find_runs, status_of
+from r3_openrlhf.operations.cluster.status import find_runs, status_of, status_page
 from r3_openrlhf.operations.cluster.submissions import runs_of
 from r3_openrlhf.runs import lock
 from r3_openrlhf.runs.directory import RunDirectory
@@ -55,9 +56,34 @@ def test_a_long_path_and_a_long_reason_stay_in_the_line_of_their_run_where_no_te
     why = "a reason of many words " * 20
     told = {"job": "7", "state": "ended", "code": 86, "why": why, "nodes": ["node1", "node2"]}
     (run.cluster / "state.json").write_text(json.dumps(told))
-    shown = CliRunner().invoke(main, ["status", str(run.path)]).stdout.splitlines()
-    (line,) = (line for line in shown[3:] if line.strip())  # behind a blank line, the heads and their rule
-    assert line.split()[:3] == [str(run.path), "7", "failed"] and line.rstrip().endswith(why.strip())
+    heads, *lines = CliRunner().invoke(main, ["status", str(run.path)]).stdout.splitlines()
+    (line,) = (dict(zip(heads.split("\t"), line.split("\t"), strict=True)) for line in lines)
+    assert (line["run"], line["job"], line["state"], line["last"]) == (str(run.path), "7", "failed", why.strip())
+    (line,) = CliRunner().invoke(main, ["status", "--json", str(run.path)]).stdout.splitlines()
+    found = json.loads(line)
+    assert (found["run"], found["last"], found["reward"]) == (str(run.path), why, None)
+    page = status_page([status_of(run.path)], width=80).splitlines()
+    assert [line for line in page if len(line) > 80] == [str(run.path)]  # to be copied whole
+
+
+def test_a_run_at_work_has_a_time_to_go_and_fits_80_columns(run):
+    run.first_page.write_text(json.dumps({"steps": 100}))
+    for step in (1, 2):
+        run.append_metrics(
+            {"step": step, "reward_mean": 0.25, "generated_tokens_total": 10.0, "timing/step_total": 6.0}
+        )
+    assert status_of(run.path).to_go_s is None  # nobody works on it
+    with lock.held(run):
+        seen = status_of(run.path)
+    assert (seen.num_steps, seen.to_go_s) == (100, 98 * 6.0)
+    heads, numbers, facts = status_page([replace(seen, run="runs/quickstart")], width=80).splitlines()
+    assert numbers.split() == ["runs/quickstart", "running", "2", "of", "100", "0.250", "-", "10", "min"]
+    assert facts == "  10 tokens" and max(map(len, (heads, numbers))) <= 80
+
+
+def test_watching_wants_a_terminal(run):
+    result = CliRunner().invoke(main, ["status", "--watch", str(run.path)])
+    assert result.exit_code == 1 and "--watch redraws a terminal" in result.stderr
 
 
 def test_a_start_that_fails_says_why_until_the_next_start(run):

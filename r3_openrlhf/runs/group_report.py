@@ -1,0 +1,195 @@
+"""The groups of a step and the rollouts of a problem, as text of any width and as records for other programs."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from r3_openrlhf.method.errors import R3Error, on_one_line
+from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.files import ProblemLine, read_lines
+from r3_openrlhf.runs.rollout_records import grouped
+
+SHOWN_LINES = 6  # of a response on a terminal
+COLUMNS = ("right", "wrong", "recalled", "ranked", "reward", "sum |A|")
+RECORD = (
+    *(
+        "uid",
+        "problem",
+        "references",
+        "step",
+        "context",
+        "trajectory",
+        "turn",
+        "verdict",
+        "reason",
+        "reward",
+        "ranked",
+    ),
+    *("recalled_from", "advantage", "num_tokens", "truncated", "text"),
+)
+NOTHING_DONE = (None, "not_collapsed", "not_all_wrong")  # what replay and ranking say of a group that needs neither
+
+
+def tab_separated(records: Sequence[Mapping[str, Any]]) -> str:
+    """A line with the names, then one line per record. A value keeps no tab, no line end and no control character; None is empty."""
+    rows = [list(records[0]), *(list(record.values()) for record in records)] if records else []
+    return "".join("\t".join("" if cell is None else _one_line(cell) for cell in row) + "\n" for row in rows)
+
+
+def step_groups(run: RunDirectory, *, step: int) -> list[dict[str, Any]]:
+    """One record per group of a step, with its problem and references (None where the run has no problems file).
+
+    Raises:
+        R3Error: the run has no rollouts of this step.
+    """
+    groups = grouped(run.read_rollouts(step=step))
+    if not groups:
+        raise R3Error(f"{run.path} has no rollouts of step {step}; its steps are {_steps(run)}")
+    labels = _labels(run, {uid for uid, _ in groups})
+    records = []
+    for (uid, context), rows in groups.items():
+        fresh = [row for row in rows if row["recalled_from"] is None]
+        rewards = [row["reward"] for row in rows if row["reward"] is not None]
+        records.append(
+            {
+                "uid": uid,
+                "context": context,
+                "rows": len(rows),
+                "correct": sum(row["verdict"] == "correct" for row in fresh),
+                "wrong": sum(row["verdict"] == "wrong" for row in fresh),
+                "recalled": len(rows) - len(fresh),
+                "ranked": sum(bool(row.get("ranked")) for row in rows),
+                "replay": rows[0].get("group_replay"),
+                "ranking": rows[0].get("group_ranking"),
+                "reward": sum(rewards) / len(rewards) if rewards else None,
+                "sum |advantage|": sum(abs(row["advantage"] or 0.0) for row in rows),
+                **_problem(labels.get(uid)),
+            }
+        )
+    return records
+
+
+def step_page(run: RunDirectory, *, step: int, width: int) -> str:
+    """`step_groups` for a terminal: a line of numbers per group, its problem and reference below. Raises R3Error as it does."""
+    groups = step_groups(run, step=step)
+    uids, contexts = (max(len(_one_line(group[key])) for group in groups) for key in ("uid", "context"))
+    lines = [f"step {step} of {run.path.name}: {len(groups)} groups", ""]
+    lines.append("  ".join([f"{'uid':{uids}}", f"{'context':{contexts}}", *COLUMNS]))
+    for group in groups:
+        reward = "-" if group["reward"] is None else f"{group['reward']:.3f}"
+        numbers = (
+            group["correct"],
+            group["wrong"],
+            group["recalled"],
+            group["ranked"],
+            reward,
+            group["sum |advantage|"],
+        )
+        cells = [
+            f"{cell:>{len(name)}{'.3f' if isinstance(cell, float) else ''}}"
+            for cell, name in zip(numbers, COLUMNS, strict=True)
+        ]
+        lines.append(
+            "  ".join([f"{_one_line(group['uid']):{uids}}", f"{_one_line(group['context']):{contexts}}", *cells])
+        )
+        if group["problem"] is not None:
+            lines += _wrapped(f"{group['problem']} -> {group['references']}", width=width, most=2)
+        done = [f"{key}: {_one_line(group[key])}" for key in ("replay", "ranking") if group[key] not in NOTHING_DONE]
+        if done:
+            lines += _wrapped("; ".join(done), width=width)
+    return "\n".join(lines)
+
+
+def group_rollouts(run: RunDirectory, *, uid: str, step: int | None) -> list[dict[str, Any]]:
+    """Every rollout of a problem in the order of steps, with its problem and references.
+
+    Args:
+        uid: of the problem, or its beginning.
+        step: of this step; None: of all.
+
+    Raises:
+        R3Error: no problem, or several, begin with `uid`.
+    """
+    rollouts = list(run.read_rollouts(step=step, uid_start=uid))
+    uids = sorted({row["uid"] for row in rollouts})
+    if len(uids) != 1:
+        where = f"{run.path}" if step is None else f"step {step} of {run.path}"
+        raise R3Error(
+            f"{where} has no rollouts of problem {uid}; `r3 show {run.path} --step N` lists a step's problems"
+            if not uids
+            else f"{uid} is the beginning of {len(uids)} problems in {where}: {', '.join(uids[:5])}; write more of it"
+        )
+    problem = _problem(_labels(run, set(uids)).get(uids[0]))
+    return [row | problem for row in sorted(rollouts, key=lambda row: row["step"])]
+
+
+def group_page(run: RunDirectory, *, uid: str, step: int | None, width: int) -> str:
+    """`group_rollouts` for a terminal: the problem, then for each rollout a line about it and the beginning of its text."""
+    rollouts = group_rollouts(run, uid=uid, step=step)
+    lines = [f"problem {_one_line(rollouts[0]['uid'])}"]
+    if rollouts[0]["problem"] is not None:
+        lines += [*_wrapped(rollouts[0]["problem"], width=width), f"reference: {_one_line(rollouts[0]['references'])}"]
+    for row in rollouts:
+        lines += ["", *textwrap.wrap(_facts(row), width=width, subsequent_indent="  ")]
+        lines += _wrapped(row.get("text") or "(no text)", width=width, most=SHOWN_LINES)
+    return "\n".join(lines)
+
+
+def group_records(run: RunDirectory, *, uid: str, step: int | None) -> list[dict[str, Any]]:
+    """`group_rollouts` with the columns that a person reads, the text last and whole."""
+    return [{key: row.get(key) for key in RECORD} for row in group_rollouts(run, uid=uid, step=step)]
+
+
+def _facts(row: Mapping[str, Any]) -> str:
+    facts = [row["verdict"] + (f" ({row['reason']})" if row["verdict"] == "ungraded" else "")]
+    if row["recalled_from"] is not None:
+        facts.append(f"recalled from step {row['recalled_from']}")
+    if row["reward"] is not None:
+        facts.append(f"reward {row['reward']:.3f}{' (ranked)' if row.get('ranked') else ''}")
+    if row["advantage"] is not None:
+        facts.append(f"advantage {row['advantage']:+.3f}")
+    facts.append(f"{row['num_tokens']} tokens{' (truncated)' if row['truncated'] else ''}")
+    place = "" if row.get("trajectory") is None else f", trajectory {row['trajectory']}, turn {row['turn']}"
+    return _one_line(f"step {row['step']}, {row['context']}{place}: {', '.join(facts)}")
+
+
+def _labels(run: RunDirectory, uids: set[str]) -> dict[str, dict[str, Any]]:
+    """{uid: label} of these problems; nothing where the run has no problems file."""
+    if not run.data.is_file():
+        return {}
+    try:
+        labels = [json.loads(line["label"]) for line in read_lines(run.data, ProblemLine)]
+        return {label["uid"]: label for label in labels if label["uid"] in uids}
+    except (ValueError, TypeError, KeyError) as error:
+        raise R3Error(
+            f"{run.data} holds a line without a problem; restore it from a copy, or use --rollouts"
+        ) from error
+
+
+def _problem(label: Mapping[str, Any] | None) -> dict[str, str | None]:
+    if label is None:
+        return {"problem": None, "references": None}
+    references = label.get("references")
+    return {
+        "problem": None if label.get("problem") is None else str(label["problem"]),
+        "references": " | ".join(map(str, references)) if isinstance(references, list) else None,
+    }
+
+
+def _wrapped(text: str, *, width: int, most: int | None = None) -> list[str]:
+    """The text on lines of `width` characters, indented by two; `most` of them, the last one with "..." where more would follow."""
+    return textwrap.wrap(
+        _one_line(text), width=width, max_lines=most, placeholder=" ...", initial_indent="  ", subsequent_indent="  "
+    )
+
+
+def _one_line(value: object) -> str:
+    return on_one_line(" ".join(str(value).split()))
+
+
+def _steps(run: RunDirectory) -> str:
+    steps = [line["step"] for line in run.read_metrics()]
+    return f"{min(steps)} to {max(steps)}" if steps else "none yet"
