@@ -36,6 +36,7 @@ ELSEWHERE = {
     "lab": ("r3_openrlhf.study.lab.cli", "lab"),
     "submit": ("r3_openrlhf.operations.cluster.cli", "submit"),
     "status": ("r3_openrlhf.operations.cluster.cli", "status"),
+    "report": ("r3_openrlhf.view.cli", "report"),
     "view": ("r3_openrlhf.view.cli", "view"),
     "serve-rewards": ("r3_openrlhf.rewards.server.cli", "serve_rewards"),
 }
@@ -49,6 +50,7 @@ EXTRAS = {
     "history": "view",
     "lab": "lab",
     "plan": "cluster",
+    "report": "view",
     "serve-rewards": "serve",
     "show": "view",
     "status": "cluster",
@@ -56,7 +58,7 @@ EXTRAS = {
     "view": "view",
 }
 # These read runs of others, and run no code that a run's settings name.
-LOOKING = {"compare", "evidence", "history", "show", "status", "view"}
+LOOKING = {"compare", "evidence", "history", "report", "show", "status", "view"}
 STACK = ("deepspeed", "openrlhf", "ray", "vllm")
 
 

@@ -29,6 +29,7 @@ TOKEN = "R3_VIEW_TOKEN"
 @click.option(
     "--export", "export_to", metavar="DIR", help="Write pages that open from disk into DIR, and serve nothing."
 )
+@click.option("--overwrite", is_flag=True, help="Replace an export that is in DIR.")
 @click.option("--steps", help="Of an export: 3,7,10-12.  [default: the newest; with --problems all]")
 @click.option("--problems", help="Of an export: uids with commas between them; their whole lives, too.")
 @click.option("--tokens", is_flag=True, help="Of an export: the values of tokens, too.")
@@ -39,6 +40,7 @@ def view(
     token_file: str | None,
     no_browser: bool,
     export_to: str | None,
+    overwrite: bool,
     steps: str | None,
     problems: str | None,
     tokens: bool,
@@ -56,21 +58,53 @@ def view(
     """
     from r3_openrlhf.view.library import Library
 
-    if export_to is None and (steps or problems or tokens):
-        raise R3Error("--steps, --problems and --tokens choose what --export writes; name its directory, --export DIR")
+    if export_to is None and (steps or problems or tokens or overwrite):
+        raise R3Error(
+            "--steps, --problems, --tokens and --overwrite are for --export; name its directory, --export DIR"
+        )
     library = Library(paths)
     if export_to is not None:
         from r3_openrlhf.view.export import Selection, export, parse_steps
 
         uids = [uid.strip() for uid in problems.split(",")] if problems else None
         selection = Selection(steps=parse_steps(steps) if steps else None, uids=uids, tokens=tokens)
-        found = export(library, Path(export_to), selection)
+        found = export(library, Path(export_to), selection, overwrite=overwrite)
         click.echo(found.path / "index.html")
         click.echo(f"{found.pages} pages, {found.bytes / 1e6:.1f} MB", err=True)
         return
     token = read_token(token_file, TOKEN)
     check_access(host, token, variable=TOKEN, name="token")
     serve(library, host=host, port=port, token=token, opens_browser=not no_browser)
+
+
+@click.command("report")
+@click.argument("paths", nargs=-1, required=True, metavar="RUN...")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The page to write.")
+@click.option("--overwrite", is_flag=True, help="Replace the file if it exists.")
+def report(paths: tuple[str, ...], out: Path, overwrite: bool) -> None:
+    """Write runs into one page to share: what changed, curves, a dozen groups with their texts, settings.
+
+    The page has no scripts and needs no other file, so that it opens as an attachment. It is smaller than 3 MB.
+
+    \b
+    r3 report runs/quickstart --out report.html
+    r3 report runs/r3_1 runs/grpo_1 --out report.html --overwrite
+    """
+    from r3_openrlhf.runs.files import replacing
+    from r3_openrlhf.view.library import Library
+    from r3_openrlhf.view.report import report as report_of
+
+    if out.exists() and not overwrite:
+        raise R3Error(f"--out {out} exists; choose another file, or add --overwrite")
+    page = report_of(Library(paths)).encode()
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(out) as file:
+            file.write(page)
+    except OSError as error:
+        raise R3Error(f"--out {out} cannot be written: {error.strerror}") from error
+    click.echo(out)
+    click.echo(f"{len(page) / 1e6:.1f} MB", err=True)
 
 
 def serve(library, *, host: str, port: int, token: str | None, opens_browser: bool) -> None:

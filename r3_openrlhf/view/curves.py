@@ -64,10 +64,23 @@ def curves_of(
     sections = []
     for section in PICTURES.sections:
         charts = [chart for chart in section.charts if present & chart.series.keys()]
+        if len(runs) > 1:
+            charts = [part for chart in charts for part in _parts(chart, present)]
         if charts:
             sections.append({"title": section.title, "charts": [_plain(chart, present) for chart in charts]})
     total = sum(len((counted or {}).get(run.name, ())) for run in runs)
     return {"runs": found, "sections": sections, "counted": total}
+
+
+def _parts(chart: Chart, present: set[str]) -> list[Chart]:
+    """A picture for each series: in one of several runs, the colours are the runs'."""
+    return [
+        msgspec.structs.replace(
+            chart, title=chart.title if len(chart.series) == 1 else f"{chart.title}: {label}", series={key: label}
+        )
+        for key, label in chart.series.items()
+        if key in present
+    ]
 
 
 def _plain(chart: Chart, present: set[str]) -> dict[str, Any]:

@@ -58,16 +58,28 @@ def parse_steps(text: str) -> list[int]:
     return sorted(steps)
 
 
-def export(library: Library, directory: Path, selection: Selection, *, cache: Path | None = None) -> Exported:
+def export(
+    library: Library, directory: Path, selection: Selection, *, cache: Path | None = None, overwrite: bool = False
+) -> Exported:
     """Write the overviews of all open runs, the chosen steps and their groups; with `uids` also the lives of those problems. Of
     evaluations their results, each pair of them, and the responses to every problem, or to those of `uids`.
 
-    R3Error: the directory holds files, a step or a problem that no run has.
+    Args:
+        overwrite: replace an earlier export in the directory.
+
+    Raises:
+        R3Error: the directory holds files that may not be replaced, a step or a problem that no run has.
     """
+    is_export = (directory / "index.html").is_file() and (directory / "static" / "view.css").is_file()
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise R3Error(f"--export {directory} is there already; choose another directory, or empty this one")
+        if not is_export:
+            raise R3Error(f"--export {directory} is there already; choose another directory, or empty this one")
+        if not overwrite:
+            raise R3Error(f"--export {directory} holds an export; choose another directory, or add --overwrite")
     writer = _Writer(library, directory, selection, cache)
     try:
+        if is_export:
+            shutil.rmtree(directory)
         directory.mkdir(parents=True, exist_ok=True)
         writer.write()
         shutil.copytree(STATIC, directory / "static")

@@ -31,7 +31,7 @@ def overview(
     return site.render(
         "overview.html",
         links,
-        runs=[_summary(run) for run in runs],
+        runs=[summary(run) for run in runs],
         single=single,
         evaluations=evaluations,
         curves=curves(site, [run.name for run in runs]) | {"addresses": addresses},
@@ -58,7 +58,7 @@ def state(site: Site) -> dict[str, dict[str, Any]]:
     }
 
 
-def _summary(run: RunReader) -> dict[str, Any]:
+def summary(run: RunReader) -> dict[str, Any]:
     """A run in one line: first and last quarter of its steps, sums of what R³ did."""
     lines, evaluations = run.metrics(), [line for line in run.evaluations() if line.get("pass_at_1") is not None]
     quarter = max(1, len(lines) // 4)

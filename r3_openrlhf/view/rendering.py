@@ -83,6 +83,16 @@ def count(value: float | None) -> str:
     return DASH if value is None else f"{value:,.0f}"
 
 
+def short(value: float | None) -> str:
+    """Three significant digits, with k, M or G where it is large."""
+    if value is None:
+        return DASH
+    for limit, unit in ((1e9, " G"), (1e6, " M"), (1e4, " k")):
+        if abs(value) >= limit:
+            return f"{value / limit * (10 if limit == 1e4 else 1):.3g}{unit}"
+    return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
+
+
 def start_of(text: str | None, length: int = 90) -> str:
     """The beginning of a text on one line."""
     line = " ".join((text or "").split())

@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from r3_openrlhf.cli import main
+from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.effect import effect_of
 from r3_openrlhf.view.export import Selection, export
@@ -223,7 +224,7 @@ def test_a_token_is_asked_for(story, browser, tmp_path):
     ("arguments", "sentence"),
     [
         (["--host", "0.0.0.0"], "--host is 0.0.0.0, which others can reach: set R3_VIEW_TOKEN"),
-        (["--steps", "3"], "--steps, --problems and --tokens choose what --export writes"),
+        (["--steps", "3"], "--steps, --problems, --tokens and --overwrite are for --export"),
         (["--export", "share", "--steps", "3-x"], "--steps is '3-x'; use numbers and ranges"),
         (["--export", "share", "--steps", "99"], "--steps names 99, of which no open run has rollouts"),
         (["--export", "share", "--problems", "abc"], "--problems names abc, which neither a chosen step"),
@@ -328,6 +329,20 @@ def test_an_export_opens_from_disk(page, story, evaluations, tmp_path):
     page.locator("#groups tbody tr th a").first.click()
     page.wait_for_url("**/sample/**")
     assert page.locator(".pair section").count() == 2 and page.locator("article").count() == 2 * SAMPLES
+
+
+def test_an_export_is_replaced_only_when_asked(story, tmp_path):
+    share, library = tmp_path / "share", Library([story])
+    export(library, share, Selection(steps=[7]), cache=tmp_path / "cache")
+    with pytest.raises(R3Error, match="holds an export; choose another directory, or add --overwrite"):
+        export(library, share, Selection(steps=[8]), cache=tmp_path / "cache")
+    export(library, share, Selection(steps=[8]), cache=tmp_path / "cache", overwrite=True)
+    assert [folder.name for folder in (share / "story" / "step").iterdir()] == ["8"]
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("notes")
+    with pytest.raises(R3Error, match="is there already; choose another directory, or empty this one"):
+        export(library, tmp_path / "mine", Selection(steps=[8]), cache=tmp_path / "cache", overwrite=True)
+    assert (tmp_path / "mine" / "notes.txt").read_text() == "notes"
 
 
 # ── everybody can read it ──

@@ -19,7 +19,7 @@
   const HEIGHT = 168; // pixels of a picture
   let charts = [];
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const colour = (number) => css(`--c${number % 8}`);
+  const colour = (number) => css(`--c${number % 12}`);
   const make = (tag, attributes, ...children) => {
     const element = document.createElement(tag);
     for (const [name, value] of Object.entries(attributes || {})) element.setAttribute(name, value);

@@ -1,0 +1,90 @@
+"""`r3 report`: one page without scripts that says what the files say."""
+
+import json
+import re
+
+import pytest
+from click.testing import CliRunner
+
+from r3_openrlhf.cli import main
+from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.effect import effect_of
+from r3_openrlhf.view import report as module
+from r3_openrlhf.view.library import Library
+from r3_openrlhf.view.report import examples, report, shortened
+from tests.view.conftest import axe_faults
+from tests.view.story import Story
+
+
+@pytest.fixture(scope="module")
+def two(story, tmp_path_factory):
+    """The story and another run on its problems, with other responses."""
+    other = tmp_path_factory.mktemp("other") / "other"
+    with Story(other, num_problems=20, seed=3) as run:
+        for _ in range(6):
+            run.step()
+    return story, other
+
+
+def test_the_report_of_two_runs(page, two, tmp_path):
+    """Sentences, curves and groups are those of the files; the page has no scripts and asks nobody."""
+    out = tmp_path / "made" / "report.html"
+    done = CliRunner().invoke(main, ["report", *map(str, two), "--out", str(out)])
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout == f"{out}\n" and out.stat().st_size < module.MAX_BYTES
+    page.goto(out.as_uri())
+    assert page.evaluate("document.scripts.length") == 0
+    assert page.locator("script, link, img, iframe, [src], a:not([href^='#'])").count() == 0
+    said = page.locator("main > ul.plain li").all_text_contents()
+    assert said == [text for run in two for text in effect_of(RunDirectory.open(run)).sentences()]
+    assert page.locator("section.example").count() == module.MAX_GROUPS
+    whys = page.locator("section.example h3").all_text_contents()
+    assert all(any(why.lower() in text.lower() for text in whys) for why in ("repaired by replay", "only ranked"))
+    # the first and the last value of a curve, from the file
+    lines = [json.loads(line) for line in (two[0] / "metrics.jsonl").read_text().splitlines()]
+    told = page.locator("figure", has_text="mean of a rollout").locator("svg").get_attribute("aria-label")
+    numbers = [float(text) for text in re.findall(r"story reward from ([\d.]+) to ([\d.]+)", told)[0]]
+    assert numbers == pytest.approx([lines[0]["reward_mean"], lines[-1]["reward_mean"]], rel=5e-3)
+    assert axe_faults(page) == []
+    # a phone is wide enough for it
+    page.set_viewport_size({"width": 390, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def test_several_runs_are_drawn_in_small_multiples(two):
+    """One series a chart, one colour a run; a chart of one run has all of its series."""
+    charts = report(Library(two)).count('class="drawing"'), report(Library([two[0]])).count('class="drawing"')
+    assert charts[0] > charts[1] > 15
+
+
+def test_groups_are_shared_out(two):
+    """Both runs have as many, and no problem of a run comes twice."""
+    site = module.Site(Library(two), None, is_export=True)
+    found = examples(site, list(site.library.runs.values()))
+    keys = [(one.opened.run.name, one.opened.group.uid) for one in found]
+    assert len(set(keys)) == len(keys) == module.MAX_GROUPS
+    assert [name for name, _ in keys].count("other") == module.MAX_GROUPS // 2
+    assert all(1 <= len(one.shown) <= module.MAX_RESPONSES for one in found)
+
+
+def test_long_texts_keep_their_beginning_and_end():
+    text = "a" * 5000 + "z" * 5000
+    short = shortened(text)
+    assert short.startswith("aaa") and short.endswith("zzz") and "7,000 characters" in short
+    assert shortened("as it is") == "as it is" and shortened(None) is None
+
+
+def test_mistakes_are_one_sentence(two, tmp_path, monkeypatch):
+    out = tmp_path / "report.html"
+    out.write_text("mine")
+    for arguments, sentence in (
+        ([str(two[0]), "--out", str(out)], f"--out {out} exists; choose another file, or add --overwrite"),
+        ([str(tmp_path / "none"), "--out", "x.html"], f"{tmp_path / 'none'} does not exist; name run directories"),
+    ):
+        done = CliRunner().invoke(main, ["report", *arguments])
+        assert done.exit_code == 1 and done.stderr.startswith(f"Error: {sentence}"), done.stderr
+    assert out.read_text() == "mine"
+    monkeypatch.setattr(module, "MAX_BYTES", 1000)
+    done = CliRunner().invoke(main, ["report", str(two[0]), "--out", str(out), "--overwrite"])
+    assert done.exit_code == 1 and "the report of 1 runs would have" in done.stderr
+    assert out.read_text() == "mine"
