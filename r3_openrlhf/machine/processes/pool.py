@@ -62,10 +62,10 @@ class ItemLost(Exception):
         self.seconds = seconds
 
 
-class _Clock:
-    """An item's own time: wall clock, less the time in which its process waited for a processor.
+class Clock:
+    """A process's own time: wall clock, less the time in which its process waited for a processor.
 
-    So whether an item is late does not depend on how busy the machine is. Looked at once per LOOK_S or more often.
+    So whether it is late does not depend on how busy the machine is. Looked at once per LOOK_S or more often.
     """
 
     def __init__(self, pid: int) -> None:
@@ -75,6 +75,7 @@ class _Clock:
         self._wall = 0.0
 
     def seconds(self) -> float:
+        """Of its own time, since this clock was made."""
         now = time.monotonic()
         self._wall += min(now - self._looked, 2 * LOOK_S)
         self._looked = now
@@ -198,7 +199,7 @@ class _Worker:
     def ask(self, body: bytes | msgspec.Raw, limit_s: float) -> bytes:
         """The answer to one item. ItemLost: there is none; then nothing but `bury` makes sense."""
         self.number += 1
-        clock = _Clock(self.pid)
+        clock = Clock(self.pid)
         buffer = bytearray()
         try:
             self._send(frame(self.number, body), clock, limit_s)
@@ -226,7 +227,7 @@ class _Worker:
         except OSError as error:
             raise ItemLost("crashed", seconds=clock.seconds()) from error
 
-    def _send(self, message: bytes, clock: _Clock, limit_s: float) -> None:
+    def _send(self, message: bytes, clock: Clock, limit_s: float) -> None:
         left = memoryview(message)
         while left:
             self.connection.settimeout(min(LOOK_S, max(limit_s - clock.seconds(), 0.001)))

@@ -15,6 +15,7 @@ import resource
 import struct
 import sys
 import sysconfig
+from collections.abc import Iterable
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _PR_SET_DUMPABLE, _PR_GET_SECCOMP, _PR_SET_SECCOMP = 1, 38, 4, 21, 22
@@ -57,17 +58,74 @@ def confine(*, memory_bytes: int) -> dict[str, bool]:
     """Confines this process. Which layers are active; False where the kernel lacks one.
 
     OSError: the kernel has a layer that cannot be set up, as when too many files are open."""
+    set_limits(memory_bytes=memory_bytes, file_bytes=MAX_FILE_BYTES, open_files=64)
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    return Barriers(readable=[package, *library_paths()]).enter()
+
+
+def set_limits(*, memory_bytes: int, file_bytes: int, open_files: int) -> None:
+    """Limits that this process cannot raise again, and no core file."""
     for kind, limit in (
         (resource.RLIMIT_AS, memory_bytes),
         (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_FSIZE, MAX_FILE_BYTES),
-        (resource.RLIMIT_NOFILE, 64),
+        (resource.RLIMIT_FSIZE, file_bytes),
+        (resource.RLIMIT_NOFILE, open_files),
     ):
         resource.setrlimit(kind, (limit, limit))
-    _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
-    if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
-        return {"landlock": False, "seccomp": False}
-    return {"landlock": _restrict_files(), "seccomp": _restrict_system_calls()}
+
+
+class Barriers:
+    """Landlock's rules and seccomp's filter, made once; each process that is forked afterwards can enter them.
+
+    Args:
+        readable: files and directories that may be read.
+        writable: directories in which files, and nothing but files, may be made, written and removed.
+        executable: directories from which programs may be started, where `programs` is set.
+        threads: threads and pairs of sockets are allowed, as a program needs them; processes are not.
+        programs: this process may become another program (execve).
+
+    OSError: the kernel has Landlock, but takes no rules.
+    """
+
+    def __init__(
+        self,
+        *,
+        readable: Iterable[str],
+        writable: Iterable[str] = (),
+        executable: Iterable[str] = (),
+        threads: bool = False,
+        programs: bool = False,
+    ) -> None:
+        self._filter = _make_filter(threads=threads, programs=programs)
+        self._ruleset = _make_ruleset(
+            [(path, _READ) for path in readable]
+            + [(path, _READ | _WRITE) for path in writable]
+            + [(path, _READ | _EXECUTE) for path in executable]
+        )
+
+    def enter(self) -> dict[str, bool]:
+        """No way back: for this process and what it starts. Which layers are active. OSError: as `confine`."""
+        _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+        layers = {"landlock": False, "seccomp": False}
+        if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+            return layers
+        if self._ruleset is not None:
+            if _libc.syscall(_RESTRICT_SELF, self._ruleset, 0) != 0:
+                raise OSError(ctypes.get_errno(), "Landlock is there, but does not restrict this process")
+            os.close(self._ruleset)
+            layers["landlock"] = True
+        _drop_capabilities()
+        if self._filter is not None:
+            layers["seccomp"] = (
+                _libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(self._filter), 0, 0) == 0
+            )
+        return layers
+
+
+def _drop_capabilities() -> None:
+    """Those of root, with which a limit can be raised again and a process of another user be reached."""
+    header = struct.pack("=Ii", 0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this thread
+    _libc.capset(header, bytes(24))
 
 
 # Landlock: https://docs.kernel.org/userspace-api/landlock.html
@@ -75,20 +133,25 @@ def confine(*, memory_bytes: int) -> dict[str, bool]:
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same numbers on every architecture
 _RULE_PATH_BENEATH = 1
 _READ_FILE, _READ_DIR = 4, 8
+_READ = _READ_FILE | _READ_DIR
+_EXECUTE = 1
+_WRITE = 2 | 32 | 256 | 16384  # write, remove and make a file, truncate: no directory, link, pipe or socket is made
+_OF_FILES = 1 | 2 | _READ_FILE | 16384  # rights that a rule about a file can give
 _ALL_FILE_RIGHTS = {1: 2**13 - 1, 2: 2**14 - 1, 3: 2**15 - 1, 4: 2**15 - 1}  # by ABI version; 5 and later add ioctl
 
 
-def _readable_paths() -> list[str]:
-    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+def library_paths() -> list[str]:
+    """Where this interpreter reads its modules and shared libraries, and two devices."""
     libraries = {path for name, path in sysconfig.get_paths().items() if name in ("stdlib", "platstdlib")}
     libraries.update(entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages")))
-    return [package, *libraries, "/usr/lib", "/lib", "/lib64", "/usr/share/zoneinfo", "/dev/null", "/dev/urandom"]
+    return [*libraries, "/usr/lib", "/lib", "/lib64", "/usr/share/zoneinfo", "/dev/null", "/dev/urandom"]
 
 
-def _restrict_files() -> bool:
+def _make_ruleset(rules: Iterable[tuple[str, int]]) -> int | None:
+    """A descriptor of the rules; None where the kernel has no Landlock."""
     version = _libc.syscall(_CREATE_RULESET, None, 0, 1)
     if version < 1:
-        return False
+        return None
     handled_files = _ALL_FILE_RIGHTS.get(version, 2**16 - 1)
     handled_network = 3 if version >= 4 else 0  # bind and connect TCP
     scoped = 3 if version >= 6 else 0  # abstract sockets and signals of other processes
@@ -98,13 +161,12 @@ def _restrict_files() -> bool:
     if ruleset < 0:
         raise OSError(ctypes.get_errno(), "Landlock is there, but makes no set of rules")
     try:
-        for path in _readable_paths():
-            _allow(ruleset, path, _READ_FILE if not os.path.isdir(path) else _READ_FILE | _READ_DIR)
-        if _libc.syscall(_RESTRICT_SELF, ruleset, 0) != 0:
-            raise OSError(ctypes.get_errno(), "Landlock is there, but does not restrict this process")
-        return True
-    finally:
+        for path, rights in rules:
+            _allow(ruleset, path, handled_files & (rights if os.path.isdir(path) else rights & _OF_FILES))
+    except OSError:
         os.close(ruleset)
+        raise
+    return ruleset
 
 
 def _allow(ruleset: int, path: str, rights: int) -> None:
@@ -140,7 +202,6 @@ _ARCHITECTURES = {
         + (141, 142, 144, 203, 251, 256, 279, 440)
         # add_key, request_key, keyctl, perf_event_open, userfaultfd, open_by_handle_at, io_uring_enter, io_uring_register
         + (248, 249, 250, 298, 323, 304, 426, 427),
-        302,  # prlimit64, which is also how a process sets its own limits: allowed for pid 0
     ),
     "aarch64": (
         0xC00000B7,
@@ -151,35 +212,57 @@ _ARCHITECTURES = {
         + (5, 6, 7, 14, 15, 16, 40, 39, 41, 51)
         + (140, 118, 119, 122, 30, 238, 239, 440)
         + (217, 218, 219, 241, 282, 265, 426, 427),
-        261,
     ),
 }
+# Calls that are refused or allowed by an argument, or only to programs: x86_64, aarch64
+_BY_NAME = {
+    "x86_64": {"prlimit64": 302, "clone": 56, "clone3": 435, "socketpair": 53, "execve": 59, "memfd_create": 319}
+    | {"fcntl": 72, "ioctl": 16, "prctl": 157, "sched_setattr": 314},
+    "aarch64": {"prlimit64": 261, "clone": 220, "clone3": 435, "socketpair": 199, "execve": 221, "memfd_create": 279}
+    | {"fcntl": 25, "ioctl": 29, "prctl": 167, "sched_setattr": 274},
+}
+_CLONE_THREAD = 0x10000
+_OWNERS = (8, 15), (0x8901, 0x8902)  # fcntl F_SETOWN, F_SETOWN_EX; ioctl FIOSETOWN, SIOCSPGRP: signals to others
 _X32_BIT = 0x40000000  # a second set of numbers for the same calls on x86_64
-_LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
+_LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _SECCOMP_MODE_FILTER = 2
-_ALLOW, _KILL, _EPERM = 0x7FFF0000, 0x80000000, 0x00050001
+_ALLOW, _KILL, _EPERM, _ENOSYS = 0x7FFF0000, 0x80000000, 0x00050001, 0x00050026
 
 
 class _Program(ctypes.Structure):
     _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
 
 
-def _restrict_system_calls() -> bool:
+def _make_filter(*, threads: bool, programs: bool) -> _Program | None:
+    """None where the numbers of this architecture's calls are not known here."""
     if platform.machine() not in _ARCHITECTURES:
-        return False
-    architecture, refused, set_limit = _ARCHITECTURES[platform.machine()]
+        return None
+    architecture, everywhere, number = *_ARCHITECTURES[platform.machine()], _BY_NAME[platform.machine()]
+    refused = {*everywhere, number["sched_setattr"]}
     code = [(_LOAD, 0, 0, 4), (_JUMP_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, 0)]
-    code += [(_JUMP_AT_LEAST, len(refused) + 5, 0, _X32_BIT)]
-    code += [(_JUMP_EQUAL, len(refused) + 4 - i, 0, number) for i, number in enumerate(refused)]
-    code += [
-        (_JUMP_EQUAL, 0, 2, set_limit),
-        (_LOAD, 0, 0, 16),
-        (_JUMP_EQUAL, 0, 1, 0),
-    ]  # lower half of the first argument
-    code += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _EPERM), (_RETURN, 0, 0, _EPERM)]
-    instructions = b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
-    program = _Program(len(code), instructions)
-    return _libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0) == 0
+    code += [(_JUMP_AT_LEAST, 0, 1, _X32_BIT), (_RETURN, 0, 0, _EPERM)]
+
+    def decide(call: str, argument: int, jump: int, values: Iterable[int], matched: int, otherwise: int) -> None:
+        """What becomes of a call by the lower half of an argument."""
+        block = [(_LOAD, 0, 0, 16 + 8 * argument)]
+        for value in values:
+            block += [(jump, 0, 1, value), (_RETURN, 0, 0, matched)]
+        code.extend([(_JUMP_EQUAL, 0, len(block) + 1, number[call]), *block, (_RETURN, 0, 0, otherwise)])
+
+    decide("prlimit64", 0, _JUMP_EQUAL, [0], _ALLOW, _EPERM)  # also how a process sets its own limits: pid 0
+    decide("fcntl", 1, _JUMP_EQUAL, _OWNERS[0], _EPERM, _ALLOW)
+    decide("ioctl", 1, _JUMP_EQUAL, _OWNERS[1], _EPERM, _ALLOW)
+    decide("prctl", 0, _JUMP_EQUAL, [_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE], _EPERM, _ALLOW)
+    if threads:  # glibc asks for a thread by clone3, whose flags no filter can see, and falls back to clone
+        refused -= {number[name] for name in ("clone", "clone3", "socketpair")}
+        refused.add(number["memfd_create"])  # memory that no limit counts
+        decide("clone", 0, _JUMP_ANY_BIT, [_CLONE_THREAD], _ALLOW, _EPERM)
+        code += [(_JUMP_EQUAL, 0, 1, number["clone3"]), (_RETURN, 0, 0, _ENOSYS)]
+    if programs:
+        refused.discard(number["execve"])
+    code += [(_JUMP_EQUAL, len(refused) - i, 0, call) for i, call in enumerate(sorted(refused))]
+    code += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _EPERM)]
+    return _Program(len(code), b"".join(struct.pack("=HBBI", *instruction) for instruction in code))
 
 
 # Audit hook

@@ -154,7 +154,7 @@ with ProcessPool({TARGET!r}, num_workers=6, timeout_s=1.5) as pool:
 
 def test_a_pause_of_everything_is_not_an_items_time(monkeypatch):
     """SIGSTOP for an hour, as job schedulers do it: the clock jumps."""
-    clock = pool_module._Clock(os.getpid())
+    clock = pool_module.Clock(os.getpid())
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + 3600)
     assert clock.seconds() <= 2 * pool_module.LOOK_S

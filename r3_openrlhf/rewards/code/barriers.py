@@ -1,0 +1,117 @@
+"""What stands between a program and this machine: namespaces, Landlock, seccomp; and what is too little."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from r3_openrlhf.machine.processes.sandbox import library_paths
+from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.open_table import nearest
+
+BOX_BYTES = 2**28
+SYSTEM_PROGRAMS = ("/usr", "/bin", "/lib", "/lib64")
+_BOX = "/box"
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """name: "namespaces", "landlock" or "seccomp". detail: which kind."""
+
+    name: str
+    holds: bool
+    detail: str
+
+
+def floor_gap(barriers: Sequence[Barrier]) -> str | None:
+    """Why programs are not run here; None where they may.
+
+    The floor: files behind Landlock or in a mount namespace, the network and other processes behind seccomp or in namespaces.
+    """
+    holds = {barrier.name: barrier.holds for barrier in barriers}
+    hides_files = any(barrier.holds and barrier.detail == "bubblewrap" for barrier in barriers)
+    open_to = []
+    if not holds["landlock"] and not hides_files:
+        open_to.append("the user's files (no Landlock, no bubblewrap)")
+    if not holds["seccomp"] and not holds["namespaces"]:
+        open_to.append("the network and other processes (no seccomp, no namespaces)")
+    if not open_to:
+        return None
+    return (
+        f"a program of a model could reach {' and '.join(open_to)}; use Linux 5.13 or later on x86-64 or aarch64, or install"
+        " bubblewrap where users may make namespaces"
+    )
+
+
+def _bubblewrap(more: Sequence[str]) -> list[str]:
+    package = str(Path(__file__).absolute().parents[2])
+    visible = [*library_paths(), *SYSTEM_PROGRAMS, *more, sys.prefix, sys.base_prefix, package]
+    visible += [sys.executable, os.path.realpath(sys.executable)]
+    binds: list[str] = []
+    for path in sorted({path for path in visible if os.path.exists(path) and not path.startswith("/dev/")}, key=len):
+        if not any(path.startswith(f"{bound}/") for bound in binds):
+            binds += ["--ro-bind", path, path]
+    return [
+        "bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL",
+        "--proc", "/proc", "--dev", "/dev", *binds, "--size", str(BOX_BYTES), "--tmpfs", _BOX, "--chdir", _BOX, "--",
+    ]  # fmt: skip
+
+
+def _unshare(_: Sequence[str]) -> list[str]:
+    names = (
+        "--user",
+        "--map-root-user",
+        "--mount",
+        "--pid",
+        "--net",
+        "--ipc",
+        "--uts",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+    )
+    return ["unshare", *names, "--"]
+
+
+# name -> the command that programs are started behind (what else they see), and the directory that it makes for them
+NAMESPACES: dict[str, tuple[Callable[[Sequence[str]], list[str]], str | None]] = {
+    "bubblewrap": (_bubblewrap, _BOX),
+    "unshare": (_unshare, None),
+    "none": (lambda _: [], None),
+}
+
+
+def namespace_command(wanted: str | None = None, *, visible: Sequence[str] = ()) -> tuple[str, list[str], str | None]:
+    """The first kind of namespaces that works here, or the one that is wanted: its name, command and directory.
+
+    visible: paths beyond the interpreter's own.
+
+    Raises:
+        ConfigError: there is no such kind. OSError: the one that is wanted does not work here.
+    """
+    if wanted is None:
+        wanted = next(name for name in NAMESPACES if _works(name))
+    elif wanted not in NAMESPACES:
+        raise ConfigError(f"no namespaces are called {wanted!r}; {nearest(wanted, NAMESPACES)}")
+    elif not _works(wanted):
+        raise OSError(f"{wanted} makes no namespaces on this machine")
+    command, box = NAMESPACES[wanted]
+    return wanted, command(visible), box
+
+
+@functools.cache
+def _works(name: str) -> bool:
+    """Tried once, with a program that does nothing."""
+    command = NAMESPACES[name][0](())
+    if not command:
+        return True
+    if shutil.which(command[0]) is None:
+        return False
+    done = subprocess.run([*command, sys.executable, "-I", "-S", "-c", ""], capture_output=True, timeout=60)
+    return done.returncode == 0

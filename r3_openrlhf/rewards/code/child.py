@@ -1,0 +1,187 @@
+"""What a confined process does: one program against one call, or the two sides of a test that is written as code.
+
+Everything here runs beside a program of hostile origin, in its process: nothing is trusted that comes out of it. Standard
+library only.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import io
+import json
+import linecache
+import os
+import resource
+import sys
+import threading
+import types
+from collections.abc import Callable
+from typing import Any
+
+from r3_openrlhf.machine.processes.sandbox import Barriers, set_limits
+from r3_openrlhf.rewards.code.data import NotPlain, decode, encode
+
+JOB, RESULT, LINK = 40, 41, 42  # descriptors
+STACK_BYTES = 2**29
+NAME = "solution.py"
+_pid = os.getpid
+
+
+def run(barriers: Barriers) -> None:
+    """Read the job, give up what the job has no use for, do it. Does not return."""
+    with os.fdopen(JOB, "rb") as file:
+        job = json.load(file)
+    barriers.enter()
+    limits = job["limits"]
+    set_limits(
+        memory_bytes=limits["memory_mb"] * 2**20 + STACK_BYTES,
+        file_bytes=limits["output_bytes"],
+        open_files=limits["open_files"],
+    )
+    seconds = int(limits["seconds_per_test"]) + 2  # the owner's clock is exact; this one holds when the owner is gone
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    keep = {"serve": LINK, "tests": LINK}.get(job["kind"], RESULT)
+    os.closerange(3, min(keep, RESULT))
+    os.closerange(keep + 1, 4096)
+    if job["kind"] == "serve":
+        os.close(RESULT)
+    os.environ.clear()
+    os.environ.update(job["environment"])
+    if job["command"]:
+        _become(job)
+    _KINDS[job["kind"]](job)
+    os._exit(0)
+
+
+def _become(job: dict[str, Any]) -> None:
+    """Another language: the program's file lies in the directory, this process becomes what runs it."""
+    with open(job["file"], "w", encoding="utf-8", errors="surrogatepass") as file:
+        file.write(job["program"])
+    command = [word.replace("{file}", job["file"]) for word in job["command"]]
+    os.execv(command[0], command)
+
+
+def report(status: str, value: str = "null", detail: str = "") -> None:
+    """Replace what the result says. value: encoded."""
+    text = f'{{"status": {json.dumps(status)}, "detail": {json.dumps(detail[:300])}, "value": {value}}}'.encode()
+    os.ftruncate(RESULT, 0)
+    done = 0
+    while done < len(text):
+        done += os.pwrite(RESULT, text[done : done + 2**20], done)
+
+
+def failure(error: BaseException) -> tuple[str, str]:
+    """Status and detail of an exception: its type and the last line of the program that it passed."""
+    line, trace = 0, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == NAME:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    kinds = ((MemoryError, "memory"), (PermissionError, "blocked"))
+    status = next((status for kind, status in kinds if isinstance(error, kind)), "error")
+    name = type(error).__name__
+    return status, f"{str(name)[:80]} at line {line}" if line else str(name)[:80]
+
+
+def _load(source: str, name: str) -> tuple[types.ModuleType, types.CodeType]:
+    """A fresh module and its code. SystemExit after a report: the program cannot be compiled."""
+    try:
+        code = compile(source, NAME, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
+        line = getattr(error, "lineno", None)
+        report("syntax_error", detail=type(error).__name__ + (f" at line {line}" if line else ""))
+        os._exit(0)
+    module = types.ModuleType(name)
+    module.__file__ = NAME
+    module.__builtins__ = builtins  # type: ignore[attr-defined]
+    sys.modules[name] = module
+    sys.argv = [NAME]
+    linecache.cache[NAME] = (len(source), None, source.splitlines(keepends=True), NAME)
+    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # type: ignore[misc]
+    for number, stream in ((1, "stdout"), (2, "stderr")):
+        text = io.TextIOWrapper(open(number, "wb", closefd=False), encoding="utf-8", errors="surrogateescape")
+        setattr(sys, stream, text)
+        setattr(sys, f"__{stream}__", text)
+    return module, code
+
+
+def _program(job: dict[str, Any]) -> None:
+    """As `python solution.py`: with what follows the last line, threads and exit functions."""
+    module, code = _load(job["program"], "__main__")
+    found = ("finished", "")
+    try:
+        exec(code, module.__dict__)
+    except SystemExit:
+        pass  # its code is no verdict
+    except BaseException as error:  # whatever a program raises is its own failure
+        found = failure(error)
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]  # the threads that nobody joined
+        atexit._run_exitfuncs()
+    except BaseException as error:
+        found = failure(error)
+    for stream in (sys.stdout, sys.__stdout__):
+        try:
+            stream.flush()  # type: ignore[union-attr]
+        except BaseException:  # of a stream that the program closed or made itself
+            pass
+    report(found[0], detail=found[1])
+
+
+def _function(job: dict[str, Any]) -> None:
+    """A function, or a method of `class Solution`, with arguments."""
+    module, code = _load(job["program"], "solution")
+    _offer_usual_names()
+    try:
+        exec(code, module.__dict__)
+        found = _find(module, job["function"])
+        if found is None:
+            report("error", detail=f"there is no function {job['function'][:80]}")
+            return
+        value = encode(found(*decode(job["arguments"])))
+    except NotPlain as error:
+        report("error", detail=f"it returned {error}")
+    except SystemExit:
+        report("error", detail="the program ended before its function returned")
+    except BaseException as error:
+        report(*_status_and_detail(error))
+    else:
+        report("finished", value)
+
+
+def _status_and_detail(error: BaseException) -> tuple[str, str, str]:
+    status, detail = failure(error)
+    return status, "null", detail
+
+
+def _find(module: types.ModuleType, name: str) -> Callable[..., object] | None:
+    solution = module.__dict__.get("Solution")
+    if isinstance(solution, type) and hasattr(solution, name):
+        return getattr(solution(), name)
+    return module.__dict__.get(name)
+
+
+def _offer_usual_names() -> None:
+    """What the statements of function tasks leave out (`List`, `deque`, `inf`): found last, so they hide nothing."""
+    import bisect
+    import collections
+    import functools
+    import heapq
+    import itertools
+    import math
+    import operator
+    import random
+    import re
+    import string
+    import typing
+
+    modules = (typing, collections, itertools, functools, heapq, bisect, math, operator)
+    for module in (bisect, collections, functools, heapq, itertools, math, operator, random, re, string):
+        builtins.__dict__.setdefault(module.__name__, module)
+    for module in modules:
+        for name in getattr(module, "__all__", None) or [name for name in dir(module) if not name.startswith("_")]:
+            builtins.__dict__.setdefault(name, getattr(module, name))
+
+
+_KINDS: dict[str, Callable[[dict[str, Any]], None]] = {"program": _program, "function": _function}

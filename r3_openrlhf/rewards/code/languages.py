@@ -1,0 +1,33 @@
+"""The languages of programs: a command for each. A user's own is the import path of a Language."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.open_table import OpenTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Language:
+    """How programs of a language are run; behind the same barriers as Python, as one process that may have threads.
+
+    command: path of a program and its arguments, `{file}` for the program's file; empty for this Python itself.
+    file: the name under which the program is stored. paths: directories beside /usr that the command reads and starts from.
+    preload: Python modules that are loaded once, before the first test.
+    """
+
+    command: tuple[str, ...] = ()
+    file: str = "solution"
+    paths: tuple[str, ...] = ()
+    preload: tuple[str, ...] = ()
+
+
+def _of_user(path: str, found: Any) -> Language:
+    if not isinstance(found, Language):
+        raise ConfigError(f"language is {path}, which is no Language")
+    return found
+
+
+LANGUAGES: OpenTable[Language] = OpenTable("language", {"python": Language()}, of_user=_of_user)

@@ -1,0 +1,414 @@
+"""Running a program of hostile origin: a confined process for each test, which holds nothing that it is compared with.
+
+    run_program(program, [Call(stdin="1 2\\n"), Call(stdin="3 4\\n")], limits=Limits())
+
+Whoever calls this holds the expected outputs. Below it is a zygote (zygote.py): a new interpreter in namespaces of its own,
+which never sees a program. Of it a process is forked for each test, and enters Landlock, seccomp and limits before it runs
+anything. The test's input and the program reach it by a file in memory; what it prints and returns comes back the same way,
+and is read when it is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from r3_openrlhf.machine.processes.pool import Clock
+from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.rewards.code.barriers import SYSTEM_PROGRAMS, Barrier, floor_gap, namespace_command
+from r3_openrlhf.rewards.code.data import NotPlain, decode, encode
+from r3_openrlhf.rewards.code.languages import LANGUAGES, Language
+
+logger = logging.getLogger(__name__)
+
+START_TIMEOUT_S = 120.0
+LOOK_S = 0.05  # at what a program uses
+MAX_BOX_FILES = 256
+WALL_FACTOR = 20.0  # a process that is not given a processor for so many times its limit has no outcome
+MAX_DETAIL_CHARS = 300
+ENVIRONMENT = {"PATH": os.defpath, "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+_OF_PROGRAMS = ("finished", "error", "syntax_error", "memory", "blocked")  # what a program's process may say of itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One test's input, never its expected output.
+
+    stdin: a program's standard input. function: or a function, or a method of `class Solution`, called with `arguments`.
+    """
+
+    stdin: str | None = None
+    function: str | None = None
+    arguments: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one test may use, and `seconds` all tests of a program together.
+
+    seconds_per_test, seconds: the process's own time, waiting for a processor aside. memory_mb: resident, of one test.
+    output_bytes: standard output, and each file. threads: at one time.
+    """
+
+    seconds_per_test: float = 6.0
+    seconds: float = 60.0
+    memory_mb: int = 1024
+    output_bytes: int = 2**25
+    open_files: int = 64
+    threads: int = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of one call.
+
+    status: "finished", "error", "syntax_error", "timeout", "memory", "output" (more than output_bytes), "blocked" (something
+        that a program may not do), "crashed" (the process ended by itself), "unavailable" (no process was to be had, or none
+        that had a processor: no verdict).
+    value: what the function returned, of built-in types (data.py).
+    detail: type of the exception and line of the program; nothing of a test.
+    cpu_s: processor time.
+    """
+
+    status: str
+    stdout: str = ""
+    value: Any = None
+    detail: str = ""
+    cpu_s: float = 0.0
+
+
+def run_program(
+    program: str, calls: Sequence[Call], *, limits: Limits | None = None, language: str = "python"
+) -> list[Outcome]:
+    """One outcome per call, in order; each call has a process of its own.
+
+    language: an entry of LANGUAGES, or the import path of a Language.
+
+    Raises:
+        ConfigError: there is no such language, or it has no functions to call.
+    """
+    return _runner(language).run_program(program, calls, limits=limits or Limits())
+
+
+def require_floor(language: str = "python") -> None:
+    """ConfigError: what holds on this machine is not enough to run code of others."""
+    runner = _runner(language)
+    try:
+        runner.start()
+    except OSError as error:
+        raise ConfigError(f"programs cannot be run on this machine: {error}") from error
+
+
+def barriers_here() -> list[Barrier]:
+    """What holds on this machine. OSError: no process can be started."""
+    with Runner() as runner:
+        return runner.look()
+
+
+_of_thread = threading.local()
+
+
+def _runner(language: str) -> Runner:
+    """This thread's; a fork of this process has its own."""
+    runners: dict[tuple[int, str], Runner] = _of_thread.__dict__.setdefault("runners", {})
+    key = os.getpid(), language
+    if key not in runners:
+        runners[key] = Runner(LANGUAGES[language])
+    return runners[key]
+
+
+@dataclass(slots=True)
+class _Child:
+    """A process at work, or one that has ended."""
+
+    pidfd: int
+    clock: Clock
+    limit_s: float
+    files: dict[str, int]
+    started: float = field(default_factory=time.monotonic)
+    killed: str = ""  # why
+    ended: dict[str, Any] | None = None
+
+    @property
+    def pid(self) -> int:
+        """As this process sees it; 0 when it is gone."""
+        for line in Path(f"/proc/self/fdinfo/{self.pidfd}").read_text().splitlines():
+            if line.startswith("Pid:"):
+                return max(0, int(line.split()[1]))
+        return 0
+
+
+class Runner:
+    """One zygote, and one program at a time. Not for several threads.
+
+    namespaces: "bubblewrap", "unshare" or "none"; None takes the first of them that works here.
+    """
+
+    def __init__(self, language: Language | None = None, *, namespaces: str | None = None) -> None:
+        self._language = language or Language()
+        self._wanted = namespaces
+        self._zygote: subprocess.Popen[bytes] | None = None
+        self._channel: socket.socket | None = None
+        self._box: str | None = None
+        self._memfds: list[int] = []
+        self.barriers: list[Barrier] = []
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def look(self) -> list[Barrier]:
+        """Start, and say what holds, enough or not. OSError: nothing can be started."""
+        if self._channel is None:
+            self._start()
+        return self.barriers
+
+    def start(self) -> None:
+        """OSError: no process can be started, or what holds here is not enough; then no program is run."""
+        if gap := floor_gap(self.look()):
+            raise OSError(gap)
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        name, command, box = namespace_command(self._wanted, visible=self._language.paths)
+        owned = box is None
+        if box is None:
+            box = self._box = tempfile.mkdtemp(prefix="r3-code-")
+        package = str(Path(__file__).absolute().parents[3])
+        language = self._language
+        executable = (*language.paths, *SYSTEM_PROGRAMS) if language.command else ()
+        arguments = [theirs.fileno(), box, owned, language.preload, language.paths, executable]
+        bootstrap = "import sys; sys.path.append(sys.argv[1]); from r3_openrlhf.rewards.code.zygote import start; start(sys.argv[2:])"
+        try:
+            self._zygote = subprocess.Popen(
+                [*command, sys.executable, "-I", "-B", "-c", bootstrap, package, json.dumps(arguments)],
+                env=ENVIRONMENT,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                cwd="/",
+            )
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self._channel = ours
+        ours.settimeout(START_TIMEOUT_S)
+        said = ours.recv(4096)
+        ours.settimeout(None)
+        answer: dict[str, Any] = json.loads(said) if said else {"error": "the interpreter ended before it was ready"}
+        if "error" in answer:
+            self.close()
+            raise OSError(answer["error"])
+        self.barriers = [
+            Barrier("namespaces", name != "none", name),
+            *(Barrier(layer, holds, layer) for layer, holds in answer["layers"].items()),
+        ]
+
+    def close(self) -> None:
+        """End the zygote and, with it, what it runs. The next program starts another one."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+        if self._zygote is not None:
+            try:
+                self._zygote.wait(5)
+            except subprocess.TimeoutExpired:
+                self._zygote.kill()
+                self._zygote.wait()
+            self._zygote = None
+        if self._box is not None:
+            shutil.rmtree(self._box, ignore_errors=True)
+            self._box = None
+
+    def run_program(self, program: str, calls: Sequence[Call], *, limits: Limits) -> list[Outcome]:
+        """As the function."""
+        if self._language.command and any(call.function is not None for call in calls):
+            raise ConfigError("a function can be called in python only; give standard input to a program")
+        left_s = limits.seconds
+        outcomes = []
+        for call in calls:
+            if left_s <= 0:
+                outcomes.append(Outcome(status="timeout", detail="the time for all tests was used up"))
+                continue
+            job: dict[str, Any] = {"kind": "program" if call.function is None else "function", "program": program}
+            if call.function is not None:
+                job |= {"function": call.function, "arguments": encode(list(call.arguments))}
+            outcome, seconds = self._attempt(job, call.stdin or "", limits, min(limits.seconds_per_test, left_s))
+            left_s -= seconds
+            outcomes.append(outcome)
+        return outcomes
+
+    def _attempt(self, job: dict[str, Any], stdin: str, limits: Limits, limit_s: float) -> tuple[Outcome, float]:
+        """An outcome, and the time that it took. Tried again when it was nobody's fault."""
+        outcome, seconds = Outcome(status="unavailable"), 0.0
+        for _ in range(2):
+            try:
+                self.start()
+                child = self._fork(job, stdin, limits, limit_s)
+                self._watch([child], limits)
+                outcome, seconds = self._outcome(child, job["kind"], limits), child.clock.seconds()
+            except (OSError, ValueError) as error:  # the zygote is gone, or no descriptor is to be had
+                logger.debug("a test has no outcome: %s", error)
+                self.close()
+                outcome = Outcome(status="unavailable", detail=str(error)[:MAX_DETAIL_CHARS])
+            finally:
+                self._release()
+            if outcome.status != "unavailable":
+                break
+        return outcome, seconds
+
+    def _memfd(self, name: str, content: bytes = b"") -> int:
+        descriptor = os.memfd_create(name)
+        self._memfds.append(descriptor)
+        left = memoryview(content)
+        while left:
+            left = left[os.write(descriptor, left) :]
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        return descriptor
+
+    def _release(self) -> None:
+        for descriptor in self._memfds:
+            os.close(descriptor)
+        self._memfds.clear()
+
+    def _fork(
+        self, job: dict[str, Any], stdin: str, limits: Limits, limit_s: float, link: int | None = None
+    ) -> _Child:
+        assert self._channel is not None
+        of_language = {"command": self._language.command, "file": self._language.file}
+        job = {**job, **of_language, "limits": asdict(limits), "environment": ENVIRONMENT}
+        files = {
+            "stdin": self._memfd("stdin", stdin.encode("utf-8", "surrogatepass")),
+            "stdout": self._memfd("stdout"),
+            "job": self._memfd("job", json.dumps(job).encode()),
+            "result": self._memfd("result"),
+        }
+        socket.send_fds(self._channel, [b"fork"], [*files.values(), *([] if link is None else [link])])
+        _, descriptors, _, _ = socket.recv_fds(self._channel, 4096, 1)
+        if not descriptors:
+            raise OSError("the process that tests are forked from has ended")
+        self._memfds += descriptors
+        child = _Child(descriptors[0], Clock(0), limit_s, files)
+        child.clock = Clock(child.pid)
+        return child
+
+    def _watch(self, children: Sequence[_Child], limits: Limits) -> None:
+        """Until all have ended: kills what uses too much. OSError: the zygote has ended."""
+        assert self._channel is not None
+        waiting = list(children)
+        while waiting:
+            nearest = min(child.limit_s - child.clock.seconds() for child in waiting)
+            self._channel.settimeout(max(0.001, min(LOOK_S, nearest)))
+            try:
+                said = self._channel.recv(4096)
+            except TimeoutError:
+                for child in waiting:
+                    self._look(child, limits)
+                continue
+            finally:
+                self._channel.settimeout(None)
+            if not said:
+                raise OSError("the process that tests are forked from has ended")
+            # in the order of their ends; of two children that of the one whose pidfd is readable
+            ended = next(child for child in waiting if not child.pid)
+            ended.ended = json.loads(said)
+            waiting.remove(ended)
+
+    def _look(self, child: _Child, limits: Limits) -> None:
+        pid = child.pid
+        why = ""
+        try:
+            status = Path(f"/proc/{pid}/status").read_text()
+            numbers = {line.split(":")[0]: line.split()[1] for line in status.splitlines() if len(line.split()) > 1}
+            if int(numbers.get("Threads", 0)) > limits.threads:
+                why = "blocked"
+            if int(numbers.get("VmRSS", 0)) > limits.memory_mb * 1024:
+                why = "memory"
+        except (OSError, ValueError):
+            return  # it has just ended
+        if self._box is not None and _box_bytes(self._box) > limits.output_bytes:
+            why = "output"
+        if child.clock.seconds() >= child.limit_s:
+            why = "timeout"
+        elif time.monotonic() - child.started > WALL_FACTOR * child.limit_s:
+            why = "unavailable"
+        if why and not child.killed:
+            child.killed = why
+            signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
+
+    def _outcome(self, child: _Child, kind: str, limits: Limits) -> Outcome:
+        assert child.ended is not None
+        status, detail, value = child.killed, "", None
+        cpu_s = round(child.ended["cpu_s"], 6)
+        stdout_bytes = os.fstat(child.files["stdout"]).st_size
+        stdout = os.pread(child.files["stdout"], limits.output_bytes, 0).decode("utf-8", "replace")
+        code = os.waitstatus_to_exitcode(child.ended["status"])
+        if not status and stdout_bytes >= limits.output_bytes:
+            status = "output"
+        if not status and code == -signal.SIGKILL:
+            # by the limit on processor time, or by somebody else, as a kernel that is short of memory
+            status = "timeout" if cpu_s >= limits.seconds_per_test else "unavailable"
+        if not status and code < 0:
+            status, detail = "crashed", _signal_name(-code)
+        if not status:
+            status, detail, value = _said(child.files["result"], kind, code)
+        return Outcome(status=status, stdout=stdout, value=value, detail=detail, cpu_s=cpu_s)
+
+
+def _said(result: int, kind: str, code: int) -> tuple[str, str, Any]:
+    """Status, detail and value as the child wrote them, or as its end says where it wrote nothing."""
+    text = os.pread(result, 2 * 2**20 * 8, 0)
+    if not text:
+        if kind == "program" and code == 0:
+            return "finished", "", None  # os._exit(0), once everything is printed
+        return "crashed", "the process ended early", None
+    try:
+        said = json.loads(text)
+        status, detail = said["status"], said["detail"]
+        if status not in _OF_PROGRAMS or not isinstance(detail, str):
+            raise ValueError(status)
+        value = decode(json.dumps(said["value"])) if status == "finished" and kind != "program" else None
+    except (ValueError, TypeError, KeyError, RecursionError, NotPlain):
+        return "crashed", "its result is no plain data", None
+    return status, ascii(detail)[1:-1][:MAX_DETAIL_CHARS], value
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _box_bytes(box: str) -> int:
+    """Of its files; more than any limit where there are too many of them."""
+    total = 0
+    with os.scandir(box) as entries:
+        for number, entry in enumerate(entries):
+            if number >= MAX_BOX_FILES:
+                return sys.maxsize
+            try:
+                total += entry.stat(follow_symlinks=False).st_size
+            except FileNotFoundError:
+                continue
+    return total
