@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -47,6 +49,18 @@ class Visit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MatchedClass:
+    """The visits of problems with `successes` earlier successes or more, below the next of SUCCESS_CLASSES, and the mean
+    accuracy at their next visit."""
+
+    successes: int
+    repaired: int
+    repaired_accuracy: float
+    other: int
+    other_accuracy: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Matched:
     """Next accuracy after a repaired all-wrong group, less that after an all-wrong group that was not repaired.
 
@@ -55,6 +69,7 @@ class Matched:
         difference: weighted by the repaired visits of each class of SUCCESS_CLASSES.
         low, high: 95% interval by resampling problems; None with fewer than two problems on a side.
         unmatched: repaired visits of a class without any other visit; they are left out.
+        classes: what was compared, by earlier successes.
     """
 
     repaired: int
@@ -63,6 +78,22 @@ class Matched:
     low: float | None
     high: float | None
     unmatched: int
+    classes: list[MatchedClass]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepEffect:
+    """What the mechanisms did in one step; the fields are those of Effect."""
+
+    step: int
+    groups: int
+    collapsed: int
+    recalled: int
+    ranked: int
+    recalled_share: float | None
+    ranked_share: float | None
+    reflected: int
+    reflection_difference: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +116,7 @@ class Effect:
     reflected: int
     reflection_difference: float | None
     next_visit: Matched | None
+    steps: list[StepEffect]
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -92,36 +124,47 @@ class Effect:
 
     def sentences(self) -> list[str]:
         """What it says, in two to four sentences."""
-        lines = [
-            f"{self.recalled} of {self.collapsed} collapsed groups were repaired by replay, {self.ranked} more were only ranked "
-            f"({self.groups} plain groups)."
+        return [sentence for _, sentence in self.parts()]
+
+    def parts(self) -> list[tuple[str, str]]:
+        """The sentences with the names of what they are about: groups, update, next-visit, reflection."""
+        parts = [
+            (
+                "groups",
+                f"{self.recalled} of {self.collapsed} collapsed groups were repaired by replay, {self.ranked} more were only ranked "
+                f"({self.groups} plain groups).",
+            )
         ]
         if self.recalled_share is not None:
-            lines.append(
+            sentence = (
                 f"Recalled rows carried {self.recalled_share:.0%} of the update (sum of |advantage|), ranked rows "
                 f"{self.ranked_share:.0%}."
             )
+            parts.append(("update", sentence))
         if (found := self.next_visit) is not None:
             interval = (
                 ""
                 if found.low is None or found.high is None
                 else f" [{100 * found.low:+.0f}, {100 * found.high:+.0f}]"
             )
-            lines.append(
+            sentence = (
                 f"Accuracy at the next visit: {100 * found.difference:+.1f} points{interval} for repaired problems, compared with "
                 f"equally hard ones that were not repaired ({found.repaired} and {found.other} visits)."
             )
+            parts.append(("next-visit", sentence))
         elif self.recalled:
-            lines.append(
+            sentence = (
                 "No all-wrong group of an equally hard problem went without a recall, so this run alone cannot say what the "
                 "recalls changed: compare it with a run without replay (--against RUN)."
             )
+            parts.append(("next-visit", sentence))
         if self.reflection_difference is not None:
-            lines.append(
+            sentence = (
                 f"Accuracy with a stored error in the prompt: {100 * self.reflection_difference:+.1f} points, compared with the plain "
                 f"prompt of the same problem ({self.reflected} groups)."
             )
-        return lines
+            parts.append(("reflection", sentence))
+        return parts
 
 
 def effect_of(run: RunDirectory, *, against: RunDirectory | None = None) -> Effect:
@@ -135,61 +178,83 @@ def effect_of(run: RunDirectory, *, against: RunDirectory | None = None) -> Effe
     Raises:
         R3Error: no rollouts, or `against` shares no problem with `run`.
     """
-    found = _tally(run)
-    if not found.groups:
+    tallies = _tallies(run)
+    visits = _visits_in(tallies)
+    if not visits:
         raise R3Error(f"{run.path} has no rollouts, so nothing can be said of them; train it with algo=r3")
-    visits = visits_of(found.groups)
     compared = visits
     if against is not None:
-        compared = visits_of(_tally(against).groups)
+        compared = _visits_in(_tallies(against))
         if not {visit.uid for visit in compared} & {visit.uid for visit in visits}:
             raise R3Error(f"{against.path} has no problem of {run.path}; name a run on the same data")
-    collapsed = [visit for visit in visits if visit.accuracy in (0.0, 1.0)]
-    return Effect(
-        groups=len(visits),
+    steps = [_step_effect(step, [tally]) for step, tally in tallies.items()]
+    whole = asdict(_step_effect(0, list(tallies.values())))
+    del whole["step"]
+    return Effect(**whole, next_visit=next_visits(visits, compared), steps=steps)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tally:
+    """What is kept of a step's rows."""
+
+    groups: list[tuple[str, int, int, bool]]  # (uid, correct, graded, repaired) of each plain group
+    only_ranked: int
+    total: float  # sums of |advantage|
+    recalled: float
+    ranked: float
+    reflections: list[float]  # accuracy less that of the plain group
+
+
+def _tallies(run: RunDirectory) -> dict[int, _Tally]:
+    files = rollout_files.steps_in(run.rollouts)
+    return {step: _tally(file, file.stat().st_mtime_ns) for step, file in files.items()}
+
+
+@lru_cache(4096)
+def _tally(file: Path, _written_ns: int) -> _Tally:
+    """Kept: `r3 view` asks again after each step of a run."""
+    groups = grouped(rollout_files.read_columns(file, READ))
+    plain: list[tuple[str, int, int, bool]] = []
+    reflections: list[float] = []
+    only_ranked, total, recalled, ranked = 0, 0.0, 0.0, 0.0
+    for (uid, context), rows in groups.items():
+        weights = [abs(row["advantage"] or 0.0) for row in rows]
+        is_recalled = [row["recalled_from"] is not None for row in rows]
+        is_ranked = [bool(row["ranked"]) for row in rows]
+        total += sum(weights)
+        recalled += sum(weight for weight, holds in zip(weights, is_recalled, strict=True) if holds)
+        ranked += sum(weight for weight, holds in zip(weights, is_ranked, strict=True) if holds)
+        correct, graded = _counts(rows)
+        if context == "plain" and graded:
+            plain.append((uid, correct, graded, any(is_recalled)))
+            only_ranked += any(is_ranked) and not any(is_recalled)
+        elif context == "reflection" and graded:
+            plain_correct, plain_graded = _counts(groups.get((uid, "plain"), []))
+            reflections += [correct / graded - plain_correct / plain_graded] if plain_graded else []
+    return _Tally(plain, only_ranked, total, recalled, ranked, reflections)
+
+
+def _step_effect(step: int, tallies: Sequence[_Tally]) -> StepEffect:
+    """The sums over some steps."""
+    groups = [group for tally in tallies for group in tally.groups]
+    collapsed = [group for group in groups if group[1] in (0, group[2])]
+    reflections = [difference for tally in tallies for difference in tally.reflections]
+    total = sum(tally.total for tally in tallies)
+    return StepEffect(
+        step=step,
+        groups=len(groups),
         collapsed=len(collapsed),
-        recalled=sum(visit.repaired for visit in collapsed),
-        ranked=found.only_ranked,
-        recalled_share=found.recalled / found.total if found.total else None,
-        ranked_share=found.ranked / found.total if found.total else None,
-        reflected=len(found.reflections),
-        reflection_difference=fmean(found.reflections) if found.reflections else None,
-        next_visit=next_visits(visits, compared),
+        recalled=sum(repaired for *_, repaired in collapsed),
+        ranked=sum(tally.only_ranked for tally in tallies),
+        recalled_share=sum(tally.recalled for tally in tallies) / total if total else None,
+        ranked_share=sum(tally.ranked for tally in tallies) / total if total else None,
+        reflected=len(reflections),
+        reflection_difference=fmean(reflections) if reflections else None,
     )
 
 
-@dataclass(slots=True)
-class _Tally:
-    """Sums over the steps of a run; its rows are read once and not kept."""
-
-    groups: list[tuple[str, int, int, int, bool]] = field(default_factory=list)  # as visits_of takes them
-    only_ranked: int = 0
-    total: float = 0.0  # sums of |advantage|
-    recalled: float = 0.0
-    ranked: float = 0.0
-    reflections: list[float] = field(default_factory=list)  # accuracy less that of the plain group
-
-
-def _tally(run: RunDirectory) -> _Tally:
-    found = _Tally()
-    for step, file in rollout_files.steps_in(run.rollouts).items():
-        groups = grouped(rollout_files.read_columns(file, READ))
-        for (uid, context), rows in groups.items():
-            weights = [abs(row["advantage"] or 0.0) for row in rows]
-            found.total += sum(weights)
-            found.recalled += sum(
-                weight for row, weight in zip(rows, weights, strict=True) if row["recalled_from"] is not None
-            )
-            found.ranked += sum(weight for row, weight in zip(rows, weights, strict=True) if row["ranked"])
-            correct, graded = _counts(rows)
-            if context == "plain" and graded:
-                repaired = any(row["recalled_from"] is not None for row in rows)
-                found.groups.append((uid, step, correct, graded, repaired))
-                found.only_ranked += any(row["ranked"] for row in rows) and not repaired
-            elif context == "reflection" and graded:
-                plain, of = _counts(groups.get((uid, "plain"), []))
-                found.reflections += [correct / graded - plain / of] if of else []
-    return found
+def _visits_in(tallies: dict[int, _Tally]) -> list[Visit]:
+    return visits_of((uid, step, *group) for step, tally in tallies.items() for uid, *group in tally.groups)  # type: ignore[misc]
 
 
 def _counts(rows: Iterable[dict[str, Any]]) -> tuple[int, int]:
@@ -248,6 +313,20 @@ def next_visits(visits: Sequence[Visit], compared: Sequence[Visit]) -> Matched |
         low=low,
         high=high,
         unmatched=len(repaired) - len(matched),
+        classes=[_class_means(start, matched, reference) for start in sorted(classes)],
+    )
+
+
+def _class_means(start: int, matched: Sequence[Visit], reference: Sequence[Visit]) -> MatchedClass:
+    repaired, others = (
+        [one.next_accuracy or 0.0 for one in visits if _class_of(one) == start] for visits in (matched, reference)
+    )
+    return MatchedClass(
+        successes=start,
+        repaired=len(repaired),
+        repaired_accuracy=fmean(repaired),
+        other=len(others),
+        other_accuracy=fmean(others),
     )
 
 

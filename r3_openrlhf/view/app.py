@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from r3_openrlhf.config.access import is_loopback, shows_token
 from r3_openrlhf.method.errors import R3Error, quoted
-from r3_openrlhf.view.effect_page import effect_page
+from r3_openrlhf.view.effect_page import effect_page, sentences
 from r3_openrlhf.view.evaluation_pages import evaluation_page, pairs_page, sample_page
 from r3_openrlhf.view.group_page import difference, group_page
 from r3_openrlhf.view.indexing import Indexing
@@ -86,6 +86,7 @@ def create_app(library: Library, *, token: str | None = None, cache: Path | None
         "/": answers.home,
         "/api/state": answers.state,
         "/api/curves": answers.curves,
+        "/api/effect/{name}": answers.sentences,
         "/api/tokens/{name}/step/{step:count}/" + of_group: answers.group_tokens,
         "/search": answers.search,
         "/compare/{a}/{b}": page(pairs_page),
@@ -159,6 +160,9 @@ class _Answers:
     def effect(self, request: Request) -> str:
         against = request.query_params.get("against", "")
         return effect_page(self.site, self.links, request.path_params["name"], against)
+
+    def sentences(self, request: Request) -> Response:
+        return _json(sentences(self.site, self.links, request.path_params["name"]))
 
     def search(self, request: Request) -> str:
         return search(self.site, self.links, request.query_params)

@@ -14,6 +14,7 @@ from r3_openrlhf.view.step_groups import groups_of
 
 HELD_OUT = "held_out:"  # keys of evaluations.jsonl
 AGES = {"1 to 5": 5, "6 to 20": 20, "21 to 50": 50, "older": 10**9}  # name -> the oldest that belongs to it
+FROM_ZERO = ("share", "groups", "rows", "problems", "count")  # units whose axis begins at 0
 DIGITS = 6  # significant ones in a page; `r3 show --json` has all
 
 
@@ -94,6 +95,7 @@ def _plain(chart: Chart, present: set[str]) -> dict[str, Any]:
         "unit": chart.unit,
         "series": series,
         "stacked": chart.stacked,
+        "from_zero": chart.unit.startswith(FROM_ZERO),
         "note": chart.note,
     }
 

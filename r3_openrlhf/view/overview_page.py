@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from r3_openrlhf.view.curves import curves_of
+from r3_openrlhf.view.effect_page import sentences
 from r3_openrlhf.view.links import Links
 from r3_openrlhf.view.run_reader import RunReader
 from r3_openrlhf.view.site import Site
@@ -36,6 +37,7 @@ def overview(
         evaluations=evaluations,
         curves=curves(site, [run.name for run in runs]) | {"addresses": addresses},
         latest=latest,
+        said=sentences(site, links, single.name) if single and site.is_export else [],
     )
 
 

@@ -43,6 +43,8 @@ def test_equally_hard_problems_are_compared():
     found = next_visits(visits_of(groups), visits_of(groups))
     assert found.difference == pytest.approx(1 / 6)
     assert (found.repaired, found.other, found.unmatched) == (3, 2, 1)
+    classes = [(one.successes, one.repaired_accuracy, one.other_accuracy) for one in found.classes]
+    assert classes == [(1, 0.75, 0.25), (2, 0.0, 0.5)]
     assert found.low < found.difference < found.high
 
 

@@ -102,11 +102,13 @@ def respond(label: Label, *, right: bool, cut: bool, draw: random.Random) -> str
 class Story:
     """`step()` writes one more step of the run, as a trainer does."""
 
-    def __init__(self, directory: Path, *, num_problems: int = 36, seed: int = 1) -> None:
+    def __init__(
+        self, directory: Path, *, num_problems: int = 36, seed: int = 1, settings: tuple[str, ...] = ()
+    ) -> None:
         self.config = load_config(
             "cpu_smoke",
             [f"run_dir={directory}", "model.path=smollm2", "rollout.batch_size=10", f"train.seed={seed}", "ranking.scope=truncated",
-             f"rollout.max_new_tokens={MAX_TOKENS}", "data.max_len=2048", "replay.max_policy_lag=60"],
+             f"rollout.max_new_tokens={MAX_TOKENS}", "data.max_len=2048", "replay.max_policy_lag=60", *settings],
         )  # fmt: skip
         self.run = RunDirectory(directory)
         self.run.create(self.config)
@@ -250,7 +252,8 @@ if __name__ == "__main__":
     parser.add_argument("directory", type=Path)
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("settings", nargs="*", help="Such as arm=plain replay.enabled=false.")
     arguments = parser.parse_args()
-    with Story(arguments.directory, seed=arguments.seed) as story:
+    with Story(arguments.directory, seed=arguments.seed, settings=tuple(arguments.settings)) as story:
         for _ in range(arguments.steps):
             story.step()

@@ -139,11 +139,25 @@ def test_the_life_of_a_problem_in_two_runs(page, story, tmp_path):
 
 
 def test_did_it_help(page, server, story):
+    """The sentences on top of a run are those of `r3 show --effect`, and each leads to what it was made of."""
+    effect = effect_of(RunDirectory.open(story))
     page.goto(f"{server}/story")
-    page.get_by_role("link", name="Did it help?").click()
-    said = page.locator("main ul li").all_text_contents()
-    assert said == effect_of(RunDirectory.open(story)).sentences() and "repaired by replay" in said[0]
-    assert len(said) >= 3
+    page.locator("#effect a").first.wait_for()
+    assert page.locator("#effect a").all_text_contents() == effect.sentences() and len(effect.sentences()) >= 3
+    page.locator("#effect a").first.click()
+    page.wait_for_url("**/story/effect#groups")
+    said = page.locator("main ul.plain li").all_text_contents()
+    assert said == effect.sentences() and "repaired by replay" in said[0]
+    for part, _ in effect.parts():
+        assert page.locator(f"#{part}").count() == 1
+    rows = [row.locator("th, td").all_text_contents() for row in page.locator("#by-step tbody tr").all()]
+    assert [int(row[0]) for row in rows] == [8, 7, 6, 5, 4, 3, 2, 1]
+    assert [sum(int(row[i]) for row in rows) for i in (1, 2, 3, 4, 7)] == [
+        effect.groups, effect.collapsed, effect.recalled, effect.ranked, effect.reflected
+    ]  # fmt: skip
+    page.locator("#by-step a[href$='/7?show=recalled']").click()
+    page.wait_for_url("**/story/step/7?show=recalled")
+    assert page.get_by_role("button", name="recalled", exact=True).get_attribute("aria-pressed") == "true"
     answer = page.request.get(f"{server}/story/effect?against=nobody")
     assert answer.status == 404 and "there is no run called nobody here" in answer.text()
 

@@ -10,7 +10,7 @@ import pytest
 
 from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.runs.report import step_groups
+from r3_openrlhf.runs.group_report import step_groups
 
 STEP = 7
 

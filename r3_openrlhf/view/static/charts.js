@@ -96,7 +96,7 @@
     }
     if (stacked) for (let i = 1; i + 1 < series.length; i++) bands.push({ series: [i, i + 1] });
     const table = found.length ? uPlot.join(found.map((line) => [line.xs, line.ys])) : [[], []];
-    const values = [];
+    const values = [], step = make("li", { class: "faint" });
     // one run: a colour per series. Several: the runs have the colours (in the table above), the series the dashes.
     for (const [kind, series] of chart.series.entries()) {
       const mine = found.filter((line) => line.kind === kind);
@@ -107,7 +107,9 @@
       legend.append(make("li", {}, swatch, `${series.label} `, value));
       values.push([mine, value]);
     }
+    legend.append(step);
     const told = (at) => {
+      step.textContent = at == null ? "" : `${state.x === "steps" ? "step" : "at"} ${axis(at)}`;
       for (const [mine, value] of values) {
         value.textContent = mine.length > 4 ? "" : mine.map((line) => {
           let i = line.xs.length - 1;
@@ -128,7 +130,7 @@
       width: area.clientWidth || 320, height: HEIGHT, series, bands,
       legend: { show: false },
       cursor: { sync: { key: sync.key, setSeries: false }, drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
-      scales: { x: { time: false, range: (u, low, high) => [state.min ?? low, state.max ?? (high > low ? high : low + 1)] }, y: { distr: state.log ? 3 : 1, range: state.log ? undefined : (u, low, high) => ranged(low, high, stacked) } },
+      scales: { x: { time: false, range: (u, low, high) => [state.min ?? low, state.max ?? (high > low ? high : low + 1)] }, y: { distr: state.log ? 3 : 1, range: state.log ? undefined : (u, low, high) => ranged(low, high, stacked, chart.from_zero) } },
       axes: [
         { stroke: css("--faint"), grid: { show: false }, ticks: { ...grid, size: 4 }, size: 26, font: "11px system-ui, sans-serif", values: (u, all) => all.map(axis) },
         { stroke: css("--faint"), grid, ticks: { show: false }, size: 46, font: "11px system-ui, sans-serif", values: (u, all) => all.map((v) => v == null ? "" : axis(v)) },
@@ -154,10 +156,10 @@
     }, table, area);
     charts.push({ plot, area });
   }
-  // A share stays within 0 and 1; a curve that hardly moves is not blown up to the whole height.
-  function ranged(low, high, stacked) {
+  // Shares and counts begin at 0; a curve that hardly moves is not blown up to the whole height.
+  function ranged(low, high, stacked, fromZero) {
     if (low == null || high == null) return [0, 1];
-    if (stacked) return [0, high * 1.05 || 1];
+    if (stacked || (fromZero && low >= 0)) return [0, high * 1.05 || 1];
     const room = (high - low) * 0.08 || Math.abs(high) * 0.1 || 0.5;
     return [low >= 0 && low - room < 0 ? 0 : low - room, high + room];
   }

@@ -45,6 +45,23 @@
     if (/^\d+$/.test(step)) location.href = `${go.dataset.go}/${step}`;
   });
 
+  // ── did it help? reading all steps takes seconds in a long run, and the page does not wait for it ──
+  const effect = $("#effect[data-address]");
+  async function tellEffect() {
+    try {
+      const said = await (await fetch(effect.dataset.address)).json();
+      effect.replaceChildren(...said.map(({ text, href }) => {
+        const item = document.createElement("li"), link = document.createElement("a");
+        link.href = href;
+        link.textContent = text;
+        item.append(link);
+        return item;
+      }));
+    } catch (_) { /* the server has ended, or a file is damaged, which its page says */ }
+    effect.removeAttribute("aria-busy");
+  }
+  if (effect) tellEffect();
+
   // ── news ──
   if (!document.body.dataset.live) return;
   const page = $("h1[data-step]");
