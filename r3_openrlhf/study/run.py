@@ -14,11 +14,11 @@ from matplotlib.axes import Axes
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.runs import effect
+from r3_openrlhf.runs.comparison import arms
+from r3_openrlhf.runs.comparison.runs import find_runs, read_run
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.files import ProblemLine, read_lines
 from r3_openrlhf.runs.report import LEVELS, summary
-from r3_openrlhf.study.comparison import arms
-from r3_openrlhf.study.comparison.runs import find_runs, read_run
 
 
 class Run:

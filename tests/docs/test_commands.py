@@ -25,7 +25,7 @@ from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.study.lab.study import CONTROLS, settings_of
 from tests.docs.pages import DATA, PAGES, PYTHON, REPOSITORY, SHELL, Block, blocks_of
 from tests.method.history.samples import make_rollout
-from tests.study.comparison.synthetic import metrics_of, write_run
+from tests.runs.comparison.synthetic import metrics_of, write_run
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 UID = "1f6d0c3f5a0be2b4"  # the problem that the documents look at

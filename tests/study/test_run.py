@@ -9,9 +9,9 @@ import pytest
 
 from r3_openrlhf import Run, compare
 from r3_openrlhf.method.errors import R3Error
-from r3_openrlhf.study.comparison import arms
-from r3_openrlhf.study.comparison.runs import read_run
-from tests.study.comparison.synthetic import write_run
+from r3_openrlhf.runs.comparison import arms
+from r3_openrlhf.runs.comparison.runs import read_run
+from tests.runs.comparison.synthetic import write_run
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -46,9 +46,9 @@ def compare(
     r3 compare runs/grpo_* runs/r3_* runs/r3_no_ccr_* --reference r3
     r3 compare runs/lab --target 0.5 --json
     """
-    from r3_openrlhf.study.comparison.arms import compare as compare_runs
-    from r3_openrlhf.study.comparison.runs import find_runs, read_run
-    from r3_openrlhf.study.comparison.table import comparison_table, details
+    from r3_openrlhf.runs.comparison.arms import compare as compare_runs
+    from r3_openrlhf.runs.comparison.runs import find_runs, read_run
+    from r3_openrlhf.runs.comparison.table import comparison_table, details
 
     if target is not None and target != target:
         raise R3Error("--target is nan; use an accuracy from 0 to 1")

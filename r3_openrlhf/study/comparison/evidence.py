@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from r3_openrlhf.method.errors import R3Error
-from r3_openrlhf.runs.evidence import Evidence, read_evidence
-from r3_openrlhf.study.comparison.arms import ArmResult, Comparison, compare
-from r3_openrlhf.study.comparison.intervals import (
+from r3_openrlhf.runs.comparison.arms import ArmResult, Comparison, compare
+from r3_openrlhf.runs.comparison.intervals import (
     SeedEstimate,
     estimate,
 )
-from r3_openrlhf.study.comparison.runs import Run
-from r3_openrlhf.study.comparison.table import HALF_WIDTH, NOTHING, crossing_text, interval_text, seeds_text
+from r3_openrlhf.runs.comparison.runs import Run
+from r3_openrlhf.runs.comparison.table import HALF_WIDTH, NOTHING, crossing_text, interval_text, seeds_text
+from r3_openrlhf.runs.evidence import Evidence, read_evidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

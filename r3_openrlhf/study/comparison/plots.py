@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from r3_openrlhf.study.comparison.arms import Comparison
+from r3_openrlhf.runs.comparison.arms import Comparison
+from r3_openrlhf.runs.comparison.intervals import CONFIDENCE, Curve, mean_curve, trailing_mean
+from r3_openrlhf.runs.comparison.runs import Run
 from r3_openrlhf.study.comparison.evidence import Regime, arms_of, gain
-from r3_openrlhf.study.comparison.intervals import CONFIDENCE, Curve, mean_curve, trailing_mean
-from r3_openrlhf.study.comparison.runs import Run
 
 # Okabe and Ito's colours, told apart without red and green; the reference is black. Further arms repeat them dashed.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8B6914")

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from r3_openrlhf.cli import main
-from tests.study.comparison.synthetic import write_run
+from tests.runs.comparison.synthetic import write_run
 
 PACKAGE = Path(__file__).parents[3] / "r3_openrlhf" / "study" / "comparison"
 

@@ -9,12 +9,12 @@ from click.testing import CliRunner
 from r3_openrlhf.cli import main
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.runs.commit import commit_of
+from r3_openrlhf.runs.comparison.arms import compare
+from r3_openrlhf.runs.comparison.runs import read_run
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.evidence import evidence_of, is_there, read_evidence, write_evidence
-from r3_openrlhf.study.comparison.arms import compare
 from r3_openrlhf.study.comparison.evidence import as_run, tokens_without_all_wrong
-from r3_openrlhf.study.comparison.runs import read_run
-from tests.study.comparison.synthetic import evaluation_of, metrics_of, write_run
+from tests.runs.comparison.synthetic import evaluation_of, metrics_of, write_run
 
 
 @pytest.fixture

@@ -5,11 +5,11 @@ from collections import Counter
 import pytest
 from PIL import Image, ImageColor
 
+from r3_openrlhf.runs.comparison.arms import compare
+from r3_openrlhf.runs.comparison.runs import read_run
 from r3_openrlhf.study.comparison import plots
-from r3_openrlhf.study.comparison.arms import compare
 from r3_openrlhf.study.comparison.plots import COLOURS, plot
-from r3_openrlhf.study.comparison.runs import read_run
-from tests.study.comparison.synthetic import metrics_of, write_run
+from tests.runs.comparison.synthetic import metrics_of, write_run
 
 ALL = {
     "accuracy_tokens.png",

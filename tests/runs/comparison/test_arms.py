@@ -6,11 +6,11 @@ import pytest
 from pytest import approx
 
 from r3_openrlhf.method.errors import R3Error
-from r3_openrlhf.study.comparison.arms import compare
-from r3_openrlhf.study.comparison.intervals import SeedEstimate
-from r3_openrlhf.study.comparison.runs import read_run
-from r3_openrlhf.study.comparison.table import comparison_table, details
-from tests.study.comparison.synthetic import evaluation_of, metrics_of, write_run
+from r3_openrlhf.runs.comparison.arms import compare
+from r3_openrlhf.runs.comparison.intervals import SeedEstimate
+from r3_openrlhf.runs.comparison.runs import read_run
+from r3_openrlhf.runs.comparison.table import comparison_table, details
+from tests.runs.comparison.synthetic import evaluation_of, metrics_of, write_run
 
 
 @pytest.fixture(scope="module")

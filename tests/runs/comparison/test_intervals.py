@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pytest import approx
 
-from r3_openrlhf.study.comparison.intervals import (
+from r3_openrlhf.runs.comparison.intervals import (
     Crossing,
     Curve,
     SeedEstimate,

@@ -12,10 +12,10 @@ from typing import Any
 
 from r3_openrlhf.config.loading import flatten
 from r3_openrlhf.method.errors import R3Error, without_secrets
+from r3_openrlhf.runs.comparison.intervals import Curve
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.evidence import hash_of_lines
 from r3_openrlhf.runs.files import read_text
-from r3_openrlhf.study.comparison.intervals import Curve
 
 EVALUATION = "held_out"  # the lines of evaluations.jsonl with this name are compared
 # What an accuracy depends on beside the training: it must be equal in all runs.

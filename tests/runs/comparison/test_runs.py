@@ -6,8 +6,8 @@ import itertools
 import pytest
 
 from r3_openrlhf.method.errors import R3Error
-from r3_openrlhf.study.comparison.runs import check_comparable, find_runs, read_run, settings_that_differ
-from tests.study.comparison.synthetic import evaluation_of, metrics_of, write_run
+from r3_openrlhf.runs.comparison.runs import check_comparable, find_runs, read_run, settings_that_differ
+from tests.runs.comparison.synthetic import evaluation_of, metrics_of, write_run
 
 # ── finding and reading ──
 

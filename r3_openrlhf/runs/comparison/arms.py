@@ -9,14 +9,14 @@ from typing import Any
 
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.method.open_table import nearest
-from r3_openrlhf.study.comparison.intervals import (
+from r3_openrlhf.runs.comparison.intervals import (
     Crossing,
     SeedEstimate,
     crossing_of_mean,
     estimate,
     paired_difference,
 )
-from r3_openrlhf.study.comparison.runs import SAME_IN_EVALUATIONS, Run, check_comparable, settings_that_differ
+from r3_openrlhf.runs.comparison.runs import SAME_IN_EVALUATIONS, Run, check_comparable, settings_that_differ
 
 DEFAULT_REFERENCE = "grpo"
 # name of a quantity -> key of metrics.jsonl

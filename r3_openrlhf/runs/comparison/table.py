@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from r3_openrlhf.study.comparison.arms import TARGET_SHARES, ArmResult, Comparison
-from r3_openrlhf.study.comparison.intervals import (
+from r3_openrlhf.runs.comparison.arms import TARGET_SHARES, ArmResult, Comparison
+from r3_openrlhf.runs.comparison.intervals import (
     CONFIDENCE,
     MAX_SEEDS_NEEDED,
     Crossing,
@@ -187,7 +187,7 @@ def _seeds(arm: ArmResult) -> str:
     return f"{len(arm.runs)}: {', '.join(str(run.seed) for run in arm.runs)}"
 
 
-def _setting(value) -> str:
+def _setting(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

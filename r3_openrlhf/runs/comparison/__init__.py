@@ -1,0 +1,1 @@
+"""Runs compared by arm: accuracy at equal generated tokens, with intervals over seeds."""
