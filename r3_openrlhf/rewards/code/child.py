@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from r3_openrlhf.machine.processes.sandbox import Barriers, set_limits
+from r3_openrlhf.rewards.code.asserts import ProgramGone, run_test, serve_program
 from r3_openrlhf.rewards.code.data import NotPlain, decode, encode
 
 JOB, RESULT, LINK = 40, 41, 42  # descriptors
@@ -42,10 +43,8 @@ def run(barriers: Barriers) -> None:
     seconds = int(limits["seconds_per_test"]) + 2  # the owner's clock is exact; this one holds when the owner is gone
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     keep = {"serve": LINK, "tests": LINK}.get(job["kind"], RESULT)
-    os.closerange(3, min(keep, RESULT))
+    os.closerange(3, RESULT)
     os.closerange(keep + 1, 4096)
-    if job["kind"] == "serve":
-        os.close(RESULT)
     os.environ.clear()
     os.environ.update(job["environment"])
     if job["command"]:
@@ -184,4 +183,30 @@ def _offer_usual_names() -> None:
             builtins.__dict__.setdefault(name, getattr(module, name))
 
 
-_KINDS: dict[str, Callable[[dict[str, Any]], None]] = {"program": _program, "function": _function}
+def _serve(job: dict[str, Any]) -> None:
+    """The program's side of tests that are code. It has no result: the other side says what became of it."""
+    module, code = _load(job["program"], "solution")
+    _offer_usual_names()
+    try:
+        exec(code, module.__dict__)
+    except BaseException as error:
+        status, detail = failure(error)
+        report(status if not isinstance(error, SystemExit) else "error", detail=detail)
+        os._exit(0)
+    try:
+        serve_program(LINK, module)
+    except ProgramGone:  # the tests are over
+        pass
+
+
+def _tests(job: dict[str, Any]) -> None:
+    """The tests' side. What it reports is the verdict; nothing of a program runs here."""
+    report(*run_test(LINK, job["setup"], job["test"]))
+
+
+_KINDS: dict[str, Callable[[dict[str, Any]], None]] = {
+    "program": _program,
+    "function": _function,
+    "serve": _serve,
+    "tests": _tests,
+}

@@ -21,8 +21,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 120.0
 LOOK_S = 0.05  # at what a program uses
+ATTEMPTS = 2  # at a test whose process was not to be had
 MAX_BOX_FILES = 256
 WALL_FACTOR = 20.0  # a process that is not given a processor for so many times its limit has no outcome
 MAX_DETAIL_CHARS = 300
@@ -90,6 +91,9 @@ class Outcome:
     cpu_s: float = 0.0
 
 
+_NO_TIME = Outcome(status="timeout", detail="the time for all tests was used up")
+
+
 def run_program(
     program: str, calls: Sequence[Call], *, limits: Limits | None = None, language: str = "python"
 ) -> list[Outcome]:
@@ -101,6 +105,21 @@ def run_program(
         ConfigError: there is no such language, or it has no functions to call.
     """
     return _runner(language).run_program(program, calls, limits=limits or Limits())
+
+
+def run_asserts(
+    program: str, asserts: Sequence[str], *, setup: str = "", limits: Limits | None = None
+) -> list[Outcome]:
+    """One outcome per test, in order: "finished" with True (it held) or False (an AssertionError), or why it has no verdict.
+
+    Each has two processes of its own: in one the program, in the other `setup` and the test, whose calls of the program's
+    functions are forwarded (asserts.py). "unavailable" too where the test itself cannot be run.
+
+    Args:
+        asserts: pieces of Python, `assert f(1) == 2` or `check(f)`. A name that neither they nor `setup` define and that is no
+            built-in or loaded module is the program's; `from solution import f` works too.
+    """
+    return _runner("python").run_asserts(program, asserts, setup=setup, limits=limits or Limits())
 
 
 def require_floor(language: str = "python") -> None:
@@ -134,6 +153,7 @@ def _runner(language: str) -> Runner:
 class _Child:
     """A process at work, or one that has ended."""
 
+    number: int
     pidfd: int
     clock: Clock
     limit_s: float
@@ -248,25 +268,61 @@ class Runner:
         outcomes = []
         for call in calls:
             if left_s <= 0:
-                outcomes.append(Outcome(status="timeout", detail="the time for all tests was used up"))
+                outcomes.append(_NO_TIME)
                 continue
             job: dict[str, Any] = {"kind": "program" if call.function is None else "function", "program": program}
             if call.function is not None:
                 job |= {"function": call.function, "arguments": encode(list(call.arguments))}
-            outcome, seconds = self._attempt(job, call.stdin or "", limits, min(limits.seconds_per_test, left_s))
+            stdin, limit_s = call.stdin or "", min(limits.seconds_per_test, left_s)
+
+            def work(job: dict[str, Any] = job, stdin: str = stdin, limit_s: float = limit_s) -> tuple[Outcome, float]:
+                child = self._fork(job, stdin, limits, limit_s)
+                self._watch([child], limits)
+                return self._outcome(child, job["kind"], limits), child.clock.seconds()
+
+            outcome, seconds = self._attempt(work)
             left_s -= seconds
             outcomes.append(outcome)
         return outcomes
 
-    def _attempt(self, job: dict[str, Any], stdin: str, limits: Limits, limit_s: float) -> tuple[Outcome, float]:
+    def run_asserts(self, program: str, asserts: Sequence[str], *, setup: str, limits: Limits) -> list[Outcome]:
+        """As the function."""
+        if self._language.command:
+            raise ConfigError("tests that are code can be run in python only")
+        left_s = limits.seconds
+        outcomes = []
+        for test in asserts:
+            if left_s <= 0:
+                outcomes.append(_NO_TIME)
+                continue
+            limit_s = min(limits.seconds_per_test, left_s)
+
+            def work(test: str = test, limit_s: float = limit_s) -> tuple[Outcome, float]:
+                ours, theirs = socket.socketpair()
+                with ours, theirs:
+                    link = ours.fileno()
+                    served = self._fork({"kind": "serve", "program": program}, "", limits, limit_s, theirs.fileno())
+                    tests = self._fork({"kind": "tests", "setup": setup, "test": test}, "", limits, limit_s, link)
+                self._watch([tests, served], limits)
+                found = self._outcome(tests, "tests", limits)
+                of_program = self._outcome(served, "serve", limits)
+                if found.status not in ("finished", "unavailable") and of_program.status not in ("over", "finished"):
+                    found = of_program
+                cpu_s = found.cpu_s + of_program.cpu_s
+                return replace(found, stdout="", cpu_s=cpu_s), tests.clock.seconds()
+
+            outcome, seconds = self._attempt(work)
+            left_s -= seconds
+            outcomes.append(outcome)
+        return outcomes
+
+    def _attempt(self, work: Callable[[], tuple[Outcome, float]]) -> tuple[Outcome, float]:
         """An outcome, and the time that it took. Tried again when it was nobody's fault."""
         outcome, seconds = Outcome(status="unavailable"), 0.0
-        for _ in range(2):
+        for _ in range(ATTEMPTS):
             try:
                 self.start()
-                child = self._fork(job, stdin, limits, limit_s)
-                self._watch([child], limits)
-                outcome, seconds = self._outcome(child, job["kind"], limits), child.clock.seconds()
+                outcome, seconds = work()
             except (OSError, ValueError) as error:  # the zygote is gone, or no descriptor is to be had
                 logger.debug("a test has no outcome: %s", error)
                 self.close()
@@ -304,16 +360,16 @@ class Runner:
             "result": self._memfd("result"),
         }
         socket.send_fds(self._channel, [b"fork"], [*files.values(), *([] if link is None else [link])])
-        _, descriptors, _, _ = socket.recv_fds(self._channel, 4096, 1)
+        number, descriptors, _, _ = socket.recv_fds(self._channel, 4096, 1)
         if not descriptors:
             raise OSError("the process that tests are forked from has ended")
         self._memfds += descriptors
-        child = _Child(descriptors[0], Clock(0), limit_s, files)
+        child = _Child(int(number), descriptors[0], Clock(0), limit_s, files)
         child.clock = Clock(child.pid)
         return child
 
     def _watch(self, children: Sequence[_Child], limits: Limits) -> None:
-        """Until all have ended: kills what uses too much. OSError: the zygote has ended."""
+        """Until all have ended: kills what uses too much, and all with the first. OSError: the zygote has ended."""
         assert self._channel is not None
         waiting = list(children)
         while waiting:
@@ -329,10 +385,13 @@ class Runner:
                 self._channel.settimeout(None)
             if not said:
                 raise OSError("the process that tests are forked from has ended")
-            # in the order of their ends; of two children that of the one whose pidfd is readable
-            ended = next(child for child in waiting if not child.pid)
-            ended.ended = json.loads(said)
+            end = json.loads(said)
+            ended = next(child for child in waiting if child.number == end["number"])
+            ended.ended = end
             waiting.remove(ended)
+            if ended is children[0]:
+                for child in waiting:
+                    self._kill(child, "over")
 
     def _look(self, child: _Child, limits: Limits) -> None:
         pid = child.pid
@@ -352,9 +411,15 @@ class Runner:
             why = "timeout"
         elif time.monotonic() - child.started > WALL_FACTOR * child.limit_s:
             why = "unavailable"
-        if why and not child.killed:
-            child.killed = why
+        if why:
+            self._kill(child, why)
+
+    def _kill(self, child: _Child, why: str) -> None:
+        child.killed = child.killed or why
+        try:
             signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
 
     def _outcome(self, child: _Child, kind: str, limits: Limits) -> Outcome:
         assert child.ended is not None
@@ -379,13 +444,13 @@ def _said(result: int, kind: str, code: int) -> tuple[str, str, Any]:
     """Status, detail and value as the child wrote them, or as its end says where it wrote nothing."""
     text = os.pread(result, 2 * 2**20 * 8, 0)
     if not text:
-        if kind == "program" and code == 0:
+        if kind in ("program", "serve") and code == 0:
             return "finished", "", None  # os._exit(0), once everything is printed
         return "crashed", "the process ended early", None
     try:
         said = json.loads(text)
         status, detail = said["status"], said["detail"]
-        if status not in _OF_PROGRAMS or not isinstance(detail, str):
+        if status not in (*_OF_PROGRAMS, *(["unavailable"] if kind == "tests" else [])) or not isinstance(detail, str):
             raise ValueError(status)
         value = decode(json.dumps(said["value"])) if status == "finished" and kind != "program" else None
     except (ValueError, TypeError, KeyError, RecursionError, NotPlain):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import gc
 import importlib
+import itertools
 import json
 import os
 import resource
@@ -16,7 +17,7 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from r3_openrlhf.machine.processes.sandbox import Barriers, die_with_parent, library_paths
 
@@ -36,7 +37,7 @@ def main(
     """Serve until the other end of `control` is closed.
 
     Args:
-        control: a SOCK_SEQPACKET socket. Each request is answered with a pidfd of the child; when the child has ended, another
+        control: a SOCK_SEQPACKET socket. Each request is answered with a number and a pidfd of the child; when the child has ended, another
             message has how, and what it used.
         box: the directory of programs, emptied after the last child has ended.
         owned: it goes when this process ends.
@@ -59,14 +60,15 @@ def main(
     except Exception as error:
         channel.send(json.dumps({"error": f"{type(error).__name__}: {error}"[:500]}).encode())
         return
-    children: dict[int, int] = {}  # pidfd -> pid
+    children: dict[int, tuple[int, int]] = {}  # pidfd -> pid, number
+    numbers = itertools.count()
     try:
-        while _serve(channel, children, box, lambda: run(barriers)):
+        while _serve(channel, children, numbers, box, lambda: run(barriers)):
             pass
     except OSError:
         return  # the owner is gone
     finally:
-        for pid in children.values():
+        for pid, _ in children.values():
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
         if owned:
@@ -87,7 +89,13 @@ def _load(preload: Sequence[str]) -> Callable[[Barriers], None]:
     return child.run
 
 
-def _serve(channel: socket.socket, children: dict[int, int], box: str, run: Callable[[], None]) -> bool:
+def _serve(
+    channel: socket.socket,
+    children: dict[int, tuple[int, int]],
+    numbers: Iterator[int],
+    box: str,
+    run: Callable[[], None],
+) -> bool:
     """Wait for a request or the end of a child, and answer. False: there is nobody to serve."""
     for ready in select.select([channel.fileno(), *children], [], [])[0]:
         if ready != channel.fileno():
@@ -108,17 +116,23 @@ def _serve(channel: socket.socket, children: dict[int, int], box: str, run: Call
         for descriptor in descriptors:
             os.close(descriptor)
         pidfd = os.pidfd_open(pid)
-        children[pidfd] = pid
-        socket.send_fds(channel, [b"forked"], [pidfd])
+        children[pidfd] = pid, next(numbers)
+        socket.send_fds(channel, [str(children[pidfd][1]).encode()], [pidfd])
     return True
 
 
-def _bury(channel: socket.socket, box: str, children: dict[int, int], pidfd: int) -> None:
-    _, status, used = os.wait4(children.pop(pidfd), 0)
+def _bury(channel: socket.socket, box: str, children: dict[int, tuple[int, int]], pidfd: int) -> None:
+    pid, number = children.pop(pidfd)
+    _, status, used = os.wait4(pid, 0)
     os.close(pidfd)
     if not children:
         _empty(box)
-    ended = {"status": status, "cpu_s": used.ru_utime + used.ru_stime, "memory_bytes": used.ru_maxrss * 1024}
+    ended = {
+        "number": number,
+        "status": status,
+        "cpu_s": used.ru_utime + used.ru_stime,
+        "memory_bytes": used.ru_maxrss * 1024,
+    }
     channel.send(json.dumps(ended).encode())
 
 

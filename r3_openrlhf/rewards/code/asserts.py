@@ -1,0 +1,325 @@
+"""Tests that are written as code, in two confined processes: one has the tests, the other the program.
+
+In the tests' process what the program defines is a `Stub`. A call of it goes to the program's process as data, and data comes
+back; what is no data (an object of a class, a generator) stays there and has a number. Neither process reads anything but data,
+so the program reaches neither the tests nor what they compare with. Standard library only.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import json
+import socket
+import struct
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from r3_openrlhf.rewards.code.data import MAX_VALUE_BYTES, NotPlain, decode, encode
+
+MAX_NAMES = 10_000
+_LENGTH = struct.Struct(">I")
+_MUTABLE = (list, dict, set, bytearray)
+
+
+class ProgramError(Exception):
+    """The program raised something of its own making."""
+
+
+class ProgramGone(Exception):
+    """The program's process has ended, or does not keep to the protocol."""
+
+
+class Peer:
+    """One end of the link between the two processes.
+
+    of_object: (object of this process) -> what stands for it in the other one; NotPlain where there is nothing.
+    stub: (number) -> what stands here for an object of the other process.
+    operations: what the other side may ask for.
+    """
+
+    def __init__(
+        self, link: int, operations: dict[str, Callable[..., object]], stub: Callable[[Peer, int], object]
+    ) -> None:
+        self._socket = socket.socket(fileno=link)
+        self._operations, self._stub = operations, stub
+        self.objects: list[object] = []
+
+    def ask(self, operation: str, *arguments: object) -> Any:
+        """What the other side answers. It may ask in between.
+
+        Raises:
+            Exception: the type that the other side raised, where it is a built-in one. ProgramGone.
+        """
+        self._send([operation, [self._write(argument) for argument in arguments]])
+        while True:
+            said = self._receive()
+            if isinstance(said, list):
+                self._answer(said)
+                continue
+            if "error" in said:
+                raise _exception(said)
+            for argument, changed in zip(arguments, said["changed"], strict=False):
+                _replace(argument, changed and self._read(changed))
+            return self._read(said["value"])
+
+    def serve(self) -> None:
+        """Answer until the other side closes its end."""
+        while True:
+            self._answer(self._receive())
+
+    def _answer(self, request: Any) -> None:
+        operation, texts = request
+        try:
+            arguments = [self._read(text) for text in texts]
+            value = self._operations[operation](*arguments)
+            changed = [self._write(argument) if _has_mutable(argument) else "" for argument in arguments]
+            answer: dict[str, Any] = {"value": self._write(value), "changed": changed}
+        except ProgramGone:
+            raise
+        except NotPlain as error:
+            answer = {"error": "TypeError", "detail": str(error), "arguments": "[]"}
+        except BaseException as error:  # whatever it is, the other side is told what kind
+            answer = self._told(error)
+        self._send(answer)
+
+    def _told(self, error: BaseException) -> dict[str, Any]:
+        from r3_openrlhf.rewards.code.child import failure
+
+        known = next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins")
+        try:
+            arguments = encode(list(error.args))
+        except NotPlain:
+            arguments = "[]"
+        return {"error": known, "detail": failure(error)[1], "arguments": arguments}
+
+    def _write(self, value: object) -> str:
+        return encode(value, of_object=self._number)
+
+    def _number(self, value: object) -> list[object]:
+        if isinstance(value, Stub):
+            return ["yours", value._Stub__number]
+        self.objects.append(value)
+        return ["mine", len(self.objects) - 1]
+
+    def _read(self, text: str) -> Any:
+        return decode(text, of_object=self._object)
+
+    def _object(self, content: Any) -> object:
+        whose, number = content
+        if whose == "yours":
+            return self.objects[number]
+        return self._stub(self, int(number))
+
+    def _send(self, message: object) -> None:
+        body = json.dumps(message).encode()
+        try:
+            self._socket.sendall(_LENGTH.pack(len(body)) + body)
+        except OSError as error:
+            raise ProgramGone("it has ended") from error
+
+    def _receive(self) -> Any:
+        (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
+        if length > 2 * MAX_VALUE_BYTES:
+            raise ProgramGone("its answer is too large")
+        try:
+            return json.loads(self._exactly(length))
+        except (ValueError, RecursionError) as error:
+            raise ProgramGone("its answer is no plain data") from error
+
+    def _exactly(self, length: int) -> bytes:
+        found = bytearray()
+        while len(found) < length:
+            received = self._socket.recv(min(length - len(found), 2**18))
+            if not received:
+                raise ProgramGone("it has ended")
+            found += received
+        return bytes(found)
+
+
+def _has_mutable(argument: object) -> bool:
+    return isinstance(argument, _MUTABLE) or (
+        isinstance(argument, (list, tuple)) and any(isinstance(item, _MUTABLE) for item in argument)
+    )
+
+
+def _replace(argument: Any, changed: Any) -> None:
+    """What the other side did to an argument in place is done here."""
+    if isinstance(argument, (list, tuple)) and isinstance(changed, (list, tuple)):
+        for item, new in zip(argument, changed, strict=False):
+            _replace(item, new)
+    if type(argument) is not type(changed):
+        return
+    if isinstance(argument, (list, bytearray)) and argument != changed:
+        argument[:] = changed
+    elif isinstance(argument, (dict, set)) and argument != changed:
+        argument.clear()
+        argument.update(changed)
+
+
+def _exception(said: dict[str, Any]) -> Exception:
+    kind = getattr(builtins, str(said["error"]), None)
+    try:
+        arguments = decode(said["arguments"])
+        if not (isinstance(kind, type) and issubclass(kind, Exception)) or kind is AssertionError:
+            kind = ProgramError
+        error: Exception = kind(*arguments)
+    except (NotPlain, TypeError, ValueError):
+        error = ProgramError()
+    error.of_program = str(said.get("detail", ""))[:200]  # type: ignore[attr-defined]
+    return error
+
+
+class Stub:
+    """Stands for an object of the program. What a test asks of it is asked there; what it is compared with never leaves."""
+
+    def __init__(self, peer: Peer, number: int) -> None:
+        self.__peer, self.__number = peer, number
+
+    def __call__(self, *arguments: object, **keywords: object) -> Any:
+        """What the program's function returns or raises."""
+        return self.__peer.ask("call", self, list(arguments), keywords)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self.__peer.ask("attribute", self, name)
+
+    def __getitem__(self, key: object) -> Any:
+        return self.__peer.ask("item", self, key)
+
+    def __setitem__(self, key: object, value: object) -> None:
+        self.__peer.ask("set item", self, key, value)
+
+    def __len__(self) -> int:
+        return int(self.__peer.ask("len", self))
+
+    def __bool__(self) -> bool:
+        return bool(self.__peer.ask("bool", self))
+
+    def __str__(self) -> str:
+        return str(self.__peer.ask("str", self))
+
+    def __repr__(self) -> str:
+        return str(self.__peer.ask("repr", self))
+
+    def __iter__(self) -> Iterator[Any]:
+        items = self.__peer.ask("iter", self)
+        while True:
+            found = self.__peer.ask("next", items)
+            if not found:
+                return
+            yield found[0]
+
+    def __next__(self) -> Any:
+        found = self.__peer.ask("next", self)
+        if not found:
+            raise StopIteration
+        return found[0]
+
+    def __eq__(self, other: object) -> bool:
+        """With another object of the program only: a test's own value is not shown to it, and is no equal of an object."""
+        return isinstance(other, Stub) and bool(self.__peer.ask("equal", self, other))
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __instancecheck__(self, value: object) -> bool:
+        return isinstance(value, Stub) and bool(self.__peer.ask("is instance", value, self))
+
+
+def _call(function: Any, arguments: Any, keywords: Any) -> Any:
+    return function(*arguments, **keywords)
+
+
+def _set_item(value: Any, key: Any, item: Any) -> None:
+    value[key] = item
+
+
+def _next(value: Any) -> list[Any]:
+    for item in value:
+        return [item]
+    return []
+
+
+_OPERATIONS: dict[str, Callable[..., object]] = {
+    "call": _call,
+    "attribute": lambda value, name: getattr(value, name),
+    "item": lambda value, key: value[key],
+    "set item": _set_item,
+    "len": len,
+    "bool": bool,
+    "str": str,
+    "repr": repr,
+    "iter": iter,
+    "next": _next,
+    "equal": lambda value, other: value == other,
+    "is instance": isinstance,
+}
+
+
+def _callback(peer: Peer, number: int) -> Callable[..., Any]:
+    """A function of the test that the program was given."""
+
+    def callback(*arguments: object) -> Any:
+        return peer.ask("call back", number, list(arguments))
+
+    return callback
+
+
+def serve_program(link: int, module: types.ModuleType) -> None:
+    """The program's side, after it was loaded."""
+    names = [name for name in module.__dict__ if not name.startswith("_")][:MAX_NAMES]
+    operations: dict[str, Callable[..., object]] = {
+        **_OPERATIONS,
+        "names": lambda: names,
+        "name": lambda name: module.__dict__[name],
+    }
+    Peer(link, operations, _callback).serve()
+
+
+def run_test(link: int, setup: str, test: str) -> tuple[str, str, str]:
+    """The tests' side: status, value and detail."""
+    peer: Peer
+
+    def call_back(number: int, arguments: list[object]) -> object:
+        function = peer.objects[number]
+        return function(*arguments)  # type: ignore[operator]
+
+    peer = Peer(link, {"call back": call_back}, Stub)
+    try:
+        codes = [compile(source, "test.py", "exec", dont_inherit=True) for source in (setup, test)]
+        used = {
+            node.id for source in (setup, test) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)
+        }
+    except (SyntaxError, ValueError, RecursionError) as error:
+        return "unavailable", "null", f"the test is no Python: {type(error).__name__}"
+    try:
+        solution = types.ModuleType("solution")
+        sys.modules["solution"] = solution
+        solution.__getattr__ = lambda name: _named(peer, name)  # type: ignore[method-assign]
+        names = [name for name in peer.ask("names") if isinstance(name, str)]
+        solution.__all__ = names  # type: ignore[attr-defined]
+        known = set(names) & used - set(dir(builtins)) - (sys.stdlib_module_names & sys.modules.keys())
+        scope: dict[str, Any] = {"__name__": "test"}
+        scope |= {name: sys.modules[name] for name in used & sys.stdlib_module_names & sys.modules.keys()}
+        scope |= {name: peer.ask("name", name) for name in sorted(known)}
+        for code in codes:
+            exec(code, scope)
+    except AssertionError:
+        return "finished", "false", ""
+    except ModuleNotFoundError as error:
+        if hasattr(error, "of_program"):
+            return "error", "null", error.of_program
+        return "unavailable", "null", f"the test needs a module that is not here: {error.name}"
+    except BaseException as error:  # the test's, or the program's within it: it does not hold
+        return "error", "null", getattr(error, "of_program", "") or type(error).__name__
+    return "finished", "true", ""
+
+
+def _named(peer: Peer, name: str) -> Any:
+    if name.startswith("__") or name not in peer.ask("names"):
+        raise AttributeError(name)
+    return peer.ask("name", name)
