@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import click
 
 from r3_openrlhf import __version__
-from r3_openrlhf.config.words import AgentEstimator
 from r3_openrlhf.method.errors import R3Error, RunInterrupted, quoted, without_secrets
 from r3_openrlhf.method.open_table import looking_only
 
@@ -246,7 +245,7 @@ def train(settings: tuple[str, ...], dry_run: bool, verbose: bool, quiet: bool, 
     if as_json or not quiet:
         _show_summary(run, as_json=as_json)
     if not (as_json or quiet):
-        click.echo(_next_commands(experiment, config, run), err=True)
+        _show_next(experiment, others, config, run)
 
 
 @main.command("import-openrlhf", context_settings={"ignore_unknown_options": True})
@@ -373,24 +372,11 @@ def _show_summary(run: RunDirectory, *, as_json: bool) -> None:
         Console(file=sys.stdout, width=width).print(summary_table(run), crop=False)
 
 
-def _next_commands(experiment: str, config: R3Config, run: RunDirectory) -> str:
-    """Three commands to go on with, as they can be typed in the directory that this one was typed in."""
-    r3 = sys.argv[0] if sys.argv[0].endswith("/r3") and not os.path.isabs(sys.argv[0]) else "r3"
-    place = os.path.relpath(run.path)
-    place = shlex.quote(str(run.path) if place.startswith("..") else place)
-    benchmark = "math500"
-    if config.data.path.startswith("reasoning_gym:"):  # other problems of the same kind, and no hub is asked
-        benchmark = f"{config.data.path} --max-new-tokens {config.rollout.max_new_tokens} data.reasoning_gym.seed=1234"
-    other = "r3" if config.algo != "r3" else "grpo"
-    look = f"  {r3} show {place} --step {run.read_metrics()[-1]['step']}"
-    if config.is_agentic:  # no benchmark asks an environment
-        arm = "gigpo" if config.agents.estimator == AgentEstimator.HGPO else "hgpo"
-        return "\n".join(("Next:", look, f"  {r3} train experiment={experiment} algo={arm}"))
-    return "\n".join(
-        (
-            "Next:",
-            look,
-            f"  {r3} eval {place} --benchmark {benchmark}",
-            f"  {r3} train experiment={experiment} algo={other}",
-        )
-    )
+def _show_next(experiment: str, settings: list[str], config: R3Config, run: RunDirectory) -> None:
+    from r3_openrlhf.runs.next_commands import next_commands
+
+    # as it can be typed in the directory that this command was typed in
+    program = sys.argv[0] if sys.argv[0].endswith("/r3") and not os.path.isabs(sys.argv[0]) else "r3"
+    last_step = run.read_metrics()[-1]["step"]
+    commands = next_commands(experiment, settings, config, last_step=last_step, program=program)
+    click.echo("\n  ".join(("Next:", *commands)), err=True)

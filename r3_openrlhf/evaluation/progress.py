@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from pathlib import Path
 
 from r3_openrlhf.evaluation.sample_file import SampledProblem
 from r3_openrlhf.method.types import Verdict
-from r3_openrlhf.runs.display import POLL_S, Display, screen_for
+from r3_openrlhf.runs.display import Ticking
 from r3_openrlhf.runs.outputs import Outputs
 
 
@@ -18,52 +17,38 @@ class Terminal:
     def __init__(self, log: Path, *, verbose: bool) -> None:
         self.log = log
         self.verbose = verbose
-        self._lock = threading.Lock()
-        self._done = threading.Event()
 
     def __enter__(self) -> Terminal:
         self._outputs = Outputs()
         if not self.verbose:
             with self.log.open("ab") as log:
                 self._outputs.send_to(log.fileno())
-        self._display = Display(screen_for(self._outputs.terminal))
-        self._thread = threading.Thread(target=self._tick, daemon=True)
-        self._thread.start()
+        self._display = Ticking(self._outputs.terminal)
+        self._display.__enter__()
         return self
 
     def __exit__(self, *error) -> None:
-        self._done.set()
-        self._thread.join()
+        self._display.__exit__(*error)
         self._outputs.restore()
         self._outputs.terminal.close()
 
-    def _tick(self) -> None:
-        with self._display.screen:
-            while not self._done.wait(POLL_S):
-                with self._lock:
-                    self._display.tick()
-            self._display.end()
-
     def say(self, phase: str) -> None:
         """What is done from now on."""
-        with self._lock:
-            self._display.phase(phase)
+        self._display.phase(phase)
 
     def bar(self, *, num_responses: int) -> Bar:
         """Sampling begins."""
-        self.say("sampling")
-        with self._lock:
-            self._display.expect(num_responses)
+        self._display.phase("sampling")
+        self._display.expect(num_responses)
         return Bar(self, num_responses)
 
-    def progress(self, done: int, detail: str) -> None:
-        """So many of what `bar` was told."""
-        with self._lock:
-            self._display.progress(done, detail)
+    def progress(self, done: int, detail: str, *, left_s: float) -> None:
+        """So many of what `bar` was told, and the seconds that the others will take."""
+        self._display.progress(done, detail, left_s=left_s)
 
 
 class Bar:
-    """Responses so far, tokens per second, and how many were right."""
+    """Responses so far, tokens per second, how many were right, and the time to go at the mean speed so far."""
 
     def __init__(self, terminal: Terminal, num_responses: int) -> None:
         self._terminal = terminal
@@ -75,10 +60,13 @@ class Bar:
         """One more, of so many tokens."""
         self._done += 1
         self._num_tokens += num_tokens
-        speed = self._num_tokens / (time.perf_counter() - self._started)
+        seconds = time.perf_counter() - self._started
+        left = (self._num_responses - self._done) * seconds / self._done
         accuracy = f", {self._num_correct / self._num_graded:.1%} right" if self._num_graded else ""
-        detail = f"{self._done} of {self._num_responses} responses, {speed:.0f} tokens/s{accuracy}"
-        self._terminal.progress(self._done, detail)
+        detail = (
+            f"{self._done} of {self._num_responses} responses, {self._num_tokens / seconds:.0f} tokens/s{accuracy}"
+        )
+        self._terminal.progress(self._done, detail, left_s=left)
 
     def problem(self, problem: SampledProblem) -> None:
         """One more problem is graded."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, TextIO
@@ -15,6 +16,8 @@ from rich.console import Console as RichConsole
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Column
 from typing_extensions import override
+
+from r3_openrlhf.runs.pace import duration
 
 POLL_S = 0.2  # between two ticks
 HEARTBEAT_S = 8.0  # nobody waits for more than ten seconds without a word, on a busy machine either
@@ -38,6 +41,7 @@ class Display:
         self.num_steps: int | None = None
         self._title: str | None = None
         self._detail = ""
+        self._ends: float | None = None  # by the clock: when all is done
         self._in_step = False
         self._started = self._phase_began = self._said = clock()
 
@@ -58,9 +62,10 @@ class Display:
         if self.screen.phase_began(title, minor=self._in_step, elapsed=now - self._started):
             self._said = now
 
-    def progress(self, done: int, detail: str) -> None:
-        """The phase has come so far. `detail` is shown behind its name."""
+    def progress(self, done: int, detail: str, *, left_s: float | None = None) -> None:
+        """The phase has come so far. `detail` is shown after its name; `left_s`: seconds until all is done, None: not known."""
         self._detail = detail
+        self._ends = None if left_s is None else self.clock() + left_s
         self.screen.steps(done, self.num_steps)
 
     def line(self, text: str) -> None:
@@ -76,12 +81,61 @@ class Display:
         if now - self._said >= self.screen.heartbeat_s:
             self._said = now
             title = f"{self._title}: {self._detail}" if self._detail else self._title
+            if self._ends is not None and self._ends > now:
+                title += f", {duration(self._ends - now)} to go"
             self.screen.heartbeat(title, now - self._phase_began, elapsed=now - self._started)
 
     def end(self) -> None:
         """The last phase is over."""
         if self._title is not None and not self._in_step:
             self.screen.phase_ended(self._title, self.clock() - self._phase_began)
+
+
+class Ticking(contextlib.AbstractContextManager["Ticking"]):
+    """A Display that a thread of its own ticks, so that a call that takes minutes shows that it is alive. Any thread may call."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._display = Display(screen_for(stream))
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._tick, daemon=True)
+
+    @override
+    def __enter__(self) -> Ticking:
+        self._thread.start()
+        return self
+
+    @override
+    def __exit__(self, *error: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def phase(self, phase: str) -> None:
+        """As Display.phase."""
+        with self._lock:
+            self._display.phase(phase)
+
+    def expect(self, number: int) -> None:
+        """As Display.expect."""
+        with self._lock:
+            self._display.expect(number)
+
+    def progress(self, done: int, detail: str, *, left_s: float | None = None) -> None:
+        """As Display.progress."""
+        with self._lock:
+            self._display.progress(done, detail, left_s=left_s)
+
+    def line(self, text: str) -> None:
+        """As Display.line."""
+        with self._lock:
+            self._display.line(text)
+
+    def _tick(self) -> None:
+        with self._display.screen:
+            while not self._ended.wait(POLL_S):
+                with self._lock:
+                    self._display.tick()
+            self._display.end()
 
 
 class NoScreen(contextlib.nullcontext[None]):

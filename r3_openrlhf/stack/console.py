@@ -20,6 +20,7 @@ from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.display import POLL_S, Display, screen_for
 from r3_openrlhf.runs.outputs import Outputs
+from r3_openrlhf.runs.pace import LAST, duration, slower_than_usual, to_go_s
 from r3_openrlhf.stack.phases import Phase, announce
 
 
@@ -34,6 +35,8 @@ class Console:
         self.quiet = quiet
         self._early: list[tuple[Phase, float]] = []  # before there was a run directory to note them in
         self._log_position = 0
+        self._max_tokens: int | None = None
+        self._steps: list[dict] = []  # the last lines of metrics.jsonl that this process has seen
         self._lock = threading.Lock()
         self._done = threading.Event()
 
@@ -96,9 +99,10 @@ class Console:
         with self._lock:
             self._display.line(text)
 
-    def expect(self, num_steps: int) -> None:
-        """How many steps the run will make, for the display of its progress."""
+    def expect(self, num_steps: int, *, max_tokens: int | None) -> None:
+        """How many steps the run will make, and how many generated tokens may end it, for the display of its progress."""
         with self._lock:
+            self._max_tokens = max_tokens
             self._display.expect(num_steps)
 
     def _follow(self) -> None:
@@ -122,8 +126,12 @@ class Console:
                         self._log_position += len(line)
                         self._display.line(line.decode(errors="replace").rstrip())
         for line in metrics:
-            self._display.progress(line["step"], "")
-            self._display.line(step_line(line))
+            self._steps = [*self._steps[-LAST:], line]
+            left = to_go_s(self._steps, num_steps=self._display.num_steps, max_tokens=self._max_tokens)
+            self._display.progress(line["step"], "", left_s=left)
+            self._display.line(step_line(line) + (f", {duration(left)} to go" if left else ""))
+            if (sentence := slower_than_usual(self._steps)) is not None:
+                self._display.line(f"step {line['step']} was {sentence}")
         for line in evaluations:
             self._display.line(evaluation_line(line))
         for event in events:

@@ -7,11 +7,12 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.runs.display import HEARTBEAT_S, Display, LiveScreen, PlainScreen
+from r3_openrlhf.runs.display import HEARTBEAT_S, Display, LiveScreen, PlainScreen, Ticking
 from r3_openrlhf.stack.console import Console, evaluation_line, new_lines
 from r3_openrlhf.stack.phases import Phase, announce, announce_builds
 
@@ -312,3 +313,36 @@ def test_a_killed_run_leaves_no_temporary_file(run, tmp_path, when):
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert list(temporary.iterdir()) == []
     assert when == "early" or run.log.read_text() == "said before there was a run\n"
+
+
+def test_the_time_to_go_counts_down_and_is_gone_when_it_was_too_short():
+    clock = Clock()
+    stream = Stamped(clock)
+    display = Display(PlainScreen(stream), clock=clock)
+    display.expect(3)
+    display.phase(Phase.SAMPLING, 2)
+    display.progress(1, "half", left_s=20.0)
+    for clock.now in (10.0, 19.0, 30.0):
+        display.tick()
+    texts = [text for _, text in stream.written]
+    assert [text.partition("half")[2].strip() for text in texts] == [
+        ", 10 s to go, 10 s",
+        ", 1 s to go, 19 s",
+        ", 30 s",
+    ]
+
+
+def test_a_long_call_is_not_silent():
+    """A call that says nothing for longer than a heartbeat, on another thread's clock."""
+    stream, said = io.StringIO(), threading.Event()
+
+    class Screen(PlainScreen):
+        heartbeat_s = 0.01
+
+        def heartbeat(self, title, seconds, *, elapsed):
+            said.set()
+
+    with Ticking(stream) as display:
+        display._display.screen = Screen(stream)
+        display.phase("a long call")
+        assert said.wait(timeout=60)

@@ -229,7 +229,7 @@ OURS = re.compile(
             r"[┌│├└].*[┐│┤┘]",
             r"In /.*/run:",
             r"metrics\.jsonl, rollouts, .*train\.log",
-            r"Next:|r3 (show|eval|train) .*",
+            r"Next:|r3 (view|show|eval|train|compare) .*",
             # the first page
             r"Problems +\d+ rows read, .*|problem: question, answer: answer|Steps +\d|Example \d|(prompt|reference|grader) +\S.*",
             r"Calculate .*|<\|im_start\|>assistant|(The answer is |\\boxed\{)\d.*: (correct|wrong)",
@@ -253,16 +253,16 @@ def test_the_terminal_shows_every_phase(at_terminal):
     assert len([line for line in lines if line.startswith("held-out problems after step")]) == 4
 
 
-def test_the_run_ends_with_a_table_of_80_columns_and_three_commands(at_terminal):
+def test_the_run_ends_with_a_table_of_80_columns_and_commands(at_terminal):
     lines = shown_lines(at_terminal[1])
     table = [line for line in lines if line[0] in "┌│├└"]
     assert len(table) > 15 and max(map(len, table)) <= 80
-    assert [line.split()[1] for line in lines[-3:]] == ["show", "eval", "train"]
+    assert [line.split()[1] for line in lines[-5:]] == ["view", "show", "eval", "train", "compare"]
     # each is a command: what can be checked without sampling is checked
-    words = lines[-3].split()
+    words = lines[-4].split()
     shown = r3(*words[1:], cwd=at_terminal[0].parent)
-    assert shown.returncode == 0 and "step 3: " in shown.stdout
-    plan = r3(*lines[-1].split()[1:], "--dry-run", cwd=at_terminal[0].parent)
+    assert shown.returncode == 0 and shown.stdout.startswith("uid\t")
+    plan = r3(*lines[-2].split()[1:], "--dry-run", cwd=at_terminal[0].parent)
     assert plan.returncode == 0
 
 

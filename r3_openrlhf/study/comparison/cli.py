@@ -87,8 +87,11 @@ def compare(
     type=click.Path(path_type=Path),
     help="A run of `r3 train` that has finished: its file is put into DIRECTORY first. May be given several times.",
 )
-def evidence(directory: Path, reference: str | None, figure: Path | None, add: tuple[Path, ...]) -> None:
-    """What the evidence files of studies say: a table for each regime, and the map.
+@click.option("--json", "as_json", is_flag=True, help="The numbers of every regime as one JSON object.")
+def evidence(
+    directory: Path, reference: str | None, figure: Path | None, add: tuple[Path, ...], as_json: bool
+) -> None:
+    """Compare the evidence files of studies: a table for each regime, and a map of all of them.
 
     Every directory below DIRECTORY that holds files of `r3 lab study --evidence`, or of --add, is one regime.
 
@@ -104,9 +107,12 @@ def evidence(directory: Path, reference: str | None, figure: Path | None, add: t
     for run in add:
         click.echo(keep(run, directory), err=True)
     regimes = read_regimes(directory, reference=reference)
-    parts = [regime_table(regime) for regime in regimes]
-    parts += [f"### Gain of the mean accuracy over the run\n\n{map_table(regimes)}"]
-    click.echo("\n".join(parts), nl=False)
+    if as_json:
+        click.echo(json.dumps({"regimes": [asdict(regime) for regime in regimes]}, allow_nan=False))
+    else:
+        parts = [regime_table(regime) for regime in regimes]
+        parts += [f"### Gain of the mean accuracy over the run\n\n{map_table(regimes)}"]
+        click.echo("\n".join(parts), nl=False)
     if figure is not None:
         from r3_openrlhf.study.comparison.plots import plot_map
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import random
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -143,8 +143,10 @@ def run_study(
     policy: str,
     tokens: int,
     learning_rate: float | None,
+    progress: Callable[[int, int], None] = lambda number, of: None,
 ) -> list[AgentRun]:
-    """Every combination; one that is in `directory` already is read, not run. ConfigError: as `train`."""
+    """Every combination; one that is in `directory` already is read, not run. `progress(number, of)` is called as runs end.
+    ConfigError: as `train`."""
     if policy not in POLICIES:
         raise ConfigError(f"the policy {quoted(policy)} does not exist; known: {', '.join(POLICIES)}")
     rate = learning_rate or LEARNING_RATES[policy]
@@ -162,6 +164,7 @@ def run_study(
                     unfinished.write_text(json.dumps(asdict(run)) + "\n", encoding="utf-8")
                     unfinished.rename(file)
                 found.append(AgentRun(**json.loads(file.read_text(encoding="utf-8"))))
+                progress(len(found), len(variants) * len(arms) * len(seeds))
     return found
 
 

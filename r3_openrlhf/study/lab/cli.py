@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
+import time
 from pathlib import Path
 
 import click
 
 from r3_openrlhf.method.errors import ConfigError, quoted
+
+MODEL = "making the model"
 
 
 @click.group()
@@ -33,17 +37,23 @@ def lab() -> None:
 @click.option("--experiment", default="lab", show_default=True, help="A file of configs/experiment.")
 def train(settings: tuple[str, ...], experiment: str) -> None:
     """One run in this process. The same command again does nothing once it has finished."""
-    from rich.progress import Progress
-
     from r3_openrlhf.config.loading import load_config
     from r3_openrlhf.runs.directory import RunDirectory
     from r3_openrlhf.study.lab.loop import Lab
 
     config = load_config(experiment, list(settings))
     RunDirectory(config.run_dir).check(config)  # before the model, which takes a minute to build
-    with Progress(console=_stderr()) as bar:
-        task = bar.add_task("generated tokens", total=config.train.max_generated_tokens)
-        run = Lab(config).train(progress=lambda tokens: bar.update(task, completed=tokens))
+    with _display() as display:
+        display.phase(MODEL)
+        lab = Lab(config)
+        display.phase("training")
+        budget, started = config.train.max_generated_tokens, time.monotonic()
+
+        def progress(tokens: int) -> None:
+            left = (time.monotonic() - started) * (budget / tokens - 1) if budget and tokens else None
+            display.progress(tokens, f"{tokens:,} tokens" + (f" of {budget:,}" if budget else ""), left_s=left)
+
+        run = lab.train(progress=progress)
     for line in run.read_evaluations():
         click.echo(
             f"step {line['step']}, {line['generated_tokens']} tokens: held-out accuracy {line['pass_at_1']:.3f}"
@@ -85,8 +95,6 @@ def study(
 
     KEY=VALUE holds for all arms, what stands in --arm for that arm. Without --arms and --arm: six arms.
     """
-    from rich.progress import Progress
-
     from r3_openrlhf.study.lab.study import ARMS, SEEDS, run_study
 
     wanted_arms = [*(arms.split(",") if arms else [] if own_arms else ARMS), *own_arms]
@@ -98,12 +106,22 @@ def study(
         ) from error
     if Path(out).exists() and not Path(out).is_dir():
         raise ConfigError(f"--out {out} is a file; choose a directory")
-    with Progress(console=_stderr()) as bar:
-        task = bar.add_task("runs", total=len(wanted_arms) * len(wanted_seeds))
+    with _display() as display:
+        display.phase("checking the settings, making the model")
+        ended, began = 0, None
 
         def done(path: str, number: int, of: int) -> None:
-            bar.console.print(f"{number} of {of}: {path}")
-            bar.advance(task)
+            nonlocal ended
+            ended = number
+            display.line(f"{number} of {of}: {path}")
+
+        def progress(share: float) -> None:
+            nonlocal began
+            display.phase("training")
+            began = (time.monotonic(), share) if began is None else began  # an earlier start has done a part
+            seconds, more = time.monotonic() - began[0], share - began[1]
+            left = seconds * (1 - share) / more if more > 0 else None
+            display.progress(ended, f"{ended} runs ended, {share:.0%} of all", left_s=left)
 
         paths = run_study(
             experiment,
@@ -114,6 +132,7 @@ def study(
             overrides=settings,
             evidence=evidence,
             done=done,
+            progress=progress,
         )
     for path in paths:
         click.echo(path)
@@ -125,7 +144,10 @@ def study(
 @click.option("--model", default=None, help="A Hugging Face directory, like RUN/final_model; default: model.path.")
 @click.option("--n", default=16, show_default=True, type=click.IntRange(min=2), help="Responses per problem.")
 @click.option("--out", default=None, help="Write the numbers to this JSON file as well.")
-def controls(settings: tuple[str, ...], experiment: str, model: str | None, n: int, out: str | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="The numbers as one JSON object.")
+def controls(
+    settings: tuple[str, ...], experiment: str, model: str | None, n: int, out: str | None, as_json: bool
+) -> None:
     """Reflection against resampling, and the entropy rank against what happens later, on held-out problems."""
     import tempfile
     from dataclasses import asdict
@@ -140,21 +162,26 @@ def controls(settings: tuple[str, ...], experiment: str, model: str | None, n: i
         raise ConfigError(f"--model {model} is no directory; give one in Hugging Face format, like RUN/final_model")
     if out is not None and (Path(out).is_dir() or not Path(out).absolute().parent.is_dir()):
         raise ConfigError(f"--out {out} cannot be written: it is a directory, or its directory does not exist")
-    policy = Lab(config, model_dir=model)
-    with tempfile.TemporaryDirectory() as scratch:
-        labels = held_out_problems(config, policy.tokenizer, RunDirectory(scratch))
-    if not labels:
-        raise ConfigError("held_out.path is not set; the controls need held-out problems")
-    found = {
-        "reflection": reflection_against_resampling(policy, labels, n=n, hard_below=config.reflection.threshold),
-        "entropy_rank": entropy_rank_against_outcome(policy, labels, n=n),
-    }
-    click.echo("| control | quantity | mean over problems [95% interval] | problems |\n|---|---|---|---|")
-    for name, intervals in found.items():
-        for quantity, interval in intervals.items():
-            click.echo(f"| {name} | {quantity} | {interval} | {interval.num_problems} |")
+    with _display() as display:
+        display.phase(MODEL)
+        policy = Lab(config, model_dir=model)
+        with tempfile.TemporaryDirectory() as scratch:
+            labels = held_out_problems(config, policy.tokenizer, RunDirectory(scratch))
+        if not labels:
+            raise ConfigError("held_out.path is not set; the controls need held-out problems")
+        display.phase(f"reflection against resampling, {len(labels)} problems")
+        reflection = reflection_against_resampling(policy, labels, n=n, hard_below=config.reflection.threshold)
+        display.phase(f"entropy rank against outcome, {len(labels)} problems")
+        estimates = {"reflection": reflection, "entropy_rank": entropy_rank_against_outcome(policy, labels, n=n)}
+    plain = {name: {key: asdict(value) for key, value in part.items()} for name, part in estimates.items()}
+    if as_json:
+        click.echo(json.dumps(plain))
+    else:
+        click.echo("| control | quantity | mean over problems [95% interval] | problems |\n|---|---|---|---|")
+        for name, intervals in estimates.items():
+            for quantity, interval in intervals.items():
+                click.echo(f"| {name} | {quantity} | {interval} | {interval.num_problems} |")
     if out:
-        plain = {name: {key: asdict(value) for key, value in part.items()} for name, part in found.items()}
         Path(out).write_text(json.dumps(plain, indent=1) + "\n", encoding="utf-8")
 
 
@@ -163,9 +190,10 @@ def controls(settings: tuple[str, ...], experiment: str, model: str | None, n: i
 @click.option("--experiment", default="lab", show_default=True, help="A file of configs/experiment.")
 @click.option("--model", default=None, help="A Hugging Face directory, like RUN/final_model; default: model.path.")
 @click.option("--n", default=4, show_default=True, type=click.IntRange(min=1), help="Groups for each problem.")
-def shares(settings: tuple[str, ...], experiment: str, model: str | None, n: int) -> None:
-    """Which regime a run starts in: all-wrong and all-right groups, truncated responses, on the training problems, and how many of
-    the right answers of a world are earned."""
+@click.option("--json", "as_json", is_flag=True, help="The shares as one JSON object.")
+def shares(settings: tuple[str, ...], experiment: str, model: str | None, n: int, as_json: bool) -> None:
+    """Shares of all-wrong and all-right groups and of truncated responses on the training problems, before training; and in a
+    world that knows the right steps, the share of right answers that are earned."""
     from dataclasses import asdict
 
     from r3_openrlhf.config.loading import load_config
@@ -177,8 +205,15 @@ def shares(settings: tuple[str, ...], experiment: str, model: str | None, n: int
     if model is not None and not Path(model).is_dir():
         raise ConfigError(f"--model {model} is no directory; give one in Hugging Face format, like RUN/final_model")
     labels = load_problems(config.data).labels
-    found = shares_of(Lab(config, model_dir=model), labels, n=n)
-    for name, share in asdict(found).items():
+    with _display() as display:
+        display.phase(MODEL)
+        policy = Lab(config, model_dir=model)
+        display.phase(f"sampling {n} groups of {len(labels)} problems")
+        measured = asdict(shares_of(policy, labels, n=n))
+    if as_json:
+        click.echo(json.dumps(measured))
+        return
+    for name, share in measured.items():
         click.echo(f"{name}: " + ("nothing to count" if share is None else f"{share:.1%}"))
 
 
@@ -205,6 +240,7 @@ def shares(settings: tuple[str, ...], experiment: str, model: str | None, n: int
 @click.option(
     "--out", default="runs/lab_agents", show_default=True, help="A directory; what is in it is not run again."
 )
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line and run.")
 def agents(
     variants: str,
     arms: str | None,
@@ -213,8 +249,11 @@ def agents(
     tokens: int | None,
     learning_rate: float | None,
     out: str,
+    as_json: bool,
 ) -> None:
     """Estimators of trajectories in a small world: half a second a run on one core, five with the network."""
+    from dataclasses import asdict
+
     from r3_openrlhf.study.lab.agents import TOKENS, run_study, table
     from r3_openrlhf.study.lab.agents_table import ARMS
 
@@ -224,19 +263,34 @@ def agents(
         import torch
 
         torch.set_num_threads(1)  # matrices as small as these only wait for a second thread
-    runs = run_study(
-        Path(out),
-        variants=variants.split(","),
-        arms=arms.split(",") if arms else list(ARMS),
-        seeds=range(1, seeds + 1),
-        policy=policy,
-        tokens=tokens or TOKENS,
-        learning_rate=learning_rate,
-    )
-    click.echo(table(runs))
+    with _display() as display:
+        display.phase("training")
+        started = time.monotonic()
+
+        def progress(number: int, of: int) -> None:
+            left = (time.monotonic() - started) * (of / number - 1)
+            display.progress(number, f"{number} of {of} runs ended", left_s=left)
+
+        runs = run_study(
+            Path(out),
+            variants=variants.split(","),
+            arms=arms.split(",") if arms else list(ARMS),
+            seeds=range(1, seeds + 1),
+            policy=policy,
+            tokens=tokens or TOKENS,
+            learning_rate=learning_rate,
+            progress=progress,
+        )
+    if as_json:
+        for run in runs:
+            click.echo(json.dumps(asdict(run)))
+    else:
+        click.echo(table(runs))
 
 
-def _stderr():
-    from rich.console import Console
+def _display():
+    from r3_openrlhf.runs.display import (
+        Ticking,
+    )  # rich is no part of the smallest installation, which shows every --help
 
-    return Console(stderr=True)
+    return Ticking(sys.stderr)

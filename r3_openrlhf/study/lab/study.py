@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import re
@@ -9,9 +10,10 @@ import shlex
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.loading import load_config
@@ -29,6 +31,7 @@ CONTROLS = (
 )
 ARMS = ("grpo", "dapo", "r3", "r3_no_ccr", "r3_no_isr", "r3_no_serr")
 SEEDS = (1, 2, 3, 4, 5)
+LOOK_S = 1.0  # between two looks at how far the runs are
 SET_BY_THE_STUDY = ("algo", "arm", "run_dir", "train.seed")
 
 
@@ -98,8 +101,10 @@ def run_study(
     overrides: Iterable[str] = (),
     evidence: Path | None = None,
     done: Callable[[str, int, int], None] = lambda path, number, of: None,
+    progress: Callable[[float], None] = lambda share: None,
 ) -> list[str]:
-    """The run directories, arm by arm. `done(path, number, of)` is called as runs end.
+    """The run directories, arm by arm. `done(path, number, of)` is called as runs end, and about once a second `progress(share)`
+    with the share of the study's tokens that are generated, in [0, 1].
 
     Every configuration is checked before the first run starts. A run that fails stops the study with its error;
     what has finished stays, and the same call goes on from there. `evidence`: a directory that gets a file for each run
@@ -127,16 +132,37 @@ def run_study(
         # seed by seed: a study that is stopped early has every arm of the seeds that it has
         by_seed = sorted(range(len(pairs)), key=lambda i: seeds.index(pairs[i][1]))
         futures = [pool.submit(run_one, todo[i], controls[i]) for i in by_seed if kept[i] is None]
+        at_work = [config for config, file in zip(configs, kept, strict=True) if file is None]
+        pending = set(futures)
         try:
-            for number, future in enumerate(as_completed(futures), start=1):
-                path = future.result()
-                if evidence is not None:
-                    write_evidence(evidence_of(RunDirectory.open(path)), evidence)
-                done(path, number, len(futures))
+            while pending:
+                ended, pending = wait(pending, timeout=LOOK_S, return_when=FIRST_COMPLETED)
+                for number, future in enumerate(ended, start=len(futures) - len(pending) - len(ended) + 1):
+                    path = future.result()
+                    if evidence is not None:
+                        write_evidence(evidence_of(RunDirectory.open(path)), evidence)
+                    done(path, number, len(futures))
+                progress(fmean(map(share_done, at_work)))
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
     return [str(file or RunDirectory(config.run_dir).path) for config, file in zip(configs, kept, strict=True)]
+
+
+def share_done(config: R3Config) -> float:
+    """How much of a run is done, in [0, 1]: by its generated tokens, or by its steps where no number of tokens ends it."""
+    run = RunDirectory(config.run_dir)
+    if run.is_finished(config):
+        return 1.0
+    if not run.metrics.is_file():
+        return 0.0
+    last = run.metrics.read_bytes().splitlines()[-2:]  # a process that is writing may have half a line there
+    if len(last) < 2:
+        return 0.0
+    line = json.loads(last[0])
+    if config.train.max_generated_tokens is not None:
+        return min(1.0, line["generated_tokens_total"] / config.train.max_generated_tokens)
+    return min(1.0, line["step"] / config.train.max_steps) if config.train.max_steps is not None else 0.0
 
 
 def _end_with_the_study() -> None:
