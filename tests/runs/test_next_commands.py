@@ -70,5 +70,5 @@ def test_the_suggested_pair_can_be_compared(tmp_path, algo):
 
 
 def test_agents_get_an_arm_of_theirs():
-    *_, train, _ = commands("agent_smoke", "agents.estimator=hgpo", "held_out.path=agents")
+    *_, train, _ = commands("agent_smoke", "agents.estimator=hgpo", "held_out.max_samples=8")
     assert train[3] == "algo=gigpo"

@@ -217,13 +217,14 @@ def shown_lines(shown):
     return [line for line in plain if line]
 
 
-STEP_LINE = r"step \d: reward .* s"
+STEP_LINE = r"step \d: reward .* s(, .* to go)?"
 OURS = re.compile(
     "|".join(
         (
             rf"({'|'.join(map(re.escape, Phase))}) +\d+\.\d s",  # a phase that is over
             r"[⠀-⣿] (starting|.*) [━╸╺ ]+ \d/(\d|\?) \d:\d\d:\d\d",  # the live line
             STEP_LINE,
+            r"step \d was slower than usual: .*",
             r"held-out problems after step \d: .*",
             r"run: 3 steps",
             r"[┌│├└].*[┐│┤┘]",

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import json
 
 import pytest
 from click.testing import CliRunner
@@ -209,6 +210,14 @@ def test_the_tables_by_hand(regime, tmp_path):
     # the mean curve of r3 is 0.1, 0.367, 0.6 at 0, 200 and 400 tokens; grpo ends at 0.4, with 400 tokens
     assert cells[5].startswith(f"{(200 + 200 * (0.4 - 11 / 30) / (0.6 - 11 / 30)) / 400:.2f} [")
     assert (tmp_path / "deep" / "map.png").stat().st_size > 5000
+
+
+def test_json_has_what_the_tables_have(regime, tmp_path):
+    result = call(tmp_path / "evidence", "--json")
+    (found,) = json.loads(result.stdout)["regimes"]
+    arms = {arm["name"]: arm for arm in found["comparison"]["arms"]}
+    assert found["collapsed"] == 0.5 and found["comparison"]["reference"] == "grpo"
+    assert arms["r3"]["estimates"]["accuracy_at_equal_tokens"]["mean"] == pytest.approx(0.6)
 
 
 def test_runs_of_the_stack_are_added(runs, tmp_path):

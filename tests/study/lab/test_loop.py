@@ -409,12 +409,16 @@ def test_a_study_leaves_evidence_and_runs_nothing_that_has_some(model_dir, tmp_p
     kept = tmp_path / "evidence"
     settings = [*SMALL, f"model.path={model_dir}", "train.max_steps=1", "cluster.gpus_per_node=1"]
 
+    shares = []
+
     def study(seeds, directory, *more):
         return run_study(
-            "lab", arms=["grpo"], seeds=seeds, directory=directory, jobs=1, overrides=[*settings, *more], evidence=kept
-        )
+            "lab", arms=["grpo"], seeds=seeds, directory=directory, jobs=1, overrides=[*settings, *more], evidence=kept,
+            progress=shares.append,
+        )  # fmt: skip
 
     assert study([1], tmp_path / "first") == [str(tmp_path / "first" / "grpo-1")]
+    assert shares == sorted(shares) and shares[-1] == 1.0
     before = (kept / "grpo-1.json").read_text()
     assert json.loads(before)["curve"]["step"] == [0, 1]
     assert study([1, 2], tmp_path / "second") == [str(kept / "grpo-1.json"), str(tmp_path / "second" / "grpo-2")]
