@@ -65,6 +65,14 @@ class AnyLine(TypedDict):
     step: Count
 
 
+class EventLine(TypedDict):
+    """A line of events.jsonl: a phase began."""
+
+    time: float
+    phase: str
+    step: Count | None
+
+
 class ProblemLine(TypedDict):
     """A line of data/problems.jsonl."""
 

@@ -131,10 +131,10 @@ def longest_step(config: R3Config) -> float | None:
 def longest_save(config: R3Config) -> float | None:
     """Seconds of a checkpoint, of the last twenty of a run that goes on: until its next phase began (events.jsonl)."""
     from r3_openrlhf.runs.directory import RunDirectory
-    from r3_openrlhf.runs.files import read_lines
+    from r3_openrlhf.runs.files import EventLine, read_lines
 
     events = RunDirectory(config.run_dir).events
-    lines = list(read_lines(events, dict))
+    lines = list(read_lines(events, EventLine))
     took = [after["time"] - line["time"] for line, after in pairwise(lines) if line["phase"] == CHECKPOINT]
     return max(took[-20:], default=None)
 

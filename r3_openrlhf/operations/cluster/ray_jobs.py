@@ -51,11 +51,12 @@ def submit(
 
 def connect(address: str):
     """A client of the Ray dashboard at `address`. ClusterError: none answers there."""
+    from ray.exceptions import AuthenticationError
     from ray.job_submission import JobSubmissionClient
 
     try:
         return JobSubmissionClient(address)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (ConnectionError, RuntimeError, ValueError, AuthenticationError) as error:
         raise ClusterError(f"no Ray dashboard answers at {address}: {str(error).splitlines()[0]}") from error
 
 

@@ -9,15 +9,27 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NotRequired, TypedDict
 
 from r3_openrlhf.method.errors import ClusterError, R3Error, on_one_line
 from r3_openrlhf.method.history.lease import last_holder
 from r3_openrlhf.operations.cluster import ray_jobs
-from r3_openrlhf.operations.cluster.submissions import FILE, runs_of, submissions
+from r3_openrlhf.operations.cluster.submissions import FILE, SlurmId, runs_of, submissions
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.files import read_json, read_text
 from r3_openrlhf.runs.pace import duration, to_go_s
 from r3_openrlhf.runs.stop_request import GO_ON, StopRequest
+
+
+class Told(TypedDict):
+    """cluster/state.json, which a job's first agent writes."""
+
+    job: NotRequired[SlurmId]
+    task: NotRequired[SlurmId | None]
+    state: NotRequired[str]
+    nodes: NotRequired[list[str]]
+    code: NotRequired[int]
+    why: NotRequired[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +64,9 @@ def status_of(path: Path, *, now: float | None = None) -> RunStatus:
     run, now = RunDirectory(path), time.time() if now is None else now
     if not run.config.is_file() and not run.cluster.is_dir():
         raise R3Error(f"{path} is not a run directory: it has no config.yaml and no job script")
-    told = _json(run.cluster / "state.json")
+    told = _json(run.cluster / "state.json", Told)
     newest = (submissions(path) or [{}])[-1]
-    if "ray_job" in newest:
+    if {"ray_job", "address"} <= newest.keys():
         job, told, nodes = newest["ray_job"], {}, None
         state, why = _ray_state(run, newest)
     else:
@@ -90,7 +102,7 @@ def status_of(path: Path, *, now: float | None = None) -> RunStatus:
 
 def _state(run: RunDirectory, told: dict, queue: str | None) -> tuple[str, str | None]:
     """What a job of Slurm does, and the reason where there is one."""
-    saved = _saved_at(run) if told.get("state") == "ended" and told["code"] == GO_ON else None
+    saved = _saved_at(run) if told.get("state") == "ended" and told.get("code") == GO_ON else None
     why = saved or _last_error(run) or told.get("why")
     if queue is not None and queue.startswith("PENDING"):
         waits = queue.partition(" ")[2]
@@ -99,7 +111,7 @@ def _state(run: RunDirectory, told: dict, queue: str | None) -> tuple[str, str |
     if queue is not None:
         return (told.get("state") or "starting") if queue.startswith("RUNNING") else queue.lower(), why
     if told.get("state") == "ended":
-        return {0: "ended", GO_ON: "preempted, saved"}.get(told["code"], "failed"), why
+        return {0: "ended", GO_ON: "preempted, saved"}.get(told.get("code"), "failed"), why
     if told:
         return "gone", "its job is not in the queue, and its end was not recorded: killed, or its first node was lost"
     if why:
@@ -168,12 +180,12 @@ def _checkpoint(run: RunDirectory, now: float) -> str | None:
 
 def _num_steps(run: RunDirectory) -> int | None:
     """Those that the first page of the run names."""
-    steps = _json(run.first_page).get("steps")
+    steps = _json(run.first_page, dict).get("steps")
     return steps if isinstance(steps, int) else None
 
 
-def _json(path: Path) -> dict:
-    return read_json(path, dict) if path.is_file() else {}
+def _json(path: Path, kind: type) -> dict:
+    return read_json(path, kind) if path.is_file() else {}
 
 
 def status_records(statuses: Sequence[RunStatus]) -> list[dict[str, str | int | float | None]]:

@@ -12,12 +12,25 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired, TypedDict
+
+from msgspec import Meta
 
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.runs.files import read_lines
+from r3_openrlhf.runs.files import Count, read_lines
 
 FILE = "submitted.jsonl"
+SlurmId = Annotated[str, Meta(pattern=r"\A\d+(_\d+)?\Z")]
+
+
+class Submission(TypedDict):
+    """A line of submitted.jsonl. Of an address with another scheme Ray imports the module of that name
+    (ray/dashboard/modules/dashboard_sdk.py, `parse_cluster_info`)."""
+
+    job: NotRequired[SlurmId]
+    seeds: NotRequired[list[Count]]
+    ray_job: NotRequired[Annotated[str, Meta(pattern=r"\A[\w.-]+\Z")]]
+    address: NotRequired[Annotated[str, Meta(pattern=r"\A(https?://)?(?!.*://)[!-~]+\Z")]]
 
 
 def seed_directories(run_dir: str | Path, seeds: Iterable[int]) -> list[Path]:
@@ -46,7 +59,7 @@ def runs_of(path: str | Path) -> list[Path]:
 def submissions(run_dir: str | Path) -> list[dict[str, Any]]:
     """Of this directory, oldest first."""
     path = RunDirectory(run_dir).cluster / FILE
-    return list(read_lines(path, dict)) if path.is_file() else []
+    return list(read_lines(path, Submission)) if path.is_file() else []
 
 
 def still_queued(run_dirs: Iterable[str | Path]) -> list[str]:
