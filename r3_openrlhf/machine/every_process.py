@@ -3,11 +3,16 @@ worker_process_setup_hook."""
 
 from __future__ import annotations
 
+import os
+
 from r3_openrlhf.machine.after_import import patch_after_import
 from r3_openrlhf.machine.ports import free_port
 
-# Nothing is reported to anybody
 ENVIRONMENT = {
+    # torch's own is /tmp/torchinductor_USER (torch/_inductor/runtime/cache_dir_utils.py), which another user may make first, and
+    # what it finds there it unpickles and runs
+    "TORCHINDUCTOR_CACHE_DIR": os.path.expanduser("~/.cache/torchinductor"),
+    # nothing is reported to anybody
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "VLLM_NO_USAGE_STATS": "1",

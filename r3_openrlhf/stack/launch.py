@@ -35,7 +35,7 @@ import psutil
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.words import Device
-from r3_openrlhf.machine import every_process
+from r3_openrlhf.machine import every_process, shared_memory
 from r3_openrlhf.machine.cpu import cpu_platform
 from r3_openrlhf.machine.gpus import expandable_segments, gpus_of_this_machine, taken_memory
 from r3_openrlhf.machine.ray_start import of_this_machine, patient_raylet, replaced
@@ -72,7 +72,13 @@ MODULE = "openrlhf.cli.train_ppo_ray"
 LEAVING_S = 10.0
 # Of the user's environment, to Ray's workers on every node. The last two choose between two parts of vLLM
 # (docs/first-gpu-run.md).
-PASSED_ON = (DEADLINE, "OMP_NUM_THREADS", "VLLM_USE_RAY_V2_EXECUTOR_BACKEND", "VLLM_USE_V2_MODEL_RUNNER")
+PASSED_ON = (
+    DEADLINE,
+    "OMP_NUM_THREADS",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "VLLM_USE_RAY_V2_EXECUTOR_BACKEND",
+    "VLLM_USE_V2_MODEL_RUNNER",
+)
 
 
 def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> RunDirectory:
@@ -353,6 +359,7 @@ def _run_upstream(
     short_batches: bool,
 ) -> None:
     console.announce(Phase.LIBRARIES)
+    os.environ.update({name: value for name, value in every_process.ENVIRONMENT.items() if name not in os.environ})
     if not ray_address():
         os.environ.update(of_this_machine())
         os.environ.update(hidden_gpus(config, platform))
@@ -392,6 +399,8 @@ def running_ray(options: dict) -> Iterator[ModuleType]:
             if ray._raylet.get_authentication_mode() != ray._raylet.AuthenticationMode.TOKEN:
                 raise R3Error("Ray was imported before the run could ask for a token; start it with `r3 train`")
             sweep(ray_temporary())
+            # those of the engine's process, which end with Ray's worker before Python's resource tracker can remove them
+            block.callback(shared_memory.sweep, names=shared_memory.SEMAPHORES)
             options = options | {"_temp_dir": str(block.enter_context(private_directory(ray_temporary())))}
         heard = {number: signal.getsignal(number) for number in SIGNALS}
 

@@ -53,3 +53,16 @@ def test_every_process_of_a_run_has_it(tmp_path):
 
     options = ray_options(load_config("cpu_smoke", [f"run_dir={tmp_path}"]), "cpu")
     assert options["runtime_env"]["env_vars"].items() >= ENVIRONMENT.items()
+
+
+def test_compiled_code_is_read_from_no_directory_that_another_user_can_make(tmp_path, monkeypatch):
+    """torch's own place for it is in /tmp, by the user's name."""
+    from r3_openrlhf.config.loading import load_config
+    from r3_openrlhf.stack.launch import ray_options
+
+    config = load_config("cpu_smoke", [f"run_dir={tmp_path}"])
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    found = ray_options(config, "cpu")["runtime_env"]["env_vars"]["TORCHINDUCTOR_CACHE_DIR"]
+    assert found.startswith("/") and found.endswith("/.cache/torchinductor")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/scratch/mine")
+    assert ray_options(config, "cpu")["runtime_env"]["env_vars"]["TORCHINDUCTOR_CACHE_DIR"] == "/scratch/mine"

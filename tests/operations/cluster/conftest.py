@@ -17,9 +17,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from r3_openrlhf.machine import ray_temporary
+from r3_openrlhf.machine import ray_temporary, shared_memory
 from r3_openrlhf.machine.ports import free_port
-from r3_openrlhf.operations.cluster import shared_memory
 from r3_openrlhf.operations.cluster.slurm import TEMPLATE
 
 REPOSITORY = Path(__file__).parents[3]

@@ -1,4 +1,4 @@
-"""What a killed job leaves in /dev/shm, and whose it still is."""
+"""What a killed job or run leaves in /dev/shm, and whose it still is."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from pathlib import Path
 import psutil
 
 FOLDER = Path("/dev/shm")
+FIRST_NAMESPACE = 0xEFFFFFFC
 # Python's SharedMemory and semaphores (vLLM, torch's data loaders), torch's file system sharing, Ray's object store, NCCL
-STACK_NAMES = ("psm_*", "sem.mp-*", "sem.loky-*", "torch_*", "plasma*", "nccl-*")
+SEMAPHORES = ("sem.mp-*",)  # Python's: what no process holds is of no use to any
+STACK_NAMES = (*SEMAPHORES, "psm_*", "sem.loky-*", "torch_*", "plasma*", "nccl-*")
 
 
-def sweep(folder: Path = FOLDER) -> list[str]:
+def sweep(folder: Path = FOLDER, *, names: tuple[str, ...] = STACK_NAMES) -> list[str]:
     """Remove this user's files of the stack that no process has open or mapped; returns their names.
 
     A job that runs beside this one keeps its own: its processes hold them. Where the processes of the node cannot be
@@ -23,7 +25,7 @@ def sweep(folder: Path = FOLDER) -> list[str]:
         return []
     found = {
         path
-        for name in STACK_NAMES
+        for name in names
         for path in folder.glob(name)
         if (seen := look(path)) is not None and seen.st_uid == os.getuid()
     }
@@ -45,9 +47,11 @@ def look(path: Path) -> os.stat_result | None:
 
 
 def _node_is_visible() -> bool:
-    """Slurm says which process id the task has on the node; is it an ancestor of ours here?"""
-    task = os.environ.get("SLURM_TASK_PID")
-    return task is None or int(task) in {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    """Slurm says which process id the task has on the node; is it an ancestor of ours here? Without Slurm: are the process ids the
+    kernel's first ones (PROC_PID_INIT_INO in linux/proc_ns.h)?"""
+    if (task := os.environ.get("SLURM_TASK_PID")) is None:
+        return os.stat("/proc/self/ns/pid").st_ino == FIRST_NAMESPACE
+    return int(task) in {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
 
 
 def _held(paths: set[Path]) -> set[Path]:

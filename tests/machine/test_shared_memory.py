@@ -1,9 +1,10 @@
 """What is swept out of /dev/shm, and what is not: needs no Slurm."""
 
 import multiprocessing
+import os
 from multiprocessing.shared_memory import SharedMemory
 
-from r3_openrlhf.operations.cluster import shared_memory
+from r3_openrlhf.machine import shared_memory
 
 
 def files():
@@ -26,10 +27,17 @@ def test_what_a_process_has_mapped_is_held():
         memory.unlink()
 
 
-def test_what_nobody_holds_is_swept(tmp_path):
+def test_what_nobody_holds_is_swept(tmp_path, monkeypatch):
+    monkeypatch.delenv("SLURM_TASK_PID", raising=False)
+    mine = os.stat("/proc/self/ns/pid").st_ino
     (tmp_path / "psm_left").write_bytes(b"x")
     (tmp_path / "mine.txt").write_bytes(b"x")
     (tmp_path / "psm_removed_by_another_agent").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "sem.mp-left").write_bytes(b"x")
+    monkeypatch.setattr(shared_memory, "FIRST_NAMESPACE", mine + 1)  # others may hold them, whom we do not see
+    assert shared_memory.sweep(tmp_path) == []
+    monkeypatch.setattr(shared_memory, "FIRST_NAMESPACE", mine)
     with (tmp_path / "sem.mp-open").open("wb"):
+        assert shared_memory.sweep(tmp_path, names=shared_memory.SEMAPHORES) == ["sem.mp-left"]
         assert shared_memory.sweep(tmp_path) == ["psm_left"]
     assert {path.name for path in tmp_path.iterdir()} == {"mine.txt", "sem.mp-open", "psm_removed_by_another_agent"}
