@@ -482,7 +482,8 @@ def ray_options(config: R3Config, platform: str) -> dict:
         threads = os.environ.get("OMP_NUM_THREADS")
         if not threads:
             threads = str(max(1, len(os.sched_getaffinity(0)) // ranks))  # not cpu_count: a job may have fewer cores
-        environment |= cpu_platform.ENVIRONMENT | {"OMP_NUM_THREADS": threads, "VLLM_LOGGING_LEVEL": "WARNING"}
+        environment |= cpu_platform.ENVIRONMENT | environment
+        environment |= {"OMP_NUM_THREADS": threads, "VLLM_LOGGING_LEVEL": "WARNING"}
         # vllm/platforms/cpu.py:271 puts the engine's worker into one more process, so that OMP can be set for it. It is
         # set above, so that process, which would import everything once more, is not needed
         environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
