@@ -42,10 +42,31 @@ KILLS = int(os.environ.get("R3_TEST_KILLS", "1"))  # `make soak` takes more
 
 
 @pytest.fixture(scope="module")
-def resumed(tmp_path_factory):
+def disk(tmp_path_factory):
+    """A small file system of its own; None where nothing can be mounted."""
+    folder = tmp_path_factory.mktemp("disk")
+    mount = ["mount", "-t", "tmpfs", "-o", "size=300m", "small", folder]
+    if os.geteuid() or subprocess.run(mount, capture_output=True).returncode:
+        yield None
+        return
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def fill(disk):
+    """Leave no byte. Returns the file that has them."""
+    ballast = disk / "ballast"
+    with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(2**20))
+    return ballast
+
+
+@pytest.fixture(scope="module")
+def resumed(tmp_path_factory, disk):
     """The run directory of the recorded run, played back: ended by SIGTERM to each of its processes, as `scancel` sends it,
-    killed at moments that nobody chose, resumed. Beside it a copy of when it was preempted."""
-    run_dir = tmp_path_factory.mktemp("runs") / "interrupted"
+    killed at moments that nobody chose, resumed, and once without room on its disk. Beside it a copy of when it was preempted."""
+    run_dir = (disk or tmp_path_factory.mktemp("runs")) / "interrupted"
     with Run(run_dir, *playback_of("r3"), held_in=2) as run:  # no checkpoint is due after step 2
         run.wait_for_step(1)
         for member in run.family():
@@ -78,6 +99,14 @@ def resumed(tmp_path_factory):
         assert done.stderr.endswith(
             "stopped by a second SIGINT; the same command goes on from the newest checkpoint, if there is one\n"
         )
+    if disk is not None:
+        with Run(run_dir, *playback_of("r3")) as run:
+            run.wait_for_step(3)
+            ballast = fill(disk)
+            done = run.finish()
+            ballast.unlink()
+            assert done.returncode == 1, run.story(done.stderr)
+            run_dir.with_name("full.txt").write_text(done.stderr)
     draw = random.Random(0)
     for _ in range(KILLS):
         with Run(run_dir, *playback_of("r3")) as run:
@@ -94,6 +123,17 @@ def test_killed_preempted_and_resumed_is_the_same_run(resumed):
     assert counts(resumed) == recorded_counts("r3")
     verified = subprocess.run([R3, "history", "verify", str(resumed)], capture_output=True, text=True)
     assert verified.returncode == 0, verified.stdout + verified.stderr
+
+
+def test_a_full_disk_is_one_sentence_and_the_run_goes_on_when_there_is_room(resumed, disk):
+    if disk is None:
+        pytest.skip("only root can mount a small file system")
+    said = resumed.with_name("full.txt").read_text()
+    assert said.splitlines()[-1].startswith(
+        f"Error: there is no room left on the disk of {resumed} (No space left on device); "
+    ), said
+    assert "Traceback" not in said and "is saved, and the same command goes on from there" in said
+    assert (resumed / "final_model").is_dir()
 
 
 def test_the_recorded_run_has_everything_that_a_resumed_one_could_lose():
