@@ -111,7 +111,7 @@ def _state(run: RunDirectory, told: dict, queue: str | None) -> tuple[str, str |
     if queue is not None:
         return (told.get("state") or "starting") if queue.startswith("RUNNING") else queue.lower(), why
     if told.get("state") == "ended":
-        return {0: "ended", GO_ON: "preempted, saved"}.get(told.get("code"), "failed"), why
+        return {0: "ended", GO_ON: "preempted, saved"}.get(told.get("code", 1), "failed"), why
     if told:
         return "gone", "its job is not in the queue, and its end was not recorded: killed, or its first node was lost"
     if why:
