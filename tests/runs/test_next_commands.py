@@ -5,10 +5,10 @@ import shlex
 import pytest
 
 from r3_openrlhf.config.loading import load_config, split_settings
+from r3_openrlhf.runs.comparison.arms import compare
+from r3_openrlhf.runs.comparison.runs import read_run
 from r3_openrlhf.runs.next_commands import next_commands
-from r3_openrlhf.study.comparison.arms import compare
-from r3_openrlhf.study.comparison.runs import read_run
-from tests.study.comparison.synthetic import write_run
+from tests.runs.comparison.synthetic import write_run
 
 OWN = (
     "data.path=examples/own_problems.jsonl",
