@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from r3_openrlhf.config.access import is_loopback, shows_token
 from r3_openrlhf.method.errors import R3Error, quoted
+from r3_openrlhf.view.compare_page import compare_page
 from r3_openrlhf.view.effect_page import effect_page, sentences
 from r3_openrlhf.view.evaluation_pages import evaluation_page, pairs_page, sample_page
 from r3_openrlhf.view.group_page import difference, group_page
@@ -89,6 +90,7 @@ def create_app(library: Library, *, token: str | None = None, cache: Path | None
         "/api/effect/{name}": answers.sentences,
         "/api/tokens/{name}/step/{step:count}/" + of_group: answers.group_tokens,
         "/search": answers.search,
+        "/compare": answers.compare,
         "/compare/{a}/{b}": page(pairs_page),
         "/{name}": answers.run,
         "/{name}/effect": answers.effect,
@@ -156,6 +158,10 @@ class _Answers:
         if name in self.library.evaluations:
             return evaluation_page(self.site, self.links, name)
         return overview(self.site, self.links, [name])
+
+    def compare(self, request: Request) -> str:
+        query = request.query_params
+        return compare_page(self.site, self.links, query.getlist("run"), query.get("reference", ""))
 
     def effect(self, request: Request) -> str:
         against = request.query_params.get("against", "")

@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
+from r3_openrlhf.runs.comparison.intervals import t_quantile
+from r3_openrlhf.runs.comparison.runs import arm_of
 from r3_openrlhf.view.run_reader import Row, RunReader, stamp_of
 from r3_openrlhf.view.step_groups import groups_of
 
@@ -70,7 +73,73 @@ def curves_of(
         if charts:
             sections.append({"title": section.title, "charts": [_plain(chart, present) for chart in charts]})
     total = sum(len((counted or {}).get(run.name, ())) for run in runs)
-    return {"runs": found, "sections": sections, "counted": total}
+    # A run whose settings cannot be read is an arm of its own.
+    names = {run.name: arm_of(run.config) if run.config is not None else run.name for run in runs}
+    arms = arms_of(names, found) if len(runs) > 1 else []
+    return {"runs": found, "arms": arms, "sections": sections, "counted": total}
+
+
+def arms_of(names: Mapping[str, str], runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The columns of each arm: means over its runs, and the ends of Student's interval where two or more have a value.
+
+    Args:
+        names: name of a run -> its arm.
+        runs: columns of runs, as `curves_of` gives them.
+    """
+    members: dict[str, list[Mapping[str, Any]]] = {}
+    for run in runs:
+        members.setdefault(names[run["name"]], []).append(run)
+    return [_arm(name, own) for name, own in members.items()]
+
+
+def _arm(name: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "name": name,
+        "num": len(runs),
+        "has_rollouts": False,
+        "series": {},
+        "low": {},
+        "high": {},
+    }
+    places: dict[bool, dict[int, int]] = {}
+    for is_held_out in (False, True):
+        axes = [run["held_out"] if is_held_out else run for run in runs]
+        steps = sorted({step for axis in axes for step in axis["steps"]})
+        places[is_held_out] = {step: place for place, step in enumerate(steps)}
+        tokens, _, _ = _interval(_aligned([(axis["steps"], axis["tokens"]) for axis in axes], places[is_held_out]))
+        (found.setdefault("held_out", {}) if is_held_out else found).update(steps=steps, tokens=tokens)
+    for key in sorted({key for run in runs for key in run["series"]}):
+        is_held_out = key.startswith(HELD_OUT)
+        own = [run for run in runs if key in run["series"]]
+        columns = [((run["held_out"] if is_held_out else run)["steps"], run["series"][key]) for run in own]
+        found["series"][key], low, high = _interval(_aligned(columns, places[is_held_out]))
+        if any(value is not None for value in low):
+            found["low"][key], found["high"][key] = low, high
+    return found
+
+
+def _aligned(columns: Sequence[tuple[Sequence[int], Sequence[float | None]]], places: Mapping[int, int]) -> np.ndarray:
+    """float64 [N, S]: a row per run with its values at the steps of the arm; NaN where it has none."""
+    table_NS = np.full((len(columns), len(places)), np.nan)
+    for row, (steps, values) in enumerate(columns):
+        for step, value in zip(steps, values, strict=True):
+            table_NS[row, places[step]] = np.nan if value is None else value
+    return table_NS
+
+
+def _interval(table_NS: np.ndarray) -> tuple[list[float | None], list[float | None], list[float | None]]:
+    """Mean, low and high of each column, as `estimate` gives them for its values that are not NaN."""
+    known_NS = ~np.isnan(table_NS)
+    num_S = known_NS.sum(0)
+    mean_S = np.where(known_NS, table_NS, 0.0).sum(0) / np.maximum(num_S, 1)
+    squares_S = np.where(known_NS, (table_NS - mean_S) ** 2, 0.0).sum(0)
+    t_N = np.array([0.0, 0.0, *(t_quantile(num - 1) for num in range(2, len(table_NS) + 1))])
+    half_S = t_N[num_S] * np.sqrt(squares_S / np.maximum(num_S - 1, 1) / np.maximum(num_S, 1))
+
+    def plain(values_S: np.ndarray, least: int) -> list[float | None]:
+        return [_short(value) if num >= least else None for value, num in zip(values_S.tolist(), num_S, strict=True)]
+
+    return plain(mean_S, 1), plain(mean_S - half_S, 2), plain(mean_S + half_S, 2)
 
 
 def _parts(chart: Chart, present: set[str]) -> list[Chart]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from r3_openrlhf.view.compare_page import difference_of
 from r3_openrlhf.view.evaluation_reader import pairs_of
 from r3_openrlhf.view.links import Links
 from r3_openrlhf.view.site import NotThere, Site
@@ -54,5 +55,6 @@ def pairs_page(site: Site, links: Links, a: str, b: str) -> str:
         b=readers[1],
         pairs=pairs,
         counts=Counter(pair.kind for pair in pairs),
+        difference=difference_of(*readers),
         statements={pair.uid: site.statement(pair.uid) for pair in pairs},
     )

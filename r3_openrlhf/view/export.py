@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from r3_openrlhf.method.errors import R3Error, quoted
+from r3_openrlhf.view.compare_page import compare_page
 from r3_openrlhf.view.effect_page import effect_page
 from r3_openrlhf.view.evaluation_pages import evaluation_page, pairs_page, sample_page
 from r3_openrlhf.view.group_page import extremes, group_page
@@ -132,6 +133,8 @@ class _Writer:
             return lambda links: overview(self.site, links, names or None, addresses=self._steps_from(links))
 
         yield (), curves()
+        if len(self.groups) > 1:
+            yield ("compare",), page(compare_page)
         for name, steps in self.groups.items():
             yield (name,), curves(name)
             yield (name, "effect"), page(effect_page, name)
@@ -148,6 +151,11 @@ class _Writer:
                     for one in trajectories_of(group.rows):
                         parts = (name, "trajectory", str(step), str(one.place), *of_group)
                         yield parts, page(trajectory_page, name, step, one.place, *of_group)
+        yield from self._evaluation_pages(page)
+
+    def _evaluation_pages(
+        self, page: Callable[..., Callable[[Links], str]]
+    ) -> Iterable[tuple[Parts, Callable[[Links], str]]]:
         for reader in self.evaluations:
             yield (reader.name,), page(evaluation_page, reader.name)
             for key in reader.asked():

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
+from urllib.parse import urlencode
 
+from r3_openrlhf.view.compare_page import difference_of
 from r3_openrlhf.view.curves import curves_of
 from r3_openrlhf.view.effect_page import sentences
 from r3_openrlhf.view.links import Links
@@ -34,9 +36,13 @@ def overview(
         links,
         runs=[summary(run) for run in runs],
         single=single,
-        evaluations=evaluations,
+        evaluations=[
+            (one, one.results()[0], difference_of(evaluations[0], one) if number else None)
+            for number, one in enumerate(evaluations)
+        ],
         curves=curves(site, [run.name for run in runs]) | {"addresses": addresses},
         latest=latest,
+        query=urlencode([("run", name) for name in names or ()]),
         said=sentences(site, links, single.name) if single and site.is_export else [],
     )
 

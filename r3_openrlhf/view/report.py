@@ -14,7 +14,9 @@ from markupsafe import Markup
 
 from r3_openrlhf.config.loading import config_to_yaml
 from r3_openrlhf.method.errors import R3Error, without_secrets
+from r3_openrlhf.runs.comparison.table import table_rows
 from r3_openrlhf.runs.effect import Effect, effect_of
+from r3_openrlhf.view.compare_page import comparison_of
 from r3_openrlhf.view.curves import counts_of, curves_of
 from r3_openrlhf.view.indexing import Indexing
 from r3_openrlhf.view.library import Library
@@ -67,6 +69,7 @@ def report(library: Library, *, cache: Path | None = None) -> str:
     site = Site(library, Indexing(library, cache=cache), is_export=True)
     counted = {run.name: {step: counts_of(run.rows(step), step=step) for step in run.steps()} for run in runs}
     curves = curves_of(runs, counted)
+    compared, _ = comparison_of(runs) if len(runs) > 1 else (None, None)
     css = (Path(__file__).parent / "static" / "view.css").read_text(encoding="utf-8")
     page = site.render(
         "report.html",
@@ -74,6 +77,8 @@ def report(library: Library, *, cache: Path | None = None) -> str:
         css=Markup(css),
         dark=Markup("".join(_DARK.findall(css)).replace(':root[data-theme="dark"]', ":root")),
         runs=[summary(run) for run in runs],
+        found=compared,
+        rows=table_rows(compared) if compared else [],
         effects={run.name: _effect(run) for run in runs},
         sections=[
             (section["title"], [(chart, drawing(chart, curves["runs"])) for chart in section["charts"]])

@@ -164,7 +164,7 @@ def test_did_it_help(page, server, story):
 
 def test_runs_lie_over_each_other_and_a_run_without_rollouts_says_so(page, many):
     page.goto(many)
-    assert page.locator("table.facts tbody tr th a").all_text_contents() == ["copied", "lab"]
+    assert page.locator("table.sortable tbody tr th a").all_text_contents() == ["copied", "lab"]
     assert "the lab keeps the curves of a run" in page.locator("p.note").text_content()
     all_drawn(page)
     page.get_by_role("link", name="lab", exact=True).click()

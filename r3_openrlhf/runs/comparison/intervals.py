@@ -7,10 +7,12 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 CONFIDENCE = 0.95
+Key = TypeVar("Key")
 RESAMPLES = 2000
 MAX_SEEDS_NEEDED = 10_000
 ROUNDING = 1e-9  # of an accuracy: the mean of equal final accuracies can come out above each of them
@@ -58,9 +60,9 @@ def seeds_needed(found: SeedEstimate | None, *, half_width: float) -> int | None
     return num
 
 
-def paired_difference(values: Mapping[int, float], reference: Mapping[int, float]) -> SeedEstimate | None:
-    """Estimate of value - reference over the seeds that both have. None without one."""
-    return estimate([values[seed] - reference[seed] for seed in sorted(values.keys() & reference.keys())])
+def paired_difference(values: Mapping[Key, float], reference: Mapping[Key, float]) -> SeedEstimate | None:
+    """Estimate of value - reference over the seeds, or the problems, that both have. None without one."""
+    return estimate([value - reference[key] for key, value in values.items() if key in reference])
 
 
 def t_quantile(degrees: int, *, confidence: float = CONFIDENCE) -> float:

@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.loading import flatten
 from r3_openrlhf.method.errors import R3Error, without_secrets
 from r3_openrlhf.runs.comparison.intervals import Curve
@@ -103,7 +104,7 @@ def read_run(path: Path, *, unfinished: bool = False) -> Run:
     code_state = directory.code_state
     return Run(
         path=path,
-        arm=config.arm or (config.agents.estimator if config.is_agentic else config.algo),
+        arm=arm_of(config),
         seed=config.train.seed,
         finished=finished,
         settings=json.loads(without_secrets(json.dumps(flatten(config)))),
@@ -112,6 +113,11 @@ def read_run(path: Path, *, unfinished: bool = False) -> Run:
         training_problems=hash_of_lines(directory.data) if directory.data.is_file() else None,
         code_state=read_text(code_state) if code_state.is_file() else None,
     )
+
+
+def arm_of(config: R3Config) -> str:
+    """What the runs of a comparison share that differ in their seed only."""
+    return config.arm or (config.agents.estimator if config.is_agentic else config.algo)
 
 
 def _by_step(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

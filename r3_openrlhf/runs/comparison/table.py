@@ -20,15 +20,17 @@ HALF_WIDTH = 0.02  # of an interval around a difference of accuracies: what a st
 
 def comparison_table(comparison: Comparison) -> str:
     """One row per quantity, one column per arm; above it how to read it, below it what to know about these runs."""
-    reference = comparison.reference
-    rows = [
-        ["", *(f"{arm.name} (reference)" if arm.name == reference else arm.name for arm in comparison.arms)],
-        ["---", *("---:" for _ in comparison.arms)],
-    ]
-    for label, cell in _rows(comparison):
-        rows.append([label, *(cell(arm) for arm in comparison.arms)])
+    head, *body = table_rows(comparison)
+    rows = [head, ["---", *("---:" for _ in comparison.arms)], *body]
     lines = [f"| {' | '.join(_escaped(cell) for cell in row)} |" for row in rows]
-    return "\n".join([*_reading(comparison), "", *lines, *_notes(comparison)]) + "\n"
+    return "\n".join([*reading(comparison), "", *lines, *_notes(comparison)]) + "\n"
+
+
+def table_rows(comparison: Comparison) -> list[list[str]]:
+    """The cells of the table, its head first."""
+    reference = comparison.reference
+    head = ["", *(f"{arm.name} (reference)" if arm.name == reference else arm.name for arm in comparison.arms)]
+    return [head, *([label, *(cell(arm) for arm in comparison.arms)] for label, cell in _rows(comparison))]
 
 
 def details(comparison: Comparison) -> str:
@@ -63,7 +65,8 @@ def details(comparison: Comparison) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _reading(comparison: Comparison) -> list[str]:
+def reading(comparison: Comparison) -> list[str]:
+    """How the table is read, in two paragraphs."""
     how = comparison.evaluation
     target = f"{comparison.target_accuracy:.3f}"
     return [

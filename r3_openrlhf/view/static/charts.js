@@ -8,10 +8,12 @@
   // What is chosen stands in the address, so that a view can be shared.
   const asked = new URLSearchParams(location.search);
   const limit = (name) => asked.has(name) && Number.isFinite(Number(asked.get(name))) ? Number(asked.get(name)) : null;
-  const state = { x: asked.get("x") === "tokens" ? "tokens" : "steps", log: asked.has("log"), smooth: asked.has("smooth"), min: limit("from"), max: limit("to") };
+  const state = { x: asked.get("x") === "tokens" ? "tokens" : "steps", log: asked.has("log"), arms: asked.has("arms"), hidden: new Set(asked.getAll("hide")), smooth: asked.has("smooth"), min: limit("from"), max: limit("to") };
   function remember() {
-    const told = { x: state.x === "steps" ? null : state.x, log: state.log ? "1" : null, smooth: state.smooth ? "1" : null, from: state.min, to: state.max };
+    const told = { x: state.x === "steps" ? null : state.x, log: state.log ? "1" : null, smooth: state.smooth ? "1" : null, arms: state.arms ? "1" : null, from: state.min, to: state.max };
     for (const [name, value] of Object.entries(told)) if (value == null) asked.delete(name); else asked.set(name, typeof value === "number" ? +value.toPrecision(6) : value);
+    asked.delete("hide");
+    for (const name of state.hidden) asked.append("hide", name);
     const wanted = asked.toString();
     if (wanted !== location.search.slice(1)) history.replaceState(null, "", wanted ? `?${wanted}` : location.pathname);
   }
@@ -42,16 +44,22 @@
     return String(+value.toPrecision(4));
   };
 
+  // What is drawn: runs, or the means of arms; the colour of each stays when others are hidden.
+  const drawnRuns = () => (state.arms ? data.arms : data.runs).map((run, number) => ({ run, number })).filter(({ run }) => !state.hidden.has(run.name));
+
   // one picture: every (run, series) with its x values, laid over each other
   function lines(chart) {
     const found = [];
-    data.runs.forEach((run, number) => {
+    drawnRuns().forEach(({ run, number }) => {
       chart.series.forEach((series, kind) => {
         if (!(series.key in run.series)) return;
         const at = series.key.startsWith("held_out:") ? run.held_out : run;
         const xs = state.x === "steps" ? at.steps : at.tokens;
-        const xy = xs.map((x, i) => [x, run.series[series.key][i]]).filter(([x, y]) => x != null && y != null);
-        found.push({ run, number, kind, colour: series.colour, label: series.label, xs: xy.map((p) => p[0]), ys: xy.map((p) => p[1]), sparse: at === run.held_out });
+        const values = run.series[series.key];
+        const known = (column) => xs.map((x, i) => [x, column[i]]).filter(([x], i) => x != null && values[i] != null);
+        const xy = known(values);
+        const ends = run.low && run.low[series.key] ? [run.low[series.key], run.high[series.key]].map((column) => known(column).map(([, y]) => y)) : null;
+        found.push({ ends, run, number, kind, colour: series.colour, label: series.label, xs: xy.map((p) => p[0]), ys: xy.map((p) => p[1]), sparse: at === run.held_out });
       });
     });
     return found;
@@ -89,20 +97,34 @@
         stroke: ink,
         width: stacked ? 1 : 1.6,
         fill: stacked ? ink + "55" : undefined,
-        dash: many && line.kind ? [[5, 4], [2, 3]][(line.kind - 1) % 2] : undefined,
+        dash: line.number >= 12 ? [5, 4] : undefined,
         points: { show: line.sparse || line.xs.length < 40, size: line.sparse ? 6 : 4, fill: ink },
         spanGaps: true,
       });
     }
     if (stacked) for (let i = 1; i + 1 < series.length; i++) bands.push({ series: [i, i + 1] });
-    const table = found.length ? uPlot.join(found.map((line) => [line.xs, line.ys])) : [[], []];
+    const columns = found.map((line) => [line.xs, line.ys]);
+    if (!state.smooth && !state.log) for (const line of found) if (line.ends) {
+      const ink = colour(line.number);
+      for (const end of line.ends) { columns.push([line.xs, end]); series.push({ stroke: ink + "66", width: 0.6, points: { show: false }, spanGaps: true }); }
+      bands.push({ series: [series.length - 1, series.length - 2], fill: ink + "22" });
+    }
+    const table = found.length ? uPlot.join(columns) : [[], []];
     const values = [], step = make("li", { class: "faint" });
     // one run: a colour per series. Several: the runs have the colours (in the table above), the series the dashes.
     for (const [kind, series] of chart.series.entries()) {
       const mine = found.filter((line) => line.kind === kind);
       if (!mine.length) continue;
-      const swatch = make("span", { class: `swatch dash-${many ? kind : 0}`, "aria-hidden": "true" });
-      swatch.style.borderTopColor = many ? css("--soft") : colour(series.colour);
+      if (many) {
+        for (const line of mine.slice(0, 6)) {
+          const value = make("b");
+          legend.append(make("li", {}, make("span", { class: `key key-${line.number % 12}`, "aria-hidden": "true" }), `${line.run.name} `, value));
+          values.push([[line], value]);
+        }
+        continue;
+      }
+      const swatch = make("span", { class: "swatch", "aria-hidden": "true" });
+      swatch.style.borderTopColor = colour(series.colour);
       const value = make("b");
       legend.append(make("li", {}, swatch, `${series.label} `, value));
       values.push([mine, value]);
@@ -245,10 +267,28 @@
   }
   for (const button of document.querySelectorAll("[data-x]")) button.setAttribute("aria-pressed", button.dataset.x === state.x);
   document.getElementById("unzoom").hidden = state.min == null;
-  for (const name of ["log", "smooth"]) {
+  const chosen = document.getElementById("shown-runs");
+  function choose() {
+    if (!chosen) return;
+    const act = (change) => () => { change(); remember(); choose(); all(); };
+    chosen.replaceChildren(...(state.arms ? data.arms : data.runs).map(({ name, num }, number) => {
+      const isShown = !state.hidden.has(name);
+      const button = make("button", { type: "button", "aria-pressed": isShown }, make("span", { class: `key key-${number % 12}`, "aria-hidden": "true" }), state.arms ? `${name} (${num} run${num === 1 ? "" : "s"})` : name);
+      button.addEventListener("click", act(() => isShown ? state.hidden.add(name) : state.hidden.delete(name)));
+      return button;
+    }));
+    for (const [text, change] of [["all", () => state.hidden.clear()], ["none", () => { for (const { name } of state.arms ? data.arms : data.runs) state.hidden.add(name); }]]) {
+      const button = make("button", { type: "button", class: "quiet" }, text);
+      button.addEventListener("click", act(change));
+      chosen.append(button);
+    }
+  }
+  choose();
+  for (const name of ["log", "smooth", "arms"]) {
     const button = document.getElementById(name);
+    if (!button) continue;
     button.setAttribute("aria-pressed", state[name]);
-    button.addEventListener("click", () => { state[name] = !state[name]; button.setAttribute("aria-pressed", state[name]); remember(); all(); });
+    button.addEventListener("click", () => { state[name] = !state[name]; button.setAttribute("aria-pressed", state[name]); remember(); choose(); all(); });
   }
   document.getElementById("unzoom").addEventListener("click", () => { state.min = state.max = null; zoomed(); });
   addEventListener("r3-theme", all);
@@ -272,8 +312,10 @@
       const query = new URLSearchParams(data.runs.map((run) => ["run", run.name]));
       data = Object.assign(await (await fetch(`/api/curves?${query}`)).json(), { addresses: data.addresses });
       drawn = all();
-      const cells = document.querySelectorAll("[data-live-step]");
-      data.runs.forEach((run, i) => { if (cells[i]) cells[i].textContent = run.steps[run.steps.length - 1] || 0; });
+      for (const run of data.runs) {
+        const cell = document.querySelector(`tr[data-run="${CSS.escape(run.name)}"] [data-live-step]`);
+        if (cell) cell.textContent = run.steps[run.steps.length - 1] || 0;
+      }
     }
     await drawn;
     place.dataset.seen = data.counted;

@@ -45,6 +45,29 @@
     if (/^\d+$/.test(step)) location.href = `${go.dataset.go}/${step}`;
   });
 
+  // ── tables that sort by any column: by the last number of a cell, or by its text ──
+  for (const table of document.querySelectorAll("table.sortable")) {
+    const body = table.tBodies[0];
+    const worth = (row, column) => {
+      const text = row.cells[column].textContent.trim().replace("−", "-").replace(/,/g, "");
+      const numbers = text.match(/-?\d+(\.\d+)?/g);
+      return numbers && column ? Number(numbers[numbers.length - 1]) : text;
+    };
+    [...table.tHead.rows[0].cells].forEach((head, column) => {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.append(...head.childNodes);
+      head.append(button);
+      button.addEventListener("click", () => {
+        const sign = head.getAttribute("aria-sort") === "descending" ? 1 : -1;
+        for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
+        head.setAttribute("aria-sort", sign > 0 ? "ascending" : "descending");
+        const compared = (a, b) => typeof a === typeof b ? (a > b) - (a < b) : typeof a === "number" ? 1 : -1;
+        body.append(...[...body.rows].sort((a, b) => sign * compared(worth(a, column), worth(b, column))));
+      });
+    });
+  }
+
   // ── did it help? reading all steps takes seconds in a long run, and the page does not wait for it ──
   const effect = $("#effect[data-address]");
   async function tellEffect() {

@@ -1,0 +1,129 @@
+"""Several runs: small multiples, hidden runs, means of arms, the tables of `r3 compare`, and evaluations with their differences."""
+
+import json
+import statistics
+
+import pytest
+
+from r3_openrlhf.runs.comparison.arms import compare
+from r3_openrlhf.runs.comparison.intervals import estimate
+from r3_openrlhf.runs.comparison.runs import read_run
+from r3_openrlhf.runs.comparison.table import table_rows
+from r3_openrlhf.view.curves import arms_of
+from r3_openrlhf.view.library import Library
+from r3_openrlhf.view.report import report
+from tests.view.conftest import axe_faults, serving
+from tests.view.evaluations import write_evaluation
+from tests.view.story import Story
+
+RUNS = {"plain_1": (1, "plain"), "plain_2": (2, "plain"), "r3_1": (1, "r3"), "r3_2": (2, "r3")}
+
+
+@pytest.fixture(scope="module")
+def arms(tmp_path_factory):
+    """Two arms with two seeds each, of four steps, and two evaluations."""
+    directory = tmp_path_factory.mktemp("arms")
+    for name, (seed, arm) in RUNS.items():
+        settings = (f"arm={arm}", f"replay.enabled={'true' if arm == 'r3' else 'false'}")
+        with Story(directory / name, num_problems=12, seed=seed, settings=settings) as run:
+            for _ in range(4):
+                run.step()
+    for name, skill, seed in (("base", 0.35, 1), ("trained", 0.65, 2)):
+        write_evaluation(directory / "evaluations" / name, skill=skill, seed=seed, num_problems=12)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def many(arms, tmp_path_factory):
+    with serving(arms, cache=tmp_path_factory.mktemp("cache")) as address:
+        yield address
+
+
+def columns(name, steps, values, held_out=()):
+    return {
+        "name": name,
+        "steps": steps,
+        "tokens": [100 * step for step in steps],
+        "held_out": {"steps": [step for step, _ in held_out], "tokens": [100 * step for step, _ in held_out]},
+        "series": {"reward_mean": values, "held_out:pass_at_1": [value for _, value in held_out]},
+    }
+
+
+def test_an_arm_is_the_mean_of_its_runs_with_students_interval():
+    """Agrees with `estimate`; a step that one run does not have is the mean of the others, without an interval below two."""
+    runs = [
+        columns("a", [1, 2, 3], [0.1, 0.4, None], [(2, 0.5)]),
+        columns("b", [1, 2], [0.3, 0.2], [(2, 0.7)]),
+        columns("c", [1, 2, 3], [0.8, 0.1, 0.9]),
+        columns("other", [1], [5.0]),
+    ]
+    arm, other = arms_of({"a": "arm", "b": "arm", "c": "arm", "other": "other"}, runs)
+    assert (arm["name"], arm["num"], arm["steps"], other["num"]) == ("arm", 3, [1, 2, 3], 1)
+    for place, values in enumerate(([0.1, 0.3, 0.8], [0.4, 0.2, 0.1])):
+        found = estimate(values)
+        told = [arm[key]["reward_mean"][place] for key in ("series", "low", "high")]
+        assert told == pytest.approx([found.mean, found.low, found.high], rel=1e-4)
+    assert [arm[key]["reward_mean"][2] for key in ("series", "low", "high")] == [0.9, None, None]
+    assert arm["series"]["held_out:pass_at_1"] == pytest.approx([0.6]) and arm["held_out"]["steps"] == [2]
+    assert other["series"]["reward_mean"] == [5.0] and other["low"] == {}
+
+
+def legend_of(page, title):
+    return (
+        page.locator("figure", has=page.locator(f"figcaption:text('{title}')")).first.locator("li").all_text_contents()
+    )
+
+
+def test_runs_are_hidden_grouped_and_sorted(page, many, arms):
+    page.goto(many)
+    page.locator(".chart canvas").first.wait_for()
+    assert [text.split()[0] for text in legend_of(page, "Reward") if text] == list(RUNS)
+    page.get_by_role("button", name="plain_1", exact=True).click()
+    assert page.url.endswith("?hide=plain_1")
+    page.reload()
+    page.locator(".chart canvas").first.wait_for()
+    assert [text.split()[0] for text in legend_of(page, "Reward") if text] == [*RUNS][1:]
+    page.get_by_role("button", name="all", exact=True).click()
+    page.get_by_role("button", name="mean of each arm").click()
+    assert page.locator("#shown-runs button").all_text_contents()[:2] == ["plain (2 runs)", "r3 (2 runs)"]
+    last = [json.loads((arms / name / "metrics.jsonl").read_text().splitlines()[-1])["reward_mean"] for name in RUNS]
+    told = [float(text.split()[1]) for text in legend_of(page, "Reward") if text]
+    assert told == pytest.approx([statistics.fmean(last[:2]), statistics.fmean(last[2:])], rel=5e-3)
+    head = page.locator("table.sortable th", has_text="tokens sampled")
+    for order, down in (("descending", True), ("ascending", False)):
+        head.locator("button").click()
+        assert head.get_attribute("aria-sort") == order
+        cells = [int(t.replace(",", "")) for t in page.locator("table.sortable td:nth-child(5)").all_text_contents()]
+        assert cells == sorted(cells, reverse=down) and len(set(cells)) > 1
+
+
+def test_the_arms_are_compared_as_the_command_does(page, many, arms):
+    page.goto(many)
+    page.get_by_role("link", name="Compare the arms").click()
+    page.locator("nav a", has_text="r3").click()
+    expected = compare([read_run(arms / name, unfinished=True) for name in RUNS], reference="r3")
+    shown = [row.locator("th, td").all_text_contents() for row in page.locator("#comparison tr").all()]
+    assert shown == table_rows(expected) and len(shown) > 20
+    assert axe_faults(page) == []
+    page.goto(f"{many}/compare?run=r3_1&run=r3_2&reference=nobody")
+    assert "there is no arm 'nobody'" in page.locator("p.note").text_content()
+
+
+def test_a_report_has_the_comparison(arms):
+    assert "held-out accuracy at" in report(Library([arms]))
+
+
+def test_evaluations_have_their_paired_difference(page, many, arms):
+    """Share of trained less share of base, problem by problem."""
+
+    def shares(name):
+        lines = (arms / "evaluations" / name / "samples.jsonl").read_text().splitlines()
+        return [statistics.fmean(r["verdict"] == "correct" for r in json.loads(line)["responses"]) for line in lines]
+
+    found = estimate([b - a for a, b in zip(shares("base"), shares("trained"), strict=True)])
+    said = f"{100 * found.mean:+.1f} {100 * found.low:+.1f} to {100 * found.high:+.1f}".replace("-", "−")
+    page.goto(many)
+    assert said in page.locator("tr", has_text="trained").first.text_content()
+    page.get_by_role("link", name="problems").click()
+    page.wait_for_url("**/compare/base/trained")
+    assert said in " ".join(page.locator("main p").first.text_content().split())
