@@ -277,6 +277,27 @@ class CriticConfig:
 
 
 @dataclass
+class CodeConfig:
+    """How programs are run (data.task=code). A problem that asks for more time or memory for a test gets it."""
+
+    # of one test, as the processor counts them: waiting for it does not count
+    seconds_per_test: float = 6.0
+    # of all tests of one response; what is left then has failed
+    seconds: float = 60.0
+    # of one test
+    memory_mb: int = 1024
+    # address of a server with SandboxFusion's /run_code, which runs the programs instead; null: processes of this machine
+    url: str | None = None
+
+    def __post_init__(self) -> None:
+        above("reward.code.seconds_per_test", self.seconds_per_test, 0.0)
+        above("reward.code.seconds", self.seconds, 0.0)
+        at_least("reward.code.memory_mb", self.memory_mb, 64)
+        if self.url is not None and not _is_address(self.url):
+            raise ConfigError(f"reward.code.url is {quoted(self.url)}; an address starts with http:// or https://")
+
+
+@dataclass
 class RewardConfig:
     """Grading and reward. R = 0 for a wrong answer, 1 + r_len for a correct one [P], or what a function of yours returns."""
 
@@ -296,6 +317,8 @@ class RewardConfig:
     timeout_s: float = 10.0
     # grading processes per rollout engine, without urls
     num_workers: int = 2
+    # data.task=code, which has limits of its own in place of timeout_s
+    code: CodeConfig = field(default_factory=CodeConfig)
     # a response that no server has answered by then is ungraded; with urls
     deadline_s: float = 300.0
     # What begins and ends thinking, as [BEGIN, END]; []: <think>, <thinking>, [THINK], ◁think▷ and the like are known

@@ -27,10 +27,11 @@ class AnswerTask:
 
     Args:
         grade: import path of a function from an Item (rewards/answers/request.py) to a Result; of a user's task the
-            import path that he wrote.
+            import path that he wrote; of a task that runs programs, of a function from the settings of reward.code to such a function.
         prepare: import path of a function that loads what grading needs, called once before the first response.
         problems: beginning of the `data.path` of the only problems that it can judge; None: any with a reference answer.
         answer_form: how a response says a given answer, for trials and attacks.
+        runs_programs: a reference is the tests of a program (config/code_tests.py), which the grader runs in processes of its own.
         of_user: `grade` is a user's own function.
     """
 
@@ -38,6 +39,7 @@ class AnswerTask:
     prepare: str | None = None
     problems: str | None = None
     answer_form: str = r"\boxed{%s}"
+    runs_programs: bool = False
     of_user: bool = False
 
 
@@ -91,6 +93,11 @@ TASKS: OpenTable[AnswerTask] = OpenTable(
             grade=f"{_ROOM}.reasoning_gym_tasks:grade",
             problems="reasoning_gym:",
             answer_form="<answer>%s</answer>",
+        ),
+        "code": AnswerTask(
+            grade="r3_openrlhf.rewards.code.grading:grader",
+            answer_form="```python\n%s\n```",
+            runs_programs=True,
         ),
     },
     of_user=_of_user,

@@ -39,6 +39,10 @@ _BESIDE = 40
 _JSON_KEY = "ground_truth"
 
 
+class NoAnswer(DataError):
+    """A row whose data set knows no answer: "proof", a solution without the mark that the others have, no tests of a program."""
+
+
 def references_of(cell: Any, *, key: str) -> tuple[list[str], str]:
     r"""The accepted answers in a cell, and the form in which they stood there (a constant of this file).
 

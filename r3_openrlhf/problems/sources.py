@@ -16,6 +16,7 @@ from r3_openrlhf.config.finding import Finding
 from r3_openrlhf.config.no_answer import says_no_answer
 from r3_openrlhf.method.errors import DataError, quoted
 from r3_openrlhf.method.open_table import nearest
+from r3_openrlhf.problems.code_rows import columns_of, problem_column, shape_of, tests_and_problem
 from r3_openrlhf.problems.columns import ANSWER_COLUMNS, PROBLEM_COLUMNS, chosen_column, root_of, turns_of, value_at
 from r3_openrlhf.problems.files import cause, is_on_the_hub, load_table
 from r3_openrlhf.problems.label import Label as Label
@@ -25,6 +26,7 @@ from r3_openrlhf.problems.references import (
     AS_IT_IS,
     INTEGERS,
     LAST_BOX,
+    NoAnswer,
     cells_of,
     references_of,
     without_float_tails,
@@ -83,10 +85,6 @@ class Problems:
     num_unusable: int  # rows without problem or answer, and rows of a problem that has two different answers
     sources: list[SourceCounts] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)  # suspicious ones
-
-
-class NoAnswer(DataError):
-    """A row whose data set knows no answer: "proof", or a solution without the mark that the others have."""
 
 
 def load_problems(data: DataConfig, *, seed: int = 0) -> Problems:
@@ -206,7 +204,9 @@ def _findings(data: DataConfig, counts: SourceCounts, labels: list[Label], num_u
         findings.append(
             Finding(f"data.path {data.path}: {num_unusable} of {counts.num_rows} rows are left out ({why})")
         )
-    if not data.path.startswith(REASONING_GYM):
+    if TASKS[grader_of(data)].runs_programs:
+        findings += check_prompts(labels, path=data.path, data=data)
+    elif not data.path.startswith(REASONING_GYM):
         found = check_references(labels, path=data.path, answer_key=counts.answer_key, columns=counts.columns)
         # a reward function may compare with anything
         findings += [replace(one, refuses=False) for one in found] if data.keep_rows else found
@@ -241,7 +241,9 @@ def problem_uid(problem: str) -> str:
 
 def _rows(data: DataConfig, counts: SourceCounts) -> Iterable[tuple[str, Label | DataError]]:
     """(where it stands, the problem or why it cannot be used) of every row."""
-    return _reasoning_gym_rows(data) if data.path.startswith(REASONING_GYM) else _table_rows(data, counts)
+    if data.path.startswith(REASONING_GYM):
+        return _reasoning_gym_rows(data)
+    return _program_rows(data, counts) if TASKS[grader_of(data)].runs_programs else _table_rows(data, counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,6 +304,35 @@ def _table_rows(data: DataConfig, counts: SourceCounts) -> list[tuple[str, Label
     counts.problem_forms, counts.forms = (
         (dict(Counter(each).most_common()) for each in zip(*used, strict=True)) if used else ({}, {})
     )
+    return rows
+
+
+def _program_rows(data: DataConfig, counts: SourceCounts) -> list[tuple[str, Label | DataError]]:
+    """Problems whose references are tests of programs (code_rows.py)."""
+    wanted = None if data.keep_rows else columns_of((data.problem_key, data.answer_key, data.uid_key))
+    table = load_table(data, wanted)
+    if not table.columns:
+        return [(place, row) for place, row in table.rows if isinstance(row, DataError)]
+    shape = shape_of(table.columns, path=data.path, answer_key=data.answer_key)
+    problem = problem_column(shape, table.columns, path=data.path, problem_key=data.problem_key)
+    if data.uid_key is not None:
+        chosen_column(table.columns, key=data.uid_key, groups=(), option="uid_key", path=data.path)
+    counts.problem_key, counts.answer_key, counts.columns = problem, shape.tests, table.columns
+    rows: list[tuple[str, Label | DataError]] = []
+    forms: Counter[str] = Counter()
+    for place, row in table.rows:
+        try:
+            if isinstance(row, DataError):
+                raise row
+            tests, cell, form = tests_and_problem(shape, row, problem)
+            columns = Columns(problem, None, data.uid_key)
+            label, _, _ = _label(columns, grader_of(data), row | {problem: cell})
+            label = replace(label, references=[tests])
+            rows.append((place, replace(label, row=plain_row(row)) if data.keep_rows else label))
+            forms[form] += 1
+        except DataError as error:
+            rows.append((place, error))
+    counts.forms = dict(forms.most_common())
     return rows
 
 

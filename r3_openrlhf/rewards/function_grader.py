@@ -37,7 +37,7 @@ class FunctionGrader:
             attempts=ATTEMPTS,
             on_lost=_lost,
         )
-        self.pools = GradingPools(num_workers=config.num_workers, timeout_s=config.timeout_s)
+        self.pools = GradingPools(num_workers=config.num_workers, timeout_s=config.timeout_s, code=config.code)
         self._logged: set[str] = set()
 
     async def grade(self, request: GradeRequest) -> Grade:

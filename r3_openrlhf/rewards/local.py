@@ -6,10 +6,11 @@ import asyncio
 import queue
 import threading
 from concurrent.futures import Future
+from dataclasses import asdict
 
 import msgspec
 
-from r3_openrlhf.config import RewardConfig
+from r3_openrlhf.config import CodeConfig, RewardConfig
 from r3_openrlhf.config.answer_tasks import TASKS
 from r3_openrlhf.machine.processes.pool import ItemLost, ProcessPool
 from r3_openrlhf.method.types import Grade
@@ -19,16 +20,25 @@ from r3_openrlhf.rewards.exchange import encode_request, grade_of
 MAX_WAITING = 8192  # items, in each pool of a LocalGrader
 MEMORY_BYTES = 2**30
 ATTEMPTS = 3
+START_S = 120.0  # until programs can be run, on a busy machine
 
 
 class GradingPools:
     """Confined processes, `num_workers` for each task, started with its first item.
 
-    timeout_s: for one item. max_waiting: items that wait for a process of their task; 0: no bound.
+    Those of a task that runs programs are not confined themselves: they start the processes that are.
+
+    Args:
+        timeout_s: For one item.
+        code: In place of it where a task runs programs.
+        max_waiting: Items that wait for a process of their task; 0: no bound.
     """
 
-    def __init__(self, *, num_workers: int, timeout_s: float, max_waiting: int = 0) -> None:
+    def __init__(
+        self, *, num_workers: int, timeout_s: float, code: CodeConfig | None = None, max_waiting: int = 0
+    ) -> None:
         self._num_workers, self._timeout_s, self._max_waiting = num_workers, timeout_s, max_waiting
+        self._code = code or CodeConfig()
         self._lock = threading.Lock()
         self._pools: dict[str, ProcessPool[Outcome]] = {}
         self._is_closed = False
@@ -42,16 +52,17 @@ class GradingPools:
         """
         with self._lock:
             if task not in self._pools:
-                TASKS[task]
+                runs_programs = TASKS[task].runs_programs
                 self._pools[task] = ProcessPool(
                     "r3_openrlhf.rewards.worker:make_worker",
-                    {"task": task},
+                    {"task": task} | ({"code": asdict(self._code)} if runs_programs else {}),
                     answer_type=Outcome,
                     num_workers=self._num_workers,
-                    timeout_s=self._timeout_s,
+                    # what grades programs ends by itself, unless it hangs
+                    timeout_s=2 * self._code.seconds + START_S if runs_programs else self._timeout_s,
                     max_waiting=self._max_waiting,
                     attempts=ATTEMPTS,
-                    memory_bytes=MEMORY_BYTES,
+                    memory_bytes=None if runs_programs else MEMORY_BYTES,
                     on_lost=_ungraded,
                 )
                 if self._is_closed:
@@ -79,7 +90,9 @@ class LocalGrader:
 
     def __init__(self, config: RewardConfig) -> None:
         self._config = config
-        self.pools = GradingPools(num_workers=config.num_workers, timeout_s=config.timeout_s, max_waiting=MAX_WAITING)
+        self.pools = GradingPools(
+            num_workers=config.num_workers, timeout_s=config.timeout_s, code=config.code, max_waiting=MAX_WAITING
+        )
 
     async def grade(self, request: GradeRequest) -> Grade:
         """As Grader.grade. ConfigError: unknown task. GradingError: metadata that is no plain data."""

@@ -55,11 +55,11 @@ def probe_rewards(
 ) -> Probe:
     """Ask each reward of `config` (the built-in grader, the functions, each server) about one problem of the run.
 
-    The right response has the reference in the form of its task. A function or server that wants another form may call it
+    The right response has the reference in the form of its task; of tests of programs it is empty, too. A function or server that wants another form may call it
     wrong; that is a warning. Starts the grading processes, and ends them.
     """
-    form = TASKS[task].answer_form
-    responses = {"right": form % references[0] if references else "", "wrong": form % WRONG, "empty": ""}
+    form, answers = TASKS[task].answer_form, () if TASKS[task].runs_programs else references
+    responses = {"right": form % answers[0] if answers else "", "wrong": form % WRONG, "empty": ""}
     requests = {
         name: GradeRequest(
             response=text,
@@ -78,9 +78,7 @@ def probe_rewards(
     for who, one in _each(config).items():
         grades = asyncio.run(_grades(one, requests))
         asked.append(Asked(who, **{name: _words(grade) for name, grade in grades.items()}))
-        if finding := _finding(
-            who, grades, is_ours=not config.all_functions and not config.urls, references=references
-        ):
+        if finding := _finding(who, grades, is_ours=not config.all_functions and not config.urls, references=answers):
             findings.append(finding)
     return Probe(asked, findings)
 

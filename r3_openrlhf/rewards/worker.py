@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -14,14 +15,19 @@ from r3_openrlhf.rewards.answers.exact import short_answer
 from r3_openrlhf.rewards.answers.request import Item, Outcome, Result
 
 
-def make_worker(task: str) -> Callable[[Item], Outcome]:
+def make_worker(task: str, code: dict[str, Any] | None = None) -> Callable[[Item], Outcome]:
     """The handler of a pool's workers: loads what this task needs and nothing else.
+
+    Args:
+        code: Settings of reward.code, for a task that runs programs.
 
     Raises:
         ConfigError: no such task, or a user's function that cannot be loaded or fails its trial.
     """
     entry = TASKS[task]
     judge = load_object("data.task", entry.grade)
+    if entry.runs_programs:
+        judge = judge(code)
     if entry.of_user:
         judge = _judge_of_user(judge)
     if entry.prepare is not None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from r3_openrlhf.config import DataConfig, R3Config, RewardConfig
 from r3_openrlhf.config.answer_tasks import TASKS
+from r3_openrlhf.config.code_tests import read_tests
 from r3_openrlhf.config.finding import Finding
 from r3_openrlhf.config.reward_functions import BUILT_IN, reward_function
 from r3_openrlhf.method.errors import ConfigError, quoted
@@ -46,7 +47,8 @@ class Example:
     Attributes:
         prompt: Decoded from the ids that the model reads.
         read_as: Of each reference, what the grader compares with; a user's own grader gets the reference itself.
-        said: (response, what the grader said to it): the reference in a box and in a sentence, then a wrong answer.
+        said: (response, what the grader said to it): the reference in a box and in a sentence, then a wrong answer. Of tests of
+            programs a program that does nothing.
     """
 
     uid: str
@@ -94,7 +96,10 @@ class FirstPage:
             found.append(f"Example {number}")
             found += _beside("  prompt     ", example.prompt.split("\n"))
             readings = zip(example.references, example.read_as, strict=True)
-            found += _beside("  reference  ", [one if one == read else f"{one} -> {read}" for one, read in readings])
+            found += _beside(
+                "  reference  ",
+                [one if one == read else f"{one[: _LINE_CHARS // 2]} -> {read}" for one, read in readings],
+            )
             found += _beside("  grader     ", [f"{response}: {verdict}" for response, verdict in example.said])
         found += _beside("Rewards    ", self.rewards)
         notes = [("Refused" if one.refuses else "Warning", one.sentence) for one in self.findings]
@@ -177,7 +182,7 @@ def make_page(
             uid=label.uid,
             prompt=tokenizer.decode(one),
             references=list(label.references),
-            read_as=[read_reference(text).text if label.task == "math" else text for text in label.references],
+            read_as=[_read_as(label.task, text) for text in label.references],
         )
         for (label, _), one in zip(rows, ids, strict=True)
     ]
@@ -252,12 +257,12 @@ def _asked(
 ) -> list[Coroutine[Any, Any, tuple[str, str]]]:
     if not label.references:  # only the scorer of its task knows the answer
         return []
+    close = "</think> " if as_graded(prompt, "", config.thinking_marks) else ""
     reference = read_reference(label.references[0]).text if label.task == "math" else label.references[0]
     others = [
         other.references[0] for other, _ in rows if other.references and other.references[0] not in label.references
     ]
     wrong = others[0] if others else "-8675309"
-    close = "</think> " if as_graded(prompt, "", config.thinking_marks) else ""
 
     async def ask(response: str) -> tuple[str, str]:
         grade = await grader.grade(
@@ -276,6 +281,8 @@ def _asked(
         verdict = str(grade.verdict)
         return response, verdict if grade.reason == verdict else f"{verdict} ({grade.reason})"
 
+    if TASKS[label.task].runs_programs:  # a right one is not known
+        return [ask(TASKS[label.task].answer_form % "pass")]
     return [ask(text.format(reference)) for text in _TRIES] + [ask(_TRIES[0].format(wrong))]
 
 
@@ -286,7 +293,9 @@ def _grader_findings(rows: Sequence[tuple[Label, str]], examples: Sequence[Examp
         return []
     own = not TASKS[rows[0][0].task].of_user
     found = []
-    unpaid = [said for said in asked if not any(verdict.startswith("correct") for _, verdict in said[:-1])]
+    unpaid = [
+        said for said in asked if said[1:] and not any(verdict.startswith("correct") for _, verdict in said[:-1])
+    ]
     if unpaid:
         response, verdict = unpaid[0][0]
         found.append(
@@ -296,6 +305,9 @@ def _grader_findings(rows: Sequence[tuple[Label, str]], examples: Sequence[Examp
                 refuses=own and len(unpaid) == len(asked),
             )
         )
+    programs = [said[0][1] for said in asked if not said[1:]]
+    if programs and all(verdict.startswith("ungraded") for verdict in programs):
+        found.append(Finding(f"the programs of responses cannot be run here: {programs[0]}", refuses=True))
     paid = [said[-1][0] for said in asked if said[-1][1].startswith("correct")]
     if paid:
         found.append(
@@ -306,6 +318,14 @@ def _grader_findings(rows: Sequence[tuple[Label, str]], examples: Sequence[Examp
             )
         )
     return found
+
+
+def _read_as(task: str, reference: str) -> str:
+    """What the grader takes a reference for; of tests their number and kind."""
+    if TASKS[task].runs_programs:
+        tests = read_tests(reference)
+        return f"{tests.number} tests of {tests.kind}"
+    return read_reference(reference).text if task == "math" else reference
 
 
 def _beside(head: str, lines: Sequence[str]) -> list[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import asdict
 
+from r3_openrlhf.config import CodeConfig
 from r3_openrlhf.config.answer_tasks import DEFAULT_TASK, TASKS
 from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.rewards.answers.extraction import OPEN_THINKING
@@ -31,7 +33,7 @@ def grade(
         response: What the model wrote, without the prompt. Hostile text: nothing of it is run.
         references: Accepted answers; any of them counts.
         problem: The text of the problem, where it is known: a formula that is copied from it is no answer.
-        task: "math", "exact" or "reasoning_gym".
+        task: "math", "exact", "reasoning_gym" or "code", whose one reference is the tests of a program (docs/code.md).
         truncated: The response ended at the token limit: only a marked answer counts.
         thinking_open: The prompt ends with an open <think>: what comes before its end is no answer.
         metadata: reasoning_gym only: the entry of the data set.
@@ -57,4 +59,6 @@ def grade(
         raise ImportError(
             f"task {task!r} needs {error.name}, which is not installed: pip install 'r3_openrlhf[{extra}]'"
         ) from error
+    if entry.runs_programs:
+        judge = judge(asdict(CodeConfig()))
     return Outcome(*judge(Item(task, text, accepted, truncated, metadata, problem)))

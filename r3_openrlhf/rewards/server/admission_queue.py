@@ -90,7 +90,9 @@ class AdmissionQueue:
 
     def __init__(self, settings: ServerSettings, metrics: Metrics) -> None:
         self.metrics = metrics
-        self.pools = GradingPools(num_workers=settings.reward.num_workers, timeout_s=settings.reward.timeout_s)
+        self.pools = GradingPools(
+            num_workers=settings.reward.num_workers, timeout_s=settings.reward.timeout_s, code=settings.reward.code
+        )
         self.pending_items = 0
         self._task = settings.task
         self._probe: Future[Outcome] | None = None

@@ -1,0 +1,556 @@
+"""Rows of public sets of programming problems -> the one contract of task `code` (config/code_tests.py).
+
+A table of shapes, each with one function. Rows of a stranger are read as data: nothing of them runs here, and a pickle that names
+anything but plain data is refused.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import binascii
+import io
+import json
+import pickle
+import re
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from r3_openrlhf.config.code_tests import CodeTests, write_tests
+from r3_openrlhf.method.errors import DataError, quoted
+from r3_openrlhf.problems.columns import root_of, turns_of, value_at
+from r3_openrlhf.problems.references import NoAnswer
+from r3_openrlhf.problems.table import plain_row
+
+MAX_UNPACKED = 256 * 2**20
+# What tests of KodCode use of pytest; the package itself need not be where tests are run.
+_PYTEST = """
+class pytest:
+    class raises:
+        def __init__(self, kind, match=None):
+            self.kind, self.match = kind, match
+        def __enter__(self):
+            return self
+        def __exit__(self, kind, error, traceback):
+            import re
+            assert kind is not None and issubclass(kind, self.kind)
+            assert self.match is None or re.search(self.match, str(error))
+            self.value = error
+            return True
+    class approx:
+        def __init__(self, value, rel=1e-6, abs=1e-12):
+            self.value, self.rel, self.abs = value, 1e-6 if rel is None else rel, 1e-12 if abs is None else abs
+        def __eq__(self, other):
+            import math
+            many = isinstance(self.value, (list, tuple))
+            pairs = list(zip(self.value, other)) if many else [(self.value, other)]
+            same = not many or len(self.value) == len(other)
+            return same and all(math.isclose(a, b, rel_tol=self.rel, abs_tol=self.abs) for a, b in pairs)
+    class mark:
+        @staticmethod
+        def parametrize(names, values, **_):
+            one = isinstance(names, str) and "," not in names or len(names) == 1
+            def decorate(function):
+                def run():
+                    for value in values:
+                        function(value) if one else function(*value)
+                return run
+            return decorate
+"""
+_ASKS_FOR_A_FUNCTION = re.compile(
+    r"you (?:don'?t|do not) (?:need|have) to (?:read|take|print)|complete the function|your task is to complete", re.I
+)
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How one family of data sets keeps its tests.
+
+    Args:
+        name: As the first page says it.
+        tests: The column with the tests.
+        problem: The columns of which the first that is there holds the problem.
+        read: From a row to its tests.
+        also: Further columns without which it is another shape.
+    """
+
+    name: str
+    tests: str
+    problem: tuple[str, ...]
+    read: Callable[[dict[str, Any]], CodeTests]
+    also: tuple[str, ...] = ()
+
+
+def shape_of(columns: Sequence[str], *, path: str, answer_key: str | None) -> Shape:
+    """The shape of a file. DataError: none that is known, and the column is not named either."""
+    if answer_key is not None:
+        if root_of(answer_key, columns) not in columns:
+            there = ", ".join(columns)
+            raise DataError(
+                f"data.path {path} has no column {quoted(answer_key)} (data.answer_key); its columns are {there}"
+            )
+        known = next((shape for shape in SHAPES if shape.tests == answer_key and {*shape.also} <= {*columns}), None)
+        return known or Shape(
+            "tests in a column", answer_key, _PROBLEM, lambda row: any_tests(value_at(row, answer_key), row)
+        )
+    for shape in SHAPES:
+        if {root_of(shape.tests, columns), *shape.also} <= {*columns}:
+            return shape
+    raise DataError(
+        f"data.path {path} has no column that is known to hold the tests of programs; its columns are {', '.join(columns)}; "
+        "name it with data.answer_key=COLUMN (docs/code.md says what it may hold)"
+    )
+
+
+def problem_column(shape: Shape, columns: Sequence[str], *, path: str, problem_key: str | None) -> str:
+    """The column of the problem. DataError: there is none, or not the one that was named."""
+    there = [problem_key] if problem_key is not None else [name for name in shape.problem if name in columns]
+    if not there or root_of(there[0], columns) not in columns:
+        named = f"no column {quoted(problem_key)} (data.problem_key)" if problem_key else "none for the problem"
+        raise DataError(f"data.path {path} has {named}; its columns are {', '.join(columns)}")
+    return there[0]
+
+
+def tests_and_problem(shape: Shape, row: dict[str, Any], problem_key: str) -> tuple[str, Any, str]:
+    """(the tests as one JSON text, the cell of the problem with what the tests need to know, how they stood there).
+
+    NoAnswer: why the row cannot be trained on.
+    """
+    row = plain_row(row)
+    try:
+        tests = shape.read(row)
+        text = write_tests(tests)
+        if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+            raise DataError("its tests hold half of a surrogate pair, which is no Unicode text")
+        cell = value_at(row, problem_key)
+        turns_of(cell, key=problem_key)  # a sentence of its own where it is empty
+        words = _all_text(cell)
+        if tests.kind == "standard input" and _ASKS_FOR_A_FUNCTION.search(words):
+            raise DataError("it asks for a function, and its tests are for a program")
+    except NoAnswer:
+        raise
+    except DataError as error:
+        raise NoAnswer(str(error)) from error
+    return text, _with_more(cell, _needed(tests, row, words)), f"{shape.name}, {tests.kind}"
+
+
+def _needed(tests: CodeTests, row: dict[str, Any], words: str) -> str:
+    """What the problem must say so that the tests can be met: the name of a function, and its first lines where there are any."""
+    starter = str(row.get("starter_code") or "").strip()
+    if tests.kind == "standard input":
+        return "".join(
+            f"\n\n{key.replace('_', ' ').capitalize()}: {text.strip()}"
+            for key in ("input_format", "output_format")
+            if (text := str(row.get(key) or "")).strip() and text.strip() not in words
+        )
+    if starter and starter not in words:
+        return f"\n\nStart from this code:\n```python\n{starter}\n```"
+    if tests.fn_name is not None:
+        named, arguments = tests.fn_name, len(tests.inputs[0])
+    else:
+        declared = _info_of(row).get("function_declaration")
+        if declared and str(declared).strip().rstrip(":") not in words:
+            return f"\n\nThe function is declared as `{str(declared).strip()}`."
+        found = first_call("\n".join([tests.setup, *tests.asserts]))
+        if found is None:
+            return ""
+        named, arguments = found
+    if re.search(rf"\b{re.escape(named)}\b", words):
+        return ""
+    return f"\n\nThe function is called `{named}` and takes {arguments} argument{'' if arguments == 1 else 's'}."
+
+
+def first_call(source: str) -> tuple[str, int] | None:
+    """(name, number of arguments) of the first function in a source that is neither built in, nor imported, nor made there."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    import builtins
+
+    own = {node.name for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    own |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    own |= {node.asname or node.name for node in ast.walk(tree) if isinstance(node, ast.alias)}
+    own |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            if not hasattr(builtins, node.func.id) and node.func.id not in own:
+                return node.func.id, len(node.args) + len(node.keywords)
+    return None
+
+
+def _all_text(cell: Any) -> str:
+    return cell if isinstance(cell, str) else json.dumps(cell, ensure_ascii=False)
+
+
+def _with_more(cell: Any, more: str) -> Any:
+    """The cell with a text behind the last turn of the user."""
+    if not more or isinstance(cell, str):
+        return f"{cell}{more}" if more else cell
+    messages = [dict(message) for message in cell]
+    for message in reversed(messages):
+        if message.get("role", message.get("from")) in ("user", "human"):
+            key = "content" if "content" in message else "value"
+            if isinstance(message[key], str):
+                message[key] += more
+            return messages
+    return cell
+
+
+# Values in cells
+
+
+def parsed(value: Any, *, depth: int = 3) -> Any:
+    """What a JSON text holds, and a JSON text in it; anything else as it is. DataError: it is no JSON, or packed badly."""
+    while isinstance(value, str) and depth:
+        text = value.strip()
+        if not text:
+            return None
+        if text[:1] not in ("{", "[", '"'):
+            value = unpacked(text)
+        else:
+            try:
+                value = json.loads(text)
+            except (ValueError, RecursionError) as error:
+                raise DataError("its tests are no JSON text") from error
+        depth -= 1
+    return value
+
+
+class _OneText(pickle.Unpickler):
+    """Plain data alone: every global is refused, so that nothing can be called."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise DataError(f"its packed tests name {module[:40]}.{name[:40]}, and only plain data is read")
+
+    def persistent_load(self, pid: Any) -> Any:
+        raise DataError(f"its packed tests point to {str(pid)[:40]}, outside of them")
+
+
+def unpacked(text: str) -> str:
+    """LiveCodeBench's base64(zlib(pickle(JSON text))). DataError: it is nothing of the kind."""
+    try:
+        packed = base64.b64decode(text, validate=True)
+        unpacker = zlib.decompressobj()
+        data = unpacker.decompress(packed, MAX_UNPACKED)
+    except (binascii.Error, zlib.error, ValueError) as error:
+        raise DataError("its tests are neither JSON nor packed JSON") from error
+    if unpacker.unconsumed_tail or not unpacker.eof:
+        raise DataError(f"its packed tests are cut off, or have more than {MAX_UNPACKED // 2**20} MB")
+    if data[:1] in (b"{", b"["):
+        return data.decode("utf-8", "replace")
+    try:
+        found = _OneText(io.BytesIO(data)).load()
+    except DataError:
+        raise
+    except Exception as error:  # a damaged pickle raises almost anything
+        raise DataError(f"its packed tests cannot be read ({type(error).__name__})") from error
+    if not isinstance(found, (str, bytes)):
+        raise DataError("its packed tests hold no text")
+    return found if isinstance(found, str) else found.decode("utf-8", "replace")
+
+
+def limit_of(value: Any, *, unit: float = 1.0) -> float | None:
+    """A limit as a number: 2, "2.0 seconds", {"seconds": 2, "nanos": 0}. None: it says none."""
+    if isinstance(value, dict):
+        value = (value.get("seconds") or 0) + (value.get("nanos") or 0) / 1e9
+    if isinstance(value, str):
+        found = _NUMBER.search(value)
+        value = float(found[0]) * (1e-3 if re.search(r"\bms\b|milli", value, re.I) else 1.0) if found else None
+    return float(value) * unit if isinstance(value, (int, float)) and 0 < value < 1e15 else None
+
+
+def as_text(value: Any) -> str:
+    """Standard input or output: a text, or a list of its lines."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and all(isinstance(line, (str, int, float)) for line in value):
+        return "\n".join(map(str, value))
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return str(value)
+    raise DataError("an input or output is neither a text nor a list of lines")
+
+
+def _lines_of_json(text: str) -> list[Any]:
+    """LiveCodeBench's functional input: a line for each argument."""
+    try:
+        return [json.loads(line) for line in text.strip().split("\n")]
+    except (ValueError, RecursionError) as error:
+        raise DataError("an input for a function has a line that is no JSON") from error
+
+
+def _json_or_text(value: Any) -> Any:
+    """An expected value: of a text what it says as JSON, else the text."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+
+
+def _function_tests(name: str, inputs: list[Any], outputs: list[Any], *, boxed: bool, **more: Any) -> CodeTests:
+    """Tests of a function: argument lists, or texts with a line for each argument. boxed: outputs may be lists around the value."""
+    arguments = [_lines_of_json(one) if isinstance(one, str) else one for one in inputs]
+    if not all(isinstance(one, list) for one in arguments):
+        raise DataError("an input for a function is no list of arguments")
+    return CodeTests(
+        inputs=arguments,
+        outputs=outputs,
+        fn_name=name.rpartition(".")[2].strip(),
+        # APPS keeps values in lists of one, and says so nowhere
+        boxed_outputs=boxed and all(isinstance(value, list) and len(value) == 1 for value in outputs),
+        integer_keys=any(_numbered(one) for one in arguments for one in one),
+        **more,
+    )
+
+
+def _numbered(value: Any) -> bool:
+    return isinstance(value, dict) and bool(value) and all(re.fullmatch(r"-?\d{1,18}", key) for key in value)
+
+
+def in_and_out(found: dict[str, Any], *, name: str | None = None, **more: Any) -> CodeTests:
+    """{inputs, outputs[, fn_name]}, APPS's form, which TACO, PRIME and verl share."""
+    name = found.get("fn_name") or name
+    inputs, outputs = found.get("inputs") or [], found.get("outputs") or []
+    if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
+        raise DataError("its inputs and outputs are not two lists of one length")
+    if name:
+        values = [
+            _json_or_text(out) if isinstance(one, str) else out for one, out in zip(inputs, outputs, strict=True)
+        ]
+        return _function_tests(str(name), inputs, values, boxed=bool(values), **more)
+    return CodeTests(inputs=[*map(as_text, inputs)], outputs=[*map(as_text, outputs)], **more)
+
+
+_IS_FUNCTION = {"functional", "function_call", "function"}
+_IS_STDIN = {"stdin", "stdin_stdout", "standard_input", "stdio", None}
+
+
+def listed(cases: list[Any], *, name: str | None = None, **more: Any) -> CodeTests:
+    """[{input, output[, testtype, fn_name, metadata.func_name]}], LiveCodeBench's form, which rllm and others share."""
+    if not all(isinstance(case, dict) and "input" in case and "output" in case for case in cases):
+        raise DataError("one of its tests has no input and output")
+    kinds = {case.get("testtype") or case.get("type") for case in cases}
+    if unknown := kinds - _IS_FUNCTION - _IS_STDIN:
+        raise DataError(f"its tests are of the kind {quoted(str(min(map(str, unknown))))}, which is not known")
+    names = {case.get("fn_name") or _metadata(case).get("func_name") for case in cases} - {None, ""}
+    name = next(iter(names), None) or name
+    if kinds <= _IS_STDIN and not names:
+        return in_and_out(
+            {"inputs": [one["input"] for one in cases], "outputs": [one["output"] for one in cases]}, **more
+        )
+    if not kinds & _IS_FUNCTION and kinds != {None}:
+        raise DataError("its tests name a function, and say that they are for standard input")
+    if not name or len(names) > 1 or (kinds & _IS_STDIN and kinds != {None}):
+        raise DataError("its tests are for a function, and do not say which one")
+    inputs: list[Any] = []
+    for case in cases:
+        given = case["input"]
+        whole = case.get("type") == "function_call" and isinstance(given, str)
+        inputs.append(_json_or_text(given) if whole else given)
+    outputs = [_json_or_text(one["output"]) for one in cases]
+    return _function_tests(str(name), inputs, outputs, boxed=kinds == {"function_call"}, **more)
+
+
+def _metadata(row: dict[str, Any]) -> dict[str, Any]:
+    found = row.get("metadata")
+    if isinstance(found, str) and found.strip().startswith("{"):
+        found = parsed(found)
+    return found if isinstance(found, dict) else {}
+
+
+def _limits(row: dict[str, Any]) -> dict[str, Any]:
+    return {"time_limit": limit_of(row.get("time_limit")), "memory_limit_mb": limit_of(row.get("memory_limit"))}
+
+
+def any_tests(value: Any, row: dict[str, Any]) -> CodeTests:
+    """Tests in any of the forms of one cell: the contract itself, or those of APPS, LiveCodeBench, PRIME, rllm and SYNTHETIC."""
+    found = parsed(value)
+    name = _metadata(row).get("func_name") or row.get("fn_name")
+    if isinstance(found, dict) and "test_cases" in found:
+        language = str(found.get("language") or "python").lower()
+        tests = any_tests(found["test_cases"], row | {"fn_name": found.get("fn_name")})
+        tests.language = "python" if language == "python3" else language
+        return tests
+    if isinstance(found, dict) and "assert_case" in found:  # verl with a sandbox
+        return CodeTests(asserts=[*map(str, parsed(found["assert_case"]))])
+    if isinstance(found, dict) and {"asserts", "checker", "setup", "preamble"} & found.keys():
+        return _own(found)
+    if isinstance(found, dict) and "inputs" in found:
+        return in_and_out(found, name=name, **{**_limits(row), **_known(found)})
+    if isinstance(found, list) and found and all(isinstance(one, str) for one in found):
+        return CodeTests(asserts=found)
+    if isinstance(found, list):
+        return listed(found, name=name, **_limits(row))
+    raise DataError("its tests are of no form that is known")
+
+
+def _own(found: dict[str, Any]) -> CodeTests:
+    import msgspec
+
+    try:
+        return msgspec.convert(found, CodeTests)
+    except msgspec.ValidationError as error:
+        raise DataError(f"its tests are not of the contract: {error}") from error
+
+
+def _known(found: dict[str, Any]) -> dict[str, Any]:
+    return {key: found[key] for key in ("language", "time_limit", "memory_limit_mb") if found.get(key) is not None}
+
+
+# One function for each shape
+
+
+def apps(row: dict[str, Any]) -> CodeTests:
+    """APPS and TACO: `input_output`, a JSON text."""
+    found = parsed(row["input_output"])
+    if not isinstance(found, dict):
+        raise DataError("it has no tests")
+    return in_and_out(found, **_limits(row))
+
+
+def code_contests(row: dict[str, Any]) -> CodeTests:
+    """CodeContests: three groups of tests, {input: [..], output: [..]}."""
+    if row.get("input_file") or row.get("output_file"):
+        raise DataError("its programs read or write a file, not standard input and output")
+    inputs: list[Any] = []
+    outputs: list[Any] = []
+    for group in ("public_tests", "private_tests", "generated_tests"):
+        found = parsed(row.get(group)) or {}
+        inputs += found.get("input") or []
+        outputs += found.get("output") or []
+    memory = limit_of(row.get("memory_limit_bytes"), unit=2.0**-20)
+    return in_and_out(
+        {"inputs": inputs, "outputs": outputs}, time_limit=limit_of(row.get("time_limit")), memory_limit_mb=memory
+    )
+
+
+def livecodebench(row: dict[str, Any]) -> CodeTests:
+    """LiveCodeBench: public tests as JSON, private ones packed."""
+    cases = [*(parsed(row["public_test_cases"]) or []), *(parsed(row.get("private_test_cases") or []) or [])]
+    return listed(cases, name=_metadata(row).get("func_name"))
+
+
+def mbpp(row: dict[str, Any]) -> CodeTests:
+    """MBPP, its sanitized version and MBPP+: asserts, with what they import."""
+    lines = [*(parsed(row["test_list"]) or []), *(parsed(row.get("challenge_test_list")) or [])]
+    more = str(row.get("test") or "")
+    setup = [*(row.get("test_imports") or []), row.get("test_setup_code") or ""]
+    return CodeTests(asserts=[*map(str, lines), *([more] if more.strip() else [])], setup="\n".join(setup).strip())
+
+
+def humaneval(row: dict[str, Any]) -> CodeTests:
+    """HumanEval and HumanEval+: a source with check(candidate). What the prompt has before the function is part of both sides."""
+    name, prompt = str(row["entry_point"]), str(row.get("prompt") or "")
+    before = prompt[: max(0, prompt.rfind(f"def {name}("))].strip()
+    check = f"check({name})"
+    return CodeTests(asserts=[check], setup=f"{before}\n\n{row['test']}".strip(), preamble=before)
+
+
+def kodcode(row: dict[str, Any]) -> CodeTests:
+    """KodCode: a module of pytest. Its fixtures and classes are not known here."""
+    source = str(row.get("test_code") or row.get("test") or "")
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise DataError("its tests are no Python") from error
+    kept: list[ast.stmt] = []
+    names: list[str] = []
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            raise DataError("its tests have a class")
+        if isinstance(node, ast.ImportFrom) and node.module == "solution":
+            if any(alias.name[:1].isupper() or alias.asname or alias.name == "*" for alias in node.names):
+                raise DataError("its tests import a class of the solution, or rename a function")
+            continue
+        if isinstance(node, ast.Import) and all(alias.name == "pytest" for alias in node.names):
+            continue
+        if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test):
+            continue
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test"):
+            marks = [ast.unparse(one) for one in node.decorator_list]
+            if node.args.args and not any(mark.startswith("pytest.mark.parametrize") for mark in marks):
+                raise DataError("its tests have fixtures")
+            names.append(node.name)
+        kept.append(node)
+    used = {
+        one.attr for node in kept for one in ast.walk(node) if isinstance(one, ast.Attribute) and _is_pytest(one.value)
+    }
+    if others := used - {"raises", "approx", "mark"}:
+        raise DataError(f"its tests use pytest.{min(others)}")
+    setup = "\n".join(map(ast.unparse, kept))
+    return CodeTests(asserts=[f"{name}()" for name in names], setup=_PYTEST.strip() + "\n" + setup if used else setup)
+
+
+def _is_pytest(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == "pytest"
+
+
+def _info_of(row: dict[str, Any]) -> dict[str, Any]:
+    info = row.get("test_info")
+    info = info[0] if isinstance(info, list) and info else info
+    return info if isinstance(info, dict) else {}
+
+
+def deepcoder(row: dict[str, Any]) -> CodeTests:
+    """DeepCoder-Preview, and any column `tests` with one of the forms of any_tests."""
+    return any_tests(row["tests"], row)
+
+
+def prime(row: dict[str, Any]) -> CodeTests:
+    """Eurus-2 and what verl writes: reward_model.ground_truth."""
+    if row.get("ability") not in (None, "code", "coding"):
+        raise DataError(f"its ability is {quoted(str(row['ability']))}, not code")
+    return any_tests(value_at(row, "reward_model.ground_truth"), row)
+
+
+def rllm(row: dict[str, Any]) -> CodeTests:
+    """rllm: ground_truth, a JSON text with a list of tests."""
+    return any_tests(row["ground_truth"], row)
+
+
+def synthetic(row: dict[str, Any]) -> CodeTests:
+    """SYNTHETIC-1 and 2, verifiable-coding-problems: verification_info."""
+    return any_tests(row["verification_info"], row)
+
+
+def codeforces(row: dict[str, Any]) -> CodeTests:
+    """open-r1/codeforces: official tests, and a checker where several outputs are right."""
+    if row.get("input_mode") not in (None, "stdio"):
+        raise DataError("its programs read a file, not standard input")
+    if row.get("interaction_format"):
+        raise DataError("its programs talk to a judge")
+    cases = parsed(row["official_tests"]) or []
+    return listed(cases, checker=row.get("generated_checker") or None, **_limits(row))
+
+
+_PROBLEM = ("problem", "question", "prompt", "question_content", "description", "text", "instruction", "messages")
+SHAPES: tuple[Shape, ...] = (
+    Shape("APPS or TACO", "input_output", _PROBLEM, apps),
+    Shape("LiveCodeBench", "public_test_cases", _PROBLEM, livecodebench),
+    Shape("CodeContests", "public_tests", ("description", *_PROBLEM), code_contests),
+    Shape("codeforces", "official_tests", ("prompt", "description", *_PROBLEM), codeforces),
+    Shape("MBPP", "test_list", ("prompt", "text", *_PROBLEM), mbpp),
+    Shape("HumanEval", "test", ("prompt",), humaneval, also=("entry_point",)),
+    Shape("KodCode", "test", ("question", *_PROBLEM), kodcode),
+    Shape("KodCode", "test_code", ("question", *_PROBLEM), kodcode),
+    Shape("DeepCoder", "tests", _PROBLEM, deepcoder),
+    Shape("SYNTHETIC", "verification_info", ("prompt", *_PROBLEM), synthetic),
+    Shape("PRIME or verl", "reward_model.ground_truth", ("prompt", *_PROBLEM), prime),
+    Shape("rllm", "ground_truth", ("question", *_PROBLEM), rllm),
+)
+PROBLEM_COLUMNS = tuple(dict.fromkeys(name for shape in SHAPES for name in shape.problem))
+
+
+def columns_of(keys: Iterable[str | None]) -> set[str]:
+    """Every column that some shape reads, and those that the user named."""
+    of_shapes = {root_of(shape.tests) for shape in SHAPES} | {name for shape in SHAPES for name in shape.also}
+    beside = """starter_code metadata time_limit memory_limit memory_limit_bytes input_file output_file private_tests
+        generated_tests private_test_cases challenge_test_list test_setup_code test_imports test_info ability
+        generated_checker input_mode interaction_format input_format output_format fn_name""".split()
+    named = {name for key in keys if key for name in (key, root_of(key))}
+    return of_shapes | {*PROBLEM_COLUMNS} | {*beside} | named
