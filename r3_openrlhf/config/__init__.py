@@ -288,8 +288,15 @@ class CodeConfig:
     memory_mb: int = 1024
     # address of a server with SandboxFusion's /run_code, which runs the programs instead; null: processes of this machine
     url: str | None = None
+    # languages beside python: the word that a problem's tests have -> the import path of its Language (docs/code.md)
+    languages: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for word, path in self.languages.items():
+            if not isinstance(path, str) or not is_import_path(path):
+                raise ConfigError(
+                    f"reward.code.languages.{word} is {quoted(path)}; use package.module:name or file.py:name"
+                )
         above("reward.code.seconds_per_test", self.seconds_per_test, 0.0)
         above("reward.code.seconds", self.seconds, 0.0)
         at_least("reward.code.memory_mb", self.memory_mb, 64)

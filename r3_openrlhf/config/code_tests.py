@@ -31,7 +31,7 @@ class CodeTests(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, 
         preamble: Goes before the program: imports and helpers that the problem promises.
         checker: Python source that decides where several outputs are right, in place of the comparison. It is run as `checker.py
             input.txt correct_output.txt solution_output.txt` and prints 1 last.
-        language: A word of the table of languages.
+        language: "python", or a word of reward.code.languages. Never an import path: tests may come from anywhere.
         time_limit: Seconds for one test, where the problem asks for more than reward.code.seconds_per_test.
         memory_limit_mb: The same for reward.code.memory_mb.
         boxed_outputs: Every output is a list around the value (APPS).
@@ -78,6 +78,8 @@ def read_tests(text: str) -> CodeTests:
 
 def check_tests(tests: CodeTests) -> None:
     """DataError: there are no tests, or they cannot be run."""
+    if not tests.language.replace("+", "p").replace("#", "s").isidentifier():
+        raise DataError(f"its tests are for {tests.language[:40]!r}, which is no word for a language")
     if tests.asserts and (tests.inputs or tests.outputs):
         raise DataError("its tests have both asserts and inputs; use one of the two")
     if len(tests.inputs) != len(tests.outputs):

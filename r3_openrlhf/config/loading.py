@@ -287,7 +287,14 @@ def _known_keys(schema: type, prefix: str = "") -> list[str]:
 
 def _free_keys() -> list[str]:
     """Keys that hold a dictionary whose content is not ours to check here."""
-    return ["openrlhf", "data.chat_template_kwargs", "data.reasoning_gym", "held_out.reasoning_gym", "agents.options"]
+    return [
+        "openrlhf",
+        "data.chat_template_kwargs",
+        "data.reasoning_gym",
+        "held_out.reasoning_gym",
+        "agents.options",
+        "reward.code.languages",
+    ]
 
 
 def _leaves(values: dict[str, Any], schema: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

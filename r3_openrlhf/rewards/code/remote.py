@@ -1,0 +1,101 @@
+"""Programs on a server that speaks SandboxFusion's HTTP form (POST /run_code), in place of run.py. What is expected never goes there."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from r3_openrlhf.rewards.code.run import Call, Limits, Outcome
+
+AT_ONCE = 8  # tests of one program
+ATTEMPTS = 3
+MAX_ANSWER_BYTES = 2**26
+_CALL = """
+
+def _call():
+    import json, sys
+    found = globals().get("Solution")
+    found = getattr(found(), {name!r}) if isinstance(found, type) and hasattr(found, {name!r}) else globals()[{name!r}]
+    value = found(*json.load(sys.stdin))
+    sys.stdout.write("\\n" + {mark!r} + json.dumps(value) + "\\n")
+
+_call()
+"""
+
+
+def run_program(
+    url: str, program: str, calls: Sequence[Call], *, limits: Limits, language: str = "python"
+) -> list[Outcome]:
+    """As run.run_program. A server that does not answer, or says that it failed itself, makes its tests "unavailable"."""
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        return list(threads.map(lambda call: _outcome(url, program, call, limits, language), calls))
+
+
+def _outcome(url: str, program: str, call: Call, limits: Limits, language: str) -> Outcome:
+    mark = secrets.token_hex(8)
+    if call.function is not None:
+        program += _CALL.format(name=call.function, mark=mark)
+    body = {
+        "code": program,
+        "language": language,
+        "stdin": call.stdin if call.function is None else json.dumps(call.arguments),
+        "compile_timeout": limits.seconds_per_test,
+        "run_timeout": limits.seconds_per_test,
+        "memory_limit_MB": limits.memory_mb,
+    }
+    answer = _ask(f"{url.rstrip('/')}/run_code", body, limits.seconds_per_test)
+    result = answer.get("run_result") or {}
+    compiled = answer.get("compile_result") or {}
+    if answer.get("status") not in ("Success", "Failed") or not isinstance(result, dict):
+        return Outcome(status="unavailable", detail=str(answer.get("message") or "")[:200])
+    if not result:
+        late = isinstance(compiled, dict) and compiled.get("status") == "TimeLimitExceeded"
+        return Outcome(status="timeout" if late else "syntax_error" if compiled else "unavailable")
+    if result.get("status") == "TimeLimitExceeded":
+        return Outcome(status="timeout")
+    errors, printed = str(result.get("stderr") or ""), str(result.get("stdout") or "")
+    if result.get("status") != "Finished":
+        return Outcome(status="unavailable", detail=str(result.get("status"))[:200])
+    if result.get("return_code") != 0 and (failed := _failure(errors)):
+        return Outcome(status=failed, detail=ascii(errors.strip().rpartition("\n")[2].partition(":")[0])[1:-1][:80])
+    if call.function is None:
+        return Outcome(status="finished", stdout=printed[: limits.output_bytes])
+    _, found, text = printed.rpartition(mark)
+    try:
+        return (
+            Outcome(status="finished", value=json.loads(text)) if found else Outcome(status="error", detail="no value")
+        )
+    except (ValueError, RecursionError):
+        return Outcome(status="error", detail="a value that is no JSON")
+
+
+def _failure(errors: str) -> str | None:
+    """What ended the program; None: its own sys.exit, which is no verdict."""
+    last = errors.strip().rpartition("\n")[2]
+    if last.startswith(("SyntaxError", "IndentationError", "TabError")) and "Traceback" not in errors:
+        return "syntax_error"
+    if last.startswith("MemoryError"):
+        return "memory"
+    return "error" if errors.strip() else None
+
+
+def _ask(url: str, body: dict[str, Any], limit_s: float) -> dict[str, Any]:
+    """The answer; {} where there is none."""
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    for attempt in range(ATTEMPTS):
+        if attempt:
+            time.sleep(0.2 * 2**attempt)
+        try:
+            with urllib.request.urlopen(request, timeout=10 * limit_s + 30) as answer:
+                found = json.loads(answer.read(MAX_ANSWER_BYTES))
+        except (OSError, ValueError, RecursionError) as error:  # URLError and a server's status are OSErrors
+            found = {"message": f"{type(error).__name__}"}
+        if isinstance(found, dict) and found.get("status") in ("Success", "Failed"):
+            return found
+    return found if isinstance(found, dict) else {}
