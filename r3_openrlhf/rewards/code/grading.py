@@ -16,11 +16,10 @@ from r3_openrlhf.config.code_tests import CodeTests, read_tests
 from r3_openrlhf.method.errors import DataError
 from r3_openrlhf.rewards.answers.request import Item, Result
 from r3_openrlhf.rewards.code import remote
-from r3_openrlhf.rewards.code import run as processes
 from r3_openrlhf.rewards.code.compare import same_text, same_value
 from r3_openrlhf.rewards.code.extraction import last_program
 from r3_openrlhf.rewards.code.languages import LANGUAGES
-from r3_openrlhf.rewards.code.run import Call, Limits, Outcome, run_program
+from r3_openrlhf.rewards.code.run import Call, Limits, Outcome, run_asserts, run_program
 
 MAX_PROGRAM_CHARS = 200_000
 MAX_SHOWN_CHARS = 1000
@@ -105,8 +104,9 @@ def _whole(program: str, preamble: str) -> str:
 def _results(program: str, tests: CodeTests, language: str, limits: Limits, run: Run) -> list[str]:
     """Of each test "", or why it does not count as passed."""
     if tests.asserts:
-        outcomes = processes.run_asserts(program, tests.asserts, setup=tests.setup, limits=limits)
-        return [_why(outcome) for outcome in outcomes]
+        outcomes = run_asserts(program, tests.asserts, setup=tests.setup, limits=limits)
+        held = [outcome.status != "finished" or outcome.value is True for outcome in outcomes]
+        return [_why(outcome) if fine else "it does not hold" for fine, outcome in zip(held, outcomes, strict=True)]
     outcomes = run(program, _calls(tests), limits=limits, language=language)
     pairs = zip(tests.inputs, tests.outputs, outcomes, strict=True)
     return [_compared(tests, given, expected, outcome, run) for given, expected, outcome in pairs]

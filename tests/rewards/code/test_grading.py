@@ -7,6 +7,7 @@ import pytest
 from r3_openrlhf import grade
 from r3_openrlhf.config import CodeConfig
 from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.problems.code_rows import _PYTEST
 from r3_openrlhf.rewards.answers.request import Item
 from r3_openrlhf.rewards.code.grading import grader, judge
 from r3_openrlhf.rewards.code.languages import Language
@@ -38,6 +39,19 @@ RIGHT = {
         "from __future__ import annotations\ndef f(x: Strange):\n    return helper(x)",
         json.dumps({"inputs": [[1]], "outputs": [2], "fn_name": "f", "preamble": "def helper(x):\n    return x + 1"}),
     ),
+    "asserts": (
+        "def add(a, b):\n    return a + b",
+        json.dumps({"asserts": ["assert add(1, 2) == 3", "assert math.isclose(add(0.1, 0.2), 0.3)"], "setup": "import math"}),
+    ),
+    "check": (
+        "def add(a, b):\n    return a + b",
+        json.dumps({"asserts": ["check(add)"], "setup": "def check(candidate):\n    assert candidate(1, 2) == 3"}),
+    ),
+    "pytest": (
+        "def add(a, b):\n    return a + b",
+        json.dumps({"asserts": ["test_a()"], "setup": _PYTEST + "def test_a():\n    assert add(0.1, 0.2) == pytest.approx(0.3)\n"
+            "    with pytest.raises(TypeError):\n        add(1, 'x')"}),
+    ),
     "exit code": ("import sys\na, b = map(int, input().split())\nprint(a + b)\nsys.exit(3)", ADD),
     "a checker": (
         "print(2, 3)",
@@ -65,6 +79,12 @@ WRONG = {
     "exits": ("import os\nos._exit(0)", ADD, "failed test 1 of 3: wrong output", 0.0),
     "exits in a function": ("import os\ndef add(a, b):\n    os._exit(0)", CALLS, None, 0.0),
     "equal to all": ("class E(int):\n    def __eq__(self, other): return True\n    def __ne__(self, other): return False\ndef add(a, b):\n    return E(0)", CALLS, "failed test 1 of 2: wrong value", 0.0),
+    "assert": (
+        "def add(a, b):\n    return a + b + (a > 5)", json.dumps({"asserts": ["assert add(1, 2) == 3", "assert add(6, 1) == 7"]}),
+        "failed test 2 of 2: it does not hold", 0.5),
+    "equal to all, asserts": (
+        "class E(int):\n    def __eq__(self, other): return True\ndef add(a, b):\n    return E(0)",
+        json.dumps({"asserts": ["assert add(1, 2) == 3"]}), None, 0.0),
     "a checker says no": (
         "print(2, 4)", json.dumps({"inputs": ["5\n"], "outputs": ["1 4\n"], "checker": "print(0)"}), "failed test 1 of 1: wrong output", 0.0),
     "a checker breaks": (
