@@ -615,7 +615,7 @@ class AgentsConfig:
 class R3Config(R3Settings):
     """A whole run: the method's settings, and what a run needs besides them."""
 
-    # r3 | OpenRLHF's own: ppo, grpo, dr_grpo, gspo, rloo, reinforce_pp, reinforce_pp_baseline, dapo | agents: trajectories, by agents.estimator
+    # r3 | rrl | OpenRLHF's own: ppo, grpo, dr_grpo, gspo, rloo, reinforce_pp, reinforce_pp_baseline, dapo | agents: trajectories, by agents.estimator
     algo: str = "r3"
     # the name under which `r3 compare` groups runs that differ in the seed only; None: algo
     arm: str | None = None
@@ -828,6 +828,11 @@ class R3Config(R3Settings):
                 f"{source} and replay.enabled is true: dynamic filtering removes exactly the groups that replay "
                 "repairs; use replay.enabled=false, or leave dynamic filtering off"
             )
+        if self.filters_groups and given.rrl.ratio:
+            raise ConfigError(
+                f"openrlhf.algo.dynamic_filtering_enable is on and exploration.rrl.ratio is {given.rrl.ratio}: groups from states would be "
+                "filtered out while they fail; use one of the two"
+            )
         if self.filters_groups and algorithm.own_advantages:
             raise ConfigError(
                 f"openrlhf.algo.dynamic_filtering_enable is on with algo={self.algo}: collapsed groups would be gone before "
@@ -850,6 +855,7 @@ class R3Config(R3Settings):
             (f"exploration.first_samples is {given.first_samples}", explores or not given.first_samples, f"whose groups must all have the same size{off}"),
             (f"exploration.prefix is {given.prefix}", explores or not given.prefix, f"which keeps no history of states{off}"),
             (f"exploration.select is {given.select}", explores or not given.select, f"which keeps no history to select by{off}"),
+            (f"exploration.rrl.ratio is {given.rrl.ratio}", algorithm.replays_states or not given.rrl.ratio, "which has no critic whose values choose states; use algo=rrl, or exploration.prefix with algo=r3"),
             (f"replay.rehearse.rows is {self.replay.rehearse.rows}", "replay" in algorithm.mechanisms or not self.replay.rehearse.rows, "which keeps no history to rehearse from; use algo=r3 or replay.rehearse.rows=0"),
             (f"advantage.success_scale is {self.advantage.success_scale}", algorithm.own_advantages or self.advantage.success_scale == 1.0, "whose advantages are OpenRLHF's own; use algo=r3 or advantage.success_scale=1"),
         ):  # fmt: skip
@@ -862,7 +868,7 @@ class R3Config(R3Settings):
                 value = getattr(self.critic, one.name)
                 if value != one.default:
                     raise ConfigError(
-                        f"critic.{one.name} is {value}, but algo is {self.algo}, which has no critic; use algo=ppo or leave it out"
+                        f"critic.{one.name} is {value}, but algo is {self.algo}, which has no critic; use algo=ppo or algo=rrl, or leave it out"
                     )
             return
         for name, why in (

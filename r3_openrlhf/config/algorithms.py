@@ -61,6 +61,11 @@ class Algorithm:
         """Is a critic trained beside the policy (critic.*)? Of OpenRLHF's estimators GAE alone asks one."""
         return self.estimator == "gae"
 
+    @property
+    def replays_states(self) -> bool:
+        """May groups start from states that a critic has chosen (exploration.rrl)? It takes a critic and a history."""
+        return self.has_critic and self.keeps_history
+
 
 def _of_user(path: str, found: Any) -> Algorithm:
     if not isinstance(found, Algorithm):
@@ -99,6 +104,7 @@ ALGORITHMS: OpenTable[Algorithm] = OpenTable(
         "dr_grpo": Algorithm(estimator="dr_grpo"),
         "gspo": Algorithm(estimator="group_norm", flags={"actor.policy_loss_type": "gspo"}),
         "ppo": Algorithm(estimator="gae"),
+        "rrl": Algorithm(estimator="gae", keeps_history=True),
         "dapo": Algorithm(estimator="group_norm", filters_groups=True, overlong_penalty=True, in_lab=True),
         # trajectories, by agents.estimator
         "agents": Algorithm(

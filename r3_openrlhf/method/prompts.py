@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Protocol
 
 import numpy as np
 
 from r3_openrlhf.method.core.reflection import fit_attempt, reflection_message
+from r3_openrlhf.method.core.states import StoredState
 from r3_openrlhf.method.types import Context, Rollout, Word
 
 
@@ -29,10 +30,25 @@ class ReflectionFate(Word):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prefix:
-    """The first tokens of a stored response. ids: int32 [n]; logprobs: float32 [n], as they were once sampled with."""
+    """The first tokens of a stored response. ids: int32 [n]; logprobs: float32 [n], as they were once sampled with; state: why
+    they are continued, where a critic chose them."""
 
     ids: np.ndarray
     logprobs: np.ndarray
+    state: StoredState | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChosenStates:
+    """What a step's batch starts from instead of prompts, and metrics of all states that there are."""
+
+    prefixes: list[Prefix]
+    metrics: dict[str, float]
+
+    @property
+    def uids(self) -> list[str]:
+        """The problem of each prefix."""
+        return [prefix.state.uid for prefix in self.prefixes if prefix.state is not None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +56,7 @@ class Asked:
     """One prompt of the step; its responses are one group.
 
     Attributes:
-        problem: as it was passed in; place: its index there.
+        problem: as it was passed in; place: its index there, those of `states` after the problems.
         context: why it is asked: PLAIN, REFLECTION (with a stored error), PREFIX (from a stored state).
         prompt: what `PromptMaker` made of it.
         prefix: the tokens that a response begins with; PREFIX only.
@@ -60,10 +76,12 @@ class StepPrompts:
     Attributes:
         asked: plain prompts in the order of the problems, then those from a state, then those with an error.
         reflection: one fate per problem.
+        state_metrics: of exploration.rrl, how many stored states met which fate, and their values against their outcomes.
     """
 
     asked: list[Asked]
     reflection: list[ReflectionFate]
+    state_metrics: dict[str, float] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Asked]:
         return iter(self.asked)
@@ -87,9 +105,11 @@ class StepPrompts:
         """`r3/reflection/hard_prompts`, and a count for each reason why a problem was not reflected on."""
         why = self.why_not
         reasons = [fate for fate in ReflectionFate if fate not in (ReflectionFate.ASKED, ReflectionFate.OFF)]
-        return {"r3/reflection/hard_prompts": float(self.num_hard)} | {
-            f"r3/reflection/{fate}": float(why[fate]) for fate in reasons
-        }
+        return (
+            {"r3/reflection/hard_prompts": float(self.num_hard)}
+            | {f"r3/reflection/{fate}": float(why[fate]) for fate in reasons}
+            | self.state_metrics
+        )
 
 
 class PromptMaker(Protocol):

@@ -27,18 +27,28 @@ from r3_openrlhf.method.core.ranking import RANKING_SCORES
 from r3_openrlhf.method.core.reflection import is_hard
 from r3_openrlhf.method.core.replay import choose, response_bytes
 from r3_openrlhf.method.core.selection import ProblemSelection, draws_on
+from r3_openrlhf.method.core.states import StateFate, choose_states, state_by_value, value_against_outcome
 from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.method.history.codec import state_digest
 from r3_openrlhf.method.history.records import RecallRequest, StoredRollout
 from r3_openrlhf.method.history.store import HistoryStore
-from r3_openrlhf.method.prompts import Asked, Prefix, PromptMaker, ReflectionFate, StepPrompts
+from r3_openrlhf.method.prompts import Asked, ChosenStates, Prefix, PromptMaker, ReflectionFate, StepPrompts
 from r3_openrlhf.method.settings import R3Settings
-from r3_openrlhf.method.types import Context, EntropySource, EntropyStatistics, OldLogprobs, Rollout, Verdict
+from r3_openrlhf.method.types import (
+    Context,
+    EntropySource,
+    EntropyStatistics,
+    OldLogprobs,
+    PromisingState,
+    Rollout,
+    Verdict,
+)
 
 # Of the groups that start in the middle of a stored response (exploration.prefix)
 FIRST_PREFIX_EPOCH = 2  # nothing is stored of a problem before
 NUM_CUTS = 3  # states of one stored response
 NUM_FAILURES = 4  # stored failures that are looked at where there is no success
+MAX_STATES = 4096  # the newest states of exploration.rrl, from which a batch's are chosen
 EASY = 0.5  # from a success the cut moves backwards when the posterior mean of a state's success rate is at least this
 
 ItemT = TypeVar("ItemT")
@@ -87,12 +97,43 @@ class R3:
         rng = random.Random(f"{self.seed}/select/{step}")
         return self.selection.choose(items, count=count, uid=uid, rng=rng)
 
-    def prompts(self, problems: Sequence[Any], *, step: int, epoch: int, render: PromptMaker) -> StepPrompts:
+    def states(self, *, count: int, step: int) -> ChosenStates:
+        """The stored states that a batch of `count` groups starts from instead of a problem's prompt (exploration.rrl)."""
+        settings = self.settings.exploration.rrl
+        wanted = min(round(settings.ratio * count), count - 1)
+        if not settings.ratio or self.history is None:
+            return ChosenStates([], {})
+        known = self.history.states(step=step, limit=MAX_STATES)
+        chosen, fates = choose_states(
+            known,
+            count=wanted,
+            order=settings.order,
+            max_failures=settings.max_failures,
+            rng=random.Random(f"{self.seed}/states/{step}"),
+        )
+        metrics = {f"r3/rrl/{fate}": float(fates[fate]) for fate in StateFate} | value_against_outcome(known)
+        prefixes = []
+        for state, stored in zip(chosen, self.history.rollouts([one.row for one in chosen]), strict=True):
+            ids, logprobs = stored.rollout.response_ids, stored.rollout.response_logprobs
+            prefixes.append(Prefix(ids[: state.num_tokens], logprobs[: state.num_tokens], state))
+        return ChosenStates(prefixes, metrics)
+
+    def prompts(
+        self,
+        problems: Sequence[Any],
+        *,
+        step: int,
+        epoch: int,
+        render: PromptMaker,
+        states: ChosenStates | None = None,
+        of_states: Sequence[Any] = (),
+    ) -> StepPrompts:
         """The prompts of this step: every problem, and further groups for hard ones (METHOD section 2).
 
         Args:
             problems: each has an attribute `uid`, the same at every visit.
             render: makes the prompts; `ChatPrompts` for text.
+            states: what `states` has chosen; of_states: the problem of each of its prefixes.
         """
         uids = [problem.uid for problem in problems]
         asked = [Asked(problem, i, Context.PLAIN, render.plain(problem)) for i, problem in enumerate(problems)]
@@ -108,7 +149,10 @@ class R3:
                 fates[i] = ReflectionFate.WITHOUT_ROOM
             else:
                 asked.append(Asked(problems[i], i, Context.REFLECTION, prompt))
-        return StepPrompts(asked, reflection=fates)
+        chosen = states or ChosenStates([], {})
+        for i, (problem, prefix) in enumerate(zip(of_states, chosen.prefixes, strict=True), start=len(problems)):
+            asked.append(Asked(problem, i, Context.PREFIX, render.plain(problem), prefix))
+        return StepPrompts(asked, reflection=fates, state_metrics=chosen.metrics)
 
     def draws(self, num_samples: int) -> tuple[int, int]:
         """Responses to a prompt in the first draw, and in the second for groups that need one (`needs_second_draw`)."""
@@ -392,6 +436,35 @@ class R3:
 
         peak, global_ = entropy_statistics(found, peak_fraction=self.settings.ranking.peak_fraction)
         return EntropyStatistics(peak=peak, global_=global_, source="exact")
+
+    def mark_states(self, rollouts: Sequence[Rollout], values: Mapping[int, np.ndarray]) -> None:
+        """Set `state` of one failed response of each problem that this step did not solve: of its responses' states the one of
+        the largest value (exploration.rrl).
+
+        Args:
+            values: place of a rollout -> float [response tokens], the critic's; those of given tokens are not looked at.
+        """
+        settings = self.settings.exploration.rrl
+        solved = {one.uid for one in rollouts if one.verdict is Verdict.CORRECT}
+        best: dict[str, tuple[float, Rollout, PromisingState]] = {}
+        for place, values_T in values.items():
+            rollout = rollouts[place]
+            if rollout.verdict is not Verdict.WRONG or rollout.uid in solved:
+                continue
+            cut = state_by_value(values_T, rule=settings.rule, places=self._places(rollout))
+            if cut is not None and (rollout.uid not in best or values_T[cut] > best[rollout.uid][0]):
+                value = float(values_T[cut])
+                best[rollout.uid] = value, rollout, PromisingState(num_tokens=cut, value=value)
+        for _, rollout, state in best.values():
+            rollout.state = state
+
+    def _places(self, rollout: Rollout) -> list[int]:
+        """Where a response may be cut: behind what it was given, before its last token and its limit."""
+        last = min(rollout.num_tokens, self.max_response_tokens or rollout.num_tokens) - 1
+        places = range(rollout.prefix_tokens + 1, last + 1)
+        if not self.settings.exploration.rrl.at_delimiters:
+            return list(places)
+        return [n for n in places if int(rollout.response_ids[n - 1]) in self.delimiters]
 
     # ── after the update ──
 

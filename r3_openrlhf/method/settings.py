@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from r3_openrlhf.method.checks import above, at_least, one_of
 from r3_openrlhf.method.core.ranking import RANKING_SCORES
 from r3_openrlhf.method.core.replay import RECALL_ORDERS
+from r3_openrlhf.method.core.states import STATE_ORDERS, STATE_RULES
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.types import (
     AdvantageScope,
@@ -172,6 +173,30 @@ class RankingSettings:
 
 
 @dataclass
+class StateReplaySettings:
+    """Groups that start from promising states of failed responses, found by a critic (RRL, arXiv 2504.14363); for algo=rrl."""
+
+    # share of a batch's groups that start from a stored state, as far as there are states; 0: off
+    ratio: float = 0.0
+    # which state of a failed response, by the values of its tokens: largest, before_fall (the point before the largest one), or
+    # package.module:function (method/core/states.py)
+    rule: str = "largest"
+    # only at ends of lines; false: anywhere
+    at_delimiters: bool = False
+    # which of the stored states first: promising (by value, novelty and age), uniform, or package.module:function
+    order: str = "promising"
+    # a state leaves after so many continuations of which none was right
+    max_failures: int = 32
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.ratio < 1.0:
+            raise ConfigError(f"exploration.rrl.ratio is {self.ratio}; use a share from 0 to below 1")
+        STATE_RULES[self.rule]
+        STATE_ORDERS[self.order]
+        at_least("exploration.rrl.max_failures", self.max_failures, 1)
+
+
+@dataclass
 class ExplorationSettings:
     """Where tokens go besides the paper's mechanisms; all off by default."""
 
@@ -183,6 +208,7 @@ class ExplorationSettings:
     # Hard problems (reflection.threshold, max_per_step) get one more group, which starts in the middle of a stored response
     # (RRL-style, arXiv 2504.14363), cut at fractions, uncertain (tokens), or delimiters (ends of lines). null: they do not
     prefix: str | None = None
+    rrl: StateReplaySettings = field(default_factory=StateReplaySettings)
 
     def __post_init__(self) -> None:
         if self.select is not None:

@@ -80,13 +80,6 @@ class CutRule(Word):
     DELIMITERS = "delimiters"
 
 
-class ValueRule(Word):
-    """By what a critic's values name the promising state of a failed response (method/core/prefix.py, state_by_value)."""
-
-    LARGEST = "largest"
-    BEFORE_FALL = "before_fall"
-
-
 class SelectionRule(Word):
     """Which of an epoch's problems are asked (method/core/selection.py): rarely those whose groups keep collapsing (GRESO), or
     of several those whose success rate is nearest one half (MoPPS)."""
@@ -181,6 +174,14 @@ class PlayedTurn:
     truncated: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromisingState:
+    """Where a failed response may be continued (method/core/states.py)."""
+
+    num_tokens: int  # of the response's first ones
+    value: float  # that the critic gave them
+
+
 @dataclass(slots=True, kw_only=True)
 class Rollout:
     """One sampled response with its log-probs and grade. Arrays are one-dimensional.
@@ -207,6 +208,9 @@ class Rollout:
     # The first tokens of the response that were given, not sampled, where it was sampled; their log-probs are those
     # that they were once sampled with. A rollout that is recalled has none: all of it is trained
     prefix_tokens: int = 0
+    state: PromisingState | None = (
+        None  # of a failed response, where a critic's values name one; None of a recalled one
+    )
     turn: TurnFacts | None = None  # of a response to an environment
     # Of a whole trajectory: its turns. response_ids are those of all of them, one behind the other, prompt_ids the first's
     turns: tuple[PlayedTurn, ...] | None = None

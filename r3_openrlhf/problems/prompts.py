@@ -149,8 +149,8 @@ def r3_of(
 
 
 def step_delimiters(config: R3Config, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Ids of the tokens whose text has the end of a line; empty where exploration.prefix asks for none."""
-    if config.exploration.prefix != CutRule.DELIMITERS:
+    """Ids of the tokens whose text has the end of a line; empty where `exploration` asks for none."""
+    if config.exploration.prefix != CutRule.DELIMITERS and not config.exploration.rrl.at_delimiters:
         return frozenset()
     return frozenset(token for token in range(len(tokenizer)) if "\n" in tokenizer.decode([token]))
 

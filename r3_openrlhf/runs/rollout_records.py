@@ -10,6 +10,7 @@ import numpy as np
 
 from r3_openrlhf.config.words import TokenValues
 from r3_openrlhf.method.core.mixed_batch import Group, MixedBatch, Row
+from r3_openrlhf.method.history.codec import state_digest
 from r3_openrlhf.method.types import EntropyStatistics, Rollout, TurnFacts
 from r3_openrlhf.runs.token_chars import TokenChars
 
@@ -67,7 +68,7 @@ def records_of(
 
 def record_of(rollout: Rollout, *, step: int, row: Row | None) -> dict[str, Any]:
     """One row. `row` is None for a rollout that is in no group."""
-    entropy, bounds = rollout.entropy, rollout.entropy_bounds
+    entropy, bounds, cut = rollout.entropy, rollout.entropy_bounds, rollout.state
     recalled = row is not None and row.recalled
     return (
         {
@@ -97,6 +98,10 @@ def record_of(rollout: Rollout, *, step: int, row: Row | None) -> dict[str, Any]
             "extras": json.dumps(rollout.extras, ensure_ascii=False) if rollout.extras else None,
             "prompt": None,
             "prefix_tokens": rollout.prefix_tokens,
+            "prefix_state": _digest(rollout, rollout.prefix_tokens),
+            "cut_tokens": cut and cut.num_tokens,
+            "cut_value": cut and cut.value,
+            "cut_state": _digest(rollout, cut.num_tokens if cut else 0),
             "token_chars": None,
             "token_entropy": None,
             "token_logprob": None,
@@ -111,6 +116,11 @@ def _fates(group: Group | None) -> dict[str, str | None]:
     if group is None:
         return {"group_replay": None, "group_ranking": None}
     return {"group_replay": group.replay.value, "group_ranking": group.ranking.value}
+
+
+def _digest(rollout: Rollout, num_tokens: int) -> str | None:
+    """Of a response's first tokens, as the history store has it; None of no tokens."""
+    return state_digest(rollout.response_ids[:num_tokens]).hex() if num_tokens else None
 
 
 def _place(turn: TurnFacts | None) -> dict[str, Any]:

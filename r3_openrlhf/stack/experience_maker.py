@@ -88,6 +88,8 @@ class StockExperienceMaker(RemoteExperienceMaker):
                 rollout_samples[index].r3_advantage = experience.advantages[position][mask].mean().item()
         for row in batch.rows:
             row.advantage = getattr(rollout_samples[row.fresh_source], "r3_advantage", 0.0)
+        if self.config.exploration.rrl.ratio:
+            self.r3.mark_states(self.rollouts, values_of_responses(experiences, self.rollouts))
         self._report(batch, self._gaps(experiences, self.rollouts), explained_variance(experiences))
         return experiences
 
@@ -417,6 +419,17 @@ def gap_of_tokens(gap_T: torch.Tensor, *, clip: Sequence[float]) -> LogprobGap:
     # torch.quantile takes 16 million values at most
     p99 = size_T.kthvalue(math.ceil(0.99 * len(size_T))).values.item()
     return LogprobGap(size_T.mean(dtype=torch.float64).item(), p99, outside / len(gap_T))
+
+
+def values_of_responses(experiences: list[Experience], rollouts: Sequence[Rollout]) -> dict[int, np.ndarray]:
+    """Index of a rollout -> the critic's values of its response's tokens, float32 [T]: each of the tokens before it. 0 of given
+    tokens, which are not trained. Rollouts that train nothing are left out."""
+    found = {}
+    for experience, position, index in rows_of(experiences):
+        values = experience.values[position][experience.action_mask[position].bool()].float().numpy()
+        if len(values):
+            found[index] = np.concatenate([np.zeros(rollouts[index].num_tokens - len(values), np.float32), values])
+    return found
 
 
 def explained_variance(experiences: list[Experience]) -> dict[str, float]:

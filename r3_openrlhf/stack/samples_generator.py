@@ -25,7 +25,7 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.method.prompts import Prefix, PromptMaker, StepPrompts
+from r3_openrlhf.method.prompts import ChosenStates, Prefix, PromptMaker, StepPrompts
 from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.method.types import Context, Rollout, Verdict
 from r3_openrlhf.problems.agents.reflection import TurnPrompts
@@ -35,6 +35,7 @@ from r3_openrlhf.stack.batching import effective_ranks, num_windows
 from r3_openrlhf.stack.convert import rollout_from_response
 
 NO_PROMPTS = StepPrompts([], reflection=[])
+NO_STATES = ChosenStates([], {})
 COUNTS = (
     "generated_tokens",
     "r3/filter/dropped_groups",
@@ -75,6 +76,7 @@ class R3SamplesGenerator(SamplesGenerator):
         self.epoch_of_batch = 1  # the epoch that the last batch came from
         self.prompts = NO_PROMPTS
         self.seconds = 0.0  # of this step, on what R³ adds
+        self.states = NO_STATES  # those that this step's batch starts from
         self._reflection_prompts: set[str] = set()
         self._prefixes: dict[str, Prefix] = {}  # of this step, by the label that carries its ids to the executor
         self.before_sampling: Callable[[], None] = lambda: None
@@ -92,6 +94,7 @@ class R3SamplesGenerator(SamplesGenerator):
         spent; the percentage of groups that dynamic filtering kept, or None; prompts taken; is the epoch over?
         """
         self.prompts = NO_PROMPTS
+        self.states = self.r3.states(count=self.config.rollout.batch_size, step=self.step)
         self.seconds = 0.0
         self.epoch_of_batch = self.epoch
         self._reflection_prompts.clear()
@@ -167,6 +170,7 @@ class R3SamplesGenerator(SamplesGenerator):
         if dynamic_filtering:  # it may ask for replacements up to the end of the epoch
             dataloader_iter = self._while_budget_lasts(dataloader_iter)
         if self._training:
+            num_prompts -= len(self.states.prefixes)  # whose groups take the places of others
             # nothing is taken from the loader but what this step needs: its state in a checkpoint is that of the step's end
             dataloader_iter = self.r3.choose_problems(
                 dataloader_iter, count=num_prompts, uid=uid_of_item, step=self.step
@@ -255,12 +259,17 @@ class R3SamplesGenerator(SamplesGenerator):
 
     def _further(self, prompts: list[str], labels: list[str]) -> list[tuple[str, str]]:
         """(prompt, label) of the groups besides the plain ones: those that start from a state, then reflection groups."""
+        found = [self._problems[uid] for uid in self.states.uids]
+        prompts, labels = prompts + [prompt for prompt, _ in found], labels + [label for _, label in found]
         records = [Label.from_json(label) for label in labels]
+        first = len(records) - len(found)
         self.prompts = self.r3.prompts(
-            records,
+            records[:first],
             step=self.step,
             epoch=self.epoch,
             render=_Loaded(self._render, dict(zip(map(id, records), prompts, strict=True))),
+            states=self.states,
+            of_states=records[first:],
         )
         further = []
         for asked in self.prompts:
@@ -273,6 +282,15 @@ class R3SamplesGenerator(SamplesGenerator):
             if asked.context is not Context.PLAIN:
                 further.append((asked.prompt, label))
         return further
+
+    @functools.cached_property
+    def _problems(self) -> dict[str, tuple[str, str]]:
+        """uid -> (prompt, label) of every training problem: a state's problem need not be one of the step's."""
+        data = self.prompts_dataloader.dataset
+        return {
+            Label.from_json(label).uid: (prompt, label)
+            for prompt, label in zip(data.prompts, data.labels, strict=True)
+        }
 
     @functools.cached_property
     def _render(self) -> PromptMaker:

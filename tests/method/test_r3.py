@@ -1,5 +1,7 @@
 """The step that every loop makes: what the settings decide, on rows that can be worked out by hand."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,7 +14,7 @@ from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.method.settings import HistorySettings, R3Settings
-from r3_openrlhf.method.types import Context, EntropyBounds, EntropyStatistics, Rollout, Verdict
+from r3_openrlhf.method.types import Context, EntropyBounds, EntropyStatistics, PromisingState, Rollout, Verdict
 
 C, W = Verdict.CORRECT, Verdict.WRONG
 
@@ -306,3 +308,102 @@ def test_a_ranking_by_logprob_asks_for_no_entropy():
     assert [row.advantage for row in batch.rows] == approx([-0.25, 0.25])
     metrics = batch_metrics(batch, step=0)
     assert (metrics["r3/ranking/groups"], metrics["r3/ranking/groups_exact"]) == (1, 0)
+
+
+# ── exploration.rrl ──
+
+
+def failure(uid, ids, verdict=W, *, given=0, step=0):
+    made = rollout(verdict, uid=uid, step=step, context=Context.PREFIX if given else Context.PLAIN)
+    made.response_ids = np.array(ids, dtype=np.int32)
+    made.response_logprobs = np.linspace(-1, -0.5, len(ids), dtype=np.float32)
+    made.prefix_tokens = given
+    return made
+
+
+def marked(rollouts, values, **keys):
+    r3 = R3(settings_of(exploration__rrl__ratio=0.5), max_response_tokens=5, delimiters={9})
+    for key, value in keys.items():
+        setattr(r3.settings.exploration.rrl, key, value)
+    r3.mark_states(rollouts, {i: np.array(v, np.float32) for i, v in enumerate(values) if v is not None})
+    return [one.state and (one.state.num_tokens, one.state.value) for one in rollouts]
+
+
+def test_one_state_is_marked_of_each_problem_that_a_step_did_not_solve():
+    rollouts = [
+        failure("a", [5, 9, 5, 5]),
+        failure("a", [5, 9, 6, 5, 5, 9]),  # longer than the limit of 5: 4 tokens at most are given
+        failure("b", [5, 5, 5]),
+        failure("b", [7, 7, 7], C),  # solved
+        failure("c", [5, 5, 5, 5], given=2),  # only behind what it was given
+        failure("d", [5, 5, 5], Verdict.UNGRADED),
+    ]
+    values = [[9, 0.25, 0.5, 0.5], [9, 0.125, 0.25, 0.5, 0.75, 2], [1, 2, 3], [1, 2, 3], [0, 0, 5, 0.125], None]
+    assert marked(rollouts, values) == [None, (4, 0.75), None, None, (3, 0.125), None]
+    for one in rollouts:
+        one.state = None
+    # tokens 1 and, beyond the limit, 5 end lines
+    assert marked(rollouts, values, at_delimiters=True) == [(2, 0.5), None, None, None, None, None]
+    for one in rollouts:
+        one.state = None
+    # 0.25 to 0.5 and 0.5 to 0.5, against rises alone: of the first the cut before the equal one
+    assert marked(rollouts, values, rule="before_fall")[:2] == [(2, 0.5), None]
+
+
+def states_of(history, *, step, ratio=0.5, count=4, **keys):
+    settings = settings_of(exploration__rrl__ratio=ratio, **{f"exploration__rrl__{k}": v for k, v in keys.items()})
+    return R3(settings, history=history, seed=3).states(count=count, step=step)
+
+
+def test_a_batch_starts_from_stored_states_and_says_which():
+    with HistoryStore.open(":memory:") as store:
+        for step in range(1, 5):
+            found = [failure(uid, [step, 5, 6, 7], step=step - 1) for uid in "abc"]
+            for place, one in enumerate(found):
+                one.state = PromisingState(num_tokens=2, value=place + step / 10)
+            store.commit_step(step, 1, found)
+        chosen = states_of(store, step=4)
+        assert len(chosen.prefixes) == 2 and len(set(chosen.uids)) == 2  # half of 4 groups, one of each problem
+        for prefix in chosen.prefixes:
+            assert prefix.ids.tolist() == [4 - prefix.state.age, 5] and len(prefix.logprobs) == 2
+        assert chosen.metrics["r3/rrl/continued"] == 2 and chosen.metrics["r3/rrl/not_drawn"] == 10
+        # the same history, step and seed choose the same, whatever was done in between
+        again = states_of(store, step=4)
+        assert [one.state for one in again.prefixes] == [one.state for one in chosen.prefixes]
+        store.commit_step(5, 1, [failure("d", [1, 2])])
+        store.roll_back(4)
+        assert [one.state for one in states_of(store, step=4).prefixes] == [one.state for one in chosen.prefixes]
+        # at least one group asks a problem; nothing without a ratio
+        assert len(states_of(store, step=4, ratio=0.99, count=2).prefixes) == 1
+        assert states_of(store, step=4, ratio=0.0).prefixes == [] and states_of(store, step=4, ratio=0.0).metrics == {}
+        asked = R3(settings_of(), history=store).prompts(
+            [SimpleNamespace(uid="z")], step=4, epoch=1, render=Plain(), states=chosen,
+            of_states=[SimpleNamespace(uid=uid) for uid in chosen.uids],
+        )  # fmt: skip
+        assert [(one.context, one.place, one.prompt) for one in asked] == [
+            (Context.PLAIN, 0, "z"),
+            *((Context.PREFIX, i, uid) for i, uid in enumerate(chosen.uids, start=1)),
+        ]
+        assert asked.metrics()["r3/rrl/continued"] == 2
+
+
+def test_a_state_leaves_after_failures_and_stays_with_a_success():
+    with HistoryStore.open(":memory:") as store:
+        first = failure("a", [1, 5, 6])
+        first.state = PromisingState(num_tokens=2, value=0.5)
+        store.commit_step(1, 1, [first])
+        for step in (2, 3):
+            store.commit_step(step, 1, [failure("a", [1, 5, n], given=2, step=step - 1) for n in range(2)])
+        assert len(states_of(store, step=3, max_failures=5).prefixes) == 1
+        assert states_of(store, step=3, max_failures=4).prefixes == []
+        assert states_of(store, step=3, max_failures=4).metrics["r3/rrl/keeps_failing"] == 1
+        store.commit_step(4, 1, [failure("a", [1, 5, 9], C, given=2, step=3)])
+        (kept,) = states_of(store, step=4, max_failures=4).prefixes
+        assert (kept.state.known.tries, kept.state.known.successes) == (5, 1)
+        store.roll_back(3)  # forgets the success
+        assert states_of(store, step=3, max_failures=4).prefixes == []
+
+
+class Plain:
+    def plain(self, problem):
+        return problem.uid

@@ -1,9 +1,8 @@
 """Groups that start in the middle of a stored response: which states, and how far in (docs/method.md, section 11).
 
 A *state* is a prefix of a stored response to a hard problem. n continuations of it are a group of their own: its mean is
-the baseline, and only the sampled tokens are trained, so nothing in it is off-policy. RRL-style (arXiv 2504.14363), which
-finds its states with PPO's critic; without one the value of a state is the success rate of its continuations, and what
-follows is ours:
+the baseline, and only the sampled tokens are trained, so nothing in it is off-policy. RRL (core/states.py) finds its states
+with PPO's critic; without one the value of a state is the success rate of its continuations, and what follows is ours:
 
     from a success   the cut starts late and moves backwards while the continuations succeed (a reverse curriculum)
     from failures    the state with the largest draw from its posterior (Thompson sampling)
@@ -16,13 +15,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
 
-from r3_openrlhf.method.core.checks import finite_value, finite_values, whole_number
-from r3_openrlhf.method.types import CutRule, ValueRule
+from r3_openrlhf.method.core.checks import finite_value, whole_number
+from r3_openrlhf.method.types import CutRule
 
 PRIOR = 1.0  # Beta(1, 1) before the first continuation
 
@@ -113,31 +111,3 @@ def state_of_failures(
         return None
     draws = [rng.betavariate(*value(state).posterior) for state in states]
     return states[draws.index(max(draws))]
-
-
-def state_by_value(
-    values: Sequence[float] | np.ndarray, *, rule: ValueRule | str, places: Sequence[int] | None = None
-) -> int | None:
-    """The promising state of a failed response, by the values that a critic gave its tokens: how long its prefix is. None where there
-    is none. RRL (arXiv 2504.14363) finds its states by them; which of these two it takes, its abstract does not say.
-
-        largest       the n with the largest V_n
-        before_fall   the n with the largest V_n - V_m, where m is the next place: there the attempt went wrong
-
-    Of equals the shortest.
-
-    Args:
-        values: [T]; V_t is of the tokens before token t (OpenRLHF models/model.py:307), so V_n of the prefix of n tokens.
-        places: where a cut may be, ascending, from 1 to T - 1, as `cut_points` finds after delimiters; None: anywhere.
-
-    ValueError: a rule or a place that does not exist, a value that is no number.
-    """
-    rule = ValueRule.checked("rule", rule)
-    known = finite_values("values", values) if len(values) else []
-    cuts = list(range(1, len(known)) if places is None else places)
-    if any(not 1 <= cut < len(known) for cut in cuts) or cuts != sorted(set(cuts)):
-        raise ValueError(f"places are {cuts[:8]}; they must ascend from 1 to {len(known) - 1}")
-    if rule is ValueRule.LARGEST:
-        return max(cuts, key=lambda cut: known[cut], default=None)
-    falls = {cut: known[cut] - known[after] for cut, after in pairwise(cuts)}
-    return max(falls, key=lambda cut: falls[cut], default=None)

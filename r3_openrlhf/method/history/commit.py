@@ -15,6 +15,7 @@ from r3_openrlhf.method.history.eviction import Candidate, richest_first, rows_o
 from r3_openrlhf.method.history.usage import (
     CONTINUATION_BYTES,
     PROBLEM_BYTES,
+    STATE_BYTES,
     Usage,
     blob_bytes,
     live_bytes,
@@ -191,6 +192,8 @@ class StepWriter:
             prompts = self._codec.pack(draft.turns.prompt_ids)
             turns = self._codec.pack_json({"turns": draft.turns.turns})
             size += blob_bytes(len(prompts)) + blob_bytes(len(turns))
+        if draft.state is not None:
+            size += STATE_BYTES
         self._arrived_bytes += size
         if self._usage.total + size > self._limits.max_bytes:
             return False
@@ -243,6 +246,12 @@ class StepWriter:
             self._connection.execute(
                 "INSERT INTO trajectories VALUES (?, ?, ?, ?, ?)",
                 (self._ids.rollout, draft.turns.digest, len(draft.turns.prompt_ids), prompts, turns),
+            )
+        if draft.state is not None:
+            cut, value = draft.state.num_tokens, float(draft.state.value)
+            self._connection.execute(
+                "INSERT INTO states VALUES (?, ?, ?, ?)",
+                (self._ids.rollout, state_digest(draft.response_ids[:cut]), cut, value),
             )
         self._usage.live += size
         return True

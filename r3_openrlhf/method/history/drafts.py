@@ -14,7 +14,7 @@ from r3_openrlhf.method.errors import HistoryError, quoted
 from r3_openrlhf.method.history.codec import digest, logprob_array, token_array
 from r3_openrlhf.method.history.schema import MAX_WHOLE
 from r3_openrlhf.method.history.trajectories import TurnsDraft, draft_turns
-from r3_openrlhf.method.types import Context, Rollout, Verdict
+from r3_openrlhf.method.types import Context, PromisingState, Rollout, Verdict
 
 # What the file holds instead of the names.
 CONTEXT_CODES = {Context.PLAIN: 0, Context.REFLECTION: 1, Context.PREFIX: 2}
@@ -39,6 +39,7 @@ class Draft:
     samples: int
     reward_sum: float
     turns: TurnsDraft | None = None  # of a whole trajectory
+    state: PromisingState | None = None
 
 
 def merge_duplicates(rollouts: Iterable[Rollout]) -> list[Draft]:
@@ -122,6 +123,11 @@ def _read(rollout: Rollout, prompts: dict[int, tuple[np.ndarray, bytes]]) -> Dra
         )
     if rollout.prefix_tokens > len(rollout.response_ids):
         raise HistoryError(f"{name} has {rollout.prefix_tokens} prefix_tokens in {len(rollout.response_ids)} tokens")
+    state = rollout.state
+    if state is not None and not (0 < state.num_tokens < len(rollout.response_ids) and _is_number(state.value)):
+        raise HistoryError(
+            f"{name} has a state of {state.num_tokens} of its {len(rollout.response_ids)} tokens with the value {state.value}"
+        )
     response_ids = token_array(rollout.response_ids, name=f"response_ids of {name}")
     key = id(rollout.prompt_ids)  # alive as long as the caller's rollouts are
     if key not in prompts:
@@ -142,6 +148,7 @@ def _read(rollout: Rollout, prompts: dict[int, tuple[np.ndarray, bytes]]) -> Dra
         samples=1,
         reward_sum=rollout.graded_reward,
         turns=turns,
+        state=rollout.state,
     )
 
 
@@ -149,7 +156,14 @@ def _merge(drafts: Sequence[Draft]) -> Draft:
     if len(drafts) == 1:
         return drafts[0]
     kept = max(drafts, key=_preference)
-    return replace(kept, samples=len(drafts), reward_sum=math.fsum(draft.reward_sum for draft in drafts))
+    # any sample's state is the response's; the largest, so that arrival does not matter
+    states = [draft.state for draft in drafts if draft.state is not None]
+    return replace(
+        kept,
+        samples=len(drafts),
+        reward_sum=math.fsum(draft.reward_sum for draft in drafts),
+        state=max(states, key=lambda one: (one.value, one.num_tokens), default=None),
+    )
 
 
 def _preference(draft: Draft) -> tuple[Any, ...]:

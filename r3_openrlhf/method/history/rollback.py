@@ -25,7 +25,7 @@ def forget_after(connection: sqlite3.Connection, *, step: int) -> int:
         for table, column, limit in (("prompts", "prompt", prompt), ("responses", "response", response))
     }
     removed = connection.execute("DELETE FROM rollouts WHERE id > ?", (rollout,)).rowcount
-    for table in ("logprobs", "trajectories"):
+    for table in ("logprobs", "trajectories", "states"):
         connection.execute(f"DELETE FROM {table} WHERE rollout > ?", (rollout,))
     connection.execute("DELETE FROM responses WHERE id > ?", (response,))
     connection.execute("DELETE FROM prompts WHERE id > ?", (prompt,))
@@ -45,7 +45,7 @@ def forget_after(connection: sqlite3.Connection, *, step: int) -> int:
     for table in ("counters_before", "gone", "continuations", "steps"):
         connection.execute(f"DELETE FROM {table} WHERE step > ?", (step,))
     if last is None:  # nothing is left, not even what lies below the floor
-        tables = "counters gone continuations rollouts logprobs trajectories responses prompts problems meta"
+        tables = "counters gone continuations rollouts logprobs trajectories states responses prompts problems meta"
         for table in tables.split():
             connection.execute(f"DELETE FROM {table}")
         return removed
@@ -88,7 +88,7 @@ def purge_below(connection: sqlite3.Connection, *, floor: int) -> None:
         table: connection.execute(f"SELECT DISTINCT {column} FROM rollouts WHERE evicted_at <= ?", (floor,)).fetchall()
         for table, column in (("prompts", "prompt"), ("responses", "response"))
     }
-    for table in ("logprobs", "trajectories"):
+    for table in ("logprobs", "trajectories", "states"):
         connection.execute(
             f"DELETE FROM {table} WHERE rollout IN (SELECT id FROM rollouts WHERE evicted_at <= ?)", (floor,)
         )

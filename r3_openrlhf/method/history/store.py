@@ -12,6 +12,7 @@ from typing import Any
 
 from r3_openrlhf.method.core.groups import RecallFate
 from r3_openrlhf.method.core.prefix import Continuations
+from r3_openrlhf.method.core.states import StoredState
 from r3_openrlhf.method.errors import HistoryError
 from r3_openrlhf.method.history import recall, rollback
 from r3_openrlhf.method.history.codec import Codec
@@ -240,6 +241,40 @@ class HistoryStore:
                 (uid,),
             ).fetchall()
         return {state: Continuations(tries=tries, successes=successes) for state, tries, successes in rows}
+
+    def states(self, *, step: int, limit: int) -> list[StoredState]:
+        """The newest `limit` promising states of the responses that are stored, the newest first, each once: where several
+        responses begin with it, as the newest has it. `step`: what ages are counted to."""
+        with self._reading() as connection:
+            rows = connection.execute(
+                "SELECT p.uid, max(s.rollout), s.num_tokens, s.value, r.step, s.state FROM "
+                "(SELECT s.* FROM states s JOIN rollouts r ON r.id = s.rollout WHERE r.evicted_at IS NULL "
+                "ORDER BY s.rollout DESC LIMIT ?) s "
+                "JOIN rollouts r ON r.id = s.rollout JOIN problems p ON p.id = r.problem "
+                "GROUP BY r.problem, s.state ORDER BY 2 DESC",
+                (limit,),
+            ).fetchall()  # SQLite takes the other columns from the row that has the max
+            tried = connection.execute(
+                "SELECT p.uid, c.state, sum(c.tries), sum(c.successes) FROM continuations c "
+                "JOIN problems p ON p.id = c.problem GROUP BY c.problem, c.state"
+            ).fetchall()
+        known = {(uid, state): Continuations(tries=tries, successes=right) for uid, state, tries, right in tried}
+        return [
+            StoredState(
+                uid=uid,
+                row=row,
+                num_tokens=num_tokens,
+                value=value,
+                age=step - committed,
+                known=known.get((uid, state), Continuations()),
+            )
+            for uid, row, num_tokens, value, committed, state in rows
+        ]
+
+    def rollouts(self, rows: Sequence[int]) -> list[StoredRollout]:
+        """The stored rollouts with these ids, in this order; ids that are gone are left out."""
+        with self._reading() as connection, snapshot(connection):
+            return recall.read(connection, self._codec, rows)
 
     def mean_rewards(self, uids: Iterable[str]) -> dict[str, float]:
         """Mean reward of everything graded that was ever committed for a problem's plain prompt, of each uid that has some."""

@@ -14,6 +14,7 @@ from r3_openrlhf.method.history.connection import PAGE_BYTES
 BASE_BYTES = 120_000  # an empty store: at least one page for each table and index
 ROW_BYTES = 640  # a row of `rollouts`, its entries in the indexes, its counters, half-filled pages
 CONTINUATION_BYTES = 160  # a row of `continuations`, half-filled pages
+STATE_BYTES = 120  # a row of `states`
 PROBLEM_BYTES = 640  # a row of `problems`, its index entry, its counters
 
 

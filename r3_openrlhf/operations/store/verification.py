@@ -15,7 +15,7 @@ import numpy as np
 
 from r3_openrlhf.method.errors import HistoryError
 from r3_openrlhf.method.history import schema
-from r3_openrlhf.method.history.codec import Codec, digest
+from r3_openrlhf.method.history.codec import Codec, digest, state_digest
 from r3_openrlhf.method.history.connection import CONTENT_ERRORS, reading, snapshot
 from r3_openrlhf.method.history.drafts import CONTEXTS, VERDICTS, content_digest
 from r3_openrlhf.method.history.lease import last_holder
@@ -121,6 +121,11 @@ _RULES = [
         "OR sum(successes) > "
         "(SELECT coalesce(sum(count), 0) FROM counters c WHERE c.problem = s.problem AND context = 2 AND verdict = 0)",
         "the states of problem {0} count {1} continuations and {2} successes, more than were sampled",
+    ),
+    (
+        "SELECT s.rollout, s.num_tokens FROM states s LEFT JOIN rollouts r ON r.id = s.rollout "
+        "WHERE r.id IS NULL OR r.verdict != 1 OR s.num_tokens >= r.num_tokens",
+        "row {0} has a state of {1} tokens, but is no longer failed response",
     ),
     (
         "SELECT value FROM meta WHERE key = 'floor' AND value > coalesce((SELECT max(step) FROM steps), -1)",
@@ -301,6 +306,7 @@ def _check_arrays(connection: sqlite3.Connection, result: Verification, progress
             continue
         if found != stored_digest:
             findings.append(f"the turns of row {row} are not what their hash names")
+    states = {row: of_row for row, *of_row in connection.execute("SELECT rollout, num_tokens, state FROM states")}
     done = 0
     for row, context, verdict, num_tokens, content, prompt_digest, response_digest, ids, logprobs in _chunks(
         connection,
@@ -308,7 +314,10 @@ def _check_arrays(connection: sqlite3.Connection, result: Verification, progress
         "FROM rollouts r JOIN prompts q ON q.id = r.prompt JOIN responses a ON a.id = r.response "
         "JOIN logprobs l ON l.rollout = r.id WHERE r.id > ? ORDER BY r.id LIMIT ?",
     ):
-        _check_array(codec, findings, f"response of row {row}", ids, np.int32, num_tokens, response_digest)
+        response = _check_array(codec, findings, f"response of row {row}", ids, np.int32, num_tokens, response_digest)
+        cut, named = states.get(row, (0, None))
+        if response is not None and cut and state_digest(response[:cut]) != named:
+            findings.append(f"the state of row {row} is not what its hash names")
         _check_array(codec, findings, f"log-probs of row {row}", logprobs, np.float32, num_tokens, None)
         known = (
             context in CONTEXTS
@@ -349,11 +358,13 @@ def _check_array(
     dtype: type,
     num_tokens: int,
     stored_digest: bytes | None,
-) -> None:
+) -> np.ndarray | None:
+    """The array; None, with a finding, where it cannot be read."""
     try:
         array = codec.unpack(packed, dtype, length=num_tokens)
     except (HistoryError, MemoryError, *CONTENT_ERRORS) as error:
         findings.append(f"{name}: {error}")
-        return
+        return None
     if stored_digest is not None and digest(array.tobytes()) != stored_digest:
         findings.append(f"{name} is not what its hash names")
+    return array

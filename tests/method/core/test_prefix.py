@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from r3_openrlhf.method.core.prefix import (
     Continuations,
     cut_points,
-    state_by_value,
     state_of_failures,
     state_of_success,
 )
-from r3_openrlhf.method.types import CutRule, ValueRule
+from r3_openrlhf.method.types import CutRule
 
 IDS = [4, 9, 4, 4, 9, 4, 4, 4, 9, 4, 4, 2]  # 9 ends a line
 LOGPROBS = [-0.1, -2.0, -0.2, -0.1, -3.0, -0.1, -0.2, -5.0, -0.1, -0.1, -4.0, -0.3]
@@ -110,38 +109,3 @@ def test_failures_are_gone_on_from_where_it_succeeds():
 
 def test_arrays_will_do():
     assert cuts("uncertain", ids=np.array(IDS, np.int32), logprobs=np.array(LOGPROBS, np.float32)) == [4, 7, 10]
-
-
-def test_a_state_by_a_critics_values_by_hand():
-    """The prompt's own value, 0.9, is of no prefix; the attempt goes wrong between 3 and 4 tokens."""
-    values = [0.9, 0.2, 0.5, 0.8, 0.1, 0.3]
-    assert state_by_value(values, rule="largest") == 3 == state_by_value(values, rule="before_fall")
-    assert state_by_value(values, rule="largest", places=[1, 5]) == 5
-    assert state_by_value(values, rule="before_fall", places=[2, 4, 5]) == 2  # 0.5 to 0.1
-    assert state_by_value(values, rule="before_fall", places=[4]) is None
-    assert state_by_value([0.9], rule="largest") is state_by_value([], rule="largest") is None
-
-
-@given(
-    st.lists(st.integers(-4, 4), max_size=12), st.sampled_from(ValueRule), st.sets(st.integers(1, 11)), st.booleans()
-)
-def test_a_state_by_a_critics_values_is_that_of_a_loop(values, rule, drawn, anywhere):
-    places = [cut for cut in range(1, len(values)) if anywhere or cut in drawn]
-    best = None
-    for number, cut in enumerate(places):
-        if rule == "largest":
-            gain = values[cut]
-        elif number + 1 < len(places):
-            gain = values[cut] - values[places[number + 1]]
-        else:
-            continue
-        if best is None or gain > best[0]:
-            best = (gain, cut)
-    found = state_by_value(values, rule=rule, places=None if anywhere else places)
-    assert found == (None if best is None else best[1])
-
-
-@pytest.mark.parametrize("places", [[0], [3], [2, 1], [1, 1]])
-def test_a_place_that_no_cut_can_have_is_refused(places):
-    with pytest.raises(ValueError, match="they must ascend from 1 to 2"):
-        state_by_value([0.1, 0.2, 0.3], rule="largest", places=places)

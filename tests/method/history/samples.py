@@ -4,7 +4,7 @@ import sqlite3
 
 import numpy as np
 
-from r3_openrlhf.method.types import Context, EntropyStatistics, PlayedTurn, Rollout, Verdict
+from r3_openrlhf.method.types import Context, EntropyStatistics, PlayedTurn, PromisingState, Rollout, Verdict
 
 noise = np.random.default_rng(0)
 TURN_FIELDS = ("num_tokens", "state", "observation", "action", "reward", "valid", "truncated")
@@ -27,6 +27,7 @@ def make_rollout(
     reason="wrong",
     prefix_tokens=0,
     turns=None,
+    state=None,
 ):
     """`turns`: how many of the ids are the response of each turn of a trajectory."""
     if reward is None and verdict is not Verdict.UNGRADED:
@@ -48,6 +49,7 @@ def make_rollout(
         entropy=None if entropy is None else EntropyStatistics(peak=entropy[0], global_=entropy[1], source="exact"),
         reason=reason,
         prefix_tokens=prefix_tokens,
+        state=None if state is None else PromisingState(num_tokens=state[0], value=state[1]),
         turns=None if turns is None else tuple(make_turn(place, tokens) for place, tokens in enumerate(turns)),
     )
 

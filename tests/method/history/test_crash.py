@@ -54,6 +54,7 @@ def contents(store):
         store.state_of(store.last_step) if store.last_step else None,
         [store.counts(uid) for uid in "abcdef"],
         [store.continuations(uid) for uid in "abcdef"],
+        store.states(step=0, limit=999),
         sorted(found, key=repr),
     )
 

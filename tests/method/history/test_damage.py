@@ -20,7 +20,7 @@ from r3_openrlhf.runs.history_witness import append_record, check_checkpoint, re
 from .samples import make_rollout
 
 TABLES = (
-    "meta steps problems counters counters_before gone continuations prompts responses rollouts logprobs trajectories"
+    "meta steps problems counters counters_before gone continuations prompts responses rollouts logprobs trajectories states"
 ).split()
 WRONG = {"INTEGER": [-7, 2**62], "REAL": [float("inf")], "TEXT": [], "BLOB": [b""]}  # in range of nothing
 OF_ANOTHER_TYPE = {"INTEGER": ["text", b"\0", 0.5], "REAL": ["text", b"\0"], "TEXT": [b"\0"], "BLOB": ["text", 7]}
@@ -34,7 +34,7 @@ def sound(tmp_path_factory):
     with HistoryStore.open(run / "history.sqlite", limits=limits) as store:
         for step in range(1, 6):
             rollouts = [
-                make_rollout(uid, ids=[step, n], policy_step=step, entropy=(2.0, 1.0))
+                make_rollout(uid, ids=[step, n], policy_step=step, entropy=(2.0, 1.0), state=(1, 0.5))
                 for uid in "pq"
                 for n in range(2)
             ]
@@ -111,7 +111,8 @@ def test_every_column_refuses_values_of_another_type_and_those_out_of_range_are_
 @pytest.mark.parametrize("table", TABLES)
 def test_a_lost_row_is_found(table, sound, quick_path):
     """But for what only a roll-back reads: a row of counters_before that is not there is one that was never written,
-    and a store without a floor is one that nothing was removed from. And for the limits, which the next commit writes."""
+    and a store without a floor is one that nothing was removed from. And for the limits, which the next commit writes, and
+    for states: a response without one is the normal case."""
     with damaged(quick_path, sound) as connection:
         condition, keys = keys_of(connection, table)
     assert keys
@@ -119,7 +120,7 @@ def test_a_lost_row_is_found(table, sound, quick_path):
         with damaged(quick_path, sound) as connection:
             connection.execute(f"DELETE FROM {table} WHERE {condition}", key)
         result = every_command(quick_path)
-        if table != "counters_before" and key != ("floor",) and not str(key[0]).startswith("limits."):
+        if table not in ("counters_before", "states") and key != ("floor",) and not str(key[0]).startswith("limits."):
             assert result.exit_code == 1, (table, key, result.output)
 
 
@@ -164,6 +165,7 @@ def test_a_sound_store(sound):
         ("UPDATE logprobs SET data = CAST(x'28b52ffd' || data AS BLOB)", "log-probs of row"),
         ("UPDATE steps SET state = x'00' WHERE step = 5", "state of step 5"),
         ("UPDATE continuations SET tries = 99", "more than were sampled"),
+        ("UPDATE states SET num_tokens = 99", "has a state of 99 tokens, but is no longer failed response"),
         ("UPDATE meta SET value = 9 WHERE key = 'floor'", "the rollback floor 9 lies after the newest step"),
     ],
 )  # fmt: skip

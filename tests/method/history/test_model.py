@@ -32,7 +32,8 @@ def rollout_of(*arguments, context, ids, played, **options):
     """One that began behind a prefix was given all but its last token. Every token of a trajectory is a turn."""
     given = max(0, len(ids) - 1) if context is Context.PREFIX else 0
     turns = [1] * len(ids) if played and ids else None
-    return make_rollout(*arguments, context=context, ids=ids, prefix_tokens=given, turns=turns, **options)
+    state = (1, 0.5 + ids[0]) if len(ids) == 2 and ids[1] and options["verdict"] is Verdict.WRONG else None
+    return make_rollout(*arguments, context=context, ids=ids, prefix_tokens=given, turns=turns, state=state, **options)
 
 
 rollouts_ = st.lists(
@@ -206,6 +207,17 @@ class StoreAgainstModel(RuleBasedStateMachine):
                 found = self.store.recall(uid, verdict, k=99, step=0, max_policy_lag=99, contexts=tuple(Context))
                 assert len(found) <= self.limits.max_per_problem_and_verdict
                 stored |= {(uid, content(s.rollout)): (values(s.rollout), s.step, s.copies) for s in found}
+        states = self.store.states(step=self.newest() or 0, limit=999)
+        begun = [one.rollout.response_ids[:1].tolist() for one in self.store.rollouts([one.row for one in states])]
+        found = [(one.uid, one.value, one.age, ids) for one, ids in zip(states, begun, strict=True)]
+        newest = {}  # of each state, the step of its newest response
+        for (uid, _), (rollout, step, _) in self.model.rows.items():
+            if rollout.state is not None:
+                key = uid, int(rollout.response_ids[0])
+                newest[key] = max(step, newest.get(key, 0))
+        assert sorted(found) == sorted(
+            (uid, 0.5 + first, self.newest() - step, [first]) for (uid, first), step in newest.items()
+        )
         assert stored == {
             key: (values(rollout), step, copies) for key, (rollout, step, copies) in self.model.rows.items()
         }

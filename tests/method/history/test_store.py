@@ -413,6 +413,8 @@ def test_a_step_is_committed_once(step):
         ({"uid": "\ud800"}, "not valid Unicode"),
         ({"prefix_tokens": 1}, "1 prefix_tokens, but its context is plain"),
         ({"prefix_tokens": 4, "context": Context.PREFIX}, "4 prefix_tokens in 3 tokens"),
+        ({"state": (3, 0.5)}, "a state of 3 of its 3 tokens with the value 0.5"),
+        ({"state": (1, float("nan"))}, "a state of 1 of its 3 tokens with the value nan"),
     ],
 )
 def test_a_bad_rollout_is_named_and_nothing_of_its_step_is_stored(bad, sentence):

@@ -1,0 +1,231 @@
+"""Promising states of failed responses, found by a critic's values, and which of them a batch starts from (docs/method.md, section 12).
+
+RRL (arXiv 2504.14363): early in training the policy reaches states that it cannot finish yet, and later no longer visits them.
+Their values tell them apart. A *state* is a prefix of a stored response; a batch starts some of its groups from states. Of the
+paper only the abstract was to be had: the rules and orders here, and when a state leaves, are a reconstruction.
+
+STATE_RULES and STATE_ORDERS are open tables; a function of one's own joins them by import path:
+
+    def first_fall(values, places):             # exploration.rrl.rule=my_rules.py:first_fall
+        return next((a for a, b in pairwise(places) if values[b] < values[a]), None)
+
+    def oldest(states, rng):                    # exploration.rrl.order=my_orders.py:oldest
+        return sorted(states, key=lambda one: one.age, reverse=True)
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from r3_openrlhf.method.core.checks import finite_values, whole_number
+from r3_openrlhf.method.core.prefix import Continuations
+from r3_openrlhf.method.errors import ConfigError, quoted
+from r3_openrlhf.method.open_table import OpenTable, check_signature
+from r3_openrlhf.method.types import Word
+
+AGE_HALF_LIFE = 50  # steps after which a state is half as likely to be chosen
+
+StateRule = Callable[[Sequence[float], Sequence[int]], int | None]
+StateOrder = Callable[[Sequence[Any], random.Random], Sequence[Any]]
+
+
+class StateFate(Word):
+    """What became of a stored state in a step."""
+
+    CONTINUED = "continued"
+    NOT_DRAWN = "not_drawn"  # others came first, or another state of its problem did
+    KEEPS_FAILING = "keeps_failing"  # exploration.rrl.max_failures continuations, none of them right: it has left
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredState:
+    """A state as an order sees it.
+
+    Attributes:
+        uid: its problem.
+        row: id of the stored response that it is a prefix of.
+        num_tokens: how long the prefix is.
+        value: what the critic gave it when it was cut.
+        age: steps since.
+        known: its continuations so far.
+    """
+
+    uid: str
+    row: int
+    num_tokens: int
+    value: float
+    age: int
+    known: Continuations
+
+
+# ── where a response is cut ──
+
+
+def largest(values: Sequence[float], places: Sequence[int]) -> int | None:
+    """The n with the largest V_n."""
+    return max(places, key=lambda cut: values[cut], default=None)
+
+
+def before_fall(values: Sequence[float], places: Sequence[int]) -> int | None:
+    """The n with the largest V_n - V_m, where m is the next place: there the attempt went wrong."""
+    falls = {cut: values[cut] - values[after] for cut, after in pairwise(places)}
+    return max(falls, key=lambda cut: falls[cut], default=None)
+
+
+def _rule_of_user(path: str, function: Any) -> StateRule:
+    """ConfigError: no function of (values, places), or one that fails on five made-up values."""
+    key = "exploration.rrl.rule"
+    check_signature(key, path, function, [0.0], [])
+    try:
+        found = function([0.1, 0.5, 0.2, 0.9, 0.4], [1, 2, 3, 4])
+    except Exception as error:
+        raise ConfigError(
+            f"{key} is {quoted(path)}, which fails on five made-up values: {type(error).__name__}: {error}"
+        ) from error
+    if found not in (1, 2, 3, 4, None):
+        raise ConfigError(
+            f"{key} is {quoted(path)}, which must return one of the places or None; it returned {quoted(found)}"
+        )
+    return function
+
+
+STATE_RULES: OpenTable[StateRule] = OpenTable(
+    "exploration.rrl.rule",
+    {"largest": largest, "before_fall": before_fall},
+    of_user=_rule_of_user,
+    unread=lambda path: largest,
+)
+
+
+def state_by_value(
+    values: Sequence[float] | np.ndarray, *, rule: str, places: Sequence[int] | None = None
+) -> int | None:
+    """The promising state of a failed response: how long its prefix is. None where there is none. Of equals the shortest.
+
+    Args:
+        values: [T]; V_t is of the tokens before token t (OpenRLHF models/model.py:307), so V_n of the prefix of n tokens.
+        rule: a name of STATE_RULES.
+        places: where a cut may be, ascending, from 1 to T - 1; None: anywhere.
+
+    Raises:
+        ConfigError: a rule that does not exist.
+        ValueError: a place that does not exist, a value that is no number, a rule of a user that returns no place.
+    """
+    find = STATE_RULES[rule]
+    known = finite_values("values", values) if len(values) else []
+    cuts = list(range(1, len(known)) if places is None else places)
+    if any(not 1 <= cut < len(known) for cut in cuts) or cuts != sorted(set(cuts)):
+        raise ValueError(f"places are {cuts[:8]}; they must ascend from 1 to {len(known) - 1}")
+    found = find(known, cuts)
+    if found is not None and found not in cuts:
+        raise ValueError(
+            f"exploration.rrl.rule is {quoted(rule)}, which returned {quoted(found)}, not one of its places"
+        )
+    return found
+
+
+# ── which states a batch starts from ──
+
+
+def promising(states: Sequence[StoredState], rng: random.Random) -> list[StoredState]:
+    """By lot, with weights of value, novelty and age:
+
+        w = (rank of V) / m * 1 / (1 + tries) * 2^(-age / AGE_HALF_LIFE)
+
+    The rank is the number of the m states with no larger value, so that the scale of rewards does not matter. Drawn without
+    replacement: the order of log w + a standard Gumbel number (Kool et al., arXiv 1903.06059).
+    """
+    ascending = sorted(state.value for state in states)
+    last = {value: place for place, value in enumerate(ascending, start=1)}
+
+    def key(state: StoredState) -> float:
+        weight = math.log(last[state.value] / len(states)) - math.log1p(state.known.tries)
+        gumbel = -math.log(max(rng.expovariate(1.0), 1e-300))
+        return weight - state.age * math.log(2) / AGE_HALF_LIFE + gumbel
+
+    keys = [key(state) for state in states]
+    return [states[i] for i in sorted(range(len(states)), key=keys.__getitem__, reverse=True)]
+
+
+def uniform(states: Sequence[StoredState], rng: random.Random) -> list[StoredState]:
+    """Each alike, by lot."""
+    return rng.sample(list(states), len(states))
+
+
+def _order_of_user(path: str, function: Any) -> StateOrder:
+    """ConfigError: no function of (states, rng), or one that fails on three made-up states."""
+    key = "exploration.rrl.order"
+    check_signature(key, path, function, [], random.Random(0))
+    made = [
+        StoredState(uid=str(i), row=i, num_tokens=i, value=i / 10, age=i, known=Continuations(tries=i))
+        for i in range(3)
+    ]
+    try:
+        found = list(function(made, random.Random(0)))
+    except Exception as error:
+        raise ConfigError(
+            f"{key} is {quoted(path)}, which fails on three made-up states: {type(error).__name__}: {error}"
+        ) from error
+    if any(not any(one is other for other in made) for one in found):
+        raise ConfigError(
+            f"{key} is {quoted(path)}, which must return states that it was given; it returned {quoted(found)}"
+        )
+    return function
+
+
+STATE_ORDERS: OpenTable[StateOrder] = OpenTable(
+    "exploration.rrl.order",
+    {"promising": promising, "uniform": uniform},
+    of_user=_order_of_user,
+    unread=lambda path: uniform,
+)
+
+
+def choose_states(
+    states: Sequence[StoredState], *, count: int, order: str, max_failures: int, rng: random.Random
+) -> tuple[list[StoredState], Counter[StateFate]]:
+    """Up to `count` states to continue, the first of each problem in the order, and how many states met which fate.
+
+    A state with `max_failures` continuations or more, none of them right, has left.
+
+    ConfigError: an order that does not exist. ValueError: a count below 0, max_failures below 1.
+    """
+    count, limit = whole_number("count", count, minimum=0), whole_number("max_failures", max_failures, minimum=1)
+    alive = [state for state in states if state.known.successes or state.known.tries < limit]
+    chosen: dict[str, StoredState] = {}
+    for state in STATE_ORDERS[order](alive, rng):
+        if len(chosen) == count:
+            break
+        chosen.setdefault(state.uid, state)
+    fates = Counter(
+        {
+            StateFate.CONTINUED: len(chosen),
+            StateFate.NOT_DRAWN: len(alive) - len(chosen),
+            StateFate.KEEPS_FAILING: len(states) - len(alive),
+        }
+    )
+    return list(chosen.values()), fates
+
+
+def value_against_outcome(states: Sequence[StoredState]) -> dict[str, float]:
+    """Is the critic right? Of the states with continuations, as metrics: how many there are, the mean value of those that ever
+    succeeded and of those that never did, and the correlation (Pearson) of value and success rate. What cannot be
+    computed is left out."""
+    tried = [state for state in states if state.known.tries]
+    found = {"r3/rrl/tried": float(len(tried))}
+    for name, wanted in (("value_of_succeeded", True), ("value_of_failed", False)):
+        values = [state.value for state in tried if bool(state.known.successes) is wanted]
+        if values:
+            found[f"r3/rrl/{name}"] = math.fsum(values) / len(values)
+    values, rates = [s.value for s in tried], [s.known.successes / s.known.tries for s in tried]
+    if len(set(values)) > 1 and len(set(rates)) > 1:
+        found["r3/rrl/value_correlation"] = float(np.corrcoef(values, rates)[0, 1])
+    return found
