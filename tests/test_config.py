@@ -282,6 +282,12 @@ ARMS = {  # preset -> what it changes in an experiment with all of R³ on
     "grpo": {"algo": "grpo", **OFF},
     "rloo": {"algo": "rloo", **OFF},
     "reinforce_pp_baseline": {"algo": "reinforce_pp_baseline", **OFF},
+    "rrl": {
+        "algo": "rrl",
+        "exploration.rrl.ratio": 0.25,
+        "openrlhf": {"algo": {"kl": {"use_loss": False, "estimator": "k1"}}},
+        **OFF,
+    },
     "ppo": {"algo": "ppo", "openrlhf": {"algo": {"kl": {"use_loss": False, "estimator": "k1"}}}, **OFF},
     "reinforce_pp": {
         "algo": "reinforce_pp",
@@ -311,7 +317,7 @@ def test_the_table_of_the_paper_preset_is_its_difference_from_ours():
 
 def test_every_preset_is_known_here():
     assert sorted([*ARMS, "hgpo", "gigpo", "agent_grpo"]) == presets()
-    assert len(list((CONFIGS / "algo").glob("*.yaml"))) == 13
+    assert len(list((CONFIGS / "algo").glob("*.yaml"))) == 14
 
 
 @pytest.mark.parametrize("preset", ARMS)
