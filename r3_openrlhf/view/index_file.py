@@ -14,7 +14,7 @@ from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.view.run_reader import Row
 from r3_openrlhf.view.step_rows import IndexedStep
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 ROW_BITS = 20  # id of a rollout: step * 2**20 + its place in the step's file
 TEXT_ROWS = 64  # texts that are compressed together: more are smaller, and take longer to read one of
 SNIPPET_TOKENS = 40
@@ -26,7 +26,7 @@ TOKENIZER = "tokenize='unicode61 remove_diacritics 2'"
 Text = tuple[str, str, str, str]  # head, tail, answer, tags of one rollout
 # Of a rollout, named as in its step's file.
 COLUMNS = ("context", "group", "group_replay", "group_ranking", "verdict", "reason", "truncated", "ranked", "recalled_from", "num_tokens", "reward",
-           "outcome_reward", "advantage", "entropy_peak", "entropy_global")  # fmt: skip
+           "outcome_reward", "advantage", "entropy_peak", "entropy_global", "prefix_tokens", "prefix_state", "cut_tokens", "cut_value", "cut_state")  # fmt: skip
 
 TABLES = f"""
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;

@@ -25,12 +25,24 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """A prefix of a response from which groups started (exploration.rrl, exploration.prefix), or may start."""
+
+    num_tokens: int
+    cuts: list[
+        tuple[int, float]
+    ]  # steps that cut a failed response there, with the critic's value; none without a critic
+    tried: list[tuple[int, StepGroup]]  # what started from it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Life:
     """In one run."""
 
     run: RunReader
     points: list[Moment]
     threshold: float | None
+    states: list[State]  # in the order in which they were cut or tried first
     helped: list[tuple[float, float]]  # share right after reflection, and from the plain prompt in the same step
 
 
@@ -64,7 +76,20 @@ def life_of(run: RunReader, rollouts: Sequence[Row]) -> Life:
         if is_plain:
             fresh = (row for row in group.rows if row["recalled_from"] is None)
             rewards += [row["outcome_reward"] for row in fresh if row["outcome_reward"] is not None]
-    return Life(run=run, points=points, threshold=tau, helped=_helped(points))
+    return Life(run=run, points=points, threshold=tau, states=_states(rollouts, groups), helped=_helped(points))
+
+
+def _states(rollouts: Sequence[Row], groups: Sequence[tuple[int, StepGroup]]) -> list[State]:
+    found: dict[str, State] = {}
+    for row in rollouts:
+        if row["cut_state"] is not None:
+            state = found.setdefault(row["cut_state"], State(num_tokens=row["cut_tokens"], cuts=[], tried=[]))
+            state.cuts.append((row["step"], row["cut_value"]))
+    for step, group in groups:
+        if group.context is Context.PREFIX and (digest := group.rows[0]["prefix_state"]) is not None:
+            length = group.rows[0]["prefix_tokens"]
+            found.setdefault(digest, State(num_tokens=length, cuts=[], tried=[])).tried.append((step, group))
+    return sorted(found.values(), key=lambda state: min(step for step, _ in [*state.cuts, *state.tried]))
 
 
 def _helped(points: Sequence[Moment]) -> list[tuple[float, float]]:

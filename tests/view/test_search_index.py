@@ -5,6 +5,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import example, given, settings
@@ -16,6 +17,7 @@ from r3_openrlhf.problems.sources import Label
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.rollout_files import file_of
 from r3_openrlhf.view import index_file, search_index, step_rows
+from r3_openrlhf.view.problem_life import life_of
 from r3_openrlhf.view.search_index import Filter, RunIndex, search_runs
 from r3_openrlhf.view.step_rows import HEAD_CHARS, TAIL_CHARS
 
@@ -229,6 +231,40 @@ def test_the_life_of_a_problem(index):
     ]  # fmt: skip
     assert [one["context"] for one in index.problem_life("q")] == ["plain", "reflection"]
     assert index.problem_life("nobody") == []
+
+
+def test_the_life_of_states(tmp_path, index_of):
+    """Cut twice at the same tokens, tried in two steps; another is waiting, and one was cut by no critic."""
+
+    def prefix(step, state, verdict, num_tokens=2):
+        return row(
+            step, "abcd", verdict=verdict, context="prefix", group=1, prefix_tokens=num_tokens, prefix_state=state
+        )
+
+    def cut(step, state, value, num_tokens=2):
+        return row(step, f"abc{step}", cut_tokens=num_tokens, cut_value=value, cut_state=state)
+
+    run = make_run(
+        tmp_path / "run",
+        {
+            1: [cut(1, "aa", 0.25)],
+            2: [cut(2, "bb", 0.5, 3), prefix(2, "aa", "wrong"), prefix(2, "aa", "wrong")],
+            3: [cut(3, "aa", 0.75), prefix(3, "aa", "correct"), prefix(3, "aa", "wrong")],
+            4: [prefix(4, "cc", "wrong", 1), prefix(4, "cc", "ungraded", 1)],
+        },
+    )
+    index = index_of(run)
+    list(index.update())
+    life = life_of(SimpleNamespace(config=None), index.problem_life("p"))
+    found = [
+        (one.num_tokens, one.cuts, [(step, group.num_correct, group.num_fresh) for step, group in one.tried])
+        for one in life.states
+    ]
+    assert found == [
+        (2, [(1, 0.25), (3, 0.75)], [(2, 0, 2), (3, 1, 2)]),
+        (3, [(2, 0.5)], []),
+        (1, [], [(4, 0, 2)]),
+    ]
 
 
 def test_problems_are_searched(tmp_path, index_of):
