@@ -44,6 +44,7 @@ def attack_rewards(
 
     \b
     r3 attack-rewards --task math --problems train.jsonl
+    r3 attack-rewards --task code --problems programs.jsonl --limit 20
     r3 attack-rewards --task reasoning_gym --problems reasoning_gym:countdown --limit 20
     r3 attack-rewards --problems reasoning_gym:all --limit 2      every data set of the library
     r3 attack-rewards --problems train.jsonl --url http://127.0.0.1:5000
@@ -72,9 +73,9 @@ def attack_rewards(
 
     accepted = Counter(attempt.family for attempt in findings.accepted)
     ungraded = Counter(attempt.family for attempt, _ in findings.ungraded)
-    click.echo(f"{'attack':16} {'tried':>7} {'accepted':>9} {'ungraded':>9}")
+    click.echo(f"{'attack':22} {'tried':>7} {'accepted':>9} {'ungraded':>9}")
     for family, tried in findings.tried.items():
-        click.echo(f"{family:16} {tried:7} {accepted[family]:9} {ungraded[family]:9}")
+        click.echo(f"{family:22} {tried:7} {accepted[family]:9} {ungraded[family]:9}")
     click.echo(f"references: {findings.num_references}, of which refused: {len(findings.refused)}")
     if task == DEFAULT_TASK and not from_library:
         _show_readings([reference for label in labels for reference in label.references])

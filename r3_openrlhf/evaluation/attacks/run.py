@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.config.answer_tasks import TASKS
 from r3_openrlhf.evaluation.attacks.answer_attacks import answer_attacks
+from r3_openrlhf.evaluation.attacks.program_attacks import program_attacks
 from r3_openrlhf.evaluation.attacks.scorer_attacks import scorer_attacks
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.problems.sources import Label
@@ -41,11 +42,15 @@ class Findings:
 
 def attempts_on(label: Label) -> Iterator[Attempt]:
     """The references of a problem, and every attack on it."""
-    if label.references:
+    runs_programs = TASKS[label.task].runs_programs
+    if label.references and not runs_programs:
         own = label.references[0]
         yield Attempt(label, "", TASKS[label.task].answer_form % own)
     attacks: Iterator[tuple[str, str]]
-    if label.metadata is not None:
+    if runs_programs:
+        form = TASKS[label.task].answer_form
+        attacks = ((family, form % program) for family, program in program_attacks(label.references[0]))
+    elif label.metadata is not None:
         attacks = ((family, f"<answer>{answer}</answer>") for family, answer in scorer_attacks(label.metadata))
     else:
         attacks = answer_attacks(label.problem, label.references[0], label.task)

@@ -1,7 +1,7 @@
 """model.path -> a directory that Transformers, OpenRLHF and vLLM can load, or the name of a model on the hub.
 
-Models that are built on the spot and kept in a cache: "smollm2" (real, 135M parameters), "tiny" and "tiny_agent" (trained in
-seconds; the second plays problems/agents/vault.py), "lab" and the others of the lab (trained in minutes, for learning experiments).
+Models that are built on the spot and kept in a cache: "smollm2" (real, 135M parameters), "tiny", "tiny_agent" and "tiny_code"
+(trained in seconds; the second plays problems/agents/vault.py, the third writes programs), "lab" and the others of the lab (trained in minutes, for learning experiments).
 A directory in the cache is complete by construction: it is written under another name and renamed at the end. Its name
 ends in a hash of the code that built it, so a changed recipe is never answered with the old model.
 """
@@ -25,7 +25,7 @@ BUILDERS = {"smollm2": ("smollm2",), "tiny": ("tiny", "pretraining"), "lab": ("l
 # what the lab's worlds ask: lab_worlds:NAME is the model NAME of that module
 WORLDS = ("table", "no_room", "walk", "filler", "reflects")
 BUILDERS |= {f"lab_{name}": (f"lab_worlds:{name}", "pretraining") for name in WORLDS}
-BUILDERS["tiny_agent"] = ("tiny_agent", "pretraining")
+BUILDERS |= {name: (name, "pretraining") for name in ("tiny_agent", "tiny_code")}
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 

@@ -1,0 +1,135 @@
+"""A Qwen2 of 0.1M parameters that writes functions of one line badly enough to be interesting, for runs of task `code` that must
+end in a minute or two; and its problems, each with tests.
+
+Trained here, in seconds, by plain supervised learning on problems such as "f adds 3, then multiplies by 2." and solutions of two
+kinds, four in five of the second where a problem has two parts:
+
+    def f(x): return (x+3)*2
+    def f(x):
+        y = x+3
+        y = y*2
+        return y
+
+One part in ten has a slip. So at temperature 1 and with 30 new tokens, functions of one part are right most of the time; of two
+parts the long form does not fit, and most responses are truncated and wrong. Groups come out all correct, mixed and none correct.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from r3_openrlhf.runs.models import pretraining
+from r3_openrlhf.runs.models.pretraining import Example, Recipe
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
+
+VOCAB_SIZE = 448  # a multiple of 64: 256 bytes, so that any text can be encoded, the special tokens, and whole words
+SLIP_RATE, TERSE_RATE = 0.1, 0.2
+WORDS = {"+": "adds", "-": "subtracts", "*": "multiplies by"}
+ARGUMENTS = (0, 2, 7)  # of the tests of a function
+NUM_STEPS, BATCH_SIZE, SEED = 500, 32, 0
+RECIPE = Recipe(
+    vocab_size=VOCAB_SIZE,
+    hidden_size=64,
+    intermediate_size=128,
+    num_layers=2,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    learning_rate=5e-3,
+    num_warmup_steps=20,
+    seed=SEED,
+)
+
+Parts = list[tuple[str, int]]  # sign and number, in order
+
+
+def build(directory: Path) -> None:
+    """Train the model and write it with its tokenizer into `directory` (bfloat16, 0.3 MB)."""
+    import torch
+
+    tokenizer = train_tokenizer()
+    model = train_model(tokenizer)
+    tokenizer.save_pretrained(directory)
+    model.to(torch.bfloat16).save_pretrained(directory)
+
+
+def problems(size: int = 32, seed: int = 0) -> list[dict[str, Any]]:
+    """`size` different problems with their tests (config/code_tests.py), for data.path."""
+    rng = random.Random(seed)
+    found: dict[str, Parts] = {}
+    while len(found) < size:
+        parts = draw_parts(rng)
+        found[word_problem(parts)] = parts
+    return [
+        {
+            "problem": problem,
+            "tests": {
+                "inputs": [[x] for x in ARGUMENTS],
+                "outputs": [value_of(parts, x) for x in ARGUMENTS],
+                "fn_name": "f",
+            },
+        }
+        for problem, parts in found.items()
+    ]
+
+
+def draw_parts(rng: random.Random) -> Parts:
+    """One or two parts with numbers from 2 to 9."""
+    return [(rng.choice("+-*"), rng.randint(2, 9)) for _ in range(rng.choice((1, 2)))]
+
+
+def value_of(parts: Parts, x: int) -> int:
+    """What the function returns for x."""
+    for sign, number in parts:
+        x = x + number if sign == "+" else x - number if sign == "-" else x * number
+    return x
+
+
+def word_problem(parts: Parts) -> str:
+    """The parts as a sentence."""
+    return f"f {', then '.join(f'{WORDS[sign]} {number}' for sign, number in parts)}."
+
+
+def word_solution(parts: Parts, rng: random.Random) -> str:
+    """A fenced function, tersely or line by line, now and then with a slip."""
+    lines = []
+    for sign, number in parts:
+        slip = rng.choice((1, -1)) if rng.random() < SLIP_RATE else 0
+        lines.append(f"{sign}{number + slip}")
+    if len(lines) == 1 or rng.random() < TERSE_RATE:
+        body = f"x{lines[0]}" if len(lines) == 1 else f"(x{lines[0]}){lines[1]}"
+        return f"```python\ndef f(x): return {body}\n```"
+    return f"```python\ndef f(x):\n    y = x{lines[0]}\n    y = y{lines[1]}\n    return y\n```"
+
+
+def train_tokenizer() -> PreTrainedTokenizerFast:
+    """Over the words of the task and of the reflection prompt."""
+    from r3_openrlhf.method.core.reflection import reflection_message
+
+    rng = random.Random(SEED)
+    corpus = []
+    for _ in range(400):
+        parts = draw_parts(rng)
+        problem, solution = word_problem(parts), word_solution(parts, rng)
+        corpus += [f"user\n{problem}", f"assistant\n{solution}", reflection_message(problem, solution)]
+    return pretraining.train_tokenizer(corpus, vocab_size=VOCAB_SIZE)
+
+
+def train_model(tokenizer: PreTrainedTokenizerFast, *, num_steps: int = NUM_STEPS) -> Qwen2ForCausalLM:
+    """On one thread, as runs/models/tiny.py; torch's number of threads is as before afterwards."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    model = pretraining.train_model(tokenizer, RECIPE, draw_examples, num_steps=num_steps)
+    torch.set_num_threads(threads)
+    return model
+
+
+def draw_examples(rng: random.Random) -> list[Example]:
+    """BATCH_SIZE problems with a solution each."""
+    drawn = [draw_parts(rng) for _ in range(BATCH_SIZE)]
+    return [(word_problem(parts), word_solution(parts, rng)) for parts in drawn]
