@@ -18,6 +18,7 @@ import click
 from r3_openrlhf import __version__
 from r3_openrlhf.method.errors import R3Error, RunInterrupted, quoted, without_secrets
 from r3_openrlhf.method.open_table import looking_only
+from r3_openrlhf.runs.shell_completion import complete_runs, complete_settings
 
 if TYPE_CHECKING:
     from r3_openrlhf.config import R3Config
@@ -170,7 +171,7 @@ def config_command(section: str | None, search: str | None, diff: tuple[Path, Pa
 
 
 @main.command()
-@click.argument("settings", nargs=-1, metavar="experiment=NAME [KEY=VALUE]...")
+@click.argument("settings", nargs=-1, shell_complete=complete_settings, metavar="experiment=NAME [KEY=VALUE]...")
 @click.option("--dry-run", is_flag=True, help="Check everything and print the first page of the run; start nothing.")
 @click.option(
     "--verbose",
@@ -269,7 +270,7 @@ def import_openrlhf(words: tuple[str, ...]) -> None:
 
 
 @main.command()
-@click.argument("run")
+@click.argument("run", shell_complete=complete_runs)
 @click.option("--step", type=int, help="The groups of this step.")
 @click.option("--uid", help="The groups of this problem; with --step the one group.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, with nothing rounded or cut.")

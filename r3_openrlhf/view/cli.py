@@ -14,12 +14,13 @@ import click
 
 from r3_openrlhf.config.access import check_access, read_token
 from r3_openrlhf.method.errors import R3Error
+from r3_openrlhf.runs.shell_completion import complete_runs
 
 TOKEN = "R3_VIEW_TOKEN"
 
 
 @click.command("view")
-@click.argument("paths", nargs=-1, required=True, metavar="RUN...")
+@click.argument("paths", nargs=-1, required=True, metavar="RUN...", shell_complete=complete_runs)
 @click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="0: any free port.")
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option(
@@ -78,7 +79,7 @@ def view(
 
 
 @click.command("report")
-@click.argument("paths", nargs=-1, required=True, metavar="RUN...")
+@click.argument("paths", nargs=-1, required=True, metavar="RUN...", shell_complete=complete_runs)
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The page to write.")
 @click.option("--overwrite", is_flag=True, help="Replace the file if it exists.")
 def report(paths: tuple[str, ...], out: Path, overwrite: bool) -> None:

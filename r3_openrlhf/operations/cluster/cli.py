@@ -16,6 +16,7 @@ import click
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.method.errors import ConfigError, quoted, without_secrets
+from r3_openrlhf.runs.shell_completion import complete_runs, complete_settings
 
 CHECKPOINT = "saving a checkpoint"  # stack/phases.py
 WATCH_S = 5.0  # between two looks of `r3 status --watch`
@@ -27,7 +28,7 @@ def submit() -> None:
 
 
 @submit.command()
-@click.argument("settings", nargs=-1, metavar="experiment=NAME [KEY=VALUE]...")
+@click.argument("settings", nargs=-1, shell_complete=complete_settings, metavar="experiment=NAME [KEY=VALUE]...")
 @click.option("--nodes", type=click.IntRange(1), help="Nodes; sets cluster.num_nodes. Default: the experiment's.")
 @click.option("--partition")
 @click.option("--account")
@@ -151,7 +152,7 @@ def write_script(path: Path, text: str) -> None:
 
 
 @submit.command()
-@click.argument("settings", nargs=-1, metavar="experiment=NAME [KEY=VALUE]...")
+@click.argument("settings", nargs=-1, shell_complete=complete_settings, metavar="experiment=NAME [KEY=VALUE]...")
 @click.option("--address", envvar="RAY_API_SERVER_ADDRESS", help="The dashboard, like http://HOST:8265.")
 @click.option("--nodes", type=click.IntRange(1), help="Nodes; sets cluster.num_nodes. Default: the experiment's.")
 @click.option(
@@ -227,7 +228,7 @@ def ray(
 
 
 @click.command()
-@click.argument("runs", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("runs", nargs=-1, type=click.Path(path_type=Path), shell_complete=complete_runs)
 @click.option("--all", "below", is_flag=False, flag_value="runs", help="Every run below this folder (runs).")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line and run, with nothing rounded.")
 @click.option("--watch", is_flag=True, help="Show the table again every five seconds until Ctrl-C.")

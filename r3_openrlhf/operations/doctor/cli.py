@@ -8,10 +8,11 @@ import click
 
 from r3_openrlhf.operations.doctor.packages import STACKS, Stack
 from r3_openrlhf.operations.doctor.program import run
+from r3_openrlhf.runs.shell_completion import complete_settings
 
 
 @click.command()
-@click.argument("settings", nargs=-1, metavar="[experiment=NAME [KEY=VALUE]...]")
+@click.argument("settings", nargs=-1, shell_complete=complete_settings, metavar="[experiment=NAME [KEY=VALUE]...]")
 @click.option(
     "--stack", type=click.Choice(STACKS), help="Which list of packages is wanted; default: what the machine has."
 )

@@ -18,6 +18,7 @@ from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.operations.store.export import FORMATS, export
 from r3_openrlhf.operations.store.verification import verify
 from r3_openrlhf.runs.history_numbers import attempts, statistics
+from r3_openrlhf.runs.shell_completion import complete_runs
 
 STORE_NAME = "history.sqlite"
 
@@ -53,7 +54,7 @@ def _command(name: str) -> Callable[..., Any]:
         run = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout instead of a table.")(
             run
         )
-        return history.command(name)(click.argument("run")(run))
+        return history.command(name)(click.argument("run", shell_complete=complete_runs)(run))
 
     return decorate
 

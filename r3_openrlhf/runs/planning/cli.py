@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from r3_openrlhf.method.errors import ConfigError, quoted
+from r3_openrlhf.runs.shell_completion import complete_settings
 
 if TYPE_CHECKING:
     from r3_openrlhf.runs.planning.shapes import ModelShape
@@ -17,7 +18,12 @@ OWN = ("gpu", "nodes", "mean_tokens", "problems")
 
 
 @click.command()
-@click.argument("settings", nargs=-1, metavar="experiment=NAME [gpu=NAME] [nodes=N] [KEY=VALUE]...")
+@click.argument(
+    "settings",
+    nargs=-1,
+    shell_complete=complete_settings,
+    metavar="experiment=NAME [gpu=NAME] [nodes=N] [KEY=VALUE]...",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object: bytes, seconds.")
 def plan(settings: tuple[str, ...], as_json: bool) -> None:
     """What a run will need: memory of a GPU by phase and part, hours, disk. Arithmetic; nothing is started.

@@ -9,10 +9,11 @@ from pathlib import Path
 import click
 
 from r3_openrlhf.method.errors import R3Error
+from r3_openrlhf.runs.shell_completion import complete_runs
 
 
 @click.command()
-@click.argument("paths", nargs=-1, required=True, metavar="RUN...")
+@click.argument("paths", nargs=-1, required=True, metavar="RUN...", shell_complete=complete_runs)
 @click.option("--reference", metavar="ARM", help="The arm that the others are compared with. [default: grpo]")
 @click.option(
     "--target",

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from r3_openrlhf.method.errors import ConfigError, quoted
+from r3_openrlhf.runs.shell_completion import complete_settings
 
 MODEL = "making the model"
 
@@ -33,7 +34,7 @@ def lab() -> None:
 
 
 @lab.command()
-@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
+@click.argument("settings", nargs=-1, shell_complete=complete_settings, metavar="[KEY=VALUE]...")
 @click.option("--experiment", default="lab", show_default=True, help="A file of configs/experiment.")
 def train(settings: tuple[str, ...], experiment: str) -> None:
     """One run in this process. The same command again does nothing once it has finished."""
@@ -61,7 +62,7 @@ def train(settings: tuple[str, ...], experiment: str) -> None:
 
 
 @lab.command()
-@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
+@click.argument("settings", nargs=-1, shell_complete=complete_settings, metavar="[KEY=VALUE]...")
 @click.option("--experiment", default="lab", show_default=True, help="A file of configs/experiment.")
 @click.option(
     "--arms", default=None, help="Comma-separated presets of configs/algo and configs/lab, or controls (docs/lab.md)."
@@ -139,7 +140,7 @@ def study(
 
 
 @lab.command()
-@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
+@click.argument("settings", nargs=-1, shell_complete=complete_settings, metavar="[KEY=VALUE]...")
 @click.option("--experiment", default="lab", show_default=True, help="A file of configs/experiment.")
 @click.option("--model", default=None, help="A Hugging Face directory, like RUN/final_model; default: model.path.")
 @click.option("--n", default=16, show_default=True, type=click.IntRange(min=2), help="Responses per problem.")
@@ -186,7 +187,7 @@ def controls(
 
 
 @lab.command()
-@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
+@click.argument("settings", nargs=-1, shell_complete=complete_settings, metavar="[KEY=VALUE]...")
 @click.option("--experiment", default="lab", show_default=True, help="A file of configs/experiment.")
 @click.option("--model", default=None, help="A Hugging Face directory, like RUN/final_model; default: model.path.")
 @click.option("--n", default=4, show_default=True, type=click.IntRange(min=1), help="Groups for each problem.")
