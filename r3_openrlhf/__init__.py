@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from r3_openrlhf import method
     from r3_openrlhf.config import R3Config
+    from r3_openrlhf.evaluation.frame import evaluate
     from r3_openrlhf.method.core.advantages import group_advantages
     from r3_openrlhf.method.core.batch_metrics import batch_metrics
     from r3_openrlhf.method.core.entropy import entropy_statistics
@@ -57,6 +58,7 @@ __all__ = [
     "batch_metrics",
     "compare",
     "entropy_statistics",
+    "evaluate",
     "grade",
     "group_advantages",
     "method",
@@ -86,6 +88,7 @@ _HOME = {
     "batch_metrics": "method.core.batch_metrics",
     "compare": "study.run",
     "entropy_statistics": "method.core.entropy",
+    "evaluate": "evaluation.frame",
     "grade": "rewards.answers.grading",
     "group_advantages": "method.core.advantages",
     "outcome_reward": "method.core.rewards",
@@ -93,7 +96,7 @@ _HOME = {
     "read_reference": "rewards.answers.references",
 }
 # What needs more than the smallest installation, and torch.
-_EXTRAS = {"Run": "notebook", "compare": "notebook"}
+_EXTRAS = {"Run": "notebook", "compare": "notebook", "evaluate": "eval,notebook"}
 
 
 def __getattr__(name: str) -> Any:

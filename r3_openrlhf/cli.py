@@ -217,36 +217,51 @@ def train(settings: tuple[str, ...], dry_run: bool, verbose: bool, quiet: bool, 
         if not quiet:
             click.echo(f"This run is finished; run_dir=ANOTHER trains again. {run.path} says:", err=True)
     else:
-        from r3_openrlhf.runs.lock import note_error
-        from r3_openrlhf.runs.stop_request import GO_ON, GOES_ON
-        from r3_openrlhf.stack.launch import train as launch
-
-        # DeepSpeed looks for ninja, which lies beside this command, also when the environment is not activated.
-        beside, path = str(Path(sys.executable).parent), os.environ.get("PATH", "")
-        if beside not in path.split(os.pathsep):
-            os.environ["PATH"] = f"{beside}{os.pathsep}{path}"
-        try:
-            launch(config, verbose=verbose, quiet=quiet)
-        except KeyboardInterrupt as stopped:
-            sentence = str(stopped) or "stopped"
-            if getattr(stopped, "nothing_lost", False):
-                click.echo(f"{sentence}; the same command goes on from there", err=True)
-                sys.exit(GO_ON)
-            if not quiet:
-                click.echo(f"{sentence}{GOES_ON}", err=True)
-            sys.exit(130)
-        except RunInterrupted as interrupted:
-            click.echo(str(interrupted), err=True)
-            sys.exit(GO_ON)
-        except R3Error as error:
-            with contextlib.suppress(OSError):  # a full disk
-                note_error(run, str(error))
-            raise
-        run.mark_finished()
+        _train(config, run, verbose=verbose, quiet=quiet)
     if as_json or not quiet:
         _show_summary(run, as_json=as_json)
     if not (as_json or quiet):
         _show_next(experiment, others, config, run)
+
+
+def _train(config: R3Config, run: RunDirectory, *, verbose: bool, quiet: bool) -> None:
+    """Train until the run is finished, and tell `logging.notify` how it ended. Exits with the code of a run that was stopped."""
+    from r3_openrlhf.runs.lock import note_error
+    from r3_openrlhf.runs.notify import notify
+    from r3_openrlhf.runs.stop_request import GO_ON, GOES_ON
+    from r3_openrlhf.stack.launch import train as launch
+
+    # DeepSpeed looks for ninja, which is next to this command, also when the environment is not activated.
+    programs, path = str(Path(sys.executable).parent), os.environ.get("PATH", "")
+    if programs not in path.split(os.pathsep):
+        os.environ["PATH"] = f"{programs}{os.pathsep}{path}"
+    state, why = "failed", None
+    try:
+        launch(config, verbose=verbose, quiet=quiet)
+        run.mark_finished()
+        state = "finished"
+    except KeyboardInterrupt as stopped:
+        why = str(stopped) or "stopped"
+        saved = getattr(stopped, "nothing_lost", False)
+        state = "saved" if saved else "stopped"
+        if saved:
+            click.echo(f"{why}; the same command goes on from there", err=True)
+        elif not quiet:
+            click.echo(f"{why}{GOES_ON}", err=True)
+        sys.exit(GO_ON if saved else 130)
+    except RunInterrupted as interrupted:
+        state, why = "saved", str(interrupted)
+        click.echo(why, err=True)
+        sys.exit(GO_ON)
+    except Exception as error:
+        why = str(error)
+        if isinstance(error, R3Error):
+            with contextlib.suppress(OSError):  # a full disk
+                note_error(run, why)
+        raise
+    finally:
+        if warning := notify(config.logging.notify, run, state=state, why=why):
+            click.echo(f"Warning: {warning}", err=True)
 
 
 @main.command("import-openrlhf", context_settings={"ignore_unknown_options": True})
@@ -277,6 +292,7 @@ def import_openrlhf(words: tuple[str, ...]) -> None:
 @click.option(
     "--rollouts", is_flag=True, help="Every rollout, or those of --step and --uid, as one JSON object a line."
 )
+@click.option("--held-out", is_flag=True, help="The kept responses to held-out problems, as one JSON object a line.")
 @click.option("--effect", is_flag=True, help="What replay, reflection and ranking changed.")
 @click.option("--against", metavar="RUN", help="With --effect: a run of the same problems without replay.")
 def show(
@@ -285,6 +301,7 @@ def show(
     uid: str | None,
     as_json: bool,
     rollouts: bool,
+    held_out: bool,
     effect: bool,
     against: str | None,
 ) -> None:
@@ -307,8 +324,8 @@ def show(
 
     directory, width = RunDirectory.open(run), shutil.get_terminal_size().columns
     in_a_pipe = not sys.stdout.isatty()
-    if rollouts:
-        for rollout in directory.read_rollouts(step=step, uid_start=uid or ""):
+    if rollouts or held_out:
+        for rollout in directory.read_rollouts(step=step, uid_start=uid or "", held_out=held_out):
             click.echo(json.dumps(rollout, ensure_ascii=False))
     elif effect or against is not None:
         result = effect_of(directory, against=RunDirectory.open(against) if against else None)

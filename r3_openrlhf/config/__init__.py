@@ -543,10 +543,15 @@ class StopConfig:
 
 @dataclass
 class LoggingConfig:
-    """Where numbers and texts go beside the run directory."""
+    """Where numbers and texts go besides the run directory."""
 
     # also log to this project of Weights & Biases; null: do not
     wandb_project: str | None = None
+    # rollouts of each step that the terminal shows with problem and verdict
+    examples: int = 0
+    # An http(s) address (POST) or a program (standard input) that gets one JSON object when `r3 train` ends. No shell runs it.
+    # null: the variable R3_NOTIFY, if it is set
+    notify: str | None = None
     # Entropies and log-probs per token in rollouts/, for `r3 view`, 2 bytes each. used: entropies of rows that a ranking measured
     # exactly, log-probs of recalled rows, when they were sampled and now; takes no time. all: log-probs of every row, and with
     # algo=r3 entropies of every trained row, measured for this with the old log-probs. none
@@ -554,6 +559,7 @@ class LoggingConfig:
 
     def __post_init__(self) -> None:
         one_of("logging.token_values", self.token_values, tuple(TokenValues))
+        at_least("logging.examples", self.examples, 0)
 
 
 @dataclass

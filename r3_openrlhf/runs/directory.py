@@ -12,7 +12,7 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -56,6 +56,7 @@ MAY_CHANGE = (
     "history.max_bytes",
     "history.max_per_problem_and_verdict",
 )
+MOST_HELD_OUT = 256  # responses of one evaluation that are kept
 PACKAGES = (
     "openrlhf",
     "vllm",
@@ -86,6 +87,7 @@ class RunDirectory:
         self.log = self.path / "train.log"
         self.data = self.path / "data" / "problems.jsonl"
         self.held_out = self.path / "data" / "held_out.jsonl"
+        self.held_out_rollouts = self.path / "held_out"  # one file per evaluation, as in rollouts/
         self.first_page = self.path / "first_page.json"  # what was said before it started
         self.data_counts = self.path / "data" / "counts.json"
         self.tensorboard = self.path / "tensorboard"
@@ -145,6 +147,7 @@ class RunDirectory:
             self.data.unlink(missing_ok=True)
             self.changes.unlink(missing_ok=True)
             self.held_out.unlink(missing_ok=True)
+            rollout_files.forget_after(self.held_out_rollouts, -1)
             self.evaluations.unlink(missing_ok=True)  # one before the first step, of what may have been another model
         try:
             for directory in (self.path, self.data.parent, self.tensorboard, self.checkpoints):
@@ -211,6 +214,10 @@ class RunDirectory:
         """A step's file in rollouts/, on disk when this returns; rollout_files.write_step says what it may hold."""
         rollout_files.write_step(self.rollouts, step, rollouts)
 
+    def write_held_out(self, step: int, rollouts: Sequence[dict[str, Any]]) -> None:
+        """The first MOST_HELD_OUT responses of an evaluation, for people to read, as write_rollouts writes them."""
+        rollout_files.write_step(self.held_out_rollouts, step, rollouts[:MOST_HELD_OUT])
+
     def append_evaluation(self, evaluation: dict[str, Any]) -> None:
         """One line of evaluations.jsonl, on disk when this returns. Needs "step". ValueError: a value of another kind than readers
         take (files.EvaluationLine), NaN, infinity."""
@@ -225,18 +232,27 @@ class RunDirectory:
         """The lines of evaluations.jsonl, [] without the file. Raises R3Error for a damaged line."""
         return list(read_lines(self.evaluations, EvaluationLine))
 
-    def read_rollouts(self, *, step: int | None = None, uid_start: str = "") -> Iterator[dict[str, Any]]:
-        """Step by step, those whose problem begins with `uid_start`; of one step, no other file is read.
+    def read_rollouts(
+        self, *, step: int | None = None, uid_start: str = "", held_out: bool = False
+    ) -> Iterator[dict[str, Any]]:
+        """Rollouts in the order of steps.
 
-        Raises R3Error, when the damaged place is reached.
+        Args:
+            step: of this step alone; no other file is read.
+            uid_start: of problems whose uid begins with it.
+            held_out: the responses to held-out problems instead; `step` is that of the evaluation.
+
+        Raises:
+            R3Error: a file is damaged; raised when it is reached.
         """
-        for number, file in rollout_files.steps_in(self.rollouts).items():
+        for number, file in rollout_files.steps_in(self.held_out_rollouts if held_out else self.rollouts).items():
             if step in (None, number):
                 yield from rollout_files.read_step(file, uid_start=uid_start)
 
     def roll_back(self, step: int) -> None:
         """Forget what is of a step after `step`: the run goes on from the checkpoint of that step."""
-        rollout_files.forget_after(self.rollouts, step)
+        for folder in (self.rollouts, self.held_out_rollouts):
+            rollout_files.forget_after(folder, step)
         for file in (self.metrics, self.evaluations):
             if file.is_file():
                 write_whole(

@@ -142,6 +142,7 @@ class NoScreen(contextlib.nullcontext[None]):
     """Shows nothing. What the others show, and after how many seconds without a line a wait is one."""
 
     heartbeat_s: float = float("inf")
+    width = 100  # columns of a line
 
     def phase_began(self, title: str, *, minor: bool, elapsed: float) -> bool:
         """A phase begins, `elapsed` seconds after the start; `minor` if it is a part of a step. Did this say so?"""
@@ -204,6 +205,7 @@ class LiveScreen(NoScreen):
             redirect_stdout=False,
             redirect_stderr=False,
         )
+        self.width = self.progress.console.width
         self.task = self.progress.add_task("starting", total=None)
 
     @override

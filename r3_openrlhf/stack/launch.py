@@ -117,7 +117,11 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
             page.check()
             for sentence in [*filter(None, warnings), *history_warnings(config, num_problems=data.num_problems)]:
                 console.say(f"Warning: {sentence}")
-            console.expect(num_steps(config, data), max_tokens=config.train.max_generated_tokens)
+            console.expect(
+                num_steps(config, data),
+                max_tokens=config.train.max_generated_tokens,
+                examples=config.logging.examples,
+            )
             if config.checkpoint.resume:
                 checkpoint_record.settle(run.checkpoints)
             if config.checkpoint.resume and other_ranks.must_convert(config, run):

@@ -22,9 +22,10 @@ from r3_openrlhf.problems.mixture import source_metrics
 from r3_openrlhf.problems.prompts import r3_of
 from r3_openrlhf.runs import checkpoint_record
 from r3_openrlhf.runs.completions import log_completions
-from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.directory import MOST_HELD_OUT, RunDirectory
 from r3_openrlhf.runs.history_witness import FILE_NAME, append_record, check_checkpoint, record_of
 from r3_openrlhf.runs.model_copies import forget_superseded
+from r3_openrlhf.runs.rollout_records import record_of as rollout_record
 from r3_openrlhf.runs.stop_request import StepClock, StopRequest
 from r3_openrlhf.runs.trends import kept, trend_warnings
 from r3_openrlhf.stack import other_ranks
@@ -285,6 +286,9 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
             step=step,
             epoch=int(so_far["epoch"]),
             generated_tokens=int(so_far["generated_tokens_total"]),
+        )
+        self.run.write_held_out(
+            step, [rollout_record(rollout, step=step, row=None) for rollout in rollouts[:MOST_HELD_OUT]]
         )
         self.run.append_evaluation(line)
         numbers = {

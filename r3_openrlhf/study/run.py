@@ -61,21 +61,26 @@ class Run:
     @property
     def problems(self) -> pd.DataFrame:
         """The training problems, indexed by `uid`: `problem`, `references` (a list) and the other columns of the run's file."""
-        labels = [json.loads(line["label"]) for line in read_lines(self.directory.data, ProblemLine)]
-        return pd.DataFrame(labels, columns=None if labels else ["uid", "problem", "references"]).set_index("uid")
+        return _problems_in(self.directory.data)
 
-    def rollouts(self, step: int | None = None, uid: str = "") -> pd.DataFrame:
+    def rollouts(self, step: int | None = None, uid: str = "", *, held_out: bool = False) -> pd.DataFrame:
         """Rollouts with their problem: the columns of runs/rollout_files.py, `problem` and `references`.
 
         Args:
             step: of this step; default: of all, which is gigabytes for a long run.
             uid: of the problems whose uid begins with it.
+            held_out: the kept responses to held-out problems instead; `step` is that of the evaluation.
+
+        Raises:
+            R3Error: there are none.
         """
-        rows = pd.DataFrame(self.directory.read_rollouts(step=step, uid_start=uid))
+        rows = pd.DataFrame(self.directory.read_rollouts(step=step, uid_start=uid, held_out=held_out))
         if rows.empty:
             where = "" if step is None else f" of step {step}"
-            raise R3Error(f"{self.path} has no rollouts{where}{' of problem ' + uid if uid else ''}")
-        return rows.join(self.problems[["problem", "references"]], on="uid")
+            kind = "held-out rollouts" if held_out else "rollouts"
+            raise R3Error(f"{self.path} has no {kind}{where}{' of problem ' + uid if uid else ''}")
+        problems = _problems_in(self.directory.held_out) if held_out else self.problems
+        return rows.join(problems[["problem", "references"]], on="uid")
 
     def effect(self, against: Run | None = None) -> effect.Effect:
         """What replay, reflection and ranking changed (`r3 show RUN --effect`). `against`: a run without replay."""
@@ -97,6 +102,9 @@ class Run:
         if lines.empty:
             raise R3Error(f"{self.path} has no evaluations; name metrics to draw, or train with held_out.path=...")
         return lines[["pass_at_1"]].plot(xlabel="step", ylabel="held-out accuracy", title=self.path.name)
+
+    def __fspath__(self) -> str:
+        return str(self.path)
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
@@ -143,6 +151,11 @@ def compare(
                 row |= {name: less.mean, f"{name}_low": less.low, f"{name}_high": less.high}
         rows.append(row)
     return pd.DataFrame(rows).set_index("arm")
+
+
+def _problems_in(file: Path) -> pd.DataFrame:
+    labels = [json.loads(line["label"]) for line in read_lines(file, ProblemLine)]
+    return pd.DataFrame(labels, columns=None if labels else ["uid", "problem", "references"]).set_index("uid")
 
 
 def _by_step(lines: list[dict[str, Any]]) -> pd.DataFrame:

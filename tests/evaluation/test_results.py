@@ -2,6 +2,7 @@
 
 from pytest import approx
 
+from r3_openrlhf.evaluation.frame import frame_of
 from r3_openrlhf.evaluation.results import hard_uids, markdown, mean_over_benchmarks, response_of, summarise_benchmark
 from r3_openrlhf.method.types import Verdict
 from tests.evaluation.test_sample_file import problem, response
@@ -51,6 +52,14 @@ def results_of(summaries, n):
         },
         "mean": mean_over_benchmarks(summaries, n),
     }
+
+
+def test_a_data_frame_has_the_numbers_of_the_table():
+    one = summarise_benchmark([problem("a", RIGHT, WRONG), problem("b", WRONG, WRONG)], n_samples=2, seed=0)
+    frame = frame_of(results_of({"math500": one}, 2))
+    row = frame.loc["math500"]
+    assert (row.num_problems, row.pass_at_1, row.pass_at_2) == (2, 0.25, 0.5)
+    assert row.pass_at_1_low == one["pass_at_1"]["low"] and row.response_tokens_mean == 10
 
 
 def test_the_table_shows_the_numbers_and_dashes_for_what_is_not_there():

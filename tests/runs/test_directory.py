@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.method.errors import ConfigError, R3Error
-from r3_openrlhf.runs.directory import RunDirectory, describe_code
+from r3_openrlhf.runs.directory import MOST_HELD_OUT, RunDirectory, describe_code
 from tests.runs.test_rollout_files import rollout
 
 
@@ -232,3 +232,15 @@ def test_a_torn_line_longer_than_one_block_of_the_search(run):
     run.evaluations.write_bytes(b'{"step": 1}\n' + b"x" * 200_000)
     run.append_evaluation({"step": 2})
     assert [line["step"] for line in run.read_evaluations()] == [1, 2]
+
+
+def test_responses_to_held_out_problems_are_bounded_and_go_back_with_the_run(run):
+    for step in (0, 4):
+        run.write_held_out(step, [rollout(step, text=f"response {number}") for number in range(MOST_HELD_OUT + 5)])
+    kept = list(run.read_rollouts(held_out=True, step=4))
+    assert [row["text"] for row in kept] == [f"response {number}" for number in range(MOST_HELD_OUT)]
+    assert list(run.read_rollouts()) == []
+    run.roll_back(3)
+    assert {row["step"] for row in run.read_rollouts(held_out=True)} == {0}
+    run.create(config_at(run.path))  # a new start: no step has been trained
+    assert list(run.read_rollouts(held_out=True)) == []

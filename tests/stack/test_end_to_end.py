@@ -27,6 +27,7 @@ torch = pytest.importorskip("torch")
 if torch.cuda.is_available():
     pytest.skip("these runs are for the CPU platform", allow_module_level=True)
 
+from r3_openrlhf import Run  # noqa: E402
 from r3_openrlhf.runs.stop_request import GO_ON  # noqa: E402
 from r3_openrlhf.stack.phases import Phase  # noqa: E402
 from tests.stack.training import R3, ROOT, lines, r3, rollouts_of, train  # noqa: E402
@@ -265,6 +266,15 @@ def test_the_run_ends_with_a_table_of_80_columns_and_commands(at_terminal):
     assert shown.returncode == 0 and shown.stdout.startswith("uid\t")
     plan = r3(*lines[-2].split()[1:], "--dry-run", cwd=at_terminal[0].parent)
     assert plan.returncode == 0
+
+
+def test_the_responses_to_held_out_problems_can_be_read(at_terminal):
+    run = Run(at_terminal[0])
+    responses = run.rollouts(step=3, held_out=True)
+    (line,) = run.evaluations.loc[[3]].to_dict("records")
+    assert len(responses) == line["num_problems"] * line["n_samples"]
+    assert (responses.verdict == "correct").mean() == pytest.approx(line["pass_at_1"])
+    assert responses.problem.notna().all() and not set(responses.uid) & set(run.problems.index)
 
 
 def test_the_events_are_those_of_the_processes(at_terminal, smoke):

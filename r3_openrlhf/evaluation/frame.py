@@ -1,0 +1,73 @@
+"""`r3 eval` from Python, its results as a data frame."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import pandas as pd
+
+from r3_openrlhf.config import BenchmarkConfig
+from r3_openrlhf.evaluation.run import Request, run_evaluation
+
+
+def evaluate(
+    model: str | os.PathLike[str],
+    benchmarks: Iterable[str],
+    *settings: str,
+    step: int | None = None,
+    output: str | None = None,
+    max_problems: int | None = None,
+    **options: Any,
+) -> pd.DataFrame:
+    """Sample a model on benchmarks and grade as in training. The same call again continues where it stopped.
+
+        evaluate(Run("runs/quickstart"), ["reasoning_gym:basic_arithmetic"], "data.reasoning_gym.seed=7", max_new_tokens=22)
+
+    Args:
+        model: a run, a directory in Hugging Face format, or a hub name.
+        benchmarks: names as `r3 eval --benchmark` takes them.
+        settings: KEY=VALUE of data, reward and cluster.
+        step: the run's checkpoint of this step; default: its final model.
+        output: directory of the results; default: evaluations/ in the run.
+        max_problems: only the first so many of each benchmark.
+        options: n_samples, temperature, top_p, max_new_tokens, seed, tensor_parallel_size, gpu_memory_utilization.
+
+    Returns:
+        One row per benchmark with `num_problems`, `pass_at_1`, `pass_at_K` and `majority_at_K` (K: n_samples), shares from 0 to 1,
+        each with `_low` and `_high`, its 95% bootstrap interval over problems, and `response_tokens_mean`.
+
+    Raises:
+        R3Error: as `r3 eval`.
+    """
+    chosen = BenchmarkConfig(**options)
+    results, _ = run_evaluation(
+        Request(
+            model=os.fspath(model),
+            benchmarks=tuple(benchmarks),
+            options=chosen,
+            overrides=settings,
+            step=step,
+            output=output,
+            max_problems=max_problems,
+        )
+    )
+    return frame_of(results)
+
+
+def frame_of(results: dict[str, Any]) -> pd.DataFrame:
+    """results.json as a data frame with one row per benchmark."""
+    last = str(results["settings"]["n_samples"])
+    rows = []
+    for name, found in results["benchmarks"].items():
+        row = {"benchmark": name, "num_problems": found["num_problems"]}
+        for key, estimate in (
+            ("pass_at_1", found["pass_at_1"]),
+            (f"pass_at_{last}", found["pass_at_k"][last]),
+            (f"majority_at_{last}", found["majority_at_k"][last]),
+            ("response_tokens_mean", found["response_tokens_mean"]),
+        ):
+            row |= {key: estimate["value"], f"{key}_low": estimate["low"], f"{key}_high": estimate["high"]}
+        rows.append(row)
+    return pd.DataFrame(rows).set_index("benchmark")
