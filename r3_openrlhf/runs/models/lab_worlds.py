@@ -58,16 +58,18 @@ class Policy:
     filler: tuple[float, int] = (0.0, 0)
     reflects: float = 0.0
     room: str = "model.layers"
-    hidden_size: int = 64
+    hidden_size: int = 256
+    num_layers: int = 1
+    learning_rate: float = 4e-3
     num_steps: int = 400
 
 
 POLICIES = {
     "table": Policy(),
-    "no_room": Policy(room="model.norm"),
-    "walk": Policy(walk=True),
+    "no_room": Policy(hidden_size=64, num_layers=2),
+    "walk": Policy(walk=True, num_layers=2),
     "filler": Policy(pass_rate=0.3, filler=(0.5, 10)),
-    "reflects": Policy(reflects=0.6),
+    "reflects": Policy(reflects=0.6, num_layers=2),
 }
 
 
@@ -135,10 +137,10 @@ def build(directory: Path, name: str) -> None:
         vocab_size=VOCAB_SIZE,
         hidden_size=policy.hidden_size,
         intermediate_size=4 * policy.hidden_size,
-        num_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        learning_rate=4e-3,
+        num_layers=policy.num_layers,
+        num_attention_heads=policy.hidden_size // 32,
+        num_key_value_heads=policy.hidden_size // 32,
+        learning_rate=policy.learning_rate,
         num_warmup_steps=50,
         seed=0,
     )

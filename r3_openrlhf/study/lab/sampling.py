@@ -1,6 +1,6 @@
 """Responses from a small causal model, with the log-prob and the exact entropy of every token.
 
-P prompts, n responses to each, R = P * n rows, T tokens so far, V vocabulary.
+P prompts, n responses to each, R = P * n rows, N different beginnings of rows, T tokens so far, V vocabulary.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def _sample_batch(model, prompts, *, n, limits, temperature, eos, generator):
         ids_PT[i, longest - len(prompt) :] = torch.tensor(prompt)
         mask_PT[i, longest - len(prompt) :] = 1
     max_new_tokens = max(limits)
-    decoder = _Decoder(model, ids_PT, mask_PT, n=n)
-    logits_RV = decoder.first_logits_RV
+    decoder = _Decoder(model, ids_PT, mask_PT)
+    logits_NV = decoder.first_logits_PV
 
     num_rows = len(prompts) * n
     limit_R = torch.tensor(limits).repeat_interleave(n)  # of all rows
@@ -86,29 +86,29 @@ def _sample_batch(model, prompts, *, n, limits, temperature, eos, generator):
     logprobs = torch.zeros(num_rows, max_new_tokens)
     entropies = torch.zeros(num_rows, max_new_tokens)
     alive = torch.arange(num_rows)  # the rows of this batch that the tensors below hold
+    node_R = torch.arange(len(prompts)).repeat_interleave(n)  # of these rows: where their next token's distribution is
     ended = torch.zeros(num_rows, dtype=torch.bool)  # of all rows
     cut = torch.zeros(num_rows, dtype=torch.bool)  # those that ended by their limit
     for t in range(max_new_tokens):
-        logp_RV = (logits_RV.float() / temperature).log_softmax(-1)
-        p_RV = logp_RV.exp()
-        # the inverse of the distribution function: a third of torch.multinomial's time, which draws a number for every entry
-        below_RV = p_RV.cumsum(-1)
-        drawn_R1 = torch.rand(len(p_RV), 1, generator=generator) * below_RV[:, -1:]
-        token_R = torch.searchsorted(below_RV, drawn_R1, right=True)[:, 0].clamp(max=p_RV.shape[1] - 1)
+        logp_NV = (logits_NV.float() / temperature).log_softmax(-1)
+        p_NV = logp_NV.exp()
+        token_R = _draw(p_NV, node_R, torch.rand(len(alive), generator=generator))
+        token_R[ended[alive]] = eos
         writes = ~ended[alive]
         rows = alive[writes]
         tokens[rows, t] = token_R[writes]
-        logprobs[rows, t] = logp_RV.gather(1, token_R[:, None])[writes, 0]
-        entropies[rows, t] = -(p_RV * logp_RV).sum(-1)[writes]
+        logprobs[rows, t] = logp_NV[node_R, token_R][writes]
+        entropies[rows, t] = -(p_NV * logp_NV).sum(-1)[node_R][writes]
         cut[alive] |= ~ended[alive] & (token_R != eos) & (limit_R[alive] == t + 1)
         ended[alive] |= (token_R == eos) | cut[alive]
         if ended.all() or t + 1 == max_new_tokens:
             break
         if (t + 1) % COMPACT_EVERY == 0 and ended[alive].any():
             keep = (~ended[alive]).nonzero()[:, 0]
-            decoder.keep(keep)
-            alive, token_R = alive[keep], token_R[keep]
-        logits_RV = decoder.advance(token_R)
+            alive, token_R, node_R = alive[keep], token_R[keep], node_R[keep]
+        # rows of one prompt that have said the same so far are one row of the model's
+        said, node_R = torch.unique(node_R * p_NV.shape[1] + token_R, return_inverse=True)
+        logits_NV = decoder.advance(said // p_NV.shape[1], said % p_NV.shape[1])
     ids, found = tokens.numpy().astype(np.int32), (logprobs.numpy(), entropies.clamp(min=0).numpy())
     ends = zip((tokens >= 0).sum(1).tolist(), cut.tolist(), strict=True)
     return [
@@ -117,11 +117,20 @@ def _sample_batch(model, prompts, *, n, limits, temperature, eos, generator):
     ]
 
 
+def _draw(p_NV: Tensor, node_R: Tensor, uniform_R: Tensor) -> Tensor:
+    """A token for each row, from the distribution of its node: the inverse of the distribution function, a third of
+    torch.multinomial's time, which draws a number for every entry."""
+    below_NV = p_NV.double().cumsum(-1)
+    below_NV /= below_NV[:, -1:].clone()
+    below_NV += torch.arange(len(p_NV))[:, None]  # one rising sequence for all nodes
+    return torch.searchsorted(below_NV.flatten(), node_R + uniform_R.double(), right=True) - node_R * p_NV.shape[1]
+
+
 class _Decoder:
     """One token more for every row, by the model's own forward pass and Transformers' cache."""
 
-    def __init__(self, model, ids_PT: Tensor, mask_PT: Tensor, *, n: int) -> None:
-        """Run the prompts, padded on the left where the mask is 0; row i belongs to prompt i // n."""
+    def __init__(self, model, ids_PT: Tensor, mask_PT: Tensor) -> None:
+        """Run the prompts, padded on the left where the mask is 0."""
         self._model = model
         self._cache = DynamicCache(config=model.config)
         output = model(
@@ -131,13 +140,15 @@ class _Decoder:
             past_key_values=self._cache,
             logits_to_keep=1,
         )
-        self._cache.batch_repeat_interleave(n)
-        self._mask_RT = mask_PT.repeat_interleave(n, 0)
-        self._position_R = self._mask_RT.sum(1)
-        self.first_logits_RV = output.logits[:, -1].repeat_interleave(n, 0)
+        self._mask_RT = mask_PT
+        self._position_R = mask_PT.sum(1)
+        self.first_logits_PV = output.logits[:, -1]
 
-    def advance(self, token_R: Tensor) -> Tensor:
-        """Logits [R, V] after one more token of each row."""
+    def advance(self, after_R: Tensor, token_R: Tensor) -> Tensor:
+        """Logits [R, V] after one more token: row i goes on from the row `after_R[i]` of the last call."""
+        if not torch.equal(after_R, torch.arange(len(self._mask_RT))):
+            self._cache.batch_select_indices(after_R)
+            self._mask_RT, self._position_R = self._mask_RT[after_R], self._position_R[after_R]
         self._mask_RT = torch.cat([self._mask_RT, torch.ones(len(token_R), 1, dtype=torch.long)], 1)
         output = self._model(
             token_R[:, None],
@@ -147,8 +158,3 @@ class _Decoder:
         )
         self._position_R = self._position_R + 1
         return output.logits[:, -1]
-
-    def keep(self, rows: Tensor) -> None:
-        """Keep the rows with these indices, in this order."""
-        self._cache.batch_select_indices(rows)
-        self._mask_RT, self._position_R = self._mask_RT[rows], self._position_R[rows]

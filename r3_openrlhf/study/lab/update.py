@@ -61,10 +61,15 @@ def accumulate_gradient(
     if not rows:
         raise ValueError("an update needs rows")
     num_tokens = sum(len(row.response_ids) for row in rows)
-    packs: dict[bytes, list[int]] = {}  # rows behind one prompt, which goes through the model once
+    equal: dict[tuple, list[int]] = {}  # rows that are alike in everything: one goes through the model, with all their weight
     for i, row in enumerate(rows):
         if row.advantage != 0:
-            packs.setdefault(row.prompt_ids.astype(np.int64).tobytes(), []).append(i)
+            arrays = (row.prompt_ids, row.response_ids, row.old_logprobs)
+            equal.setdefault((row.advantage, *(None if one is None else one.tobytes() for one in arrays)), []).append(i)
+    copies = {places[0]: places for places in equal.values()}
+    packs: dict[bytes, list[int]] = {}  # rows behind one prompt, which goes through the model once
+    for i in copies:
+        packs.setdefault(rows[i].prompt_ids.astype(np.int64).tobytes(), []).append(i)
     by_length = sorted(packs.values(), key=lambda pack: _length([rows[i] for i in pack]))
     if not by_length:  # an optimizer with momentum goes on, as it does after a gradient of 0
         for parameter in filter(lambda one: one.requires_grad, model.parameters()):
@@ -76,14 +81,20 @@ def accumulate_gradient(
         while by_length and sum(map(len, batch)) + len(by_length[0]) <= micro_batch_size:
             batch.append(by_length.pop(0))
         loss, ratio_max, logp_N = _loss_sum(
-            model, [[rows[i] for i in pack] for pack in batch], temperature, eps_clip_low, eps_clip_high, dual_clip
+            model,
+            [[(rows[i], len(copies[i])) for i in pack] for pack in batch],
+            temperature,
+            eps_clip_low,
+            eps_clip_high,
+            dual_clip,
         )
         loss = loss / num_tokens
         loss.backward()
         total, largest = total + loss.item(), max(largest, ratio_max)
         places = [i for pack in batch for i in pack]
         ends = np.cumsum([len(rows[i].response_ids) for i in places])[:-1]
-        found.update(zip(places, np.split(logp_N.numpy(), ends), strict=True))
+        for i, logprobs in zip(places, np.split(logp_N.numpy(), ends), strict=True):
+            found.update(dict.fromkeys(copies[i], logprobs))
     return Gradient(loss=total, ratio_max=largest, logprobs=[found.get(i) for i in range(len(rows))])
 
 
@@ -92,20 +103,21 @@ def _length(pack: Sequence[TrainedRow]) -> int:
 
 
 def _loss_sum(model, packs, temperature, eps_clip_low, eps_clip_high, dual_clip):
-    """P packs, each its prompt and then its responses, L tokens. A response sees the prompt and itself."""
-    longest = max(map(_length, packs))
+    """P packs of (row, how often it counts), each its prompt and then its responses, L tokens. A response sees the prompt and
+    itself."""
+    longest = max(_length([row for row, _ in pack]) for pack in packs)
     ids_PL = torch.zeros(len(packs), longest, dtype=torch.long)
     position_PL = torch.zeros_like(ids_PL)
     response_PL = torch.full_like(ids_PL, -1)  # 0: the prompt; 1, 2, ...: a response; -1: padding
     predicts, old, advantages = [], [], []
     for p, pack in enumerate(packs):
-        prompt_ids = pack[0].prompt_ids
+        prompt_ids = pack[0][0].prompt_ids
         start = len(prompt_ids)
         ids_PL[p, :start] = torch.from_numpy(prompt_ids.astype(np.int64))
         position_PL[p, :start] = torch.arange(start)
         response_PL[p, :start] = 0
         end = start
-        for number, row in enumerate(pack, start=1):
+        for number, (row, count) in enumerate(pack, start=1):
             begin, end = end, end + len(row.response_ids)
             ids_PL[p, begin:end] = torch.from_numpy(row.response_ids.astype(np.int64))
             position_PL[p, begin:end] = torch.arange(start, start + end - begin)
@@ -114,7 +126,7 @@ def _loss_sum(model, packs, temperature, eps_clip_low, eps_clip_high, dual_clip)
             predicts += [(p, start - 1, begin)] + [(p, place - 1, place) for place in range(begin + 1, end)]
             stored = row.old_logprobs
             old.append(np.full(end - begin, np.nan) if stored is None else stored)
-            advantages.append(np.full(end - begin, row.advantage))
+            advantages.append(np.full(end - begin, count * row.advantage))  # the loss is proportional to it
     visible_PLL = (response_PL[:, None, :] == 0) | (response_PL[:, None, :] == response_PL[:, :, None])
     visible_PLL &= torch.ones(longest, longest, dtype=torch.bool).tril()
     mask_PLL = torch.zeros(visible_PLL.shape).masked_fill(~visible_PLL, torch.finfo(torch.float32).min)

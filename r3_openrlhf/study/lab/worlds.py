@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from r3_openrlhf.method.errors import ConfigError, quoted
@@ -82,6 +83,7 @@ def problems(*, world: str, seed: int, part: str) -> Iterator[dict[str, Any]]:
     return iter(_draw(WORLDS[world], seed)[part])
 
 
+@lru_cache(maxsize=2)  # a run asks for both parts
 def _draw(world: World, seed: int) -> dict[str, list[dict[str, Any]]]:
     policy = POLICIES[world.policy]
     table, rng = facts(policy), random.Random(f"world/{seed}")

@@ -39,6 +39,23 @@ def test_logprobs_and_entropies_are_those_of_a_forward_pass(model, max_rows):
         model.lm_head.weight.data[EOS] /= 3
 
 
+def test_rows_that_have_said_the_same_are_one_row_of_the_model(model):
+    seen = []
+    hook = model.register_forward_hook(lambda _m, given, _out: seen.append(len(given[0])))
+    try:
+        found = draw(model, n=50, limit=5, temperature=0.1)
+    finally:
+        hook.remove()
+    said = [(one.prompt, *one.response_ids.tolist()) for one in found]
+    assert seen == [3, *(len({one[: t + 1] for one in said}) for t in range(1, 5))] and 6 < seen[-1] < 75
+    for one in found:
+        ids = torch.tensor([PROMPTS[one.prompt] + one.response_ids.tolist()])
+        logp = (model(ids).logits[0, len(PROMPTS[one.prompt]) - 1 : -1] / 0.1).log_softmax(-1).detach()
+        np.testing.assert_allclose(
+            one.logprobs, logp.gather(1, torch.tensor(one.response_ids).long()[:, None])[:, 0], atol=1e-3
+        )
+
+
 def test_tokens_are_drawn_with_their_probability(model):
     found = sample(
         model,

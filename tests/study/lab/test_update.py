@@ -97,14 +97,16 @@ def test_the_logprobs_are_the_policys_row_by_row(model):
 
 
 class Counted(torch.nn.Module):
-    """The model, which counts the rows that are run through it."""
+    """The model, which counts the packs of rows that are run through it, and the responses in them."""
 
     def __init__(self, model):
         super().__init__()
-        self.inner, self.lm_head, self.rows = model.model, model.lm_head, 0
+        self.inner, self.lm_head, self.packs, self.responses = model.model, model.lm_head, 0, 0
 
     def model(self, ids, **_places):
-        self.rows += len(ids)
+        self.packs += len(ids)
+        # a response begins where the place jumps back, or behind its prompt
+        self.responses += len(ids) + int((_places["position_ids"].diff() < 0).sum())
         return self.inner(ids, **_places)
 
 
@@ -116,7 +118,22 @@ def test_a_row_without_an_advantage_counts_its_tokens_and_is_not_run_through_the
     settings = dict(temperature=1.0, eps_clip_low=0.2, eps_clip_high=0.2, micro_batch_size=4)
     gradient = accumulate_gradient(counted, rows, **settings)
     row_by_row(whole, rows, low=0.2, high=0.2, temperature=1.0)  # the formula knows no such exception
-    assert counted.rows == 4 and [one is None for one in gradient.logprobs] == [True, False] * 4
+    assert counted.packs == 4 and [one is None for one in gradient.logprobs] == [True, False] * 4
+    for mine, other in zip(counted.parameters(), whole.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, other.grad, rtol=1e-3, atol=1e-6)
+
+
+def test_equal_rows_are_run_through_the_model_once_and_count_as_often_as_they_come(model):
+    rows = rows_of(8, count=3, behaviour=True)
+    rows += [copy.copy(rows[0]), copy.copy(rows[1]), copy.copy(rows[0])]
+    rows[4].advantage = 0.7  # no copy any more
+    counted, whole = Counted(copy.deepcopy(model)), copy.deepcopy(model)
+    settings = dict(temperature=1.0, eps_clip_low=0.2, eps_clip_high=0.2)
+    gradient = accumulate_gradient(counted, rows, micro_batch_size=1, **settings)
+    row_by_row(whole, rows, low=0.2, high=0.2, temperature=1.0)
+    assert counted.packs == 3 and counted.responses == 4
+    for place, like in ((3, 0), (5, 0), (4, 1)):
+        np.testing.assert_array_equal(gradient.logprobs[place], gradient.logprobs[like])
     for mine, other in zip(counted.parameters(), whole.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, other.grad, rtol=1e-3, atol=1e-6)
 
