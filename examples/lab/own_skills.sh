@@ -2,27 +2,28 @@
 # Where replay should pay if it pays anywhere: rare problems whose skills no other training problem needs (docs/lab.md). Every run
 # leaves a small file in docs/evidence, and what has one is not run again, so it can be stopped and started, and seeds are added by
 #   SEEDS=1009,1010 examples/lab/own_skills.sh
-# TUNE=1 tunes GRPO's learning rate, the success weight and every arm's rate on seeds that are not reported.
+# TUNE=1 runs every arm at every rate on seeds that are not reported, and nothing else; RATE below is what came out.
 # WORLD=shared_skills, MODEL=lab_table and so on: another world of r3_openrlhf/study/lab/worlds.py.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export PATH="$PWD/.venv/bin:$PATH" OMP_NUM_THREADS=1
 
 WORLD=${WORLD:-own_skills} MODEL=${MODEL:-lab_table}
-SEEDS=${SEEDS:-$(seq -s, 1001 1032)}
-RATES=${RATES:-1e-4 3e-4 6e-4 1e-3}
+SEEDS=${SEEDS:-$(seq -s, 1001 1016)}
+RATES=${RATES:-5e-4 1e-3 1.4e-3}
 OUT=${OUT:-runs/lab_worlds}
 EVIDENCE=${EVIDENCE:-docs/evidence}
 OFF="replay.enabled=false reflection.enabled=false ranking.enabled=false"
 CCR="reflection.enabled=false ranking.enabled=false replay.recall_failures=false"
-ARMS=(
-    "grpo=grpo"
-    "scale3=r3 $OFF advantage.success_scale=3"
-    "ccr=r3 $CCR"
-    "ccr_ratio1=r3 $CCR replay.old_logprobs=recompute"
-    "ccr_ratio1_scale3=r3 $CCR replay.old_logprobs=recompute advantage.success_scale=3"
-    "rehearsal=r3 $OFF replay.rehearse.rows=32"
+declare -A ARM=(
+    [grpo]="grpo"
+    [scale3]="r3 $OFF advantage.success_scale=3"
+    [ccr]="r3 $CCR"
+    [ccr_ratio1]="r3 $CCR replay.old_logprobs=recompute"
+    [ccr_ratio1_scale3]="r3 $CCR replay.old_logprobs=recompute advantage.success_scale=3"
+    [rehearsal]="r3 $OFF replay.rehearse.rows=32"
 )
+ARMS=${ARMS:-grpo scale3 ccr_ratio1 rehearsal ccr_ratio1_scale3 ccr}
 study() { # study SEEDS DIRECTORY ARM...
     local seeds=$1 kept=$2 arms=()
     shift 2
@@ -31,12 +32,14 @@ study() { # study SEEDS DIRECTORY ARM...
         "data.reasoning_gym.world=$WORLD" "model.path=$MODEL" "${arms[@]}" >&2
 }
 
+tried=()
 if [ "${TUNE:-}" ]; then
-    tried=()
     for rate in $RATES; do
-        for arm in "${ARMS[@]}"; do tried+=("${arm%%=*}_lr$rate=${arm#*=} train.learning_rate=$rate"); done
+        for arm in $ARMS; do tried+=("${arm}_lr$rate=${ARM[$arm]} train.learning_rate=$rate"); done
     done
-    study 101,102,103,104 "$EVIDENCE-tuning" "${tried[@]}"
+    study "${TUNING_SEEDS:-101,102}" "$EVIDENCE-tuning" "${tried[@]}"
+    exit
 fi
-study "$SEEDS" "$EVIDENCE" "${ARMS[@]}"
+for arm in $ARMS; do tried+=("$arm=${ARM[$arm]} train.learning_rate=${RATE[$arm]}"); done
+study "$SEEDS" "$EVIDENCE" "${tried[@]}"
 r3 evidence "$EVIDENCE"
