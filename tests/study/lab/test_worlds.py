@@ -1,5 +1,6 @@
 """What the lab's worlds promise: every verdict is earned, and the skills are where the record says."""
 
+import dataclasses
 import itertools
 import random
 from collections import Counter
@@ -99,18 +100,43 @@ def test_the_experiment_draws_the_world_of_its_seed(few):
     assert not {one.uid for one in found[0]} & {one.uid for one in found[2]}
 
 
+def right_and_earned(lab, labels, world, *, n):
+    found = lab.ask([(label, lab.plain_prompt(label), Context.PLAIN) for label in labels], n=n)
+    problems, earned = {label.uid: label.problem for label in labels}, worlds.is_earned(world)
+    right = [one.rollout for one in found if one.rollout.verdict is Verdict.CORRECT]
+    return len(right), sum(earned(problems[one.uid], one.text) for one in right)
+
+
+@pytest.mark.parametrize("world", ["own_skills", "walk"])
+def test_what_a_model_learns_is_earned(world, monkeypatch, tmp_path):
+    """A table of 64 cells, learned in seconds, before and after training."""
+    for module in (models, worlds):
+        monkeypatch.setattr(module, "SIZE", 8)
+    name = worlds.WORLDS[world].policy
+    small = dataclasses.replace(models.POLICIES[name], hidden_size=32, num_steps=120)
+    monkeypatch.setitem(models.POLICIES, name, small)
+    monkeypatch.setitem(worlds.WORLDS, world, dataclasses.replace(FEW[world], train=16, held_out=8))
+    (tmp_path / "model").mkdir()
+    models.build(tmp_path / "model", name)
+    keys = [f"data.reasoning_gym.world={world}", f"run_dir={tmp_path / 'run'}", "held_out.path=null"]
+    keys += ["rollout.batch_size=16", "train.max_steps=8", "train.learning_rate=3e-3"]
+    config = load_config("lab_own_skills", ["algo=grpo", *keys])
+    labels, lab = load_problems(config.data).labels, Lab(config, model_dir=str(tmp_path / "model"))
+    before = right_and_earned(lab, labels, world, n=32)
+    lab.train()
+    after = right_and_earned(lab, labels, world, n=32)
+    assert before[0] == before[1] > 20 and after[0] == after[1] > 1.5 * before[0]
+
+
 @pytest.mark.soak  # builds the models of the worlds, minutes of a processor each, and trains each for a while
 @pytest.mark.parametrize("world", worlds.WORLDS)
 def test_verdicts_are_earned_before_and_after_training(world, tmp_path):
     model = f"lab_{worlds.WORLDS[world].policy}"
     keys = [f"data.reasoning_gym.world={world}", f"model.path={model}", f"run_dir={tmp_path / 'run'}"]
     config = load_config("lab_own_skills", ["algo=grpo", *keys, "train.max_steps=24", "held_out.path=null"])
-    labels, earned = load_problems(config.data).labels, worlds.is_earned(world)
-    lab = Lab(config)
+    labels, lab = load_problems(config.data).labels, Lab(config)
     for _ in range(2):
-        found = lab.ask([(label, lab.plain_prompt(label), Context.PLAIN) for label in labels], n=16)
-        problems = {label.uid: label.problem for label in labels}
-        right = [one.rollout for one in found if one.rollout.verdict is Verdict.CORRECT]
-        assert right and all(earned(problems[one.uid], one.text) for one in right)
+        right, earned = right_and_earned(lab, labels, world, n=16)
+        assert right == earned > 0
         if not lab.step:
             lab.train()
