@@ -112,8 +112,9 @@ def test_what_a_model_learns_is_earned(world, monkeypatch, tmp_path):
     """A table of 64 cells, learned in seconds, before and after training."""
     for module in (models, worlds):
         monkeypatch.setattr(module, "SIZE", 8)
+    monkeypatch.setattr(models, "BATCH_SIZE", 48)
     name = worlds.WORLDS[world].policy
-    small = dataclasses.replace(models.POLICIES[name], hidden_size=32, num_steps=120)
+    small = dataclasses.replace(models.POLICIES[name], hidden_size=64, num_layers=1, num_steps=250)
     monkeypatch.setitem(models.POLICIES, name, small)
     monkeypatch.setitem(worlds.WORLDS, world, dataclasses.replace(FEW[world], train=16, held_out=8))
     (tmp_path / "model").mkdir()
