@@ -61,11 +61,15 @@ def accumulate_gradient(
     if not rows:
         raise ValueError("an update needs rows")
     num_tokens = sum(len(row.response_ids) for row in rows)
-    equal: dict[tuple, list[int]] = {}  # rows that are alike in everything: one goes through the model, with all their weight
+    equal: dict[
+        tuple, list[int]
+    ] = {}  # rows that are alike in everything: one goes through the model, with all their weight
     for i, row in enumerate(rows):
         if row.advantage != 0:
             arrays = (row.prompt_ids, row.response_ids, row.old_logprobs)
-            equal.setdefault((row.advantage, *(None if one is None else one.tobytes() for one in arrays)), []).append(i)
+            equal.setdefault((row.advantage, *(None if one is None else one.tobytes() for one in arrays)), []).append(
+                i
+            )
     copies = {places[0]: places for places in equal.values()}
     packs: dict[bytes, list[int]] = {}  # rows behind one prompt, which goes through the model once
     for i in copies:
