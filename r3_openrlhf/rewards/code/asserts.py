@@ -19,9 +19,23 @@ from typing import Any
 
 from r3_openrlhf.rewards.code.data import MAX_VALUE_BYTES, NotPlain, decode, encode
 
+NAME = "solution.py"  # of the program, in its exceptions
 MAX_NAMES = 10_000
 _LENGTH = struct.Struct(">I")
 _MUTABLE = (list, dict, set, bytearray)
+
+
+def failure(error: BaseException) -> tuple[str, str]:
+    """Status and detail of an exception: its type and the last line of the program that it passed."""
+    line, trace = 0, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == NAME:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    kinds = ((MemoryError, "memory"), (PermissionError, "blocked"))
+    status = next((status for kind, status in kinds if isinstance(error, kind)), "error")
+    name = type(error).__name__
+    return status, f"{str(name)[:80]} at line {line}" if line else str(name)[:80]
 
 
 class ProgramError(Exception):
@@ -86,8 +100,6 @@ class Peer:
         self._send(answer)
 
     def _told(self, error: BaseException) -> dict[str, Any]:
-        from r3_openrlhf.rewards.code.child import failure
-
         known = next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins")
         try:
             arguments = encode(list(error.args))

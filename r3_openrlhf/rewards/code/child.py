@@ -20,12 +20,11 @@ from collections.abc import Callable
 from typing import Any
 
 from r3_openrlhf.machine.processes.sandbox import Barriers, set_limits
-from r3_openrlhf.rewards.code.asserts import ProgramGone, run_test, serve_program
+from r3_openrlhf.rewards.code.asserts import NAME, ProgramGone, failure, run_test, serve_program
 from r3_openrlhf.rewards.code.data import NotPlain, decode, encode
 
 JOB, RESULT, LINK = 40, 41, 42  # descriptors
 STACK_BYTES = 2**29
-NAME = "solution.py"
 _pid = os.getpid
 
 
@@ -68,19 +67,6 @@ def report(status: str, value: str = "null", detail: str = "") -> None:
     done = 0
     while done < len(text):
         done += os.pwrite(RESULT, text[done : done + 2**20], done)
-
-
-def failure(error: BaseException) -> tuple[str, str]:
-    """Status and detail of an exception: its type and the last line of the program that it passed."""
-    line, trace = 0, error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == NAME:
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    kinds = ((MemoryError, "memory"), (PermissionError, "blocked"))
-    status = next((status for kind, status in kinds if isinstance(error, kind)), "error")
-    name = type(error).__name__
-    return status, f"{str(name)[:80]} at line {line}" if line else str(name)[:80]
 
 
 def _load(source: str, name: str) -> tuple[types.ModuleType, types.CodeType]:
