@@ -217,9 +217,9 @@ _ARCHITECTURES = {
 # Calls that are refused or allowed by an argument, or only to programs: x86_64, aarch64
 _BY_NAME = {
     "x86_64": {"prlimit64": 302, "clone": 56, "clone3": 435, "socketpair": 53, "execve": 59, "memfd_create": 319}
-    | {"fcntl": 72, "ioctl": 16, "prctl": 157, "sched_setattr": 314},
+    | {"fcntl": 72, "ioctl": 16, "prctl": 157, "sched_setattr": 314, "setrlimit": 160},
     "aarch64": {"prlimit64": 261, "clone": 220, "clone3": 435, "socketpair": 199, "execve": 221, "memfd_create": 279}
-    | {"fcntl": 25, "ioctl": 29, "prctl": 167, "sched_setattr": 274},
+    | {"fcntl": 25, "ioctl": 29, "prctl": 167, "sched_setattr": 274, "setrlimit": 164},
 }
 _CLONE_THREAD = 0x10000
 _OWNERS = (8, 15), (0x8901, 0x8902)  # fcntl F_SETOWN, F_SETOWN_EX; ioctl FIOSETOWN, SIOCSPGRP: signals to others
@@ -249,6 +249,10 @@ def _make_filter(*, threads: bool, programs: bool) -> _Program | None:
             block += [(jump, 0, 1, value), (_RETURN, 0, 0, matched)]
         code.extend([(_JUMP_EQUAL, 0, len(block) + 1, number[call]), *block, (_RETURN, 0, 0, otherwise)])
 
+    if threads:  # a program that lowers its limit of time would look as if the kernel had killed it for want of memory
+        decide("setrlimit", 0, _JUMP_EQUAL, [resource.RLIMIT_CPU], _EPERM, _ALLOW)
+        own = [(_LOAD, 0, 0, 24), (_JUMP_EQUAL, 2, 0, resource.RLIMIT_CPU), (_LOAD, 0, 0, 16), (_JUMP_EQUAL, 1, 0, 0)]
+        code += [(_JUMP_EQUAL, 0, 6, number["prlimit64"]), *own, (_RETURN, 0, 0, _EPERM), (_RETURN, 0, 0, _ALLOW)]
     decide("prlimit64", 0, _JUMP_EQUAL, [0], _ALLOW, _EPERM)  # also how a process sets its own limits: pid 0
     decide("fcntl", 1, _JUMP_EQUAL, _OWNERS[0], _EPERM, _ALLOW)
     decide("ioctl", 1, _JUMP_EQUAL, _OWNERS[1], _EPERM, _ALLOW)

@@ -1,0 +1,24 @@
+"""Runs every honest program and every attack in this process's place, and prints what became of them: for other users.
+
+python -m tests.rewards.code.everywhere
+"""
+
+import json
+import os
+import sys
+
+from r3_openrlhf.rewards.code.run import Limits, Runner
+from tests.rewards.code.attacks import ATTACKS, attack
+from tests.rewards.code.honest import HONEST
+
+if __name__ == "__main__":
+    with Runner() as runner:
+        runner.start()
+        wrong = []
+        for name, (program, call, expected) in HONEST.items():
+            (outcome,) = runner.run_program(program, [call], limits=Limits())
+            if outcome.status != "finished" or expected not in (outcome.stdout, outcome.value):
+                wrong.append(f"{name}: {outcome.status} {outcome.detail} {outcome.stdout[:80]!r}")
+        got_through = [f"{name}: {found}" for name in ATTACKS if not (found := attack(runner, name)).is_held]
+    answer = {"barriers": {barrier.name: barrier.holds for barrier in runner.barriers}}
+    json.dump(answer | {"wrong": wrong, "got through": got_through, "user": os.getuid()}, sys.stdout)

@@ -1,0 +1,19 @@
+"""Solutions that are right stay right."""
+
+import pytest
+
+from r3_openrlhf.rewards.code.run import Limits
+from tests.rewards.code.honest import HONEST
+from tests.rewards.code.test_run import runner  # noqa: F401  a fixture
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_it_is_right(runner, name):  # noqa: F811
+    if "numpy" in name:
+        pytest.importorskip("numpy")
+    program, call, expected = HONEST[name]
+    (outcome,) = runner.run_program(program, [call], limits=Limits())
+    assert (outcome.status, outcome.detail) == ("finished", "")
+    found = outcome.stdout if call.function is None else outcome.value
+    assert found == expected
+    assert type(found) is type(expected)
