@@ -253,3 +253,26 @@ def toolkit_line(cuda: str, *, adam_on_host: bool = False) -> Line:
             "DS_SKIP_CUDA_CHECK=1 takes the other one"
         )
     return Line(found=f"{version} ({nvcc})", status=status, remedy="" if status == OK else remedy, **line)
+
+
+def program_lines() -> list[Line]:
+    """What stands between a program of a model and this machine (task code); no line where rewards cannot be imported."""
+    try:
+        from r3_openrlhf.rewards.code.barriers import floor_gap
+        from r3_openrlhf.rewards.code.run import barriers_here
+    except ImportError:
+        return []
+    line: dict[str, str] = {"what": "running programs", "wanted": "Landlock and seccomp, or namespaces"}
+    try:
+        barriers = barriers_here()
+    except OSError as error:
+        remedy = "task code needs it; other tasks do not"
+        return [Line(found=f"cannot be tried: {error}", status=NOTE, remedy=remedy, **line)]
+    found = ", ".join(
+        f"{one.name} ({one.detail})" if one.name == "namespaces" else one.name for one in barriers if one.holds
+    )
+    if gap := floor_gap(barriers):
+        return [Line(found=found or "nothing", status=NOTE, remedy=f"task code is refused: {gap}", **line)]
+    missing = [one.name for one in barriers if not one.holds]
+    remedy = f"no {' and '.join(missing)}: a program meets fewer barriers (docs/code.md)" if missing else ""
+    return [Line(found=found, status=NOTE if missing else OK, remedy=remedy, **line)]

@@ -65,7 +65,7 @@ def examine(settings: tuple[str, ...], *, stack: Stack | None = None) -> tuple[S
         lines += [machine.allocator_line(), *machine.gpu_memory_lines(gpus_of_this_machine(), share=share)]
     progress("the machine")
     lines += [machine.compiler_line(), machine.ninja_line(), machine.build_locks_line()]
-    lines += [machine.shared_memory_line(stack)]
+    lines += [machine.shared_memory_line(stack), *machine.program_lines()]
     least = experiment.expected_bytes(config) if config is not None and stack == "gpu" else 0
     lines += machine.disk_lines(Path(config.run_dir if config is not None else "runs").absolute(), least=least)
     address = os.environ.get("RAY_ADDRESS")

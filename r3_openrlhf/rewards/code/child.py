@@ -34,7 +34,7 @@ def run(barriers: Barriers) -> None:
         job = json.load(file)
     limits = job["limits"]
     set_limits(
-        memory_bytes=limits["memory_mb"] * 2**20 + STACK_BYTES,
+        memory_bytes=2**46 if job["reserves_memory"] else limits["memory_mb"] * 2**20 + STACK_BYTES,
         file_bytes=limits["output_bytes"],
         open_files=limits["open_files"],
     )

@@ -15,13 +15,15 @@ class Language:
 
     command: path of a program and its arguments, `{file}` for the program's file; empty for this Python itself.
     file: the name under which the program is stored. paths: directories beside /usr that the command reads and starts from.
-    preload: Python modules that are loaded once, before the first test.
+    preload: Python modules that are loaded once, before the first test. reserves_memory: it reserves much more than it uses, so
+        memory is limited by what is in use alone, which is looked at from time to time.
     """
 
     command: tuple[str, ...] = ()
     file: str = "solution"
     paths: tuple[str, ...] = ()
     preload: tuple[str, ...] = ()
+    reserves_memory: bool = False
 
 
 def _of_user(path: str, found: Any) -> Language:

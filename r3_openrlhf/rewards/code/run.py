@@ -351,7 +351,7 @@ class Runner:
         self, job: dict[str, Any], stdin: str, limits: Limits, limit_s: float, link: int | None = None
     ) -> _Child:
         assert self._channel is not None
-        of_language = {"command": self._language.command, "file": self._language.file}
+        of_language = {name: getattr(self._language, name) for name in ("command", "file", "reserves_memory")}
         job = {**job, **of_language, "limits": asdict(limits), "environment": ENVIRONMENT}
         files = {
             "stdin": self._memfd("stdin", stdin.encode("utf-8", "surrogatepass")),

@@ -170,7 +170,7 @@ ATTACKS: dict[str, Attack] = {
     "32-bit calls by machine code": _a("import mmap\nm = mmap.mmap(-1, 4096, prot=7)\nm.write(b'\\xb8\\x02\\0\\0\\0\\xcd\\x80\\xc3')\nctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(m)))()\nthrough()", "seccomp", "crashed"),
     "outliving its parent": _a("tries(lambda: libc.prctl(1, 0, 0, 0, 0) < 0 and 1/0)", "seccomp", outside=True),
     # floods
-    "a memory flood": _a("x = []\nwhile True: x.append(bytearray(10**6))", "address space, resident memory", "memory"),
+    "a memory flood": _a("x = []\nwhile True: x.append(bytearray(10**6))", "address space, resident memory", "memory", "timeout"),
     "a memory flood in one piece": _a("x = bytearray(2**33)", "address space", "memory"),
     "shared and anonymous maps": _a("import mmap\nx = []\nwhile True:\n    x.append(mmap.mmap(-1, 10**7)); x[-1].write(b'x' * 10**7)", "address space, resident memory", "memory", "error"),
     "a memory error that is caught": _a("x = []\nwhile True:\n    try: x.append(bytearray(10**6))\n    except MemoryError: pass", "resident memory", "memory", "timeout"),
@@ -182,7 +182,7 @@ ATTACKS: dict[str, Attack] = {
     "a hole of an output": _a("os.ftruncate(1, 2**22 - 1)", "file size; a hole is read as far as the limit"),
     "a flood of errors": _a("while True: os.write(2, b'x' * 10**6)", "it goes nowhere", "timeout"),
     "a large file": _a("f = open('x', 'wb')\nwhile True: f.write(b'x' * 10**6)", "file size", "error"),
-    "many large files": _a("for i in range(10**6):\n    with open(str(i), 'wb') as f: f.write(b'x' * (2**22 - 1))", "size of the directory", "error", "output"),
+    "many large files": _a("for i in range(10**6):\n    with open(str(i), 'wb') as f: f.write(b'x' * (2**22 - 1))", "size of the directory", "error", "output", "timeout"),
     "many small files": _a("i = 0\nwhile True: open(str(i), 'w').close(); i += 1", "watched, limit of time", "timeout", "output", "error"),
     "a huge line of errors": _a("raise ValueError('x' * 10**7)", "only its type is kept", "error"),
     # time
