@@ -25,6 +25,7 @@ from r3_openrlhf.method.errors import R3Error, quoted
 from r3_openrlhf.view.compare_page import compare_page
 from r3_openrlhf.view.effect_page import effect_page, sentences
 from r3_openrlhf.view.evaluation_pages import evaluation_page, pairs_page, sample_page
+from r3_openrlhf.view.files_page import files_page
 from r3_openrlhf.view.group_page import difference, group_page
 from r3_openrlhf.view.indexing import Indexing
 from r3_openrlhf.view.library import Library
@@ -94,6 +95,7 @@ def create_app(library: Library, *, token: str | None = None, cache: Path | None
         "/compare/{a}/{b}": page(pairs_page),
         "/{name}": answers.run,
         "/{name}/effect": answers.effect,
+        "/{name}/files": answers.files,
         "/{name}/problem/{uid:path}": page(problem_page),
         "/{name}/sample/{benchmark}/{uid:path}": page(sample_page),
         "/{name}/step/{step:count}": answers.step,
@@ -167,6 +169,10 @@ class _Answers:
         against = request.query_params.get("against", "")
         return effect_page(self.site, self.links, request.path_params["name"], against)
 
+    def files(self, request: Request) -> str:
+        against = request.query_params.get("against", "")
+        return files_page(self.site, self.links, request.path_params["name"], against)
+
     def sentences(self, request: Request) -> Response:
         return _json(sentences(self.site, self.links, request.path_params["name"]))
 
@@ -189,7 +195,8 @@ class _Answers:
         return _json(state(self.site))
 
     def curves(self, request: Request) -> Response:
-        return _json(curves(self.site, request.query_params.getlist("run") or list(self.library.runs)))
+        names = request.query_params.getlist("run") or list(self.library.runs)
+        return _json(curves(self.site, names, every="every" in request.query_params))
 
     def group_tokens(self, request: Request) -> Response:
         places = [_number("place", text) for text in request.query_params.getlist("place")]

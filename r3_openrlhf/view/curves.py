@@ -14,6 +14,7 @@ from r3_openrlhf.runs.comparison.intervals import t_quantile
 from r3_openrlhf.runs.comparison.runs import arm_of
 from r3_openrlhf.view.run_reader import Row, RunReader, stamp_of
 from r3_openrlhf.view.step_groups import groups_of
+from r3_openrlhf.view.words import meanings
 
 HELD_OUT = "held_out:"  # keys of evaluations.jsonl
 AGES = {"1 to 5": 5, "6 to 20": 20, "21 to 50": 50, "older": 10**9}  # name -> the oldest that belongs to it
@@ -45,7 +46,10 @@ class Pictures(msgspec.Struct, frozen=True):
     sections: list[Section]
 
 
+OTHERS = "Every other key"
 PICTURES = msgspec.yaml.decode(Path(__file__).with_name("curves.yaml").read_bytes(), type=Pictures)
+
+_DRAWN = {key for section in PICTURES.sections for chart in section.charts for key in chart.series}
 
 
 def counts_of(rows: Sequence[Row], *, step: int) -> dict[str, int]:
@@ -57,13 +61,16 @@ def counts_of(rows: Sequence[Row], *, step: int) -> dict[str, int]:
 
 
 def curves_of(
-    runs: Sequence[RunReader], counted: Mapping[str, Mapping[int, Mapping[str, int]]] | None = None
+    runs: Sequence[RunReader],
+    counted: Mapping[str, Mapping[int, Mapping[str, int]]] | None = None,
+    *,
+    every: bool = False,
 ) -> dict[str, Any]:
     """Everything that the overview draws, as plain JSON: the pictures of which some run has values, and each run's columns.
 
-    `counted`: name of a run -> step -> "fate:..." and "age:..." -> how many, as far as they were counted.
+    `every`: also a picture for each other key of metrics.jsonl. `counted`: name of a run -> step -> "fate:..." and "age:..." -> how many, as far as they were counted.
     """
-    found = [_columns(run, (counted or {}).get(run.name, {})) for run in runs]
+    found = [_columns(run, (counted or {}).get(run.name, {}), every) for run in runs]
     present = {key for run in found for key in run["series"]}
     sections = []
     for section in PICTURES.sections:
@@ -72,6 +79,9 @@ def curves_of(
             charts = [part for chart in charts for part in _parts(chart, present)]
         if charts:
             sections.append({"title": section.title, "charts": [_plain(chart, present) for chart in charts]})
+    if others := sorted(present - _DRAWN):
+        alone = [_plain(Chart(title=key, unit="", series={key: key}), present) for key in others]
+        sections.append({"title": OTHERS, "charts": alone})
     total = sum(len((counted or {}).get(run.name, ())) for run in runs)
     # A run whose settings cannot be read is an arm of its own.
     names = {run.name: arm_of(run.config) if run.config is not None else run.name for run in runs}
@@ -155,7 +165,12 @@ def _parts(chart: Chart, present: set[str]) -> list[Chart]:
 
 def _plain(chart: Chart, present: set[str]) -> dict[str, Any]:
     series = [
-        {"key": key, "label": label, "colour": PICTURES.colours.get(key, place)}
+        {
+            "key": key,
+            "label": label,
+            "about": meanings().get(key.removeprefix(HELD_OUT), ""),
+            "colour": PICTURES.colours.get(key, place),
+        }
         for place, (key, label) in enumerate(chart.series.items())
         if key in present
     ]
@@ -169,18 +184,18 @@ def _plain(chart: Chart, present: set[str]) -> dict[str, Any]:
     }
 
 
-def _columns(run: RunReader, counted: Mapping[int, Mapping[str, int]]) -> dict[str, Any]:
+def _columns(run: RunReader, counted: Mapping[int, Mapping[str, int]], every: bool) -> dict[str, Any]:
     """steps, tokens, and series: key -> a value for each of them; those of evaluations have steps of their own."""
     files = run.directory.metrics, run.directory.evaluations
     stamp = (*map(stamp_of, files), len(counted), bool(run.steps()))
-    return run.fresh("columns", stamp, lambda: _read_columns(run, counted))
+    return run.fresh(f"columns {every}", stamp, lambda: _read_columns(run, counted, every))
 
 
-def _read_columns(run: RunReader, counted: Mapping[int, Mapping[str, int]]) -> dict[str, Any]:
+def _read_columns(run: RunReader, counted: Mapping[int, Mapping[str, int]], every: bool) -> dict[str, Any]:
     lines, evaluations = run.metrics(), run.evaluations()
     steps = [line["step"] for line in lines]
     series = {}
-    for key in {key for section in PICTURES.sections for chart in section.charts for key in chart.series}:
+    for key in _DRAWN | (_numbers_in(lines) if every else set()):
         if key.startswith(HELD_OUT):
             values = [_short(line.get(key.removeprefix(HELD_OUT))) for line in evaluations]
         elif key.startswith(("fate:", "age:")):
@@ -188,7 +203,7 @@ def _read_columns(run: RunReader, counted: Mapping[int, Mapping[str, int]]) -> d
         else:
             values = [_short(line.get(key)) for line in lines]
         if any(values) or (
-            any(value is not None for value in values) and key not in PICTURES.colours and ":" not in key
+            any(value is not None for value in values) and key not in PICTURES.colours and (":" not in key or every)
         ):
             series[key] = values
     return {
@@ -202,6 +217,11 @@ def _read_columns(run: RunReader, counted: Mapping[int, Mapping[str, int]]) -> d
         "series": series,
         "has_rollouts": bool(run.steps()),
     }
+
+
+def _numbers_in(lines: Sequence[Mapping[str, Any]]) -> set[str]:
+    values = ((key, value) for line in lines for key, value in line.items())
+    return {key for key, value in values if isinstance(value, int | float) and not isinstance(value, bool)} - {"step"}
 
 
 def _short(value: float | None) -> float | None:

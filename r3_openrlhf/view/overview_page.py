@@ -47,9 +47,9 @@ def overview(
     )
 
 
-def curves(site: Site, names: Sequence[str]) -> dict[str, Any]:
-    """What the overview draws."""
-    return curves_of([site.run(name) for name in names], site.indexing.counted)
+def curves(site: Site, names: Sequence[str], *, every: bool = False) -> dict[str, Any]:
+    """What the overview draws. `every`: with every key of metrics.jsonl."""
+    return curves_of([site.run(name) for name in names], site.indexing.counted, every=every)
 
 
 def state(site: Site) -> dict[str, dict[str, Any]]:

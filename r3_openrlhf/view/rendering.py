@@ -11,10 +11,15 @@ from markupsafe import Markup
 
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.view.step_groups import StepGroup
+from r3_openrlhf.view.words import glossary
 
 DASH = "–"  # where there is no value
 SIGNS = {Verdict.CORRECT: "✓", Verdict.WRONG: "✗", Verdict.UNGRADED: "?"}
 CHIP_WIDTH = 18  # pixels, the gap to the next one included
+WORDS = (  # of the glossary, in the help of every page
+    "arm", "collapsed", "coverage", "hard", "history", "policy lag", "ranked", "recall", "reflection group", "repaired", "truncated",
+    "uid", "ungraded", "verdict",
+)  # fmt: skip
 BAR_HEIGHT = 5.5  # pixels of |A| = 1; bars end at |A| = 2
 
 
@@ -36,7 +41,9 @@ def environment() -> Environment:
         "json": json_block,
         "start": start_of,
         "strip": strip,
+        "word": word,
     }
+    found.globals["words"] = {name: glossary()[name] for name in WORDS}
     return found
 
 
@@ -58,6 +65,11 @@ def json_block(value: Any) -> Markup:
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return Markup(text)
+
+
+def word(text: str, name: str | None = None) -> Markup:
+    """A word that says what it means when one points at it. name: how the glossary has it."""
+    return Markup('<abbr title="{}">{}</abbr>').format(glossary()[name or text], text)
 
 
 def number(value: float | None, digits: int = 3) -> str:

@@ -24,13 +24,15 @@ STATES = {
 
 @dataclass(slots=True, kw_only=True)
 class StepGroup:
-    """The rollouts of one problem in one context."""
+    """The rollouts of one problem in one context. Of an agent's task, a trajectory counts as one rollout, however many turns it
+    has."""
 
     uid: str
     context: Context
     rows: list[Row]
     state: str  # one of STATES, by its fresh rows
-    num_correct: int  # of the fresh rows
+    num_fresh: int  # rollouts that this step sampled
+    num_correct: int  # of them
     num_wrong: int
     num_ungraded: int
     num_cut: int
@@ -49,11 +51,6 @@ class StepGroup:
         """Names it within its step."""
         return self.uid, self.context.value
 
-    @property
-    def num_fresh(self) -> int:
-        """Rows that this step sampled."""
-        return len(self.rows) - self.num_recalled
-
 
 def groups_of(rows: Sequence[Row], *, step: int) -> list[StepGroup]:
     """The groups of a step in the order of its file."""
@@ -69,19 +66,21 @@ def groups_of(rows: Sequence[Row], *, step: int) -> list[StepGroup]:
 def _group(uid: str, context: Context, rows: list[Row], step: int) -> StepGroup:
     fresh = [row for row in rows if row["recalled_from"] is None]
     recalled = [row for row in rows if row["recalled_from"] is not None]
-    correct = [row for row in fresh if row["verdict"] == Verdict.CORRECT]
-    wrong = [row for row in fresh if row["verdict"] == Verdict.WRONG]
+    rollouts = _first_turns(fresh)
+    correct = [row for row in rollouts if row["verdict"] == Verdict.CORRECT]
+    wrong = [row for row in rollouts if row["verdict"] == Verdict.WRONG]
     rewards = [row["reward"] for row in rows if row["reward"] is not None]
     return StepGroup(
         uid=uid,
         context=context,
         rows=rows,
-        state=STATES[group_state(row["verdict"] for row in fresh)],
+        state=STATES[group_state(row["verdict"] for row in rollouts)],
+        num_fresh=len(rollouts),
         num_correct=len(correct),
         num_wrong=len(wrong),
-        num_ungraded=len(fresh) - len(correct) - len(wrong),
+        num_ungraded=len(rollouts) - len(correct) - len(wrong),
         num_cut=sum(row["truncated"] for row in fresh),
-        num_recalled=len(recalled),
+        num_recalled=len(_first_turns(recalled)),
         num_ranked=sum(bool(row.get("ranked")) for row in rows),
         oldest=max((step - row["recalled_from"] for row in recalled), default=0),
         shortest_correct=min((row["num_tokens"] for row in correct), default=None),
@@ -89,6 +88,11 @@ def _group(uid: str, context: Context, rows: list[Row], step: int) -> StepGroup:
         mean_reward=fmean(rewards) if rewards else None,
         mass=sum(abs(row["advantage"] or 0.0) for row in rows),
     )
+
+
+def _first_turns(rows: Sequence[Row]) -> list[Row]:
+    """One row of each trajectory; all rows where there is none. A turn has the verdict of its trajectory."""
+    return list({row.get("trajectory") or place: row for place, row in reversed([*enumerate(rows)])}.values())[::-1]
 
 
 def fate_of(rows: Sequence[Row], *, was_reflected: bool) -> str | None:

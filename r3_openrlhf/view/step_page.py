@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
+
+import numpy as np
 
 from r3_openrlhf.view.links import Links
 from r3_openrlhf.view.site import Site, groups_in
 from r3_openrlhf.view.step_groups import StepGroup
 
+BINS, HEIGHT = 12, 44  # of the histogram of rewards; pixels of its tallest bar
 SHORT_SHARE = 0.25  # a right response is very short below this share of the step's mean length
 
 
@@ -19,6 +24,7 @@ def step_page(site: Site, links: Links, name: str, step: int) -> str:
     steps = run.steps()
     place = steps.index(step)
     tokens = [row["num_tokens"] for group in groups for row in group.rows if row["recalled_from"] is None]
+    bins, in_bins = reward_bins(groups)
     metrics = next((line for line in run.metrics() if line["step"] == step), {})
     return site.render(
         "step.html",
@@ -35,13 +41,43 @@ def step_page(site: Site, links: Links, name: str, step: int) -> str:
         largest_share=max((group.share for group in groups), default=0.0),
         short_tokens=max(1, round(SHORT_SHARE * fmean(tokens))) if tokens else 1,
         counts=_counts(groups),
+        bins=bins,
+        in_bins=in_bins,
     )
 
 
-def _counts(groups: Sequence[StepGroup]) -> dict[str, int]:
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """Rollouts whose reward is from `low` to `high`; height of its bar in pixels."""
+
+    low: float
+    high: float
+    count: int
+    height: float
+
+
+def reward_bins(groups: Sequence[StepGroup]) -> tuple[list[Bin], list[str]]:
+    """A histogram of the rewards of all rows, and for each group the places of the bins that its rewards are in. No bins where
+    all rewards are equal."""
+    rewards = [[row["reward"] for row in group.rows if row["reward"] is not None] for group in groups]
+    every = [value for own in rewards for value in own]
+    if not every or min(every) == max(every):
+        return [], [""] * len(groups)
+    counts, edges = np.histogram(every, bins=BINS)
+    tallest = counts.max()
+    bins = [
+        Bin(float(low), float(high), int(count), HEIGHT * count / tallest)
+        for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True)
+    ]
+    places = [sorted(set(np.searchsorted(edges[1:-1], own, side="right").tolist())) for own in rewards]
+    return bins, [" ".join(map(str, own)) for own in places]
+
+
+def _counts(groups: Sequence[StepGroup]) -> dict[str, Any]:
     return {
         "groups": len(groups),
         "rows": sum(len(group.rows) for group in groups),
         "fresh": sum(group.num_fresh for group in groups),
+        "unit": "trajectories" if any(group.rows[0].get("trajectory") is not None for group in groups) else "rollouts",
         "recalled": sum(group.num_recalled for group in groups),
     }

@@ -151,11 +151,10 @@ def check_links(directory):
 
 
 def axe_faults(page, options=""):
-    """What axe-core calls serious on this page."""
+    """What axe-core finds on this page."""
     page.evaluate(AXE.read_text())
     found = page.evaluate(f"axe.run(document, {{resultTypes: ['violations']{options}}})")
     return [
-        f"{one['id']}: {one['nodes'][0]['html'][:120]} {one['nodes'][0]['failureSummary'][:200]}"
+        f"{one['impact']} {one['id']}: {one['nodes'][0]['html'][:120]} {one['nodes'][0]['failureSummary'][:200]}"
         for one in found["violations"]
-        if one["impact"] in ("serious", "critical")
     ]

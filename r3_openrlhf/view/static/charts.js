@@ -8,9 +8,9 @@
   // What is chosen stands in the address, so that a view can be shared.
   const asked = new URLSearchParams(location.search);
   const limit = (name) => asked.has(name) && Number.isFinite(Number(asked.get(name))) ? Number(asked.get(name)) : null;
-  const state = { x: asked.get("x") === "tokens" ? "tokens" : "steps", log: asked.has("log"), arms: asked.has("arms"), hidden: new Set(asked.getAll("hide")), smooth: asked.has("smooth"), min: limit("from"), max: limit("to") };
+  const state = { x: asked.get("x") === "tokens" ? "tokens" : "steps", match: asked.get("match") || "", log: asked.has("log"), arms: asked.has("arms"), hidden: new Set(asked.getAll("hide")), smooth: asked.has("smooth"), min: limit("from"), max: limit("to") };
   function remember() {
-    const told = { x: state.x === "steps" ? null : state.x, log: state.log ? "1" : null, smooth: state.smooth ? "1" : null, arms: state.arms ? "1" : null, from: state.min, to: state.max };
+    const told = { x: state.x === "steps" ? null : state.x, log: state.log ? "1" : null, smooth: state.smooth ? "1" : null, arms: state.arms ? "1" : null, match: state.match || null, from: state.min, to: state.max };
     for (const [name, value] of Object.entries(told)) if (value == null) asked.delete(name); else asked.set(name, typeof value === "number" ? +value.toPrecision(6) : value);
     asked.delete("hide");
     for (const name of state.hidden) asked.append("hide", name);
@@ -75,7 +75,10 @@
   // A figure with its name; what `fill` does is left until it comes into view or the browser has time.
   function frame(chart) {
     const caption = make("figcaption", {}, chart.title, make("small", {}, chart.unit));
-    if (chart.note) caption.title = chart.note;
+    const how = make("details", { class: "how" }, make("summary", { "aria-label": `How ${chart.title} is computed` }, "?"));
+    if (chart.note) how.append(make("p", {}, chart.note));
+    for (const series of chart.series) how.append(make("p", {}, make("code", {}, series.key), series.about ? ` ${series.about}` : ""));
+    caption.append(how);
     const legend = make("ul"), area = make("div", {});
     return { figure: make("figure", { class: "chart" }, caption, legend, area), fill: () => draw(chart, legend, area) };
   }
@@ -232,10 +235,12 @@
     for (const { plot } of charts) plot.destroy();
     charts = [];
     inView.disconnect();
-    const parts = [], mine = new Map();
+    const parts = [], mine = new Map(), fits = matching();
     for (const section of data.sections) {
       const grid = make("div", { class: "grid" });
-      for (const chart of section.charts) {
+      const chosen = section.charts.filter(fits);
+      if (!chosen.length || (!state.match && section.title === "Every other key")) continue;
+      for (const chart of chosen) {
         const { figure, fill } = frame(chart);
         mine.set(figure.lastChild, fill);
         grid.append(figure);
@@ -243,6 +248,7 @@
       parts.push(make("section", {}, make("h2", {}, section.title), grid));
     }
     waiting = mine;
+    if (!parts.length) parts.push(make("p", { class: "note" }, `No chart and no key matches ${state.match}.`));
     place.replaceChildren(...parts);
     for (const area of mine.keys()) inView.observe(area);
     const rest = () => {
@@ -250,9 +256,31 @@
       drawOne(mine.keys().next().value);
       later(rest);
     };
+    if (!mine.size) return Promise.resolve();
     return new Promise((done) => { finished.push(done); requestAnimationFrame(() => later(rest)); });
   }
   new ResizeObserver(fit).observe(place);
+
+  // ── every key of metrics.jsonl: asked for when somebody looks for one ──
+  const match = document.getElementById("match");
+  function matching() {
+    if (!state.match) return () => true;
+    let wanted = null;
+    try { wanted = new RegExp(state.match, "i"); } catch (_) { /* half of an expression: it is still being typed */ }
+    match.setAttribute("aria-invalid", wanted == null);
+    return (chart) => !wanted || wanted.test(chart.title) || chart.series.some(({ key }) => wanted.test(key));
+  }
+  let every = false;
+  const query = () => new URLSearchParams([...data.runs.map((run) => ["run", run.name]), ...(every ? [["every", "1"]] : [])]);
+  async function fetched() { data = Object.assign(await (await fetch(`/api/curves?${query()}`)).json(), { addresses: data.addresses }); }
+  async function search() {
+    state.match = match.value.trim();
+    remember();
+    if (state.match && !every && document.body.dataset.live) { every = true; await fetched(); }
+    drawn = all();
+  }
+  match.value = state.match;
+  match.addEventListener("input", search);
 
   for (const button of document.querySelectorAll("[data-x]")) {
     button.disabled = button.dataset.x === "tokens" && !data.runs.some((run) => run.tokens.some((value) => value != null));
@@ -293,6 +321,7 @@
   document.getElementById("unzoom").addEventListener("click", () => { state.min = state.max = null; zoomed(); });
   addEventListener("r3-theme", all);
   let drawn = all();
+  if (state.match) search();
 
   // ── live ──
   let isAsking = false;
@@ -309,8 +338,7 @@
     // counting goes on while an index is built: a picture that grows by a twentieth at a time is enough
     const isGrown = data.runs.some((run, i) => (run.steps[run.steps.length - 1] || 0) !== told("metrics")[i]);
     if (isGrown || (news && (data.counted + news >= steps || Math.abs(news) >= steps / 20))) {
-      const query = new URLSearchParams(data.runs.map((run) => ["run", run.name]));
-      data = Object.assign(await (await fetch(`/api/curves?${query}`)).json(), { addresses: data.addresses });
+      await fetched();
       drawn = all();
       for (const run of data.runs) {
         const cell = document.querySelector(`tr[data-run="${CSS.escape(run.name)}"] [data-live-step]`);

@@ -4,6 +4,7 @@
   const table = document.getElementById("groups");
   if (!table) return;
   const rows = [...table.tBodies[0].rows];
+  const texts = new Map(rows.map((row) => [row, row.cells[0].textContent.toLowerCase()])); // before formulas are typeset
   const buttons = [...document.querySelectorAll("[data-filter]")];
   const older = document.getElementById("older"), short = document.getElementById("short"), text = document.getElementById("text");
   const wants = {
@@ -29,9 +30,11 @@
   function show() {
     const pressed = buttons.filter((button) => button.getAttribute("aria-pressed") === "true").map((button) => button.dataset.filter);
     const part = (text ? text.value : "").trim().toLowerCase();
+    const bins = pressed.filter((name) => name.startsWith("bin")).map((name) => name.slice(3));
+    const others = pressed.filter((name) => !name.startsWith("bin"));
     let shown = 0;
     for (const row of rows) {
-      const fits = pressed.every((name) => wants[name](row.dataset)) && (!part || row.cells[0].textContent.toLowerCase().includes(part));
+      const fits = others.every((name) => wants[name](row.dataset)) && (!bins.length || row.dataset.bins.split(" ").some((bin) => bins.includes(bin))) && (!part || texts.get(row).includes(part));
       if (row.hidden === fits) row.hidden = !fits;
       shown += fits;
     }
@@ -44,7 +47,7 @@
     const now = table.tBodies[0].rows;
     if (sorted.some((row, place) => now[place] !== row)) table.tBodies[0].append(...sorted);
     for (const head of table.tHead.querySelectorAll("[data-sort]")) {
-      if (head.dataset.sort === order.by) head.setAttribute("aria-sort", order.down ? "descending" : "ascending");
+      if (head.dataset.sort === order.by && order.by !== "place") head.setAttribute("aria-sort", order.down ? "descending" : "ascending");
       else head.removeAttribute("aria-sort");
     }
     const query = new URLSearchParams();
@@ -55,6 +58,15 @@
     if (order.by !== "place" || order.down) query.set("sort", (order.down ? "-" : "") + order.by);
     const wanted = query.toString();
     if (wanted !== location.search.slice(1)) history.replaceState(null, "", wanted ? `?${wanted}` : location.pathname);
+  }
+
+  // how many rows each filter alone would show
+  function count() {
+    for (const button of buttons) if (wants[button.dataset.filter]) {
+      const mark = button.querySelector(".count") || button.appendChild(Object.assign(document.createElement("span"), { className: "count" }));
+      mark.setAttribute("aria-hidden", "true");
+      mark.textContent = rows.filter((row) => wants[button.dataset.filter](row.dataset)).length;
+    }
   }
 
   const query = new URLSearchParams(location.search);
@@ -71,7 +83,7 @@
   if (text && query.has("text")) text.value = query.get("text");
   const by = (query.get("sort") || "place").replace(/^-/, "");
   if (table.tHead.querySelector(`[data-sort="${CSS.escape(by)}"]`)) order = { by, down: (query.get("sort") || "").startsWith("-") };
-  for (const input of [older, short, text]) if (input) input.addEventListener("input", show);
+  for (const input of [older, short, text]) if (input) input.addEventListener("input", () => { count(); show(); });
   for (const head of table.tHead.querySelectorAll("[data-sort]")) {
     head.querySelector("button").addEventListener("click", () => {
       const by = head.dataset.sort;
@@ -79,5 +91,15 @@
       show();
     });
   }
+  count();
   show();
+
+  // ── formulas in the problems' titles, once the page is drawn ──
+  const later = window.requestIdleCallback ? (act) => requestIdleCallback(act, { timeout: 500 }) : (act) => setTimeout(act, 100);
+  addEventListener("load", () => later(() => {
+    if (!table.querySelector("[data-math]")) return;
+    const style = Object.assign(document.createElement("link"), { rel: "stylesheet", href: table.dataset.style });
+    const scripts = [table.dataset.katex, table.dataset.typeset].map((src) => Object.assign(document.createElement("script"), { src, async: false }));
+    document.head.append(style, ...scripts);
+  }));
 })();

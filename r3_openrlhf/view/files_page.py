@@ -1,0 +1,150 @@
+"""What else is in a run directory: its starts with their phases, settings, error, log and code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from r3_openrlhf.config.loading import config_to_yaml, flatten
+from r3_openrlhf.method.errors import without_secrets
+from r3_openrlhf.runs.files import open_regular
+from r3_openrlhf.view.links import Links
+from r3_openrlhf.view.run_reader import UNREADABLE, RunReader
+from r3_openrlhf.view.site import Site
+
+END_BYTES = 60_000  # of a file that is shown
+MAX_EVENTS_BYTES = 4_000_000
+MAX_SEGMENTS = 240  # of a timeline: its newest
+FIRST_PHASE = "checking the settings"  # stack/phases.py: what each start announces first
+PAST = 4102444800.0  # a clock that shows the year 2100 is wrong
+
+
+class Event(msgspec.Struct):
+    """A line of events.jsonl: a phase begins."""
+
+    time: float
+    phase: str
+    step: int | None = None
+    warning: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One start of the run, until the next one or its last event. Seconds are since its first event."""
+
+    began: str  # UTC
+    seconds: float
+    steps: tuple[int, int] | None  # the first and the last that it worked on
+    last_phase: str
+    segments: list[tuple[str, float, float, int | None]]  # (phase, begin, seconds, step)
+    totals: list[tuple[str, float]]  # seconds of each phase, the longest first
+    warnings: list[str]
+
+
+def files_page(site: Site, links: Links, name: str, against: str = "") -> str:
+    """Starts, settings (and in what they differ from another run's), error, log and code of a run."""
+    run = site.run(name)
+    directory = run.directory
+    texts = {"error.txt": directory.error, "train.log": directory.log, "code_state.txt": directory.code_state}
+    return site.render(
+        "files.html",
+        links,
+        run=run,
+        starts=starts_of(events_in(directory.events))[::-1],
+        changes=_lines(end_of(directory.changes)),
+        settings=None if run.config is None else without_secrets(config_to_yaml(run.config)),
+        texts={file: text for file, path in texts.items() if (text := end_of(path))},
+        others=[other.name for other in site.library.runs.values() if other is not run],
+        against=against,
+        differences=differences_of(run, site.run(against)) if against else [],
+    )
+
+
+def differences_of(a: RunReader, b: RunReader) -> list[tuple[str, str, str]]:
+    """(key, its value in a, its value in b) where two runs have other settings."""
+    if a.config is None or b.config is None:
+        return []
+    here, there = (json.loads(without_secrets(json.dumps(flatten(run.config)))) for run in (a, b) if run.config)
+    keys = sorted(here.keys() | there.keys())
+    return [(key, str(here.get(key)), str(there.get(key))) for key in keys if here.get(key) != there.get(key)]
+
+
+def end_of(file: Path) -> str | None:
+    """The last END_BYTES of a text file without passwords; None: there is none, or it cannot be read."""
+    try:
+        with open_regular(file) as stream:
+            size = stream.seek(0, 2)
+            stream.seek(max(0, size - END_BYTES))
+            text = stream.read(END_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return None
+    return without_secrets(text if size <= END_BYTES else "[…]" + text.partition("\n")[2])
+
+
+def _lines(text: str | None) -> list[dict[str, Any]]:
+    found = []
+    for line in (text or "").splitlines():
+        try:
+            value = json.loads(line)
+        except UNREADABLE:
+            continue
+        if isinstance(value, dict):
+            found.append(value)
+    return found
+
+
+def events_in(file: Path) -> list[Event]:
+    """The lines that can be read, of the last MAX_EVENTS_BYTES."""
+    try:
+        with open_regular(file) as stream:
+            stream.seek(max(0, stream.seek(0, 2) - MAX_EVENTS_BYTES))
+            lines = stream.read(MAX_EVENTS_BYTES).splitlines()
+    except OSError:
+        return []
+    found, decoder = [], msgspec.json.Decoder(Event)
+    for line in lines:
+        try:
+            event = decoder.decode(line)
+        except UNREADABLE:
+            continue
+        if 0 <= event.time < PAST:
+            found.append(event)
+    return found
+
+
+def starts_of(events: Sequence[Event]) -> list[Start]:
+    """The starts in their order. A start begins with FIRST_PHASE, or with the first event that there is."""
+    parts: list[list[Event]] = []
+    for event in events:
+        if event.phase == FIRST_PHASE or not parts:
+            parts.append([])
+        parts[-1].append(event)
+    return [_start(part) for part in parts]
+
+
+def _start(events: Sequence[Event]) -> Start:
+    began = events[0].time
+    segments = [
+        (before.phase, before.time - began, max(0.0, after.time - before.time), before.step)
+        for before, after in pairwise(events)
+    ]
+    totals: dict[str, float] = {}
+    for phase, _, seconds, _ in segments:
+        totals[phase] = totals.get(phase, 0.0) + seconds
+    steps = [event.step for event in events if event.step is not None]
+    return Start(
+        began=datetime.fromtimestamp(began, UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
+        seconds=max(0.0, events[-1].time - began),
+        steps=(min(steps), max(steps)) if steps else None,
+        last_phase=events[-1].phase,
+        segments=segments[-MAX_SEGMENTS:],
+        totals=sorted(totals.items(), key=lambda item: -item[1]),
+        warnings=[event.warning for event in events if event.warning],
+    )

@@ -1,0 +1,140 @@
+"""Every key as a chart, what words mean, a histogram that filters, and the files of a run: starts, settings, log."""
+
+import json
+import shutil
+
+import pyarrow.parquet as pq
+
+from r3_openrlhf.view.files_page import END_BYTES, Event, end_of, events_in, starts_of
+from r3_openrlhf.view.step_groups import groups_of
+from r3_openrlhf.view.words import glossary, meanings
+from tests.view.conftest import serving, unpacked
+from tests.view.test_pages import STEP
+
+
+def test_every_key_of_the_metrics_can_be_drawn(page, server, story):
+    """By a regular expression; what is chosen stands in the address, and each chart says its key and what it is."""
+    keys = {key for line in (story / "metrics.jsonl").read_text().splitlines() for key in json.loads(line)}
+    page.goto(f"{server}/story")
+    page.locator("#match").fill("^(loss|timing/)")
+    page.locator("figcaption", has_text="loss").wait_for()
+    shown = set(page.locator(".chart .how code").all_text_contents())
+    assert {key for key in keys if key == "loss" or key.startswith("timing/")} <= shown
+    assert "timing/step_total" in shown and not any(key.startswith("r3/") for key in shown)
+    how = page.locator("figcaption", has_text="loss").locator("details")
+    how.locator("summary").click()
+    assert meanings()["loss"] in how.locator("p").last.text_content()
+    page.reload()
+    page.locator("figcaption", has_text="loss").wait_for()
+    page.locator("#match").fill("(")
+    assert page.locator("#match").get_attribute("aria-invalid") == "true"
+    page.locator("#match").fill("no such key")
+    assert page.locator("#charts .note").text_content() == "No chart and no key matches no such key."
+
+
+def test_keys_and_words_have_the_meaning_of_the_documentation():
+    assert (
+        meanings()["r3/groups/none_correct"] == "groups by verdict, before replay"
+    )  # its path is that of the key before
+    assert meanings()["timing/ppo_train"] == meanings()["timing/generation"]
+    assert "`" not in "".join(meanings().values()) and "](" not in "".join(
+        [*meanings().values(), *glossary().values()]
+    )
+    assert glossary()["collapsed"].startswith("A group whose verdicts are all equal")
+
+
+def test_bins_of_rewards_filter_groups(page, server, story):
+    page.goto(f"{server}/story/step/{STEP}")
+    rows = [
+        row
+        for row in pq.read_table(story / "rollouts" / f"step_{STEP:06d}.parquet").to_pylist()
+        if row["reward"] is not None
+    ]
+    low, high = min(row["reward"] for row in rows), max(row["reward"] for row in rows)
+    bins = page.locator(".histogram button")
+    width = (high - low) / bins.count()
+    told = [int(label.split(", ")[1].split()[0]) for label in bins.evaluate_all("b => b.map(x => x.ariaLabel)")]
+    assert sum(told) == len(rows)
+    expected = {(row["uid"], row["context"]) for row in rows if row["reward"] >= high - width + 1e-9}
+    bins.last.click()
+    assert (
+        page.locator("#groups tbody tr:not([hidden])").count()
+        == len(expected)
+        < page.locator("#groups tbody tr").count()
+    )
+    assert page.url.endswith(f"?show=bin{bins.count() - 1}")
+
+
+def test_filters_have_their_counts_and_titles_their_formulas(page, server):
+    page.goto(f"{server}/story/step/{STEP}")
+    button = page.get_by_role("button", name="all wrong", exact=True)
+    count = int(button.locator(".count").text_content())
+    button.click()
+    assert page.locator("#groups tbody tr:not([hidden])").count() == count > 0
+    assert page.locator("#groups [aria-sort]").count() == 0  # in the order of the file
+    page.locator("#groups .problem .katex").first.wait_for(state="attached")
+
+
+def test_a_trajectory_counts_as_one_rollout(tmp_path):
+    """Agents: as many as were played, not as many as there are turns."""
+    run = unpacked("agent_smoke", tmp_path / "run")
+    step = run.steps()[-1]
+    rows = run.rows(step)
+    groups = groups_of(rows, step=step)
+    played = {(row["uid"], row["trajectory"]) for row in rows if row["recalled_from"] is None}
+    assert sum(group.num_fresh for group in groups) == len(played) < len(rows)
+    won = {
+        (row["uid"], row["trajectory"]) for row in rows if row["verdict"] == "correct" and row["recalled_from"] is None
+    }
+    assert sum(group.num_correct for group in groups) == len(won) > 0
+
+
+def test_starts_and_their_phases_by_hand():
+    """Two starts: 2 s of checking and 5 s of sampling, then one that was killed in its update."""
+    events = [
+        Event(100.0, "checking the settings"), Event(102.0, "sampling", 1), Event(107.0, "policy update", 1),
+        Event(500.0, "checking the settings"), Event(503.0, "sampling", 1), Event(509.0, "policy update", 2, "slow"),
+    ]  # fmt: skip
+    first, second = starts_of(events)
+    assert (first.began, first.seconds, first.steps) == ("1970-01-01 00:01:40 UTC", 7.0, (1, 1))
+    assert first.segments == [("checking the settings", 0.0, 2.0, None), ("sampling", 2.0, 5.0, 1)]
+    assert first.totals == [("sampling", 5.0), ("checking the settings", 2.0)]
+    assert (second.steps, second.last_phase, second.warnings) == ((1, 2), "policy update", ["slow"])
+    assert starts_of([]) == []
+
+
+def test_damaged_lines_are_left_out(tmp_path):
+    file = tmp_path / "events.jsonl"
+    file.write_text(
+        '{"time": 5, "phase": "sampling"}\n{"time": 1e300, "phase": "x"}\nnot json\n{"time": 6, "phase": 3}\n'
+    )
+    assert events_in(file) == [Event(5.0, "sampling")] and events_in(tmp_path / "none") == []
+
+
+def test_the_files_of_a_run(page, story, tmp_path):
+    """Settings and their differences, error and log as text, without passwords."""
+    for name in ("one", "two"):
+        shutil.copytree(story, tmp_path / "runs" / name)
+    one, two = tmp_path / "runs" / "one", tmp_path / "runs" / "two"
+    (one / "config.yaml").write_text((story / "config.yaml").read_text().replace("batch_size: 10", "batch_size: 12"))
+    (one / "error.txt").write_text("the disk <b>is</b> full")
+    (one / "train.log").write_text(
+        "x" * END_BYTES + "\n<script>window.hacked=1</script>\nhttps://me:secret@host.invalid/\n"
+    )
+    (one / "events.jsonl").write_text(
+        '{"time": 5, "phase": "<i>"}\n{"time": 8, "phase": "policy update", "step": 3}\n'
+    )
+    assert end_of(two / "error.txt") is None
+    with serving(tmp_path / "runs", cache=tmp_path / "cache", page=page) as address:
+        page.goto(f"{address}/one")
+        page.get_by_role("link", name="Settings and log").click()
+        assert "the disk <b>is</b> full" in page.locator("p.note").first.text_content()
+        page.get_by_role("link", name="two", exact=True).click()
+        rows = {
+            row.locator("th").text_content(): row.locator("td").all_text_contents()
+            for row in page.locator("#differences tbody tr").all()
+        }
+        assert rows == {"rollout.batch_size": ["12", "10"]}
+        log = page.get_by_role("group", name="train.log").text_content()
+        assert log.startswith("[…]") and "<script>" in log and "secret" not in log
+        assert page.evaluate("window.hacked") is None and page.locator(".timeline rect").count() == 1
