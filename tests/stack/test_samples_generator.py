@@ -20,6 +20,7 @@ from r3_openrlhf.method.history.store import HistoryStore  # noqa: E402
 from r3_openrlhf.method.r3 import R3  # noqa: E402
 from r3_openrlhf.problems.training_file import Label  # noqa: E402
 from r3_openrlhf.stack.samples_generator import R3SamplesGenerator  # noqa: E402
+from tests.method.history.samples import make_rollout  # noqa: E402
 
 pytestmark = pytest.mark.stack
 COUNTS = ("dropped_groups", "dropped_tokens", "left_over_groups", "left_over_tokens")
@@ -91,13 +92,20 @@ def generator_for(engine, scripts, *, algo="dapo", ranks=1, **train):
         ds=SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1),
         train=SimpleNamespace(batch_size=2 * size),
     )
-    rows = [(f"p{i}", label_of(i, script)) for i, script in enumerate(scripts)]
+    rows = Problems((f"p{i}", label_of(i, script)) for i, script in enumerate(scripts))
     loader = StatefulDataLoader(
         rows, batch_size=1, collate_fn=lambda items: (["x"], [items[0][0]], [items[0][1]], [None])
     )
     made = R3SamplesGenerator(SimpleNamespace(args=args), loader, None, None, [engine], config=config, r3=R3(config))
     made._seed_epoch = lambda: None  # the loader does not shuffle
     return made
+
+
+class Problems(list):
+    """With what upstream's data set has besides its items (datasets/prompts_dataset.py:82)."""
+
+    prompts = property(lambda self: [prompt for prompt, _ in self])
+    labels = property(lambda self: [label for _, label in self])
 
 
 def label_of(i, script):
@@ -285,3 +293,28 @@ def test_the_second_draw_is_for_groups_without_a_difference(engine):
     assert filter_counts(counts) == (0, 0, 0, 0) and not exhausted
     found = made.generate_held_out(["h1"], [label_of(1, "WWWW")], n_samples_per_prompt=4, max_len=10**9)
     assert len(found) == 4  # asked at once
+
+
+def test_groups_from_states_take_the_places_of_problems(engine):
+    """Half of a batch of 2 starts from a state of p3, which the step does not ask, until it has failed twice. The loader keeps
+    what was not asked, and an epoch ends with a batch that is short by nothing."""
+    generator = generator_for(engine, ["CW", "WW", "WC", "WW"], algo="rrl")
+    generator.config.exploration.rrl.ratio, generator.config.exploration.rrl.max_failures = 0.5, 2
+    with HistoryStore.open(":memory:") as history:
+        generator.r3 = R3(generator.config, history=history)
+        history.commit_step(1, 1, [make_rollout("p3", ids=[7, 8], logprobs=[-0.5, -1.0], prompt=[1], state=(1, 0.25))])
+        generator.step = 1
+        rows, _, consumed, exhausted = generator.generate_samples(max_len=10**9, max_new_tokens=8)
+        assert [row.prompts[0] for row in rows] == ["p0", "p0", "p3", "p3"] and consumed == 1 and not exhausted
+        found = [row.r3_rollout for row in rows]
+        assert [(one.context, one.prefix_tokens) for one in found] == [("plain", 0)] * 2 + [("prefix", 1)] * 2
+        assert found[2].response_logprobs[0] == -0.5 and Label.from_json(rows[2].labels[0]).prefix == [7]
+        facts = generator.take_facts()
+        assert facts.prompts["r3/rrl/continued"] == 1 and facts.prompts["r3/rrl/tried"] == 0
+        assert facts.counts["generated_tokens"] == 2 * 1 + 2 * 1000  # what was given cost nothing
+        generator.r3.remember(found, step=1, epoch=1)
+        generator.step = 2
+        rows, _, consumed, _ = generator.generate_samples(max_len=10**9, max_new_tokens=8)
+        # the state has left; its prefix and what the engine says of it are not those that were stored, so nothing was marked
+        assert [row.prompts[0] for row in rows] == ["p1", "p1", "p2", "p2"] and consumed == 2
+        assert generator.take_facts().prompts["r3/rrl/keeps_failing"] == 1

@@ -37,9 +37,13 @@ from r3_openrlhf.problems.training_file import Label, prepare
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.models.lab import is_right
 from r3_openrlhf.runs.models.locate import resolve_model
+from r3_openrlhf.study.lab.estimators import ESTIMATORS, set_advantages
 from r3_openrlhf.study.lab.sampling import Sample, sample
 from r3_openrlhf.study.lab.update import TrainedRow, accumulate_gradient, make_optimizer, step
 
+NO_KL = {
+    "algo": {"kl": {"use_loss": False, "estimator": "k1"}}
+}  # flags of reinforce_pp, which say nothing where kl_coef is 0
 NO_PREFIX = Prefix(np.zeros(0, np.int32), np.zeros(0, np.float32))
 
 
@@ -193,6 +197,8 @@ class Lab:
                     row.rollout.num_tokens, max_tokens=self.config.rollout.max_new_tokens
                 )
         r3.assign_advantages(batch, [one.entropies for one in sampled])
+        if self.config.algorithm.estimator in ESTIMATORS:
+            set_advantages(batch, self.config.algorithm.estimator)
         return batch
 
     def prepare_history(self, labels: list[Label], r3: R3) -> None:
@@ -438,7 +444,7 @@ def check(config: R3Config) -> None:
         raise ConfigError(
             "the lab's loop does one update a pass over the step's rollouts, without KL; use r3 train for other settings"
         )
-    if config.train.loss_aggregation != LossAggregation.TOKEN_MEAN or config.openrlhf:
+    if config.train.loss_aggregation != LossAggregation.TOKEN_MEAN or config.openrlhf not in ({}, NO_KL):
         raise ConfigError(
             "the lab's loop has the token-mean loss and none of OpenRLHF's own flags; use r3 train for them"
         )
