@@ -156,6 +156,8 @@ def test_bounds_by_hand():
     assert bounds_decide([3, 1], [4, 3], [0.3, 0.1], [0.4, 0.2])  # neither can
     assert not bounds_decide([3, 1], [4, 3.5], [0.1, 0.3], [0.2, 0.4])  # the peaks overlap
     assert not bounds_decide([3, 1], [4, 2], [0.1, 0.3], [0.35, 0.4])  # the globals overlap
+    assert not bounds_decide([3, 1], [4, 2], [0.1, 0.2], [0.2, 0.4])  # the globals may be equal
+    assert not bounds_decide([2, 1], [3, 2], [0.1, 0.3], [0.2, 0.4])  # the peaks may be equal
 
 
 @pytest.mark.parametrize(
