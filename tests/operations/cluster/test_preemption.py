@@ -94,35 +94,38 @@ def test_a_notice_that_is_too_short_leaves_nothing_half_written(slurm, hasty):
     slurm.assert_nothing_left(hasty.number)
 
 
+def test_scancel_and_requeue_lose_no_step_and_the_same_script_continues(slurm, start, job_template):
+    """A cancelled job stays cancelled until it is submitted again; a requeued one starts by itself."""
+    cancelled, requeued = start("cancelled", 12, 0.5), start("requeued", 12, 0.5)
+    slurm.call("scancel", cancelled.number)
+    slurm.call("scontrol", "requeue", requeued.number)
+    assert slurm.wait(cancelled.number, "CANCELLED")["Restarts"] == "0"
+    until(lambda: not slurm.processes(cancelled.number), what=lambda: f"{slurm.processes(cancelled.number)} to end")
+    saved = steps_of(cancelled.run_dir)[-1]
+    assert f"saved step {saved}: signal SIGTERM" in cancelled.log() and saved < 12
+    again = slurm.submit(cancelled.run_dir, template=job_template(f"{STEPS} 12 0"))
+    assert slurm.wait(again, "COMPLETED", "FAILED")["JobState"] == "COMPLETED", log_of(cancelled.run_dir, again)
+    assert steps_of(cancelled.run_dir) == list(range(1, 13))
+    assert_finished_without_a_loss(slurm, requeued, steps=12)
+    assert "signal SIGTERM" in requeued.log()
+
+
 @pytest.mark.stack
 @pytest.mark.slow
-def test_the_real_stack_loses_no_step_to_scancel_and_requeue(slurm, run_dir):
-    """`r3 train` on CPUs, whose processes all get Slurm's SIGTERM. A cancelled job stays cancelled, and the same script goes on."""
+def test_the_real_stack_loses_no_step_to_scancel(slurm, run_dir):
+    """`r3 train` on CPUs, whose processes all get Slurm's SIGTERM. tests/stack/test_resume.py continues such a run."""
     pytest.importorskip("vllm", reason="vLLM is not installed")
-    settings = ("train.max_steps=1000", "checkpoint.save_steps=-1")
-    seen = 0
-    for stop in ("scancel", "scontrol requeue"):
-        job = slurm.submit(run_dir, *settings)
-        until(
-            lambda job=job, seen=seen: len(steps_of(run_dir)) > seen or slurm.ended(job),
-            what=lambda job=job: log_of(run_dir, job),
-        )
-        slurm.call(*stop.split(), job)
-        until(
-            lambda job=job: slurm.job(job)["JobState"] in ("CANCELLED", "PENDING"),
-            what=lambda job=job: log_of(run_dir, job),
-        )
-        until(lambda job=job: not slurm.processes(job), what=lambda job=job: f"{slurm.processes(job)} to end")
-        steps, log = steps_of(run_dir), log_of(run_dir, job)
-        assert len(steps) > seen and steps == list(range(1, len(steps) + 1)), log
-        assert re.search(r"SIGTERM: finishing step \d+, then saving\n", log), log
-        assert f"preempted at step {steps[-1]}, saved (signal SIGTERM)" in log, log
-        assert (run_dir / "checkpoints" / "_actor" / "latest").read_text() == f"global_step{steps[-1]}"
-        assert slurm.job(job)["Restarts"] == ("1" if "requeue" in stop else "0"), log
-        seen = len(steps)
-    slurm.call(
-        "scancel", job
-    )  # it waits to start again. What Slurm killed before it was tidy is swept by the next job
+    job = slurm.submit(run_dir, "train.max_steps=1000", "checkpoint.save_steps=-1")
+    until(lambda: steps_of(run_dir) or slurm.ended(job), what=lambda: log_of(run_dir, job))
+    slurm.call("scancel", job)
+    slurm.wait(job, "CANCELLED")
+    until(lambda: not slurm.processes(job), what=lambda: f"{slurm.processes(job)} to end")
+    steps, log = steps_of(run_dir), log_of(run_dir, job)
+    assert steps and steps == list(range(1, len(steps) + 1)), log
+    assert re.search(r"SIGTERM: finishing step \d+, then saving\n", log), log
+    assert f"preempted at step {steps[-1]}, saved (signal SIGTERM)" in log, log
+    assert (run_dir / "checkpoints" / "_actor" / "latest").read_text() == f"global_step{steps[-1]}"
+    assert slurm.job(job)["Restarts"] == "0", log
 
 
 def test_a_job_without_progress_is_not_started_for_ever(slurm, run_dir, job_template):
