@@ -7,11 +7,15 @@ docs/ alone. Here each file that a page links to becomes a page of its own, with
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+
+sys.path.insert(0, str(Path(__file__).parent))
+import api_page  # noqa: E402
 
 LINK = re.compile(r"\]\((?:\.\./)+([^)#\s]+)(#[^)\s]*)?\)")  # pages lie in docs/ itself, so all of these leave it
 NOT_EXECUTED = re.compile(r"^( *)<!-- (not executed: .+?) -->$", re.MULTILINE)
@@ -28,7 +32,9 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Adds a page for each file outside docs/ that a page links to."""
+    """Adds api.md, and a page for each file outside docs/ that a page links to."""
+    if "api.md" in str(config.nav):
+        files.append(File.generated(config, "api.md", content=api_page.page()))
     repository = Path(config.config_file_path).parent
     linked = {match[1] for file in files.documentation_pages() for match in LINK.finditer(file.content_string)}
     for path in sorted(linked):

@@ -8,7 +8,11 @@ from html.parser import HTMLParser
 
 import pytest
 
+import r3_openrlhf
 from tests.docs.pages import REPOSITORY, SITE_PAGES
+
+sys.path.insert(0, str(REPOSITORY / "tools"))
+import api_page  # noqa: E402
 
 
 def build(config, site) -> subprocess.CompletedProcess:
@@ -90,6 +94,16 @@ def test_a_file_of_the_repository_is_a_page_and_a_mark_is_visible(site):
     )
     assert 'href="source/r3_openrlhf/method/core/advantages.py.html"' in (site / "how-a-step-works.html").read_text()
     assert "not executed: " in " ".join(read(site / "usage.html").paragraphs)
+
+
+def test_the_python_interface_has_every_public_name_with_its_arguments(site):
+    text = re.sub(r"<[^>]+>", " ", (site / "api.html").read_text())
+    assert [
+        name for name in set(r3_openrlhf.__all__) - api_page.ELSEWHERE if f" {name} " not in " ".join(text.split())
+    ] == []
+    documented = {name for names in api_page.SECTIONS.values() for name in names}
+    assert documented | api_page.ELSEWHERE == set(r3_openrlhf.__all__)
+    assert "held-out accuracy that the arms are to reach" in text  # an argument of compare
 
 
 def test_every_page_is_in_the_menu(site):
