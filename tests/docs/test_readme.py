@@ -24,14 +24,15 @@ def test_the_first_lines_say_which_r3_this_is():
 
 
 def tree(text: str) -> dict[str, str]:
-    """Path -> purpose, of a drawn tree. Depth is two blanks a level."""
+    """Path -> purpose, of a drawn tree. Depth is two blanks a level; names with commas between them share a line."""
     found, above = {}, []
     for line in text.splitlines():
-        match = re.fullmatch(r"((?:  )*)([\w./-]+)(?:\s\s+(.+))?", line)
+        match = re.fullmatch(r"((?:  )*)([\w./-]+(?:, [\w./-]+)*)(?:\s\s+(.+))?", line)
         assert match, f"{line!r} is no line of the tree"
         depth = len(match[1]) // 2
-        above = [*above[:depth], match[2]]
-        found["".join(above)] = match[3]
+        for name in match[2].split(", "):
+            above = [*above[:depth], name]
+            found["".join(above)] = match[3]
     return found
 
 
