@@ -12,6 +12,7 @@ it decides nothing of the method.
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -103,7 +104,8 @@ class R3:
         wanted = min(round(settings.ratio * count), count - 1)
         if not settings.ratio or self.history is None:
             return ChosenStates([], {})
-        known = self.history.states(step=step, limit=MAX_STATES)
+        longest = self.max_response_tokens or math.inf
+        known = [one for one in self.history.states(step=step, limit=MAX_STATES) if one.num_tokens < longest]
         chosen, fates = choose_states(
             known,
             count=wanted,

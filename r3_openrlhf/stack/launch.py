@@ -351,7 +351,8 @@ def with_template_date(config: R3Config, run: RunDirectory) -> R3Config:
 
 def has_short_batches(config: R3Config, data: PreparedData) -> bool:
     """May an epoch end with fewer groups than a batch has?"""
-    return config.filters_groups or data.num_problems % config.rollout.batch_size > 0
+    varies = config.filters_groups or config.exploration.rrl.ratio > 0  # states take the places of some problems
+    return varies or data.num_problems % config.rollout.batch_size > 0
 
 
 def _run_upstream(

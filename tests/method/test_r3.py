@@ -375,6 +375,13 @@ def test_a_batch_starts_from_stored_states_and_says_which():
         assert [one.state for one in states_of(store, step=4).prefixes] == [one.state for one in chosen.prefixes]
         # at least one group asks a problem; nothing without a ratio
         assert len(states_of(store, step=4, ratio=0.99, count=2).prefixes) == 1
+        # a state that leaves no room for a token, as where rollout.max_new_tokens is smaller now
+        assert (
+            R3(settings_of(exploration__rrl__ratio=0.5), history=store, max_response_tokens=2)
+            .states(count=4, step=4)
+            .prefixes
+            == []
+        )
         assert states_of(store, step=4, ratio=0.0).prefixes == [] and states_of(store, step=4, ratio=0.0).metrics == {}
         asked = R3(settings_of(), history=store).prompts(
             [SimpleNamespace(uid="z")], step=4, epoch=1, render=Plain(), states=chosen,
