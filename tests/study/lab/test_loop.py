@@ -348,14 +348,14 @@ def test_held_out_problems_are_not_trained_on(model_dir, tmp_path):
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("algo=rloo", "r3 train"),
+        ("algo=ppo", "r3 train"),
         ("data.task=math", "data.task=exact"),
         ("train.batch_size=8", "one update"),
         ("openrlhf.actor.lr_scheduler=cosine", "none of OpenRLHF's own flags"),
     ],
 )
 def test_what_the_loop_does_not_do_is_refused(model_dir, tmp_path, override, words):
-    off = ["replay.enabled=false", "reflection.enabled=false", "ranking.enabled=false"] if "rloo" in override else []
+    off = ["replay.enabled=false", "reflection.enabled=false", "ranking.enabled=false"] if "ppo" in override else []
     with pytest.raises(ConfigError, match=words):
         Lab(config_of(tmp_path, *off, override), model_dir=model_dir)
 
@@ -427,3 +427,24 @@ def test_a_study_leaves_evidence_and_runs_nothing_that_has_some(model_dir, tmp_p
     with pytest.raises(R3Error, match=r"grpo-1.json is of a run with train.learning_rate=0.0003, and now it is 0.001"):
         study([1, 3], tmp_path / "third", "train.learning_rate=1e-3")
     assert not (tmp_path / "third").exists()
+
+
+@pytest.mark.parametrize(
+    ("algo", "advantages"),
+    [
+        ("rloo", [1.5, -0.5, -0.5, -0.5, 0, 0, 0, 0]),
+        ("dr_grpo", [1.125, -0.375, -0.375, -0.375, 0, 0, 0, 0]),
+        # all responses have 8 tokens: mean 3/16, variance 1.5^2 / 8 - (3/16)^2
+        ("reinforce_pp", [(r - 3 / 16) / (1.5**2 / 8 - 9 / 256) ** 0.5 for r in (1.5, 0, 0, 0, 0, 0, 0, 0)]),
+        ("reinforce_pp_baseline", [a / (1.6875 / 8) ** 0.5 for a in (1.125, -0.375, -0.375, -0.375, 0, 0, 0, 0)]),
+    ],
+)
+def test_advantages_of_baselines_by_hand(model_dir, tmp_path, algo, advantages):
+    """One of four right with the reward 1.5, and none of four."""
+    lab = Lab(config_of(tmp_path, f"algo={algo}"), model_dir=model_dir)
+    labels = held_out_problems(lab.config, lab.tokenizer, RunDirectory(tmp_path / "run"))[:2]
+    sampled = wrong_and_right(lab, labels, right=[1, 0])
+    for one in sampled:
+        one.rollout.response_ids = np.zeros(8, np.int32)
+    batch = lab.mixed_batch(sampled, lab.r3_with(None))
+    assert [row.advantage for row in batch.rows] == pytest.approx(advantages)
