@@ -7,21 +7,32 @@ library only.
 from __future__ import annotations
 
 import atexit
+import bisect
 import builtins
+import collections
+import functools
+import heapq
 import io
+import itertools
 import json
 import linecache
+import math
+import operator
 import os
+import random
+import re
 import resource
+import string
 import sys
 import threading
 import types
+import typing
 from collections.abc import Callable
 from typing import Any
 
 from r3_openrlhf.machine.processes.sandbox import Barriers, set_limits
 from r3_openrlhf.rewards.code.asserts import NAME, ProgramGone, failure, run_test, serve_program
-from r3_openrlhf.rewards.code.data import NotPlain, decode, encode
+from r3_openrlhf.rewards.code.data import MAX_INPUT_BYTES, NotPlain, decode, encode
 
 JOB, RESULT, LINK = 40, 41, 42  # descriptors
 STACK_BYTES = 2**29
@@ -44,8 +55,6 @@ def run(barriers: Barriers) -> None:
     keep = {"serve": LINK, "tests": LINK}.get(job["kind"], RESULT)
     os.closerange(3, RESULT)
     os.closerange(keep + 1, 4096)
-    os.environ.clear()
-    os.environ.update(job["environment"])
     if job["command"]:
         _become(job)
     _KINDS[job["kind"]](job)
@@ -117,14 +126,14 @@ def _program(job: dict[str, Any]) -> None:
 def _function(job: dict[str, Any]) -> None:
     """A function, or a method of `class Solution`, with arguments."""
     module, code = _load(job["program"], "solution")
-    _offer_usual_names()
+    builtins.__dict__.update(_USUAL_NAMES)  # found last, so they hide nothing
     try:
         exec(code, module.__dict__)
         found = _find(module, job["function"])
         if found is None:
             report("error", detail=f"there is no function {job['function'][:80]}")
             return
-        value = encode(found(*decode(job["arguments"])))
+        value = encode(found(*decode(job["arguments"], max_bytes=MAX_INPUT_BYTES)))
     except NotPlain as error:
         report("error", detail=f"it returned {error}")
     except SystemExit:
@@ -147,32 +156,24 @@ def _find(module: types.ModuleType, name: str) -> Callable[..., object] | None:
     return module.__dict__.get(name)
 
 
-def _offer_usual_names() -> None:
-    """What the statements of function tasks leave out (`List`, `deque`, `inf`): found last, so they hide nothing."""
-    import bisect
-    import collections
-    import functools
-    import heapq
-    import itertools
-    import math
-    import operator
-    import random
-    import re
-    import string
-    import typing
-
-    modules = (typing, collections, itertools, functools, heapq, bisect, math, operator)
+def _usual_names() -> dict[str, object]:
+    """What the statements of function tasks leave out: `List`, `deque`, `inf`, and modules."""
+    found: dict[str, object] = {}
+    for module in (typing, collections, itertools, functools, heapq, bisect, math, operator):
+        names = getattr(module, "__all__", None) or [name for name in dir(module) if not name.startswith("_")]
+        found = {name: getattr(module, name) for name in names} | found
     for module in (bisect, collections, functools, heapq, itertools, math, operator, random, re, string):
-        builtins.__dict__.setdefault(module.__name__, module)
-    for module in modules:
-        for name in getattr(module, "__all__", None) or [name for name in dir(module) if not name.startswith("_")]:
-            builtins.__dict__.setdefault(name, getattr(module, name))
+        found[module.__name__] = module
+    return {name: value for name, value in found.items() if not hasattr(builtins, name)}
+
+
+_USUAL_NAMES = _usual_names()  # before the fork
 
 
 def _serve(job: dict[str, Any]) -> None:
     """The program's side of tests that are code. It has no result: the other side says what became of it."""
     module, code = _load(job["program"], "solution")
-    _offer_usual_names()
+    builtins.__dict__.update(_USUAL_NAMES)  # found last, so they hide nothing
     try:
         exec(code, module.__dict__)
     except BaseException as error:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 MAX_VALUE_BYTES = 2**23
+MAX_INPUT_BYTES = 2**28  # of a test's arguments, which come from the data
 MAX_DEPTH = 150
 MAX_KEYS = 20_000  # of sets and dictionaries, text aside: whoever chooses numbers can make all of them collide
 _VIEWS: tuple[Any, ...] = (deque, range, type({}.keys()), type({}.values()), type({}.items()))
@@ -21,7 +22,7 @@ class NotPlain(Exception):
     """A value that is no plain data, or is too large."""
 
 
-def encode(value: object, *, of_object: Any = None) -> str:
+def encode(value: object, *, of_object: Any = None, max_bytes: int = MAX_VALUE_BYTES) -> str:
     """The text of a value. Subclasses of built-in types and numpy's scalars and arrays are what they are made of.
 
     of_object: (object) -> what stands for an object that is no data; None: there are none.
@@ -33,7 +34,7 @@ def encode(value: object, *, of_object: Any = None) -> str:
         text = json.dumps(_marked(value, 0, of_object))
     except (RecursionError, RuntimeError) as error:
         raise NotPlain("a value that cannot be read") from error
-    if len(text) > MAX_VALUE_BYTES:
+    if len(text) > max_bytes:
         raise NotPlain("a value that is too large")
     return text
 
@@ -77,13 +78,13 @@ _SCALARS: dict[Any, Callable[[Any], object]] = {
 }
 
 
-def decode(text: str | bytes, *, of_object: Any = None) -> Any:
+def decode(text: str | bytes, *, of_object: Any = None, max_bytes: int = MAX_VALUE_BYTES) -> Any:
     """The value that `encode` wrote, from a process that may write anything.
 
     Raises:
         NotPlain: it is something else.
     """
-    if len(text) > MAX_VALUE_BYTES:
+    if len(text) > max_bytes:
         raise NotPlain("a value that is too large")
     try:
         return _value(json.loads(text, parse_int=_short_int), of_object)

@@ -29,7 +29,7 @@ from typing import Any
 from r3_openrlhf.machine.processes.pool import Clock
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.rewards.code.barriers import SYSTEM_PROGRAMS, Barrier, floor_gap, namespace_command
-from r3_openrlhf.rewards.code.data import NotPlain, decode, encode
+from r3_openrlhf.rewards.code.data import MAX_INPUT_BYTES, NotPlain, decode, encode
 from r3_openrlhf.rewards.code.languages import LANGUAGES, Language
 
 logger = logging.getLogger(__name__)
@@ -184,6 +184,7 @@ class Runner:
         self._channel: socket.socket | None = None
         self._box: str | None = None
         self._memfds: list[int] = []
+        self._ends: list[bytes] = []
         self.barriers: list[Barrier] = []
 
     def __enter__(self) -> Runner:
@@ -246,6 +247,7 @@ class Runner:
 
     def close(self) -> None:
         """End the zygote and, with it, what it runs. The next program starts another one."""
+        self._ends.clear()
         if self._channel is not None:
             self._channel.close()
             self._channel = None
@@ -272,7 +274,14 @@ class Runner:
                 continue
             job: dict[str, Any] = {"kind": "program" if call.function is None else "function", "program": program}
             if call.function is not None:
-                job |= {"function": call.function, "arguments": encode(list(call.arguments))}
+                try:
+                    job |= {
+                        "function": call.function,
+                        "arguments": encode(list(call.arguments), max_bytes=MAX_INPUT_BYTES),
+                    }
+                except NotPlain as error:
+                    outcomes.append(Outcome(status="unavailable", detail=f"the arguments have {error}"))
+                    continue
             stdin, limit_s = call.stdin or "", min(limits.seconds_per_test, left_s)
 
             def work(job: dict[str, Any] = job, stdin: str = stdin, limit_s: float = limit_s) -> tuple[Outcome, float]:
@@ -352,7 +361,7 @@ class Runner:
     ) -> _Child:
         assert self._channel is not None
         of_language = {name: getattr(self._language, name) for name in ("command", "file", "reserves_memory")}
-        job = {**job, **of_language, "limits": asdict(limits), "environment": ENVIRONMENT}
+        job = {**job, **of_language, "limits": asdict(limits)}
         files = {
             "stdin": self._memfd("stdin", stdin.encode("utf-8", "surrogatepass")),
             "stdout": self._memfd("stdout"),
@@ -360,11 +369,15 @@ class Runner:
             "result": self._memfd("result"),
         }
         socket.send_fds(self._channel, [b"fork"], [*files.values(), *([] if link is None else [link])])
-        number, descriptors, _, _ = socket.recv_fds(self._channel, 4096, 1)
-        if not descriptors:
-            raise OSError("the process that tests are forked from has ended")
+        while True:
+            said, descriptors, _, _ = socket.recv_fds(self._channel, 4096, 1)
+            if descriptors:
+                break
+            if not said:
+                raise OSError("the process that tests are forked from has ended")
+            self._ends.append(said)  # of the other process of this test
         self._memfds += descriptors
-        child = _Child(int(number), descriptors[0], Clock(0), limit_s, files)
+        child = _Child(int(said), descriptors[0], Clock(0), limit_s, files)
         child.clock = Clock(child.pid)
         return child
 
@@ -376,7 +389,7 @@ class Runner:
             nearest = min(child.limit_s - child.clock.seconds() for child in waiting)
             self._channel.settimeout(max(0.001, min(LOOK_S, nearest)))
             try:
-                said = self._channel.recv(4096)
+                said = self._ends.pop(0) if self._ends else self._channel.recv(4096)
             except TimeoutError:
                 for child in waiting:
                     self._look(child, limits)
@@ -386,7 +399,9 @@ class Runner:
             if not said:
                 raise OSError("the process that tests are forked from has ended")
             end = json.loads(said)
-            ended = next(child for child in waiting if child.number == end["number"])
+            ended = next((child for child in waiting if child.number == end["number"]), None)
+            if ended is None:
+                continue  # of a test that was given up
             ended.ended = end
             waiting.remove(ended)
             if ended is children[0]:

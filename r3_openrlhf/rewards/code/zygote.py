@@ -26,7 +26,7 @@ NUM_DESCRIPTORS = 4  # standard input, standard output, job, result; a fifth is 
 _HIGH = 64  # descriptors on the way to their places
 JOB, RESULT, LINK = 40, 41, 42  # their places in a child
 PRELOADED = (
-    "array asyncio atexit bisect collections contextlib copy dataclasses datetime decimal enum fractions functools heapq"
+    "array atexit bisect collections contextlib copy dataclasses datetime decimal enum fractions functools heapq"
     " io itertools json linecache math operator queue random re statistics string sys threading time types typing"
 ).split()
 
