@@ -96,13 +96,17 @@ def shape_of(columns: Sequence[str], *, path: str, answer_key: str | None) -> Sh
         return known or Shape(
             "tests in a column", answer_key, _PROBLEM, lambda row: any_tests(value_at(row, answer_key), row)
         )
-    for shape in SHAPES:
-        if {root_of(shape.tests, columns), *shape.also} <= {*columns}:
-            return shape
+    if (found := known_shape(columns)) is not None:
+        return found
     raise DataError(
         f"data.path {path} has no column that is known to hold the tests of programs; its columns are {', '.join(columns)}; "
         "name it with data.answer_key=COLUMN (docs/code.md says what it may hold)"
     )
+
+
+def known_shape(columns: Sequence[str]) -> Shape | None:
+    """The first shape whose columns are there."""
+    return next((one for one in SHAPES if {root_of(one.tests, columns), *one.also} <= {*columns}), None)
 
 
 def problem_column(shape: Shape, columns: Sequence[str], *, path: str, problem_key: str | None) -> str:

@@ -16,7 +16,7 @@ from r3_openrlhf.config.finding import Finding
 from r3_openrlhf.config.no_answer import says_no_answer
 from r3_openrlhf.method.errors import DataError, quoted
 from r3_openrlhf.method.open_table import nearest
-from r3_openrlhf.problems.code_rows import columns_of, problem_column, shape_of, tests_and_problem
+from r3_openrlhf.problems.code_rows import columns_of, known_shape, problem_column, shape_of, tests_and_problem
 from r3_openrlhf.problems.columns import ANSWER_COLUMNS, PROBLEM_COLUMNS, chosen_column, root_of, turns_of, value_at
 from r3_openrlhf.problems.files import cause, is_on_the_hub, load_table
 from r3_openrlhf.problems.label import Label as Label
@@ -264,12 +264,18 @@ def _table_rows(data: DataConfig, counts: SourceCounts) -> list[tuple[str, Label
     table = load_table(data, None if data.keep_rows else wanted)
     if not table.columns:
         return [(place, row) for place, row in table.rows if isinstance(row, DataError)]
-    problem, answer = (
-        None
-        if option == "answer_key" and may_lack_answers(data, table.columns)
-        else chosen_column(table.columns, key=getattr(data, option), groups=names, option=option, path=data.path)
-        for option, names in groups.items()
-    )
+    try:
+        problem, answer = (
+            None
+            if option == "answer_key" and may_lack_answers(data, table.columns)
+            else chosen_column(table.columns, key=getattr(data, option), groups=names, option=option, path=data.path)
+            for option, names in groups.items()
+        )
+    except DataError as error:
+        shape = known_shape(table.columns)
+        if data.answer_key is not None or data.task is not None or shape is None:
+            raise
+        raise DataError(f"{error}; or use data.task=code, if {shape.tests} holds tests of programs") from error
     assert problem is not None
     if data.uid_key is not None:
         chosen_column(table.columns, key=data.uid_key, groups=(), option="uid_key", path=data.path)

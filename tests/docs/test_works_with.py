@@ -2,6 +2,7 @@
 
 import pytest
 
+from r3_openrlhf.config.code_tests import read_tests
 from tests.docs.pages import REPOSITORY
 from tests.works_with import data_sets, models, page
 
@@ -20,7 +21,10 @@ def test_a_public_data_set_works_or_is_refused_as_expected(name, tmp_path):
         return
     assert found.startswith("works with" if keys else "works as it is")
     for label in data_sets.load(name, tmp_path, **keys).labels:
-        assert len(label.references[0]) < 20 and "\n" not in label.references[0]
+        if label.task == "code":
+            assert read_tests(label.references[0]).number
+        else:
+            assert len(label.references[0]) < 20 and "\n" not in label.references[0]
 
 
 @pytest.mark.parametrize("name", [*models.FAMILIES, *models.WRONG])

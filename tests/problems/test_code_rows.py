@@ -268,6 +268,13 @@ def test_a_column_of_ones_own(tmp_path):
         load(tmp_path, {"problem": "Add.", "answer": "3"})
 
 
+def test_a_file_of_programs_without_the_task_says_so(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(PROGRAM["apps"]))
+    with pytest.raises(DataError, match=r"or use data\.task=code, if input_output holds tests of programs"):
+        load_problems(DataConfig(path=str(path)))
+
+
 class _Evil:
     def __init__(self, mark):
         self.mark = mark

@@ -1,7 +1,10 @@
 """Public data sets as made-up rows in their published schema: do they load as they are, with which keys, or why not?"""
 
+import base64
 import json
+import pickle
 import tempfile
+import zlib
 from pathlib import Path
 
 from r3_openrlhf.config import DataConfig
@@ -9,6 +12,7 @@ from r3_openrlhf.method.errors import DataError
 from r3_openrlhf.problems.sources import Problems, load_problems
 
 NUM_ROWS = 40
+STDIN = {"input": "1\n", "output": "2\n", "testtype": "stdin"}
 
 
 def user(text):
@@ -166,7 +170,106 @@ DATA_SETS = {
     "Jiayi-Pan/Countdown-Tasks-3to4": (lambda n: {"target": n, "nums": [n, 1, 2]}, None),
     "agentica-org/DeepCoder-Preview-Dataset": (
         lambda n: {"problem": f"Write {n}.", "tests": '{"inputs": ["1"], "outputs": ["2"]}', "metadata": "{}"},
-        None,
+        {"task": "code"},
+    ),
+    "codeparrot/apps": (
+        lambda n: {
+            "question": f"Write {n}.",
+            "solutions": '["pass"]',
+            "input_output": '{"inputs": ["1\\n"], "outputs": ["2\\n"]}',
+            "starter_code": "",
+        },
+        {"task": "code"},
+    ),
+    "BAAI/TACO": (
+        lambda n: {
+            "question": f"Write {n}.",
+            "input_output": '{"fn_name": "f", "inputs": [[1]], "outputs": [[2]]}',
+            "starter_code": "def f(x):\n\t",
+            "time_limit": "2.0 seconds",
+            "memory_limit": None,
+        },
+        {"task": "code"},
+    ),
+    "deepmind/code_contests": (
+        lambda n: {
+            "description": f"Write {n}.",
+            "public_tests": {"input": ["1\n"], "output": ["2\n"]},
+            "private_tests": {"input": [], "output": []},
+            "generated_tests": {"input": ["2\n"], "output": ["3\n"]},
+            "time_limit": {"seconds": 2, "nanos": 0},
+            "memory_limit_bytes": 256000000,
+            "input_file": "",
+        },
+        {"task": "code"},
+    ),
+    "livecodebench/code_generation_lite": (
+        lambda n: {
+            "question_content": f"Write {n}.",
+            "starter_code": "",
+            "public_test_cases": json.dumps([STDIN]),
+            "private_test_cases": base64.b64encode(zlib.compress(pickle.dumps(json.dumps([STDIN])))).decode(),
+            "metadata": "{}",
+        },
+        {"task": "code"},
+    ),
+    "google-research-datasets/mbpp": (
+        lambda n: {"text": f"Write {n}.", "code": "pass", "test_list": ["assert f(1) == 2"], "test_setup_code": ""},
+        {"task": "code"},
+    ),
+    "openai/openai_humaneval": (
+        lambda n: {
+            "prompt": f'def f(x):\n    """Write {n}."""\n',
+            "canonical_solution": "    return x",
+            "test": "def check(candidate):\n    assert candidate(1) == 1\n",
+            "entry_point": "f",
+        },
+        {"task": "code"},
+    ),
+    "KodCode/KodCode-V1": (
+        lambda n: {
+            "question": f"Write {n}.",
+            "solution": "pass",
+            "test": "from solution import f\n\ndef test_f():\n    assert f(1) == 2\n",
+            "test_info": [{"function_name": "f", "function_declaration": "def f(x):", "parameter_list": "(x)"}],
+        },
+        {"task": "code"},
+    ),
+    "PRIME-RL/Eurus-2-RL-Data": (
+        lambda n: {
+            "data_source": "taco",
+            "prompt": user(f"Write {n}."),
+            "ability": "code",
+            "reward_model": {"ground_truth": '{"inputs": ["1\\n"], "outputs": ["2\\n"]}', "style": "rule"},
+        },
+        {"task": "code"},
+    ),
+    "open-r1/verifiable-coding-problems-python": (
+        lambda n: {
+            "problem": f"Write {n}.",
+            "verification_info": {
+                "language": "python",
+                "test_cases": [{"fn_name": None, "type": "stdin_stdout", "input": "1\n", "output": "2\n"}],
+            },
+        },
+        {"task": "code"},
+    ),
+    "PrimeIntellect/SYNTHETIC-2-RL": (
+        lambda n: {"prompt": f"Write {n}.", "verification_info": json.dumps({"test_cases": json.dumps([STDIN])})},
+        {"task": "code"},
+    ),
+    "open-r1/codeforces": (
+        lambda n: {
+            "description": f"Write {n}.",
+            "input_format": "A number.",
+            "output_format": "A number.",
+            "official_tests": [{"input": "1\n", "output": "2\n"}],
+            "generated_checker": None,
+            "input_mode": "stdio",
+            "time_limit": 2.0,
+            "memory_limit": 256.0,
+        },
+        {"task": "code"},
     ),
 }
 
@@ -207,7 +310,7 @@ A file, a directory, a pattern, a hub name: `data.path`. The columns are found b
 An answer is cut at the `####` of a last line, taken from a JSON text or what Python prints, after a last "The answer is", or from the last `\\boxed{{}}`. A row
 with two boxes side by side, and one that says that there is no answer (`proof`, `notfound`), is left out. Of messages the
 last turn of the user is the problem, what comes before it is kept, and what comes after it is left out. A grader of your
-own gets the cell as it is. Several files at once: [`data.sources`](usage.md).
+own gets the cell as it is. With `data.task=code` the answer is the tests of a program ([code](code.md)). Several files at once: [`data.sources`](usage.md).
 
 | data set | with {NUM_ROWS} rows in its schema |
 |---|---|
