@@ -461,8 +461,10 @@ class R3:
             rollout.state = state
 
     def _places(self, rollout: Rollout) -> list[int]:
-        """Where a response may be cut: behind what it was given, before its last token and its limit."""
-        last = min(rollout.num_tokens, self.max_response_tokens or rollout.num_tokens) - 1
+        """Where a response may be cut: behind what it was given, before its last token (of a finished one the last before its
+        end mark) and its limit."""
+        length = rollout.num_tokens - (not rollout.truncated)
+        last = min(length, self.max_response_tokens or length) - 1
         places = range(rollout.prefix_tokens + 1, last + 1)
         if not self.settings.exploration.rrl.at_delimiters:
             return list(places)

@@ -65,6 +65,8 @@ class AgentExecutor(AgentExecutorBase):
             )
         params = deepcopy(sampling_params)
         params.max_tokens = max_tokens - len(given)
+        if given:  # upstream's 1 (samples_generator.py:234) would forbid to end here, which the policy may do with probability 1
+            params.min_tokens = 0
         params.logprobs = self.top_logprobs
         params.flat_logprobs = True  # one container a response (compact_logprobs.py), not a dict of objects per token
         params.output_kind = self.output_kind  # final only: else vLLM makes an output of every response for each token

@@ -335,10 +335,10 @@ def test_one_state_is_marked_of_each_problem_that_a_step_did_not_solve():
         failure("a", [5, 9, 6, 5, 5, 9]),  # longer than the limit of 5: 4 tokens at most are given
         failure("b", [5, 5, 5]),
         failure("b", [7, 7, 7], C),  # solved
-        failure("c", [5, 5, 5, 5], given=2),  # only behind what it was given
+        failure("c", [5, 5, 5, 5, 5], given=2),  # only behind what it was given
         failure("d", [5, 5, 5], Verdict.UNGRADED),
     ]
-    values = [[9, 0.25, 0.5, 0.5], [9, 0.125, 0.25, 0.5, 0.75, 2], [1, 2, 3], [1, 2, 3], [0, 0, 5, 0.125], None]
+    values = [[9, 0.25, 0.5, 0.5], [9, 0.125, 0.25, 0.5, 0.75, 2], [1, 2, 3], [1, 2, 3], [0, 0, 5, 0.125, 9], None]
     assert marked(rollouts, values) == [None, (4, 0.75), None, None, (3, 0.125), None]
     for one in rollouts:
         one.state = None
@@ -346,8 +346,10 @@ def test_one_state_is_marked_of_each_problem_that_a_step_did_not_solve():
     assert marked(rollouts, values, at_delimiters=True) == [(2, 0.5), None, None, None, None, None]
     for one in rollouts:
         one.state = None
-    # 0.25 to 0.5 and 0.5 to 0.5, against rises alone: of the first the cut before the equal one
-    assert marked(rollouts, values, rule="before_fall")[:2] == [(2, 0.5), None]
+    # rises alone: of either response the first place, and the larger value
+    assert marked(rollouts, values, rule="before_fall")[:2] == [(1, 0.25), None]
+    rollouts[0].state, rollouts[0].truncated = None, True  # it has no end mark, so it may be cut before its last token
+    assert marked(rollouts, [[9, 0.25, 0.5, 0.875], *values[1:]])[:2] == [(3, 0.875), None]
 
 
 def states_of(history, *, step, ratio=0.5, count=4, **keys):
