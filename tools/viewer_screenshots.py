@@ -1,4 +1,5 @@
-"""The pictures of docs/viewer.md: each page of `r3 view`, in Chromium, of a run that tests/view/story.py writes.
+"""The pictures of docs/viewer.md: each page of `r3 view`, in Chromium, of runs that tests/view/story.py writes. Sheets show every
+page in both modes, on a wide screen and on a phone.
 
 python tools/viewer_screenshots.py                       # into docs/figures/viewer/
 python tools/viewer_screenshots.py --run runs/quickstart # of a run of yours
@@ -18,15 +19,17 @@ REPOSITORY = Path(__file__).parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
 from r3_openrlhf.view.library import Library  # noqa: E402
+from r3_openrlhf.view.report import report  # noqa: E402
 from r3_openrlhf.view.run_reader import RunReader  # noqa: E402
 from tests.view.conftest import wait_for_index  # noqa: E402
 
 FLAGS = ("--no-sandbox", "--disable-gpu", "--force-device-scale-factor=1")
 WIDTH, HEIGHT = 1360, 860
+PHONE = 390
 SHEET = ("run", "ranking", "tokens", "problem", "search", "compare")
 
 
-def pages_of(run: RunReader) -> dict[str, tuple[str, str]]:
+def pages_of(run: RunReader, against: str = "") -> dict[str, tuple[str, str]]:
     """Name of the picture -> (address, what is clicked first)."""
     rows, step = [], 0
     for step in reversed(run.steps()):  # the newest step in which everything happened
@@ -59,6 +62,9 @@ def pages_of(run: RunReader) -> dict[str, tuple[str, str]]:
         "problem": (f"{name}/problem/{recalled.partition('/')[2]}", ""),
         "search": ("/search?q=symmetry+counts&verdict=wrong", ""),
         "dark": (f"{name}/step/{step}/{ranked}", "[data-heat=entropy]"),
+        "effect": (f"{name}/effect?against={quote(against)}" if against else f"{name}/effect", ""),
+        "files": (f"{name}/files", ""),
+        "report": ("", ""),
     }
 
 
@@ -66,15 +72,19 @@ def draw(paths: list[Path], target: Path, cache: Path) -> None:
     """Serve the directories, and write a PNG of each page."""
     from playwright.sync_api import sync_playwright
 
-    chromium = shutil.which("chromium")
+    chromium = shutil.which("chromium-headless-shell") or shutil.which("chromium")
     if chromium is None:
-        raise SystemExit("there is no chromium; on Debian: apt install chromium")
+        raise SystemExit("there is no chromium; on Debian: apt install chromium-headless-shell")
     library = Library(paths)
-    run = next(iter(library.runs.values()))
-    pages = pages_of(run)
+    run, *others = library.runs.values()
+    pages = pages_of(run, against=others[-1].name if others else "")
+    report_file = cache / "report.html"
+    report_file.write_text(report(library, cache=cache), encoding="utf-8")
     if len(library.evaluations) > 1:
         a, b, *_ = library.evaluations
-        pages |= {"runs": ("/", ""), "evaluation": (f"/{a}", ""), "compare": (f"/compare/{a}/{b}", "")}
+        pages |= {"evaluation": (f"/{a}", ""), "compare": (f"/compare/{a}/{b}", "")}
+    if others:
+        pages |= {"runs": ("/?arms=1", ""), "arms": ("/compare", "")}
     command = [
         sys.executable,
         "-c",
@@ -96,51 +106,66 @@ def draw(paths: list[Path], target: Path, cache: Path) -> None:
         target.mkdir(parents=True, exist_ok=True)
         with sync_playwright() as driver:
             browser = driver.chromium.launch(executable_path=chromium, args=FLAGS)
-            page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
-            page.goto(address)
-            wait_for_index(page, address, len(run.steps()))
-            for name, (path, click) in pages.items():
-                page.emulate_media(color_scheme="dark" if name == "dark" else "light")
-                page.goto(address + path, wait_until="networkidle")
-                if click and page.locator(click).count():
-                    page.locator(click).click()
-                    page.locator(".heat .h1").first.wait_for()
-                    page.mouse.move(0, 0)
-                end = page.evaluate(
-                    "Math.ceil(Math.max(...[...document.querySelector('main').children].map(e => e.getBoundingClientRect().bottom)))"
-                )
-                page.screenshot(
-                    path=target / f"{name}.png", clip={"x": 0, "y": 0, "width": WIDTH, "height": min(HEIGHT, end + 20)}
-                )
+            for scheme in ("light", "dark"):
+                for width in (WIDTH, PHONE):
+                    page = browser.new_page(viewport={"width": width, "height": HEIGHT}, color_scheme=scheme)
+                    page.goto(address)
+                    wait_for_index(page, address, len(run.steps()))
+                    for name, (path, click) in pages.items():
+                        file = cache / f"{name}-{scheme}-{width}.png"
+                        shoot(page, report_file.as_uri() if name == "report" else address + path, click, file)
+                    page.close()
             browser.close()
     finally:
         server.terminate()
         server.wait()
+    for name in pages.keys() - {"report"}:
+        shutil.copy(cache / f"{name}-{'dark' if name == 'dark' else 'light'}-{WIDTH}.png", target / f"{name}.png")
     sheet([target / f"{name}.png" for name in SHEET if name in pages], target / "views.webp")
+    for scheme in ("light", "dark"):
+        for width, place in ((WIDTH, "wide"), (PHONE, "phone")):
+            files = [cache / f"{name}-{scheme}-{width}.png" for name in pages if name != "dark"]
+            sheet(
+                files, target / f"{place}-{scheme}.webp", columns=4 if width == WIDTH else 8, width=width, quality=40
+            )
     for file in sorted(target.glob("*.png")):
         shrink(file)
         print(f"{file}  {file.stat().st_size / 1000:.0f} kB")
 
 
-def sheet(files: list[Path], target: Path) -> None:
-    """The pictures at half their size, two beside each other: for the README."""
+def shoot(page, address: str, click: str, file: Path) -> None:
+    """The first screen of a page."""
+    page.goto(address, wait_until="networkidle")
+    if click and page.viewport_size["width"] > PHONE and page.locator(click).count():
+        page.locator(click).click()
+        page.locator(".heat .h1").first.wait_for()
+        page.mouse.move(0, 0)
+    end = page.evaluate(
+        "Math.ceil(Math.max(...[...document.querySelector('main').children].map(e => e.getBoundingClientRect().bottom)))"
+    )
+    width = page.viewport_size["width"]
+    page.screenshot(path=file, clip={"x": 0, "y": 0, "width": width, "height": min(HEIGHT, end + 20)})
+
+
+def sheet(files: list[Path], target: Path, *, columns: int = 2, width: int = WIDTH, quality: int = 65) -> None:
+    """The pictures at half their size, in columns."""
     from PIL import Image
 
-    width, height, gap = WIDTH // 2, HEIGHT // 2, 12
-    rows = -(-len(files) // 2)
-    whole = Image.new("RGB", (2 * width + gap, rows * (height + gap) - gap), "#8a949c")
+    full, width, height, gap = width, width // 2, HEIGHT // 2, 12
+    rows = -(-len(files) // columns)
+    whole = Image.new("RGB", (columns * (width + gap) - gap, rows * (height + gap) - gap), "#8a949c")
     for place, file in enumerate(files):
         with Image.open(file) as picture:
             part = (
-                picture.convert("RGB").crop((0, 0, WIDTH, HEIGHT))
+                picture.convert("RGB").crop((0, 0, full, HEIGHT))
                 if picture.height >= HEIGHT
                 else picture.convert("RGB")
             )
-            page = Image.new("RGB", (WIDTH, HEIGHT), part.getpixel((1, part.height - 1)))
+            page = Image.new("RGB", (full, HEIGHT), part.getpixel((1, part.height - 1)))
             page.paste(part)
             small = page.resize((width, height), Image.Resampling.LANCZOS)
-        whole.paste(small, (place % 2 * (width + gap), place // 2 * (height + gap)))
-    whole.save(target, quality=65, method=6)
+        whole.paste(small, (place % columns * (width + gap), place // columns * (height + gap)))
+    whole.save(target, quality=quality, method=6)
     print(f"{target}  {target.stat().st_size / 1000:.0f} kB")
 
 
@@ -165,11 +190,17 @@ if __name__ == "__main__":
             from tests.view.evaluations import write_evaluation
             from tests.view.story import Story
 
-            shown = [Path(scratch) / "r3", Path(scratch) / "r3_seed3", Path(scratch) / "evaluations"]
-            for directory, steps, seed in ((shown[0], 48, 1), (shown[1], 40, 3)):
-                with Story(directory, seed=seed) as story:
-                    for _ in range(steps):
+            for name, seed, settings in (
+                ("r3_1", 1, ("arm=r3",)),
+                ("r3_2", 3, ("arm=r3",)),
+                ("no_replay_1", 1, ("arm=no_replay", "replay.enabled=false")),
+                ("no_replay_2", 3, ("arm=no_replay", "replay.enabled=false")),
+            ):
+                with Story(Path(scratch) / name, seed=seed, settings=settings) as story:
+                    for _ in range(28):
                         story.step()
+                shown = [*(shown or []), Path(scratch) / name]
             for name, skill, seed in (("base", 0.35, 1), ("trained", 0.6, 2)):
-                write_evaluation(shown[2] / name, skill=skill, seed=seed)
+                write_evaluation(Path(scratch) / "evaluations" / name, skill=skill, seed=seed)
+            shown = [*(shown or []), Path(scratch) / "evaluations"]
         draw(shown, arguments.out, Path(scratch))

@@ -122,7 +122,7 @@ class Story:
                 row = {"input": self.prompt(label.problem), "label": label.to_json(), "datasource": "story"}
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
         self.history = HistoryStore.open(self.run.history, seed=seed)
-        self.done, self.tokens = 0, 0
+        self.done, self.tokens, self.clock = 0, 0, 1_790_000_000.0
         self.evaluate()
 
     def prompt(self, text: str) -> str:
@@ -235,8 +235,25 @@ class Story:
                 "r3/replay/clip_fraction": 0.1 * self.draw.random(),
             }
         )  # fmt: skip
+        self.announce()
         if self.done % 4 == 0:
             self.evaluate()
+
+    def announce(self) -> None:
+        """The phases of the step, as stack/phases.py writes them; it is resumed after half a day."""
+        phases = [
+            ("sampling", 11.0),
+            ("log-probs and rewards", 4.0),
+            ("policy update", 15.0 + self.done % 3),
+            ("weights to the engine", 1.1),
+        ]
+        starting = [("checking the settings", 2.0), ("starting Ray", 9.0), ("starting the rollout engine", 21.0)]
+        with self.run.events.open("a", encoding="utf-8") as file:
+            for phase, seconds in [*(starting if self.done in (1, 16) else []), *phases]:
+                self.clock += 43_200.0 if phase == starting[0][0] and self.done > 1 else 0.0
+                step = None if (phase, seconds) in starting else self.done
+                file.write(json.dumps({"time": self.clock, "phase": phase, "step": step}) + "\n")
+                self.clock += seconds
 
     def evaluate(self) -> None:
         accuracy = 0.35 + 0.3 * (1 - math.exp(-self.done / 15)) + 0.02 * self.draw.random()
