@@ -13,13 +13,16 @@ from r3_openrlhf.method.core.batch_metrics import batch_metrics
 from r3_openrlhf.method.core.groups import RecallFate
 from r3_openrlhf.method.core.mixed_batch import MixedBatch, topk_decides
 from r3_openrlhf.method.core.ranking import RANKING_SCORES
-from r3_openrlhf.method.types import Context, EntropyBounds, EntropyStatistics, Rollout, Verdict
+from r3_openrlhf.method.types import Context, EntropyBounds, EntropyStatistics, Rollout, TurnFacts, Verdict
 
 C, W, U = Verdict.CORRECT, Verdict.WRONG, Verdict.UNGRADED
 EQ3 = dict(alpha=1.0, lam=1e-9, scope="literal", guard="none")
 
 
 ENTROPY = RANKING_SCORES["entropy"]
+
+
+TURN = TurnFacts(trajectory="t", index=0, state="s", reward=0.0, step_return=0.0, valid=True)
 
 
 def rollout(verdict=W, *, uid="a", reward=None, truncated=False, step=0, context=Context.PLAIN, bounds=None):
@@ -153,6 +156,7 @@ def test_successes_behind_a_reflection_prompt_are_found_once_each_and_copied():
         return found
 
     reflected = [behind(1, C), behind(2, C), behind(1, C), behind(3, W)]
+    reflected[0].prefix_tokens = 1  # was given, and is trained in the group that the copy joins
     others = group(C, C) + [behind(4, W, uid="b"), behind(5, W, uid="b")]
     batch = MixedBatch(reflected + others, ["r"] * 4 + ["g"] * 2 + ["s"] * 2)
     recall(
@@ -161,6 +165,27 @@ def test_successes_behind_a_reflection_prompt_are_found_once_each_and_copied():
     found = batch.successes_in({Context.REFLECTION})
     assert {uid: [one.response_ids[1] for one in ones] for uid, ones in found.items()} == {"a": [1, 2]}
     assert found["a"][0] is not reflected[0]
+    assert (found["a"][0].prefix_tokens, reflected[0].prefix_tokens) == (0, 1)
+
+
+@pytest.mark.parametrize(("turn", "fate"), [(None, RecallFate.RECALLED), (TURN, RecallFate.STARTS_ELSEWHERE)])
+def test_a_group_that_plays_behind_an_attempt_takes_nothing_stored(turn, fate):
+    played = group(W, W, context=Context.REFLECTION)
+    for one in played:
+        one.turn = turn
+    batch = MixedBatch(played, ["g"] * 2)
+    recall(batch, stored(C))
+    assert (len(batch.rows), batch.groups[0].replay) == (3 if turn is None else 2, fate)
+
+
+def test_a_turn_keeps_its_own_prompt():
+    turns = group(W, C)
+    turns[1].prompt_ids = np.array([9], dtype=np.int32)
+    batch = MixedBatch(turns, ["g"] * 2)
+    assert [batch.has_own_prompt(row) for row in batch.rows] == [True, False]
+    turns[1].turn = TURN
+    batch = MixedBatch(turns, ["g"] * 2)
+    assert all(map(batch.has_own_prompt, batch.rows))
 
 
 def test_successes_weigh_more_where_they_are_above_the_mean():

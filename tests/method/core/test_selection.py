@@ -177,6 +177,14 @@ def test_a_selection_goes_on_exactly_from_its_state(steps, draw):
         assert whole.state() == selection(rule).state()
 
 
+def test_a_problem_that_never_differs_is_asked_once_in_twenty_times():
+    """With the values that a run has."""
+    of_a_run = ProblemSelection(rule="skip_collapsed")
+    for _ in range(50):
+        of_a_run.observe({"a": (0, 8)})
+    assert of_a_run.probability("a") == 0.05
+
+
 # ── agreement ──
 
 
