@@ -105,24 +105,34 @@ class Chaos:
                 if member.pid not in servers and member.is_running() and member.status() != psutil.STATUS_ZOMBIE:
                     yield member
 
-    def step(self) -> int:
-        """The last step that began since the start; 0: none."""
+    def events(self) -> list[dict]:
+        """The phases that began since the start."""
         with contextlib.suppress(OSError, ValueError):
             with self.run.events.open("rb") as events:
                 events.seek(self.seen)
-                return max((json.loads(line)["step"] or 0 for line in events), default=0)
-        return 0
+                return [json.loads(line) for line in events]
+        return []
 
-    def until_step(self, number: int) -> bool:
-        """Wait until that step began; False: the run ended before, or made no step for PATIENCE_S."""
-        last, since = self.step(), time.monotonic()
+    def step(self) -> int:
+        """The last step that began since the start; 0: none."""
+        return max((event["step"] or 0 for event in self.events()), default=0)
+
+    def until(self, condition: Callable[[], bool]) -> bool:
+        """Wait until it holds; False: the run ended before, or no phase began for PATIENCE_S."""
+        last, since = len(self.events()), time.monotonic()
         while self.process.poll() is None and time.monotonic() - since < PATIENCE_S:
-            if (now := self.step()) >= number:
+            if condition():
                 return True
-            if now != last:
+            if (now := len(self.events())) != last:
                 last, since = now, time.monotonic()
             time.sleep(0.05)
         return False
+
+    def until_step(self, number: int) -> bool:
+        return self.until(lambda: self.step() >= number)
+
+    def until_phase(self, name: str) -> bool:
+        return self.until(lambda: any(event["phase"] == name for event in self.events()))
 
     def end(self, *, by_itself_s: float = PATIENCE_S) -> tuple[int, str]:
         """Its exit code and last sentence: by itself, then as a user ends it (a signal, another one after some seconds)."""
@@ -220,6 +230,7 @@ class Chaos:
                   for number in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)}  # fmt: skip
         found |= {f"{STUCK} {name}": lambda name=name: self.signalled(name, signal.SIGSTOP, for_good=True)
                   for name in ("engine", "policy", "controller")}  # fmt: skip
+        found |= {f"{WHILE}{phase}": lambda: self.everybody(signal.SIGTERM) for phase in PHASES}
         found |= {"the reward service down and back": self.no_rewards, "the history locked": self.locked_history}
         if self.is_disk:
             found |= {"a full disk": self.full_disk, "a read-only directory": self.read_only}
@@ -229,6 +240,10 @@ class Chaos:
         return found
 
 
+# of stack/phases.py
+PHASES = ("starting the rollout engine", "loading the models", "sampling", "log-probs and rewards", "policy update",
+          "weights to the engine", "saving a checkpoint", "saving the model")  # fmt: skip
+WHILE = "SIGTERM to every process while "
 STUCK, CLOCK = "SIGSTOP for ever and two SIGTERM to the", "a clock that jumps"
 
 
@@ -276,18 +291,21 @@ def main() -> int:
             has_clock = CLOCK in deck[num_faults]
             fault, started = "nothing", time.monotonic()
             chaos.start(has_clock=has_clock)
-            goes_on = chaos.until_step(1)
+            phase = deck[num_faults].partition(WHILE)[2]
+            goes_on = chaos.until_phase(phase) if phase else chaos.until_step(1)
             while goes_on and num_faults < len(deck) and (CLOCK in deck[num_faults]) <= has_clock:
-                if not chaos.until_step(step := min(STEPS, chaos.step() + draw.randint(0, 1))):
+                if bool(phase) != (WHILE in deck[num_faults]):
                     break
-                time.sleep(draw.uniform(0, 1.0))  # anywhere in it
+                if not phase and not chaos.until_step(min(STEPS, chaos.step() + draw.randint(0, 1))):
+                    break
+                time.sleep(draw.uniform(0, 0.3 if phase else 1.0))  # anywhere in it
                 if chaos.process.poll() is not None:
                     break
                 fault, num_faults = deck[num_faults], num_faults + 1
                 faults[fault]()
                 seconds, started = time.monotonic() - started, time.monotonic()
-                print(f"{num_faults + options.skip:3} step {step}, {seconds:.0f} s: {fault}", flush=True)
-                goes_on = STUCK not in fault and chaos.until_step(chaos.step() + 1)
+                print(f"{num_faults + options.skip:3} step {chaos.step()}, {seconds:.0f} s: {fault}", flush=True)
+                goes_on = not phase and STUCK not in fault and chaos.until_step(chaos.step() + 1)
             ended(fault, by_itself_s=0.0 if STUCK in fault else PATIENCE_S)
         for _ in range(3):  # to the end
             if chaos.run.path.exists():
