@@ -205,15 +205,18 @@ def _read(file: Path, *, uid_start: str, columns: list[str]) -> pyarrow.Table:
             if missing := REQUIRED - set(parquet.schema_arrow.names):
                 raise ValueError(f"it has no {', '.join(sorted(missing))}")
             there = [name for name in columns if name in parquet.schema_arrow.names]
-            parts = []
+            parts, bytes_so_far = [], 0
             for number in range(parquet.num_row_groups):
                 wanted = None
                 if uid_start:
-                    wanted = pc.starts_with(parquet.read_row_group(number, columns=["uid"]).column("uid"), uid_start)
+                    uids = parquet.read_row_group(number, columns=["uid"])
+                    unpacked_bytes(uids)
+                    wanted = pc.starts_with(uids.column("uid").cast(pa.string()), uid_start)
                     if not pc.any(wanted).as_py():
                         continue
                 part = parquet.read_row_group(number, columns=there)
                 parts.append(part if wanted is None else part.filter(wanted))
+                bytes_so_far = unpacked_bytes(parts[-1], before=bytes_so_far)
             table = pa.concat_tables(parts) if parts else parquet.schema_arrow.empty_table().select(there)
         for name in columns:
             if name not in there:
@@ -227,11 +230,13 @@ def _read(file: Path, *, uid_start: str, columns: list[str]) -> pyarrow.Table:
 
 @contextlib.contextmanager
 def opened(file: Path) -> Iterator[pyarrow.parquet.ParquetFile]:
-    """OSError: no regular file. ValueError: one whose few MB would fill the memory. ArrowException."""
+    """The columns of texts come as dictionaries, for `unpacked_bytes`.
+
+    OSError: no regular file. ValueError: one whose few MB would fill the memory. ArrowException."""
     import pyarrow.parquet as pq
 
     open_regular(file).close()
-    with pq.ParquetFile(file) as parquet:
+    with pq.ParquetFile(file, read_dictionary=[name for name, kind in COLUMNS.items() if kind == TEXT]) as parquet:
         _check_size(parquet.metadata)
         yield parquet
 
@@ -240,7 +245,27 @@ def _check_size(metadata: pyarrow.parquet.FileMetaData) -> None:
     groups = [metadata.row_group(number) for number in range(min(metadata.num_row_groups, MAX_ROWS))]
     if metadata.num_rows > MAX_ROWS or sum(group.num_rows for group in groups) > MAX_ROWS:
         raise ValueError(f"it has {metadata.num_rows} rows; a step has at most {MAX_ROWS}")
-    if (size := sum(group.total_byte_size for group in groups)) > MAX_TABLE_BYTES:
+    size = sum(group.total_byte_size for group in groups)
+    # equal numbers in a row take no room in the file
+    values = sum(group.column(place).num_values for group in groups for place in range(group.num_columns))
+    _check_bytes(max(size, 2 * values))
+
+
+def unpacked_bytes(part: pyarrow.Table, *, before: int = 0) -> int:
+    """`before`, and the bytes of the part's texts as Python will have them: a dictionary has a text once that many rows may have.
+    ValueError: they are more than MAX_TABLE_BYTES."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for column in part.columns:
+        for chunk in column.chunks if pa.types.is_dictionary(column.type) else ():
+            before += pc.sum(pc.binary_length(chunk.dictionary).cast(pa.int64()).take(chunk.indices)).as_py() or 0
+    _check_bytes(before)
+    return before
+
+
+def _check_bytes(size: int) -> None:
+    if size > MAX_TABLE_BYTES:
         raise ValueError(f"it unpacks to {size / 1e9:.0f} GB; a step has at most {MAX_TABLE_BYTES / 1e9:.0f}")
 
 

@@ -72,10 +72,11 @@ def _texts_of(file: Path) -> list[Text]:
     """Of every row. Never many whole texts at a time."""
     import pyarrow as pa
 
-    found = []
+    found, size = [], 0
     try:
         with rollout_files.opened(file) as parquet:
             for batch in parquet.iter_batches(batch_size=_BATCH_ROWS, columns=["text", "answer"]):
+                size = rollout_files.unpacked_bytes(pa.Table.from_batches([batch]), before=size)
                 texts, answers = (column.to_pylist() for column in batch.columns)
                 found += [_ends(text or "", answer or "") for text, answer in zip(texts, answers, strict=True)]
     except (pa.ArrowException, ValueError, OSError) as error:
