@@ -135,11 +135,16 @@ def job_name(config: R3Config) -> str:
 
 
 def forwarded(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that a job needs (FORWARDED), by name. No secrets, and no deadline: that is another job's."""
+    """The variables that a job needs (FORWARDED), by name. No secrets, no deadline, which is another job's, and none that bash
+    cannot export."""
     return {
         name: value
         for name, value in sorted(environment.items())
-        if name.startswith(FORWARDED) and not is_secret(name, value) and name != "R3_DEADLINE"
+        if name.startswith(FORWARDED)
+        and name.isidentifier()
+        and name.isascii()
+        and not is_secret(name, value)
+        and name != "R3_DEADLINE"
     }
 
 
