@@ -32,6 +32,7 @@ import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
+from r3_openrlhf.machine import shared_memory  # noqa: E402
 from r3_openrlhf.machine.ports import free_port  # noqa: E402
 from r3_openrlhf.runs.directory import RunDirectory  # noqa: E402
 from tests.recordings import STORY, playback_of, recorded, story  # noqa: E402
@@ -248,12 +249,13 @@ STUCK, CLOCK = "SIGSTOP for ever and two SIGTERM to the", "a clock that jumps"
 
 
 def left_behind(temporary: Path, before: set[Path]) -> list[str]:
-    """Files for the time of a run, and shared memory."""
-    return sorted(map(str, [*temporary.iterdir(), *(shared_memory() - before)]))
+    """Files for the time of a run, and shared memory that no process holds."""
+    new = in_shared_memory() - before
+    return sorted(map(str, [*temporary.iterdir(), *(new - shared_memory._held(new))]))
 
 
-def shared_memory() -> set[Path]:
-    return set(Path("/dev/shm").iterdir())
+def in_shared_memory() -> set[Path]:
+    return {path for name in shared_memory.STACK_NAMES for path in shared_memory.FOLDER.glob(name)}
 
 
 def main() -> int:
@@ -265,7 +267,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="faults whose name has these words")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started is ended, too
-    draw, began, before = random.Random(options.seed), time.monotonic(), shared_memory()
+    draw, began, before = random.Random(options.seed), time.monotonic(), in_shared_memory()
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
     chaos, same, left, num_faults, faulty = Chaos(folder), [], [], 0, []
 
@@ -274,12 +276,13 @@ def main() -> int:
         remaining, is_same = chaos.left(), chaos.is_same()
         same.append(is_same)
         left.extend(remaining)
-        is_good = is_same and not remaining and (code in GOOD or (code == 1 and said.startswith("Error: ")))
+        is_end = code in GOOD or (code == 1 and said.startswith("Error: "))
+        is_good = is_end and is_same and not remaining and not said.startswith(("HUNG", "TRACEBACK"))
         if not is_good:
             faulty.append(fault)
         print(f"    {'ended' if is_good else 'WRONG'}: code {code}, the same up to step {chaos.step()}: {is_same}, "
               f"left: {remaining}: {said[:400]}", flush=True)  # fmt: skip
-        if chaos.run.finished.is_file():
+        if code == 0:
             shutil.rmtree(chaos.run.path)
 
     try:
