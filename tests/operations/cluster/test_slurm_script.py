@@ -113,7 +113,9 @@ def test_no_secret_is_written(tmp_path):
         "R3_Pwd": "w",
         "R3_PROXY": "http://me:word@proxy:3128",
     }
-    assert forwarded({**plain, **secret, "R3_X": "https://token@x", "HF_TOKEN": "t", "X": "x", "R3_A;id": "1"}) == plain
+    assert (
+        forwarded({**plain, **secret, "R3_X": "https://token@x", "HF_TOKEN": "t", "X": "x", "R3_A;id": "1"}) == plain
+    )
     script = tmp_path / "run" / "cluster" / "job.sh"
     script.parent.mkdir(parents=True)
     script.touch(0o644)  # of an earlier version
