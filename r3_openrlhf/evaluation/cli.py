@@ -26,7 +26,7 @@ def _lengths(_context: click.Context, _parameter: click.Parameter, value: str | 
 @click.command("eval")
 @click.argument("model", shell_complete=complete_runs)
 @click.argument("settings", nargs=-1, shell_complete=complete_settings, metavar="[KEY=VALUE]...")
-@click.option("--benchmark", "benchmarks", multiple=True, metavar="NAME", help="See above; several are possible.")
+@click.option("--benchmark", "benchmarks", multiple=True, metavar="NAME", help="See above. May be repeated.")
 @click.option("--data-dir", metavar="DIR", help="Take named benchmarks from the files in DIR, not from the hub.")
 @click.option(
     "--n", "n_samples", type=int, default=DEFAULTS.n_samples, show_default=True, help="Responses per problem."
@@ -34,13 +34,17 @@ def _lengths(_context: click.Context, _parameter: click.Parameter, value: str | 
 @click.option("--temperature", type=float, default=DEFAULTS.temperature, show_default=True)
 @click.option("--top-p", type=float, default=DEFAULTS.top_p, show_default=True)
 @click.option("--max-new-tokens", type=int, default=DEFAULTS.max_new_tokens, show_default=True)
-@click.option("--seed", type=int, default=DEFAULTS.seed, show_default=True, help="Of sampling and of the bootstrap.")
-@click.option("--max-problems", type=click.IntRange(min=1), help="Only the first so many of each benchmark.")
 @click.option(
-    "--lengths", callback=_lengths, metavar="L,L,...", help="Also the results under these token limits, by cutting."
+    "--seed", type=int, default=DEFAULTS.seed, show_default=True, help="Seed of sampling and of the bootstrap."
 )
 @click.option(
-    "--hard-of", metavar="DIR", help="Only problems that this evaluation (a base model's) got right at most once."
+    "--max-problems", type=click.IntRange(min=1), help="Only this many problems of each benchmark, the first ones."
+)
+@click.option(
+    "--lengths", callback=_lengths, metavar="L,L,...", help="Also report these token limits, by cutting responses."
+)
+@click.option(
+    "--hard-of", metavar="DIR", help="Only problems that this evaluation of a base model got right at most once."
 )
 @click.option("--step", type=int, help="MODEL is a run: its checkpoint of this step instead of final_model.")
 @click.option("--experiment", metavar="NAME", help="Prompt and grading as in this experiment (a run brings its own).")
@@ -70,7 +74,7 @@ def evaluate(
     name. A benchmark is aime24, math500, amc23, minerva, olympiadbench, gsm8k, a JSONL file, a hub data set (org/name),
     or reasoning_gym:TASK. KEY=VALUE are keys of data, reward and cluster as in `r3 train`.
 
-    The same command again goes on where it stopped. The directory holds results.json, results.md, plots and samples.jsonl.
+    The same command continues where it stopped. The directory holds results.json, results.md, plots and samples.jsonl.
 
     \b
     r3 eval deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B --benchmark aime24 --benchmark math500

@@ -30,15 +30,15 @@ MAX_RECALLED = 10_000  # rows per group: more than any group has; it would only 
 class AdvantageSettings:
     """Eq. 3: A_i = (R_i - mean) / (alpha * std + lambda) over the mixed group."""
 
-    # factor on the standard deviation: above 1 it damps the group
+    # alpha, factor on the standard deviation; above 1 it damps the group
     alpha: float = 1.0
     # lambda; with alpha 1 and no recall this is OpenRLHF's group_norm
     lam: float = 1e-9
-    # alpha on the whole mixed group (literal), or on recalled rows only (off_policy_only)
+    # apply alpha to the whole mixed group (literal), or to recalled rows only (off_policy_only)
     scope: str = "literal"
-    # no advantage where verdicts stay equal, even if response lengths differ
+    # give no advantage to groups whose verdicts stay equal, even if response lengths differ
     zero_collapsed: bool = False
-    # factor on the advantage of a correct row, where it is positive (R³L, arXiv 2601.03715: 3)
+    # factor on positive advantages of correct rows (R³L, arXiv 2601.03715: 3)
     success_scale: float = 1.0
 
     def __post_init__(self) -> None:
@@ -52,7 +52,7 @@ class AdvantageSettings:
 class RehearsalSettings:
     """Stored successes of rarely solved problems that this step does not ask join the update; nothing is sampled for them."""
 
-    # rows added to a step, at most; 0: off
+    # stored successes added to a step, at most; 0: off
     rows: int = 0
     # a problem's share of right rollouts so far, from the plain prompt: above min_rate, up to max_rate
     min_rate: float = 0.0
@@ -77,23 +77,23 @@ class ReplaySettings:
     enabled: bool = True
     # rows recalled per collapsed group, at most
     k: int = 2
-    # steps; older rollouts are never recalled
+    # age in optimizer steps up to which rollouts are recalled
     max_policy_lag: int = 1000
-    # which of several stored rollouts: uniform, newest, or package.module:function (method/core/replay.py)
+    # order of recall: uniform, newest, or package.module:function (method/core/replay.py)
     order: str = "uniform"
     # add: the group has G + k rows [P]; replace: k rows of the group give way, constant cost
     mode: str = "add"
-    # behaviour: as stored when sampled, so that eps_clip bounds how far a recalled row moves the policy; recompute: those
-    # of the current actor, so that its ratio is 1 and nothing is clipped
+    # old log-probs of recalled rows. behaviour: those stored when sampled, so that eps_clip bounds the update; recompute: the
+    # current actor's, so that the ratio is 1 and nothing is clipped
     old_logprobs: str = "behaviour"
-    # the same for recalled failures alone; null: as old_logprobs, which then is that of both
+    # old log-probs of recalled failures; null: as old_logprobs
     failure_logprobs: str | None = None
-    # Where A < 0 the loss of a token is at most dual_clip |A|; eps_clip does not bound it there. null: as OpenRLHF's
-    # default, only exp(20) does. It concerns recalled rows as long as a step makes one update (docs/method.md)
+    # bound dual_clip |A| on the loss of a recalled row's token with A < 0, which eps_clip does not bound; null: exp(20) alone, as in
+    # OpenRLHF (docs/method.md)
     dual_clip: float | None = 3.0
-    # [P] false: all-correct groups stay as they are
+    # recall failures into all-correct groups; [P] false: those groups stay as they are
     recall_failures: bool = True
-    # may rollouts sampled from a reflection prompt be recalled into plain groups?
+    # recall rollouts of reflection prompts into plain groups
     include_reflection: bool = False
     rehearse: RehearsalSettings = field(default_factory=RehearsalSettings)
 
@@ -119,11 +119,11 @@ class ReflectionSettings:
     enabled: bool = True
     # tau: a problem is hard when its mean stored reward (plain prompts) is below this
     threshold: float = 0.1
-    # [P] epoch > 1
+    # reflect from this epoch on [P] epoch > 1
     first_epoch: int = 2
-    # groups added to one batch, at most; as many again where exploration.prefix is on
+    # reflection groups of a batch, at most; as many again with exploration.prefix
     max_per_step: int | None = None
-    # tokens; the stored attempt is shortened to this, and further if the context asks for it
+    # tokens of the stored attempt, at most; fewer if the context is too long
     max_attempt_tokens: int = 2048
     # A success found from a reflection prompt (or from a state of exploration.prefix) joins its problem's all-wrong plain group
     # in the same step, before anything that replay recalls, at most replay.k of them; from the plain prompt its old log-probs
@@ -142,17 +142,17 @@ class RankingSettings:
     """SERR: truncated failures of an all-wrong group are ranked by entropy."""
 
     enabled: bool = True
-    # p: share of a response's tokens that its peak entropy is the mean of
+    # p: share of a response's tokens whose mean entropy is the peak entropy
     peak_fraction: float = 0.2
-    # R_max, below 1 always
+    # R_max, always below 1
     max_reward: float = 0.5
-    # truncated (algorithm 1) [P], or failed (the paper's abstract)
+    # rows that are ranked: truncated (algorithm 1) [P], or failed (the paper's abstract)
     scope: str = "truncated"
     # entropy: high peak and low global entropy [P]; logprob: the mean log-prob of the response's tokens when it was
     # sampled; or package.module:function (method/core/ranking.py)
     score: str = "entropy"
-    # exact: from the actor's own logits, through which every row goes anyway; auto: exact wherever top-k bounds do not
-    # decide, the engine then also finds the 20 largest logits at every decoded token; topk: the bounds alone
+    # exact: entropy from the actor's own logits; topk: bounds from the engine's 20 largest logits per token; auto: exact only if
+    # the bounds do not decide
     entropy_source: str = "exact"
     # centred: the mean of a ranking is the reward of a failure that is not ranked, and a group whose only difference is a
     # ranking is not scaled to unit std; no_std: the second only; none: the paper's formulas [P]
@@ -176,16 +176,16 @@ class RankingSettings:
 class StateReplaySettings:
     """Groups that start from promising states of failed responses, found by a critic (RRL, arXiv 2504.14363); for algo=rrl."""
 
-    # share of a batch's groups that start from a stored state, as far as there are states; 0: off
+    # largest share of a batch's groups that start from a stored state; 0: off
     ratio: float = 0.0
-    # which state of a failed response, by the values of its tokens: largest, before_fall (the point before the largest one), or
+    # state of a failed response that is stored, by the values of its tokens: largest, before_fall (the point before the largest one), or
     # package.module:function (method/core/states.py)
     rule: str = "largest"
-    # only at ends of lines; false: anywhere
+    # cut only at ends of lines; false: anywhere
     at_delimiters: bool = False
-    # which of the stored states first: promising (by value, novelty and age), uniform, or package.module:function
+    # order of the stored states: promising (by value, novelty and age), uniform, or package.module:function
     order: str = "promising"
-    # a state leaves after so many continuations of which none was right
+    # continuations without a success after which a state is dropped
     max_failures: int = 32
 
     def __post_init__(self) -> None:

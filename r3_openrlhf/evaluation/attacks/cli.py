@@ -87,7 +87,7 @@ def attack_rewards(
 
 
 def _attack_library(limit: int, reward: RewardConfig) -> None:
-    """Every data set of reasoning_gym: how it stands, and what the attacks on it came to."""
+    """Every data set of reasoning_gym, with its state and the results of the attacks."""
     from reasoning_gym.factory import DATASETS
 
     from r3_openrlhf.config.answer_tasks import REFUSED_DATA_SETS

@@ -54,7 +54,7 @@ def submit() -> None:
 def slurm(
     settings: tuple[str, ...], nodes: int | None, seeds: str | None, lead: int | None, dry_run: bool, **given
 ) -> None:
-    """Write a job script into the run directory and submit it. It goes on by itself when it is preempted.
+    """Write a job script into the run directory and submit it. A preempted job continues by itself.
 
     \b
     r3 submit slurm experiment=r3_7b_deepscaler_multinode --nodes 4 --time 24:00:00
@@ -162,7 +162,7 @@ def write_script(path: Path, text: str) -> None:
 @click.option("--manifest", is_flag=True, help="Print a RayJob for KubeRay instead; submit nothing.")
 @click.option("--image", help="With --manifest: the image of all pods.")
 @click.option("--claim", help="With --manifest: the PersistentVolumeClaim that holds run_dir.")
-@click.option("--mount", help="With --manifest: where the claim is mounted; run_dir lies below it.")
+@click.option("--mount", help="With --manifest: where the claim is mounted; run_dir is below it.")
 @click.option("--dry-run", is_flag=True, help="Print the job's command; submit nothing.")
 def ray(
     settings: tuple[str, ...],
@@ -174,7 +174,7 @@ def ray(
     dry_run: bool,
     **kubernetes: str | None,
 ) -> None:
-    """Submit a run to a Ray cluster that is there. run_dir lies on storage that its nodes share.
+    """Submit a run to an existing Ray cluster. run_dir must be on storage that its nodes share.
 
     \b
     r3 submit ray experiment=r3_1p5b_deepscaler_8gpu run_dir=/shared/r3 --address http://HOST:8265 --follow

@@ -18,7 +18,7 @@ from r3_openrlhf.runs.shell_completion import complete_settings
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object in place of the table.")
 def doctor(settings: tuple[str, ...], stack: Stack | None, as_json: bool) -> None:
-    """What is installed and what this machine has, beside what a run needs; a remedy on each line that fails.
+    """Compare this installation and machine with what a run needs; each line that fails has a remedy.
 
     \b
     r3 doctor                                    exit code 1 if a line fails

@@ -75,12 +75,12 @@ def train(settings: tuple[str, ...], experiment: str) -> None:
     help="An arm with settings of its own, like its learning rate; may be repeated.",
 )
 @click.option("--seeds", default=None, help="Comma-separated whole numbers.")
-@click.option("--jobs", default=2, show_default=True, type=click.IntRange(min=1), help="Runs side by side.")
+@click.option("--jobs", default=2, show_default=True, type=click.IntRange(min=1), help="Runs at the same time.")
 @click.option("--out", default="runs/lab", show_default=True, help="Directory of the run directories.")
 @click.option(
     "--evidence",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Directory that keeps a small file of every run; runs that it has are not run again. `r3 evidence` reads it.",
+    help="Directory that keeps a small file of every run; such runs are not repeated. `r3 evidence` reads it.",
 )
 def study(
     settings: tuple[str, ...],
@@ -94,7 +94,7 @@ def study(
 ) -> None:
     """Every arm with every seed. Finished runs are kept; `r3 compare OUT` draws the result.
 
-    KEY=VALUE holds for all arms, what stands in --arm for that arm. Without --arms and --arm: six arms.
+    KEY=VALUE applies to all arms, the settings in --arm to that arm. The default is six arms.
     """
     from r3_openrlhf.study.lab.study import ARMS, SEEDS, run_study
 
@@ -149,7 +149,7 @@ def study(
 def controls(
     settings: tuple[str, ...], experiment: str, model: str | None, n: int, out: str | None, as_json: bool
 ) -> None:
-    """Reflection against resampling, and the entropy rank against what happens later, on held-out problems."""
+    """Compare reflection with resampling, and the entropy rank with later outcomes, on held-out problems."""
     import tempfile
     from dataclasses import asdict
 
@@ -231,7 +231,7 @@ def shares(settings: tuple[str, ...], experiment: str, model: str | None, n: int
     default="table",
     show_default=True,
     type=click.Choice(("table", "network")),
-    help="What plays: a table of logits, or a recurrent network of 35,000 parameters.",
+    help="The policy: a table of logits, or a recurrent network of 35,000 parameters.",
 )
 @click.option(
     "--seeds", default=10, show_default=True, type=click.IntRange(min=1), help="Runs of each arm: seeds 1, 2, ..."
@@ -239,7 +239,10 @@ def shares(settings: tuple[str, ...], experiment: str, model: str | None, n: int
 @click.option("--tokens", default=None, type=click.IntRange(min=1), help="Generated tokens of a run.")
 @click.option("--learning-rate", default=None, type=click.FloatRange(min=0, min_open=True))
 @click.option(
-    "--out", default="runs/lab_agents", show_default=True, help="A directory; what is in it is not run again."
+    "--out",
+    default="runs/lab_agents",
+    show_default=True,
+    help="Directory of the results; runs in it are not repeated.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line and run.")
 def agents(
