@@ -217,12 +217,15 @@ _ARCHITECTURES = {
 # Calls that are refused or allowed by an argument, or only to programs: x86_64, aarch64
 _BY_NAME = {
     "x86_64": {"prlimit64": 302, "clone": 56, "clone3": 435, "socketpair": 53, "execve": 59, "memfd_create": 319}
-    | {"fcntl": 72, "ioctl": 16, "prctl": 157, "sched_setattr": 314, "setrlimit": 160},
+    | {"fcntl": 72, "ioctl": 16, "prctl": 157, "sched_setattr": 314, "setrlimit": 160}
+    | {"syslog": 103, "sync": 162, "syncfs": 306},
     "aarch64": {"prlimit64": 261, "clone": 220, "clone3": 435, "socketpair": 199, "execve": 221, "memfd_create": 279}
-    | {"fcntl": 25, "ioctl": 29, "prctl": 167, "sched_setattr": 274, "setrlimit": 164},
+    | {"fcntl": 25, "ioctl": 29, "prctl": 167, "sched_setattr": 274, "setrlimit": 164}
+    | {"syslog": 116, "sync": 81, "syncfs": 267},
 }
 _CLONE_THREAD = 0x10000
-_OWNERS = (8, 15), (0x8901, 0x8902)  # fcntl F_SETOWN, F_SETOWN_EX; ioctl FIOSETOWN, SIOCSPGRP: signals to others
+# Signals to others, leases and watches: fcntl F_SETOWN, F_SETOWN_EX, F_SETLEASE, F_NOTIFY; ioctl FIOSETOWN, SIOCSPGRP
+_REFUSED_FCNTL, _REFUSED_IOCTL = (8, 15, 1024, 1026), (0x8901, 0x8902)
 _X32_BIT = 0x40000000  # a second set of numbers for the same calls on x86_64
 _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _SECCOMP_MODE_FILTER = 2
@@ -238,7 +241,7 @@ def _make_filter(*, threads: bool, programs: bool) -> _Program | None:
     if platform.machine() not in _ARCHITECTURES:
         return None
     architecture, everywhere, number = *_ARCHITECTURES[platform.machine()], _BY_NAME[platform.machine()]
-    refused = {*everywhere, number["sched_setattr"]}
+    refused = {*everywhere, *(number[name] for name in ("sched_setattr", "syslog", "sync", "syncfs"))}
     code = [(_LOAD, 0, 0, 4), (_JUMP_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, 0)]
     code += [(_JUMP_AT_LEAST, 0, 1, _X32_BIT), (_RETURN, 0, 0, _EPERM)]
 
@@ -254,8 +257,8 @@ def _make_filter(*, threads: bool, programs: bool) -> _Program | None:
         own = [(_LOAD, 0, 0, 24), (_JUMP_EQUAL, 2, 0, resource.RLIMIT_CPU), (_LOAD, 0, 0, 16), (_JUMP_EQUAL, 1, 0, 0)]
         code += [(_JUMP_EQUAL, 0, 6, number["prlimit64"]), *own, (_RETURN, 0, 0, _EPERM), (_RETURN, 0, 0, _ALLOW)]
     decide("prlimit64", 0, _JUMP_EQUAL, [0], _ALLOW, _EPERM)  # also how a process sets its own limits: pid 0
-    decide("fcntl", 1, _JUMP_EQUAL, _OWNERS[0], _EPERM, _ALLOW)
-    decide("ioctl", 1, _JUMP_EQUAL, _OWNERS[1], _EPERM, _ALLOW)
+    decide("fcntl", 1, _JUMP_EQUAL, _REFUSED_FCNTL, _EPERM, _ALLOW)
+    decide("ioctl", 1, _JUMP_EQUAL, _REFUSED_IOCTL, _EPERM, _ALLOW)
     decide("prctl", 0, _JUMP_EQUAL, [_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE], _EPERM, _ALLOW)
     if threads:  # glibc asks for a thread by clone3, whose flags no filter can see, and falls back to clone
         refused -= {number[name] for name in ("clone", "clone3", "socketpair")}

@@ -74,7 +74,7 @@ text = ' '.join(repr(x) for x in seen if isinstance(x, (str, bytes, dict, list, 
 """
 _NUMBERS = (  # what they are in x86-64: see sandbox.py
     "41, 57, 58, 62, 101, 129, 165, 155, 161, 166, 200, 203, 234, 248, 250, 272, 297, 298, 304, 308, 310, 311, 312, 317, 319,"
-    " 321, 322, 323, 424, 425, 426, 427, 434, 438, 29, 30, 64, 68, 240, 90, 92, 132, 188, 141, 144, 251, 314"
+    " 321, 322, 323, 424, 425, 426, 427, 434, 438, 29, 30, 64, 68, 240, 90, 92, 132, 188, 141, 144, 251, 314, 103, 306"
 )
 
 ATTACKS: dict[str, Attack] = {
@@ -161,7 +161,7 @@ ATTACKS: dict[str, Attack] = {
     "UDP, netlink, raw, local": _a("tries(lambda: socket.socket(2, 2), lambda: socket.socket(16, 3), lambda: socket.socket(17, 3), lambda: socket.socket(1, 1))", "seccomp", outside=True),
     "kill": _a("tries(lambda: os.kill(int(parent), 0), lambda: os.kill(os.getppid(), 9), lambda: os.kill(-1, 9), lambda: os.killpg(0, 9))", "seccomp, Landlock"),
     "a pidfd": _a("tries(lambda: os.pidfd_open(os.getppid()), lambda: signal.pidfd_send_signal(3, 9))", "seccomp"),
-    "a signal by the owner of a pipe": _a("import fcntl\nr, w = os.pipe()\ntries(lambda: fcntl.fcntl(r, fcntl.F_SETOWN, os.getppid()), lambda: fcntl.fcntl(r, 15, bytes(8)), lambda: fcntl.ioctl(r, 0x8901, bytes(4)))", "seccomp", outside=True),
+    "a signal by the owner of a pipe": _a("import fcntl\nr, w = os.pipe()\ntries(lambda: fcntl.fcntl(r, fcntl.F_SETOWN, os.getppid()), lambda: fcntl.fcntl(r, 15, bytes(8)), lambda: fcntl.fcntl(os.open(os.__file__, 0), fcntl.F_SETLEASE, fcntl.F_RDLCK), lambda: fcntl.ioctl(r, 0x8901, bytes(4)))", "seccomp", outside=True),
     "limits and priority of others": _a("tries(lambda: resource.prlimit(os.getppid(), resource.RLIMIT_CPU), lambda: os.setpriority(os.PRIO_PROCESS, os.getppid(), 19), lambda: os.sched_setaffinity(0, {0}), lambda: os.nice(1))", "seccomp"),
     "raising its limits": _a("tries(*[lambda k=k: resource.setrlimit(k, (2**50, 2**50)) for k in (resource.RLIMIT_AS, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE)])", "hard limits, no capability"),
     "root again": _a("tries(lambda: os.setuid(0) if os.getuid() else os.setuid(12345) or os.setgid(12345), lambda: os.chroot('.'), lambda: libc.mount(b'x', b'/', b'tmpfs', 0, 0) and 1/0)", "no capability"),
