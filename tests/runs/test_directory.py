@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 
 from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.method.errors import ConfigError, R3Error
+from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.runs.directory import MOST_HELD_OUT, RunDirectory, describe_code
+from r3_openrlhf.runs.rollout_records import record_of
+from tests.method.history.samples import make_rollout
 from tests.runs.test_rollout_files import rollout
 
 
@@ -244,3 +247,11 @@ def test_responses_to_held_out_problems_are_bounded_and_go_back_with_the_run(run
     assert {row["step"] for row in run.read_rollouts(held_out=True)} == {0}
     run.create(config_at(run.path))  # a new start: no step has been trained
     assert list(run.read_rollouts(held_out=True)) == []
+
+
+def test_an_evaluations_rollouts_are_rows_like_those_of_a_step(run):
+    right = make_rollout("p", verdict=Verdict.CORRECT, reason="correct")
+    run.write_held_out(0, [record_of(right, step=0, row=None)])
+    (row,) = run.read_rollouts(held_out=True)
+    assert (row["step"], row["uid"], row["verdict"], row["num_tokens"]) == (0, "p", "correct", right.num_tokens)
+    assert row["advantage"] is None and row["recalled_from"] is None
