@@ -2,6 +2,7 @@
 
 import asyncio
 import pickle
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -85,6 +86,7 @@ def test_other_requests_keep_vllm_s_own_container(compact):
 
 class Engine:
     async def generate(self, prompt_ids, params):
+        self.prompt_ids, self.params = prompt_ids, params
         assert (params.logprobs, params.flat_logprobs, params.detokenize) == (K, True, False)
         assert params.output_kind is RequestOutputKind.FINAL_ONLY  # not one output per token
         processor = engine_request()
@@ -99,8 +101,8 @@ class Grader:
 
 
 @pytest.fixture
-def response(compact, monkeypatch, byte_tokenizer):
-    """One response of the real executor; the engine's answer and the grade are given."""
+def executor(compact, monkeypatch):
+    """The real one; the engine's answer and the grade are given."""
     overrides = ["run_dir=unused", "reward.urls=[http://localhost:9]"]
     monkeypatch.setattr(rollout_executor, "TOP_LOGPROBS", K)
     for name, value in environment_of(load_config("cpu_smoke", overrides)).items():
@@ -108,9 +110,27 @@ def response(compact, monkeypatch, byte_tokenizer):
     config_from_environment.cache_clear()
     executor = AgentExecutor()
     executor.vocab_size, executor.grader = 100, Grader()
-    params = SamplingParams(max_tokens=3, logprobs=None)
-    yield asyncio.run(executor.execute("ab", LABEL, params, 16, byte_tokenizer, Engine()))
+    yield executor
     config_from_environment.cache_clear()
+
+
+@pytest.fixture
+def response(executor, byte_tokenizer):
+    """One response."""
+    params = SamplingParams(max_tokens=3, logprobs=None)
+    return asyncio.run(executor.execute("ab", LABEL, params, 16, byte_tokenizer, Engine()))
+
+
+def test_a_continuation_may_end_at_once(executor, byte_tokenizer):
+    """Where the policy would end with probability 1, a first token that must be another has a log-prob that is not the policy's: a gap
+    of 12 nats was seen. What was given counts towards the limit."""
+    engine, grader = Engine(), executor.grader
+    grader.grade = lambda request: Grader.grade(grader, replace(request, num_tokens=request.num_tokens - 2))
+    label = replace(Label.from_json(LABEL), prefix=[50, 51]).to_json()
+    params = SamplingParams(max_tokens=5, min_tokens=1, logprobs=None)
+    made = asyncio.run(executor.execute("ab", label, params, 16, byte_tokenizer, engine))
+    assert (engine.params.min_tokens, engine.params.max_tokens) == (0, 3) and params.min_tokens == 1
+    assert made["action_ranges"] == [(4, 7)] and made["observation_tokens"].tolist()[2:] == [50, 51, 70, 71, 72]
 
 
 def test_the_record_of_a_response(response):
