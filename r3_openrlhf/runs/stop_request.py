@@ -56,6 +56,7 @@ class StopRequest:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.stopped: Stopped | None = None  # what a signal has raised
 
     def clear(self) -> None:
         """Forget what was asked."""
@@ -104,10 +105,14 @@ class StopRequest:
                 timer = threading.Timer(LEAVING_S, kill, (sentence,))
                 timer.daemon = True
                 timer.start()
-                raise Stopped(sentence, nothing_lost=False)
+                self.stopped = Stopped(sentence, nothing_lost=False)
+                raise self.stopped
             what = under_way()
             if what is None:
-                raise Stopped(f"asked to end (signal {name}) before a step began; nothing was lost", nothing_lost=True)
+                self.stopped = Stopped(
+                    f"asked to end (signal {name}) before a step began; nothing was lost", nothing_lost=True
+                )
+                raise self.stopped
             with contextlib.suppress(OSError):  # a full disk; the second one still ends the run
                 self.ask(f"signal {name}")
             if told:

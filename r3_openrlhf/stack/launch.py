@@ -92,7 +92,7 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
         gc.disable()  # until everything is imported: a fifth of that time, as what an import makes stays
         console.announce(Phase.CHECKING)
         run, killed_before = RunDirectory(config.run_dir), memory_kills()
-        block.callback(listen(run, console))
+        block.push(listen(run, console))
         platform = platform_of(config)
         if config.model.path in BUILDERS and not Path(locate_model(config.model.path)).is_dir():
             console.announce(Phase.UNPACKING if config.model.path == "smollm2" else Phase.TRAINING_MODEL)
@@ -138,8 +138,9 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
     return run
 
 
-def listen(run: RunDirectory, console: Console) -> Callable[[], None]:
-    """Signals ask the run to end, until what this returns is called. In a job the agent passes on what Slurm sends to the run,
+def listen(run: RunDirectory, console: Console) -> Callable[..., None]:
+    """Signals ask the run to end, until what this returns is called as an `__exit__`: it raises what a signal raised when Ray has put a
+    KeyboardInterrupt of its own in its place (ray/_raylet.pyx, `check_status`). In a job the agent passes on what Slurm sends to the run,
     too, and Slurm itself ends a job that takes too long: a second signal says nothing there."""
 
     def kill(sentence: str) -> None:
@@ -152,12 +153,20 @@ def listen(run: RunDirectory, console: Console) -> Callable[[], None]:
                 child.kill()
         os._exit(128 + signal.SIGINT)
 
-    return StopRequest(run.stop_request).on_signals(
+    request = StopRequest(run.stop_request)
+    restore = request.on_signals(
         under_way=lambda: under_way(run) if console.run is not None else None,
         say=console.say,
         ends_at_once=not os.environ.get(lock.TOKEN),
         kill=kill,
     )
+
+    def leave(_kind: object, error: BaseException | None, _trace: object) -> None:
+        restore()
+        if isinstance(error, KeyboardInterrupt) and request.stopped not in (None, error):
+            raise request.stopped from error
+
+    return leave
 
 
 def check_checkpoint(config: R3Config, run: RunDirectory, folder: Path) -> None:

@@ -1,7 +1,10 @@
 """How a run starts Ray, and how its errors come back to the user."""
 
+import contextlib
 import os
 import re
+import signal
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -18,6 +21,7 @@ from r3_openrlhf.method.errors import ConfigError  # noqa: E402
 from r3_openrlhf.runs import lock  # noqa: E402
 from r3_openrlhf.runs.directory import RunDirectory  # noqa: E402
 from r3_openrlhf.runs.models.locate import locate_model  # noqa: E402
+from r3_openrlhf.runs.stop_request import Stopped  # noqa: E402
 from r3_openrlhf.stack import environment, launch  # noqa: E402
 from r3_openrlhf.stack.arguments import platform_of  # noqa: E402
 from r3_openrlhf.stack.launch import (  # noqa: E402
@@ -344,3 +348,19 @@ def test_steps_of_a_run(config):
 
 def test_the_experiments_models_can_be_located():
     assert locate_model("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B") == "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"
+
+
+def test_what_a_signal_says_survives_the_interrupt_that_ray_makes_of_it(tmp_path):
+    """A run that is told to end while its engine starts is in ray.get."""
+    console = SimpleNamespace(run=None, say=lambda text: None)
+    with (
+        pytest.raises(Stopped, match="before a step began; nothing was lost") as stopped,
+        contextlib.ExitStack() as block,
+    ):
+        block.push(launch.listen(RunDirectory(tmp_path), console))
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt from None
+    assert stopped.value.nothing_lost
