@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from types import FrameType
 
 import click
 
@@ -15,6 +16,7 @@ from r3_openrlhf.rewards.server.settings import ServerSettings
 
 _REWARD = RewardConfig()
 MAX_HEADER_BYTES = 32 * 2**10
+DRAIN_S = 10
 
 
 @click.command("serve-rewards")
@@ -109,6 +111,7 @@ def serve_rewards(
 def run(settings: ServerSettings) -> None:
     """Serves until the process is asked to end."""
     import uvicorn
+    from typing_extensions import override
 
     from r3_openrlhf.rewards.server.app import create_app
     from r3_openrlhf.rewards.server.connection import Connection
@@ -120,7 +123,7 @@ def run(settings: ServerSettings) -> None:
         port=settings.port,
         log_level="warning",
         access_log=False,
-        timeout_graceful_shutdown=10,
+        timeout_graceful_shutdown=DRAIN_S,
         backlog=4096,
         http=Connection,  # of h11, which bounds the bytes of the headers; httptools does not
         limit_concurrency=settings.max_connections,
@@ -131,4 +134,15 @@ def run(settings: ServerSettings) -> None:
     listener.listen(config.backlog)  # from here on callers wait instead of being refused
     host, port = listener.getsockname()[:2]
     click.echo(f"serving rewards on http://{f'[{host}]' if ':' in host else host}:{port}", err=True)
-    uvicorn.Server(config).run(sockets=[listener])
+
+    class Server(uvicorn.Server):
+        @override
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            # uvicorn says nothing at this log level while it drains (server.py:351)
+            if not self.should_exit:
+                click.echo(
+                    f"stopping: requests in progress have up to {DRAIN_S} s; Ctrl-C again ends at once", err=True
+                )
+            super().handle_exit(sig, frame)
+
+    Server(config).run(sockets=[listener])

@@ -258,3 +258,13 @@ def test_ready_says_when_no_grading_process_works():
                     process.send_signal(signal.SIGCONT)
                 except psutil.NoSuchProcess:
                     continue
+
+
+def test_a_service_that_stops_says_for_how_long():
+    with running("--workers", "1") as service:
+        assert httpx.get(f"{service.url}/health", timeout=300).status_code == 200  # from here on it handles signals
+        service.process.terminate()
+        said = service.process.stderr.read()
+        assert service.process.wait(300) in (0, -15)
+        service.process.stderr.close()
+    assert "stopping: requests in progress have up to 10 s" in said
