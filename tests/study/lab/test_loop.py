@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from torch.nn.utils import parameters_to_vector
 
 from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.method.errors import ConfigError, DataError, R3Error
@@ -147,10 +148,12 @@ def test_a_second_pass_is_taken_against_the_policy_before_the_first(model_dir, t
         norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), lab.config.train.max_grad_norm).item()
         optimizer.step()
         optimizer.zero_grad()
+    start = parameters_to_vector(lab.model.parameters()).clone()
     update = lab.update(batch)
     assert beyond > 0 and update.grad_norm == pytest.approx(norm, rel=1e-3)
-    for mine, other in zip(lab.model.parameters(), policy.parameters(), strict=True):
-        torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-4)
+    mine, other = parameters_to_vector(lab.model.parameters()), parameters_to_vector(policy.parameters())
+    # as a whole: Adam divides a gradient of rounding errors by itself, so a single weight may differ by 0.07 of its step
+    assert (mine - other).norm() < 2e-3 * (other - start).norm()
 
 
 def test_a_success_behind_a_reflection_prompt_is_trained_behind_the_plain_one(model_dir, tmp_path, monkeypatch):
