@@ -41,7 +41,7 @@ class R3Trainer(GRPOTrainer):
         self.r3, self.correct_from, self.render, self.started = r3, correct_from, render, False
         given, replay, steps = self.args, r3.settings.replay, self.args.steps_per_generation
         added, rows = replay.enabled and replay.mode != "replace", given.per_device_train_batch_size * steps
-        explores = any(vars(r3.settings.exploration).values())
+        explores = r3.settings.exploration != type(r3.settings.exploration)()
         for refused, why in (
             (added, "replay.mode is 'add'; use 'replace', TRL's split into steps loses added rows"),
             (replay.k >= self.num_generations, f"replay.k is {replay.k}; use less than num_generations"),

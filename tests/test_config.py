@@ -147,24 +147,16 @@ REFUSED = {  # overrides -> words that the sentence must hold: the key, the valu
     ("ranking.score=log_prob",): "ranking.score is 'log_prob', which does not exist; did you mean logprob?",
     ("ranking.guard=nostd",): "did you mean no_std?",
     (
-        "exploration.select=near_haf",
-    ): "exploration.select is 'near_haf', which does not exist; did you mean near_half?",
+        "exploration.prefix=true",
+    ): "exploration.prefix is 'True', which does not exist; known: fractions, uncertain, delimiters",
     (
-        "exploration.select=true",
-    ): "exploration.select is 'True', which does not exist; known: skip_collapsed, near_half",
-    (
-        "exploration.select.enabled=true",
-    ): "exploration.select.enabled does not exist; did you mean exploration.select?",
+        "exploration.prefix.enabled=true",
+    ): "exploration.prefix.enabled does not exist; did you mean exploration.prefix?",
     ("exploration=true",): "exploration is a group of keys",
-    ("exploration.select=near_half", "algo=grpo"): "exploration.select is near_half, but algo is grpo",
+    ("exploration.prefix=fractions", "algo=grpo"): "exploration.prefix is fractions, but algo is grpo",
     (
         "exploration.prefix=uncertan",
     ): "exploration.prefix is 'uncertan', which does not exist; did you mean uncertain?",
-    ("exploration.first_samples=1",): "exploration.first_samples is 1; use 2 or more",
-    (
-        "exploration.first_samples=8",
-    ): "exploration.first_samples is 8, but rollout.n_samples_per_prompt is 8: nothing is left for a second draw",
-    ("exploration.first_samples=4", "algo=grpo"): "exploration.first_samples is 4, but algo is grpo, whose groups",
     ("algo=hgpo",): "algo is agents, but agents.environment is not set",
     ("agents.environment=vault",): "agents.environment is vault, but algo is r3, which compares whole responses",
     ("agents.max_turns=0",): "agents.max_turns is 0",
@@ -206,8 +198,6 @@ WITH_AGENTS = {  # what does not work together with an environment -> why, and t
     "reflection.share_successes=true": "a trajectory keeps the prompts that it had; use reflection.share_successes=false",
     "replay.include_reflection=true": "a trajectory keeps the prompts that it had; use replay.include_reflection=false",
     "ranking.enabled=true": "it ranks whole responses, not trajectories; use ranking.enabled=false",
-    "exploration.select=near_half": "it looks at verdicts on whole responses; use exploration.select=null",
-    "exploration.first_samples=2": "it looks at verdicts on whole responses; use exploration.first_samples=null",
     "exploration.prefix=fractions": "it starts within whole responses; use exploration.prefix=null",
     "rollout.record=there": "a recording has single responses, not trajectories; use rollout.record=null",
     "rollout.playback=there": "a recording has single responses, not trajectories; use rollout.playback=null",
@@ -265,7 +255,7 @@ R3_KEYS += ("advantage.scope", "ranking.scope", "ranking.guard", "ranking.score"
 WHOLE = dict(
     zip(R3_KEYS, (True, True, True, "add", "behaviour", "literal", "truncated", "centred", "entropy"), strict=True)
 )
-WHOLE |= {"replay.recall_failures": True, "reflection.share_successes": False, "exploration.select": None}
+WHOLE |= {"replay.recall_failures": True, "reflection.share_successes": False, "exploration.prefix": None}
 OFF = {"replay.enabled": False, "reflection.enabled": False, "ranking.enabled": False}
 ARMS = {  # preset -> what it changes in an experiment with all of R³ on
     "r3": {},

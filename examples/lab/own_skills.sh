@@ -22,8 +22,11 @@ declare -A ARM=(
     [ccr_ratio1]="r3 $CCR replay.old_logprobs=recompute"
     [ccr_ratio1_scale3]="r3 $CCR replay.old_logprobs=recompute advantage.success_scale=3"
     [rehearsal]="r3 $OFF replay.rehearse.rows=32"
+    [rehearsal_scale3]="r3 $OFF replay.rehearse.rows=32 advantage.success_scale=3"
+    [all]="r3 $CCR replay.old_logprobs=recompute replay.rehearse.rows=32 advantage.success_scale=3"
+    [scale5]="r3 $OFF advantage.success_scale=5"
 )
-ARMS=${ARMS:-grpo scale3 ccr_ratio1 rehearsal ccr_ratio1_scale3 ccr}
+ARMS=${ARMS:-grpo scale3 ccr_ratio1 rehearsal ccr_ratio1_scale3 ccr scale5 rehearsal_scale3 all}
 study() { # study SEEDS DIRECTORY ARM...
     local seeds=$1 kept=$2 arms=()
     shift 2

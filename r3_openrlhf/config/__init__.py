@@ -775,8 +775,6 @@ class R3Config(R3Settings):
             ("replay.rehearse.rows", "0", self.replay.rehearse.rows, "it trains single responses, not trajectories"),
             ("reflection.share_successes", "false", self.reflection.share_successes, "a trajectory keeps the prompts that it had"),
             ("ranking.enabled", "false", self.ranking.enabled, "it ranks whole responses, not trajectories"),
-            ("exploration.select", "null", exploration.select, "it looks at verdicts on whole responses"),
-            ("exploration.first_samples", "null", exploration.first_samples, "it looks at verdicts on whole responses"),
             ("exploration.prefix", "null", exploration.prefix, "it starts within whole responses"),
             ("rollout.record", "null", self.rollout.record, "a recording has single responses, not trajectories"),
             ("rollout.playback", "null", self.rollout.playback, "a recording has single responses, not trajectories"),
@@ -807,11 +805,6 @@ class R3Config(R3Settings):
         if cluster.enable_sleep:
             raise ConfigError(
                 f"{on} and cluster.enable_sleep is true, but engines never sleep then; use cluster.enable_sleep=false"
-            )
-        if self.exploration.select:
-            raise ConfigError(
-                f"{on} and exploration.select is {self.exploration.select}, but problems are chosen by the verdicts of the step before, which "
-                "is not awaited then; use one of the two"
             )
         if self.exploration.prefix:
             raise ConfigError(
@@ -857,9 +850,7 @@ class R3Config(R3Settings):
         off = "; use algo=r3, with replay, reflection and ranking off where only this is wanted"
         explores = "exploration" in algorithm.mechanisms
         for key, is_off, why in (
-            (f"exploration.first_samples is {given.first_samples}", explores or not given.first_samples, f"whose groups must all have the same size{off}"),
             (f"exploration.prefix is {given.prefix}", explores or not given.prefix, f"which keeps no history of states{off}"),
-            (f"exploration.select is {given.select}", explores or not given.select, f"which keeps no history to select by{off}"),
             (f"exploration.rrl.ratio is {given.rrl.ratio}", algorithm.replays_states or not given.rrl.ratio, "which has no critic whose values choose states; use algo=rrl, or exploration.prefix with algo=r3"),
             (f"replay.rehearse.rows is {self.replay.rehearse.rows}", "replay" in algorithm.mechanisms or not self.replay.rehearse.rows, "which keeps no history to rehearse from; use algo=r3 or replay.rehearse.rows=0"),
             (f"advantage.success_scale is {self.advantage.success_scale}", algorithm.own_advantages or self.advantage.success_scale == 1.0, "whose advantages are OpenRLHF's own; use algo=r3 or advantage.success_scale=1"),
@@ -901,12 +892,6 @@ class R3Config(R3Settings):
             )
 
     def _check_batches(self) -> None:
-        first, whole = self.exploration.first_samples, self.rollout.n_samples_per_prompt
-        if first is not None and first >= whole:
-            raise ConfigError(
-                f"exploration.first_samples is {first}, but rollout.n_samples_per_prompt is {whole}: nothing is left for a second "
-                "draw; use fewer, or null"
-            )
         rows, ranks, batch = self.rows_per_step, self.num_policy_ranks, self.train_batch_size
         size = (
             f"rollout.batch_size {self.rollout.batch_size} x n_samples_per_prompt {self.rollout.n_samples_per_prompt}"

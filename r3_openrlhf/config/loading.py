@@ -332,7 +332,6 @@ SYNONYMS = {
     "checkpoint.save_steps": ("save_freq", "save_interval"),
     "logging.wandb_project": ("wandb", "project"),
     "logging.token_values": ("token_entropy", "token_logprobs"),
-    "exploration.first_samples": ("draw",),
     "data.max_samples": ("num_tasks",),
     "held_out.max_samples": ("num_held_out",),
     "agents.timeout_s": ("step_timeout_s", "reset_timeout_s"),

@@ -16,7 +16,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +27,6 @@ from r3_openrlhf.method.core.prefix import Continuations, cut_points, state_of_f
 from r3_openrlhf.method.core.ranking import RANKING_SCORES
 from r3_openrlhf.method.core.reflection import is_hard
 from r3_openrlhf.method.core.replay import choose, response_bytes
-from r3_openrlhf.method.core.selection import ProblemSelection, draws_on
 from r3_openrlhf.method.core.states import StateFate, choose_states, state_by_value, value_against_outcome
 from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.method.history.codec import state_digest
@@ -52,7 +51,6 @@ NUM_FAILURES = 4  # stored failures that are looked at where there is no success
 MAX_STATES = 4096  # the newest states of exploration.rrl, from which a batch's are chosen
 EASY = 0.5  # from a success the cut moves backwards when the posterior mean of a state's success rate is at least this
 
-ItemT = TypeVar("ItemT")
 Entropies = Mapping[int, "EntropyStatistics | np.ndarray"] | Sequence["EntropyStatistics | np.ndarray"]
 
 
@@ -81,22 +79,8 @@ class R3:
         self.seed = seed
         self.max_response_tokens = max_response_tokens
         self.delimiters = delimiters
-        rule = self.settings.exploration.select
-        self.selection = None if rule is None else ProblemSelection(rule=rule)
 
     # ── before sampling ──
-
-    def choose_problems(
-        self, items: Iterator[ItemT], *, count: int, uid: Callable[[ItemT], str], step: int
-    ) -> Iterator[ItemT]:
-        """Which of an epoch's next problems are asked (exploration.select): all of them where it is off.
-
-        Takes from `items` only what `count` of them need, so that the rest is still there for the next step.
-        """
-        if self.selection is None:
-            return items
-        rng = random.Random(f"{self.seed}/select/{step}")
-        return self.selection.choose(items, count=count, uid=uid, rng=rng)
 
     def states(self, *, count: int, step: int) -> ChosenStates:
         """The stored states that a batch of `count` groups starts from instead of a problem's prompt (exploration.rrl)."""
@@ -155,15 +139,6 @@ class R3:
         for i, (problem, prefix) in enumerate(zip(of_states, chosen.prefixes, strict=True), start=len(problems)):
             asked.append(Asked(problem, i, Context.PREFIX, render.plain(problem), prefix))
         return StepPrompts(asked, reflection=fates, state_metrics=chosen.metrics)
-
-    def draws(self, num_samples: int) -> tuple[int, int]:
-        """Responses to a prompt in the first draw, and in the second for groups that need one (`needs_second_draw`)."""
-        first = self.settings.exploration.first_samples or num_samples
-        return first, num_samples - first
-
-    def needs_second_draw(self, verdicts: Iterable[Verdict]) -> bool:
-        """True if the verdicts of a group's first draw do not differ yet."""
-        return draws_on(verdicts)
 
     def _hard_problems(self, uids: Sequence[str], *, step: int, epoch: int) -> tuple[list[ReflectionFate], list[int]]:
         """The fate of every problem, and the places of those that get a reflection group."""
@@ -472,26 +447,15 @@ class R3:
 
     # ── after the update ──
 
-    def remember(self, rollouts: Iterable[Rollout], *, step: int, epoch: int) -> dict[str, float]:
-        """Keep a step's rollouts; `step` as in `mix`. The selection learns from them, and its state is kept with them.
-
-        Returns the metrics of the selection; {} where it is off.
-        """
-        rollouts = list(rollouts)
-        if self.selection is not None:
-            self.selection.observe(plain_counts(rollouts))
+    def remember(self, rollouts: Iterable[Rollout], *, step: int, epoch: int) -> None:
+        """Keep a step's rollouts; `step` as in `mix`."""
         if self.history is not None:
-            state = None if self.selection is None else {"selection": self.selection.state()}
-            self.history.commit_step(step + 1, epoch, rollouts, state=state)
-        return {} if self.selection is None else self.selection.take_metrics()
+            self.history.commit_step(step + 1, epoch, rollouts)
 
     def roll_back(self, step: int) -> None:
-        """Forget what came after `step`, the state of the selection included: before a run continues from there."""
-        if self.history is None:
-            return
-        self.history.roll_back(step)
-        if self.selection is not None:
-            self.selection.restore((self.history.state_of(step) or {}).get("selection"))
+        """Forget what came after `step`: before a run continues from there."""
+        if self.history is not None:
+            self.history.roll_back(step)
 
     def metrics(self, batch: MixedBatch, *, step: int) -> dict[str, float]:
         """What became of the step's groups and rows, for a log (docs/metrics.md)."""
@@ -506,14 +470,3 @@ class R3:
         wanted = sum(reasons.values())
         covered = reasons[None] / wanted if wanted else 1.0
         return {"r3/history/coverage": covered} | {f"r3/history/{why}": float(reasons[why]) for why in ABSENT}
-
-
-def plain_counts(rollouts: Iterable[Rollout]) -> dict[str, tuple[int, int]]:
-    """uid -> (correct, graded) rollouts of a step from the plain prompt: what a ProblemSelection observes."""
-    correct: Counter[str] = Counter()
-    graded: Counter[str] = Counter()
-    for rollout in rollouts:
-        if rollout.context is Context.PLAIN and rollout.verdict is not Verdict.UNGRADED:
-            graded[rollout.uid] += 1
-            correct[rollout.uid] += rollout.verdict is Verdict.CORRECT
-    return {uid: (correct[uid], count) for uid, count in graded.items()}

@@ -20,7 +20,6 @@ from r3_openrlhf.method.types import (
     RankingGuard,
     RankingScope,
     ReplayMode,
-    SelectionRule,
 )
 
 MAX_RECALLED = 10_000  # rows per group: more than any group has; it would only take memory
@@ -200,20 +199,12 @@ class StateReplaySettings:
 class ExplorationSettings:
     """Where tokens go besides the paper's mechanisms; all off by default."""
 
-    # Which of the problems that come up, each once an epoch, are asked. null: all of them; skip_collapsed: rarely those whose
-    # groups keep collapsing (GRESO); near_half: of several those whose success rate is nearest one half (MoPPS)
-    select: str | None = None
-    # Responses of a group that are sampled first; the others only where the verdicts of these do not differ. null: all at once
-    first_samples: int | None = None
     # Hard problems (reflection.threshold, max_per_step) get one more group, which starts in the middle of a stored response
     # (RRL-style, arXiv 2504.14363), cut at fractions, uncertain (tokens), or delimiters (ends of lines). null: they do not
     prefix: str | None = None
     rrl: StateReplaySettings = field(default_factory=StateReplaySettings)
 
     def __post_init__(self) -> None:
-        if self.select is not None:
-            one_of("exploration.select", self.select, SelectionRule)
-        at_least("exploration.first_samples", self.first_samples, 2)
         if self.prefix is not None:
             one_of("exploration.prefix", self.prefix, CutRule)
 

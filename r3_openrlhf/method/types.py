@@ -80,14 +80,6 @@ class CutRule(Word):
     DELIMITERS = "delimiters"
 
 
-class SelectionRule(Word):
-    """Which of an epoch's problems are asked (method/core/selection.py): rarely those whose groups keep collapsing (GRESO), or
-    of several those whose success rate is nearest one half (MoPPS)."""
-
-    SKIP_COLLAPSED = "skip_collapsed"
-    NEAR_HALF = "near_half"
-
-
 class RankingGuard(Word):
     """What keeps a ranking from paying for being truncated (method/core/mixed_batch.py); `none` is the paper's formula."""
 

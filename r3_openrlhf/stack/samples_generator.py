@@ -3,8 +3,7 @@
 Answers trainer/ppo_utils/samples_generator.py: it has no problem id, returns groups in order of completion, and
 slices its output to batch_size * n_samples_per_prompt rows (:128-130), which would push the additional groups of
 reflection prompts into the next step. Dynamic filtering (:171-195) compares the mean *score* with 0 and 1, which partial
-credit keeps above 0 in an all-wrong group, drops groups without a trace, and asks until the problems run out. It asks every problem of an epoch; exploration.select
-stands between it and the loader: upstream takes its prompts one by one from whatever iterator it is given (:17-38).
+credit keeps above 0 in an all-wrong group, drops groups without a trace, and asks until the problems run out.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import ray
 import torch
 from openrlhf.trainer.ppo_utils import samples_generator
 from openrlhf.trainer.ppo_utils.experience import Experience
@@ -82,7 +80,6 @@ class R3SamplesGenerator(SamplesGenerator):
         self.before_sampling: Callable[[], None] = lambda: None
         self._order: dict[tuple[str, str], int] = {}
         self._training = False
-        self._reflecting = True  # do prompts that are sent get reflection prompts beside them?
         self._cut_short = False  # did the budget end the last epoch before its time?
         self.tokens = 0  # response tokens sampled for training so far, whatever became of them
         self._counts: Counter[str] = Counter()  # since the last step
@@ -171,41 +168,7 @@ class R3SamplesGenerator(SamplesGenerator):
             dataloader_iter = self._while_budget_lasts(dataloader_iter)
         if self._training:
             num_prompts -= len(self.states.prefixes)  # whose groups take the places of others
-            # nothing is taken from the loader but what this step needs: its state in a checkpoint is that of the step's end
-            dataloader_iter = self.r3.choose_problems(
-                dataloader_iter, count=num_prompts, uid=uid_of_item, step=self.step
-            )
-        first, rest = self.r3.draws(self.config.rollout.n_samples_per_prompt)
-        if not self._training or not rest:
-            return super()._generate_vllm(dataloader_iter, num_prompts, dynamic_filtering, **generate_kwargs)
-        found, consumed, exhausted = super()._generate_vllm(
-            dataloader_iter, num_prompts, dynamic_filtering, **generate_kwargs | {"n_samples_per_prompt": first}
-        )
-        return found + self._second_draw(found, n=rest, **generate_kwargs), consumed, exhausted
-
-    def _second_draw(self, found: list[Experience], *, n: int, **generate_kwargs) -> list[Experience]:
-        """`n` responses more to each prompt of the first draw whose verdicts do not differ yet (exploration.draw)."""
-        groups: dict[tuple[str, str], list[Verdict]] = {}
-        for row in found:
-            groups.setdefault((row.prompts[0], row.labels[0]), []).append(row.r3_rollout.verdict)
-        # in the order of the batch: the first draw comes in order of completion
-        wanted = sorted(
-            (pair for pair, verdicts in groups.items() if self.r3.needs_second_draw(verdicts)),
-            key=self._order.__getitem__,
-        )
-        if not wanted:
-            return []
-        self._reflecting = False  # their reflection prompts are among them already
-        try:
-            prompts, labels = (list(column) for column in zip(*wanted, strict=True))
-            refs = self._dispatch_prompts_to_vllm(prompts, labels, **generate_kwargs | {"n_samples_per_prompt": n})
-        finally:
-            self._reflecting = True
-        return [
-            self._process_response_into_experience(response, **generate_kwargs)
-            for responses in ray.get(refs)
-            for response in responses
-        ]
+        return super()._generate_vllm(dataloader_iter, num_prompts, dynamic_filtering, **generate_kwargs)
 
     def _while_budget_lasts(self, items):
         while not self._budget_is_spent():
@@ -234,7 +197,7 @@ class R3SamplesGenerator(SamplesGenerator):
     def _dispatch_prompts_to_vllm(self, prompts, labels, *, images=None, **generate_kwargs):
         if self._training:
             started = time.perf_counter()
-            further = self._further(prompts, labels) if self._reflecting else []
+            further = self._further(prompts, labels)
             self.seconds += time.perf_counter() - started
             prompts = prompts + [prompt for prompt, _ in further]
             labels = labels + [label for _, label in further]
@@ -244,7 +207,7 @@ class R3SamplesGenerator(SamplesGenerator):
         if not self._seed_needed():
             return super()._dispatch_prompts_to_vllm(prompts, labels, images=images, **generate_kwargs)
         # samples_generator.py:234 makes the sampling parameters and knows no seed
-        occasion = "held out" if not self._training else "step" if self._reflecting else "second draw"
+        occasion = "step" if self._training else "held out"
         seed = stable_seed(self.config.train.seed, occasion, self.step)
         params = samples_generator.SamplingParams
         samples_generator.SamplingParams = functools.partial(params, seed=seed)
@@ -337,12 +300,6 @@ class _Loaded:
 
     def plain(self, problem: Label) -> str:
         return self._plain[id(problem)]
-
-
-def uid_of_item(item: tuple) -> str:
-    """Of what the loader gives: one prompt with its label (samples_generator.py:28)."""
-    _, _, (label,), _ = item
-    return Label.from_json(label).uid
 
 
 def num_tokens(rows: list[Experience]) -> int:

@@ -165,7 +165,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         if "policy" in found:
             status |= {"loss": status["policy_loss"], "grad_norm": status["actor_grad_norm"]}
         started = time.perf_counter()
-        status.update(self.r3.remember(maker.kept_rollouts(), step=global_step - 1, epoch=facts.epoch))
+        self.r3.remember(maker.kept_rollouts(), step=global_step - 1, epoch=facts.epoch)
         history_s = time.perf_counter() - started
         status.update(maker.metrics)
         if self.config.data.sources:

@@ -225,7 +225,7 @@ def on_one_rank():
         refused=dict(
             add=refusal(settings(replay_settings=add)),
             many=refusal(settings(replay_settings=ReplaySettings(mode="replace", k=GROUP))),
-            drawn=refusal(settings(exploration=ExplorationSettings(first_samples=2))),
+            drawn=refusal(settings(exploration=ExplorationSettings(prefix="fractions"))),
             unnamed=refusal(column="name"),
             masked=refusal(mask_truncated_completions=True),
             updates=refusal(per_device_train_batch_size=GROUP, gradient_accumulation_steps=2, steps_per_generation=1),

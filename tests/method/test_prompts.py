@@ -109,32 +109,6 @@ def test_a_group_starts_from_a_stored_state(history):
         assert [one.context for one in none] == [Context.PLAIN]
 
 
-def test_a_second_draw_is_for_groups_whose_verdicts_agree():
-    assert R3().draws(8) == (8, 0)
-    r3 = R3(settings_of(exploration__first_samples=3))
-    assert r3.draws(8) == (3, 5)
-    assert r3.needs_second_draw([W, W]) and r3.needs_second_draw([C, C]) and not r3.needs_second_draw([C, W])
-
-
-def test_the_selection_is_kept_with_the_steps_it_learned_from(history):
-    r3 = R3(settings_of(exploration__select="skip_collapsed"), history=history)
-    before = r3.selection.state()
-    assert r3.remember([rollout("easy", C), rollout("easy", C)], step=STEP, epoch=2)
-    learned = r3.selection.state()
-    assert learned != before and history.last_step == STEP + 1
-    again = R3(settings_of(exploration__select="skip_collapsed"), history=history)
-    again.roll_back(STEP + 1)
-    assert again.selection.state() == learned
-    again.roll_back(STEP)
-    assert again.selection.state() == before and history.last_step == STEP
-    items = problems("a", "b")
-    assert set(map(id, again.choose_problems(iter(items), count=2, uid=lambda one: one.uid, step=0))) == set(
-        map(id, items)
-    )
-    assert list(R3().choose_problems(iter(items), count=1, uid=lambda one: one.uid, step=0)) == items
-    assert R3().remember([], step=0, epoch=1) == {} and R3().roll_back(0) is None
-
-
 class Letters:
     """A tokenizer with a token for every character."""
 
@@ -173,7 +147,6 @@ def test_chat_prompts_show_the_stored_attempt_where_there_is_room():
         (lambda: RehearsalSettings(min_rate=0.3), "replay.rehearse.min_rate is 0.3 and max_rate is 0.25"),
         (lambda: RankingSettings(peak_fraction=0.0), "ranking.peak_fraction is 0.0"),
         (lambda: RankingSettings(max_reward=1.0), "ranking.max_reward is 1.0; .*no failure can earn as much"),
-        (lambda: ExplorationSettings(select="half"), "exploration.select is 'half', which"),
         (lambda: ExplorationSettings(prefix="lines"), "exploration.prefix is 'lines', which"),
         (lambda: AdvantageSettings(lam=-1.0), "advantage.lam is -1.0"),
     ],

@@ -367,7 +367,6 @@ def test_half_of_the_gpus_sample_ahead():
         (["cluster.gpus_per_node=1"], "cluster.gpus_per_node is 1, but half of the GPUs are the engines' then"),
         (["cluster.vllm_tensor_parallel_size=8"], "does not divide the 4 GPUs of the engines"),
         (["cluster.enable_sleep=true"], "cluster.enable_sleep is true, but engines never sleep then"),
-        (["exploration.select=near_half"], "chosen by the verdicts of the step before, which is not awaited then"),
         (["exploration.prefix=fractions"], "a state is chosen by what the steps before it found"),
         (["train.deterministic=true"], "which weights sample a step depends on timing then"),
     ],

@@ -1,4 +1,4 @@
-"""Groups that start in the middle of a stored response: which states, and how far in (docs/method.md, section 11).
+"""Groups that start in the middle of a stored response: which states, and how far in (docs/method.md, section 10).
 
 A *state* is a prefix of a stored response to a hard problem. n continuations of it are a group of their own: its mean is
 the baseline, and only the sampled tokens are trained, so nothing in it is off-policy. RRL (core/states.py) finds its states

@@ -11,7 +11,6 @@ import random
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from statistics import fmean
 from typing import NamedTuple
 
@@ -174,17 +173,7 @@ class Lab:
         prompts = r3.prompts(labels, step=self.step, epoch=self.epoch, render=self.render)
         asked = [(one.problem, one.prompt, one.context) for one in prompts]
         given = {place: one.prefix for place, one in enumerate(prompts) if one.prefix is not None}
-        first, rest = r3.draws(self.config.rollout.n_samples_per_prompt)
-        sampled = self.ask(asked, n=first, given=given)
-        if rest:
-            places = [
-                i
-                for i in range(len(asked))
-                if r3.needs_second_draw(one.rollout.verdict for one in sampled if one.group[2] == i)
-            ]
-            again = {place: given[i] for place, i in enumerate(places) if i in given}
-            more = self.ask([asked[i] for i in places], n=rest, given=again) if places else []
-            sampled += [replace_group(one, (*one.group[:2], places[one.group[2]])) for one in more]
+        sampled = self.ask(asked, n=self.config.rollout.n_samples_per_prompt, given=given)
         self.tokens += sum(one.rollout.num_sampled_tokens for one in sampled)
         return sampled, prompts.metrics()
 
@@ -269,7 +258,7 @@ class Lab:
         history = None
         if config.keeps_history:
             history = HistoryStore.open(":memory:", limits=config.history, seed=config.train.seed)
-        r3 = self.r3 = self.r3_with(history)
+        r3 = self.r3_with(history)
         if history is not None:
             self.prepare_history(labels, r3)
         self._evaluate(run, held_out)
@@ -283,7 +272,7 @@ class Lab:
             metrics = r3.metrics(batch, step=self.step) | asked
             metrics["trained_tokens"] = trained_tokens(batch, passes=config.train.inner_epochs)
             update = self.update(batch)
-            metrics |= r3.remember([one.rollout for one in sampled], step=self.step, epoch=self.epoch)
+            r3.remember([one.rollout for one in sampled], step=self.step, epoch=self.epoch)
             self.step += 1
             entropies = np.concatenate([one.entropies for one in sampled])
             run.append_metrics(
@@ -325,36 +314,18 @@ class Lab:
         )
 
     def _batches(self, labels: list[Label]) -> Iterator[list[Label]]:
-        """Every problem once an epoch, in an order of the seed and the epoch; an incomplete last batch is dropped.
-
-        With exploration.select every problem comes up once an epoch, and a batch has those that are asked; an epoch's last
-        batch is as short as it is, as on the whole stack: what was chosen is asked.
-        """
+        """Every problem once an epoch, in an order of the seed and the epoch; an incomplete last batch is dropped."""
         size = self.config.rollout.batch_size
         self._spare: list[Label] = []
         for epoch in range(1, self.config.train.num_epochs + 1):
             self.epoch = epoch
             order = list(labels)
             random.Random(f"{self.config.train.seed}/epoch/{epoch}").shuffle(order)
-            if self.r3.selection is not None:
-                yield from self._selected(order)
-                continue
             while len(order) >= size:
                 batch, order = order[:size], order[size:]
                 self._spare = order  # dynamic sampling takes from here
                 yield batch
                 order = self._spare
-
-    def _selected(self, order: list[Label]) -> Iterator[list[Label]]:
-        """The batches of one epoch. What is chosen depends on the steps before, so a batch is chosen when it is due."""
-        size, coming = self.config.rollout.batch_size, iter(order)
-        while True:
-            chosen = self.r3.choose_problems(coming, count=size, uid=lambda label: label.uid, step=self.step)
-            batch = list(islice(chosen, size))
-            if batch:
-                yield batch
-            if len(batch) < size:
-                return
 
     def complete(self, sampled: list[Sampled], labels: list[Label]) -> tuple[list[Sampled], int]:
         """What a step trains on, and how many groups were dropped: under dynamic sampling (`dapo`), else all that was sampled.

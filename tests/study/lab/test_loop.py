@@ -286,57 +286,6 @@ def test_dynamic_sampling_fills_the_batch_and_counts_every_token(model_dir, tmp_
     assert len(batch.groups) == 4 and not any(group.collapsed_before for group in batch.groups)
 
 
-@pytest.mark.parametrize("rule", ["skip_collapsed", "near_half"])
-def test_with_selection_no_problem_is_asked_twice_in_an_epoch(model_dir, tmp_path, rule):
-    """An untrained model is always wrong, so from the second epoch on every problem may be skipped."""
-    select = [f"exploration.select={rule}"]
-
-    class Watched(Lab):
-        def sample_step(self, labels, history):
-            asked.append((self.epoch, [label.uid for label in labels]))
-            return super().sample_step(labels, history)
-
-    seen = []
-    for name in ("once", "again"):
-        asked = []
-        config = config_of(tmp_path / name, *select, "train.num_epochs=4", "reflection.enabled=false")
-        metrics = Watched(config, model_dir=model_dir).train().read_metrics()
-        seen.append(asked)
-    assert seen[0] == seen[1]  # the same seed asks the same problems
-    by_epoch = {epoch: [uid for at, uids in asked for uid in uids if at == epoch] for epoch in (1, 2, 3, 4)}
-    assert all(len(uids) == len(set(uids)) for uids in by_epoch.values())
-    assert len(by_epoch[1]) == (12 if rule == "skip_collapsed" else 3)
-    assert sum(map(len, by_epoch.values())) < 40
-    assert [len(uids) for _, uids in asked] == [line["r3/groups/none_correct"] for line in metrics]
-    assert [line["r3/select/came_up"] - line["r3/select/skipped"] for line in metrics] == [len(u) for _, u in asked]
-
-
-def test_the_second_draw_joins_the_group_of_the_first(model_dir, tmp_path, monkeypatch):
-    """Of three problems the first differs after two responses; the others get two more each, and their groups have four."""
-    draw = ["exploration.first_samples=2", "reflection.enabled=false"]
-    lab = Lab(config_of(tmp_path, *draw, "replay.enabled=false", "ranking.enabled=false"), model_dir=model_dir)
-    from r3_openrlhf.problems.sources import load_problems
-
-    labels, real = load_problems(lab.config.data).labels[:3], Lab.ask
-
-    def ask(self, questions, **options):
-        sampled = real(self, questions, **options)
-        for number, one in enumerate(sampled):
-            if one.rollout.uid == labels[0].uid and number == 0:
-                one.rollout.verdict, one.rollout.reward = Verdict.CORRECT, 1.5
-        return sampled
-
-    monkeypatch.setattr(Lab, "ask", ask)
-    sampled, _ = lab.sample_step(labels, lab.r3_with(None))
-    batch = lab.mixed_batch(sampled, lab.r3_with(None))
-    assert [(group.uid, len(group.rows)) for group in batch.groups] == [
-        (labels[0].uid, 2),
-        (labels[1].uid, 4),
-        (labels[2].uid, 4),
-    ]
-    assert lab.tokens == sum(one.rollout.num_tokens for one in sampled)
-
-
 def test_held_out_problems_are_not_trained_on(model_dir, tmp_path):
     config = config_of(tmp_path)
     lab = Lab(config, model_dir=model_dir)

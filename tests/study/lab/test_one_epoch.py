@@ -5,7 +5,7 @@ from r3_openrlhf.study.lab.loop import Lab
 
 
 def test_in_one_epoch_whatever_needs_a_second_visit_does_nothing(model_dir, tmp_path):
-    """Replay, reflection, prefixes and the selection, all on: the run is GRPO's, to the last digit. In a second epoch it is not."""
+    """Replay, reflection and prefixes, all on: the run is GRPO's, to the last digit. In a second epoch it is not."""
     on = ["exploration.prefix=fractions", "reflection.share_successes=true", "reflection.threshold=0.9"]
     sizes = [
         "data.reasoning_gym.size=8",
@@ -20,7 +20,7 @@ def test_in_one_epoch_whatever_needs_a_second_visit_does_nothing(model_dir, tmp_
     for epochs in (1, 2):
         for name, preset in (
             ("grpo", ["algo=grpo"]),
-            ("all", ["algo=r3", "exploration.select=skip_collapsed", "ranking.enabled=false", *on]),
+            ("all", ["algo=r3", "ranking.enabled=false", *on]),
         ):
             config = load_config(
                 "lab",

@@ -198,7 +198,7 @@ def test_each_prompt_may_have_a_limit_of_its_own(model):
 
 def test_a_whole_run_counts_its_tokens(model_dir, tmp_path):
     lab = Lab(
-        config_of(tmp_path, *ON, "train.num_epochs=3", "exploration.first_samples=2"),
+        config_of(tmp_path, *ON, "train.num_epochs=3"),
         model_dir=model_dir,
     )
     metrics = lab.train().read_metrics()
