@@ -10,7 +10,7 @@ export PATH="$PWD/.venv/bin:$PATH" OMP_NUM_THREADS=1
 
 WORLD=${WORLD:-own_skills} MODEL=${MODEL:-lab_table}
 SEEDS=${SEEDS:-$(seq -s, 1001 1016)}
-RATES=${RATES:-5e-4 1e-3 1.4e-3}
+RATES=${RATES:-5e-4 1e-3 1.4e-3 2e-3}
 OUT=${OUT:-runs/lab_worlds}
 EVIDENCE=${EVIDENCE:-docs/evidence}
 OFF="replay.enabled=false reflection.enabled=false ranking.enabled=false"
@@ -22,11 +22,13 @@ declare -A ARM=(
     [ccr_ratio1]="r3 $CCR replay.old_logprobs=recompute"
     [ccr_ratio1_scale3]="r3 $CCR replay.old_logprobs=recompute advantage.success_scale=3"
     [rehearsal]="r3 $OFF replay.rehearse.rows=32"
-    [rehearsal_scale3]="r3 $OFF replay.rehearse.rows=32 advantage.success_scale=3"
     [all]="r3 $CCR replay.old_logprobs=recompute replay.rehearse.rows=32 advantage.success_scale=3"
-    [scale5]="r3 $OFF advantage.success_scale=5"
 )
-ARMS=${ARMS:-grpo scale3 ccr_ratio1 rehearsal ccr_ratio1_scale3 ccr scale5 rehearsal_scale3 all}
+# of each arm the best by the mean of final accuracy and mean accuracy over seeds 101 and 102 of own_skills
+declare -A RATE=(
+    [grpo]=1.4e-3 [scale3]=1.4e-3 [ccr]=1.4e-3 [ccr_ratio1]=2e-3 [ccr_ratio1_scale3]=1e-3 [rehearsal]=1.4e-3 [all]=1.4e-3
+)
+ARMS=${ARMS:-grpo scale3 rehearsal ccr_ratio1_scale3 all ccr_ratio1 ccr}
 study() { # study SEEDS DIRECTORY ARM...
     local seeds=$1 kept=$2 arms=()
     shift 2
