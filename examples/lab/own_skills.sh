@@ -3,7 +3,7 @@
 # leaves a small file in docs/evidence, and what has one is not run again, so it can be stopped and started, and seeds are added by
 #   SEEDS=1009,1010 examples/lab/own_skills.sh
 # TUNE=1 runs every arm at every rate on seeds that are not reported, and nothing else; RATE below is what came out.
-# WORLD=shared_skills, MODEL=lab_table and so on: another world of r3_openrlhf/study/lab/worlds.py.
+# WORLD=shared_skills, MODEL=lab_table and so on: another world of r3_openrlhf/study/lab/worlds.py. RATE_OF_ALL: one rate for every arm.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export PATH="$PWD/.venv/bin:$PATH" OMP_NUM_THREADS=1
@@ -14,7 +14,8 @@ RATES=${RATES:-5e-4 1e-3 1.4e-3 2e-3}
 OUT=${OUT:-runs/lab_worlds}
 EVIDENCE=${EVIDENCE:-docs/evidence}
 OFF="replay.enabled=false reflection.enabled=false ranking.enabled=false"
-CCR="reflection.enabled=false ranking.enabled=false replay.recall_failures=false"
+BOTH="reflection.enabled=false ranking.enabled=false"
+CCR="$BOTH replay.recall_failures=false"
 declare -A ARM=(
     [grpo]="grpo"
     [scale3]="r3 $OFF advantage.success_scale=3"
@@ -22,11 +23,14 @@ declare -A ARM=(
     [ccr_ratio1]="r3 $CCR replay.old_logprobs=recompute"
     [ccr_ratio1_scale3]="r3 $CCR replay.old_logprobs=recompute advantage.success_scale=3"
     [rehearsal]="r3 $OFF replay.rehearse.rows=32"
+    [ccr_failures]="r3 $BOTH replay.recall_failures=true"
+    [ccr_ratio1_failures]="r3 $BOTH replay.old_logprobs=recompute replay.recall_failures=true"
     [all]="r3 $CCR replay.old_logprobs=recompute replay.rehearse.rows=32 advantage.success_scale=3"
 )
 # of each arm the best by the mean of final accuracy and mean accuracy over seeds 101 and 102 of own_skills
 declare -A RATE=(
     [grpo]=1.4e-3 [scale3]=1.4e-3 [ccr]=1.4e-3 [ccr_ratio1]=2e-3 [ccr_ratio1_scale3]=1e-3 [rehearsal]=1.4e-3 [all]=1.4e-3
+    [ccr_failures]=1.4e-3 [ccr_ratio1_failures]=2e-3  # as without failures: not tuned again
 )
 ARMS=${ARMS:-grpo scale3 rehearsal ccr_ratio1_scale3 all ccr_ratio1 ccr}
 study() { # study SEEDS DIRECTORY ARM...
@@ -45,6 +49,6 @@ if [ "${TUNE:-}" ]; then
     study "${TUNING_SEEDS:-101,102}" "$EVIDENCE-tuning" "${tried[@]}"
     exit
 fi
-for arm in $ARMS; do tried+=("$arm=${ARM[$arm]} train.learning_rate=${RATE[$arm]}"); done
+for arm in $ARMS; do tried+=("$arm=${ARM[$arm]} train.learning_rate=${RATE_OF_ALL:-${RATE[$arm]}}"); done
 study "$SEEDS" "$EVIDENCE" "${tried[@]}"
 r3 evidence "$EVIDENCE"
