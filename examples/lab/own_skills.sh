@@ -3,7 +3,8 @@
 # leaves a small file in docs/evidence, and what has one is not run again, so it can be stopped and started, and seeds are added by
 #   SEEDS=1009,1010 examples/lab/own_skills.sh
 # TUNE=1 runs every arm at every rate on seeds that are not reported, and nothing else; RATE below is what came out.
-# WORLD=shared_skills, MODEL=lab_table and so on: another world of r3_openrlhf/study/lab/worlds.py. RATE_OF_ALL: one rate for every arm.
+# WORLD=shared_skills, MODEL=lab_table and so on: another world of r3_openrlhf/study/lab/worlds.py. RATE_OF_ALL=1e-3: one rate for every
+# arm; SUFFIX=_lr1e-3: behind the names of the arms.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export PATH="$PWD/.venv/bin:$PATH" OMP_NUM_THREADS=1
@@ -49,6 +50,6 @@ if [ "${TUNE:-}" ]; then
     study "${TUNING_SEEDS:-101,102}" "$EVIDENCE-tuning" "${tried[@]}"
     exit
 fi
-for arm in $ARMS; do tried+=("$arm=${ARM[$arm]} train.learning_rate=${RATE_OF_ALL:-${RATE[$arm]}}"); done
+for arm in $ARMS; do tried+=("$arm${SUFFIX:-}=${ARM[$arm]} train.learning_rate=${RATE_OF_ALL:-${RATE[$arm]}}"); done
 study "$SEEDS" "$EVIDENCE" "${tried[@]}"
 r3 evidence "$EVIDENCE"
