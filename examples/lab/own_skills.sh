@@ -24,6 +24,7 @@ declare -A ARM=(
     [ccr_ratio1]="r3 $CCR replay.old_logprobs=recompute"
     [ccr_ratio1_scale3]="r3 $CCR replay.old_logprobs=recompute advantage.success_scale=3"
     [rehearsal]="r3 $OFF replay.rehearse.rows=32"
+    [rehearsal_scale3]="r3 $OFF replay.rehearse.rows=32 advantage.success_scale=3"
     [ccr_failures]="r3 $BOTH replay.recall_failures=true"
     [ccr_ratio1_failures]="r3 $BOTH replay.old_logprobs=recompute replay.recall_failures=true"
     [all]="r3 $CCR replay.old_logprobs=recompute replay.rehearse.rows=32 advantage.success_scale=3"
@@ -31,7 +32,7 @@ declare -A ARM=(
 # of each arm the best by the mean of final accuracy and mean accuracy over seeds 101 and 102 of own_skills
 declare -A RATE=(
     [grpo]=1.4e-3 [scale3]=1.4e-3 [ccr]=1.4e-3 [ccr_ratio1]=2e-3 [ccr_ratio1_scale3]=1e-3 [rehearsal]=1.4e-3 [all]=1.4e-3
-    [ccr_failures]=1.4e-3 [ccr_ratio1_failures]=2e-3  # as without failures: not tuned again
+    [rehearsal_scale3]=1.4e-3 [ccr_failures]=1.4e-3 [ccr_ratio1_failures]=2e-3  # those of all, ccr, ccr_ratio1: not tuned
 )
 ARMS=${ARMS:-grpo scale3 rehearsal ccr_ratio1_scale3 all ccr_ratio1 ccr}
 study() { # study SEEDS DIRECTORY ARM...

@@ -163,12 +163,15 @@ def _numbers(axis: str, text: str) -> list[int]:
 
 
 def is_earned(world: str) -> Callable[[str, str], bool]:
-    """A function of (problem, response): is every step that the response writes right? It reads no reference answer."""
+    """A function of (problem, response): is every step in the response's box right? It reads no reference answer.
+
+    What stands behind a complete box says nothing: models forget their end token. Two boxes with something in them are not earned."""
     policy = POLICIES[WORLDS[world].policy]
     table = facts(policy)
 
     def earned(problem: str, response: str) -> bool:
-        written = _numbers("r", response)
+        boxes = re.findall(r"\\boxed\{([^{}]+)\}", response)
+        written = _numbers("r", boxes[0]) if len(boxes) == 1 else []
         cells = [divmod(number, SIZE) for number in _numbers("c", problem)]
         if policy.walk:
             started, written = written[:1] == _numbers("r", problem), written[1:]

@@ -55,7 +55,9 @@ def test_a_verdict_is_right_exactly_where_every_step_is(few, world):
             entries = models.draw_solution(rng, policy, table, rows[:1] if policy.walk else rows, columns, skill)
             text = models.solution(entries)
             correct = is_right(text, tuple(problem["answer"]))
-            assert correct is earned(problem["problem"], text)
+            behind = rng.choice(["", "}}}", r"\boxed{r15r26", "c0921}r04r16"])
+            assert correct is earned(problem["problem"], text) is is_right(text + behind, tuple(problem["answer"]))
+            assert correct is earned(problem["problem"], text + behind)
             right[bool(skill), correct] += 1
     assert right[True, True] > 20 and right[False, False] > 20
     assert not earned(problem["problem"], r"\boxed{r99}") and not earned(problem["problem"], "")
