@@ -22,6 +22,8 @@ EVALUATION = "held_out"  # the lines of evaluations.jsonl with this name are com
 # What an accuracy depends on beside the training: it must be equal in all runs.
 SAME_SETTINGS = ("data.", "model.path", "held_out.", "rollout.max_new_tokens", "rollout.temperature")
 SAME_IN_EVALUATIONS = ("num_problems", "n_samples", "temperature", "max_new_tokens", "problems_sha256")
+PROBLEMS = "problems_sha256"
+DRAWN = ("data.reasoning_gym", "held_out.reasoning_gym")  # with `seed`: may be the run's own
 MAY_DIFFER_WITHIN_ARM = ("train.seed", "run_dir", "arm")  # arm: its name is equal, be it from `arm` or from `algo`
 SHOWN = 3  # differences in one message
 
@@ -153,22 +155,16 @@ def _check_alike(file: Path, evaluations: list[dict[str, Any]]) -> None:
 
 def check_comparable(runs: Sequence[Run]) -> None:
     """Raises R3Error, in one sentence that says in what they differ: runs whose data, model or evaluation are not
-    the same; a seed twice in one arm; runs of one arm that differ in more than the seed."""
+    the same; a seed twice in one arm; runs of one arm that differ in more than the seed.
+
+    Where the problems are drawn with the run's seed (data.reasoning_gym.seed=${train.seed}), runs of one seed must have the
+    same ones.
+    """
     runs = sorted(runs, key=lambda run: (run.arm, run.seed, str(run.path)))
-    for run in runs[1:]:
-        differences = _differences(_must_be_same(runs[0]), _must_be_same(run))
-        if differences:
-            raise R3Error(
-                f"{runs[0].path} and {run.path} cannot be compared, their data, model or evaluation differ: "
-                f"{_named(differences)}"
-            )
-    with_problems = [run for run in runs if run.training_problems]
-    for before, run in pairwise(with_problems):
-        if before.training_problems != run.training_problems:
-            raise R3Error(
-                f"{before.path} and {run.path} cannot be compared, their data differ: data/problems.jsonl holds other "
-                "problems or prompts in one than in the other"
-            )
+    anew = all(_problem_seed(run) == run.seed for run in runs)
+    alike = [[run for run in runs if run.seed == seed] for seed in {run.seed for run in runs}] if anew else [runs]
+    for some, seeds_differ in [(runs, anew), *((group, False) for group in alike)]:
+        _check_data(some, seeds_differ=seeds_differ)
     for before, run in pairwise(runs):
         if before.arm != run.arm:
             continue
@@ -177,13 +173,36 @@ def check_comparable(runs: Sequence[Run]) -> None:
                 f"{before.path} and {run.path} are both seed {run.seed} of arm {run.arm}; leave one of them out"
             )
         differences = [
-            found for found in _differences(before.settings, run.settings) if found[0] not in MAY_DIFFER_WITHIN_ARM
+            found
+            for found in _differences(before.settings, run.settings)
+            if found[0] not in (*MAY_DIFFER_WITHIN_ARM, *(DRAWN if anew else ()))
         ]
         if differences:
             raise R3Error(
                 f"{before.path} and {run.path} are both of arm {run.arm} but differ in more than the seed: "
                 f"{_named(differences)}; an arm of its own is named with arm=NAME"
             )
+
+
+def _check_data(runs: Sequence[Run], *, seeds_differ: bool) -> None:
+    for run in runs[1:]:
+        here, there = (_must_be_same(one, without_seed=seeds_differ) for one in (runs[0], run))
+        if differences := _differences(here, there):
+            raise R3Error(
+                f"{runs[0].path} and {run.path} cannot be compared, their data, model or evaluation differ: "
+                f"{_named(differences)}"
+            )
+    with_problems = [run for run in runs if run.training_problems and not seeds_differ]
+    for before, run in pairwise(with_problems):
+        if before.training_problems != run.training_problems:
+            raise R3Error(
+                f"{before.path} and {run.path} cannot be compared, their data differ: data/problems.jsonl holds other "
+                "problems or prompts in one than in the other"
+            )
+
+
+def _problem_seed(run: Run) -> int | None:
+    return (run.settings.get(DRAWN[0]) or {}).get("seed")
 
 
 def settings_that_differ(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
@@ -194,9 +213,13 @@ def settings_that_differ(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
     return {key: found for key, found in values.items() if len(set(map(repr, found.values()))) > 1}
 
 
-def _must_be_same(run: Run) -> dict[str, Any]:
+def _must_be_same(run: Run, *, without_seed: bool) -> dict[str, Any]:
     settings = {key: value for key, value in run.settings.items() if key.startswith(SAME_SETTINGS)}
-    return settings | {f"{key} in evaluations.jsonl": run.evaluations[0].get(key) for key in SAME_IN_EVALUATIONS}
+    evaluation = {f"{key} in evaluations.jsonl": run.evaluations[0].get(key) for key in SAME_IN_EVALUATIONS}
+    if without_seed:
+        drawn = {key: {**(settings.get(key) or {}), "seed": None} for key in DRAWN}
+        return settings | drawn | evaluation | {f"{PROBLEMS} in evaluations.jsonl": None}
+    return settings | evaluation
 
 
 def _differences(left: dict[str, Any], right: dict[str, Any]) -> list[tuple[str, Any, Any]]:
