@@ -160,7 +160,7 @@ def test_the_same_seeds_twice_follow_each_other(slurm, run_dir, job_template):
     runs = [run_dir / f"seed{seed}" for seed in (1, 2)]
     until(lambda: all(steps_of(run) for run in runs), what=f"the first steps of {first}")
     for line in (line for line in slurm.call("r3", "status", run_dir).splitlines() if "seed" in line):
-        assert re.search(rf" {first}_[12] +running .* node[12]( |$)", line), line
+        assert re.search(rf"\t{first}_[12]\trunning\t.*\tnode[12](\t|$)", line), line
     third = slurm.call("sbatch", "--parsable", "--array=1", str(by_hand))
     until(lambda: slurm.ended(f"{third}_1"), what=f"the end of {third}")
     assert slurm.state(f"{third}_1") == "FAILED"
