@@ -236,8 +236,11 @@ def opened(file: Path) -> Iterator[pyarrow.parquet.ParquetFile]:
     import pyarrow.parquet as pq
 
     open_regular(file).close()
-    with pq.ParquetFile(file, read_dictionary=[name for name, kind in COLUMNS.items() if kind == TEXT]) as parquet:
-        _check_size(parquet.metadata)
+    metadata = pq.read_metadata(file)
+    _check_size(metadata)
+    # only those that it has: any other name is a KeyError
+    texts = [name for name in metadata.schema.to_arrow_schema().names if COLUMNS.get(name) == TEXT]
+    with pq.ParquetFile(file, metadata=metadata, read_dictionary=texts) as parquet:
         yield parquet
 
 
