@@ -63,14 +63,17 @@ class ItemLost(Exception):
 
 
 class Clock:
-    """A process's own time: wall clock, less the time in which its process waited for a processor.
+    """The own time of a process: wall clock, less the time in which it waited for a processor.
 
     So whether it is late does not depend on how busy the machine is. Looked at once per LOOK_S or more often.
+
+    Args:
+        tasks: Names in /proc of processes or threads that wait for each other: the time that any of them waited does not count.
     """
 
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
-        self._waited_before = self._waited()
+    def __init__(self, *tasks: int | str) -> None:
+        self._waited = {task: _waited_s(task) for task in tasks}  # when it was last known
+        self._waited_before = sum(self._waited.values())
         self._looked = time.monotonic()
         self._wall = 0.0
 
@@ -79,15 +82,22 @@ class Clock:
         now = time.monotonic()
         self._wall += min(now - self._looked, 2 * LOOK_S)
         self._looked = now
-        return max(0.0, self._wall - max(0.0, self._waited() - self._waited_before))
+        for task in self._waited:
+            self.learn(task, _waited_s(task))
+        return max(0.0, self._wall - (sum(self._waited.values()) - self._waited_before))
 
-    def _waited(self) -> float:
-        """0.0 where the kernel does not count it (no CONFIG_SCHED_INFO), and when the process has just ended."""
-        try:
-            with open(f"/proc/{self._pid}/schedstat", "rb") as file:  # nanoseconds running, nanoseconds waiting, turns
-                return int(file.read().split()[1]) / 1e9
-        except (OSError, IndexError):
-            return 0.0
+    def learn(self, task: int | str, waited_s: float) -> None:
+        """How long a task has waited in all, from who knows it when the task has ended."""
+        self._waited[task] = max(self._waited[task], waited_s)
+
+
+def _waited_s(task: int | str) -> float:
+    """0.0 where the kernel does not count it (no CONFIG_SCHED_INFO), and when the process has just ended."""
+    try:
+        with open(f"/proc/{task}/schedstat", "rb") as file:  # nanoseconds running, nanoseconds waiting, turns
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
 
 
 def _is_stopped(pid: int) -> bool:

@@ -201,7 +201,9 @@ _ARCHITECTURES = {
         # setpriority, sched: setparam, setscheduler, setaffinity; ioprio_set, migrate_pages, move_pages, process_madvise
         + (141, 142, 144, 203, 251, 256, 279, 440)
         # add_key, request_key, keyctl, perf_event_open, userfaultfd, open_by_handle_at, io_uring_enter, io_uring_register
-        + (248, 249, 250, 298, 323, 304, 426, 427),
+        + (248, 249, 250, 298, 323, 304, 426, 427)
+        # timer_create, whose signal may be SIGKILL; inotify_init, inotify_init1, fanotify_init
+        + (222, 253, 294, 300),
     ),
     "aarch64": (
         0xC00000B7,
@@ -211,7 +213,8 @@ _ARCHITECTURES = {
         + (52, 53, 54, 55, 88, 452)
         + (5, 6, 7, 14, 15, 16, 40, 39, 41, 51)
         + (140, 118, 119, 122, 30, 238, 239, 440)
-        + (217, 218, 219, 241, 282, 265, 426, 427),
+        + (217, 218, 219, 241, 282, 265, 426, 427)
+        + (107, 26, 262),
     ),
 }
 # Calls that are refused or allowed by an argument, or only to programs: x86_64, aarch64

@@ -91,6 +91,7 @@ class Outcome:
     cpu_s: float = 0.0
 
 
+_THIS_THREAD = "thread-self"  # in /proc: what waits for a program's process, and may wait for a processor meanwhile
 _NO_TIME = Outcome(status="timeout", detail="the time for all tests was used up")
 
 
@@ -155,9 +156,10 @@ class _Child:
 
     number: int
     pidfd: int
-    clock: Clock
     limit_s: float
     files: dict[str, int]
+    clock: Clock = field(default_factory=Clock)
+    task: int = 0  # its pid at the start, by which its clock knows it
     started: float = field(default_factory=time.monotonic)
     killed: str = ""  # why
     ended: dict[str, Any] | None = None
@@ -216,15 +218,14 @@ class Runner:
         package = str(Path(__file__).absolute().parents[3])
         language = self._language
         executable = (*language.paths, *SYSTEM_PROGRAMS) if language.command else ()
-        arguments = [theirs.fileno(), box, owned, language.preload, language.paths, executable]
+        arguments = [box, owned, language.preload, language.paths, executable]
         bootstrap = "import sys; sys.path.append(sys.argv[1]); from r3_openrlhf.rewards.code.zygote import start; start(sys.argv[2:])"
         try:
             self._zygote = subprocess.Popen(
                 [*command, sys.executable, "-I", "-B", "-c", bootstrap, package, json.dumps(arguments)],
                 env=ENVIRONMENT,
-                stdin=subprocess.DEVNULL,
+                stdin=theirs,  # a number that no child keeps, however many descriptors this process has
                 stdout=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
                 cwd="/",
             )
         except OSError:
@@ -377,13 +378,16 @@ class Runner:
                 raise OSError("the process that tests are forked from has ended")
             self._ends.append(said)  # of the other process of this test
         self._memfds += descriptors
-        child = _Child(int(said), descriptors[0], Clock(0), limit_s, files)
-        child.clock = Clock(child.pid)
+        child = _Child(int(said), descriptors[0], limit_s, files)
+        child.task = child.pid
         return child
 
     def _watch(self, children: Sequence[_Child], limits: Limits) -> None:
         """Until all have ended: kills what uses too much, and all with the first. OSError: the zygote has ended."""
         assert self._channel is not None
+        clock = Clock(*(child.task for child in children), _THIS_THREAD)
+        for child in children:
+            child.clock = clock
         waiting = list(children)
         while waiting:
             nearest = min(child.limit_s - child.clock.seconds() for child in waiting)
@@ -403,6 +407,7 @@ class Runner:
             if ended is None:
                 continue  # of a test that was given up
             ended.ended = end
+            clock.learn(ended.task, end["waited_s"])
             waiting.remove(ended)
             if ended is children[0]:
                 for child in waiting:
@@ -438,11 +443,12 @@ class Runner:
 
     def _outcome(self, child: _Child, kind: str, limits: Limits) -> Outcome:
         assert child.ended is not None
-        status, detail, value = child.killed, "", None
         cpu_s = round(child.ended["cpu_s"], 6)
         stdout_bytes = os.fstat(child.files["stdout"]).st_size
         stdout = os.pread(child.files["stdout"], limits.output_bytes, 0).decode("utf-8", "replace")
         code = os.waitstatus_to_exitcode(child.ended["status"])
+        # it may have ended by itself just before it was to be killed
+        status, detail, value = child.killed if code == -signal.SIGKILL else "", "", None
         if not status and stdout_bytes >= limits.output_bytes:
             status = "output"
         if not status and code == -signal.SIGKILL:

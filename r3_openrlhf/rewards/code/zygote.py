@@ -31,21 +31,19 @@ PRELOADED = (
 ).split()
 
 
-def main(
-    control: int, box: str, owned: bool, preload: Sequence[str], readable: Sequence[str], executable: Sequence[str]
-) -> None:
-    """Serve until the other end of `control` is closed.
+def main(box: str, owned: bool, preload: Sequence[str], readable: Sequence[str], executable: Sequence[str]) -> None:
+    """Serve until the other end of standard input, a SOCK_SEQPACKET socket, is closed.
+
+    Each request is answered with a number and a pidfd of the child; when the child has ended, another message has how, and what it used.
 
     Args:
-        control: a SOCK_SEQPACKET socket. Each request is answered with a number and a pidfd of the child; when the child has ended, another
-            message has how, and what it used.
         box: the directory of programs, emptied after the last child has ended.
         owned: it goes when this process ends.
         preload: modules beside the usual ones.
         readable: beyond the interpreter's own files.
         executable: files and directories from which programs may be started; none: no program may be.
     """
-    channel = socket.socket(fileno=control)
+    channel = socket.socket(fileno=0)
     try:
         run = _load(preload)
         os.chdir(box)
@@ -60,7 +58,7 @@ def main(
     except Exception as error:
         channel.send(json.dumps({"error": f"{type(error).__name__}: {error}"[:500]}).encode())
         return
-    children: dict[int, tuple[int, int]] = {}  # pidfd -> pid, number
+    children: dict[int, tuple[int, int, float]] = {}  # pidfd -> pid, number, how long this process had waited
     numbers = itertools.count()
     try:
         while _serve(channel, children, numbers, box, lambda: run(barriers)):
@@ -68,7 +66,7 @@ def main(
     except OSError:
         return  # the owner is gone
     finally:
-        for pid, _ in children.values():
+        for pid, _, _ in children.values():
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
         if owned:
@@ -91,7 +89,7 @@ def _load(preload: Sequence[str]) -> Callable[[Barriers], None]:
 
 def _serve(
     channel: socket.socket,
-    children: dict[int, tuple[int, int]],
+    children: dict[int, tuple[int, int, float]],
     numbers: Iterator[int],
     box: str,
     run: Callable[[], None],
@@ -116,24 +114,35 @@ def _serve(
         for descriptor in descriptors:
             os.close(descriptor)
         pidfd = os.pidfd_open(pid)
-        children[pidfd] = pid, next(numbers)
+        children[pidfd] = pid, next(numbers), _waited_s(own)
         socket.send_fds(channel, [str(children[pidfd][1]).encode()], [pidfd])
     return True
 
 
-def _bury(channel: socket.socket, box: str, children: dict[int, tuple[int, int]], pidfd: int) -> None:
-    pid, number = children.pop(pidfd)
+def _bury(channel: socket.socket, box: str, children: dict[int, tuple[int, int, float]], pidfd: int) -> None:
+    pid, number, before_s = children.pop(pidfd)
+    waited_s = _waited_s(pid) + _waited_s(os.getpid()) - before_s  # as long as there is something of it
     _, status, used = os.wait4(pid, 0)
     os.close(pidfd)
-    if not children:
-        _empty(box)
     ended = {
         "number": number,
         "status": status,
+        "waited_s": waited_s,
         "cpu_s": used.ru_utime + used.ru_stime,
         "memory_bytes": used.ru_maxrss * 1024,
     }
     channel.send(json.dumps(ended).encode())
+    if not children:  # after its end was told: what cannot be removed ends this process, and not the verdict
+        _empty(box)
+
+
+def _waited_s(pid: int) -> float:
+    """For a processor; 0.0 where the kernel does not count it."""
+    try:
+        with open(f"/proc/{pid}/schedstat", "rb") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
 
 
 def _empty(box: str) -> None:

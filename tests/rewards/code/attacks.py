@@ -74,7 +74,7 @@ text = ' '.join(repr(x) for x in seen if isinstance(x, (str, bytes, dict, list, 
 """
 _NUMBERS = (  # what they are in x86-64: see sandbox.py
     "41, 57, 58, 62, 101, 129, 165, 155, 161, 166, 200, 203, 234, 248, 250, 272, 297, 298, 304, 308, 310, 311, 312, 317, 319,"
-    " 321, 322, 323, 424, 425, 426, 427, 434, 438, 29, 30, 64, 68, 240, 90, 92, 132, 188, 141, 144, 251, 314, 103, 306"
+    " 321, 322, 323, 424, 425, 426, 427, 434, 438, 29, 30, 64, 68, 240, 90, 92, 132, 188, 141, 144, 251, 314, 103, 306, 222, 253, 294, 300"
 )
 
 ATTACKS: dict[str, Attack] = {
@@ -194,6 +194,7 @@ ATTACKS: dict[str, Attack] = {
     "a daemon that outlives it": _a("threading.Thread(target=time.sleep, args=(10**6,), daemon=True).start()", "the process ends, threads with it"),
     "threads that share the time": _a("import hashlib\ndef f():\n    while True: hashlib.pbkdf2_hmac('sha256', b'', b'', 10**6)\nfor _ in range(16): threading.Thread(target=f).start()", "processor time of all threads", "timeout"),
     "its own time limit is lowered": _a("for k in range(16):\n    if k == resource.RLIMIT_CPU: tries(lambda: resource.setrlimit(k, (1, 1)))", "seccomp", outside=True),
+    "a timer kills it, as if memory were short": _a("event = (ctypes.c_int * 16)(0, 0, 9)\ntimer = ctypes.c_int()\nif not libc.syscall(222, 1, event, ctypes.byref(timer)): through(); libc.syscall(223, timer, 0, (ctypes.c_long * 4)(0, 0, 0, 1000), 0); time.sleep(1)", "seccomp", outside=True),
     "stopping itself": _a("tries(lambda: signal.raise_signal(signal.SIGSTOP), lambda: os.kill(os.getpid(), signal.SIGSTOP))", "seccomp"),
     "a segmentation fault": _a("ctypes.string_at(0)", "one process a test", "crashed"),
     "recursion without a limit": _a("sys.setrecursionlimit(2**31 - 1)\nclass A:\n    def __getattr__(s, n): return getattr(s, n + 'x')\nA().a", "one process a test", "crashed", "memory", "timeout", "error"),

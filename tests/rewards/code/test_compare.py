@@ -53,6 +53,8 @@ def test_the_same_text(expected, printed):
         ("0.5", "1/2"),
         ("0.1", "0x0.1"),
         ("1.0", "1e99999"),
+        ("0011", "11"),
+        ("007", "7.0"),
     ],
 )
 def test_another_text(expected, printed):
@@ -98,6 +100,7 @@ def test_the_same_value(expected, returned):
         (3, 3.0000001),
         ("a", b"a"),
         (1, 1 + 0j),
+        ({"1": 2}, {10**5000: 2}),
     ],
 )
 def test_another_value(expected, returned):

@@ -1,16 +1,20 @@
 """Programs in their processes: what comes back, and what a limit is called."""
 
+import fcntl
 import os
+import resource
 import select
+import socket
 import subprocess
 import sys
+from unittest.mock import ANY
 
 import pytest
 
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.rewards.code import run
 from r3_openrlhf.rewards.code.barriers import Barrier, floor_gap
-from r3_openrlhf.rewards.code.run import Call, Limits, Runner
+from r3_openrlhf.rewards.code.run import Call, Limits, Outcome, Runner
 
 
 @pytest.fixture(scope="module")
@@ -133,10 +137,59 @@ def test_a_program_that_waits_for_a_processor_is_not_late(runner):
     try:
         program = "import time\nend = time.process_time() + .5\nwhile time.process_time() < end: pass\nprint('done')"
         assert one(runner, program, seconds_per_test=1.5).stdout == "done\n"
+        # of two processes, one waits for a processor while the other waits for it: neither counts
+        burn = "import time\ndef f(x):\n    end = time.process_time() + .1\n    while time.process_time() < end: pass\n    return x"
+        limits = Limits(seconds_per_test=0.5, seconds=1.5)
+        outcomes = runner.run_asserts(burn, ["assert f(1) == 1"] * 5, setup="", limits=limits)
+        assert [outcome.status for outcome in outcomes] == ["finished"] * 5
     finally:
         for process in busy:
             process.kill()
             process.wait()
+
+
+NO_LANDLOCK = """
+import ctypes, struct
+from r3_openrlhf.machine.processes.sandbox import _Program
+from r3_openrlhf.rewards.code.run import *
+code = b"".join(struct.pack("=HBBI", *line) for line in [(32, 0, 0, 0), (21, 0, 1, 444), (6, 0, 0, 0x50026), (6, 0, 0, 0x7FFF0000)])
+libc, of_programs = ctypes.CDLL(None), _Program(4, code)
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, ctypes.byref(of_programs), 0, 0) == 0
+with Runner(namespaces="bubblewrap") as runner:
+    program = "import os\\nos.umask(0o777)\\nos.mkdir('d')\\nprint(input(), os.listdir('.'))"
+    found = runner.run_program(program, [Call(stdin="a"), Call(stdin="b")], limits=Limits())
+    print([barrier.name for barrier in runner.barriers if not barrier.holds], [one.stdout or one.status for one in found])
+"""
+
+
+def test_a_directory_that_stays_is_no_failure_of_the_machine(runner):
+    """Without Landlock a program can make one; it is told from trouble, and the next test has an empty directory."""
+    if runner.barriers[0].detail != "bubblewrap":
+        pytest.skip("no bubblewrap here")
+    done = subprocess.run([sys.executable, "-c", NO_LANDLOCK], capture_output=True, text=True, timeout=300)
+    assert done.stdout == "['landlock'] [\"a ['d']\\n\", \"b ['d']\\n\"]\n", done.stderr
+
+
+def test_a_program_has_no_descriptor_of_its_grader(monkeypatch):
+    """However high their numbers are."""
+    pair = socket.socketpair
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 6000:
+        pytest.skip("so many descriptors are not to be had")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 6000), hard))
+    monkeypatch.setattr(
+        run.socket,
+        "socketpair",
+        lambda *kind: tuple(
+            socket.socket(fileno=fcntl.fcntl(one.detach(), fcntl.F_DUPFD_CLOEXEC, 5000)) for one in pair(*kind)
+        ),
+    )
+    program = "import os\nfor n in range(42, 6000):\n    try: os.fstat(n)\n    except OSError: continue\n    print(n)"
+    try:
+        with Runner() as other:
+            assert one(other, program) == Outcome(status="finished", cpu_s=ANY)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_zygote_whose_owner_is_killed_ends_and_leaves_nothing(tmp_path):
