@@ -17,10 +17,11 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from r3_openrlhf.rewards.code.data import MAX_VALUE_BYTES, NotPlain, decode, encode
+from r3_openrlhf.rewards.code.data import NotPlain, decode, encode
 
 NAME = "solution.py"  # of the program, in its exceptions
 MAX_NAMES = 10_000
+MAX_MESSAGE_BYTES = 2**27  # both ends have a limit of memory and of time as well
 _LENGTH = struct.Struct(">I")
 _MUTABLE = (list, dict, set, bytearray)
 
@@ -44,6 +45,10 @@ class ProgramError(Exception):
 
 class ProgramGone(Exception):
     """The program's process has ended, or does not keep to the protocol."""
+
+
+class CannotTravel(BaseException):
+    """The test gives the program an object of its own, which is neither data nor a function. No test catches this."""
 
 
 class Peer:
@@ -89,9 +94,10 @@ class Peer:
         try:
             arguments = [self._read(text) for text in texts]
             value = self._operations[operation](*arguments)
-            changed = [self._write(argument) if _has_mutable(argument) else "" for argument in arguments]
+            written = [self._write(argument) if _has_mutable(argument) else "" for argument in arguments]
+            changed = ["" if new == old else new for new, old in zip(written, texts, strict=True)]
             answer: dict[str, Any] = {"value": self._write(value), "changed": changed}
-        except ProgramGone:
+        except (ProgramGone, CannotTravel):
             raise
         except NotPlain as error:
             answer = {"error": "TypeError", "detail": str(error), "arguments": "[]"}
@@ -103,21 +109,23 @@ class Peer:
         known = next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins")
         try:
             arguments = encode(list(error.args))
-        except NotPlain:
+        except NotPlain:  # also where one of them is an object
             arguments = "[]"
         return {"error": known, "detail": failure(error)[1], "arguments": arguments}
 
     def _write(self, value: object) -> str:
-        return encode(value, of_object=self._number)
+        return encode(value, of_object=self._number, max_bytes=MAX_MESSAGE_BYTES)
 
     def _number(self, value: object) -> list[object]:
         if isinstance(value, Stub):
             return ["yours", value._Stub__number]
+        if self._stub is Stub and not callable(value):
+            raise CannotTravel(f"the test gives the program a value of type {type(value).__name__}")
         self.objects.append(value)
         return ["mine", len(self.objects) - 1]
 
     def _read(self, text: str) -> Any:
-        return decode(text, of_object=self._object)
+        return decode(text, of_object=self._object, max_bytes=MAX_MESSAGE_BYTES)
 
     def _object(self, content: Any) -> object:
         whose, number = content
@@ -134,7 +142,7 @@ class Peer:
 
     def _receive(self) -> Any:
         (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
-        if length > 2 * MAX_VALUE_BYTES:
+        if length > 2 * MAX_MESSAGE_BYTES:
             raise ProgramGone("its answer is too large")
         try:
             return json.loads(self._exactly(length))
@@ -175,7 +183,7 @@ def _exception(said: dict[str, Any]) -> Exception:
     kind = getattr(builtins, str(said["error"]), None)
     try:
         arguments = decode(said["arguments"])
-        if not (isinstance(kind, type) and issubclass(kind, Exception)) or kind is AssertionError:
+        if not (isinstance(kind, type) and issubclass(kind, Exception)):
             kind = ProgramError
         error: Exception = kind(*arguments)
     except (NotPlain, TypeError, ValueError):
@@ -188,7 +196,7 @@ class Stub:
     """Stands for an object of the program. What a test asks of it is asked there; what it is compared with never leaves."""
 
     def __init__(self, peer: Peer, number: int) -> None:
-        self.__peer, self.__number = peer, number
+        self.__dict__.update(_Stub__peer=peer, _Stub__number=number)
 
     def __call__(self, *arguments: object, **keywords: object) -> Any:
         """What the program's function returns or raises."""
@@ -198,6 +206,9 @@ class Stub:
         if name.startswith("__"):
             raise AttributeError(name)
         return self.__peer.ask("attribute", self, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        self.__peer.ask("set attribute", self, name, value)
 
     def __getitem__(self, key: object) -> Any:
         return self.__peer.ask("item", self, key)
@@ -261,6 +272,7 @@ _OPERATIONS: dict[str, Callable[..., object]] = {
     "attribute": lambda value, name: getattr(value, name),
     "item": lambda value, key: value[key],
     "set item": _set_item,
+    "set attribute": setattr,
     "len": len,
     "bool": bool,
     "str": str,
@@ -320,8 +332,12 @@ def run_test(link: int, setup: str, test: str) -> tuple[str, str, str]:
         scope |= {name: peer.ask("name", name) for name in sorted(known)}
         for code in codes:
             exec(code, scope)
-    except AssertionError:
+    except AssertionError as error:
+        if hasattr(error, "of_program"):
+            return "error", "null", error.of_program
         return "finished", "false", ""
+    except CannotTravel as error:
+        return "unavailable", "null", str(error)
     except ModuleNotFoundError as error:
         if hasattr(error, "of_program"):
             return "error", "null", error.of_program

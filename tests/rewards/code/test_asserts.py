@@ -37,6 +37,19 @@ def f(x):
     for value in found:
         if numbers := re.findall('== ([0-9]{5})', repr(value)): return int(numbers[0])
 """
+TREE = """
+class Node:
+    def __init__(self, value): self.value = value; self.left = self.right = None
+def height(node): return 0 if node is None else 1 + max(height(node.left), height(node.right))
+"""
+VALUES = """
+from collections import deque
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from fractions import Fraction
+VALUES = [Decimal("0.10"), Fraction(1, 3), deque([1, (2,)]), range(1, 9, 2), date(2020, 2, 29), datetime(2020, 1, 1, 2, 3, 4, 5, timezone.utc),
+          time(1, 2), timedelta(1, 2, 3)]
+"""
 RAISES = """
 def raises(kind, function, *arguments):
     try: function(*arguments)
@@ -74,6 +87,11 @@ def raises(kind, function, *arguments):
         ("PI = 3\ndef f(): return PI", "assert f() == PI", ""),
         ("def f(n): return n if n == 0 else f(n - 1)", "assert f(900) == 0", ""),
         ("def f(n): return 10**n", "assert f(10000) == 10**10000", ""),
+        (TREE, "assert height(root) == 2", "root = Node(1)\nroot.left = Node(2)"),
+        ("def f(x): return len(x)", "assert f(list(range(10**6))) == 10**6", ""),
+        ("def f(n): return {i: i for i in range(n)}", "assert len(f(30_000)) == 30_000", ""),
+        ("def f(x): return x", "for x in VALUES: assert f(x) == x and type(f(x)) is type(x), x", VALUES),
+        ("def f(x): assert x > 0", "assert raises(AssertionError, f, 0)", RAISES),
         ("print('import')\ndef f(n): print(n); return n", "assert f(1) == 1", ""),
     ],
 )
@@ -95,6 +113,9 @@ def test_it_holds(runner, program, test, setup):  # noqa: F811
         ("def f(x): return [0] * 10**10", "assert f(1) == 2", "error"),
         ("def f(x): return 2", "assert f(1) == 2 and", "unavailable"),
         ("def f(x): return 2", "import no_such_module; assert f(1) == 2", "unavailable"),
+        ("def f(x): return 2", "assert f(object()) == 2", "unavailable"),
+        ("def f(x): assert x == 2", "assert f(1) == 2", "error"),
+        ("from fractions import Fraction\ndef f(x): return Fraction(10)", "assert f(1) == 2", False),
         # attacks
         ("import sys; sys.exit(0)", "assert f(1) == 2", "error"),
         ("import os; os._exit(0)", "assert f(1) == 2", "error"),
