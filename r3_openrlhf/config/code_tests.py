@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 from typing import Any
@@ -106,7 +107,12 @@ def _check_kind(tests: CodeTests) -> None:
             raise DataError("it has an fn_name, and an input that is no list of arguments")
     elif not all(isinstance(text, str) for text in (*tests.inputs, *tests.outputs)):
         raise DataError("it has no fn_name, and an input or output that is not a text")
-    elif tests.checker is None and not any(text.strip() for text in tests.outputs):
+    elif tests.checker is not None:
+        try:
+            ast.parse(tests.checker)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise DataError("its checker is no Python") from error
+    elif not any(text.strip() for text in tests.outputs):
         raise DataError("all its expected outputs are empty, so that a program that does nothing would pass")
 
 

@@ -179,8 +179,8 @@ def test_humaneval(tmp_path):
 def test_kodcode(tmp_path):
     source = (
         "import pytest\nfrom solution import add\n\nLIMIT = 3\n\ndef test_one():\n    assert add(1, 2) == LIMIT\n\n"
-        "@pytest.mark.parametrize('a,b', [(1, 1), (2, 2)])\ndef test_many(a, b):\n    assert add(a, b) == pytest.approx(2.0 * a)\n\n"
-        "def test_raises():\n    with pytest.raises(TypeError):\n        add(1, 'x')\n\nif __name__ == '__main__':\n    pytest.main()\n"
+        "@pytest.mark.parametrize(['a', 'b'], [(1, 1), (2, 2)])\ndef test_many(a, b):\n    assert add(a, b) == pytest.approx(2.0 * a)\n\n"
+        "def test_raises():\n    with pytest.raises(TypeError):\n        add(1, 'x')\n\n@pytest.mark.parametrize('a,', [1])\ndef test_call(a):\n    pytest.raises(TypeError, add, a, 'x')\n\nif __name__ == '__main__':\n    pytest.main()\n"
     )
     row = {
         "question": "Add.",
@@ -188,9 +188,9 @@ def test_kodcode(tmp_path):
         "test_info": [{"function_name": "add", "function_declaration": "def add(a, b):"}],
     }
     label, tests = only(tmp_path, row)
-    assert tests.asserts == ["test_one()", "test_many()", "test_raises()"]
+    assert tests.asserts == ["test_one()", "test_many()", "test_raises()", "test_call()"]
     assert "def add(a, b)" in label.problem
-    for add, held in ((lambda a, b: a + b, 3), (lambda a, b: 0, 0)):
+    for add, held in ((lambda a, b: a + b, 4), (lambda a, b: 0, 0)):
         space = {"add": add}
         exec(tests.setup, space)
         passed = 0
@@ -225,6 +225,7 @@ REFUSED = {
     "lengths": ({"question": "x", "input_output": '{"inputs": ["1"], "outputs": []}'}, "one length"),
     "empty outputs": ({"question": "x", "input_output": '{"inputs": ["1"], "outputs": [" "]}'}, "does nothing would pass"),
     "a file": (PROGRAM["code_contests"] | {"input_file": "in.txt"}, "a file"),
+    "a checker in another language": (PROGRAM["codeforces"] | {"generated_checker": "print 1"}, "no Python"),
     "a judge": (PROGRAM["codeforces"] | {"interaction_format": "ask"}, "talk to a judge"),
     "mathematics": (PROGRAM["prime"] | {"ability": "math"}, "ability"),
     "a function asked, text tested": (PROGRAM["apps"] | {"question": "Your task is to complete the function f."}, "asks for a function"),
@@ -232,6 +233,15 @@ REFUSED = {
     "a function marked as stdin": (
         {"problem": "x", "tests": '[{"input": [1], "output": 1, "testtype": "stdin", "fn_name": "f"}]'}, "standard input"),
     "no name": ({"problem": "x", "tests": '[{"input": "1", "output": "1", "testtype": "functional"}]'}, "which one"),
+    "two marks": (
+        {"question": "x", "test": "@pytest.mark.parametrize('a', [1])\n@pytest.mark.parametrize('b', [1])\ndef test_a(a, b):\n    assert f(a)"},
+        "several marks"),
+    "a mark": ({"question": "x", "test": "@pytest.mark.skip\ndef test_a():\n    assert f(1)"}, "the mark"),
+    "a fixture and a mark": (
+        {"question": "x", "test": "@pytest.mark.parametrize('a', [1])\ndef test_a(a, capsys):\n    assert f(a)"}, "fixtures"),
+    "a number for a table": (PROGRAM["code_contests"] | {"public_tests": "[1]"}, "no form that is known"),
+    "a number for lines": ({"problem": "x", "tests": '{"assert_case": 5}'}, "no form that is known"),
+    "a limit in words": ({"problem": "x", "tests": '{"inputs": ["1"], "outputs": ["1"], "time_limit": "2 s"}'}, "no form that is known"),
     "fixtures": ({"question": "x", "test": "def test_a(tmp_path):\n    assert f(1)"}, "fixtures"),
     "a class": ({"question": "x", "test": "from solution import Stack\ndef test_a():\n    assert Stack()"}, "class"),
     "not Python": ({"question": "x", "test": "def test("}, "no Python"),
@@ -249,6 +259,36 @@ def test_what_cannot_be_run_is_refused_and_counted(tmp_path, row, said):
         problems = load(tmp_path, row, *good)
         assert (len(problems.labels), problems.num_unusable) == (3, 1)
         assert any(said in reason for reason in problems.sources[0].left_out)
+
+
+def test_a_prompt_in_words_is_no_part_of_the_program(tmp_path):
+    row = {
+        "prompt": "Complete it:\n```python\ndef add(a, b):\n```",
+        "entry_point": "add",
+        "test": "def check(c):\n    assert c(1, 2) == 3",
+    }
+    tests = only(tmp_path, row)[1]
+    assert (tests.preamble, tests.setup) == ("", row["test"])
+
+
+def test_an_empty_list_is_near_no_number_in_the_tests_of_evalplus(tmp_path):
+    """numpy spreads it over whatever it is compared with."""
+    source = (
+        "import numpy as np\ndef assertion(out, exp, atol):\n    assert np.allclose(out, exp, rtol=1e-07, atol=atol)\n"
+    )
+    row = {
+        "prompt": "def f(x):\n",
+        "entry_point": "f",
+        "test": source + "def check(c):\n    assertion(c(1), 2.5, 1e-6)",
+    }
+    tests = only(tmp_path, row)[1]
+    for setup, returned, passes in ((row["test"], [], True), (tests.setup, [], False), (tests.setup, 2.5, True)):
+        exec(setup, space := {})
+        if passes:
+            space["check"](lambda _, value=returned: value)
+        else:
+            with pytest.raises(AssertionError):
+                space["check"](lambda _, value=returned: value)
 
 
 def test_the_first_page_says_which_shape(tmp_path):
@@ -286,7 +326,7 @@ class _Evil:
 def test_a_pickle_runs_nothing(tmp_path):
     mark = str(tmp_path / "mark")
     text = base64.b64encode(zlib.compress(pickle.dumps(_Evil(mark)))).decode()
-    with pytest.raises(DataError, match="only plain data"):
+    with pytest.raises(DataError, match="only one text"):
         unpacked(text)
     assert not os.path.exists(mark)
     pickle.loads(zlib.decompress(base64.b64decode(text)))  # the attack is one
