@@ -246,7 +246,7 @@ def _text_of_pickle(data: bytes) -> str:
     try:
         for opcode, argument, _ in pickletools.genops(data):
             if opcode.name in _OF_TEXT:
-                texts.append(argument)
+                texts.append(str(argument))
             elif opcode.name not in _AROUND_TEXT:
                 raise DataError(f"its packed tests hold {opcode.name}, and only one text is read")
     except (ValueError, EOFError) as error:

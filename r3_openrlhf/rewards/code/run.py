@@ -224,7 +224,7 @@ class Runner:
             self._zygote = subprocess.Popen(
                 [*command, sys.executable, "-I", "-B", "-c", bootstrap, package, json.dumps(arguments)],
                 env=ENVIRONMENT,
-                stdin=theirs,  # a number that no child keeps, however many descriptors this process has
+                stdin=theirs.fileno(),  # a number that no child keeps, however many descriptors this process has
                 stdout=subprocess.DEVNULL,
                 cwd="/",
             )
