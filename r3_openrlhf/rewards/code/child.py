@@ -36,6 +36,7 @@ from r3_openrlhf.rewards.code.data import MAX_INPUT_BYTES, NotPlain, decode, enc
 
 JOB, RESULT, LINK = 40, 41, 42  # descriptors
 STACK_BYTES = 2**29
+THREAD_STACK_BYTES = 2**23  # as everywhere; the C library would give each as much as the main thread may have
 _pid = os.getpid
 
 
@@ -90,6 +91,7 @@ def _load(source: str, name: str) -> tuple[types.ModuleType, types.CodeType]:
     module.__file__ = NAME
     module.__builtins__ = builtins  # type: ignore[attr-defined]
     sys.modules[name] = module
+    threading.stack_size(THREAD_STACK_BYTES)
     sys.argv = [NAME]
     linecache.cache[NAME] = (len(source), None, source.splitlines(keepends=True), NAME)
     sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # type: ignore[misc]

@@ -291,7 +291,7 @@ class Runner:
                 return self._outcome(child, job["kind"], limits), child.clock.seconds()
 
             outcome, seconds = self._attempt(work)
-            left_s -= seconds
+            left_s -= limit_s if outcome.status == "timeout" else max(seconds, outcome.cpu_s)
             outcomes.append(outcome)
         return outcomes
 
@@ -322,7 +322,7 @@ class Runner:
                 return replace(found, stdout="", cpu_s=cpu_s), tests.clock.seconds()
 
             outcome, seconds = self._attempt(work)
-            left_s -= seconds
+            left_s -= limit_s if outcome.status == "timeout" else max(seconds, outcome.cpu_s)
             outcomes.append(outcome)
         return outcomes
 

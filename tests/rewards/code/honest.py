@@ -121,6 +121,9 @@ HONEST: dict[str, tuple[str, Call, object]] = {
     "thread pool": _stdin(
         "from concurrent.futures import ThreadPoolExecutor as T\nwith T(8) as t: print(sum(t.map(int, '1234')))"
     ),
+    "sixty threads at one time": _stdin(
+        "import threading\nall_of_them = threading.Barrier(61)\nfor _ in range(60): threading.Thread(target=all_of_them.wait).start()\nall_of_them.wait()\nprint(10)"
+    ),
     "queue and workers": _stdin(
         "import threading, queue\nq = queue.Queue()\nfor _ in range(4): threading.Thread(target=lambda: q.put(2.5), daemon=True).start()\nprint(int(sum(q.get() for _ in range(4))))"
     ),
