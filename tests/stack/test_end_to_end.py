@@ -12,6 +12,7 @@ import math
 import os
 import pty
 import re
+import shlex
 import signal
 import struct
 import subprocess
@@ -219,11 +220,10 @@ def test_the_run_ends_with_a_table_of_80_columns_and_commands(at_terminal):
     assert len(table) > 15 and max(map(len, table)) <= 80
     assert [line.split()[1] for line in lines[-5:]] == ["view", "show", "eval", "train", "compare"]
     # each is a command: what can be checked without sampling is checked
-    words = lines[-4].split()
-    shown = r3(*words[1:], cwd=at_terminal[0].parent)
+    shown = r3(*shlex.split(lines[-4])[1:], cwd=at_terminal[0].parent)
     assert shown.returncode == 0 and shown.stdout.startswith("uid\t")
-    plan = r3(*lines[-2].split()[1:], "--dry-run", cwd=at_terminal[0].parent)
-    assert plan.returncode == 0
+    plan = r3(*shlex.split(lines[-2])[1:], "--dry-run", cwd=at_terminal[0].parent)
+    assert plan.returncode == 0, plan.stderr
 
 
 def test_the_responses_to_held_out_problems_can_be_read(at_terminal):
