@@ -72,8 +72,8 @@ def test_policy_and_critic_are_trained_stopped_and_continue(stopped, resumed):
     rows = list(rollouts_of(resumed))
     for step, size in enumerate((64, 32, 64, 32), start=1):
         tokens = [(row["advantage"], row["num_tokens"]) for row in rows if row["step"] == step]
-        # equal responses have equal values; the policy that samples steps 1 and 2 is the untrained one, later it may be sharp
-        assert len(tokens) == size and len(set(tokens)) > (8 if step <= 2 else 1)
+        # equal responses have equal values: rows vary if there are more values than the size / 8 problems
+        assert len(tokens) == size and len(set(tokens)) > size // 8
         # GAE's advantages are normalised over the step's tokens
         assert sum(a * n for a, n in tokens) / sum(n for _, n in tokens) == pytest.approx(0, abs=1e-3)
     checkpoints = resumed / "checkpoints"
