@@ -103,9 +103,10 @@ PUBLISHED = {
     "HuggingFaceTB/SmolLM2-135M": ModelShape(
         layers=30, hidden=576, intermediate=1536, heads=9, kv_heads=3, head_dim=64, vocab=49152, tied=True
     ),
-    # built here (runs/models/tiny.py, runs/models/tiny_agent.py)
+    # built here (runs/models/tiny.py, tiny_agent.py, tiny_code.py)
     "tiny": _qwen2(2, 64, 128, 2, 1, 448, False),
     "tiny_agent": _qwen2(2, 64, 128, 2, 1, 384, False),
+    "tiny_code": _qwen2(2, 64, 128, 2, 1, 448, False),
 }
 SAME = {"smollm2": "HuggingFaceTB/SmolLM2-135M"}  # names of this project
 
