@@ -69,7 +69,7 @@ print(json.dumps(found))
 
 
 def processor_s(below: int | None) -> float:
-    """Of this process, and of what it has waited for, or of the processes below one that still runs and their dead children."""
+    """Processor seconds of this process and its ended children, or of this process and the tree of the running process `below`."""
     kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN) if below is None else (resource.RUSAGE_SELF,)
     used = sum(one.ru_utime + one.ru_stime for one in map(resource.getrusage, kinds))
     return used if below is None else used + sum(_ticks(pid) for pid in _tree(below)) / os.sysconf("SC_CLK_TCK")

@@ -324,7 +324,7 @@ class RewardConfig:
     timeout_s: float = 10.0
     # grading processes of each rollout engine, if there are no urls
     num_workers: int = 2
-    # data.task=code, which has limits of its own in place of timeout_s
+    # limits of data.task=code, which timeout_s does not concern
     code: CodeConfig = field(default_factory=CodeConfig)
     # seconds after which a response that no server has answered is ungraded; with urls
     deadline_s: float = 300.0

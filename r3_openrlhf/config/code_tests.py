@@ -30,7 +30,7 @@ class CodeTests(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, 
         asserts: Instead of both: sources, each of which raises nothing where the test holds.
         setup: Runs before each of `asserts`, beside them.
         preamble: Goes before the program: imports and helpers that the problem promises.
-        checker: Python source that decides where several outputs are right, in place of the comparison. It is run as `checker.py
+        checker: Python source that decides where several outputs are right, instead of the comparison. It is run as `checker.py
             input.txt correct_output.txt solution_output.txt` and prints 1 last.
         language: "python", or a word of reward.code.languages. Never an import path: tests may come from anywhere.
         time_limit: Seconds for one test, where the problem asks for more than reward.code.seconds_per_test.

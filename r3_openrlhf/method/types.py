@@ -168,10 +168,15 @@ class PlayedTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromisingState:
-    """Where a failed response may be continued (method/core/states.py)."""
+    """Where a failed response may be continued (method/core/states.py).
 
-    num_tokens: int  # of the response's first ones
-    value: float  # that the critic gave them
+    Attributes:
+        num_tokens: length of the prefix of the response.
+        value: the critic's value of that prefix.
+    """
+
+    num_tokens: int
+    value: float
 
 
 @dataclass(slots=True, kw_only=True)

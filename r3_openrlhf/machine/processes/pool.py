@@ -78,7 +78,7 @@ class Clock:
         self._wall = 0.0
 
     def seconds(self) -> float:
-        """Of its own time, since this clock was made."""
+        """Seconds of its own time since this clock was made."""
         now = time.monotonic()
         self._wall += min(now - self._looked, 2 * LOOK_S)
         self._looked = now
