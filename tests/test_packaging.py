@@ -122,7 +122,7 @@ def run(*command, cwd, **environment):
 def checkout(tmp_path_factory):
     """A repository with one commit: what is here now. A build leaves its traces where it happens."""
     source = tmp_path_factory.mktemp("checkout")
-    for folder in ("r3_openrlhf", "configs"):
+    for folder in ("r3_openrlhf", "configs", "docs"):
         shutil.copytree(
             REPOSITORY / folder, source / folder, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
         )
