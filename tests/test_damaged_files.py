@@ -195,7 +195,7 @@ def test_a_damaged_file_is_one_sentence(name, kind, run):
 
 TRAIN = ["train", "experiment=cpu_smoke", "--dry-run"]
 WRONG_VALUES = {
-    "r3 train needs one experiment=NAME; known: agent_smoke, cpu_smoke": ["train"],
+    "r3 train needs one experiment=NAME; known: agent_smoke, code_smoke": ["train"],
     "did you mean cpu_smoke?": ["train", "experiment=cpu_smok"],
     "did you mean replay.max_policy_lag?": [*TRAIN, "replay.max_lag=3"],
     "algo is 'grop', which does not exist in configs/algo; did you mean grpo?": [*TRAIN, "algo=grop"],

@@ -203,7 +203,8 @@ def test_the_container_gets_every_file_that_the_installation_reads(tmp_path):
         if source.is_dir():
             shutil.copytree(source, tmp_path / name, symlinks=True)
         else:
-            shutil.copy(source, tmp_path)
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            shutil.copy(source, tmp_path / name)
     broken = [str(path) for path in tmp_path.rglob("*") if path.is_symlink() and not path.exists()]
     assert broken == []
     script = (tmp_path / "scripts" / "setup_gpu.sh").read_text()

@@ -29,7 +29,7 @@ from tests.runs.comparison.synthetic import metrics_of, write_run
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 UID = "1f6d0c3f5a0be2b4"  # the problem that the documents look at
-PROGRAMS = ("r3", "make", "python", "python3.11", "pip", "pytest", "git", "sbatch", "ruff", "curl")
+PROGRAMS = ("r3", "make", "python", "python3.11", "pip", "pytest", "git", "sbatch", "ruff", "curl", "cp", "rm")
 SETTING = re.compile(r"[a-z_]+(?:\.[a-z_]+)*=.*", re.DOTALL)
 STAND_IN = """#!/bin/bash
 printf '%s\\0' "${0#"$VISITOR"/}" "$@" $'\\1' >>"$CALLS"

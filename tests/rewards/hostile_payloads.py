@@ -36,7 +36,7 @@ ENDLESS_REFERENCE = "x+y=1"
 
 def endless(i: int = 0) -> str:
     """An answer that takes the grader to its deadline, given ENDLESS_REFERENCE; another one for every i."""
-    return rf"x^7+y^5+x^3y^2=\sin(xy)+{i}"
+    return rf"x^{{37}}+y^{{25}}+x^{{13}}y^{{12}}=\sin(xy)+{i}"
 
 
 ENDLESS = [

@@ -28,7 +28,7 @@ from r3_openrlhf.stack.arguments import AGENT_EXECUTOR  # noqa: E402
 from r3_openrlhf.stack.convert import whole_trajectories  # noqa: E402
 from r3_openrlhf.stack.environment import config_from_environment, environment_of  # noqa: E402
 from r3_openrlhf.stack.rollout_engine import R3RolloutActor  # noqa: E402
-from r3_openrlhf.stack.samples_generator import R3SamplesGenerator  # noqa: E402
+from r3_openrlhf.stack.samples_generator import NO_STATES, R3SamplesGenerator  # noqa: E402
 from tests.stack.test_experience_maker import Given, arguments  # noqa: E402
 
 pytestmark = pytest.mark.stack
@@ -495,7 +495,7 @@ def reflecting(config, tokenizer, history, *, epoch):
     generator = object.__new__(R3SamplesGenerator)
     generator.config, generator.tokenizer = config, tokenizer
     generator.r3 = R3(config, history=history, seed=config.train.seed)
-    generator.step, generator.epoch = 1, epoch
+    generator.step, generator.epoch, generator.states = 1, epoch, NO_STATES
     generator._prefixes, generator._reflection_prompts = {}, set()
     return generator
 

@@ -79,7 +79,7 @@ def test_held_out_tasks_are_played(run):
 def test_a_trajectory_is_read_turn_by_turn(run):
     uid = next(iter(rollouts_of(run)))["uid"]
     shown = subprocess.run([R3, "show", str(run), "--step", "1", "--uid", uid], capture_output=True, text=True)
-    assert shown.returncode == 0 and "trajectory" in shown.stdout and "hall" in shown.stdout
+    assert shown.returncode == 0 and "\ttrajectory\tturn\t" in shown.stdout and "<action>" in shown.stdout
 
 
 def groups_of(rows):
