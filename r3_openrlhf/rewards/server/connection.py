@@ -32,7 +32,9 @@ class Connection(H11Protocol):
             oldest = next(iter(self._idle))
             del self._idle[oldest]
             oldest.transport.close()
-            self.connections.discard(oldest)  # uvloop reads the new one's request before it tells that this one is lost
+            self.connections.discard(
+                oldest
+            )  # uvloop reads the new one's request before it tells that this one is lost
         self._note()
 
     def data_received(self, data: bytes) -> None:
