@@ -3,13 +3,20 @@
 # leaves a small file in docs/evidence, and what has one is not run again, so it can be stopped and started, and seeds are added by
 #   SEEDS=1009,1010 examples/lab/own_skills.sh
 # TUNE=1 runs every arm at every rate on seeds that are not reported, and nothing else; RATE below is what came out.
-# WORLD=shared_skills, MODEL=lab_table and so on: another world of r3_openrlhf/study/lab/worlds.py. RATE_OF_ALL=1e-3: one rate for every
-# arm; SUFFIX=_lr1e-3: behind the names of the arms.
+# WORLD=shared_skills, MODEL=lab_table and so on: another world of r3_openrlhf/study/lab/worlds.py; EXPERIMENT=lab_false_positives: another
+# experiment. RATE_OF_ALL=1e-3: one rate for every arm; SUFFIX=_lr1e-3: after the names of the arms; MORE="rollout.batch_size=16 ...":
+# settings of all arms.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export PATH="$PWD/.venv/bin:$PATH" OMP_NUM_THREADS=1
 
-WORLD=${WORLD:-own_skills} MODEL=${MODEL:-lab_table}
+EXPERIMENT=${EXPERIMENT:-lab_own_skills}
+if [ "$EXPERIMENT" = lab_own_skills ]; then
+    WORLD=${WORLD:-own_skills}
+    SETTINGS=("data.reasoning_gym.world=$WORLD" "model.path=${MODEL:-lab_table}")
+else
+    WORLD=${WORLD:-${EXPERIMENT#lab_}} SETTINGS=()
+fi
 SEEDS=${SEEDS:-$(seq -s, 1001 1016)}
 RATES=${RATES:-5e-4 1e-3 1.4e-3 2e-3}
 OUT=${OUT:-runs/lab_worlds}
@@ -17,6 +24,7 @@ EVIDENCE=${EVIDENCE:-docs/evidence}
 OFF="replay.enabled=false reflection.enabled=false ranking.enabled=false"
 BOTH="reflection.enabled=false ranking.enabled=false"
 CCR="$BOTH replay.recall_failures=false"
+RECOMMENDED="replay.recall_failures=false replay.old_logprobs=recompute replay.rehearse.rows=32 advantage.success_scale=3"
 declare -A ARM=(
     [grpo]="grpo"
     [scale3]="r3 $OFF advantage.success_scale=3"
@@ -28,19 +36,28 @@ declare -A ARM=(
     [ccr_failures]="r3 $BOTH replay.recall_failures=true"
     [ccr_ratio1_failures]="r3 $BOTH replay.old_logprobs=recompute replay.recall_failures=true"
     [all]="r3 $CCR replay.old_logprobs=recompute replay.rehearse.rows=32 advantage.success_scale=3"
+    [isr]="r3 replay.enabled=false ranking.enabled=false"
+    [isr_shared]="r3 replay.enabled=false ranking.enabled=false reflection.share_successes=true"
+    [all_isr]="r3 ranking.enabled=false $RECOMMENDED"
+    [serr]="r3 replay.enabled=false reflection.enabled=false"
+    [serr_unguarded]="r3 replay.enabled=false reflection.enabled=false ranking.guard=none"
+    [everything]="r3 $RECOMMENDED"
+    [r3]="r3" [r3_paper]="r3_paper" [dapo]="dapo"
 )
 # of each arm the best by the mean of final accuracy and mean accuracy over seeds 101 and 102 of own_skills
 declare -A RATE=(
     [grpo]=1.4e-3 [scale3]=1.4e-3 [ccr]=1.4e-3 [ccr_ratio1]=2e-3 [ccr_ratio1_scale3]=1e-3 [rehearsal]=1.4e-3 [all]=1.4e-3
     [rehearsal_scale3]=1.4e-3 [ccr_failures]=1.4e-3 [ccr_ratio1_failures]=2e-3  # those of all, ccr, ccr_ratio1: not tuned
 )
+NOT_TUNED=1.4e-3 # GRPO's
 ARMS=${ARMS:-grpo scale3 rehearsal ccr_ratio1_scale3 all ccr_ratio1 ccr}
 study() { # study SEEDS DIRECTORY ARM...
     local seeds=$1 kept=$2 arms=()
     shift 2
     for arm in "$@"; do arms+=(--arm "$arm"); done
-    r3 lab study --experiment lab_own_skills --seeds "$seeds" --jobs "${JOBS:-1}" --out "$OUT/$WORLD" --evidence "$kept/lab_$WORLD" \
-        "data.reasoning_gym.world=$WORLD" "model.path=$MODEL" "${arms[@]}" >&2
+    # shellcheck disable=SC2086
+    r3 lab study --experiment "$EXPERIMENT" --seeds "$seeds" --jobs "${JOBS:-1}" --out "$OUT/$WORLD" --evidence "$kept/lab_$WORLD" \
+        "${SETTINGS[@]}" ${MORE:-} "${arms[@]}" >&2
 }
 
 tried=()
@@ -51,6 +68,6 @@ if [ "${TUNE:-}" ]; then
     study "${TUNING_SEEDS:-101,102}" "$EVIDENCE-tuning" "${tried[@]}"
     exit
 fi
-for arm in $ARMS; do tried+=("$arm${SUFFIX:-}=${ARM[$arm]} train.learning_rate=${RATE_OF_ALL:-${RATE[$arm]}}"); done
+for arm in $ARMS; do tried+=("$arm${SUFFIX:-}=${ARM[$arm]} train.learning_rate=${RATE_OF_ALL:-${RATE[$arm]:-$NOT_TUNED}}"); done
 study "$SEEDS" "$EVIDENCE" "${tried[@]}"
 r3 evidence "$EVIDENCE"

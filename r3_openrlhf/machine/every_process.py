@@ -21,6 +21,11 @@ ENVIRONMENT = {
 _installed = False
 
 
+def set_environment() -> None:
+    """In this process, where the user has set nothing else. torch makes its directory when it is first used."""
+    os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
+
+
 def install() -> None:
     """Harmless twice."""
     global _installed

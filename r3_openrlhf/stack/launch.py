@@ -87,6 +87,7 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
     What the stack prints goes to train.log in the run directory; `verbose` shows it too, `quiet` shows nothing at all.
     Raises R3Error.
     """
+    every_process.set_environment()
     with Console(verbose=verbose, quiet=quiet) as console, contextlib.ExitStack() as block:
         block.callback(gc.enable)
         gc.disable()  # until everything is imported: a fifth of that time, as what an import makes stays
@@ -203,6 +204,7 @@ def plan(config: R3Config) -> Plan:
 
     Every check of `train` that needs neither the hub nor a model that is yet to be built. Writes nothing that stays.
     """
+    every_process.set_environment()
     # A plan may be made on a machine without GPUs for one that has them.
     platform = "cuda" if config.cluster.device == Device.CUDA else platform_of(config)
     run, model = RunDirectory(config.run_dir), locate_model(config.model.path)
@@ -373,7 +375,6 @@ def _run_upstream(
     short_batches: bool,
 ) -> None:
     console.announce(Phase.LIBRARIES)
-    os.environ.update({name: value for name, value in every_process.ENVIRONMENT.items() if name not in os.environ})
     if not ray_address():
         os.environ.update(of_this_machine())
         os.environ.update(hidden_gpus(config, platform))

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -66,3 +67,10 @@ def test_compiled_code_is_read_from_no_directory_that_another_user_can_make(tmp_
     assert found.startswith("/") and found.endswith("/.cache/torchinductor")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/scratch/mine")
     assert ray_options(config, "cpu")["runtime_env"]["env_vars"]["TORCHINDUCTOR_CACHE_DIR"] == "/scratch/mine"
+
+
+def test_a_dry_run_leaves_no_directory_of_compiled_code_in_tmp(tmp_path):
+    environment = {name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}
+    command = [Path(sys.executable).with_name("r3"), "train", "experiment=cpu_smoke", "--dry-run"]
+    subprocess.run(command, env={**environment, "TMPDIR": str(tmp_path)}, check=True, capture_output=True)
+    assert list(tmp_path.iterdir()) == []

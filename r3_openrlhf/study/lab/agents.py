@@ -16,12 +16,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 
 from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.problems.agents.advantages import advantages_of_task, steps_alone
-from r3_openrlhf.study.lab.agents_table import NUM_TASKS, Played, Policy, Row, TablePolicy, agents_config
+from r3_openrlhf.study.lab.agents_table import (
+    FORGETS,
+    NUM_TASKS,
+    Played,
+    Policy,
+    Recipe,
+    Row,
+    TablePolicy,
+    agents_config,
+)
 
 POLICIES = ("table", "network")
 VARIANTS = ("history", "state")  # is what is best a matter of the history, or of the current state alone?
@@ -30,7 +40,7 @@ LEARNING_RATES = {"table": 5.0, "network": 3e-3}
 RESAMPLES = 2000
 DEEPEST = 4  # level up to which lone steps are counted
 TOKENS = 40_000  # of a run
-TASKS, TRAJECTORIES = 4, 8  # of a step
+TASKS = 4  # of a step
 
 
 @dataclass(slots=True)
@@ -47,6 +57,7 @@ class AgentRun:
     collapsed: float = 0.0  # share of task groups that all failed or all succeeded
     recalled: int = 0  # trajectories
     policy: str = "table"
+    recipe: dict[str, Any] = field(default_factory=dict)
 
     @property
     def area(self) -> float:
@@ -73,15 +84,15 @@ def recall(group: list[Played], stored: Sequence[Played], rng: random.Random) ->
     return rng.choice(list(stored))
 
 
-def make_policy(kind: str, *, variant: str, seed: int) -> Policy:
+def make_policy(kind: str, *, variant: str, seed: int, forgets: float = FORGETS) -> Policy:
     """The policy with which a run begins. ConfigError: no such kind."""
     if kind not in POLICIES:
         raise ConfigError(f"the policy {quoted(kind)} does not exist; known: {', '.join(POLICIES)}")
     if kind == "table":
-        return TablePolicy()
+        return TablePolicy(forgets)
     from r3_openrlhf.study.lab.agents_network import imitator  # with torch
 
-    return imitator(seed, shows_keys=variant == "state")
+    return imitator(seed, shows_keys=variant == "state", forgets=forgets)
 
 
 def train(
@@ -92,19 +103,21 @@ def train(
     policy: str = "table",
     tokens: int = TOKENS,
     learning_rate: float | None = None,
+    recipe: Recipe | None = None,
 ) -> AgentRun:
     """One run until so many tokens are generated. The same arguments give the same run.
 
     learning_rate: None is that of LEARNING_RATES.
-    ConfigError: no such variant, arm or policy.
+    ConfigError: no such variant, arm, policy or key of `recipe.settings`.
     """
     if variant not in VARIANTS:
         raise ConfigError(f"the variant {quoted(variant)} does not exist; known: {', '.join(VARIANTS)}")
-    settings = agents_config(arm)
+    recipe = recipe or Recipe()
+    settings, num = agents_config(arm, recipe.settings), recipe.trajectories
     rng = random.Random(f"{variant}/{seed}")
-    player = make_policy(policy, variant=variant, seed=seed)
+    player = make_policy(policy, variant=variant, seed=seed, forgets=recipe.forgets)
     rate = learning_rate or LEARNING_RATES[policy]
-    run = AgentRun(variant, arm, seed, rate, policy=policy)
+    run = AgentRun(variant, arm, seed, rate, policy=policy, recipe=asdict(recipe))
     successes: dict[str, list[Played]] = defaultdict(list)
     alone, collapsed, groups, generated = [], 0, 0, 0
     while generated < tokens:
@@ -112,19 +125,23 @@ def train(
         fresh: list[Played] = []
         before = generated
         for task in rng.sample(range(NUM_TASKS), TASKS):
-            group = player.play_group(settings, seed=task, num=TRAJECTORIES, shows_keys=variant == "state", rng=rng)
+            group = player.play_group(settings, seed=task, num=num, shows_keys=variant == "state", rng=rng)
             fresh += group
             num_right = sum(bool(one.trajectory.success) for one in group)
-            collapsed += num_right in (0, TRAJECTORIES)
+            collapsed += num_right in (0, num)
             groups += 1
             uid = group[0].trajectory.task_uid
             found = recall(group, successes[uid], rng) if arm in REPLAYS else None
             members = [*group, found] if found else group
             run.recalled += found is not None
             advantages = advantages_of_task([one.trajectory for one in members], settings)
-            rows += [(one, mine, one is found) for one, mine in zip(members, advantages, strict=True)]
+            rows += [(one, of_turns, one is found) for one, of_turns in zip(members, advantages, strict=True)]
             successes[uid] = [*successes[uid], *(one for one in group if one.trajectory.success)][-16:]
-        player.update(rows, learning_rate=rate)
+        if recipe.minibatches > 1:
+            rng.shuffle(rows)
+            rows = [(one, of_turns, True) for one, of_turns, _ in rows]
+        for first in range(recipe.minibatches):
+            player.update(rows[first :: recipe.minibatches], learning_rate=rate, rescale=recipe.rescale)
         generated += sum(map(num_tokens, fresh))
         run.tokens.append(before)
         run.success.append(fmean(bool(one.trajectory.success) for one in fresh))
@@ -143,6 +160,7 @@ def run_study(
     policy: str,
     tokens: int,
     learning_rate: float | None,
+    recipe: Recipe | None = None,
     progress: Callable[[int, int], None] = lambda number, of: None,
 ) -> list[AgentRun]:
     """Every combination; one that is in `directory` already is read, not run. `progress(number, of)` is called as runs end.
@@ -150,15 +168,16 @@ def run_study(
     if policy not in POLICIES:
         raise ConfigError(f"the policy {quoted(policy)} does not exist; known: {', '.join(POLICIES)}")
     rate = learning_rate or LEARNING_RATES[policy]
+    recipe = recipe or Recipe()
     found = []
     for variant in variants:
         for arm in arms:
-            agents_config(arm)
+            agents_config(arm, recipe.settings)
             for seed in seeds:
-                name = f"{variant}-{arm}-{seed}-{tokens}-{rate:g}"
+                name = f"{variant}-{arm}-{seed}-{tokens}-{rate:g}{recipe.changed}"
                 file = directory / f"{name if policy == 'table' else f'{policy}-{name}'}.json"
                 if not file.is_file():
-                    run = train(variant, arm, seed, policy=policy, tokens=tokens, learning_rate=rate)
+                    run = train(variant, arm, seed, policy=policy, tokens=tokens, learning_rate=rate, recipe=recipe)
                     directory.mkdir(parents=True, exist_ok=True)
                     unfinished = file.with_suffix(".part")
                     unfinished.write_text(json.dumps(asdict(run)) + "\n", encoding="utf-8")

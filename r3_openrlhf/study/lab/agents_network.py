@@ -27,6 +27,7 @@ from r3_openrlhf.problems.agents.vault import BACK, HALL, OPEN, TAKE, Vault
 from r3_openrlhf.study.lab.agents_table import (
     DUAL_CLIP,
     EPS_CLIP,
+    FORGETS,
     KEYS,
     NOW,
     NUM_TASKS,
@@ -147,26 +148,26 @@ class NetworkPolicy(nn.Module):
                 episodes[i].advance(worlds[i].step(episodes[i].act(said, truncated=False)))
         return [Played(episode.trajectory(), mine) for episode, mine in zip(episodes, choices, strict=True)]
 
-    def update(self, rows: Sequence[Row], *, learning_rate: float) -> None:
+    def update(self, rows: Sequence[Row], *, learning_rate: float, rescale: bool = True) -> None:
         """One step of Adam on the clipped objective, mean over turns; what is clipped and scaled is as in agents_table.update."""
         if self._optimizer is None:
             self._optimizer = torch.optim.Adam(self.parameters(), lr=learning_rate)
         turns = [
-            (choice, advantage, recalled)
-            for played, advantages, recalled in rows
+            (choice, advantage, off_policy)
+            for played, advantages, off_policy in rows
             if advantages is not None
             for choice, advantage in zip(played.choices, advantages, strict=True)
         ]
         advantages = torch.tensor([advantage for _, advantage, _ in turns])
-        scale = advantages.square().mean().sqrt()
-        if not scale > 0:
+        scale = advantages.square().mean().sqrt() if rescale else torch.tensor(1.0)
+        if not advantages.any():
             return  # nothing was said, or of nothing
         logprobs = self([choice.key for choice, _, _ in turns])
         mine = logprobs[
             torch.arange(len(turns)), torch.tensor([ACTIONS.index(choice.action) for choice, _, _ in turns])
         ]
         sampled = torch.tensor([choice.probability for choice, _, _ in turns]).log()
-        old = torch.where(torch.tensor([recalled for _, _, recalled in turns]), sampled, mine.detach())
+        old = torch.where(torch.tensor([off_policy for _, _, off_policy in turns]), sampled, mine.detach())
         loss = -clipped_objective((mine - old).exp(), advantages / scale).mean()
         self._optimizer.zero_grad()
         loss.backward()
@@ -180,15 +181,15 @@ def clipped_objective(ratio: Tensor, advantages: Tensor) -> Tensor:
     return torch.where(advantages < 0, found.maximum(DUAL_CLIP * advantages), found)
 
 
-def imitator(seed: int, *, shows_keys: bool) -> NetworkPolicy:
+def imitator(seed: int, *, shows_keys: bool, forgets: float = FORGETS) -> NetworkPolicy:
     """A network that has learned to play like the forgetful player; a copy, with an optimizer of its own."""
-    return copy.deepcopy(_imitator(seed, shows_keys))
+    return copy.deepcopy(_imitator(seed, shows_keys, forgets))
 
 
 @lru_cache(maxsize=64)  # the arms of a study begin alike
-def _imitator(seed: int, shows_keys: bool) -> NetworkPolicy:
+def _imitator(seed: int, shows_keys: bool, forgets: float) -> NetworkPolicy:
     """Cross-entropy to the player's probabilities at each turn of its own episodes, in tasks that no run trains on."""
-    network, player, settings = NetworkPolicy(seed), TablePolicy(), agents_config("grpo")
+    network, player, settings = NetworkPolicy(seed), TablePolicy(forgets), agents_config("grpo")
     rng = random.Random(f"imitation/{seed}")
     optimizer = torch.optim.Adam(network.parameters(), lr=IMITATION_RATE)
     for _ in range(IMITATION_STEPS):
@@ -198,7 +199,7 @@ def _imitator(seed: int, shows_keys: bool) -> NetworkPolicy:
             (played,) = player.play_group(settings, seed=task, num=1, shows_keys=shows_keys, rng=rng)
             for turn, choice in zip(played.trajectory.turns, played.choices, strict=True):
                 readings.append(read(turn.prompt)[0])
-                right = forgetful_probabilities(choice.key)
+                right = forgetful_probabilities(choice.key, forgets)
                 wanted.append([right.get(action, 0.0) for action in ACTIONS])
         logprobs = network(readings)
         target = torch.tensor(wanted)

@@ -12,11 +12,12 @@ import random
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Protocol
 
 from r3_openrlhf.config import AgentsConfig
 from r3_openrlhf.method.errors import ConfigError, quoted
+from r3_openrlhf.method.open_table import nearest
 from r3_openrlhf.problems.agents.environment import task_uid
 from r3_openrlhf.problems.agents.trajectory import Episode, Trajectory
 from r3_openrlhf.problems.agents.vault import BACK, HALL, OPEN, TAKE, Vault
@@ -47,18 +48,42 @@ _TAKEN = re.compile(rf"^(\w+)[^\n]* -> {TAKE}$", re.MULTILINE)
 NOW = re.compile(r"Now: (\w+)(?:, keys ([\w ]+))?$")
 
 
-def agents_config(arm: str) -> AgentsConfig:
-    """The settings of an arm. ConfigError: no such arm."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What all arms of a study have in common.
+
+    Attributes:
+        trajectories: of each task in a step, the G of a group.
+        minibatches: updates of a step; after the first one ratios differ from 1.
+        rescale: divide the advantages of an update by their root mean square, because the estimators differ in scale.
+        forgets: how often the first policy forgets what it holds; 0.85 succeeds in a quarter of its trajectories, 0.5 in a half.
+        settings: further keys of `agents`.
+    """
+
+    trajectories: int = 8
+    minibatches: int = 1
+    rescale: bool = True
+    forgets: float = FORGETS
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def changed(self) -> str:
+        """What differs from the defaults, for the name of a file."""
+        own, plain = asdict(self), asdict(Recipe())
+        told = {**{key: own[key] for key in own if key != "settings" and own[key] != plain[key]}, **self.settings}
+        return "".join(f"-{key}_{value}" for key, value in told.items())
+
+
+def agents_config(arm: str, settings: dict[str, Any] | None = None) -> AgentsConfig:
+    """The settings of an arm; `settings` wins over it. ConfigError: no such arm or key."""
     if arm not in ARMS:
         raise ConfigError(f"the arm {quoted(arm)} does not exist; known: {', '.join(ARMS)}")
-    return AgentsConfig(
-        environment="vault",
-        max_turns=MAX_TURNS,
-        memory_turns=MEMORY_TURNS,
-        lists_actions=False,
-        instruction="",
-        **ARMS[arm],
-    )
+    of_all = {"environment": "vault", "max_turns": MAX_TURNS, "memory_turns": MEMORY_TURNS}
+    known = {one.name for one in fields(AgentsConfig)}
+    for key in settings or {}:
+        if key not in known:
+            raise ConfigError(f"--set {quoted(key)} is no key of agents; {nearest(key, known)}")
+    return AgentsConfig(**{**of_all, "lists_actions": False, "instruction": "", **ARMS[arm], **(settings or {})})
 
 
 def parts_of(prompt: str) -> dict[str, str]:
@@ -74,7 +99,8 @@ def parts_of(prompt: str) -> dict[str, str]:
 class TablePolicy:
     """Logits per Key and action."""
 
-    def __init__(self) -> None:
+    def __init__(self, forgets: float = FORGETS) -> None:
+        self.forgets = forgets
         self.logits: dict[Key, dict[str, float]] = {}
 
     def read(self, prompt: str) -> tuple[Key, dict[str, str]]:
@@ -89,7 +115,8 @@ class TablePolicy:
         """The logits of each action, by parts of the goal."""
         if key not in self.logits:
             self.logits[key] = {
-                action: math.log(probability) for action, probability in forgetful_probabilities(key).items()
+                action: math.log(probability)
+                for action, probability in forgetful_probabilities(key, self.forgets).items()
             }
         return self.logits[key]
 
@@ -107,12 +134,12 @@ class TablePolicy:
         """So many episodes of task `seed`, one behind the other."""
         return [play(self, settings, seed=seed, uid=str(i), shows_keys=shows_keys, rng=rng) for i in range(num)]
 
-    def update(self, rows: Sequence[Row], *, learning_rate: float) -> None:
+    def update(self, rows: Sequence[Row], *, learning_rate: float, rescale: bool = True) -> None:
         """See `update`."""
-        update(self, rows, learning_rate=learning_rate)
+        update(self, rows, learning_rate=learning_rate, rescale=rescale)
 
 
-def forgetful_probabilities(key: Key) -> dict[str, float]:
+def forgetful_probabilities(key: Key, forgets: float = FORGETS) -> dict[str, float]:
     """What the player does: right, forgetful in the hall (any needed room or the gate, whatever it has), careless in the
     rooms, or anything at all."""
     place, held = key
@@ -121,7 +148,7 @@ def forgetful_probabilities(key: Key) -> dict[str, float]:
         actions = [*forgot, *(f"go other{i}" for i in range(ROOMS - KEYS))]
         right = next((f"go {part}" for part in PARTS if part not in held), OPEN)
         chosen = {
-            action: FORGETS * (action in forgot) / len(forgot) + (1 - FORGETS) * (action == right)
+            action: forgets * (action in forgot) / len(forgot) + (1 - forgets) * (action == right)
             for action in actions
         }
     else:
@@ -147,7 +174,7 @@ class Played:
     choices: list[Choice]
 
 
-Row = tuple[Played, list[float] | None, bool]  # a trajectory, its advantages by turn (None: lost), was it recalled?
+Row = tuple[Played, list[float] | None, bool]  # a trajectory, its advantages by turn (None: lost), is it off-policy?
 
 
 class Policy(Protocol):
@@ -158,7 +185,7 @@ class Policy(Protocol):
     ) -> list[Played]:
         """So many episodes of task `seed`."""
 
-    def update(self, rows: Sequence[Row], *, learning_rate: float) -> None:
+    def update(self, rows: Sequence[Row], *, learning_rate: float, rescale: bool = True) -> None:
         """One update by these rows."""
 
 
@@ -181,31 +208,30 @@ def play(
     return Played(episode.trajectory(), choices)
 
 
-def update(policy: TablePolicy, rows: Sequence[Row], *, learning_rate: float) -> None:
+def update(policy: TablePolicy, rows: Sequence[Row], *, learning_rate: float, rescale: bool = True) -> None:
     """One step up the gradient of the clipped objective, mean over turns.
 
-    Advantages are divided by their root mean square over the step: the estimators differ in scale (GiGPO adds two), and the
-    length of a step is not what is compared.
-    Fresh turns have ratio 1. A recalled one has the ratio to the probability when it was sampled: clipped above 1 + EPS_CLIP
+    rescale: advantages are divided by their root mean square over the rows (the estimators differ in scale: GiGPO adds two).
+    Fresh turns have ratio 1. An off-policy one has the ratio to the probability when it was sampled: clipped above 1 + EPS_CLIP
     for A > 0, below 1 - EPS_CLIP for A < 0, where the bound DUAL_CLIP holds as well.
     """
     gradient: dict[Key, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     turns, squares = 0, 0.0
-    for played, advantages, recalled in rows:
+    for played, advantages, off_policy in rows:
         if advantages is None:
             continue
         for choice, advantage in zip(played.choices, advantages, strict=True):
             turns += 1
             squares += advantage**2
             probabilities = policy.probabilities(choice.key)
-            ratio = probabilities[choice.action] / choice.probability if recalled else 1.0
+            ratio = probabilities[choice.action] / choice.probability if off_policy else 1.0
             if advantage > 0 and ratio > 1 + EPS_CLIP:
                 continue
             if advantage < 0 and (ratio < 1 - EPS_CLIP or ratio > DUAL_CLIP):
                 continue
             for action, probability in probabilities.items():
                 gradient[choice.key][action] += ratio * advantage * ((action == choice.action) - probability)
-    scale = math.sqrt(squares / turns) if squares else 1.0
+    scale = math.sqrt(squares / turns) if rescale and squares else 1.0
     for key, parts in gradient.items():
         row = policy.row(key)
         for action, value in parts.items():

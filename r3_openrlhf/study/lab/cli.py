@@ -236,6 +236,12 @@ def shares(settings: tuple[str, ...], experiment: str, model: str | None, n: int
 @click.option(
     "--seeds", default=10, show_default=True, type=click.IntRange(min=1), help="Runs of each arm: seeds 1, 2, ..."
 )
+@click.option("--first-seed", default=1, show_default=True, help="To tune on seeds that are not reported.")
+@click.option("--trajectories", default=8, show_default=True, type=click.IntRange(min=2), help="Of a task in a step.")
+@click.option("--minibatches", default=1, show_default=True, type=click.IntRange(min=1), help="Updates of a step.")
+@click.option("--rescale/--no-rescale", default=True, help="Divide advantages by their root mean square in an update.")
+@click.option("--forgets", default=None, type=click.FloatRange(0, 1), help="How often the first policy forgets.")
+@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="A key of agents, for all arms.")
 @click.option("--tokens", default=None, type=click.IntRange(min=1), help="Generated tokens of a run.")
 @click.option("--learning-rate", default=None, type=click.FloatRange(min=0, min_open=True))
 @click.option(
@@ -250,6 +256,12 @@ def agents(
     arms: str | None,
     policy: str,
     seeds: int,
+    first_seed: int,
+    trajectories: int,
+    minibatches: int,
+    rescale: bool,
+    forgets: float | None,
+    changes: tuple[str, ...],
     tokens: int | None,
     learning_rate: float | None,
     out: str,
@@ -258,9 +270,20 @@ def agents(
     """Estimators of trajectories in a small world: half a second a run on one core, five with the network."""
     from dataclasses import asdict
 
-    from r3_openrlhf.study.lab.agents import TOKENS, run_study, table
-    from r3_openrlhf.study.lab.agents_table import ARMS
+    import yaml
 
+    from r3_openrlhf.study.lab.agents import TOKENS, run_study, table
+    from r3_openrlhf.study.lab.agents_table import ARMS, FORGETS, Recipe
+
+    if wrong := [change for change in changes if "=" not in change]:
+        raise ConfigError(f"--set {quoted(wrong[0])} has no value; use KEY=VALUE")
+    recipe = Recipe(
+        trajectories=trajectories,
+        minibatches=minibatches,
+        rescale=rescale,
+        forgets=FORGETS if forgets is None else forgets,
+        settings={key: yaml.safe_load(value) for key, value in (change.split("=", 1) for change in changes)},
+    )
     if Path(out).exists() and not Path(out).is_dir():
         raise ConfigError(f"--out {out} is a file; choose a directory")
     if policy == "network":
@@ -279,8 +302,9 @@ def agents(
             Path(out),
             variants=variants.split(","),
             arms=arms.split(",") if arms else list(ARMS),
-            seeds=range(1, seeds + 1),
+            seeds=range(first_seed, first_seed + seeds),
             policy=policy,
+            recipe=recipe,
             tokens=tokens or TOKENS,
             learning_rate=learning_rate,
             progress=progress,

@@ -13,7 +13,14 @@ from r3_openrlhf.problems.agents.trajectory import Episode
 from r3_openrlhf.problems.agents.vault import BACK, OPEN, TAKE, Vault
 from r3_openrlhf.study.lab import agents as lab
 from r3_openrlhf.study.lab import agents_table
-from r3_openrlhf.study.lab.agents_table import Choice, Played, TablePolicy, agents_config, forgetful_probabilities
+from r3_openrlhf.study.lab.agents_table import (
+    Choice,
+    Played,
+    Recipe,
+    TablePolicy,
+    agents_config,
+    forgetful_probabilities,
+)
 
 
 def keys_of(actions, *, shows_keys):
@@ -72,6 +79,29 @@ def test_an_update_is_the_policy_gradient():
     assert policy.row(("first", ()))[BACK] == approx(before[BACK] - 0.5 * p[BACK])
 
 
+def test_without_rescaling_advantages_are_used_as_they_are():
+    policy = TablePolicy()
+    before, p = dict(policy.row(("first", ()))), policy.probabilities(("first", ()))
+    policy.update([(one_choice(policy, TAKE), [3.0], False)], learning_rate=0.5, rescale=False)
+    assert policy.row(("first", ()))[TAKE] == approx(before[TAKE] + 0.5 * 3 * (1 - p[TAKE]))
+
+
+def test_a_recipe_changes_the_run_and_has_a_name_of_its_own():
+    settings = {"tokens": 3000, "learning_rate": 5.0}
+    plain = lab.train("state", "hgpo_k2", 1, **settings)
+    for recipe, name in (
+        (Recipe(minibatches=2), "-minibatches_2"),
+        (Recipe(rescale=False), "-rescale_False"),
+        (Recipe(trajectories=16), "-trajectories_16"),
+        (Recipe(forgets=0.5), "-forgets_0.5"),
+        (Recipe(settings={"std_norm": False, "max_turns": 12}), "-std_norm_False-max_turns_12"),
+    ):
+        run = lab.train("state", "hgpo_k2", 1, **settings, recipe=recipe)
+        assert recipe.changed == name and (run.success, run.tokens) != (plain.success, plain.tokens), name
+    assert lab.train("state", "hgpo_k2", 1, **settings, recipe=Recipe()).success == plain.success
+    assert lab.train("state", "grpo", 1, tokens=9000, recipe=Recipe(forgets=0.5)).success[0] > plain.success[0]
+
+
 @pytest.mark.parametrize(
     ("advantage", "ratio", "moves"),
     [(1.0, 1.3, False), (1.0, 0.5, True), (-1.0, 0.7, False), (-1.0, 2.0, True), (-1.0, 3.5, False)],
@@ -123,6 +153,8 @@ def test_a_run_learns_is_the_same_again_and_a_finished_one_is_not_run_again(tmp_
     [
         (["--arms", "ppo"], "the arm 'ppo' does not exist; known: grpo"),
         (["--variants", "both"], "the variant 'both' does not exist"),
+        (["--set", "max_turn=3"], "--set 'max_turn' is no key of agents; did you mean max_turns?"),
+        (["--set", "max_turns"], "--set 'max_turns' has no value"),
     ],
 )
 def test_what_does_not_exist_is_named(tmp_path, arguments, message):
