@@ -9,7 +9,7 @@ export PATH="$PWD/.venv/bin:$PATH" OMP_NUM_THREADS=1
 
 POLICY=${POLICY:-table} VARIANTS=${VARIANTS:-history state} SIZES=${SIZES:-8 16 32} SEEDS=${SEEDS:-16}
 ARMS=${ARMS:-grpo gigpo hgpo_k0 hgpo_k2 hgpo_k4 hgpo_k2_episode}
-RATES=${RATES:-5 15 45}
+RATES=${RATES:-15 45 135 405}
 OUT=${OUT:-runs/lab_hgpo}
 agents() { # agents STD_NORM SIZE VARIANT ARM RATE FIRST_SEED SEEDS
     r3 lab agents --policy "$POLICY" --set std_norm="$1" --trajectories "$2" --variants "$3" --arms "$4" --learning-rate "$5" \
