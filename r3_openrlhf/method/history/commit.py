@@ -81,7 +81,6 @@ class StepWriter:
         drafts: Sequence[Draft],
         ungraded: Sequence[Rollout],
         continued: Sequence[Rollout],
-        state: bytes | None,
         sweep: bool,
     ) -> None:
         """`drafts` come ordered by uid, verdict, context; `continued`: the graded rollouts that began behind a prefix, none
@@ -96,12 +95,10 @@ class StepWriter:
         self._count_continuations(problems, continued)
         if sweep:
             self._sweep()
-        if state is not None:
-            self._usage.states += blob_bytes(len(state))
         self._make_room()
         self._count()
         self._connection.execute(
-            "INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 self._step,
                 epoch,
@@ -115,7 +112,6 @@ class StepWriter:
                 self._ids.response,
                 self._ids.rollout,
                 time.time(),
-                state,
             ),
         )
         self._usage.save(self._connection)

@@ -61,8 +61,6 @@ def purge_below(connection: sqlite3.Connection, *, floor: int) -> None:
         "SELECT coalesce(sum(bytes), 0) FROM rollouts WHERE evicted_at <= ?", (floor,)
     ).fetchone()
     usage.retained -= freed_rows
-    old_states = connection.execute("SELECT length(state) FROM steps WHERE step < ? AND state IS NOT NULL", (floor,))
-    usage.states -= sum(blob_bytes(size) for (size,) in old_states)
     connection.execute(
         "INSERT INTO gone SELECT ?, problem, context, verdict, sum(samples), sum(reward_sum) FROM rollouts "
         "WHERE evicted_at <= ? GROUP BY problem, context, verdict "
@@ -96,7 +94,6 @@ def purge_below(connection: sqlite3.Connection, *, floor: int) -> None:
     freed = {table: _delete_unused(connection, table, rows) for table, rows in shared.items()}
     usage.prompts -= freed["prompts"]  # a response's bytes are its rows' bytes
     connection.execute("DELETE FROM counters_before WHERE step <= ?", (floor,))
-    connection.execute("UPDATE steps SET state = NULL WHERE step < ?", (floor,))
     usage.save(connection)
 
 

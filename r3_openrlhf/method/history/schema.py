@@ -16,7 +16,7 @@ import sqlite3
 from r3_openrlhf.method.history.codec import DIGEST_BYTES
 
 APPLICATION_ID = 0x52334853  # "R3HS", in the file's header
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 MAX_WHOLE = 2**53  # what every reader of the file, JSON included, takes for the number that it is
 
 
@@ -50,7 +50,6 @@ CREATE TABLE steps (
     -- The largest ids that were given out by then. Ids are never given out twice, so everything later is larger.
     {_whole("last_problem", "last_prompt", "last_response", "last_rollout")},
     {_number("committed_at")},     -- seconds since 1970, for people
-    state BLOB,
     CHECK (num_rows + num_ungraded + num_unkept <= num_rollouts)) STRICT;
 CREATE TABLE problems (id INTEGER PRIMARY KEY, uid TEXT NOT NULL UNIQUE) STRICT;
 -- Everything ever committed, per problem, context and verdict. Never evicted.

@@ -101,13 +101,11 @@ class HistoryStore:
 
     # ---- writing
 
-    def commit_step(
-        self, step: int, epoch: int, rollouts: Iterable[Rollout], *, state: dict[str, Any] | None = None
-    ) -> None:
+    def commit_step(self, step: int, epoch: int, rollouts: Iterable[Rollout]) -> None:
         """Adds everything that a step sampled, and evicts what the limits ask for, in one transaction.
 
         After return it survives a power failure; before, nothing of it is visible. Ungraded rollouts are counted and
-        not stored. `state` (plain JSON) comes back from state_of(step).
+        not stored.
         """
         step, epoch = whole_number(step, name="the step"), whole_number(epoch, name="the epoch")
         rollouts = list(rollouts)
@@ -123,15 +121,7 @@ class HistoryStore:
                     f"cannot commit step {step} to {self.path}: its newest step is {last}; roll back first"
                 )
             writer = StepWriter(connection, self._codec, step=step, limits=self.limits)
-            packed = None if state is None else self._codec.pack_json(state)
-            writer.write(
-                epoch=epoch,
-                drafts=drafts,
-                ungraded=ungraded,
-                continued=continued,
-                state=packed,
-                sweep=self._sweep,
-            )
+            writer.write(epoch=epoch, drafts=drafts, ungraded=ungraded, continued=continued, sweep=self._sweep)
         self._sweep = False
 
     def roll_back(self, step: int) -> int:
@@ -310,14 +300,6 @@ class HistoryStore:
                 (uid,),
             ).fetchall()
         return {(CONTEXTS[context], VERDICTS[verdict]): (count, total) for context, verdict, count, total in rows}
-
-    def state_of(self, step: int) -> dict[str, Any] | None:
-        """What commit_step was given for `step`; None: nothing, no such step, or one below the rollback floor."""
-        with self._reading() as connection:
-            row = connection.execute(
-                "SELECT state FROM steps WHERE step = ?", (whole_number(step, name="the step", low=-1),)
-            ).fetchone()
-            return self._codec.unpack_json(row[0]) if row and row[0] is not None else None
 
     def close(self) -> None:
         """Ends the connection and gives the lease back. Harmless when repeated."""

@@ -50,13 +50,12 @@ class Usage:
     retained: int = 0  # evicted rows that a roll-back may still bring back
     prompts: int = 0
     problems: int = 0
-    states: int = 0
     continuations: int = 0
 
     @property
     def fixed(self) -> int:
         """What eviction cannot reduce."""
-        return BASE_BYTES + self.prompts + self.problems + self.states + self.continuations
+        return BASE_BYTES + self.prompts + self.problems + self.continuations
 
     @property
     def total(self) -> int:
@@ -96,10 +95,6 @@ class Usage:
             retained=total("SELECT sum(bytes) FROM rollouts WHERE evicted_at IS NOT NULL"),
             prompts=sum(blob_bytes(size) for (size,) in connection.execute("SELECT length(ids) FROM prompts")),
             problems=PROBLEM_BYTES * total("SELECT count(*) FROM problems"),
-            states=sum(
-                blob_bytes(size)
-                for (size,) in connection.execute("SELECT length(state) FROM steps WHERE state IS NOT NULL")
-            ),
             continuations=cls.of_continuations(connection),
         )
 

@@ -331,13 +331,6 @@ def _check_arrays(connection: sqlite3.Connection, result: Verification, progress
         done += 1
         if done % _CHUNK == 0:
             progress(done, result.rows)
-    for step, packed in _chunks(
-        connection, "SELECT step, state FROM steps WHERE step > ? AND state IS NOT NULL ORDER BY step LIMIT ?"
-    ):
-        try:
-            codec.unpack_json(packed)
-        except (HistoryError, RecursionError, *CONTENT_ERRORS) as error:
-            findings.append(f"state of step {step}: {error}")
     result.findings += findings[:_MAX_FINDINGS]
     if len(findings) > _MAX_FINDINGS:
         result.findings.append(f"and {len(findings) - _MAX_FINDINGS} more arrays")

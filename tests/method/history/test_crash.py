@@ -51,7 +51,6 @@ def contents(store):
     ]
     return (
         store.last_step,
-        store.state_of(store.last_step) if store.last_step else None,
         [store.counts(uid) for uid in "abcdef"],
         [store.continuations(uid) for uid in "abcdef"],
         store.states(step=0, limit=999),
@@ -65,7 +64,7 @@ def expected():
     with HistoryStore.open(":memory:", limits=LIMITS) as store:
         after = [contents(store)]
         for step in range(1, LAST_STEP + 1):
-            store.commit_step(step, 1, sampled_in(step), state={"step": step})
+            store.commit_step(step, 1, sampled_in(step))
             after.append(contents(store))
     return after
 
@@ -79,7 +78,7 @@ def run(path, acknowledge):
         store.roll_back(resume)
         for step in range(resume + 1, LAST_STEP + 1):
             acknowledge(step - 1, step)
-            store.commit_step(step, 1, sampled_in(step), state={"step": step})
+            store.commit_step(step, 1, sampled_in(step))
             acknowledge(step, step)
             if step % 5 == 3:
                 store.set_rollback_floor(step - 3)

@@ -44,7 +44,7 @@ def sound(tmp_path_factory):
                 make_rollout("q", ids=[step, 7], context=Context.PREFIX, prompt=[7], prefix_tokens=1),
             ]
             rollouts += [make_rollout("r", ids=[step, n, 1], turns=(1, 2)) for n in range(2)]
-            store.commit_step(step, 1, rollouts, state={"step": step})
+            store.commit_step(step, 1, rollouts)
         store.set_rollback_floor(3)
     return run
 
@@ -163,7 +163,6 @@ def test_a_sound_store(sound):
         ("UPDATE responses SET digest = zeroblob(16) WHERE id = (SELECT max(id) FROM responses)", "is not what its hash names"),
         ("UPDATE prompts SET digest = zeroblob(16) WHERE id = 1", "prompt 1 is not what its hash names"),
         ("UPDATE logprobs SET data = CAST(x'28b52ffd' || data AS BLOB)", "log-probs of row"),
-        ("UPDATE steps SET state = x'00' WHERE step = 5", "state of step 5"),
         ("UPDATE continuations SET tries = 99", "more than were sampled"),
         ("UPDATE states SET num_tokens = 99", "has a state of 99 tokens, but is no longer failed response"),
         ("UPDATE meta SET value = 9 WHERE key = 'floor'", "the rollback floor 9 lies after the newest step"),
@@ -230,7 +229,7 @@ def test_a_commit_takes_no_value_that_it_could_not_give_back(field, value, quick
 def test_no_step_that_is_no_number_is_taken(value, quick_path):
     with HistoryStore.open(quick_path / "history.sqlite") as store:
         store.commit_step(1, 1, [make_rollout()])
-        for method in (store.roll_back, store.set_rollback_floor, store.state_of):
+        for method in (store.roll_back, store.set_rollback_floor):
             with pytest.raises(HistoryError, match="takes whole numbers"):
                 method(value)
         far = store.recall("p", Verdict.WRONG, k=10**23, step=5, max_policy_lag=10**23)

@@ -125,7 +125,7 @@ def test_the_file_stays_below_the_cap(quick_path, sizes, problems, rows, every, 
                 noisy_rollout(f"p{rng.integers(problems)}", int(rng.choice(sizes)), prompt=rng.integers(0, 9, prompt))
                 for _ in range(rows)
             ]
-            store.commit_step(step, 1, batch, state={"step": step})
+            store.commit_step(step, 1, batch)
             sampled += rows
             if step % every == 0:
                 store.set_rollback_floor(step)

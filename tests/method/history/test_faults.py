@@ -164,7 +164,7 @@ def test_a_store_of_another_schema(written, version):
     connection.close()
     for options in ({}, {"writer": False}):
         with pytest.raises(
-            HistoryError, match=f"has schema {version}, and this r3_openrlhf reads schema 5 alone: use the"
+            HistoryError, match=f"has schema {version}, and this r3_openrlhf reads schema 6 alone: use the"
         ):
             HistoryStore.open(written, **options)
 

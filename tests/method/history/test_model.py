@@ -123,7 +123,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
     @rule(rollouts=rollouts_, gap=st.integers(1, 2))
     def commit(self, rollouts, gap):
         step = (self.newest() or 0) + gap
-        self.store.commit_step(step, 1, rollouts, state={"step": step})
+        self.store.commit_step(step, 1, rollouts)
         self.model.commit(step, rollouts)
         self.snapshots[step] = copy.deepcopy(self.model)
         self.surviving.append(("commit", step, rollouts))
@@ -231,7 +231,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
             with self.open("never rolled back") as other:
                 for call, step, *rollouts in self.surviving:
                     if call == "commit":
-                        other.commit_step(step, 1, rollouts[0], state={"step": step})
+                        other.commit_step(step, 1, rollouts[0])
                     elif step <= (other.last_step or 0):
                         other.set_rollback_floor(step)
                 for call, step, *_ in self.surviving:  # floors that were raised from a step that is forgotten

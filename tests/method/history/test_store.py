@@ -34,7 +34,6 @@ def test_a_new_store_knows_nothing():
     assert store.last_step is None
     assert store.mean_rewards(["p"]) == store.counts("p") == {}
     assert store.recall("p", Verdict.WRONG, k=2, step=1, max_policy_lag=10) == []
-    assert store.state_of(1) is None
     assert store.roll_back(0) == 0
 
 
@@ -283,7 +282,7 @@ def test_rolling_back_brings_evicted_rows_and_old_counters_back(tmp_path):
     path = tmp_path / "history.sqlite"
     with HistoryStore.open(path, limits=HistorySettings(max_per_problem_and_verdict=2)) as store:
         for step in (1, 2):
-            store.commit_step(step, 1, [make_rollout(ids=[step], policy_step=step)], state={"step": step})
+            store.commit_step(step, 1, [make_rollout(ids=[step], policy_step=step)])
         before = dump(path)
         for step in (3, 4):
             store.commit_step(step, 2, [make_rollout(ids=[step]), make_rollout("new", ids=[step])])
@@ -291,7 +290,6 @@ def test_rolling_back_brings_evicted_rows_and_old_counters_back(tmp_path):
         assert store.roll_back(2) == 4
         assert wrong_ids(store) == [1, 2]
         assert store.last_step == 2
-        assert store.state_of(2) == {"step": 2}
         assert store.counts("new") == {}
     assert dump(path) == before
 
@@ -309,9 +307,8 @@ def test_a_roll_back_to_the_newest_step_or_beyond_changes_nothing(tmp_path):
 def test_above_the_floor_a_roll_back_still_finds_everything():
     store = open_memory(max_per_problem_and_verdict=1)
     for step in range(1, 7):
-        store.commit_step(step, 1, [make_rollout(ids=[step])], state={"step": step})
+        store.commit_step(step, 1, [make_rollout(ids=[step])])
     store.set_rollback_floor(3)
-    assert store.state_of(2) is None and store.state_of(3) == {"step": 3}
     with pytest.raises(HistoryError, match="cannot roll .* back to step 2: .* resume from step 3"):
         store.roll_back(2)
     store.roll_back(3)
