@@ -349,7 +349,8 @@ def executor_of(step: Step, clock: Clock):
 
 async def sampled(step: Step, executor, flat: list, generator, clock: Clock) -> list:
     """One Experience per response, through executor, pickle and samples generator."""
-    from r3_openrlhf.method.types import Grade, Verdict
+    from r3_openrlhf.method.types import Verdict
+    from r3_openrlhf.rewards.exchange import Grade
     from r3_openrlhf.stack import samples_generator
 
     record = clock.timed("records", samples_generator.rollout_from_response)

@@ -18,7 +18,7 @@ from r3_openrlhf.config.answer_tasks import task_for
 from r3_openrlhf.config.reward_functions import BUILT_IN, placed, reward_function
 from r3_openrlhf.config.sources import entries_of, path_of
 from r3_openrlhf.config.words import AgentEstimator, Device, LossAggregation, Reading, TokenValues
-from r3_openrlhf.method.checks import above, at_least, check_typed, fraction, one_of
+from r3_openrlhf.method.checks import above, at_least, one_of
 from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import is_import_path, is_looking
 from r3_openrlhf.method.settings import R3Settings
@@ -40,6 +40,22 @@ def _is_address(url: str) -> bool:
         )
     except ValueError:  # a port that is none
         return False
+
+
+def _fraction(key: str, value: float) -> None:
+    """ConfigError unless `value` lies between 0 and 1, both included."""
+    if not 0.0 <= value <= 1.0:
+        raise ConfigError(f"{key} is {value}; use a fraction between 0 and 1")
+
+
+def _check_typed(key: str, *texts: str) -> None:
+    r"""ConfigError: a text has \n or \t as two characters, as a command line gives them, and so never occurs."""
+    for text in texts:
+        if typed := re.search(r"\\[nt](?![a-zA-Z])", text):
+            raise ConfigError(
+                f"{key} holds {quoted(typed[0])} as two characters, a backslash and a letter; on the command line write a real "
+                "line break or tab inside the quotes ($'...' in bash), or put the text into a YAML file"
+            )
 
 
 @dataclass
@@ -175,7 +191,7 @@ class RolloutConfig:
         above("rollout.temperature", self.temperature, 0.0)
         if not all(self.stop):
             raise ConfigError(f"rollout.stop is {self.stop}; a text at which a response ends has a character or more")
-        check_typed("rollout.stop", *self.stop)
+        _check_typed("rollout.stop", *self.stop)
         at_least("rollout.micro_batch_size", self.micro_batch_size, 1)
         at_least("rollout.max_tokens_per_gpu", self.max_tokens_per_gpu, 1)
 
@@ -272,8 +288,8 @@ class CriticConfig:
         above("critic.learning_rate", self.learning_rate, 0.0)
         at_least("critic.warmup_steps", self.warmup_steps, 0)
         above("critic.value_clip", self.value_clip, 0.0)
-        fraction("critic.gamma", self.gamma)
-        fraction("critic.lambd", self.lambd)
+        _fraction("critic.gamma", self.gamma)
+        _fraction("critic.lambd", self.lambd)
 
 
 @dataclass
@@ -338,10 +354,10 @@ class RewardConfig:
         above("reward.timeout_s", self.timeout_s, 0.0)
         at_least("reward.num_workers", self.num_workers, 1)
         above("reward.deadline_s", self.deadline_s, 0.0)
-        fraction("reward.max_ungraded_rate", self.max_ungraded_rate)
+        _fraction("reward.max_ungraded_rate", self.max_ungraded_rate)
         if len(self.thinking_marks) not in (0, 2) or not all(self.thinking_marks):
             raise ConfigError(f"reward.thinking_marks is {self.thinking_marks}; use [BEGIN, END], two texts, or []")
-        check_typed("reward.thinking_marks", *self.thinking_marks)
+        _check_typed("reward.thinking_marks", *self.thinking_marks)
         self.function = None if self.function is None else placed(self.function)
         self.functions = [placed(path) for path in self.functions]
         self._check_functions()
@@ -603,7 +619,7 @@ class AgentsConfig:
             at_least(f"agents.{name}", getattr(self, name), 0)
         one_of("agents.estimator", self.estimator, tuple(AgentEstimator))
         one_of("agents.reading", self.reading, tuple(Reading))
-        fraction("agents.gamma", self.gamma)
+        _fraction("agents.gamma", self.gamma)
         above("agents.timeout_s", self.timeout_s, 0.0)
 
     @property

@@ -10,10 +10,10 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from r3_openrlhf.config import RewardConfig
-from r3_openrlhf.method.types import Grade
 from r3_openrlhf.problems.sources import Label
 from r3_openrlhf.rewards.answers.request import GradeRequest
 from r3_openrlhf.rewards.client import make_grader
+from r3_openrlhf.rewards.exchange import Grade
 from r3_openrlhf.rewards.thinking import as_graded, response_text
 
 if TYPE_CHECKING:

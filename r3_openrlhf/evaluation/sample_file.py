@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from r3_openrlhf.method.errors import DataError
-from r3_openrlhf.method.types import Grade, Verdict
+from r3_openrlhf.method.types import Verdict
+from r3_openrlhf.rewards.exchange import Grade
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,9 +15,10 @@ from r3_openrlhf.config import BenchmarkConfig, DataConfig
 from r3_openrlhf.evaluation.grading_thread import GradingThread
 from r3_openrlhf.evaluation.sample_file import SampledProblem, SampledResponse, SampleFile, cut, graded
 from r3_openrlhf.method.errors import ConfigError
-from r3_openrlhf.method.types import Grade, Verdict
+from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.problems.prompts import prompt_of
 from r3_openrlhf.problems.sources import Label
+from r3_openrlhf.rewards.exchange import Grade
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable
 
 from r3_openrlhf.method.errors import ConfigError, quoted
@@ -29,19 +28,3 @@ def above(key: str, value: float | None, low: float) -> None:
     """ConfigError unless `value` is finite and larger than `low`. None is 'not set' and always fine."""
     if value is not None and not (math.isfinite(value) and value > low):
         raise ConfigError(f"{key} is {value}; use a number above {low}")
-
-
-def fraction(key: str, value: float) -> None:
-    """ConfigError unless `value` lies between 0 and 1, both included."""
-    if not 0.0 <= value <= 1.0:
-        raise ConfigError(f"{key} is {value}; use a fraction between 0 and 1")
-
-
-def check_typed(key: str, *texts: str) -> None:
-    r"""ConfigError: a text has \n or \t as two characters, as a command line gives them, and so never occurs."""
-    for text in texts:
-        if typed := re.search(r"\\[nt](?![a-zA-Z])", text):
-            raise ConfigError(
-                f"{key} holds {quoted(typed[0])} as two characters, a backslash and a letter; on the command line write a real "
-                "line break or tab inside the quotes ($'...' in bash), or put the text into a YAML file"
-            )

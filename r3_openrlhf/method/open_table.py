@@ -123,6 +123,14 @@ def check_signature(key: str, path: str, function: Any, *arguments: Any, **keywo
         raise ConfigError(f"{key} is {quoted(path)}, which cannot be called as it must be: {error}") from error
 
 
+def tried(key: str, path: str, call: Callable[[], EntryT], *, on: str) -> EntryT:
+    """What a user's function returns for something made up. ConfigError where it fails; `on` says in words what it got."""
+    try:
+        return call()
+    except Exception as error:
+        raise ConfigError(f"{key} is {quoted(path)}, which fails on {on}: {type(error).__name__}: {error}") from error
+
+
 class OpenTable(Mapping[str, EntryT], Generic[EntryT]):
     """Entries by name, and by import path whatever a user has written.
 

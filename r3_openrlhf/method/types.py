@@ -98,21 +98,6 @@ class EntropySource(Word):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grade:
-    """The answer of a grader for one response."""
-
-    verdict: Verdict
-    reason: str  # "correct", "wrong", "no_answer", "timeout", "crashed", "unreachable", ...
-    score: float | None  # 1.0 / 0.0, partial credit where a task has it; None when ungraded
-    # score plus length reward (METHOD: R is 0 or in [1, 2]), or what a user's reward function returned; None when ungraded
-    reward: float | None
-    extracted: str | None = None  # the answer found inside the response
-    seconds: float = 0.0  # wall clock spent grading
-    # further values of a reward function; "error": why none
-    extras: dict[str, float | str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EntropyStatistics:
     """Peak and global token entropy of one response, in nats (METHOD section 6).
 
@@ -205,9 +190,8 @@ class Rollout:
     # The first tokens of the response that were given, not sampled, where it was sampled; their log-probs are those
     # that they were once sampled with. A rollout that is recalled has none: all of it is trained
     prefix_tokens: int = 0
-    state: PromisingState | None = (
-        None  # of a failed response, where a critic's values name one; None of a recalled one
-    )
+    # of a failed response, where a critic's values name one; None of a recalled one
+    state: PromisingState | None = None
     turn: TurnFacts | None = None  # of a response to an environment
     # Of a whole trajectory: its turns. response_ids are those of all of them, one behind the other, prompt_ids the first's
     turns: tuple[PlayedTurn, ...] | None = None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from r3_openrlhf.config import RewardConfig
-from r3_openrlhf.method.types import Grade
 from r3_openrlhf.rewards.answers.request import GradeRequest
+from r3_openrlhf.rewards.exchange import Grade
 from r3_openrlhf.rewards.local import LocalGrader
 
 

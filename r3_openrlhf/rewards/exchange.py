@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import msgspec
 
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.machine.processes.wire import encode
 from r3_openrlhf.method.core.rewards import outcome_reward
 from r3_openrlhf.method.errors import GradingError
-from r3_openrlhf.method.types import Grade, Verdict
+from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.rewards.answers.request import GradeRequest, Item, Outcome
 from r3_openrlhf.rewards.functions import FunctionItem
 
 MAX_RESPONSE_CHARS = 1_000_000  # of a longer response, the end
 MAX_PROBLEM_CHARS = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grade:
+    """The answer of a grader for one response."""
+
+    verdict: Verdict
+    reason: str  # "correct", "wrong", "no_answer", "timeout", "crashed", "unreachable", ...
+    score: float | None  # 1.0 / 0.0, partial credit where a task has it; None when ungraded
+    # score plus length reward (METHOD: R is 0 or in [1, 2]), or what a user's reward function returned; None when ungraded
+    reward: float | None
+    extracted: str | None = None  # the answer found inside the response
+    seconds: float = 0.0  # wall clock spent grading
+    # further values of a reward function; "error": why none
+    extras: dict[str, float | str] = field(default_factory=dict)
 
 
 def grade_of(outcome: Outcome, num_tokens: int, config: RewardConfig) -> Grade:

@@ -10,9 +10,8 @@ import msgspec
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.config.reward_functions import BUILT_IN
 from r3_openrlhf.machine.processes.pool import ItemLost, ProcessPool
-from r3_openrlhf.method.types import Grade
 from r3_openrlhf.rewards.answers.request import GradeRequest, Outcome
-from r3_openrlhf.rewards.exchange import encode_function_item, encode_request, grade_of
+from r3_openrlhf.rewards.exchange import Grade, encode_function_item, encode_request, grade_of
 from r3_openrlhf.rewards.functions import Part, combined, part_of
 from r3_openrlhf.rewards.local import ATTEMPTS, GradingPools
 

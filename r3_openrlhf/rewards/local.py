@@ -13,9 +13,8 @@ import msgspec
 from r3_openrlhf.config import CodeConfig, RewardConfig
 from r3_openrlhf.config.answer_tasks import TASKS
 from r3_openrlhf.machine.processes.pool import ItemLost, ProcessPool
-from r3_openrlhf.method.types import Grade
 from r3_openrlhf.rewards.answers.request import GradeRequest, Outcome
-from r3_openrlhf.rewards.exchange import encode_request, grade_of
+from r3_openrlhf.rewards.exchange import Grade, encode_request, grade_of
 
 MAX_WAITING = 8192  # items, in each pool of a LocalGrader
 MEMORY_BYTES = 2**30

@@ -20,9 +20,8 @@ import aiohttp
 
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.method.errors import without_secrets
-from r3_openrlhf.method.types import Grade
 from r3_openrlhf.rewards.answers.request import GradeRequest
-from r3_openrlhf.rewards.exchange import grade_of
+from r3_openrlhf.rewards.exchange import Grade, grade_of
 from r3_openrlhf.rewards.functions import Part, checked_part, combined, openrlhf_value
 from r3_openrlhf.rewards.remote import CONNECT_TIMEOUT_S, LATER, MAX_BACKOFF_S, MAX_REQUESTS
 

@@ -11,9 +11,10 @@ from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.config.answer_tasks import TASKS
 from r3_openrlhf.config.finding import Finding
 from r3_openrlhf.method.errors import quoted, without_secrets
-from r3_openrlhf.method.types import Grade, Verdict
+from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.rewards.answers.request import GradeRequest
 from r3_openrlhf.rewards.client import make_grader
+from r3_openrlhf.rewards.exchange import Grade
 
 WRONG = "-987654321.5"  # that no data set has as its answer
 MAX_WAIT_S = 10.0  # for a server; a run itself waits longer

@@ -22,9 +22,8 @@ from aiohttp.http_exceptions import LineTooLong  # of a StreamReader; no ClientE
 
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.method.errors import GradingError, quoted, without_secrets
-from r3_openrlhf.method.types import Grade
 from r3_openrlhf.rewards.answers.request import GradeRequest, Item, Outcome, Word
-from r3_openrlhf.rewards.exchange import encode_request, grade_of
+from r3_openrlhf.rewards.exchange import Grade, encode_request, grade_of
 
 logger = logging.getLogger(__name__)
 

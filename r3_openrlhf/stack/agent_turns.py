@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from r3_openrlhf.config import AgentsConfig
-from r3_openrlhf.method.types import Grade, TurnFacts, Verdict
+from r3_openrlhf.method.types import TurnFacts, Verdict
 from r3_openrlhf.problems.agents.trajectory import End, Trajectory
+from r3_openrlhf.rewards.exchange import Grade
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,8 @@ import msgspec
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.runs.files import lines_of, open_regular, read_bytes
-from r3_openrlhf.view.run_reader import UNREADABLE, Reader, stamp_of
+from r3_openrlhf.runs.problem_files import UNREADABLE
+from r3_openrlhf.view.run_reader import Reader, stamp_of
 
 Value = TypeVar("Value")
 

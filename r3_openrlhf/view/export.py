@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from r3_openrlhf.method.errors import R3Error, quoted
+from r3_openrlhf.runs.trajectories import trajectories_of
 from r3_openrlhf.view.compare_page import compare_page
 from r3_openrlhf.view.effect_page import effect_page
 from r3_openrlhf.view.evaluation_pages import evaluation_page, pairs_page, sample_page
@@ -25,7 +26,7 @@ from r3_openrlhf.view.site import Site, groups_in
 from r3_openrlhf.view.step_groups import StepGroup
 from r3_openrlhf.view.step_page import step_page
 from r3_openrlhf.view.tokens_page import tokens_of_group
-from r3_openrlhf.view.trajectory_page import trajectories_of, trajectory_page
+from r3_openrlhf.view.trajectory_page import trajectory_page
 
 STATIC = Path(__file__).with_name("static")
 

@@ -15,8 +15,9 @@ import msgspec
 from r3_openrlhf.config.loading import config_to_yaml, flatten
 from r3_openrlhf.method.errors import without_secrets
 from r3_openrlhf.runs.files import open_regular
+from r3_openrlhf.runs.problem_files import UNREADABLE
 from r3_openrlhf.view.links import Links
-from r3_openrlhf.view.run_reader import UNREADABLE, RunReader
+from r3_openrlhf.view.run_reader import RunReader
 from r3_openrlhf.view.site import Site
 
 END_BYTES = 60_000  # of a file that is shown

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.method.types import Verdict
-from r3_openrlhf.view.run_reader import Problem, Row, RunReader
+from r3_openrlhf.runs.problem_files import Problem
+from r3_openrlhf.view.run_reader import Row, RunReader
 from r3_openrlhf.view.site import NotThere, Site, find_group
 from r3_openrlhf.view.step_groups import StepGroup, reward_parts
 from r3_openrlhf.view.token_values import stored_rollouts

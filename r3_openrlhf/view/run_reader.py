@@ -7,45 +7,31 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
 import numpy as np
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.method.errors import R3Error, quoted
 from r3_openrlhf.method.types import Context, Verdict
-from r3_openrlhf.problems.label import Label
 from r3_openrlhf.runs import rollout_files
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.runs.files import EvaluationLine, MetricsLine, lines_of, open_regular, read_lines
+from r3_openrlhf.runs.files import EvaluationLine, MetricsLine, read_lines
+from r3_openrlhf.runs.problem_files import Problem, places_of_problems, read_problem
 
 MAX_STEPS_KEPT = 6  # of which the rows without texts are kept: 1 to 2 MB each at full size
 MAX_PROBLEMS_KEPT = 512
 LARGEST = 2**63  # a longer whole number is no count
 HEAVY = ("text", "prompt", "answer")  # columns that a step's page does not need
 
-UNREADABLE = (ValueError, RecursionError)  # a line that is no JSON, no UTF-8, not ours or nested too deeply
 _VERDICTS, _CONTEXTS = frozenset(map(str, Verdict)), frozenset(map(str, Context))
 _NUMBERS = [name for name, kind in rollout_files.COLUMNS.items() if kind == rollout_files.NUMBER]
 Row = dict[str, Any]
 Value = TypeVar("Value")
 Stamp = tuple[int, int, int]
-
-
-class _ProblemLine(msgspec.Struct):
-    label: str
-    input: str = ""
-
-
-class Problem(msgspec.Struct, frozen=True):
-    """A problem of the run, and the prompt that was made of it."""
-
-    label: Label
-    prompt: str
 
 
 def stamp_of(path: Path) -> Stamp:
@@ -208,14 +194,11 @@ class RunReader(Reader):
         for file in (self.directory.data, self.directory.held_out):
             places, _ = self._places_of_problems(file)
             if uid in places:
-                with open_regular(file) as lines:
-                    lines.seek(places[uid])
-                    line = msgspec.json.decode(lines.readline(), type=_ProblemLine)
-                return Problem(msgspec.json.decode(line.label, type=Label), line.input)
+                return read_problem(file, places[uid])
         return None
 
     def _places_of_problems(self, file: Path) -> tuple[dict[str, int], str | None]:
-        return self.fresh(f"places of {file.name}", stamp_of(file), partial(_places_of_problems, file))
+        return self.fresh(f"places of {file.name}", stamp_of(file), partial(places_of_problems, file))
 
 
 def read_rows(file: Path) -> list[Row]:
@@ -238,33 +221,3 @@ def _check(row: Row, file: Path) -> None:
         value = row[name]
         if value is not None and not math.isfinite(value):
             raise R3Error(f"{file} is damaged: {name} of a rollout is {value}; restore it from a copy")
-
-
-def labels_in(file: Path) -> Iterator[tuple[int, Label | R3Error]]:
-    """(first byte, label) of each line of a file of problems, or the sentence about a line that cannot be read. OSError."""
-    decoder, label_decoder = msgspec.json.Decoder(_ProblemLine), msgspec.json.Decoder(Label)
-    place = 0
-    with open_regular(file) as lines:
-        for number, line in enumerate(lines_of(lines), start=1):
-            try:
-                yield place, label_decoder.decode(decoder.decode(line).label)
-            except UNREADABLE as error:
-                yield place, R3Error(f"{file}, line {number} is damaged: {error}; restore the file from a copy")
-            place += len(line)
-
-
-def _places_of_problems(file: Path) -> tuple[dict[str, int], str | None]:
-    """uid -> first byte of its line; and a sentence about the first line that cannot be read, which is left out."""
-    places: dict[str, int] = {}
-    fault = None
-    try:
-        for place, label in labels_in(file):
-            if isinstance(label, R3Error):
-                fault = fault or str(label)
-            else:
-                places[label.uid] = place
-    except FileNotFoundError:
-        return places, None
-    except OSError as error:
-        fault = f"{file} cannot be read: {error.strerror}"
-    return places, fault

@@ -9,8 +9,9 @@ from pathlib import Path
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.runs import rollout_files
 from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.problem_files import labels_in
 from r3_openrlhf.view.curves import counts_of
-from r3_openrlhf.view.run_reader import Row, labels_in, read_rows
+from r3_openrlhf.view.run_reader import Row, read_rows
 
 HEAD_CHARS = 400  # of a response, from its beginning
 TAIL_CHARS = 800  # and from its end, where answers stand

@@ -3,85 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
 
-from r3_openrlhf.config import AgentsConfig
-from r3_openrlhf.problems.agents.advantages import AdvantageParts, advantage_parts
+from r3_openrlhf.runs.trajectories import explain, trajectories_of
 from r3_openrlhf.view.links import Links
 from r3_openrlhf.view.responses import open_group
 from r3_openrlhf.view.run_reader import Row
 from r3_openrlhf.view.site import NotThere, Site
-
-MAX_MEMBERS = 40  # of a group that a page lists
-TOLERANCE = 1e-6  # between an advantage as it was written, and its parts
-
-
-class Played(NamedTuple):
-    """One trajectory of a task in a step."""
-
-    place: int  # among those of its group, in the order of the file
-    name: str
-    rows: list[Row]  # its turns, in order
-
-    @property
-    def is_lost(self) -> bool:
-        """Its environment hung or crashed: it has no returns, and is in no group."""
-        return any(row["step_return"] is None for row in self.rows)
-
-    @property
-    def recalled_from(self) -> int | None:
-        """The step that played it; None: this one."""
-        return self.rows[0]["recalled_from"]
-
-    def reward(self, *, invalid_penalty: float = 0.0) -> float:
-        """Sum of its turns' rewards."""
-        return sum((row["turn_reward"] or 0.0) - (0.0 if row["valid"] else invalid_penalty) for row in self.rows)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
-    """A turn of a group."""
-
-    place: int  # of its trajectory
-    name: str
-    turn: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
-    """What a turn is compared with at level k."""
-
-    k: int
-    context: list[str]  # the states that the group agrees in, the turn's own last
-    size: int = 1  # turns, itself included; 1: alone, and the level says nothing
-    members: list[Member] = field(default_factory=list)  # the others, MAX_MEMBERS at most
-    mean: float | None = None  # of their returns and its own
-    advantage: float | None = None  # A_k; None: alone
-    share: float = 0.0  # of A_k in the turn's advantage over the levels
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explained:
-    """The advantages of a task again, from its file and the run's settings."""
-
-    levels: list[list[list[Level]]]  # trajectory, turn, level
-    of_steps: list[list[float]]
-    of_episode: list[float]
-    episode_weight: float
-    differs: bool  # the file has other advantages: it does not hold all that the step compared
-
-
-def trajectories_of(rows: Sequence[Row]) -> list[Played]:
-    """The trajectories among the rows of a group, in the order of the file; [] of responses to a problem."""
-    found: dict[tuple[str, int | None], list[Row]] = {}
-    for row in rows:
-        if row["trajectory"] is not None:
-            found.setdefault((row["trajectory"], row["recalled_from"]), []).append(row)
-    return [
-        Played(place, name, sorted(turns, key=lambda row: row["turn"] or 0))
-        for place, ((name, _), turns) in enumerate(found.items())
-    ]
 
 
 def places_of(rows: Sequence[Row]) -> dict[int, int]:
@@ -107,76 +34,3 @@ def trajectory_page(site: Site, links: Links, name: str, step: int, place: int, 
         settings=settings,
         explained=explained,
     )
-
-
-def explain(played: Sequence[Played], settings: AgentsConfig) -> Explained | None:
-    """The groups of each turn, level by level, as the step that wrote these rows had them; None: all of them are lost."""
-    graded = [one for one in played if not one.is_lost]
-    if not graded:
-        return None
-    states = [[row["state"] or "" for row in one.rows] for one in graded]
-    returns = [[row["step_return"] for row in one.rows] for one in graded]
-    sums = [one.reward(invalid_penalty=settings.invalid_penalty) for one in graded]
-    parts = advantage_parts(states, returns, sums, settings)
-    written = [[row["advantage"] for row in one.rows] for one in graded]
-    levels: list[list[list[Level]]] = [[[] for _ in one.rows] for one in played]
-    of_graded = _levels(graded, states, returns, parts, depth=_depth(settings))
-    for one, mine in zip(graded, of_graded, strict=True):
-        levels[one.place] = mine
-    of_steps = [[0.0] * len(one.rows) for one in played]
-    of_episode = [0.0] * len(played)
-    for one, steps, episode in zip(graded, parts.of_steps, parts.of_episode, strict=True):
-        of_steps[one.place], of_episode[one.place] = steps, episode
-    return Explained(
-        levels=levels,
-        of_steps=of_steps,
-        of_episode=of_episode,
-        episode_weight=parts.episode_weight,
-        differs=any(
-            value is not None and abs(value - again) > TOLERANCE * max(1.0, abs(value))
-            for values, agains in zip(written, parts.advantages, strict=True)
-            for value, again in zip(values, agains, strict=True)
-        ),
-    )
-
-
-def _depth(settings: AgentsConfig) -> int:
-    """The finest level of the run's estimator; -1: it compares whole trajectories alone."""
-    return {"grpo": -1, "gigpo": 0}.get(settings.estimator, settings.depth)
-
-
-def _levels(
-    graded: Sequence[Played],
-    states: list[list[str]],
-    returns: list[list[float]],
-    parts: AdvantageParts,
-    *,
-    depth: int,
-) -> list[list[list[Level]]]:
-    total = [[0.0] * len(mine) for mine in returns]
-    for compared in parts.compared:
-        for (i, t), weight in zip(compared.members, compared.weights, strict=True):
-            total[i][t] += weight
-    known: dict[tuple[int, int, int], dict[str, Any]] = {}
-    for compared in parts.compared:
-        names = [
-            Member(place=graded[i].place, name=graded[i].name, turn=graded[i].rows[t]["turn"] or 0)
-            for i, t in compared.members
-        ]
-        mean = sum(returns[i][t] for i, t in compared.members) / len(compared.members)
-        values = zip(compared.members, compared.advantages, compared.weights, strict=True)
-        for at, ((i, t), advantage, weight) in enumerate(values):
-            known[i, t, compared.k] = {
-                "size": len(names),
-                "members": (names[:at] + names[at + 1 :])[:MAX_MEMBERS],
-                "mean": mean,
-                "advantage": advantage,
-                "share": weight / total[i][t] if total[i][t] else 0.0,
-            }
-    return [
-        [
-            [Level(k=k, context=mine[max(0, t - k) : t + 1], **known.get((i, t, k), {})) for k in range(depth + 1)]
-            for t in range(len(mine))
-        ]
-        for i, mine in enumerate(states)
-    ]

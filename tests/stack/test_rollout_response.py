@@ -24,8 +24,9 @@ from vllm.v1 import outputs as engine_outputs  # noqa: E402
 from vllm.v1.engine import logprobs as engine_logprobs  # noqa: E402
 
 from r3_openrlhf.config.loading import load_config  # noqa: E402
-from r3_openrlhf.method.types import Context, Grade, Verdict  # noqa: E402
+from r3_openrlhf.method.types import Context, Verdict  # noqa: E402
 from r3_openrlhf.problems.training_file import Label  # noqa: E402
+from r3_openrlhf.rewards.exchange import Grade  # noqa: E402
 from r3_openrlhf.stack import (
     compact_logprobs,  # noqa: E402
     rollout_executor,  # noqa: E402

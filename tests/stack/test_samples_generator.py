@@ -33,8 +33,9 @@ def engine():
             return 0
 
         def generate_responses(self, prompt, label, sampling_params, num_samples, **others):
-            from r3_openrlhf.method.types import Grade, Verdict
+            from r3_openrlhf.method.types import Verdict
             from r3_openrlhf.problems.training_file import Label
+            from r3_openrlhf.rewards.exchange import Grade
 
             script = Label.from_json(label).metadata
             found = []

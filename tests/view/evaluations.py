@@ -6,7 +6,8 @@ from pathlib import Path
 
 from r3_openrlhf.evaluation.results import mean_over_benchmarks, summarise_benchmark
 from r3_openrlhf.evaluation.sample_file import SampledProblem, SampleFile, graded
-from r3_openrlhf.method.types import Grade, Verdict
+from r3_openrlhf.method.types import Verdict
+from r3_openrlhf.rewards.exchange import Grade
 from tests.view.story import labels, respond
 
 SAMPLES = 8

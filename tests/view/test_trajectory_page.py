@@ -16,11 +16,11 @@ import pytest
 from r3_openrlhf.config import AgentsConfig
 from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.trajectories import MAX_MEMBERS, explain, trajectories_of
 from r3_openrlhf.view.export import Selection, export
 from r3_openrlhf.view.library import Library
 from r3_openrlhf.view.links import ServerLinks
 from r3_openrlhf.view.step_groups import groups_of
-from r3_openrlhf.view.trajectory_page import MAX_MEMBERS, explain, trajectories_of
 from tests.view.conftest import HOSTILE, axe_faults, check_links, serving, unpacked
 
 

@@ -103,9 +103,8 @@ class Group:
     ranking: RankingFate = RankingFate.OFF
     entropy_source: str | None = None
     recalled: list[int] = field(default_factory=list)
-    absence: RecallFate | None = (
-        None  # why the history had nothing of the opposite verdict; None: it had, or was not asked
-    )
+    # why the history had nothing of the opposite verdict; None: it had, or was not asked
+    absence: RecallFate | None = None
 
     @property
     def wanted(self) -> bool:

@@ -24,8 +24,7 @@ from typing import Any
 import numpy as np
 
 from r3_openrlhf.method.core.checks import finite_value, finite_values, same_length
-from r3_openrlhf.method.errors import ConfigError, quoted
-from r3_openrlhf.method.open_table import OpenTable, check_signature
+from r3_openrlhf.method.open_table import OpenTable, check_signature, tried
 from r3_openrlhf.method.types import Context, EntropyStatistics, Rollout, Verdict
 
 
@@ -178,12 +177,8 @@ def _score_of_user(path: str, function: Any) -> RankingScore:
     entropies = [EntropyStatistics(peak=1.0 + i, global_=0.5, source="exact") for i in range(2)]
     check_signature("ranking.score", path, function, [], *([[]] if needs_entropy else []))
     score = RankingScore(function, needs_entropy)
-    try:
-        score.of([_made_up(i) for i in range(2)], entropies)
-    except Exception as error:
-        raise ConfigError(
-            f"ranking.score is {quoted(path)}, which fails on two made-up rollouts: {type(error).__name__}: {error}"
-        ) from error
+    rollouts = [_made_up(i) for i in range(2)]
+    tried("ranking.score", path, lambda: score.of(rollouts, entropies), on="two made-up rollouts")
     return score
 
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from r3_openrlhf.method.core.checks import whole_number
 from r3_openrlhf.method.errors import ConfigError, quoted
-from r3_openrlhf.method.open_table import OpenTable, check_signature
+from r3_openrlhf.method.open_table import OpenTable, check_signature, tried
 
 
 class Candidate(Protocol):
@@ -95,12 +95,8 @@ def _order_of_user(path: str, function: Any) -> RecallOrder:
     """ConfigError: no function of (candidates, k, rng), or one that fails on three made-up candidates."""
     check_signature("replay.order", path, function, [], 1, random.Random(0))
     candidates = [MadeUp(step, 1.0 + step / 10, 5 - step, bytearray([step])) for step in range(3)]
-    try:
-        found = list(function(candidates, 2, random.Random(0)))
-    except Exception as error:
-        raise ConfigError(
-            f"replay.order is {quoted(path)}, which fails on three made-up candidates: {type(error).__name__}: {error}"
-        ) from error
+    made_up = "three made-up candidates"
+    found = tried("replay.order", path, lambda: list(function(candidates, 2, random.Random(0))), on=made_up)
     if len(found) > 2 or any(not any(one is other for other in candidates) for one in found):
         raise ConfigError(
             f"replay.order is {quoted(path)}, which must return up to k of the candidates; it returned {quoted(found)}"

@@ -28,7 +28,7 @@ import numpy as np
 from r3_openrlhf.method.core.checks import finite_values, whole_number
 from r3_openrlhf.method.core.prefix import Continuations
 from r3_openrlhf.method.errors import ConfigError, quoted
-from r3_openrlhf.method.open_table import OpenTable, check_signature
+from r3_openrlhf.method.open_table import OpenTable, check_signature, tried
 from r3_openrlhf.method.types import Word
 
 AGE_HALF_LIFE = 50  # steps after which a state is half as likely to be chosen
@@ -84,12 +84,7 @@ def _rule_of_user(path: str, function: Any) -> StateRule:
     """ConfigError: no function of (values, places), or one that fails on five made-up values."""
     key = "exploration.rrl.rule"
     check_signature(key, path, function, [0.0], [])
-    try:
-        found = function([0.1, 0.5, 0.2, 0.9, 0.4], [1, 2, 3, 4])
-    except Exception as error:
-        raise ConfigError(
-            f"{key} is {quoted(path)}, which fails on five made-up values: {type(error).__name__}: {error}"
-        ) from error
+    found = tried(key, path, lambda: function([0.1, 0.5, 0.2, 0.9, 0.4], [1, 2, 3, 4]), on="five made-up values")
     if found not in (1, 2, 3, 4, None):
         raise ConfigError(
             f"{key} is {quoted(path)}, which must return one of the places or None; it returned {quoted(found)}"
@@ -168,12 +163,7 @@ def _order_of_user(path: str, function: Any) -> StateOrder:
         StoredState(uid=str(i), row=i, num_tokens=i, value=i / 10, age=i, known=Continuations(tries=i))
         for i in range(3)
     ]
-    try:
-        found = list(function(made, random.Random(0)))
-    except Exception as error:
-        raise ConfigError(
-            f"{key} is {quoted(path)}, which fails on three made-up states: {type(error).__name__}: {error}"
-        ) from error
+    found = tried(key, path, lambda: list(function(made, random.Random(0))), on="three made-up states")
     if any(not any(one is other for other in made) for one in found):
         raise ConfigError(
             f"{key} is {quoted(path)}, which must return states that it was given; it returned {quoted(found)}"

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from r3_openrlhf.method.core.groups import RecallFate
 from r3_openrlhf.method.core.prefix import Continuations

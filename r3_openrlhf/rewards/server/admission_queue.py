@@ -15,9 +15,8 @@ import msgspec
 
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.machine.processes.pool import START_TIMEOUT_S
-from r3_openrlhf.method.types import Grade
 from r3_openrlhf.rewards.answers.request import GradeRequest, Outcome
-from r3_openrlhf.rewards.exchange import encode_request, grade_of
+from r3_openrlhf.rewards.exchange import Grade, encode_request, grade_of
 from r3_openrlhf.rewards.local import GradingPools
 from r3_openrlhf.rewards.server.metrics import Metrics
 from r3_openrlhf.rewards.server.settings import ServerSettings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from r3_openrlhf.method.types import Grade
+from r3_openrlhf.rewards.exchange import Grade
 
 LOST = ("timeout", "crashed")
 

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from r3_openrlhf.method.types import Grade, Verdict
+from r3_openrlhf.method.types import Verdict
+from r3_openrlhf.rewards.exchange import Grade
 
 _SPECIAL_TOKENS_AT_END = re.compile(
     r"(?:\s*(?:<[|｜][^<>|｜]{1,40}[|｜]>|</s>|<eos>|<pad>|<end_of_turn>|<\|im_end\|>))+\s*$"

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from r3_openrlhf.method.types import Grade, Verdict
+from r3_openrlhf.method.types import Verdict
+from r3_openrlhf.rewards.exchange import Grade
 from r3_openrlhf.rewards.server.stock_contract import references_of, response_of, stock_answer
 
 from .service import endless_item, post
