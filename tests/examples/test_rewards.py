@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from r3_openrlhf.cli import main
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.rewards.answers.request import GradeRequest
 from r3_openrlhf.rewards.client import make_grader
+from tests.answering import answering
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -50,31 +49,16 @@ def test_the_functions(name, rewards):
     assert [grade.reward for grade in grades(responses, function=f"{EXAMPLES}/own_reward.py:{name}")] == rewards
 
 
-class Judge(BaseHTTPRequestHandler):
-    def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        question = body["messages"][0]["content"]
-        status = 500 if "broken" in question else 200
-        said = "Perhaps" if "about" in question else "Yes" if "it is 23" in question else "No."
-        answer = json.dumps({"choices": [{"message": {"content": said}}]}).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-
-    def log_message(self, *_):
-        pass
-
-
 @pytest.fixture
 def judge(monkeypatch):
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Judge)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setenv("JUDGE_URL", f"http://127.0.0.1:{server.server_address[1]}/v1")
-    yield
-    server.shutdown()
-    server.server_close()
+    def answer(path, body):
+        question = body["messages"][0]["content"]
+        said = "Perhaps" if "about" in question else "Yes" if "it is 23" in question else "No."
+        return 500 if "broken" in question else 200, json.dumps({"choices": [{"message": {"content": said}}]})
+
+    with answering(answer) as server:
+        monkeypatch.setenv("JUDGE_URL", f"{server.url}/v1")
+        yield
 
 
 def test_a_judge(judge):

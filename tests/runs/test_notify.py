@@ -1,10 +1,7 @@
 """Who is told that a run has ended, and what a hostile text of a run can do there: nothing."""
 
-import contextlib
-import http.server
 import json
 import sys
-import threading
 
 import pytest
 from click.testing import CliRunner
@@ -13,6 +10,7 @@ from r3_openrlhf.cli import main
 from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.notify import VARIABLE, notify
+from tests.answering import answering
 
 HOSTILE = "$(touch {0}/owned) `touch {0}/owned`; touch {0}/owned\n| touch {0}/owned"
 
@@ -57,33 +55,13 @@ def test_who_cannot_be_told_is_a_warning(run, target, why):
     assert why in warning and "was not told that the run ended" in warning and "secret-token" not in warning
 
 
-@contextlib.contextmanager
-def listening(bodies):
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self):
-            bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
-            self.send_response(204)
-            self.end_headers()
-
-        def log_message(self, *words):
-            pass
-
-    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}/"
-        server.shutdown()
-        thread.join()
-
-
 def test_an_address_of_the_environment_hears_how_a_start_failed(run, monkeypatch):
-    bodies: list[bytes] = []
-    with listening(bodies) as address:
-        monkeypatch.setenv(VARIABLE, address)
+    with answering(lambda path, body: (204, "")) as server:
+        monkeypatch.setenv(VARIABLE, server.url)
         command = ["train", "experiment=cpu_smoke", f"run_dir={run.path}", "model.path=/nowhere"]
         failed = CliRunner().invoke(main, command)
     assert failed.exit_code == 1
-    (body,) = map(json.loads, bodies)
+    (body,) = server.bodies
     assert (body["run_dir"], body["state"]) == (str(run.path), "failed") and "/nowhere" in body["why"]
 
 

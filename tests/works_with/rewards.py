@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.rewards.probe import probe_rewards
+from tests.answering import answering
 
 MODULE = """
 import json, os, re, urllib.request
@@ -73,64 +73,46 @@ REWARDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-class Server(BaseHTTPRequestHandler):
+def _answer(path: str, body: Any) -> tuple[int, str]:
     """/grade, /get_reward and /v1/chat/completions, all for the reference 72."""
+    if path.endswith("/grade"):
+        return 200, "".join(map(_line, range(len(body["items"])), body["items"]))
+    if path.endswith("/get_reward"):
+        reward = float("{72}" in body["query"][0])
+        return 200, json.dumps({"rewards": [reward], "scores": [reward], "extra_logs": {}})
+    said = "yes" if "{72}" in body["messages"][0]["content"] else "no"
+    return 200, json.dumps({"choices": [{"message": {"content": said}}]})
 
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if self.path.endswith("/grade"):
-            answer = "".join(map(self._line, range(len(body["items"])), body["items"]))
-        elif self.path.endswith("/get_reward"):
-            reward = float("{72}" in body["query"][0])
-            answer = json.dumps({"rewards": [reward], "scores": [reward], "extra_logs": {}})
-        else:
-            said = "yes" if "{72}" in body["messages"][0]["content"] else "no"
-            answer = json.dumps({"choices": [{"message": {"content": said}}]})
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer.encode())
 
-    @staticmethod
-    def _line(index: int, item: dict[str, Any]) -> str:
-        right = "{72}" in item["response"]
-        verdict = "correct" if right else "wrong"
-        line = {"index": index, "verdict": verdict, "reason": verdict, "score": float(right), "extracted": None}
-        return json.dumps(line | {"seconds": 0.0}) + "\n"
-
-    def log_message(self, *_: object) -> None:
-        pass
+def _line(index: int, item: dict[str, Any]) -> str:
+    right = "{72}" in item["response"]
+    verdict = "correct" if right else "wrong"
+    line = {"index": index, "verdict": verdict, "reason": verdict, "score": float(right), "extracted": None}
+    return json.dumps(line | {"seconds": 0.0}) + "\n"
 
 
 def outcome(name: str, directory: Path) -> str:
     """A cell of the table."""
     settings, columns = REWARDS[name]
     (directory / "my_rewards.py").write_text(MODULE)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    address = f"http://127.0.0.1:{server.server_address[1]}"
-    os.environ["R3_TRIED_JUDGE"] = address
 
     def placed(value: str) -> str:
-        return value.replace("SERVER", address).replace("my_rewards.py", f"{directory}/my_rewards.py")
+        return value.replace("SERVER", server.url).replace("my_rewards.py", f"{directory}/my_rewards.py")
 
-    try:
-        used = {
-            key: placed(value)
-            if isinstance(value, str)
-            else [placed(one) for one in value]
-            if key in ("functions", "urls")
-            else value
-            for key, value in settings.items()
-        }
-        config = RewardConfig(num_workers=1, length_reward_max_tokens=None, **used)
-        found = probe_rewards(config, references=("72",), task="math", problem="8 * 9", row=ROW | columns)
-    except ConfigError as refusal:
-        return "refused: " + str(refusal).replace(f"{directory}/", "")
-    finally:
-        server.shutdown()
-        server.server_close()
-        del os.environ["R3_TRIED_JUDGE"]
+    with answering(_answer) as server, mock.patch.dict(os.environ, R3_TRIED_JUDGE=server.url):
+        try:
+            used = {
+                key: placed(value)
+                if isinstance(value, str)
+                else [placed(one) for one in value]
+                if key in ("functions", "urls")
+                else value
+                for key, value in settings.items()
+            }
+            config = RewardConfig(num_workers=1, length_reward_max_tokens=None, **used)
+            found = probe_rewards(config, references=("72",), task="math", problem="8 * 9", row=ROW | columns)
+        except ConfigError as refusal:
+            return "refused: " + str(refusal).replace(f"{directory}/", "")
     (one,) = found.asked
     said = f"right: {one.right}; wrong: {one.wrong}; empty: {one.empty}"
     warnings = [finding.sentence.replace(f"{directory}/", "") for finding in found.findings]

@@ -41,15 +41,6 @@ def boxed_answer(text: str) -> str | None:
     return " or ".join(dict.fromkeys([answer, *others]))
 
 
-def last_boxes(text: str) -> list[str]:
-    r"""Contents of the last \boxed{} (or \fbox{}), and of those directly before it that belong to the same answer.
-
-    "\boxed{1} and \boxed{2}" is one answer of two parts; boxes further apart, or with a conclusion such as
-    "therefore" between them, are not. A last box that never closes is not an answer, and neither is one that is taken back.
-    """
-    return _contents(_last_group(text, _boxes(text)))
-
-
 def tagged_answer(text: str) -> str | None:
     """Content of the last <answer>...</answer>, and of those that belong to it as boxes do, as one answer."""
     tags = _tags(text)

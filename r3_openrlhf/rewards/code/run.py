@@ -123,15 +123,6 @@ def run_asserts(
     return _runner("python").run_asserts(program, asserts, setup=setup, limits=limits or Limits())
 
 
-def require_floor(language: str = "python") -> None:
-    """ConfigError: what holds on this machine is not enough to run code of others."""
-    runner = _runner(language)
-    try:
-        runner.start()
-    except OSError as error:
-        raise ConfigError(f"programs cannot be run on this machine: {error}") from error
-
-
 def barriers_here() -> list[Barrier]:
     """What holds on this machine. OSError: no process can be started."""
     with Runner() as runner:

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from r3_openrlhf.method.errors import ConfigError
-from r3_openrlhf.rewards.code.run import Call, Limits, require_floor, run_asserts, run_program
+from r3_openrlhf.rewards.code.run import Call, Limits, Runner, run_asserts, run_program
 
 HERE = "tests.rewards.code.languages"
 needs_node = pytest.mark.skipif(not os.path.exists("/usr/bin/node"), reason="no node")
@@ -14,10 +14,11 @@ needs_node = pytest.mark.skipif(not os.path.exists("/usr/bin/node"), reason="no 
 
 @pytest.fixture(autouse=True)
 def floor():
-    try:
-        require_floor()
-    except ConfigError as error:
-        pytest.skip(str(error))
+    with Runner() as runner:
+        try:
+            runner.start()
+        except OSError as error:
+            pytest.skip(str(error))
 
 
 def run(language, program, stdin="", **limits):

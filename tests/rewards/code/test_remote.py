@@ -3,15 +3,13 @@
 import json
 import subprocess
 import sys
-import threading
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from r3_openrlhf.rewards.answers.request import Item
 from r3_openrlhf.rewards.code import remote
 from r3_openrlhf.rewards.code.grading import grader
+from tests.answering import answering
 from tests.rewards.code.test_grading import ADD, CALLS, SETTINGS, fenced
 
 
@@ -50,31 +48,14 @@ def executed(body):
     }
 
 
-@contextmanager
 def served(answer):
-    """A server that answers POST /run_code with `answer` of the body, and the bodies that it got."""
-    bodies = []
+    """A server that answers POST /run_code with `answer` of the body."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            found = answer(bodies[-1]) if self.path == "/run_code" else None
-            self.send_response(200 if found is not None else 404)
-            self.end_headers()
-            self.wfile.write(json.dumps(found).encode())
+    def answer_at(path, body):
+        found = answer(body) if path == "/run_code" else None
+        return 200 if found is not None else 404, json.dumps(found)
 
-        def log_message(self, *_):
-            """Says nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/", bodies
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    return answering(answer_at)
 
 
 CASES = {

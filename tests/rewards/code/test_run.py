@@ -11,7 +11,6 @@ from unittest.mock import ANY
 
 import pytest
 
-from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.rewards.code import run
 from r3_openrlhf.rewards.code.barriers import Barrier, floor_gap
 from r3_openrlhf.rewards.code.run import Call, Limits, Outcome, Runner
@@ -127,8 +126,8 @@ def test_below_the_floor_no_program_is_run(monkeypatch):
     monkeypatch.setattr(run, "floor_gap", lambda _: "a program of a model could reach everything")
     with Runner() as other:
         assert one(other, "print(1)").status == "unavailable"
-    with pytest.raises(ConfigError, match="programs cannot be run on this machine: a program of a model could reach"):
-        run.require_floor()
+        with pytest.raises(OSError, match="a program of a model could reach everything"):
+            other.start()
 
 
 def test_a_program_that_waits_for_a_processor_is_not_late(runner):

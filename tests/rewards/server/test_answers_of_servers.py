@@ -2,49 +2,26 @@
 
 import asyncio
 import json
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.rewards.answers.request import GradeRequest
 from r3_openrlhf.rewards.client import make_grader
+from tests.answering import answering
 
 GOOD = {"verdict": "correct", "reason": "correct", "score": 1.0, "extracted": None, "seconds": 0.0}
 
 
-class OwnServer(ThreadingHTTPServer):
-    """`answer(items)` -> (status, lines)."""
+def own_server(answer):
+    """A server; `answer(items)` -> (status, lines)."""
 
-    def __init__(self, answer):
-        self.answer, self.bodies = answer, []
-        super().__init__(("127.0.0.1", 0), OwnHandler)
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+    def answer_to(path, body):
+        status, lines = answer(body.get("items", body))
+        return status, "".join(line if isinstance(line, str) else json.dumps(line) + "\n" for line in lines)
 
-    def __enter__(self):
-        threading.Thread(target=self.serve_forever, daemon=True).start()
-        return self
-
-    def __exit__(self, *_):
-        self.shutdown()
-        self.server_close()
-
-
-class OwnHandler(BaseHTTPRequestHandler):
-    def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.bodies.append(body)
-        status, lines = self.server.answer(body.get("items", body))
-        text = "".join(line if isinstance(line, str) else json.dumps(line) + "\n" for line in lines).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
-
-    def log_message(self, *_):
-        pass
+    return answering(answer_to)
 
 
 def grades(urls, *, count=3, deadline_s=60.0):
@@ -91,7 +68,7 @@ def answers(changes):
     ],
 )
 def test_an_answer_that_contradicts_itself_is_no_grade(changes, reason, caplog):
-    with OwnServer(answers(changes)) as server:
+    with own_server(answers(changes)) as server:
         found = grades([server.url])
     assert [grade.reason for grade in found] == ["correct", reason, "correct"]
     assert (found[1].verdict, found[1].reward) == ("ungraded", None)
@@ -100,7 +77,7 @@ def test_an_answer_that_contradicts_itself_is_no_grade(changes, reason, caplog):
 
 
 def test_a_wrong_path_is_no_wait_of_300_s_and_another_server_is_asked():
-    with OwnServer(lambda items: (404, [])) as lost, OwnServer(answers({})) as good:
+    with own_server(lambda items: (404, [])) as lost, own_server(answers({})) as good:
         started = time.monotonic()
         assert {grade.reason for grade in grades([lost.url])} == {"http_404"}
         assert {grade.reason for grade in grades([lost.url, good.url])} == {"correct"}
@@ -108,7 +85,7 @@ def test_a_wrong_path_is_no_wait_of_300_s_and_another_server_is_asked():
 
 
 def test_a_line_too_few_is_asked_for_again_with_pauses_and_not_for_ever():
-    with OwnServer(lambda items: (200, answers({})(items)[1][:-1])) as server:
+    with own_server(lambda items: (200, answers({})(items)[1][:-1])) as server:
         found = grades([server.url], count=1)
         assert found[0].reason == "answer short by 1"
         assert len(server.bodies) == 3
@@ -118,12 +95,12 @@ def test_a_line_too_few_is_asked_for_again_with_pauses_and_not_for_ever():
 
 def test_lines_for_nobody_are_no_grades():
     strange = [{"index": 7} | GOOD, {"index": -1} | GOOD, "<html>\n", "[1]\n"]
-    with OwnServer(lambda items: (200, strange + answers({})(items)[1])) as server:
+    with own_server(lambda items: (200, strange + answers({})(items)[1])) as server:
         assert [grade.reason for grade in grades([server.url])] == ["correct"] * 3
 
 
 def test_a_server_that_is_out_of_order_says_so_at_the_deadline():
-    with OwnServer(lambda items: (500, [])) as server:
+    with own_server(lambda items: (500, [])) as server:
         assert grades([server.url], count=1, deadline_s=0.5)[0].reason == "http_500"
 
 
@@ -154,6 +131,6 @@ def test_a_server_of_openrlhfs_own_contract(status, answer, expected):
             grader.close()
             await asyncio.sleep(0)
 
-    with OwnServer(answer_of) as server:
+    with own_server(answer_of) as server:
         grade = asyncio.run(run(server.url + "/get_reward"))
     assert (grade.verdict, grade.reason, grade.reward) == expected
