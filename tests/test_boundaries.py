@@ -29,6 +29,8 @@ FLOORS = (
     {"stack", "study", "evaluation", "view", "operations"},
     {"cli"},
 )
+MOST_ARROWS = 40
+MOST_LINES_OF_THE_METHOD = 5000
 # Inside the method: what is on a line imports those above it.
 IN_METHOD = (
     {"errors"},
@@ -152,6 +154,12 @@ def test_every_room_has_its_floor_and_there_is_no_circle():
     assert set(diagram.rooms) == set().union(*FLOORS)
     assert wrong_arrows(diagram) == []
     assert diagram.circles == []
+    assert diagram.rooms.number_of_edges() <= MOST_ARROWS
+
+
+def test_the_method_can_be_read_in_an_afternoon():
+    lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in (PACKAGE / "method").rglob("*.py"))
+    assert lines <= MOST_LINES_OF_THE_METHOD
 
 
 def test_circles_and_arrows_upwards_are_found(tmp_path):
