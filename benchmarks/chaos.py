@@ -7,7 +7,7 @@ itself, its sequence of (step, uid, verdict, recalled) must be that of the recor
 processes may be left. A fault that the run survives is followed by the next one in the same run. At the end no file may be left.
 
 The faults come from a shuffled deck that has each kind once; --skip 10 --faults 10 is its second ten. Full and read-only disks need
-root (a small tmpfs), jumps of the clock need libfaketime; without them these kinds are left out. Prints a line per fault and a JSON
+root (a small tmpfs), jumps of the clock need `pip install libfaketime` (Debian's 0.9.10 breaks time.sleep); without them these kinds are left out. Prints a line per fault and a JSON
 line at the end.
 """
 
@@ -23,6 +23,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -42,7 +43,7 @@ R3 = str(Path(sys.executable).with_name("r3"))
 PROCESSES = {"engine's actor": "ray::R3RolloutActor", "engine": "VLLM::EngineCore", "policy": "ray::R3PolicyActor", "command": "r3 train",
              "controller": "ray::R3Trainer", "raylet": "raylet/raylet", "key store": "gcs_server",
              "agent of Ray": "ray::DashboardAgent", "agent of environments": "ray::RuntimeEnvAgent"}  # fmt: skip
-FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
+FAKETIME = Path(sysconfig.get_path("purelib"), "libfaketime", "vendor", "libfaketime", "src", "libfaketime.so.1")
 STEPS = 8  # of the recorded run
 FAULT_S = 5.0  # how long what is taken away stays away
 PATIENCE_S = 300.0  # for a run to begin a phase or to end by itself, on a busy machine
