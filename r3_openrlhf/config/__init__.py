@@ -569,7 +569,7 @@ class LoggingConfig:
     # null: the variable R3_NOTIFY, if it is set
     notify: str | None = None
     # values per token in rollouts/, 2 bytes each. used: entropies of rows that a ranking measured exactly, and log-probs of recalled
-    # rows; takes no time. all: log-probs of every row, and with algo=r3 entropies of every trained row. none: nothing
+    # rows (engine and actor); takes no time. all: log-probs of every row, and with algo=r3 entropies of every trained row. none: nothing
     token_values: str = "used"
 
     def __post_init__(self) -> None:

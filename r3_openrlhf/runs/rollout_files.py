@@ -73,7 +73,7 @@ TOKEN_COLUMNS = {
     "token_chars": COUNTS,  # characters of `text` that the token added; null where tokens cannot be decoded one by one
     "token_entropy": NUMBERS,  # nats
     "token_logprob": NUMBERS,  # under the policy that sampled it, natural log
-    "token_policy_logprob": NUMBERS,  # of a recalled row: under the policy of this step, before the update
+    "token_policy_logprob": NUMBERS,  # under the policy of this step, before the update
 }
 # A group stands in one or two of them, so that it is read without the rest of the step.
 ROW_GROUP_ROWS = 64

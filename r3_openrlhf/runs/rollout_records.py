@@ -35,7 +35,7 @@ def records_of(
         prompts: of the rollouts that the batch was made of, in their order.
         recalled_prompts: row index -> the prompt of a recalled row that keeps its own. The others have that of their group.
         entropies: row index -> what was measured beside a ranking.
-        policy_logprobs: index of a recalled row -> log-probs of its tokens [T] under the current policy.
+        policy_logprobs: row index -> log-probs of its tokens [T] under the current policy.
         token_chars: counts the characters of the tokens of rows with any value per token.
 
     ValueError: a word for token_values that does not exist.

@@ -60,6 +60,7 @@ class AgentExperienceMaker(R3ExperienceMaker):
         assign_advantages(batch, by_context, self.config.agents)
         samples_list = self.split_rollout_samples(self._samples(batch, batch.rows, turns))
         experiences = self.make_experience(samples_list)
+        self._keep_policy_logprobs(experiences, batch.rows)
         if self.config.keeps_history:
             replayed |= self._set_old_logprobs(experiences, batch.rows, batch)
             replayed["r3/agents/recalled"] = float(len(self._recalled))

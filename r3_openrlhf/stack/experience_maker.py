@@ -70,9 +70,7 @@ class StockExperienceMaker(RemoteExperienceMaker):
         self._warned: set[str] = set()
         self._recalled_prompts: dict[int, str] = {}  # index of a recalled turn -> the prompt that it keeps
         self._entropies: dict[int, EntropyStatistics] = {}  # row index -> measured in this step
-        self._policy_logprobs: dict[
-            int, np.ndarray
-        ] = {}  # index of a recalled row -> float32 [T], under the current policy
+        self._policy_logprobs: dict[int, np.ndarray] = {}  # row index -> float32 [T], under the current policy
 
     def make_experience_batch(self, rollout_samples: list[Experience]) -> list[Experience]:
         """Upstream's experiences of this step's rollouts (one row each), with advantages and old log-probs.
@@ -88,6 +86,7 @@ class StockExperienceMaker(RemoteExperienceMaker):
                 rollout_samples[index].r3_advantage = experience.advantages[position][mask].mean().item()
         for row in batch.rows:
             row.advantage = getattr(rollout_samples[row.fresh_source], "r3_advantage", 0.0)
+        self._keep_policy_logprobs(experiences, batch.rows)
         if self.config.exploration.rrl.ratio:
             self.r3.mark_states(self.rollouts, values_of_responses(experiences, self.rollouts))
         self._report(batch, self._gaps(experiences, self.rollouts), explained_variance(experiences))
@@ -145,6 +144,16 @@ class StockExperienceMaker(RemoteExperienceMaker):
         for rollout in recalled:  # the store keeps token ids
             rollout.text = rollout.text or self._text(rollout.response_ids)
         return recalled
+
+    def _keep_policy_logprobs(self, experiences: list[Experience], rows: Sequence[Row]) -> None:
+        """Log-probs of this step's forward pass, for the step's file: of recalled rows, or as `logging.token_values` says of all.
+        A fresh row that began with given tokens has none: they are not measured."""
+        kept = self.config.logging.token_values
+        for experience, position, index in rows_of(experiences) if kept != TokenValues.NONE else ():
+            if index < len(rows) and (kept == TokenValues.ALL or rows[index].recalled):
+                found_T = experience.action_log_probs[position][experience.action_mask[position].bool()]
+                if len(found_T) == rows[index].rollout.num_tokens:
+                    self._policy_logprobs[rows[index].index] = found_T.float().numpy().copy()
 
     def _text(self, ids: np.ndarray) -> str:
         return self.tokenizer.decode(ids.tolist(), skip_special_tokens=True)
@@ -248,6 +257,7 @@ class R3ExperienceMaker(StockExperienceMaker):
         started = time.perf_counter()
         self._entropies = {row.index: found[i] for i, row in enumerate(rows) if i in found}
         self.r3.assign_advantages(batch, {batch.rows[i].fresh_source: self._entropies[i] for i in exact})
+        self._keep_policy_logprobs(experiences, rows)
         off_policy = self._set_old_logprobs(experiences, rows, batch)
         gaps = self._gaps(experiences, [None if row.recalled else row.rollout for row in rows])
         self._set_sampling_logprobs(experiences, rows)
@@ -301,7 +311,6 @@ class R3ExperienceMaker(StockExperienceMaker):
         """Which log-probs a recalled row's ratio is taken against (METHOD section 4), and how far off-policy it is."""
         gaps: list[torch.Tensor] = []
         smallest: list[float] = []  # of each recalled success
-        keeps_logprobs = self.config.logging.token_values != TokenValues.NONE
         for (
             experience
         ) in experiences:  # tensors that came through Ray lie in its shared memory, which is not ours to write
@@ -313,8 +322,6 @@ class R3ExperienceMaker(StockExperienceMaker):
                 continue
             row = rows[index]
             mask = experience.action_mask[position].bool()
-            if keeps_logprobs:
-                self._policy_logprobs[row.index] = experience.action_log_probs[position][mask].float().numpy().copy()
             if batch.has_own_prompt(row) and not row.rehearsed:
                 stored = experience.rollout_log_probs[position][mask].float()
                 gaps.append(experience.action_log_probs[position][mask].float() - stored)

@@ -110,7 +110,7 @@ def _kinds_of_values(run: RunReader, group: StepGroup) -> list[tuple[str, str]]:
     measured = run.config is not None and run.config.measures_all_entropies
     if measured or (logging.token_values != TokenValues.NONE and group.num_ranked):
         kinds.append(("entropy", "entropy"))
-    if logging.token_values != TokenValues.NONE and group.num_recalled:
+    if logging.token_values == TokenValues.ALL or (logging.token_values != TokenValues.NONE and group.num_recalled):
         kinds.append(("ratio", "ratio"))
     return kinds
 

@@ -1,7 +1,8 @@
 """What is stored about each token of a group's responses: in the step's file, and in the history store.
 
-The file has entropies, and of recalled rows the log-probs of then and of now, as the section `logging` says. The history store has
-the log-probs of every rollout that it still holds; rows and rollouts are matched by what both know.
+`logging.token_values` decides which rows of the file have entropies, and the log-probs of the policy that sampled them and of the
+step's policy. The history store has the sampling log-probs of every rollout that it still holds; rows and rollouts are matched by
+what both know.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class TokenValues:
     pieces: list[str]  # together they are the text
     ids: np.ndarray | None = None  # int32
     logprobs: np.ndarray | None = None  # of the sampled token under the policy that sampled it, natural log
-    policy_logprobs: np.ndarray | None = None  # of a recalled row: under the policy of this step
+    policy_logprobs: np.ndarray | None = None  # under the policy of this step, before its update
     entropies: np.ndarray | None = None  # nats, under the policy of this step
 
 

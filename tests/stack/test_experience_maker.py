@@ -420,22 +420,31 @@ def test_a_ranking_by_bounds_stays_one_when_all_entropies_are_kept():
     assert [len(r["token_entropy"]) for r in made.records] == [3, 4, 5, 6]
 
 
+@pytest.mark.parametrize("kept", ["used", "all"])
 @pytest.mark.parametrize("mode", ["recompute", "behaviour"])
-def test_a_recalled_row_keeps_its_logprobs_then_and_now(mode):
-    """exp(now - then) is the ratio, whatever the update takes it against."""
+def test_rows_keep_their_logprobs_then_and_now(mode, kept):
+    """exp(now - then) is the ratio, whatever the update takes it against: of recalled rows, with "all" of fresh ones too."""
     stored = sample(C, tokens=(9, 9), step=2).r3_rollout
-    made = maker(Ours, history=history_with(stored), config=config_with(replay={"old_logprobs": mode}))
+    config = config_with(replay={"old_logprobs": mode}, logging={"token_values": kept})
+    made = maker(Measuring, history=history_with(stored), config=config)
     made.gap = 0.05
     made.make_experience_batch(group(W, W, W, W))
     (recalled,) = [r for r in made.records if r["recalled_from"] is not None]
     assert recalled["token_logprob"].tolist() == pytest.approx([-0.9] * 2, abs=1e-3)
     assert recalled["token_policy_logprob"].tolist() == pytest.approx([-0.85] * 2, abs=1e-3)
-    assert all(r["token_logprob"] is r["token_policy_logprob"] is None for r in made.records if r is not recalled)
+    for fresh in (r for r in made.records if r is not recalled):
+        if kept == "used":
+            assert fresh["token_logprob"] is fresh["token_policy_logprob"] is None
+        else:
+            assert fresh["token_policy_logprob"] - fresh["token_logprob"] == pytest.approx(0.05, abs=2e-3)
+            assert len(fresh["token_policy_logprob"]) == fresh["num_tokens"]
     assert [r["prompt"] for r in made.records] == ["p"] * 5
 
 
 def test_a_stock_estimator_keeps_prompts_and_what_is_asked_for():
     made = maker(Recording, config=config_with(logging={"token_values": "all"}))
+    made.gap = 0.05
     made.make_experience_batch(group(C, W, W, C) + group(W, C, C, C, prompt="q"))
     assert [r["prompt"] for r in made.records] == ["p"] * 4 + ["q"] * 4
     assert all(len(r["token_logprob"]) == r["num_tokens"] and r["token_entropy"] is None for r in made.records)
+    assert all(r["token_policy_logprob"] - r["token_logprob"] == pytest.approx(0.05, abs=2e-3) for r in made.records)

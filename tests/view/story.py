@@ -215,9 +215,9 @@ class Story:
             policy_logprobs={
                 row.index: np.minimum(0, row.rollout.response_logprobs + noise.normal(0, 0.15, row.rollout.num_tokens))
                 for row in batch.rows
-                if row.recalled
+                if row.recalled or (config.logging.token_values == "all" and not row.rollout.prefix_tokens)
             },
-            token_values="used",
+            token_values=config.logging.token_values,
             token_chars=TokenChars(lambda ids: self.tokenizer.decode(ids, skip_special_tokens=True)),
         )
         self.run.write_rollouts(self.done, rows)

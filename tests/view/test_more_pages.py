@@ -10,6 +10,7 @@ import sys
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
@@ -282,7 +283,7 @@ def times_of(run):
 
 
 def test_pages_follow_a_run_that_writes(page, browser, tmp_path):
-    with Story(tmp_path / "run", num_problems=12) as run:
+    with Story(tmp_path / "run", num_problems=12, settings=("logging.token_values=all",)) as run:
         run.step()
         run.step()
         before = times_of(tmp_path / "run")
@@ -304,6 +305,15 @@ def test_pages_follow_a_run_that_writes(page, browser, tmp_path):
             step.locator("#news a").click()
             step.wait_for_url("**/run/step/3")
             wait_for_index(page, address, 3)
+            row = rows_of(tmp_path / "run", 3)[0]
+            page.goto(f"{address}/run/tokens/3/0/{row['context']}/{row['uid']}")  # a fresh one: actor and engine
+            page.locator("[data-heat=ratio]").click()
+            ratios = np.exp(np.subtract(row["token_policy_logprob"], row["token_logprob"], dtype=np.float64))
+            outside = np.sum(
+                (ratios < 1 - run.config.train.eps_clip_low) | (ratios > 1 + run.config.train.eps_clip_high)
+            )
+            assert page.locator("#heat .peak").count() == pytest.approx(outside, abs=1) and outside > 1
+            assert "compares the actor with them" in page.locator("main").text_content()
 
 
 # ── the export ──

@@ -55,7 +55,7 @@ def test_every_graded_response_finds_its_tokens(run):
                     missing += 1
                     continue
                 found += 1
-                ratios += values.policy_logprobs is not None
+                ratios += row["recalled_from"] is not None and values.policy_logprobs is not None
                 assert texts.text(values.ids.tolist()) == row["text"]
                 assert len(values.entropies) == len(values.logprobs) == len(values.pieces) == row["num_tokens"]
     assert ratios == sum(line["r3/replay/recalled"] for line in run.metrics()) > 0

@@ -345,7 +345,7 @@ class _Run:
         written = 1 if checkpoint.save_steps == -1 else max(1, steps // checkpoint.save_steps)
         best = self.config.held_out.path is not None  # its copy stays beside the newest
         copies = min(written, checkpoint.max_num + best)
-        kinds = 0 if log.token_values != TokenValues.ALL else 2 if self.config.measures_all_entropies else 1
+        kinds = 0 if log.token_values != TokenValues.ALL else 3 if self.config.measures_all_entropies else 2
         per_step = (ROLLOUT_BYTES + TOKEN_VALUE_BYTES * kinds) * self.recorded * self.mean
         a_checkpoint = (1 + self.critic) * f.checkpoint_bytes(self.shape.params, self.trained_params)
         found: dict[str, int] = {

@@ -192,7 +192,7 @@
     if ("ids" in values) parts.push(`id ${values.ids[i]}`);
     if ("logprob" in values) parts.push(`log-prob ${value(values, "logprob", i).toFixed(4)}`, `p ${Math.exp(value(values, "logprob", i)).toPrecision(3)}`);
     if ("entropy" in values) parts.push(`entropy ${value(values, "entropy", i).toFixed(4)}${values.peakSet.has(i) ? " (in the peak)" : ""}`);
-    if ("ratio" in values) parts.push(`ratio ${ratio(values, i).toFixed(4)}${isClipped(values, i) ? " (clipped)" : ""}`);
+    if ("ratio" in values) parts.push(`ratio ${ratio(values, i).toFixed(4)}${isClipped(values, i) ? " (outside the clip range)" : ""}`);
     return parts.join("   ");
   }
   class Heat {
@@ -374,7 +374,7 @@
     }
     for (const element of inView) paint(element);
     const there = [...stored.values()].filter((one) => one);
-    const kept = { entropy: "No entropies are kept of the tokens of these responses (logging.token_values).", ratio: "Only recalled rollouts have a ratio (logging.token_values).", logprob: "" };
+    const kept = { entropy: "No entropies are kept of the tokens of these responses (logging.token_values).", ratio: "Log-probs of this step's policy are kept of recalled responses, and with logging.token_values=all of fresh ones.", logprob: "" };
     const lacking = there.filter((one) => !(by in one)).length;
     tell(!by ? "" : stored.why || (there.length && lacking === there.length ? kept[by] : lacking && by === "ratio" ? kept.ratio : ""));
   }
