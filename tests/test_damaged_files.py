@@ -232,6 +232,8 @@ WRONG_VALUES = {
     "--max-body-mb is 0": ["serve-rewards", "--max-body-mb", "0"],
     "--max-pending is -5": ["serve-rewards", "--max-pending", "-5"],
     "num_workers is -1": ["serve-rewards", "--workers", "-1"],
+    "reward.code.memory_mb is 1; use 64 or more": ["serve-rewards", "--code-memory-mb", "1"],
+    "reward.code.languages.c is 'gcc'": ["serve-rewards", "--code-language", "c=gcc"],
     "timeout_s is nan": ["serve-rewards", "--timeout", "nan"],
     "length_reward_max_tokens is -3": ["serve-rewards", "--length-reward-max-tokens", "-3"],
     "the reward token": ["serve-rewards", "--token-file", "{newline_token}"],

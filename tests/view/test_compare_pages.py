@@ -106,7 +106,7 @@ def test_the_arms_are_compared_as_the_command_does(page, many, arms):
     assert shown == table_rows(expected) and len(shown) > 20
     assert axe_faults(page) == []
     page.goto(f"{many}/compare?run=r3_1&run=r3_2&reference=nobody")
-    assert "there is no arm 'nobody'" in page.locator("p.note").text_content()
+    assert "no run has the reference arm 'nobody'" in page.locator("p.note").text_content()
 
 
 def test_a_report_has_the_comparison(arms):

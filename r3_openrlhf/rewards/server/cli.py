@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
+import socket
 from types import FrameType
 
 import click
 
-from r3_openrlhf.config import RewardConfig
+from r3_openrlhf.config import CodeConfig, RewardConfig
 from r3_openrlhf.config.access import read_token
 from r3_openrlhf.config.answer_tasks import TASKS
 from r3_openrlhf.method.errors import R3Error
@@ -16,7 +18,7 @@ from r3_openrlhf.rewards.server.settings import ServerSettings
 
 _REWARD = RewardConfig()
 MAX_HEADER_BYTES = 32 * 2**10
-DRAIN_S = 10
+DRAIN_S, DRAIN_TOLD_EVERY_S = 10, 2
 
 
 @click.command("serve-rewards")
@@ -38,6 +40,13 @@ DRAIN_S = 10
 @click.option("--tokenizer", help="tokenizer.json for the length reward of /get_reward; without it there is none.")
 @click.option("--length-reward/--no-length-reward", default=True, show_default=True)
 @click.option("--length-reward-max-tokens", default=_REWARD.length_reward_max_tokens, show_default=True, help="L_max.")
+@click.option("--code-seconds-per-test", default=_REWARD.code.seconds_per_test, show_default=True, help="Task code.")
+@click.option("--code-seconds", default=_REWARD.code.seconds, show_default=True, help="All tests of a response.")
+@click.option("--code-memory-mb", default=_REWARD.code.memory_mb, show_default=True, help="MB of one test.")
+@click.option(
+    "--code-url", help="Server with SandboxFusion's /run_code that runs the programs.  [default: this machine]"
+)
+@click.option("--code-language", multiple=True, metavar="WORD=IMPORT_PATH", help="One more language; repeatable.")
 @click.option(
     "--token-file",
     type=click.Path(dir_okay=False),
@@ -74,6 +83,11 @@ def serve_rewards(
     tokenizer: str | None,
     length_reward: bool,
     length_reward_max_tokens: int,
+    code_seconds_per_test: float,
+    code_seconds: float,
+    code_memory_mb: int,
+    code_url: str | None,
+    code_language: tuple[str, ...],
     token_file: str | None,
     max_body_mb: int,
     max_pending: int,
@@ -101,6 +115,13 @@ def serve_rewards(
                 length_reward_max_tokens=length_reward_max_tokens if length_reward else None,
                 timeout_s=timeout,
                 num_workers=workers,
+                code=CodeConfig(
+                    seconds_per_test=code_seconds_per_test,
+                    seconds=code_seconds,
+                    memory_mb=code_memory_mb,
+                    url=code_url,
+                    languages={word: path for word, _, path in (one.partition("=") for one in code_language)},
+                ),
             ),
         )
         run(settings)
@@ -144,5 +165,19 @@ def run(settings: ServerSettings) -> None:
                     f"stopping: requests in progress have up to {DRAIN_S} s; Ctrl-C again ends at once", err=True
                 )
             super().handle_exit(sig, frame)
+
+        @override
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            telling = asyncio.create_task(self.tell())
+            try:
+                await super().shutdown(sockets)
+            finally:
+                telling.cancel()
+
+        async def tell(self) -> None:
+            for left in range(DRAIN_S, 0, -DRAIN_TOLD_EVERY_S):
+                if busy := len(self.server_state.tasks):
+                    click.echo(f"stopping: {busy} in progress, at most {left} s to go", err=True)
+                await asyncio.sleep(DRAIN_TOLD_EVERY_S)
 
     Server(config).run(sockets=[listener])

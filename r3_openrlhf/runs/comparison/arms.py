@@ -152,8 +152,10 @@ def _reference(runs: Sequence[Run], wanted: str | None) -> str:
         return arms[0]
     name = wanted or DEFAULT_REFERENCE
     if name not in arms:
-        asked = f"there is no arm {name!r}" if wanted else f"there is no arm {name!r} to compare with"
-        raise R3Error(f"{asked}; name one with --reference: {nearest(name, arms)}")
+        if wanted is None:
+            choices = " or ".join(f"--reference {arm}" for arm in arms)
+            raise R3Error(f"no run has the arm {name!r}, the default reference; add {choices}")
+        raise R3Error(f"no run has the reference arm {name!r}; {nearest(name, arms)}")
     return name
 
 

@@ -261,10 +261,14 @@ def test_ready_says_when_no_grading_process_works():
 
 
 def test_a_service_that_stops_says_for_how_long():
-    with running("--workers", "1") as service:
-        assert httpx.get(f"{service.url}/health", timeout=300).status_code == 200  # from here on it handles signals
-        service.process.terminate()
-        said = service.process.stderr.read()
+    with running("--timeout", "60", "--workers", "1") as service:
+        # when it has answered it handles signals, and one request is in progress
+        body, headers = {"items": [endless_item()]}, {"Accept": "application/x-ndjson"}
+        with httpx.stream("POST", service.url + "/grade", json=body, headers=headers, timeout=300):
+            service.process.terminate()
+            said = service.process.stderr.read()
         assert service.process.wait(300) in (0, -15)
         service.process.stderr.close()
     assert "stopping: requests in progress have up to 10 s" in said
+    told = [line for line in said.splitlines() if line.endswith("to go")]
+    assert told[:3] == [f"stopping: 1 in progress, at most {left} s to go" for left in (10, 8, 6)]

@@ -9,11 +9,13 @@ from dataclasses import asdict
 
 import httpx
 import pytest
+from click.testing import CliRunner
 
-from r3_openrlhf.config import RewardConfig
+from r3_openrlhf.config import CodeConfig, RewardConfig
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.rewards.answers.request import GradeRequest
 from r3_openrlhf.rewards.client import make_grader
+from r3_openrlhf.rewards.server import cli
 from r3_openrlhf.rewards.server.admission_queue import AdmissionQueue, question_of
 from r3_openrlhf.rewards.server.metrics import Metrics
 from r3_openrlhf.rewards.server.settings import ServerSettings
@@ -185,6 +187,28 @@ def test_the_command_says_what_is_wrong_and_exits_with_1():
     assert done.returncode == 1 and "R3_REWARD_TOKEN" in done.stderr and "Traceback" not in done.stderr
     done = subprocess.run([*program, "--tokenizer", "/no/where"], capture_output=True, text=True)
     assert done.returncode == 1 and "tokenizer.json" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_programs_are_run_as_the_options_say(monkeypatch):
+    started = []
+    monkeypatch.setattr(cli, "run", started.append)
+    options = [
+        "--code-seconds-per-test",
+        "0.5",
+        "--code-seconds",
+        "9",
+        "--code-memory-mb",
+        "256",
+        "--code-url",
+        "http://box:80",
+    ]
+    done = CliRunner().invoke(
+        cli.serve_rewards, [*options, "--code-language", "c=my.module:C", "--code-language", "d=d.py:D"]
+    )
+    assert done.exit_code == 0, done.output
+    languages = {"c": "my.module:C", "d": "d.py:D"}
+    expected = CodeConfig(seconds_per_test=0.5, seconds=9, memory_mb=256, url="http://box:80", languages=languages)
+    assert started[0].reward.code == expected
 
 
 def test_a_tokenizer_gives_the_stock_route_its_length_reward(tmp_path):

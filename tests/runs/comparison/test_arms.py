@@ -173,10 +173,12 @@ def test_the_reference(tmp_path, runs):
     assert compare(runs, reference="r3").arms[0].name == "r3"
     only_r3 = [run for run in runs if run.arm == "r3"]
     assert compare(only_r3).reference == "r3"
-    with pytest.raises(R3Error, match="there is no arm 'zzz'; name one with --reference: known: grpo, r3"):
+    with pytest.raises(R3Error, match="no run has the reference arm 'zzz'; known: grpo, r3"):
         compare(runs, reference="zzz")
     dapo = read_run(write_run(tmp_path / "dapo", arm="dapo"))
-    with pytest.raises(R3Error, match="there is no arm 'grpo' to compare with; name one with --reference"):
+    with pytest.raises(
+        R3Error, match="no run has the arm 'grpo', the default reference; add --reference dapo or --reference r3$"
+    ):
         compare([*only_r3, dapo])
 
 
