@@ -65,10 +65,12 @@ def padded(rows: list, value: int) -> torch.Tensor:
     return pad_sequence([torch.as_tensor(row).long() for row in rows], batch_first=True, padding_value=value)
 
 
-def sample(policy: Policy, asked: list, *, step: int, epoch: int) -> tuple[list[Rollout], list[np.ndarray], list[int]]:
+def sample(
+    policy: Policy, prompts: list, *, step: int, epoch: int
+) -> tuple[list[Rollout], list[np.ndarray], list[int]]:
     """GROUP graded rollouts of each prompt, their token entropies in nats, and the group of each."""
-    groups = [number for number in range(len(asked)) for _ in range(GROUP)]
-    prompts_BP = padded([asked[number].prompt for number in groups], PAD)
+    groups = [number for number in range(len(prompts)) for _ in range(GROUP)]
+    prompts_BP = padded([prompts[number].prompt for number in groups], PAD)
     tokens = torch.zeros(len(groups), 0, dtype=torch.long)
     with torch.no_grad():
         for _ in range(LIMIT):
@@ -79,15 +81,15 @@ def sample(policy: Policy, asked: list, *, step: int, epoch: int) -> tuple[list[
     entropy_BT = -(logprobs_BTV.exp() * logprobs_BTV).sum(-1)
     rollouts = []
     for row, number in enumerate(groups):
-        ids, problem = tokens[row].tolist(), asked[number].problem
+        ids, problem = tokens[row].tolist(), prompts[number].problem
         length = ids.index(END) + 1 if END in ids else LIMIT
         said = "".join(str(token) for token in ids[:length] if token < END)
         right = END in ids and said == str(problem.a + problem.b)
         rollouts.append(
             Rollout(
                 uid=problem.uid,
-                context=asked[number].context,
-                prompt_ids=np.array(asked[number].prompt, dtype=np.int32),
+                context=prompts[number].context,
+                prompt_ids=np.array(prompts[number].prompt, dtype=np.int32),
                 response_ids=tokens[row, :length].numpy().astype(np.int32),
                 response_logprobs=logprobs_BT[row, :length].numpy().astype(np.float32),
                 verdict=Verdict.CORRECT if right else Verdict.WRONG,
@@ -133,11 +135,11 @@ def train(num_steps: int, *, seed: int = 0) -> list[dict[str, float]]:
         epoch, place = divmod(step * PROBLEMS_PER_STEP, len(problems))
         problems = problems if place else draw.sample(problems, len(problems))
         due = problems[place : place + PROBLEMS_PER_STEP]
-        asked = r3.prompts(due, step=step, epoch=epoch + 1, render=Prompts())  # ISR
-        rollouts, entropies, groups = sample(policy, asked.asked, step=step, epoch=epoch + 1)
+        prompts = r3.prompts(due, step=step, epoch=epoch + 1, render=Prompts())  # ISR
+        rollouts, entropies, groups = sample(policy, list(prompts), step=step, epoch=epoch + 1)
         batch = r3.mix(rollouts, step=step, entropy=entropies, groups=groups)  # CCR, SERR, eq. 3
         update(policy, optimizer, batch)
-        lines.append(r3.metrics(batch, step=step) | asked.metrics())
+        lines.append(r3.metrics(batch, step=step) | prompts.metrics())
         r3.remember(rollouts, step=step, epoch=epoch + 1)
     return lines
 

@@ -52,7 +52,7 @@ class ChosenStates:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Asked:
+class StepPrompt:
     """One prompt of the step; its responses are one group.
 
     Attributes:
@@ -74,20 +74,20 @@ class StepPrompts:
     """The prompts of a step (iterate over it), and what became of every problem.
 
     Attributes:
-        asked: plain prompts in the order of the problems, then those from a state, then those with an error.
+        prompts: plain prompts in the order of the problems, then those from a state, then those with an error.
         reflection: one fate per problem.
         state_metrics: of exploration.rrl, how many stored states met which fate, and their values against their outcomes.
     """
 
-    asked: list[Asked]
+    prompts: list[StepPrompt]
     reflection: list[ReflectionFate]
     state_metrics: dict[str, float] = field(default_factory=dict)
 
-    def __iter__(self) -> Iterator[Asked]:
-        return iter(self.asked)
+    def __iter__(self) -> Iterator[StepPrompt]:
+        return iter(self.prompts)
 
     def __len__(self) -> int:
-        return len(self.asked)
+        return len(self.prompts)
 
     @property
     def why_not(self) -> Counter[ReflectionFate]:

@@ -1,7 +1,7 @@
 """R³ in one class (algorithm 1). Every training loop makes the same calls: the OpenRLHF adapter, the lab, and yours.
 
     r3 = R3(R3Settings(), history=HistoryStore.open("history.sqlite"), seed=0)
-    asked = r3.prompts(problems, step=step, epoch=epoch, render=ChatPrompts(tokenizer, max_prompt_tokens=2048))
+    prompts = r3.prompts(problems, step=step, epoch=epoch, render=ChatPrompts(tokenizer, max_prompt_tokens=2048))
     batch = r3.mix(rollouts, step=step, entropy=entropies)         # CCR, SERR, eq. 3
     for row in batch.trained: ...                                  # row.rollout, row.advantage, row.old_logprobs
     r3.remember(rollouts, step=step, epoch=epoch)
@@ -32,7 +32,7 @@ from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.method.history.codec import state_digest
 from r3_openrlhf.method.history.records import RecallRequest, StoredRollout
 from r3_openrlhf.method.history.store import HistoryStore
-from r3_openrlhf.method.prompts import Asked, ChosenStates, Prefix, PromptMaker, ReflectionFate, StepPrompts
+from r3_openrlhf.method.prompts import ChosenStates, Prefix, PromptMaker, ReflectionFate, StepPrompt, StepPrompts
 from r3_openrlhf.method.settings import R3Settings
 from r3_openrlhf.method.types import (
     Context,
@@ -122,9 +122,9 @@ class R3:
             states: what `states` has chosen; of_states: the problem of each of its prefixes.
         """
         uids = [problem.uid for problem in problems]
-        asked = [Asked(problem, i, Context.PLAIN, render.plain(problem)) for i, problem in enumerate(problems)]
+        asked = [StepPrompt(problem, i, Context.PLAIN, render.plain(problem)) for i, problem in enumerate(problems)]
         for i, prefix in self._prefixes(uids, step=step, epoch=epoch):
-            asked.append(Asked(problems[i], i, Context.PREFIX, render.plain(problems[i]), prefix))
+            asked.append(StepPrompt(problems[i], i, Context.PREFIX, render.plain(problems[i]), prefix))
         fates, places = self._hard_problems(uids, step=step, epoch=epoch)
         for i in places:
             error = self._stored_error(uids[i], step=step)
@@ -134,10 +134,10 @@ class R3:
             elif prompt is None:
                 fates[i] = ReflectionFate.WITHOUT_ROOM
             else:
-                asked.append(Asked(problems[i], i, Context.REFLECTION, prompt))
+                asked.append(StepPrompt(problems[i], i, Context.REFLECTION, prompt))
         chosen = states or ChosenStates([], {})
         for i, (problem, prefix) in enumerate(zip(of_states, chosen.prefixes, strict=True), start=len(problems)):
-            asked.append(Asked(problem, i, Context.PREFIX, render.plain(problem), prefix))
+            asked.append(StepPrompt(problem, i, Context.PREFIX, render.plain(problem), prefix))
         return StepPrompts(asked, reflection=fates, state_metrics=chosen.metrics)
 
     def _hard_problems(self, uids: Sequence[str], *, step: int, epoch: int) -> tuple[list[ReflectionFate], list[int]]:

@@ -330,10 +330,10 @@ def _numbered(value: Any) -> bool:
     return isinstance(value, dict) and bool(value) and all(re.fullmatch(r"-?\d{1,18}", key) for key in value)
 
 
-def in_and_out(found: dict[str, Any], *, name: str | None = None, **more: Any) -> CodeTests:
+def in_and_out(tests: dict[str, Any], *, name: str | None = None, **more: Any) -> CodeTests:
     """{inputs, outputs[, fn_name]}, APPS's form, which TACO, PRIME and verl share."""
-    name = found.get("fn_name") or name
-    inputs, outputs = found.get("inputs") or [], found.get("outputs") or []
+    name = tests.get("fn_name") or name
+    inputs, outputs = tests.get("inputs") or [], tests.get("outputs") or []
     if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
         raise DataError("its inputs and outputs are not two lists of one length")
     if name:

@@ -22,7 +22,7 @@ _LATER = frozenset({"unreachable", "unavailable", "closed"})  # may be otherwise
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RewardProbe:
     """One reward, and what it says: "correct, reward 1.75", "ungraded (timeout)"."""
 
     who: str
@@ -40,7 +40,7 @@ class Asked:
 class Probe:
     """What every reward said, and what is wrong with it."""
 
-    asked: list[Asked]
+    rewards: list[RewardProbe]
     findings: list[Finding]
 
 
@@ -75,13 +75,13 @@ def probe_rewards(
         )
         for name, text in responses.items()
     }
-    asked, findings = [], []
+    rewards, findings = [], []
     for who, one in _each(config).items():
         grades = asyncio.run(_grades(one, requests))
-        asked.append(Asked(who, **{name: _words(grade) for name, grade in grades.items()}))
+        rewards.append(RewardProbe(who, **{name: _words(grade) for name, grade in grades.items()}))
         if finding := _finding(who, grades, is_ours=not config.all_functions and not config.urls, references=answers):
             findings.append(finding)
-    return Probe(asked, findings)
+    return Probe(rewards, findings)
 
 
 def _each(config: RewardConfig) -> dict[str, RewardConfig]:

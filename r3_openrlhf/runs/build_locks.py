@@ -33,9 +33,9 @@ def locks(root: Path) -> list[Path]:
     return sorted({*root.glob("*/lock"), *root.glob("*/*/lock")})
 
 
-def held(found: Iterable[Path]) -> set[Path]:
-    """Those of `found` that a process of this machine has open, or in whose directory one works (proc_pid_fd(5))."""
-    by_path = {os.path.realpath(lock): lock for lock in found}
+def held(locks: Iterable[Path]) -> set[Path]:
+    """Those of `locks` that a process of this machine has open, or in whose directory one works (proc_pid_fd(5))."""
+    by_path = {os.path.realpath(lock): lock for lock in locks}
     by_directory = {os.path.dirname(path): lock for path, lock in by_path.items()}
     alive: set[Path | None] = set()
     for process in Path("/proc").glob("[0-9]*"):

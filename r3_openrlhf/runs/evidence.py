@@ -121,10 +121,10 @@ def file_of(directory: Path, arm: str, seed: int) -> Path:
     return directory / f"{arm}-{seed}.json"
 
 
-def write_evidence(found: Evidence, directory: Path) -> Path:
+def write_evidence(record: Evidence, directory: Path) -> Path:
     """The file appears whole or not at all. Raises R3Error when it cannot be written."""
-    path = file_of(directory, found.arm, found.seed)
-    fields = msgspec.to_builtins(found)
+    path = file_of(directory, record.arm, record.seed)
+    fields = msgspec.to_builtins(record)
     text = "{\n" + ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in fields.items()) + "\n}\n"
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -198,7 +198,7 @@ def make_page(
         *findings,
         *(probed.findings if probed is not None else _grader_findings(rows, examples)),
     ]
-    said_by = [asked.line for asked in probed.asked] if probed is not None else []
+    said_by = [one.line for one in probed.rewards] if probed is not None else []
     return FirstPage(
         used=used,
         left_out=left_out,

@@ -280,17 +280,17 @@ def check_context(config: R3Config, model: str, *, platform: str) -> None:
     check_layers(config, found, platform=platform)
 
 
-def check_layers(config: R3Config, found: Any, *, platform: str) -> None:
+def check_layers(config: R3Config, model_config: Any, *, platform: str) -> None:
     """ConfigError: a kind of model with which the installed OpenRLHF, transformers and vLLM would compute something else, silently.
-    found: its configuration, as transformers loads it."""
-    text = found.get_text_config()
+    model_config: its configuration, as transformers loads it."""
+    text = model_config.get_text_config()
     if platform == "cuda" and getattr(text, "num_experts_per_tok", None):
         raise ConfigError(
             f"model.path {config.model.path} has experts, whose weights vLLM 0.29 may lay out anew when it loads them: those of a "
             "later sync would be read wrongly (https://github.com/vllm-project/vllm/issues/42821); use a model without experts"
         )
     # stack/chunked_actor.py, runs/models/actor.py:246: rows are told apart by their positions alone
-    reason = "has positions of three dimensions" if hasattr(found, "vision_config") else None
+    reason = "has positions of three dimensions" if hasattr(model_config, "vision_config") else None
     for kind in getattr(text, "layer_types", None) or ():
         if kind == "linear_attention" or not kind.endswith("_attention"):
             reason = f"has layers ({kind}) that carry a state from one token to the next"

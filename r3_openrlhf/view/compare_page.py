@@ -43,5 +43,5 @@ def comparison_of(runs: Sequence[RunReader], reference: str = "") -> tuple[Compa
 
 def difference_of(a: EvaluationReader, b: EvaluationReader) -> SeedEstimate | None:
     """Pass@1 of b less that of a over the problems that both were asked, with Student's interval over problems."""
-    shares = [{key: one.share for key, one in reader.asked().items() if one.share is not None} for reader in (b, a)]
+    shares = [{key: one.share for key, one in reader.problems().items() if one.share is not None} for reader in (b, a)]
     return paired_difference(*shares)

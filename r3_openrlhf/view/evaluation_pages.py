@@ -13,7 +13,7 @@ from r3_openrlhf.view.site import NotThere, Site
 def evaluation_page(site: Site, links: Links, name: str) -> str:
     """The results of one `r3 eval`, and its problems."""
     reader = site.evaluation(name)
-    asked = list(reader.asked().values())
+    asked = list(reader.problems().values())
     results, fault = reader.results()
     return site.render(
         "evaluation.html",
@@ -30,9 +30,11 @@ def evaluation_page(site: Site, links: Links, name: str) -> str:
 def sample_page(site: Site, links: Links, name: str, benchmark: str, uid: str) -> str:
     """The responses to one problem of an evaluation, and beside them those of another one."""
     own = site.evaluation(name)
-    if (benchmark, uid) not in own.asked():
+    if (benchmark, uid) not in own.problems():
         raise NotThere(f"{name} was not asked a problem {uid} of {benchmark}")
-    others = [one for one in site.library.evaluations.values() if one is not own and (benchmark, uid) in one.asked()]
+    others = [
+        one for one in site.library.evaluations.values() if one is not own and (benchmark, uid) in one.problems()
+    ]
     return site.render(
         "sample.html",
         links,

@@ -97,7 +97,7 @@ class Results(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class EvaluatedProblem:
     """One problem, without the texts."""
 
     benchmark: str
@@ -143,17 +143,17 @@ class EvaluationReader(Reader):
 
         return self.fresh("results", stamp_of(file), read)
 
-    def asked(self) -> dict[tuple[str, str], Asked]:
+    def problems(self) -> dict[tuple[str, str], EvaluatedProblem]:
         """(benchmark, uid) -> its problem, in the order in which they were finished. R3Error: a damaged line."""
         file = self.path / "samples.jsonl"
         try:
-            return self.fresh("asked", stamp_of(file), lambda: _asked_in(file))
+            return self.fresh("problems", stamp_of(file), lambda: _problems_in(file))
         except OSError as error:
             raise R3Error(f"{file} cannot be read: {error.strerror}") from error
 
     def responses(self, benchmark: str, uid: str) -> list[Response]:
         """The samples of one problem. R3Error: it was not asked, or its line is damaged."""
-        asked = self.asked().get((benchmark, uid))
+        asked = self.problems().get((benchmark, uid))
         if asked is None:
             raise R3Error(f"{self.path} has no problem {uid} of {benchmark}")
         file = self.path / "samples.jsonl"
@@ -162,9 +162,9 @@ class EvaluationReader(Reader):
             return _patient(lines.readline(), _WholeLine, file, asked.number).responses
 
 
-def _asked_in(file: Path) -> dict[tuple[str, str], Asked]:
+def _problems_in(file: Path) -> dict[tuple[str, str], EvaluatedProblem]:
     """R3Error: a damaged line. OSError."""
-    found: dict[tuple[str, str], Asked] = {}
+    found: dict[tuple[str, str], EvaluatedProblem] = {}
     decoder, place = msgspec.json.Decoder(_Line), 0
     with open_regular(file) as lines:
         for number, line in enumerate(lines_of(lines), start=1):
@@ -175,7 +175,7 @@ def _asked_in(file: Path) -> dict[tuple[str, str], Asked]:
             except UNREADABLE:  # it may hold a lone surrogate, which a model can write
                 one = _patient(line, _Line, file, number)
             tokens = [response.num_tokens for response in one.responses]
-            found[one.benchmark, one.uid] = Asked(
+            found[one.benchmark, one.uid] = EvaluatedProblem(
                 benchmark=one.benchmark,
                 uid=one.uid,
                 verdicts=tuple(response.verdict for response in one.responses),
@@ -202,8 +202,8 @@ class Pair:
 
     benchmark: str
     uid: str
-    a: Asked
-    b: Asked
+    a: EvaluatedProblem
+    b: EvaluatedProblem
 
     @property
     def kind(self) -> str:
@@ -211,12 +211,12 @@ class Pair:
         return f"{'right' if _mostly(self.a) else 'wrong'}-{'right' if _mostly(self.b) else 'wrong'}"
 
 
-def _mostly(asked: Asked) -> bool:
+def _mostly(asked: EvaluatedProblem) -> bool:
     return (asked.share or 0.0) > 0.5
 
 
 def pairs_of(a: EvaluationReader, b: EvaluationReader) -> list[Pair]:
     """The problems of both, those that differ most first."""
-    of_b = b.asked()
-    pairs = [Pair(*key, asked, of_b[key]) for key, asked in a.asked().items() if key in of_b]
+    of_b = b.problems()
+    pairs = [Pair(*key, asked, of_b[key]) for key, asked in a.problems().items() if key in of_b]
     return sorted(pairs, key=lambda pair: -abs((pair.a.share or 0.0) - (pair.b.share or 0.0)))

@@ -117,7 +117,7 @@ class _Writer:
         if self.selection.uids is None and self.selection.steps is not None:
             if missing := sorted(set(self.selection.steps) - found):
                 raise R3Error(f"--steps names {missing[0]}, of which no open run has rollouts")
-        seen = {uid for reader in self.evaluations for _, uid in reader.asked()}
+        seen = {uid for reader in self.evaluations for _, uid in reader.problems()}
         seen |= {group.uid for steps in self.groups.values() for groups in steps.values() for group in groups}
         if missing_uids := [uid for uid in self.selection.uids or () if uid not in seen]:
             raise R3Error(
@@ -159,7 +159,7 @@ class _Writer:
     ) -> Iterable[tuple[Parts, Callable[[Links], str]]]:
         for reader in self.evaluations:
             yield (reader.name,), page(evaluation_page, reader.name)
-            for key in reader.asked():
+            for key in reader.problems():
                 if self.selection.uids is None or key[1] in self.selection.uids:
                     yield (reader.name, "sample", *key), page(sample_page, reader.name, *key)
         for a, b in permutations(self.evaluations, 2):

@@ -120,21 +120,21 @@ def forget(connection: sqlite3.Connection, step: int) -> None:
     connection.execute("DELETE FROM steps WHERE step = ?", (step,))
 
 
-def insert(connection: sqlite3.Connection, step: int, found: IndexedStep) -> None:
-    """One step that is not there. A recalled row has no text here: it is found where it was sampled."""
+def insert(connection: sqlite3.Connection, step: int, content: IndexedStep) -> None:
+    """One step that is not there. A recalled row has no text here: it is content where it was sampled."""
     first, _ = ids_of(step, step)
     connection.executemany(
         "INSERT INTO problems (uid) VALUES (?) ON CONFLICT (uid) DO NOTHING",
-        [(uid,) for uid in sorted({row["uid"] for row in found.rows})],
+        [(uid,) for uid in sorted({row["uid"] for row in content.rows})],
     )
     values = ", ".join(f":{name}" for name in COLUMNS)
     connection.executemany(
         f"INSERT INTO rollouts VALUES (:id, (SELECT id FROM problems WHERE uid = :uid), {values})",
-        (row | {"id": first + row["at"]} for row in found.rows),
+        (row | {"id": first + row["at"]} for row in content.rows),
     )
     texts = [
         (*text, _tags(row)) if row["recalled_from"] is None and any(text) else None
-        for row, text in zip(found.rows, found.texts, strict=True)
+        for row, text in zip(content.rows, content.texts, strict=True)
     ]
     connection.executemany(
         "INSERT INTO words (rowid, head, tail, answer, tags) VALUES (?, ?, ?, ?, ?)", _word_rows(first, texts)
@@ -143,8 +143,8 @@ def insert(connection: sqlite3.Connection, step: int, found: IndexedStep) -> Non
     for begin in range(0, len(texts), TEXT_ROWS):
         data = compressor.compress(msgspec.msgpack.encode(texts[begin : begin + TEXT_ROWS]))
         connection.execute("INSERT INTO texts VALUES (?, ?)", (first + begin, data))
-    counts = msgspec.json.encode(found.counts).decode()
-    connection.execute("INSERT INTO steps VALUES (?, ?, ?, ?, ?)", (step, *found.identity, counts, found.problem))
+    counts = msgspec.json.encode(content.counts).decode()
+    connection.execute("INSERT INTO steps VALUES (?, ?, ?, ?, ?)", (step, *content.identity, counts, content.problem))
 
 
 def _tags(row: Row) -> str:

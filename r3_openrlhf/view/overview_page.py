@@ -40,7 +40,7 @@ def overview(
             (one, one.results()[0], difference_of(evaluations[0], one) if number else None)
             for number, one in enumerate(evaluations)
         ],
-        curves=curves(site, [run.name for run in runs]) | {"addresses": addresses},
+        curves=curves(site, [run.name for run in runs], every=site.is_export) | {"addresses": addresses},
         latest=latest,
         query=urlencode([("run", name) for name in names or ()]),
         said=sentences(site, links, single.name) if single and site.is_export else [],

@@ -14,10 +14,14 @@ HITS_PER_PAGE = 30
 MAX_PROBLEM_HITS = 5
 
 
-def search(site: Site, links: Links, asked: Mapping[str, str]) -> str:
+def search(site: Site, links: Links, parameters: Mapping[str, str]) -> str:
     """Rollouts that have the words and pass the filter, over the open runs or one of them."""
-    query = asked.get("q", "").strip()
-    chosen = [site.run(asked["run"])] if asked.get("run") else [r for r in site.library.runs.values() if r.steps()]
+    query = parameters.get("q", "").strip()
+    chosen = (
+        [site.run(parameters["run"])]
+        if parameters.get("run")
+        else [r for r in site.library.runs.values() if r.steps()]
+    )
     indexes, notes = [], []
     for run in chosen:
         try:
@@ -27,15 +31,15 @@ def search(site: Site, links: Links, asked: Mapping[str, str]) -> str:
             notes.append(str(error))
         if why := site.indexing.why_incomplete(run):
             notes.append(why)
-    page = max(1, int(asked["page"])) if is_count(asked.get("page", "")) else 1
+    page = max(1, int(parameters["page"])) if is_count(parameters.get("page", "")) else 1
     found, problems, fault = None, [], None
     try:
         found = search_runs(
             indexes,
             query,
-            where=filter_of(asked),
-            sort=asked.get("sort") or SortKey.STEP,
-            descending=asked.get("order") != "up",
+            where=filter_of(parameters),
+            sort=parameters.get("sort") or SortKey.STEP,
+            descending=parameters.get("order") != "up",
             limit=HITS_PER_PAGE,
             offset=(page - 1) * HITS_PER_PAGE,
         )
@@ -47,7 +51,7 @@ def search(site: Site, links: Links, asked: Mapping[str, str]) -> str:
     return site.render(
         "search.html",
         links,
-        asked=asked,
+        asked=parameters,
         query=query,
         found=found,
         problems=[(names[str(index.run.path)], one, marked(one.snippet, one.matches)) for index, one in problems],
@@ -58,26 +62,26 @@ def search(site: Site, links: Links, asked: Mapping[str, str]) -> str:
         sorts=list(SortKey),
         runs=[run.name for run in site.library.runs.values() if run.steps()],
         has_more=found is not None and (page * HITS_PER_PAGE < found.total or found.more),
-        address=_address_of(asked),
+        address=_address_of(parameters),
     )
 
 
-def filter_of(asked: Mapping[str, str]) -> Filter:
+def filter_of(parameters: Mapping[str, str]) -> Filter:
     """What the form of the search says. R3Error: a number that is none."""
 
     def whole(name: str) -> int | None:
-        text = asked.get(name, "").strip()
+        text = parameters.get(name, "").strip()
         if text and not is_count(text):
             raise R3Error(f"{name.replace('_', ' ')} is {quoted(text)}; use a whole number")
         return int(text) if text else None
 
-    what = asked.get("what", "")
+    what = parameters.get("what", "")
     return Filter(
         first_step=whole("first_step"),
         last_step=whole("last_step"),
-        uid=asked.get("uid") or None,
-        verdict=asked.get("verdict") or None,
-        context=asked.get("context") or None,
+        uid=parameters.get("uid") or None,
+        verdict=parameters.get("verdict") or None,
+        context=parameters.get("context") or None,
         truncated=True if what == "cut" else None,
         ranked=True if what == "ranked" else None,
         recalled=True if what == "recalled" else None,
@@ -95,6 +99,6 @@ def marked(text: str, matches: Sequence[tuple[int, int]]) -> list[tuple[bool, st
     return [piece for piece in [*pieces, (False, text[at:])] if piece[1]]
 
 
-def _address_of(asked: Mapping[str, str]) -> str:
+def _address_of(parameters: Mapping[str, str]) -> str:
     """The search without its page, as a query."""
-    return urlencode({key: value for key, value in asked.items() if value and key != "page"})
+    return urlencode({key: value for key, value in parameters.items() if value and key != "page"})

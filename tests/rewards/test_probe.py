@@ -22,7 +22,7 @@ def probe(task="math", **settings):
 def test_the_built_in_grader():
     found = probe()
     assert found.findings == []
-    (one,) = found.asked
+    (one,) = found.rewards
     assert (one.right, one.wrong, one.empty) == (
         "correct, reward 1.99951",
         "wrong, reward 0",
@@ -51,6 +51,6 @@ def test_every_server():
     nobody = f"http://127.0.0.1:{free_port()}"
     with OwnServer(lambda items: (200, [{"index": i} | GOOD | {"score": 0.5} for i in range(len(items))])) as server:
         found = probe(urls=[server.url, nobody], deadline_s=0.5)
-    assert [one.right for one in found.asked] == ["ungraded (correct with score 0.5)", "ungraded (unreachable)"]
+    assert [one.right for one in found.rewards] == ["ungraded (correct with score 0.5)", "ungraded (unreachable)"]
     assert [finding.refuses for finding in found.findings] == [True, False]
     assert server.url in found.findings[0].sentence and nobody in found.findings[1].sentence

@@ -59,7 +59,7 @@ def test_a_function_is_asked_with_the_row(tmp_path):
     for function, said in (("level", "right: correct, reward 3"), ("short", "right: wrong, reward -10")):
         reward = RewardConfig(num_workers=1, function=f"{tmp_path}/mine.py:{function}")
         found = probe(reward, [(label, "P?")])
-        assert said in found.asked[0].line and not any(finding.refuses for finding in found.findings)
+        assert said in found.rewards[0].line and not any(finding.refuses for finding in found.findings)
 
 
 def test_a_function_that_judges_by_a_reference_needs_one(tmp_path):

@@ -121,18 +121,18 @@ def _stated(snippet: str) -> str | None:
     return formula["formula"].strip() if formula and _IS_FORMULA.match(formula["formula"]) else None
 
 
-def why_no_guess(extracted: str, found: FinalAnswer) -> str | None:
+def why_no_guess(extracted: str, final: FinalAnswer) -> str | None:
     """Why a number at the end of a text is not its answer; None when nothing speaks against it.
 
     "several": it is the last of an enumeration, 7 of "it is 5 or 7". "no_answer": the words before it make it another
     number or none, as in "The answer exceeds 8", "See equation 8".
     """
-    last = None if found.exact else _LAST_NUMBER.search(found.text)
+    last = None if final.exact else _LAST_NUMBER.search(final.text)
     if last is None:
         return None
-    if not found.stated and last[0] == extracted and _LISTED.search(found.text[: last.start()]):
+    if not final.stated and last[0] == extracted and _LISTED.search(final.text[: last.start()]):
         return "several"
-    before = found.text[max(0, last.start() - CHARS_BEFORE_A_GUESS) : last.start()]
+    before = final.text[max(0, last.start() - CHARS_BEFORE_A_GUESS) : last.start()]
     if (
         last[0] in extracted
         and _GUESS["not_that"].search(before)

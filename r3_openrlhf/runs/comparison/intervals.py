@@ -39,7 +39,7 @@ def estimate(values: Sequence[float]) -> SeedEstimate | None:
     return SeedEstimate(mean, mean - half, mean + half, len(values))
 
 
-def seeds_needed(found: SeedEstimate | None, *, half_width: float) -> int | None:
+def seeds_needed(difference: SeedEstimate | None, *, half_width: float) -> int | None:
     """How many seeds give the estimate an interval of ± half_width, if its standard deviation stays what it is.
 
         the smallest n >= 2 with t(n - 1) * s / sqrt(n) <= half_width
@@ -48,9 +48,9 @@ def seeds_needed(found: SeedEstimate | None, *, half_width: float) -> int | None
     """
     if half_width <= 0:
         raise ValueError(f"half_width is {half_width}; it must be above 0")
-    if found is None or found.low is None:
+    if difference is None or difference.low is None:
         return None
-    deviation = (found.mean - found.low) * math.sqrt(found.num) / t_quantile(found.num - 1)
+    deviation = (difference.mean - difference.low) * math.sqrt(difference.num) / t_quantile(difference.num - 1)
     normal = 1.96 * deviation / half_width
     if normal**2 > MAX_SEEDS_NEEDED:
         return None

@@ -152,27 +152,31 @@ def _crossing_cell(place: int) -> Callable[[ArmResult], str]:
     return cell
 
 
-def crossing_text(found: Crossing | None) -> str:
+def crossing_text(crossing: Crossing | None) -> str:
     """ "0.77 [0.67, >1.00]": where the curve is never there, it is beyond its end."""
-    if found is None:
+    if crossing is None:
         return NOTHING
-    beyond = f">{found.limit:.2f}"
-    ratio, low, high = (beyond if value is None else f"{value:.2f}" for value in (found.ratio, found.low, found.high))
-    return f"{ratio} [{low}, {high}]" if found.num > 1 else ratio
+    beyond = f">{crossing.limit:.2f}"
+    ratio, low, high = (
+        beyond if value is None else f"{value:.2f}" for value in (crossing.ratio, crossing.low, crossing.high)
+    )
+    return f"{ratio} [{low}, {high}]" if crossing.num > 1 else ratio
 
 
-def interval_text(found: SeedEstimate | None, form: str) -> str:
+def interval_text(estimate: SeedEstimate | None, form: str) -> str:
     """ "0.412 [0.380, 0.444]"; a dash for None."""
-    if found is None:
+    if estimate is None:
         return NOTHING
-    return f"{found.mean:{form}}" + ("" if found.low is None else f" [{found.low:{form}}, {found.high:{form}}]")
+    return f"{estimate.mean:{form}}" + (
+        "" if estimate.low is None else f" [{estimate.low:{form}}, {estimate.high:{form}}]"
+    )
 
 
-def seeds_text(found: SeedEstimate | None) -> str:
+def seeds_text(estimate: SeedEstimate | None) -> str:
     """How many seeds an interval of ±HALF_WIDTH takes; a dash where there is none yet."""
-    if found is None or found.low is None:
+    if estimate is None or estimate.low is None:
         return NOTHING
-    number = seeds_needed(found, half_width=HALF_WIDTH)
+    number = seeds_needed(estimate, half_width=HALF_WIDTH)
     return f">{MAX_SEEDS_NEEDED:,}" if number is None else f"{number:,}"
 
 

@@ -55,26 +55,28 @@ def read_regime(folder: Path, *, reference: str | None = None) -> Regime:
     )
 
 
-def as_run(found: Evidence, path: Path) -> Run:
+def as_run(evidence: Evidence, path: Path) -> Run:
     """For `compare`. The lines of `metrics` are the stretches between two evaluations, not steps: sums over them are the
     run's, means over steps are not."""
-    count = len(found.curve["step"])
-    evaluations = [{key: values[i] for key, values in found.curve.items()} | found.evaluation for i in range(count)]
+    count = len(evidence.curve["step"])
+    evaluations = [
+        {key: values[i] for key, values in evidence.curve.items()} | evidence.evaluation for i in range(count)
+    ]
     metrics = []
     for i in range(1, count):
-        line: dict[str, Any] = {key: values[i] - values[i - 1] for key, values in found.sums.items()}
-        line |= {"step": found.curve["step"][i], "generated_tokens_total": found.curve["generated_tokens"][i]}
+        line: dict[str, Any] = {key: values[i] - values[i - 1] for key, values in evidence.sums.items()}
+        line |= {"step": evidence.curve["step"][i], "generated_tokens_total": evidence.curve["generated_tokens"][i]}
         metrics.append(line)
     return Run(
         path=path,
-        arm=found.arm,
-        seed=found.seed,
+        arm=evidence.arm,
+        seed=evidence.seed,
         finished=True,
-        settings=found.settings,
+        settings=evidence.settings,
         evaluations=evaluations,
         metrics=metrics,
-        training_problems=found.problems,
-        code_state=found.commit,
+        training_problems=evidence.problems,
+        code_state=evidence.commit,
     )
 
 
