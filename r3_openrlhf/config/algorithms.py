@@ -127,7 +127,8 @@ def overlong_penalty(num_tokens: int, *, max_tokens: int) -> float:
 
     As trainer/ppo_utils/length_penalty.py:41-55 of OpenRLHF computes it. A limit too small for a buffer takes nothing.
 
-    ValueError: num_tokens below 0, max_tokens below 1.
+    Raises:
+        ValueError: num_tokens below 0, max_tokens below 1.
     """
     num_tokens = whole_number("num_tokens", num_tokens, minimum=0)
     max_tokens = whole_number("max_tokens", max_tokens, minimum=1)

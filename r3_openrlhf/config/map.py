@@ -69,7 +69,8 @@ def settings() -> tuple[Setting, ...]:
 def chosen(section: str | None, search: str | None) -> list[Setting]:
     """The settings of one section (or one key), and those that a word finds in key, meaning or allowed values.
 
-    ConfigError: a section that does not exist, or nothing found.
+    Raises:
+        ConfigError: a section that does not exist, or nothing found.
     """
     found = list(settings())
     if section is not None:

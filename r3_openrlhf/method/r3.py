@@ -376,7 +376,8 @@ class R3:
     def assign_advantages(self, batch: MixedBatch, entropy: Entropies | None = None) -> None:
         """SERR and eq. 3: `reward` and `advantage` of every row. `entropy`: see `mix`.
 
-        TrainingStopped: a ranked row without entropies and without top-k bounds.
+        Raises:
+            TrainingStopped: a ranked row without entropies and without top-k bounds.
         """
         ranking, advantage = self.settings.ranking, self.settings.advantage
         batch.rank(

@@ -168,7 +168,8 @@ class PromisingState:
 class Rollout:
     """One sampled response with its log-probs and grade. Arrays are one-dimensional.
 
-    ValueError: a context or a verdict that does not exist.
+    Raises:
+        ValueError: a context or a verdict that does not exist.
     """
 
     uid: str

@@ -138,7 +138,8 @@ def _only(value: object) -> object:
 def openrlhf_value(answer: object) -> dict[str, Any]:
     """OpenRLHF's {"rewards", "scores", "extra_logs"}, each a number, a tensor or a list of one, as a function of ours says it.
 
-    ValueError: it is no such thing.
+    Raises:
+        ValueError: it is no such thing.
     """
     if not isinstance(answer, Mapping) or "rewards" not in answer:
         raise ValueError(f'it returned {type(answer).__name__}, not a dict with "rewards"')

@@ -106,7 +106,8 @@ class RemoteGrader:
     async def grade(self, request: GradeRequest) -> Grade:
         """The grade of one response; UNGRADED with reason "unreachable", or `http_STATUS`, when no server answers in time.
 
-        GradingError: the servers do not accept the token.
+        Raises:
+            GradingError: the servers do not accept the token.
         """
         if self._is_closed:
             return grade_of(Outcome("ungraded", "closed"), request.num_tokens, self._config)

@@ -232,7 +232,9 @@ def _read(file: Path, *, uid_start: str, columns: list[str]) -> pyarrow.Table:
 def opened(file: Path) -> Iterator[pyarrow.parquet.ParquetFile]:
     """The columns of texts come as dictionaries, for `unpacked_bytes`.
 
-    OSError: no regular file. ValueError: one whose few MB would fill the memory. ArrowException."""
+    Raises:
+        OSError: no regular file. ValueError: one whose few MB would fill the memory. ArrowException.
+    """
     import pyarrow.parquet as pq
 
     open_regular(file).close()

@@ -38,7 +38,8 @@ def records_of(
         policy_logprobs: row index -> log-probs of its tokens [T] under the current policy.
         token_chars: counts the characters of the tokens of rows with any value per token.
 
-    ValueError: a word for token_values that does not exist.
+    Raises:
+        ValueError: a word for token_values that does not exist.
     """
     wanted = TokenValues.checked("token_values", token_values)
     rows = [batch.rows[index] for group in batch.groups for index in group.rows]

@@ -31,8 +31,9 @@ class AgentExperienceMaker(R3ExperienceMaker):
     def make_experience_batch(self, rollout_samples: list[Experience]) -> list[Experience]:
         """Upstream's experiences of this step's turns and fillers, with advantages and old log-probs.
 
-        TrainingStopped: more trajectories were lost than reward.max_ungraded_rate allows, no task has two turns to compare,
-        or stop.max_abs_logprob_gap.
+        Raises:
+            TrainingStopped: more trajectories were lost than reward.max_ungraded_rate allows, no task has two turns
+                to compare, or stop.max_abs_logprob_gap.
         """
         by_context: dict[Context, list[Trajectory]] = {Context.PLAIN: [], Context.REFLECTION: []}
         for sample in rollout_samples:

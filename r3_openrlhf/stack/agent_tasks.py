@@ -34,7 +34,8 @@ def environment_of_run(config: R3Config) -> str:
 def prepare_tasks(config: R3Config, run: RunDirectory) -> PreparedData:
     """Write the tasks that are trained on, and the held-out ones, whose seeds are the next ones behind those.
 
-    DataError: the run has begun with other tasks.
+    Raises:
+        DataError: the run has begun with other tasks.
     """
     num_tasks, num_held_out = config.data.max_samples, config.held_out.max_samples
     assert num_tasks is not None  # R3Config

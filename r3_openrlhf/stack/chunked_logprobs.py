@@ -32,7 +32,8 @@ def chunked_logprobs(
     torch's own `linear_cross_entropy` in chunks computes the gradient of a mean or a sum in the forward pass; a policy loss
     weighs each token only later.
 
-    ValueError: shapes that do not match, temperature <= 0, chunk_tokens below 1.
+    Raises:
+        ValueError: shapes that do not match, temperature <= 0, chunk_tokens below 1.
     """
     _check(hidden_TH, weight_VH, labels_T, temperature, chunk_tokens)
     return _ChunkedLogprobs.apply(hidden_TH, weight_VH, labels_T, float(temperature), chunk_tokens)

@@ -75,7 +75,8 @@ class StockExperienceMaker(RemoteExperienceMaker):
     def make_experience_batch(self, rollout_samples: list[Experience]) -> list[Experience]:
         """Upstream's experiences of this step's rollouts (one row each), with advantages and old log-probs.
 
-        TrainingStopped: too many ungraded rollouts, a reward that is no number, or stop.max_abs_logprob_gap.
+        Raises:
+            TrainingStopped: too many ungraded rollouts, a reward that is no number, or stop.max_abs_logprob_gap.
         """
         batch = self._batch(rollout_samples)
         complete_ungraded(rollout_samples)
@@ -233,7 +234,8 @@ class R3ExperienceMaker(StockExperienceMaker):
     def make_experience_batch(self, rollout_samples: list[Experience]) -> list[Experience]:
         """The same of the mixed batch: fresh rows that are trained, recalled rows, fillers.
 
-        TrainingStopped: also where no group has two graded rollouts.
+        Raises:
+            TrainingStopped: also where no group has two graded rollouts.
         """
         config, seconds = self.config, {}
         batch = self._batch(rollout_samples)

@@ -50,7 +50,8 @@ def check_arguments(arguments: list[str], *, source: Path | None = None) -> Simp
 def parsed_flags(arguments: list[str]) -> tuple[dict[str, Any], set[str]]:
     """(the value of every flag of the installed OpenRLHF, the flags that `arguments` name), before OpenRLHF's own checks.
 
-    ConfigError: as `check_arguments`.
+    Raises:
+        ConfigError: as `check_arguments`.
     """
     parser, _ = _upstream(installed_source())
     known = [option for action in parser._actions for option in action.option_strings]

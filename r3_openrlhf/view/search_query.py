@@ -40,7 +40,9 @@ class Term:
 def terms_of(query: str) -> list[Term]:
     """What is looked for. An empty query has none, and fits every rollout.
 
-    R3Error: a quotation mark without its partner, a query without any letter or digit, one that only excludes, too long a one.
+    Raises:
+        R3Error: a quotation mark without its partner, a query without any letter or digit, one that only excludes,
+            too long a one.
     """
     query = query.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate is no text that SQLite takes
     if len(query) > MAX_CHARS:

@@ -57,7 +57,9 @@ def landlock_gap(version: int) -> str | None:
 def confine(*, memory_bytes: int) -> dict[str, bool]:
     """Confines this process. Which layers are active; False where the kernel lacks one.
 
-    OSError: the kernel has a layer that cannot be set up, as when too many files are open."""
+    Raises:
+        OSError: the kernel has a layer that cannot be set up, as when too many files are open.
+    """
     set_limits(memory_bytes=memory_bytes, file_bytes=MAX_FILE_BYTES, open_files=64)
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     return Barriers(readable=[package, *library_paths()]).enter()
@@ -84,7 +86,8 @@ class Barriers:
         threads: threads and pairs of sockets are allowed, as a program needs them; processes are not.
         programs: this process may become another program (execve).
 
-    OSError: the kernel has Landlock, but takes no rules.
+    Raises:
+        OSError: the kernel has Landlock, but takes no rules.
     """
 
     def __init__(

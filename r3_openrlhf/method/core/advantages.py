@@ -28,7 +28,9 @@ def group_advantages(
     `off_policy_only`: alpha damps the rows whose `recalled[i]` is true, and the others are scaled as with alpha 1.
     `std_norm=False`: A_i = R_i - mean(R). alpha and lam play no part; a small difference stays small.
 
-    ValueError: no rewards, a reward that is not finite, alpha <= 0, lam < 0, `recalled` missing or of another length.
+    Raises:
+        ValueError: no rewards, a reward that is not finite, alpha <= 0, lam < 0, `recalled` missing or of another
+            length.
     """
     values = finite_values("rewards", rewards)
     alpha, lam = finite_value("alpha", alpha), finite_value("lam", lam)
@@ -60,7 +62,8 @@ def amplify_successes(advantages: Sequence[float], correct: Sequence[bool], *, f
 
     A failure that a ranking prefers to others keeps its advantage, because it is unverified. The sum over a group is no longer 0.
 
-    ValueError: no advantages, one that is not finite, `correct` of another length, factor not above 0.
+    Raises:
+        ValueError: no advantages, one that is not finite, `correct` of another length, factor not above 0.
     """
     values, marks = finite_values("advantages", advantages), [bool(mark) for mark in correct]
     same_length(advantages=values, correct=marks)

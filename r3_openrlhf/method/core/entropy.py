@@ -34,7 +34,8 @@ def entropy_statistics(
 
     Means are taken in float64 over the sorted values: the order of the tokens changes nothing, not even the last bit.
 
-    ValueError: no tokens, not one-dimensional, NaN, infinite or negative entropies, peak_fraction outside (0, 1].
+    Raises:
+        ValueError: no tokens, not one-dimensional, NaN, infinite or negative entropies, peak_fraction outside (0, 1].
     """
     peak_fraction = finite_value("peak_fraction", peak_fraction)
     if not 0 < peak_fraction <= 1:
@@ -59,8 +60,9 @@ def topk_entropy_bounds(logprobs_Tk: Any, *, vocab_size: int) -> tuple[np.ndarra
     lists, numpy arrays or CPU tensors; computes in float32 for float32 (and narrower) input, else in float64, and
     returns numpy arrays [T] of that type. lower_t <= upper_t always, and they are equal when V = k.
 
-    ValueError: no tokens, k of 0 or above vocab_size, NaN, log-probs above 0, probabilities that sum to more than 1
-    (one token returned twice).
+    Raises:
+        ValueError: no tokens, k of 0 or above vocab_size, NaN, log-probs above 0, probabilities that sum to more than
+            1 (one token returned twice).
     """
     logprobs_Tk = _array("logprobs_Tk", logprobs_Tk, num_dims=2)
     k = logprobs_Tk.shape[1]
@@ -104,7 +106,8 @@ def token_logprobs_and_entropy(
     type, any device) are not changed. -inf logits are allowed and count as probability 0; NaN logits make their own
     token NaN and no other. No gradient.
 
-    ValueError: shapes that do not match, labels outside the vocabulary, temperature <= 0, chunk_tokens below 1.
+    Raises:
+        ValueError: shapes that do not match, labels outside the vocabulary, temperature <= 0, chunk_tokens below 1.
     """
     temperature = finite_value("temperature", temperature)
     if temperature <= 0:

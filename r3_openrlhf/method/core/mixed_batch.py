@@ -226,7 +226,8 @@ class MixedBatch:
 
         `group.replay` says afterwards what became of each group; NOT_CHOSEN where nothing came.
 
-        ValueError: a mode that does not exist.
+        Raises:
+            ValueError: a mode that does not exist.
         """
         mode = ReplayMode.checked("mode", mode)
         for index, group in enumerate(self.groups):
@@ -260,7 +261,8 @@ class MixedBatch:
     def rows_to_rank(self, *, scope: RankingScope | str) -> dict[int, list[int]]:
         """Group index -> indices of the fresh rows to rank: truncated (or all failed) rows of all-wrong groups.
 
-        ValueError: a scope that does not exist.
+        Raises:
+            ValueError: a scope that does not exist.
         """
         scope = RankingScope.checked("scope", scope)
         found = {}
@@ -291,7 +293,8 @@ class MixedBatch:
         """Give the rows of each group in `ranked` their ranking reward (METHOD section 6). `entropy` is asked for them
         where the score needs it.
 
-        ValueError: a score that is not one finite number for each row.
+        Raises:
+            ValueError: a score that is not one finite number for each row.
         """
         for index, rows in ranked.items():
             rollouts = [self.rows[i].rollout for i in rows]
@@ -332,7 +335,8 @@ class MixedBatch:
 
         `success_scale`: see `amplify_successes`.
 
-        ValueError: a scope or a guard that does not exist.
+        Raises:
+            ValueError: a scope or a guard that does not exist.
         """
         scope, guard = AdvantageScope.checked("scope", scope), RankingGuard.checked("guard", guard)
         for group in self.groups:

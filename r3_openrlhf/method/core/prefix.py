@@ -67,7 +67,8 @@ def cut_points(
         response_ids: [T]
         logprobs: [T], of the sampled tokens, natural log
 
-    ValueError: a rule that does not exist, lengths that differ, a count below 1.
+    Raises:
+        ValueError: a rule that does not exist, lengths that differ, a count below 1.
     """
     rule = CutRule.checked("rule", rule)
     count = whole_number("count", count, minimum=1)

@@ -39,7 +39,8 @@ def dominated_counts(peak: Sequence[float], global_: Sequence[float]) -> list[in
 def ranking_rewards(peak: Sequence[float], global_: Sequence[float], *, max_reward: float) -> list[float]:
     """SERR's reward of each ranked failure, in [0, max_reward]: `score_rewards` of S_i.
 
-    ValueError: no rows, unequal lengths, a value that is not finite, max_reward below 0, or 1 and more.
+    Raises:
+        ValueError: no rows, unequal lengths, a value that is not finite, max_reward below 0, or 1 and more.
     """
     return score_rewards(dominated_counts(peak, global_), max_reward=max_reward)
 
@@ -52,8 +53,9 @@ def score_rewards(scores: Sequence[float], *, max_reward: float) -> list[float]:
     Rows with equal scores share the average of their places, so that the order of the rows never matters and the sum is
     always N / 2 * max_reward. A single row gets 0.0: nothing was ranked.
 
-    ValueError: no rows, a score that is not finite, max_reward below 0, or 1 and more (a ranked failure must never reach
-    a correct answer).
+    Raises:
+        ValueError: no rows, a score that is not finite, max_reward below 0, or 1 and more (a ranked failure must
+            never reach a correct answer).
     """
     max_reward = finite_value("max_reward", max_reward)
     if not 0 <= max_reward < 1:
@@ -79,7 +81,8 @@ def mean_logprob(logprobs_T: Sequence[float] | np.ndarray) -> float:
     In the lab it says better than SERR's entropies which truncated responses turn out right when they may go on
     (docs/RESULTS.md, control b). The mean is taken in float64 over the sorted values: their order changes nothing.
 
-    ValueError: no tokens, not one-dimensional, a value that is not finite.
+    Raises:
+        ValueError: no tokens, not one-dimensional, a value that is not finite.
     """
     values_T = np.sort(np.asarray(logprobs_T, dtype=np.float64))
     if values_T.ndim != 1 or values_T.size == 0:
@@ -97,7 +100,8 @@ def centre_rankings(rewards: Sequence[float], ranked: Sequence[bool]) -> list[fl
     A ranking then says which truncated failure is better, and nothing about being truncated: left as it is, that is
     worth max_reward / 2 on average. Without a ranked row nothing changes.
 
-    ValueError: no rewards, a reward that is not finite, `ranked` of another length.
+    Raises:
+        ValueError: no rewards, a reward that is not finite, `ranked` of another length.
     """
     values, marks = finite_values("rewards", rewards), [bool(mark) for mark in ranked]
     same_length(rewards=values, ranked=marks)
@@ -119,7 +123,8 @@ def bounds_decide(
     certain when peak_upper_i <= peak_lower_j or global_lower_i >= global_upper_j. When every pair is decided, any
     values inside the bounds give the same S_i, hence the same ranking rewards.
 
-    ValueError: no rows, unequal lengths, a value that is not finite, a lower bound above its upper bound.
+    Raises:
+        ValueError: no rows, unequal lengths, a value that is not finite, a lower bound above its upper bound.
     """
     low_p, high_p = finite_values("peak_lower", peak_lower), finite_values("peak_upper", peak_upper)
     low_g, high_g = finite_values("global_lower", global_lower), finite_values("global_upper", global_upper)

@@ -27,7 +27,8 @@ MIN_VISIBLE_CHARACTERS = 64  # an attempt of which less is left cannot be diagno
 def is_hard(mean_reward: float | None, *, threshold: float) -> bool:
     """Is the problem's mean stored reward below tau? None, no history yet, is not hard.
 
-    ValueError: a number that is not finite.
+    Raises:
+        ValueError: a number that is not finite.
     """
     threshold = finite_value("threshold", threshold)
     return mean_reward is not None and finite_value("mean_reward", mean_reward) < threshold
@@ -38,7 +39,8 @@ def reflection_message(problem: str, attempt: str) -> str:
 
     `problem` is the user turn of the plain prompt, instructions about the answer's format included, word for word.
 
-    ValueError: a blank problem.
+    Raises:
+        ValueError: a blank problem.
     """
     if not problem.strip():
         raise ValueError(f"problem is {quoted(problem)}; a reflection prompt needs the text of the problem")
@@ -64,7 +66,8 @@ def fit_attempt(
     A shortened attempt keeps its beginning and its end, half of the visible characters each, with CUT between them.
     The problem is never cut: when not even MIN_VISIBLE_CHARACTERS of the attempt fit beside it, there is no reflection.
 
-    ValueError: a limit below 1.
+    Raises:
+        ValueError: a limit below 1.
     """
     max_prompt_tokens = whole_number("max_prompt_tokens", max_prompt_tokens, minimum=1)
     max_attempt_tokens = whole_number("max_attempt_tokens", max_attempt_tokens, minimum=1)

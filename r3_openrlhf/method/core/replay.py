@@ -115,7 +115,8 @@ RECALL_ORDERS: OpenTable[RecallOrder] = OpenTable(
 def rows_to_replace(n_rows: int, k: int, rng: random.Random) -> list[int]:
     """Places, ascending, of the k rows of a group that give way to k recalled rows, drawn uniformly.
 
-    ValueError: n_rows below 1, k below 0 or above n_rows.
+    Raises:
+        ValueError: n_rows below 1, k below 0 or above n_rows.
     """
     n_rows, k = whole_number("n_rows", n_rows, minimum=1), whole_number("k", k, minimum=0)
     if k > n_rows:

@@ -8,7 +8,8 @@ from r3_openrlhf.method.core.checks import finite_value, whole_number
 def length_reward(num_tokens: int, *, max_tokens: int) -> float:
     """r_len = max(0, 1 - l / L_max): what a correct response of l = num_tokens tokens earns for being short.
 
-    ValueError: num_tokens below 0, max_tokens below 1.
+    Raises:
+        ValueError: num_tokens below 0, max_tokens below 1.
     """
     num_tokens = whole_number("num_tokens", num_tokens, minimum=0)
     max_tokens = whole_number("max_tokens", max_tokens, minimum=1)
@@ -22,7 +23,8 @@ def outcome_reward(score: float, num_tokens: int, *, max_tokens: int | None) -> 
     a reward it would give groups without any correct answer a spread that eq. 3 scales up to full size.
     A rollout that could not be graded has no score and no reward.
 
-    ValueError: score outside [0, 1] or None, num_tokens below 0, max_tokens below 1.
+    Raises:
+        ValueError: score outside [0, 1] or None, num_tokens below 0, max_tokens below 1.
     """
     score = finite_value("score", score)
     if not 0 <= score <= 1:

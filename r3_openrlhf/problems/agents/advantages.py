@@ -24,7 +24,8 @@ def advantages_of_task(trajectories: Sequence[Trajectory], settings: AgentsConfi
     r_t is less agents.invalid_penalty where the action was none. The hierarchy: problems/agents/hierarchy.py, on the returns
     discounted with agents.gamma. With std_norm=False nothing is divided. A task of one graded trajectory has advantages 0.0.
 
-    ValueError: trajectories of several tasks.
+    Raises:
+        ValueError: trajectories of several tasks.
     """
     if len({trajectory.task_uid for trajectory in trajectories}) > 1:
         raise ValueError("the trajectories are of several tasks; advantages compare those of one")

@@ -72,7 +72,8 @@ class Environment(Protocol):
 def environment_class(name: str) -> type:
     """The class behind one of ENVIRONMENTS, or behind "package.module:Class" of one's own.
 
-    ConfigError: no such name, module or class, or a package that it needs is missing.
+    Raises:
+        ConfigError: no such name, module or class, or a package that it needs is missing.
     """
     path = ENVIRONMENTS.get(name, name)
     module_name, colon, attribute = path.partition(":")
@@ -96,7 +97,9 @@ def environment_class(name: str) -> type:
 def make_environment(name: str, options: Mapping[str, Any]) -> Environment:
     """An environment by its name; `options` are the keyword arguments of its class.
 
-    ConfigError: as `environment_class` does; an option that it does not have, or a value that it refuses (ValueError).
+    Raises:
+        ConfigError: as `environment_class` does; an option that it does not have, or a value that it refuses
+            (ValueError).
     """
     made = environment_class(name)
     try:

@@ -66,7 +66,8 @@ def hierarchy_advantages(
     `reading`: see Reading. depth 0 with the paper's reading is GiGPO's step-level advantage; trajectories of one step
     from one state get the advantages of GRPO.
 
-    ValueError: shapes that differ, a return that is not finite, depth < 0, eps < 0, an unknown reading.
+    Raises:
+        ValueError: shapes that differ, a return that is not finite, depth < 0, eps < 0, an unknown reading.
     """
     compared = compared_steps(states, returns, depth=depth, alpha=alpha, std_norm=std_norm, reading=reading, eps=eps)
     return weighted_means(compared, [len(mine) for mine in returns])

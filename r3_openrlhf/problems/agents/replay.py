@@ -24,7 +24,8 @@ def kept_rollouts(trajectories: Iterable[Trajectory], turns: Iterable[Rollout]) 
     A lost one is ungraded, which a history counts and does not keep. One without any turn (no prompt fits) is left out: there
     is nothing of it to train on.
 
-    ValueError: a graded trajectory of which turns are missing.
+    Raises:
+        ValueError: a graded trajectory of which turns are missing.
     """
     found: dict[tuple[str, str], list[Rollout]] = {}
     for rollout in turns:
@@ -83,7 +84,8 @@ def recalled_trajectory(stored: Rollout, settings: AgentsConfig, *, name: str) -
     Its returns are those that today's agents.gamma and agents.invalid_penalty give. `name`: of no other trajectory of the task
     in this step.
 
-    ValueError: a rollout that is no trajectory.
+    Raises:
+        ValueError: a rollout that is no trajectory.
     """
     if not stored.turns:
         raise ValueError(f"the stored rollout of task {stored.uid} is no trajectory")

@@ -88,7 +88,8 @@ def find_action(response: str, *, truncated: bool = False) -> str:
 class Episode:
     """One trajectory while it grows: `next_prompt`, `act` and `advance` in turn, until `next_prompt` is None.
 
-    ValueError: a call out of turn.
+    Raises:
+        ValueError: a call out of turn.
     """
 
     def __init__(

@@ -44,7 +44,8 @@ Result = TypeVar("Result")
 def create_app(settings: ServerSettings) -> FastAPI:
     """The service as an ASGI application; its grading processes live from start-up to shutdown.
 
-    ConfigError: settings.tokenizer is no tokenizer.
+    Raises:
+        ConfigError: settings.tokenizer is no tokenizer.
     """
     metrics = Metrics()
     # the stock client does not say how long a response is; without a tokenizer there is no length reward for it
