@@ -55,13 +55,13 @@ Entropies = Mapping[int, "EntropyStatistics | np.ndarray"] | Sequence["EntropySt
 
 
 class R3:
-    """The method as its settings say, on the rollouts of a history.
+    """The three mechanisms of R³, for any training loop.
 
     Args:
         settings: R3Settings, or a whole R3Config.
-        history: where past rollouts are; None: nothing is recalled or reflected on.
-        seed: of every choice; the same seed, step and history give the same choices.
-        max_response_tokens: a response's limit; a prefix is shorter.
+        history: the store of past rollouts. None: nothing is recalled or reflected on.
+        seed: seed of every choice. The same seed, step and history give the same choices.
+        max_response_tokens: the limit of a response; a prefix is shorter.
         delimiters: ids of the tokens that end a line, for exploration.prefix=delimiters.
     """
 
@@ -83,7 +83,11 @@ class R3:
     # ── before sampling ──
 
     def states(self, *, count: int, step: int) -> ChosenStates:
-        """The stored states that a batch of `count` groups starts from instead of a problem's prompt (exploration.rrl)."""
+        """Choose the stored states that replace prompts in a batch of `count` groups (exploration.rrl).
+
+        Returns:
+            The states as prefixes of responses, and metrics. Empty when exploration.rrl is off.
+        """
         settings = self.settings.exploration.rrl
         wanted = min(round(settings.ratio * count), count - 1)
         if not settings.ratio or self.history is None:
@@ -114,12 +118,18 @@ class R3:
         states: ChosenStates | None = None,
         of_states: Sequence[Any] = (),
     ) -> StepPrompts:
-        """The prompts of this step: every problem, and further groups for hard ones (METHOD section 2).
+        """Return the prompts of this step: one per problem, and further groups for hard ones (METHOD section 2).
 
         Args:
-            problems: each has an attribute `uid`, the same at every visit.
+            problems: each has an attribute `uid` that is the same at every visit.
+            step: optimizer steps done so far.
+            epoch: passes over the data, from 1.
             render: makes the prompts; `ChatPrompts` for text.
-            states: what `states` has chosen; of_states: the problem of each of its prefixes.
+            states: the result of `states`.
+            of_states: the problem of each prefix in `states`.
+
+        Returns:
+            An iterable of prompts with their problem and context. `metrics()` counts what was reflected on, and why not.
         """
         uids = [problem.uid for problem in problems]
         asked = [StepPrompt(problem, i, Context.PLAIN, render.plain(problem)) for i, problem in enumerate(problems)]
@@ -235,9 +245,14 @@ class R3:
         """Recall, rank and weigh a step's rollouts: `recall`, then `assign_advantages`.
 
         Args:
-            entropy: of each rollout, by its place: the token entropies in nats [response tokens], or EntropyStatistics.
-                Only ranked rows are looked up.
-            groups: of each rollout, an id of its group; without it rollouts of one uid and context are one group.
+            rollouts: everything that was sampled this step.
+            step: optimizer steps done so far.
+            entropy: for each rollout its token entropies in nats [response tokens], or EntropyStatistics. Only ranked rows
+                are looked up.
+            groups: for each rollout the id of its group. Default: rollouts with equal uid and context are a group.
+
+        Returns:
+            The batch. Its rows `trained` have `rollout`, `advantage` and `old_logprobs`.
         """
         batch = self.recall(rollouts, step=step, groups=groups)
         self.assign_advantages(batch, entropy)
@@ -251,14 +266,17 @@ class R3:
         groups: Sequence[Hashable] | None = None,
         joining: Callable[[list[Rollout]], list[Rollout]] = list,
     ) -> MixedBatch:
-        """The step's groups, with what joins the collapsed ones (CCR). `group.replay` says what became of each.
+        """Group the step's rollouts and add stored ones to collapsed groups (CCR).
 
-        With reflection.share_successes what this step found from a reflection prompt or a
-        prefix comes first, replay.k rows at most then. A success from a reflection prompt has no log-probs of its own for
-        the plain one, so its `old_logprobs` are the current policy's; one from a prefix began at the plain prompt.
+        `group.replay` says what became of each group. With reflection.share_successes, this step's successes from a reflection prompt or
+        a prefix come first, at most replay.k rows in all. A success from a reflection prompt has no log-probs for the plain prompt,
+        so its `old_logprobs` are the current policy's.
 
         Args:
-            joining: what a group's recalled rollouts become in the batch, for loops in which one of them is many rows.
+            rollouts: everything that was sampled this step.
+            step: optimizer steps done so far.
+            groups: see `mix`.
+            joining: maps a group's recalled rollouts to rows, for loops in which one rollout is many rows.
         """
         ids = groups or [(rollout.uid, rollout.context) for rollout in rollouts]
         batch, replay = MixedBatch(rollouts, ids), self.settings.replay
@@ -298,7 +316,7 @@ class R3:
         return [one.rollout for one in found]
 
     def stored(self, uid: str, verdict: Verdict, *, step: int) -> list[Rollout]:
-        """The rollouts of one problem with one verdict that replay recalls in this step; their text is empty."""
+        """Return the rollouts of a problem with this verdict that replay recalls in this step. Their text is empty."""
         if self.history is None or not self.settings.replay.enabled:
             return []
         (found,) = self.history.recall_many([self._request(uid, verdict, step=step)])
@@ -354,13 +372,15 @@ class R3:
     # ── SERR and eq. 3 ──
 
     def rows_to_rank(self, batch: MixedBatch) -> dict[int, list[int]]:
-        """Group index -> indices of the rows that are ranked. None with ranking.enabled=false."""
+        """Return group index -> indices of the rows to rank. Empty with ranking.enabled=false."""
         ranking = self.settings.ranking
         return batch.rows_to_rank(scope=ranking.scope) if ranking.enabled else {}
 
     def rows_to_measure(self, batch: MixedBatch) -> set[int]:
-        """Indices of the rows whose entropy must come from the policy's own logits before `assign_advantages`, by
-        ranking.entropy_source. For other ranked rows the engine's top-k log-probs (rollout.entropy_bounds) will do."""
+        """Return the indices of rows whose entropy must be computed from the policy's logits before `assign_advantages`.
+
+        Depends on ranking.entropy_source. The other ranked rows use the engine's top-k log-probs (rollout.entropy_bounds).
+        """
         if not self.settings.ranks_by_entropy:
             return set()
         source = EntropySource.checked("ranking.entropy_source", self.settings.ranking.entropy_source)
@@ -374,10 +394,14 @@ class R3:
         return found
 
     def assign_advantages(self, batch: MixedBatch, entropy: Entropies | None = None) -> None:
-        """SERR and eq. 3: `reward` and `advantage` of every row. `entropy`: see `mix`.
+        """Set `reward` and `advantage` of every row (SERR and eq. 3).
+
+        Args:
+            batch: from `recall`.
+            entropy: see `mix`.
 
         Raises:
-            TrainingStopped: a ranked row without entropies and without top-k bounds.
+            TrainingStopped: a ranked row has neither entropies nor top-k bounds.
         """
         ranking, advantage = self.settings.ranking, self.settings.advantage
         batch.rank(
@@ -416,11 +440,13 @@ class R3:
         return EntropyStatistics(peak=peak, global_=global_, source="exact")
 
     def mark_states(self, rollouts: Sequence[Rollout], values: Mapping[int, np.ndarray]) -> None:
-        """Set `state` of one failed response of each problem that this step did not solve: of its responses' states the one of
-        the largest value (exploration.rrl).
+        """Set `state` of one failed response of each problem that this step did not solve (exploration.rrl).
+
+        It is the state with the largest value among those of the problem's responses.
 
         Args:
-            values: place of a rollout -> float [response tokens], the critic's; those of given tokens are not looked at.
+            rollouts: everything that was sampled this step.
+            values: index of a rollout -> the critic's values, float [response tokens]. Values of given tokens are ignored.
         """
         settings = self.settings.exploration.rrl
         solved = {one.uid for one in rollouts if one.verdict is Verdict.CORRECT}
@@ -449,22 +475,21 @@ class R3:
     # ── after the update ──
 
     def remember(self, rollouts: Iterable[Rollout], *, step: int, epoch: int) -> None:
-        """Keep a step's rollouts; `step` as in `mix`."""
+        """Store a step's rollouts in the history. `step` as in `mix`."""
         if self.history is not None:
             self.history.commit_step(step + 1, epoch, rollouts)
 
     def roll_back(self, step: int) -> None:
-        """Forget what came after `step`: before a run continues from there."""
+        """Delete what the history stored after `step`, before a run continues from there."""
         if self.history is not None:
             self.history.roll_back(step)
 
     def metrics(self, batch: MixedBatch, *, step: int) -> dict[str, float]:
-        """What became of the step's groups and rows, for a log (docs/metrics.md)."""
+        """Return the counts of the step's groups and rows, for a log (docs/metrics.md)."""
         return batch_metrics(batch, step=step) | self.coverage(batch)
 
     def coverage(self, batch: MixedBatch) -> dict[str, float]:
-        """How many of the collapsed groups that asked for a recall had something stored, and why the others had not.
-        Nothing with replay off."""
+        """Return how many collapsed groups found a stored rollout, and why the others did not. Empty with replay off."""
         if self.history is None or not self.settings.replay.enabled:
             return {}
         reasons = Counter(group.absence for group in batch.groups if group.wanted)

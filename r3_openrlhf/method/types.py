@@ -36,8 +36,9 @@ class Verdict(Word):
 
 
 class Context(Word):
-    """Where a rollout began: after the problem alone, after problem + stored attempt + guidance (ISR), or after the
-    problem and the first tokens of a stored response (method/core/prefix.py)."""
+    """Where a rollout began: after the problem alone, after the problem with a stored attempt and guidance (ISR), or after the
+    problem and the first tokens of a stored response (method/core/prefix.py).
+    """
 
     PLAIN = "plain"
     REFLECTION = "reflection"
@@ -101,8 +102,12 @@ class EntropySource(Word):
 class EntropyStatistics:
     """Peak and global token entropy of one response, in nats (METHOD section 6).
 
-    `source` says where the numbers come from: "exact" (the actor's own logits), "topk" (bounds from the rollout
-    engine's top-k log-probs that already decide the ranking; the numbers are then the lower bounds).
+    Attributes:
+        peak: mean of the largest token entropies.
+        global_: mean of all token entropies.
+        source: "exact" (the actor's own logits) or "topk" (lower bounds from the rollout engine's top-k log-probs, which
+            already decide the ranking).
+        tokens: entropy of each token; None: not kept.
     """
 
     peak: float
@@ -168,35 +173,55 @@ class PromisingState:
 class Rollout:
     """One sampled response with its log-probs and grade. Arrays are one-dimensional.
 
+    Attributes:
+        uid: the problem, the same at every visit.
+        context: what the response began after.
+        prompt_ids: int32 [prompt tokens].
+        response_ids: int32 [response tokens].
+        response_logprobs: float32 [response tokens], natural log, under the policy that sampled it.
+        verdict: of the grader.
+        reward: None when ungraded.
+        truncated: the token limit ended it.
+        finish_reason: of the engine.
+        policy_step: optimizer step of the weights that sampled it.
+        epoch: pass over the data, from 1.
+        entropy: of its tokens.
+        entropy_bounds: of its tokens, from top-k log-probs.
+        text: the decoded response, for people; only the token ids are trained.
+        reason: the grader's reason.
+        answer: the final answer in the response; None: there is none, or it is not known any more.
+        prefix_tokens: how many of the first tokens were given and not sampled. Their log-probs are those with which they were
+            once sampled. A recalled rollout has none, because all of it is trained.
+        state: of a failed response, the state that a critic's values name; a recalled rollout has none.
+        turn: of a response to an environment.
+        turns: of a whole trajectory, whose response_ids are those of all turns, and whose prompt_ids are the first turn's.
+        extras: what the reward function returned with the reward; empty in a recalled rollout.
+
     Raises:
-        ValueError: a context or a verdict that does not exist.
+        ValueError: the context or the verdict does not exist.
     """
 
     uid: str
     context: Context
-    prompt_ids: np.ndarray  # int32 [prompt tokens]
-    response_ids: np.ndarray  # int32 [response tokens]
-    response_logprobs: np.ndarray  # float32 [response tokens], under the sampling policy, natural log
+    prompt_ids: np.ndarray
+    response_ids: np.ndarray
+    response_logprobs: np.ndarray
     verdict: Verdict
-    reward: float | None  # None when ungraded
-    truncated: bool  # stopped by the token limit
+    reward: float | None
+    truncated: bool
     finish_reason: str
-    policy_step: int  # optimizer steps of the weights that sampled it
-    epoch: int  # 1 is the first pass over the data
+    policy_step: int
+    epoch: int
     entropy: EntropyStatistics | None = None
     entropy_bounds: EntropyBounds | None = None
-    text: str = ""  # decoded response, for people; the token ids are what counts
-    reason: str = ""  # the grader's reason
-    answer: str | None = None  # what the grader found in the response; None: nothing, or not known (any more)
-    # The first tokens of the response that were given, not sampled, where it was sampled; their log-probs are those
-    # that they were once sampled with. A rollout that is recalled has none: all of it is trained
+    text: str = ""
+    reason: str = ""
+    answer: str | None = None
     prefix_tokens: int = 0
-    # of a failed response, where a critic's values name one; None of a recalled one
     state: PromisingState | None = None
-    turn: TurnFacts | None = None  # of a response to an environment
-    # Of a whole trajectory: its turns. response_ids are those of all of them, one behind the other, prompt_ids the first's
+    turn: TurnFacts | None = None
     turns: tuple[PlayedTurn, ...] | None = None
-    extras: dict[str, float | str] = field(default_factory=dict)  # of its grade; empty of a recalled rollout
+    extras: dict[str, float | str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.context = Context.checked("context", self.context)

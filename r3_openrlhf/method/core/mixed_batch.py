@@ -133,12 +133,12 @@ UNASKED = (RecallFate.NOT_COLLAPSED, RecallFate.OFF, RecallFate.FAILURES_OFF, Re
 class MixedBatch:
     """The graded rollouts of one step, in groups.
 
-    Args:
-        rollouts: everything that was sampled this step.
-        group_ids: one id per rollout; equal ids are one group. Any hashable value.
-
     An ungraded rollout leaves its group: it is neither trained on nor part of the statistics. A group with fewer
     than two graded rollouts cannot be normalised and is left out as a whole.
+
+    Args:
+        rollouts: everything that was sampled this step.
+        group_ids: one hashable id per rollout; equal ids are one group.
     """
 
     def __init__(self, rollouts: Sequence[Rollout], group_ids: Sequence[Hashable]) -> None:
@@ -177,7 +177,7 @@ class MixedBatch:
         return row
 
     def rehearse(self, rollouts: Sequence[Rollout], *, coef: float) -> None:
-        """Add stored successes of other problems, each after its own prompt, in no group and with the advantage `coef`."""
+        """Add stored successes of other problems. Each keeps its own prompt, belongs to no group, and has the advantage `coef`."""
         for rollout in rollouts:
             reward = rollout.graded_reward
             row = Row(len(self.rows), rollout, NO_GROUP, outcome_reward=reward, reward=reward, advantage=coef)
@@ -185,18 +185,22 @@ class MixedBatch:
 
     @property
     def trained(self) -> list[Row]:
-        """The rows that the update sees: all but fresh ones that gave way to recalled ones."""
+        """The rows of the update: all except the fresh ones that recalled rows replaced."""
         return [row for row in self.rows if row.trained]
 
     def first_of(self, row: Row) -> Row:
-        """The first row of the same group, always a fresh one: its prompt is the prompt of the group. Of a rehearsed row,
-        which is in none, the first row of all."""
+        """Return the first row of the same group. It is a fresh row, so its prompt is the prompt of the group.
+
+        A rehearsed row is in no group; for it, the result is the first row of the batch.
+        """
         return self.rows[0 if row.rehearsed else self.groups[row.group].rows[0]]
 
     def has_own_prompt(self, row: Row) -> bool:
-        """Was the row sampled from the prompt of its group? A recalled one may come from the same problem in another
-        context or under another template; its stored log-probs then say nothing about this prompt. A turn in an environment
-        keeps the prompt that it had."""
+        """Return whether the row was sampled from its group's prompt.
+
+        A recalled row may come from the same problem in another context or under another template; its stored log-probs then do not
+        apply to this prompt. A turn in an environment keeps its prompt.
+        """
         if row.rehearsed or row.rollout.turn is not None:
             return True
         first = self.first_of(row).rollout
@@ -205,8 +209,10 @@ class MixedBatch:
     # ── CCR ──
 
     def successes_in(self, contexts: Container[Context]) -> dict[str, list[Rollout]]:
-        """uid -> the different correct responses of its fresh groups in these contexts, as copies that may join another
-        group. Such a copy has no prefix: what was given is trained like the rest."""
+        """Return uid -> the different correct responses of its fresh groups in these contexts, as copies that may join another group.
+
+        A copy has no prefix: given tokens are trained like the others.
+        """
         found: dict[str, dict[bytes, Rollout]] = defaultdict(dict)
         for row in self.rows:
             rollout = row.rollout
@@ -217,17 +223,21 @@ class MixedBatch:
     def recall(
         self, recall: RecallFunction, *, mode: ReplayMode | str, rng: random.Random, failures: bool = True
     ) -> None:
-        """Add stored rollouts of the opposite verdict to every collapsed group (METHOD section 4), or with
-        failures=False to all-wrong groups alone. A group that starts from a state gets none: they do not start there.
-        Neither does one of trajectories from an earlier attempt: stored ones keep their own prompts.
+        """Add stored rollouts of the opposite verdict to every collapsed group (METHOD section 4).
 
-        `mode` "replace" lets as many fresh rows of the group give way as were recalled (never all of them): they
-        stay in the group's statistics with their outcome reward, and leave the ranking and the update.
+        A group that starts from a state gets none, because stored rollouts do not start there. A group of trajectories that saw an earlier
+        attempt gets none, because stored ones keep their own prompts. `group.replay` says what became of each group; it is
+        NOT_CHOSEN where nothing was recalled.
 
-        `group.replay` says afterwards what became of each group; NOT_CHOSEN where nothing came.
+        Args:
+            recall: (uid, verdict) -> the stored rollouts.
+            mode: "add", or "replace": as many fresh rows leave as were recalled, never all of them. They stay in the
+                group's statistics with their outcome reward, and leave the ranking and the update.
+            rng: chooses the rows that leave.
+            failures: False: only all-wrong groups get recalled rows.
 
         Raises:
-            ValueError: a mode that does not exist.
+            ValueError: the mode does not exist.
         """
         mode = ReplayMode.checked("mode", mode)
         for index, group in enumerate(self.groups):
@@ -259,10 +269,10 @@ class MixedBatch:
     # ── SERR ──
 
     def rows_to_rank(self, *, scope: RankingScope | str) -> dict[int, list[int]]:
-        """Group index -> indices of the fresh rows to rank: truncated (or all failed) rows of all-wrong groups.
+        """Return group index -> indices of the fresh rows to rank: truncated (or all failed) rows of all-wrong groups.
 
         Raises:
-            ValueError: a scope that does not exist.
+            ValueError: the scope does not exist.
         """
         scope = RankingScope.checked("scope", scope)
         found = {}
@@ -290,11 +300,16 @@ class MixedBatch:
         *,
         max_reward: float,
     ) -> None:
-        """Give the rows of each group in `ranked` their ranking reward (METHOD section 6). `entropy` is asked for them
-        where the score needs it.
+        """Set the ranking reward of the rows of each group in `ranked` (METHOD section 6).
+
+        Args:
+            ranked: from `rows_to_rank`.
+            score: one of RANKING_SCORES.
+            entropy: statistics of a row; called only if the score needs them.
+            max_reward: the largest ranking reward.
 
         Raises:
-            ValueError: a score that is not one finite number for each row.
+            ValueError: the score does not return one finite number per row.
         """
         for index, rows in ranked.items():
             rollouts = [self.rows[i].rollout for i in rows]
@@ -321,22 +336,26 @@ class MixedBatch:
         zero_collapsed: bool = False,
         success_scale: float = 1.0,
     ) -> list[float]:
-        """Eq. 3 in every group; one value per row, also kept in `row.advantage`.
+        """Compute eq. 3 in every group.
 
-        Correct responses of different lengths have different rewards, so eq. 3 tells the rows of an all-correct
-        group apart. `zero_collapsed` gives 0 to a group whose verdicts stay equal after replay, unless it was ranked.
+        Correct responses of different lengths have different rewards, so eq. 3 also separates the rows of an all-correct group. A ranking
+        reward is added to the mean outcome reward of the ranked rows, which is 0 unless a reward function pays failures.
 
-        `guard` "no_std": where the only difference inside a group is a ranking (no correct row, so no verified
-        difference), the advantage is R_i - mean, not scaled up to unit spread. "centred": the same, and the rankings'
-        mean is 0, what any other failure earns; otherwise being truncated is worth R_max / 2 on average.
+        Args:
+            alpha: see `group_advantages`.
+            lam: see `group_advantages`.
+            scope: the rows that alpha damps.
+            guard: groups whose only difference is a ranking (no correct row). "no_std": R_i - mean, not divided by the std.
+                "centred": also shifts the rankings to mean 0, the reward of any other failure; otherwise being truncated is
+                worth R_max / 2 on average.
+            zero_collapsed: give 0 to a group whose verdicts stay equal after replay, unless it was ranked.
+            success_scale: see `amplify_successes`.
 
-        A ranking is added to the mean outcome reward of the rows that it ranks, which is 0 but where a reward function pays
-        failures otherwise.
-
-        `success_scale`: see `amplify_successes`.
+        Returns:
+            One value per row, also stored in `row.advantage`.
 
         Raises:
-            ValueError: a scope or a guard that does not exist.
+            ValueError: the scope or the guard does not exist.
         """
         scope, guard = AdvantageScope.checked("scope", scope), RankingGuard.checked("guard", guard)
         for group in self.groups:

@@ -35,10 +35,13 @@ _GRADED = (Verdict.CORRECT, Verdict.WRONG)
 
 
 class HistoryStore:
-    """Use open(). Every method raises HistoryError, with a sentence, when the file or the request is not in order
-    (ConfigError: an order that does not exist).
+    """Every graded rollout of a run, in one SQLite file. Create it with `open`.
 
-    Safe to call from several threads of the process that opened it. Not usable in a forked child.
+    Several threads of the process that opened it may use it. A forked child may not.
+
+    Raises:
+        HistoryError: in every method, when the file is damaged or the request is not valid.
+        ConfigError: the order does not exist.
     """
 
     def __init__(
@@ -71,11 +74,16 @@ class HistoryStore:
         seed: int = 0,
         writer: bool = True,
     ) -> HistoryStore:
-        """Opens the store at `path`, created when absent; ":memory:" lives as long as the object.
+        """Open the store at `path`, or create it. ":memory:" lives as long as the object.
 
-        A writer holds the store's lease until close() or its end: a second writer is refused with a sentence that
-        says who holds it. With writer=False the store must exist, nothing can be changed, and a run may continue
-        writing. `seed` goes into recall.
+        A writer holds the store's lease until `close` or until its process ends. A second writer is refused with a sentence that
+        names the first.
+
+        Args:
+            path: the file.
+            limits: what is kept; default: the defaults of `history.*`.
+            seed: part of the random choice in `recall`.
+            writer: False: the store must exist and cannot be changed. A run may write to it meanwhile.
         """
         limits = limits or HistorySettings()
         path = str(path)
@@ -101,10 +109,14 @@ class HistoryStore:
     # ---- writing
 
     def commit_step(self, step: int, epoch: int, rollouts: Iterable[Rollout]) -> None:
-        """Adds everything that a step sampled, and evicts what the limits ask for, in one transaction.
+        """Store everything that a step sampled and evict what exceeds the limits, in one transaction.
 
-        After return it survives a power failure; before, nothing of it is visible. Ungraded rollouts are counted and
-        not stored.
+        When it returns, the step survives a power failure. Ungraded rollouts are counted but not stored.
+
+        Args:
+            step: larger than every committed step.
+            epoch: passes over the data, from 1.
+            rollouts: what the step sampled.
         """
         step, epoch = whole_number(step, name="the step"), whole_number(epoch, name="the epoch")
         rollouts = list(rollouts)
@@ -124,10 +136,13 @@ class HistoryStore:
         self._sweep = False
 
     def roll_back(self, step: int) -> int:
-        """Forgets everything committed after `step`, as if it had never happened; returns the rows removed.
+        """Restore the store to `step`: delete later rows, and restore counters and rows that later steps evicted.
 
-        Rows that a later step evicted are back, and the counters are those of `step`. Raises HistoryError when
-        `step` lies before the rollback floor, unless nothing at all would be left (then the store is emptied).
+        Returns:
+            The number of deleted rows.
+
+        Raises:
+            HistoryError: `step` is before the rollback floor, unless nothing would remain (then the store is emptied).
         """
         step = whole_number(step, name="the step", low=-1)
         with self._transaction(f"roll back to step {step} in") as connection:
@@ -143,7 +158,7 @@ class HistoryStore:
         return removed
 
     def set_rollback_floor(self, step: int) -> None:
-        """Promises that nothing before `step` will be rolled back to; frees the space of rows evicted by then.
+        """Declare that no roll-back will go before `step`, and free the space of rows evicted by then.
 
         Call it with the oldest checkpoint that is kept. A run without checkpoints calls it with every step.
         """
@@ -159,7 +174,7 @@ class HistoryStore:
                 rollback.purge_below(connection, floor=step)
 
     def compact(self) -> None:
-        """Rewrites the file without its free pages. Needs as much free disk space again as the result takes."""
+        """Rewrite the file without its free pages. Needs as much free disk space as the result has bytes."""
         if not self._writer:
             raise HistoryError(f"cannot compact {self.path}: it was opened for reading")
         with self._reading() as connection:
@@ -191,10 +206,18 @@ class HistoryStore:
         order: str = "uniform",
         contexts: Sequence[Context] = (Context.PLAIN,),
     ) -> list[StoredRollout]:
-        """Up to k different stored rollouts with step - policy_step <= max_policy_lag.
+        """Return up to k different stored rollouts with step - policy_step <= max_policy_lag.
 
-        A function of the store's content, the seed and the arguments. `order`: "uniform", or "newest" by the weights
-        that sampled it.
+        The result depends only on the store's content, the seed and the arguments.
+
+        Args:
+            uid: the problem.
+            verdict: of the rollouts.
+            k: how many at most.
+            step: optimizer steps done so far.
+            max_policy_lag: age of the oldest weights, in optimizer steps.
+            order: "uniform", or "newest" by the weights that sampled the rollout.
+            contexts: the prompts that the rollouts may come from.
         """
         request = RecallRequest(
             uid=uid,
@@ -208,7 +231,7 @@ class HistoryStore:
         return self.recall_many([request])[0]
 
     def recall_many(self, requests: Sequence[RecallRequest]) -> list[list[StoredRollout]]:
-        """The answers to many requests, in their order, from one state of the store."""
+        """Answer many requests in their order, from one state of the store."""
         with self._reading() as connection, snapshot(connection):
             return [
                 recall.read(connection, self._codec, recall.choose(connection, request, seed=self.seed))
@@ -216,13 +239,12 @@ class HistoryStore:
             ]
 
     def absence(self, request: RecallRequest) -> RecallFate | None:
-        """Why a request for one or more rollouts gets none; None: it gets some."""
+        """Return why a request for at least one rollout gets none, or None if it gets some."""
         with self._reading() as connection, snapshot(connection):
             return recall.absence(connection, request)
 
     def continuations(self, uid: str) -> dict[bytes, Continuations]:
-        """Of each state of a problem, by the digest of its token ids (codec.state_digest): how often it was continued, and
-        with what success."""
+        """Return how often each state of a problem was continued, and with what success, by the digest of its token ids (codec.state_digest)."""
         with self._reading() as connection:
             rows = connection.execute(
                 "SELECT s.state, sum(s.tries), sum(s.successes) FROM continuations s "
@@ -232,8 +254,10 @@ class HistoryStore:
         return {state: Continuations(tries=tries, successes=successes) for state, tries, successes in rows}
 
     def states(self, *, step: int, limit: int) -> list[StoredState]:
-        """The newest `limit` promising states of the responses that are stored, the newest first, each once: where several
-        responses begin with it, as the newest has it. `step`: what ages are counted to."""
+        """Return the newest `limit` promising states of the stored responses, the newest first, each once.
+
+        If several responses begin with a state, the newest of them describes it. Ages are counted up to `step`.
+        """
         with self._reading() as connection:
             rows = connection.execute(
                 "SELECT p.uid, max(s.rollout), s.num_tokens, s.value, r.step, s.state FROM "
@@ -261,12 +285,12 @@ class HistoryStore:
         ]
 
     def rollouts(self, rows: Sequence[int]) -> list[StoredRollout]:
-        """The stored rollouts with these ids, in this order; ids that are gone are left out."""
+        """Return the stored rollouts with these row ids, in this order. Missing ids are left out."""
         with self._reading() as connection, snapshot(connection):
             return recall.read(connection, self._codec, rows)
 
     def mean_rewards(self, uids: Iterable[str]) -> dict[str, float]:
-        """Mean reward of everything graded that was ever committed for a problem's plain prompt, of each uid that has some."""
+        """Return uid -> mean reward of all graded rollouts of its plain prompt, evicted ones included. Uids without any are left out."""
         means = {}
         for uid in uids:
             counts = self.counts(uid)
@@ -276,8 +300,10 @@ class HistoryStore:
         return means
 
     def success_rates(self) -> dict[str, float]:
-        """uid -> share of right ones among all graded rollouts of its plain prompt that were ever committed, of every problem
-        with one that is right, by uid."""
+        """Return uid -> the share of right rollouts among all graded ones of its plain prompt, evicted ones included.
+
+        Only problems with at least one right rollout, ordered by uid.
+        """
         correct, wrong = VERDICT_CODES[Verdict.CORRECT], VERDICT_CODES[Verdict.WRONG]
         with self._reading() as connection:
             rows = connection.execute(
@@ -289,9 +315,10 @@ class HistoryStore:
         return dict(rows)
 
     def counts(self, uid: str) -> dict[tuple[Context, Verdict], tuple[int, float]]:
-        """Rollouts ever committed for a problem, evicted ones included, and the sum of their rewards, by context and verdict.
+        """Return the number of rollouts of a problem, evicted ones included, and the sum of their rewards, by context and verdict.
 
-        The sum of ungraded ones is 0.0: they have none."""
+        The sum of ungraded rollouts is 0.0, because they have no reward.
+        """
         with self._reading() as connection:
             rows = connection.execute(
                 "SELECT c.context, c.verdict, c.count, c.reward_sum FROM counters c "
@@ -301,7 +328,7 @@ class HistoryStore:
         return {(CONTEXTS[context], VERDICTS[verdict]): (count, total) for context, verdict, count, total in rows}
 
     def close(self) -> None:
-        """Ends the connection and gives the lease back. Harmless when repeated."""
+        """Close the connection and release the lease. A second call does nothing."""
         with self._guard:
             if self._connection is None or self._process != os.getpid():
                 return
