@@ -245,7 +245,7 @@ def _train(config: R3Config, run: RunDirectory, *, verbose: bool, quiet: bool) -
         saved = getattr(stopped, "nothing_lost", False)
         state = "saved" if saved else "stopped"
         if saved:
-            click.echo(f"{why}; the same command goes on from there", err=True)
+            click.echo(f"{why}; the same command continues from there", err=True)
         elif not quiet:
             click.echo(f"{why}{GOES_ON}", err=True)
         sys.exit(GO_ON if saved else 130)

@@ -1,6 +1,6 @@
 """Every knob of a run: name, default, unit, check. The only place where a default is written.
 
-YAML files under configs/ only pick values. `[P]` behind a default: the paper says so; every other default is ours.
+YAML files under configs/ only pick values. `[P]` after a default: the paper says so; every other default is ours.
 """
 
 from __future__ import annotations
@@ -395,7 +395,7 @@ class RewardConfig:
 
     @property
     def asks_openrlhf_servers(self) -> bool:
-        """Do reward.urls name servers of OpenRLHF's contract?"""
+        """True if reward.urls name servers of OpenRLHF's contract."""
         return any(url.endswith("/get_reward") for url in self.urls)
 
     @property
@@ -668,7 +668,7 @@ class R3Config(R3Settings):
         if self.data.keep_rows is None:
             # a copy, whose parts know it, too
             self.data = replace(self.data, keep_rows=bool(self.reward.all_functions))
-        # OpenRLHF splits the data path, which lies in run_dir, at commas and at "@".
+        # OpenRLHF splits the data path, which is in run_dir, at commas and at "@".
         if any(mark in self.run_dir for mark in ",@"):
             raise ConfigError(f"run_dir is {quoted(self.run_dir)}; OpenRLHF cannot read paths with a comma or an @")
 
@@ -689,7 +689,7 @@ class R3Config(R3Settings):
 
     @property
     def is_agentic(self) -> bool:
-        """Are the rollouts turns of trajectories in an environment?"""
+        """True if the rollouts are turns of trajectories in an environment."""
         return self.agents.environment is not None
 
     @property
@@ -701,7 +701,7 @@ class R3Config(R3Settings):
 
     @property
     def measures_all_entropies(self) -> bool:
-        """Is the entropy of every trained row measured, for rollouts/ alone?"""
+        """True if the entropy of every trained row is measured only for rollouts/."""
         measurable = self.algorithm.own_advantages and not self.is_agentic
         return measurable and self.logging.token_values == TokenValues.ALL
 
@@ -712,7 +712,7 @@ class R3Config(R3Settings):
 
     @property
     def is_async(self) -> bool:
-        """Are the rollouts of coming steps sampled while a step trains (openrlhf.train.async_enable)?"""
+        """True if the next steps' rollouts are sampled while a step trains (openrlhf.train.async_enable)."""
         return bool(self.flag("train.async_enable"))
 
     @property
@@ -752,7 +752,7 @@ class R3Config(R3Settings):
 
     @property
     def filters_groups(self) -> bool:
-        """Are groups without a difference replaced by groups of further problems (dynamic sampling)?"""
+        """True if groups without a difference are replaced by groups of further problems (dynamic sampling)."""
         return self.algorithm.filters_groups or bool(self.flag("algo.dynamic_filtering_enable"))
 
     def _check_agents(self) -> None:
@@ -884,8 +884,8 @@ class R3Config(R3Settings):
                     )
             return
         for name, why in (
-            ("train.async_enable", "nobody has tried a critic with rollouts that are sampled ahead"),
-            ("ds.tensor_parallel_size", "nobody has tried to split a critic's head"),
+            ("train.async_enable", "a critic is untested with rollouts that are sampled ahead"),
+            ("ds.tensor_parallel_size", "splitting a critic's head is untested"),
         ):
             if (value := self.flag(name)) not in (None, False, 0, 1) or value is True:
                 raise ConfigError(f"algo is {self.algo} and openrlhf.{name} is {value}, but {why}; leave it out")

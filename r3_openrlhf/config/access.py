@@ -1,4 +1,4 @@
-"""Who may talk to a server of ours: this machine, or whoever shows a token."""
+"""Who may use a server: processes of this machine, or callers with a token."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _TOKEN = re.compile(rf"[!-~]{{{MIN_TOKEN_CHARS},}}")
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Does the name of this variable say so, or does the value hold a URL with a user or a password?"""
+    """True if the variable's name suggests a secret, or its value is a URL with a user or password."""
     return bool(_SECRET.search(name)) or without_secrets(value) != value
 
 
 def is_loopback(host: str) -> bool:
-    """Can only this machine reach the address? Of names only "localhost" counts."""
+    """True if only this machine can reach the address. The only name that counts is "localhost"."""
     if host == "localhost":
         return True
     try:
@@ -61,7 +61,7 @@ def check_access(host: str, token: str | None, *, variable: str, name: str) -> N
     if token is not None and not _TOKEN.fullmatch(token):
         raise ConfigError(
             f"the {name} needs at least {MIN_TOKEN_CHARS} printable ASCII characters without blanks or line ends: "
-            "nobody could send another one in a header"
+            "a header cannot carry any other token"
         )
 
 

@@ -38,7 +38,7 @@ class Algorithm:
         mechanisms: sections of the method that may be on.
         own_advantages: are advantages and fillers ours? Then a step may have any number of rows, and flags of OpenRLHF's
             own estimators are refused.
-        keeps_history: is every rollout kept in a history store, whatever is on?
+        keeps_history: every rollout is kept in a history store, whatever is on.
         filters_groups: are groups without a difference replaced by groups of further problems (dynamic sampling)?
         overlong_penalty: DAPO's penalty on long responses.
         environment: are the rollouts trajectories in an environment (agents.environment)?
@@ -58,7 +58,7 @@ class Algorithm:
 
     @property
     def has_critic(self) -> bool:
-        """Is a critic trained beside the policy (critic.*)? Of OpenRLHF's estimators GAE alone asks one."""
+        """True if a critic is trained with the policy (critic.*). Only OpenRLHF's estimator GAE needs one."""
         return self.estimator == "gae"
 
     @property

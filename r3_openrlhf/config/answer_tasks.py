@@ -75,7 +75,7 @@ def wanted_by(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[s
 
 
 def is_score(value: object) -> bool:
-    """Is this what a user's function may return: None, a bool, or a number from 0 to 1?"""
+    """True if a user's function may return this: None, a bool, or a number from 0 to 1."""
     if value is None:
         return True
     try:

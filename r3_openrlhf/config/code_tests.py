@@ -28,7 +28,7 @@ class CodeTests(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, 
             without it both are texts.
         fn_name: The function that is called.
         asserts: Instead of both: sources, each of which raises nothing where the test holds.
-        setup: Runs before each of `asserts`, beside them.
+        setup: Runs before each of `asserts`, in the same process.
         preamble: Goes before the program: imports and helpers that the problem promises.
         checker: Python source that decides where several outputs are right, instead of the comparison. It is run as `checker.py
             input.txt correct_output.txt solution_output.txt` and prints 1 last.

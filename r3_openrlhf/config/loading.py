@@ -60,7 +60,7 @@ def load_config(experiment: str, overrides: list[str]) -> R3Config:
     """Compose and check. Overrides are "key=value" in Hydra's grammar; lists and strings may be quoted.
 
     "algo=NAME" is no plain key here: it puts the preset of that name between the experiment and the other
-    overrides, and "_NAME" behind the experiment's run_dir, so that arms of one experiment do not meet.
+    overrides, and "_NAME" after the experiment's run_dir, so that arms of one experiment have different directories.
 
     Raises ConfigError with one sentence: unknown experiment, preset or key (with the nearest known one), a value of the
     wrong type or out of range, a key without a value, keys that exclude each other.
@@ -215,7 +215,7 @@ def _container(composed: Any) -> dict[str, Any]:
 
 def _with_given_options(values: dict[str, Any], overrides: list[Override]) -> dict[str, Any]:
     """`agents.options={...}` takes the place of the experiment's options, which Hydra would merge it into: {} is none of them.
-    `agents.options.NAME=...` behind it sets one."""
+    a later `agents.options.NAME=...` sets one."""
     whole = [place for place, override in enumerate(overrides) if override.key_or_group == "agents.options"]
     if not whole:
         return values

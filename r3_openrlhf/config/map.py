@@ -1,6 +1,6 @@
 """A map of every setting, made from the code: `r3 config`, and the page docs/settings.md.
 
-The meaning of a key is the comment above (or behind) its line, its allowed values are those that its check names, and its
+The meaning of a key is the comment above or after its line, its allowed values are those that its check names, and its
 unit follows from its name.
 """
 
@@ -47,7 +47,7 @@ class Setting:
     Attributes:
         kind: its type as it is written in the code.
         default: as YAML; "(must be given)" where there is none.
-        allowed: the words that it may have; () where any value of the type may stand.
+        allowed: the words that it may have; () where any value of the type may be.
         set_by: experiments and presets that set it, as "experiment/NAME" and "algo/NAME".
     """
 

@@ -4,7 +4,7 @@ from r3_openrlhf.method.types import Word
 
 
 class TokenValues(Word):
-    """Whose entropies and log-probs per token are kept in rollouts/: nobody's; entropies of the rows that a ranking measured
+    """Rows whose entropies and log-probs per token are kept in rollouts/: none; entropies of the rows that a ranking measured
     exactly and log-probs of recalled rows (when sampled, and now); or those of every row."""
 
     NONE = "none"
@@ -41,7 +41,7 @@ class LossAggregation(Word):
 
 
 class Device(Word):
-    """Does a run start without CUDA, on the CPU platform, or not?"""
+    """Whether a run without CUDA starts on the CPU platform."""
 
     AUTO = "auto"
     CUDA = "cuda"

@@ -105,7 +105,7 @@ def evaluate(
     except R3Error as error:
         raise click.ClickException(str(error)) from error
     except KeyboardInterrupt:
-        click.echo("Stopped. Finished problems are kept; the same command goes on with the others.", err=True)
+        click.echo("Stopped. Finished problems are kept; the same command continues with the others.", err=True)
         sys.exit(130)
     click.echo(json.dumps(results, ensure_ascii=False) if as_json else markdown(results), nl=as_json)
     click.echo(f"{directory.path}: {', '.join(sorted(path.name for path in directory.path.glob('*.*')))}", err=True)

@@ -95,7 +95,7 @@ class Engine:
 
     @property
     def is_busy(self) -> bool:
-        """Is a response unfinished?"""
+        """True if a response is unfinished."""
         return self._engine.has_unfinished_requests()
 
     def finished(self) -> list[Completion]:

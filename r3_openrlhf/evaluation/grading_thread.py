@@ -1,4 +1,4 @@
-"""The grader of training behind plain futures: the engine's loop never waits for a grade."""
+"""The grader of training as plain futures: the engine's loop never waits for a grade."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class GradingThread:
         return self
 
     def __exit__(self, *error) -> None:
-        self._grader.close()  # what is still waiting is answered as ungraded, and nobody reads it
+        self._grader.close()  # what is still waiting is answered as ungraded, and no one reads it
         asyncio.run_coroutine_threadsafe(self._last_words(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

@@ -43,7 +43,7 @@ class EvaluationDirectory:
 
     @contextmanager
     def start(self, settings: dict[str, Any]) -> Iterator[SampleFile]:
-        """Begin here, or go on with what is here; nobody else does so meanwhile.
+        """Begin here, or continue; a lock keeps other processes out.
 
         Raises ConfigError when it was sampled with other settings (the differing ones are named), when the directory
         holds other files, cannot be written, or is being written by another process.

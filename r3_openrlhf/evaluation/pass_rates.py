@@ -2,7 +2,7 @@
 
 Absence is not zero. A response that could not be graded takes no part in any accuracy: the graded responses of a
 problem are the sample, and a problem with fewer than k of them has no Pass@k and no maj@k. Each estimate carries the
-number of problems behind it, and the ungraded responses are counted and bounded (`summarise`).
+number of problems, and the ungraded responses are counted and bounded (`summarise`).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def majority_at_k(votes: Sequence[tuple[str | None, bool]], *, k: int) -> float:
 
     votes: (final answer in one spelling, is it correct) of each graded response. The answer that most of the k
     responses gave wins; of several with the same number of votes each wins with equal probability. A response without
-    an answer (None) takes one of the k places and has no vote; where nobody votes, the subset is wrong. An answer whose
+    an answer (None) takes one of the k places and has no vote; where no one votes, the subset is wrong. An answer whose
     responses have different verdicts is correct with the share of the correct ones.
     Raises ValueError when k is not in 1..len(votes).
     """

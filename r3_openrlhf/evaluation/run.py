@@ -75,7 +75,7 @@ def run_evaluation(request: Request) -> tuple[dict[str, Any], EvaluationDirector
     tokenizer = load_tokenizer(model, trusted=config.model.trust_remote_code)
     directory = EvaluationDirectory(request.output or source.output)
     dates = "strftime_now" in str(tokenizer.chat_template or "")
-    if dates and config.data.template_date is None:  # the same command goes on on another day
+    if dates and config.data.template_date is None:  # the same command continues on another day
         config.data.template_date = directory.first_date() or date.today().isoformat()
     work = [make_work(found.name, label, config.data, tokenizer) for found in sets for label in found.labels]
     prompt = render(tokenizer, config.data, problem_message(config.data, "1 + 1"))
@@ -156,7 +156,7 @@ def configuration_of(request: Request, source: ModelSource) -> R3Config:
         section = override.partition(".")[0]
         if (section not in SECTIONS or override.startswith("data.path=")) and not override.startswith(SINGLE_KEYS):
             raise ConfigError(
-                f"r3 eval takes keys of {', '.join(SECTIONS)}, model.trust_remote_code and rollout.stop behind the model, not {quoted(override)}; the problems come from "
+                f"r3 eval takes keys of {', '.join(SECTIONS)}, model.trust_remote_code and rollout.stop after the model, not {quoted(override)}; the problems come from "
                 "--benchmark, the sampling from options"
             )
     values["data"] = {"path": request.benchmarks[0], **values.get("data", {})}
@@ -189,7 +189,7 @@ def there(path: str, run: Path) -> str:
 
 
 def settings_of(options: BenchmarkConfig, config: R3Config, *, weights: str) -> dict[str, Any]:
-    """What must be the same for samples to stand in one file. Where the model lies and on what it runs may differ."""
+    """The settings that all samples of a file must share. The model's path and the hardware may differ."""
     return {
         "weights": weights,
         "n_samples": options.n_samples,

@@ -35,7 +35,7 @@ class SampledResponse:
 
     @property
     def truncated(self) -> bool:
-        """Did the token limit end it?"""
+        """True if the token limit ended it."""
         return self.finish_reason == "length"
 
 

@@ -1,4 +1,4 @@
-"""Problems in, samples.jsonl out: the engine is full from the first request to the last, grading goes on beside it."""
+"""Problems in, samples.jsonl out: the engine is full from the first request to the last, while grading continues."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class SamplingEngine(Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """Is a response unfinished?"""
+        """True if a response is unfinished."""
 
     def finished(self) -> list[Completion]:
         """The responses that ended in its next step."""
@@ -163,7 +163,7 @@ def sample(
 
 
 def is_away(problem: SampledProblem) -> bool:
-    """Was one of its responses not graded, for a reason that says nothing about it?"""
+    """True if a response is ungraded for a reason outside of the response."""
     return any(one.verdict is Verdict.UNGRADED and one.reason in AWAY for one in problem.responses)
 
 

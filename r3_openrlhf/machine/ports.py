@@ -13,7 +13,7 @@ _taken: list[socket.socket] = []  # closed when this process ends
 
 
 def free_port() -> int:
-    """One of PORTS that nobody listens on here and that nobody else got from this function: none is given twice while the
+    """One of PORTS that is free here and that no other caller of this function has: none is given twice while the
     process that asked for it lives. Global random states stay as they are. Raises OSError."""
     draw = random.SystemRandom()
     for _ in range(MAX_TRIES):

@@ -54,7 +54,7 @@ def patient_raylet(*, common_port: int | None = None) -> Iterator[None]:
     """A raylet that is started meanwhile by this process knows its agents' ports: those that were asked for, else free ones.
     Without a dashboard's libraries (`get_dashboard_dependency_error`) three of them have no server.
 
-    common_port: the number of an agent's port that nobody has asked for, and that every Ray of a machine has in common."""
+    common_port: the number of an agent's port that no one has asked for, and that every Ray of a machine has in common."""
     from ray._private import ray_constants, services, utils
 
     start_raylet, start_process = services.start_raylet, services.start_ray_process

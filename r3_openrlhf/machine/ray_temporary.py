@@ -22,7 +22,7 @@ def ray_temporary() -> Path:
 
 
 def bytes_of(path: Path | str) -> int:
-    """Of the path's name, as the kernel counts them."""
+    """Bytes of the path, as the kernel counts them."""
     return len(os.fsencode(path))
 
 
@@ -37,7 +37,7 @@ def private_directory(parent: Path) -> Iterator[Path]:
     unlocked = outer / "not_yet_in_use"
     with unlocked.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        unlocked.rename(outer / "in_use")  # locked when it appears, so that nobody sweeps it away
+        unlocked.rename(outer / "in_use")  # locked when it appears, so that no one sweeps it away
         inner = outer / "ray"
         inner.mkdir()
         try:

@@ -18,7 +18,7 @@ STACK_NAMES = (*SEMAPHORES, "psm_*", "sem.loky-*", "torch_*", "plasma*", "nccl-*
 def sweep(folder: Path = FOLDER, *, names: tuple[str, ...] = STACK_NAMES) -> list[str]:
     """Remove this user's files of the stack that no process has open or mapped; returns their names.
 
-    A job that runs beside this one keeps its own: its processes hold them. Where the processes of the node cannot be
+    Another running job keeps its own, because its processes hold them. Where the processes of the node cannot be
     seen (a container with process ids of its own) nothing is removed.
     """
     if not _node_is_visible():
@@ -47,7 +47,7 @@ def look(path: Path) -> os.stat_result | None:
 
 
 def _node_is_visible() -> bool:
-    """Slurm says which process id the task has on the node; is it an ancestor of ours here? Without Slurm: are the process ids the
+    """True if process ids here are those of the node. With Slurm: the task's id on the node is an ancestor of ours. Without: the ids are the
     kernel's first ones (PROC_PID_INIT_INO in linux/proc_ns.h)?"""
     if (task := os.environ.get("SLURM_TASK_PID")) is None:
         return os.stat("/proc/self/ns/pid").st_ino == FIRST_NAMESPACE

@@ -49,7 +49,7 @@ class HistoryError(R3Error):
 
 
 class GradingError(R3Error):
-    """Grading as a whole cannot go on (a single rollout that cannot be graded is data, not an error)."""
+    """Grading as a whole cannot continue (a single rollout that cannot be graded is data, not an error)."""
 
 
 class TrainingStopped(R3Error):

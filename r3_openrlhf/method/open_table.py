@@ -52,7 +52,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def is_import_path(name: str) -> bool:
-    """Does `name` have the form of "package.module:attribute" or "file.py:attribute"?"""
+    """True if `name` has the form "package.module:attribute" or "file.py:attribute"."""
     module, colon, attribute = name.rpartition(":")
     return bool(colon and module and attribute.isidentifier())
 
@@ -80,7 +80,7 @@ def load_object(key: str, path: str) -> Any:
 
 
 def _from_path(module_name: str) -> Any:
-    """A module of the environment, or of the working directory, where a command has no script beside it."""
+    """A module of the environment, or of the working directory, where a command has no script next to it."""
     here = str(Path.cwd())
     if here in sys.path or "" in sys.path:
         return importlib.import_module(module_name)
@@ -112,7 +112,7 @@ def _from_file(name: str) -> Any:
 
 
 def check_signature(key: str, path: str, function: Any, *arguments: Any, **keywords: Any) -> None:
-    """Can `function` be called with so many positional and these keyword arguments?
+    """True if `function` can be called with so many positional and these keyword arguments.
 
     Raises:
         ConfigError: it is no function, or its parameters are others.
@@ -132,13 +132,13 @@ def tried(key: str, path: str, call: Callable[[], EntryT], *, on: str) -> EntryT
 
 
 class OpenTable(Mapping[str, EntryT], Generic[EntryT]):
-    """Entries by name, and by import path whatever a user has written.
+    """Entries by name, and entries of a user by import path.
 
     Args:
         key: the configuration key whose values these are, for error sentences.
         entries: ours, in the order in which they are listed.
         of_user: (import path, the object that it names) -> an entry, checked; raises ConfigError.
-        unread: import path -> the entry that stands for it within `looking_only`.
+        unread: import path -> the entry used for it within `looking_only`.
     """
 
     def __init__(

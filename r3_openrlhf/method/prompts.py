@@ -153,7 +153,7 @@ class ChatPrompts:
         return self.render(self.message(problem))
 
     def reflection(self, problem: Any, error: Rollout) -> str | None:
-        """Problem + stored error + guidance, within the context. None: no room for an error beside the problem."""
+        """The problem with a stored error and guidance, within the context. None: there is no space for the error."""
         message = self.message(problem)
         attempt = self.tokenizer.decode(error.response_ids.tolist(), skip_special_tokens=True)
         shortened = self.fit(attempt, lambda text: self.count(self.render(reflection_message(message, text))))

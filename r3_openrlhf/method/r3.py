@@ -463,7 +463,7 @@ class R3:
             rollout.state = state
 
     def _places(self, rollout: Rollout) -> list[int]:
-        """Where a response may be cut: behind what it was given, before its last token (of a finished one the last before its
+        """Where a response may be cut: after the given tokens, before its last token (of a finished one the last before its
         end mark) and its limit."""
         length = rollout.num_tokens - (not rollout.truncated)
         last = min(length, self.max_response_tokens or length) - 1

@@ -1,6 +1,6 @@
 """The settings of the method, for `R3` and as sections of a run's configuration. Plain dataclasses.
 
-`[P]` beside a default: the paper says so; every other default is ours.
+`[P]` after a default: the paper says so; every other default is ours.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ class ExplorationSettings:
 
 @dataclass
 class HistorySettings:
-    """The store of past rollouts (one SQLite file per run). Limits bind from the next commit on, whatever it was written under."""
+    """The store of past rollouts (one SQLite file per run). Limits apply from the next commit on, also to what older limits kept."""
 
     # recallable rollouts of one problem with one verdict, contexts together
     max_per_problem_and_verdict: int = 32

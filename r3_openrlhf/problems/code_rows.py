@@ -121,7 +121,7 @@ def problem_column(shape: Shape, columns: Sequence[str], *, path: str, problem_k
 
 
 def tests_and_problem(shape: Shape, row: dict[str, Any], problem_key: str) -> tuple[str, Any, str]:
-    """(the tests as one JSON text, the cell of the problem with what the tests need to know, how they stood there).
+    """(the tests as one JSON text, the cell of the problem with what the tests need to know, their form).
 
     NoAnswer: why the row cannot be trained on.
     """
@@ -203,7 +203,7 @@ def _all_text(cell: Any) -> str:
 
 
 def _with_more(cell: Any, more: str) -> Any:
-    """The cell with a text behind the last turn of the user."""
+    """The cell with a text after the last turn of the user."""
     if not more or isinstance(cell, str):
         return f"{cell}{more}" if more else cell
     messages = [dict(message) for message in cell]

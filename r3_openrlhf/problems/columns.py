@@ -1,4 +1,4 @@
-"""Which columns hold problem and answer, what stands at a dotted key, and messages -> the turns of a prompt."""
+"""Which columns hold problem and answer, the value at a dotted key, and messages -> the turns of a prompt."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def root_of(key: str, columns: Sequence[str] = ()) -> str:
 
 
 def value_at(row: dict[str, Any], key: str) -> Any:
-    """What stands at "column.key.0": into structures, lists and JSON texts. DataError: there is no such key."""
+    """The value at "column.key.0": into structures, lists and JSON texts. DataError: there is no such key."""
     if key in row:
         return row[key]
     root, *parts = key.split(".")
@@ -75,7 +75,7 @@ def value_at(row: dict[str, Any], key: str) -> Any:
 
 
 def turns_of(cell: Any, *, key: str) -> tuple[list[dict[str, str]], str, str]:
-    """(turns before it, the last user turn, how it stood there) of the problem column.
+    """(turns before it, the last user turn, its form) of the problem column.
 
     Raises DataError: no text, no messages of text, or none of the user.
     """

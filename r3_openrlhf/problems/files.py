@@ -29,7 +29,7 @@ def ending(path: str | Path) -> str | None:
 
 
 def is_on_the_hub(path: str) -> bool:
-    """Is data.path the name of a data set on the hub, and no file or directory here?"""
+    """True if data.path names a data set on the hub, and no file or directory here."""
     return ending(path) is None and bool(_HUB_NAME.fullmatch(path)) and not Path(path).exists()
 
 

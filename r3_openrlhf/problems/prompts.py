@@ -77,12 +77,12 @@ def render(
 
 
 def has_template(tokenizer: PreTrainedTokenizerBase, data: DataConfig) -> bool:
-    """Is there a chat template, of the tokenizer or in data.chat_template_kwargs?"""
+    """True if there is a chat template, of the tokenizer or in data.chat_template_kwargs."""
     return (data.chat_template_kwargs.get("chat_template") or tokenizer.chat_template) is not None
 
 
 def template_values(data: DataConfig) -> dict[str, Any]:
-    """What the chat template gets beside the messages. With data.template_date its clock stands still."""
+    """The arguments of the chat template other than the messages. With data.template_date its clock stands still."""
     if data.template_date is None:
         return data.chat_template_kwargs
     return {"strftime_now": date.fromisoformat(data.template_date).strftime, **data.chat_template_kwargs}
@@ -95,7 +95,7 @@ def begin_of_text(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def end_of_turn(tokenizer: PreTrainedTokenizerBase, data: DataConfig) -> int | None:
-    """The special token that the chat template puts behind an answer; None where it puts none, or no template is used."""
+    """The special token that the chat template puts after an answer; None where it puts none, or no template is used."""
     if not data.chat_template or not has_template(tokenizer, data):
         return None
     from jinja2 import TemplateError
@@ -121,7 +121,7 @@ class RunPrompts:
         return self._of(problem).plain(problem)
 
     def reflection(self, problem: Label, error: Rollout) -> str | None:
-        """Problem + stored error + guidance, within the context. None: no room for an error beside the problem."""
+        """The problem with a stored error and guidance, within the context. None: there is no space for the error."""
         return self._of(problem).reflection(problem, error)
 
     def _of(self, label: Label) -> ChatPrompts:

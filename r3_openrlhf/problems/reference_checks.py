@@ -228,7 +228,7 @@ def check_prompts(labels: Sequence[Label], *, path: str, data: DataConfig) -> li
 
 
 def _is_copy(reference: str, problem: str) -> bool:
-    """Is a reference the problem, or the problem with something around it?"""
+    """True if a reference is the problem, or contains it."""
     if 2 * len(reference) < len(problem):  # the rest of a problem is not white space
         return False
     text, bare = (" ".join(one.split()).casefold() for one in (reference, problem))

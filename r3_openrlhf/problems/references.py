@@ -1,4 +1,4 @@
-r"""A cell of the answer column -> the accepted answers: what stands after "####", in a JSON text, in the last \boxed{}."""
+r"""A cell of the answer column -> the accepted answers: the text after "####", in a JSON text, in the last \boxed{}."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class NoAnswer(DataError):
 
 
 def references_of(cell: Any, *, key: str) -> tuple[list[str], str]:
-    r"""The accepted answers in a cell, and the form in which they stood there (a constant of this file).
+    r"""The accepted answers in a cell, and the form in which they were written (a constant of this file).
 
-    A list holds several accepted answers. A JSON text is opened: its one value, or that of `ground_truth`. Of a text whose
+    A list holds several accepted answers. A JSON text is opened: its one value, or that of `ground_truth`. In a text whose
     last line begins with "####" the rest of that line counts, and of one with \boxed{} what the last box holds.
 
     Args:
@@ -84,7 +84,7 @@ def references_of(cell: Any, *, key: str) -> tuple[list[str], str]:
 
 
 def cells_of(cell: Any, *, key: str) -> list[str]:
-    """The accepted answers of a cell as they stand there, for a grader of the user's own. Raises DataError as above."""
+    """The accepted answers of a cell as they are written, for a grader of the user's own. Raises DataError as above."""
     items = cell if isinstance(cell, list) else [cell]
     texts = [
         json.dumps(item, ensure_ascii=False) if isinstance(item, dict) else text_of(item, key=key) for item in items

@@ -60,11 +60,11 @@ class SourceCounts:
     num_duplicates: int = 0  # rows equal to an earlier one
     left_out: dict[str, int] = field(default_factory=dict)  # why -> rows
     problem_forms: dict[str, int] = field(default_factory=dict)  # how the problem stood there -> rows
-    forms: dict[str, int] = field(default_factory=dict)  # how the answer stood in the column (references.py) -> rows
+    forms: dict[str, int] = field(default_factory=dict)  # how the answer was in the column (references.py) -> rows
 
     @property
     def how_read(self) -> str:
-        """One line for the first page: the columns, and how the answer stood in its column."""
+        """One line for the first page: the columns, and the form of the answers."""
         line = f"problem: {self.problem_key}, answer: {self.answer_key}"
         found = {**self.problem_forms, **self.forms}
         said = [f"{number:,} {form}" for form, number in found.items() if form != AS_IT_IS]
@@ -240,7 +240,7 @@ def problem_uid(problem: str) -> str:
 
 
 def _rows(data: DataConfig, counts: SourceCounts) -> Iterable[tuple[str, Label | DataError]]:
-    """(where it stands, the problem or why it cannot be used) of every row."""
+    """(place, problem or why it cannot be used) of every row."""
     if data.path.startswith(REASONING_GYM):
         return _reasoning_gym_rows(data)
     return _program_rows(data, counts) if TASKS[grader_of(data)].runs_programs else _table_rows(data, counts)
@@ -343,7 +343,7 @@ def _program_rows(data: DataConfig, counts: SourceCounts) -> list[tuple[str, Lab
 
 
 def _label(columns: Columns, task: str, row: dict[str, Any]) -> tuple[Label, str, str]:
-    """(the problem in a row, how it stood there, how its answer did). DataError: why it cannot be used."""
+    """(the problem in a row, its form, the form of its answer). DataError: why it cannot be used."""
     turns, problem, problem_form = turns_of(value_at(row, columns.problem), key=columns.problem)
     form, references, answers = AS_IT_IS, list[str](), list[str]()
     if columns.answer is not None:
@@ -362,7 +362,7 @@ def _label(columns: Columns, task: str, row: dict[str, Any]) -> tuple[Label, str
 
 
 def _answers(key: str, task: str, row: dict[str, Any]) -> tuple[list[str], list[str], str]:
-    """(all texts in the answer's cell, those that are answers, how they stood there). DataError: there is none."""
+    """(all texts in the answer's cell, those that are answers, their form). DataError: there is none."""
     cell, form = value_at(row, key), AS_IT_IS
     if TASKS[task].of_user:
         references = cells_of(cell, key=key)

@@ -1,4 +1,4 @@
-"""Where a response ends beside the model's own end tokens: at the end of the template's turn and at rollout.stop."""
+"""Where a response ends, in addition to the model's own end tokens: at the end of the template's turn and at rollout.stop."""
 
 from __future__ import annotations
 

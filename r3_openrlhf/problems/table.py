@@ -2,7 +2,7 @@
 
 JSON is read here, line by line, and not by the reader of `datasets`: that one gives a column one type, so that a single
 float or an integer beyond 64 bits turns 12345678901234567890123 into 1.2345678901234568e+22; it turns texts that look
-like dates into dates; and a row that is `null` ends the process. Here a number stays the text that stands in the file.
+like dates into dates; and a row that is `null` ends the process. Here a number stays the text of the file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Numeral(str):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """columns: every name that some row has. rows: (where it stands, the wanted columns or why there are none)."""
+    """columns: every name that some row has. rows: (where it is, the wanted columns or why there are none)."""
 
     columns: list[str]
     rows: Iterable[tuple[str, dict[str, Any] | DataError]]
@@ -58,7 +58,7 @@ def read_json(path: Path, *, name: str, wanted: Iterable[str] | None, field: str
 
 
 def read_separated(path: Path, *, name: str, wanted: Iterable[str] | None, separator: str) -> Table:
-    """CSV and TSV with a line of names. Every cell is the text that stands there: 007 is not 7, and None is no gap.
+    """CSV and TSV with a line of names. Every cell is the text that is there: 007 is not 7, and None is no gap.
 
     Raises DataError as `read_json` does.
     """
@@ -87,7 +87,7 @@ def read_separated(path: Path, *, name: str, wanted: Iterable[str] | None, separ
         except UnicodeDecodeError as error:
             byte = error.object[error.start]
             raise DataError(
-                f"{name} is not UTF-8 behind line {reader.line_num}: byte {byte:#04x}; convert the file"
+                f"{name} is not UTF-8 after line {reader.line_num}: byte {byte:#04x}; convert the file"
             ) from error
     return Table(columns, rows)
 

@@ -47,7 +47,7 @@ class PreparedData:
 
 def prepare(config: R3Config, tokenizer: PreTrainedTokenizerBase, output: Path) -> PreparedData:
     """Load, check, render and write all problems of a run. `output` appears whole or not at all; what was left out
-    stands beside it in counts.json.
+    is in counts.json.
 
     Raises DataError with one sentence: as `load_problems` does, fewer problems than one batch, an `output` of an earlier start with other problems. Raises ConfigError when no problem leaves room for a reflection
     prompt.
@@ -122,7 +122,7 @@ def prepare(config: R3Config, tokenizer: PreTrainedTokenizerBase, output: Path) 
 
 
 def labels_in(path: Path) -> list[str]:
-    """The label column of a training file. What a run goes on with is judged by it: the same problems may be worded in another way
+    """The label column of a training file. A resumed run is compared by it: the same problems may be worded in another way
     on another day (a date in the chat template), and the prompts that the run was started with stay."""
     with path.open(encoding="utf-8") as file:
         return [json.loads(line)["label"] for line in file]
@@ -177,7 +177,7 @@ def _too_long_to_reflect(
     room = data.max_len - config.rollout.max_new_tokens
     if min(lengths) + overhead > room:
         raise ConfigError(
-            f"data.max_len {data.max_len} leaves {room} tokens for a prompt beside rollout.max_new_tokens "
+            f"data.max_len {data.max_len} leaves {room} tokens for a prompt in addition to rollout.max_new_tokens "
             f"{config.rollout.max_new_tokens}, but the shortest reflection prompt needs {min(lengths) + overhead}; "
             "use a larger data.max_len or reflection.enabled=false"
         )

@@ -29,7 +29,7 @@ class GradingPools:
 
     Args:
         timeout_s: For one item.
-        code: In place of it where a task runs programs.
+        code: Limits for tasks that run programs.
         max_waiting: Items that wait for a process of their task; 0: no bound.
     """
 

@@ -1,7 +1,7 @@
 """Grader on servers of OpenRLHF's own contract, as `--reward.remote_url http://HOST/get_reward` asks them.
 
 openrlhf/utils/agent.py, SingleTurnAgentExecutor: POST {"query": [prompt + response], "prompts": [prompt], "labels": [label]},
-one response a request; the answer is {"rewards", "scores", "extra_logs"}. It logs a failure and goes on without a reward; here
+one response a request; the answer is {"rewards", "scores", "extra_logs"}. It logs a failure and continues without a reward; here
 the response is ungraded and counted.
 """
 

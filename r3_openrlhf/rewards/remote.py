@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 MAX_BATCH_ITEMS = 64
 MAX_BATCH_BYTES = 4 * 2**20
 REQUESTS_PER_SERVER = 4  # at the same time; while they run, items gather to the next batches
-SLOW_AFTER_S = 0.2  # a request that takes longer waits for slow items, which keep nobody busy here
+SLOW_AFTER_S = 0.2  # a request that takes longer waits for slow items, which keep no one busy here
 MAX_REQUESTS = 64
 CONNECT_TIMEOUT_S = 5.0
 SILENCE_S = 10.0  # without a line; the service gives a sign of life every 2 s while it grades
@@ -160,7 +160,7 @@ class RemoteGrader:
                     for waiting in unanswered:
                         waiting.future.set_exception(error)
                     if not unanswered:
-                        logger.exception("an error behind the last answer of a reward server; nobody waits for it")
+                        logger.exception("an error after the last answer of a reward server; it is ignored")
         finally:
             state.num_senders -= has_place
 

@@ -11,7 +11,7 @@ from r3_openrlhf.rewards.answers.extraction import OPEN_THINKING, THINKING_MARK
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_ENDS = 200  # characters of a prompt in which its last mark stands
+_ENDS = 200  # characters of a prompt in which its last mark is
 
 
 def opened_thinking(prompt: str, marks: Sequence[str] = ()) -> str:
@@ -28,7 +28,7 @@ def opened_thinking(prompt: str, marks: Sequence[str] = ()) -> str:
 
 def as_graded(prompt: str, response: str, marks: Sequence[str] = ()) -> str:
     """The response with an open mark in front where its prompt ends with one, as if the model had written it: thinking that
-    never closes is then no answer, whoever opened it. A user's own marks become the ones that every grader knows."""
+    never closes is then no answer. A user's own marks become the ones that every grader knows."""
     for own, known in zip(marks, (OPEN_THINKING, "</think>"), strict=False):
         response = response.replace(own, known)
     return OPEN_THINKING + response if opened_thinking(prompt, marks) else response

@@ -1,7 +1,7 @@
 """Locks that a killed build of DeepSpeed's operators leaves in torch's cache: every later run would wait for them for ever.
 
-torch builds an extension behind a file `lock` that it creates and removes (torch/utils/file_baton.py). A process that is
-killed meanwhile removes nothing, the file names no process, and whoever finds it waits without a limit and without a word.
+torch builds an extension under a file `lock` that it creates and removes (torch/utils/file_baton.py). A process that is
+killed meanwhile removes nothing, the file names no process, and the next process waits without a limit and without a word.
 But the builder keeps the file open, and the compilers work in its directory. So a lock that no process has is a stale one,
 as far as this machine can see.
 """
@@ -54,7 +54,7 @@ def unheld_locks(root: Path) -> list[Path]:
 
 
 def stale(root: Path) -> tuple[list[Path], list[Path]]:
-    """(locks that nobody holds, locks that another machine may hold: young ones on a file system that is not local)."""
+    """(locks that no one holds, locks that another machine may hold: young ones on a file system that is not local)."""
     unheld: list[Path] = []
     unsure: list[Path] = []
     for lock in unheld_locks(root):
@@ -77,7 +77,7 @@ def _is_local(path: Path) -> bool:
 
 
 def remove_stale(root: Path) -> list[str]:
-    """Removes the locks that nobody holds. What a person should know, one sentence per lock."""
+    """Removes the locks that no one holds. What a person should know, one sentence per lock."""
     unheld, unsure = stale(root)
     for lock in unheld:
         lock.unlink(missing_ok=True)
@@ -91,8 +91,8 @@ def remove_stale(root: Path) -> list[str]:
 
 @contextlib.contextmanager
 def alone(directory: Path, waits: Callable[[Path], None]) -> Iterator[None]:
-    """Nobody else builds in `directory` (ROOT/.../EXTENSION) during the block, on any machine that shares it: a run behind a lock
-    of ours, which the kernel frees when its process dies, and no other program behind torch's, which is looked at again
+    """No one else builds in `directory` (ROOT/.../EXTENSION) during the block, on any machine that shares it: a run under a lock
+    of ours, which the kernel frees when its process dies, and no other program under torch's, which is looked at again
     while it is waited for. `waits` is told the lock, once."""
     from filelock import FileLock, Timeout  # not above: the doctor lists locks without packages
 

@@ -1,7 +1,7 @@
 """What a checkpoint says of itself, in a file of its own directory: its step, the settings, the history, who wrote it, and what
-its pickles were. So a run that goes on can judge it without any other file of the run directory.
+its pickles were. So a run that continues can judge it without any other file of the run directory.
 
-Its pickles are read with torch's `weights_only` whoever wrote them (stack/safe_pickles.py); this is what a user is asked and told.
+Its pickles are read with torch's `weights_only`, no matter who wrote them (stack/safe_pickles.py); this is what a user is asked and told.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_BYTES = 2**30  # of one pickle; the tensors are no part of it
 
 
 class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the checkpoint of one step."""
+    """The record of the checkpoint of one step."""
 
     step: int
     user: str
@@ -39,7 +39,7 @@ class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def newest(checkpoints: Path) -> Path | None:
-    """The policy's directory of the newest checkpoint that every model has: the one to go on from. A run that is killed while it
+    """The policy's directory of the newest checkpoint that every model has: the one to continue from. A run that is killed while it
     saves may have a newer one of policy or critic alone. None without one; ConfigError where it cannot be read."""
     tags = [_tag(checkpoints / model / "latest") for model in ("_actor", CRITIC) if (checkpoints / model).is_dir()]
     whole = [tag for tag in tags if tag is not None]
@@ -81,7 +81,7 @@ def _tag(latest: Path) -> str | None:
 
 
 def write(folder: Path, *, step: int, config: R3Config, history: StoreRecord | None) -> None:
-    """Beside the files of a checkpoint that is whole, of policy and critic. On disk when this returns."""
+    """Write the record next to the files of a complete checkpoint, of policy and critic. On disk when this returns."""
     for model in _of_models(folder):
         record = CheckpointRecord(
             step=step,
@@ -112,7 +112,7 @@ def settings_of(config: R3Config) -> dict[str, Any]:
 
 
 def check(folder: Path, *, accept_foreign: bool) -> CheckpointRecord | None:
-    """May a run go on from this checkpoint, the critic's included? Its record. ConfigError: another user wrote it, or its files are
+    """The record of a checkpoint from which a run may continue, the critic's included. ConfigError: another user wrote it, or its files are
     not what was written."""
     return [_checked(model, accept_foreign=accept_foreign) for model in _of_models(folder)][0]
 
@@ -122,7 +122,7 @@ def _checked(folder: Path, *, accept_foreign: bool) -> CheckpointRecord | None:
     if accept_foreign:
         return record
     writer = record.user if record else _user(folder.stat().st_uid)
-    remedy = "checkpoint.accept_foreign=true goes on from it, if you trust its weights"
+    remedy = "checkpoint.accept_foreign=true continues from it, if you trust its weights"
     if writer != _user(os.getuid()):
         raise ConfigError(f"the checkpoint {folder} was written by {quoted(writer)}; {remedy}")
     if record is not None and (found := _pickles(folder)) != record.pickles:

@@ -12,7 +12,7 @@ INSTALLED = ("r3_openrlhf", "configs", "pyproject.toml", "setup.py", "requiremen
 
 
 def commit_of(package: Path = PACKAGE) -> str | None:
-    """The full hash, followed by ", modified" where what would be installed differs from it; None where nobody knows."""
+    """The full hash, followed by ", modified" where what would be installed differs from it; None where no one knows."""
     if (package / FILE).is_file():
         return (package / FILE).read_text(encoding="utf-8").strip()
     root = package.absolute().parent

@@ -24,7 +24,7 @@ from r3_openrlhf.runs import checkpoint_record, rollout_files
 from r3_openrlhf.runs.commit import FILE, PACKAGE, commit_of, git
 from r3_openrlhf.runs.files import EvaluationLine, MetricsLine, check_line, read_lines, read_text, replacing
 
-# Keys that may differ when a run goes on: they change how long or where it runs and how much memory and disk it takes, not
+# Keys that may differ when a run continues: they change how long or where it runs and how much memory and disk it takes, not
 # what it computes per step. Rows that share a micro-batch do not change a gradient, and the engines' limits no response. How
 # many rollouts the history keeps says what may be recalled, not how, and the number of GPUs says who computes which rows:
 # changes.jsonl has it.
@@ -109,7 +109,7 @@ class RunDirectory:
 
     @property
     def has_steps(self) -> bool:
-        """Is there a run here that has finished a step? A checkpoint is one, whatever became of metrics.jsonl."""
+        """True if the run here has finished a step. A checkpoint proves it, also without metrics.jsonl."""
         written = self.metrics.is_file() and self.metrics.stat().st_size > 0
         return self.config.is_file() and (written or checkpoint_record.newest(self.checkpoints) is not None)
 
@@ -122,7 +122,7 @@ class RunDirectory:
         self.check_place()
         if "runtime_resources" in self.path.parts:
             raise ConfigError(
-                f"run_dir {self.path} lies in a folder that Ray unpacked for this job and deletes after it; use an absolute "
+                f"run_dir {self.path} is in a folder that Ray unpacked for this job and deletes after it; use an absolute "
                 "run_dir on storage that the nodes share"
             )
         if self.has_steps:
@@ -137,7 +137,7 @@ class RunDirectory:
             )
 
     def create(self, config: R3Config) -> None:
-        """Start a run here, or go on with the one that is here. One that has not finished a step may be started anew.
+        """Start a run here, or continue with the one that is here. One that has not finished a step may be started anew.
 
         Raises ConfigError as `check` does, and when the directory cannot be written.
         """
@@ -183,7 +183,7 @@ class RunDirectory:
         write_whole(self.finished, read_text(self.config))
 
     def is_finished(self, config: R3Config) -> bool:
-        """Would the same command have nothing left to do?"""
+        """True if the same command would have nothing left to do."""
         if not self.finished.is_file():
             return False
         with looking_only():
@@ -250,7 +250,7 @@ class RunDirectory:
                 yield from rollout_files.read_step(file, uid_start=uid_start)
 
     def roll_back(self, step: int) -> None:
-        """Forget what is of a step after `step`: the run goes on from the checkpoint of that step."""
+        """Forget what is of a step after `step`: the run continues from the checkpoint of that step."""
         for folder in (self.rollouts, self.held_out_rollouts):
             rollout_files.forget_after(folder, step)
         for file in (self.metrics, self.evaluations):
@@ -261,7 +261,7 @@ class RunDirectory:
                 )
 
     def _changes(self, config: R3Config) -> list[dict[str, Any]]:
-        """What differs from the run that is here, behind its last step, as lines of changes.jsonl. Raises ConfigError when it
+        """What differs from the run that is here, after its last step, as lines of changes.jsonl. Raises ConfigError when it
         would be another run."""
         if not config.checkpoint.resume:
             raise ConfigError(
@@ -297,7 +297,7 @@ class RunDirectory:
         return copies[-1] if copies else self.checkpoints / "global_stepN_hf"
 
     def _add_code_state(self) -> None:
-        """A run that went on with other code has one section per state, oldest first."""
+        """A run that continued with other code has one section per state, oldest first."""
         state = describe_code()
         before = read_text(self.code_state) if self.code_state.is_file() else ""
         if not before.endswith(state):

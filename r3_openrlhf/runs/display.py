@@ -1,4 +1,4 @@
-"""How progress looks: a line per phase, whatever else is said, and something that moves.
+"""How progress is shown: a line per phase, other messages, and a moving line.
 
 On a terminal there is a live line below them. Elsewhere lines are plain, and a wait has one every HEARTBEAT_S.
 """
@@ -20,11 +20,11 @@ from typing_extensions import override
 from r3_openrlhf.runs.pace import duration
 
 POLL_S = 0.2  # between two ticks
-HEARTBEAT_S = 8.0  # nobody waits for more than ten seconds without a word, on a busy machine either
+HEARTBEAT_S = 8.0  # no one waits for more than ten seconds without a word, on a busy machine either
 
 
 def screen_for(stream: TextIO, *, quiet: bool = False) -> NoScreen:
-    """Of the kind that suits the stream: live on a terminal, plain lines elsewhere, nothing if `quiet`."""
+    """The display that suits the stream: live on a terminal, plain lines elsewhere, nothing if `quiet`."""
     if quiet:
         return NoScreen()
     if stream.isatty() and os.environ.get("TERM") not in (None, "", "dumb", "unknown"):
@@ -145,7 +145,7 @@ class NoScreen(contextlib.nullcontext[None]):
     width = 100  # columns of a line
 
     def phase_began(self, title: str, *, minor: bool, elapsed: float) -> bool:
-        """A phase begins, `elapsed` seconds after the start; `minor` if it is a part of a step. Did this say so?"""
+        """A phase begins, `elapsed` seconds after the start; `minor` if it is a part of a step. Returns whether this was shown."""
         return False
 
     def phase_ended(self, title: str, seconds: float) -> None:
@@ -158,7 +158,7 @@ class NoScreen(contextlib.nullcontext[None]):
         """A line that stays."""
 
     def steps(self, done: int, total: int | None) -> None:
-        """So many of `total` are done; None: nobody knows how many there will be."""
+        """So many of `total` are done; None: no one knows how many there will be."""
 
 
 class PlainScreen(NoScreen):
@@ -187,7 +187,7 @@ class PlainScreen(NoScreen):
 
 
 class LiveScreen(NoScreen):
-    """A terminal: the live line shows the phase and how long it has lasted; what stays stands above it."""
+    """A terminal: the live line shows the phase and how long it has lasted; what stays is above it."""
 
     heartbeat_s = 0.0  # with every tick
 

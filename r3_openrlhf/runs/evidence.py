@@ -1,7 +1,7 @@
 """One small file for each run that a result rests on: docs/evidence/REGIME/ARM-SEED.json, kept with the code.
 
-A run directory is large and is thrown away; this file stays, so that a study goes on with further seeds and arms instead
-of starting over. The directory that the files lie in is the regime.
+A run directory is large and is thrown away; this file stays, so that a study continues with further seeds and arms instead
+of starting over. The directory that the files are in is the regime.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Evidence(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_de
     seed: int
     commit: (
         str | None
-    )  # of the code that ran, ", modified" behind it where it was changed; several where it went on with another
+    )  # of the code that ran, ", modified" after it where it was changed; several where it continued with another
     settings: dict[str, Any]  # those that are not the default of config.py
     evaluation: dict[str, Any]  # ALIKE
     problems: str  # a hash of the training problems and their prompts, in any order

@@ -1,4 +1,4 @@
-"""Reading the files that a run leaves behind: what they must hold is checked here, once for every command. And replacing one."""
+"""Read and replace the files of a run. Their content is checked here, once for every command."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class DataCounts(TypedDict):
 
 @contextmanager
 def replacing(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """A stream for the new content of a file, of this mode less the umask. After the block it is on disk under its name; readers, and whoever comes after a
+    """A stream for the new content of a file, of this mode less the umask. After the block it is on disk under its name; readers, and those after a
     crash, see the old content or the new one, never a part of it."""
     unfinished = path.with_name(f".{path.name}.new")
     unfinished.unlink(missing_ok=True)  # it could be a link, or have another mode
@@ -127,7 +127,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Of a regular file of at most MAX_BYTES. OSError."""
+    """The bytes of a regular file of at most MAX_BYTES. OSError."""
     with open_regular(path) as file:
         if os.fstat(file.fileno()).st_size > MAX_BYTES:
             raise OSError(errno.EFBIG, f"it has more than {MAX_BYTES // 2**20} MB", str(path))

@@ -46,8 +46,8 @@ class Example:
 
     Attributes:
         prompt: Decoded from the ids that the model reads.
-        read_as: Of each reference, what the grader compares with; a user's own grader gets the reference itself.
-        said: (response, what the grader said to it): the reference in a box and in a sentence, then a wrong answer. Of tests of
+        read_as: For each reference, what the grader compares with; a user's own grader gets the reference itself.
+        said: (response, what the grader said to it): the reference in a box and in a sentence, then a wrong answer. For tests of
             programs a program that does nothing.
     """
 
@@ -67,7 +67,7 @@ class FirstPage:
     steps: int | None
     examples: list[Example]
     findings: list[Finding]
-    sources: list[str] = field(default_factory=list)  # of each: rows, columns, how the answer stood there
+    sources: list[str] = field(default_factory=list)  # of each: rows, columns, the form of the answers
     rewards: list[str] = field(default_factory=list)  # what each of the user's own rewards said to one problem
 
     @property
@@ -329,7 +329,7 @@ def _read_as(task: str, reference: str) -> str:
 
 
 def _beside(head: str, lines: Sequence[str]) -> list[str]:
-    """A block of a stranger's text behind `head`: cut, and without control characters."""
+    """A block of a stranger's text after `head`: cut, and without control characters."""
     shown = [_clean(line)[:_LINE_CHARS] for line in lines]
     if len(shown) > _PROMPT_LINES:
         half = _PROMPT_LINES // 2

@@ -130,7 +130,7 @@ def sampled_in(path: Path, uid: str, *, step: int) -> list[StoredRollout]:
 
 
 def _named(rows: sqlite3.Cursor) -> list[dict[str, Any]]:
-    """Rows by the names of their columns, and with words in place of codes."""
+    """Rows by the names of their columns, and with words instead of codes."""
     columns = [column[0] for column in rows.description]
     words: dict[str, Callable[[Any], Any]] = {
         "context": lambda code: CONTEXTS[code].value,

@@ -1,7 +1,7 @@
 """What each checkpoint remembers of the store: a store that was lost, cut back or replaced since is noticed.
 
 SQLite cannot tell that a store was put back from an older copy, or is that of another run. So each checkpoint writes a line
-(step, rows, digest) beside the models, and a run that continues, and `r3 history verify`, compare the store with it.
+(step, rows, digest) with the models, and a run that continues, and `r3 history verify`, compare the store with it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The rollouts of a run: one compressed Parquet file per step, RUN/rollouts/step_000123.parquet.
 
 `datasets.load_dataset("parquet", data_files="RUN/rollouts/*.parquet")` loads them. A file is there whole or not at all, and
-going on from a checkpoint deletes the files of the steps behind it.
+continuing from a checkpoint deletes the files of later steps.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ TOKEN_COLUMNS = {
     "token_logprob": NUMBERS,  # under the policy that sampled it, natural log
     "token_policy_logprob": NUMBERS,  # under the policy of this step, before the update
 }
-# A group stands in one or two of them, so that it is read without the rest of the step.
+# A group is in one or two of them, so that it is read without the rest of the step.
 ROW_GROUP_ROWS = 64
 MAX_ROWS = 2**18  # of a step: what a page, and a reader's memory, can take
 MAX_TABLE_BYTES = 4 * 10**9
@@ -83,7 +83,7 @@ _NAME = re.compile(r"step_(\d+)\.parquet")
 
 
 def schema() -> pyarrow.Schema:
-    """The same for every step and run, whatever a step's values are: a column of nulls keeps its type."""
+    """The columns, the same for every step and run: a column of nulls keeps its type."""
     import pyarrow as pa
 
     types = {
@@ -195,7 +195,7 @@ def read_tokens(file: Path, *, uid_start: str = "") -> Iterator[dict[str, np.nda
 
 
 def _read(file: Path, *, uid_start: str, columns: list[str]) -> pyarrow.Table:
-    """Of a column that the file does not have: null. Only row groups with a wanted problem are read."""
+    """A column that the file does not have is null. Only row groups with a wanted problem are read."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -34,7 +34,7 @@ def records_of(
     Args:
         prompts: of the rollouts that the batch was made of, in their order.
         recalled_prompts: row index -> the prompt of a recalled row that keeps its own. The others have that of their group.
-        entropies: row index -> what was measured beside a ranking.
+        entropies: row index -> what was measured, for a ranking or for the file.
         policy_logprobs: row index -> log-probs of its tokens [T] under the current policy.
         token_chars: counts the characters of the tokens of rows with any value per token.
 
@@ -120,12 +120,12 @@ def _fates(group: Group | None) -> dict[str, str | None]:
 
 
 def _digest(rollout: Rollout, num_tokens: int) -> str | None:
-    """Of a response's first tokens, as the history store has it; None of no tokens."""
+    """Digest of a response's first tokens, as in the history store; None for no tokens."""
     return state_digest(rollout.response_ids[:num_tokens]).hex() if num_tokens else None
 
 
 def _place(turn: TurnFacts | None) -> dict[str, Any]:
-    """Where a response stands in its trajectory; nothing of one to a problem."""
+    """The place of a response in its trajectory; nulls for a response to a problem."""
     if turn is None:
         return dict.fromkeys(("trajectory", "turn", "state", "turn_reward", "step_return", "valid"))
     return {
@@ -162,8 +162,8 @@ def _float16(values: np.ndarray | None) -> np.ndarray | None:
 def grouped(rows: Iterable[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
     """(problem, context) -> the rows of its group, for the rows of one step.
 
-    A recalled row belongs to the group that it joined, whatever prompt it was sampled from; an ungraded one, which is in no
-    group, stands with its problem and context.
+    A recalled row belongs to the group that it joined, whatever its prompt was. An ungraded row is in no group and is listed with
+    its problem and context.
     """
     rows = list(rows)
     keys = {

@@ -25,7 +25,7 @@ SAME_S = (
     1.0  # signals that follow sooner are the same one: Slurm sends SIGTERM twice, to the run and through its agent
 )
 LEAVING_S = 4.0  # for leaving at once; then what is left is killed
-GOES_ON = "; the same command goes on from the newest checkpoint, if there is one"
+GOES_ON = "; the same command continues from the newest checkpoint, if there is one"
 RESERVE_S = 30.0  # for leaving: Ray's processes end, logs are copied
 
 
@@ -33,7 +33,7 @@ RESERVE_S = 30.0  # for leaving: Ray's processes end, logs are copied
 def deaf_children() -> Iterator[None]:
     """What is started in here never hears SIGNALS, and neither does what that starts: the mask is inherited.
 
-    Slurm sends the signals of a preemption, of --signal and of scancel to every process of a step, whatever its session
+    Slurm sends the signals of a preemption, of --signal and of scancel to every process of a step, in any session
     (slurmstepd's proctrack_g_signal). Ray's daemons and its workers would end in the middle of the step that is to be saved.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
@@ -44,7 +44,7 @@ def deaf_children() -> Iterator[None]:
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal ends the run at once. No Exception: libraries go on after those."""
+    """A signal ends the run at once. No Exception: libraries continue after those."""
 
     def __init__(self, sentence: str, *, nothing_lost: bool) -> None:
         super().__init__(sentence)
@@ -67,7 +67,7 @@ class StopRequest:
         self.path.write_text(why, encoding="utf-8")
 
     def reason(self) -> str | None:
-        """Why the run is to end; None when nobody asked."""
+        """Why the run is to end; None when there was no request."""
         try:
             return self.path.read_text(encoding="utf-8").strip() or None
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What goes wrong slowly: a run's own metrics beside those of its beginning, in sentences for the terminal."""
+"""What goes wrong slowly: a run's own metrics compared with those of its beginning, in sentences for the terminal."""
 
 from __future__ import annotations
 

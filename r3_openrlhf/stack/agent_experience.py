@@ -23,7 +23,7 @@ from r3_openrlhf.stack.experience_maker import R3ExperienceMaker
 
 class AgentExperienceMaker(R3ExperienceMaker):
     """A row is a turn. With replay.enabled whole trajectories join a task whose own all ended alike; with reflection.enabled a
-    task has one more group, played behind an earlier attempt. agents.estimator gives the advantages. Nothing is ranked."""
+    task has one more group, played after an earlier attempt. agents.estimator gives the advantages. Nothing is ranked."""
 
     _recalled: list[Trajectory]
     _kept: list[Rollout]
@@ -100,7 +100,7 @@ class AgentExperienceMaker(R3ExperienceMaker):
         if rate > limit:
             raise TrainingStopped(
                 f"{rate:.0%} of this step's trajectories were lost ({', '.join(sorted({one.reason for one in lost}))}), more "
-                f"than reward.max_ungraded_rate={limit}; see to the environment, then start the same command again"
+                f"than reward.max_ungraded_rate={limit}; repair the environment, then start the same command again"
             )
 
 

@@ -1,6 +1,6 @@
 """The tasks of an agentic run: seeds of its environment, as the file of prompts that OpenRLHF reads.
 
-A turn's prompt is made where it is played (agent_executor.py); what stands here is the name of the task.
+A turn's prompt is made where it is played (agent_executor.py); the training file has the name of the task.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def environment_of_run(config: R3Config) -> str:
 
 
 def prepare_tasks(config: R3Config, run: RunDirectory) -> PreparedData:
-    """Write the tasks that are trained on, and the held-out ones, whose seeds are the next ones behind those.
+    """Write the tasks that are trained on, and the held-out ones, whose seeds are the next ones.
 
     Raises:
         DataError: the run has begun with other tasks.

@@ -30,12 +30,12 @@ class Sampled:
 
     @property
     def truncated(self) -> bool:
-        """Was it stopped by the token limit?"""
+        """True if the token limit stopped it."""
         return self.finish_reason == "length"
 
 
 def lost_at_reset(task_uid: str, uid: str, reason: str) -> Trajectory:
-    """Of an environment that never began."""
+    """The result of an environment that never began."""
     return Trajectory(task_uid=task_uid, uid=uid, turns=(), end=End.LOST, reason=reason, success=None)
 
 

@@ -43,7 +43,7 @@ def platform_of(config: R3Config) -> str:
 
 
 def ray_address() -> str | None:
-    """Of a cluster that is there already; None: the run starts one of its own."""
+    """Address of a running cluster; None: the run starts its own."""
     return os.environ.get("RAY_ADDRESS")
 
 
@@ -56,7 +56,7 @@ def openrlhf_arguments(
     resume: bool = False,
     universal: bool = False,
 ) -> list[str]:
-    """The whole command line behind `python -m openrlhf.cli.train_ppo_ray`. Pure: no disk, no environment.
+    """The whole command line after `python -m openrlhf.cli.train_ppo_ray`. Pure: no disk, no environment.
 
     platform: "cuda" or "cpu". resume: a checkpoint is there and is to be loaded; universal: one that
     was converted (other_ranks.py).

@@ -6,8 +6,8 @@ word for is here:
 
     which weights sampled a row     the engines are told, inside the lock, and each response says it
     what a batch counts             travels with it through the queue: a step reports what it trains on, not what was sampled last
-    where a resumed run goes on     the loader's state of the batch that was trained last (:144) is in its checkpoint; what the
-                                    queue held behind it is lost, and those problems are asked again
+    where a resumed run continues     the loader's state of the batch that was trained last (:144) is in its checkpoint; what the
+                                    queue held after it is lost, and those problems are asked again
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class AheadGenerator(R3SamplesGenerator):
 
 
 class R3GenerateSamplesActor(_below(ppo_trainer_async.GenerateSamplesActor)):  # type: ignore[misc]
-    """The actor that samples. Reads the history beside the trainer, who writes it."""
+    """The actor that samples. Reads the history, which the trainer writes."""
 
     samples_generator: R3SamplesGenerator
 
@@ -76,7 +76,7 @@ class R3GenerateSamplesActor(_below(ppo_trainer_async.GenerateSamplesActor)):  #
         )
 
     def start_at(self, step: int, epoch: int, tokens: int) -> None:
-        """Go on behind `step`, in `epoch`, after so many sampled tokens. The store is there by now."""
+        """Continue after `step`, in `epoch`, after so many sampled tokens. The store is there by now."""
         generator = self.samples_generator
         generator.step, generator.epoch, generator.tokens = step, epoch, tokens
         if self.config.keeps_history:
@@ -89,12 +89,12 @@ class R3GenerateSamplesActor(_below(ppo_trainer_async.GenerateSamplesActor)):  #
             super().load_state_dict(state_dict)
 
     def take_counts(self) -> dict[str, float]:
-        """What was sampled behind the last batch."""
+        """What was sampled after the last batch."""
         return self.samples_generator.take_counts()
 
 
 class ToldEngines(BasePPOTrainer):
-    """Behind upstream's class in the order of classes: its broadcast runs inside of upstream's lock (:255)."""
+    """After upstream's class in the order of classes: its broadcast runs inside of upstream's lock (:255)."""
 
     policy_step = 0  # of the weights that the next broadcast sends
 

@@ -77,7 +77,7 @@ class ChunkedActor(Actor):
 
     @property
     def head_seconds(self) -> float:
-        """Of the last pass with entropy."""
+        """The statistics of the last pass with entropy."""
         return self._head.seconds
 
 

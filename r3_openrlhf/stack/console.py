@@ -63,13 +63,13 @@ class Console:
 
     @property
     def _early_output(self) -> Path:
-        """Opened by this path it is read from its beginning, whatever its writers do meanwhile."""
+        """Opened by this path it is read from its beginning, also while it is written."""
         return Path(f"/proc/self/fd/{self._sink.fileno()}")
 
     def announce(self, phase: Phase) -> None:
         """A phase of this process begins."""
         if self.run is not None:
-            announce(self.run, phase)  # and comes back with those of the other processes
+            announce(self.run, phase)  # and is returned with those of the other processes
             return
         self._early.append((phase, time.time()))
         with self._lock:
@@ -149,7 +149,7 @@ class Console:
 
 def new_lines(path: Path):
     """Each `next` yields the whole JSON lines that were added since the last one. A file that was replaced (a resumed
-    run forgot steps, the last line was completed) is read on behind as many lines as were seen of the old one."""
+    run forgot steps, the last line was completed) is read on after as many lines as were seen of the old one."""
     seen = position = 0
     inode: int | None = None
     first = True

@@ -68,7 +68,7 @@ def whole_trajectories(rollouts: Sequence[Rollout]) -> list[Rollout]:
 
 
 def experience_from_recalled(rollout: Rollout, *, prompt_ids: np.ndarray, sibling: Experience) -> Experience:
-    """A recalled rollout as one more row behind the prompt of the group that it joins.
+    """A recalled rollout as one more row, after the prompt of the group that it joins.
 
     `sibling` is a fresh row of that group, of a rehearsed one any fresh row: every row of a batch needs the same fields and info keys (upstream's
     Experience.concat_experiences looks at the first row only).

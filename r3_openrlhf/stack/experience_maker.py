@@ -168,7 +168,7 @@ class StockExperienceMaker(RemoteExperienceMaker):
         if rate > limit:
             raise TrainingStopped(
                 f"{ungraded_sentence(self.rollouts)}; that is {rate:.0%} of this step, more than "
-                f"reward.max_ungraded_rate={limit}; see to the grader, then start the same command again"
+                f"reward.max_ungraded_rate={limit}; repair the grader, then start the same command again"
             )
 
     def _gaps(self, experiences: list[Experience], rollouts: Sequence[Rollout | None]) -> dict[str, float]:
@@ -315,7 +315,7 @@ class R3ExperienceMaker(StockExperienceMaker):
         smallest: list[float] = []  # of each recalled success
         for (
             experience
-        ) in experiences:  # tensors that came through Ray lie in its shared memory, which is not ours to write
+        ) in experiences:  # tensors that came through Ray are in its shared memory, which is not ours to write
             if any(index < len(rows) and rows[index].recalled for index in experience.index):
                 experience.action_log_probs = experience.action_log_probs.clone()
                 experience.rollout_log_probs = experience.rollout_log_probs.clone()

@@ -1,4 +1,4 @@
-"""One sentence about why a run ended, where the stack has paragraphs: what ended, the likely cause, what is saved, how to go on."""
+"""One sentence about why a run ended, where the stack has paragraphs: what ended, the likely cause, what is saved, how to continue."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def memory_kills() -> int:
 
 
 def r3_error(error: BaseException, run: RunDirectory, *, killed_before: int) -> R3Error:
-    """The R3Error behind an error that crossed Ray's processes, or one sentence about another one. killed_before:
+    """The R3Error inside an error that crossed Ray's processes, or one sentence about another one. killed_before:
     `memory_kills()` of when the run started."""
     seen: list[BaseException] = []
     cause: BaseException | None = error
@@ -106,4 +106,4 @@ def _goes_on(run: RunDirectory) -> str:
     folder = newest(run.checkpoints)
     if folder is None:
         return "no checkpoint was saved yet, and the same command starts anew"
-    return f"step {folder.name.removeprefix('global_step')} is saved, and the same command goes on from there"
+    return f"step {folder.name.removeprefix('global_step')} is saved, and the same command continues from there"

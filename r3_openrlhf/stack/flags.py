@@ -23,7 +23,7 @@ _OWN_EVALUATION = "R³ asks held-out problems itself; use the keys of held_out"
 _TEXT_ONLY = "R³ trains on text alone"
 # utils/deepspeed/deepspeed.py:342-358 says both in warnings
 _MUON = "DeepSpeed clips what Muon has made of a gradient, so that train.max_grad_norm would scale each update away"
-_ADAPTIVE_KL = "an adaptive coefficient is in no checkpoint: a run that goes on would begin with the first one again"
+_ADAPTIVE_KL = "an adaptive coefficient is in no checkpoint: a resumed run would begin with the first one again"
 
 # Conditional or beside another flag: openrlhf_arguments sets them, too.
 # Flags that have a default of ours and no key: openrlhf.FLAG=VALUE takes its place.
@@ -50,12 +50,12 @@ REFUSED: dict[str, str] = {
     "eval.temperature": _OWN_EVALUATION,
     "eval.n_samples_per_prompt": _OWN_EVALUATION,
     "ckpt.best_metric_key": "it looks at OpenRLHF's own evaluation, which is off; evaluations.jsonl says which step was best",
-    "ckpt.disable_ds": "a run without DeepSpeed checkpoints cannot go on; for the final model alone use checkpoint.save_steps=-1",
+    "ckpt.disable_ds": "a run without DeepSpeed checkpoints cannot be resumed; for the final model alone use checkpoint.save_steps=-1",
     "local_rank": "it belongs to a launcher that is not used here",
     "ds.load_in_4bit": "the weight sync would send quantised weights, which vLLM does not expect",
     "data.prompt_probs": _OWN_DATA,
     "data.prompt_split": _OWN_DATA,
-    "data.max_samples": "it would cut the data behind R³'s back; use data.max_samples of the configuration",
+    "data.max_samples": "it would cut the data without R³ knowing; use data.max_samples of the configuration",
     "data.input_template": _OWN_DATA,
     "data.apply_chat_template": "the template would be applied twice; use data.chat_template",
     "data.image_key": _TEXT_ONLY,
@@ -238,7 +238,7 @@ def check_flag(name: str, value: Any, config: R3Config) -> None:
 
 
 def check_together(given: dict[str, Any], config: R3Config, *, platform: str) -> None:
-    """Raises ConfigError for flags that do nothing, or break the run, beside each other and the configuration.
+    """Raises ConfigError for flags that do nothing, or break the run, together with each other and the configuration.
 
     given: flag -> value, each of which `check_flag` has let pass.
     """

@@ -85,7 +85,7 @@ TOGETHER = (
     "ckpt.output_dir",
 )
 NO_COUNTERPART = {
-    "ckpt.load_enable": "a run goes on from its newest checkpoint; checkpoint.resume=false does not",
+    "ckpt.load_enable": "a run continues from its newest checkpoint; checkpoint.resume=false does not",
     "train.colocate_all": "everything always shares the same GPUs",
     "train.agent_func_path": "use reward.function for a reward, agents.environment for a task of many turns",
     "rollout.top_p": "it is 1: below that vLLM renormalises and the ratio would be biased",
@@ -96,7 +96,7 @@ NO_COUNTERPART = {
 
 
 def configuration(arguments: Sequence[str]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
-    """(key -> value, [(flag, why it has no counterpart)]) for the words behind `python -m openrlhf.cli.train_ppo_ray`.
+    """(key -> value, [(flag, why it has no counterpart)]) for the words after `python -m openrlhf.cli.train_ppo_ray`.
 
     Raises ConfigError where OpenRLHF's parser refuses them.
     """
@@ -137,7 +137,7 @@ def configuration(arguments: Sequence[str]) -> tuple[dict[str, Any], list[tuple[
 
 
 def _algorithm(values: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
-    """The preset of configs/algo that computes the same advantages, and why another one stands for the estimator."""
+    """The preset of configs/algo that computes the same advantages, and why another one replaces the estimator."""
     estimator = values["algo.advantage.estimator"]
     filters = values["algo.dynamic_filtering_enable"]
     names = [name for name, one in ALGORITHMS.items() if not one.own_advantages and one.filters_groups == filters]
@@ -183,7 +183,7 @@ def _together(values: dict[str, Any], given: set[str], reasons: list[tuple[str, 
 
 
 def arguments_of(words: Sequence[str]) -> list[str]:
-    """The words behind the module: of a script where `words` is the path of one, else of the command itself.
+    """The words after the module: from a script if `words` is its path, else from the command itself.
 
     Variables that the script sets to plain words are put in; redirections and what follows the command are left out.
     """

@@ -82,7 +82,7 @@ PASSED_ON = (
 
 
 def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> RunDirectory:
-    """Prepare the data, start Ray where none is given, train, and leave no process behind.
+    """Prepare the data, start Ray if none is given, train, and end every process.
 
     What the stack prints goes to train.log in the run directory; `verbose` shows it too, `quiet` shows nothing at all.
     Raises R3Error.
@@ -171,11 +171,11 @@ def listen(run: RunDirectory, console: Console) -> Callable[..., None]:
 
 
 def check_checkpoint(config: R3Config, run: RunDirectory, folder: Path) -> None:
-    """May the run go on from this checkpoint, with its metrics and its history? The trainer asks again; here nothing has started.
+    """Check that the run may continue from this checkpoint, with its metrics and history, before anything starts. The trainer checks again.
     R3Error."""
     if config.algorithm.has_critic and not (folder.parent.with_name(checkpoint_record.CRITIC) / folder.name).is_dir():
         raise ConfigError(
-            f"the checkpoint {folder} has no critic beside it; restore {checkpoint_record.CRITIC} from a copy, or choose another run_dir"
+            f"the checkpoint {folder} has no critic with it; restore {checkpoint_record.CRITIC} from a copy, or choose another run_dir"
         )
     record = checkpoint_record.check(folder, accept_foreign=config.checkpoint.accept_foreign)
     step = int(folder.name.removeprefix("global_step"))
@@ -223,7 +223,7 @@ def plan(config: R3Config) -> Plan:
     with tempfile.TemporaryDirectory(prefix="r3-plan-") as folder:
         scratch = RunDirectory(folder)
         scratch.data.parent.mkdir()
-        if run.has_steps:  # it goes on with the problems that it was started with
+        if run.has_steps:  # it continues with the problems that it was started with
             for file in filter(Path.is_file, (run.data, run.held_out)):
                 shutil.copy(file, scratch.data.parent)
         try:
@@ -353,7 +353,7 @@ def prepare_data(config: R3Config, model: str, run: RunDirectory) -> tuple[Prepa
 
 def with_template_date(config: R3Config, run: RunDirectory) -> R3Config:
     """The configuration with the day that chat templates write: as it says, else that of the run's first start, whose training
-    file stays as it is. A run that goes on after midnight asks with the prompts that it began with."""
+    file stays as it is. A run that continues after midnight asks with the prompts that it began with."""
     if config.data.template_date is not None:
         return config
     began = date.fromtimestamp(run.data.stat().st_mtime) if run.data.is_file() else date.today()
@@ -361,7 +361,7 @@ def with_template_date(config: R3Config, run: RunDirectory) -> R3Config:
 
 
 def has_short_batches(config: R3Config, data: PreparedData) -> bool:
-    """May an epoch end with fewer groups than a batch has?"""
+    """True if an epoch may end with fewer groups than a batch has."""
     varies = config.filters_groups or config.exploration.rrl.ratio > 0  # states take the places of some problems
     return varies or data.num_problems % config.rollout.batch_size > 0
 
@@ -404,7 +404,7 @@ def _run_upstream(
 
 @contextlib.contextmanager
 def running_ray(options: dict) -> Iterator[ModuleType]:
-    """`ray.init(**options)` for the time of the block. A Ray of this run's own has its files in a directory that nobody else can
+    """`ray.init(**options)` for the time of the block. A Ray of this run's own has its files in a directory that no one else can
     enter, and every call needs a token (`of_this_machine` is in the environment). R3Error: the token counts for nothing."""
     import ray
     from ray._private.ray_constants import DEFAULT_DASHBOARD_AGENT_LISTEN_PORT
@@ -442,7 +442,7 @@ def running_ray(options: dict) -> Iterator[ModuleType]:
 
 
 def shut_down(ray: ModuleType, *, patience_s: float = LEAVING_S) -> None:
-    """`ray.shutdown()`, which waits for nobody, and the end of the raylet's workers and of what they have started: by
+    """`ray.shutdown()`, which waits for no one, and the end of the raylet's workers and of what they have started: by
     themselves for `patience_s` seconds."""
     raylets = [child for child in psutil.Process().children() if child.name() == "raylet"]
     family = [process for raylet in raylets for process in (raylet, *raylet.children(recursive=True))]

@@ -1,10 +1,10 @@
 """LoRA (`openrlhf.ds.lora.rank`): the engines and every saved model get merged weights under the names of the base model.
 
-Upstream trains the adapter (runs/models/actor.py:177-188), and then hands PEFT's own names to whoever asks:
+Upstream trains the adapter (runs/models/actor.py:177-188), and then uses PEFT's own names everywhere:
 
     trainer/ray/ppo_actor.py:477-485        the weight sync sends `base_model.model.*.base_layer.weight` and
                                             `*.lora_A.default.weight`, which vLLM refuses after a whole step
-    utils/deepspeed/deepspeed.py:571-587    a save keeps the adapter alone beside a config.json, which no vLLM loads
+    utils/deepspeed/deepspeed.py:571-587    a save keeps only the adapter with a config.json, which no vLLM loads
 
 A merged weight is W + scaling * B A, made when it is asked for, one layer at a time. The weights that are trained stay as they
 are. B rows of a layer's output, A of its rank, W [out, in].

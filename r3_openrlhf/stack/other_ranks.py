@@ -1,7 +1,7 @@
 """A checkpoint of one number of GPUs in a run of another: DeepSpeed's universal checkpoints.
 
 Answers deepspeed/runtime/engine.py:4414 (`latest_universal` names the folder) and :4374, and checkpoint/ds_to_universal.py, the
-program that makes one. It is made when the run goes on and removed when every rank has loaded it; what the run saves then
+program that makes one. It is made when the run continues and removed when every rank has loaded it; what the run saves then
 is an ordinary checkpoint of its new number of GPUs.
 """
 
@@ -38,7 +38,7 @@ def must_convert(config: R3Config, run: RunDirectory) -> bool:
     if reason:
         raise ConfigError(
             f"the newest checkpoint of run_dir {run.path} is of {saved} GPUs, {config.num_policy_ranks} are asked for, and {reason}. "
-            f"Go on with {saved}, or start another run from its newest weights: run_dir=NEW model.path={run.newest_weights()} "
+            f"Continue with {saved}, or start another run from its newest weights: run_dir=NEW model.path={run.newest_weights()} "
             "(its optimizer and its history begin anew)"
         )
     return True
@@ -69,7 +69,7 @@ def convert(run: RunDirectory) -> None:
         said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
         forget(run)
         raise R3Error(
-            f"the checkpoint {actor / tag} could not be made one for another number of GPUs: {said}. Go on with its own number, or "
+            f"the checkpoint {actor / tag} could not be made one for another number of GPUs: {said}. Continue with its own number, or "
             f"start another run from its newest weights: run_dir=NEW model.path={run.newest_weights()}"
         )
     (actor / POINTER).write_text(os.path.join(os.pardir, FOLDER, tag))  # joined to the folder of the actor
@@ -91,14 +91,14 @@ def _hindrance(config: R3Config) -> str | None:
     """Why a checkpoint of this run is DeepSpeed's for one number of ranks only, as far as anybody has tried."""
     actor, ds = config.openrlhf.get("actor") or {}, config.openrlhf.get("ds") or {}
     if config.algorithm.has_critic:
-        return "nobody has tried that with a critic"
+        return "this is untested with a critic"
     if config.is_async:
-        return "nobody has tried that with openrlhf.train.async_enable"
+        return "this is untested with openrlhf.train.async_enable"
     if (ds.get("lora") or {}).get("rank"):
-        return "nobody has tried that with openrlhf.ds.lora.rank"
+        return "this is untested with openrlhf.ds.lora.rank"
     for key in ("tensor_parallel_size", "ring_attn_size"):
         if (ds.get(key) or 1) > 1:
-            return f"nobody has tried that with openrlhf.ds.{key}"
+            return f"this is untested with openrlhf.ds.{key}"
     if (actor.get("optim") or "adam") != "adam":
         return f"DeepSpeed converts the state of Adam, not of openrlhf.actor.optim={actor['optim']}"
     return None

@@ -37,7 +37,7 @@ UpstreamPolicyActor: Any = ppo_actor.PolicyModelActor.__ray_metadata__.modified_
 
 
 def bytes_of_others() -> int:
-    """Of this process's GPU, what is in use and not held by its own allocator."""
+    """Bytes of this process's GPU that are in use and not held by its own allocator."""
     free, total = torch.cuda.mem_get_info()
     return total - free - torch.cuda.memory_reserved()
 

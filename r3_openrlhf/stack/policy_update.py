@@ -27,7 +27,7 @@ class R3ReplayBuffer(NaiveReplayBuffer):
     Answers trainer/ppo_utils/replay_buffer.py:92 and ppo_actor.py:166 (`drop_last=True` drops the rows of an
     incomplete last micro-batch), and replay_buffer.py:108-112 (dynamic batching takes exactly train.batch_size rows
     per optimizer step and leaves the rest out). Expects the same number of rows on every rank, a multiple of the
-    number of windows; the experience maker sees to it.
+    number of windows; the experience maker ensures it.
     """
 
     windows: list[list[slice]]

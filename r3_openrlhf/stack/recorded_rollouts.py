@@ -31,7 +31,7 @@ class Recording:
         self._asked: Counter = Counter()
 
     def key(self, seed: int, prompt: str) -> str:
-        """Of the next response to `prompt` in the step that `seed` stands for."""
+        """The record of the next response to `prompt` in the step that `seed` stands for."""
         self._asked[seed, prompt] += 1
         return response_key(seed, self._asked[seed, prompt], prompt)
 
@@ -54,7 +54,7 @@ class Recording:
 
 
 def response_key(seed: int, sample: int, prompt: str) -> str:
-    """Of the `sample`-th response (from 1) to `prompt` in the step that `seed` stands for."""
+    """The record of the `sample`-th response (from 1) to `prompt` in the step that `seed` stands for."""
     return hashlib.sha256(f"{seed}/{sample}/{prompt}".encode()).hexdigest()
 
 
@@ -67,7 +67,7 @@ def read_response(path: Path) -> Response:
 def pack(directory: Path, file: Path, about: dict[str, Any]) -> None:
     """One compressed .npz file of all responses below `directory`, sorted by key. `about` is stored as JSON with them.
 
-    token_ids and logprobs are those of all responses behind each other; num_tokens and widths (1 + k) tell them apart.
+    token_ids and logprobs are those of all responses one after the other; num_tokens and widths (1 + k) tell them apart.
     """
     found = {path.stem: read_response(path) for path in sorted(directory.glob("*.npz"))}
     with file.open("wb") as packed:

@@ -33,7 +33,7 @@ def engine_limits(config: R3Config, *, cpu: bool) -> dict[str, int]:
 
 
 def keep_files_in(session_dir: str) -> None:
-    """What vLLM leaves behind goes where Ray keeps the session's own files, or one directory above, and is removed with them: its
+    """Files of vLLM go where Ray keeps the session's own files, or one directory above, and is removed with them: its
     sockets (vllm/utils/network_utils.py:157) and the file by which its processes meet (:136)."""
     os.environ["TMPDIR"], tempfile.tempdir = (
         os.path.dirname(session_dir),

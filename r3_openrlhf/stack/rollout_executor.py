@@ -2,7 +2,7 @@
 
 OpenRLHF loads this file by path (`--train.agent_func_path`, trainer/ray/vllm_engine.py:_load_agent_executor) and
 calls `execute` for each response. Answers utils/agent.py:SingleTurnAgentExecutor, which asks for one log-prob a token
-only with importance-sampling correction on, cuts over-long prompts from the left, and goes on with reward None when
+only with importance-sampling correction on, cuts over-long prompts from the left, and continues with reward None when
 a reward cannot be fetched.
 
 The returned dict has the upstream keys; everything else is under "r3".

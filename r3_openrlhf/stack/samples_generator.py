@@ -1,4 +1,4 @@
-"""Draws prompts, adds those that R3.prompts asks for beside them, and keeps a record and a count of every rollout.
+"""Draws prompts, adds those of R3.prompts, and keeps a record and a count of every rollout.
 
 Answers trainer/ppo_utils/samples_generator.py: it has no problem id, returns groups in order of completion, and
 slices its output to batch_size * n_samples_per_prompt rows (:128-130), which would push the additional groups of
@@ -45,7 +45,7 @@ COUNTS = (
 
 @dataclass(frozen=True, slots=True)
 class BatchFacts:
-    """Of one batch of rollouts. `epoch` it came from, `next_epoch` the one that the batch behind it comes from."""
+    """Counts of one batch of rollouts. `epoch`: of this batch; `next_epoch`: of the next batch."""
 
     epoch: int
     next_epoch: int
@@ -189,7 +189,7 @@ class R3SamplesGenerator(SamplesGenerator):
 
     def _seed_epoch(self) -> None:
         """The order of an epoch is a function of the seed and the epoch, so that a resumed run finds it again. The
-        loader's sampler has a generator of its own, which would go on from epoch to epoch."""
+        loader's sampler has a generator of its own, which would continue from epoch to epoch."""
         seed = stable_seed(self.config.train.seed, "epoch", self.epoch)
         torch.manual_seed(seed)
         self.prompts_dataloader.sampler.generator.manual_seed(seed)

@@ -51,7 +51,7 @@ ADDED_SECONDS = (
 
 
 class RecordedSteps(ppo_trainer.BasePPOTrainer):
-    """What a run of ours is beside upstream's controller, whichever of its classes that is: before it in the order of classes.
+    """What a run adds to upstream's controller, whichever of its classes that is. It is before that class in the order of classes.
     `algo` other than r3 keeps upstream's estimators and only records."""
 
     samples_generator: R3SamplesGenerator
@@ -91,7 +91,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         return HistoryStore.open(self.run.history, limits=self.config.history, seed=self.config.train.seed)
 
     def init_checkpoint_states(self) -> dict:
-        """Where a resumed run goes on (:405): history, metrics and rollouts newer than the checkpoint are forgotten."""
+        """Where a resumed run continues (:405): history, metrics and rollouts newer than the checkpoint are forgotten."""
         states = super().init_checkpoint_states()
         other_ranks.forget(self.run)  # every rank has loaded it
         step = states["global_step"]
@@ -213,12 +213,12 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         is_time = why is not None or self.clock.is_time_to_save()
         self._save(global_step, {**(logs_dict or {}), **saving}, client_states, now=is_time)
         self.clock.next_step()  # an evaluation counts with the step that follows
-        if why is None and self._evaluation_is_due():  # a run that goes on makes up for it
+        if why is None and self._evaluation_is_due():  # a run that continues makes up for it
             self._evaluate()
         self._forget_what_no_checkpoint_needs(global_step)
         if why:
             raise RunInterrupted(
-                f"preempted at step {global_step}, saved ({why}); the same command goes on from there"
+                f"preempted at step {global_step}, saved ({why}); the same command continues from there"
             )
 
     def _warn_of_trends(self, line: dict[str, float]) -> None:

@@ -1,6 +1,6 @@
 """The parser and the checks of the installed OpenRLHF (cli/train_ppo_ray.py), run on our arguments.
 
-They stand under `__main__` in a module that imports ray, vllm and deepspeed: its source is read, not imported.
+They are under `__main__` in a module that imports ray, vllm and deepspeed: its source is read, not imported.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _programs(source: Path, _changed_ns: int) -> tuple[CodeType, CodeType]:
     parse = next((index for index, node in enumerate(block) if "attr='parse_args'" in ast.dump(node)), None)
     if parse is None:
         raise ConfigError(f"{source} has no parser under __main__; R³ supports OpenRLHF 0.11.2")
-    # `from openrlhf.utils.config import hierarchize` would import torch and transformers; the function stands alone.
+    # `from openrlhf.utils.config import hierarchize` would import torch and transformers; the function is alone.
     rest = [node for node in block[parse:] if not isinstance(node, ast.ImportFrom) and not _calls(node, "train")]
     making = _imports(tree) + block[:parse]
     return compile(_module(making), str(source), "exec"), compile(_module(rest), str(source), "exec")

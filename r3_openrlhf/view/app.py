@@ -1,4 +1,4 @@
-"""The pages over HTTP. Only GET, only this machine or whoever shows the token, and no script but the package's own."""
+"""The pages over HTTP. Only GET, only from this machine or with the token, and only the package's own scripts."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ register_url_convertor("count", CountConvertor())
 
 
 def create_app(library: Library, *, token: str | None = None, cache: Path | None = None) -> Starlette:
-    """`token`: whoever shows it may read; None: any request whose Host is this machine. `cache`: where indexes lie."""
+    """`token`: needed to read; None: any request whose Host is this machine may read. `cache`: directory of the indexes."""
     indexing = Indexing(library, cache=cache)
     answers = _Answers(library, indexing)
 
@@ -219,7 +219,7 @@ def _number(name: str, text: str) -> int:
 
 
 def _version_of(directory: Path) -> str:
-    """Of the files of a directory: changes when one of them does."""
+    """A stamp of a directory that changes when one of its files does."""
     digest = hashlib.sha256()
     for file in sorted(path for path in directory.rglob("*") if path.is_file()):
         digest.update(file.name.encode() + file.read_bytes())

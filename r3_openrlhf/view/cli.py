@@ -31,9 +31,9 @@ TOKEN = "R3_VIEW_TOKEN"
     "--export", "export_to", metavar="DIR", help="Write pages that open from disk into DIR, and serve nothing."
 )
 @click.option("--overwrite", is_flag=True, help="Replace an export that is in DIR.")
-@click.option("--steps", help="Of an export: 3,7,10-12.  [default: the newest; with --problems all]")
-@click.option("--problems", help="Of an export: uids with commas between them; their whole lives, too.")
-@click.option("--tokens", is_flag=True, help="Of an export: the values of tokens, too.")
+@click.option("--steps", help="Steps to export: 3,7,10-12.  [default: the newest; with --problems all]")
+@click.option("--problems", help="Problems to export in all steps: uids separated by commas.")
+@click.option("--tokens", is_flag=True, help="Also export the values of tokens.")
 def view(
     paths: tuple[str, ...],
     port: int,
@@ -49,7 +49,7 @@ def view(
     """Look at runs and evaluations in a browser: curves, groups, responses, tokens.
 
     RUN is a run directory, a directory of `r3 eval`, or a directory that holds some. Nothing in it is changed, and a run
-    may go on meanwhile.
+    may continue meanwhile.
 
     \b
     r3 view runs/quickstart

@@ -53,7 +53,7 @@ _DRAWN = {key for section in PICTURES.sections for chart in section.charts for k
 
 
 def counts_of(rows: Sequence[Row], *, step: int) -> dict[str, int]:
-    """Of a step's rollouts: "fate:..." -> how many of its collapsed groups, "age:..." -> how many recalled rows."""
+    """Counts of a step's rollouts: "fate:..." -> how many of its collapsed groups, "age:..." -> how many recalled rows."""
     fates = (f"fate:{group.fate}" for group in groups_of(rows, step=step) if group.fate is not None)
     lags = (step - row["recalled_from"] for row in rows if row["recalled_from"] is not None)
     ages = (next(name for name, oldest in AGES.items() if lag <= oldest) for lag in lags)

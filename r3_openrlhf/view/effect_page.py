@@ -17,7 +17,7 @@ def effect_page(site: Site, links: Links, name: str, against: str = "") -> str:
 
 
 def sentences(site: Site, links: Links, name: str) -> list[dict[str, str]]:
-    """What stands on top of a run: each sentence with the address of what it was made of."""
+    """The sentences at the top of a run, each with the address of its data."""
     run = site.run(name)
     page = links.page(name, "effect")
     return [

@@ -28,7 +28,7 @@ def evaluation_page(site: Site, links: Links, name: str) -> str:
 
 
 def sample_page(site: Site, links: Links, name: str, benchmark: str, uid: str) -> str:
-    """The responses to one problem of an evaluation, and beside them those of another one."""
+    """The responses to one problem of an evaluation, and next to them those of another one."""
     own = site.evaluation(name)
     if (benchmark, uid) not in own.problems():
         raise NotThere(f"{name} was not asked a problem {uid} of {benchmark}")

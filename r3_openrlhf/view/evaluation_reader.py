@@ -53,7 +53,7 @@ class Estimate(msgspec.Struct):
 
 
 class BenchmarkResults(msgspec.Struct):
-    """Of one benchmark, as far as a page shows them. Keys of pass_at_k and majority_at_k: k as text."""
+    """The results of one benchmark that a page shows. Keys of pass_at_k and majority_at_k: k as text."""
 
     num_problems: int
     num_ungraded: int

@@ -1,4 +1,4 @@
-"""A selection of pages as files that open from disk: no server, no other host, the same scripts beside them."""
+"""A selection of pages as files that open from disk: no server, no other host, with the same scripts."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _WORD = re.compile(r"\s+|[^\W\d_]+|\d+|.", re.DOTALL)
 def group_page(
     site: Site, links: Links, name: str, step: int, context: str, uid: str, *, has_token_file: bool = False
 ) -> str:
-    """A problem's responses side by side. `has_token_file`: an export with the values of tokens beside the page."""
+    """A problem's responses side by side. `has_token_file`: an export with the values of tokens next to the page."""
     opened = open_group(site, name, step, context, uid)
     run, group = opened.run, opened.group
     groups = groups_in(run, step)
@@ -92,7 +92,7 @@ def _prompt(site: Site, opened: Opened) -> tuple[str | None, str | None]:
 
 
 def _attempt_in(prompt: str | None) -> tuple[str, str, str, bool] | None:
-    """(before, stored attempt, behind, was it shortened?) of a reflection prompt."""
+    """(before, stored attempt, after, whether it was shortened) of a reflection prompt."""
     if prompt is None or ATTEMPT_BEGINS not in prompt or ATTEMPT_ENDS not in prompt:
         return None
     before, _, rest = prompt.partition(ATTEMPT_BEGINS)

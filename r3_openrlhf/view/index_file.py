@@ -1,4 +1,4 @@
-"""The SQLite file behind search_index.py: its tables, opening it, a step in and out, snippets."""
+"""The SQLite file of search_index.py: its tables, opening it, a step in and out, snippets."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def _unpacked(data: bytes) -> list[Text | None]:
 
 
 def texts_of(connection: sqlite3.Connection, ids: Iterable[int]) -> dict[int, Text]:
-    """Of those rollouts that have one here."""
+    """Ids of those rollouts that have one here."""
     found = {}
     blocks: dict[int, list[Text | None]] = {}
     for identifier in ids:

@@ -20,7 +20,7 @@ class Indexed:
 
     index: RunIndex
     counted: dict[int, dict[str, int]] = field(default_factory=dict)  # step -> curves.counts_of it
-    done: int = 0  # steps of the update that is going on
+    done: int = 0  # steps of the current update
     total: int = 0
 
 
@@ -37,7 +37,7 @@ class Indexing:
         self._thread = threading.Thread(target=self._work, name="r3 view index", daemon=True)
 
     def start(self) -> None:
-        """Begin to read what is new, and go on until `stop`."""
+        """Begin to read what is new, and continue until `stop`."""
         self._thread.start()
 
     def stop(self) -> None:

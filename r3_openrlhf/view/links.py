@@ -1,4 +1,4 @@
-"""Addresses of pages: the same names as paths of a server, or as files that lie beside each other."""
+"""Addresses of pages: the same names as paths of a server, or as files in the same folders."""
 
 from __future__ import annotations
 

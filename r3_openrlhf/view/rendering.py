@@ -73,7 +73,7 @@ def word(text: str, name: str | None = None) -> Markup:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """With so many digits behind the point; a dash for None."""
+    """A number with so many decimals; a dash for None."""
     return DASH if value is None else f"{value:,.{digits}f}"
 
 

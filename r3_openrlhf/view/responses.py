@@ -84,7 +84,7 @@ def open_group(site: Site, name: str, step: int, context: str, uid: str) -> Open
 
 
 def of_group(run: RunReader, step: int, group: StepGroup, values: Sequence[Value]) -> list[Value]:
-    """Of something that there is for each row of a problem in a step, in the order of the file, what belongs to the group."""
+    """The part of a list for all rows of a problem in a step, in the order of the file, that belongs to the group."""
     wanted = {row["at"] for row in group.rows}
     places = [row["at"] for row in run.rows(step) if row["uid"] == group.uid]
     if len(places) != len(values):

@@ -1,6 +1,6 @@
 """One run directory, read as a page needs it: what was read is kept as long as its file is the same, within bounds.
 
-Nothing is ever written. A run that goes on writing is read as far as it is.
+Nothing is ever written. A run that is still training is read as far as it has come.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class RunReader(Reader):
 
     @property
     def is_finished(self) -> bool:
-        """Did it come to its end?"""
+        """True if the run has ended."""
         return self.directory.finished.is_file()
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -153,7 +153,7 @@ class RunReader(Reader):
         return self.fresh("rows of a problem", (step, uid, stamp), read)
 
     def token_columns(self, step: int, uid: str) -> list[dict[str, np.ndarray | None]]:
-        """For each row of `rows_with_text` the values of its tokens that stand in the step's file (rollout_files.TOKEN_COLUMNS)."""
+        """For each row of `rows_with_text` the values of its tokens in the step's file (rollout_files.TOKEN_COLUMNS)."""
         file, stamp = self._file_of(step)
 
         def read() -> list[dict[str, np.ndarray | None]]:

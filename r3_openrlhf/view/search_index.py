@@ -139,7 +139,7 @@ class Progress:
 
 
 def cache_directory() -> Path:
-    """Where indexes lie: $XDG_CACHE_HOME, or ~/.cache."""
+    """Where indexes are: $XDG_CACHE_HOME, or ~/.cache."""
     base = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
     return Path(base).absolute() / "r3_openrlhf" / "viewer"
 
@@ -149,7 +149,7 @@ class RunIndex:
 
     Args:
         run: the run directory; it is only read.
-        cache: where the index lies; None: `cache_directory()`.
+        cache: where the index is; None: `cache_directory()`.
 
     Nothing is read before `update`. R3Error: no run directory, a cache that cannot be written.
     """
@@ -185,7 +185,7 @@ class RunIndex:
             todo = sorted((step for step in files if known.get(step) != files[step][1]), reverse=True)
             for done, step in enumerate(todo, start=1):
                 found = step_rows.read_step(files[step][0], step)
-                if found is None:  # a run that went on deleted it meanwhile
+                if found is None:  # a run that continued deleted it meanwhile
                     continue
                 with transaction(connection):
                     if _steps_in(connection).get(step) != found.identity:  # else another viewer was faster
@@ -328,7 +328,7 @@ class RunIndex:
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        """One state of the file, whatever an update does meanwhile."""
+        """One state of the file, also during an update."""
         with self._lock, sentences(self.path):
             end = time.monotonic() + PAGE_S
             self._reader.set_progress_handler(lambda: time.monotonic() > end, 100_000)

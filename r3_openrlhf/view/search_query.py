@@ -1,12 +1,12 @@
-"""What a user types into the search box, as an expression of SQLite's FTS5. Whatever is typed is data, never syntax.
+"""What a user types into the search box, as an expression of SQLite's FTS5. Typed text is data, never syntax.
 
     seven dwarfs         both words, anywhere in a text
-    "seven dwarfs"       one behind the other
+    "seven dwarfs"       one after the other
     seven*               a word that begins so
     seven -dwarfs        the first word, not the second; -5 is a number
 
-Words are runs of letters and digits; upper and lower case and accents make no difference. What stands between them counts for
-nothing: \\frac{1}{2} is found as the words frac, 1, 2 one behind the other.
+Words are runs of letters and digits; upper and lower case and accents make no difference. What is between them counts for
+nothing: \\frac{1}{2} is found as the words frac, 1, 2 one after the other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TERM = re.compile(r"""(-(?=[^\W\d]|"))?(?:"([^"]*)"(\*?)|([^\s"]+))""")
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """Words that must stand one behind the other, or must not stand there."""
+    """Words that must be one after the other, or must not be there."""
 
     text: str
     prefix: bool = False  # of the last word

@@ -69,7 +69,7 @@ class Site:
         return self._texts[run.name]
 
     def has_looked_for_texts(self, name: str) -> bool:
-        """Was `texts_of` called for the run of this name?"""
+        """True if `texts_of` was called for the run of this name."""
         return name in self._texts
 
     def why_no_texts(self, run: RunReader) -> str:

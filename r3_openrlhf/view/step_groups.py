@@ -24,7 +24,7 @@ STATES = {
 
 @dataclass(slots=True, kw_only=True)
 class StepGroup:
-    """The rollouts of one problem in one context. Of an agent's task, a trajectory counts as one rollout, however many turns it
+    """The rollouts of one problem in one context. In an agent's task, a trajectory counts as one rollout, however many turns it
     has."""
 
     uid: str

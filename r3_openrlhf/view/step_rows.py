@@ -70,7 +70,7 @@ def read_step(file: Path, step: int) -> IndexedStep | None:
 
 
 def _texts_of(file: Path) -> list[Text]:
-    """Of every row. Never many whole texts at a time."""
+    """The values of every row, without many whole texts at a time."""
     import pyarrow as pa
 
     found, size = [], 0

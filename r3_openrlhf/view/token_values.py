@@ -53,7 +53,7 @@ def token_values(
         row["verdict"] == Verdict.UNGRADED for row, values in zip(rows, found, strict=True) if values is None
     )
     if ungraded:
-        return found, "Of ungraded rollouts no values are kept."
+        return found, "No values are kept of ungraded rollouts."
     if texts is None and any(rollout is not None for rollout in history.found):
         return found, MISSING
     return found, f"The values of some responses are not there: {history.why or LOST}."

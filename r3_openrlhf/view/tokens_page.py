@@ -81,9 +81,9 @@ def _as_json(place: int, values: TokenValues, peak_fraction: float | None, *, te
 
 
 def lengths_within(text: str, pieces: Sequence[str]) -> list[int] | None:
-    """Of each piece, as JavaScript counts (UTF-16 units); None where a page's text is not the pieces one behind the other.
+    """Length of each piece in UTF-16 units, as JavaScript counts; None if the page's text is not the pieces in order.
 
-    Pieces may go on behind the text: special tokens are not in it. A page turns carriage returns, zeros and lone surrogates into
+    The last pieces may follow the text, because special tokens are not in it. A page turns carriage returns, zeros and lone surrogates into
     something else.
     """
     whole = "".join(pieces)

@@ -44,7 +44,7 @@ def stopped(tmp_path_factory):
         done = run.finish()
         assert (done.returncode, time.monotonic() - began < 10) == (130, True), run.story(done.stderr)
         assert done.stderr.endswith(
-            "stopped by a second SIGINT; the same command goes on from the newest checkpoint, if there is one\n"
+            "stopped by a second SIGINT; the same command continues from the newest checkpoint, if there is one\n"
         )
     return run_dir, [line["step"] for line in lines(run_dir / "metrics.jsonl")]
 

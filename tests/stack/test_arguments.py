@@ -277,10 +277,10 @@ def test_the_table_of_flags_names_every_flag_of_the_installed_parser():
         ),
         (
             ["algo=ppo", *AHEAD],
-            "algo is ppo and openrlhf.train.async_enable is True, but nobody has tried a critic with",
+            "algo is ppo and openrlhf.train.async_enable is True, but a critic is untested with",
         ),
         (["openrlhf.data.apply_chat_template=true"], "the template would be applied twice; use data.chat_template"),
-        (["openrlhf.data.max_samples=100"], "it would cut the data behind R³'s back"),
+        (["openrlhf.data.max_samples=100"], "it would cut the data without R³ knowing"),
         (["openrlhf.ds.ring_attn_size=2"], "ring_attn_size is 2, but it needs the package ring-flash-attn"),
         (["openrlhf.algo.advantage.no_std_norm=true"], "advantages come from eq. 3"),
         (["openrlhf.ckpt.disable_ds=true"], "cannot go on"),

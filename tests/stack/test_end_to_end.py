@@ -289,7 +289,7 @@ def test_control_c_stops_with_a_sentence(tmp_path):
     rest = run.stderr.read()
     assert run.wait() == GO_ON, rest + tail(tmp_path / "run")
     assert rest.endswith(
-        "(signal SIGINT) before a step began; nothing was lost; the same command goes on from there\n"
+        "(signal SIGINT) before a step began; nothing was lost; the same command continues from there\n"
     )
     assert "Traceback" not in rest and run.stdout.read() == ""
     run.stdout.close()

@@ -53,7 +53,7 @@ def test_a_killed_actor(run, monkeypatch):
     about = ActorDiedErrorContext(class_name="R3RolloutActor", pid=41, actor_id=b"0" * 16, node_ip_address="127.0.0.1",
         error_message="The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR")  # fmt: skip
     error = ActorDiedError(about)
-    saved = f"; step 4 is saved, and the same command goes on from there (the whole story is in {run.log})"
+    saved = f"; step 4 is saved, and the same command continues from there (the whole story is in {run.log})"
     assert sentence(error, run) == (
         "the rollout engine (process 41) was killed: a signal, or memory that ran short on its node: dmesg there says which"
         + saved

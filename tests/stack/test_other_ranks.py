@@ -71,7 +71,7 @@ def test_a_checkpoint_that_cannot_be_converted_is_one_sentence(tmp_path):
     pytest.importorskip("deepspeed", reason="DeepSpeed is not installed")
     run = run_with_shards(tmp_path, BF16)
     with pytest.raises(
-        R3Error, match="could not be made one for another number of GPUs: .+ Go on with its own number"
+        R3Error, match="could not be made one for another number of GPUs: .+ Continue with its own number"
     ) as refused:
         other_ranks.convert(run)
     assert len(str(refused.value).splitlines()) == 1

@@ -113,7 +113,7 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_when_there_is_room(resu
     assert "Traceback" not in said, said
     # of the writer that met it first: SQLite, or any other
     assert re.search(
-        rf"^Error: (there is no room left on the disk of {resumed} \(No space left on device\); .*the same command goes on from there"
+        rf"^Error: (there is no room left on the disk of {resumed} \(No space left on device\); .*the same command continues from there"
         rf"|cannot commit step \d+ to {resumed}/history.sqlite: the disk is full; .* nothing earlier is lost: free space and resume)$",
         said.splitlines()[-1],
     ), said

@@ -104,7 +104,7 @@ def _copied(problem: str, reference: str, _: random.Random) -> Iterator[str]:
 
 
 def _part(_: str, reference: str, __: random.Random) -> Iterator[str]:
-    """A formula of the reference alone, where there are words beside it or other formulas."""
+    """A formula of the reference alone, where there are words next to it or other formulas."""
     for match in _SEGMENTS.finditer(reference):
         formula = next(group for group in match.groups() if group).strip()
         outside = re.sub(r"[\W_]|and|or", "", _SEGMENTS.sub("", reference))

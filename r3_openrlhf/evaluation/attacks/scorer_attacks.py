@@ -213,7 +213,7 @@ def _every_move(entry: dict, rng: random.Random) -> Iterator[str]:
 
 
 def _box_moves(squares: dict[str, list[str]]) -> list[dict[str, str]]:
-    """Every agent moves every thing to each square beside it, and to its target. squares: "X_Y" -> things there."""
+    """Every agent moves every thing to each square next to it, and to its target. squares: "X_Y" -> things there."""
     moves = []
     things = sorted({thing for cell in squares.values() for thing in cell})
     for place in squares:

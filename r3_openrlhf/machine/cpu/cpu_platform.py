@@ -152,7 +152,7 @@ def _patch_value_model(module) -> None:
 
 
 def sequence_regression(*args, attn_implementation="flash_attention_2", **kwargs):
-    """Upstream's get_llm_for_sequence_regression without flash attention. Of this module: Ray pickles it by its name."""
+    """Upstream's get_llm_for_sequence_regression without flash attention. It belongs to this module, because Ray pickles it by name."""
     if "flash" in attn_implementation:
         attn_implementation = "sdpa"
     return _regression["upstream"](*args, attn_implementation=attn_implementation, **kwargs)

@@ -191,7 +191,7 @@ class _Template:
         except (OSError, subprocess.TimeoutExpired):
             pass
         self._process.kill()
-        self._process.wait()  # from now on nobody waits for its answer
+        self._process.wait()  # from now on no one waits for its answer
         with self._lock:
             self._control.close()
 
@@ -480,7 +480,7 @@ class Session(Generic[AnswerT]):
 
     @property
     def has_worker(self) -> bool:
-        """Is there a process, which has what earlier items left in it?"""
+        """True if there is a process, which holds what earlier items left in it."""
         return self._worker is not None
 
     def submit(self, item: object, *, timeout_s: float) -> Future[AnswerT]:

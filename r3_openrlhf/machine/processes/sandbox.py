@@ -313,7 +313,7 @@ def _audit(event: str, arguments: tuple) -> None:
 def watch_for_code() -> None:
     """From now on, running code that comes from a string, or starting a program, fails and is remembered.
 
-    A tripwire behind the other layers: no grader runs code from strings, so an item that gets there found a way in.
+    A tripwire after the other layers: no grader runs code from strings, so an item that gets there found a way in.
     """
     sys.addaudithook(_audit)
 

@@ -89,7 +89,7 @@ def cut_points(
 def state_of_success(
     states: Sequence[StateT], value: Callable[[StateT], Continuations], *, easy: float
 ) -> StateT | None:
-    """The state of a success to go on from: the last one, and an earlier one for each that is easy.
+    """The state of a success to continue from: the last one, and an earlier one for each that is easy.
 
     A state is easy when the posterior mean of its continuations' success rate is `easy` or more. None without states.
 

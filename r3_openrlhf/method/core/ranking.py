@@ -1,4 +1,4 @@
-"""Structural entropy ranking reward, SERR (METHOD section 6): which failures look like focused reasoning?
+"""Structural entropy ranking reward, SERR (METHOD section 6): ranks failures by how much they look like focused reasoning.
 
 A response whose few decision points are uncertain (high peak entropy) while the rest is confident (low global
 entropy) ranks above one that is the other way round. The order is partial: most pairs do not dominate each other.
@@ -78,7 +78,7 @@ def mean_logprob(logprobs_T: Sequence[float] | np.ndarray) -> float:
 
         s = (1 / L) sum_t ln p(y_t | y_<t)          at most 0, however long the response is
 
-    In the lab it says better than SERR's entropies which truncated responses turn out right when they may go on
+    In the lab it predicts better than SERR's entropies which truncated responses become right when they may continue
     (docs/RESULTS.md, control b). The mean is taken in float64 over the sorted values: their order changes nothing.
 
     Raises:
@@ -117,7 +117,7 @@ def bounds_decide(
     global_lower: Sequence[float],
     global_upper: Sequence[float],
 ) -> bool:
-    """Do interval bounds on the statistics decide, for every ordered pair of rows, whether i dominates j?
+    """True if interval bounds on the statistics decide for every ordered pair of rows whether i dominates j.
 
     i dominates j for certain when peak_lower_i > peak_upper_j and global_upper_i < global_lower_j; it does not for
     certain when peak_upper_i <= peak_lower_j or global_lower_i >= global_upper_j. When every pair is decided, any

@@ -64,7 +64,7 @@ def fit_attempt(
     that is returned, so the result fits even where the counts do not fall with every character taken away.
 
     A shortened attempt keeps its beginning and its end, half of the visible characters each, with CUT between them.
-    The problem is never cut: when not even MIN_VISIBLE_CHARACTERS of the attempt fit beside it, there is no reflection.
+    The problem is never cut: when not even MIN_VISIBLE_CHARACTERS of the attempt fit next to it, there is no reflection.
 
     Raises:
         ValueError: a limit below 1.

@@ -103,7 +103,7 @@ STATE_RULES: OpenTable[StateRule] = OpenTable(
 def state_by_value(
     values: Sequence[float] | np.ndarray, *, rule: str, places: Sequence[int] | None = None
 ) -> int | None:
-    """The promising state of a failed response: how long its prefix is. None where there is none. Of equals the shortest.
+    """The promising state of a failed response: how long its prefix is. None where there is none. The shortest of equal ones.
 
     Args:
         values: [T]; V_t is of the tokens before token t (OpenRLHF models/model.py:307), so V_n of the prefix of n tokens.
@@ -207,7 +207,7 @@ def choose_states(
 
 
 def value_against_outcome(states: Sequence[StoredState]) -> dict[str, float]:
-    """Is the critic right? Of the states with continuations, as metrics: how many there are, the mean value of those that ever
+    """Compare the critic with outcomes, over the states with continuations, as metrics: how many there are, the mean value of those that ever
     succeeded and of those that never did, and the correlation (Pearson) of value and success rate. What cannot be
     computed is left out."""
     tried = [state for state in states if state.known.tries]

@@ -83,7 +83,7 @@ class StepWriter:
         continued: Sequence[Rollout],
         sweep: bool,
     ) -> None:
-        """`drafts` come ordered by uid, verdict, context; `continued`: the graded rollouts that began behind a prefix, none
+        """`drafts` come ordered by uid, verdict, context; `continued`: the graded rollouts that began with a prefix, none
         merged; `sweep`: enforce the cap on every problem of the store."""
         problems = self._problem_ids([*(draft.rollout.uid for draft in drafts), *(r.uid for r in ungraded)])
         for rollout in ungraded:
@@ -120,7 +120,7 @@ class StepWriter:
         )
 
     def _count_continuations(self, problems: dict[str, int], continued: Sequence[Rollout]) -> None:
-        """Tries and successes of each state that this step went on from."""
+        """Tries and successes of each state that this step continued from."""
         found: dict[tuple[int, bytes], list[int]] = {}
         for rollout in continued:
             state = state_digest(rollout.response_ids[: rollout.prefix_tokens])

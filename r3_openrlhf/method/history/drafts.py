@@ -45,7 +45,7 @@ class Draft:
 def merge_duplicates(rollouts: Iterable[Rollout]) -> list[Draft]:
     """Graded rollouts as drafts, ordered by uid, verdict, context and content.
 
-    Duplicates have the same uid, context, prompt, response and verdict. Of those the sample of the newest weights is
+    Duplicates have the same uid, context, prompt, response and verdict. The sample of the newest weights is
     kept; among equals a fixed order of their contents decides, so that the choice does not depend on arrival.
     Raises HistoryError for a rollout that cannot be stored as it is.
     """

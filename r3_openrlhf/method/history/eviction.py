@@ -1,12 +1,12 @@
 """Who leaves: of one problem and verdict when it has more rows than the cap, of all when the whole file is full.
 
-A set is what a recall chooses from: the recallable rows of one problem with one verdict. Of a set the oldest rows leave first,
-by the step that sampled them; but rows that began behind a reflection prompt or a prefix leave before rows of the plain
+A set is what a recall chooses from: the recallable rows of one problem with one verdict. The oldest rows of a set leave first,
+by the step that sampled them; but rows that began after a reflection prompt or with a prefix leave before rows of the plain
 prompt: recall into a plain group prefers the latter, and a hard problem's further groups would otherwise push them out.
 
 When the file is full, the richest sets give first. Each row has a place in its set, 1 for the one that stays longest. The
 last place of the largest set leaves first, among equal places the oldest row. So no set is emptied while another one has
-two rows: a problem's only success, or only error, is the last thing that the store gives up. Of these the errors leave first: a
+two rows: a problem's only success, or only error, is the last thing that the store gives up. Among these the errors leave first: a
 success on a hard problem is what replay waits for, and errors are sampled again. Rows that leave by age alone
 are those of the problems that were not asked for longest, which an epoch asks next.
 

@@ -1,4 +1,4 @@
-"""One writer at a time, across nodes: `filelock.SoftFileLease` on a file beside what it protects.
+"""One writer at a time, across nodes: `filelock.SoftFileLease` on a file next to the protected one.
 
 The file is made with O_EXCL, which NFS has, and names host and process. Its holder touches it every few seconds. Who finds it
 

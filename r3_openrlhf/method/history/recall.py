@@ -1,7 +1,7 @@
 """Choosing stored rollouts and reading them back.
 
 The choice is core.replay's, among candidates known by a hash of their content, with a generator seeded by
-hash(seed, step, uid, verdict): the same on every machine, whatever the order in which the rows arrived.
+hash(seed, step, uid, verdict): the same on every machine, for every order in which the rows arrived.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def choose(connection: sqlite3.Connection, request: RecallRequest, *, seed: int)
 
 
 def absence(connection: sqlite3.Connection, request: RecallRequest) -> RecallFate | None:
-    """Why nothing answers a request, whatever its k; None: something does."""
+    """Why no row answers a request, for any k; None: some row does."""
     codes = sorted(CONTEXT_CODES[context] for context in request.contexts)
     of_request = (
         "problem = (SELECT id FROM problems WHERE uid = ?) AND verdict = ? "

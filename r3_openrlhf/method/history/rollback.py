@@ -44,7 +44,7 @@ def forget_after(connection: sqlite3.Connection, *, step: int) -> int:
             connection.execute("INSERT INTO counters VALUES (?, ?, ?, ?, ?)", (*key, count, reward_sum))
     for table in ("counters_before", "gone", "continuations", "steps"):
         connection.execute(f"DELETE FROM {table} WHERE step > ?", (step,))
-    if last is None:  # nothing is left, not even what lies below the floor
+    if last is None:  # nothing is left, not even what is below the floor
         tables = "counters gone continuations rollouts logprobs trajectories states responses prompts problems meta"
         for table in tables.split():
             connection.execute(f"DELETE FROM {table}")

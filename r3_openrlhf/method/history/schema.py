@@ -88,7 +88,7 @@ CREATE TABLE rollouts (
     CHECK ((entropy_peak IS NULL) + (entropy_global IS NULL) + (entropy_source IS NULL) IN (0, 3)),
     CHECK (entropy_peak IS NULL OR (abs(entropy_peak) < 1e308 AND abs(entropy_global) < 1e308)),
     CHECK (evicted_at IS NULL OR evicted_at BETWEEN step AND {MAX_WHOLE})) STRICT;
--- Beside `rollouts`, so that a walk over the rows reads no log-probs.
+-- Apart from `rollouts`, so that a walk over the rows reads no log-probs.
 CREATE TABLE logprobs (rollout INTEGER PRIMARY KEY REFERENCES rollouts, data BLOB NOT NULL) STRICT;
 -- The turns of the rows that are whole trajectories. Their responses, in a row, are the row's.
 CREATE TABLE trajectories (

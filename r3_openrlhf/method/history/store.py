@@ -168,7 +168,7 @@ class HistoryStore:
             if last is None:
                 return
             if step > last:
-                raise HistoryError(f"the rollback floor {step} lies after the newest step of {self.path}, {last}")
+                raise HistoryError(f"the rollback floor {step} is after the newest step of {self.path}, {last}")
             if floor is None or step > floor:
                 connection.execute("INSERT OR REPLACE INTO meta VALUES ('floor', ?)", (step,))
                 rollback.purge_below(connection, floor=step)
@@ -380,6 +380,6 @@ class HistoryStore:
 
 
 def lock_of(store: Path) -> Path:
-    """The lock file of a store, by whatever symbolic link it is named."""
+    """The lock file of a store; symbolic links to the store share it."""
     store = store.resolve()
     return store.with_name(store.name + ".lock")

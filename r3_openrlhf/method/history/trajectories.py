@@ -80,7 +80,7 @@ def draft_turns(rollout: Rollout) -> TurnsDraft | None:
 
 
 def read_turns(connection: sqlite3.Connection, codec: Codec, row: int) -> tuple[PlayedTurn, ...] | None:
-    """Of a row; None: it is no trajectory. Raises HistoryError for what cannot be read."""
+    """The turns of a row; None: it is no trajectory. Raises HistoryError if they cannot be read."""
     found = connection.execute(
         "SELECT num_tokens, prompts, turns FROM trajectories WHERE rollout = ?", (row,)
     ).fetchone()

@@ -1,7 +1,7 @@
 """Bytes of the file, as the byte cap counts them.
 
 Estimated from each row's content and not from the file's pages, so that the same rows always give the same decision,
-whatever was deleted before; chosen to lie above what SQLite needs (docs/history.md has the measured ratio).
+whatever was deleted before; chosen to be above what SQLite needs (docs/history.md has the measured ratio).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def row_bytes(logprob_bytes: int, token_bytes: int) -> int:
 
 def live_bytes(room: int, *, arrived: int) -> int:
     """How many of `room` bytes recallable rows may take, so that a quarter more than what `arrived` since the rollback
-    floor moved last finds room beside them, as far as half of it goes."""
+    floor moved last has space in addition, as far as half of it goes."""
     return room - min(arrived + arrived // 4, room // 2)
 
 

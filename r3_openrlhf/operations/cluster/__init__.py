@@ -1,1 +1,1 @@
-"""Jobs on clusters: Slurm and Ray submission, the agent on every node, stopping and going on."""
+"""Jobs on clusters: Slurm and Ray submission, the agent on every node, stopping and continuing."""

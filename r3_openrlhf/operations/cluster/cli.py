@@ -60,7 +60,7 @@ def slurm(
     r3 submit slurm experiment=r3_7b_deepscaler_multinode --nodes 4 --time 24:00:00
     r3 submit slurm experiment=r3_1p5b_deepscaler_8gpu --seeds 1,2,3 --partition gpu --account me
 
-    Partition, account, prologue, container and so on can stand in ~/.config/r3/site.yaml (or the file R3_SITE names).
+    Partition, account, prologue, container and so on can be in ~/.config/r3/site.yaml (or the file R3_SITE names).
     """
     from r3_openrlhf.operations.cluster import slurm as jobs
     from r3_openrlhf.operations.cluster import submissions
@@ -101,7 +101,7 @@ def slurm(
         f"Job {number}: {script}\n"
         f"  follow  tail -F {log}\n"
         f"  status  r3 status {config.run_dir}\n"
-        f"  stop    scancel {number}              (scancel --signal=USR1 {number}: after a checkpoint, and it goes on)\n"
+        f"  stop    scancel {number}              (scancel --signal=USR1 {number}: after a checkpoint, and it continues)\n"
         f"  resume  sbatch {script}",
         err=True,
     )
@@ -122,7 +122,7 @@ def checked(settings: tuple[str, ...], nodes: int | None) -> tuple[R3Config, lis
 
 
 def longest_step(config: R3Config) -> float | None:
-    """Seconds, of the last twenty steps of a run that goes on."""
+    """Seconds, of the last twenty steps of a run that continues."""
     from r3_openrlhf.runs.directory import RunDirectory
 
     lines = RunDirectory(config.run_dir).read_metrics()[-20:]
@@ -130,7 +130,7 @@ def longest_step(config: R3Config) -> float | None:
 
 
 def longest_save(config: R3Config) -> float | None:
-    """Seconds of a checkpoint, of the last twenty of a run that goes on: until its next phase began (events.jsonl)."""
+    """Seconds of a checkpoint, of the last twenty of a run that continues: until its next phase began (events.jsonl)."""
     from r3_openrlhf.runs.directory import RunDirectory
     from r3_openrlhf.runs.files import EventLine, read_lines
 
@@ -192,7 +192,7 @@ def ray(
             raise ConfigError(f"--manifest needs {' and '.join(missing)} too")
         given = {name: value for name, value in kubernetes.items() if value is not None}
         if not Path(config.run_dir).is_relative_to(given["mount"]):
-            raise ConfigError(f"run_dir {config.run_dir} does not lie below --mount {given['mount']}")
+            raise ConfigError(f"run_dir {config.run_dir} is not below --mount {given['mount']}")
         environment.pop("PYTHONPATH", None)  # of this machine
         name = re.sub(r"[^a-z0-9]+", "-", job_name(config).lower())[:40].strip("-")
         text = ray_jobs.manifest(config, plain, name=name, environment=environment, **given)

@@ -3,14 +3,14 @@
 Task 0 is the head. It checks the nodes, starts Ray on all of them (none where the job has one node: the run starts its
 own), runs the job's command, and watches everything to the end:
 
-    a signal              goes on to the command, which saves and ends with code 85 (stop_request.GO_ON)
+    a signal              is passed to the command, which saves and ends with code 85 (stop_request.GO_ON)
     the command ends      every node is tidied, and all agents end with the command's code
     a node or Ray ends    the command is ended, and all agents end with code 86 (LOST)
     a check fails         nothing is started, the bad nodes are written to NAME.exclude, and the code is 87 (BAD_NODE)
 
 The agents of the other nodes hold one TCP connection to the head; the kernels notice when the other end is gone. They find the head by a
 file in the run directory, which thereby proves that all nodes see the same file system; it also holds the job's secret.
-Slurm signals every process of a step, whatever its session. The agents and the command listen; Ray and what it starts
+Slurm signals every process of a step, in any session. The agents and the command listen; Ray and what it starts
 do not (stop_request.deaf_children), so that the step which is to be saved can end.
 """
 
@@ -128,7 +128,7 @@ class Agent:
 
     async def spawn(self, command: list[str], **environment: str) -> asyncio.subprocess.Process:
         """Start a command in a session of its own, without standard input. `environment` joins this process's. It is killed
-        when this agent dies: nobody would watch it."""
+        when this agent dies: no one would watch it."""
         return await asyncio.create_subprocess_exec(
             *command, env={**os.environ, **environment}, start_new_session=True, stdin=asyncio.subprocess.DEVNULL,
             preexec_fn=_die_with_the_agent,
@@ -246,7 +246,7 @@ class Head(Agent):
 
     def state(self, state: str, **more) -> None:
         """Replace state.json, which `r3 status` reads: what the job does now, its nodes, the time, and `more`. It belongs to
-        whoever holds the run directory."""
+        the holder of the run directory."""
         if self.lease is None:
             return
         job = {"job": self.job, "task": self.array_task, "start": self.start}
@@ -346,7 +346,7 @@ class Head(Agent):
                 faults[node] = f"with {self.node}, {wrong[node] or wrong[self.node]}"
         if len(faults) == len(self.workers) > 1:
             faults = {self.node: faults.popitem()[1]}
-        # pairs that all work although all together do not: nobody to exclude
+        # pairs that all work although all together do not: no one to exclude
         self._refuse(
             faults, otherwise="the all-reduce over all nodes failed, and works between the first node and each other"
         )
@@ -549,7 +549,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "--device", choices=[*map(str, Device)], default=str(Device.AUTO), help="cuda: nodes without GPUs are bad"
     )
     parser.add_argument("--ray-args", default="", help="further arguments of `ray start`")
-    parser.add_argument("command", nargs="+", help="what task 0 runs, behind --")
+    parser.add_argument("command", nargs="+", help="what task 0 runs, after --")
     return parser.parse_args(arguments)
 
 

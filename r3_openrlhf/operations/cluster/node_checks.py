@@ -61,7 +61,7 @@ def own_gpus(gpus: list[dict[str, Any]], environment: Mapping[str, str]) -> list
     CUDA_VISIBLE_DEVICES has numbers of nvidia-smi or (beginnings of) UUIDs, and ends before the first that is not there
     (CUDA C++ Programming Guide, CUDA environment variables). Without it, SLURM_STEP_GPUS or SLURM_JOB_GPUS have the
     node's numbers; where Slurm hides the other devices nvidia-smi counts the rest from 0, so all that it shows are the job's
-    unless it shows more. The memory of a MIG device is not looked at: its id stands for a whole device that nobody shares.
+    unless it shows more. The memory of a MIG device is not looked at: its id stands for a whole device that no one shares.
     """
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     if visible is None:

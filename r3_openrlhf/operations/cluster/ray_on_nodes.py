@@ -28,7 +28,7 @@ MIN_OBJECT_STORE = 80 * 2**20  # Ray takes no less than 75 MiB (ray_constants.OB
 
 def node_address(name: str | None = None) -> str:
     """The address under which the other nodes reach this one: R3_NODE_IP, else the node name's, else the default
-    route's. A loopback address is nobody's address: Ray's clients would replace it."""
+    route's. A loopback address does not count: Ray's clients would replace it."""
     given = os.environ.get("R3_NODE_IP")
     if given:
         return given
@@ -73,8 +73,8 @@ def start_command(
 
 
 def object_store_bytes(shared_memory: int, memory: int) -> int:
-    """Of a node with so many bytes free in /dev/shm and so much free memory: half of the one (NCCL and data loaders have the
-    other half, or another job), at most a fifth of the other and 32 GiB. Ray itself takes 30 % of all memory, whoever uses it."""
+    """Bytes for a node with this much free /dev/shm and memory: half of the one (NCCL and data loaders have the
+    other half, or another job), at most a fifth of the other and 32 GiB. Ray itself takes 30% of all memory, also if it is in use."""
     return max(MIN_OBJECT_STORE, min(shared_memory // 2, memory // 5, MAX_OBJECT_STORE))
 
 

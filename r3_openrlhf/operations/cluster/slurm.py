@@ -46,7 +46,7 @@ FORMS = {
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmJob:
-    """What `render` needs beside the run's configuration. None and empty: the site's default."""
+    """What `render` needs in addition to the run's configuration. None and empty: the site's default."""
 
     nodes: int
     settings: Sequence[str]  # experiment=... key=value ..., without run_dir
@@ -124,7 +124,7 @@ def render(job: SlurmJob, config: R3Config) -> str:
 
 
 def script_of(config: R3Config) -> Path:
-    """Where the job script of this run lies."""
+    """Where the job script of this run is."""
     return Path(config.run_dir) / "cluster" / "job.sh"
 
 

@@ -24,7 +24,7 @@ SlurmId = Annotated[str, Meta(pattern=r"\A\d+(_\d+)?\Z")]
 
 
 class Submission(TypedDict):
-    """A line of submitted.jsonl. Of an address with another scheme Ray imports the module of that name
+    """A line of submitted.jsonl. For an address with another scheme Ray imports the module of that name
     (ray/dashboard/modules/dashboard_sdk.py, `parse_cluster_info`)."""
 
     job: NotRequired[SlurmId]
@@ -57,7 +57,7 @@ def runs_of(path: str | Path) -> list[Path]:
 
 
 def submissions(run_dir: str | Path) -> list[dict[str, Any]]:
-    """Of this directory, oldest first."""
+    """The submissions of this directory, oldest first."""
     path = RunDirectory(run_dir).cluster / FILE
     return list(read_lines(path, Submission)) if path.is_file() else []
 

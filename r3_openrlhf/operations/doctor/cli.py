@@ -16,7 +16,7 @@ from r3_openrlhf.runs.shell_completion import complete_settings
 @click.option(
     "--stack", type=click.Choice(STACKS), help="Which list of packages is wanted; default: what the machine has."
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object in place of the table.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of the table.")
 def doctor(settings: tuple[str, ...], stack: Stack | None, as_json: bool) -> None:
     """Compare this installation and machine with what a run needs; each line that fails has a remedy.
 

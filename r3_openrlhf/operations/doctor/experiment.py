@@ -1,4 +1,4 @@
-"""The paths of an experiment: does its configuration hold, are its model and its problems there, how much will it write?"""
+"""Check an experiment: its configuration, its model and problems, and how much it will write."""
 
 from __future__ import annotations
 

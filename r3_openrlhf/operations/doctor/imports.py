@@ -1,4 +1,4 @@
-"""What cannot be known without importing it: does each part of the stack load, which torch is it, what does it see?
+"""Check by importing: whether each part of the stack loads, which torch it is, and which devices it sees.
 
 The imports happen in another process, so that one that crashes (a wheel for other processors dies of SIGILL) is a line too.
 """

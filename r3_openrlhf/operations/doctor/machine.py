@@ -66,7 +66,7 @@ def compiler_line() -> Line:
 
 
 def ninja_line() -> Line:
-    """Is ninja in the PATH, or beside this Python?"""
+    """Check that ninja is in the PATH or next to this Python."""
     # `r3 train` looks beside its own Python too (cli.py)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     ninja = shutil.which("ninja", path=path)
@@ -75,7 +75,7 @@ def ninja_line() -> Line:
 
 
 def shared_memory_line(stack: Stack) -> Line:
-    """Is /dev/shm there, writable, and free enough for this stack (SHARED_MEMORY, in bytes)?"""
+    """Check that /dev/shm is there, writable, and free enough for this stack (SHARED_MEMORY, in bytes)."""
     wanted = SHARED_MEMORY[stack]
     remedy = (
         f"Ray and NCCL need it: --shm-size={wanted // GiB}g for a container, or mount -t tmpfs -o size={wanted // GiB}g "
@@ -119,7 +119,7 @@ def disk_lines(run_dir: Path, *, least: int = MIN_DISK) -> list[Line]:
 
 
 def temporary_path_line(path: Path) -> Line:
-    """Is there room for the names of Ray's sockets behind `path`?"""
+    """Check that the names of Ray's sockets in `path` are not too long."""
     length = bytes_of(path)
     line = {"what": "path of temporary files", "wanted": f"{MAX_BYTES} bytes or fewer"}
     return judged(
@@ -256,7 +256,7 @@ def toolkit_line(cuda: str, *, adam_on_host: bool = False) -> Line:
 
 
 def program_lines() -> list[Line]:
-    """What stands between a program of a model and this machine (task code); no line where rewards cannot be imported."""
+    """The barriers between a program of a model and this machine (task code); no line where rewards cannot be imported."""
     try:
         from r3_openrlhf.rewards.code.barriers import floor_gap
         from r3_openrlhf.rewards.code.run import barriers_here

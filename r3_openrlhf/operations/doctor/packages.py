@@ -1,4 +1,4 @@
-"""Installed packages beside the pinned ones. Reads metadata only: a package that is broken inside still has a version."""
+"""Installed packages compared with the pinned ones. Reads metadata only: a package that is broken inside still has a version."""
 
 from __future__ import annotations
 

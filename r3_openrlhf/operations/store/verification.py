@@ -129,7 +129,7 @@ _RULES = [
     ),
     (
         "SELECT value FROM meta WHERE key = 'floor' AND value > coalesce((SELECT max(step) FROM steps), -1)",
-        "the rollback floor {0} lies after the newest step",
+        "the rollback floor {0} is after the newest step",
     ),
 ]
 _RECOUNT = (

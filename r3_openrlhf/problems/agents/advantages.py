@@ -69,7 +69,7 @@ def advantage_parts(
     sums: Sequence[float],
     settings: AgentsConfig,
 ) -> AdvantageParts:
-    """Of the graded trajectories of one task: the states of their turns, the turns' returns, and the sum of each one's rewards.
+    """For the graded trajectories of one task: the states of their turns, the turns' returns, and the sum of each one's rewards.
 
     `advantages_of_task` has the formulas. ValueError: no trajectory, or values that problems/agents/hierarchy.py refuses.
     """

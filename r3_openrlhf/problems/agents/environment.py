@@ -53,7 +53,7 @@ class Step:
 class Environment(Protocol):
     """One world at a time. The same seed is the same task, and the same actions then lead to the same states.
 
-    An action is whatever text a policy wrote. One that makes no sense is answered with `valid=False`; nothing is raised.
+    An action is any text that a policy wrote. One that makes no sense is answered with `valid=False`; nothing is raised.
     """
 
     def reset(self, seed: int) -> Observation:
@@ -70,7 +70,7 @@ class Environment(Protocol):
 
 
 def environment_class(name: str) -> type:
-    """The class behind one of ENVIRONMENTS, or behind "package.module:Class" of one's own.
+    """The class of one of ENVIRONMENTS, or of an import path "package.module:Class".
 
     Raises:
         ConfigError: no such name, module or class, or a package that it needs is missing.

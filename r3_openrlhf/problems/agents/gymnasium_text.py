@@ -73,8 +73,8 @@ class Taxi:
     """Fetch a passenger and bring him to his stop, on five by five fields with walls.
 
     The state says where the taxi, the passenger and the destination are. gymnasium's rewards: -1 a step, 20 for the right
-    drop. An action that changes nothing (a wall, nobody to pick up) is not valid; the world's own reward for it (-1 or -10)
-    stands, and `agents.invalid_penalty` comes on top.
+    drop. An action that changes nothing (a wall, no one to pick up) is not valid; the world's own reward for it (-1 or -10)
+    is, and `agents.invalid_penalty` comes on top.
     """
 
     ACTIONS = ("south", "north", "east", "west", "pick up", "drop off")  # gymnasium's order

@@ -16,7 +16,7 @@ class Remembered(NamedTuple):
 
 
 def remembered(observation: str, action: str, *, valid: bool) -> Remembered:
-    """Of a turn; an action that was none in its state is marked."""
+    """The line of a turn; an invalid action is marked."""
     return Remembered(observation, action if valid else f"{action} (impossible)")
 
 
@@ -48,7 +48,7 @@ def memory_prompt(
     Whole turns are left out, the oldest first, until `count(text)`, in tokens, is at most `max_tokens`. `count` gets the
     text that is returned, so it can put the chat template around it.
 
-    `attempt`: lines behind the goal (reflection.py). They are left out where not even the state fits beside them.
+    `attempt`: lines after the goal (reflection.py). They are left out if the state does not fit with them.
     """
     memory = list(earlier[len(earlier) - min(turns, len(earlier)) :])
     while True:

@@ -38,7 +38,7 @@ def trajectory_metrics(trajectories: Sequence[Trajectory], *, depth: int) -> dic
 
 
 def reflection_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Of those that were played behind an earlier attempt: how many, how many were lost, and the share of successes."""
+    """Number, losses and success share of the trajectories that saw an earlier attempt."""
     found = trajectory_metrics(trajectories, depth=0)
     return {
         "r3/agents/reflected": found["r3/agents/trajectories"],

@@ -1,6 +1,6 @@
 """Reflection on a failed trajectory: what a policy is shown of it (METHOD section 5, for tasks of many turns).
 
-It stands behind the goal in the prompt of every turn: no other turn's text outlives the memory.
+It follows the goal in the prompt of every turn: no other turn's text outlives the memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def attempt_text(turns: Sequence[PlayedTurn]) -> str:
 
 
 def attempt_section(attempt: str) -> str:
-    """The lines that stand in a prompt, around an attempt that may have been shortened."""
+    """The lines of a prompt around an attempt, which may have been shortened."""
     return f"{INTRODUCTION}\n{ATTEMPT_BEGINS}\n{attempt}\n{ATTEMPT_ENDS}\n{GUIDANCE}"
 
 
@@ -31,7 +31,7 @@ class TurnPrompts(ChatPrompts):
     """A reflection prompt of a task of many turns: the lines for the prompts of its turns, which agent_executor.py makes."""
 
     def reflection(self, _problem: Any, error: Rollout) -> str | None:
-        """Short enough to stand in the longest prompt of that attempt, so that a memory seldom gives way to them. None:
+        """Short enough for the longest prompt of that attempt, so that a memory seldom gives way to them. None:
         not even a shortened attempt is."""
         turns = error.turns or ()
         longest = max((len(turn.prompt_ids) for turn in turns), default=0)

@@ -1,6 +1,6 @@
 """Whole trajectories in and out of a history: what is kept of a step, and what joins a task whose trajectories all ended alike.
 
-A kept trajectory is one Rollout: its response is those of its turns, one behind the other, and `turns` says where each begins,
+A kept trajectory is one Rollout: its response is those of its turns, one after the other, and `turns` says where each begins,
 what it was asked and what the environment made of it. So a history counts, bounds and recalls trajectories as it does
 responses. A recalled one is again a row per turn, each with the prompt, the tokens and the log-probs of its own.
 """
@@ -137,5 +137,5 @@ def recalled_trajectory(stored: Rollout, settings: AgentsConfig, *, name: str) -
 
 
 def recalled_name(stored: Rollout, place: int) -> str:
-    """Of the `place`-th that joins a task: no fresh one is called so, and none that was recalled beside it."""
+    """The name of the `place`-th trajectory that joins a task; no other trajectory of the task has it."""
     return f"{place}@{stored.policy_step + 1}"

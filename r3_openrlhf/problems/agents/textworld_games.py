@@ -101,7 +101,7 @@ class TextWorld:
                 options.nb_rooms, options.nb_objects, options.quest_length = rooms, objects, quest_length
                 options.path = str(Path(scratch) / "game.z8")
                 made, _ = textworld.make(options)
-                # what the commands mean lies beside the game, and is looked for there: the game comes last
+                # the file of the commands is next to the game, so the game is written last
                 Path(made).with_suffix(".json").rename(target.with_suffix(".json"))
                 Path(made).rename(target)
         return target

@@ -108,7 +108,7 @@ class Episode:
         self.attempt = attempt
         self.observation = observation
         self.turns: list[Turn] = []
-        self.end: End | None = None  # None: it goes on
+        self.end: End | None = None  # None: it continues
         self.success: bool | None = None
         self.reason = ""
         self._memory: list[Remembered] = []

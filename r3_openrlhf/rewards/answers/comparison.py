@@ -204,7 +204,7 @@ def compare_cheaply(answer: str, reference: str) -> bool | None:
 
 
 def _compare_lists(answer: str, reference: str) -> bool | None:
-    """Lists of numbers, in which a comma may separate or stand before thousands."""
+    """Lists of numbers, in which a comma separates items or thousands."""
     left, right = normalise(answer), normalise(reference)
     decided = _compare_elements(left, right)
     spaced = normalise(_without_thousands(answer)), normalise(_without_thousands(reference))

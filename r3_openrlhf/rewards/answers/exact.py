@@ -48,7 +48,7 @@ def grade_exact(answer: str, references: tuple[str, ...]) -> Result:
 
 @functools.lru_cache(maxsize=4096)  # the responses to a problem share its references, and often their answer
 def exact_text(text: str) -> str:
-    """One spelling of a text that is compared letter by letter; what stands in it is never left out, only around it."""
+    """One spelling of a text that is compared letter by letter; only what surrounds it is left out."""
     text = _in_one_code(text)
     while (shorter := _without_its_frame(text)) != text:
         text = shorter  # what was around a frame may be a frame itself

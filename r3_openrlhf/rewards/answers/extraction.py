@@ -26,7 +26,7 @@ _IN_TYPE = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|emph|underl
 _LONE_CHOICE = re.compile(r"[\s*_$(]*([A-J])[\s*_$).]*")
 _FEW_WORDS = re.compile(r"[\s*_\"]*([A-Za-z]+|[A-Z][a-z]+(?:[ '-][A-Z][a-z]+){1,3})[\s*_\".!]*")
 _IS_FORMULA = re.compile(r"(?!\([^()]*=)(?=.*\w)")  # not "(2 + 3 = 5)"
-# what stands before the last of several numbers
+# what is before the last of several numbers
 _LISTED = re.compile(r"[\d})$]\s*(?:,\s|;|,?\s*\bor\b|\s\d+\s)\s*[\\$(]*[-+]?$")
 _LAST_NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?=\D*$)")
 _HEADING = re.compile(r"[\s*_]*(?:\d+[.):]\s*)?[A-Za-z]{3,}")
@@ -47,9 +47,9 @@ class FinalAnswer:
 
 
 def final_answer(response: str, *, truncated: bool) -> FinalAnswer | None:
-    """Where the field looks for an answer, in this order, behind the thinking part:
+    """The places of an answer in common use, in this order, after the thinking part:
 
-    an explicit "final answer is ..." behind the last box, the last box that is not taken back, the last <answer> tag, the line behind the last
+    an explicit "final answer is ..." after the last box, the last box that is not taken back, the last <answer> tag, the line after the last
     "####" (GSM8K), the last statement with "answer", the end of the response. The last two are guesses, not made for
     a truncated response: the number at which the limit struck is no answer.
     """
@@ -104,7 +104,7 @@ def _guess(text: str, statement: str | None) -> FinalAnswer | None:
 
 
 def _stated(snippet: str) -> str | None:
-    """The answer that a sentence states, where nothing else stands there."""
+    """The answer that a sentence states, where nothing else is there."""
     if exactly := _STATED["exactly"].search(snippet):
         math = exactly["math"] or ""  # "\\$" inside: a formula ends there, or an amount of money begins
         return math.rpartition("\\$ ")[2].strip() or math or exactly["number"]
@@ -169,7 +169,7 @@ def _announces(text: str, statement: re.Match) -> bool:
 
 
 def _overrides_a_box(text: str, start: int) -> bool:
-    """Whether "final answer" stands there, behind the last box, and an answer follows: not in "... is verified"."""
+    """Whether "final answer" is there, after the last box, and an answer follows: not in "... is verified"."""
     final = _STATEMENT["final"].match(text, start)
     return (
         final is not None

@@ -2,8 +2,8 @@ r"""Is an answer that equals the reference also an answer, or still the task? On
 
 `x^2-5x+6<0` has the solutions (2,3), and `\frac{3}{\sqrt{27}}` is \frac{\sqrt3}{3}: both may be copied from the problem. An
 answer counts in the form of the reference, or solved: an inequality with a variable alone on one side, an equation
-that says what a name or a quantity is, a formula that is not the problem's own. With the text of the problem, what stands
-in it is no answer unless the reference stands there too.
+that says what a name or a quantity is, a formula that is not the problem's own. With the text of the problem, what is
+in it is no answer unless the reference is there too.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ _ENDS_A_TERM = re.compile(r"[\w)}\]!'|%]\s*$(?<!\\cdot)(?<!\\times)(?<!\\cdot )(
 _SET_OPERATION = re.compile(r"\\(?:cup|cap|setminus)(?![a-zA-Z])")
 _ONE_SET = re.compile(r"[(\[][^()\[\],]+,[^()\[\],]+[)\]]|\\?\{[^{}|:]*\}")
 _ABOUT = re.compile(r"\\(?:approx|equiv|simeq|sim)(?![a-zA-Z])")
-MAX_ROUNDING = 0.05  # relative: what stands behind "approximately" may be off by this much
+MAX_ROUNDING = 0.05  # relative: what follows "approximately" may be off by this much
 _DOZEN = re.compile(r"(?<![a-zA-Z])(?:dozens?|scores?|gross)(?![a-zA-Z])|\ddozen", re.IGNORECASE)
 _PRODUCT = re.compile(r"\\cdot|\\times|\*")
 _FACTOR = re.compile(r"\bfactor", re.IGNORECASE)
@@ -139,7 +139,7 @@ def is_other_amount(answer: str, gold: str, problem: str) -> bool:
 
 
 def is_plain(answer: str, gold: str) -> bool:
-    """Whether there can be no objection, whatever the problem: no relation, and one number, name or choice."""
+    """Whether it is an answer to any problem: no relation, and one number, name or choice."""
     return answer.isalnum() and _SCIENTIFIC.search(gold) is None
 
 
@@ -163,7 +163,7 @@ def is_copied(answer: str, gold: str, problem: str) -> bool:
 
 
 def _is_unsolved_inequality(text: str) -> bool:
-    """Whether some inequality in it has no side that is a variable alone, which stands on no other side."""
+    """Whether some inequality in it has no side that is a variable alone, which is on no other side."""
     for piece in _CONNECTIVE.split(text):
         if not _INEQUALITY.search(piece):
             continue
@@ -238,7 +238,7 @@ def _is_quantity(side: str) -> bool:
 
 
 def _asked_for(left: str, equation: str, problem: str) -> bool:
-    """Whether the left side stands in the problem, with letters, and not the whole equation: "find 2x+3y", "2x+3y=12"."""
+    """Whether the left side is in the problem, with letters, and not the whole equation: "find 2x+3y", "2x+3y=12"."""
     own, whole = _formula(left), _formula(equation)
     plain = {formula.plain for formula in formulas(problem)} if problem and re.search("[a-zA-Z]", left) else set()
     return own.plain in plain and whole.plain not in plain
@@ -345,7 +345,7 @@ def _is_less_simple(answer: str, gold: str, problem: str) -> bool:
 
 
 def _is_sum(text: str) -> bool:
-    """Whether a sign stands between terms outside of brackets."""
+    """Whether a sign is between terms outside of brackets."""
     depth = 0
     for position, character in enumerate(text):
         depth += (character in "({[") - (character in ")}]")
@@ -391,7 +391,7 @@ def is_literal(text: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def formulas(problem: str) -> tuple[Formula, ...]:
-    """What stands in a problem as mathematics, whole and side by side."""
+    """What is in a problem as mathematics, whole and side by side."""
     found: dict[str, None] = {}
     for match in _SEGMENTS.finditer(problem):
         found[next(group for group in (*match.groups()[:4], match[6]) if group)] = None

@@ -28,7 +28,7 @@ class Mark:
 
 
 def boxed_answer(text: str) -> str | None:
-    """The last boxes as one answer; boxes with "or" between them, and tags beside them, as one that says so."""
+    """The last boxes as one answer; boxes with "or" between them, and tags next to them, as one that says so."""
     boxes = _last_group(text, _boxes(text))
     if not boxes:
         return None
@@ -92,7 +92,7 @@ def _last_group(text: str, marks: Sequence[Mark]) -> list[Mark]:
 
 
 def _stands_beside(text: str, tag: Mark, boxes: list[Mark]) -> bool:
-    """Whether words such as "or" tie a tag to the boxes before or behind it."""
+    """Whether words such as "or" tie a tag to the boxes before or after it."""
     if tag.start >= boxes[-1].end:
         between = text[boxes[-1].end : tag.start]
     elif 0 <= tag.end <= boxes[0].start:
@@ -130,7 +130,7 @@ def _boxes(text: str) -> tuple[Mark, ...]:
 
 
 def _box_content(text: str, start: int, end: int) -> tuple[str | None, int]:
-    """What stands in braces behind a command that ends at `start`, or its first word ("\\boxed 5"); and where it ends."""
+    """What is in braces after a command that ends at `start`, or its first word ("\\boxed 5"); and where it ends."""
     opening = start
     while opening < end and text[opening].isspace():
         opening += 1

@@ -271,7 +271,7 @@ def _agree(answer: str, gold: str) -> bool:
 
 
 def _ends_the_text(extracted: str, found: FinalAnswer) -> bool:
-    """Whether a guessed answer has the last number of the text: what stands before it is a step, not the answer."""
+    """Whether a guessed answer has the last number of the text: what is before it is a step, not the answer."""
     numbers = _NUMBER.findall(found.text)
     return found.stated or not numbers or _digits(numbers[-1]) in _digits(extracted)
 

@@ -75,7 +75,7 @@ def _rows(text: str) -> list[tuple[str, str]] | None:
 
 
 def _same_condition(a: str, b: str, agree: Callable[[str, str], bool], both_say_it: bool) -> bool:
-    """both_say_it: whether "otherwise" stands on both sides; on one alone it is what is left when the others have found theirs."""
+    """both_say_it: whether "otherwise" is on both sides; on one alone it is what is left when the others have found theirs."""
     if "otherwise" in a + b:
         return not both_say_it or ("otherwise" in a) == ("otherwise" in b)
     words = [_WORD.findall(text.lower()) for text in (a, b)]

@@ -92,7 +92,7 @@ def grade(item: Item) -> Result:
 
 
 def _without_frames(answer: str) -> str:
-    r"""What stands in \text{}, in bold, in a block of code or behind "Answer:", the forms in which chat models answer."""
+    r"""What is in \text{}, in bold, in a block of code or after "Answer:", the forms in which chat models answer."""
     for _ in range(4):
         frame = _FRAME.fullmatch(answer.strip())
         if frame is None:

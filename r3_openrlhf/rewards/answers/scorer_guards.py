@@ -1,7 +1,7 @@
 """What reasoning_gym's own scorers do not check. A full score counts only where the guard of its data set agrees.
 
 Each guard looks at an answer that the scorer may call correct and says whether it is an answer at all: the scorers of 0.1.25 take
-`nan` for any complex number, a tolerance of one for sorted numbers, and whatever their regular expressions leave out.
+`nan` for any complex number, a tolerance of one for sorted numbers, and all that their regular expressions leave out.
 Found by `r3 attack-rewards`, whose families run over every data set (tests/rewards/test_scorer_guards.py).
 """
 
@@ -71,7 +71,7 @@ def _close(a: float, b: float, *, within: float = 0.0) -> bool:
 
 
 def _one_number(answer: str, entry: dict) -> bool:
-    """gsm_symbolic: one number, with what may stand around one: a currency, a unit, a name or "the answer is" before it."""
+    """gsm_symbolic: one number, with what may be around one: a currency, a unit, a name or "the answer is" before it."""
     found = _AMOUNT.fullmatch(answer.strip("*` ").removeprefix("$").removesuffix("$").strip())
     if found is None or NO_UNIT.search(found["unit"].casefold()):
         return False
@@ -199,7 +199,7 @@ def _listed_number(answer: str, entry: dict) -> bool:
 
 
 def _same_list(answer: str, entry: dict) -> bool:
-    """word_sorting: its scorer does not look behind the last word."""
+    """word_sorting: its scorer does not look after the last word."""
     return [word.strip() for word in answer.split(",")] == entry["metadata"]["sorted_words"]
 
 

@@ -131,7 +131,7 @@ def _without_lead(text: str) -> str:
 
 
 def _without_inner_dollars(text: str) -> str:
-    r"""Mathematics in dollar signs, and other mathematics beside it, as one text: "$\frac12$, x+17"."""
+    r"""Mathematics in dollar signs, and other mathematics next to it, as one text: "$\frac12$, x+17"."""
     outside = _IN_DOLLARS.sub(" ", text)
     if outside == text or "$" in outside or _A_WORD.search(outside):
         return text
@@ -184,8 +184,8 @@ def _both_signs(text: str) -> str:
 def align(answer: str, reference: str) -> tuple[str, str]:
     r"""Both, where one says more than the other about the same thing, in the form that both have.
 
-    "f(x)=2x" and "y=2x" are both 2x; "x=1, y=2" beside a pair (1,2) becomes the pair, its variables in alphabetical order; "\textbf{(E)} 12" beside 12
-    becomes 12, beside E it becomes E; "x < 1 or x > 2" beside a union becomes a union; "k \in \mathbb{Z}" is left out
+    "f(x)=2x" and "y=2x" are both 2x; "x=1, y=2" compared with a pair (1,2) becomes the pair, its variables in alphabetical order; "\textbf{(E)} 12" compared with 12
+    becomes 12, with E it becomes E; "x < 1 or x > 2" with a union becomes a union; "k \in \mathbb{Z}" is left out
     where the other does not say it.
     """
     if answer.isdecimal() and reference.isdecimal():
@@ -194,7 +194,7 @@ def align(answer: str, reference: str) -> tuple[str, str]:
 
 
 def _words_beside(text: str, other: str) -> str:
-    """A text that says in words what the other says by a sign: "no solution" beside the empty set."""
+    """A text that says in words what the other says by a sign: "no solution" for the empty set."""
     words = _FORMS["whole_text"].fullmatch(text)
     if words is None:
         return text
@@ -207,7 +207,7 @@ def _words_beside(text: str, other: str) -> str:
 
 
 def _renamed(text: str, other: str) -> str:
-    """ "f(n)=n+1" beside "f(x)=x+1": the variable of a function may have any name."""
+    """ "f(n)=n+1" for "f(x)=x+1": the variable of a function may have any name."""
     own, wanted = _FORMS["function_of"].match(text), _FORMS["function_of"].match(other)
     if own and _Y_VALUE.match(other):  # "h(t)=2t+3" beside "y=2x+3"
         letters = set(_A_LETTER.findall(other.partition("=")[2]))
@@ -291,7 +291,7 @@ def _progression(text: str) -> tuple[int, int, int] | None:
 
 
 def _as_period(text: str, other: str) -> str:
-    r"""0.1666... beside an exact number as 0.1\overline{6}; not the decimals of an irrational number, which may repeat by accident."""
+    r"""0.1666... compared with an exact number as 0.1\overline{6}; not the decimals of an irrational number, which may repeat by accident."""
     found = _FORMS["written_out"].fullmatch(text.strip()) if text.rstrip().endswith(("ldots", "...")) else None
     exact = number(other) if found else None
     if found is None or exact is None or "." in exact.text and "overline" not in other:
@@ -300,7 +300,7 @@ def _as_period(text: str, other: str) -> str:
 
 
 def _as_column(text: str, other: str) -> str:
-    """A column beside a pair as the pair; a binomial coefficient beside a column as the column, which may look the same."""
+    """A column as a pair, if the other is one; a binomial coefficient as a column, if the other is one, which may look the same."""
     if "{pmatrix}" not in text and "{bmatrix}" not in text and "binom" not in text and "{matrix}" not in text:
         return text
     if (column := _FORMS["column"].fullmatch(text.strip())) and _TUPLE.match(other):

@@ -128,7 +128,7 @@ def unit_of(answer: str) -> str | None:
 
 
 def units_differ(answer: str, reference: str) -> bool:
-    r"""Whether both state a unit, one of them behind a letter or a sign (5\pi cm, x m), and the units are different ones.
+    r"""Whether both state a unit, one of them after a letter or a sign (5\pi cm, x m), and the units are different ones.
 
     Single letters there may be factors: \pi g and \pi h only differ in the unit if all the rest is the same text.
     """
@@ -146,7 +146,7 @@ def units_differ(answer: str, reference: str) -> bool:
 
 
 def in_one_unit(answer: str, reference: str) -> tuple[str, str]:
-    r"""Both without their units, the answer times what its unit is of the other's: "300\pi cm" beside "3\pi m" is 300\pi/100.
+    r"""Both without their units, the answer times what its unit is of the other's: "300\pi cm" against "3\pi m" is 300\pi/100.
 
     A unit that only one of them states is left out. What is a plain number, and what is not of one kind, stays as it is.
     """
@@ -165,13 +165,13 @@ def _states_a_unit(text: str) -> bool:
 
 
 def without_unit(text: str) -> str:
-    """A text without the unit, the counted things or the comment in brackets behind it."""
+    """A text without the unit, the counted things or the comment in brackets after it."""
     text = _COMMENT.sub("", text.strip())
     return text if _ONE_LETTER.search(text) else _apart(text)[0]
 
 
 def _apart(text: str) -> tuple[str, str | None]:
-    """A text and the unit behind it; of bare letters only those that are no factors."""
+    """A text and the unit after it; bare letters count only those that are no factors."""
     text = text.strip()
     if (loose := _LOOSE.search(text)) and (len(loose["unit"]) > 1 or loose["power"]):
         unit = _known(loose["unit"], loose["power"])

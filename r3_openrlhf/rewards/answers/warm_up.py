@@ -16,7 +16,7 @@ _PAIRS = (
     (r"\sin(x)^2+\cos(x)^2", "2"),
     ("3+4i", "4i+2"),
 )
-# Where an answer may stand: each place has patterns of its own, which cost a new process 25 ms to compile.
+# Where an answer may be: each place has patterns of its own, which cost a new process 25 ms to compile.
 _TEXTS = (
     (r"We have $x^2=4$, so \[x = 2.\] Therefore the answer is $\boxed{2}$ units.", "$2$"),
     (r"So it is \boxed{x+1} or so.", "$1+x$"),

@@ -24,7 +24,7 @@ _WORDS_BEFORE = (
 
 
 def is_withdrawn(text: str, start: int, end: int) -> bool:
-    """Whether the words directly before text[start:end], or directly behind it, take it back."""
+    """Whether the words directly before text[start:end], or directly after it, take it back."""
     behind, before = text[end : end + CHARS_BEHIND], text[max(0, start - CHARS_BEFORE) : start]
     return _takes_back(before, behind)
 

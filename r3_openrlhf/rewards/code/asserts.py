@@ -54,8 +54,8 @@ class CannotTravel(BaseException):
 class Peer:
     """One end of the link between the two processes.
 
-    of_object: (object of this process) -> what stands for it in the other one; NotPlain where there is nothing.
-    stub: (number) -> what stands here for an object of the other process.
+    of_object: (object of this process) -> its stand-in in the other one; NotPlain where there is nothing.
+    stub: (number) -> the stand-in for an object of the other process.
     operations: what the other side may ask for.
     """
 

@@ -1,4 +1,4 @@
-"""What stands between a program and this machine: namespaces, Landlock, seccomp; and what is too little."""
+"""The barriers between a program and this machine: namespaces, Landlock, seccomp; and which set is too weak."""
 
 from __future__ import annotations
 

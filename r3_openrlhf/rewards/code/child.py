@@ -1,6 +1,6 @@
 """What a confined process does: one program against one call, or the two sides of a test that is written as code.
 
-Everything here runs beside a program of hostile origin, in its process: nothing is trusted that comes out of it. Standard
+Everything here runs in the process of a hostile program: nothing is trusted that comes out of it. Standard
 library only.
 """
 
@@ -63,7 +63,7 @@ def run(barriers: Barriers) -> None:
 
 
 def _become(job: dict[str, Any]) -> None:
-    """Another language: the program's file lies in the directory, this process becomes what runs it."""
+    """Another language: the program's file is in the directory, this process becomes what runs it."""
     with open(job["file"], "w", encoding="utf-8", errors="surrogatepass") as file:
         file.write(job["program"])
     command = [word.replace("{file}", job["file"]) for word in job["command"]]
@@ -113,7 +113,7 @@ def _program(job: dict[str, Any]) -> None:
     except BaseException as error:  # whatever a program raises is its own failure
         found = failure(error)
     try:
-        threading._shutdown()  # type: ignore[attr-defined]  # the threads that nobody joined
+        threading._shutdown()  # type: ignore[attr-defined]  # the threads that no one joined
         atexit._run_exitfuncs()
     except BaseException as error:
         found = failure(error)

@@ -28,7 +28,7 @@ class NotPlain(Exception):
 def encode(value: object, *, of_object: Any = None, max_bytes: int = MAX_VALUE_BYTES) -> str:
     """The text of a value. Subclasses of built-in types and numpy's scalars and arrays are what they are made of.
 
-    of_object: (object) -> what stands for an object that is no data; None: there are none.
+    of_object: (object) -> the stand-in for an object that is no data; None: there are none.
 
     Raises:
         NotPlain: its type, or how large it is.

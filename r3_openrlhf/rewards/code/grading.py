@@ -94,7 +94,7 @@ def judge(item: Item, limits: Limits, run: Run, *, languages: Mapping[str, str] 
 
 
 def _whole(program: str, preamble: str) -> str:
-    """The program behind what its problem promises; imports from the future stay first."""
+    """The program after the code that its problem promises; imports from the future stay first."""
     if not preamble:
         return program
     first = "".join(f"{line}\n" for line in _FUTURE.findall(program))
@@ -102,7 +102,7 @@ def _whole(program: str, preamble: str) -> str:
 
 
 def _results(program: str, tests: CodeTests, language: str, limits: Limits, run: Run) -> list[str]:
-    """Of each test "", or why it does not count as passed."""
+    """For each test "", or why it does not count as passed."""
     if tests.asserts:
         outcomes = run_asserts(program, tests.asserts, setup=tests.setup, limits=limits)
         held = [outcome.status != "finished" or outcome.value is True for outcome in outcomes]

@@ -14,7 +14,7 @@ class Language:
     """How programs of a language are run; behind the same barriers as Python, as one process that may have threads.
 
     command: path of a program and its arguments, `{file}` for the program's file; empty for this Python itself.
-    file: the name under which the program is stored. paths: directories beside /usr that the command reads and starts from.
+    file: the name under which the program is stored. paths: directories other than /usr that the command reads and starts from.
     preload: Python modules that are loaded once, before the first test. reserves_memory: it reserves much more than it uses, so
         memory is limited by what is in use alone, which is looked at from time to time.
     """

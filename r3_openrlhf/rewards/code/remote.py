@@ -1,4 +1,4 @@
-"""Programs on a server that speaks SandboxFusion's HTTP form (POST /run_code), in place of run.py. What is expected never goes there."""
+"""Programs on a server that speaks SandboxFusion's HTTP form (POST /run_code), instead of run.py. What is expected never goes there."""
 
 from __future__ import annotations
 

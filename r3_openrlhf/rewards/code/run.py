@@ -2,9 +2,9 @@
 
     run_program(program, [Call(stdin="1 2\\n"), Call(stdin="3 4\\n")], limits=Limits())
 
-Whoever calls this holds the expected outputs. Below it is a zygote (zygote.py): a new interpreter in namespaces of its own,
-which never sees a program. Of it a process is forked for each test, and enters Landlock, seccomp and limits before it runs
-anything. The test's input and the program reach it by a file in memory; what it prints and returns comes back the same way,
+The caller holds the expected outputs. Below it is a zygote (zygote.py): a new interpreter in namespaces of its own,
+which never sees a program. It forks a process for each test, and enters Landlock, seccomp and limits before it runs
+anything. The test's input and the program reach it by a file in memory; its output and result return the same way,
 and is read when it is gone.
 """
 
@@ -318,7 +318,7 @@ class Runner:
         return outcomes
 
     def _attempt(self, work: Callable[[], tuple[Outcome, float]]) -> tuple[Outcome, float]:
-        """An outcome, and the time that it took. Tried again when it was nobody's fault."""
+        """An outcome, and the time that it took. Tried again when neither the program nor the test caused it."""
         outcome, seconds = Outcome(status="unavailable"), 0.0
         for _ in range(ATTEMPTS):
             try:
@@ -478,7 +478,7 @@ def _signal_name(number: int) -> str:
 
 
 def _box_bytes(box: str) -> int:
-    """Of its files; more than any limit where there are too many of them."""
+    """Bytes of its files; more than any limit if there are too many files."""
     total = 0
     with os.scandir(box) as entries:
         for number, entry in enumerate(entries):

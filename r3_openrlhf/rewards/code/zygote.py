@@ -39,7 +39,7 @@ def main(box: str, owned: bool, preload: Sequence[str], readable: Sequence[str],
     Args:
         box: the directory of programs, emptied after the last child has ended.
         owned: it goes when this process ends.
-        preload: modules beside the usual ones.
+        preload: modules in addition to the usual ones.
         readable: beyond the interpreter's own files.
         executable: files and directories from which programs may be started; none: no program may be.
     """
@@ -94,7 +94,7 @@ def _serve(
     box: str,
     run: Callable[[], None],
 ) -> bool:
-    """Wait for a request or the end of a child, and answer. False: there is nobody to serve."""
+    """Wait for a request or the end of a child, and answer. False: there is no one to serve."""
     for ready in select.select([channel.fileno(), *children], [], [])[0]:
         if ready != channel.fileno():
             _bury(channel, box, children, ready)

@@ -22,7 +22,7 @@ from r3_openrlhf.rewards.server.metrics import Metrics
 from r3_openrlhf.rewards.server.settings import ServerSettings
 
 SIGN_OF_LIFE_S = 2.0
-READY_FOR_S = 1.0  # after a grade /ready asks nobody
+READY_FOR_S = 1.0  # after a grade /ready asks no one
 PROBE_S = 5.0
 MAX_KEYS = 8192  # of the newest items, whose grades are kept for a client that asks again
 
@@ -49,7 +49,7 @@ class Room:
         self._held: Counter[str] = Counter()
 
     def has_place(self, address: str, amount: int) -> bool:
-        """May this address have so many more (items, or bytes)?"""
+        """True if this address may have so many more (items, or bytes)."""
         held = self._held.total()
         may_take = (self._size - held - self._held[address]) / 2  # what it takes is no longer free to the others
         return not held or amount <= may_take / 2
@@ -101,7 +101,7 @@ class AdmissionQueue:
         self._bytes = Room(settings.max_pending_bytes)
 
     def admit(self, questions: list[Question], address: str) -> Admitted:
-        """Accepts all of them, or raises Busy. Whoever asked calls `leave` in the end."""
+        """Accepts all of them, or raises Busy. The caller must call `leave` in the end."""
         num_bytes = sum(len(memoryview(question.encoded)) for question in questions)
         if not (self._places.has_place(address, len(questions)) and self._bytes.has_place(address, num_bytes)):
             raise Busy

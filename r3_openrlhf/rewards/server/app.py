@@ -83,7 +83,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
         """Grades a batch of responses.
 
         With `Accept: application/x-ndjson` the answer is one line per item, as soon as its grade is there, with its
-        `index`: then nobody waits for the slowest item of his batch. While nothing is ready, an empty line comes every few
+        `index`: then results arrive one by one, before the slowest item is done. While nothing is ready, an empty line comes every few
         seconds: a service that says nothing at all is not there any more.
         """
         queue = request.app.state.queue
@@ -133,7 +133,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
 
 async def _explain(metrics: Metrics, _: Request, error: Exception) -> Response:
     """The answer to a request that ended with `error`."""
-    if not isinstance(error, Busy | Refused):  # the caller has gone: nobody reads it
+    if not isinstance(error, Busy | Refused):  # the caller has gone: no one reads it
         return Response(status_code=400)
     headers = {"Connection": "close"} if error.unread else {}
     if isinstance(error, Refused):

@@ -1,4 +1,4 @@
-"""Bodies of requests: read within bounds, then parsed, the large ones in a thread beside the event loop.
+"""Bodies of requests: read within bounds, then parsed, the large ones in a thread outside the event loop.
 
 One item is parsed at a time, and metadata is passed on as it came. So what takes long never holds the interpreter for long,
 and the event loop has its turns.
@@ -126,7 +126,7 @@ def parse_stock_body(body: bytes, *, task: str, count_tokens: Callable[[str], in
 
 
 def _read(decode: Callable[[bytes | msgspec.Raw], Parsed], text: bytes | msgspec.Raw, where: str) -> Parsed:
-    """Refused, with the place, and never with what stands there: that may be long, or hold what no JSON can."""
+    """A refusal with the place but without the value, which may be long or not be JSON."""
     try:
         return decode(text)
     except msgspec.ValidationError as error:

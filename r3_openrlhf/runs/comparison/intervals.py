@@ -123,7 +123,7 @@ class Curve:
     def at(self, x: float) -> float:
         """Linear interpolation. ValueError outside [start, end]."""
         if not self.start <= x <= self.end:
-            raise ValueError(f"{x} lies outside the curve, which goes from {self.start} to {self.end}")
+            raise ValueError(f"{x} is outside the curve, which goes from {self.start} to {self.end}")
         right = bisect.bisect_left(self.xs, x)
         if self.xs[right] == x:
             return self.ys[right]
@@ -151,7 +151,7 @@ def mean_curve(curves: Sequence[Curve]) -> list[tuple[float, SeedEstimate]]:
 class Crossing:
     """Where an arm's mean curve first has an accuracy, as a share of the tokens of the reference's whole runs.
 
-    A `ratio` or bound that is None lies beyond `limit`, where the arm's curves end. Below two seeds there are no bounds.
+    A `ratio` or bound that is None is beyond `limit`, where the arm's curves end. Below two seeds there are no bounds.
     """
 
     level: float

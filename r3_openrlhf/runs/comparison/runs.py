@@ -92,7 +92,7 @@ def read_run(path: Path, *, unfinished: bool = False) -> Run:
     finished = directory.finished.is_file()
     if not finished and not unfinished:
         raise R3Error(
-            f"{path} has not finished; the command that started it goes on with it, --unfinished takes it as it is"
+            f"{path} has not finished; the command that started it continues it, --unfinished takes it as it is"
         )
     evaluations = _by_step(line for line in directory.read_evaluations() if line.get("name", EVALUATION) == EVALUATION)
     if not evaluations:
@@ -123,7 +123,7 @@ def arm_of(config: R3Config) -> str:
 
 
 def _by_step(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A step that was done again after a resume stands for what it was the last time."""
+    """A step that was repeated after a resume stands for what it was the last time."""
     latest = {line["step"]: line for line in lines}
     return [latest[step] for step in sorted(latest)]
 

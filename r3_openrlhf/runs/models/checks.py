@@ -85,9 +85,9 @@ def directory_findings(model: str) -> list[Finding]:
 def tokenizer_findings(
     tokenizer: PreTrainedTokenizerBase, model: str, texts: Sequence[str] = (), *, used: Sequence[int] = ()
 ) -> list[Finding]:
-    """Does the tokenizer keep what it is given, and agree with its own tokenizer.json?
+    """Check that the tokenizer keeps its input and agrees with its own tokenizer.json.
 
-    texts: problems of the run, to be tried beside a sentence of ours. used: ids of final prompts.
+    texts: problems of the run, to be tried with a sentence of ours. used: ids of final prompts.
     """
     found = [*_own_ids(tokenizer, model, texts), *_round_trip(tokenizer, texts)]
     config = _json(Path(model) / "config.json")

@@ -32,7 +32,7 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 def locate_model(path: str, *, cache_dir: Path | None = None) -> str:
     """Where the model is, or will be once it is built. Reads nothing but directories, writes nothing.
 
-    A model directory comes back absolute, a hub name ("org/name") as it is: whether the hub has it is not asked.
+    A model directory is returned absolute, a hub name ("org/name") as it is: whether the hub has it is not asked.
     These names are always the built models; a directory of such a name is "./tiny".
     Raises ConfigError for anything else.
     """

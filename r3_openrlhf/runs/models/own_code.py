@@ -22,7 +22,7 @@ _MAYBE = re.compile(rb"auto_map|\\u00")  # JSON can spell the word in escapes
 
 
 def check_own_code(config: ModelConfig, model: str, *, setting: str | None = None) -> None:
-    """ConfigError: `model` (a directory, or a name on the hub) brings code, and nobody said that it may run. setting: the key and
+    """ConfigError: `model` (a directory, or a name on the hub) brings code, and no one said that it may run. setting: the key and
     the value that name it; None: model.path.
 
     OpenRLHF runs such code wherever it finds it (models/actor.py:151, utils/utils.py:70, trainer/ray/vllm_engine.py:274), so

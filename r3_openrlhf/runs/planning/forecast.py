@@ -1,6 +1,6 @@
 """A configuration, a model's shape and a GPU -> a Plan: bytes by phase and part, seconds, disk, history.
 
-All models are colocated (config.ClusterConfig): on each GPU lie a policy process and a share of a vLLM engine. With
+All models are colocated (config.ClusterConfig): on each GPU are a policy process and a share of a vLLM engine. With
 cluster.enable_sleep the engine gives its memory back after sampling, and the policy moves optimizer and gradients to the
 host between updates; its bf16 weights stay (openrlhf/utils/deepspeed/deepspeed_utils.py:167-178).
 """
@@ -36,7 +36,7 @@ TOKEN_VALUE_BYTES = 1.9  # of each kind that is kept of every row
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One phase of a step on one GPU. `sure` are parts that are there whatever is sampled."""
+    """One phase of a step on one GPU. `sure` are parts that do not depend on what is sampled."""
 
     name: str
     parts: dict[str, int]
@@ -80,7 +80,7 @@ class Plan:
 
     @property
     def hours(self) -> float:
-        """Of the whole run, without its start, evaluations and checkpoints."""
+        """Seconds of the whole run, without its start, evaluations and checkpoints."""
         return self.step_s * self.steps / 3600
 
     @property
@@ -214,7 +214,7 @@ class _Run:
         self.at_rest = {"weights": self.weights, "optimizer, gradients": 0 if self.sleep else self.states}
 
     def steps(self, num_problems: int) -> int:
-        """Of the whole run: all epochs, or what ends it earlier."""
+        """Steps of the whole run: all epochs, or what ends it earlier."""
         train, batch = self.config.train, self.config.rollout.batch_size
         steps = math.ceil(num_problems * self.kept / batch) * train.num_epochs
         if train.max_generated_tokens is not None:
@@ -222,7 +222,7 @@ class _Run:
         return min(steps, train.max_steps or steps)
 
     def _tokens(self, section: str) -> tuple[int, int]:
-        """Of the largest micro-batch, and those whose logits are there at once."""
+        """Tokens of the largest micro-batch, and those whose logits are in memory at once."""
         longest, train = self.config.data.max_len, self.config.train
         tokens = longest * getattr(self.config, section).micro_batch_size
         if train.dynamic_batch:
@@ -293,7 +293,7 @@ class _Run:
     # ── seconds ──
 
     def seconds(self) -> tuple[float, float, float, float]:
-        """Of the four phases."""
+        """The four phases."""
         shape, gpu, config = self.shape, self.gpu, self.config
         per_engine = -(-int(self.sampled) // (self.ranks // self.tp))
         lengths = f.response_lengths(per_engine, mean=self.mean, longest=config.rollout.max_new_tokens)
@@ -321,7 +321,7 @@ class _Run:
     # ── around the GPUs ──
 
     def host(self) -> dict[str, int]:
-        """Of the first node, where the controller is."""
+        """Memory of the first node, where the controller is."""
         per_node, tokens = self.config.policy_gpus_per_node, self.trained * self.length
         sleeping = self.engine_weights + (0 if self.offload else self.states)
         # fp32 master, Adam, fp32 gradients

@@ -1,7 +1,7 @@
 """Bytes and seconds of one step, each formula with its source. Pure: numbers in, numbers out.
 
 P parameters, N data-parallel ranks, T tokens of one micro-batch, V vocabulary. Bytes are of one GPU unless said otherwise.
-What is not known before a run (rates that a GPU reaches, what a process takes for itself) stands in RATES and CONTEXTS;
+What is not known before a run (rates that a GPU reaches, what a process takes for itself) is in RATES and CONTEXTS;
 those are assumptions, not measurements.
 """
 
@@ -86,7 +86,7 @@ class Zero:
         return BF16 * min(params, REDUCE_BUCKET) if self.stage >= 2 and self.ranks > 1 else 0
 
     def gathered(self, params: int) -> int:
-        """What stage 3 holds whole while it computes (stage3_max_live_parameters), beside its share."""
+        """What stage 3 holds whole while it computes (stage3_max_live_parameters), in addition to its share."""
         return BF16 * min(params, MAX_LIVE) if self.stage == 3 and self.ranks > 1 else 0
 
 
@@ -136,7 +136,7 @@ FORWARD_LOGIT_BYTES = BF16 + FP32
 
 
 def train_logits_bytes(shape: ModelShape, *, tokens: int, flash: bool = True, entropy: bool = False) -> int:
-    """Logits and their gradients at the peak, where the backward pass begins. flash: is flash-attn's kernel installed?
+    """Logits and their gradients at the peak, where the backward pass begins. flash: flash-attn's kernel is installed.
     entropy: has the loss an entropy bonus?"""
     return (TRAIN_LOGIT_BYTES[flash] + ENTROPY_LOGIT_BYTES * entropy) * tokens * shape.vocab
 
@@ -147,7 +147,7 @@ def forward_logits_bytes(shape: ModelShape, *, tokens: int) -> int:
 
 
 def kv_bytes_per_token(shape: ModelShape) -> int:
-    """Of the whole model, in bf16: keys and values of every layer (vllm/v1/kv_cache_interface.py, FullAttentionSpec)."""
+    """Bytes of the whole model, in bf16: keys and values of every layer (vllm/v1/kv_cache_interface.py, FullAttentionSpec)."""
     return 2 * BF16 * shape.layers * shape.kv_heads * shape.head_dim
 
 

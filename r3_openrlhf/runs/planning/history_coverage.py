@@ -1,4 +1,4 @@
-"""Before a run starts: will its history hold something to recall?"""
+"""Forecast, before a run starts, whether its history will hold something to recall."""
 
 from __future__ import annotations
 

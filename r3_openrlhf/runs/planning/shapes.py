@@ -45,7 +45,7 @@ class ModelShape:
         return self.params - (0 if self.tied else self.vocab * self.hidden)
 
     def adapter_params(self, rank: int, targets: Collection[str] = ()) -> int:
-        """Of a LoRA adapter: rank x (in + out) for each linear layer named in `targets`, of all but the head where it is empty."""
+        """Parameters of a LoRA adapter: rank x (in + out) for each linear layer named in `targets`, of all but the head where it is empty."""
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
         sizes = {
             "q_proj": self.hidden + q,
@@ -112,7 +112,7 @@ SAME = {"smollm2": "HuggingFaceTB/SmolLM2-135M"}  # names of this project
 
 
 def shape_of(model: str) -> ModelShape:
-    """Of a directory with a config.json, or of a published name (with or without "-Instruct"). ConfigError for others."""
+    """The shape of a directory with a config.json, or of a published name (with or without "-Instruct"). ConfigError for others."""
     file = Path(model) / "config.json"
     if file.is_file():
         return _read(file)

@@ -39,7 +39,7 @@ def _shares_heads(size: int, *, heads: int, kv_heads: int) -> bool:
 
 
 def fits(config: R3Config, shape: ModelShape, gpu: Gpu) -> bool:
-    """Does each phase fit, and has an engine room for the longest row?"""
+    """Check that each phase fits, and that an engine has space for the longest row."""
     phases, kv_tokens = memory_of(config, shape, gpu)
     return all(phase.peak <= gpu.memory_bytes for phase in phases) and not missing_kv_cache(config, kv_tokens)
 
@@ -89,7 +89,7 @@ def _changes(config: R3Config) -> Iterator[tuple[str, Any]]:
 
 
 def _layouts(config: R3Config) -> Iterator[tuple[str, Any]]:
-    """Where weights and states lie."""
+    """Where weights and states are."""
     train, cluster = config.train, config.cluster
     if not cluster.enable_sleep:
         yield "cluster.enable_sleep", True

@@ -155,7 +155,7 @@ def arms_of(regimes: Sequence[Regime]) -> list[str]:
 
 
 def gain(regime: Regime, name: str) -> SeedEstimate | None:
-    """Of the arm's mean accuracy over the run, over the reference's; None where it was not run."""
+    """Ratio of the arm's mean accuracy over the run to the reference's; None where it was not run."""
     found = [arm for arm in regime.comparison.arms if arm.name == name]
     return found[0].differences.get("mean_accuracy") if found else None
 

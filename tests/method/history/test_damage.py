@@ -165,7 +165,7 @@ def test_a_sound_store(sound):
         ("UPDATE logprobs SET data = CAST(x'28b52ffd' || data AS BLOB)", "log-probs of row"),
         ("UPDATE continuations SET tries = 99", "more than were sampled"),
         ("UPDATE states SET num_tokens = 99", "has a state of 99 tokens, but is no longer failed response"),
-        ("UPDATE meta SET value = 9 WHERE key = 'floor'", "the rollback floor 9 lies after the newest step"),
+        ("UPDATE meta SET value = 9 WHERE key = 'floor'", "the rollback floor 9 is after the newest step"),
     ],
 )  # fmt: skip
 def test_each_kind_of_damage_is_named(sound, quick_path, damage, finding):

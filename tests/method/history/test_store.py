@@ -355,7 +355,7 @@ def test_the_floor_only_rises():
     store.set_rollback_floor(1)
     with pytest.raises(HistoryError, match="resume from step 2"):
         store.roll_back(1)
-    with pytest.raises(HistoryError, match="floor 9 lies after the newest step"):
+    with pytest.raises(HistoryError, match="floor 9 is after the newest step"):
         store.set_rollback_floor(9)
 
 

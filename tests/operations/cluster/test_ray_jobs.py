@@ -181,6 +181,6 @@ def test_no_value_of_a_manifest_is_more_than_a_text(monkeypatch):
 def test_what_a_manifest_needs():
     assert "--manifest needs --image and --claim and --mount too" in manifest("run_dir=/runs/x").stderr
     result = manifest("run_dir=/elsewhere/x", "--image=I", "--claim=runs", "--mount=/runs")
-    assert "run_dir /elsewhere/x does not lie below --mount /runs" in result.stderr
+    assert "run_dir /elsewhere/x is not below --mount /runs" in result.stderr
     result = CliRunner().invoke(main, ["submit", "ray", "experiment=cpu_smoke"])
     assert "no Ray dashboard is given" in result.stderr

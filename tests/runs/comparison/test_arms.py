@@ -197,7 +197,7 @@ def test_what_a_reader_must_know(tmp_path, runs):
     notes = "\n".join(compare([*runs, read_run(path, unfinished=True)]).notes)
     assert "do not have the same seeds" in notes
     assert f"Unfinished, taken as far as they are: {path}." in notes
-    assert "r3_2 went on to 600" in notes
+    assert "r3_2 continued to 600" in notes
     assert "could not be graded, all runs together: 5." in notes
     assert (
         f"Without data/problems.jsonl, so that only their settings say which problems they were trained on: {path}."

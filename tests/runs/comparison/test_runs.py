@@ -94,7 +94,7 @@ def test_problems_that_are_drawn_with_the_seed_of_the_run(tmp_path):
 # ── a run that is not taken ──
 
 ALONE = {
-    "unfinished": ({"finished": False}, "has not finished; the command that started it goes on with it, --unfinished"),
+    "unfinished": ({"finished": False}, "has not finished; the command that started it continues it, --unfinished"),
     "never evaluated": ({"evaluations": []}, "has no evaluations of held-out problems"),
     "other evaluations only": (
         {"evaluations": [evaluation_of(0, 0.1, name="other")]},
