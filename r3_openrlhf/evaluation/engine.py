@@ -107,7 +107,7 @@ class Engine:
         except EngineDeadError as error:
             raise R3Error(
                 "the engine died while it sampled (eval.log says why); finished problems are kept and the same command "
-                "goes on with the others"
+                "continues with the others"
             ) from error
         return [_completion(output) for output in outputs if output.finished]
 

@@ -25,7 +25,7 @@ class ReflectionFate(Word):
     NOT_HARD = "not_hard"  # its mean stored reward is at least reflection.threshold
     CUT = "cut_by_max_per_step"
     WITHOUT_ERROR = "without_error"  # the store has no wrong answer of it (any more)
-    WITHOUT_ROOM = "without_room"  # no error fits beside the problem
+    WITHOUT_ROOM = "without_room"  # no error fits with the problem
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -52,7 +52,7 @@ def load_table(data: DataConfig, wanted: Iterable[str] | None) -> Table:
             return _together(_file(file, f"{name}, {file.name}", wanted) for file in files)
     except R3Error:
         raise
-    except Exception as error:  # the loaders behind this call raise almost anything; each means: not readable
+    except Exception as error:  # the loaders called here raise almost anything; each means: not readable
         if isinstance(error, OSError) and error.strerror:
             raise DataError(f"{name} cannot be read: {error.strerror}") from error
         raise DataError(f"{name} cannot be loaded: {cause(error)}") from error

@@ -88,7 +88,7 @@ def prepare_held_out(config: R3Config, tokenizer: PreTrainedTokenizerBase, train
         if labels_in(output) == [json.loads(row)["label"] for row in rows]:
             return
         raise DataError(
-            f"{output} holds other problems than held_out.path {data.path} gives now; a run goes on with the problems "
+            f"{output} holds other problems than held_out.path {data.path} gives now; a run continues with the problems "
             "it was started with, so restore them or choose another run_dir"
         )
     output.write_text("".join(rows), encoding="utf-8")

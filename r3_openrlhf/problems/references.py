@@ -23,7 +23,7 @@ INTEGERS = "whole numbers written as 1.0"
 
 # GSM8K: the last line of a worked solution
 _MARKED_LINE = re.compile(r"(?:^|\n)[ \t]*#{4}[ \t]*([^\n]+?)\s*\Z")
-# "First ... The answer is: 72": MetaMath, chains of thought; the last sentence, and nothing behind it
+# "First ... The answer is: 72": MetaMath, chains of thought; the last sentence, and nothing after it
 _STATED = re.compile(
     r"(?:^|[.!?]\s|\n)\s*(?:so |thus |therefore,? |hence,? )?(?:the )?(?:final )?answer(?: is:?|:)"
     r"\s*((?:(?![.!?]\s)[^\n]){1,80}?)\.?\s*\Z",

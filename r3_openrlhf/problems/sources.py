@@ -59,7 +59,7 @@ class SourceCounts:
     num_used: int = 0
     num_duplicates: int = 0  # rows equal to an earlier one
     left_out: dict[str, int] = field(default_factory=dict)  # why -> rows
-    problem_forms: dict[str, int] = field(default_factory=dict)  # how the problem stood there -> rows
+    problem_forms: dict[str, int] = field(default_factory=dict)  # form of the problem -> rows
     forms: dict[str, int] = field(default_factory=dict)  # how the answer was in the column (references.py) -> rows
 
     @property

@@ -40,7 +40,7 @@ class PreparedData:
     num_duplicates: int  # rows equal to an earlier one
     num_unusable: int  # rows without problem or answer, or with contradictory answers
     max_prompt_tokens: int  # of the problems that were kept
-    num_too_long_to_reflect: int  # kept, but a reflection prompt beside them would not fit
+    num_too_long_to_reflect: int  # kept, but a reflection prompt would not fit with them
     sources: list[SourceCounts] = field(default_factory=list)  # what became of the rows of each source
     findings: list[Finding] = field(default_factory=list)  # what is suspicious about them, for the first page
 
@@ -95,7 +95,7 @@ def prepare(config: R3Config, tokenizer: PreTrainedTokenizerBase, output: Path) 
             unfinished.replace(output)
         elif labels_in(unfinished) != labels_in(output):
             raise DataError(
-                f"{output} holds other problems than data.path {data.path} gives now; a run goes on with the data it was "
+                f"{output} holds other problems than data.path {data.path} gives now; a run continues with the data it was "
                 "started with, so restore them or choose another run_dir"
             )
     finally:

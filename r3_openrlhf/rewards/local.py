@@ -98,7 +98,7 @@ class LocalGrader:
         item = encode_request(request)
         try:
             future = self.pools.submit(request.task, item, block=False)
-        except queue.Full:  # wait for a place, beside the event loop
+        except queue.Full:  # wait for a free process, outside the event loop
             future = await asyncio.to_thread(self.pools.submit, request.task, item)
         return grade_of(await asyncio.wrap_future(future), request.num_tokens, self._config)
 

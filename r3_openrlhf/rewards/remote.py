@@ -155,7 +155,7 @@ class RemoteGrader:
                     sending.cancel()
                     _answer_all(batch, "closed")
                     raise
-                except Exception as error:  # whoever waits must hear of it, this task has no reader
+                except Exception as error:  # the waiting callers must hear of it, this task has no reader
                     unanswered = [waiting for waiting in batch if not waiting.future.done()]
                     for waiting in unanswered:
                         waiting.future.set_exception(error)
@@ -331,7 +331,7 @@ def _take_batch(queue: deque[_Waiting]) -> list[_Waiting]:
     while queue and len(batch) < MAX_BATCH_ITEMS and (not batch or num_bytes + len(queue[0].body) <= MAX_BATCH_BYTES):
         waiting = queue.popleft()
         num_bytes += len(waiting.body)
-        if not waiting.future.done():  # done: whoever asked has gone
+        if not waiting.future.done():  # done: the caller has gone
             batch.append(waiting)
     return batch
 

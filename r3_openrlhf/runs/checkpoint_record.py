@@ -23,7 +23,7 @@ from r3_openrlhf.runs.files import read_bytes, replacing
 from r3_openrlhf.runs.history_witness import StoreRecord
 
 NAME = "r3.json"
-CRITIC = "_critic"  # beside _actor, with algo=ppo
+CRITIC = "_critic"  # next to _actor, with algo=ppo
 MAX_BYTES = 2**30  # of one pickle; the tensors are no part of it
 
 

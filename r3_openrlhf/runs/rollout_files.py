@@ -52,7 +52,7 @@ COLUMNS = {
     "entropy_global_upper": NUMBER,
     "text": TEXT,
     "answer": TEXT,  # the final answer that the grader found; null: none, or a recalled row
-    "extras": TEXT,  # JSON: what a reward function returned beside its reward, or "error": why it gave none; null: nothing
+    "extras": TEXT,  # JSON: what a reward function returned with its reward, or "error": why it gave none; null: nothing
     "prompt": TEXT,  # as the model saw it, of its group
     "prefix_tokens": COUNT,  # of num_tokens, those that it was given (exploration.prefix, exploration.rrl)
     "prefix_state": TEXT,  # digest of these, hexadecimal; null: none were given

@@ -30,7 +30,7 @@ def trend_warnings(lines: Sequence[Mapping[str, float]]) -> dict[str, str]:
     if len(memory) > 1 and memory[-1] - memory[0] > MORE_BYTES:
         found["memory"] = (
             f"step {int(lines[-1]['step'])}: while the engine sleeps, {memory[-1] / 2**30:.1f} GiB of the GPU are not the policy's, "
-            f"{memory[0] / 2**30:.1f} at the beginning; if that goes on the run ends without memory, and a start again (it resumes) "
+            f"{memory[0] / 2**30:.1f} at the beginning; if this continues, the run will run out of memory; starting it again (it resumes) "
             "frees it"
         )
     if len(lines) < 2 * WINDOW:

@@ -70,7 +70,7 @@ def _write(config: R3Config, output: Path, seeds: Iterable[int]) -> None:
     text = "".join(rows)
     if output.is_file() and output.read_text(encoding="utf-8") != text:
         raise DataError(
-            f"{output} holds other tasks than agents.environment {name} gives now; a run goes on with the tasks it was "
+            f"{output} holds other tasks than agents.environment {name} gives now; a run continues with the tasks it was "
             "started with, so use the same seeds or choose another run_dir"
         )
     output.parent.mkdir(parents=True, exist_ok=True)

@@ -25,7 +25,7 @@ _TEXT_ONLY = "R³ trains on text alone"
 _MUON = "DeepSpeed clips what Muon has made of a gradient, so that train.max_grad_norm would scale each update away"
 _ADAPTIVE_KL = "an adaptive coefficient is in no checkpoint: a resumed run would begin with the first one again"
 
-# Conditional or beside another flag: openrlhf_arguments sets them, too.
+# Conditional or with another flag: openrlhf_arguments sets them, too.
 # Flags that have a default of ours and no key: openrlhf.FLAG=VALUE takes its place.
 MAY_BE_SET = frozenset({
     "vllm.enforce_eager", "vllm.enable_prefix_caching", "vllm.sync_backend",

@@ -195,7 +195,7 @@ class Plan(NamedTuple):
 
     platform: str
     arguments: list[str]  # OpenRLHF's
-    notes: list[str]  # what a person should know beside them
+    notes: list[str]  # what a person should know in addition
     page: FirstPage | None  # None where model or problems are not here
 
 
@@ -486,7 +486,7 @@ def ray_options(config: R3Config, platform: str) -> dict:
             f"leave room for {MAX_BYTES}; {REMEDY}"
         )
     else:
-        # Ray gives its workers a niceness of 15: beside any other program they would stand still
+        # Ray gives its workers a niceness of 15: next to any other program they would not progress
         options |= {
             "address": "local",
             "include_dashboard": False,

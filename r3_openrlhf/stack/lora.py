@@ -29,7 +29,7 @@ from peft.tuners.lora import Linear, LoraLayer
 from r3_openrlhf.method.errors import TrainingStopped
 
 ADAPTER = "default"  # the name that get_peft_model gives when it is told none (runs/models/actor.py:188)
-# Below a saved model: a file of PEFT beside the weights would make Transformers load the base model
+# Below a saved model: a file of PEFT next to the weights would make Transformers load the base model
 FOLDER = "adapter"
 
 

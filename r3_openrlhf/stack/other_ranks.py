@@ -21,7 +21,7 @@ from r3_openrlhf.stack import safe_pickles
 ACTOR = "_actor"
 SHARDS = "*zero_pp_rank_*_mp_rank_00_optim_states.pt"  # engine.py:4196, one for each rank
 POINTER = "latest_universal"
-FOLDER = "_universal"  # beside _actor: OpenRLHF counts every folder in there as a checkpoint
+FOLDER = "_universal"  # next to _actor: OpenRLHF counts every folder in there as a checkpoint
 
 
 def must_convert(config: R3Config, run: RunDirectory) -> bool:

@@ -50,7 +50,7 @@ class R3RolloutActor(UpstreamRolloutActor):
     `logprobs_mode` only set with importance-sampling correction, otherwise the engine's log-probs are taken before
     the temperature and do not describe the sampling policy."""
 
-    policy_step: int | None = None  # optimizer steps of the weights in here; None: whoever asks knows
+    policy_step: int | None = None  # optimizer steps of the weights in here; None: the caller knows
 
     async def __init__(self, *args, **kwargs):
         keep_blocked()

@@ -64,7 +64,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         self.clock = StepClock.from_environment(save_minutes=self.config.checkpoint.save_minutes)
         self._trends: list[dict] = []  # of each step, what runs/trends.py reads
         self._warned: set[str] = set()
-        self._saving: dict[str, float] = {}  # timing/save of the last checkpoint, for the line of the step behind it
+        self._saving: dict[str, float] = {}  # timing/save of the last checkpoint, for the line of the next step
         # upstream seeds its model actors only; the order of the prompts comes from this process
         transformers.set_seed(self.config.train.seed)
         super().__init__(pretrain, strategy, actor_model_group, critic_model_group, *args, **kwargs)

@@ -27,7 +27,7 @@ class Chart(msgspec.Struct, frozen=True):
 
     title: str
     unit: str
-    series: dict[str, str]  # key -> what it is called beside others
+    series: dict[str, str]  # key -> its name among others
     stacked: bool = False
     note: str = ""
 

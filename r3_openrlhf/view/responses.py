@@ -30,7 +30,7 @@ class Shown:
     answer: str | None  # that the grader found in it
     parts: list[tuple[str, float]]
     age: int | None  # of a recalled row, in steps
-    extras: dict[str, float | str]  # what a reward function returned beside its reward
+    extras: dict[str, float | str]  # what a reward function returned with its reward
 
 
 @dataclass(frozen=True, slots=True)

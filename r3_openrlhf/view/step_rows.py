@@ -14,7 +14,7 @@ from r3_openrlhf.view.curves import counts_of
 from r3_openrlhf.view.run_reader import Row, read_rows
 
 HEAD_CHARS = 400  # of a response, from its beginning
-TAIL_CHARS = 800  # and from its end, where answers stand
+TAIL_CHARS = 800  # and from its end, where answers are
 ANSWER_CHARS = 200
 _BATCH_ROWS = 64  # texts read at a time: what bounds the memory of an update
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f]")  # no text, and marks of search_index.py

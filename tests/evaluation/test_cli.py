@@ -337,7 +337,7 @@ def test_an_evaluation_that_was_stopped_goes_on_and_samples_nothing_twice(tmp_pa
     with monkeypatch.context() as patch:
         patch.setattr(Bar, "problem", stop_at_the_fifth)
         stopped = call(*command)
-    assert stopped.exit_code == 130 and "the same command goes on" in stopped.stderr
+    assert stopped.exit_code == 130 and "the same command continues" in stopped.stderr
     directory = EvaluationDirectory.open(tmp_path / "out")
     kept = directory.samples.read_bytes()
     assert kept.count(b"\n") == 5 and not directory.results.exists()

@@ -541,5 +541,5 @@ class Session(Generic[AnswerT]):
 def _set(answer: Callable[[Any], None], value: object) -> None:
     try:
         answer(value)
-    except InvalidStateError:  # whoever asked has gone
+    except InvalidStateError:  # the caller has gone
         pass

@@ -58,7 +58,7 @@ def start_command(
     command = [sys.executable, "-m", ray_start.__name__, "start", "--block", "--disable-usage-stats"]
     if head is None:
         command += ["--head", f"--port={port}", "--include-dashboard=false", f"--ray-client-server-port={free_port()}"]
-        # for the whole cluster; by itself Ray gives its workers a niceness of 15, and beside another job they stand still
+        # for the whole cluster; by itself Ray gives its workers a niceness of 15, and next to another job they do not progress
         command += ['--system-config={"worker_niceness": 0}']
     else:
         command += [f"--address={head}"]

@@ -23,7 +23,7 @@ MODULES: dict[Stack, tuple[str, ...]] = {
     "cpu": ("torch", "ray", "transformers", "deepspeed", "vllm"),
     "gpu": ("torch", "flash_attn", "ray", "transformers", "deepspeed", "vllm._C_stable_libtorch"),
 }
-TIME_LIMIT_S = 900  # for all imports, from a slow disk and beside other work
+TIME_LIMIT_S = 900  # for all imports, from a slow disk and under other load
 _CHILD = """
 import importlib, json, os, sys
 out = os.fdopen(int(sys.argv[1]), "w")

@@ -67,7 +67,7 @@ def compiler_line() -> Line:
 
 def ninja_line() -> Line:
     """Check that ninja is in the PATH or next to this Python."""
-    # `r3 train` looks beside its own Python too (cli.py)
+    # `r3 train` looks next to its own Python too (cli.py)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     ninja = shutil.which("ninja", path=path)
     remedy = f"DeepSpeed compiles its operators with it: {sys.executable} -m pip install ninja"

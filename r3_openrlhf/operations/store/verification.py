@@ -115,7 +115,7 @@ _RULES = [
         "what a counter of problem {1} was before step {0} is more than what it is now",
     ),
     (
-        # 2: the context of rollouts that began behind a prefix; 0 and 1: correct and wrong
+        # 2: the context of rollouts that began with a prefix; 0 and 1: correct and wrong
         "SELECT problem, sum(tries), sum(successes) FROM continuations s GROUP BY problem HAVING sum(tries) > "
         "(SELECT coalesce(sum(count), 0) FROM counters c WHERE c.problem = s.problem AND context = 2 AND verdict < 2) "
         "OR sum(successes) > "

@@ -19,7 +19,7 @@ _OTHER = re.compile(
     r"(?<![a-zA-Z0-9])\(?[A-J]\)|^[,;/.]{1,3}\(?[A-J](?![a-zA-Z])|(?<![a-zA-Z])[A-J][.:](?![a-zA-Z0-9])"
 )
 _LABELS = re.compile(r"(?:[A-J]\.){1,9}[A-J]\.?")  # "A.B.C."
-_NEXT_LABEL = re.compile(r"(?<=[^a-zA-Z.])[A-J]\.(?!\d*$)|(?<=\d)[A-J]\.")  # "5B.7" behind "A."
+_NEXT_LABEL = re.compile(r"(?<=[^a-zA-Z.])[A-J]\.(?!\d*$)|(?<=\d)[A-J]\.")  # "5B.7" after "A."
 _ONE = re.compile(r"\(?([A-J])\)?")
 _LETTERS = re.compile(r"[A-J]{2,}")
 

@@ -192,7 +192,7 @@ def compare_cheaply(answer: str, reference: str) -> bool | None:
     if a is not None and b is not None:
         return numbers_agree(a, b)
     if b is not None and b.value.denominator > 1 and _DECIMAL_COMMA.fullmatch(answer):
-        return numbers_agree(Number(Fraction(left.replace(",", ".")), left.replace(",", ".")), b)  # "0,5" beside 1/2
+        return numbers_agree(Number(Fraction(left.replace(",", ".")), left.replace(",", ".")), b)  # "0,5" against 1/2
     if _is_decimal_comma(answer, right) or _is_decimal_comma(reference, left, min_decimals=2):
         return True
     decided = _compare_names(left, right)
@@ -208,7 +208,7 @@ def _compare_lists(answer: str, reference: str) -> bool | None:
     left, right = normalise(answer), normalise(reference)
     decided = _compare_elements(left, right)
     spaced = normalise(_without_thousands(answer)), normalise(_without_thousands(reference))
-    joined = COMMA_OF_THOUSANDS.sub("", left), right  # "(1,000,2,000)" beside (1000,2000)
+    joined = COMMA_OF_THOUSANDS.sub("", left), right  # "(1,000,2,000)" against (1000,2000)
     others = [spaced, joined] if _FOUR_DIGITS.search(right) else [spaced]
     if not decided and any(pair != (left, right) and _compare_elements(*pair) for pair in others):
         return True

@@ -121,7 +121,7 @@ def belongs_together(between: str) -> bool:
 @lru_cache(maxsize=2)  # a response is asked more than once
 def _boxes(text: str) -> tuple[Mark, ...]:
     marks: list[Mark] = []
-    end = len(text)  # where the box behind it begins
+    end = len(text)  # where the next box begins
     for command in reversed([match for match in BOX.finditer(text)][-MAX_MARKS:]):
         content, after = _box_content(text, command.end(), end)
         marks.insert(0, Mark(command.start(), after, content))

@@ -100,7 +100,7 @@ _TUPLE = re.compile(r"\s*(?:\\left)?\((?!\s*\\begin)")
 _IN_DOLLARS = re.compile(r"(?<!\\)\$([^$]+)(?<!\\)\$|\\\((.+?)\\\)")
 _A_WORD = re.compile(r"(?<![\\a-zA-Z])(?!(?:or|and)\b)[a-zA-Z]{2,}")
 
-_NATURAL = re.compile(r"\\log(?![a-zA-Z]|\s*_)")  # beside \ln the natural one
+_NATURAL = re.compile(r"\\log(?![a-zA-Z]|\s*_)")  # with \ln in the other text, the natural one
 
 
 def unify(answer: str) -> str:
@@ -209,7 +209,7 @@ def _words_beside(text: str, other: str) -> str:
 def _renamed(text: str, other: str) -> str:
     """ "f(n)=n+1" for "f(x)=x+1": the variable of a function may have any name."""
     own, wanted = _FORMS["function_of"].match(text), _FORMS["function_of"].match(other)
-    if own and _Y_VALUE.match(other):  # "h(t)=2t+3" beside "y=2x+3"
+    if own and _Y_VALUE.match(other):  # "h(t)=2t+3" against "y=2x+3"
         letters = set(_A_LETTER.findall(other.partition("=")[2]))
         said = text.partition("=")[2]
         if len(letters) == 1 and letters.isdisjoint(_A_LETTER.findall(said)):
@@ -254,7 +254,7 @@ def _beside(text: str, other: str) -> str:
         or _Y_VALUE.match(text)
         and _FORMS["function_value"].match(other)
     ):
-        return text.partition("=")[2].strip()  # "f(x) = 2x" beside "y = 2x"
+        return text.partition("=")[2].strip()  # "f(x) = 2x" against "y = 2x"
     parts = text.split(",")
     values = [match for part in parts if (match := _VALUE_OF.fullmatch(part))]
     if len(parts) == len(values) == len({value[1] for value in values}) > 1 and other.strip().startswith(

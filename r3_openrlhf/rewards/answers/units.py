@@ -52,7 +52,7 @@ _A_RATE = re.compile(
     r"(?:\\(?:text|mathrm)\s*\{\s*)?(?:/|(?<![a-zA-Z])per(?![a-zA-Z]))\s*(?:\\(?:text|mathrm)\s*\{)?\s*([a-zA-Z]+)\s*\}?\s*$"
 )
 _SPACE = r"(?:\s|\\[,;:! ]|~)"
-# behind a letter or a sign it may be a product as well: "5\\pi cm", "x m", "\\pi h"
+# after a letter or a sign it may be a product as well: "5\\pi cm", "x m", "\\pi h"
 _LOOSE = re.compile(
     rf"(?:\\(?:pi|theta|alpha|beta|phi|lambda|mu|omega){_SPACE}*|(?<![a-zA-Z\\])[a-zA-Z]{_SPACE}+|[\d)}}]{_SPACE}+)"
     r"(?P<unit>(?:square |cubic |sq\.? |cu\.? )?[a-zA-Z]+(?:(?:/| per )[a-zA-Z]+)?)(?P<power>\s*\^\s*\{?[23]\}?|[²³])?$"
@@ -85,7 +85,7 @@ NO_UNIT = re.compile(
 def split_unit(text: str) -> tuple[str, str | None]:
     """("15", "cm^2") for "15\\text{ cm}^2" and "15 square centimeters"; the unit is None when none is known.
 
-    Inside \\text{} behind a number, and behind a plain number also outside of it, what is counted is left out too: words in the
+    Inside \\text{} after a number, and after a plain number also outside of it, what is counted is left out too: words in the
     plural ("8 people", "5\\text{ red apples}"). Other words may say another number ("7\\text{ point five}") and stay.
     """
     if match := _WRAPPED_SPEED.search(text):
@@ -196,7 +196,7 @@ def conversion(unit: str, other: str) -> Fraction | None:
     above, below = unit.split("/"), other.split("/")
     if len(above) == len(below) == 2:
         if "" in (above[0], below[0]):
-            above[0] = below[0] = ""  # "pages per day" beside "5 per day"
+            above[0] = below[0] = ""  # "pages per day" against "5 per day"
         top, bottom = (conversion(here, there) for here, there in zip(above, below, strict=True))
         return top / bottom if top and bottom else None
     if {unit.partition("/")[0], other.partition("/")[0]} == {"dollar"}:

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from r3_openrlhf.rewards.answers.patterns import phrases
 
-CHARS_BEHIND = 160  # of the text behind an answer
+CHARS_BEHIND = 160  # of the text after an answer
 CHARS_BEFORE = 80  # of the text before it
 
 _WHITE = re.compile(r"[^\S\n]*\n\s*|[^\S\n]{2,}|[^\S\n ]")  # all but a single space

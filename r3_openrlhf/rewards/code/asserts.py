@@ -193,7 +193,7 @@ def _exception(said: dict[str, Any]) -> Exception:
 
 
 class Stub:
-    """Stands for an object of the program. What a test asks of it is asked there; what it is compared with never leaves."""
+    """A stand-in for an object of the program. Tests query the object there; the expected value never leaves this process."""
 
     def __init__(self, peer: Peer, number: int) -> None:
         self.__dict__.update(_Stub__peer=peer, _Stub__number=number)

@@ -79,7 +79,7 @@ def _unshare(_: Sequence[str]) -> list[str]:
     return ["unshare", *names, "--"]
 
 
-# name -> the command that programs are started behind (what else they see), and the directory that it makes for them
+# name -> the command that starts programs (what else they see), and the directory that it makes for them
 NAMESPACES: dict[str, tuple[Callable[[Sequence[str]], list[str]], str | None]] = {
     "bubblewrap": (_bubblewrap, _BOX),
     "unshare": (_unshare, None),

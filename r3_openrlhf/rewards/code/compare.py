@@ -12,7 +12,7 @@ from typing import Any
 
 RELATIVE = 1e-6  # as Codeforces' checkers
 ABSOLUTE = 1e-9
-# An expected number with so many decimals was rounded by whoever wrote it down: its last digit may differ by one.
+# An expected number with so many decimals was rounded when it was written: its last digit may differ by one.
 ROUNDED_DECIMALS = 6
 MAX_NUMBER_CHARS = 400
 MAX_KEY = 10**MAX_NUMBER_CHARS

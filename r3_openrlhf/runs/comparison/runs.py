@@ -19,7 +19,7 @@ from r3_openrlhf.runs.evidence import hash_of_lines
 from r3_openrlhf.runs.files import read_text
 
 EVALUATION = "held_out"  # the lines of evaluations.jsonl with this name are compared
-# What an accuracy depends on beside the training: it must be equal in all runs.
+# What an accuracy depends on other than the training: it must be equal in all runs.
 SAME_SETTINGS = ("data.", "model.path", "held_out.", "rollout.max_new_tokens", "rollout.temperature")
 SAME_IN_EVALUATIONS = ("num_problems", "n_samples", "temperature", "max_new_tokens", "problems_sha256")
 PROBLEMS = "problems_sha256"
@@ -123,7 +123,7 @@ def arm_of(config: R3Config) -> str:
 
 
 def _by_step(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A step that was repeated after a resume stands for what it was the last time."""
+    """A step that was repeated after a resume counts as it was the last time."""
     latest = {line["step"]: line for line in lines}
     return [latest[step] for step in sorted(latest)]
 

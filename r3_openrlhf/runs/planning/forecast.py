@@ -343,7 +343,7 @@ class _Run:
         """(what stays at the end, bytes of rollouts a step)."""
         checkpoint, log = self.config.checkpoint, self.config.logging
         written = 1 if checkpoint.save_steps == -1 else max(1, steps // checkpoint.save_steps)
-        best = self.config.held_out.path is not None  # its copy stays beside the newest
+        best = self.config.held_out.path is not None  # its copy stays with the newest
         copies = min(written, checkpoint.max_num + best)
         kinds = 0 if log.token_values != TokenValues.ALL else 3 if self.config.measures_all_entropies else 2
         per_step = (ROLLOUT_BYTES + TOKEN_VALUE_BYTES * kinds) * self.recorded * self.mean

@@ -137,7 +137,7 @@ FORWARD_LOGIT_BYTES = BF16 + FP32
 
 def train_logits_bytes(shape: ModelShape, *, tokens: int, flash: bool = True, entropy: bool = False) -> int:
     """Logits and their gradients at the peak, where the backward pass begins. flash: flash-attn's kernel is installed.
-    entropy: has the loss an entropy bonus?"""
+    entropy: the loss has an entropy bonus?"""
     return (TRAIN_LOGIT_BYTES[flash] + ENTROPY_LOGIT_BYTES * entropy) * tokens * shape.vocab
 
 
