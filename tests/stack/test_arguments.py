@@ -283,7 +283,7 @@ def test_the_table_of_flags_names_every_flag_of_the_installed_parser():
         (["openrlhf.data.max_samples=100"], "it would cut the data without R³ knowing"),
         (["openrlhf.ds.ring_attn_size=2"], "ring_attn_size is 2, but it needs the package ring-flash-attn"),
         (["openrlhf.algo.advantage.no_std_norm=true"], "advantages come from eq. 3"),
-        (["openrlhf.ckpt.disable_ds=true"], "cannot go on"),
+        (["openrlhf.ckpt.disable_ds=true"], "cannot be resumed"),
         (["openrlhf.ds.param_dtype=fp16"], "param_dtype is fp16, but the engines compute in bfloat16"),
         (
             ["openrlhf.ds.grad_accum_dtype=fp64"],

@@ -308,8 +308,8 @@ def section() -> str:
 A file, a directory, a pattern, a hub name: `data.path`. The columns are found by their published names, or named with
 `data.problem_key` and `data.answer_key`; dots go into structures, lists and JSON texts (`reward_model.ground_truth`).
 An answer is cut at the `####` of a last line, taken from a JSON text or what Python prints, after a last "The answer is", or from the last `\\boxed{{}}`. A row
-with two boxes side by side, and one that says that there is no answer (`proof`, `notfound`), is left out. Of messages the
-last turn of the user is the problem, what comes before it is kept, and what comes after it is left out. A grader of your
+with two boxes side by side, and one that says that there is no answer (`proof`, `notfound`), is left out. In messages the
+last turn of the user is the problem; earlier turns are kept, and later ones are left out. A grader of your
 own gets the cell as it is. With `data.task=code` the answer is the tests of a program ([code](code.md)). Several files at once: [`data.sources`](usage.md).
 
 | data set | with {NUM_ROWS} rows in its schema |

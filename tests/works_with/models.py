@@ -69,7 +69,7 @@ def section() -> str:
         ]
     text = """## Models
 
-Tokenizers of bytes with the special tokens and the chat template of each family. What a warning says stands behind the
+Tokenizers of bytes with the special tokens and the chat template of each family. A warning follows the
 semicolon; [the first page](first-page.md) of a run shows it.
 
 | model | what a run does |

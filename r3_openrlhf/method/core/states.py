@@ -1,4 +1,4 @@
-"""Promising states of failed responses, found by a critic's values, and which of them a batch starts from (docs/method.md, section 12).
+"""Promising states of failed responses, found by a critic's values, and which of them a batch starts from (docs/method.md, section 11).
 
 RRL (arXiv 2504.14363): early in training the policy reaches states that it cannot finish yet, and later no longer visits them.
 Their values tell them apart. A *state* is a prefix of a stored response; a batch starts some of its groups from states. Of the
