@@ -60,8 +60,7 @@ def is_import_path(name: str) -> bool:
 def load_object(key: str, path: str) -> Any:
     """What an import path names. `key` is the configuration key that holds it, for the error's sentence.
 
-    Raises:
-        ConfigError: no such file, module or attribute, or the module itself fails while it is imported.
+    ConfigError: no such file, module or attribute, or the module itself fails while it is imported.
     """
     module_name, _, attribute = path.rpartition(":")
     if not is_import_path(path):
@@ -114,8 +113,7 @@ def _from_file(name: str) -> Any:
 def check_signature(key: str, path: str, function: Any, *arguments: Any, **keywords: Any) -> None:
     """True if `function` can be called with so many positional and these keyword arguments.
 
-    Raises:
-        ConfigError: it is no function, or its parameters are others.
+    ConfigError: it is no function, or its parameters are others.
     """
     try:
         inspect.signature(function).bind(*arguments, **keywords)

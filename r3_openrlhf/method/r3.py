@@ -83,11 +83,7 @@ class R3:
     # ── before sampling ──
 
     def states(self, *, count: int, step: int) -> ChosenStates:
-        """Choose the stored states that replace prompts in a batch of `count` groups (exploration.rrl).
-
-        Returns:
-            The states as prefixes of responses, and metrics. Empty when exploration.rrl is off.
-        """
+        """Choose the stored states that replace prompts in a batch of `count` groups; none with exploration.rrl off."""
         settings = self.settings.exploration.rrl
         wanted = min(round(settings.ratio * count), count - 1)
         if not settings.ratio or self.history is None:
@@ -122,14 +118,9 @@ class R3:
 
         Args:
             problems: each has an attribute `uid` that is the same at every visit.
-            step: optimizer steps done so far.
-            epoch: passes over the data, from 1.
             render: makes the prompts; `ChatPrompts` for text.
             states: the result of `states`.
             of_states: the problem of each prefix in `states`.
-
-        Returns:
-            An iterable of prompts with their problem and context. `metrics()` counts what was reflected on, and why not.
         """
         uids = [problem.uid for problem in problems]
         asked = [StepPrompt(problem, i, Context.PLAIN, render.plain(problem)) for i, problem in enumerate(problems)]
@@ -242,17 +233,12 @@ class R3:
         entropy: Entropies | None = None,
         groups: Sequence[Hashable] | None = None,
     ) -> MixedBatch:
-        """Recall, rank and weigh a step's rollouts: `recall`, then `assign_advantages`.
+        """Recall, rank and weigh a step's rollouts: `recall`, then `assign_advantages`. The batch's `trained` are the rows to update on.
 
         Args:
-            rollouts: everything that was sampled this step.
-            step: optimizer steps done so far.
             entropy: for each rollout its token entropies in nats [response tokens], or EntropyStatistics. Only ranked rows
                 are looked up.
             groups: for each rollout the id of its group. Default: rollouts with equal uid and context are a group.
-
-        Returns:
-            The batch. Its rows `trained` have `rollout`, `advantage` and `old_logprobs`.
         """
         batch = self.recall(rollouts, step=step, groups=groups)
         self.assign_advantages(batch, entropy)
@@ -266,18 +252,11 @@ class R3:
         groups: Sequence[Hashable] | None = None,
         joining: Callable[[list[Rollout]], list[Rollout]] = list,
     ) -> MixedBatch:
-        """Group the step's rollouts and add stored ones to collapsed groups (CCR).
+        """Group the step's rollouts and add stored ones to collapsed groups (CCR). `group.replay` says what became of each.
 
-        `group.replay` says what became of each group. With reflection.share_successes, this step's successes from a reflection prompt or
-        a prefix come first, at most replay.k rows in all. A success from a reflection prompt has no log-probs for the plain prompt,
-        so its `old_logprobs` are the current policy's.
-
-        Args:
-            rollouts: everything that was sampled this step.
-            step: optimizer steps done so far.
-            groups: see `mix`.
-            joining: maps a group's recalled rollouts to rows, for loops in which one rollout is many rows.
-        """
+        With reflection.share_successes, this step's successes from a reflection prompt or a prefix come first, at most replay.k
+        rows in all. A success from a reflection prompt has no log-probs for the plain prompt, so its `old_logprobs` are the
+        current policy's. `joining` maps a group's recalled rollouts to rows, for loops in which one rollout is many rows."""
         ids = groups or [(rollout.uid, rollout.context) for rollout in rollouts]
         batch, replay = MixedBatch(rollouts, ids), self.settings.replay
         share = {Context.REFLECTION, Context.PREFIX} if self.settings.reflection.share_successes else set()
@@ -377,10 +356,8 @@ class R3:
         return batch.rows_to_rank(scope=ranking.scope) if ranking.enabled else {}
 
     def rows_to_measure(self, batch: MixedBatch) -> set[int]:
-        """Return the indices of rows whose entropy must be computed from the policy's logits before `assign_advantages`.
-
-        Depends on ranking.entropy_source. The other ranked rows use the engine's top-k log-probs (rollout.entropy_bounds).
-        """
+        """Return the indices of rows whose entropy must come from the policy's logits before `assign_advantages`, by
+        ranking.entropy_source. The engine's top-k log-probs (rollout.entropy_bounds) suffice for other ranked rows."""
         if not self.settings.ranks_by_entropy:
             return set()
         source = EntropySource.checked("ranking.entropy_source", self.settings.ranking.entropy_source)
@@ -394,11 +371,7 @@ class R3:
         return found
 
     def assign_advantages(self, batch: MixedBatch, entropy: Entropies | None = None) -> None:
-        """Set `reward` and `advantage` of every row (SERR and eq. 3).
-
-        Args:
-            batch: from `recall`.
-            entropy: see `mix`.
+        """Set `reward` and `advantage` of every row (SERR and eq. 3). `entropy`: see `mix`.
 
         Raises:
             TrainingStopped: a ranked row has neither entropies nor top-k bounds.
@@ -440,12 +413,10 @@ class R3:
         return EntropyStatistics(peak=peak, global_=global_, source="exact")
 
     def mark_states(self, rollouts: Sequence[Rollout], values: Mapping[int, np.ndarray]) -> None:
-        """Set `state` of one failed response of each problem that this step did not solve (exploration.rrl).
-
-        It is the state with the largest value among those of the problem's responses.
+        """Set `state` of one failed response of each problem that this step did not solve: the state with the largest value among
+        the problem's responses (exploration.rrl).
 
         Args:
-            rollouts: everything that was sampled this step.
             values: index of a rollout -> the critic's values, float [response tokens]. Values of given tokens are ignored.
         """
         settings = self.settings.exploration.rrl

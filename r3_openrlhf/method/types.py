@@ -102,13 +102,8 @@ class EntropySource(Word):
 class EntropyStatistics:
     """Peak and global token entropy of one response, in nats (METHOD section 6).
 
-    Attributes:
-        peak: mean of the largest token entropies.
-        global_: mean of all token entropies.
-        source: "exact" (the actor's own logits) or "topk" (lower bounds from the rollout engine's top-k log-probs, which
-            already decide the ranking).
-        tokens: entropy of each token; None: not kept.
-    """
+    `source` is "exact" (the actor's own logits) or "topk" (lower bounds from the rollout engine's top-k log-probs, which
+    already decide the ranking)."""
 
     peak: float
     global_: float
@@ -175,27 +170,19 @@ class Rollout:
 
     Attributes:
         uid: the problem, the same at every visit.
-        context: what the response began after.
-        prompt_ids: int32 [prompt tokens].
-        response_ids: int32 [response tokens].
+        prompt_ids: int32 [prompt tokens]; response_ids: int32 [response tokens].
         response_logprobs: float32 [response tokens], natural log, under the policy that sampled it.
-        verdict: of the grader.
-        reward: None when ungraded.
         truncated: the token limit ended it.
-        finish_reason: of the engine.
         policy_step: optimizer step of the weights that sampled it.
         epoch: pass over the data, from 1.
-        entropy: of its tokens.
-        entropy_bounds: of its tokens, from top-k log-probs.
         text: the decoded response, for people; only the token ids are trained.
-        reason: the grader's reason.
         answer: the final answer in the response; None: there is none, or it is not known any more.
-        prefix_tokens: how many of the first tokens were given and not sampled. Their log-probs are those with which they were
-            once sampled. A recalled rollout has none, because all of it is trained.
-        state: of a failed response, the state that a critic's values name; a recalled rollout has none.
+        prefix_tokens: how many of the first tokens were given and not sampled, with the log-probs of their own sampling. 0 when
+            recalled, because all tokens are then trained.
+        state: of a failed response, the state that a critic's values name; None when recalled.
         turn: of a response to an environment.
         turns: of a whole trajectory, whose response_ids are those of all turns, and whose prompt_ids are the first turn's.
-        extras: what the reward function returned with the reward; empty in a recalled rollout.
+        extras: what the reward function returned with the reward; empty when recalled.
 
     Raises:
         ValueError: the context or the verdict does not exist.
@@ -207,7 +194,7 @@ class Rollout:
     response_ids: np.ndarray
     response_logprobs: np.ndarray
     verdict: Verdict
-    reward: float | None
+    reward: float | None  # None when ungraded
     truncated: bool
     finish_reason: str
     policy_step: int

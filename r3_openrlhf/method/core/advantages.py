@@ -62,8 +62,7 @@ def amplify_successes(advantages: Sequence[float], correct: Sequence[bool], *, f
 
     A failure that a ranking prefers to others keeps its advantage, because it is unverified. The sum over a group is no longer 0.
 
-    Raises:
-        ValueError: no advantages, one that is not finite, `correct` of another length, factor not above 0.
+    ValueError: no advantages, one that is not finite, `correct` of another length, factor not above 0.
     """
     values, marks = finite_values("advantages", advantages), [bool(mark) for mark in correct]
     same_length(advantages=values, correct=marks)

@@ -60,9 +60,8 @@ def topk_entropy_bounds(logprobs_Tk: Any, *, vocab_size: int) -> tuple[np.ndarra
     lists, numpy arrays or CPU tensors; computes in float32 for float32 (and narrower) input, else in float64, and
     returns numpy arrays [T] of that type. lower_t <= upper_t always, and they are equal when V = k.
 
-    Raises:
-        ValueError: no tokens, k of 0 or above vocab_size, NaN, log-probs above 0, probabilities that sum to more than
-            1 (one token returned twice).
+    ValueError: no tokens, k of 0 or above vocab_size, NaN, log-probs above 0, probabilities that sum to more than 1
+    (one token returned twice).
     """
     logprobs_Tk = _array("logprobs_Tk", logprobs_Tk, num_dims=2)
     k = logprobs_Tk.shape[1]
@@ -106,8 +105,7 @@ def token_logprobs_and_entropy(
     type, any device) are not changed. -inf logits are allowed and count as probability 0; NaN logits make their own
     token NaN and no other. No gradient.
 
-    Raises:
-        ValueError: shapes that do not match, labels outside the vocabulary, temperature <= 0, chunk_tokens below 1.
+    ValueError: shapes that do not match, labels outside the vocabulary, temperature <= 0, chunk_tokens below 1.
     """
     temperature = finite_value("temperature", temperature)
     if temperature <= 0:

@@ -177,7 +177,7 @@ class MixedBatch:
         return row
 
     def rehearse(self, rollouts: Sequence[Rollout], *, coef: float) -> None:
-        """Add stored successes of other problems. Each keeps its own prompt, belongs to no group, and has the advantage `coef`."""
+        """Add stored successes of other problems, with their own prompts and the advantage `coef`. They are in no group."""
         for rollout in rollouts:
             reward = rollout.graded_reward
             row = Row(len(self.rows), rollout, NO_GROUP, outcome_reward=reward, reward=reward, advantage=coef)
@@ -189,18 +189,13 @@ class MixedBatch:
         return [row for row in self.rows if row.trained]
 
     def first_of(self, row: Row) -> Row:
-        """Return the first row of the same group. It is a fresh row, so its prompt is the prompt of the group.
-
-        A rehearsed row is in no group; for it, the result is the first row of the batch.
-        """
+        """Return the first row of the same group, always a fresh one: its prompt is the group's. For a rehearsed row, which is in
+        no group, the first row of the batch."""
         return self.rows[0 if row.rehearsed else self.groups[row.group].rows[0]]
 
     def has_own_prompt(self, row: Row) -> bool:
-        """Return whether the row was sampled from its group's prompt.
-
-        A recalled row may come from the same problem in another context or under another template; its stored log-probs then do not
-        apply to this prompt. A turn in an environment keeps its prompt.
-        """
+        """Return whether the row was sampled from its group's prompt. A recalled row may come from another context or template;
+        its stored log-probs then do not apply to this prompt. A turn in an environment keeps its prompt."""
         if row.rehearsed or row.rollout.turn is not None:
             return True
         first = self.first_of(row).rollout
@@ -209,10 +204,8 @@ class MixedBatch:
     # ── CCR ──
 
     def successes_in(self, contexts: Container[Context]) -> dict[str, list[Rollout]]:
-        """Return uid -> the different correct responses of its fresh groups in these contexts, as copies that may join another group.
-
-        A copy has no prefix: given tokens are trained like the others.
-        """
+        """Return uid -> the different correct responses of its fresh groups in these contexts, as copies that may join another
+        group. A copy has no prefix: given tokens are trained like the others."""
         found: dict[str, dict[bytes, Rollout]] = defaultdict(dict)
         for row in self.rows:
             rollout = row.rollout
@@ -223,18 +216,14 @@ class MixedBatch:
     def recall(
         self, recall: RecallFunction, *, mode: ReplayMode | str, rng: random.Random, failures: bool = True
     ) -> None:
-        """Add stored rollouts of the opposite verdict to every collapsed group (METHOD section 4).
+        """Add stored rollouts of the opposite verdict to every collapsed group (METHOD section 4), or with failures=False only to
+        all-wrong groups. A group that starts from a state gets none, because stored rollouts do not start there. Neither does
+        a group of trajectories that saw an earlier attempt, because stored ones keep their own prompts.
 
-        A group that starts from a state gets none, because stored rollouts do not start there. A group of trajectories that saw an earlier
-        attempt gets none, because stored ones keep their own prompts. `group.replay` says what became of each group; it is
-        NOT_CHOSEN where nothing was recalled.
+        With `mode` "replace", as many fresh rows leave the ranking and the update as were recalled, never all of them. They
+        stay in the group's statistics with their outcome reward.
 
-        Args:
-            recall: (uid, verdict) -> the stored rollouts.
-            mode: "add", or "replace": as many fresh rows leave as were recalled, never all of them. They stay in the
-                group's statistics with their outcome reward, and leave the ranking and the update.
-            rng: chooses the rows that leave.
-            failures: False: only all-wrong groups get recalled rows.
+        `group.replay` says what became of each group; it is NOT_CHOSEN where nothing was recalled.
 
         Raises:
             ValueError: the mode does not exist.
@@ -300,13 +289,8 @@ class MixedBatch:
         *,
         max_reward: float,
     ) -> None:
-        """Set the ranking reward of the rows of each group in `ranked` (METHOD section 6).
-
-        Args:
-            ranked: from `rows_to_rank`.
-            score: one of RANKING_SCORES.
-            entropy: statistics of a row; called only if the score needs them.
-            max_reward: the largest ranking reward.
+        """Set the ranking reward of the rows of each group in `ranked` (METHOD section 6). `entropy` is called only if the score
+        needs it.
 
         Raises:
             ValueError: the score does not return one finite number per row.
@@ -336,23 +320,19 @@ class MixedBatch:
         zero_collapsed: bool = False,
         success_scale: float = 1.0,
     ) -> list[float]:
-        """Compute eq. 3 in every group.
+        """Compute eq. 3 in every group: one value per row, also stored in `row.advantage`.
 
-        Correct responses of different lengths have different rewards, so eq. 3 also separates the rows of an all-correct group. A ranking
-        reward is added to the mean outcome reward of the ranked rows, which is 0 unless a reward function pays failures.
+        Correct responses of different lengths have different rewards, so eq. 3 also separates the rows of an all-correct
+        group. A ranking reward is added to the mean outcome reward of the ranked rows, which is 0 unless a reward function pays
+        failures.
 
         Args:
-            alpha: see `group_advantages`.
-            lam: see `group_advantages`.
-            scope: the rows that alpha damps.
-            guard: groups whose only difference is a ranking (no correct row). "no_std": R_i - mean, not divided by the std.
+            alpha: see `group_advantages`, as for lam. `scope`: the rows that alpha damps.
+            guard: for groups whose only difference is a ranking (no correct row). "no_std": R_i - mean, not divided by the std.
                 "centred": also shifts the rankings to mean 0, the reward of any other failure; otherwise being truncated is
                 worth R_max / 2 on average.
             zero_collapsed: give 0 to a group whose verdicts stay equal after replay, unless it was ranked.
             success_scale: see `amplify_successes`.
-
-        Returns:
-            One value per row, also stored in `row.advantage`.
 
         Raises:
             ValueError: the scope or the guard does not exist.

@@ -53,9 +53,8 @@ def score_rewards(scores: Sequence[float], *, max_reward: float) -> list[float]:
     Rows with equal scores share the average of their places, so that the order of the rows never matters and the sum is
     always N / 2 * max_reward. A single row gets 0.0: nothing was ranked.
 
-    Raises:
-        ValueError: no rows, a score that is not finite, max_reward below 0, or 1 and more (a ranked failure must
-            never reach a correct answer).
+    ValueError: no rows, a score that is not finite, max_reward below 0, or 1 and more (a ranked failure must never
+    reach a correct answer).
     """
     max_reward = finite_value("max_reward", max_reward)
     if not 0 <= max_reward < 1:
@@ -81,8 +80,7 @@ def mean_logprob(logprobs_T: Sequence[float] | np.ndarray) -> float:
     In the lab it predicts better than SERR's entropies which truncated responses become right when they may continue
     (docs/RESULTS.md, control b). The mean is taken in float64 over the sorted values: their order changes nothing.
 
-    Raises:
-        ValueError: no tokens, not one-dimensional, a value that is not finite.
+    ValueError: no tokens, not one-dimensional, a value that is not finite.
     """
     values_T = np.sort(np.asarray(logprobs_T, dtype=np.float64))
     if values_T.ndim != 1 or values_T.size == 0:
@@ -100,8 +98,7 @@ def centre_rankings(rewards: Sequence[float], ranked: Sequence[bool]) -> list[fl
     A ranking then says which truncated failure is better, and nothing about being truncated: left as it is, that is
     worth max_reward / 2 on average. Without a ranked row nothing changes.
 
-    Raises:
-        ValueError: no rewards, a reward that is not finite, `ranked` of another length.
+    ValueError: no rewards, a reward that is not finite, `ranked` of another length.
     """
     values, marks = finite_values("rewards", rewards), [bool(mark) for mark in ranked]
     same_length(rewards=values, ranked=marks)
@@ -123,8 +120,7 @@ def bounds_decide(
     certain when peak_upper_i <= peak_lower_j or global_lower_i >= global_upper_j. When every pair is decided, any
     values inside the bounds give the same S_i, hence the same ranking rewards.
 
-    Raises:
-        ValueError: no rows, unequal lengths, a value that is not finite, a lower bound above its upper bound.
+    ValueError: no rows, unequal lengths, a value that is not finite, a lower bound above its upper bound.
     """
     low_p, high_p = finite_values("peak_lower", peak_lower), finite_values("peak_upper", peak_upper)
     low_g, high_g = finite_values("global_lower", global_lower), finite_values("global_upper", global_upper)

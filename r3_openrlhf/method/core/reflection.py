@@ -27,8 +27,7 @@ MIN_VISIBLE_CHARACTERS = 64  # an attempt of which less is left cannot be diagno
 def is_hard(mean_reward: float | None, *, threshold: float) -> bool:
     """Is the problem's mean stored reward below tau? None, no history yet, is not hard.
 
-    Raises:
-        ValueError: a number that is not finite.
+    ValueError: a number that is not finite.
     """
     threshold = finite_value("threshold", threshold)
     return mean_reward is not None and finite_value("mean_reward", mean_reward) < threshold
@@ -39,8 +38,7 @@ def reflection_message(problem: str, attempt: str) -> str:
 
     `problem` is the user turn of the plain prompt, instructions about the answer's format included, word for word.
 
-    Raises:
-        ValueError: a blank problem.
+    ValueError: a blank problem.
     """
     if not problem.strip():
         raise ValueError(f"problem is {quoted(problem)}; a reflection prompt needs the text of the problem")
@@ -66,8 +64,7 @@ def fit_attempt(
     A shortened attempt keeps its beginning and its end, half of the visible characters each, with CUT between them.
     The problem is never cut: when not even MIN_VISIBLE_CHARACTERS of the attempt fit next to it, there is no reflection.
 
-    Raises:
-        ValueError: a limit below 1.
+    ValueError: a limit below 1.
     """
     max_prompt_tokens = whole_number("max_prompt_tokens", max_prompt_tokens, minimum=1)
     max_attempt_tokens = whole_number("max_attempt_tokens", max_attempt_tokens, minimum=1)

@@ -56,9 +56,8 @@ def choose(
     The order sees the candidates sorted by falling policy_step, then by `key`, so that the result depends on which
     rollouts there are and on `rng`, never on how they were stored.
 
-    Raises:
-        ValueError: k below 1, or an order of a user that gives something else than up to k of the candidates.
-        ConfigError: an order that does not exist.
+    ValueError: k below 1, or an order of a user that gives something else than up to k of the candidates.
+    ConfigError: an order that does not exist.
     """
     k = whole_number("k", k, minimum=1)
     newest_first = sorted(candidates, key=lambda candidate: (-candidate.policy_step, key(candidate)))
@@ -115,8 +114,7 @@ RECALL_ORDERS: OpenTable[RecallOrder] = OpenTable(
 def rows_to_replace(n_rows: int, k: int, rng: random.Random) -> list[int]:
     """Places, ascending, of the k rows of a group that give way to k recalled rows, drawn uniformly.
 
-    Raises:
-        ValueError: n_rows below 1, k below 0 or above n_rows.
+    ValueError: n_rows below 1, k below 0 or above n_rows.
     """
     n_rows, k = whole_number("n_rows", n_rows, minimum=1), whole_number("k", k, minimum=0)
     if k > n_rows:

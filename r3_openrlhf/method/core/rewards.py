@@ -8,8 +8,7 @@ from r3_openrlhf.method.core.checks import finite_value, whole_number
 def length_reward(num_tokens: int, *, max_tokens: int) -> float:
     """r_len = max(0, 1 - l / L_max): what a correct response of l = num_tokens tokens earns for being short.
 
-    Raises:
-        ValueError: num_tokens below 0, max_tokens below 1.
+    ValueError: num_tokens below 0, max_tokens below 1.
     """
     num_tokens = whole_number("num_tokens", num_tokens, minimum=0)
     max_tokens = whole_number("max_tokens", max_tokens, minimum=1)

@@ -186,8 +186,7 @@ def choose_states(
 
     A state with `max_failures` continuations or more, none of them right, has left.
 
-    Raises:
-        ConfigError: an order that does not exist. ValueError: a count below 0, max_failures below 1.
+    ConfigError: an order that does not exist. ValueError: a count below 0, max_failures below 1.
     """
     count, limit = whole_number("count", count, minimum=0), whole_number("max_failures", max_failures, minimum=1)
     alive = [state for state in states if state.known.successes or state.known.tries < limit]

@@ -35,14 +35,10 @@ _GRADED = (Verdict.CORRECT, Verdict.WRONG)
 
 
 class HistoryStore:
-    """Every graded rollout of a run, in one SQLite file. Create it with `open`.
+    """Every graded rollout of a run, in one SQLite file. Create it with `open`. Every method raises HistoryError, with a
+    sentence, when the file or the request is not valid (ConfigError: the order does not exist).
 
-    Several threads of the process that opened it may use it. A forked child may not.
-
-    Raises:
-        HistoryError: in every method, when the file is damaged or the request is not valid.
-        ConfigError: the order does not exist.
-    """
+    Several threads of the process that opened it may use it. A forked child may not."""
 
     def __init__(
         self,
@@ -76,15 +72,9 @@ class HistoryStore:
     ) -> HistoryStore:
         """Open the store at `path`, or create it. ":memory:" lives as long as the object.
 
-        A writer holds the store's lease until `close` or until its process ends. A second writer is refused with a sentence that
-        names the first.
-
-        Args:
-            path: the file.
-            limits: what is kept; default: the defaults of `history.*`.
-            seed: part of the random choice in `recall`.
-            writer: False: the store must exist and cannot be changed. A run may write to it meanwhile.
-        """
+        A writer holds the store's lease until `close` or the end of its process. A second writer is refused with a sentence
+        that names the first. With writer=False the store must exist and cannot be changed; a run may write to it
+        meanwhile. `seed` is part of the random choice in `recall`."""
         limits = limits or HistorySettings()
         path = str(path)
         if not writer:
@@ -111,13 +101,8 @@ class HistoryStore:
     def commit_step(self, step: int, epoch: int, rollouts: Iterable[Rollout]) -> None:
         """Store everything that a step sampled and evict what exceeds the limits, in one transaction.
 
-        When it returns, the step survives a power failure. Ungraded rollouts are counted but not stored.
-
-        Args:
-            step: larger than every committed step.
-            epoch: passes over the data, from 1.
-            rollouts: what the step sampled.
-        """
+        When it returns, the step survives a power failure; before, nothing of it is visible. Ungraded rollouts are counted
+        but not stored."""
         step, epoch = whole_number(step, name="the step"), whole_number(epoch, name="the epoch")
         rollouts = list(rollouts)
         for rollout in rollouts:
@@ -136,14 +121,10 @@ class HistoryStore:
         self._sweep = False
 
     def roll_back(self, step: int) -> int:
-        """Restore the store to `step`: delete later rows, and restore counters and rows that later steps evicted.
+        """Restore the store to `step`, and return the number of deleted rows.
 
-        Returns:
-            The number of deleted rows.
-
-        Raises:
-            HistoryError: `step` is before the rollback floor, unless nothing would remain (then the store is emptied).
-        """
+        Rows that later steps evicted return, and the counters are those of `step`. Raises HistoryError if `step` is before the
+        rollback floor, unless nothing would remain (then the store is emptied)."""
         step = whole_number(step, name="the step", low=-1)
         with self._transaction(f"roll back to step {step} in") as connection:
             floor = self.rollback_floor
@@ -208,17 +189,8 @@ class HistoryStore:
     ) -> list[StoredRollout]:
         """Return up to k different stored rollouts with step - policy_step <= max_policy_lag.
 
-        The result depends only on the store's content, the seed and the arguments.
-
-        Args:
-            uid: the problem.
-            verdict: of the rollouts.
-            k: how many at most.
-            step: optimizer steps done so far.
-            max_policy_lag: age of the oldest weights, in optimizer steps.
-            order: "uniform", or "newest" by the weights that sampled the rollout.
-            contexts: the prompts that the rollouts may come from.
-        """
+        The result depends only on the store's content, the seed and the arguments. `order`: "uniform", or "newest" by the
+        weights that sampled the rollout."""
         request = RecallRequest(
             uid=uid,
             verdict=verdict,
@@ -244,7 +216,8 @@ class HistoryStore:
             return recall.absence(connection, request)
 
     def continuations(self, uid: str) -> dict[bytes, Continuations]:
-        """Return how often each state of a problem was continued, and with what success, by the digest of its token ids (codec.state_digest)."""
+        """Return how often each state of a problem was continued, and with what success, by the digest of its token ids
+        (codec.state_digest)."""
         with self._reading() as connection:
             rows = connection.execute(
                 "SELECT s.state, sum(s.tries), sum(s.successes) FROM continuations s "
@@ -254,10 +227,8 @@ class HistoryStore:
         return {state: Continuations(tries=tries, successes=successes) for state, tries, successes in rows}
 
     def states(self, *, step: int, limit: int) -> list[StoredState]:
-        """Return the newest `limit` promising states of the stored responses, the newest first, each once.
-
-        If several responses begin with a state, the newest of them describes it. Ages are counted up to `step`.
-        """
+        """Return the newest `limit` promising states of the stored responses, the newest first, each once, as the newest response
+        that begins with it has it. Ages are counted up to `step`."""
         with self._reading() as connection:
             rows = connection.execute(
                 "SELECT p.uid, max(s.rollout), s.num_tokens, s.value, r.step, s.state FROM "
@@ -290,7 +261,7 @@ class HistoryStore:
             return recall.read(connection, self._codec, rows)
 
     def mean_rewards(self, uids: Iterable[str]) -> dict[str, float]:
-        """Return uid -> mean reward of all graded rollouts of its plain prompt, evicted ones included. Uids without any are left out."""
+        """Return uid -> mean reward of all graded rollouts of its plain prompt, evicted ones included, if there are any."""
         means = {}
         for uid in uids:
             counts = self.counts(uid)
@@ -300,10 +271,8 @@ class HistoryStore:
         return means
 
     def success_rates(self) -> dict[str, float]:
-        """Return uid -> the share of right rollouts among all graded ones of its plain prompt, evicted ones included.
-
-        Only problems with at least one right rollout, ordered by uid.
-        """
+        """Return uid -> share of right rollouts among all graded ones of its plain prompt, evicted ones included, for every
+        problem with a right one, ordered by uid."""
         correct, wrong = VERDICT_CODES[Verdict.CORRECT], VERDICT_CODES[Verdict.WRONG]
         with self._reading() as connection:
             rows = connection.execute(
@@ -316,9 +285,7 @@ class HistoryStore:
 
     def counts(self, uid: str) -> dict[tuple[Context, Verdict], tuple[int, float]]:
         """Return the number of rollouts of a problem, evicted ones included, and the sum of their rewards, by context and verdict.
-
-        The sum of ungraded rollouts is 0.0, because they have no reward.
-        """
+        The sum of ungraded rollouts is 0.0, because they have no reward."""
         with self._reading() as connection:
             rows = connection.execute(
                 "SELECT c.context, c.verdict, c.count, c.reward_sum FROM counters c "
