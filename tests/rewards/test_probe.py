@@ -5,7 +5,7 @@ import pytest
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.machine.ports import free_port
 from r3_openrlhf.rewards.probe import probe_rewards
-from tests.rewards.server.test_answers_of_servers import GOOD, OwnServer
+from tests.rewards.server.test_answers_of_servers import GOOD, own_server
 
 MODULE = """
 def is_right(response, reference): return reference in response
@@ -49,7 +49,7 @@ def test_a_function(name, words, refuses, tmp_path):
 
 def test_every_server():
     nobody = f"http://127.0.0.1:{free_port()}"
-    with OwnServer(lambda items: (200, [{"index": i} | GOOD | {"score": 0.5} for i in range(len(items))])) as server:
+    with own_server(lambda items: (200, [{"index": i} | GOOD | {"score": 0.5} for i in range(len(items))])) as server:
         found = probe(urls=[server.url, nobody], deadline_s=0.5)
     assert [one.right for one in found.rewards] == ["ungraded (correct with score 0.5)", "ungraded (unreachable)"]
     assert [finding.refuses for finding in found.findings] == [True, False]

@@ -18,7 +18,7 @@ from r3_openrlhf.method.types import Verdict  # noqa: E402
 from r3_openrlhf.rewards.answers.request import GradeRequest  # noqa: E402
 from r3_openrlhf.rewards.client import make_grader  # noqa: E402
 from tests.recordings import MODEL  # noqa: E402
-from tests.rewards.server.test_answers_of_servers import OwnServer  # noqa: E402
+from tests.rewards.server.test_answers_of_servers import own_server  # noqa: E402
 
 pytestmark = pytest.mark.stack
 RESPONSES = ["The answer is 7.", "\\boxed{7}", "I do not know", "7 7 7 7"]
@@ -74,7 +74,7 @@ def test_a_served_reward_model_gives_the_rewards(served):
 
     expected = [written_out(f"3+4={text}") for text in RESPONSES]
     middle = sum(sorted(expected)[1:3]) / 2
-    with OwnServer(answer) as server:
+    with own_server(answer) as server:
         grades = asyncio.run(graded(f"{server.url}/get_reward", middle))
     rewards = [grade.reward for grade in grades]
     assert rewards == pytest.approx(expected, rel=0.05, abs=0.05)
