@@ -196,7 +196,7 @@ def train(settings: tuple[str, ...], dry_run: bool, verbose: bool, quiet: bool, 
     \b
     algo=NAME picks a preset of configs/algo:
     stock OpenRLHF    ppo, grpo, dapo, dr_grpo, gspo, rloo, reinforce_pp, reinforce_pp_baseline
-    this project      r3, r3_paper, rrl
+    this project      r3, r3_paper, r3_earned, rrl
     trajectories      hgpo, gigpo, agent_grpo (for experiments with agents.environment)
     the lab's arms    r3_no_ccr, r3_no_isr, r3_no_serr (docs/algorithms.md)
 

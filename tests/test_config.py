@@ -266,6 +266,14 @@ ARMS = {  # preset -> what it changes in an experiment with all of R³ on
         "ranking.guard": "none",
         "train.loss_aggregation": "seq-mean-token-mean",
     },
+    "r3_earned": {
+        "advantage.success_scale": 3.0,
+        "replay.old_logprobs": "recompute",
+        "replay.recall_failures": False,
+        "replay.rehearse.share": 0.125,
+        "reflection.enabled": False,
+        "ranking.enabled": False,
+    },
     "r3_no_ccr": {"replay.enabled": False},
     "r3_no_isr": {"reflection.enabled": False},
     "r3_no_serr": {"ranking.enabled": False},
@@ -307,7 +315,7 @@ def test_the_table_of_the_paper_preset_is_its_difference_from_ours():
 
 def test_every_preset_is_known_here():
     assert sorted([*ARMS, "hgpo", "gigpo", "agent_grpo"]) == presets()
-    assert len(list((CONFIGS / "algo").glob("*.yaml"))) == 14
+    assert len(list((CONFIGS / "algo").glob("*.yaml"))) == 15
 
 
 @pytest.mark.parametrize("preset", ARMS)

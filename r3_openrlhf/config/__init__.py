@@ -788,7 +788,7 @@ class R3Config(R3Settings):
             ("openrlhf.algo.dynamic_filtering_enable", "false", self.filters_groups, "a task's group has a row for each turn"),
             ("replay.mode", "add", self.replay.enabled and self.replay.mode != ReplayMode.ADD, "a trajectory has no row that could give way"),
             ("replay.include_reflection", "false", self.replay.include_reflection, "a trajectory keeps the prompts that it had"),
-            ("replay.rehearse.rows", "0", self.replay.rehearse.rows, "it trains single responses, not trajectories"),
+            ("replay.rehearse.share", "0", self.replay.rehearse.share, "it trains single responses, not trajectories"),
             ("reflection.share_successes", "false", self.reflection.share_successes, "a trajectory keeps the prompts that it had"),
             ("ranking.enabled", "false", self.ranking.enabled, "it ranks whole responses, not trajectories"),
             ("exploration.prefix", "null", exploration.prefix, "it starts within whole responses"),
@@ -868,7 +868,7 @@ class R3Config(R3Settings):
         for key, is_off, why in (
             (f"exploration.prefix is {given.prefix}", explores or not given.prefix, f"which keeps no history of states{off}"),
             (f"exploration.rrl.ratio is {given.rrl.ratio}", algorithm.replays_states or not given.rrl.ratio, "which has no critic whose values choose states; use algo=rrl, or exploration.prefix with algo=r3"),
-            (f"replay.rehearse.rows is {self.replay.rehearse.rows}", "replay" in algorithm.mechanisms or not self.replay.rehearse.rows, "which keeps no history to rehearse from; use algo=r3 or replay.rehearse.rows=0"),
+            (f"replay.rehearse.share is {self.replay.rehearse.share}", "replay" in algorithm.mechanisms or not self.replay.rehearse.share, "which keeps no history to rehearse from; use algo=r3 or replay.rehearse.share=0"),
             (f"advantage.success_scale is {self.advantage.success_scale}", algorithm.own_advantages or self.advantage.success_scale == 1.0, "whose advantages are OpenRLHF's own; use algo=r3 or advantage.success_scale=1"),
         ):  # fmt: skip
             if not is_off:

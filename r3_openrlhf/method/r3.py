@@ -272,7 +272,7 @@ class R3:
         for row in batch.rows:
             if self._uses_stored_logprobs(batch, row):
                 row.old_logprobs = row.rollout.response_logprobs
-        if self.settings.replay.rehearse.rows and batch.rows:
+        if self.settings.replay.rehearse.share and batch.rows:
             batch.rehearse(self._rehearsed(rollouts, step=step), coef=self.settings.replay.rehearse.coef)
         return batch
 
@@ -288,8 +288,9 @@ class R3:
         random.Random(f"{self.seed}/rehearse/{step}").shuffle(uids)
         lag = self.settings.replay.max_policy_lag
         found: list[StoredRollout] = []
+        most = round(settings.share * len(rollouts))
         for uid in uids:
-            if len(found) == settings.rows:
+            if len(found) >= most:
                 break
             found += self.history.recall(uid, Verdict.CORRECT, k=1, step=step, max_policy_lag=lag, order="newest")
         return [one.rollout for one in found]

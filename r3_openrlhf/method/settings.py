@@ -51,8 +51,8 @@ class AdvantageSettings:
 class RehearsalSettings:
     """Stored successes of rarely solved problems that this step does not ask join the update; nothing is sampled for them."""
 
-    # stored successes added to a step, at most; 0: off
-    rows: int = 0
+    # stored successes added to a step, at most, as a share of its sampled rows; 0: off
+    share: float = 0.0
     # a problem's share of right rollouts so far, from the plain prompt: above min_rate, up to max_rate
     min_rate: float = 0.0
     max_rate: float = 0.25
@@ -60,7 +60,8 @@ class RehearsalSettings:
     coef: float = 1.0
 
     def __post_init__(self) -> None:
-        at_least("replay.rehearse.rows", self.rows, 0)
+        if not 0.0 <= self.share <= 1.0:
+            raise ConfigError(f"replay.rehearse.share is {self.share}; use a share of the step's rows from 0 to 1")
         above("replay.rehearse.coef", self.coef, 0.0)
         if not 0.0 <= self.min_rate < self.max_rate <= 1.0:
             raise ConfigError(

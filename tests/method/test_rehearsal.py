@@ -11,7 +11,7 @@ from r3_openrlhf.study.lab.update import TrainedRow, accumulate_gradient
 from tests.method.test_r3 import C, W, rollout, settings_of
 from tests.study.lab.conftest import model, tokenizer  # noqa: F401
 
-ON = {"replay__rehearse__rows": 2, "replay__enabled": False, "replay__rehearse__coef": 1.5}
+ON = {"replay__rehearse__share": 1.0, "replay__enabled": False, "replay__rehearse__coef": 1.5}
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_what_was_sampled_is_counted_as_without_it(history):
 
 
 def test_the_same_seed_step_and_history_rehearse_the_same_rows(history):
-    wide = {"replay__rehearse__rows": 1, "replay__rehearse__max_rate": 0.5}
+    wide = {"replay__rehearse__share": 0.5, "replay__rehearse__max_rate": 0.5}
 
     def chosen(step, seed=0):
         return [(r.rollout.uid, r.rollout.policy_step) for r in mixed(history, step=step, seed=seed, **wide).rows[2:]]
