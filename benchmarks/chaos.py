@@ -47,7 +47,10 @@ FAKETIME = Path(sysconfig.get_path("purelib"), "libfaketime", "vendor", "libfake
 STEPS = 8  # of the recorded run
 FAULT_S = 5.0  # how long what is taken away stays away
 PATIENCE_S = 300.0  # for a run to begin a phase or to end by itself, on a busy machine
-LEAVING_S = 10.0  # for a second SIGTERM, and for the processes of a command that is gone
+LEAVING_S = 10.0  # for a second SIGTERM
+# For the processes of a command that is gone. Where it was killed, Ray's agents first report their raylet's end to a key store that is
+# gone as well (ray/_private/process_watcher.py:109).
+ORPHANED_S = 90.0
 KEYS = [STORY.index(key) for key in ("step", "uid", "verdict", "recalled_from")]
 GOOD = {0, 85, 128 + signal.SIGINT, -signal.SIGKILL}
 
@@ -67,6 +70,7 @@ class Chaos:
         self.server = self.serve()
         self.process: subprocess.Popen | None = None
         self.members: set[psutil.Process] = set()
+        self.longest_s = 0.0  # that a process outlived its command
         self.seen = 0  # bytes of events.jsonl that are of earlier starts
 
     def serve(self) -> subprocess.Popen:
@@ -157,8 +161,10 @@ class Chaos:
         return self.process.returncode, "HUNG: a second SIGTERM did not end it"
 
     def left(self) -> list[str]:
-        """The processes that outlive their run by LEAVING_S. They are ended."""
-        _, alive = psutil.wait_procs(list(self.family()), timeout=LEAVING_S)
+        """The processes that outlive their run by ORPHANED_S. They are ended."""
+        began = time.monotonic()
+        _, alive = psutil.wait_procs(list(self.family()), timeout=ORPHANED_S)
+        self.longest_s = max(self.longest_s, time.monotonic() - began)
         alive = [process for process in alive if process in list(self.family())]
         found = []
         for process in alive:
@@ -325,7 +331,7 @@ def main() -> int:
         if chaos.is_disk:
             subprocess.run(["umount", "--lazy", chaos.disk], check=False)
         shutil.rmtree(folder, ignore_errors=True)
-    summary = {"faults": num_faults, "faulty": faulty, "ends": len(same), "same": sum(same), "left_behind": left,
+    summary = {"faults": num_faults, "faulty": faulty, "ends": len(same), "same": sum(same), "left_behind": left, "longest_s": round(chaos.longest_s, 1),
                "minutes": round((time.monotonic() - began) / 60, 1)}  # fmt: skip
     print(json.dumps(summary))
     return 0 if same and all(same) and not left and not faulty else 1
