@@ -255,15 +255,6 @@ def test_tensors_that_came_through_ray_are_not_written_to(mode):
     assert given and all(torch.equal(tensor, before) for tensor, before in given)
 
 
-def test_behaviour_logprobs_of_another_prompt_are_never_used():
-    stored = sample(C, tokens=(9, 9), step=2).r3_rollout
-    stored.prompt_ids = np.array([7, 7, 7], dtype=np.int32)
-    made = maker(Ours, history=history_with(stored), config=config_with(replay={"old_logprobs": "behaviour"}))
-    made.gap = 0.05
-    experiences = made.make_experience_batch(group(W, W, W, W))
-    assert by_row(experiences, "action_log_probs")[4].tolist() == pytest.approx([-0.85] * 2)
-
-
 def test_ranks_get_the_same_number_of_rows_and_of_micro_batches():
     stored = sample(C, tokens=(9, 9), step=2).r3_rollout
     made = maker(Ours, history=history_with(stored), ranks=2)
@@ -332,17 +323,6 @@ def bounds(peak, width):
     )
 
 
-@pytest.mark.parametrize(
-    ("source", "width", "exact"), [("auto", 0.0, 0), ("auto", 9.0, 4), ("exact", 0.0, 4), ("topk", 9.0, 0)]
-)
-def test_where_the_entropy_comes_from(source, width, exact):
-    rows = [sample(W, tokens=tuple(range(3, 6 + i)), truncated=True, bounds=bounds(1.0 + i, width)) for i in range(G)]
-    made = maker(Ours, config=config_with(ranking={"entropy_source": source}), history=history_with())
-    made.make_experience_batch(rows)
-    found = [r["entropy_source"] for r in made.records]
-    assert found == ["exact"] * exact + ["topk"] * (G - exact)
-
-
 def test_a_ranking_by_logprob_needs_no_entropy():
     """Mean log-prob falls with length in these rows, so the shortest ranks first. The actor is asked for nothing."""
     rows = [sample(W, tokens=tuple(range(3, 6 + i)), truncated=True) for i in range(G)]
@@ -353,12 +333,6 @@ def test_a_ranking_by_logprob_needs_no_entropy():
     assert [r["reward"] for r in made.records] == pytest.approx([0.25, 1 / 12, -1 / 12, -0.25])  # centred
     assert {(r["group_replay"], r["group_ranking"]) for r in made.records} == {("never_sampled", "ranked")}
     assert [r["entropy_source"] for r in made.records] == [None] * G
-
-
-def test_topk_without_bounds_is_refused():
-    made = maker(Ours, config=config_with(ranking={"entropy_source": "topk"}), history=history_with())
-    with pytest.raises(TrainingStopped, match="has neither token entropies nor bounds"):
-        made.make_experience_batch([sample(W, truncated=True) for _ in range(G)])
 
 
 def test_the_stock_estimator_keeps_its_group_mean_with_an_ungraded_rollout():

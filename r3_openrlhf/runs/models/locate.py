@@ -25,7 +25,7 @@ BUILDERS = {"smollm2": ("smollm2",), "tiny": ("tiny", "pretraining"), "lab": ("l
 # what the lab's worlds ask: lab_worlds:NAME is the model NAME of that module
 WORLDS = ("table", "no_room", "walk", "filler", "reflects")
 BUILDERS |= {f"lab_{name}": (f"lab_worlds:{name}", "pretraining") for name in WORLDS}
-BUILDERS |= {name: (name, "pretraining") for name in ("tiny_agent", "tiny_code")}
+BUILDERS |= {name: (name, "tiny", "pretraining") for name in ("tiny_agent", "tiny_code")}
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 

@@ -14,6 +14,7 @@ correct, mixed and none correct, and there is something to learn: no slips, and 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from r3_openrlhf.runs.models import pretraining
 from r3_openrlhf.runs.models.pretraining import Example, Recipe
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
+    from transformers import PreTrainedTokenizerFast
 
 VOCAB_SIZE = 448  # a multiple of 64: 256 bytes, so that any text can be encoded, the special tokens, and whole words
 SLIP_RATE, TERSE_RATE = 0.1, 0.2
@@ -41,10 +42,25 @@ RECIPE = Recipe(
 
 def build(directory: Path) -> None:
     """Train the model and write it with its tokenizer into `directory` (bfloat16, 0.3 MB)."""
+    write(directory, train_tokenizer(), RECIPE, draw_examples, num_steps=NUM_STEPS)
+
+
+def write(
+    directory: Path,
+    tokenizer: PreTrainedTokenizerFast,
+    recipe: Recipe,
+    draw_examples: Callable[[random.Random], Sequence[Example]],
+    *,
+    num_steps: int,
+) -> None:
+    """Train and write a model of this kind. On one thread: more gain nothing here and crawl on a busy machine. torch's number
+    of threads is as before afterwards."""
     import torch
 
-    tokenizer = train_tokenizer()
-    model = train_model(tokenizer)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    model = pretraining.train_model(tokenizer, recipe, draw_examples, num_steps=num_steps)
+    torch.set_num_threads(threads)
     tokenizer.save_pretrained(directory)
     model.to(torch.bfloat16).save_pretrained(directory)
 
@@ -83,18 +99,6 @@ def train_tokenizer() -> PreTrainedTokenizerFast:
         problem, solution = word_problem(sum_), word_solution(sum_, rng)
         corpus += [f"user\n{problem}", f"assistant\n{solution}", reflection_message(problem, solution)]
     return pretraining.train_tokenizer(corpus, vocab_size=VOCAB_SIZE)
-
-
-def train_model(tokenizer: PreTrainedTokenizerFast, *, num_steps: int = NUM_STEPS) -> Qwen2ForCausalLM:
-    """On one thread: more gain nothing here and crawl on a busy machine. torch's number of threads is as before
-    afterwards."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    model = pretraining.train_model(tokenizer, RECIPE, draw_examples, num_steps=num_steps)
-    torch.set_num_threads(threads)
-    return model
 
 
 def draw_examples(rng: random.Random) -> list[Example]:

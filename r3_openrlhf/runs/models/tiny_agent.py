@@ -8,44 +8,30 @@ shut, and there is something to learn.
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from r3_openrlhf.config import AgentsConfig
 from r3_openrlhf.problems.agents.trajectory import Episode
 from r3_openrlhf.problems.agents.vault import BACK, HALL, OPEN, TAKE, Vault
-from r3_openrlhf.runs.models import pretraining
-from r3_openrlhf.runs.models.pretraining import Example, Recipe
+from r3_openrlhf.runs.models import pretraining, tiny
+from r3_openrlhf.runs.models.pretraining import Example
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
+    from transformers import PreTrainedTokenizerFast
 
 VOCAB_SIZE = 384  # a multiple of 64: 256 bytes, so that any text can be encoded, the special tokens, and whole words
 SKILL = 0.55
 ROOMS, KEYS = (2, 3, 4), 1
 MAX_TURNS, MEMORY_TURNS = 6, 2
-NUM_STEPS, BATCH_SIZE, SEED = 400, 32, 0
-RECIPE = Recipe(
-    vocab_size=VOCAB_SIZE,
-    hidden_size=64,
-    intermediate_size=128,
-    num_layers=2,
-    num_attention_heads=2,
-    num_key_value_heads=1,
-    learning_rate=5e-3,
-    num_warmup_steps=20,
-    seed=SEED,
-)
+NUM_STEPS, BATCH_SIZE = 400, 32
+RECIPE = replace(tiny.RECIPE, vocab_size=VOCAB_SIZE)
 
 
 def build(directory: Path) -> None:
     """Train the model and write it with its tokenizer into `directory` (bfloat16, 0.3 MB)."""
-    import torch
-
-    tokenizer = train_tokenizer()
-    model = train_model(tokenizer)
-    tokenizer.save_pretrained(directory)
-    model.to(torch.bfloat16).save_pretrained(directory)
+    tiny.write(directory, train_tokenizer(), RECIPE, draw_examples, num_steps=NUM_STEPS)
 
 
 def right_action(vault: Vault) -> str:
@@ -80,17 +66,6 @@ def draw_examples(rng: random.Random) -> list[Example]:
 
 def train_tokenizer() -> PreTrainedTokenizerFast:
     """Over the words of the vault."""
-    rng = random.Random(SEED)
+    rng = random.Random(RECIPE.seed)
     corpus = [f"{role}\n{text}" for _ in range(100) for pair in episode_examples(rng) for role, text in zip(("user", "assistant"), pair, strict=True)]  # fmt: skip
     return pretraining.train_tokenizer(corpus, vocab_size=VOCAB_SIZE)
-
-
-def train_model(tokenizer: PreTrainedTokenizerFast, *, num_steps: int = NUM_STEPS) -> Qwen2ForCausalLM:
-    """On one thread, as runs/models/tiny.py; torch's number of threads is as before afterwards."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    model = pretraining.train_model(tokenizer, RECIPE, draw_examples, num_steps=num_steps)
-    torch.set_num_threads(threads)
-    return model

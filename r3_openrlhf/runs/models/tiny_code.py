@@ -20,40 +20,24 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from r3_openrlhf.runs.models import pretraining
-from r3_openrlhf.runs.models.pretraining import Example, Recipe
+from r3_openrlhf.runs.models import pretraining, tiny
+from r3_openrlhf.runs.models.pretraining import Example
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
+    from transformers import PreTrainedTokenizerFast
 
-VOCAB_SIZE = 448  # a multiple of 64: 256 bytes, so that any text can be encoded, the special tokens, and whole words
 SLIP_RATE, TERSE_RATE = 0.1, 0.2
 WORDS = {"+": "adds", "-": "subtracts", "*": "multiplies by"}
 ARGUMENTS = (0, 2, 7)  # of the tests of a function
-NUM_STEPS, BATCH_SIZE, SEED = 500, 32, 0
-RECIPE = Recipe(
-    vocab_size=VOCAB_SIZE,
-    hidden_size=64,
-    intermediate_size=128,
-    num_layers=2,
-    num_attention_heads=2,
-    num_key_value_heads=1,
-    learning_rate=5e-3,
-    num_warmup_steps=20,
-    seed=SEED,
-)
+NUM_STEPS, BATCH_SIZE = 500, 32
+RECIPE = tiny.RECIPE
 
 Parts = list[tuple[str, int]]  # sign and number, in order
 
 
 def build(directory: Path) -> None:
     """Train the model and write it with its tokenizer into `directory` (bfloat16, 0.3 MB)."""
-    import torch
-
-    tokenizer = train_tokenizer()
-    model = train_model(tokenizer)
-    tokenizer.save_pretrained(directory)
-    model.to(torch.bfloat16).save_pretrained(directory)
+    tiny.write(directory, train_tokenizer(), RECIPE, draw_examples, num_steps=NUM_STEPS)
 
 
 def problems(size: int = 32, seed: int = 0) -> list[dict[str, Any]]:
@@ -109,24 +93,13 @@ def train_tokenizer() -> PreTrainedTokenizerFast:
     """Over the words of the task and of the reflection prompt."""
     from r3_openrlhf.method.core.reflection import reflection_message
 
-    rng = random.Random(SEED)
+    rng = random.Random(RECIPE.seed)
     corpus = []
     for _ in range(400):
         parts = draw_parts(rng)
         problem, solution = word_problem(parts), word_solution(parts, rng)
         corpus += [f"user\n{problem}", f"assistant\n{solution}", reflection_message(problem, solution)]
-    return pretraining.train_tokenizer(corpus, vocab_size=VOCAB_SIZE)
-
-
-def train_model(tokenizer: PreTrainedTokenizerFast, *, num_steps: int = NUM_STEPS) -> Qwen2ForCausalLM:
-    """On one thread, as runs/models/tiny.py; torch's number of threads is as before afterwards."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    model = pretraining.train_model(tokenizer, RECIPE, draw_examples, num_steps=num_steps)
-    torch.set_num_threads(threads)
-    return model
+    return pretraining.train_tokenizer(corpus, vocab_size=RECIPE.vocab_size)
 
 
 def draw_examples(rng: random.Random) -> list[Example]:

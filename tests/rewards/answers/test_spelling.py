@@ -1,19 +1,10 @@
 """The rules of spelling.toml, each on its own; what they come to together is in the pairs of the other tests."""
 
-from pathlib import Path
-
 import pytest
 
 from r3_openrlhf.rewards.answers import spelling
 
-HERE = Path(__file__).parent
 RULES = list(zip(spelling._TABLE["rewrite"], spelling._REWRITES, strict=True))
-PAIRS = [
-    text
-    for name in ("pairs_correct.txt", "pairs_wrong.txt")
-    for line in (HERE / name).read_text(encoding="utf-8").splitlines()
-    for text in line.split(" === ")
-]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule[0]["example"])
@@ -21,14 +12,6 @@ def test_a_rule_does_what_its_example_says(rule):
     described, (_, pattern, replacement) = rule
     before, _, after = described["example"].partition(" => ")
     assert pattern.sub(replacement, before) == after
-
-
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule[0]["example"])
-def test_a_rule_that_is_passed_over_would_have_changed_nothing(rule):
-    described, (needs, pattern, replacement) = rule
-    texts = [described["example"].partition(" => ")[0], *PAIRS]
-    passed_over = [text for text in texts if not any(needed in text for needed in needs)]
-    assert [text for text in passed_over if pattern.sub(replacement, text) != text] == []
 
 
 @pytest.mark.parametrize(
