@@ -12,7 +12,7 @@ from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.method.core.ranking import RANKING_SCORES
 from r3_openrlhf.method.core.replay import choose
 from r3_openrlhf.method.errors import ConfigError
-from r3_openrlhf.method.open_table import load_object
+from r3_openrlhf.method.open_table import load_object, looking_only
 from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.method.settings import RankingSettings, ReplaySettings
 from tests.method.test_r3 import C, W, rollout, settings_of
@@ -62,6 +62,18 @@ def test_a_ranking_score_of_a_user_ranks(mine):
     rows[1].response_ids = np.zeros(9, np.int32)
     batch = R3(settings_of(ranking=RankingSettings(score=mine("longest"), guard="none"))).mix(rows, step=0)
     assert [row.ranking_reward for row in batch.rows] == [0.125, 0.5, 0.125]
+
+
+def test_what_only_looks_at_a_run_imports_nothing_that_it_names(tmp_path):
+    path = f"{tmp_path / 'hostile.py'}:score"
+    (tmp_path / "hostile.py").write_text(
+        f"open({str(tmp_path / 'ran')!r}, 'w')\ndef score(rollouts):\n    return []\n"
+    )
+    with looking_only():
+        assert RANKING_SCORES[path].needs_entropy  # an entry of ours stands for it
+        with pytest.raises(ConfigError, match="a command that only looks at a run never runs its code"):
+            load_object("ranking.score", path)
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_score_that_names_entropies_gets_them_measured(mine):

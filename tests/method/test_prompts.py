@@ -16,6 +16,7 @@ from r3_openrlhf.method.settings import (
     RankingSettings,
     RehearsalSettings,
     ReplaySettings,
+    StateReplaySettings,
 )
 from r3_openrlhf.method.types import Context, Rollout, Verdict
 from tests.method.test_r3 import settings_of
@@ -151,6 +152,7 @@ def test_chat_prompts_show_the_stored_attempt_where_there_is_room():
         (lambda: RehearsalSettings(min_rate=0.3), "replay.rehearse.min_rate is 0.3 and max_rate is 0.25"),
         (lambda: RankingSettings(peak_fraction=0.0), "ranking.peak_fraction is 0.0"),
         (lambda: RankingSettings(max_reward=1.0), "ranking.max_reward is 1.0; .*no failure can earn as much"),
+        (lambda: StateReplaySettings(ratio=1.0), "exploration.rrl.ratio is 1.0; use a share from 0 to below 1"),
         (lambda: ExplorationSettings(prefix="lines"), "exploration.prefix is 'lines', which"),
         (lambda: AdvantageSettings(lam=-1.0), "advantage.lam is -1.0"),
     ],

@@ -88,6 +88,18 @@ def test_what_is_recalled_follows_the_section_replay(history):
     assert recalled(W) == recalled(enabled=False) == []
 
 
+def test_what_a_step_remembers_is_recalled_in_the_next_and_forgotten_when_it_is_rolled_back(history):
+    r3 = R3(settings_of(replay__k=9), history=history)
+    r3.remember([rollout(C, number=7, step=6)], step=6, epoch=2)
+    assert numbers(r3.stored("a", C, step=7)) == [1, 2, 7] and history.last_step == 7
+    r3.roll_back(6)
+    assert numbers(r3.stored("a", C, step=6)) == [1, 2] and history.last_step == 6
+    without = R3()
+    without.remember([rollout(C)], step=0, epoch=1)
+    without.roll_back(0)
+    assert without.stored("a", C, step=1) == []
+
+
 def test_every_group_says_what_became_of_it():
     """Five collapsed groups: one with a stored success, one whose successes were evicted, one whose are too old, one that
     never had any, and one that is all right and has a stored failure. The sixth is mixed and asks for nothing."""
