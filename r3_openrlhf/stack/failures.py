@@ -29,7 +29,11 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 _FULL = re.compile(
     r"No space left on device|Disk quota exceeded|inline_container\.cc.*(unexpected pos|failed writing)"
 )
-
+# What its neighbours say of a process that ended and is no actor of Ray: gloo, NCCL, and vLLM of its engine core
+# (vllm/v1/engine/exceptions.py)
+_BROKEN = re.compile(
+    r"Connection closed by peer|Connection reset by peer|remote process exited|EngineCore encountered an issue"
+)
 
 SEEN_S = 3.0  # until Ray knows that a process is gone, which its neighbours notice at once
 
@@ -79,7 +83,8 @@ def r3_error(error: BaseException, run: RunDirectory, *, killed_before: int) -> 
         if number in FULL or _FULL.search(str(one)):
             why = os.strerror(number or errno.ENOSPC)
             return R3Error(f"there is no room left on the disk of {run.path} ({why}); free some: {_goes_on(run)}")
-        if DIED & {kind.__name__ for kind in type(one).__mro__} and "creation task" not in str(one):
+        died = DIED & {kind.__name__ for kind in type(one).__mro__} and "creation task" not in str(one)
+        if died or (one is last and _BROKEN.search(str(one))):
             return R3Error(f"{_killed(one, killed_before)}; {_goes_on(run)} (the whole story is in {run.log})")
     lines = [line.strip() for line in str(last).splitlines() if line.strip()]
     return R3Error(
@@ -90,9 +95,8 @@ def r3_error(error: BaseException, run: RunDirectory, *, killed_before: int) -> 
 def _killed(error: BaseException, killed_before: int) -> str:
     text = str(error)
     name, process = (re.search(rf"\t{key}: (\S+)", text) for key in ("class_name", "pid"))
-    what = (PARTS.get(name[1], name[1]) if name else "a process of Ray") + (
-        f" (process {process[1]})" if process else ""
-    )
+    unnamed = "a process of the rollout engine or of the policy" if _BROKEN.search(text) else "a process of Ray"
+    what = (PARTS.get(name[1], name[1]) if name else unnamed) + (f" (process {process[1]})" if process else "")
     if type(error).__name__ == "OutOfMemoryError" or "OUT_OF_MEMORY" in text:
         why = "Ray ended it because memory ran short"
     elif (killed := memory_kills() - killed_before) > 0:

@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("ray", reason="Ray is not installed")
 from ray.core.generated.common_pb2 import ActorDiedErrorContext  # noqa: E402
 from ray.exceptions import ActorDiedError, LocalRayletDiedError, OutOfMemoryError, RayTaskError  # noqa: E402
+from vllm.v1.engine.exceptions import EngineDeadError  # noqa: E402
 
 from r3_openrlhf.method.errors import R3Error, TrainingStopped  # noqa: E402
 from r3_openrlhf.runs.directory import RunDirectory  # noqa: E402
@@ -103,6 +104,8 @@ def test_a_broken_connection_names_the_process_that_was_killed():
     [
         (OutOfMemoryError("Task was killed due to the node running low on memory."), "Ray ended it because memory ran short"),
         (LocalRayletDiedError(), "a process of Ray was killed"),
+        (RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:11667"), "of the policy was killed: a signal"),
+        (EngineDeadError(), "a process of the rollout engine or of the policy was killed: a signal"),
         (OSError(errno.ENOSPC, "No space left on device"), "there is no room left on the disk of"),
     ],
 )  # fmt: skip
