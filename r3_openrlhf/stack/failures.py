@@ -32,7 +32,7 @@ _FULL = re.compile(
 # What its neighbours say of a process that ended and is no actor of Ray: gloo, NCCL, and vLLM of its engine core
 # (vllm/v1/engine/exceptions.py)
 _BROKEN = re.compile(
-    r"Connection closed by peer|Connection reset by peer|remote process exited|EngineCore encountered an issue"
+    r"gloo.*Connection (?:closed|reset) by peer|remote process exited|EngineCore encountered an issue"
 )
 
 SEEN_S = 3.0  # until Ray knows that a process is gone, which its neighbours notice at once
