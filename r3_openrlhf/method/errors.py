@@ -48,17 +48,5 @@ class HistoryError(R3Error):
     """The history store cannot be opened, read or written as asked."""
 
 
-class GradingError(R3Error):
-    """Grading as a whole cannot continue (a single rollout that cannot be graded is data, not an error)."""
-
-
 class TrainingStopped(R3Error):
     """A running job met a condition under which its numbers would no longer mean anything."""
-
-
-class ClusterError(R3Error):
-    """A job, a node or a cluster's software is not as it must be."""
-
-
-class RunInterrupted(R3Error):
-    """The run was asked to end before its end; it resumes from its newest checkpoint. Not an error of the user."""

@@ -9,13 +9,17 @@ import msgspec
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.machine.processes.wire import encode
 from r3_openrlhf.method.core.rewards import outcome_reward
-from r3_openrlhf.method.errors import GradingError
+from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.rewards.answers.request import GradeRequest, Item, Outcome
 from r3_openrlhf.rewards.functions import FunctionItem
 
 MAX_RESPONSE_CHARS = 1_000_000  # of a longer response, the end
 MAX_PROBLEM_CHARS = 20_000
+
+
+class GradingError(R3Error):
+    """Grading as a whole cannot continue (a single rollout that cannot be graded is data, not an error)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

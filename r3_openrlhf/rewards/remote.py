@@ -21,9 +21,9 @@ import msgspec
 from aiohttp.http_exceptions import LineTooLong  # of a StreamReader; no ClientError
 
 from r3_openrlhf.config import RewardConfig
-from r3_openrlhf.method.errors import GradingError, quoted, without_secrets
+from r3_openrlhf.method.errors import quoted, without_secrets
 from r3_openrlhf.rewards.answers.request import GradeRequest, Item, Outcome, Word
-from r3_openrlhf.rewards.exchange import Grade, encode_request, grade_of
+from r3_openrlhf.rewards.exchange import Grade, GradingError, encode_request, grade_of
 
 logger = logging.getLogger(__name__)
 

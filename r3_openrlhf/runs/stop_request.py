@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 
+from r3_openrlhf.method.errors import R3Error
+
 # Saved, and to be started again: what HTCondor calls the exit code of a self-checkpointing job.
 GO_ON = 85
 DEADLINE = "R3_DEADLINE"  # environment variable: seconds since 1970 at which the job will be killed
@@ -27,6 +29,10 @@ SAME_S = (
 LEAVING_S = 4.0  # for leaving at once; then what is left is killed
 GOES_ON = "; the same command continues from the newest checkpoint, if there is one"
 RESERVE_S = 30.0  # for leaving: Ray's processes end, logs are copied
+
+
+class RunInterrupted(R3Error):
+    """The run was asked to end before its end; it resumes from its newest checkpoint. Not an error of the user."""
 
 
 @contextlib.contextmanager

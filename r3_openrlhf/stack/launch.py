@@ -40,7 +40,7 @@ from r3_openrlhf.machine.cpu import cpu_platform
 from r3_openrlhf.machine.gpus import expandable_segments, gpus_of_this_machine, taken_memory
 from r3_openrlhf.machine.ray_start import of_this_machine, patient_raylet, replaced
 from r3_openrlhf.machine.ray_temporary import MAX_BYTES, REMEDY, bytes_of, private_directory, ray_temporary, sweep
-from r3_openrlhf.method.errors import ConfigError, DataError, R3Error, RunInterrupted
+from r3_openrlhf.method.errors import ConfigError, DataError, R3Error
 from r3_openrlhf.problems.files import is_on_the_hub
 from r3_openrlhf.problems.held_out import check_held_out_source, held_out_data, prepare_held_out
 from r3_openrlhf.problems.training_file import PreparedData, check_source, prepare
@@ -58,7 +58,7 @@ from r3_openrlhf.runs.planning.hardware import DEFAULT, GPUS
 from r3_openrlhf.runs.planning.history_coverage import history_warnings
 from r3_openrlhf.runs.planning.shapes import known_shape, shape_of
 from r3_openrlhf.runs.planning.verdict import check_split, start_check
-from r3_openrlhf.runs.stop_request import DEADLINE, GOES_ON, SIGNALS, StopRequest, deaf_children
+from r3_openrlhf.runs.stop_request import DEADLINE, GOES_ON, SIGNALS, RunInterrupted, StopRequest, deaf_children
 from r3_openrlhf.stack import other_ranks, safe_pickles
 from r3_openrlhf.stack.agent_tasks import check_environment, prepare_tasks
 from r3_openrlhf.stack.arguments import openrlhf_arguments, platform_of, ray_address

@@ -13,7 +13,7 @@ import ray
 import transformers
 from openrlhf.trainer import ppo_trainer
 
-from r3_openrlhf.method.errors import RunInterrupted, TrainingStopped
+from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.method.open_table import load_object
 from r3_openrlhf.problems.held_out import evaluation_line, read_prompts
@@ -26,7 +26,7 @@ from r3_openrlhf.runs.directory import MOST_HELD_OUT, RunDirectory
 from r3_openrlhf.runs.history_witness import FILE_NAME, append_record, check_checkpoint, record_of
 from r3_openrlhf.runs.model_copies import forget_superseded
 from r3_openrlhf.runs.rollout_records import record_of as rollout_record
-from r3_openrlhf.runs.stop_request import StepClock, StopRequest
+from r3_openrlhf.runs.stop_request import RunInterrupted, StepClock, StopRequest
 from r3_openrlhf.runs.trends import kept, trend_warnings
 from r3_openrlhf.stack import other_ranks
 from r3_openrlhf.stack.blocked_signals import keep_blocked

@@ -38,9 +38,9 @@ from r3_openrlhf.config.words import Device
 from r3_openrlhf.machine import ray_temporary, shared_memory
 from r3_openrlhf.machine.ports import free_port
 from r3_openrlhf.machine.ray_start import authentication
-from r3_openrlhf.method.errors import ClusterError, R3Error
+from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.method.history.lease import Lease
-from r3_openrlhf.operations.cluster import all_reduce, node_checks, ray_on_nodes
+from r3_openrlhf.operations.cluster import ClusterError, all_reduce, node_checks, ray_on_nodes
 from r3_openrlhf.runs import lock
 from r3_openrlhf.runs.directory import RunDirectory, write_whole
 from r3_openrlhf.runs.stop_request import GO_ON, SIGNALS, deaf_children

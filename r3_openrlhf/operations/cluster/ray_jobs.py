@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.method.errors import ClusterError
+from r3_openrlhf.operations.cluster import ClusterError
 
 # Between `ray job stop` and the kill: a step and a checkpoint must fit into it. Ray's own default is 3 s.
 STOP_WAIT = {"RAY_JOB_STOP_WAIT_TIME_S": "600"}

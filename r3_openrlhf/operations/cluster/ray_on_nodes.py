@@ -18,7 +18,7 @@ import psutil
 
 from r3_openrlhf.machine import ray_start
 from r3_openrlhf.machine.ports import free_port
-from r3_openrlhf.method.errors import ClusterError
+from r3_openrlhf.operations.cluster import ClusterError
 
 NODE_LABEL = "r3-node"
 # Rollouts of a step go through Ray's object store, weights do not. Ray spills what does not fit to disk.

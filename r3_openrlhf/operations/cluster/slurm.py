@@ -18,7 +18,8 @@ import jinja2
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.access import is_secret
 from r3_openrlhf.config.words import Device
-from r3_openrlhf.method.errors import ClusterError, ConfigError, on_one_line, quoted, without_secrets
+from r3_openrlhf.method.errors import ConfigError, on_one_line, quoted, without_secrets
+from r3_openrlhf.operations.cluster import ClusterError
 
 TEMPLATE = Path(__file__).parent / "templates" / "slurm.sh.j2"
 # What a job must have of the environment in which it was submitted, whatever the site's sbatch exports. Keys and tokens

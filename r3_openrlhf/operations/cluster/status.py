@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NotRequired, TypedDict
 
-from r3_openrlhf.method.errors import ClusterError, R3Error, on_one_line
+from r3_openrlhf.method.errors import R3Error, on_one_line
 from r3_openrlhf.method.history.lease import last_holder
-from r3_openrlhf.operations.cluster import ray_jobs
+from r3_openrlhf.operations.cluster import ClusterError, ray_jobs
 from r3_openrlhf.operations.cluster.submissions import FILE, SlurmId, runs_of, submissions
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.files import read_json, read_text

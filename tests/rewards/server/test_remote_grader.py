@@ -13,11 +13,11 @@ import pytest
 
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.machine.ports import free_port
-from r3_openrlhf.method.errors import GradingError
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.rewards import remote
 from r3_openrlhf.rewards.answers.request import GradeRequest
 from r3_openrlhf.rewards.client import make_grader
+from r3_openrlhf.rewards.exchange import GradingError
 from r3_openrlhf.rewards.remote import RemoteGrader
 from r3_openrlhf.rewards.server import admission_queue
 from tests.rewards.hostile_payloads import ENDLESS_REFERENCE, endless
