@@ -226,7 +226,7 @@ WRONG_VALUES = {
     "--out {file}": ["lab", "study", "--out", "{file}", "--arms", "grpo", "--seeds", "1", "--jobs", "1"],
     "--model {missing}": ["lab", "controls", "--model", "{missing}"],
     "--out {missing}/deep": ["lab", "controls", "--out", "{missing}/deep/out.json"],
-    "is no UTF-8 text": ["serve-rewards", "--token-file", "{binary}"],
+    "is not UTF-8 text": ["serve-rewards", "--token-file", "{binary}"],
     "is no tokenizer": ["serve-rewards", "--tokenizer", "{broken_tokenizer}"],
     "--max-body-mb is -1": ["serve-rewards", "--max-body-mb", "-1"],
     "--max-body-mb is 0": ["serve-rewards", "--max-body-mb", "0"],

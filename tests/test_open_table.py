@@ -113,8 +113,8 @@ def test_an_algorithm_of_a_user_is_a_configuration(mine):
         (lambda path: RankingSettings(score="no_module:score"), "ranking.score is 'no_module:score', which cannot be imported"),
         (lambda path: RankingSettings(score="nofile.py:score"), "nofile.py does not exist"),
         (lambda path: RankingSettings(score="entropie"), "did you mean entropy?, or package.module:name of your own"),
-        (lambda path: ALGORITHMS[path("NUMBER")], "is no record of the class r3_openrlhf.config.algorithms.Algorithm"),
-        (lambda path: ALGORITHMS[path("NOT_MINE")], "whose mechanisms hold 'telepathy'"),
+        (lambda path: ALGORITHMS[path("NUMBER")], "is not an instance of r3_openrlhf.config.algorithms.Algorithm"),
+        (lambda path: ALGORITHMS[path("NOT_MINE")], "whose mechanisms include 'telepathy'"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_used_is_refused_at_start(mine, entrance, sentence):

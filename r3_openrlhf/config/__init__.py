@@ -190,7 +190,7 @@ class RolloutConfig:
         at_least("rollout.max_new_tokens", self.max_new_tokens, 1)
         above("rollout.temperature", self.temperature, 0.0)
         if not all(self.stop):
-            raise ConfigError(f"rollout.stop is {self.stop}; a text at which a response ends has a character or more")
+            raise ConfigError(f"rollout.stop is {self.stop}; use texts of at least one character")
         _check_typed("rollout.stop", *self.stop)
         at_least("rollout.micro_batch_size", self.micro_batch_size, 1)
         at_least("rollout.max_tokens_per_gpu", self.max_tokens_per_gpu, 1)
@@ -376,7 +376,7 @@ class RewardConfig:
             raise ConfigError("reward.function and reward.urls are set; use one of the two")
         if self.weights and len(self.weights) != len(self.functions):
             raise ConfigError(
-                f"reward.weights has {len(self.weights)} numbers for the {len(self.functions)} of reward.functions; use as many"
+                f"reward.weights has {len(self.weights)} numbers, but reward.functions has {len(self.functions)} functions; give one weight per function"
             )
         for number in (*self.weights, self.correct_from):
             if not math.isfinite(number):
@@ -390,7 +390,7 @@ class RewardConfig:
         ]
         if len(set(names)) < len(names):
             raise ConfigError(
-                f"reward.functions has two with one name: {', '.join(names)}; rename one, metrics have them"
+                f"reward.functions has functions with one name: {', '.join(names)}; rename one, because metrics use the names"
             )
 
     @property
@@ -694,7 +694,7 @@ class R3Config(R3Settings):
 
     @property
     def keeps_history(self) -> bool:
-        """Does the run keep what it sampled in a history store? algo=r3 always does; trajectories are kept where they
+        """True if the run keeps what it sampled in a history store. algo=r3 always does; trajectories are kept if they
         are recalled or reflected on."""
         recalls = "replay" in self.algorithm.mechanisms and (self.replay.enabled or self.reflection.enabled)
         return self.algorithm.keeps_history or recalls
@@ -772,11 +772,11 @@ class R3Config(R3Settings):
             )
         if self.data.path != f"{ENVIRONMENT}{agents.environment}":
             raise ConfigError(
-                f"{given} and data.path is {self.data.path}, but its tasks are its seeds; leave data.path out"
+                f"{given} and data.path is {self.data.path}, but the tasks of an environment are its seeds; leave data.path out"
             )
         if self.data.max_samples is None:
             raise ConfigError(
-                f"{given} and data.max_samples is not set; a task is a seed, so say how many an epoch has: data.max_samples=1024"
+                f"{given} but data.max_samples is not set; a task is a seed, so set the number of tasks in an epoch: data.max_samples=1024"
             )
         if self.held_out.path != (self.data.path if self.held_out.max_samples else None):
             raise ConfigError(
@@ -786,10 +786,10 @@ class R3Config(R3Settings):
         for key, instead, is_set, why in (
             ("openrlhf.train.async_enable", "false", self.is_async, "trajectories are not sampled ahead of the step that trains"),
             ("openrlhf.algo.dynamic_filtering_enable", "false", self.filters_groups, "a task's group has a row for each turn"),
-            ("replay.mode", "add", self.replay.enabled and self.replay.mode != ReplayMode.ADD, "a trajectory has no row that could give way"),
-            ("replay.include_reflection", "false", self.replay.include_reflection, "a trajectory keeps the prompts that it had"),
+            ("replay.mode", "add", self.replay.enabled and self.replay.mode != ReplayMode.ADD, "a trajectory has no row to replace"),
+            ("replay.include_reflection", "false", self.replay.include_reflection, "a recalled trajectory keeps its own prompts"),
             ("replay.rehearse.share", "0", self.replay.rehearse.share, "it trains single responses, not trajectories"),
-            ("reflection.share_successes", "false", self.reflection.share_successes, "a trajectory keeps the prompts that it had"),
+            ("reflection.share_successes", "false", self.reflection.share_successes, "a recalled trajectory keeps its own prompts"),
             ("ranking.enabled", "false", self.ranking.enabled, "it ranks whole responses, not trajectories"),
             ("exploration.prefix", "null", exploration.prefix, "it starts within whole responses"),
             ("rollout.record", "null", self.rollout.record, "a recording has single responses, not trajectories"),
@@ -810,7 +810,7 @@ class R3Config(R3Settings):
         on, cluster = "openrlhf.train.async_enable is on", self.cluster
         if cluster.gpus_per_node % 2:
             raise ConfigError(
-                f"{on} and cluster.gpus_per_node is {cluster.gpus_per_node}, but half of the GPUs are the engines' then; use an "
+                f"{on} and cluster.gpus_per_node is {cluster.gpus_per_node}, but the engines then use half of the GPUs; use an "
                 "even number"
             )
         if self.num_policy_ranks % cluster.vllm_tensor_parallel_size:
@@ -824,12 +824,12 @@ class R3Config(R3Settings):
             )
         if self.exploration.prefix:
             raise ConfigError(
-                f"{on} and exploration.prefix is {self.exploration.prefix}, but a state is chosen by what the steps before it found, which is "
-                "not awaited then; use one of the two"
+                f"{on} and exploration.prefix is {self.exploration.prefix}, but states are chosen from the results of earlier steps, which are "
+                "not available then; use one of the two"
             )
         if self.train.deterministic:
             raise ConfigError(
-                f"{on} and train.deterministic is true, but which weights sample a step depends on timing then; use one of the two"
+                f"{on} and train.deterministic is true, but then timing decides which weights sample a step; use one of the two"
             )
 
     def _check_mechanisms(self) -> None:
@@ -863,7 +863,7 @@ class R3Config(R3Settings):
                 f"algo is {self.algo}, which runs OpenRLHF's own classes, but {', '.join(on)} would need algo=r3; add {off}"
             )
         own = f"but algo is {self.algo}, "
-        off = "; use algo=r3, with replay, reflection and ranking off where only this is wanted"
+        off = "; use algo=r3, with replay, reflection and ranking off if you only want this"
         explores = "exploration" in algorithm.mechanisms
         for key, is_off, why in (
             (f"exploration.prefix is {given.prefix}", explores or not given.prefix, f"which keeps no history of states{off}"),

@@ -43,7 +43,7 @@ def read_token(file: str | None, variable: str) -> str | None:
     try:
         return path.read_text(encoding="utf-8").strip()
     except UnicodeDecodeError as error:
-        raise ConfigError(f"--token-file: {path} is no UTF-8 text") from error
+        raise ConfigError(f"--token-file: {path} is not UTF-8 text") from error
     except OSError as error:
         raise ConfigError(f"--token-file: {path} cannot be read: {error.strerror}") from error
 

@@ -63,19 +63,19 @@ class Algorithm:
 
     @property
     def replays_states(self) -> bool:
-        """May groups start from states that a critic has chosen (exploration.rrl)? It takes a critic and a history."""
+        """True if groups may start from states that a critic has chosen (exploration.rrl). It needs a critic and a history."""
         return self.has_critic and self.keeps_history
 
 
 def _of_user(path: str, found: Any) -> Algorithm:
     if not isinstance(found, Algorithm):
         raise ConfigError(
-            f"algo is {quoted(path)}, which is no record of the class r3_openrlhf.config.algorithms.Algorithm"
+            f"algo is {quoted(path)}, which is not an instance of r3_openrlhf.config.algorithms.Algorithm"
         )
     unknown = found.mechanisms - METHOD
     if unknown:
         raise ConfigError(
-            f"algo is {quoted(path)}, whose mechanisms hold {quoted(sorted(unknown)[0])}; there are {', '.join(sorted(METHOD))}"
+            f"algo is {quoted(path)}, whose mechanisms include {quoted(sorted(unknown)[0])}; known: {', '.join(sorted(METHOD))}"
         )
     if found.has_critic and found.own_advantages:
         raise ConfigError(

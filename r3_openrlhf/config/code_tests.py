@@ -70,9 +70,9 @@ def read_tests(text: str) -> CodeTests:
     try:
         tests = msgspec.convert(json.loads(text), CodeTests)  # json keeps integers of any size
     except msgspec.ValidationError as error:
-        raise DataError(f"its tests are not of the contract: {error}") from error
+        raise DataError(f"its tests break the contract: {error}") from error
     except (ValueError, RecursionError) as error:
-        raise DataError(f"its tests are no JSON text ({type(error).__name__})") from error
+        raise DataError(f"its tests are not JSON ({type(error).__name__})") from error
     check_tests(tests)
     return tests
 
@@ -80,13 +80,13 @@ def read_tests(text: str) -> CodeTests:
 def check_tests(tests: CodeTests) -> None:
     """DataError: there are no tests, or they cannot be run."""
     if not tests.language.replace("+", "p").replace("#", "s").isidentifier():
-        raise DataError(f"its tests are for {tests.language[:40]!r}, which is no word for a language")
+        raise DataError(f"its tests name the language {tests.language[:40]!r}, which is not a valid word")
     if tests.asserts and (tests.inputs or tests.outputs):
         raise DataError("its tests have both asserts and inputs; use one of the two")
     if len(tests.inputs) != len(tests.outputs):
         raise DataError(f"its tests have {len(tests.inputs)} inputs and {len(tests.outputs)} outputs")
     if not tests.number:
-        raise DataError("it has no tests, and nothing may count as right without one")
+        raise DataError("it has no tests, so no program can be correct")
     if tests.number > MAX_TESTS:
         raise DataError(f"it has {tests.number} tests, more than {MAX_TESTS}")
     for limit in (tests.time_limit, tests.memory_limit_mb):
@@ -104,14 +104,14 @@ def _check_kind(tests: CodeTests) -> None:
         if not tests.fn_name.isidentifier():
             raise DataError("fn_name is not the name of a function")
         if not all(isinstance(arguments, list) for arguments in tests.inputs):
-            raise DataError("it has an fn_name, and an input that is no list of arguments")
+            raise DataError("it has an fn_name, but an input is not a list of arguments")
     elif not all(isinstance(text, str) for text in (*tests.inputs, *tests.outputs)):
-        raise DataError("it has no fn_name, and an input or output that is not a text")
+        raise DataError("it has no fn_name, but an input or output is not a text")
     elif tests.checker is not None:
         try:
             ast.parse(tests.checker)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise DataError("its checker is no Python") from error
+            raise DataError("its checker is not Python") from error
     elif not any(text.strip() for text in tests.outputs):
         raise DataError("all its expected outputs are empty, so that a program that does nothing would pass")
 

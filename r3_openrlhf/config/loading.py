@@ -114,7 +114,7 @@ def load_config(experiment: str, overrides: list[str]) -> R3Config:
 _TRACKERS = re.compile("trackio|mlflow|swanlab|comet|neptune|clearml|aim", re.IGNORECASE)
 _OTHER_TRACKERS = (
     "a run logs to Weights & Biases (logging.wandb_project), and to TensorBoard and metrics.jsonl in its directory always; "
-    "trackio.import_tf_events(RUN/tensorboard, project=...) takes it to trackio, and mlflow.log_metrics of each line of metrics.jsonl to "
+    "trackio.import_tf_events(RUN/tensorboard, project=...) imports it into trackio, and mlflow.log_metrics of each line of metrics.jsonl into "
     "MLflow"
 )
 
@@ -248,13 +248,13 @@ def _with_paths_of_tasks(values: dict[str, Any]) -> dict[str, Any]:
 
 def _check_override(text: str) -> Override:
     if not text.isprintable() and any("\ud800" <= character <= "\udfff" for character in text):
-        raise ConfigError(f"{quoted(text)} holds bytes that are no UTF-8 text; write the value in UTF-8")
+        raise ConfigError(f"{quoted(text)} holds bytes that are not UTF-8 text; write the value in UTF-8")
     try:
         override = OverridesParser.create().parse_override(text)
     except HydraException as error:
         raise ConfigError(f"{quoted(text)} is not of the form key=value; {_one_line(error)}") from error
     if override.type not in (OverrideType.CHANGE, OverrideType.ADD, OverrideType.FORCE_ADD):
-        raise ConfigError(f"{quoted(text)} deletes a key; every key of a run has a value, set another one")
+        raise ConfigError(f"{quoted(text)} deletes a key; set it to another value instead")
     if override.is_sweep_override():
         raise ConfigError(f"{quoted(text)} names several values; a run takes one, so quote a value that holds a comma")
     known = _known_keys(R3Config)

@@ -34,7 +34,7 @@ class Reading(Word):
 
 
 class LossAggregation(Word):
-    """Does every token of a step weigh the same, or every response? OpenRLHF's words (`--actor.loss_agg_mode`)."""
+    """The weight of tokens in the loss: every token of a step weighs the same, or every response. OpenRLHF's words (`--actor.loss_agg_mode`)."""
 
     TOKEN_MEAN = "token-mean"
     SEQ_MEAN_TOKEN_MEAN = "seq-mean-token-mean"

@@ -53,7 +53,7 @@ class GradingThread:
         return make_grader(self._config)  # inside the loop: a remote grader opens its connections there
 
     def is_silent(self, seconds: float) -> bool:
-        """Do servers give no sign of life for so long? Processes always answer within their own limits."""
+        """True if servers have given no sign of life for so long. Processes always answer within their own limits."""
         last_heard = getattr(self._grader, "last_heard", None)
         return last_heard is not None and time.monotonic() - last_heard >= seconds
 

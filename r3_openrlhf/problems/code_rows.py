@@ -231,7 +231,7 @@ def parsed(value: Any, *, depth: int = 3) -> Any:
             try:
                 value = json.loads(text)
             except (ValueError, RecursionError) as error:
-                raise DataError("its tests are no JSON text") from error
+                raise DataError("its tests are not JSON") from error
         depth -= 1
     return value
 
@@ -413,7 +413,7 @@ def _own(found: dict[str, Any]) -> CodeTests:
     try:
         return msgspec.convert(found, CodeTests)
     except msgspec.ValidationError as error:
-        raise DataError(f"its tests are not of the contract: {error}") from error
+        raise DataError(f"its tests break the contract: {error}") from error
 
 
 def _known(found: dict[str, Any]) -> dict[str, Any]:

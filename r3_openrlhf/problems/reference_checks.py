@@ -1,4 +1,4 @@
-"""Do the references of a file look like answers? One Finding for each way in which they do not."""
+"""Check that the references of a file look like answers: one Finding for each way in which they do not."""
 
 from __future__ import annotations
 

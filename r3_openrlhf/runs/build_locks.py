@@ -65,7 +65,7 @@ def stale(root: Path) -> tuple[list[Path], list[Path]]:
 
 
 def _is_local(path: Path) -> bool:
-    """Does no other machine mount the file system of `path`? False where it is not known."""
+    """True if no other machine mounts the file system of `path`. False if it is not known."""
     import psutil  # not above: the doctor lists locks without packages
 
     path, kind, depth = path.resolve(), "", 0

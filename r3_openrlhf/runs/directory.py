@@ -114,7 +114,7 @@ class RunDirectory:
         return self.config.is_file() and (written or checkpoint_record.newest(self.checkpoints) is not None)
 
     def check(self, config: R3Config) -> None:
-        """May `create` be called? Writes nothing.
+        """Check that `create` may be called. Writes nothing.
 
         Raises ConfigError when the directory holds a run with other settings (the differing keys are named), a run
         that checkpoint.resume=false forbids to continue, or files that are not a run's.

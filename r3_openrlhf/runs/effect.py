@@ -1,4 +1,4 @@
-"""Did it help? What the mechanisms did to the groups of a run, from its rollouts alone.
+"""What the mechanisms did to the groups of a run, from its rollouts alone.
 
 The question that a user has of replay is what a recall changed: how often is a problem right at its next visit, if its all-wrong
 group was repaired, and how often if it was not? A group is only repaired if its problem has been right before, so the two are

@@ -153,7 +153,7 @@ def read_evidence(path: Path) -> Evidence:
 
 
 def is_there(directory: Path, config: R3Config) -> bool:
-    """Is there evidence of this run? Raises R3Error where there is, of other settings."""
+    """True if there is evidence of this run. Raises R3Error if it has other settings."""
     arm, seed = config.arm or config.algo, config.train.seed
     path = file_of(directory, arm, seed)
     if not path.is_file():

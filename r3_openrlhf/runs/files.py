@@ -147,7 +147,7 @@ def read_text(path: Path) -> str:
     try:
         return read_bytes(path).decode()
     except UnicodeDecodeError as error:
-        raise R3Error(f"{path} is damaged: it is no UTF-8 text; restore it from a copy") from error
+        raise R3Error(f"{path} is damaged: it is not UTF-8 text; restore it from a copy") from error
     except OSError as error:
         raise R3Error(f"{path} cannot be read: {error.strerror}") from error
 
@@ -196,7 +196,7 @@ def _decode(text: bytes, kind: type) -> dict[str, Any]:
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     except UnicodeDecodeError as error:
-        raise ValueError("it is no UTF-8 text") from error
+        raise ValueError("it is not UTF-8 text") from error
     except msgspec.ValidationError as error:
         raise ValueError(f"it is not what a run writes ({error})") from error
     except msgspec.DecodeError as error:

@@ -173,7 +173,7 @@ class StepClock:
         self._step_began = self._now()
 
     def is_time_to_save(self) -> bool:
-        """Have `save_minutes` passed since the last checkpoint? False when they are None."""
+        """True if `save_minutes` have passed since the last checkpoint. False if they are None."""
         return self.save_minutes is not None and self._now() - self._saved >= 60 * self.save_minutes
 
     def reason_to_stop(self) -> str | None:

@@ -25,7 +25,7 @@ FOLDER = "_universal"  # next to _actor: OpenRLHF counts every folder in there a
 
 
 def must_convert(config: R3Config, run: RunDirectory) -> bool:
-    """Was the newest checkpoint saved by another number of ranks? False without one. Raises ConfigError where it was, and this run
+    """True if another number of ranks saved the newest checkpoint. Raises ConfigError if so and this run
     could not load it."""
     tag = _tag(run)
     saved = len(list((run.checkpoints / ACTOR / tag).glob(SHARDS))) if tag else 0

@@ -143,7 +143,7 @@ def serve(library, *, host: str, port: int, token: str | None, opens_browser: bo
 
 
 def _has_screen() -> bool:
-    """Is there one where a browser would show? Without it webbrowser looks for one that runs in this terminal."""
+    """True if a browser has a screen. Without one, webbrowser looks for a browser that runs in this terminal."""
     if "SSH_CONNECTION" in os.environ:
         return False
     return sys.platform == "darwin" or any(name in os.environ for name in ("DISPLAY", "WAYLAND_DISPLAY"))

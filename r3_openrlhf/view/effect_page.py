@@ -1,4 +1,4 @@
-"""Did it help? What replay, reflection and ranking changed in a run."""
+"""What replay, reflection and ranking changed in a run."""
 
 from __future__ import annotations
 

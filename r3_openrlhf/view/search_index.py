@@ -201,7 +201,7 @@ class RunIndex:
                 )
 
     def is_current(self) -> bool:
-        """Would `update` have nothing to read? Looks at the files' sizes and times alone."""
+        """True if `update` would have nothing to read, by the files' sizes and times."""
         files = {step: identity for step, (_, identity) in step_rows.files_of(self.run).items()}
         with self._reading() as connection:
             return _steps_in(connection) == files

@@ -364,11 +364,11 @@ def test_half_of_the_gpus_sample_ahead():
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        (["cluster.gpus_per_node=1"], "cluster.gpus_per_node is 1, but half of the GPUs are the engines' then"),
+        (["cluster.gpus_per_node=1"], "cluster.gpus_per_node is 1, but the engines then use half of the GPUs"),
         (["cluster.vllm_tensor_parallel_size=8"], "does not divide the 4 GPUs of the engines"),
         (["cluster.enable_sleep=true"], "cluster.enable_sleep is true, but engines never sleep then"),
         (["exploration.prefix=fractions"], "a state is chosen by what the steps before it found"),
-        (["train.deterministic=true"], "which weights sample a step depends on timing then"),
+        (["train.deterministic=true"], "then timing decides which weights sample a step"),
     ],
 )
 def test_what_does_not_go_with_sampling_ahead_is_refused(more, sentence):

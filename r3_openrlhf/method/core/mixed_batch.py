@@ -75,7 +75,7 @@ class Row:
 
     @property
     def rehearsed(self) -> bool:
-        """Is it a stored success of a problem that this step does not ask? Nothing is compared with it."""
+        """True if it is a stored success of a problem outside of this step. Nothing is compared with it."""
         return self.group == NO_GROUP
 
     @property

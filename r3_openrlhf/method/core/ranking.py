@@ -29,7 +29,7 @@ from r3_openrlhf.method.types import Context, EntropyStatistics, Rollout, Verdic
 
 
 def dominated_counts(peak: Sequence[float], global_: Sequence[float]) -> list[int]:
-    """S_i: how many rows does row i dominate?   i > j  iff  peak_i > peak_j and global_i < global_j, both strict."""
+    """S_i, the number of rows that row i dominates.   i > j  iff  peak_i > peak_j and global_i < global_j, both strict."""
     peaks, globals_ = finite_values("peak", peak), finite_values("global_", global_)
     same_length(peak=peaks, global_=globals_)
     rows = list(zip(peaks, globals_, strict=True))

@@ -25,7 +25,7 @@ MIN_VISIBLE_CHARACTERS = 64  # an attempt of which less is left cannot be diagno
 
 
 def is_hard(mean_reward: float | None, *, threshold: float) -> bool:
-    """Is the problem's mean stored reward below tau? None, no history yet, is not hard.
+    """True if the problem's mean stored reward is below tau. None (no history yet) is not hard.
 
     ValueError: a number that is not finite.
     """

@@ -143,7 +143,7 @@ def _tune(connection: sqlite3.Connection) -> None:
 
 
 def _is_new(connection: sqlite3.Connection, path: str) -> bool:
-    """Is the file empty? Raises HistoryError for one that is no store of ours, or not a whole one."""
+    """True if the file is empty. Raises HistoryError if it is not a complete store."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()

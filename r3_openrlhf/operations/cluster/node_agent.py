@@ -529,7 +529,7 @@ def _signal(process: psutil.Process, number: int) -> None:
 
 
 def hears(process: psutil.Process, number: int) -> bool:
-    """Does the process not block this signal? True of one that is gone."""
+    """True if the process does not block this signal, or is gone."""
     try:
         status = Path(f"/proc/{process.pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):

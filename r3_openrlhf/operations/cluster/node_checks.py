@@ -1,4 +1,4 @@
-"""Is a node fit for the job? What an agent sees on its node, and what is wrong with what was seen on all of them."""
+"""Checks of nodes: what an agent sees on its node, and what is wrong on any of them."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def shared_memory_line(stack: Stack) -> Line:
 
 
 def disk_line(what: str, path: Path, *, least: int, setting: str) -> Line:
-    """Is there room below `path`, which need not exist yet? `setting` is what moves it elsewhere."""
+    """Check the free space below `path`, which need not exist yet. `setting` is what moves it elsewhere."""
     existing = next(parent for parent in (path, *path.parents) if parent.exists())
     usage = shutil.disk_usage(existing)
     share = 1 - usage.free / usage.total if usage.total else 1.0
@@ -138,7 +138,7 @@ def build_locks_line() -> Line:
 
 
 def open_files_line() -> Line:
-    """How many files may Ray open? It raises the soft limit itself, to RAY_RAISES_TO or the hard limit."""
+    """Check how many files Ray may open. It raises the soft limit itself, to RAY_RAISES_TO or the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limits = [float("inf") if limit == resource.RLIM_INFINITY else limit for limit in (soft, hard)]
     reached = max(limits[0], min(limits[1], RAY_RAISES_TO))
@@ -200,7 +200,7 @@ def nvidia_driver() -> str | None:
 
 
 def driver_line(driver: str | None) -> Line:
-    """Is NVIDIA's driver new enough? driver: its version, like "580.65.06"; None: there is none."""
+    """Check that NVIDIA's driver is new enough. driver: its version, like "580.65.06"; None: there is none."""
     good = driver is not None and int(driver.split(".")[0]) >= MIN_DRIVER
     remedy = f"install NVIDIA's driver {MIN_DRIVER} or newer on the host"
     return judged(good, remedy, what="NVIDIA driver", found=driver or "none", wanted=f"{MIN_DRIVER} or newer")

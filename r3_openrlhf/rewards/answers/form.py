@@ -1,4 +1,4 @@
-r"""Is an answer that equals the reference also an answer, or still the task? Only asked of answers that would be correct.
+r"""Decide whether an answer that equals the reference is an answer, or still the task. Only for answers that would be correct.
 
 `x^2-5x+6<0` has the solutions (2,3), and `\frac{3}{\sqrt{27}}` is \frac{\sqrt3}{3}: both may be copied from the problem. An
 answer counts in the form of the reference, or solved: an inequality with a variable alone on one side, an equation

@@ -1,4 +1,4 @@
-"""Is an expression small enough to be computed? Looks at a sympy tree and evaluates nothing.
+"""Decide whether an expression is small enough to be computed, from its sympy tree, without evaluating it.
 
 Without this, the commonest endless answers (9^{9^{9^{9}}}, towers of factorials) would each cost their whole deadline.
 """

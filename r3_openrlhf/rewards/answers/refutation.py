@@ -28,7 +28,7 @@ _OF_WHOLE = (sympy.factorial, sympy.binomial)
 
 
 def surely_different(a: object, b: object) -> bool:
-    """Is it certain that math-verify would not call them equal? False: nothing is proven."""
+    """True if math-verify would certainly not call them equal. False: nothing is proven."""
     if isinstance(a, Expr) and isinstance(b, Expr):
         return _differ_at_a_point(a, b)
     if isinstance(a, Basic) and isinstance(b, Basic):

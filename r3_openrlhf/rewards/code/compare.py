@@ -1,4 +1,4 @@
-"""Is an output the expected one? As judges of programming contests compare, in the process that holds what is expected.
+"""Compare an output with the expected one as judges of programming contests do, in the process that holds the expected one.
 
 What a program printed or returned is hostile: the work is linear in its size, and nothing of it is evaluated.
 """
@@ -55,7 +55,7 @@ def _same_word(expected: str, printed: str) -> bool:
 
 
 def same_value(expected: Any, returned: Any, *, boxed: bool = False) -> bool:
-    """Is what a function returned the expected JSON value? Tuples count as lists and keys as their texts; floats are compared as in
+    """True if a function returned the expected JSON value. Tuples count as lists and keys as their texts; floats are compared as in
     same_text, everything else is equal or not.
 
     boxed: `expected` is a list around the value, which counts too.

@@ -1,4 +1,4 @@
-"""Does a model bring Python code of its own? Nothing of it is executed to find out."""
+"""Find out whether a model brings its own Python code, without executing it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`r3 plan`: will a run fit, how long will it take, what will it leave on the disk? Arithmetic; nothing is started.
+"""`r3 plan`: whether a run fits, its time and its disk space. Arithmetic; nothing is started.
 
 shapes.py      a model's shape, from its config.json or a table of published ones
 hardware.py    GPUs
