@@ -40,13 +40,23 @@ DRAIN_S, DRAIN_TOLD_EVERY_S = 10, 2
 @click.option("--tokenizer", help="tokenizer.json for the length reward of /get_reward; without it there is none.")
 @click.option("--length-reward/--no-length-reward", default=True, show_default=True)
 @click.option("--length-reward-max-tokens", default=_REWARD.length_reward_max_tokens, show_default=True, help="L_max.")
-@click.option("--code-seconds-per-test", default=_REWARD.code.seconds_per_test, show_default=True, help="Task code.")
-@click.option("--code-seconds", default=_REWARD.code.seconds, show_default=True, help="All tests of a response.")
-@click.option("--code-memory-mb", default=_REWARD.code.memory_mb, show_default=True, help="MB of one test.")
 @click.option(
-    "--code-url", help="Server with SandboxFusion's /run_code that runs the programs.  [default: this machine]"
+    "--code-seconds-per-test",
+    default=_REWARD.code.seconds_per_test,
+    show_default=True,
+    help="Programs: CPU seconds of a test.",
 )
-@click.option("--code-language", multiple=True, metavar="WORD=IMPORT_PATH", help="One more language; repeatable.")
+@click.option(
+    "--code-seconds", default=_REWARD.code.seconds, show_default=True, help="Programs: seconds of all tests."
+)
+@click.option("--code-memory-mb", default=_REWARD.code.memory_mb, show_default=True, help="Programs: MB of a test.")
+@click.option("--code-url", help="Programs: a SandboxFusion server that runs them.  [default: this machine]")
+@click.option(
+    "--code-language",
+    multiple=True,
+    metavar="WORD=IMPORT_PATH",
+    help="Programs: a language (docs/code.md); may be repeated.",
+)
 @click.option(
     "--token-file",
     type=click.Path(dir_okay=False),

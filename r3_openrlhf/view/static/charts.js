@@ -1,11 +1,11 @@
-// The curves of the overview. Data and layout come from the page (#curves) and, while a run goes on, from /api/curves.
+// The curves of the overview. Data and layout come from the page (#curves) and, while a run trains, from /api/curves.
 "use strict";
 (function () {
   const place = document.getElementById("charts");
   if (!place) return;
   let data = JSON.parse(document.getElementById("curves").textContent);
   const address = document.getElementById("step-address");
-  // What is chosen stands in the address, so that a view can be shared.
+  // Choices are in the address, so that a view can be shared.
   const asked = new URLSearchParams(location.search);
   const limit = (name) => asked.has(name) && Number.isFinite(Number(asked.get(name))) ? Number(asked.get(name)) : null;
   const state = { x: asked.get("x") === "tokens" ? "tokens" : "steps", match: asked.get("match") || "", log: asked.has("log"), arms: asked.has("arms"), hidden: new Set(asked.getAll("hide")), smooth: asked.has("smooth"), min: limit("from"), max: limit("to") };
@@ -335,7 +335,7 @@
     const told = (key) => data.runs.map((run) => now[run.name] ? now[run.name][key] : 0);
     const steps = data.runs.reduce((total, run) => total + run.steps.length, 0);
     const news = told("counted").reduce((total, count) => total + count, 0) - data.counted;
-    // counting goes on while an index is built: a picture that grows by a twentieth at a time is enough
+    // counting continues while an index is built: a picture that grows by a twentieth at a time is enough
     const isGrown = data.runs.some((run, i) => (run.steps[run.steps.length - 1] || 0) !== told("metrics")[i]);
     if (isGrown || (news && (data.counted + news >= steps || Math.abs(news) >= steps / 20))) {
       await fetched();

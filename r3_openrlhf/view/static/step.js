@@ -1,4 +1,4 @@
-// Filters and order of a table: the groups of a step, the problems of an evaluation. Both stand in the address, so that a view can be shared.
+// Filters and order of a table: the groups of a step, the problems of an evaluation. Both are in the address, so that a view can be shared.
 "use strict";
 (function () {
   const table = document.getElementById("groups");

@@ -311,7 +311,7 @@
   const cards = document.getElementById("cards");
   if (!cards) return;
   const all = [...cards.querySelectorAll(".card")];
-  // What is chosen stands in the address, so that a view can be shared.
+  // Choices are in the address, so that a view can be shared.
   const chosen = new URLSearchParams(location.search);
   function remember(name, choice, usual) {
     if (choice === usual) chosen.delete(name); else chosen.set(name, choice);
@@ -350,7 +350,7 @@
   const placeOf = (element) => Number(element.closest("[data-place]").dataset.place);
   function load(places) {
     if (cards.dataset.tokens) return fetch(`${cards.dataset.tokens}?${new URLSearchParams(places.map((place) => ["place", place]))}`).then((answer) => answer.json());
-    file = file || new Promise((done, failed) => { // from disk: a script beside the page hands its data over
+    file = file || new Promise((done, failed) => { // from disk: a script next to the page hands its data over
       window.r3Tokens = done;
       const script = document.createElement("script");
       script.src = cards.dataset.tokenFile; script.onerror = failed;
