@@ -22,7 +22,7 @@ def grade(
     thinking_open: bool = False,
     metadata: dict | None = None,
 ) -> Outcome:
-    r"""Whether a response answers with one of the references.
+    r"""Grade a response: correct if it gives one of the references as its answer.
 
         grade(r"So it is \boxed{\frac12}.", "0.5").verdict == "correct"
 

@@ -38,7 +38,11 @@ class ReferenceReading:
 
 @lru_cache(maxsize=4096)
 def read_reference(reference: str) -> ReferenceReading:
-    """What is read of one reference of task "math": either nothing but an answer, or a whole worked solution."""
+    """Read one reference of task "math": either only an answer, or a whole worked solution.
+
+    Returns:
+        `text`: the part that counts; `unusable`: why no answer can be compared with it, or None.
+    """
     if reference.isdecimal():
         return ReferenceReading(reference)
     boxed = boxed_answer(reference)
