@@ -41,7 +41,7 @@ def read_reference(reference: str) -> ReferenceReading:
     """Read one reference of task "math": either only an answer, or a whole worked solution.
 
     Returns:
-        `text`: the part that counts; `unusable`: why no answer can be compared with it, or None.
+        The part of the reference that counts (`text`), and why no answer can be compared with it (`unusable`, or None).
     """
     if reference.isdecimal():
         return ReferenceReading(reference)
