@@ -225,7 +225,7 @@ REFUSED = {
     "lengths": ({"question": "x", "input_output": '{"inputs": ["1"], "outputs": []}'}, "one length"),
     "empty outputs": ({"question": "x", "input_output": '{"inputs": ["1"], "outputs": [" "]}'}, "does nothing would pass"),
     "a file": (PROGRAM["code_contests"] | {"input_file": "in.txt"}, "a file"),
-    "a checker in another language": (PROGRAM["codeforces"] | {"generated_checker": "print 1"}, "no Python"),
+    "a checker in another language": (PROGRAM["codeforces"] | {"generated_checker": "print 1"}, "not Python"),
     "a judge": (PROGRAM["codeforces"] | {"interaction_format": "ask"}, "talk to a judge"),
     "mathematics": (PROGRAM["prime"] | {"ability": "math"}, "ability"),
     "a function asked, text tested": (PROGRAM["apps"] | {"question": "Your task is to complete the function f."}, "asks for a function"),
@@ -244,7 +244,7 @@ REFUSED = {
     "a limit in words": ({"problem": "x", "tests": '{"inputs": ["1"], "outputs": ["1"], "time_limit": "2 s"}'}, "no form that is known"),
     "fixtures": ({"question": "x", "test": "def test_a(tmp_path):\n    assert f(1)"}, "fixtures"),
     "a class": ({"question": "x", "test": "from solution import Stack\ndef test_a():\n    assert Stack()"}, "class"),
-    "not Python": ({"question": "x", "test": "def test("}, "no Python"),
+    "not Python": ({"question": "x", "test": "def test("}, "not Python"),
     "an unknown key": ({"problem": "x", "tests": '{"asserts": ["assert f()"], "assert_count": 1}'}, "contract"),
     "half a pair": ({"problem": "x", "tests": '{"inputs": ["1"], "outputs": ["\\\\ud800"]}'.replace("\\\\", "\\")}, "surrogate"),
 }  # fmt: skip
@@ -349,7 +349,7 @@ def test_first_call():
 def test_the_contract_is_its_own_inverse():
     text = json.dumps({"inputs": ["1"], "outputs": ["2"], "checker": "print(1)", "time_limit": 3.0})
     assert json.loads(write_tests(read_tests(text))) == json.loads(text)
-    for bad, said in (("{}", "no tests"), ("[1]", "contract"), ('{"inputs": ["1"], "outputs": [2]}', "not a text"), ("{", "no JSON"),
+    for bad, said in (("{}", "no tests"), ("[1]", "contract"), ('{"inputs": ["1"], "outputs": [2]}', "not a text"), ("{", "not JSON"),
                       ('{"inputs": ["1"], "outputs": ["2"], "time_limit": 0}', "limit")):  # fmt: skip
         with pytest.raises(DataError, match=said):
             read_tests(bad)
