@@ -244,7 +244,7 @@ REFUSED = {
     "a limit in words": ({"problem": "x", "tests": '{"inputs": ["1"], "outputs": ["1"], "time_limit": "2 s"}'}, "no form that is known"),
     "fixtures": ({"question": "x", "test": "def test_a(tmp_path):\n    assert f(1)"}, "fixtures"),
     "a class": ({"question": "x", "test": "from solution import Stack\ndef test_a():\n    assert Stack()"}, "class"),
-    "not Python": ({"question": "x", "test": "def test("}, "not Python"),
+    "not Python": ({"question": "x", "test": "def test("}, "no Python"),
     "an unknown key": ({"problem": "x", "tests": '{"asserts": ["assert f()"], "assert_count": 1}'}, "contract"),
     "half a pair": ({"problem": "x", "tests": '{"inputs": ["1"], "outputs": ["\\\\ud800"]}'.replace("\\\\", "\\")}, "surrogate"),
 }  # fmt: skip
