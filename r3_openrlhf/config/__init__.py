@@ -772,11 +772,11 @@ class R3Config(R3Settings):
             )
         if self.data.path != f"{ENVIRONMENT}{agents.environment}":
             raise ConfigError(
-                f"{given} and data.path is {self.data.path}, but the tasks of an environment are its seeds; leave data.path out"
+                f"{given} and data.path is {self.data.path}, but its tasks are its seeds; leave data.path out"
             )
         if self.data.max_samples is None:
             raise ConfigError(
-                f"{given} but data.max_samples is not set; a task is a seed, so set the number of tasks in an epoch: data.max_samples=1024"
+                f"{given} and data.max_samples is not set; a task is a seed, so say how many an epoch has: data.max_samples=1024"
             )
         if self.held_out.path != (self.data.path if self.held_out.max_samples else None):
             raise ConfigError(
@@ -787,9 +787,9 @@ class R3Config(R3Settings):
             ("openrlhf.train.async_enable", "false", self.is_async, "trajectories are not sampled ahead of the step that trains"),
             ("openrlhf.algo.dynamic_filtering_enable", "false", self.filters_groups, "a task's group has a row for each turn"),
             ("replay.mode", "add", self.replay.enabled and self.replay.mode != ReplayMode.ADD, "a trajectory has no row to replace"),
-            ("replay.include_reflection", "false", self.replay.include_reflection, "a recalled trajectory keeps its own prompts"),
+            ("replay.include_reflection", "false", self.replay.include_reflection, "a trajectory keeps the prompts that it had"),
             ("replay.rehearse.share", "0", self.replay.rehearse.share, "it trains single responses, not trajectories"),
-            ("reflection.share_successes", "false", self.reflection.share_successes, "a recalled trajectory keeps its own prompts"),
+            ("reflection.share_successes", "false", self.reflection.share_successes, "a trajectory keeps the prompts that it had"),
             ("ranking.enabled", "false", self.ranking.enabled, "it ranks whole responses, not trajectories"),
             ("exploration.prefix", "null", exploration.prefix, "it starts within whole responses"),
             ("rollout.record", "null", self.rollout.record, "a recording has single responses, not trajectories"),
