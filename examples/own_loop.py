@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from r3_openrlhf import R3, HistoryStore, R3Settings, ReflectionSettings, Rollout, Verdict, outcome_reward
+from r3_openrlhf import R3, HistoryStore, R3Settings, Rollout, Verdict, outcome_reward
 
 END, NUM_TOKENS = 10, 12  # tokens 0 to 9 are digits, 11 is "hm"
 LIMIT, PROBLEMS_PER_STEP, GROUP, CLIP = 5, 20, 8, 0.2
@@ -129,7 +129,7 @@ def train(num_steps: int, *, seed: int = 0) -> list[dict[str, float]]:
     draw, policy, lines = random.Random(seed), Policy(), []
     optimizer = torch.optim.Adam(policy.parameters(), lr=3e-3)
     problems = [Problem(f"{a}+{b}", a, b) for a in range(10) for b in range(10)]
-    settings = R3Settings(reflection=ReflectionSettings(max_per_step=4))
+    settings = R3Settings()
     r3 = R3(settings, history=HistoryStore.open(":memory:"), seed=seed)
     for step in range(num_steps):
         epoch, place = divmod(step * PROBLEMS_PER_STEP, len(problems))

@@ -24,7 +24,8 @@ EVIDENCE=${EVIDENCE:-docs/evidence}
 OFF="replay.enabled=false reflection.enabled=false ranking.enabled=false"
 BOTH="reflection.enabled=false ranking.enabled=false"
 CCR="$BOTH replay.recall_failures=false"
-RECOMMENDED="replay.recall_failures=false replay.old_logprobs=recompute replay.rehearse.share=0.125 advantage.success_scale=3"
+EVERY_HARD="reflection.max_share=1"
+ISR="replay.enabled=false ranking.enabled=false $EVERY_HARD"
 declare -A ARM=(
     [grpo]="grpo"
     [scale3]="r3 $OFF advantage.success_scale=3"
@@ -35,14 +36,17 @@ declare -A ARM=(
     [rehearsal_scale3]="r3 $OFF replay.rehearse.share=0.125 advantage.success_scale=3"
     [ccr_failures]="r3 $BOTH replay.recall_failures=true"
     [ccr_ratio1_failures]="r3 $BOTH replay.old_logprobs=recompute replay.recall_failures=true"
-    [all]="r3 $CCR replay.old_logprobs=recompute replay.rehearse.share=0.125 advantage.success_scale=3"
-    [isr]="r3 replay.enabled=false ranking.enabled=false"
-    [isr_shared]="r3 replay.enabled=false ranking.enabled=false reflection.share_successes=true"
-    [all_isr]="r3 ranking.enabled=false $RECOMMENDED"
+    [all]="r3_earned"
+    [isr]="r3 $ISR"
+    [isr_shared]="r3 $ISR reflection.share_successes=true"
+    [all_isr]="r3_earned reflection.enabled=true $EVERY_HARD"
+    [everything]="r3_earned reflection.enabled=true ranking.enabled=true $EVERY_HARD"
     [serr]="r3 replay.enabled=false reflection.enabled=false"
     [serr_unguarded]="r3 replay.enabled=false reflection.enabled=false ranking.guard=none"
-    [everything]="r3 $RECOMMENDED"
     [r3]="r3" [r3_paper]="r3_paper" [dapo]="dapo"
+    [r3_every_hard]="r3 $EVERY_HARD"
+    [r3_successes]="r3 replay.recall_failures=false"
+    [r3_rehearsal]="r3 replay.recall_failures=false replay.rehearse.share=0.125"
 )
 # of each arm the best by the mean of final accuracy and mean accuracy over seeds 101 and 102 of own_skills
 declare -A RATE=(

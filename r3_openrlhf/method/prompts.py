@@ -23,7 +23,7 @@ class ReflectionFate(Word):
     BEFORE_FIRST_EPOCH = "before_first_epoch"
     UNKNOWN_PROBLEM = "unknown_problem"  # no graded rollout of it is known
     NOT_HARD = "not_hard"  # its mean stored reward is at least reflection.threshold
-    CUT = "cut_by_max_per_step"
+    CUT = "cut_by_max_share"
     WITHOUT_ERROR = "without_error"  # the store has no wrong answer of it (any more)
     WITHOUT_ROOM = "without_room"  # no error fits with the problem
 

@@ -151,13 +151,14 @@ class R3:
         return self._drawn_hard(uids, random.Random(f"{self.seed}/reflection/{step}"))
 
     def _drawn_hard(self, uids: Sequence[str], rng: random.Random) -> tuple[list[ReflectionFate], list[int]]:
-        """Problems whose mean stored reward of plain rollouts is below the threshold, at most max_per_step by lot."""
+        """Problems whose mean stored reward of plain rollouts is below the threshold, at most max_share of all by lot."""
         assert self.history is not None
-        threshold, max_per_step = self.settings.reflection.threshold, self.settings.reflection.max_per_step
+        settings = self.settings.reflection
+        most = max(1, round(settings.max_share * len(uids)))
         means = self.history.mean_rewards(uids)
         fates = [ReflectionFate.NOT_HARD if uid in means else ReflectionFate.UNKNOWN_PROBLEM for uid in uids]
-        hard = [i for i, uid in enumerate(uids) if is_hard(means.get(uid), threshold=threshold)]
-        drawn = hard if max_per_step is None or len(hard) <= max_per_step else sorted(rng.sample(hard, max_per_step))
+        hard = [i for i, uid in enumerate(uids) if is_hard(means.get(uid), threshold=settings.threshold)]
+        drawn = hard if len(hard) <= most else sorted(rng.sample(hard, most))
         for i in hard:
             fates[i] = ReflectionFate.CUT
         for i in drawn:

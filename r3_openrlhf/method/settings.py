@@ -121,8 +121,9 @@ class ReflectionSettings:
     threshold: float = 0.1
     # reflect from this epoch on [P] epoch > 1
     first_epoch: int = 2
-    # reflection groups of a batch, at most; as many again with exploration.prefix
-    max_per_step: int | None = None
+    # reflection groups of a step, at most, as a share of its problems, and one where there is any; as many again with
+    # exploration.prefix. They cost tokens that plain groups need (docs/RESULTS.md)
+    max_share: float = 0.125
     # tokens of the stored attempt, at most; fewer if the context is too long
     max_attempt_tokens: int = 2048
     # A success found from a reflection prompt (or from a state of exploration.prefix) joins its problem's all-wrong plain group
@@ -133,7 +134,10 @@ class ReflectionSettings:
     def __post_init__(self) -> None:
         above("reflection.threshold", self.threshold, 0.0)
         at_least("reflection.first_epoch", self.first_epoch, 2)
-        at_least("reflection.max_per_step", self.max_per_step, 1)
+        if not 0.0 < self.max_share <= 1.0:
+            raise ConfigError(
+                f"reflection.max_share is {self.max_share}; use a share of the step's problems above 0, up to 1"
+            )
         at_least("reflection.max_attempt_tokens", self.max_attempt_tokens, 1)
 
 
@@ -200,7 +204,7 @@ class StateReplaySettings:
 class ExplorationSettings:
     """Where tokens go besides the paper's mechanisms; all off by default."""
 
-    # Hard problems (reflection.threshold, max_per_step) get one more group, which starts in the middle of a stored response
+    # Hard problems (reflection.threshold, max_share) get one more group, which starts in the middle of a stored response
     # (RRL-style, arXiv 2504.14363), cut at fractions, uncertain (tokens), or delimiters (ends of lines). null: they do not
     prefix: str | None = None
     rrl: StateReplaySettings = field(default_factory=StateReplaySettings)

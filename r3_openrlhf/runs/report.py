@@ -36,8 +36,8 @@ MECHANISMS = (
         *(f"r3/reflection/{why}" for why in ("before_first_epoch", "unknown_problem", "not_hard")),
     ),
     (
-        "hard without: max_per_step / no error / no room",
-        *(f"r3/reflection/{why}" for why in ("cut_by_max_per_step", "without_error", "without_room")),
+        "hard without: max_share / no error / no room",
+        *(f"r3/reflection/{why}" for why in ("cut_by_max_share", "without_error", "without_room")),
     ),
     ("ranked groups", "r3/ranking/groups"),
     ("rollouts that could not be graded", "r3/grading/ungraded"),

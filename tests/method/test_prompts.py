@@ -14,6 +14,7 @@ from r3_openrlhf.method.settings import (
     AdvantageSettings,
     ExplorationSettings,
     RankingSettings,
+    ReflectionSettings,
     RehearsalSettings,
     ReplaySettings,
     StateReplaySettings,
@@ -63,7 +64,8 @@ def history():
 
 
 def asked_of(history, *uids, epoch=2, **keys):
-    r3 = R3(settings_of(replay__max_policy_lag=LAG, **keys), history=history)
+    keys = {"replay__max_policy_lag": LAG, "reflection__max_share": 1.0} | keys
+    r3 = R3(settings_of(**keys), history=history)
     return r3.prompts(problems(*uids), step=STEP, epoch=epoch, render=Render())
 
 
@@ -82,7 +84,7 @@ def test_every_problem_has_its_fate(history):
         "r3/reflection/before_first_epoch": 0.0,
         "r3/reflection/unknown_problem": 1.0,
         "r3/reflection/not_hard": 1.0,
-        "r3/reflection/cut_by_max_per_step": 0.0,
+        "r3/reflection/cut_by_max_share": 0.0,
         "r3/reflection/without_error": 1.0,
         "r3/reflection/without_room": 1.0,
     }
@@ -93,7 +95,7 @@ def test_reflection_waits_for_its_epoch_and_its_turn(history):
     assert asked_of(history, "hard", epoch=1).reflection == [fate.BEFORE_FIRST_EPOCH]
     assert asked_of(history, "hard", reflection__enabled=False).reflection == [fate.OFF]
     assert asked_of(None, "hard").reflection == [fate.OFF]
-    cut = asked_of(history, "hard", "harder", reflection__max_per_step=1)
+    cut = asked_of(history, "hard", "harder", reflection__max_share=0.5)
     assert sorted(cut.reflection) == [fate.ASKED, fate.CUT] and len(cut) == 3
 
 
@@ -145,6 +147,10 @@ def test_chat_prompts_show_the_stored_attempt_where_there_is_room():
         (lambda: ReplaySettings(dual_clip=1.0), "replay.dual_clip is 1.0"),
         (lambda: ReplaySettings(mode="ad"), "replay.mode is 'ad'"),
         (lambda: ReplaySettings(failure_logprobs="own"), "replay.failure_logprobs is 'own'"),
+        (
+            lambda: ReflectionSettings(max_share=2),
+            "reflection.max_share is 2; use a share of the step's problems above 0, up to 1",
+        ),
         (
             lambda: RehearsalSettings(share=32),
             "replay.rehearse.share is 32; use a share of the step's rows from 0 to 1",

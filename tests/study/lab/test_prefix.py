@@ -16,7 +16,7 @@ from tests.study.lab.test_loop import config_of, wrong_and_right
 ON = (
     "exploration.prefix=fractions",
     "reflection.threshold=0.5",
-    "reflection.max_per_step=null",
+    "reflection.max_share=1",
     "reflection.enabled=false",
 )
 
@@ -167,7 +167,7 @@ def test_a_ranking_looks_at_what_was_sampled(visited):
     "overrides, contexts",
     [
         (("exploration.prefix=null",), 0),
-        (("reflection.max_per_step=1",), 1),
+        (("reflection.max_share=0.01",), 1),
     ],
 )
 def test_who_gets_a_group(visited, overrides, contexts):
