@@ -65,9 +65,7 @@ def padded(rows: list, value: int) -> torch.Tensor:
     return pad_sequence([torch.as_tensor(row).long() for row in rows], batch_first=True, padding_value=value)
 
 
-def sample(
-    policy: Policy, prompts: list, *, step: int, epoch: int
-) -> tuple[list[Rollout], list[np.ndarray], list[int]]:
+def sample(policy: Policy, prompts: list, *, step: int, epoch: int) -> tuple[list[Rollout], list[np.ndarray], list]:
     """GROUP graded rollouts of each prompt, their token entropies in nats, and the group of each."""
     groups = [number for number in range(len(prompts)) for _ in range(GROUP)]
     prompts_BP = padded([prompts[number].prompt for number in groups], PAD)
