@@ -219,7 +219,7 @@ WRONG_VALUES = {
     "data.reasoning_gym.seed is 'x'": [*TRAIN, "data.reasoning_gym.seed=x"],
     "data.reasoning_gym.seed is [1, 2]": [*TRAIN, "data.reasoning_gym.seed=[1,2]"],
     "data.reasoning_gym.size is 1000": [*TRAIN, f"data.reasoning_gym.size={10**23}"],
-    "bytes that are no UTF-8": [*TRAIN, "run_dir=/tmp/\udcff"],
+    "bytes that are not UTF-8": [*TRAIN, "run_dir=/tmp/\udcff"],
     "--target": ["compare", "{run}", "--target", "nan"],
     "cannot be written": ["compare", "{run}", "--out", "{file}"],
     "run_dir {file} cannot be written": ["lab", "train", "run_dir={file}"],

@@ -190,8 +190,8 @@ def test_openrlhfs_signature_and_its_file(own):
         ({"function": "is_right"}, "use package.module:name or file.py:name"),
         ({"function": "my_rewards.py:is_right", "urls": ["http://h"]}, "use one of the two"),
         ({"function": "my_rewards.py:is_right", "functions": ["data.task"]}, "into reward.functions"),
-        ({"functions": ["data.task"], "weights": [1.0, 2.0]}, "has 2 numbers for the 1"),
-        ({"functions": ["my_rewards.py:odd", "my_rewards.py:odd"]}, "two with one name"),
+        ({"functions": ["data.task"], "weights": [1.0, 2.0]}, "has 2 numbers, but reward.functions has 1"),
+        ({"functions": ["my_rewards.py:odd", "my_rewards.py:odd"]}, "functions with one name"),
         ({"function": "my_rewards.py:odd", "correct_from": float("nan")}, "finite"),
     ],
 )

@@ -21,7 +21,13 @@ KEYS = ["trajectories", "lost", "rows", "success_rate", "reward_mean", "turns_me
 KEYS += ["prompt_limit", "invalid_rate", "truncated_rate", "shown_turns_mean", "alone_0", "alone_1", "alone_2"]
 # four tasks that come three times
 SETTINGS = ["data.max_samples=4", "rollout.batch_size=4", "train.num_epochs=3", "train.max_steps=3"]
-SETTINGS += ["replay.enabled=true", "reflection.enabled=true", "reflection.threshold=0.9", "data.max_len=512"]
+SETTINGS += [
+    "replay.enabled=true",
+    "reflection.enabled=true",
+    "reflection.threshold=0.9",
+    "reflection.max_share=1",
+    "data.max_len=512",
+]
 PLAYED = 16  # trajectories of a step: four of each task
 
 

@@ -123,7 +123,9 @@ def test_the_real_stack_loses_no_step_to_scancel(slurm, run_dir):
     steps, log = steps_of(run_dir), log_of(run_dir, job)
     assert steps and steps == list(range(1, len(steps) + 1)), log
     assert re.search(r"SIGTERM: finishing step \d+, then saving\n", log), log
-    assert f"preempted at step {steps[-1]}, saved (signal SIGTERM)" in log, log
+    # on a busy machine Slurm kills it (KillWait) while it stops Ray; the step is saved by then
+    said = f"preempted at step {steps[-1]}, saved (signal SIGTERM)"
+    assert said in log or re.search(r"stopping Ray.*\n.*task 0: Killed", log), log
     assert (run_dir / "checkpoints" / "_actor" / "latest").read_text() == f"global_step{steps[-1]}"
     assert slurm.job(job)["Restarts"] == "0", log
 
