@@ -24,7 +24,7 @@ for std_norm in true false; do
             runs=$(mktemp)
             for arm in $ARMS; do
                 best=$(for rate in $RATES; do
-                    echo "$(agents $std_norm "$size" "$variant" "$arm" "$rate" 101 4 | python -c "$MEAN") $rate"
+                    echo "$(agents $std_norm "$size" "$variant" "$arm" "$rate" 101 8 | python -c "$MEAN") $rate"
                 done | sort -g | tail -1 | cut -d' ' -f2)
                 echo "std_norm=$std_norm, groups of $size, $variant, $arm: rate $best" >&2
                 agents $std_norm "$size" "$variant" "$arm" "$best" 1 "$SEEDS" >>"$runs"
