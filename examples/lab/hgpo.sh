@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # What depth is worth where no choice of ours helps or hinders it (docs/agents.md): advantages as they are, four minibatches a step, 50
 # turns, a policy that fails half of the time; with and without the standard deviation, groups of 8, 16 and 32 at equal tokens. Each
-# arm's rate is the best of RATES on seeds that are not reported. Every run is a file in OUT; what is there is not run again.
+# arm's rate is the one of RATES whose worst of eight seeds is best, on seeds that are not reported (at the best mean some runs break).
+# Every run is a file in OUT; what is there is not run again.
 #   POLICY=network SIZES=16 VARIANTS=history SEEDS=6 RATES="1e-3 3e-3 1e-2" examples/lab/hgpo.sh
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -16,7 +17,7 @@ agents() { # agents STD_NORM SIZE VARIANT ARM RATE FIRST_SEED SEEDS
         --first-seed "$6" --seeds "$7" --no-rescale --minibatches 4 --forgets 0.5 --set max_turns=50 --set memory_turns=50 \
         --out "$OUT" --json 2>/dev/null
 }
-MEAN='import json,sys; from r3_openrlhf.study.lab.agents import AgentRun; r=[AgentRun(**json.loads(x)).area for x in sys.stdin]; print(sum(r)/len(r))'
+WORST='import json,sys; from r3_openrlhf.study.lab.agents import AgentRun; r=[AgentRun(**json.loads(x)).area for x in sys.stdin]; print(min(r))'
 
 for std_norm in true false; do
     for size in $SIZES; do
@@ -24,7 +25,7 @@ for std_norm in true false; do
             runs=$(mktemp)
             for arm in $ARMS; do
                 best=$(for rate in $RATES; do
-                    echo "$(agents $std_norm "$size" "$variant" "$arm" "$rate" 101 8 | python -c "$MEAN") $rate"
+                    echo "$(agents $std_norm "$size" "$variant" "$arm" "$rate" 101 8 | python -c "$WORST") $rate"
                 done | sort -g | tail -1 | cut -d' ' -f2)
                 echo "std_norm=$std_norm, groups of $size, $variant, $arm: rate $best" >&2
                 agents $std_norm "$size" "$variant" "$arm" "$best" 1 "$SEEDS" >>"$runs"
