@@ -216,9 +216,9 @@ def measure_browser(run: Path, cache: Path, rounds: int) -> None:
     """In milliseconds of the page's own clock, which starts with the navigation. Whatever is out of view is drawn later."""
     from playwright.sync_api import sync_playwright
 
-    chromium = shutil.which("chromium")
+    chromium = shutil.which("chromium-headless-shell") or shutil.which("chromium")
     if chromium is None:
-        raise SystemExit("there is no chromium; on Debian: apt install chromium")
+        raise SystemExit("there is no chromium; on Debian: apt install chromium-headless-shell")
     paths = places(run)
     group = paths["a group of full length"]
     cards = "#cards .response"
