@@ -42,6 +42,7 @@ def test_the_newest_success_of_a_rarely_solved_problem_that_is_not_asked(history
     assert [one.advantage for one in batch.rows[:2]] == [one.advantage for one in mixed(None).rows]
     assert {row.rollout.uid for row in mixed(history, replay__rehearse__max_rate=0.5).rows} == {"a", "b", "d"}
     assert len(mixed(history, replay__rehearse__min_rate=0.2).rows) == 2
+    assert len(mixed(history, replay__rehearse__min_rate=0.125).rows) == 2  # that of a and d: not above it
     assert len(mixed(history, step=500, replay__max_policy_lag=100).rows) == 2  # too old
 
 
@@ -62,6 +63,7 @@ def test_the_same_seed_step_and_history_rehearse_the_same_rows(history):
 
     first = [chosen(step) for step in range(2, 12)]
     assert len({found[0][0] for found in first}) == 2  # by lot
+    assert {len(found) for found in first} == {1}  # half of two rows
     history.commit_step(
         3, 1, [rollout(C, number=99, uid="b", step=2)] + [rollout(W, number=80 + i, uid="b") for i in range(40)]
     )
