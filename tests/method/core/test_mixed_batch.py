@@ -65,6 +65,16 @@ def test_an_all_wrong_group_gets_a_stored_success():
     assert [row.recalled for row in batch.rows] == [False] * 4 + [True]
 
 
+def test_alpha_damps_the_whole_group_or_its_recalled_rows():
+    batch = MixedBatch(group(W, W), ["g"] * 2)
+    recall(batch, stored(C, reward=1.0))
+    for scope, alone in (("literal", False), ("off_policy_only", True)):
+        wanted = group_advantages(
+            [0.0, 0.0, 1.0], alpha=2.0, lam=1e-9, recalled=[False, False, True], off_policy_only=alone
+        )
+        assert batch.advantages(**{**EQ3, "alpha": 2.0, "scope": scope}) == wanted, scope
+
+
 def test_collapse_is_decided_on_verdicts_not_on_rewards():
     """All correct with different lengths have different rewards; they are collapsed all the same (METHOD section 3)."""
     batch = MixedBatch([rollout(C, reward=r) for r in (1.9, 1.8, 1.7)], ["g"] * 3)
@@ -138,7 +148,8 @@ def test_lengths_alone_tell_an_all_correct_group_apart_unless_switched_off():
     rows = [rollout(C, reward=r) for r in (1.875, 1.75)] + group(W, C, uid="b")
     batch = MixedBatch(rows, ["g", "g", "h", "h"])
     assert batch.advantages(**EQ3)[:2] == approx([0.7071, -0.7071], abs=1e-4)
-    assert batch.advantages(**EQ3, zero_collapsed=True) == [0.0, 0.0, *batch.advantages(**EQ3)[2:]]
+    other = MixedBatch(rows, ["g", "g", "h", "h"])
+    assert other.advantages(**EQ3, zero_collapsed=True) == [0.0, 0.0, *batch.advantages(**EQ3)[2:]]
 
 
 def test_all_correct_groups_may_be_left_alone():
