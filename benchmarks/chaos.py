@@ -7,8 +7,8 @@ itself, its sequence of (step, uid, verdict, recalled) must be that of the recor
 processes may be left. A fault that the run survives is followed by the next one in the same run. At the end no file may be left.
 
 The faults come from a shuffled deck that has each kind once; --skip 10 --faults 10 is its second ten. Full and read-only disks need
-root (a small tmpfs), jumps of the clock need `pip install libfaketime` (Debian's 0.9.10 breaks time.sleep); without them these kinds are left out. Prints a line per fault and a JSON
-line at the end.
+root (a small tmpfs), jumps of the clock need `pip install libfaketime` (Debian's 0.9.10 breaks time.sleep); without them these kinds
+are left out. Prints a line per fault and a JSON line at the end.
 """
 
 from __future__ import annotations

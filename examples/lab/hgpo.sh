@@ -12,10 +12,11 @@ POLICY=${POLICY:-table} VARIANTS=${VARIANTS:-history state} SIZES=${SIZES:-8 16 
 ARMS=${ARMS:-grpo gigpo hgpo_k0 hgpo_k2 hgpo_k4 hgpo_k2_episode}
 RATES=${RATES:-15 45 135 405}
 OUT=${OUT:-runs/lab_hgpo}
+mkdir -p "$OUT" # what goes wrong is in $OUT.log
 agents() { # agents STD_NORM SIZE VARIANT ARM RATE FIRST_SEED SEEDS
     r3 lab agents --policy "$POLICY" --set std_norm="$1" --trajectories "$2" --variants "$3" --arms "$4" --learning-rate "$5" \
         --first-seed "$6" --seeds "$7" --no-rescale --minibatches 4 --forgets 0.5 --set max_turns=50 --set memory_turns=50 \
-        --out "$OUT" --json 2>/dev/null
+        --out "$OUT" --json 2>>"$OUT.log"
 }
 WORST='import json,sys; from r3_openrlhf.study.lab.agents import AgentRun; r=[AgentRun(**json.loads(x)).area for x in sys.stdin]; print(min(r))'
 

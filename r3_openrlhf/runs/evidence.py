@@ -55,9 +55,8 @@ class Evidence(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_de
     format: Annotated[int, msgspec.Meta(ge=1, le=1)] = 1
     arm: str
     seed: int
-    commit: (
-        str | None
-    )  # of the code that ran, ", modified" after it where it was changed; several where it continued with another
+    # of the code that ran, with ", modified" if files were changed; several if the run was resumed with other code
+    commit: str | None
     settings: dict[str, Any]  # those that are not the default of config.py
     evaluation: dict[str, Any]  # ALIKE
     problems: str  # a hash of the training problems and their prompts, in any order

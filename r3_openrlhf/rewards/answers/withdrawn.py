@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from r3_openrlhf.rewards.answers.patterns import phrases
 
-CHARS_BEHIND = 160  # of the text after an answer
+CHARS_AFTER = 160  # of the text after an answer
 CHARS_BEFORE = 80  # of the text before it
 
 _WHITE = re.compile(r"[^\S\n]*\n\s*|[^\S\n]{2,}|[^\S\n ]")  # all but a single space
@@ -25,13 +25,13 @@ _WORDS_BEFORE = (
 
 def is_withdrawn(text: str, start: int, end: int) -> bool:
     """Whether the words directly before text[start:end], or directly after it, take it back."""
-    behind, before = text[end : end + CHARS_BEHIND], text[max(0, start - CHARS_BEFORE) : start]
-    return _takes_back(before, behind)
+    after, before = text[end : end + CHARS_AFTER], text[max(0, start - CHARS_BEFORE) : start]
+    return _takes_back(before, after)
 
 
 @lru_cache(maxsize=64)  # a mark is asked about more than once
-def _takes_back(before: str, behind: str) -> bool:
-    if _SAYS_SOMETHING.search(behind) and _TAKES_BACK["after"].match(_one_space(behind)):
+def _takes_back(before: str, after: str) -> bool:
+    if _SAYS_SOMETHING.search(after) and _TAKES_BACK["after"].match(_one_space(after)):
         return True
     said = before.lower()
     return any(word in said for word in _WORDS_BEFORE) and _TAKES_BACK["before"].search(_one_space(before)) is not None
