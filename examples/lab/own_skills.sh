@@ -24,7 +24,7 @@ EVIDENCE=${EVIDENCE:-docs/evidence}
 OFF="replay.enabled=false reflection.enabled=false ranking.enabled=false"
 BOTH="reflection.enabled=false ranking.enabled=false"
 CCR="$BOTH replay.recall_failures=false"
-EVERY_HARD="reflection.max_share=1"
+EVERY_HARD="reflection.max_share=1" EIGHTH="reflection.max_share=0.125"
 ISR="replay.enabled=false ranking.enabled=false $EVERY_HARD"
 declare -A ARM=(
     [grpo]="grpo"
@@ -43,10 +43,10 @@ declare -A ARM=(
     [everything]="r3_earned reflection.enabled=true ranking.enabled=true $EVERY_HARD"
     [serr]="r3 replay.enabled=false reflection.enabled=false"
     [serr_unguarded]="r3 replay.enabled=false reflection.enabled=false ranking.guard=none"
-    [r3]="r3" [r3_paper]="r3_paper" [dapo]="dapo"
-    [r3_every_hard]="r3 $EVERY_HARD"
-    [r3_successes]="r3 replay.recall_failures=false"
-    [r3_rehearsal]="r3 replay.recall_failures=false replay.rehearse.share=0.125"
+    [r3]="r3" [r3_paper]="r3_paper train.loss_aggregation=token-mean" # eq. 2 has a mean per response, which the lab lacks
+    [r3_eighth]="r3 $EIGHTH" [r3_every_hard]="r3 $EVERY_HARD"
+    [r3_successes]="r3 $EIGHTH replay.recall_failures=false"
+    [r3_rehearsal]="r3 $EIGHTH replay.recall_failures=false replay.rehearse.share=0.125"
 )
 # of each arm the best by the mean of final accuracy and mean accuracy over seeds 101 and 102 of own_skills
 declare -A RATE=(

@@ -123,7 +123,7 @@ class ReflectionSettings:
     first_epoch: int = 2
     # reflection groups of a step, at most, as a share of its problems, and one where there is any; as many again with
     # exploration.prefix. They cost tokens that plain groups need (docs/RESULTS.md)
-    max_share: float = 0.125
+    max_share: float = 0.03125
     # tokens of the stored attempt, at most; fewer if the context is too long
     max_attempt_tokens: int = 2048
     # A success found from a reflection prompt (or from a state of exploration.prefix) joins its problem's all-wrong plain group
