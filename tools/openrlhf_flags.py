@@ -1,4 +1,4 @@
-"""Prints docs/openrlhf-flags.md: every flag of the installed OpenRLHF and what becomes of it.
+"""Prints docs/openrlhf-flags.md: how R³ treats every flag of the installed OpenRLHF.
 
 python tools/openrlhf_flags.py > docs/openrlhf-flags.md
 """

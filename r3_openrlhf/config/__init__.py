@@ -786,10 +786,10 @@ class R3Config(R3Settings):
         for key, instead, is_set, why in (
             ("openrlhf.train.async_enable", "false", self.is_async, "trajectories are not sampled ahead of the step that trains"),
             ("openrlhf.algo.dynamic_filtering_enable", "false", self.filters_groups, "a task's group has a row for each turn"),
-            ("replay.mode", "add", self.replay.enabled and self.replay.mode != ReplayMode.ADD, "a trajectory has no row to replace"),
-            ("replay.include_reflection", "false", self.replay.include_reflection, "a trajectory keeps the prompts that it had"),
+            ("replay.mode", "add", self.replay.enabled and self.replay.mode != ReplayMode.ADD, "a recalled trajectory joins its task and replaces nothing"),
+            ("replay.include_reflection", "false", self.replay.include_reflection, "a reflected trajectory never joins the plain group"),
             ("replay.rehearse.share", "0", self.replay.rehearse.share, "it trains single responses, not trajectories"),
-            ("reflection.share_successes", "false", self.reflection.share_successes, "a trajectory keeps the prompts that it had"),
+            ("reflection.share_successes", "false", self.reflection.share_successes, "a reflected trajectory never joins the plain group"),
             ("ranking.enabled", "false", self.ranking.enabled, "it ranks whole responses, not trajectories"),
             ("exploration.prefix", "null", exploration.prefix, "it starts within whole responses"),
             ("rollout.record", "null", self.rollout.record, "a recording has single responses, not trajectories"),

@@ -83,6 +83,9 @@ def r3_error(error: BaseException, run: RunDirectory, *, killed_before: int) -> 
         if number in FULL or _FULL.search(str(one)):
             why = os.strerror(number or errno.ENOSPC)
             return R3Error(f"there is no room left on the disk of {run.path} ({why}); free some: {_goes_on(run)}")
+        if number == errno.EROFS or os.strerror(errno.EROFS) in str(one):
+            where = getattr(one, "filename", None) or run.path
+            return R3Error(f"the file system of {where} is read-only; mount it for writing: {_goes_on(run)}")
         died = DIED & {kind.__name__ for kind in type(one).__mro__} and "creation task" not in str(one)
         if died or (one is last and _BROKEN.search(str(one))):
             return R3Error(f"{_killed(one, killed_before)}; {_goes_on(run)} (the whole story is in {run.log})")

@@ -1,4 +1,4 @@
-"""What becomes of every flag of the installed OpenRLHF when it is given as `openrlhf.FLAG=VALUE`.
+"""How R³ treats every flag of the installed OpenRLHF that is given as `openrlhf.FLAG=VALUE`.
 
     python tools/openrlhf_flags.py        prints docs/openrlhf-flags.md
 
@@ -19,11 +19,11 @@ from r3_openrlhf.method.errors import ConfigError
 
 _GRADERS = "rewards come from graders (reward.*), not from a reward model"
 _OWN_DATA = "R³ writes the final prompts itself; use the keys of data"
-_OWN_EVALUATION = "R³ asks held-out problems itself; use the keys of held_out"
-_TEXT_ONLY = "R³ trains on text alone"
+_OWN_EVALUATION = "R³ evaluates held-out problems itself; use the keys of held_out"
+_TEXT_ONLY = "R³ trains on text only"
 # utils/deepspeed/deepspeed.py:342-358 says both in warnings
-_MUON = "DeepSpeed clips what Muon has made of a gradient, so that train.max_grad_norm would scale each update away"
-_ADAPTIVE_KL = "an adaptive coefficient is in no checkpoint: a resumed run would begin with the first one again"
+_MUON = "DeepSpeed clips Muon's update instead of the gradient, so train.max_grad_norm would shrink each update to almost nothing"
+_ADAPTIVE_KL = "checkpoints do not have an adaptive coefficient, so a resumed run would start again with the first one"
 
 # Conditional or with another flag: openrlhf_arguments sets them, too.
 # Flags that have a default of ours and no key: openrlhf.FLAG=VALUE takes its place.
@@ -35,9 +35,9 @@ MAY_BE_SET = frozenset({
 ALSO_SET = ("actor.eps_clip", "logger.wandb.key", "logger.wandb.project")
 
 REFUSED: dict[str, str] = {
-    "train.colocate_actor_ref": "everything shares the same GPUs already",
-    "train.colocate_critic_reward": "everything shares the same GPUs already",
-    "train.partial_rollout_enable": "the weights of a response's first token would be unknown; use train.async_enable alone",
+    "train.colocate_actor_ref": "all models share the same GPUs already",
+    "train.colocate_critic_reward": "all models share the same GPUs already",
+    "train.partial_rollout_enable": "the weights of a response's first token would be unknown; use only train.async_enable",
     "rollout.vllm_generate_batch_size": "a step samples what it trains; use rollout.batch_size",
     "reward.num_nodes": _GRADERS,
     "reward.num_gpus_per_node": _GRADERS,
@@ -50,8 +50,8 @@ REFUSED: dict[str, str] = {
     "eval.temperature": _OWN_EVALUATION,
     "eval.n_samples_per_prompt": _OWN_EVALUATION,
     "ckpt.best_metric_key": "it looks at OpenRLHF's own evaluation, which is off; evaluations.jsonl says which step was best",
-    "ckpt.disable_ds": "a run without DeepSpeed checkpoints cannot be resumed; for the final model alone use checkpoint.save_steps=-1",
-    "local_rank": "it belongs to a launcher that is not used here",
+    "ckpt.disable_ds": "a run without DeepSpeed checkpoints cannot be resumed; to save only the final model, use checkpoint.save_steps=-1",
+    "local_rank": "it belongs to a launcher that R³ does not use",
     "ds.load_in_4bit": "the weight sync would send quantised weights, which vLLM does not expect",
     "data.prompt_probs": _OWN_DATA,
     "data.prompt_split": _OWN_DATA,
@@ -74,7 +74,7 @@ REFUSED: dict[str, str] = {
     "critic.muon.ns_steps": _MUON,
     "critic.muon.nesterov": _MUON,
     "critic.muon.no_nesterov": _MUON,
-    "vllm.sync_with_ray": "weights go by CUDA IPC where engines share the policy's GPUs, else as vllm.sync_backend says",
+    "vllm.sync_with_ray": "weights go by CUDA IPC if engines share the policy's GPUs, otherwise as vllm.sync_backend says",
 }
 REFUSED_WITH_R3: dict[str, str] = {
     "reward.stop_properly_penalty_coef": "eq. 3 takes the graders' rewards; ranking.* and reward.length_reward_max_tokens say what length costs",
@@ -144,7 +144,7 @@ VALUES: dict[str, tuple[tuple[str, ...], str]] = {
 }
 REMARKS = {
     "train.enable_ema": "refused without train.dynamic_batch",
-    "train.async_enable": "half of the GPUs are the engines' then",
+    "train.async_enable": "the engines then have half of the GPUs",
     "ds.lora.rank": "engines and saved models get merged weights",
     "actor.policy_loss_type": "gspo: refused with train.loss_aggregation=token-mean",
     "actor.aux_loss_coef": "refused for a model without experts",
@@ -153,9 +153,9 @@ REMARKS = {
 
 
 class Need(NamedTuple):
-    """What a flag is nothing without."""
+    """A setting without which a flag does nothing."""
 
-    what: str  # as a person would set it
+    what: str  # as a user would set it
     is_met: Callable[[R3Config, dict[str, Any]], bool]  # of the configuration and all further flags
 
 
@@ -245,7 +245,7 @@ def check_together(given: dict[str, Any], config: R3Config, *, platform: str) ->
     for name, need in NEEDS.items():
         value = given.get(name)
         if value is not None and value is not False and not _is_one(value) and not need.is_met(config, given):
-            raise ConfigError(f"openrlhf.{name} is {value}, but nothing would come of it without {need.what}")
+            raise ConfigError(f"openrlhf.{name} is {value}, but it does nothing without {need.what}")
     _check_adapter(given)
     _check_loss(given, config)
     _check_states(given, config, platform=platform)
@@ -292,7 +292,7 @@ def _check_loss(given: dict[str, Any], config: R3Config) -> None:
     bounds = threshold if isinstance(threshold, list) else [threshold]
     if is_divergence and not (threshold is not None and len(bounds) == 1):
         raise ConfigError(
-            f"{correction}_gating is {gating}, which has an upper bound alone; give {correction}_threshold one number"
+            f"{correction}_gating is {gating}, which has only an upper bound; give {correction}_threshold one number"
         )
 
 
@@ -321,12 +321,12 @@ def _is_one(value: Any) -> bool:
 
 
 def refusal(name: str, *, algo: str) -> str | None:
-    """Why a flag cannot be given; None: it can."""
+    """Why a flag cannot be given; None if it can."""
     return REFUSED.get(name) or (REFUSED_WITH_R3.get(name) if ALGORITHMS[algo].own_advantages else None)
 
 
 def fate(name: str, own: frozenset[str]) -> tuple[str, str]:
-    """(what becomes of a flag, why or from where). `own`: the flags that openrlhf_arguments sets. KeyError: unknown."""
+    """(how a flag is treated, why or from where). `own`: the flags that openrlhf_arguments sets. KeyError: unknown."""
     if name in MAY_BE_SET:
         return "passed through", "instead of our default"
     if name in own or name in ALSO_SET:
@@ -334,11 +334,11 @@ def fate(name: str, own: frozenset[str]) -> tuple[str, str]:
     if reason := refusal(name, algo="grpo"):
         return "refused", reason
     if name in REFUSED_WITH_R3:
-        needed = f". Else: refused without {NEEDS[name].what}" if name in NEEDS else ""
+        needed = f". With another algo: refused without {NEEDS[name].what}" if name in NEEDS else ""
         return "refused with algo=r3", REFUSED_WITH_R3[name] + needed
     if name in VALUES:
         passing, why = VALUES[name]
-        return f"{' or '.join(passing)} alone", why
+        return f"only {' or '.join(passing)}", why
     if name in NEEDS:
         return "passed through", f"refused without {NEEDS[name].what}"
     if name in REMARKS:
@@ -346,7 +346,7 @@ def fate(name: str, own: frozenset[str]) -> tuple[str, str]:
     if name in _PACKAGES:
         return "passed through", f"needs the package {_PACKAGES[name][1]}"
     if name in PASSED:
-        return "passed through", "judged by OpenRLHF's parser and checks"
+        return "passed through", "checked by OpenRLHF"
     raise KeyError(name)
 
 
@@ -354,8 +354,8 @@ def table(flags: list[str], own: frozenset[str]) -> str:
     """docs/openrlhf-flags.md."""
     rows = [f"| `--{name}` | {what} | {why} |" for name in sorted(flags) for what, why in [fate(name, own)]]
     head = (
-        "# OpenRLHF's flags\n\nEvery flag of OpenRLHF 0.11.2 and what becomes of it as `openrlhf.FLAG=VALUE`. This page is printed by\n"
-        "`python tools/openrlhf_flags.py`; a test compares it with the installed parser.\n\n"
-        "| Flag | What becomes of it | Why |\n|---|---|---|\n"
+        "# OpenRLHF's flags\n\nHow R³ treats each flag of OpenRLHF 0.11.2 that is given as `openrlhf.FLAG=VALUE`. `python tools/openrlhf_flags.py`\n"
+        "prints this page; a test compares it with the installed parser.\n\n"
+        "| Flag | Treatment | Why |\n|---|---|---|\n"
     )
     return head + "\n".join(rows) + "\n"

@@ -466,7 +466,8 @@ def test_without_replay_there_is_no_history(executor, byte_tokenizer):
 
 def test_a_trajectory_gives_way_to_none(executor):
     with pytest.raises(
-        ConfigError, match="replay.mode is set, but a trajectory has no row to replace; use replay.mode=add"
+        ConfigError,
+        match="replay.mode is set, but a recalled trajectory joins its task and replaces nothing; use replay.mode=add",
     ):
         executor("replay.enabled=true", "replay.mode=replace")
 

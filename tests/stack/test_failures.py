@@ -107,6 +107,8 @@ def test_a_broken_connection_names_the_process_that_was_killed():
         (RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:11667"), "of the policy was killed: a signal"),
         (EngineDeadError(), "a process of the rollout engine or of the policy was killed: a signal"),
         (OSError(errno.ENOSPC, "No space left on device"), "there is no room left on the disk of"),
+        (OSError(errno.EROFS, "Read-only file system", "/runs/x/log"), "the file system of /runs/x/log is read-only; mount it for writing: "),
+        (RuntimeError("fopen: Read-only file system"), "is read-only; mount it for writing: "),
     ],
 )  # fmt: skip
 def test_other_ends(run, error, said):
