@@ -216,7 +216,7 @@ def measure_browser(run: Path, cache: Path, rounds: int) -> None:
     """In milliseconds of the page's own clock, which starts with the navigation. Whatever is out of view is drawn later."""
     from playwright.sync_api import sync_playwright
 
-    # the browser of a user first: the headless shell draws a page while it is parsed, which takes half as long again
+    # a user's browser first: the headless shell paints a page while it parses it, and takes longer (docs/viewer.md)
     chromium = shutil.which("chromium") or shutil.which("chromium-headless-shell")
     if chromium is None:
         raise SystemExit("there is no chromium; on Debian: apt install chromium")

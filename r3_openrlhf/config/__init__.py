@@ -221,7 +221,7 @@ class TrainConfig:
     # the ratio is clipped at 1 + eps_clip_high
     eps_clip_high: float = 0.2
     # bound dual_clip |A| on the loss of a token with A < 0 (arXiv 1912.09729), in every algorithm; null: only replay.dual_clip
-    # bounds it. Without both, the ratio of a failure in a second pass is bounded by exp(20) alone
+    # bounds it. Without both, only exp(20) bounds the ratio of a failure in a second pass
     dual_clip: float | None = None
     # token-mean | seq-mean-token-mean
     loss_aggregation: str = "token-mean"
@@ -275,7 +275,7 @@ class CriticConfig:
     path: str | None = None
     # learning rate of Adam
     learning_rate: float = 9e-6
-    # steps at the beginning that train the critic alone
+    # steps at the beginning that train only the critic
     warmup_steps: int = 0
     # largest change of a value within a step that the loss counts
     value_clip: float = 0.5
@@ -298,7 +298,7 @@ class CodeConfig:
 
     # processor seconds of one test
     seconds_per_test: float = 6.0
-    # seconds of all tests of one response; tests that are left then have failed
+    # seconds of all tests of one response; tests that have not ended by then fail
     seconds: float = 60.0
     # memory of one test
     memory_mb: int = 1024
@@ -490,7 +490,7 @@ class ClusterConfig:
     vllm_max_num_seqs: int | None = None
     # offload vLLM while training and DeepSpeed while sampling
     enable_sleep: bool = True
-    # cuda: refuse to start without it | auto: the CPU platform where CUDA is absent
+    # cuda: refuse to start without it | auto: the CPU platform if CUDA is absent
     device: str = "auto"
 
     def __post_init__(self) -> None:
@@ -521,10 +521,10 @@ class CheckpointConfig:
 
     # steps between checkpoints; -1: only the final model
     save_steps: int = 20
-    # minutes after the last checkpoint from which on the next step is saved; null: no limit
+    # minutes after a checkpoint; the first step that ends later is saved. null: no limit
     save_minutes: float | None = None
-    # checkpoints that are kept, the newest; also of their copies in Hugging Face format, where the best one on held-out problems
-    # is kept in addition
+    # newest checkpoints that are kept, and newest copies in Hugging Face format; the copy that is best on held-out problems is
+    # kept, too
     max_num: int = 3
     # resume from the newest checkpoint in run_dir, if there is one
     resume: bool = True

@@ -33,6 +33,7 @@ UNITS = {
     "_mb": "MB",
     "_steps": "steps",
     "_lag": "steps",
+    "learning_rate": "",
     "_rate": "share",
     "_fraction": "share",
     "_coef": "factor",

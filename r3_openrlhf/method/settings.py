@@ -49,7 +49,7 @@ class AdvantageSettings:
 
 @dataclass
 class RehearsalSettings:
-    """Stored successes of rarely solved problems that this step does not ask join the update; nothing is sampled for them."""
+    """Stored successes of rarely solved problems that are not in this step join the update; nothing is sampled for them."""
 
     # stored successes added to a step, at most, as a share of its sampled rows; 0: off
     share: float = 0.0
@@ -81,15 +81,15 @@ class ReplaySettings:
     max_policy_lag: int = 1000
     # order of recall: uniform, newest, or package.module:function (method/core/replay.py)
     order: str = "uniform"
-    # add: the group has G + k rows [P]; replace: k rows of the group give way, constant cost
+    # add: the group has G + k rows [P]; replace: recalled rows replace k of the group's rows, constant cost
     mode: str = "add"
     # old log-probs of recalled rows. behaviour: those stored when sampled, so that eps_clip bounds the update; recompute: the
     # current actor's, so that the ratio is 1 and nothing is clipped
     old_logprobs: str = "behaviour"
     # old log-probs of recalled failures; null: as old_logprobs
     failure_logprobs: str | None = None
-    # bound dual_clip |A| on the loss of a recalled row's token with A < 0, which eps_clip does not bound; null: exp(20) alone, as in
-    # OpenRLHF (docs/method.md)
+    # bound dual_clip |A| on the loss of a recalled row's token with A < 0, which eps_clip does not bound; null: only exp(20) bounds
+    # it, as in OpenRLHF (docs/method.md)
     dual_clip: float | None = 3.0
     # recall failures into all-correct groups; [P] false: those groups stay as they are
     recall_failures: bool = True
@@ -121,7 +121,7 @@ class ReflectionSettings:
     threshold: float = 0.1
     # reflect from this epoch on [P] epoch > 1
     first_epoch: int = 2
-    # reflection groups of a step, at most, as a share of its problems, and one where there is any; as many again with
+    # reflection groups of a step, at most, as a share of its problems (one group is always allowed); as many again with
     # exploration.prefix. They cost tokens that plain groups need (docs/RESULTS.md)
     max_share: float = 0.03125
     # tokens of the stored attempt, at most; fewer if the context is too long
