@@ -45,6 +45,8 @@ declare -A ARM=(
     [serr_unguarded]="r3 replay.enabled=false reflection.enabled=false ranking.guard=none"
     [r3]="r3" [r3_paper]="r3_paper train.loss_aggregation=token-mean" # eq. 2 has a mean per response, which the lab lacks
     [r3_eighth]="r3 $EIGHTH" [r3_every_hard]="r3 $EVERY_HARD"
+    [prefix]="r3 $OFF $EIGHTH exploration.prefix=fractions" [prefix_uncertain]="r3 $OFF $EIGHTH exploration.prefix=uncertain"
+    [prefix_every_hard]="r3 $OFF exploration.prefix=fractions $EVERY_HARD"
     [r3_successes]="r3 $EIGHTH replay.recall_failures=false"
     [r3_rehearsal]="r3 $EIGHTH replay.recall_failures=false replay.rehearse.share=0.125"
 )
