@@ -34,7 +34,7 @@ EASY_RATE, HALF_KNOWN_RATES, MISCONCEPTION = 0.95, (0.35, 0.75), 0.88  # the las
 WAYS = (0.7, 0.3)  # of what is right in a hard cell
 FILLER = "hm"
 VOCAB_SIZE, BATCH_SIZE = 1472, 192
-REFLECTION_SHARE = 0.25
+REFLECTION_SHARE = 0.4
 
 Cell = tuple[int, int]
 
@@ -68,7 +68,7 @@ POLICIES = {
     "no_room": Policy(hidden_size=64, num_layers=2),
     "walk": Policy(walk=True, num_layers=2),
     "filler": Policy(pass_rate=0.3, filler=(0.5, 10)),
-    "reflects": Policy(reflects=0.6, num_layers=2),
+    "reflects": Policy(reflects=0.6, num_layers=2, num_steps=1600),
 }
 
 
