@@ -5,7 +5,7 @@
 # TUNE=1 runs every arm at every rate on seeds that are not reported, and nothing else; RATE below is what came out.
 # WORLD=shared_skills, MODEL=lab_table and so on: another world of r3_openrlhf/study/lab/worlds.py; EXPERIMENT=lab_false_positives: another
 # experiment. RATE_OF_ALL=1e-3: one rate for every arm; SUFFIX=_lr1e-3: after the names of the arms; MORE="rollout.batch_size=16 ...":
-# settings of all arms.
+# settings of all arms; NAME=own_skills_g16: directory of the results.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export PATH="$PWD/.venv/bin:$PATH" OMP_NUM_THREADS=1
@@ -62,7 +62,7 @@ study() { # study SEEDS DIRECTORY ARM...
     shift 2
     for arm in "$@"; do arms+=(--arm "$arm"); done
     # shellcheck disable=SC2086
-    r3 lab study --experiment "$EXPERIMENT" --seeds "$seeds" --jobs "${JOBS:-1}" --out "$OUT/$WORLD" --evidence "$kept/lab_$WORLD" \
+    r3 lab study --experiment "$EXPERIMENT" --seeds "$seeds" --jobs "${JOBS:-1}" --out "$OUT/${NAME:-$WORLD}" --evidence "$kept/lab_${NAME:-$WORLD}" \
         "${SETTINGS[@]}" ${MORE:-} "${arms[@]}" >&2
 }
 
