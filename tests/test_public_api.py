@@ -57,7 +57,7 @@ def test_the_own_loop_learns_recalls_reflects_and_ranks(own_loop):
     assert sum(line["r3/ranking/rows"] for line in lines) > 20
     assert [line["r3/reflection/groups"] for line in lines[:5]] == [0] * 5
     assert [line["r3/reflection/before_first_epoch"] for line in lines[:6]] == [20.0] * 5 + [0.0]
-    assert mean(lines[5:], "r3/reflection/groups") > 1
+    assert mean(lines[5:], "r3/reflection/groups") > 0.9  # one of 20 problems a step, at most
     assert all(line["r3/grading/ungraded"] == 0 for line in lines)
     assert own_loop.train(8) == lines[:8]
 
