@@ -62,9 +62,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", type=Path)
     directory: Path = parser.parse_args().directory.resolve()
-    cache = (
-        directory.parent / f"{directory.name}-cache"
-    )  # neither packages nor models nor compiled operators are there yet
+    # neither packages nor models nor compiled operators are there yet
+    cache = directory.parent / f"{directory.name}-cache"
     os.environ |= {"XDG_CACHE_HOME": str(cache), "TORCH_EXTENSIONS_DIR": str(cache / "torch_extensions")}
     here = Path(__file__).resolve().parent.parent
     subprocess.run(["git", "clone", "-q", str(here), str(directory)], check=True)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A pretrained model through the whole stack: GRPO with the success weight against r3_earned on configs/experiment/smollm2_capitals.yaml,
-# about ten minutes a run on two idle cores. Every run leaves a small file in docs/evidence, and what has one is not run again, so
+# a quarter of an hour a run. Every run leaves a small file in docs/evidence, and what has one is not run again, so
 # the script can be stopped and started. SEEDS="5 6", ARMS="grpo": others.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
