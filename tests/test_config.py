@@ -195,7 +195,6 @@ WITH_AGENTS = {  # what does not work together with an environment -> why, and t
     "data.max_samples=null": "a task is a seed, so say how many an epoch has: data.max_samples=1024",
     "openrlhf.train.async_enable=true": "not sampled ahead of the step that trains; use openrlhf.train.async_enable=false",
     "openrlhf.algo.dynamic_filtering_enable=true": "a task's group has a row for each turn; use openrlhf.algo.dynamic",
-    "reflection.share_successes=true": "a reflected trajectory never joins the plain group; use reflection.share_successes=false",
     "replay.include_reflection=true": "a reflected trajectory never joins the plain group; use replay.include_reflection=false",
     "ranking.enabled=true": "it ranks whole responses, not trajectories; use ranking.enabled=false",
     "exploration.prefix=fractions": "it starts within whole responses; use exploration.prefix=null",
@@ -255,7 +254,7 @@ R3_KEYS += ("advantage.scope", "ranking.scope", "ranking.guard", "ranking.score"
 WHOLE = dict(
     zip(R3_KEYS, (True, True, True, "add", "behaviour", "literal", "truncated", "centred", "entropy"), strict=True)
 )
-WHOLE |= {"replay.recall_failures": True, "reflection.share_successes": False, "exploration.prefix": None}
+WHOLE |= {"replay.recall_failures": True, "exploration.prefix": None}
 OFF = {"replay.enabled": False, "reflection.enabled": False, "ranking.enabled": False}
 ARMS = {  # preset -> what it changes in an experiment with all of R³ on
     "r3": {},

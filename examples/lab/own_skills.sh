@@ -38,7 +38,6 @@ declare -A ARM=(
     [ccr_ratio1_failures]="r3 $BOTH replay.old_logprobs=recompute replay.recall_failures=true"
     [all]="r3_earned"
     [isr]="r3 $ISR"
-    [isr_shared]="r3 $ISR reflection.share_successes=true"
     [all_isr]="r3_earned reflection.enabled=true $EVERY_HARD"
     [everything]="r3_earned reflection.enabled=true ranking.enabled=true $EVERY_HARD"
     [serr]="r3 replay.enabled=false reflection.enabled=false"

@@ -789,7 +789,6 @@ class R3Config(R3Settings):
             ("replay.mode", "add", self.replay.enabled and self.replay.mode != ReplayMode.ADD, "a recalled trajectory joins its task and replaces nothing"),
             ("replay.include_reflection", "false", self.replay.include_reflection, "a reflected trajectory never joins the plain group"),
             ("replay.rehearse.share", "0", self.replay.rehearse.share, "it trains single responses, not trajectories"),
-            ("reflection.share_successes", "false", self.reflection.share_successes, "a reflected trajectory never joins the plain group"),
             ("ranking.enabled", "false", self.ranking.enabled, "it ranks whole responses, not trajectories"),
             ("exploration.prefix", "null", exploration.prefix, "it starts within whole responses"),
             ("rollout.record", "null", self.rollout.record, "a recording has single responses, not trajectories"),

@@ -26,7 +26,6 @@ from r3_openrlhf.method.core.mixed_batch import MixedBatch, Row, topk_decides
 from r3_openrlhf.method.core.prefix import Continuations, cut_points, state_of_failures, state_of_success
 from r3_openrlhf.method.core.ranking import RANKING_SCORES
 from r3_openrlhf.method.core.reflection import is_hard
-from r3_openrlhf.method.core.replay import choose, response_bytes
 from r3_openrlhf.method.core.states import StateFate, choose_states, state_by_value, value_against_outcome
 from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.method.history.codec import state_digest
@@ -254,20 +253,15 @@ class R3:
         joining: Callable[[list[Rollout]], list[Rollout]] = list,
     ) -> MixedBatch:
         """Group the step's rollouts and add stored ones to collapsed groups (CCR). `group.replay` says what became of each.
-
-        With reflection.share_successes, this step's successes from a reflection prompt or a prefix come first, at most replay.k
-        rows in all. A success from a reflection prompt has no log-probs for the plain prompt, so its `old_logprobs` are the
-        current policy's. `joining` maps a group's recalled rollouts to rows, for loops in which one rollout is many rows."""
+        `joining` maps a group's recalled rollouts to rows, for loops in which one rollout is many rows."""
         ids = groups or [(rollout.uid, rollout.context) for rollout in rollouts]
         batch, replay = MixedBatch(rollouts, ids), self.settings.replay
-        share = {Context.REFLECTION, Context.PREFIX} if self.settings.reflection.share_successes else set()
-        if (replay.enabled and self.history is not None) or share:
-            shared = batch.successes_in(share)
+        if replay.enabled and self.history is not None:
             batch.recall(
-                lambda uid, verdict: joining(self._found(uid, verdict, shared, step=step)),
+                lambda uid, verdict: joining(self.stored(uid, verdict, step=step)),
                 mode=replay.mode,
                 rng=random.Random(f"{self.seed}/replace/{step}"),
-                failures=replay.enabled and replay.recall_failures,
+                failures=replay.recall_failures,
             )
             self._explain(batch, step=step)
         for row in batch.rows:
@@ -303,16 +297,6 @@ class R3:
         (found,) = self.history.recall_many([self._request(uid, verdict, step=step)])
         return [one.rollout for one in found]
 
-    def _found(self, uid: str, verdict: Verdict, shared: Mapping[str, list[Rollout]], *, step: int) -> list[Rollout]:
-        recalled = self.stored(uid, verdict, step=step)
-        candidates = shared.get(uid, []) if verdict is Verdict.CORRECT else []
-        if not candidates:
-            return recalled
-        k, rng = self.settings.replay.k, random.Random(f"{self.seed}/share/{step}/{uid}")
-        first = choose(candidates, k=k, order="uniform", rng=rng)
-        known = {response_bytes(one) for one in first}
-        return (first + [one for one in recalled if response_bytes(one) not in known])[:k]
-
     def _request(self, uid: str, verdict: Verdict, *, step: int) -> RecallRequest:
         replay = self.settings.replay
         contexts = [Context.PLAIN]
@@ -330,8 +314,7 @@ class R3:
 
     def _explain(self, batch: MixedBatch, *, step: int) -> None:
         """Why nothing was recalled, for each group that got nothing; and what the store could have given all of them."""
-        if self.history is None or not self.settings.replay.enabled:
-            return
+        assert self.history is not None
         for group in batch.groups:
             verdict = opposite_verdict(group.state)
             if not group.wanted or verdict is None:

@@ -126,10 +126,6 @@ class ReflectionSettings:
     max_share: float = 0.03125
     # tokens of the stored attempt, at most; fewer if the context is too long
     max_attempt_tokens: int = 2048
-    # A success found from a reflection prompt (or from a state of exploration.prefix) joins its problem's all-wrong plain group
-    # in the same step, before anything that replay recalls, at most replay.k of them; from the plain prompt its old log-probs
-    # are the current policy's
-    share_successes: bool = False
 
     def __post_init__(self) -> None:
         above("reflection.threshold", self.threshold, 0.0)

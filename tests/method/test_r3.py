@@ -4,8 +4,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pytest import approx
 
 from r3_openrlhf.method.core.batch_metrics import batch_metrics, trained_tokens
@@ -183,83 +181,6 @@ def test_nothing_is_recalled_or_ranked_where_it_is_switched_off():
         r3 = R3(settings_of(**keys))
         batch = r3.recall(rows, step=0)
         assert (r3.rows_to_rank(batch), batch.groups[0].ranking) == (ranked, fate)
-
-
-def behind_reflection(verdict, number, uid="a"):
-    return rollout(verdict, number=number, uid=uid, context=Context.REFLECTION, prompt=(1, 2, 8), step=6)
-
-
-def test_a_success_from_a_reflection_prompt_joins_the_plain_group_of_the_same_step():
-    """Its ratio is the current policy's: the log-probs that it was sampled with belong to another prompt."""
-    fresh = [rollout(W, number=i, step=6) for i in range(2)] + [behind_reflection(C, 7), behind_reflection(W, 8)]
-    r3 = R3(settings_of(reflection__share_successes=True, replay__enabled=False))
-    batch = r3.mix(fresh, step=6)
-    assert [(row.group, row.recalled, int(row.rollout.response_ids[1])) for row in batch.rows[4:]] == [(0, True, 7)]
-    assert not batch.has_own_prompt(batch.rows[4]) and batch.rows[4].old_logprobs is None
-    assert [batch.rows[i].advantage for i in (0, 1, 4)] == approx([-0.5774, -0.5774, 1.1547], abs=1e-4)
-    metrics = batch_metrics(batch, step=6)
-    assert (metrics["r3/replay/shared"], metrics["r3/replay/recalled"], metrics["r3/replay/mean_lag"]) == (1, 1, 0)
-    ahead = batch_metrics(batch, step=8)  # sampled ahead, by weights that are two steps old
-    assert (ahead["r3/replay/shared"], ahead["r3/replay/mean_lag"]) == (1, 2)
-    assert len(R3().recall(fresh, step=6).rows) == 4
-
-
-def test_shared_successes_come_before_recalled_ones_and_no_more_than_k_join():
-    def joined(k, *, shared, stored):
-        fresh = [rollout(W, number=100 + i, step=6) for i in range(2)]
-        fresh += [behind_reflection(C, number) for number in shared] + [behind_reflection(W, 50)]
-        r3 = Storing(
-            lambda uid, verdict: [rollout(C, number=n) for n in stored], reflection__share_successes=True, replay__k=k
-        )
-        batch = r3.recall(fresh, step=6)
-        return [int(row.rollout.response_ids[1]) for row in batch.rows if row.recalled]
-
-    assert joined(3, shared=[1], stored=[2, 3]) == [1, 2, 3]
-    assert joined(2, shared=[1], stored=[2, 3]) == [1, 2]
-    assert joined(3, shared=[1], stored=[1, 3]) == [1, 3]  # the same response is not there twice
-    assert len(joined(2, shared=[1, 2, 3, 4], stored=[5, 6])) == 2
-    assert set(joined(2, shared=[1, 2, 3, 4], stored=[5, 6])) <= {1, 2, 3, 4}
-
-
-VERDICTS = st.lists(st.sampled_from([C, W]), min_size=2, max_size=4)
-
-
-@given(
-    st.lists(st.tuples(VERDICTS, st.none() | VERDICTS, st.integers(0, 3)), min_size=1, max_size=4),
-    st.integers(1, 3),
-    st.booleans(),
-)
-def test_sharing_agrees_with_its_rule_written_out(problems, k, failures):
-    """Independent: problem by problem, which rows may join which group. Only all-wrong plain groups get shared rows, never
-    more than k, all of them different; everything else is as without sharing."""
-    fresh, groups = [], []
-    for i, (plain, reflected, _) in enumerate(problems):
-        fresh += [rollout(v, uid=str(i), number=10 * j, step=6) for j, v in enumerate(plain)]
-        groups += [(i, "plain")] * len(plain)
-        for j, verdict in enumerate(reflected or []):
-            fresh.append(behind_reflection(verdict, 10 * j + 1, uid=str(i)))
-            groups.append((i, "reflection"))
-
-    def stored(uid, verdict):
-        return [rollout(verdict, uid=uid, number=10 * j + 2) for j in range(problems[int(uid)][2])][:k]
-
-    keys = dict(replay__k=k, replay__recall_failures=failures)
-    batch = Storing(stored, reflection__share_successes=True, **keys).recall(fresh, step=6, groups=groups)
-    plain_replay = Storing(stored, **keys).recall(fresh, step=6, groups=groups)
-    for group, without in zip(batch.groups, plain_replay.groups, strict=True):
-        joined = [batch.rows[i].rollout for i in group.recalled]
-        old = [without_row.rollout for without_row in (plain_replay.rows[i] for i in without.recalled)]
-        reflected = problems[int(group.uid)][1] or []
-        successes = {10 * j + 1 for j, verdict in enumerate(reflected) if verdict is C}
-        plain_and_wrong = group.context is Context.PLAIN and C not in problems[int(group.uid)][0]
-        shared = [one for one in joined if one.context is Context.REFLECTION]
-        expected = min(k, len(successes)) if plain_and_wrong else 0
-        assert len(shared) == len(set(numbers(shared))) == expected and set(numbers(shared)) <= successes
-        assert len(joined) <= max(k, len(old))
-        rest = [one for one in joined if one.context is Context.PLAIN]
-        assert numbers(rest) == numbers(old)[: k - expected]
-        if group.state == "all_correct" and not failures:
-            assert not joined and not group.wanted
 
 
 def test_trained_tokens_are_prompt_and_response_of_every_trained_row_in_every_pass():

@@ -191,24 +191,20 @@ def test_a_stored_success_joins_an_all_wrong_group():
 
 
 def test_a_success_behind_a_reflection_prompt_joins_with_the_actors_logprobs_of_the_plain_prompt():
-    plain, reflected = group(W, W, W, W), [sample(v, prompt="r", tokens=(9, 9)) for v in (C, W, W, W)]
-    for one in reflected:
-        one.r3_rollout.uid, one.r3_rollout.context = "p", Context.REFLECTION
-        one.r3_rollout.prompt_ids = np.array([1, 8], dtype=np.int32)
-    config = config_with(reflection={"share_successes": True})
-    made = maker(Ours, history=history_with(), config=config)
+    stored = sample(C, tokens=(9, 9), step=2).r3_rollout
+    stored.context, stored.prompt_ids = Context.REFLECTION, np.array([1, 8], dtype=np.int32)
+    made = maker(Ours, history=history_with(stored), config=config_with(replay={"include_reflection": True}))
     made.gap = 0.05
-    experiences = made.make_experience_batch(plain + reflected)
+    experiences = made.make_experience_batch(group(W, W, W, W))
     last = experiences[-1]
     assert last.sequences[-1][:4].tolist() == [1, 2, 9, 9]  # the plain group's prompt
     # what the actor says (0.05 above the engine's here), not what the engine said behind the reflection prompt
-    assert by_row(experiences, "action_log_probs")[8].tolist() == pytest.approx([-0.85] * 2)
-    assert by_row(experiences, "rollout_log_probs")[8].tolist() == pytest.approx([-0.85] * 2)
+    assert by_row(experiences, "action_log_probs")[4].tolist() == pytest.approx([-0.85] * 2)
+    assert by_row(experiences, "rollout_log_probs")[4].tolist() == pytest.approx([-0.85] * 2)
     values = [row[0].item() for row in by_row(experiences, "advantages")]
-    assert values[:4] == pytest.approx([-0.4472] * 4, abs=1e-3) and values[8] == pytest.approx(1.789, abs=1e-3)
-    assert (made.metrics["r3/replay/shared"], made.metrics["r3/replay/ratio_max"]) == (1, 0)
-    assert made.metrics["trained_tokens"] == sum(2 + t for t in (2, 3, 4, 5)) + 5 * 4
-    assert [r["context"] for r in made.records if r["recalled_from"] == 6] == ["reflection"]
+    assert values[:4] == pytest.approx([-0.4472] * 4, abs=1e-3) and values[4] == pytest.approx(1.789, abs=1e-3)
+    assert (made.metrics["r3/replay/recalled"], made.metrics["r3/replay/ratio_max"]) == (1, 0)
+    assert [r["context"] for r in made.records if r["recalled_from"] == 3] == ["reflection"]
 
 
 def test_a_rehearsed_success_of_another_problem_is_trained_behind_its_own_prompt_with_ratio_1():

@@ -7,7 +7,6 @@ from statistics import fmean, pstdev
 
 from r3_openrlhf.method.core.groups import GroupState
 from r3_openrlhf.method.core.mixed_batch import MixedBatch, verified_difference
-from r3_openrlhf.method.core.replay import response_bytes
 from r3_openrlhf.method.types import Context, Rollout, Verdict
 
 
@@ -16,7 +15,6 @@ def batch_metrics(batch: MixedBatch, *, step: int) -> dict[str, float]:
     groups, rows = batch.groups, batch.rows
     recalled = [row for row in rows if row.recalled and not row.rehearsed]
     lags = [step - row.rollout.policy_step for row in recalled]
-    of_this_step = {_sampled(r) for r in batch.rollouts if r.context is not Context.PLAIN}
     wanted = [group for group in groups if group.wanted]
     ranked = [row.ranking_reward for row in rows if row.ranking_reward is not None]
     mass = sum(abs(row.advantage) for row in rows if row.trained)
@@ -43,7 +41,6 @@ def batch_metrics(batch: MixedBatch, *, step: int) -> dict[str, float]:
         "r3/groups/collapsed_after": count(g.collapsed_after for g in groups),
         **{f"r3/tokens/{kind}": float(number) for kind, number in tokens.items()},
         "r3/replay/recalled": float(len(recalled)),
-        "r3/replay/shared": count(_sampled(row.rollout) in of_this_step for row in recalled),
         "r3/replay/rehearsed": count(row.rehearsed for row in rows),
         "r3/replay/hits": count(bool(g.recalled) for g in wanted),
         "r3/replay/hits_correct": count(bool(g.recalled) and g.state is GroupState.NONE_CORRECT for g in wanted),
@@ -83,11 +80,6 @@ def trained_tokens(batch: MixedBatch, *, passes: int) -> float:
     asked = ((row if batch.has_own_prompt(row) else batch.first_of(row)).rollout for row in batch.trained)
     responses = sum(row.rollout.num_tokens for row in batch.trained)
     return float((sum(len(rollout.prompt_ids) for rollout in asked) + responses) * passes)
-
-
-def _sampled(rollout: Rollout) -> tuple[object, ...]:
-    """What was sampled, where and by which weights: a shared row is a copy (MixedBatch.successes_in)."""
-    return rollout.uid, rollout.context, rollout.policy_step, response_bytes(rollout)
 
 
 def accuracy(rollouts: Sequence[Rollout], context: Context, uids: set[str]) -> float:

@@ -40,7 +40,7 @@ class RecallFate(Word):
     """What replay did for a group, or why it did nothing."""
 
     NOT_COLLAPSED = "not_collapsed"
-    OFF = "off"  # replay.enabled=false, and nothing is shared
+    OFF = "off"  # replay.enabled=false
     FAILURES_OFF = "failures_off"  # all right, with replay.recall_failures=false
     STARTS_ELSEWHERE = "starts_elsewhere"  # its rows begin where no stored rollout does
     RECALLED = "recalled"

@@ -16,15 +16,15 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Callable, Container, Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from r3_openrlhf.method.core.advantages import amplify_successes, group_advantages
 from r3_openrlhf.method.core.groups import GroupState, RankingFate, RecallFate, group_state, opposite_verdict
 from r3_openrlhf.method.core.ranking import RankingScore, bounds_decide, centre_rankings, score_rewards
-from r3_openrlhf.method.core.replay import response_bytes, rows_to_replace
+from r3_openrlhf.method.core.replay import rows_to_replace
 from r3_openrlhf.method.types import (
     AdvantageScope,
     Context,
@@ -70,7 +70,7 @@ class Row:
 
     @property
     def recalled(self) -> bool:
-        """True if it comes from the history or another group of this step, not from its group's own sampling."""
+        """True if it comes from the history, not from this step's sampling."""
         return self.source is None
 
     @property
@@ -202,16 +202,6 @@ class MixedBatch:
         return row.rollout is first or row.rollout.prompt_ids.tolist() == first.prompt_ids.tolist()
 
     # ── CCR ──
-
-    def successes_in(self, contexts: Container[Context]) -> dict[str, list[Rollout]]:
-        """Return uid -> the different correct responses of its fresh groups in these contexts, as copies that may join another
-        group. A copy has no prefix: given tokens are trained like the others."""
-        found: dict[str, dict[bytes, Rollout]] = defaultdict(dict)
-        for row in self.rows:
-            rollout = row.rollout
-            if not row.recalled and rollout.context in contexts and rollout.verdict is Verdict.CORRECT:
-                found[rollout.uid].setdefault(response_bytes(rollout), replace(rollout, prefix_tokens=0))
-        return {uid: list(rollouts.values()) for uid, rollouts in found.items()}
 
     def recall(
         self, recall: RecallFunction, *, mode: ReplayMode | str, rng: random.Random, failures: bool = True

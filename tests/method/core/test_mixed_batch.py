@@ -160,25 +160,6 @@ def test_all_correct_groups_may_be_left_alone():
     assert (metrics["r3/replay/hits"], metrics["r3/replay/misses"], metrics["r3/groups/collapsed_after"]) == (1, 0, 1)
 
 
-def test_successes_behind_a_reflection_prompt_are_found_once_each_and_copied():
-    def behind(number, verdict, **settings):
-        found = rollout(verdict, context=Context.REFLECTION, **settings)
-        found.response_ids = np.array([3, number], dtype=np.int32)
-        return found
-
-    reflected = [behind(1, C), behind(2, C), behind(1, C), behind(3, W)]
-    reflected[0].prefix_tokens = 1  # was given, and is trained in the group that the copy joins
-    others = group(C, C) + [behind(4, W, uid="b"), behind(5, W, uid="b")]
-    batch = MixedBatch(reflected + others, ["r"] * 4 + ["g"] * 2 + ["s"] * 2)
-    recall(
-        batch, lambda uid, verdict: [behind(6, C, uid=uid)] if verdict is C else []
-    )  # a recalled one is none of them
-    found = batch.successes_in({Context.REFLECTION})
-    assert {uid: [one.response_ids[1] for one in ones] for uid, ones in found.items()} == {"a": [1, 2]}
-    assert found["a"][0] is not reflected[0]
-    assert (found["a"][0].prefix_tokens, reflected[0].prefix_tokens) == (0, 1)
-
-
 @pytest.mark.parametrize(("turn", "fate"), [(None, RecallFate.RECALLED), (TURN, RecallFate.STARTS_ELSEWHERE)])
 def test_a_group_that_plays_behind_an_attempt_takes_nothing_stored(turn, fate):
     played = group(W, W, context=Context.REFLECTION)

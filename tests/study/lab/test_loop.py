@@ -157,7 +157,7 @@ def test_a_second_pass_is_taken_against_the_policy_before_the_first(model_dir, t
 
 
 def test_a_success_behind_a_reflection_prompt_is_trained_behind_the_plain_one(model_dir, tmp_path, monkeypatch):
-    config = config_of(tmp_path, "replay.enabled=false", "ranking.enabled=false", "reflection.share_successes=true")
+    config = config_of(tmp_path, "replay.include_reflection=true", "ranking.enabled=false")
     lab = Lab(config, model_dir=model_dir)
     from r3_openrlhf.problems.sources import load_problems
 
@@ -166,9 +166,11 @@ def test_a_success_behind_a_reflection_prompt_is_trained_behind_the_plain_one(mo
     reflected = lab.ask([(label, lab.plain_prompt(label) + "Try again. ", Context.REFLECTION)], n=4)
     reflected[2].rollout.verdict, reflected[2].rollout.reward = Verdict.CORRECT, 1.5
     with HistoryStore.open(":memory:") as history:
-        batch = lab.mixed_batch(plain + reflected, lab.r3_with(history))
-    (shared,) = [row for row in batch.rows if row.recalled]
-    assert shared.group == 0 and shared.advantage > 0
+        history.commit_step(1, 1, [one.rollout for one in reflected])
+        lab.step = 1
+        batch = lab.mixed_batch(plain, lab.r3_with(history))
+    (recalled,) = [row for row in batch.rows if row.recalled]
+    assert recalled.group == 0 and recalled.advantage > 0
     trained = []
     gradient = loop.accumulate_gradient
     monkeypatch.setattr(
@@ -177,11 +179,11 @@ def test_a_success_behind_a_reflection_prompt_is_trained_behind_the_plain_one(mo
         lambda model, rows, **options: trained.extend(rows) or gradient(model, rows, **options),
     )
     lab.update(batch)
-    row = trained[shared.index]
+    row = trained[recalled.index]
     assert row.prompt_ids.tolist() == plain[0].rollout.prompt_ids.tolist()
     assert row.response_ids.tolist() == reflected[2].rollout.response_ids.tolist()
     # filled in by the first pass, so that a second one would be taken against them: the policy's, behind the plain prompt
-    assert not np.allclose(row.old_logprobs, shared.rollout.response_logprobs)
+    assert not np.allclose(row.old_logprobs, recalled.rollout.response_logprobs)
 
 
 def test_shuffled_replay_has_the_rows_and_the_rewards_but_not_the_verdicts(model_dir, tmp_path):

@@ -6,7 +6,7 @@ from r3_openrlhf.study.lab.loop import Lab
 
 def test_in_one_epoch_whatever_needs_a_second_visit_does_nothing(model_dir, tmp_path):
     """Replay, reflection and prefixes, all on: the run is GRPO's, to the last digit. In a second epoch it is not."""
-    on = ["exploration.prefix=fractions", "reflection.share_successes=true", "reflection.threshold=0.9"]
+    on = ["exploration.prefix=fractions", "replay.include_reflection=true", "reflection.threshold=0.9"]
     sizes = [
         "data.reasoning_gym.size=8",
         "held_out.path=null",

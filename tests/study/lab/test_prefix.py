@@ -126,21 +126,6 @@ def test_a_success_from_a_prefix_is_stored_whole_and_recalled_into_a_plain_group
     assert list(start) == found.response_ids[: len(start)].tolist()
 
 
-def test_a_success_from_a_prefix_joins_the_plain_group_of_its_step(visited):
-    lab, labels, history = visited("reflection.share_successes=true", "replay.enabled=false")
-    sampled, _ = lab.sample_step(labels, lab.r3_with(history))
-    for one in sampled:
-        right = one.rollout.context is Context.PREFIX and one.rollout.uid == labels[0].uid
-        one.rollout.verdict, one.rollout.reward = (Verdict.CORRECT, 1.5) if right else (Verdict.WRONG, 0.0)
-    batch = lab.mixed_batch(sampled, lab.r3_with(history))
-    joined = [row for row in batch.rows if row.recalled]
-    assert joined and {batch.groups[row.group].context for row in joined} == {Context.PLAIN}
-    assert all(row.rollout.prefix_tokens == 0 and row.rollout.verdict is Verdict.CORRECT for row in joined)
-    assert {row.rollout.uid for row in joined} == {labels[0].uid}
-    # the group of the prefix collapsed, and gets nothing that did not start there
-    assert not [group for group in batch.groups if group.context is Context.PREFIX and group.wanted]
-
-
 def test_a_ranking_looks_at_what_was_sampled(visited):
     """The given tokens have the same log-probs in every row, and would pull short continuations to their mean."""
     lab, labels, history = visited("ranking.enabled=true", "ranking.score=logprob", "replay.enabled=false")
