@@ -17,7 +17,7 @@ from tests import left_behind
 # A name that no file has does no harm.
 LONG_FILES = (
     *("test_resume.py", "test_preemption.py", "test_async.py"),
-    *("test_end_to_end.py", "test_submission.py", "test_exploration.py", "test_hostile.py"),
+    *("test_end_to_end.py", "test_submission.py", "test_beyond_the_paper.py", "test_hostile.py"),
     *("test_packaging.py", "test_ppo.py", "test_ray_jobs.py", "test_algorithms.py", "test_pool.py"),
     *(
         "test_trl_loop.py",

@@ -146,17 +146,7 @@ REFUSED = {  # overrides -> words that the sentence must hold: the key, the valu
     ("ranking.entropy_source=exat",): "did you mean exact?",
     ("ranking.score=log_prob",): "ranking.score is 'log_prob', which does not exist; did you mean logprob?",
     ("ranking.guard=nostd",): "did you mean no_std?",
-    (
-        "exploration.prefix=true",
-    ): "exploration.prefix is 'True', which does not exist; known: fractions, uncertain, delimiters",
-    (
-        "exploration.prefix.enabled=true",
-    ): "exploration.prefix.enabled does not exist; did you mean exploration.prefix?",
     ("exploration=true",): "exploration is a group of keys",
-    ("exploration.prefix=fractions", "algo=grpo"): "exploration.prefix is fractions, but algo is grpo",
-    (
-        "exploration.prefix=uncertan",
-    ): "exploration.prefix is 'uncertan', which does not exist; did you mean uncertain?",
     ("algo=hgpo",): "algo is agents, but agents.environment is not set",
     ("agents.environment=vault",): "agents.environment is vault, but algo is r3, which compares whole responses",
     ("agents.max_turns=0",): "agents.max_turns is 0",
@@ -197,7 +187,6 @@ WITH_AGENTS = {  # what does not work together with an environment -> why, and t
     "openrlhf.algo.dynamic_filtering_enable=true": "a task's group has a row for each turn; use openrlhf.algo.dynamic",
     "replay.include_reflection=true": "a reflected trajectory never joins the plain group; use replay.include_reflection=false",
     "ranking.enabled=true": "it ranks whole responses, not trajectories; use ranking.enabled=false",
-    "exploration.prefix=fractions": "it starts within whole responses; use exploration.prefix=null",
     "rollout.record=there": "a recording has single responses, not trajectories; use rollout.record=null",
     "rollout.playback=there": "a recording has single responses, not trajectories; use rollout.playback=null",
     "reward.urls=['http://a:1']": "the environment gives the rewards, not a grader; use reward.urls=[]",
@@ -254,7 +243,7 @@ R3_KEYS += ("advantage.scope", "ranking.scope", "ranking.guard", "ranking.score"
 WHOLE = dict(
     zip(R3_KEYS, (True, True, True, "add", "behaviour", "literal", "truncated", "centred", "entropy"), strict=True)
 )
-WHOLE |= {"replay.recall_failures": True, "exploration.prefix": None}
+WHOLE |= {"replay.recall_failures": True}
 OFF = {"replay.enabled": False, "reflection.enabled": False, "ranking.enabled": False}
 ARMS = {  # preset -> what it changes in an experiment with all of R³ on
     "r3": {},

@@ -782,7 +782,6 @@ class R3Config(R3Settings):
             raise ConfigError(
                 f"{given} and held_out.path is {self.held_out.path}, but held-out tasks are its next seeds; use held_out.max_samples"
             )
-        exploration = self.exploration
         for key, instead, is_set, why in (
             ("openrlhf.train.async_enable", "false", self.is_async, "trajectories are not sampled ahead of the step that trains"),
             ("openrlhf.algo.dynamic_filtering_enable", "false", self.filters_groups, "a task's group has a row for each turn"),
@@ -790,7 +789,6 @@ class R3Config(R3Settings):
             ("replay.include_reflection", "false", self.replay.include_reflection, "a reflected trajectory never joins the plain group"),
             ("replay.rehearse.share", "0", self.replay.rehearse.share, "it trains single responses, not trajectories"),
             ("ranking.enabled", "false", self.ranking.enabled, "it ranks whole responses, not trajectories"),
-            ("exploration.prefix", "null", exploration.prefix, "it starts within whole responses"),
             ("rollout.record", "null", self.rollout.record, "a recording has single responses, not trajectories"),
             ("rollout.playback", "null", self.rollout.playback, "a recording has single responses, not trajectories"),
             ("reward.urls", "[]", self.reward.urls, "the environment gives the rewards, not a grader"),
@@ -820,11 +818,6 @@ class R3Config(R3Settings):
         if cluster.enable_sleep:
             raise ConfigError(
                 f"{on} and cluster.enable_sleep is true, but engines never sleep then; use cluster.enable_sleep=false"
-            )
-        if self.exploration.prefix:
-            raise ConfigError(
-                f"{on} and exploration.prefix is {self.exploration.prefix}, but states are chosen from the results of earlier steps, which are "
-                "not available then; use one of the two"
             )
         if self.train.deterministic:
             raise ConfigError(
@@ -862,11 +855,8 @@ class R3Config(R3Settings):
                 f"algo is {self.algo}, which runs OpenRLHF's own classes, but {', '.join(on)} would need algo=r3; add {off}"
             )
         own = f"but algo is {self.algo}, "
-        off = "; use algo=r3, with replay, reflection and ranking off if you only want this"
-        explores = "exploration" in algorithm.mechanisms
         for key, is_off, why in (
-            (f"exploration.prefix is {given.prefix}", explores or not given.prefix, f"which keeps no history of states{off}"),
-            (f"exploration.rrl.ratio is {given.rrl.ratio}", algorithm.replays_states or not given.rrl.ratio, "which has no critic whose values choose states; use algo=rrl, or exploration.prefix with algo=r3"),
+            (f"exploration.rrl.ratio is {given.rrl.ratio}", algorithm.replays_states or not given.rrl.ratio, "which has no critic whose values choose states; use algo=rrl"),
             (f"replay.rehearse.share is {self.replay.rehearse.share}", "replay" in algorithm.mechanisms or not self.replay.rehearse.share, "which keeps no history to rehearse from; use algo=r3 or replay.rehearse.share=0"),
             (f"advantage.success_scale is {self.advantage.success_scale}", algorithm.own_advantages or self.advantage.success_scale == 1.0, "whose advantages are OpenRLHF's own; use algo=r3 or advantage.success_scale=1"),
         ):  # fmt: skip

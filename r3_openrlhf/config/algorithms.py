@@ -19,7 +19,7 @@ from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import OpenTable
 
 _MAKERS = "r3_openrlhf.stack.experience_maker"
-METHOD = frozenset({"replay", "reflection", "ranking", "exploration"})
+METHOD = frozenset({"replay", "reflection", "ranking"})
 DAPO_OVERLONG_SHARE = 0.2  # arXiv 2503.14476, section 3.4: a buffer of 4,096 of 20,480 tokens
 # Its penalty goes down to -1 with verdicts of +1 and -1; ours are 1 and 0, half as far apart, and group_norm makes
 # everything but this proportion the same.

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,12 +23,10 @@ import numpy as np
 from r3_openrlhf.method.core.batch_metrics import batch_metrics
 from r3_openrlhf.method.core.groups import ABSENT, RecallFate, opposite_verdict
 from r3_openrlhf.method.core.mixed_batch import MixedBatch, Row, topk_decides
-from r3_openrlhf.method.core.prefix import Continuations, cut_points, state_of_failures, state_of_success
 from r3_openrlhf.method.core.ranking import RANKING_SCORES
 from r3_openrlhf.method.core.reflection import is_hard
 from r3_openrlhf.method.core.states import StateFate, choose_states, state_by_value, value_against_outcome
 from r3_openrlhf.method.errors import TrainingStopped
-from r3_openrlhf.method.history.codec import state_digest
 from r3_openrlhf.method.history.records import RecallRequest, StoredRollout
 from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.method.prompts import ChosenStates, Prefix, PromptMaker, ReflectionFate, StepPrompt, StepPrompts
@@ -43,12 +41,7 @@ from r3_openrlhf.method.types import (
     Verdict,
 )
 
-# Of the groups that start in the middle of a stored response (exploration.prefix)
-FIRST_PREFIX_EPOCH = 2  # nothing is stored of a problem before
-NUM_CUTS = 3  # states of one stored response
-NUM_FAILURES = 4  # stored failures that are looked at where there is no success
 MAX_STATES = 4096  # the newest states of exploration.rrl, from which a batch's are chosen
-EASY = 0.5  # from a success the cut moves backwards when the posterior mean of a state's success rate is at least this
 
 Entropies = Mapping[int, "EntropyStatistics | np.ndarray"] | Sequence["EntropyStatistics | np.ndarray"]
 
@@ -61,7 +54,7 @@ class R3:
         history: the store of past rollouts. None: nothing is recalled or reflected on.
         seed: seed of every choice. The same seed, step and history give the same choices.
         max_response_tokens: the limit of a response; a prefix is shorter.
-        delimiters: ids of the tokens that end a line, for exploration.prefix=delimiters.
+        delimiters: ids of the tokens that end a line, for exploration.rrl.at_delimiters.
     """
 
     def __init__(
@@ -123,8 +116,6 @@ class R3:
         """
         uids = [problem.uid for problem in problems]
         asked = [StepPrompt(problem, i, Context.PLAIN, render.plain(problem)) for i, problem in enumerate(problems)]
-        for i, prefix in self._prefixes(uids, step=step, epoch=epoch):
-            asked.append(StepPrompt(problems[i], i, Context.PREFIX, render.plain(problems[i]), prefix))
         fates, places = self._hard_problems(uids, step=step, epoch=epoch)
         for i in places:
             error = self._stored_error(uids[i], step=step)
@@ -170,58 +161,6 @@ class R3:
         lag = self.settings.replay.max_policy_lag
         stored = self.history.recall(uid, Verdict.WRONG, k=1, step=step, max_policy_lag=lag, order="uniform")
         return stored[0].rollout if stored else None
-
-    # ── groups that start from a stored state ──
-
-    def _prefixes(self, uids: Sequence[str], *, step: int, epoch: int) -> Iterator[tuple[int, Prefix]]:
-        """(place, state) of the problems that get a group which starts in the middle of a stored response."""
-        if self.settings.exploration.prefix is None or self.history is None or epoch < FIRST_PREFIX_EPOCH:
-            return
-        for i in self._drawn_hard(uids, random.Random(f"{self.seed}/prefix/{step}"))[1]:
-            if (prefix := self._prefix_of(uids[i], step=step)) is not None:
-                yield i, prefix
-
-    def _prefix_of(self, uid: str, *, step: int) -> Prefix | None:
-        """The state to continue from: of the stored success that was continued most often, else of stored failures."""
-        assert self.history is not None
-        known = self.history.continuations(uid)
-
-        def value(prefix: Prefix) -> Continuations:
-            return known.get(state_digest(prefix.ids), Continuations())
-
-        limit = self.settings.history.max_per_problem_and_verdict
-        # the newest first, so that of equals it is the newest
-        successes = self._cut(uid, Verdict.CORRECT, k=limit, order="newest", step=step)
-        if successes:
-            states = max(successes, key=lambda states: sum(value(state).tries for state in states))
-            return state_of_success(states, value, easy=EASY)
-        failures = self._cut(uid, Verdict.WRONG, k=NUM_FAILURES, order="uniform", step=step)
-        rng = random.Random(f"{self.seed}/prefix/{step}/{uid}")
-        return state_of_failures([state for states in failures for state in states], value, rng=rng)
-
-    def _cut(self, uid: str, verdict: Verdict, *, k: int, order: str, step: int) -> list[list[Prefix]]:
-        """The states of each stored response that began at the plain prompt."""
-        assert self.history is not None
-        lag, rule = self.settings.replay.max_policy_lag, self.settings.exploration.prefix
-        assert rule is not None
-        contexts = (Context.PLAIN, Context.PREFIX)
-        found = []
-        for stored in self.history.recall(
-            uid, verdict, k=k, step=step, max_policy_lag=lag, order=order, contexts=contexts
-        ):
-            ids, logprobs = stored.rollout.response_ids, stored.rollout.response_logprobs
-            limit = len(ids) if self.max_response_tokens is None else self.max_response_tokens
-            cuts = cut_points(
-                ids,
-                logprobs,
-                rule=rule,
-                count=NUM_CUTS,
-                max_prefix=limit - 1,
-                delimiters=self.delimiters,
-            )
-            if cuts:
-                found.append([Prefix(ids[:cut], logprobs[:cut]) for cut in cuts])
-        return found
 
     # ── after grading ──
 
@@ -301,7 +240,6 @@ class R3:
         replay = self.settings.replay
         contexts = [Context.PLAIN]
         contexts += [Context.REFLECTION] if replay.include_reflection else []
-        contexts += [Context.PREFIX] if self.settings.exploration.prefix else []
         return RecallRequest(
             uid=uid,
             verdict=verdict,

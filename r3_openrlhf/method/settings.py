@@ -14,7 +14,6 @@ from r3_openrlhf.method.core.states import STATE_ORDERS, STATE_RULES
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.types import (
     AdvantageScope,
-    CutRule,
     EntropySource,
     OldLogprobs,
     RankingGuard,
@@ -121,8 +120,7 @@ class ReflectionSettings:
     threshold: float = 0.1
     # reflect from this epoch on [P] epoch > 1
     first_epoch: int = 2
-    # reflection groups of a step, at most, as a share of its problems (one group is always allowed); as many again with
-    # exploration.prefix. They cost tokens that plain groups need (docs/RESULTS.md)
+    # reflection groups of a step, at most, as a share of its problems (one group is always allowed). They cost tokens that plain groups need (docs/RESULTS.md)
     max_share: float = 0.03125
     # tokens of the stored attempt, at most; fewer if the context is too long
     max_attempt_tokens: int = 2048
@@ -200,14 +198,7 @@ class StateReplaySettings:
 class ExplorationSettings:
     """Where tokens go besides the paper's mechanisms; all off by default."""
 
-    # Hard problems (reflection.threshold, max_share) get one more group, which starts in the middle of a stored response
-    # (RRL-style, arXiv 2504.14363), cut at fractions, uncertain (tokens), or delimiters (ends of lines). null: they do not
-    prefix: str | None = None
     rrl: StateReplaySettings = field(default_factory=StateReplaySettings)
-
-    def __post_init__(self) -> None:
-        if self.prefix is not None:
-            one_of("exploration.prefix", self.prefix, CutRule)
 
 
 @dataclass

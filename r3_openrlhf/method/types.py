@@ -73,14 +73,6 @@ class RankingScope(Word):
     FAILED = "failed"
 
 
-class CutRule(Word):
-    """Where stored responses are cut into states (method/core/prefix.py)."""
-
-    FRACTIONS = "fractions"
-    UNCERTAIN = "uncertain"
-    DELIMITERS = "delimiters"
-
-
 class RankingGuard(Word):
     """What keeps a ranking from paying for being truncated (method/core/mixed_batch.py); `none` is the paper's formula."""
 

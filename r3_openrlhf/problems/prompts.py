@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from r3_openrlhf.method.errors import DataError
 from r3_openrlhf.method.prompts import ChatPrompts
 from r3_openrlhf.method.r3 import R3
-from r3_openrlhf.method.types import CutRule, Rollout
+from r3_openrlhf.method.types import Rollout
 from r3_openrlhf.problems.label import Label
 
 if TYPE_CHECKING:
@@ -149,8 +149,8 @@ def r3_of(
 
 
 def step_delimiters(config: R3Config, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Ids of the tokens whose text has the end of a line; empty where `exploration` asks for none."""
-    if config.exploration.prefix != CutRule.DELIMITERS and not config.exploration.rrl.at_delimiters:
+    """Ids of the tokens whose text has the end of a line; empty where exploration.rrl.at_delimiters asks for none."""
+    if not config.exploration.rrl.at_delimiters:
         return frozenset()
     return frozenset(token for token in range(len(tokenizer)) if "\n" in tokenizer.decode([token]))
 

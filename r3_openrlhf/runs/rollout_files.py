@@ -54,7 +54,7 @@ COLUMNS = {
     "answer": TEXT,  # the final answer that the grader found; null: none, or a recalled row
     "extras": TEXT,  # JSON: what a reward function returned with its reward, or "error": why it gave none; null: nothing
     "prompt": TEXT,  # as the model saw it, of its group
-    "prefix_tokens": COUNT,  # of num_tokens, those that it was given (exploration.prefix, exploration.rrl)
+    "prefix_tokens": COUNT,  # of num_tokens, those that it was given (exploration.rrl)
     "prefix_state": TEXT,  # digest of these, hexadecimal; null: none were given
     # Of a failed response where a critic's values name a promising state (exploration.rrl); else null
     "cut_tokens": COUNT,  # how many of its first tokens it is

@@ -55,7 +55,7 @@ class AgentExecutor(AgentExecutorBase):
     async def execute(self, prompt, label, sampling_params, max_length: int, hf_tokenizer, llm_engine, images=None):
         """Sample, measure, grade. Raises DataError for a prompt that leaves no room for the response."""
         record = Label.from_json(label)
-        given = record.prefix or []  # exploration.prefix: the response's first tokens, which count towards its limit
+        given = record.prefix or []  # exploration.rrl: the response's first tokens, which count towards its limit
         prompt_ids = hf_tokenizer(text=prompt, add_special_tokens=False)["input_ids"]
         max_tokens = sampling_params.max_tokens or max_length - len(prompt_ids)
         if len(prompt_ids) + max_tokens > max_length:

@@ -26,7 +26,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """A prefix of a response from which groups started (exploration.rrl, exploration.prefix), or may start."""
+    """A prefix of a response from which groups started (exploration.rrl), or may start."""
 
     num_tokens: int
     cuts: list[

@@ -31,7 +31,7 @@ from r3_openrlhf import (
     Verdict,
 )
 from r3_openrlhf.method.errors import ConfigError
-from r3_openrlhf.method.settings import ExplorationSettings
+from r3_openrlhf.method.settings import ExplorationSettings, StateReplaySettings
 from r3_openrlhf.method.types import Context
 
 GROUP, LIMIT = 4, 3
@@ -225,7 +225,7 @@ def on_one_rank():
         refused=dict(
             add=refusal(settings(replay_settings=add)),
             many=refusal(settings(replay_settings=ReplaySettings(mode="replace", k=GROUP))),
-            drawn=refusal(settings(exploration=ExplorationSettings(prefix="fractions"))),
+            drawn=refusal(settings(exploration=ExplorationSettings(rrl=StateReplaySettings(ratio=0.5)))),
             unnamed=refusal(column="name"),
             masked=refusal(mask_truncated_completions=True),
             updates=refusal(per_device_train_batch_size=GROUP, gradient_accumulation_steps=2, steps_per_generation=1),

@@ -12,7 +12,6 @@ from r3_openrlhf.method.prompts import ChatPrompts, ReflectionFate
 from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.method.settings import (
     AdvantageSettings,
-    ExplorationSettings,
     RankingSettings,
     ReflectionSettings,
     RehearsalSettings,
@@ -99,19 +98,6 @@ def test_reflection_waits_for_its_epoch_and_its_turn(history):
     assert sorted(cut.reflection) == [fate.ASKED, fate.CUT] and len(cut) == 3
 
 
-def test_a_group_starts_from_a_stored_state(history):
-    on = dict(exploration__prefix="fractions", reflection__threshold=2.0, reflection__enabled=False)
-    asked = asked_of(history, "easy", "hard", "short", "new", **on)
-    states = [one for one in asked if one.context is Context.PREFIX]
-    assert [one.place for one in states] == [0, 1]
-    for one in states:
-        length = len(one.prefix.ids)
-        assert 0 < length < 8 and one.prefix.ids.tolist() == list(range(1, length + 1))
-        assert one.prefix.logprobs.tolist() == [-0.5] * length and one.prompt == one.problem.uid
-    for none in (asked_of(history, "easy", epoch=1, **on), asked_of(None, "easy", **on)):
-        assert [one.context for one in none] == [Context.PLAIN]
-
-
 class Letters:
     """A tokenizer with a token for every character."""
 
@@ -159,7 +145,6 @@ def test_chat_prompts_show_the_stored_attempt_where_there_is_room():
         (lambda: RankingSettings(peak_fraction=0.0), "ranking.peak_fraction is 0.0"),
         (lambda: RankingSettings(max_reward=1.0), "ranking.max_reward is 1.0; .*no failure can earn as much"),
         (lambda: StateReplaySettings(ratio=1.0), "exploration.rrl.ratio is 1.0; use a share from 0 to below 1"),
-        (lambda: ExplorationSettings(prefix="lines"), "exploration.prefix is 'lines', which"),
         (lambda: AdvantageSettings(lam=-1.0), "advantage.lam is -1.0"),
     ],
 )

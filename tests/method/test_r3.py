@@ -161,14 +161,6 @@ def test_why_nothing_was_recalled_is_said_of_each_group_that_could_have_had_some
         assert [group.absence for group in off.groups] == [None, None]
 
 
-@pytest.mark.parametrize(("rule", "found"), [(None, 0), ("fractions", 1)])
-def test_a_success_that_began_in_the_middle_is_recalled_where_groups_do(rule, found):
-    with HistoryStore.open(":memory:") as store:
-        store.commit_step(1, 1, [rollout(C, number=3, context=Context.PREFIX)])
-        r3 = R3(settings_of(exploration__prefix=rule), history=store)
-        assert len(r3.stored("a", C, step=2)) == found
-
-
 def test_nothing_is_recalled_or_ranked_where_it_is_switched_off():
     rows = [rollout(W, number=i, truncated=True) for i in range(2)]
     batch = Storing(lambda uid, verdict: [rollout(C)], replay__enabled=False).recall(rows, step=0)

@@ -367,7 +367,6 @@ def test_half_of_the_gpus_sample_ahead():
         (["cluster.gpus_per_node=1"], "cluster.gpus_per_node is 1, but the engines then use half of the GPUs"),
         (["cluster.vllm_tensor_parallel_size=8"], "does not divide the 4 GPUs of the engines"),
         (["cluster.enable_sleep=true"], "cluster.enable_sleep is true, but engines never sleep then"),
-        (["exploration.prefix=fractions"], "states are chosen from the results of earlier steps"),
         (["train.deterministic=true"], "then timing decides which weights sample a step"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Promising states of failed responses, found by a critic's values, and which of them a batch starts from (docs/method.md, section 11).
+"""Promising states of failed responses, found by a critic's values, and which of them a batch starts from (docs/method.md, section 10).
 
 RRL (arXiv 2504.14363): early in training the policy reaches states that it cannot finish yet, and later no longer visits them.
 Their values tell them apart. A *state* is a prefix of a stored response; a batch starts some of its groups from states. Of the
@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 
 from r3_openrlhf.method.core.checks import finite_values, whole_number
-from r3_openrlhf.method.core.prefix import Continuations
 from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import OpenTable, check_signature, tried
 from r3_openrlhf.method.types import Word
@@ -43,6 +42,14 @@ class StateFate(Word):
     CONTINUED = "continued"
     NOT_DRAWN = "not_drawn"  # others came first, or another state of its problem did
     KEEPS_FAILING = "keeps_failing"  # exploration.rrl.max_failures continuations, none of them right: it has left
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Continuations:
+    """What became of the graded continuations of one state."""
+
+    tries: int = 0
+    successes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

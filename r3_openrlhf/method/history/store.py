@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from r3_openrlhf.method.core.groups import RecallFate
-from r3_openrlhf.method.core.prefix import Continuations
-from r3_openrlhf.method.core.states import StoredState
+from r3_openrlhf.method.core.states import Continuations, StoredState
 from r3_openrlhf.method.errors import HistoryError
 from r3_openrlhf.method.history import recall, rollback
 from r3_openrlhf.method.history.codec import Codec

@@ -11,7 +11,7 @@ def history_forecast(config: R3Config, *, num_problems: int, mean_tokens: float,
 
     mean_tokens: of a response.
     """
-    remembers = config.replay.enabled or config.reflection.enabled or config.exploration.prefix is not None
+    remembers = config.replay.enabled or config.reflection.enabled
     if not (config.algorithm.keeps_history and remembers):
         return None
     checkpoint = config.checkpoint

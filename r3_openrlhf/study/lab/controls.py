@@ -298,7 +298,7 @@ class FreeCollapsed(Lab):
     known beforehand which they are. Their tokens are not counted, and they leave no trace. (What the length reward would
     teach in an all-correct group goes with them.)
 
-    Groups behind a reflection prompt or a prefix stay, and are counted. R3Error: MAX_ROUNDS draws gave no group that teaches.
+    Groups behind a reflection prompt stay, and are counted. R3Error: MAX_ROUNDS draws gave no group that teaches.
     """
 
     MAX_ROUNDS = 64

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple
@@ -27,7 +27,6 @@ from r3_openrlhf.method.core.mixed_batch import MixedBatch
 from r3_openrlhf.method.core.rewards import outcome_reward
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.history.store import HistoryStore
-from r3_openrlhf.method.prompts import Prefix
 from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.method.types import Context, Rollout, Verdict
 from r3_openrlhf.problems.held_out import evaluation_line, prepare_held_out, read_prompts
@@ -43,7 +42,6 @@ from r3_openrlhf.study.lab.update import TrainedRow, accumulate_gradient, make_o
 NO_KL = {
     "algo": {"kl": {"use_loss": False, "estimator": "k1"}}
 }  # flags of reinforce_pp, which say nothing where kl_coef is 0
-NO_PREFIX = Prefix(np.zeros(0, np.int32), np.zeros(0, np.float32))
 
 
 @dataclass(slots=True)
@@ -111,37 +109,24 @@ class Lab:
         asked: list[tuple[Label, str, Context]],
         *,
         n: int,
-        given: Mapping[int, Prefix] | None = None,
         temperature: float | None = None,
         max_new_tokens: int | None = None,
         generator: torch.Generator | None = None,
     ) -> list[Sampled]:
-        """`n` graded rollouts of each (problem, prompt, context), prompt by prompt. given: place -> the first tokens of
-        its responses, which count towards the limit."""
-        given = given or {}
-        limit = max_new_tokens or self.config.rollout.max_new_tokens
-        prompts, limits = [self.encode(prompt) for _, prompt, _ in asked], [limit] * len(asked)
-        for place, prefix in given.items():
-            prompts[place] = np.concatenate([prompts[place], prefix.ids])
-            limits[place] = limit - len(prefix.ids)
+        """`n` graded rollouts of each (problem, prompt, context), prompt by prompt."""
         samples = sample(
             self.model,
-            prompts,
+            [self.encode(prompt) for _, prompt, _ in asked],
             n=n,
-            max_new_tokens=limits,
+            max_new_tokens=max_new_tokens or self.config.rollout.max_new_tokens,
             temperature=temperature or self.config.rollout.temperature,
             eos=self.tokenizer.eos_token_id,
             generator=generator or self.generator,
         )
-        return [
-            self._graded(found, *asked[found.prompt], place=found.prompt, prefix=given.get(found.prompt, NO_PREFIX))
-            for found in samples
-        ]
+        return [self._graded(found, *asked[found.prompt], place=found.prompt) for found in samples]
 
-    def _graded(
-        self, found: Sample, label: Label, prompt: str, context: Context, *, place: int, prefix: Prefix
-    ) -> Sampled:
-        response_ids = np.concatenate([prefix.ids, found.response_ids])
+    def _graded(self, found: Sample, label: Label, prompt: str, context: Context, *, place: int) -> Sampled:
+        response_ids = found.response_ids
         known = label.uid, response_ids.tobytes()
         if known not in self._judged:
             text = self.tokenizer.decode(response_ids.tolist(), skip_special_tokens=True)
@@ -152,8 +137,7 @@ class Lab:
             context=context,
             prompt_ids=self.encode(prompt),
             response_ids=response_ids,
-            response_logprobs=np.concatenate([prefix.logprobs, found.logprobs]),
-            prefix_tokens=len(prefix.ids),
+            response_logprobs=found.logprobs,
             verdict=Verdict.CORRECT if correct else Verdict.WRONG,
             reward=outcome_reward(
                 float(correct), len(response_ids), max_tokens=self.config.reward.length_reward_max_tokens
@@ -172,8 +156,7 @@ class Lab:
         """The groups that R3 asks for these problems, and its metrics of them."""
         prompts = r3.prompts(labels, step=self.step, epoch=self.epoch, render=self.render)
         asked = [(one.problem, one.prompt, one.context) for one in prompts]
-        given = {place: one.prefix for place, one in enumerate(prompts) if one.prefix is not None}
-        sampled = self.ask(asked, n=self.config.rollout.n_samples_per_prompt, given=given)
+        sampled = self.ask(asked, n=self.config.rollout.n_samples_per_prompt)
         self.tokens += sum(one.rollout.num_sampled_tokens for one in sampled)
         return sampled, prompts.metrics()
 
@@ -202,12 +185,11 @@ class Lab:
         config = self.config
         rows = []
         for row in batch.trained:
-            given = row.rollout.prefix_tokens  # not trained: it was not sampled
             asked = (row if batch.has_own_prompt(row) else batch.first_of(row)).rollout
             rows.append(
                 TrainedRow(
-                    prompt_ids=np.concatenate([asked.prompt_ids, row.rollout.response_ids[:given]]),
-                    response_ids=row.rollout.response_ids[given:],
+                    prompt_ids=asked.prompt_ids,
+                    response_ids=row.rollout.response_ids,
                     advantage=row.advantage,
                     old_logprobs=row.old_logprobs,
                 )
@@ -230,7 +212,7 @@ class Lab:
                     float(np.exp(logprobs - row.rollout.response_logprobs).min())
                     for row, logprobs in zip(batch.trained, gradient.logprobs, strict=True)
                     if row.recalled and not row.rehearsed and row.rollout.verdict is Verdict.CORRECT
-                    if logprobs is not None and batch.has_own_prompt(row) and not row.rollout.prefix_tokens
+                    if logprobs is not None and batch.has_own_prompt(row)
                 ]
                 for trained, logprobs in zip(rows, gradient.logprobs, strict=True):
                     trained.old_logprobs = logprobs if trained.old_logprobs is None else trained.old_logprobs

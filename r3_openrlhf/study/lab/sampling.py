@@ -33,7 +33,7 @@ def sample(
     prompts: Sequence[Sequence[int]],
     *,
     n: int,
-    max_new_tokens: int | Sequence[int],
+    max_new_tokens: int,
     temperature: float,
     eos: int,
     generator: torch.Generator,
@@ -41,10 +41,9 @@ def sample(
 ) -> list[Sample]:
     """`n` responses to every prompt, prompt by prompt: result i belongs to prompt i // n.
 
-    max_new_tokens: of all prompts, or of each. ValueError: no prompts, an empty prompt, n or a limit below 1.
+    ValueError: no prompts, an empty prompt, n or max_new_tokens below 1.
     """
-    limits = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else list(max_new_tokens)
-    if not prompts or not all(len(prompt) for prompt in prompts) or n < 1 or min(limits) < 1:
+    if not prompts or not all(len(prompt) for prompt in prompts) or n < 1 or max_new_tokens < 1:
         raise ValueError("sampling needs prompts with tokens, n and max_new_tokens of 1 or more")
     found: dict[int, Sample] = {}  # place in the result -> sample
     # prompts of similar length share a batch: little padding
@@ -56,7 +55,7 @@ def sample(
             model,
             [prompts[i] for i in places],
             n=n,
-            limits=[limits[i] for i in places],
+            max_new_tokens=max_new_tokens,
             temperature=temperature,
             eos=eos,
             generator=generator,
@@ -69,26 +68,23 @@ def sample(
     return [found[place] for place in range(len(prompts) * n)]
 
 
-def _sample_batch(model, prompts, *, n, limits, temperature, eos, generator):
+def _sample_batch(model, prompts, *, n, max_new_tokens, temperature, eos, generator):
     longest = max(map(len, prompts))
     ids_PT = torch.full((len(prompts), longest), eos)
     mask_PT = torch.zeros(len(prompts), longest, dtype=torch.long)
     for i, prompt in enumerate(prompts):  # padded on the left: every row's next token is in the last column
         ids_PT[i, longest - len(prompt) :] = torch.tensor(prompt)
         mask_PT[i, longest - len(prompt) :] = 1
-    max_new_tokens = max(limits)
     decoder = _Decoder(model, ids_PT, mask_PT)
     logits_NV = decoder.first_logits_PV
 
     num_rows = len(prompts) * n
-    limit_R = torch.tensor(limits).repeat_interleave(n)  # of all rows
     tokens = torch.full((num_rows, max_new_tokens), -1)
     logprobs = torch.zeros(num_rows, max_new_tokens)
     entropies = torch.zeros(num_rows, max_new_tokens)
     alive = torch.arange(num_rows)  # the rows of this batch that the tensors below hold
     node_R = torch.arange(len(prompts)).repeat_interleave(n)  # of these rows: where their next token's distribution is
     ended = torch.zeros(num_rows, dtype=torch.bool)  # of all rows
-    cut = torch.zeros(num_rows, dtype=torch.bool)  # those that ended by their limit
     for t in range(max_new_tokens):
         logp_NV = (logits_NV.float() / temperature).log_softmax(-1)
         p_NV = logp_NV.exp()
@@ -99,8 +95,7 @@ def _sample_batch(model, prompts, *, n, limits, temperature, eos, generator):
         tokens[rows, t] = token_R[writes]
         logprobs[rows, t] = logp_NV[node_R, token_R][writes]
         entropies[rows, t] = -(p_NV * logp_NV).sum(-1)[node_R][writes]
-        cut[alive] |= ~ended[alive] & (token_R != eos) & (limit_R[alive] == t + 1)
-        ended[alive] |= (token_R == eos) | cut[alive]
+        ended[alive] |= token_R == eos
         if ended.all() or t + 1 == max_new_tokens:
             break
         if (t + 1) % COMPACT_EVERY == 0 and ended[alive].any():
@@ -110,7 +105,7 @@ def _sample_batch(model, prompts, *, n, limits, temperature, eos, generator):
         said, node_R = torch.unique(node_R * p_NV.shape[1] + token_R, return_inverse=True)
         logits_NV = decoder.advance(said // p_NV.shape[1], said % p_NV.shape[1])
     ids, found = tokens.numpy().astype(np.int32), (logprobs.numpy(), entropies.clamp(min=0).numpy())
-    ends = zip((tokens >= 0).sum(1).tolist(), cut.tolist(), strict=True)
+    ends = zip((tokens >= 0).sum(1).tolist(), (~ended).tolist(), strict=True)
     return [
         (ids[row, :length].copy(), *(values[row, :length].copy() for values in found), was_cut)
         for row, (length, was_cut) in enumerate(ends)

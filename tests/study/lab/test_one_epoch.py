@@ -5,8 +5,8 @@ from r3_openrlhf.study.lab.loop import Lab
 
 
 def test_in_one_epoch_whatever_needs_a_second_visit_does_nothing(model_dir, tmp_path):
-    """Replay, reflection and prefixes, all on: the run is GRPO's, to the last digit. In a second epoch it is not."""
-    on = ["exploration.prefix=fractions", "replay.include_reflection=true", "reflection.threshold=0.9"]
+    """Replay and reflection on: the run is GRPO's, to the last digit. In a second epoch it is not."""
+    on = ["replay.include_reflection=true", "reflection.threshold=0.9"]
     sizes = [
         "data.reasoning_gym.size=8",
         "held_out.path=null",

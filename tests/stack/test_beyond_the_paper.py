@@ -13,14 +13,13 @@ torch = pytest.importorskip("torch")
 if torch.cuda.is_available():
     pytest.skip("these runs are for the CPU platform", allow_module_level=True)
 
-from r3_openrlhf.method.history.store import HistoryStore  # noqa: E402
 from r3_openrlhf.operations.store.verification import verify  # noqa: E402
 from r3_openrlhf.runs.directory import RunDirectory  # noqa: E402
 from tests.stack.training import ROOT, lines, rollouts_of, train  # noqa: E402
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
+SHARE = 0.125  # of the rows of a step, rehearsed ones
 EVERYTHING = (
-    "exploration.prefix=fractions",
     "reflection.threshold=2",  # every problem is hard
     "reflection.max_share=0.25",
     "train.inner_epochs=2",
@@ -32,6 +31,8 @@ EVERYTHING = (
     "train.learning_rate=1e-3",
     "replay.include_reflection=true",
     "replay.recall_failures=false",
+    f"replay.rehearse.share={SHARE}",
+    "replay.rehearse.max_rate=1",
     "ranking.score=logprob",
     "advantage.success_scale=3",
     "checkpoint.save_steps=4",
@@ -98,23 +99,15 @@ def test_only_successes_are_recalled(resumed):
     assert all(r["verdict"] == "correct" for r in recalled)
 
 
-def test_groups_start_from_stored_states(resumed):
-    rollouts, metrics = rollouts_of(resumed), lines(resumed / "metrics.jsonl")
-    limit = RunDirectory(resumed).load_config().rollout.max_new_tokens
-    continued = [r for r in rollouts if r["context"] == "prefix" and r["recalled_from"] is None]
-    for line in metrics:
-        groups = {r["group"] for r in continued if r["step"] == line["step"] and r["verdict"] != "ungraded"}
-        assert line["r3/prefix/groups"] == len(groups) <= 2
-        # every problem is hard in the second epoch, and something is stored of all that were asked
-        assert line["epoch"] == 1 or groups
-        fresh = [r for r in rollouts if r["step"] == line["step"] and r["recalled_from"] is None]
-        assert line["generated_tokens"] == sum(r["num_tokens"] - r["prefix_tokens"] for r in fresh)
-    for one in continued:
-        assert 1 <= one["prefix_tokens"] < one["num_tokens"] <= limit
-    with HistoryStore.open(resumed / "history.sqlite", writer=False) as history:
-        for uid in {r["uid"] for r in continued}:
-            graded = [r for r in continued if r["uid"] == uid and r["verdict"] != "ungraded"]
-            known = history.continuations(uid).values()
-            assert sum(one.tries for one in known) == len(graded)
-            assert sum(one.successes for one in known) == sum(r["verdict"] == "correct" for r in graded)
+def test_as_many_successes_of_other_problems_are_rehearsed_as_there_are(resumed):
+    """Worked out from the rollouts, before and after the resume: a success of each problem that the step does not ask."""
+    fresh = [r for r in rollouts_of(resumed) if r["recalled_from"] is None]
+    right = [r for r in fresh if r["verdict"] == "correct" and r["context"] == "plain"]
+    for line in lines(resumed / "metrics.jsonl"):
+        now = [r for r in fresh if r["step"] == line["step"]]
+        solved = {r["uid"] for r in right if r["step"] < line["step"]} - {r["uid"] for r in now}
+        assert line["r3/replay/rehearsed"] == min(round(SHARE * len(now)), len(solved))
+
+
+def test_what_the_history_says_of_itself_is_true(resumed):
     assert verify(resumed / "history.sqlite").findings == []
