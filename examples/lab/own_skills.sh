@@ -44,10 +44,12 @@ declare -A ARM=(
     [serr_unguarded]="r3 replay.enabled=false reflection.enabled=false ranking.guard=none"
     [r3]="r3" [r3_paper]="r3_paper train.loss_aggregation=token-mean" # eq. 2 has a mean per response, which the lab lacks
     [r3_eighth]="r3 $EIGHTH" [r3_every_hard]="r3 $EVERY_HARD"
-    [prefix]="r3 $OFF $EIGHTH exploration.prefix=fractions" [prefix_uncertain]="r3 $OFF $EIGHTH exploration.prefix=uncertain"
-    [prefix_every_hard]="r3 $OFF exploration.prefix=fractions $EVERY_HARD"
     [r3_successes]="r3 $EIGHTH replay.recall_failures=false"
     [r3_rehearsal]="r3 $EIGHTH replay.recall_failures=false replay.rehearse.share=0.125"
+    [dapo]="dapo train.max_generated_tokens=115000" # what the others generate
+    [scale2]="r3 $OFF advantage.success_scale=2" [scale5]="r3 $OFF advantage.success_scale=5"
+    # oracles: a success of every problem is known beforehand; collapsed groups cost nothing
+    [known_successes]="r3_known_successes $CCR replay.old_logprobs=recompute" [free_collapsed]="r3_free_collapsed $OFF"
 )
 # of each arm the best by the mean of final accuracy and mean accuracy over seeds 101 and 102 of own_skills
 declare -A RATE=(

@@ -37,7 +37,7 @@ class Verdict(Word):
 
 class Context(Word):
     """Where a rollout began: after the problem alone, after the problem with a stored attempt and guidance (ISR), or after the
-    problem and the first tokens of a stored response (method/core/prefix.py).
+    problem and the first tokens of a stored response (method/core/states.py).
     """
 
     PLAIN = "plain"

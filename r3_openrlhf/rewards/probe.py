@@ -56,11 +56,13 @@ def probe_rewards(
 ) -> Probe:
     """Ask each reward of `config` (the built-in grader, the functions, each server) about one problem of the run.
 
-    The right response has the reference in the form of its task; of tests of programs it is empty, too. A function or server that wants another form may call it
-    wrong; that is a warning. Starts the grading processes, and ends them.
+    The right response is the reference in the form of its task or, where that is not called correct, the reference alone; of tests
+    of programs it is empty, too. A function or server that wants another form may call it wrong; that is a warning. Starts the grading processes, and ends them.
     """
     form, answers = TASKS[task].answer_form, () if TASKS[task].runs_programs else references
     responses = {"right": form % answers[0] if answers else "", "wrong": form % WRONG, "empty": ""}
+    if answers:
+        responses["alone"] = answers[0]
     requests = {
         name: GradeRequest(
             response=text,
@@ -78,6 +80,9 @@ def probe_rewards(
     rewards, findings = [], []
     for who, one in _each(config).items():
         grades = asyncio.run(_grades(one, requests))
+        alone = grades.pop("alone", grades["right"])
+        if alone.verdict is Verdict.CORRECT and grades["right"].verdict is not Verdict.CORRECT:
+            grades["right"] = alone
         rewards.append(RewardProbe(who, **{name: _words(grade) for name, grade in grades.items()}))
         if finding := _finding(who, grades, is_ours=not config.all_functions and not config.urls, references=answers):
             findings.append(finding)
@@ -126,6 +131,6 @@ def _finding(who: str, grades: dict[str, Grade], *, is_ours: bool, references: t
     if references and right.verdict is not Verdict.CORRECT:
         shown = references[0][:80]
         return Finding(
-            f"{who} does not call the reference {quoted(shown)} in a box correct but {_words(right)}; is it meant?"
+            f"{who} does not call the reference {quoted(shown)} correct, alone or in a box, but {_words(right)}; is it meant?"
         )
     return None

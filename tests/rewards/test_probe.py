@@ -9,6 +9,7 @@ from tests.rewards.server.test_answers_of_servers import GOOD, own_server
 
 MODULE = """
 def is_right(response, reference): return reference in response
+def starts(response, reference): return response.startswith(reference)
 def needs(response, row): return row["tests"]
 def always(response): return 1.0
 def tagged(response, reference): return f"<answer>{reference}</answer>" in response
@@ -34,9 +35,10 @@ def test_the_built_in_grader():
     ("name", "words", "refuses"),
     [
         ("is_right", None, None),
-        ("needs", "grades nothing (raised KeyError, needs: KeyError: 'tests' (my_rewards.py, line 3))", True),
+        ("starts", None, None),
+        ("needs", "grades nothing (raised KeyError, needs: KeyError: 'tests' (my_rewards.py, line 4))", True),
         ("always", "calls a wrong answer correct", False),
-        ("tagged", "does not call the reference '72' in a box correct but wrong, reward 0", False),
+        ("tagged", "does not call the reference '72' correct, alone or in a box, but wrong, reward 0", False),
     ],
 )
 def test_a_function(name, words, refuses, tmp_path):

@@ -22,7 +22,7 @@ from r3_openrlhf.method.errors import HistoryError, R3Error
 from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.runs import rollout_files
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.runs.models.locate import locate_model
+from r3_openrlhf.runs.models.locate import resolve_model
 from r3_openrlhf.view.app import create_app
 from r3_openrlhf.view.library import Library
 from tests.runs.test_rollout_files import rollout
@@ -281,7 +281,7 @@ def test_what_looks_at_a_run_unpickles_nothing(run, tmp_path, monkeypatch):
     """Everywhere where a run, its model or an evaluation could have a pickle."""
     torch = pytest.importorskip("torch")
     ran = tmp_path / "ran"
-    tiny, actor = locate_model("tiny"), run.checkpoints / "_actor" / "global_step1"
+    tiny, actor = resolve_model("tiny"), run.checkpoints / "_actor" / "global_step1"
     shutil.copytree(tiny, run.final_model)
     (run.final_model / "model.safetensors").unlink()
     actor.mkdir(parents=True)

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pytest import approx
 
-from r3_openrlhf.method.core.prefix import Continuations
 from r3_openrlhf.method.core.states import (
     STATE_ORDERS,
     STATE_RULES,
+    Continuations,
     StateFate,
     StoredState,
     choose_states,
