@@ -48,6 +48,7 @@ from r3_openrlhf.stack.step_metrics import entropy_metrics, extra_metrics
 logger = logging.getLogger(__name__)
 
 SYNC_GAP, SYNC_P99 = "r3/sync/abs_logprob_gap", "r3/sync/p99_logprob_gap"
+SYNC_CLIP = "r3/sync/outside_clip_share"
 
 
 class StockExperienceMaker(RemoteExperienceMaker):
@@ -185,7 +186,7 @@ class StockExperienceMaker(RemoteExperienceMaker):
         found: dict[str, float] = {}
         if current or not self.config.is_async:
             gap = logprob_gap(experiences, current, clip=clip)
-            found = {SYNC_GAP: gap.mean, SYNC_P99: gap.p99, "r3/sync/outside_clip_share": gap.outside_clip}
+            found = {SYNC_GAP: gap.mean, SYNC_P99: gap.p99, SYNC_CLIP: gap.outside_clip}
         if not self.config.is_async:
             return found
         return found | {
@@ -199,7 +200,8 @@ class StockExperienceMaker(RemoteExperienceMaker):
         if not gap <= limit:
             raise TrainingStopped(
                 f"actor and rollout engine disagree: mean |log-prob difference| on fresh rollouts is {gap:.4g} nats, "
-                f"more than stop.max_abs_logprob_gap={limit}; the weight sync is broken or the settings differ "
+                f"more than stop.max_abs_logprob_gap={limit} (99th percentile {gaps[SYNC_P99]:.3g} nats, "
+                f"{gaps[SYNC_CLIP]:.0%} of the tokens outside the clip); the weight sync is broken or the settings differ "
                 "(temperature, dtype)"
             )
         gap, limit = gaps.get(SYNC_P99, 0.0), self.config.stop.max_p99_logprob_gap
