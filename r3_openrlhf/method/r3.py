@@ -132,18 +132,14 @@ class R3:
         return StepPrompts(asked, reflection=fates, state_metrics=chosen.metrics)
 
     def _hard_problems(self, uids: Sequence[str], *, step: int, epoch: int) -> tuple[list[ReflectionFate], list[int]]:
-        """The fate of every problem, and the places of those that get a reflection group."""
+        """The fate of every problem, and the places of those that get a reflection group: problems whose mean stored reward of
+        plain rollouts is below the threshold, at most max_share of all by lot."""
         settings = self.settings.reflection
         if not settings.enabled or self.history is None:
             return [ReflectionFate.OFF] * len(uids), []
         if epoch < settings.first_epoch:
             return [ReflectionFate.BEFORE_FIRST_EPOCH] * len(uids), []
-        return self._drawn_hard(uids, random.Random(f"{self.seed}/reflection/{step}"))
-
-    def _drawn_hard(self, uids: Sequence[str], rng: random.Random) -> tuple[list[ReflectionFate], list[int]]:
-        """Problems whose mean stored reward of plain rollouts is below the threshold, at most max_share of all by lot."""
-        assert self.history is not None
-        settings = self.settings.reflection
+        rng = random.Random(f"{self.seed}/reflection/{step}")
         most = max(1, round(settings.max_share * len(uids)))
         means = self.history.mean_rewards(uids)
         fates = [ReflectionFate.NOT_HARD if uid in means else ReflectionFate.UNKNOWN_PROBLEM for uid in uids]

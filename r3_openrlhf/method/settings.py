@@ -120,7 +120,8 @@ class ReflectionSettings:
     threshold: float = 0.1
     # reflect from this epoch on [P] epoch > 1
     first_epoch: int = 2
-    # reflection groups of a step, at most, as a share of its problems (one group is always allowed). They cost tokens that plain groups need (docs/RESULTS.md)
+    # reflection groups of a step, at most, as a share of its problems (one group is always allowed). They cost
+    # tokens that plain groups need (docs/RESULTS.md)
     max_share: float = 0.03125
     # tokens of the stored attempt, at most; fewer if the context is too long
     max_attempt_tokens: int = 2048
