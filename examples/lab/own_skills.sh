@@ -46,10 +46,11 @@ declare -A ARM=(
     [r3_eighth]="r3 $EIGHTH" [r3_every_hard]="r3 $EVERY_HARD"
     [r3_successes]="r3 $EIGHTH replay.recall_failures=false"
     [r3_rehearsal]="r3 $EIGHTH replay.recall_failures=false replay.rehearse.share=0.125"
-    [dapo]="dapo train.max_generated_tokens=115000" # what the others generate
+    [dapo]="dapo train.max_generated_tokens=115000" # those of the others, in fewer steps
     [scale2]="r3 $OFF advantage.success_scale=2" [scale5]="r3 $OFF advantage.success_scale=5"
     # oracles: a success of every problem is known beforehand; collapsed groups cost nothing
-    [known_successes]="r3_known_successes $CCR replay.old_logprobs=recompute" [free_collapsed]="r3_free_collapsed $OFF"
+    [known_successes]="r3_known_successes $CCR replay.old_logprobs=recompute"
+    [free_collapsed]="r3_free_collapsed $OFF train.num_epochs=40 train.max_generated_tokens=115000"
 )
 # of each arm the best by the mean of final accuracy and mean accuracy over seeds 101 and 102 of own_skills
 declare -A RATE=(

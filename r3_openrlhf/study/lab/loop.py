@@ -282,6 +282,9 @@ class Lab:
                 progress(self.tokens)
             if last:
                 break
+        else:
+            if self.step % config.held_out.every_steps:
+                self._evaluate(run, held_out)
         if history is not None:
             history.close()
         self.model.save_pretrained(run.final_model)

@@ -63,6 +63,12 @@ def test_a_run_leaves_the_files_of_a_run(model_dir, tmp_path):
     assert run.is_finished(config) and (run.final_model / "config.json").is_file()
 
 
+@pytest.mark.parametrize("limit", [(), ("train.max_steps=3",)])
+def test_the_last_step_is_evaluated_whatever_ends_the_run(model_dir, tmp_path, limit):
+    run = Lab(config_of(tmp_path, "train.num_epochs=1", *limit), model_dir=model_dir).train()
+    assert [line["step"] for line in run.read_evaluations()] == [0, 2, 3]
+
+
 def test_a_finished_run_is_left_alone_and_an_unfinished_one_starts_again(model_dir, tmp_path):
     config = config_of(tmp_path, "train.max_steps=2")
     run = Lab(config, model_dir=model_dir).train()
