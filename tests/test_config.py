@@ -251,6 +251,7 @@ ARMS = {  # preset -> what it changes in an experiment with all of R³ on
         "replay.old_logprobs": "recompute",
         "replay.dual_clip": None,
         "replay.include_reflection": True,
+        "reflection.hard_by": "reward",
         "reflection.max_share": 1.0,
         "ranking.guard": "none",
         "train.loss_aggregation": "seq-mean-token-mean",

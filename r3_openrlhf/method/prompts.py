@@ -22,7 +22,7 @@ class ReflectionFate(Word):
     OFF = "off"  # reflection.enabled=false, or there is no history
     BEFORE_FIRST_EPOCH = "before_first_epoch"
     UNKNOWN_PROBLEM = "unknown_problem"  # no graded rollout of it is known
-    NOT_HARD = "not_hard"  # its mean stored reward is at least reflection.threshold
+    NOT_HARD = "not_hard"  # its stored rollouts are not below reflection.threshold
     CUT = "cut_by_max_share"
     WITHOUT_ERROR = "without_error"  # the store has no wrong answer of it (any more)
     WITHOUT_ROOM = "without_room"  # no error fits with the problem
@@ -96,7 +96,7 @@ class StepPrompts:
 
     @property
     def num_hard(self) -> int:
-        """Problems whose mean stored reward is below reflection.threshold."""
+        """Problems whose stored rollouts are below reflection.threshold."""
         why = Counter(self.reflection)
         hard = (ReflectionFate.ASKED, ReflectionFate.CUT, ReflectionFate.WITHOUT_ERROR, ReflectionFate.WITHOUT_ROOM)
         return sum(why[fate] for fate in hard)

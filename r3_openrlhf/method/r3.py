@@ -35,6 +35,7 @@ from r3_openrlhf.method.types import (
     Context,
     EntropySource,
     EntropyStatistics,
+    HardBy,
     OldLogprobs,
     PromisingState,
     Rollout,
@@ -132,8 +133,8 @@ class R3:
         return StepPrompts(asked, reflection=fates, state_metrics=chosen.metrics)
 
     def _hard_problems(self, uids: Sequence[str], *, step: int, epoch: int) -> tuple[list[ReflectionFate], list[int]]:
-        """The fate of every problem, and the places of those that get a reflection group: problems whose mean stored reward of
-        plain rollouts is below the threshold, at most max_share of all by lot."""
+        """The fate of every problem, and the places of those that get a reflection group: problems whose stored plain
+        rollouts are below the threshold, at most max_share of all by lot."""
         settings = self.settings.reflection
         if not settings.enabled or self.history is None:
             return [ReflectionFate.OFF] * len(uids), []
@@ -141,7 +142,8 @@ class R3:
             return [ReflectionFate.BEFORE_FIRST_EPOCH] * len(uids), []
         rng = random.Random(f"{self.seed}/reflection/{step}")
         most = max(1, round(settings.max_share * len(uids)))
-        means = self.history.mean_rewards(uids)
+        by_reward = HardBy.checked("reflection.hard_by", settings.hard_by) is HardBy.REWARD
+        means = self.history.mean_rewards(uids) if by_reward else self.history.shares_right(uids)
         fates = [ReflectionFate.NOT_HARD if uid in means else ReflectionFate.UNKNOWN_PROBLEM for uid in uids]
         hard = [i for i, uid in enumerate(uids) if is_hard(means.get(uid), threshold=settings.threshold)]
         drawn = hard if len(hard) <= most else sorted(rng.sample(hard, most))

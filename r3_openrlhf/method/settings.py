@@ -15,6 +15,7 @@ from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.types import (
     AdvantageScope,
     EntropySource,
+    HardBy,
     OldLogprobs,
     RankingGuard,
     RankingScope,
@@ -116,8 +117,10 @@ class ReflectionSettings:
     """ISR: hard problems get one more group, from a prompt that shows a stored error."""
 
     enabled: bool = True
-    # tau: a problem is hard when its mean stored reward (plain prompts) is below this
+    # tau: a problem is hard when hard_by of its stored rollouts (plain prompts) is below this
     threshold: float = 0.1
+    # success_rate: share of right rollouts; reward: mean reward, a length reward included [P] reward
+    hard_by: str = "success_rate"
     # reflect from this epoch on [P] epoch > 1
     first_epoch: int = 2
     # reflection groups of a step, at most, as a share of its problems (one group is always allowed). They cost
@@ -128,6 +131,7 @@ class ReflectionSettings:
 
     def __post_init__(self) -> None:
         above("reflection.threshold", self.threshold, 0.0)
+        one_of("reflection.hard_by", self.hard_by, HardBy)
         at_least("reflection.first_epoch", self.first_epoch, 2)
         if not 0.0 < self.max_share <= 1.0:
             raise ConfigError(

@@ -45,6 +45,13 @@ class Context(Word):
     PREFIX = "prefix"
 
 
+class HardBy(Word):
+    """What of a problem's stored rollouts reflection.threshold is compared with."""
+
+    SUCCESS_RATE = "success_rate"
+    REWARD = "reward"
+
+
 class ReplayMode(Word):
     """Recalled rollouts join a collapsed group [P], or replace as many fresh ones."""
 

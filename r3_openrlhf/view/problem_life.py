@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from r3_openrlhf.method.types import Context
+from r3_openrlhf.method.types import Context, HardBy
 from r3_openrlhf.view.run_reader import Row, RunReader
 from r3_openrlhf.view.step_groups import StepGroup, groups_of
 
@@ -17,7 +17,8 @@ class Moment:
 
     step: int
     group: StepGroup
-    stored_mean: float | None  # mean reward of everything graded that the plain prompt had before this step
+    # mean reward, or share right (reflection.hard_by), of everything graded that the plain prompt had before this step
+    stored_mean: float | None
     is_hard: bool  # that is below reflection.threshold
     sources: list[int]  # steps that its recalled rows came from
     recalled_by: list[int]  # steps that recalled what was sampled here
@@ -42,6 +43,7 @@ class Life:
     run: RunReader
     points: list[Moment]
     threshold: float | None
+    hard_by: str
     states: list[State]  # in the order in which they were cut or tried first
     helped: list[tuple[float, float]]  # share right after reflection, and from the plain prompt in the same step
 
@@ -55,12 +57,13 @@ def life_of(run: RunReader, rollouts: Sequence[Row]) -> Life:
         if one["recalled_from"] is not None:
             joined.setdefault(one["recalled_from"], set()).add(one["step"])
     tau = run.config.reflection.threshold if run.config is not None else None
+    hard_by = run.config.reflection.hard_by if run.config is not None else HardBy.SUCCESS_RATE
     points: list[Moment] = []
-    rewards: list[float] = []
+    values: list[float] = []
     groups = [(step, group) for step, rows in sorted(of_step.items()) for group in groups_of(rows, step=step)]
     for step, group in groups:
         is_plain = group.context is Context.PLAIN
-        mean = fmean(rewards) if rewards else None
+        mean = fmean(values) if values else None
         entropies = [row["entropy_global"] for row in group.rows if row["entropy_global"] is not None]
         points.append(
             Moment(
@@ -74,9 +77,18 @@ def life_of(run: RunReader, rollouts: Sequence[Row]) -> Life:
             )
         )
         if is_plain:
-            fresh = (row for row in group.rows if row["recalled_from"] is None)
-            rewards += [row["outcome_reward"] for row in fresh if row["outcome_reward"] is not None]
-    return Life(run=run, points=points, threshold=tau, states=_states(rollouts, groups), helped=_helped(points))
+            graded = (r for r in group.rows if r["recalled_from"] is None and r["outcome_reward"] is not None)
+            values += [
+                r["outcome_reward"] if hard_by == HardBy.REWARD else float(r["verdict"] == "correct") for r in graded
+            ]
+    return Life(
+        run=run,
+        points=points,
+        threshold=tau,
+        hard_by=hard_by,
+        states=_states(rollouts, groups),
+        helped=_helped(points),
+    )
 
 
 def _states(rollouts: Sequence[Row], groups: Sequence[tuple[int, StepGroup]]) -> list[State]:

@@ -68,6 +68,22 @@ def asked_of(history, *uids, epoch=2, **keys):
     return r3.prompts(problems(*uids), step=STEP, epoch=epoch, render=Render())
 
 
+@pytest.mark.parametrize(("hard_by", "threshold", "hard"), [
+    ("success_rate", 0.2, ["none"]), ("success_rate", 0.3, ["none", "rare"]),
+    ("reward", 0.2, ["none"]), ("reward", 0.45, ["none"]), ("reward", 0.5, ["none", "rare"]),
+])  # fmt: skip
+def test_hardness_is_a_share_of_right_rollouts_or_a_mean_reward(hard_by, threshold, hard):
+    """One of four is right, with reward 1.9: 0.25 and 0.475."""
+    with HistoryStore.open(":memory:") as store:
+        right = rollout("rare", C)
+        right.reward = 1.9
+        wrong = [rollout(uid, W, ids=(1, 2, 3, number)) for uid in ("rare", "none") for number in range(3)]
+        store.commit_step(STEP, 1, [right, *wrong])
+        keys = {"reflection__threshold": threshold, "reflection__hard_by": hard_by}
+        asked = asked_of(store, "rare", "none", "new", **keys)
+    assert sorted(one.problem.uid for one in asked if one.context is Context.REFLECTION) == hard
+
+
 def test_every_problem_has_its_fate(history):
     uids = ("hard", "narrow", "old", "easy", "new")
     asked = asked_of(history, *uids)

@@ -179,7 +179,7 @@ class Story:
             yield label, Context.PLAIN, self.prompt(label.problem)
         if 10 * self.done < len(self.labels):
             return
-        means = self.history.mean_rewards([label.uid for label in batch])
+        means = self.history.shares_right([label.uid for label in batch])
         for label in batch:
             if means.get(label.uid, 9) >= self.config.reflection.threshold:
                 continue

@@ -24,13 +24,14 @@ CUT = "\n[... the middle of the attempt is left out ...]\n"
 MIN_VISIBLE_CHARACTERS = 64  # an attempt of which less is left cannot be diagnosed
 
 
-def is_hard(mean_reward: float | None, *, threshold: float) -> bool:
-    """True if the problem's mean stored reward is below tau. None (no history yet) is not hard.
+def is_hard(mean: float | None, *, threshold: float) -> bool:
+    """True if the mean of what the problem's stored rollouts got (reward, or 1 where right) is below tau. None (no history yet)
+    is not hard.
 
     ValueError: a number that is not finite.
     """
     threshold = finite_value("threshold", threshold)
-    return mean_reward is not None and finite_value("mean_reward", mean_reward) < threshold
+    return mean is not None and finite_value("mean", mean) < threshold
 
 
 def reflection_message(problem: str, attempt: str) -> str:

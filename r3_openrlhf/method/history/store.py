@@ -261,13 +261,24 @@ class HistoryStore:
 
     def mean_rewards(self, uids: Iterable[str]) -> dict[str, float]:
         """Return uid -> mean reward of all graded rollouts of its plain prompt, evicted ones included, if there are any."""
-        means = {}
+        return {
+            uid: sum(reward_sum for _, reward_sum in graded.values()) / sum(count for count, _ in graded.values())
+            for uid, graded in self._graded(uids)
+        }
+
+    def shares_right(self, uids: Iterable[str]) -> dict[str, float]:
+        """Return uid -> share of right rollouts among the same."""
+        return {
+            uid: graded.get(Verdict.CORRECT, (0, 0.0))[0] / sum(count for count, _ in graded.values())
+            for uid, graded in self._graded(uids)
+        }
+
+    def _graded(self, uids: Iterable[str]) -> Iterator[tuple[str, dict[Verdict, tuple[int, float]]]]:
         for uid in uids:
             counts = self.counts(uid)
-            graded = [counts[key] for verdict in _GRADED if (key := (Context.PLAIN, verdict)) in counts]
+            graded = {verdict: counts[key] for verdict in _GRADED if (key := (Context.PLAIN, verdict)) in counts}
             if graded:
-                means[uid] = sum(reward_sum for _, reward_sum in graded) / sum(count for count, _ in graded)
-        return means
+                yield uid, graded
 
     def success_rates(self) -> dict[str, float]:
         """Return uid -> share of right rollouts among all graded ones of its plain prompt, evicted ones included, for every

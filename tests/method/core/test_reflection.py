@@ -46,9 +46,9 @@ def test_is_hard():
     assert not is_hard(0.1, threshold=0.1)  # below tau, strictly
     assert not is_hard(None, threshold=0.1)  # no history yet
     for mean, threshold, said in (
-        (math.nan, 0.1, "^mean_reward is nan"),
+        (math.nan, 0.1, "^mean is nan"),
         (0.1, math.nan, "^threshold is nan"),
-        (math.inf, 0.1, "^mean_reward is inf"),
+        (math.inf, 0.1, "^mean is inf"),
     ):
         with pytest.raises(ValueError, match=said):
             is_hard(mean, threshold=threshold)

@@ -107,6 +107,7 @@ def test_counters_and_mean_reward_by_hand():
         (Context.REFLECTION, Verdict.CORRECT): (1, 2.0),
     }
     assert store.mean_rewards(["p", "q", "never"]) == {"p": 3.25 / 3}  # the ungraded one is no zero
+    assert store.shares_right(["p", "q", "never"]) == {"p": 2 / 3}
 
 
 def test_ungraded_rollouts_are_never_recalled():
