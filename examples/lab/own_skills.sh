@@ -78,4 +78,4 @@ if [ "${TUNE:-}" ]; then
 fi
 for arm in $ARMS; do tried+=("$arm${SUFFIX:-}=${ARM[$arm]} train.learning_rate=${RATE_OF_ALL:-${RATE[$arm]:-$NOT_TUNED}}"); done
 study "$SEEDS" "$EVIDENCE" "${tried[@]}"
-r3 evidence "$EVIDENCE"
+r3 evidence "$EVIDENCE/lab_${NAME:-$WORLD}"
