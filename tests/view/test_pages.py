@@ -191,7 +191,7 @@ def test_a_group_shows_what_its_rows_say(page, server, story, rows):
         assert f"{row['advantage']:+.3f}".replace("-", "−") in words
         parts = [
             float(number.replace("−", "-"))
-            for number in re.findall(r"([+−]?\d\.\d+) (?:verdict|length|ranking)", words)
+            for number in re.findall(r"([+−]?\d\.\d+) (?:verdict|length|ranking|centring)", words)
         ]
         assert sum(parts) == pytest.approx(row["reward"], abs=2e-3)
         if row["recalled_from"] is not None:

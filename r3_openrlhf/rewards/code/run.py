@@ -40,7 +40,13 @@ ATTEMPTS = 2  # at a test whose process was not to be had
 MAX_BOX_FILES = 256
 WALL_FACTOR = 20.0  # a process that is not given a processor for so many times its limit has no outcome
 MAX_DETAIL_CHARS = 300
-ENVIRONMENT = {"PATH": os.defpath, "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+ENVIRONMENT = {
+    "PATH": os.defpath,
+    "LANG": "C.UTF-8",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "OPENSSL_CONF": "/dev/null",  # node ends where its own exists and cannot be read
+}
 _OF_PROGRAMS = ("finished", "error", "syntax_error", "memory", "blocked")  # what a program's process may say of itself
 
 

@@ -132,8 +132,10 @@ def test_equal_rows_are_run_through_the_model_once_and_count_as_often_as_they_co
     gradient = accumulate_gradient(counted, rows, micro_batch_size=1, **settings)
     row_by_row(whole, rows, low=0.2, high=0.2, temperature=1.0)
     assert counted.packs == 3 and counted.responses == 4
-    for place, like in ((3, 0), (5, 0), (4, 1)):
-        np.testing.assert_array_equal(gradient.logprobs[place], gradient.logprobs[like])
+    for place in (3, 5):
+        np.testing.assert_array_equal(gradient.logprobs[place], gradient.logprobs[0])
+    # row 4 passes through the model beside row 1, and may be rounded otherwise there
+    np.testing.assert_allclose(gradient.logprobs[4], gradient.logprobs[1], rtol=1e-5)
     for mine, other in zip(counted.parameters(), whole.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, other.grad, rtol=1e-3, atol=1e-6)
 
