@@ -18,7 +18,7 @@ from r3_openrlhf.runs.directory import RunDirectory  # noqa: E402
 from tests.stack.training import ROOT, lines, rollouts_of, train  # noqa: E402
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
-SHARE = 0.125  # of the rows of a step, rehearsed ones
+SHARE = 0.125  # rehearsed rows, as a share of the sampled rows of a step
 EVERYTHING = (
     "reflection.threshold=2",  # every problem is hard
     "reflection.max_share=0.25",
