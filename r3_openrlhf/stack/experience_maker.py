@@ -378,8 +378,7 @@ class R3ExperienceMaker(StockExperienceMaker):
                 self.kl_ctl.value,
                 experience.kl,
                 action_mask=experience.action_mask,
-                reward_clip_range=self.args.reward.clip_range,
-            )
+            )  # no reward_clip_range: these are advantages
             experience.returns = returns_to_go(reward_BA, experience.action_mask)
             experience.advantages = experience.returns.clone()
             experience.info["return"] = reward_BA.sum(dim=-1)

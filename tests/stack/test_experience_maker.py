@@ -177,6 +177,16 @@ def test_a_collapsed_group_gets_exactly_zero_where_stock_gets_noise():
     assert all((values == 0).all() for values in by_row(ours, "advantages"))
 
 
+def test_the_clip_for_rewards_does_not_cut_advantages(monkeypatch):
+    """One success of 64, weight 3, by hand: 3 * (1 - mean) / std = 23.6 in the tensor that the loss gets."""
+    monkeypatch.setitem(globals(), "G", 64)
+    config = config_with(**OFF, advantage={"success_scale": 3.0})
+    made = maker(Ours, config=config).make_experience_batch([sample(v, reward=float(v is C)) for v in (C, *[W] * 63)])
+    first, second = by_row(made, "advantages")[:2]
+    assert first.tolist() == pytest.approx([3 * (63 / 64) / (1 / 64) ** 0.5] * 3, rel=1e-3)
+    assert second.tolist() == pytest.approx([-1 / 8] * 3, rel=1e-3)
+
+
 def test_a_stored_success_joins_an_all_wrong_group():
     stored = sample(C, tokens=(9, 9), step=2).r3_rollout
     made = maker(Ours, history=history_with(stored))
