@@ -97,6 +97,7 @@ def _load(source: str, name: str) -> tuple[types.ModuleType, types.CodeType]:
     sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # type: ignore[misc]
     for number, stream in ((1, "stdout"), (2, "stderr")):
         text = io.TextIOWrapper(open(number, "wb", closefd=False), encoding="utf-8", errors="surrogateescape")
+        text.mode = "w"  # type: ignore[misc]  # as of the interpreter's own stream: PyRival's FastIO reads it
         setattr(sys, stream, text)
         setattr(sys, f"__{stream}__", text)
     return module, code

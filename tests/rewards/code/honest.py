@@ -26,6 +26,27 @@ sys.setrecursionlimit(10**6)
 @lru_cache(None)
 def depth(n): return 0 if n == 0 else 1 + depth(n - 1)
 """
+# what PyRival's FastIO, the fast input of many competition programs, reads of the two streams
+_FAST_IO = """
+import os, sys
+from io import BytesIO, IOBase
+class FastIO(IOBase):
+    def __init__(self, file):
+        self._fd = file.fileno()
+        self.buffer = BytesIO()
+        self.writable = "x" in file.mode or "r" not in file.mode
+        self.write = self.buffer.write if self.writable else None
+    def flush(self):
+        if self.writable:
+            os.write(self._fd, self.buffer.getvalue())
+class Wrapper(IOBase):
+    def __init__(self, file):
+        self.buffer = FastIO(file)
+        self.flush = self.buffer.flush
+        self.write = lambda s: self.buffer.write(s.encode("ascii"))
+out = Wrapper(sys.stdout)
+sys.stdin.mode, out.write("10\\n"), out.flush()
+"""
 _THREAD = """
 import threading
 threading.stack_size(2**28)
@@ -37,6 +58,7 @@ _TOTAL = "print(sum(map(int, sys.stdin.read().split()[1:])))"
 
 HONEST: dict[str, tuple[str, Call, object]] = {
     # standard input, however it is read
+    "PyRival": _stdin(_FAST_IO),
     "input": _stdin("n = int(input())\nprint(sum(map(int, input().split())))"),
     "sys.stdin.read": _stdin(f"import sys\n{_TOTAL}"),
     "sys.stdin.readline": _stdin(
