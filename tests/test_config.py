@@ -341,6 +341,13 @@ def test_a_key_that_a_file_misspells_is_refused_too():
         config_from_yaml(text, source="x.yaml")
 
 
+def test_a_file_of_a_run_reads_no_environment(monkeypatch):
+    monkeypatch.setenv("SECRET", "of-the-reader")
+    text = config_to_yaml(load_config(SMOKE, [])).replace("arm: null", "arm: ${oc.env:SECRET}")
+    with pytest.raises(ConfigError, match=re.escape("x.yaml holds an interpolation, '${oc.env:SECRET}'")):
+        config_from_yaml(text, source="x.yaml")
+
+
 def test_flatten_has_one_entry_per_key_and_keeps_free_dictionaries_whole():
     flat = flatten(load_config(SMOKE, ["openrlhf.actor.dual_clip=3.0"]))
     assert flat["replay.k"] == 2 and flat["openrlhf"] == {"actor": {"dual_clip": 3.0}}

@@ -165,7 +165,8 @@ def config_from_yaml(text: str, *, source: str) -> R3Config:
 
 
 def _check_yaml(text: str, source: str) -> None:
-    """Refuses what config_to_yaml never writes and what costs more to read than it shows: aliases, depth, size."""
+    """Refuses what config_to_yaml never writes: what costs more to read than it shows (aliases, depth, size), and an
+    interpolation, which would put a variable of the reader's environment into a value that somebody else wrote."""
     depth = 0
     try:
         if len(text) > MAX_YAML_CHARS:
@@ -175,6 +176,8 @@ def _check_yaml(text: str, source: str) -> None:
             if isinstance(event, yaml.AliasEvent) or depth > MAX_YAML_DEPTH:
                 what = "an alias" if isinstance(event, yaml.AliasEvent) else f"more than {MAX_YAML_DEPTH} levels"
                 raise ConfigError(f"{source} holds {what}, which no run writes; restore it from a copy")
+            if isinstance(event, yaml.ScalarEvent) and "${" in event.value:
+                raise ConfigError(f"{source} holds an interpolation, {quoted(event.value)}; write the value itself")
     except (yaml.YAMLError, RecursionError) as error:
         raise ConfigError(f"{source} is not YAML: {_one_line(error)}; restore it from a copy") from error
 
