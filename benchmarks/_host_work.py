@@ -301,7 +301,7 @@ def r3_side(step: Step, clock: Clock, memory: Memory) -> dict:
     strategy = SimpleNamespace(args=step.args)
     from r3_openrlhf.problems.prompts import r3_of
 
-    r3 = r3_of(config, history, step.tokenizer)
+    r3 = r3_of(config, history)
     generator = R3SamplesGenerator(strategy, None, None, step.tokenizer, [], config=config, r3=r3)
     maker = maker_of(r3_maker(R3ExperienceMaker), step, clock, config=config, r3=r3)
     generator.step = maker.step = STORED_STEPS

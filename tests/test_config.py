@@ -6,6 +6,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.loading import (
@@ -19,6 +20,7 @@ from r3_openrlhf.config.loading import (
     load_config,
     presets,
 )
+from r3_openrlhf.config.retired import RETIRED
 from r3_openrlhf.method.errors import ConfigError
 
 SMOKE = "cpu_smoke"
@@ -137,7 +139,6 @@ REFUSED = {  # overrides -> words that the sentence must hold: the key, the valu
     ("replay.mode=ad",): "did you mean add?",
     ("replay.old_logprobs=behavior",): "did you mean behaviour?",
     ("reflection.threshold=0",): "reflection.threshold is 0.0",
-    ("reflection.first_epoch=1",): "reflection.first_epoch is 1; use 2 or more",
     ("reflection.max_attempt_tokens=0",): "reflection.max_attempt_tokens is 0",
     ("ranking.max_reward=1",): "ranking.max_reward is 1.0; use a number between 0 and 1",
     ("ranking.max_reward=nan",): "ranking.max_reward is nan",
@@ -339,6 +340,17 @@ def test_a_key_that_a_file_misspells_is_refused_too():
     text = config_to_yaml(load_config(SMOKE, [])).replace("max_policy_lag", "max_lag")
     with pytest.raises(ConfigError, match=re.escape("x.yaml sets replay.max_lag, which does not exist; did you mean")):
         config_from_yaml(text, source="x.yaml")
+
+
+@pytest.mark.parametrize("key", RETIRED)
+def test_a_retired_key_is_answered_by_its_name_and_read_over_in_a_file_of_a_run(key):
+    with pytest.raises(ConfigError) as refusal:
+        load_config(SMOKE, [f"{key}=1"])
+    assert str(refusal.value) == f"{key} is no key any more; {RETIRED[key]}"
+    config = load_config(SMOKE, [])
+    stored = OmegaConf.create(config_to_yaml(config))
+    OmegaConf.update(stored, key, 1, force_add=True)
+    assert config_from_yaml(OmegaConf.to_yaml(stored), source="x.yaml") == config
 
 
 def test_a_file_of_a_run_reads_no_environment(monkeypatch):

@@ -25,6 +25,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from r3_openrlhf.config import ENVIRONMENT, R3Config
+from r3_openrlhf.config.retired import RETIRED
 from r3_openrlhf.config.sources import SOURCES
 from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import is_import_path, nearest
@@ -145,7 +146,7 @@ def config_to_yaml(config: R3Config) -> str:
 
 
 def config_from_yaml(text: str, *, source: str) -> R3Config:
-    """The configuration in `text`; `source` names it in a ConfigError. Old names of sections load too.
+    """The configuration in `text`; `source` names it in a ConfigError. Keys of `RETIRED` are passed over.
 
     Raises ConfigError for what is no YAML, or not the mapping that config_to_yaml wrote.
     """
@@ -157,11 +158,23 @@ def config_from_yaml(text: str, *, source: str) -> R3Config:
     if not isinstance(values, DictConfig):
         raise ConfigError(f"{source} holds no configuration; restore it from a copy")
     try:
-        return _checked(_container(values), source=source)
+        return _checked(_without_retired(_container(values)), source=source)
     except ConfigError as error:
         if source in str(error):
             raise
         raise ConfigError(f"{source}: {error}") from error
+
+
+def _without_retired(values: dict[str, Any]) -> dict[str, Any]:
+    """The sections of a run's file without keys that the code no longer has."""
+    for key in RETIRED:
+        *sections, name = key.split(".")
+        section: Any = values
+        for part in sections:
+            section = section.get(part) if isinstance(section, dict) else None
+        if isinstance(section, dict):
+            section.pop(name, None)
+    return values
 
 
 def _check_yaml(text: str, source: str) -> None:
@@ -193,6 +206,8 @@ def _checked(values: dict[str, Any], *, source: str) -> R3Config:
     known = _known_keys(R3Config)
     for key, _ in _leaves(values, R3Config):
         if key not in known:
+            if key in RETIRED:
+                raise ConfigError(f"{source} sets {key}, which is no key any more; {RETIRED[key]}")
             raise ConfigError(f"{source} sets {key[:80]}, which does not exist; {_nearest_key(key, known)}")
     try:
         config = OmegaConf.to_object(OmegaConf.merge(_schema(), values))
@@ -262,6 +277,8 @@ def _check_override(text: str) -> Override:
         raise ConfigError(f"{quoted(text)} names several values; a run takes one, so quote a value that holds a comma")
     known = _known_keys(R3Config)
     key = override.key_or_group
+    if key in RETIRED:
+        raise ConfigError(f"{key} is no key any more; {RETIRED[key]}")
     if key not in known and not any(key.startswith(f"{free}.") for free in _free_keys()):
         section = [name for name in known if name.startswith(f"{key}.")]
         if section:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,10 @@ from r3_openrlhf.method.types import (
 )
 
 MAX_STATES = 4096  # the newest states of exploration.rrl, from which a batch's are chosen
+MAX_FAILURES = 32  # continuations of a state without a success after which it is dropped
+FIRST_REFLECTION_EPOCH = 2  # [P]: epoch > 1
+REHEARSED_UP_TO = 0.25  # share of right rollouts of a problem whose stored success is rehearsed
+REHEARSAL_ADVANTAGE = 1.0  # the ratio of a rehearsed row is 1, so it adds the gradient of its log-prob
 
 Entropies = Mapping[int, "EntropyStatistics | np.ndarray"] | Sequence["EntropyStatistics | np.ndarray"]
 
@@ -55,7 +59,6 @@ class R3:
         history: the store of past rollouts. None: nothing is recalled or reflected on.
         seed: seed of every choice. The same seed, step and history give the same choices.
         max_response_tokens: the limit of a response; a prefix is shorter.
-        delimiters: ids of the tokens that end a line, for exploration.rrl.at_delimiters.
     """
 
     def __init__(
@@ -65,13 +68,11 @@ class R3:
         history: HistoryStore | None = None,
         seed: int = 0,
         max_response_tokens: int | None = None,
-        delimiters: Collection[int] = frozenset(),
     ) -> None:
         self.settings = settings or R3Settings()
         self.history = history
         self.seed = seed
         self.max_response_tokens = max_response_tokens
-        self.delimiters = delimiters
 
     # ── before sampling ──
 
@@ -87,7 +88,7 @@ class R3:
             known,
             count=wanted,
             order=settings.order,
-            max_failures=settings.max_failures,
+            max_failures=MAX_FAILURES,
             rng=random.Random(f"{self.seed}/states/{step}"),
         )
         metrics = {f"r3/rrl/{fate}": float(fates[fate]) for fate in StateFate} | value_against_outcome(known)
@@ -138,7 +139,7 @@ class R3:
         settings = self.settings.reflection
         if not settings.enabled or self.history is None:
             return [ReflectionFate.OFF] * len(uids), []
-        if epoch < settings.first_epoch:
+        if epoch < FIRST_REFLECTION_EPOCH:
             return [ReflectionFate.BEFORE_FIRST_EPOCH] * len(uids), []
         rng = random.Random(f"{self.seed}/reflection/{step}")
         most = max(1, round(settings.max_share * len(uids)))
@@ -205,22 +206,20 @@ class R3:
             if self._uses_stored_logprobs(batch, row):
                 row.old_logprobs = row.rollout.response_logprobs
         if self.settings.replay.rehearse.share and batch.rows:
-            batch.rehearse(self._rehearsed(rollouts, step=step), coef=self.settings.replay.rehearse.coef)
+            batch.rehearse(self._rehearsed(rollouts, step=step), coef=REHEARSAL_ADVANTAGE)
         return batch
 
     def _rehearsed(self, rollouts: Sequence[Rollout], *, step: int) -> list[Rollout]:
         """The newest stored success of problems that are rarely solved and not asked in this step, drawn by lot."""
         if self.history is None:
             return []
-        settings, asked = self.settings.replay.rehearse, {rollout.uid for rollout in rollouts}
+        present = {rollout.uid for rollout in rollouts}
         rates = self.history.success_rates()
-        uids = [
-            uid for uid, rate in rates.items() if settings.min_rate < rate <= settings.max_rate and uid not in asked
-        ]
+        uids = [uid for uid, rate in rates.items() if 0.0 < rate <= REHEARSED_UP_TO and uid not in present]
         random.Random(f"{self.seed}/rehearse/{step}").shuffle(uids)
         lag = self.settings.replay.max_policy_lag
         found: list[StoredRollout] = []
-        most = round(settings.share * len(rollouts))
+        most = round(self.settings.replay.rehearse.share * len(rollouts))
         for uid in uids:
             if len(found) >= most:
                 break
@@ -262,11 +261,7 @@ class R3:
     def _uses_stored_logprobs(self, batch: MixedBatch, row: Row) -> bool:
         """True if the row's ratio uses the log-probs from sampling (METHOD section 4). Only a recalled row has a choice,
         and only if it was sampled from the prompt of its group."""
-        replay = self.settings.replay
-        word = replay.old_logprobs
-        if row.rollout.verdict is Verdict.WRONG and replay.failure_logprobs is not None:
-            word = replay.failure_logprobs
-        wanted = OldLogprobs.checked("replay.old_logprobs", word)
+        wanted = OldLogprobs.checked("replay.old_logprobs", self.settings.replay.old_logprobs)
         return row.recalled and wanted is OldLogprobs.BEHAVIOUR and batch.has_own_prompt(row)
 
     # ── SERR and eq. 3 ──
@@ -309,7 +304,6 @@ class R3:
             lam=advantage.lam,
             scope=advantage.scope,
             guard=ranking.guard,
-            zero_collapsed=advantage.zero_collapsed,
             success_scale=advantage.success_scale,
         )
 
@@ -359,10 +353,7 @@ class R3:
         end mark) and its limit."""
         length = rollout.num_tokens - (not rollout.truncated)
         last = min(length, self.max_response_tokens or length) - 1
-        places = range(rollout.prefix_tokens + 1, last + 1)
-        if not self.settings.exploration.rrl.at_delimiters:
-            return list(places)
-        return [n for n in places if int(rollout.response_ids[n - 1]) in self.delimiters]
+        return list(range(rollout.prefix_tokens + 1, last + 1))
 
     # ── after the update ──
 

@@ -35,8 +35,6 @@ class AdvantageSettings:
     lam: float = 1e-9
     # apply alpha to the whole mixed group (literal), or to recalled rows only (off_policy_only)
     scope: str = "literal"
-    # give no advantage to groups whose verdicts stay equal, even if response lengths differ
-    zero_collapsed: bool = False
     # factor on positive advantages of correct rows (R³L, arXiv 2601.03715: 3)
     success_scale: float = 1.0
 
@@ -53,21 +51,10 @@ class RehearsalSettings:
 
     # stored successes added to a step, at most, as a share of its sampled rows; 0: off
     share: float = 0.0
-    # a problem's share of right rollouts so far, from the plain prompt: above min_rate, up to max_rate
-    min_rate: float = 0.0
-    max_rate: float = 0.25
-    # advantage of such a row. Its ratio is 1, so it pulls with coef times the gradient of its log-prob
-    coef: float = 1.0
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.share <= 1.0:
             raise ConfigError(f"replay.rehearse.share is {self.share}; use a share of the step's rows from 0 to 1")
-        above("replay.rehearse.coef", self.coef, 0.0)
-        if not 0.0 <= self.min_rate < self.max_rate <= 1.0:
-            raise ConfigError(
-                f"replay.rehearse.min_rate is {self.min_rate} and max_rate is {self.max_rate}; use shares from 0 to 1, the "
-                "first below the second"
-            )
 
 
 @dataclass
@@ -86,8 +73,6 @@ class ReplaySettings:
     # old log-probs of recalled rows. behaviour: those stored when sampled, so that eps_clip bounds the update; recompute: the
     # current actor's, so that the ratio is 1 and nothing is clipped
     old_logprobs: str = "behaviour"
-    # old log-probs of recalled failures; null: as old_logprobs
-    failure_logprobs: str | None = None
     # bound dual_clip |A| on the loss of a recalled row's token with A < 0, which eps_clip does not bound; null: only exp(20) bounds
     # it, as in OpenRLHF (docs/method.md)
     dual_clip: float | None = 3.0
@@ -108,8 +93,6 @@ class ReplaySettings:
         RECALL_ORDERS[self.order]
         one_of("replay.mode", self.mode, ReplayMode)
         one_of("replay.old_logprobs", self.old_logprobs, OldLogprobs)
-        if self.failure_logprobs is not None:
-            one_of("replay.failure_logprobs", self.failure_logprobs, OldLogprobs)
 
 
 @dataclass
@@ -121,8 +104,6 @@ class ReflectionSettings:
     threshold: float = 0.1
     # success_rate: share of right rollouts; reward: mean reward, a length reward included [P] reward
     hard_by: str = "success_rate"
-    # reflect from this epoch on [P] epoch > 1
-    first_epoch: int = 2
     # reflection groups of a step, at most, as a share of its problems (one group is always allowed). They cost
     # tokens that plain groups need (docs/RESULTS.md)
     max_share: float = 0.03125
@@ -132,7 +113,6 @@ class ReflectionSettings:
     def __post_init__(self) -> None:
         above("reflection.threshold", self.threshold, 0.0)
         one_of("reflection.hard_by", self.hard_by, HardBy)
-        at_least("reflection.first_epoch", self.first_epoch, 2)
         if not 0.0 < self.max_share <= 1.0:
             raise ConfigError(
                 f"reflection.max_share is {self.max_share}; use a share of the step's problems above 0, up to 1"
@@ -184,19 +164,14 @@ class StateReplaySettings:
     # state of a failed response that is stored, by the values of its tokens: largest, before_fall (the point before the largest one), or
     # package.module:function (method/core/states.py)
     rule: str = "largest"
-    # cut only at ends of lines; false: anywhere
-    at_delimiters: bool = False
     # order of the stored states: promising (by value, novelty and age), uniform, or package.module:function
     order: str = "promising"
-    # continuations without a success after which a state is dropped
-    max_failures: int = 32
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.ratio < 1.0:
             raise ConfigError(f"exploration.rrl.ratio is {self.ratio}; use a share from 0 to below 1")
         STATE_RULES[self.rule]
         STATE_ORDERS[self.order]
-        at_least("exploration.rrl.max_failures", self.max_failures, 1)
 
 
 @dataclass

@@ -135,24 +135,14 @@ class RunPrompts:
         )
 
 
-def r3_of(
-    config: R3Config, history: HistoryStore | None, tokenizer: PreTrainedTokenizerBase, *, kind: type[R3] = R3
-) -> R3:
+def r3_of(config: R3Config, history: HistoryStore | None, *, kind: type[R3] = R3) -> R3:
     """The method as a run's configuration says."""
     return kind(
         config,
         history=history,
         seed=config.train.seed,
         max_response_tokens=config.rollout.max_new_tokens,
-        delimiters=step_delimiters(config, tokenizer),
     )
-
-
-def step_delimiters(config: R3Config, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Ids of the tokens whose text has the end of a line; empty where exploration.rrl.at_delimiters asks for none."""
-    if not config.exploration.rrl.at_delimiters:
-        return frozenset()
-    return frozenset(token for token in range(len(tokenizer)) if "\n" in tokenizer.decode([token]))
 
 
 def count_tokens(tokenizer: PreTrainedTokenizerBase, prompt: str) -> int:

@@ -72,7 +72,7 @@ class R3GenerateSamplesActor(_below(ppo_trainer_async.GenerateSamplesActor)):  #
             tokenizer=upstream.tokenizer,
             vllm_engines=upstream.vllm_engines,
             config=self.config,
-            r3=r3_of(self.config, None, upstream.tokenizer),
+            r3=r3_of(self.config, None),
         )
 
     def start_at(self, step: int, epoch: int, tokens: int) -> None:

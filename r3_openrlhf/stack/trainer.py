@@ -69,7 +69,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         transformers.set_seed(self.config.train.seed)
         super().__init__(pretrain, strategy, actor_model_group, critic_model_group, *args, **kwargs)
         self.history = self._open_history() if self.config.keeps_history else None
-        self.r3 = r3_of(self.config, self.history, self.tokenizer)
+        self.r3 = r3_of(self.config, self.history)
         self.samples_generator = self._make_generator(strategy)
         maker: type[StockExperienceMaker] = load_object("algo", self.config.algorithm.experience_maker)
         self.experience_maker = maker(

@@ -148,7 +148,6 @@ def test_chat_prompts_show_the_stored_attempt_where_there_is_room():
         (lambda: ReplaySettings(max_policy_lag=0), "replay.max_policy_lag is 0"),
         (lambda: ReplaySettings(dual_clip=1.0), "replay.dual_clip is 1.0"),
         (lambda: ReplaySettings(mode="ad"), "replay.mode is 'ad'"),
-        (lambda: ReplaySettings(failure_logprobs="own"), "replay.failure_logprobs is 'own'"),
         (
             lambda: ReflectionSettings(max_share=2),
             "reflection.max_share is 2; use a share of the step's problems above 0, up to 1",
@@ -157,7 +156,6 @@ def test_chat_prompts_show_the_stored_attempt_where_there_is_room():
             lambda: RehearsalSettings(share=32),
             "replay.rehearse.share is 32; use a share of the step's rows from 0 to 1",
         ),
-        (lambda: RehearsalSettings(min_rate=0.3), "replay.rehearse.min_rate is 0.3 and max_rate is 0.25"),
         (lambda: RankingSettings(peak_fraction=0.0), "ranking.peak_fraction is 0.0"),
         (lambda: RankingSettings(max_reward=1.0), "ranking.max_reward is 1.0; .*no failure can earn as much"),
         (lambda: StateReplaySettings(ratio=1.0), "exploration.rrl.ratio is 1.0; use a share from 0 to below 1"),

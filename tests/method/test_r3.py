@@ -266,7 +266,7 @@ def failure(uid, ids, verdict=W, *, given=0, step=0):
 
 
 def marked(rollouts, values, **keys):
-    r3 = R3(settings_of(exploration__rrl__ratio=0.5), max_response_tokens=5, delimiters={9})
+    r3 = R3(settings_of(exploration__rrl__ratio=0.5), max_response_tokens=5)
     for key, value in keys.items():
         setattr(r3.settings.exploration.rrl, key, value)
     r3.mark_states(rollouts, {i: np.array(v, np.float32) for i, v in enumerate(values) if v is not None})
@@ -284,10 +284,6 @@ def test_one_state_is_marked_of_each_problem_that_a_step_did_not_solve():
     ]
     values = [[9, 0.25, 0.5, 0.5], [9, 0.125, 0.25, 0.5, 0.75, 2], [1, 2, 3], [1, 2, 3], [0, 0, 5, 0.125, 9], None]
     assert marked(rollouts, values) == [None, (4, 0.75), None, None, (3, 0.125), None]
-    for one in rollouts:
-        one.state = None
-    # tokens 1 and, beyond the limit, 5 end lines
-    assert marked(rollouts, values, at_delimiters=True) == [(2, 0.5), None, None, None, None, None]
     for one in rollouts:
         one.state = None
     # rises alone: of either response the first place, and the larger value
@@ -340,21 +336,23 @@ def test_a_batch_starts_from_stored_states_and_says_which():
         assert asked.metrics()["r3/rrl/continued"] == 2
 
 
-def test_a_state_leaves_after_failures_and_stays_with_a_success():
+def test_a_state_leaves_after_failures_and_stays_with_a_success(monkeypatch):
+    monkeypatch.setattr("r3_openrlhf.method.r3.MAX_FAILURES", 5)
     with HistoryStore.open(":memory:") as store:
         first = failure("a", [1, 5, 6])
         first.state = PromisingState(num_tokens=2, value=0.5)
         store.commit_step(1, 1, [first])
         for step in (2, 3):
             store.commit_step(step, 1, [failure("a", [1, 5, n], given=2, step=step - 1) for n in range(2)])
-        assert len(states_of(store, step=3, max_failures=5).prefixes) == 1
-        assert states_of(store, step=3, max_failures=4).prefixes == []
-        assert states_of(store, step=3, max_failures=4).metrics["r3/rrl/keeps_failing"] == 1
+        assert len(states_of(store, step=3).prefixes) == 1
+        monkeypatch.setattr("r3_openrlhf.method.r3.MAX_FAILURES", 4)
+        assert states_of(store, step=3).prefixes == []
+        assert states_of(store, step=3).metrics["r3/rrl/keeps_failing"] == 1
         store.commit_step(4, 1, [failure("a", [1, 5, 9], C, given=2, step=3)])
-        (kept,) = states_of(store, step=4, max_failures=4).prefixes
+        (kept,) = states_of(store, step=4).prefixes
         assert (kept.state.known.tries, kept.state.known.successes) == (5, 1)
         store.roll_back(3)  # forgets the success
-        assert states_of(store, step=3, max_failures=4).prefixes == []
+        assert states_of(store, step=3).prefixes == []
 
 
 class Plain:

@@ -11,7 +11,7 @@ from r3_openrlhf.study.lab.update import TrainedRow, accumulate_gradient
 from tests.method.test_r3 import C, W, rollout, settings_of
 from tests.study.lab.conftest import model, tokenizer  # noqa: F401
 
-ON = {"replay__rehearse__share": 1.0, "replay__enabled": False, "replay__rehearse__coef": 1.5}
+ON = {"replay__rehearse__share": 1.0, "replay__enabled": False}
 
 
 @pytest.fixture
@@ -38,11 +38,8 @@ def test_the_newest_success_of_a_rarely_solved_problem_that_is_not_asked(history
     batch = mixed(history)
     (row,) = [row for row in batch.rows if row.rehearsed]
     assert row.rollout.uid == "a" and row.rollout.policy_step == 1 and row.rollout.verdict is C
-    assert row.advantage == 1.5 and row.old_logprobs is None and row.trained and batch.has_own_prompt(row)
+    assert row.advantage == 1.0 and row.old_logprobs is None and row.trained and batch.has_own_prompt(row)
     assert [one.advantage for one in batch.rows[:2]] == [one.advantage for one in mixed(None).rows]
-    assert {row.rollout.uid for row in mixed(history, replay__rehearse__max_rate=0.5).rows} == {"a", "b", "d"}
-    assert len(mixed(history, replay__rehearse__min_rate=0.2).rows) == 2
-    assert len(mixed(history, replay__rehearse__min_rate=0.125).rows) == 2  # that of a and d: not above it
     assert len(mixed(history, step=500, replay__max_policy_lag=100).rows) == 2  # too old
 
 
@@ -56,20 +53,19 @@ def test_what_was_sampled_is_counted_as_without_it(history):
 
 
 def test_the_same_seed_step_and_history_rehearse_the_same_rows(history):
-    wide = {"replay__rehearse__share": 0.5, "replay__rehearse__max_rate": 0.5}
+    half = {"replay__rehearse__share": 0.5}
 
     def chosen(step, seed=0):
-        return [(r.rollout.uid, r.rollout.policy_step) for r in mixed(history, step=step, seed=seed, **wide).rows[2:]]
+        return [(r.rollout.uid, r.rollout.policy_step) for r in mixed(history, step=step, seed=seed, **half).rows[2:]]
 
-    first = [chosen(step) for step in range(2, 12)]
-    assert len({found[0][0] for found in first}) == 2  # by lot
-    assert {len(found) for found in first} == {1}  # half of two rows
-    history.commit_step(
-        3, 1, [rollout(C, number=99, uid="b", step=2)] + [rollout(W, number=80 + i, uid="b") for i in range(40)]
-    )
-    assert [chosen(step) for step in range(3, 12)] != first[1:]
-    history.roll_back(2)
-    assert [chosen(step) for step in range(2, 12)] == first
+    history.commit_step(3, 1, [rollout(C if i == 0 else W, number=30 + i, uid="f", step=2) for i in range(8)])
+    before = [chosen(step) for step in range(3, 12)]
+    assert len({drawn[0][0] for drawn in before}) == 2  # by lot
+    assert {len(drawn) for drawn in before} == {1}  # half of two rows
+    history.commit_step(4, 1, [rollout(W, number=80 + i, uid="b", step=3) for i in range(40)])
+    assert [chosen(step) for step in range(4, 12)] != before[1:]
+    history.roll_back(3)
+    assert [chosen(step) for step in range(3, 12)] == before
 
 
 def test_the_gradient_is_that_of_the_loss_as_it_is_written(history, model):  # noqa: F811
@@ -91,17 +87,15 @@ def test_the_gradient_is_that_of_the_loss_as_it_is_written(history, model):  # n
             logp[len(row.prompt_ids) - 1 + i, ids[len(row.prompt_ids) + i]] for i in (0, 1)
         )
     (-total / 6).backward()
-    assert max(row.advantage for row in rows) == 1.5
+    assert max(row.advantage for row in rows) == 1.0
     for gradient, parameter in zip(found, model.parameters(), strict=True):
         torch.testing.assert_close(gradient, parameter.grad, rtol=1e-4, atol=1e-6)
     model.zero_grad()
 
 
-@pytest.mark.parametrize(("of_all", "of_failures", "stored"), [
-    ("recompute", "behaviour", [W]), ("behaviour", "recompute", [C]), ("behaviour", None, [C, W]), ("recompute", None, []),
-])  # fmt: skip
-def test_ratios_of_successes_and_failures_apart(history, of_all, of_failures, stored):
-    r3 = R3(settings_of(replay__old_logprobs=of_all, replay__failure_logprobs=of_failures), history=history)
+@pytest.mark.parametrize(("old_logprobs", "stored"), [("behaviour", [C, W]), ("recompute", [])])
+def test_which_ratios_are_taken_against_stored_logprobs(history, old_logprobs, stored):
+    r3 = R3(settings_of(replay__old_logprobs=old_logprobs), history=history)
     prompt = (3, ord("d"))
     found = []
     for verdict in (C, W):

@@ -27,7 +27,7 @@ def test_experiments_in_every_shell(before):
 
 
 def test_keys_and_their_words():
-    assert offered(["r3", "train", "experiment=quickstart", "replay.fail"]) == ["replay.failure_logprobs="]
+    assert offered(["r3", "train", "experiment=quickstart", "replay.old"]) == ["replay.old_logprobs="]
     assert offered(["r3", "train", "logging.token_values", "=", "u"]) == ["used"]
     assert offered(["r3", "train", "algo=gr"], shell="zsh") == ["algo=grpo"]
     assert offered(["r3", "tra"]) == ["train"]

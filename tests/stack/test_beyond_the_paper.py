@@ -5,6 +5,7 @@ Nothing here depends on what is sampled: what the history store remembers is wor
 """
 
 import math
+from collections import Counter
 
 import pytest
 
@@ -32,7 +33,6 @@ EVERYTHING = (
     "replay.include_reflection=true",
     "replay.recall_failures=false",
     f"replay.rehearse.share={SHARE}",
-    "replay.rehearse.max_rate=1",
     "ranking.score=logprob",
     "advantage.success_scale=3",
     "checkpoint.save_steps=4",
@@ -100,13 +100,18 @@ def test_only_successes_are_recalled(resumed):
 
 
 def test_as_many_successes_of_other_problems_are_rehearsed_as_there_are(resumed):
-    """Worked out from the rollouts, before and after the resume: a success of each problem that the step does not ask."""
+    """Worked out from the rollouts, before and after the resume: a success of each rarely solved problem that the step does not
+    ask."""
     fresh = [r for r in rollouts_of(resumed) if r["recalled_from"] is None]
     right = [r for r in fresh if r["verdict"] == "correct" and r["context"] == "plain"]
     for line in lines(resumed / "metrics.jsonl"):
         now = [r for r in fresh if r["step"] == line["step"]]
-        solved = {r["uid"] for r in right if r["step"] < line["step"]} - {r["uid"] for r in now}
-        assert line["r3/replay/rehearsed"] == min(round(SHARE * len(now)), len(solved))
+        before = [
+            r for r in fresh if r["step"] < line["step"] and r["context"] == "plain" and r["verdict"] != "ungraded"
+        ]
+        tried, solved = (Counter(r["uid"] for r in rows if r["step"] < line["step"]) for rows in (before, right))
+        rare = {uid for uid in solved if solved[uid] <= tried[uid] / 4} - {r["uid"] for r in now}
+        assert line["r3/replay/rehearsed"] == min(round(SHARE * len(now)), len(rare))
 
 
 def test_what_the_history_says_of_itself_is_true(resumed):

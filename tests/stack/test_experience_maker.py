@@ -220,12 +220,13 @@ def test_a_success_behind_a_reflection_prompt_joins_with_the_actors_logprobs_of_
 def test_a_rehearsed_success_of_another_problem_is_trained_behind_its_own_prompt_with_ratio_1():
     stored = sample(C, prompt="z", tokens=(9, 9), step=2).r3_rollout
     stored.prompt_ids = np.array([1, 8, 7], dtype=np.int32)
-    config = config_with(replay={"rehearse": RehearsalSettings(share=0.75, max_rate=1.0, coef=0.5)})
-    made = maker(Ours, history=history_with(stored), config=config)
+    missed = [sample(W, prompt="z", tokens=(9, 8), step=2).r3_rollout for _ in range(3)]
+    config = config_with(replay={"rehearse": RehearsalSettings(share=0.75)})
+    made = maker(Ours, history=history_with(stored, *missed), config=config)
     made.gap = 0.05
     experiences = made.make_experience_batch(group(C, W, C, W))
     assert experiences[-1].sequences[-1][:5].tolist() == [1, 8, 7, 9, 9]
-    assert by_row(experiences, "advantages")[4].tolist() == pytest.approx([0.5] * 2)
+    assert by_row(experiences, "advantages")[4].tolist() == pytest.approx([1.0] * 2)
     assert by_row(experiences, "action_log_probs")[4].tolist() == pytest.approx([-0.85] * 2)  # the actor's own
     assert (made.metrics["r3/replay/rehearsed"], made.metrics["r3/replay/recalled"], len(made.records)) == (1, 0, 4)
 

@@ -195,11 +195,12 @@ def test_held_out_problems_leave_no_trace_in_training(engine):
     assert filter_counts(rest) == (1, 200, 0, 0)
 
 
-def test_groups_from_states_take_the_places_of_problems(engine):
+def test_groups_from_states_take_the_places_of_problems(engine, monkeypatch):
     """Half of a batch of 2 starts from a state of p3, which the step does not ask, until it has failed twice. The loader keeps
     what was not asked, and an epoch ends with a batch that is short by nothing."""
     generator = generator_for(engine, ["CW", "WW", "WC", "WW"], algo="rrl")
-    generator.config.exploration.rrl.ratio, generator.config.exploration.rrl.max_failures = 0.5, 2
+    generator.config.exploration.rrl.ratio = 0.5
+    monkeypatch.setattr("r3_openrlhf.method.r3.MAX_FAILURES", 2)
     with HistoryStore.open(":memory:") as history:
         generator.r3 = R3(generator.config, history=history)
         history.commit_step(1, 1, [make_rollout("p3", ids=[1, 8], logprobs=[-0.5, -1.0], prompt=[1], state=(1, 0.25))])

@@ -307,7 +307,6 @@ class MixedBatch:
         lam: float,
         scope: AdvantageScope | str,
         guard: RankingGuard | str,
-        zero_collapsed: bool = False,
         success_scale: float = 1.0,
     ) -> list[float]:
         """Compute eq. 3 in every group: one value per row, also stored in `row.advantage`.
@@ -321,7 +320,6 @@ class MixedBatch:
             guard: for groups whose only difference is a ranking (no correct row). "no_std": R_i - mean, not divided by the std.
                 "centred": also shifts the rankings to mean 0, the reward of any other failure; otherwise being truncated is
                 worth R_max / 2 on average.
-            zero_collapsed: give 0 to a group whose verdicts stay equal after replay, unless it was ranked.
             success_scale: see `amplify_successes`.
 
         Raises:
@@ -330,10 +328,6 @@ class MixedBatch:
         scope, guard = AdvantageScope.checked("scope", scope), RankingGuard.checked("guard", guard)
         for group in self.groups:
             rows = [self.rows[i] for i in group.rows]
-            if zero_collapsed and not group.ranked and not verified_difference(rows):
-                for row in rows:
-                    row.advantage = 0.0
-                continue
             # what a ranked failure earns without its ranking: 0, unless a reward function pays failures otherwise
             failed = [row.outcome_reward for row in rows if row.ranked]
             base = sum(failed) / len(failed) if failed else 0.0

@@ -41,7 +41,7 @@ class StateFate(Word):
 
     CONTINUED = "continued"
     NOT_DRAWN = "not_drawn"  # others came first, or another state of its problem did
-    KEEPS_FAILING = "keeps_failing"  # exploration.rrl.max_failures continuations, none of them right: it has left
+    KEEPS_FAILING = "keeps_failing"  # MAX_FAILURES of method/r3.py continuations, none of them right: it has left
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.words import TokenValues
+from r3_openrlhf.method.r3 import FIRST_REFLECTION_EPOCH
 from r3_openrlhf.runs.planning import formulas as f
 from r3_openrlhf.runs.planning.hardware import Gpu
 from r3_openrlhf.runs.planning.history_coverage import history_forecast
@@ -171,7 +172,7 @@ class _Run:
         # of an agentic run: no trajectory ends before agents.max_turns
         rows = config.rows_per_step * (config.agents.max_turns if config.is_agentic else 1)
         reflects = is_r3 and config.reflection.enabled
-        late = (train.num_epochs - config.reflection.first_epoch + 1) / train.num_epochs if reflects else 0.0
+        late = (train.num_epochs - FIRST_REFLECTION_EPOCH + 1) / train.num_epochs if reflects else 0.0
         self.kept = 1 - COLLAPSED if config.filters_groups else 1.0  # of the groups that are sampled
         self.recorded = rows * (1 + HARD * max(0.0, late))
         self.sampled = self.recorded / self.kept

@@ -98,7 +98,7 @@ class Lab:
 
     def r3_with(self, history: HistoryStore | None) -> R3:
         """The method as the configuration says, on this history."""
-        return r3_of(self.config, history, self.tokenizer, kind=self.r3_class)
+        return r3_of(self.config, history, kind=self.r3_class)
 
     def plain_prompt(self, label: Label) -> str:
         """The problem in the templates of `data`."""

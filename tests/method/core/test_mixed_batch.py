@@ -144,12 +144,10 @@ def test_a_row_knows_its_place_and_the_prompt_of_its_group():
     assert [batch.has_own_prompt(row) for row in batch.rows] == [True] * 5 + [False]
 
 
-def test_lengths_alone_tell_an_all_correct_group_apart_unless_switched_off():
+def test_lengths_alone_tell_an_all_correct_group_apart():
     rows = [rollout(C, reward=r) for r in (1.875, 1.75)] + group(W, C, uid="b")
     batch = MixedBatch(rows, ["g", "g", "h", "h"])
     assert batch.advantages(**EQ3)[:2] == approx([0.7071, -0.7071], abs=1e-4)
-    other = MixedBatch(rows, ["g", "g", "h", "h"])
-    assert other.advantages(**EQ3, zero_collapsed=True) == [0.0, 0.0, *batch.advantages(**EQ3)[2:]]
 
 
 def test_all_correct_groups_may_be_left_alone():
