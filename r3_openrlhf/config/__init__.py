@@ -688,6 +688,16 @@ class R3Config(R3Settings):
         return self.algorithm.flags.get(name) if flags is None else flags
 
     @property
+    def algorithm_name(self) -> str:
+        """Name of the estimator that makes the advantages: algo, or agents.estimator in an environment."""
+        return str(self.agents.estimator) if self.is_agentic else self.algo
+
+    @property
+    def max_rows_per_step(self) -> int:
+        """Fresh rows of one step, at most: in an environment no trajectory ends before agents.max_turns."""
+        return self.rows_per_step * (self.agents.max_turns if self.is_agentic else 1)
+
+    @property
     def is_agentic(self) -> bool:
         """True if the rollouts are turns of trajectories in an environment."""
         return self.agents.environment is not None

@@ -43,6 +43,7 @@ class Algorithm:
         overlong_penalty: DAPO's penalty on long responses.
         environment: are the rollouts trajectories in an environment (agents.environment)?
         in_lab: does the lab's light loop know it?
+        compared: presets to compare a run with: the first, or the second where the run is of the first itself.
     """
 
     estimator: str
@@ -55,6 +56,7 @@ class Algorithm:
     overlong_penalty: bool = False
     environment: bool = False
     in_lab: bool = False
+    compared: tuple[str, str] = ("grpo", "r3")
 
     @property
     def has_critic(self) -> bool:
@@ -109,10 +111,11 @@ ALGORITHMS: OpenTable[Algorithm] = OpenTable(
         # trajectories, by agents.estimator
         "agents": Algorithm(
             estimator="group_norm",
-            experience_maker="r3_openrlhf.stack.agent_experience:AgentExperienceMaker",
+            experience_maker="r3_openrlhf.stack.agents.experience:AgentExperienceMaker",
             mechanisms=frozenset({"replay", "reflection"}),
             own_advantages=True,
             environment=True,
+            compared=("gigpo", "hgpo"),
         ),
     },
     of_user=_of_user,

@@ -7,8 +7,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from r3_openrlhf.config import R3Config
-from r3_openrlhf.config.words import AgentEstimator
+from r3_openrlhf.config import ENVIRONMENT, R3Config
 from r3_openrlhf.problems.files import is_on_the_hub
 
 GENERATED = "reasoning_gym:"
@@ -36,13 +35,11 @@ def next_commands(
     """
     run = _short(config.run_dir)
     commands = [["view", run], ["show", run, "--step", str(last_step)]]
-    if not config.is_agentic and (words := _evaluation(config)):
+    if words := _evaluation(config):
         commands.append(["eval", run, *words])
     if config.held_out.path is not None or config.held_out.sources:
-        if config.is_agentic:
-            other = "gigpo" if config.agents.estimator == AgentEstimator.HGPO else "hgpo"
-        else:
-            other = "grpo" if config.algo != "grpo" else "r3"  # grpo is what `r3 compare` compares with
+        first, second = config.algorithm.compared
+        other = first if config.algorithm_name != first else second
         kept = [one for one in settings if not one.lstrip("+").startswith(OF_THE_ARM)]
         other_run = f"{run}_{other}"
         train = ["train", f"experiment={experiment}", f"algo={other}", *kept, f"run_dir={other_run}"]
@@ -53,7 +50,7 @@ def next_commands(
 def _evaluation(config: R3Config) -> list[str]:
     """Arguments of `r3 eval`: problems that are not trained on; none where the run knows of none."""
     limit = ["--max-new-tokens", str(config.rollout.max_new_tokens)]
-    if config.data.sources or config.held_out.sources:
+    if config.data.path.startswith(ENVIRONMENT) or config.data.sources or config.held_out.sources:
         return []
     if config.data.path.startswith(GENERATED):
         return ["--benchmark", config.data.path, *limit, f"data.reasoning_gym.seed={OTHER_SEED}"]

@@ -17,16 +17,14 @@ from r3_openrlhf.config.words import Device, LossAggregation
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.stack.flags import ALSO_SET, MAY_BE_SET, check_flag, check_together
-
-ROLLOUT_EXECUTOR = Path(__file__).with_name("rollout_executor.py")
-AGENT_EXECUTOR = Path(__file__).with_name("agent_executor.py")
+from r3_openrlhf.stack.work import work_of
 
 
 def platform_of(config: R3Config) -> str:
     """ "cuda" or "cpu". Raises ConfigError where cluster.device asks for CUDA and there is none.
 
     The head of a Ray cluster often has no GPU: with an address, cluster.device=cuda is believed here, and the nodes are
-    looked at when Ray is there (launch.check_devices).
+    looked at when Ray is there (ray_cluster.check_devices).
     """
     import torch
 
@@ -128,7 +126,7 @@ def _own_flags(
         "data.input_key": "input",
         "data.label_key": "label",
         "data.max_len": data.max_len,
-        "train.agent_func_path": str(AGENT_EXECUTOR if algorithm.environment else ROLLOUT_EXECUTOR),
+        "train.agent_func_path": str(work_of(config).executor),
         # sampling
         "rollout.batch_size": rollout.batch_size,
         "rollout.n_samples_per_prompt": rollout.n_samples_per_prompt,

@@ -5,9 +5,6 @@ B rows, T tokens of prompt + response, A = T - 1 action positions (position 0 ha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-
 import numpy as np
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
@@ -48,23 +45,6 @@ def rollout_from_response(
         extras=grade.extras,
         turn=payload.get("turn"),
     )
-
-
-def whole_trajectories(rollouts: Sequence[Rollout]) -> list[Rollout]:
-    """Turns -> one record per trajectory, which has the response tokens of all of them."""
-    turns: dict[tuple[str, str], list[Rollout]] = {}
-    for rollout in rollouts:
-        assert rollout.turn is not None  # agent_executor.py gives every response its place
-        turns.setdefault((rollout.uid, rollout.turn.trajectory), []).append(rollout)
-    return [
-        replace(
-            mine[0],
-            response_ids=np.concatenate([turn.response_ids for turn in mine]),
-            response_logprobs=np.concatenate([turn.response_logprobs for turn in mine]),
-            truncated=any(turn.truncated for turn in mine),
-        )
-        for mine in turns.values()
-    ]
 
 
 def experience_from_recalled(rollout: Rollout, *, prompt_ids: np.ndarray, sibling: Experience) -> Experience:

@@ -11,8 +11,7 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 import ray
@@ -42,6 +41,13 @@ from r3_openrlhf.stack.batching import (
     num_windows,
 )
 from r3_openrlhf.stack.convert import experience_from_recalled, filler_experience
+from r3_openrlhf.stack.experience_values import (
+    explained_variance,
+    gap_of_tokens,
+    logprob_gap,
+    rows_of,
+    values_of_responses,
+)
 from r3_openrlhf.stack.phases import Phase, announce
 from r3_openrlhf.stack.step_metrics import entropy_metrics, extra_metrics
 
@@ -130,9 +136,7 @@ class StockExperienceMaker(RemoteExperienceMaker):
         return batch
 
     def _warn(self) -> None:
-        """Say what looks wrong in the first steps, each kind once. A turn in an environment is judged by another measure."""
-        if self.config.algorithm.environment:
-            return
+        """Say what looks wrong in the first steps, each kind once."""
         run = RunDirectory(self.config.run_dir)
         for kind, sentence in early_warnings(self.rollouts, step=self.step + 1).items():
             if kind not in self._warned:
@@ -389,73 +393,6 @@ def returns_to_go(reward_BA: torch.Tensor, action_mask_BA: torch.Tensor) -> torc
     """sum of the rewards at t, t + 1, ...: upstream's get_cumulative_returns (:390) with gamma 1, which loops over
     the positions in Python and takes longer than all the rest of the experience maker."""
     return (reward_BA * action_mask_BA).flip(-1).cumsum(-1).flip(-1)
-
-
-def rows_of(experiences: list[Experience]):
-    """(experience, position inside it, index of the row) for every row."""
-    for experience in experiences:
-        for position, index in enumerate(experience.index):
-            yield experience, position, index
-
-
-class LogprobGap(NamedTuple):
-    """The mean and 99th percentile over tokens of |actor - rollout engine| log-prob, in nats, and the share of tokens whose ratio
-    the loss would clip although no update was made in between. All are 0 without tokens."""
-
-    mean: float
-    p99: float
-    outside_clip: float
-
-
-def logprob_gap(experiences: list[Experience], rows: Collection[int], *, clip: Sequence[float]) -> LogprobGap:
-    """Over the response tokens of these rows. The mean is the one number that shows a broken weight sync (signed means, checksums
-    and rewards do not); the other two show noise that a mean hides. clip: how far below and above 1 a ratio may be."""
-    gaps = []
-    for experience in experiences:
-        positions = [position for position, index in enumerate(experience.index) if index in rows]
-        mask_BA = experience.action_mask[positions].bool()
-        gap_BA = experience.action_log_probs[positions].float() - experience.rollout_log_probs[positions].float()
-        gaps.append(gap_BA[mask_BA])
-    return gap_of_tokens(torch.cat(gaps) if gaps else torch.zeros(0), clip=clip)
-
-
-def gap_of_tokens(gap_T: torch.Tensor, *, clip: Sequence[float]) -> LogprobGap:
-    """gap_T: float32 [T], one log-prob minus the other."""
-    if not len(gap_T):
-        return LogprobGap(0.0, 0.0, 0.0)
-    low, high = clip
-    size_T, ratio_T = gap_T.abs(), gap_T.clamp(-20, 20).exp()
-    outside = ((ratio_T < 1 - low) | (ratio_T > 1 + high)).sum().item()
-    # torch.quantile takes 16 million values at most
-    p99 = size_T.kthvalue(math.ceil(0.99 * len(size_T))).values.item()
-    return LogprobGap(size_T.mean(dtype=torch.float64).item(), p99, outside / len(gap_T))
-
-
-def values_of_responses(experiences: list[Experience], rollouts: Sequence[Rollout]) -> dict[int, np.ndarray]:
-    """Index of a rollout -> the critic's values of its response's tokens, float32 [T]: each of the tokens before it. 0 of given
-    tokens, which are not trained. Rollouts that train nothing are left out."""
-    found = {}
-    for experience, position, index in rows_of(experiences):
-        values = experience.values[position][experience.action_mask[position].bool()].float().numpy()
-        if len(values):
-            found[index] = np.concatenate([np.zeros(rollouts[index].num_tokens - len(values), np.float32), values])
-    return found
-
-
-def explained_variance(experiences: list[Experience]) -> dict[str, float]:
-    """How much of what the tokens returned the critic had told before its update: 1 - var(return - value) / var(return).
-    Empty without a critic, and where all returned the same."""
-    if experiences[0].values is None:
-        return {}
-    masks = [experience.action_mask.bool() for experience in experiences]
-    pairs = zip(experiences, masks, strict=True)
-    returns, values = (
-        torch.cat(parts).double() for parts in zip(*((e.returns[m], e.values[m]) for e, m in pairs), strict=True)
-    )
-    spread = returns.var(unbiased=False).item()
-    if not spread > 0:
-        return {}
-    return {"r3/critic/explained_variance": 1 - (returns - values).var(unbiased=False).item() / spread}
 
 
 def complete_ungraded(rollout_samples: list[Experience]) -> None:

@@ -26,11 +26,10 @@ from r3_openrlhf.config import R3Config
 from r3_openrlhf.method.prompts import ChosenStates, Prefix, PromptMaker, StepPrompts
 from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.method.types import Context, Rollout, Verdict
-from r3_openrlhf.problems.agents.reflection import TurnPrompts
-from r3_openrlhf.problems.prompts import RunPrompts
 from r3_openrlhf.problems.training_file import Label
 from r3_openrlhf.stack.batching import effective_ranks, num_windows
 from r3_openrlhf.stack.convert import rollout_from_response
+from r3_openrlhf.stack.work import work_of
 
 NO_PROMPTS = StepPrompts([], reflection=[])
 NO_STATES = ChosenStates([], {})
@@ -257,14 +256,7 @@ class R3SamplesGenerator(SamplesGenerator):
 
     @functools.cached_property
     def _render(self) -> PromptMaker:
-        config = self.config
-        if not config.algorithm.environment:
-            return RunPrompts(config, self.tokenizer)
-        return TurnPrompts(
-            self.tokenizer,
-            max_prompt_tokens=config.data.max_len - config.rollout.max_new_tokens,
-            max_attempt_tokens=config.reflection.max_attempt_tokens,
-        )
+        return work_of(self.config).prompts(self.config, self.tokenizer)
 
     # ── records ──
 
@@ -281,7 +273,7 @@ class R3SamplesGenerator(SamplesGenerator):
         )
         experience.r3_seconds = response["r3"]["seconds"]
         experience.r3_prompt = response["r3"].get("prompt", response["prompt"])  # a turn has one of its own
-        experience.r3_trajectory = response["r3"].get("trajectory")  # with its first turn
+        experience.r3_payload = response["r3"]
         if experience.scores is not None:  # what dynamic filtering looks at: verdicts, not partial credit
             experience.scores = torch.tensor([float(experience.r3_rollout.verdict is Verdict.CORRECT)])
         if self._training:

@@ -30,11 +30,11 @@ from r3_openrlhf.runs.stop_request import RunInterrupted, StepClock, StopRequest
 from r3_openrlhf.runs.trends import kept, trend_warnings
 from r3_openrlhf.stack import other_ranks
 from r3_openrlhf.stack.blocked_signals import keep_blocked
-from r3_openrlhf.stack.convert import whole_trajectories
 from r3_openrlhf.stack.environment import config_from_environment
 from r3_openrlhf.stack.experience_maker import StockExperienceMaker
 from r3_openrlhf.stack.phases import Phase, announce
 from r3_openrlhf.stack.samples_generator import BatchFacts, R3SamplesGenerator
+from r3_openrlhf.stack.work import work_of
 
 # trainer/ppo_trainer.py:424: the name is a Ray actor class already; this is the class that was decorated
 UpstreamTrainer: Any = ppo_trainer.PPOTrainer.__ray_metadata__.modified_class.__ray_actor_class__
@@ -281,7 +281,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         }
         rollouts = self.samples_generator.generate_held_out(*read_prompts(self.run.held_out), **kwargs)
         line = evaluation_line(
-            whole_trajectories(rollouts) if self.config.is_agentic else rollouts,
+            work_of(self.config).evaluated(rollouts),
             config=self.config,
             step=step,
             epoch=int(so_far["epoch"]),

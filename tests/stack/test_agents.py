@@ -23,12 +23,12 @@ from r3_openrlhf.method.types import Context, Verdict  # noqa: E402
 from r3_openrlhf.problems.agents.processes.pool import EnvironmentPool  # noqa: E402
 from r3_openrlhf.problems.agents.trajectory import End  # noqa: E402
 from r3_openrlhf.problems.training_file import Label  # noqa: E402
-from r3_openrlhf.stack.agent_experience import AgentExperienceMaker  # noqa: E402
-from r3_openrlhf.stack.arguments import AGENT_EXECUTOR  # noqa: E402
-from r3_openrlhf.stack.convert import whole_trajectories  # noqa: E402
+from r3_openrlhf.stack.agents.experience import AgentExperienceMaker  # noqa: E402
+from r3_openrlhf.stack.agents.turns import whole_trajectories  # noqa: E402
 from r3_openrlhf.stack.environment import config_from_environment, environment_of  # noqa: E402
 from r3_openrlhf.stack.rollout_engine import R3RolloutActor  # noqa: E402
 from r3_openrlhf.stack.samples_generator import NO_STATES, R3SamplesGenerator  # noqa: E402
+from r3_openrlhf.stack.work import work_of  # noqa: E402
 from tests.stack.test_experience_maker import Given, arguments  # noqa: E402
 
 pytestmark = pytest.mark.stack
@@ -81,7 +81,7 @@ def executor(monkeypatch, environments):
         monkeypatch.setattr(engine_logprobs, "create_sample_logprobs", engine_logprobs.create_sample_logprobs)
         update = engine_logprobs.LogprobsProcessor._update_sample_logprobs
         monkeypatch.setattr(engine_logprobs.LogprobsProcessor, "_update_sample_logprobs", update)
-        found = vllm_engine._load_agent_executor(str(AGENT_EXECUTOR))  # as upstream does, by path
+        found = vllm_engine._load_agent_executor(str(work_of(config).executor))  # as upstream does, by path
         assert found.environments.options == {}
         if found.environments.name == STAIRS:
             found.environments.close()

@@ -10,9 +10,11 @@ import pytest
 from r3_openrlhf.config.loading import experiments, load_config, presets
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.stack import flags
-from r3_openrlhf.stack.arguments import AGENT_EXECUTOR, ROLLOUT_EXECUTOR, openrlhf_arguments, own_flags
+from r3_openrlhf.stack import flags, work
+from r3_openrlhf.stack.arguments import openrlhf_arguments, own_flags
 from r3_openrlhf.stack.upstream_parser import check_arguments, installed_flags, installed_source
+
+STACK = Path(work.__file__).parent
 
 
 def arguments_for(*overrides, experiment="cpu_smoke", platform="cuda", resume=False):
@@ -34,8 +36,9 @@ def is_agentic(experiment):
 def test_openrlhf_accepts_every_experiment_as_it_is(experiment, platform, capsys):
     arguments = arguments_for(experiment=experiment, platform=platform)
     args = check_arguments(arguments)
-    executor = AGENT_EXECUTOR if is_agentic(experiment) else ROLLOUT_EXECUTOR
-    assert args.train.agent_func_path == str(executor) and executor.is_file()
+    executor = Path("agents", "executor.py") if is_agentic(experiment) else Path("rollout_executor.py")
+    path = Path(args.train.agent_func_path)
+    assert path.is_file() and path.is_relative_to(STACK) and path.relative_to(STACK) == executor
     assert capsys.readouterr().err == ""  # upstream prints a line for each setting that it changes
     # every flag that is given arrives with its value, so none was read as the beginning of another one
     flags = [argument.removeprefix("--") for argument in arguments if argument.startswith("--")]

@@ -16,7 +16,7 @@ from r3_openrlhf.config.algorithms import ALGORITHMS  # noqa: E402
 from r3_openrlhf.method.core.mixed_batch import MixedBatch  # noqa: E402
 from r3_openrlhf.method.errors import ConfigError  # noqa: E402
 from r3_openrlhf.method.types import Verdict  # noqa: E402
-from r3_openrlhf.stack.experience_maker import explained_variance  # noqa: E402
+from r3_openrlhf.stack.experience_values import explained_variance  # noqa: E402
 from r3_openrlhf.study.lab.estimators import ESTIMATORS, set_advantages  # noqa: E402
 from tests.recordings import MODEL, STORY, recorded  # noqa: E402
 from tests.stack.test_arguments import checked  # noqa: E402

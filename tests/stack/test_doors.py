@@ -23,7 +23,7 @@ NOBODY = 54321  # a user id that no one has; only root can become another user
 OWNER = """
 import json, os, sys
 from r3_openrlhf.config.loading import load_config
-from r3_openrlhf.stack.launch import ray_options, running_ray
+from r3_openrlhf.stack.ray_cluster import ray_options, running_ray
 from r3_openrlhf.machine.ray_start import of_this_machine
 
 os.environ.update(of_this_machine())

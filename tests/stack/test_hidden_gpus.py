@@ -9,7 +9,7 @@ def test_ray_takes_ranks_on_cpus_where_all_gpus_are_hidden(monkeypatch):
     from ray._private.resource_and_label_spec import ResourceAndLabelSpec
 
     from r3_openrlhf.config import ClusterConfig, R3Config
-    from r3_openrlhf.stack.launch import hidden_gpus
+    from r3_openrlhf.stack.ray_cluster import hidden_gpus
 
     config = R3Config(cluster=ClusterConfig(gpus_per_node=2))
     spec = {"num_cpus": 4, "num_gpus": 2, "memory": 10**9, "object_store_memory": 10**8}

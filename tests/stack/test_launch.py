@@ -22,19 +22,11 @@ from r3_openrlhf.runs import lock  # noqa: E402
 from r3_openrlhf.runs.directory import RunDirectory  # noqa: E402
 from r3_openrlhf.runs.models.locate import locate_model  # noqa: E402
 from r3_openrlhf.runs.stop_request import Stopped  # noqa: E402
-from r3_openrlhf.stack import environment, launch  # noqa: E402
+from r3_openrlhf.stack import environment, launch, start_checks  # noqa: E402
 from r3_openrlhf.stack.arguments import platform_of  # noqa: E402
-from r3_openrlhf.stack.launch import (  # noqa: E402
-    check_context,
-    check_devices,
-    check_layers,
-    gpu_warnings,
-    memory_warning,
-    num_steps,
-    plan,
-    ray_options,
-    train,
-)
+from r3_openrlhf.stack.launch import num_steps, plan, train  # noqa: E402
+from r3_openrlhf.stack.ray_cluster import check_devices, ray_options  # noqa: E402
+from r3_openrlhf.stack.start_checks import check_context, check_layers, gpu_warnings, memory_warning  # noqa: E402
 
 pytestmark = pytest.mark.stack
 
@@ -107,7 +99,7 @@ def test_a_policy_actor_on_gpus_gets_its_share_of_the_cores(config, monkeypatch)
 
 def test_gpus_that_are_taken_end_the_start_and_nobody_asks_on_cpus(config, monkeypatch):
     taken = [GpuMemory(index, f"GPU-{index}", 80 * 2**30, index * 40 * 2**30) for index in range(3)]
-    monkeypatch.setattr(launch, "gpus_of_this_machine", lambda: taken)
+    monkeypatch.setattr(start_checks, "gpus_of_this_machine", lambda: taken)
     assert gpu_warnings(config, platform="cpu") == []
     assert gpu_warnings(config, platform="cuda") == []  # Ray takes the first
     config.cluster.gpus_per_node, config.cluster.vllm_gpu_memory_utilization = 2, 0.4

@@ -33,7 +33,8 @@ from r3_openrlhf.stack import (
 )
 from r3_openrlhf.stack.convert import rollout_from_response  # noqa: E402
 from r3_openrlhf.stack.environment import config_from_environment, environment_of  # noqa: E402
-from r3_openrlhf.stack.experience_maker import logprob_gap, returns_to_go  # noqa: E402
+from r3_openrlhf.stack.experience_maker import returns_to_go  # noqa: E402
+from r3_openrlhf.stack.experience_values import logprob_gap  # noqa: E402
 from r3_openrlhf.stack.rollout_executor import AgentExecutor, logprobs_array  # noqa: E402
 
 pytestmark = pytest.mark.stack

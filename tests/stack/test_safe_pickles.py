@@ -49,7 +49,7 @@ def test_a_checkpoint_runs_no_code(tmp_path, with_environment):
 
 def test_every_process_of_a_run_has_it(tmp_path):
     from r3_openrlhf.config.loading import load_config
-    from r3_openrlhf.stack.launch import ray_options
+    from r3_openrlhf.stack.ray_cluster import ray_options
     from r3_openrlhf.stack.safe_pickles import ENVIRONMENT
 
     options = ray_options(load_config("cpu_smoke", [f"run_dir={tmp_path}"]), "cpu")
@@ -59,7 +59,7 @@ def test_every_process_of_a_run_has_it(tmp_path):
 def test_compiled_code_is_read_from_no_directory_that_another_user_can_make(tmp_path, monkeypatch):
     """torch's own place for it is in /tmp, by the user's name."""
     from r3_openrlhf.config.loading import load_config
-    from r3_openrlhf.stack.launch import ray_options
+    from r3_openrlhf.stack.ray_cluster import ray_options
 
     config = load_config("cpu_smoke", [f"run_dir={tmp_path}"])
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)

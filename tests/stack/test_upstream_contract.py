@@ -39,10 +39,10 @@ def test_version():
         # rollout_executor.py
         (agent.SingleTurnAgentExecutor.execute, "prompt_token_ids = prompt_token_ids[-max_prompt_length:]"),
         (vllm_engine, 'hasattr(agent_module, "AgentExecutor")'),
-        # agent_executor.py
+        # agents/executor.py
         (agent.MultiTurnAgentExecutor.execute, "sampling_params.max_tokens = max_length - len(current_obs_tokens)"),
         (agent.MultiTurnAgentExecutor.execute, 'total_reward += step_result["rewards"].item()'),
-        # rollout_engine.py, agent_executor.py
+        # rollout_engine.py, agents/executor.py
         (
             vllm_engine.RolloutRayActor.__ray_metadata__.modified_class.generate_responses,
             "return await asyncio.gather(*tasks)",
@@ -130,8 +130,8 @@ def test_the_class_below_a_ray_actor_can_be_subclassed(actor):
 
 
 def test_our_overrides_have_upstreams_signatures():
-    from r3_openrlhf.stack import agent_executor
-    from r3_openrlhf.stack.agent_experience import AgentExperienceMaker
+    from r3_openrlhf.stack.agents import executor
+    from r3_openrlhf.stack.agents.experience import AgentExperienceMaker
     from r3_openrlhf.stack.async_trainer import (
         AheadGenerator,
         R3GenerateSamplesActor,
@@ -148,7 +148,7 @@ def test_our_overrides_have_upstreams_signatures():
     from r3_openrlhf.stack.samples_generator import R3SamplesGenerator
     from r3_openrlhf.stack.trainer import R3Trainer, RecordedSteps
 
-    for child in (AheadGenerator, R3GenerateSamplesActor, R3TrainerAsync, R3TrainingActor, RecordedSteps, ToldEngines, R3ExperienceMaker, R3ActorTrainer, R3CriticActor, R3CriticTrainer, R3PolicyActor, R3ReplayBuffer, R3SamplesGenerator, R3Trainer, AgentExecutor, agent_executor.AgentExecutor, AgentExperienceMaker, R3RolloutActor):  # fmt: skip
+    for child in (AheadGenerator, R3GenerateSamplesActor, R3TrainerAsync, R3TrainingActor, RecordedSteps, ToldEngines, R3ExperienceMaker, R3ActorTrainer, R3CriticActor, R3CriticTrainer, R3PolicyActor, R3ReplayBuffer, R3SamplesGenerator, R3Trainer, AgentExecutor, executor.AgentExecutor, AgentExperienceMaker, R3RolloutActor):  # fmt: skip
         upstream = next(c for c in child.__mro__ if c.__module__.startswith("openrlhf."))
         shared = {n for n in vars(child) if n in dir(upstream) and inspect.isfunction(vars(child)[n])} - {"__init__"}
         assert shared, child

@@ -19,7 +19,7 @@ from r3_openrlhf.operations.doctor.packages import Stack
 from r3_openrlhf.runs.build_locks import build_root, unheld_locks
 
 GiB = 2**30
-# Ray's object store has 0.5 GiB there on CPUs (stack/launch.py), vLLM's and torch's queues need some too. For GPUs
+# Ray's object store has 0.5 GiB there on CPUs (stack/ray_cluster.py), vLLM's and torch's queues need some too. For GPUs
 # OpenRLHF starts its container with --shm-size=10g.
 SHARED_MEMORY: dict[Stack, int] = {"cpu": 1 * GiB, "gpu": 10 * GiB}
 # A file that is written counts twice until it has its final name; Ray writes no objects to a disk that is 95% full

@@ -119,7 +119,7 @@ def read_run(path: Path, *, unfinished: bool = False) -> Run:
 
 def arm_of(config: R3Config) -> str:
     """What the runs of a comparison share that differ in their seed only."""
-    return config.arm or (config.agents.estimator if config.is_agentic else config.algo)
+    return config.arm or config.algorithm_name
 
 
 def _by_step(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

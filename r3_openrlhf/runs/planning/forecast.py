@@ -92,8 +92,6 @@ class Plan:
 
 def num_problems_of(config: R3Config) -> int | None:
     """Without reading a file; None where the configuration does not say."""
-    if config.is_agentic:
-        return config.data.max_samples
     size = config.data.reasoning_gym.get("size") if config.data.path.startswith("reasoning_gym:") else None
     found = size or HUB_PROBLEMS.get(config.data.path)
     if config.data.max_samples is not None:
@@ -169,8 +167,7 @@ class _Run:
         self.ranks, self.offload = config.num_policy_ranks, train.adam_offload
         self.tp, self.sleep, self.ahead = cluster.vllm_tensor_parallel_size, cluster.enable_sleep, config.is_async
         self.length = prompt + mean
-        # of an agentic run: no trajectory ends before agents.max_turns
-        rows = config.rows_per_step * (config.agents.max_turns if config.is_agentic else 1)
+        rows = config.max_rows_per_step
         reflects = is_r3 and config.reflection.enabled
         late = (train.num_epochs - FIRST_REFLECTION_EPOCH + 1) / train.num_epochs if reflects else 0.0
         self.kept = 1 - COLLAPSED if config.filters_groups else 1.0  # of the groups that are sampled

@@ -37,8 +37,8 @@ class AgentExperienceMaker(R3ExperienceMaker):
         """
         by_context: dict[Context, list[Trajectory]] = {Context.PLAIN: [], Context.REFLECTION: []}
         for sample in rollout_samples:
-            if sample.r3_trajectory is not None:
-                by_context[sample.r3_rollout.context].append(sample.r3_trajectory)
+            if (trajectory := sample.r3_payload.get("trajectory")) is not None:  # with its first turn
+                by_context[sample.r3_rollout.context].append(trajectory)
         trajectories, reflected = by_context[Context.PLAIN], by_context[Context.REFLECTION]
         self._check_lost([*trajectories, *reflected])
         turns = [sample for sample in rollout_samples if sample.r3_rollout.num_tokens or sample.rewards is None]
@@ -90,6 +90,9 @@ class AgentExperienceMaker(R3ExperienceMaker):
     def _report(self, batch: MixedBatch, gaps: dict[str, float], metrics: dict[str, float]) -> None:
         self._recalled_prompts = {row.index: self._text(row.rollout.prompt_ids) for row in batch.rows if row.recalled}
         super()._report(batch, gaps, metrics)
+
+    def _warn(self) -> None:
+        """A turn in an environment is judged by other measures than a response."""
 
     def _check_ungraded(self, batch: MixedBatch) -> None:
         """Trajectories are counted, not their turns (`_check_lost`)."""

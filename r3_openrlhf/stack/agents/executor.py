@@ -5,7 +5,7 @@ OpenRLHF loads this file by path (`--train.agent_func_path`, trainer/ray/vllm_en
 turn all that is left of the context (:84), adds up the rewards of the turns (:112), and reports the truncation of the last
 one alone. rollout_engine.py hands the turns on as responses.
 
-A file that is loaded by path is in no package, so records have no place in it: agent_turns.py.
+A file that is loaded by path is in no package, so records are defined in turns.py.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from r3_openrlhf.problems.agents.trajectory import Episode, Trajectory
 from r3_openrlhf.problems.prompts import count_tokens, problem_message, render
 from r3_openrlhf.problems.stops import stop_at, stops_of
 from r3_openrlhf.problems.training_file import Label
-from r3_openrlhf.stack.agent_tasks import environment_of_run, seed_of
-from r3_openrlhf.stack.agent_turns import Sampled, lost_at_reset, responses_of
+from r3_openrlhf.stack.agents.tasks import environment_of_run, seed_of
+from r3_openrlhf.stack.agents.turns import Sampled, lost_at_reset, responses_of
 from r3_openrlhf.stack.environment import config_from_environment
 from r3_openrlhf.stack.rollout_executor import logprobs_array
 

@@ -1,17 +1,18 @@
-"""The responses of a trajectory as OpenRLHF's generator takes them (agent_executor.py samples them).
+"""The responses of a trajectory as OpenRLHF's generator takes them (executor.py samples them).
 
 Every dict has the upstream keys; everything else is under "r3".
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from r3_openrlhf.config import AgentsConfig
-from r3_openrlhf.method.types import TurnFacts, Verdict
+from r3_openrlhf.method.types import Rollout, TurnFacts, Verdict
 from r3_openrlhf.problems.agents.trajectory import End, Trajectory
 from r3_openrlhf.rewards.exchange import Grade
 
@@ -54,6 +55,23 @@ def grade_of(trajectory: Trajectory) -> Grade:
         score=float(success),
         reward=reward,
     )
+
+
+def whole_trajectories(rollouts: Sequence[Rollout]) -> list[Rollout]:
+    """Join turns: one record per trajectory, with the response tokens of all its turns."""
+    by_trajectory: dict[tuple[str, str], list[Rollout]] = {}
+    for rollout in rollouts:
+        assert rollout.turn is not None  # executor.py gives every response its turn
+        by_trajectory.setdefault((rollout.uid, rollout.turn.trajectory), []).append(rollout)
+    return [
+        replace(
+            turns[0],
+            response_ids=np.concatenate([turn.response_ids for turn in turns]),
+            response_logprobs=np.concatenate([turn.response_logprobs for turn in turns]),
+            truncated=any(turn.truncated for turn in turns),
+        )
+        for turns in by_trajectory.values()
+    ]
 
 
 def responses_of(

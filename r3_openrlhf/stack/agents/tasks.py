@@ -1,6 +1,6 @@
 """The tasks of an agentic run: seeds of its environment, as the file of prompts that OpenRLHF reads.
 
-A turn's prompt is made where it is played (agent_executor.py); the training file has the name of the task.
+A turn's prompt is made where it is played (executor.py); the training file has the name of the task.
 """
 
 from __future__ import annotations
@@ -10,9 +10,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from transformers import PreTrainedTokenizerBase
+
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.method.errors import ConfigError, DataError
 from r3_openrlhf.problems.agents.environment import make_environment, task_uid
+from r3_openrlhf.problems.agents.reflection import TurnPrompts
 from r3_openrlhf.problems.training_file import Label, PreparedData
 from r3_openrlhf.runs.directory import RunDirectory
 
@@ -51,6 +54,15 @@ def prepare_tasks(config: R3Config, run: RunDirectory) -> PreparedData:
     counts |= {"max_prompt_tokens": 0, "num_too_long_to_reflect": 0}
     run.data_counts.write_text(json.dumps(counts) + "\n", encoding="utf-8")
     return PreparedData(path=run.data, **counts)
+
+
+def turn_prompts(config: R3Config, tokenizer: PreTrainedTokenizerBase) -> TurnPrompts:
+    """Make what renders the reflection prompts of this run's tasks."""
+    return TurnPrompts(
+        tokenizer,
+        max_prompt_tokens=config.data.max_len - config.rollout.max_new_tokens,
+        max_attempt_tokens=config.reflection.max_attempt_tokens,
+    )
 
 
 def seed_of(label: Label) -> int:

@@ -1,0 +1,80 @@
+"""Read log-prob gaps and critic values from a step's experiences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from openrlhf.trainer.ppo_utils.experience import Experience
+
+from r3_openrlhf.method.types import Rollout
+
+
+def rows_of(experiences: list[Experience]) -> Iterator[tuple[Experience, int, int]]:
+    """Yield (experience, position inside it, index of the row) for every row."""
+    for experience in experiences:
+        for position, index in enumerate(experience.index):
+            yield experience, position, index
+
+
+class LogprobGap(NamedTuple):
+    """The mean and 99th percentile over tokens of |actor - rollout engine| log-prob, in nats, and the share of tokens whose ratio
+    the loss would clip although no update was made in between. All are 0 without tokens."""
+
+    mean: float
+    p99: float
+    outside_clip: float
+
+
+def logprob_gap(experiences: list[Experience], rows: Collection[int], *, clip: Sequence[float]) -> LogprobGap:
+    """Compare actor and engine on the response tokens of these rows. The mean is the one number that shows a broken weight sync (signed means, checksums
+    and rewards do not); the other two show noise that a mean hides. clip: how far below and above 1 a ratio may be."""
+    gaps = []
+    for experience in experiences:
+        positions = [position for position, index in enumerate(experience.index) if index in rows]
+        mask_BA = experience.action_mask[positions].bool()
+        gap_BA = experience.action_log_probs[positions].float() - experience.rollout_log_probs[positions].float()
+        gaps.append(gap_BA[mask_BA])
+    return gap_of_tokens(torch.cat(gaps) if gaps else torch.zeros(0), clip=clip)
+
+
+def gap_of_tokens(gap_T: torch.Tensor, *, clip: Sequence[float]) -> LogprobGap:
+    """Summarize gap_T: float32 [T], one log-prob minus the other, nats."""
+    if not len(gap_T):
+        return LogprobGap(0.0, 0.0, 0.0)
+    low, high = clip
+    size_T, ratio_T = gap_T.abs(), gap_T.clamp(-20, 20).exp()
+    outside = ((ratio_T < 1 - low) | (ratio_T > 1 + high)).sum().item()
+    # torch.quantile takes 16 million values at most
+    p99 = size_T.kthvalue(math.ceil(0.99 * len(size_T))).values.item()
+    return LogprobGap(size_T.mean(dtype=torch.float64).item(), p99, outside / len(gap_T))
+
+
+def values_of_responses(experiences: list[Experience], rollouts: Sequence[Rollout]) -> dict[int, np.ndarray]:
+    """Index of a rollout -> the critic's values of its response's tokens, float32 [T]: each of the tokens before it. 0 of given
+    tokens, which are not trained. Rollouts that train nothing are left out."""
+    found = {}
+    for experience, position, index in rows_of(experiences):
+        values = experience.values[position][experience.action_mask[position].bool()].float().numpy()
+        if len(values):
+            found[index] = np.concatenate([np.zeros(rollouts[index].num_tokens - len(values), np.float32), values])
+    return found
+
+
+def explained_variance(experiences: list[Experience]) -> dict[str, float]:
+    """1 - var(return - value) / var(return) over all action tokens, before the critic's update. Empty without a critic, and where
+    all returns are equal."""
+    if experiences[0].values is None:
+        return {}
+    masks = [experience.action_mask.bool() for experience in experiences]
+    pairs = zip(experiences, masks, strict=True)
+    returns, values = (
+        torch.cat(parts).double() for parts in zip(*((e.returns[m], e.values[m]) for e, m in pairs), strict=True)
+    )
+    spread = returns.var(unbiased=False).item()
+    if not spread > 0:
+        return {}
+    return {"r3/critic/explained_variance": 1 - (returns - values).var(unbiased=False).item() / spread}

@@ -1,0 +1,165 @@
+"""Start or join Ray for the time of a run, and end what was started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from types import ModuleType
+
+import psutil
+
+from r3_openrlhf.config import R3Config
+from r3_openrlhf.machine import every_process, shared_memory
+from r3_openrlhf.machine.cpu import cpu_platform
+from r3_openrlhf.machine.ray_start import patient_raylet, replaced
+from r3_openrlhf.machine.ray_temporary import MAX_BYTES, REMEDY, bytes_of, private_directory, ray_temporary, sweep
+from r3_openrlhf.method.errors import ConfigError, R3Error
+from r3_openrlhf.runs.stop_request import DEADLINE, SIGNALS, deaf_children
+from r3_openrlhf.stack import safe_pickles
+from r3_openrlhf.stack.arguments import ray_address
+from r3_openrlhf.stack.environment import THREADS, environment_of
+
+LEAVING_S = 10.0
+# Of the user's environment, to Ray's workers on every node. The last two choose between two parts of vLLM
+# (docs/first-gpu-run.md).
+PASSED_ON = (
+    DEADLINE,
+    "OMP_NUM_THREADS",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "VLLM_USE_RAY_V2_EXECUTOR_BACKEND",
+    "VLLM_USE_V2_MODEL_RUNNER",
+)
+
+
+@contextlib.contextmanager
+def running_ray(options: dict) -> Iterator[ModuleType]:
+    """`ray.init(**options)` for the time of the block. A Ray of this run's own has its files in a directory that no one else can
+    enter, and every call needs a token (`of_this_machine` is in the environment). R3Error: the token counts for nothing."""
+    import ray
+    from ray._private.ray_constants import DEFAULT_DASHBOARD_AGENT_LISTEN_PORT
+
+    with contextlib.ExitStack() as block:
+        if options.get("address") == "local":
+            if ray._raylet.get_authentication_mode() != ray._raylet.AuthenticationMode.TOKEN:
+                raise R3Error("Ray was imported before the run could ask for a token; start it with `r3 train`")
+            sweep(ray_temporary())
+            # those of the engine's process, which end with Ray's worker before Python's resource tracker can remove them
+            block.callback(shared_memory.sweep, names=shared_memory.SEMAPHORES)
+            options = options | {"_temp_dir": str(block.enter_context(private_directory(ray_temporary())))}
+        heard = {number: signal.getsignal(number) for number in SIGNALS}
+
+        def hear(_handler: object = None) -> None:
+            """Again as before: Ray's handlers, one of them in C++, would end the run in the middle of a step."""
+            for number, handler in heard.items():
+                signal.signal(number, handler)
+
+        with (
+            deaf_children(),
+            patient_raylet(common_port=DEFAULT_DASHBOARD_AGENT_LISTEN_PORT),
+            replaced(ray._private.utils, set_sigterm_handler=hear),
+        ):
+            ray.init(**options)
+            hear()
+        patience_s = LEAVING_S
+        try:
+            yield ray
+        except KeyboardInterrupt:
+            patience_s = 0.0
+            raise
+        finally:
+            shut_down(ray, patience_s=patience_s)
+
+
+def shut_down(ray: ModuleType, *, patience_s: float = LEAVING_S) -> None:
+    """`ray.shutdown()`, which waits for no one, and the end of the raylet's workers and of what they have started: by
+    themselves for `patience_s` seconds."""
+    raylets = [child for child in psutil.Process().children() if child.name() == "raylet"]
+    family = [process for raylet in raylets for process in (raylet, *raylet.children(recursive=True))]
+    ray.shutdown()
+    _, alive = psutil.wait_procs(family, timeout=patience_s)
+    for process in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(alive, timeout=LEAVING_S)
+
+
+def hidden_gpus(config: R3Config, platform: str) -> dict[str, str]:
+    """CUDA_VISIBLE_DEVICES for Ray where it hides all GPUs: Ray counts its words, and on CPUs a rank takes the place of one
+    (ray/_private/resource_and_label_spec.py: "Attempting to start raylet with 1 GPU"). No device has the number -1."""
+    if platform != "cpu" or "CUDA_VISIBLE_DEVICES" not in os.environ:
+        return {}
+    return {"CUDA_VISIBLE_DEVICES": ",".join(["-1"] * config.cluster.num_ranks)}
+
+
+def ray_options(config: R3Config, platform: str) -> dict:
+    """Arguments of ray.init: a cluster that is there (RAY_ADDRESS), else one for this run."""
+    environment = {**every_process.ENVIRONMENT, **environment_of(config, platform)}
+    environment |= {name: os.environ[name] for name in PASSED_ON if os.environ.get(name)}
+    # as cli/train_ppo_ray.py:29, which finds Ray running and does not set it. What came through Ray is read-only then
+    environment["RAY_ENABLE_ZERO_COPY_TORCH_TENSORS"] = os.environ.get("RAY_ENABLE_ZERO_COPY_TORCH_TENSORS", "1")
+    environment |= safe_pickles.ENVIRONMENT
+    hook = cpu_platform if platform == "cpu" else every_process
+    runtime: dict = {"env_vars": environment, "worker_process_setup_hook": f"{hook.__name__}.install"}
+    address = ray_address()
+    options: dict = {"runtime_env": runtime}
+    if address:
+        options["address"] = address
+    elif config.cluster.num_nodes > 1:
+        raise ConfigError(
+            f"cluster.num_nodes is {config.cluster.num_nodes}, but no Ray cluster is given; `r3 submit slurm` starts one on "
+            "the nodes of a job, or set RAY_ADDRESS to one that is there"
+        )
+    elif bytes_of(temporary := ray_temporary()) > MAX_BYTES:
+        raise ConfigError(
+            f"the directory for temporary files, {temporary}, has a path of {bytes_of(temporary)} bytes, and Ray's sockets in it "
+            f"leave room for {MAX_BYTES}; {REMEDY}"
+        )
+    else:
+        # Ray gives its workers a niceness of 15: next to any other program they would not progress
+        options |= {
+            "address": "local",
+            "include_dashboard": False,
+            "_system_config": {"worker_niceness": 0, "prestart_worker_first_driver": False},
+        }
+    if platform == "cpu":
+        ranks = config.cluster.num_ranks
+        threads = os.environ.get("OMP_NUM_THREADS")
+        if not threads:
+            threads = str(max(1, len(os.sched_getaffinity(0)) // ranks))  # not cpu_count: a job may have fewer cores
+        environment |= cpu_platform.ENVIRONMENT | environment
+        environment |= {"OMP_NUM_THREADS": threads, "VLLM_LOGGING_LEVEL": "WARNING"}
+        # vllm/platforms/cpu.py:271 puts the engine's worker into one more process, so that OMP can be set for it. It is
+        # set above, so that process, which would import everything once more, is not needed
+        environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+        if not address:  # GPUs are bookkeeping here: upstream asks for one per rank
+            options |= {"num_gpus": ranks, "num_cpus": ranks + 4, "object_store_memory": 500 * 2**20}
+    else:
+        if "OMP_NUM_THREADS" not in environment:
+            environment[THREADS] = str(config.policy_gpus_per_node)
+        environment["NCCL_DEBUG"] = os.environ.get("NCCL_DEBUG", "WARN")  # as cli/train_ppo_ray.py:26
+    return options
+
+
+def check_devices(nodes: list[dict], config: R3Config, platform: str) -> list[str]:
+    """What a person should know of the GPUs of Ray's nodes (`ray.nodes()`).
+
+    Raises ConfigError where the run would take the CPU platform on a cluster of GPUs. Ray names the kind of a GPU that it finds
+    itself ("accelerator_type:H100"); "GPU" alone may be bookkeeping.
+    """
+    resources = [node["Resources"] for node in nodes if node["Alive"]]
+    kinds = sorted(
+        {key.partition(":")[2] for found in resources for key in found if key.startswith("accelerator_type:")}
+    )
+    if platform == "cpu" and kinds:
+        raise ConfigError(
+            f"no CUDA device is visible on this machine, but Ray's nodes have {', '.join(kinds)}, and cluster.device is "
+            f"{config.cluster.device}; use cluster.device=cuda"
+        )
+    gpus = sum(found.get("GPU", 0) for found in resources)
+    if platform == "cuda" and gpus < config.cluster.num_ranks:
+        return [
+            f"the run needs {config.cluster.num_ranks} GPUs and Ray has {gpus:g} now; it waits until the others join"
+        ]
+    return []

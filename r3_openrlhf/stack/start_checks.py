@@ -1,0 +1,125 @@
+"""Check checkpoint, model and GPUs before anything is started."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from r3_openrlhf.config import R3Config
+from r3_openrlhf.machine.gpus import expandable_segments, gpus_of_this_machine, taken_memory
+from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.runs import checkpoint_record, history_witness
+from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.models.own_code import check_own_code
+from r3_openrlhf.runs.planning.forecast import not_planned
+from r3_openrlhf.runs.planning.hardware import DEFAULT, GPUS
+from r3_openrlhf.runs.planning.shapes import shape_of
+from r3_openrlhf.runs.planning.verdict import check_split, start_check
+from r3_openrlhf.stack.arguments import ray_address
+
+
+def check_checkpoint(config: R3Config, run: RunDirectory, folder: Path) -> None:
+    """Check that the run may continue from this checkpoint, with its metrics and history, before anything starts. The trainer checks again.
+    R3Error."""
+    if config.algorithm.has_critic and not (folder.parent.with_name(checkpoint_record.CRITIC) / folder.name).is_dir():
+        raise ConfigError(
+            f"the checkpoint {folder} has no critic with it; restore {checkpoint_record.CRITIC} from a copy, or choose another run_dir"
+        )
+    record = checkpoint_record.check(folder, accept_foreign=config.checkpoint.accept_foreign)
+    step = int(folder.name.removeprefix("global_step"))
+    if all(line["step"] != step for line in run.read_metrics()):
+        raise ConfigError(
+            f"{run.metrics} has no line of step {step}, of which there is a checkpoint; restore it from a copy, or choose another "
+            "run_dir"
+        )
+    if config.keeps_history and not config.checkpoint.accept_lost_history:
+        history_witness.check_checkpoint(
+            run.history, run.checkpoints, step=step, record=record.history if record else None
+        )
+
+
+def check_context(config: R3Config, model: str, *, platform: str) -> None:
+    """ConfigError: data.max_len is more than the positions of the model, or its layers do not do what the settings ask of
+    them. model: a directory, or a name on the hub."""
+    from transformers import AutoConfig
+
+    check_own_code(config.model, model)
+    if config.critic.path is not None:
+        check_own_code(config.model, config.critic.path, setting=f"critic.path {config.critic.path}")
+    found = AutoConfig.from_pretrained(model, trust_remote_code=config.model.trust_remote_code)
+    longest = getattr(found, "max_position_embeddings", None)
+    if longest is not None and config.data.max_len > longest:
+        raise ConfigError(
+            f"data.max_len is {config.data.max_len}, but model.path {config.model.path} has {longest} positions; "
+            f"use data.max_len={longest} or less"
+        )
+    heads = getattr(found, "num_attention_heads", None)
+    if heads is not None:
+        check_split(config, heads=heads, kv_heads=getattr(found, "num_key_value_heads", None) or heads)
+    # runs/models/actor.py:192: what tells upstream a model with experts; of another one the first update finds no loss to add
+    if "output_router_logits" not in found.to_dict():
+        for name in ("actor.aux_loss_coef", "ds.experts_implementation"):
+            if value := config.flag(name):
+                raise ConfigError(
+                    f"openrlhf.{name} is {value}, but model.path {config.model.path} has no experts; leave it out"
+                )
+    check_layers(config, found, platform=platform)
+
+
+def check_layers(config: R3Config, model_config: Any, *, platform: str) -> None:
+    """ConfigError: a kind of model with which the installed OpenRLHF, transformers and vLLM would compute something else, silently.
+    model_config: its configuration, as transformers loads it."""
+    text = model_config.get_text_config()
+    if platform == "cuda" and getattr(text, "num_experts_per_tok", None):
+        raise ConfigError(
+            f"model.path {config.model.path} has experts, whose weights vLLM 0.29 may lay out anew when it loads them: those of a "
+            "later sync would be read wrongly (https://github.com/vllm-project/vllm/issues/42821); use a model without experts"
+        )
+    # stack/chunked_actor.py, runs/models/actor.py:246: rows are told apart by their positions alone
+    reason = "has positions of three dimensions" if hasattr(model_config, "vision_config") else None
+    for kind in getattr(text, "layer_types", None) or ():
+        if kind == "linear_attention" or not kind.endswith("_attention"):
+            reason = f"has layers ({kind}) that carry a state from one token to the next"
+    if config.train.packing and reason is not None:
+        raise ConfigError(
+            f"train.packing is true, but model.path {config.model.path} {reason}, and a packed row would see the one before it; use "
+            "train.packing=false train.dynamic_batch=false"
+        )
+
+
+def gpu_warnings(config: R3Config, *, platform: str) -> list[str]:
+    """Sentences about memory of this machine's GPUs that other programs have. ConfigError: an engine could not start, or weights
+    could not reach it. Where Ray runs already, nothing is known of its nodes' GPUs (policy_actor.py asks for the latter there)."""
+    if platform != "cuda":
+        return []
+    if not config.is_async and (why := expandable_segments()) is not None:
+        raise ConfigError(why)
+    if ray_address():
+        return []
+    # of more GPUs than the run needs Ray takes the first ones
+    gpus = gpus_of_this_machine()[: config.cluster.num_ranks]
+    taken = taken_memory(gpus, share=config.cluster.vllm_gpu_memory_utilization)
+    if any(refuses for _, refuses in taken):
+        raise ConfigError("; ".join(sentence for sentence, refuses in taken if refuses))
+    return [sentence for sentence, _ in taken]
+
+
+def memory_warning(config: R3Config, model: str, *, platform: str) -> str | None:
+    """What `r3 plan` says of the GPU that is here: a sentence, or None where the run fits or nothing is known.
+
+    ConfigError where it cannot fit. The driver may be on a machine without a GPU; nothing is checked there.
+    """
+    import torch
+
+    if platform != "cuda" or not torch.cuda.is_available():
+        return None
+    seen = torch.cuda.get_device_properties(0)
+    gpu = replace(GPUS[DEFAULT], name=seen.name, memory_bytes=seen.total_memory)
+    try:
+        shape = shape_of(model)
+    except ConfigError as error:
+        return f"memory was not checked: {error}"
+    if (setting := not_planned(config)) is not None:
+        return f"memory was not checked: the plan does not know what {setting} takes"
+    return start_check(config, shape, gpu)

@@ -1,0 +1,83 @@
+"""Ask once what a run works on: problems for a grader, or tasks of an environment (docs/agents.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from transformers import PreTrainedTokenizerBase
+
+from r3_openrlhf.config import R3Config
+from r3_openrlhf.method.prompts import PromptMaker
+from r3_openrlhf.method.types import Rollout
+from r3_openrlhf.problems.held_out import check_held_out_source, prepare_held_out
+from r3_openrlhf.problems.prompts import RunPrompts
+from r3_openrlhf.problems.training_file import PreparedData, check_source, prepare
+from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.first_page import FirstPage, page_of_run, page_of_tasks
+from r3_openrlhf.runs.models.checks import load_tokenizer
+
+HERE = Path(__file__).parent
+
+
+class Work(NamedTuple):
+    """What differs between responses to problems and trajectories in an environment.
+
+    Attributes:
+        executor: the file that OpenRLHF loads to sample one rollout (--train.agent_func_path).
+        check: checks the source and writes nothing. R3Error: it is of no use.
+        prepare: writes the training file and the held-out one, and makes the first page. R3Error: they are of no use.
+        prompts: makes what renders plain and reflection prompts.
+        evaluated: one record per rollout that an evaluation counts.
+    """
+
+    executor: Path
+    check: Callable[[R3Config], None]
+    prepare: Callable[[R3Config, str, RunDirectory], tuple[PreparedData, FirstPage]]
+    prompts: Callable[[R3Config, PreTrainedTokenizerBase], PromptMaker]
+    evaluated: Callable[[Sequence[Rollout]], Sequence[Rollout]]
+
+
+def work_of(config: R3Config) -> Work:
+    """Return the kind of work of this run."""
+    return _tasks() if config.is_agentic else _PROBLEMS
+
+
+def _check_problems(config: R3Config) -> None:
+    check_source(config.data)
+    check_held_out_source(config)
+
+
+def _prepare_problems(config: R3Config, model: str, run: RunDirectory) -> tuple[PreparedData, FirstPage]:
+    tokenizer = load_tokenizer(model, trusted=config.model.trust_remote_code)
+    data = prepare(config, tokenizer, run.data)
+    if config.held_out.path is not None:
+        prepare_held_out(config, tokenizer, run.data, run.held_out)
+    return data, page_of_run(config, tokenizer, model, data)
+
+
+_PROBLEMS = Work(
+    executor=HERE / "rollout_executor.py",
+    check=_check_problems,
+    prepare=_prepare_problems,
+    prompts=RunPrompts,
+    evaluated=lambda rollouts: rollouts,
+)
+
+
+def _tasks() -> Work:
+    from r3_openrlhf.stack.agents.tasks import check_environment, prepare_tasks, turn_prompts
+    from r3_openrlhf.stack.agents.turns import whole_trajectories
+
+    def prepare_tasks_and_page(config: R3Config, model: str, run: RunDirectory) -> tuple[PreparedData, FirstPage]:
+        data = prepare_tasks(config, run)
+        return data, page_of_tasks(config, model, data)
+
+    return Work(
+        executor=HERE / "agents" / "executor.py",
+        check=check_environment,
+        prepare=prepare_tasks_and_page,
+        prompts=turn_prompts,
+        evaluated=whole_trajectories,
+    )
