@@ -105,6 +105,6 @@ gpu-check: ## the first hour on GPUs: each part that no CPU can enter, and a tab
 
 GPU_PYTHON ?= $(if $(wildcard .venv/bin/python),.venv/bin/python,python3)
 
-bench: setup ## every benchmark, one after the other, with the peers that they are compared with
+bench: setup ## every benchmark that needs no argument, one after the other
 	@$(PIP) --quiet install --no-deps -r requirements-bench.txt
-	@for benchmark in benchmarks/[a-z]*.py; do echo "== $$benchmark"; python "$$benchmark"; done
+	@for name in planner storage step_overhead logits_memory grading_accuracy reward_attacks reward_service code_agreement; do echo "== $$name"; python benchmarks/$$name.py; done

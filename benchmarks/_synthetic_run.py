@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import random
 import re
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -335,14 +334,7 @@ def corpus(draw: random.Random) -> str:
     return (found * (-(-CORPUS_CHARACTERS // len(found))))[:CORPUS_CHARACTERS]
 
 
-def make(directory: Path, size: Size, *, every: int = 50) -> None:
-    """All steps, and a line on the terminal for each `every` of them."""
-    started, rollouts = time.perf_counter(), 0
+def make(directory: Path, size: Size) -> None:
     run = SyntheticRun(directory, size)
-    for step in range(1, size.steps + 1):
-        rollouts += run.write()
-        if step % every == 0 or step == size.steps:
-            print(
-                f"step {step} of {size.steps}: {rollouts:,} rollouts, {time.perf_counter() - started:.0f} s",
-                flush=True,
-            )
+    rollouts = sum(run.write() for _ in range(size.steps))
+    print(f"{size.steps} steps, {rollouts:,} rollouts")

@@ -1,14 +1,10 @@
 """Exploits accepted and right answers refused, beside others, on problems that no rule was written from.
 
-    python benchmarks/reward_attacks.py [--data ../shared/data] [--problems 150] [--before DIR_OF_ANOTHER_CHECKOUT]
-    python benchmarks/reward_attacks.py --copied [--before DIR_OF_ANOTHER_CHECKOUT]
+    python benchmarks/reward_attacks.py [--data ../shared/data] [--problems 150] [--list]
 
 Exploits: `r3 attack-rewards` and every formula of the problem, against references of olympiadbench, amc23, minerva and DeepScaleR.
 Right answers: the same references in other spellings, and the pairs of the test tables of Math-Verify and lighteval that they call
 equal. math-verify in both forms: with its reference as it stands, and as `$reference$`, which is its better one.
-
---copied: of all problems of MATH-500, and of the rows of DeepScaleR that the rules were looked at with, those of which a formula that is
-copied from the problem is graded correct. Our graders alone; some minutes for MATH-500, longer for DeepScaleR.
 """
 
 from __future__ import annotations
@@ -17,10 +13,8 @@ import argparse
 import asyncio
 import json
 import multiprocessing
-import os
 import random
 import re
-import subprocess
 import sys
 from functools import lru_cache
 from pathlib import Path
@@ -57,38 +51,6 @@ def cases_of(data: Path, count: int) -> list[Case]:
         if row["kind"] == "pair" and row["expected"]:
             cases.append(("right", row["prediction"], row["gold"], ""))  # as it stands: some are whole responses
     return cases
-
-
-def copies_of(data: Path) -> dict[str, list[Case]]:
-    """Every formula of the problem in a box, of the problems that the rules were looked at with."""
-    from r3_openrlhf.evaluation.attacks.answer_attacks import answer_attacks
-
-    deepscaler = read(data / "math/train/deepscaler_clean.jsonl")
-    random.Random(1).shuffle(deepscaler)
-    files = {"MATH-500": read(data / "math/eval/math500.jsonl"), "DeepScaleR": deepscaler[:USED_FOR_RULES]}
-    return {
-        name: [
-            ("exploit", response, row["answer"], row["problem"])
-            for row in rows
-            for family, response in answer_attacks(row["problem"], row["answer"], "math")
-            if family == "the problem"
-        ]
-        for name, rows in files.items()
-    }
-
-
-def print_copies(data: Path, checkout: Path | None) -> None:
-    """Problems of which a copy is graded correct."""
-    for name, cases in copies_of(data).items():
-        asked = len({problem for *_, problem in cases})
-        verdicts = {"ours, before": before(cases, checkout)} if checkout else {}
-        verdicts |= {"problem unknown": asyncio.run(ours(cases, False)), "ours": asyncio.run(ours(cases, True))}
-        for who, found in verdicts.items():
-            accepted = {case[3] for case, verdict in zip(cases, found, strict=True) if verdict}
-            print(
-                f"{name}, {who}: {len(accepted)} of {asked} problems with a formula to copy; {len(cases)} copies, {found.count(None)} ungraded",
-                flush=True,
-            )
 
 
 def spellings(reference: str) -> list[str]:
@@ -141,40 +103,6 @@ async def ours(cases: list[Case], with_problem: bool) -> list[bool | None]:
     return [None if grade.score is None else grade.score == 1.0 for grade in grades]
 
 
-OLDER = """
-import asyncio, json, sys
-from r3_openrlhf.config import RewardConfig
-from r3_openrlhf.rewards.client import make_grader
-try:
-    from r3_openrlhf.rewards.answers.request import GradeRequest
-except ImportError:
-    from r3_openrlhf.rewards.request import GradeRequest
-async def main():
-    grader = make_grader(RewardConfig(timeout_s=20.0))
-    grades = await asyncio.gather(*(
-        grader.grade(GradeRequest(response=r, references=(g,), task="math", num_tokens=1, truncated=False))
-        for _, r, g, _ in json.load(sys.stdin)))
-    grader.close()
-    print(json.dumps([None if grade.score is None else grade.score == 1.0 for grade in grades]))
-asyncio.run(main())
-"""
-
-
-def before(cases: list[Case], checkout: Path) -> list[bool | None]:
-    """The grader of another checkout, in a process of its own."""
-    environment = os.environ | {"PYTHONPATH": str(checkout.resolve())}
-    done = subprocess.run(
-        [sys.executable, "-c", OLDER],
-        input=json.dumps(cases),
-        text=True,
-        capture_output=True,
-        check=True,
-        env=environment,
-        cwd=checkout,
-    )
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def math_verify_bare(case: Case) -> bool:
     return _math_verify(case, case[2])
 
@@ -221,19 +149,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--problems", type=int, default=150)
-    parser.add_argument("--before", type=Path, help="another checkout of this project, graded as well")
-    parser.add_argument("--copied", action="store_true", help="formulas of the problem alone; see above")
     parser.add_argument("--list", action="store_true", help="print what ours accepts or refuses")
     options = parser.parse_args()
     if not options.data.is_dir():
         sys.exit(f"{options.data} does not exist; give the directory of the data with --data")
-    if options.copied:
-        print_copies(options.data, options.before)
-        return
     cases = cases_of(options.data, options.problems)
     print(f"{'':32} {'exploits accepted':>22} {'right answers refused':>24} {'ungraded':>8}")
-    if options.before:
-        print_line("ours, before", before(cases, options.before), cases)
     print_line("ours, problem unknown", asyncio.run(ours(cases, False)), cases)
     verdicts = asyncio.run(ours(cases, True))
     print_line("ours", verdicts, cases)

@@ -1,7 +1,6 @@
-"""Rows per second of the grading pool, of a reward function and of the reward service, beside math-verify and OpenRLHF's in-thread
-function.
+"""Rows per second of the grading pool, of a reward function and of the reward service, compared with math-verify.
 
-    python benchmarks/reward_service.py [--data ../shared/data] [--rows 4000] [--memory-items 100000] [--parts ...] [--hanging one_problem --where local_pool ...]
+    python benchmarks/reward_service.py [--data ../shared/data] [--rows 4000] [--parts throughput hanging] [--where local_pool service]
 
 Rows are references of MATH-500 and DeepScaleR with a right or a wrong answer in a box: `short` (one sentence), `long` (24,000
 characters of thinking before it); `hard` are the pairs of the vectors file. No row occurs twice. Everything is measured
@@ -18,7 +17,6 @@ import json
 import multiprocessing
 import os
 import random
-import statistics
 import sys
 import time
 from collections.abc import Iterator
@@ -34,13 +32,12 @@ from r3_openrlhf.config import RewardConfig  # noqa: E402
 from r3_openrlhf.method.types import Verdict  # noqa: E402
 from r3_openrlhf.rewards.answers.request import GradeRequest  # noqa: E402
 from r3_openrlhf.rewards.client import make_grader  # noqa: E402
-from tests.rewards.hostile_payloads import ENDLESS, ENDLESS_REFERENCE, endless  # noqa: E402
+from tests.rewards.hostile_payloads import ENDLESS_REFERENCE, endless  # noqa: E402
 from tests.rewards.server.service import running  # noqa: E402
 
 Row = tuple[str, str]  # response, reference
 THINKING_CHARS = 24_000
 SERVICE_OPTIONS = ("--workers", "2", "--timeout", "2", "--max-pending", "100000")
-SHARES = (0.9, 0.99, 0.995, 1.0)
 
 
 def read(path: Path) -> list[dict]:
@@ -76,7 +73,7 @@ def requests_of(rows: list[Row]) -> list[GradeRequest]:
     ]
 
 
-# Others, each in a process of its own
+# Math-Verify, in a process of its own
 
 
 def math_verify_loop(rows: list[Row]) -> tuple[float, float]:
@@ -98,22 +95,6 @@ def math_verify_loop(rows: list[Row]) -> tuple[float, float]:
     for response, gold in rows:
         grade(response, gold)
     return time.perf_counter() - started, time.process_time() - started_cpu
-
-
-def openrlhf_in_threads(rows: list[Row]) -> tuple[float, float]:
-    """Seconds, and seconds of processor time. As SingleTurnAgentExecutor calls a reward function: asyncio.to_thread, one sample each."""
-    from openrlhf.utils.math_utils import extract_boxed_answer, grade_answer
-
-    def reward_func(response: str, gold: str) -> bool:
-        return bool(grade_answer(extract_boxed_answer(response) or response, gold))
-
-    async def run() -> tuple[float, float]:
-        await asyncio.gather(*(asyncio.to_thread(reward_func, *row) for row in rows[:20]))
-        started, started_cpu = time.perf_counter(), time.process_time()
-        await asyncio.gather(*(asyncio.to_thread(reward_func, *row) for row in rows))
-        return time.perf_counter() - started, time.process_time() - started_cpu
-
-    return asyncio.run(run())
 
 
 def in_another_process(function, rows: list[Row]) -> tuple[float, float]:
@@ -159,20 +140,19 @@ def fresh(where: str) -> Iterator[RewardConfig]:
             yield RewardConfig(urls=[service.url], timeout_s=2.0)
 
 
-def hanging_items(where: str, rows: list[Row], hanging_rows: list[Row]) -> tuple[list[float], list[float], float]:
-    """Seconds until each benign row was answered, alone; with 2% hanging ones among them; until those were answered too."""
+def hanging_items(where: str, rows: list[Row], hanging_rows: list[Row]) -> tuple[float, float, float]:
+    """Seconds until all benign rows were answered, alone; with 2% hanging ones among them; until those were answered too."""
 
-    async def run(config: RewardConfig, with_hanging: bool) -> tuple[list[float], float]:
+    async def run(config: RewardConfig, with_hanging: bool) -> tuple[float, float]:
         grader = make_grader(config)
         await grade_all(grader, requests_of([("\\boxed{1}", "2")] * 50))
-        hanging, benign, seconds = [], [], []
+        hanging, benign = [], []
         started = time.perf_counter()
 
         async def timed(request: GradeRequest) -> None:
             grade = await grader.grade(request)
             if grade.verdict is Verdict.UNGRADED and grade.reason == "timeout":
                 raise RuntimeError(f"a benign row was taken for a hanging one: {request}")
-            seconds.append(time.perf_counter() - started)
 
         for i, request in enumerate(requests_of([(f"{with_hanging} {response}", gold) for response, gold in rows])):
             if with_hanging and i % 50 == 0:
@@ -181,10 +161,11 @@ def hanging_items(where: str, rows: list[Row], hanging_rows: list[Row]) -> tuple
                 hanging.append(asyncio.create_task(grader.grade(bad)))
             benign.append(asyncio.create_task(timed(request)))
         await asyncio.gather(*benign)
+        benign_s = time.perf_counter() - started
         await asyncio.gather(*hanging)
-        everything = time.perf_counter() - started
+        everything_s = time.perf_counter() - started
         grader.close()
-        return seconds, everything
+        return benign_s, everything_s
 
     with fresh(where) as config:
         alone, _ = asyncio.run(run(config, False))
@@ -193,52 +174,7 @@ def hanging_items(where: str, rows: list[Row], hanging_rows: list[Row]) -> tuple
     return alone, mixed, everything
 
 
-def latency_at_half_load(config: RewardConfig, rows: list[Row], rate: float) -> list[float]:
-    """Seconds of each row when rows arrive one by one, evenly, at `rate` a second."""
-
-    async def timed(grader, request: GradeRequest) -> float:
-        started = time.perf_counter()
-        await grader.grade(request)
-        return time.perf_counter() - started
-
-    async def run() -> list[float]:
-        grader = make_grader(config)
-        await grade_all(grader, requests_of([("\\boxed{1}", "2")] * 50))
-        loop, tasks = asyncio.get_running_loop(), []
-        started = loop.time()
-        for i, request in enumerate(requests_of(rows)):
-            await asyncio.sleep(max(0.0, started + i / rate - loop.time()))
-            tasks.append(asyncio.create_task(timed(grader, request)))
-        seconds = await asyncio.gather(*tasks)
-        grader.close()
-        return seconds
-
-    return asyncio.run(run())
-
-
-def tree_mb(pid: int) -> float:
-    """Unique memory of a process and all below it, in MB."""
-    processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
-    return sum(process.memory_full_info().uss for process in processes) / 2**20
-
-
-def memory_over_time(config: RewardConfig, pid: int, rows: list[Row], items: int) -> list[float]:
-    async def run() -> list[float]:
-        grader, found = make_grader(config), []
-        step = items // 10
-        for part in range(10):
-            batch = [(f"{part} {i} {rows[i % len(rows)][0]}", rows[i % len(rows)][1]) for i in range(step)]
-            for i in range(0, step, 1000):
-                await grade_all(grader, requests_of(batch[i : i + 1000]))
-            found.append(tree_mb(pid))
-        grader.close()
-        return found
-
-    return asyncio.run(run())
-
-
-PARTS = ("throughput", "hanging", "latency", "memory")
-HANGING = ("recognised", "one_problem", "many_problems")
+PARTS = ("throughput", "hanging")
 WHERE = ("local_pool", "service")
 
 
@@ -248,89 +184,47 @@ def main() -> None:
     parser.add_argument(
         "--rows", type=int, default=4000, help="short rows; a quarter as many long, a tenth as many hard ones"
     )
-    parser.add_argument("--memory-items", type=int, default=100_000)
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="all, unless said otherwise")
-    parser.add_argument("--hanging", nargs="+", choices=HANGING, default=HANGING, help="which hanging items")
-    parser.add_argument("--where", nargs="+", choices=WHERE, default=WHERE, help="where they hang")
-    parser.add_argument("--rounds", type=int, default=1, help="of the hanging items")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--where", nargs="+", choices=WHERE, default=WHERE, help="where items hang")
     options = parser.parse_args()
     if not options.data.is_dir():
         sys.exit(f"{options.data} does not exist; give the directory of the data with --data")
     print(f"{os.cpu_count()} cores, load average before the start {os.getloadavg()[0]:.1f}")
-    local = RewardConfig(num_workers=2, timeout_s=2.0)
-    started = time.perf_counter()
-    with running(*SERVICE_OPTIONS) as service:
-        remote = RewardConfig(urls=[service.url], timeout_s=2.0)
-        asyncio.run(ready(remote))
-        print(f"start-up until the first grade: {time.perf_counter() - started:.2f} s (target below 5)", flush=True)
-        short = make_rows(options.data, "short", options.rows)
-        if "throughput" in options.parts:
-            print_throughput(options, local, remote)
-        if "hanging" in options.parts:
-            print_hanging(short, options)
-        if "latency" in options.parts:
-            rate = len(short) / ours(remote, requests_of([(f"again {text}", gold) for text, gold in short]))[0] / 2
-            seconds = sorted(latency_at_half_load(remote, [(f"once more {text}", gold) for text, gold in short], rate))
-            print(
-                f"\nservice at half load ({rate:.0f} short rows/s): median {statistics.median(seconds) * 1e3:.1f} ms,"
-                f" p99 {seconds[int(len(seconds) * 0.99)] * 1e3:.1f} ms (target below 100)",
-                flush=True,
-            )
-        if "memory" in options.parts:
-            memory = memory_over_time(remote, service.process.pid, short, options.memory_items)
-            print(
-                f"\nservice and workers after each tenth of {options.memory_items} items, MB: "
-                + " ".join(f"{megabytes:.0f}" for megabytes in memory)
-            )
+    if "throughput" in options.parts:
+        started = time.perf_counter()
+        with running(*SERVICE_OPTIONS) as service:
+            remote = RewardConfig(urls=[service.url], timeout_s=2.0)
+            ours(remote, [])
+            print(f"start-up until the first grades: {time.perf_counter() - started:.2f} s", flush=True)
+            print_throughput(options, RewardConfig(num_workers=2, timeout_s=2.0), remote)
+    if "hanging" in options.parts:
+        print_hanging(options)
 
 
 def print_throughput(options: argparse.Namespace, local: RewardConfig, remote: RewardConfig) -> None:
-    print(
-        f"\n{'rows/s':8} {'rows':>6} {'math-verify':>12} {'grade_answer':>13} {'local pool':>20} {'function':>20} {'service':>20}"
-    )
+    columns = "".join(f"{name:>21}" for name in ("local pool", "function", "service"))
+    print(f"\n{'rows/s':8} {'rows':>6} {'math-verify':>12}{columns}")
     example = Path(__file__).parents[1] / "examples" / "own_reward.py"
     function = replace(local, function=f"{example}:is_right")
     for kind, count in {"short": options.rows, "long": options.rows // 4, "hard": options.rows // 10}.items():
         rows = make_rows(options.data, kind, count)
         base = in_another_process(math_verify_loop, rows)
-        threads = in_another_process(openrlhf_in_threads, rows) if kind != "hard" else (float("nan"),) * 2
-        found = [ours(config, requests_of(rows)) for config in (local, function, remote)]
-        columns = [f"{count / wall:6.0f} ({base[0] / wall:4.1f}x {base[1] / cpu:4.1f}x)" for wall, cpu in found]
+        seconds = [ours(config, requests_of(rows)) for config in (local, function, remote)]
+        columns = [f"{count / wall:6.0f} ({base[0] / wall:4.1f}x {base[1] / cpu:4.1f}x)" for wall, cpu in seconds]
+        print(f"{kind:8} {count:6} {count / base[0]:12.0f} " + " ".join(columns), flush=True)
+
+
+def print_hanging(options: argparse.Namespace) -> None:
+    print("\n2% hanging items, each of another problem, among short rows; deadline 2 s")
+    short = make_rows(options.data, "short", options.rows)
+    rows = [(f"\\boxed{{{endless(i)}}}", f"{ENDLESS_REFERENCE}+{i}") for i in range(len(short) // 50 + 1)]
+    for where in options.where:
+        alone, mixed, everything = hanging_items(where, short, rows)
         print(
-            f"{kind:8} {count:6} {count / base[0]:12.0f} {count / threads[0]:13.0f} " + " ".join(columns),
+            f"{where:11} all benign rows after {mixed:.1f} s, {alone:.1f} s without hanging ones;"
+            f" the hanging ones were answered after {everything:.1f} s",
             flush=True,
         )
-
-
-def print_hanging(short: list[Row], options: argparse.Namespace) -> None:
-    shares = ", ".join(f"{100 * share:g}%" for share in SHARES)
-    print(
-        f"\n2% hanging items among short rows, deadline 2 s: rate of the first {shares} benign rows, with / without them"
-    )
-    numbers = range(len(short) // 50 + 1)
-    rows = {
-        "recognised": [(f"\\boxed{{{answer}}}", "5") for answer in ENDLESS],
-        "one_problem": [(f"\\boxed{{{endless(i)}}}", ENDLESS_REFERENCE) for i in numbers],
-        "many_problems": [(f"\\boxed{{{endless(i)}}}", f"{ENDLESS_REFERENCE}+{i}") for i in numbers],
-    }
-    for name, where, _ in itertools.product(options.hanging, options.where, range(options.rounds)):
-        alone, mixed, everything = hanging_items(where, short, rows[name])
-        ratios = []
-        for share in SHARES:
-            last = max(1, round(share * len(short))) - 1
-            ratios.append(f"{alone[last] / mixed[last]:5.2f}")
-        print(
-            f"{name:14} {where:11} {' '.join(ratios)}; all after {mixed[-1]:.1f} s with them, {alone[-1]:.1f} s"
-            f" without; the hanging ones were answered after {everything:.1f} s",
-            flush=True,
-        )
-
-
-async def ready(config: RewardConfig) -> None:
-    grader = make_grader(config)
-    await grade_all(grader, requests_of([("\\boxed{1}", "1")]))
-    grader.close()
-    await asyncio.sleep(0)
 
 
 if __name__ == "__main__":

@@ -169,8 +169,7 @@ def engine_step_bytes(shape: ModelShape, *, batched_tokens: int, sequences: int)
 def response_lengths(num: int, *, mean: float, longest: int, sigma: float = 0.7) -> list[int]:
     """`num` lengths in ascending order: quantiles of a log-normal, cut at `longest`, with this mean after the cut.
 
-    sigma 0.7: 0.5 within a problem, 0.4 between problems, and wrong answers 1.6 times as long as right ones
-    (benchmarks/history_coverage.py)."""
+    sigma 0.7: 0.5 within a problem, 0.4 between problems, and wrong answers 1.6 times as long as right ones."""
     mean = min(mean, float(longest))
     normal = statistics.NormalDist(0.0, sigma)
     factors = [math.exp(normal.inv_cdf((i + 0.5) / num)) for i in range(num)]

@@ -16,7 +16,7 @@ from r3_openrlhf.method.history.usage import BASE_BYTES, PROBLEM_BYTES, blob_byt
 from r3_openrlhf.method.settings import HistorySettings
 
 # Bytes per token after compression: log-probs are noise but for their exponents, token ids below 2**18 are not.
-# `python benchmarks/history_store.py` prints 6.3 for both and the row's own fields.
+# `python benchmarks/storage.py` prints 6.3 for both and the row's own fields.
 LOGPROB_BYTES, TOKEN_BYTES = 3.9, 2.2
 PROMPT_TOKENS = 200
 ENOUGH = 0.95

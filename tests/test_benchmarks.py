@@ -1,0 +1,67 @@
+"""Benchmarks run and count what they say they count. Their numbers are not judged here."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+def run(name, *arguments, timeout=600):
+    return subprocess.run(
+        [sys.executable, BENCHMARKS / name, *arguments], text=True, capture_output=True, timeout=timeout
+    )
+
+
+@pytest.mark.parametrize("file", sorted(BENCHMARKS.glob("[a-z]*.py")), ids=lambda file: file.stem)
+def test_each_explains_itself(file):
+    done = run(file.name, "--help")
+    assert done.returncode == 0 and f"python benchmarks/{file.name}" in file.read_text(), done.stderr
+
+
+def test_entropy_on_a_cpu(tmp_path):
+    output = tmp_path / "entropy.json"
+    arguments = "--device cpu --tokens 70 --vocab 3000 --chunks 16 64 --repeats 2".split()
+    done = run("entropy.py", *arguments, "--output", str(output))
+    assert done.returncode == 0, done.stderr
+    assert f"torch {torch.__version__}" in done.stdout.splitlines()[0]
+    results = json.loads(output.read_text())
+    assert results["machine"]["tokens"] == 70
+    rows = {row["form"]: row for row in results["rows"]}
+    assert list(rows) == ["plain", "unchunked", "chunked auto", "chunked 16", "chunked 64"]
+    for name, row in rows.items():
+        assert name in done.stdout and row["seconds"] > 0
+    assert all(rows[name]["logprob_error"] < 1e-5 for name in rows if name != "unchunked")
+    assert all(rows[name]["entropy_error"] < 1e-4 for name in rows if name != "plain")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_entropy_skips_itself_without_cuda():
+    done = run("entropy.py")
+    assert done.returncode == 0 and done.stdout.startswith("Skipped: torch sees no CUDA device")
+
+
+def test_entropy_refuses_nonsense():
+    done = run("entropy.py", "--tokens", "0")
+    assert done.returncode == 2 and "--tokens is 0" in done.stderr
+
+
+@pytest.mark.stack
+def test_a_run_that_fails_or_takes_too_long_says_why_and_leaves_nothing_behind(tmp_path):
+    pytest.importorskip("openrlhf")
+    psutil = pytest.importorskip("psutil")
+    sys.path.insert(0, str(BENCHMARKS))
+    from step_overhead import RunFailed, train
+
+    from tests.processes import command_of
+
+    with pytest.raises(RunFailed, match="no_such_model"):
+        train("cpu_smoke", [f"run_dir={tmp_path / 'run'}", "model.path=no_such_model"], timeout_s=600)
+    with pytest.raises(RunFailed, match="took more than 1 s"):
+        train("cpu_smoke", [f"run_dir={tmp_path / 'run'}"], timeout_s=1)
+    children = psutil.Process().children(recursive=True)
+    assert not [child for child in children if str(tmp_path) in " ".join(command_of(child))]
