@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 import click
 
 from r3_openrlhf import __version__
+from r3_openrlhf.config.shell_completion import complete_runs, complete_settings
 from r3_openrlhf.method.errors import R3Error, quoted, without_secrets
 from r3_openrlhf.method.open_table import looking_only
-from r3_openrlhf.runs.shell_completion import complete_runs, complete_settings
 from r3_openrlhf.runs.stop_request import RunInterrupted
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import sys
 import click
 
 from r3_openrlhf.config import BenchmarkConfig
+from r3_openrlhf.config.shell_completion import complete_runs, complete_settings
 from r3_openrlhf.method.errors import ConfigError, R3Error, quoted
-from r3_openrlhf.runs.shell_completion import complete_runs, complete_settings
 
 DEFAULTS = BenchmarkConfig()
 

@@ -11,7 +11,7 @@ from typing import Any
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.runs.model_copies import copy_steps
+from r3_openrlhf.runs.kept_files import copy_steps
 from r3_openrlhf.runs.models.locate import locate_model
 
 PROMPT_KEYS = ("chat_template", "system_prompt", "prompt_template", "few_shot")

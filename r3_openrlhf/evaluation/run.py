@@ -26,7 +26,7 @@ from r3_openrlhf.problems.prompts import problem_message, prompt_of, render
 from r3_openrlhf.problems.stops import stops_of
 from r3_openrlhf.runs.directory import write_whole
 from r3_openrlhf.runs.first_page import NUM_EXAMPLES, FirstPage, make_page
-from r3_openrlhf.runs.function_files import copy_in, file_of
+from r3_openrlhf.runs.kept_files import copy_in, file_of
 from r3_openrlhf.runs.models.checks import load_tokenizer
 from r3_openrlhf.runs.models.locate import resolve_model
 from r3_openrlhf.runs.models.own_code import check_own_code

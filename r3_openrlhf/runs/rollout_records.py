@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,12 @@ from r3_openrlhf.config.words import TokenValues
 from r3_openrlhf.method.core.mixed_batch import Group, MixedBatch, Row
 from r3_openrlhf.method.history.codec import state_digest
 from r3_openrlhf.method.types import EntropyStatistics, Rollout, TurnFacts
-from r3_openrlhf.runs.token_chars import TokenChars
 
 MAX_ANSWER_CHARS = 2000
+_UNKNOWN = "\ufffd"  # what a decoder writes for a part of a character
+MAX_CHARS = 2**16 - 1
+# Tokens of characters that are tried together; of more, the last has them all, however long the rubbish
+MAX_PARTS = 16
 VALUES = ("token_entropy", "token_logprob", "token_policy_logprob")
 
 
@@ -175,3 +178,43 @@ def grouped(rows: Iterable[dict[str, Any]]) -> dict[tuple[str, str], list[dict[s
     for row in rows:
         groups.setdefault(keys.get(row.get("group"), (row["uid"], row["context"])), []).append(row)
     return groups
+
+
+class TokenChars:
+    """For one tokenizer. decode: token ids -> text, as the texts of the rollouts were decoded.
+
+    A token is decoded alone, once; tokens that are parts of one character are decoded together, and the last of them has it.
+    """
+
+    def __init__(self, decode: Callable[[list[int]], str]) -> None:
+        self._decode = decode
+        self._pieces: dict[int, str] = {}
+
+    def of(self, ids: Sequence[int], text: str) -> np.ndarray | None:
+        """uint16 [T], together len(text). None where the pieces do not make up the text: a tokenizer that drops or joins
+        characters between tokens."""
+        pieces: list[str] = []
+        broken: list[int] = []  # tokens that are parts of characters, so far
+        for token in ids:
+            piece = self._piece(token)
+            if broken and _UNKNOWN not in piece:  # the character never became whole
+                pieces[-1] = self._decode(broken)
+                broken.clear()
+            pieces.append(piece)
+            if _UNKNOWN in piece:
+                broken.append(token)
+                whole = self._decode(broken) if len(broken) <= MAX_PARTS else _UNKNOWN
+                pieces[-1] = "" if _UNKNOWN in whole else whole
+                if _UNKNOWN not in whole:
+                    broken.clear()
+        if broken:
+            pieces[-1] = self._decode(broken)
+        lengths = [len(piece) for piece in pieces]
+        if "".join(pieces) != text or max(lengths, default=0) > MAX_CHARS:
+            return None
+        return np.array(lengths, dtype=np.uint16)
+
+    def _piece(self, token: int) -> str:
+        if token not in self._pieces:
+            self._pieces[token] = self._decode([token])
+        return self._pieces[token]

@@ -28,9 +28,7 @@ from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.method.types import EntropyStatistics, Rollout, Verdict
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.runs.early_warnings import early_warnings, ungraded_sentence
-from r3_openrlhf.runs.rollout_records import records_of
-from r3_openrlhf.runs.token_chars import TokenChars
+from r3_openrlhf.runs.rollout_records import TokenChars, records_of
 from r3_openrlhf.stack.batching import (
     balanced_batches,
     effective_ranks,
@@ -50,6 +48,7 @@ from r3_openrlhf.stack.experience_values import (
 )
 from r3_openrlhf.stack.phases import Phase, announce
 from r3_openrlhf.stack.step_metrics import entropy_metrics, extra_metrics
+from r3_openrlhf.stack.step_warnings import early_warnings, ungraded_sentence
 
 logger = logging.getLogger(__name__)
 

@@ -35,6 +35,7 @@ import psutil
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.words import Device
 from r3_openrlhf.machine import every_process
+from r3_openrlhf.machine.build_locks import build_root, remove_stale
 from r3_openrlhf.machine.cpu import cpu_platform
 from r3_openrlhf.machine.ray_start import of_this_machine
 from r3_openrlhf.method.errors import DataError, R3Error
@@ -42,13 +43,12 @@ from r3_openrlhf.problems.files import is_on_the_hub
 from r3_openrlhf.problems.held_out import held_out_data
 from r3_openrlhf.problems.training_file import PreparedData
 from r3_openrlhf.runs import checkpoint_record, lock
-from r3_openrlhf.runs.build_locks import build_root, remove_stale
 from r3_openrlhf.runs.directory import RunDirectory, write_whole
 from r3_openrlhf.runs.first_page import FirstPage, num_steps
-from r3_openrlhf.runs.function_files import keep_functions
+from r3_openrlhf.runs.kept_files import keep_functions
 from r3_openrlhf.runs.lock import held
 from r3_openrlhf.runs.models.locate import BUILDERS, locate_model, resolve_model
-from r3_openrlhf.runs.planning.history_coverage import history_warnings
+from r3_openrlhf.runs.planning.history_forecast import history_warnings
 from r3_openrlhf.runs.planning.shapes import known_shape
 from r3_openrlhf.runs.planning.verdict import check_split
 from r3_openrlhf.runs.stop_request import GOES_ON, RunInterrupted, StopRequest

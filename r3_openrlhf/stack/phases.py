@@ -14,7 +14,7 @@ import time
 from enum import StrEnum
 from pathlib import Path
 
-from r3_openrlhf.runs.build_locks import alone
+from r3_openrlhf.machine.build_locks import alone
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.stack.environment import VARIABLE, config_from_environment
 

@@ -24,13 +24,13 @@ from r3_openrlhf.config.words import TokenValues
 from r3_openrlhf.machine.gpus import expandable_segments
 from r3_openrlhf.method.core.entropy import entropy_statistics, token_logprobs_and_entropy
 from r3_openrlhf.method.errors import TrainingStopped
-from r3_openrlhf.runs.trends import ASLEEP
 from r3_openrlhf.stack import lora, safe_pickles
 from r3_openrlhf.stack.blocked_signals import keep_blocked
 from r3_openrlhf.stack.chunked_actor import ChunkedActor, model_inputs
 from r3_openrlhf.stack.environment import config_from_environment, on_cpu, use_share_of_cores
 from r3_openrlhf.stack.phases import announce_builds
 from r3_openrlhf.stack.policy_update import R3ActorTrainer
+from r3_openrlhf.stack.step_warnings import ASLEEP
 
 # trainer/ray/ppo_actor.py:475: the name is a Ray actor class already; this is the class that was decorated
 UpstreamPolicyActor: Any = ppo_actor.PolicyModelActor.__ray_metadata__.modified_class.__ray_actor_class__
@@ -72,7 +72,7 @@ class StockPolicyActor(UpstreamPolicyActor):
 
     def fit(self, kl_ctl: float = 0):
         """Upstream's (ppo_actor.py:598). On a GPU that an engine sleeps on, its status says how much of it is not this process's:
-        what the engine keeps, contexts, a reference model. It should stay as it is (runs/trends.py)."""
+        what the engine keeps, contexts, a reference model. It should stay as it is (stack/step_warnings.py)."""
         beside = {}
         config = config_from_environment()
         if not on_cpu() and config.cluster.enable_sleep and not config.is_async:

@@ -21,19 +21,19 @@ from r3_openrlhf.problems.label import Label
 from r3_openrlhf.problems.mixture import source_metrics
 from r3_openrlhf.problems.prompts import r3_of
 from r3_openrlhf.runs import checkpoint_record
-from r3_openrlhf.runs.completions import log_completions
 from r3_openrlhf.runs.directory import MOST_HELD_OUT, RunDirectory
 from r3_openrlhf.runs.history_witness import FILE_NAME, append_record, check_checkpoint, record_of
-from r3_openrlhf.runs.model_copies import forget_superseded
+from r3_openrlhf.runs.kept_files import forget_superseded
 from r3_openrlhf.runs.rollout_records import record_of as rollout_record
 from r3_openrlhf.runs.stop_request import RunInterrupted, StepClock, StopRequest
-from r3_openrlhf.runs.trends import kept, trend_warnings
 from r3_openrlhf.stack import other_ranks
 from r3_openrlhf.stack.blocked_signals import keep_blocked
+from r3_openrlhf.stack.completions import log_completions
 from r3_openrlhf.stack.environment import config_from_environment
 from r3_openrlhf.stack.experience_maker import StockExperienceMaker
 from r3_openrlhf.stack.phases import Phase, announce
 from r3_openrlhf.stack.samples_generator import BatchFacts, R3SamplesGenerator
+from r3_openrlhf.stack.step_warnings import kept, trend_warnings
 from r3_openrlhf.stack.work import work_of
 
 # trainer/ppo_trainer.py:424: the name is a Ray actor class already; this is the class that was decorated
@@ -62,7 +62,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         self.run = RunDirectory(self.config.run_dir)
         self.stop = StopRequest(self.run.stop_request)
         self.clock = StepClock.from_environment(save_minutes=self.config.checkpoint.save_minutes)
-        self._trends: list[dict] = []  # of each step, what runs/trends.py reads
+        self._trends: list[dict] = []  # of each step, what stack/step_warnings.py reads
         self._warned: set[str] = set()
         self._saving: dict[str, float] = {}  # timing/save of the last checkpoint, for the line of the next step
         # upstream seeds its model actors only; the order of the prompts comes from this process

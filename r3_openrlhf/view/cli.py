@@ -13,8 +13,8 @@ from pathlib import Path
 import click
 
 from r3_openrlhf.config.access import check_access, read_token
+from r3_openrlhf.config.shell_completion import complete_runs
 from r3_openrlhf.method.errors import R3Error
-from r3_openrlhf.runs.shell_completion import complete_runs
 
 TOKEN = "R3_VIEW_TOKEN"
 

@@ -28,8 +28,7 @@ from r3_openrlhf.runs.rollout_files import (
     steps_in,
     write_step,
 )
-from r3_openrlhf.runs.rollout_records import records_of
-from r3_openrlhf.runs.token_chars import TokenChars
+from r3_openrlhf.runs.rollout_records import TokenChars, records_of
 from tests.method.history.samples import make_rollout
 
 PLACE = dict.fromkeys(("trajectory", "turn", "state", "turn_reward", "step_return", "valid"))  # of no turn

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from r3_openrlhf.runs.token_chars import TokenChars
+from r3_openrlhf.runs.rollout_records import TokenChars
 
 
 def decode(ids):

@@ -26,8 +26,7 @@ from r3_openrlhf.method.types import Context, EntropyStatistics, Rollout, Verdic
 from r3_openrlhf.problems.sources import Label
 from r3_openrlhf.rewards.answers.extraction import boxed_answer
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.runs.rollout_records import records_of
-from r3_openrlhf.runs.token_chars import TokenChars
+from r3_openrlhf.runs.rollout_records import TokenChars, records_of
 from r3_openrlhf.stack.step_metrics import entropy_metrics
 
 PROBLEMS = (

@@ -15,8 +15,8 @@ from pathlib import Path
 import click
 
 from r3_openrlhf.config import R3Config
+from r3_openrlhf.config.shell_completion import complete_runs, complete_settings
 from r3_openrlhf.method.errors import ConfigError, quoted, without_secrets
-from r3_openrlhf.runs.shell_completion import complete_runs, complete_settings
 
 CHECKPOINT = "saving a checkpoint"  # stack/phases.py
 WATCH_S = 5.0  # between two looks of `r3 status --watch`

@@ -12,11 +12,11 @@ import sys
 import sysconfig
 from pathlib import Path
 
+from r3_openrlhf.machine.build_locks import build_root, unheld_locks
 from r3_openrlhf.machine.gpus import ALLOCATOR_VARIABLES, GpuMemory, expandable_segments, taken_memory
 from r3_openrlhf.machine.ray_temporary import MAX_BYTES, REMEDY, bytes_of, ray_temporary
 from r3_openrlhf.operations.doctor.line import FAIL, NOTE, OK, Line, judged
 from r3_openrlhf.operations.doctor.packages import Stack
-from r3_openrlhf.runs.build_locks import build_root, unheld_locks
 
 GiB = 2**30
 # Ray's object store has 0.5 GiB there on CPUs (stack/ray_cluster.py), vLLM's and torch's queues need some too. For GPUs

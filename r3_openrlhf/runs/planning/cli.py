@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from r3_openrlhf.config.shell_completion import complete_settings
 from r3_openrlhf.method.errors import ConfigError, quoted
-from r3_openrlhf.runs.shell_completion import complete_settings
 
 if TYPE_CHECKING:
     from r3_openrlhf.runs.planning.shapes import ModelShape

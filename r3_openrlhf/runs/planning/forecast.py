@@ -15,7 +15,7 @@ from r3_openrlhf.config.words import TokenValues
 from r3_openrlhf.method.r3 import FIRST_REFLECTION_EPOCH
 from r3_openrlhf.runs.planning import formulas as f
 from r3_openrlhf.runs.planning.hardware import Gpu
-from r3_openrlhf.runs.planning.history_coverage import history_forecast
+from r3_openrlhf.runs.planning.history_forecast import history_forecast
 from r3_openrlhf.runs.planning.shapes import ModelShape
 
 PROMPT_TOKENS = 200

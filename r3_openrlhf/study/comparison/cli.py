@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
+from r3_openrlhf.config.shell_completion import complete_runs
 from r3_openrlhf.method.errors import R3Error
-from r3_openrlhf.runs.shell_completion import complete_runs
 
 
 @click.command()

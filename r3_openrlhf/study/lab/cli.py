@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
+from r3_openrlhf.config.shell_completion import complete_settings
 from r3_openrlhf.method.errors import ConfigError, quoted
-from r3_openrlhf.runs.shell_completion import complete_settings
 
 MODEL = "making the model"
 

@@ -6,8 +6,7 @@ from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.method.history import HistoryStore
 from r3_openrlhf.method.settings import HistorySettings
 from r3_openrlhf.method.types import Verdict
-from r3_openrlhf.runs.planning.history_coverage import history_warnings
-from r3_openrlhf.runs.planning.history_forecast import forecast
+from r3_openrlhf.runs.planning.history_forecast import forecast, history_warnings
 
 from .samples import noisy_rollout
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from r3_openrlhf.runs.build_locks import build_root, locks, remove_stale, stale
+from r3_openrlhf.machine.build_locks import build_root, locks, remove_stale, stale
 
 HOLDER = """
 import sys
@@ -68,7 +68,7 @@ def test_on_a_shared_file_system_a_young_lock_may_be_another_machines(lock, tmp_
 
 BUILDER = """
 import pathlib, sys
-from r3_openrlhf.runs.build_locks import alone
+from r3_openrlhf.machine.build_locks import alone
 with alone(pathlib.Path(sys.argv[1]), lambda lock: print("waits for", lock.name, flush=True)):
     print("builds", flush=True)
     input()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from r3_openrlhf.runs.completions import COLUMNS, MOST_CHARS, MOST_ROWS, log_completions
+from r3_openrlhf.stack.completions import COLUMNS, MOST_CHARS, MOST_ROWS, log_completions
 
 
 def test_a_table_of_a_step(tmp_path, monkeypatch):
