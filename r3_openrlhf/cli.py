@@ -214,7 +214,7 @@ def train(settings: tuple[str, ...], dry_run: bool, verbose: bool, quiet: bool, 
     from r3_openrlhf.runs.directory import RunDirectory
 
     run = RunDirectory(config.run_dir)
-    if config.checkpoint.resume and run.is_finished(config):
+    if run.is_finished(config):
         if not quiet:
             click.echo(f"This run is finished; run_dir=ANOTHER trains again. {run.path} says:", err=True)
     else:

@@ -214,15 +214,10 @@ class TrainConfig:
     inner_epochs: int = 1
     # learning rate of Adam
     learning_rate: float = 1e-6
-    # largest norm of the gradient; a larger one is scaled down
-    max_grad_norm: float = 1.0
     # the ratio is clipped at 1 - eps_clip_low
     eps_clip_low: float = 0.2
     # the ratio is clipped at 1 + eps_clip_high
     eps_clip_high: float = 0.2
-    # bound dual_clip |A| on the loss of a token with A < 0 (arXiv 1912.09729), in every algorithm; null: only replay.dual_clip
-    # bounds it. Without both, only exp(20) bounds the ratio of a failure in a second pass
-    dual_clip: float | None = None
     # token-mean | seq-mean-token-mean
     loss_aggregation: str = "token-mean"
     # weight of the KL divergence to the reference model; 0: no reference model is loaded
@@ -254,9 +249,7 @@ class TrainConfig:
         at_least("train.batch_size", self.batch_size, 1)
         at_least("train.micro_batch_size", self.micro_batch_size, 1)
         at_least("train.inner_epochs", self.inner_epochs, 1)
-        above("train.dual_clip", self.dual_clip, 1.0)
         above("train.learning_rate", self.learning_rate, 0.0)
-        above("train.max_grad_norm", self.max_grad_norm, 0.0)
         above("train.eps_clip_low", self.eps_clip_low, 0.0)
         above("train.eps_clip_high", self.eps_clip_high, 0.0)
         one_of("train.loss_aggregation", self.loss_aggregation, tuple(LossAggregation))
@@ -265,31 +258,6 @@ class TrainConfig:
             raise ConfigError(f"train.zero_stage is {self.zero_stage}; DeepSpeed ZeRO has the stages 0, 1, 2 and 3")
         at_least("train.max_tokens_per_gpu", self.max_tokens_per_gpu, 1)
         at_least("train.logits_chunk_tokens", self.logits_chunk_tokens, 1)
-
-
-@dataclass
-class CriticConfig:
-    """The critic of algo=ppo: a model of its own whose head gives each token a value (OpenRLHF's)."""
-
-    # initial weights, a HF directory or hub name of a reward model or a critic; null: model.path with a new head
-    path: str | None = None
-    # learning rate of Adam
-    learning_rate: float = 9e-6
-    # steps at the beginning that train only the critic
-    warmup_steps: int = 0
-    # largest change of a value within a step that the loss counts
-    value_clip: float = 0.5
-    # discount of a later token's reward and value
-    gamma: float = 1.0
-    # lambda of generalised advantage estimation: 1 uses the observed rewards, 0 the critic's next value
-    lambd: float = 1.0
-
-    def __post_init__(self) -> None:
-        above("critic.learning_rate", self.learning_rate, 0.0)
-        at_least("critic.warmup_steps", self.warmup_steps, 0)
-        above("critic.value_clip", self.value_clip, 0.0)
-        _fraction("critic.gamma", self.gamma)
-        _fraction("critic.lambd", self.lambd)
 
 
 @dataclass
@@ -427,8 +395,6 @@ class HeldOutConfig:
     every_steps: int = 20
     # responses per problem
     n_samples: int = 4
-    # sampling temperature
-    temperature: float = 1.0
 
     def __post_init__(self) -> None:
         if self.sources:
@@ -440,7 +406,6 @@ class HeldOutConfig:
         at_least("held_out.max_samples", self.max_samples, 1)
         at_least("held_out.every_steps", self.every_steps, 1)
         at_least("held_out.n_samples", self.n_samples, 1)
-        above("held_out.temperature", self.temperature, 0.0)
 
 
 @dataclass
@@ -526,12 +491,9 @@ class CheckpointConfig:
     # newest checkpoints that are kept, and newest copies in Hugging Face format; the copy that is best on held-out problems is
     # kept, too
     max_num: int = 3
-    # resume from the newest checkpoint in run_dir, if there is one
-    resume: bool = True
-    # resume although history.sqlite is not the file that the checkpoint was written with
-    accept_lost_history: bool = False
-    # resume from a checkpoint of another user, or one that was changed. Its pickles never run code
-    accept_foreign: bool = False
+    # resume although the checkpoint is another user's or was changed (its pickles never run code), or history.sqlite is not the
+    # file that it was written with
+    force: bool = False
 
     def __post_init__(self) -> None:
         if self.save_steps != -1 and self.save_steps < 1:
@@ -547,13 +509,10 @@ class CheckpointConfig:
 class StopConfig:
     """Conditions that stop a run."""
 
-    # largest mean |actor - engine| log-prob on fresh rollouts, in nats
+    # largest mean |actor - engine| log-prob on fresh rollouts, in nats; ten times as much for the 99th percentile over tokens
     max_abs_logprob_gap: float = 0.1
-    # largest 99th percentile of the same over tokens, in nats
-    max_p99_logprob_gap: float = 1.0
 
     def __post_init__(self) -> None:
-        above("stop.max_p99_logprob_gap", self.max_p99_logprob_gap, 0.0)
         above("stop.max_abs_logprob_gap", self.max_abs_logprob_gap, 0.0)
 
 
@@ -646,7 +605,6 @@ class R3Config(R3Settings):
     data: DataConfig = field(default_factory=DataConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
-    critic: CriticConfig = field(default_factory=CriticConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
     held_out: HeldOutConfig = field(default_factory=HeldOutConfig)
     agents: AgentsConfig = field(default_factory=AgentsConfig)
@@ -754,11 +712,16 @@ class R3Config(R3Settings):
 
     @property
     def dual_clip(self) -> float | None:
-        """The bound on a ratio where the advantage is negative: the smaller one of train.dual_clip and, where there is
-        replay, replay.dual_clip. None: no bound."""
-        replays = self.replay.enabled
-        given = (self.train.dual_clip, self.replay.dual_clip if replays else None)
-        return min((bound for bound in given if bound is not None), default=None)
+        """The bound on a ratio where the advantage is negative: openrlhf.actor.dual_clip, or replay.dual_clip where there is
+        replay. None: no bound."""
+        given = self.flag("actor.dual_clip")
+        return self.replay.dual_clip if given is None and self.replay.enabled else given
+
+    @property
+    def critic_warmup_steps(self) -> int:
+        """Steps at the beginning that train only the critic: OpenRLHF's N freezes the policy for N + 1 (trainer/ppo_trainer.py:272)."""
+        given = self.flag("critic.freezing_steps")
+        return 0 if given is None else given + 1
 
     @property
     def filters_groups(self) -> bool:
@@ -875,12 +838,6 @@ class R3Config(R3Settings):
 
     def _check_critic(self) -> None:
         if not self.algorithm.has_critic:
-            for one in fields(CriticConfig):
-                value = getattr(self.critic, one.name)
-                if value != one.default:
-                    raise ConfigError(
-                        f"critic.{one.name} is {value}, but algo is {self.algo}, which has no critic; use algo=ppo or algo=rrl, or leave it out"
-                    )
             return
         for name, why in (
             ("train.async_enable", "a critic is untested with rollouts that are sampled ahead"),

@@ -165,16 +165,25 @@ def config_from_yaml(text: str, *, source: str) -> R3Config:
         raise ConfigError(f"{source}: {error}") from error
 
 
+def _retired_in(values: dict[str, Any]) -> list[str]:
+    """The keys of `RETIRED` that these sections set."""
+    return [key for key in RETIRED if key.rpartition(".")[2] in _section_of(values, key)]
+
+
 def _without_retired(values: dict[str, Any]) -> dict[str, Any]:
     """The sections of a run's file without keys that the code no longer has."""
     for key in RETIRED:
-        *sections, name = key.split(".")
-        section: Any = values
-        for part in sections:
-            section = section.get(part) if isinstance(section, dict) else None
-        if isinstance(section, dict):
-            section.pop(name, None)
-    return values
+        _section_of(values, key).pop(key.rpartition(".")[2], None)
+    sections = {field.name for field in dataclasses.fields(R3Config)}
+    return {name: value for name, value in values.items() if name in sections or value != {}}
+
+
+def _section_of(values: dict[str, Any], key: str) -> dict[str, Any]:
+    """The dictionary that holds the last part of a key; an empty one if there is none."""
+    section: Any = values
+    for part in key.split(".")[:-1]:
+        section = section.get(part) if isinstance(section, dict) else None
+    return section if isinstance(section, dict) else {}
 
 
 def _check_yaml(text: str, source: str) -> None:
@@ -204,10 +213,10 @@ def flatten(config: R3Config | dict[str, Any]) -> dict[str, Any]:
 def _checked(values: dict[str, Any], *, source: str) -> R3Config:
     values = _with_paths_of_tasks(values)
     known = _known_keys(R3Config)
+    for key in _retired_in(values):
+        raise ConfigError(f"{source} sets {key}, which is no key any more; {RETIRED[key]}")
     for key, _ in _leaves(values, R3Config):
         if key not in known:
-            if key in RETIRED:
-                raise ConfigError(f"{source} sets {key}, which is no key any more; {RETIRED[key]}")
             raise ConfigError(f"{source} sets {key[:80]}, which does not exist; {_nearest_key(key, known)}")
     try:
         config = OmegaConf.to_object(OmegaConf.merge(_schema(), values))
@@ -334,7 +343,6 @@ SYNONYMS = {
     "train.kl_coef": ("beta", "kl", "init_kl_coef", "kl_loss_coef"),
     "train.eps_clip_high": ("cliprange", "clip_range", "epsilon_high", "clip_ratio", "epsilon"),
     "train.micro_batch_size": ("per_device_train_batch_size", "micro_train_batch_size"),
-    "train.max_grad_norm": ("grad_clip", "max_norm", "clip_grad"),
     "rollout.n_samples_per_prompt": ("n", "num_generations", "group_size", "g", "num_samples"),
     "rollout.batch_size": ("prompts_per_step", "rollout_batch_size", "train_batch_size"),
     "rollout.max_new_tokens": ("max_tokens", "max_completion_length", "max_response_length", "generate_max_len"),

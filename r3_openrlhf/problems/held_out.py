@@ -19,6 +19,8 @@ from r3_openrlhf.method.types import Rollout, Verdict
 from r3_openrlhf.problems.sources import REASONING_GYM, Label, check_source, load_problems
 from r3_openrlhf.problems.training_file import labels_in, rendered
 
+HELD_OUT_TEMPERATURE = 1.0
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
@@ -124,7 +126,7 @@ def evaluation_line(
         "name": "held_out",
         "num_problems": len(uids),
         "n_samples": settings.n_samples,
-        "temperature": settings.temperature,
+        "temperature": HELD_OUT_TEMPERATURE,
         "max_new_tokens": config.rollout.max_new_tokens,
         "pass_at_1": fmean(fmean(found) for found in verdicts.values()) if verdicts else None,
         "pass_at_n": fmean(any(found) for found in verdicts.values()) if verdicts else None,

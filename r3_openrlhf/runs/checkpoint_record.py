@@ -111,18 +111,18 @@ def settings_of(config: R3Config) -> dict[str, Any]:
     return msgspec.json.decode(msgspec.json.encode(flatten(config)))
 
 
-def check(folder: Path, *, accept_foreign: bool) -> CheckpointRecord | None:
+def check(folder: Path, *, force: bool) -> CheckpointRecord | None:
     """The record of a checkpoint from which a run may continue, the critic's included. ConfigError: another user wrote it, or its files are
     not what was written."""
-    return [_checked(model, accept_foreign=accept_foreign) for model in _of_models(folder)][0]
+    return [_checked(model, force=force) for model in _of_models(folder)][0]
 
 
-def _checked(folder: Path, *, accept_foreign: bool) -> CheckpointRecord | None:
+def _checked(folder: Path, *, force: bool) -> CheckpointRecord | None:
     record = read(folder)
-    if accept_foreign:
+    if force:
         return record
     writer = record.user if record else _user(folder.stat().st_uid)
-    remedy = "checkpoint.accept_foreign=true continues from it, if you trust its weights"
+    remedy = "checkpoint.force=true continues from it, if you trust its weights"
     if writer != _user(os.getuid()):
         raise ConfigError(f"the checkpoint {folder} was written by {quoted(writer)}; {remedy}")
     if record is not None and (found := _pickles(folder)) != record.pickles:

@@ -116,8 +116,8 @@ class RunDirectory:
     def check(self, config: R3Config) -> None:
         """Check that `create` may be called. Writes nothing.
 
-        Raises ConfigError when the directory holds a run with other settings (the differing keys are named), a run
-        that checkpoint.resume=false forbids to continue, or files that are not a run's.
+        Raises ConfigError when the directory holds a run with other settings (the differing keys are named), or files that are not
+        a run's.
         """
         self.check_place()
         if "runtime_resources" in self.path.parts:
@@ -263,10 +263,6 @@ class RunDirectory:
     def _changes(self, config: R3Config) -> list[dict[str, Any]]:
         """What differs from the run that is here, after its last step, as lines of changes.jsonl. Raises ConfigError when it
         would be another run."""
-        if not config.checkpoint.resume:
-            raise ConfigError(
-                f"run_dir {self.path} already holds a run and checkpoint.resume is false; choose another run_dir"
-            )
         before, now = checkpoint_record.settings_of(self.load_config()), checkpoint_record.settings_of(config)
         folder = checkpoint_record.newest(self.checkpoints)
         saved = checkpoint_record.read(folder) if folder is not None else None

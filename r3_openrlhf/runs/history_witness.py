@@ -108,5 +108,5 @@ def check_checkpoint(store: Path, checkpoints: Path, *, step: int, record: Store
     if why is not None:
         raise HistoryError(
             f"{store} is not the history of the checkpoint of step {step}: {why}; restore it from a copy, or continue without "
-            "what it lost with checkpoint.accept_lost_history=true"
+            "what it lost with checkpoint.force=true"
         )

@@ -148,7 +148,6 @@ def _own_flags(
         "actor.adam.lr": train.learning_rate,
         "actor.lr_scheduler": "constant_with_warmup",
         "actor.lr_warmup_ratio": 0.0,
-        "actor.max_norm": train.max_grad_norm,
         "actor.eps_clip_low_high": [train.eps_clip_low, train.eps_clip_high],
         "actor.loss_agg_mode": LossAggregation.checked("train.loss_aggregation", train.loss_aggregation),
         "algo.advantage.estimator": algorithm.estimator,
@@ -179,30 +178,22 @@ def _own_flags(
         # Upstream logs to wandb when a key is given, and prefers the one of `wandb login` or WANDB_API_KEY: a real key
         # never belongs on a command line.
         flags["logger.wandb.key"] = "from_the_environment"
-    if config.replay.enabled or train.dual_clip is not None:
-        flags["actor.dual_clip"] = config.dual_clip
+    if config.replay.enabled:
+        flags["actor.dual_clip"] = config.replay.dual_clip
     if algorithm.has_critic:
         flags |= _critic_flags(config, str(model_dir))
     return {**flags, **algorithm.flags}
 
 
 def _critic_flags(config: R3Config, model_dir: str) -> dict[str, Any]:
-    critic = config.critic
     return {
         # rows are cut by the policy's ranks (trainer/ppo_utils/experience_maker.py:88)
         "critic.num_nodes": config.cluster.num_nodes,
         "critic.num_gpus_per_node": config.policy_gpus_per_node,
         # the same text as the policy's: only then upstream begins with a head of its own (ray/ppo_critic.py:217)
-        "critic.model_name_or_path": critic.path or model_dir,
-        # trainer/ppo_trainer.py:272 freezes the policy in one step more than it says
-        "critic.freezing_steps": critic.warmup_steps - 1,
-        "critic.value_clip": critic.value_clip,
-        "critic.adam.lr": critic.learning_rate,
+        "critic.model_name_or_path": model_dir,
         "critic.lr_scheduler": "constant_with_warmup",
         "critic.lr_warmup_ratio": 0.0,
-        "critic.max_norm": config.train.max_grad_norm,
-        "algo.advantage.gamma": critic.gamma,
-        "algo.advantage.lambd": critic.lambd,
     }
 
 

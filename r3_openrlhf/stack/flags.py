@@ -22,7 +22,7 @@ _OWN_DATA = "R³ writes the final prompts itself; use the keys of data"
 _OWN_EVALUATION = "R³ evaluates held-out problems itself; use the keys of held_out"
 _TEXT_ONLY = "R³ trains on text only"
 # utils/deepspeed/deepspeed.py:342-358 says both in warnings
-_MUON = "DeepSpeed clips Muon's update instead of the gradient, so train.max_grad_norm would shrink each update to almost nothing"
+_MUON = "DeepSpeed clips Muon's update instead of the gradient, so actor.max_norm would shrink each update to almost nothing"
 _ADAPTIVE_KL = "checkpoints do not have an adaptive coefficient, so a resumed run would start again with the first one"
 
 # Conditional or with another flag: openrlhf_arguments sets them, too.
@@ -30,7 +30,7 @@ _ADAPTIVE_KL = "checkpoints do not have an adaptive coefficient, so a resumed ru
 MAY_BE_SET = frozenset({
     "vllm.enforce_eager", "vllm.enable_prefix_caching", "vllm.sync_backend",
     "actor.lr_scheduler", "actor.lr_warmup_ratio", "algo.kl.use_loss", "algo.kl.estimator",
-    "critic.lr_scheduler", "critic.lr_warmup_ratio",
+    "actor.dual_clip", "critic.lr_scheduler", "critic.lr_warmup_ratio", "critic.model_name_or_path",
 })  # fmt: skip
 ALSO_SET = ("actor.eps_clip", "logger.wandb.key", "logger.wandb.project")
 
@@ -83,6 +83,8 @@ REFUSED_WITH_R3: dict[str, str] = {
 }
 PASSED = (
     "actor.entropy_coef",
+    "algo.advantage.gamma",
+    "algo.advantage.lambd",
     "algo.advantage.is_correction_level",
     "algo.advantage.is_correction_mode",
     "algo.advantage.is_correction_gating",
@@ -111,6 +113,11 @@ PASSED = (
     "actor.adam.eps",
     "actor.adam.weight_decay",
     "actor.min_lr_ratio",
+    "actor.max_norm",
+    "critic.adam.lr",
+    "critic.freezing_steps",
+    "critic.max_norm",
+    "critic.value_clip",
     "critic.optim",
     "critic.adam.betas",
     "critic.adam.eps",
@@ -189,13 +196,25 @@ NEEDS: dict[str, Need] = {
         "openrlhf.actor.lr_scheduler=cosine_with_min_lr",
         lambda config, given: str(given.get("actor.lr_scheduler")).endswith("with_min_lr"),
     ),
-    "critic.optim": _CRITIC,
-    "critic.adam.betas": _CRITIC,
-    "critic.adam.eps": _CRITIC,
-    "critic.adam.weight_decay": _CRITIC,
-    "critic.lr_scheduler": _CRITIC,
-    "critic.lr_warmup_ratio": _CRITIC,
-    "critic.save_value_network": _CRITIC,
+    **dict.fromkeys(
+        (
+            "algo.advantage.gamma",
+            "algo.advantage.lambd",
+            "critic.adam.betas",
+            "critic.adam.eps",
+            "critic.adam.lr",
+            "critic.adam.weight_decay",
+            "critic.freezing_steps",
+            "critic.lr_scheduler",
+            "critic.lr_warmup_ratio",
+            "critic.max_norm",
+            "critic.model_name_or_path",
+            "critic.optim",
+            "critic.save_value_network",
+            "critic.value_clip",
+        ),
+        _CRITIC,
+    ),
     "critic.min_lr_ratio": Need(
         "openrlhf.critic.lr_scheduler=cosine_with_min_lr, and algo=ppo",
         lambda config, given: (

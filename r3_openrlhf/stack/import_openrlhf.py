@@ -48,15 +48,8 @@ SAME = {
     "train.seed": "train.seed",
     "train.full_determinism_enable": "train.deterministic",
     "actor.adam.lr": "train.learning_rate",
-    "actor.max_norm": "train.max_grad_norm",
-    "actor.dual_clip": "train.dual_clip",
     "actor.loss_agg_mode": "train.loss_aggregation",
     "algo.kl.init_coef": "train.kl_coef",
-    "critic.adam.lr": "critic.learning_rate",
-    "critic.value_clip": "critic.value_clip",
-    "critic.model_name_or_path": "critic.path",
-    "algo.advantage.gamma": "critic.gamma",
-    "algo.advantage.lambd": "critic.lambd",
     "ds.zero_stage": "train.zero_stage",
     "ds.adam_offload": "train.adam_offload",
     "ds.packing_samples": "train.packing",
@@ -75,7 +68,6 @@ TOGETHER = (
     "actor.eps_clip_low_high",
     "algo.advantage.estimator",
     "algo.dynamic_filtering_enable",
-    "critic.freezing_steps",
     "data.input_template",
     "data.max_samples",
     "eval.steps",
@@ -85,7 +77,7 @@ TOGETHER = (
     "ckpt.output_dir",
 )
 NO_COUNTERPART = {
-    "ckpt.load_enable": "a run continues from its newest checkpoint; checkpoint.resume=false does not",
+    "ckpt.load_enable": "a run continues from its newest checkpoint; another run_dir starts anew",
     "train.colocate_all": "everything always shares the same GPUs",
     "train.agent_func_path": "use reward.function for a reward, agents.environment for a task of many turns",
     "rollout.top_p": "it is 1: below that vLLM renormalises and the ratio would be biased",
@@ -110,8 +102,6 @@ def configuration(arguments: Sequence[str]) -> tuple[dict[str, Any], list[tuple[
     preset, reason = _algorithm(values)
     if reason:
         reasons.append(("algo.advantage.estimator", reason))
-    if not ALGORITHMS[preset["algo"]].has_critic:  # OpenRLHF reads none of them then
-        found = {key: value for key, value in found.items() if not key.startswith("critic.")}
     found |= preset | _together(values, given, reasons)
     own = own_flags()
     for flag in sorted(values):
@@ -159,8 +149,6 @@ def _together(values: dict[str, Any], given: set[str], reasons: list[tuple[str, 
         "train.eps_clip_high": high,
         "reward.length_reward_max_tokens": None,
     }
-    if values["algo.advantage.estimator"] == "gae" and values["critic.freezing_steps"] >= 0:
-        found["critic.warmup_steps"] = values["critic.freezing_steps"] + 1  # trainer/ppo_trainer.py:272
     if template := values["data.input_template"]:
         found["data.prompt_template"] = template.replace("\\n", "\n").replace("{}", "{problem}")
     if "data.max_samples" in given:

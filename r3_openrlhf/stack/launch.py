@@ -107,9 +107,8 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
                 max_tokens=config.train.max_generated_tokens,
                 examples=config.logging.examples,
             )
-            if config.checkpoint.resume:
-                checkpoint_record.settle(run.checkpoints)
-            if config.checkpoint.resume and other_ranks.must_convert(config, run):
+            checkpoint_record.settle(run.checkpoints)
+            if other_ranks.must_convert(config, run):
                 console.announce(Phase.CONVERTING)
                 other_ranks.convert(run)
             try:
@@ -203,7 +202,7 @@ def checked_arguments(config: R3Config, run: RunDirectory, model: str, *, platfo
     a start. Raises R3Error."""
     work_of(config).check(config)
     run.check(config)
-    folder = checkpoint_record.newest(run.checkpoints) if config.checkpoint.resume else None
+    folder = checkpoint_record.newest(run.checkpoints)
     if resume := folder is not None:
         check_checkpoint(config, run, folder)
     universal = resume and other_ranks.must_convert(config, run)

@@ -26,14 +26,14 @@ def check_checkpoint(config: R3Config, run: RunDirectory, folder: Path) -> None:
         raise ConfigError(
             f"the checkpoint {folder} has no critic with it; restore {checkpoint_record.CRITIC} from a copy, or choose another run_dir"
         )
-    record = checkpoint_record.check(folder, accept_foreign=config.checkpoint.accept_foreign)
+    record = checkpoint_record.check(folder, force=config.checkpoint.force)
     step = int(folder.name.removeprefix("global_step"))
     if all(line["step"] != step for line in run.read_metrics()):
         raise ConfigError(
             f"{run.metrics} has no line of step {step}, of which there is a checkpoint; restore it from a copy, or choose another "
             "run_dir"
         )
-    if config.keeps_history and not config.checkpoint.accept_lost_history:
+    if config.keeps_history and not config.checkpoint.force:
         history_witness.check_checkpoint(
             run.history, run.checkpoints, step=step, record=record.history if record else None
         )
@@ -45,8 +45,8 @@ def check_context(config: R3Config, model: str, *, platform: str) -> None:
     from transformers import AutoConfig
 
     check_own_code(config.model, model)
-    if config.critic.path is not None:
-        check_own_code(config.model, config.critic.path, setting=f"critic.path {config.critic.path}")
+    if (critic := config.flag("critic.model_name_or_path")) is not None:
+        check_own_code(config.model, critic, setting=f"openrlhf.critic.model_name_or_path {critic}")
     found = AutoConfig.from_pretrained(model, trust_remote_code=config.model.trust_remote_code)
     longest = getattr(found, "max_position_embeddings", None)
     if longest is not None and config.data.max_len > longest:

@@ -16,7 +16,7 @@ from openrlhf.trainer import ppo_trainer
 from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.method.open_table import load_object
-from r3_openrlhf.problems.held_out import evaluation_line, read_prompts
+from r3_openrlhf.problems.held_out import HELD_OUT_TEMPERATURE, evaluation_line, read_prompts
 from r3_openrlhf.problems.label import Label
 from r3_openrlhf.problems.mixture import source_metrics
 from r3_openrlhf.problems.prompts import r3_of
@@ -96,7 +96,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         other_ranks.forget(self.run)  # every rank has loaded it
         step = states["global_step"]
         if self.history is not None:
-            if step and not self.config.checkpoint.accept_lost_history:
+            if step and not self.config.checkpoint.force:
                 check_checkpoint(self.run.history, self.run.checkpoints, step=step)
         self.r3.roll_back(step)
         self.run.roll_back(step)
@@ -131,7 +131,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         """Upstream's update of policy and critic, announced. While the critic warms up the policy's rows are forgotten."""
         self._announce(Phase.UPDATE)
         status = super().ppo_train(global_steps)
-        if global_steps < self.config.critic.warmup_steps:
+        if global_steps < self.config.critic_warmup_steps:
             ray.get(self.actor_model_group.async_run_method("forget_rows"))
         return status
 
@@ -152,14 +152,14 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         seconds_on_bounds = sum(sample.r3_seconds for sample in rollout_samples) / len(self.vllm_engines)
         status, global_step = super().train_step(rollout_samples, global_step)
         maker, facts = self.experience_maker, self._facts_of(rollout_samples)
-        found = {"policy": ("policy_loss", "actor_grad_norm")} if global_step > self.config.critic.warmup_steps else {}
+        found = {"policy": ("policy_loss", "actor_grad_norm")} if global_step > self.config.critic_warmup_steps else {}
         found |= {"critic": ("critic_loss", "critic_grad_norm")} if self.config.algorithm.has_critic else {}
         for model, keys in found.items():
             loss, norm = (status.get(key, math.nan) for key in keys)
             if not (math.isfinite(loss) and math.isfinite(norm)):
-                key = "critic" if model == "critic" else "train"
+                key = "openrlhf.critic.adam.lr" if model == "critic" else "train.learning_rate"
                 raise TrainingStopped(
-                    f"step {global_step}: the {model}'s loss is {loss}, its gradient norm {norm}; a lower {key}.learning_rate "
+                    f"step {global_step}: the {model}'s loss is {loss}, its gradient norm {norm}; a lower {key} "
                     "usually helps. The newest checkpoint is from before this step"
                 )
         if "policy" in found:
@@ -276,7 +276,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         announce(self.run, Phase.EVALUATION, step=step or None)
         so_far = ([{"epoch": 1, "generated_tokens_total": 0}] + self.run.read_metrics())[-1]
         kwargs = self.generate_kwargs | {
-            "temperature": settings.temperature,
+            "temperature": HELD_OUT_TEMPERATURE,
             "n_samples_per_prompt": settings.n_samples,
         }
         rollouts = self.samples_generator.generate_held_out(*read_prompts(self.run.held_out), **kwargs)

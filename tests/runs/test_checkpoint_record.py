@@ -62,26 +62,26 @@ def folder_of(run):
 
 def test_it_is_one_users_and_as_it_was_written(run):
     folder = folder_of(run)
-    record = checkpoint_record.check(folder, accept_foreign=False)
+    record = checkpoint_record.check(folder, force=False)
     assert record.step == 2 and (folder / "r3.json").stat().st_mode & 0o777 == 0o600
     save(folder / "mp_rank_00_model_states.pt", {"step": 3})
     with pytest.raises(ConfigError, match="mp_rank_00_model_states.pt is not what the run wrote"):
-        checkpoint_record.check(folder, accept_foreign=False)
-    checkpoint_record.check(folder, accept_foreign=True)
+        checkpoint_record.check(folder, force=False)
+    checkpoint_record.check(folder, force=True)
 
 
 def test_another_users_needs_a_word(run):
     folder = folder_of(run)
     about = json.loads((folder / "r3.json").read_text())
     (folder / "r3.json").write_text(json.dumps(about | {"user": "somebody"}))
-    with pytest.raises(ConfigError, match="written by 'somebody'; checkpoint.accept_foreign=true"):
-        checkpoint_record.check(folder, accept_foreign=False)
+    with pytest.raises(ConfigError, match="written by 'somebody'; checkpoint.force=true"):
+        checkpoint_record.check(folder, force=False)
     (folder / "r3.json").unlink()
-    assert checkpoint_record.check(folder, accept_foreign=False) is None  # its directory is ours
+    assert checkpoint_record.check(folder, force=False) is None  # its directory is ours
     if os.getuid() == 0:
         os.chown(folder, 54321, -1)
         with pytest.raises(ConfigError, match="written by '54321'"):
-            checkpoint_record.check(folder, accept_foreign=False)
+            checkpoint_record.check(folder, force=False)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"step": 1}', "[" * 100_000])
@@ -123,10 +123,10 @@ def test_a_run_goes_on_from_what_policy_and_critic_both_have(run):
     assert (actor / "latest").read_text() == (critic / "latest").read_text() == "global_step2"
     save(critic / "global_step2" / "mp_rank_00_model_states.pt", {"step": 2})
     checkpoint_record.write(folder_of(run), step=2, config=config_of(run.path), history=None)
-    checkpoint_record.check(folder_of(run), accept_foreign=False)
+    checkpoint_record.check(folder_of(run), force=False)
     save(critic / "global_step2" / "mp_rank_00_model_states.pt", {"step": 3})
     with pytest.raises(ConfigError, match="_critic/global_step2/mp_rank_00_model_states.pt is not what the run wrote"):
-        checkpoint_record.check(folder_of(run), accept_foreign=False)
+        checkpoint_record.check(folder_of(run), force=False)
     (critic / "latest").write_text("global_step6")
     (actor / "latest").write_text("global_step4")
     with pytest.raises(ConfigError, match=r"of different steps \(global_step4, global_step6\)"):

@@ -127,12 +127,6 @@ def test_a_run_without_a_finished_step_may_be_started_anew(run):
     assert run.load_config().replay.k == 3 and not run.data.exists()
 
 
-def test_resume_false_refuses_a_directory_in_use(run):
-    run.append_metrics({"step": 1})
-    with pytest.raises(ConfigError, match="already holds a run and checkpoint.resume is false"):
-        run.create(config_at(run.path, "checkpoint.resume=false"))
-
-
 def test_a_directory_with_other_files_is_refused(tmp_path):
     (tmp_path / "thesis.txt").write_text("precious")
     with pytest.raises(ConfigError, match="holds files but no run"):

@@ -19,7 +19,13 @@ from tests.stack.training import Run, lines, rollouts_of, train  # noqa: E402
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
 # 12 problems in batches of 8: steps 2 and 4 are short
-SETTINGS = ("algo=ppo", "critic.warmup_steps=1", "data.max_samples=12", "train.max_steps=4", "checkpoint.save_steps=2")
+SETTINGS = (
+    "algo=ppo",
+    "openrlhf.critic.freezing_steps=0",
+    "data.max_samples=12",
+    "train.max_steps=4",
+    "checkpoint.save_steps=2",
+)
 SETTINGS += ("openrlhf.ds.lora.rank=8", "train.learning_rate=1e-2")
 
 

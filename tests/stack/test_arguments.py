@@ -74,10 +74,10 @@ def test_the_settings_arrive_where_openrlhf_looks_for_them():
 
 def test_passes_over_a_step_and_their_bound_reach_openrlhf():
     off = [f"{name}.enabled=false" for name in ("replay", "reflection", "ranking")]
-    args = checked("algo=grpo", *off, "train.inner_epochs=2", "train.dual_clip=2.5")
+    args = checked("algo=grpo", *off, "train.inner_epochs=2", "openrlhf.actor.dual_clip=2.5")
     assert (args.train.max_epochs, args.actor.dual_clip) == (2, 2.5)
     assert checked("algo=grpo", *off).actor.dual_clip is None
-    assert checked("train.dual_clip=2.5").actor.dual_clip == 2.5
+    assert checked("openrlhf.actor.dual_clip=2.5").actor.dual_clip == 2.5
 
 
 def test_without_kl_no_reference_model_is_loaded():
@@ -125,12 +125,9 @@ def test_stock_algorithms(preset, estimator):
 
 
 def test_ppo_has_a_critic_on_the_policys_gpus():
-    keys = "{learning_rate: 1e-5, warmup_steps: 3, value_clip: 0.2, gamma: 0.99, lambd: 0.95}"
-    args = checked(
-        "algo=ppo",
-        "cluster.gpus_per_node=2",
-        *(f"critic.{one.strip().replace(': ', '=')}" for one in keys.strip("{}").split(",")),
-    )
+    of_critic = ("critic.adam.lr=1e-5", "critic.freezing_steps=2", "critic.value_clip=0.2")
+    of_advantage = ("algo.advantage.gamma=0.99", "algo.advantage.lambd=0.95")
+    args = checked("algo=ppo", "cluster.gpus_per_node=2", *(f"openrlhf.{flag}" for flag in of_critic + of_advantage))
     assert (args.algo.advantage.estimator, args.algo.advantage.gamma, args.algo.advantage.lambd) == ("gae", 0.99, 0.95)
     assert (args.critic.adam.lr, args.critic.value_clip, args.critic.freezing_steps) == (1e-5, 0.2, 2)
     assert (
@@ -141,7 +138,9 @@ def test_ppo_has_a_critic_on_the_policys_gpus():
     # the same text: only then OpenRLHF begins with a head of its own
     assert args.critic.model_name_or_path == args.actor.model_name_or_path == "/m"
     assert (
-        checked("algo=ppo", "critic.path=/c", "openrlhf.critic.save_value_network=true").critic.model_name_or_path
+        checked(
+            "algo=ppo", "openrlhf.critic.model_name_or_path=/c", "openrlhf.critic.save_value_network=true"
+        ).critic.model_name_or_path
         == "/c"
     )
     assert checked("algo=grpo").critic.model_name_or_path is None
@@ -170,7 +169,7 @@ def test_further_flags_in_both_spellings_and_kinds():
 @pytest.mark.parametrize(
     ("setting", "sentence"),
     [
-        ("openrlhf.actor.max_norm=1", "openrlhf.actor.max_norm is set by R³ itself"),
+        ("openrlhf.actor.adam.lr=1", "openrlhf.actor.adam.lr is set by R³ itself"),
         ("openrlhf.actor.eps_clip=0.3", "openrlhf.actor.eps_clip is set by R³ itself"),
         ("openrlhf.actor.dual_clp=3", "OpenRLHF has no flag --actor.dual_clp; did you mean --actor.dual_clip?"),
         ("openrlhf.actor.dual=3", "OpenRLHF has no flag --actor.dual"),  # argparse would take the beginning of a flag
@@ -271,9 +270,9 @@ def test_the_table_of_flags_names_every_flag_of_the_installed_parser():
             ["openrlhf.ds.lora.rank=8", "openrlhf.train.enable_ema=true", "train.dynamic_batch=true"],
             "enable_ema is on with openrlhf.ds.lora.rank, but OpenRLHF's averaged copy has no adapter",
         ),
-        (["openrlhf.critic.freezing_steps=10"], "critic.freezing_steps is set by R³ itself"),
+        (["openrlhf.critic.freezing_steps=10"], "freezing_steps is 10, but it does nothing without algo=ppo"),
         (["openrlhf.critic.adam.eps=1e-6"], "eps is 1e-06, but it does nothing without algo=ppo"),
-        (["critic.lambd=0.9"], "critic.lambd is 0.9, but algo is r3, which has no critic; use algo=ppo"),
+        (["openrlhf.algo.advantage.lambd=0.9"], "lambd is 0.9, but it does nothing without algo=ppo"),
         (
             ["algo=ppo", "openrlhf.ds.lora.rank=8", "openrlhf.critic.save_value_network=true"],
             "save_value_network is on with openrlhf.ds.lora.rank, but OpenRLHF saves the adapter without the critic's head",

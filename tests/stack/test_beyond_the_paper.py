@@ -24,7 +24,6 @@ EVERYTHING = (
     "reflection.threshold=2",  # every problem is hard
     "reflection.max_share=0.25",
     "train.inner_epochs=2",
-    "train.dual_clip=3",
     "train.num_epochs=20",
     "train.max_steps=8",
     "train.zero_stage=3",

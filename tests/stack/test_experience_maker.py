@@ -307,14 +307,18 @@ def test_a_broken_sync_stops_the_run_before_the_update():
         made.make_experience_batch(group(C, W, W, W))
 
 
-def test_a_few_tokens_that_are_far_off_stop_the_run_under_a_small_mean():
-    made = maker(Ours, config=config_with(**OFF, stop={"max_abs_logprob_gap": 1.0, "max_p99_logprob_gap": 0.1}))
+def test_a_few_tokens_that_are_far_off_stop_the_run_under_a_small_mean(monkeypatch):
+    monkeypatch.setattr(
+        "r3_openrlhf.stack.experience_maker.P99_FACTOR", 0.1
+    )  # the gap of every token is the same here
+    made = maker(Ours, config=config_with(**OFF, stop={"max_abs_logprob_gap": 1.0}))
     made.gap = 0.2
     with pytest.raises(
-        TrainingStopped, match=r"one fresh token in a hundred .* 0\.2 nats or more, .*max_p99_logprob_gap=0\.1"
+        TrainingStopped,
+        match=r"one fresh token in a hundred .* 0\.2 nats or more, .*0\.1 times stop\.max_abs_logprob_gap=1\.0",
     ):
         made.make_experience_batch([sample(C), sample(W)] * 2)
-    made.config.stop.max_p99_logprob_gap = 0.3
+    made.config.stop.max_abs_logprob_gap = 3.0
     made.make_experience_batch([sample(C), sample(W)] * 2)
     assert made.metrics["r3/sync/p99_logprob_gap"] == pytest.approx(0.2)
     assert made.metrics["r3/sync/outside_clip_share"] == 1.0  # exp(0.2) is above 1.2

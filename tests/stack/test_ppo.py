@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.slow]
 # 12 problems in batches of 8 groups, two of which start from states from step 2 on, which is short for that
 SETTINGS = (
     "algo=rrl",
-    "critic.warmup_steps=1",
+    "openrlhf.critic.freezing_steps=0",
     "data.max_samples=12",
     "train.max_steps=4",
     "checkpoint.save_steps=2",

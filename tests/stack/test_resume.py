@@ -224,7 +224,7 @@ def served(resumed):
     try:
         # its processes start with an item
         assert httpx.get(service.url + "/ready", timeout=LIMIT_S).status_code == 200
-        settings = ("checkpoint.accept_lost_history=true", "checkpoint.save_steps=1")
+        settings = ("checkpoint.force=true", "checkpoint.save_steps=1")
         settings += (f"reward.urls=[{service.url}]", "reward.deadline_s=40")
         with Run(run_dir, *playback_of("r3"), *settings, held_in=1) as run:
             run.wait_until(lambda: (Phase.SYNC, saved + 1) in phases_of(run_dir))

@@ -44,8 +44,10 @@ def path_lines(config: R3Config) -> list[Line]:
                 lambda: _model(config, config.model.path),
             )
         ]
-        if (critic := config.critic.path) is not None:
-            lines.append(_line("critic.path", critic, "a model's directory or name", lambda: _model(config, critic)))
+        if (critic := config.flag(key := "critic.model_name_or_path")) is not None:
+            lines.append(
+                _line(f"openrlhf.{key}", critic, "a model's directory or name", lambda: _model(config, critic))
+            )
         if config.is_agentic:
             name = str(config.agents.environment)
             wanted = "an environment that can be made"

@@ -29,7 +29,7 @@ from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.method.types import Context, Rollout, Verdict
-from r3_openrlhf.problems.held_out import evaluation_line, prepare_held_out, read_prompts
+from r3_openrlhf.problems.held_out import HELD_OUT_TEMPERATURE, evaluation_line, prepare_held_out, read_prompts
 from r3_openrlhf.problems.prompts import RunPrompts, r3_of
 from r3_openrlhf.problems.training_file import Label, prepare
 from r3_openrlhf.runs.directory import RunDirectory
@@ -39,6 +39,7 @@ from r3_openrlhf.study.lab.estimators import ESTIMATORS, set_advantages
 from r3_openrlhf.study.lab.sampling import Sample, sample
 from r3_openrlhf.study.lab.update import TrainedRow, accumulate_gradient, make_optimizer, step
 
+MAX_GRAD_NORM = 1.0  # OpenRLHF's default
 NO_KL = {
     "algo": {"kl": {"use_loss": False, "estimator": "k1"}}
 }  # flags of reinforce_pp, which say nothing where kl_coef is 0
@@ -217,7 +218,7 @@ class Lab:
                 for trained, logprobs in zip(rows, gradient.logprobs, strict=True):
                     trained.old_logprobs = logprobs if trained.old_logprobs is None else trained.old_logprobs
             losses.append(gradient.loss)
-            norms.append(step(self.model, self.optimizer, max_grad_norm=config.train.max_grad_norm))
+            norms.append(step(self.model, self.optimizer, max_grad_norm=MAX_GRAD_NORM))
         least = fmean(smallest) if smallest else 0.0
         return Update(fmean(losses), ratio_max, least, grad_norm=norms[-1], grad_norm_max=max(norms))
 
@@ -350,7 +351,7 @@ class Lab:
         sampled = self.ask(
             [(label, self.plain_prompt(label), Context.PLAIN) for label in labels],
             n=settings.n_samples,
-            temperature=settings.temperature,
+            temperature=HELD_OUT_TEMPERATURE,
             generator=torch.Generator().manual_seed(0),
         )
         return evaluation_line(

@@ -282,7 +282,7 @@ def test_a_lost_or_older_store_is_noticed(run_with_checkpoints):
     store.roll_back(8)
     store.close()
     check(run, 8)
-    with pytest.raises(HistoryError, match="checkpoint of step 10: it ends with step 8; .*accept_lost_history"):
+    with pytest.raises(HistoryError, match="checkpoint of step 10: it ends with step 8; .*checkpoint.force"):
         check(run, 10)
     (run / "history.sqlite").write_bytes(b"")
     with pytest.raises(HistoryError, match="checkpoint of step 10: it is empty"):

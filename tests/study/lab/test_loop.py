@@ -15,7 +15,7 @@ from r3_openrlhf.method.types import Context, Verdict
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.study.lab import loop
 from r3_openrlhf.study.lab.controls import LAB_OF_CONTROL, KnownSuccesses, ShuffledReplay, SuccessesOnly
-from r3_openrlhf.study.lab.loop import Lab, held_out_problems
+from r3_openrlhf.study.lab.loop import MAX_GRAD_NORM, Lab, held_out_problems
 from r3_openrlhf.study.lab.study import CONTROLS, Arm, run_study, settings_of
 
 SMALL = [
@@ -128,7 +128,7 @@ def test_a_ranking_by_logprob_needs_no_entropy(model_dir, tmp_path):
 def test_a_second_pass_is_taken_against_the_policy_before_the_first(model_dir, tmp_path):
     """Written out with autograd, row by row: two Adam steps, the second clipped at 1 -/+ 0.02 around
     the log-probs from before the first. The rate is high, so that ratios leave the clip's range."""
-    clip = ["train.eps_clip_low=0.02", "train.eps_clip_high=0.02", "train.dual_clip=1.5"]
+    clip = ["train.eps_clip_low=0.02", "train.eps_clip_high=0.02", "openrlhf.actor.dual_clip=1.5"]
     passes = ["train.inner_epochs=2", "train.learning_rate=3e-2"]
     off = ["replay.enabled=false", "reflection.enabled=false", "ranking.enabled=false"]
     lab = Lab(config_of(tmp_path, *clip, *passes, *off), model_dir=model_dir)
@@ -151,7 +151,7 @@ def test_a_second_pass_is_taken_against_the_policy_before_the_first(model_dir, t
             gain = torch.maximum(gain, torch.tensor(1.5 * advantage)) if advantage < 0 else gain
             beyond += int(((ratio - 1).abs() > 0.02).sum())
             (-gain.sum() / tokens).backward()
-        norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), lab.config.train.max_grad_norm).item()
+        norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), MAX_GRAD_NORM).item()
         optimizer.step()
         optimizer.zero_grad()
     start = parameters_to_vector(lab.model.parameters()).clone()
