@@ -34,14 +34,14 @@ CHECKED_TOKENS = 64
 
 
 def plain(logits_TV: torch.Tensor, labels_T: torch.Tensor) -> tuple[torch.Tensor, None]:
-    """runs/models/actor.py:260 and runs/models/utils.py:160-188 of OpenRLHF 0.11.2, where flash-attn is absent."""
+    """models/actor.py:260 and models/utils.py:160-188 of OpenRLHF 0.11.2, where flash-attn is absent."""
     logits_TV = logits_TV.to(torch.float32)
     label_T = logits_TV.gather(1, labels_T[:, None]).squeeze(1)
     return label_T - torch.cat([chunk.logsumexp(dim=1) for chunk in logits_TV.split(1024)]), None
 
 
 def unchunked(logits_TV: torch.Tensor, labels_T: torch.Tensor) -> tuple[None, torch.Tensor]:
-    """runs/models/actor.py:260 and runs/models/utils.py:216 of OpenRLHF 0.11.2."""
+    """models/actor.py:260 and models/utils.py:216 of OpenRLHF 0.11.2."""
     logits_TV = logits_TV.to(torch.float32)
     probs_TV = torch.nn.functional.softmax(logits_TV, dim=-1)
     return None, torch.logsumexp(logits_TV, dim=-1) - torch.sum(probs_TV * logits_TV, dim=-1)

@@ -5,7 +5,7 @@
 
 A head of --hidden inputs stands for the model. The loss weighs each token by itself, as a policy loss does. Each way is a
 process of its own; the peak is above what it held before the forward pass (on a CPU VmHWM, set back before it; on CUDA
-torch's own count). Upstream's lines: runs/models/actor.py:252-277, runs/models/utils.py:172-188. The gradient of the weight is a
+torch's own count). Upstream's lines: models/actor.py:252-277, models/utils.py:172-188. The gradient of the weight is a
 part of both.
 """
 

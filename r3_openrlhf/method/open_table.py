@@ -58,7 +58,7 @@ def is_import_path(name: str) -> bool:
 
 
 def load_object(key: str, path: str) -> Any:
-    """What an import path names. `key` is the configuration key that holds it, for the error's sentence.
+    """Import what a path names. `key` is the configuration key that holds it, for the error's sentence.
 
     ConfigError: no such file, module or attribute, or the module itself fails while it is imported.
     """
@@ -122,7 +122,7 @@ def check_signature(key: str, path: str, function: Any, *arguments: Any, **keywo
 
 
 def tried(key: str, path: str, call: Callable[[], EntryT], *, on: str) -> EntryT:
-    """What a user's function returns for something made up. ConfigError where it fails; `on` says in words what it got."""
+    """Call a user's function with made-up values and return the result. ConfigError where it fails; `on` says in words what it got."""
     try:
         return call()
     except Exception as error:

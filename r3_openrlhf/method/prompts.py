@@ -1,4 +1,4 @@
-"""What a step asks: the prompts of its groups, why each is asked, and why others are not (ISR, METHOD section 5)."""
+"""Plan a step's prompts: those of its groups, why each is asked, and why others are not (ISR, METHOD section 5)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Prefix:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChosenStates:
-    """What a step's batch starts from instead of prompts, and metrics of all states that there are."""
+    """States that a step's groups start from instead of prompts, and metrics of all states in the store."""
 
     prefixes: list[Prefix]
     metrics: dict[str, float]
@@ -91,7 +91,7 @@ class StepPrompts:
 
     @property
     def why_not(self) -> Counter[ReflectionFate]:
-        """How many problems have no reflection group, by reason."""
+        """Count the problems without a reflection group, by reason."""
         return Counter(fate for fate in self.reflection if fate is not ReflectionFate.ASKED)
 
     @property
@@ -113,7 +113,7 @@ class StepPrompts:
 
 
 class PromptMaker(Protocol):
-    """How a loop makes its prompts; they may be of any type: text, token ids, messages."""
+    """Renders a loop's prompts; they may be of any type: text, token ids, messages."""
 
     def plain(self, problem: Any) -> Any:
         """The prompt that asks the problem."""

@@ -188,15 +188,15 @@ class R3:
         *,
         step: int,
         groups: Sequence[Hashable] | None = None,
-        joining: Callable[[list[Rollout]], list[Rollout]] = list,
+        rows_of_recalled: Callable[[list[Rollout]], list[Rollout]] = list,
     ) -> MixedBatch:
         """Group the step's rollouts and add stored ones to collapsed groups (CCR). `group.replay` says what became of each.
-        `joining` maps a group's recalled rollouts to rows, for loops in which one rollout is many rows."""
+        `rows_of_recalled` maps a group's recalled rollouts to rows, for loops in which one rollout is many rows."""
         ids = groups or [(rollout.uid, rollout.context) for rollout in rollouts]
         batch, replay = MixedBatch(rollouts, ids), self.settings.replay
         if replay.enabled and self.history is not None:
             batch.recall(
-                lambda uid, verdict: joining(self.stored(uid, verdict, step=step)),
+                lambda uid, verdict: rows_of_recalled(self.stored(uid, verdict, step=step)),
                 mode=replay.mode,
                 rng=random.Random(f"{self.seed}/replace/{step}"),
                 failures=replay.recall_failures,

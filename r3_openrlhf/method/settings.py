@@ -197,7 +197,7 @@ class HistorySettings:
 
 @dataclass
 class R3Settings:
-    """What the method decides by. A run's configuration (`R3Config`) has these sections and others."""
+    """Settings of the method. A run's configuration (`R3Config`) has these sections and others."""
 
     advantage: AdvantageSettings = field(default_factory=AdvantageSettings)
     replay: ReplaySettings = field(default_factory=ReplaySettings)

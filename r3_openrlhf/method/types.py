@@ -28,7 +28,7 @@ class Word(StrEnum):
 
 
 class Verdict(Word):
-    """What the grader said about the final answer. UNGRADED is an absence, never a zero."""
+    """The grader's verdict on the final answer. UNGRADED is an absence, never a zero."""
 
     CORRECT = "correct"
     WRONG = "wrong"
@@ -46,7 +46,7 @@ class Context(Word):
 
 
 class HardBy(Word):
-    """What of a problem's stored rollouts reflection.threshold is compared with."""
+    """The measure of a problem's stored rollouts that reflection.threshold is compared with."""
 
     SUCCESS_RATE = "success_rate"
     REWARD = "reward"
@@ -74,14 +74,14 @@ class AdvantageScope(Word):
 
 
 class RankingScope(Word):
-    """Which failures of an all-wrong group are ranked: the truncated ones (algorithm 1) or all (the paper's abstract)."""
+    """The failures of an all-wrong group that are ranked: the truncated ones (algorithm 1) or all (the paper's abstract)."""
 
     TRUNCATED = "truncated"
     FAILED = "failed"
 
 
 class RankingGuard(Word):
-    """What keeps a ranking from paying for being truncated (method/core/mixed_batch.py); `none` is the paper's formula."""
+    """The guard against paying for being truncated (method/core/mixed_batch.py); `none` is the paper's formula."""
 
     NONE = "none"
     NO_STD = "no_std"
@@ -116,7 +116,7 @@ class EntropyStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntropyBounds:
-    """What the engine's top-k log-probs prove about one response's peak and global entropy, in nats."""
+    """Bounds that the engine's top-k log-probs prove about one response's peak and global entropy, in nats."""
 
     peak_lower: float
     peak_upper: float
@@ -126,7 +126,7 @@ class EntropyBounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnFacts:
-    """Which turn of which trajectory a response is, and what the environment made of it (problems/agents/trajectory.py)."""
+    """The turn of a trajectory that a response is, and the environment's answer to it (problems/agents/trajectory.py)."""
 
     trajectory: str  # equal for the turns of one trajectory; no other of its task has it within a step
     index: int  # of the turn, from 0

@@ -69,7 +69,7 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How one family of data sets keeps its tests.
+    """The columns in which one family of data sets keeps its tests.
 
     Args:
         name: As the first page says it.
@@ -154,7 +154,7 @@ def tests_and_problem(shape: Shape, row: dict[str, Any], problem_key: str) -> tu
 
 
 def _needed(tests: CodeTests, row: dict[str, Any], words: str) -> str:
-    """What the problem must say so that the tests can be met: the name of a function, and its first lines where there are any."""
+    """Return what the problem must say so that the tests can be met: the name of a function, and its first lines where there are any."""
     starter = str(row.get("starter_code") or "").strip()
     if tests.kind == "standard input":
         return "".join(
@@ -220,7 +220,7 @@ def _with_more(cell: Any, more: str) -> Any:
 
 
 def parsed(value: Any, *, depth: int = 3) -> Any:
-    """What a JSON text holds, and a JSON text in it; anything else as it is. DataError: it is no JSON, or packed badly."""
+    """Parse a JSON text, and a JSON text in it; return anything else as it is. DataError: it is no JSON, or packed badly."""
     while isinstance(value, str) and depth:
         text = value.strip()
         if not text:

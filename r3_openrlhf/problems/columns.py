@@ -1,4 +1,4 @@
-"""Which columns hold problem and answer, the value at a dotted key, and messages -> the turns of a prompt."""
+"""Find the columns of problem and answer, the value at a dotted key, and messages -> the turns of a prompt."""
 
 from __future__ import annotations
 

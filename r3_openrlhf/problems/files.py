@@ -65,7 +65,7 @@ def load_table(data: DataConfig, wanted: Iterable[str] | None) -> Table:
 
 
 def _generated(data: DataConfig, name: str) -> Table:
-    """What a function of a user gives, called with the options of data.reasoning_gym: one dictionary a problem."""
+    """Read problems from a function of the user, called with the options of data.reasoning_gym: one dictionary a problem."""
     generate = load_object("data.path", data.path)
     check_signature("data.path", data.path, generate, **data.reasoning_gym)
     rows = list(generate(**data.reasoning_gym))

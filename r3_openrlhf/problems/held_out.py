@@ -139,7 +139,7 @@ def evaluation_line(
 
 @contextmanager
 def _errors_name_the_right_key() -> Iterator[None]:
-    """What problems/sources.py says of data.path is about held_out.path here."""
+    """Name held_out.path in sentences that problems/sources.py writes about data.path."""
     try:
         yield
     except DataError as error:

@@ -1,4 +1,4 @@
-"""What travels with a problem from its source to the grader."""
+"""The record that travels with a problem from its source to the grader."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _encode = json.JSONEncoder(ensure_ascii=False).encode  # made once: json.dumps m
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
-    """What the rollout executor must know about a problem."""
+    """A problem as the rollout executor needs it."""
 
     uid: str  # stable over epochs and runs: data.uid_key, else a hash of the problem text
     problem: str  # the bare problem, before any template; of messages the last turn of the user

@@ -1,4 +1,4 @@
-"""What each of `data.sources` had in a step."""
+"""Count what each of `data.sources` had in a step."""
 
 from __future__ import annotations
 

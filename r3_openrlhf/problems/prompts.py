@@ -89,7 +89,7 @@ def template_values(data: DataConfig) -> dict[str, Any]:
 
 
 def begin_of_text(tokenizer: PreTrainedTokenizerBase) -> str:
-    """What the tokenizer itself puts before a text (<bos>, <s>, <|begin_of_text|>); "" for most."""
+    """Return what the tokenizer itself puts before a text (<bos>, <s>, <|begin_of_text|>); "" for most."""
     first = tokenizer(text="a")["input_ids"][:1]
     return tokenizer.bos_token if first == [tokenizer.bos_token_id] else ""
 

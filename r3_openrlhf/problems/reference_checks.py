@@ -83,7 +83,7 @@ class _Column:
 def check_references(
     labels: Sequence[Label], *, path: str, answer_key: str, columns: Sequence[str] = ()
 ) -> list[Finding]:
-    """What is wrong, or looks wrong, with the references of the problems of one source.
+    """Find what is wrong, or looks wrong, with the references of one source.
 
     Refused is what cannot be meant: see the constants of this file for each threshold. A grader of the user's own may
     compare anything, so there only a constant column is worth a word.

@@ -48,7 +48,7 @@ MAX_GENERATED = 10_000_000
 
 @dataclass(slots=True, kw_only=True)
 class SourceCounts:
-    """What became of the rows of one source."""
+    """Counts of the rows of one source, used and left out."""
 
     path: str
     name: str | None = None  # in data.sources
@@ -78,7 +78,7 @@ class SourceCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problems:
-    """What a source holds, in its order."""
+    """The problems of a source, in its order."""
 
     labels: list[Label]  # one per uid
     num_duplicates: int  # rows equal to an earlier one

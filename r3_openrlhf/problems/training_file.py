@@ -131,7 +131,7 @@ def labels_in(path: Path) -> list[str]:
 def overlong_finding(
     data: DataConfig, *, num_overlong: int, num_read: int, room: int, key: str = "data"
 ) -> list[Finding]:
-    """What is said before training about prompts that are left out as too long."""
+    """Warn before training about prompts that are left out as too long."""
     if num_overlong < max(1, SUSPICIOUS * num_read):
         return []
     return [
@@ -169,7 +169,7 @@ def _counts(tokenizer: PreTrainedTokenizerBase, prompts: list[str]) -> list[int]
 def _too_long_to_reflect(
     config: R3Config, tokenizer: PreTrainedTokenizerBase, shortest: Label, lengths: list[int]
 ) -> int:
-    """How many problems leave no room for a stored attempt and its guidance. ConfigError when it is all of them."""
+    """Count the problems that leave no space for a stored attempt and its guidance. ConfigError when it is all of them."""
     data = config.data
     attempt = "attempt " * (MIN_VISIBLE_CHARACTERS // len("attempt "))
     message = reflection_message(problem_message(data.parts[shortest.source], shortest.problem), attempt)

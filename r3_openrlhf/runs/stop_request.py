@@ -36,8 +36,8 @@ class RunInterrupted(R3Error):
 
 
 @contextlib.contextmanager
-def deaf_children() -> Iterator[None]:
-    """What is started in here never hears SIGNALS, and neither does what that starts: the mask is inherited.
+def ignore_signals_in_children() -> Iterator[None]:
+    """Block SIGNALS for every process that is started in the block, and for what those start: the mask is inherited.
 
     Slurm sends the signals of a preemption, of --signal and of scancel to every process of a step, in any session
     (slurmstepd's proctrack_g_signal). Ray's daemons and its workers would end in the middle of the step that is to be saved.

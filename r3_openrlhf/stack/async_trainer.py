@@ -89,26 +89,26 @@ class R3GenerateSamplesActor(_below(ppo_trainer_async.GenerateSamplesActor)):  #
             super().load_state_dict(state_dict)
 
     def take_counts(self) -> dict[str, float]:
-        """What was sampled after the last batch."""
+        """Return what was sampled after the last batch."""
         return self.samples_generator.take_counts()
 
 
-class ToldEngines(BasePPOTrainer):
+class VersionedEngines(BasePPOTrainer):
     """After upstream's class in the order of classes: its broadcast runs inside of upstream's lock (:255)."""
 
     policy_step = 0  # of the weights that the next broadcast sends
 
     def broadcast_to_vllm(self) -> None:
-        """The weights, and which they are."""
+        """Send the weights, and their policy step."""
         super().broadcast_to_vllm()
         self.tell_engines()
 
     def tell_engines(self) -> None:
-        """Each engine knows from now on how many optimizer steps its weights have had."""
+        """Tell each engine how many optimizer steps its weights have had."""
         ray.get([engine.set_policy_step.remote(self.policy_step) for engine in self.vllm_engines])
 
 
-class R3TrainingActor(RecordedSteps, _below(ppo_trainer_async.TrainingActor), ToldEngines):  # type: ignore[misc]
+class R3TrainingActor(RecordedSteps, _below(ppo_trainer_async.TrainingActor), VersionedEngines):  # type: ignore[misc]
     """The actor that trains. It asks the held-out problems itself, between two steps."""
 
     def _make_generator(self, strategy) -> R3SamplesGenerator:
@@ -146,7 +146,7 @@ class R3TrainingActor(RecordedSteps, _below(ppo_trainer_async.TrainingActor), To
     def _facts_of(self, rollout_samples) -> BatchFacts:
         return rollout_samples.facts
 
-    def _counts_behind_the_last_step(self) -> dict[str, float]:
+    def _counts_after_last_step(self) -> dict[str, float]:
         return ray.get(self.generator.take_counts.remote())
 
     def save_logs_and_checkpoints(self, global_step: int, logs_dict=None, client_states=None) -> None:

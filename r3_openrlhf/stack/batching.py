@@ -1,4 +1,4 @@
-"""How rows are laid out over data-parallel ranks and micro-batches. Pure; no tensor.
+"""Lay rows out over data-parallel ranks and micro-batches. Pure; no tensor.
 
 Every rank must run the same number of forward and backward passes, or ranks wait for each other for ever. Upstream
 assumes rollout counts that divide evenly; mixed groups do not. Rows are therefore completed by fillers (rows without

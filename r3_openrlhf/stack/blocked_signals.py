@@ -1,4 +1,4 @@
-"""Signals that were blocked for a process (stop_request.deaf_children) stay blocked.
+"""Signals that were blocked for a process (stop_request.ignore_signals_in_children) stay blocked.
 
 Answers Lib/multiprocessing/resource_tracker.py:145-151 of CPython 3.11: the first process that is started with
 multiprocessing, such as vLLM's engine, unblocks SIGTERM in the thread that starts it, also if it was blocked before. Slurm's

@@ -1,6 +1,6 @@
 """Upstream's Actor without logits: its head returns the log-probs of the labels, computed in chunks of tokens.
 
-Answers runs/models/actor.py:250-292, where the training pass keeps the logits of a whole micro-batch: about 10 bytes for each token
+Answers models/actor.py:250-292, where the training pass keeps the logits of a whole micro-batch: about 10 bytes for each token
 and word (2 in bfloat16, 4 in float32, 4 for their gradient), 56 GB for one row of 36,864 tokens and 152k words.
 
 The chunks are inside the head's own forward pass, so that ZeRO 3 gathers its weight once for all of them, in either direction.
@@ -122,7 +122,7 @@ class LogprobHead:
 
 
 def model_inputs(actor, sequences_BT, attention_mask_BT, ring_attn_group):
-    """What runs/models/actor.py:219-249 gives the model, the label of each token, and the way back from its tokens to [B, T]."""
+    """Return what models/actor.py:219-249 gives the model, the label of each token, and the way back from its tokens to [B, T]."""
     if actor.packing_samples:
         tokens, position_ids, labels, pad_length, indices = unpad_and_slice_tensor(
             sequences_BT, attention_mask_BT, ring_attn_group

@@ -1,4 +1,4 @@
-"""What a user sees while a run works: a line per phase and per step, and something that moves; the rest is in train.log.
+"""Show a run's progress: a line per phase and per step, and something that moves; the rest is in train.log.
 
 How it looks is runs/display.py.
 """
@@ -102,7 +102,7 @@ class Console:
             self._display.line(text)
 
     def expect(self, num_steps: int, *, max_tokens: int | None, examples: int) -> None:
-        """How many steps the run will make, how many generated tokens may end it, and how many rollouts of each step are shown."""
+        """Expect so many steps, so many generated tokens that may end the run, and so many rollouts of each step are shown."""
         with self._lock:
             self._max_tokens, self._examples = max_tokens, examples
             self._display.expect(num_steps)

@@ -1,4 +1,4 @@
-"""How the run's configuration reaches every process of the job: one environment variable, set through Ray."""
+"""Pass the run's configuration to every process of the job: one environment variable, set through Ray."""
 
 from __future__ import annotations
 

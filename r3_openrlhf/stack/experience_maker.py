@@ -129,7 +129,7 @@ class StockExperienceMaker(RemoteExperienceMaker):
                 raise TrainingStopped(f"the reward of a rollout of problem {rollout.uid} is {rollout.reward}")
         started = time.perf_counter()
         groups = [(sample.prompts[0], sample.labels[0]) for sample in rollout_samples]
-        batch = self.r3.recall(self.rollouts, step=self.step, groups=groups, joining=self._joining)
+        batch = self.r3.recall(self.rollouts, step=self.step, groups=groups, rows_of_recalled=self._rows_of_recalled)
         self._recall_s = time.perf_counter() - started
         self._check_ungraded(batch)
         self._warn()
@@ -145,8 +145,8 @@ class StockExperienceMaker(RemoteExperienceMaker):
                 if run.path.is_dir():
                     announce(run, Phase.REWARDS, step=self.step + 1, warning=sentence)
 
-    def _joining(self, recalled: list[Rollout]) -> list[Rollout]:
-        """What a group's recalled rollouts become in the batch."""
+    def _rows_of_recalled(self, recalled: list[Rollout]) -> list[Rollout]:
+        """Turn a group's recalled rollouts into rows of the batch."""
         for rollout in recalled:  # the store keeps token ids
             rollout.text = rollout.text or self._text(rollout.response_ids)
         return recalled
@@ -165,7 +165,7 @@ class StockExperienceMaker(RemoteExperienceMaker):
         return self.tokenizer.decode(ids.tolist(), skip_special_tokens=True)
 
     def kept_rollouts(self) -> list[Rollout]:
-        """What the history store takes of this step."""
+        """Return the rollouts of this step for the history store."""
         return self.rollouts
 
     def _check_ungraded(self, batch: MixedBatch) -> None:
@@ -177,7 +177,7 @@ class StockExperienceMaker(RemoteExperienceMaker):
             )
 
     def _gaps(self, experiences: list[Experience], rollouts: Sequence[Rollout | None]) -> dict[str, float]:
-        """How far actor and engine are from each other, as metrics. rollouts: of each row, None where it is not fresh.
+        """Measure the distance between actor and engine, as metrics. rollouts: of each row, None where it is not fresh.
 
         Where rollouts are sampled ahead, older weights explain a difference: the sync shows in rows of the current ones alone,
         and is not reported of a step that has none.
@@ -316,7 +316,7 @@ class R3ExperienceMaker(StockExperienceMaker):
     # ── tensors ──
 
     def _set_old_logprobs(self, experiences: list[Experience], rows: list[Row], batch: MixedBatch) -> dict[str, float]:
-        """Which log-probs a recalled row's ratio is taken against (METHOD section 4), and how far off-policy it is."""
+        """Set the log-probs that a recalled row's ratio is taken against, and measure how far off-policy it is."""
         gaps: list[torch.Tensor] = []
         smallest: list[float] = []  # of each recalled success
         for (

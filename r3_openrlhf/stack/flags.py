@@ -1,4 +1,4 @@
-"""How R³ treats every flag of the installed OpenRLHF that is given as `openrlhf.FLAG=VALUE`.
+"""Decide for every flag of the installed OpenRLHF that is given as `openrlhf.FLAG=VALUE`.
 
     python tools/openrlhf_flags.py        prints docs/openrlhf-flags.md
 
@@ -167,7 +167,7 @@ class Need(NamedTuple):
 
 
 def _corrects(config: R3Config, given: dict[str, Any]) -> bool:
-    """runs/models/loss.py:239: with gspo the level alone counts."""
+    """models/loss.py:239: with gspo the level alone counts."""
     is_on = given.get("algo.advantage.is_correction_level", "off") != "off"
     return is_on and config.flag("actor.policy_loss_type") != "gspo"
 
@@ -293,7 +293,7 @@ def _check_adapter(given: dict[str, Any]) -> None:
 
 
 def _check_loss(given: dict[str, Any], config: R3Config) -> None:
-    """What runs/models/loss.py:153-188 would ignore, or refuse once the model is loaded."""
+    """Refuse what models/loss.py:153-188 would ignore, or refuse once the model is loaded."""
     correction = "openrlhf.algo.advantage.is_correction"
     level, mode, gating, threshold = (
         given.get(f"algo.advantage.is_correction_{name}") for name in ("level", "mode", "gating", "threshold")
@@ -316,7 +316,7 @@ def _check_loss(given: dict[str, Any], config: R3Config) -> None:
 
 
 def _check_states(given: dict[str, Any], config: R3Config, *, platform: str) -> None:
-    """What DeepSpeed's optimizers of ZeRO 0 and 1 cannot do (deepspeed/runtime/engine.py:2064-2107), found out by upstream
+    """Refuse what DeepSpeed's optimizers of ZeRO 0 and 1 cannot do (deepspeed/runtime/engine.py:2064-2107), found out by upstream
     when the model is loaded."""
     stage, sums = config.train.zero_stage, given.get("ds.grad_accum_dtype")
     in_fp32 = sums in ("fp32", "float32")

@@ -154,7 +154,7 @@ def listen(run: RunDirectory, console: Console) -> Callable[..., None]:
 
 
 class Plan(NamedTuple):
-    """What `train` would do."""
+    """A run of `train` that is not started."""
 
     platform: str
     arguments: list[str]  # OpenRLHF's
@@ -163,9 +163,9 @@ class Plan(NamedTuple):
 
 
 def plan(config: R3Config) -> Plan:
-    """What `train` would do.
+    """Make the plan of a run.
 
-    Every check of `train` that needs neither the hub nor a model that is yet to be built. Writes nothing that stays.
+    Does every check of `train` that needs neither the hub nor a model that is yet to be built. Writes nothing that stays.
     """
     every_process.set_environment()
     # A plan may be made on a machine without GPUs for one that has them.

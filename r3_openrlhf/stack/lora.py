@@ -1,6 +1,6 @@
 """LoRA (`openrlhf.ds.lora.rank`): the engines and every saved model get merged weights under the names of the base model.
 
-Upstream trains the adapter (runs/models/actor.py:177-188), and then uses PEFT's own names everywhere:
+Upstream trains the adapter (models/actor.py:177-188), and then uses PEFT's own names everywhere:
 
     trainer/ray/ppo_actor.py:477-485        the weight sync sends `base_model.model.*.base_layer.weight` and
                                             `*.lora_A.default.weight`, which vLLM refuses after a whole step
@@ -28,7 +28,7 @@ from peft.tuners.lora import Linear, LoraLayer
 
 from r3_openrlhf.method.errors import TrainingStopped
 
-ADAPTER = "default"  # the name that get_peft_model gives when it is told none (runs/models/actor.py:188)
+ADAPTER = "default"  # the name that get_peft_model gives when it is told none (models/actor.py:188)
 # Below a saved model: a file of PEFT next to the weights would make Transformers load the base model
 FOLDER = "adapter"
 
@@ -44,7 +44,7 @@ class MergedWeight:
 
     @property
     def parts(self) -> list[torch.nn.Parameter]:
-        """What ZeRO 3 gathers before `data` can be read."""
+        """Return the parameters that ZeRO 3 gathers before `data` can be read."""
         return [self._base, self._layer.lora_A[ADAPTER].weight, self._layer.lora_B[ADAPTER].weight]
 
     @property

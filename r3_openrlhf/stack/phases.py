@@ -20,7 +20,7 @@ from r3_openrlhf.stack.environment import VARIABLE, config_from_environment
 
 
 class Phase(StrEnum):
-    """What a run is doing, in the words that the terminal shows."""
+    """The phases of a run, in the words that the terminal shows."""
 
     CHECKING = "checking the settings"
     UNPACKING = "unpacking the model"
@@ -60,7 +60,7 @@ def announce(
 
 
 def under_way(run: RunDirectory) -> str | None:
-    """What a run that ended now would lose, in words; None: nothing, no step has begun since its start."""
+    """Say what a run that ended now would lose; None: nothing, no step has begun since its start."""
     try:
         with run.events.open("rb") as events:
             events.seek(max(0, events.seek(0, os.SEEK_END) - 4096))

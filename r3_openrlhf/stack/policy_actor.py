@@ -43,7 +43,7 @@ def bytes_of_others() -> int:
 
 
 class EntropyPass(NamedTuple):
-    """What one forward pass measured."""
+    """Measurements of one forward pass."""
 
     statistics_B2: torch.Tensor  # (peak, global) in nats, NaN for rows that did not ask
     seconds: float  # spent on entropy
@@ -147,7 +147,7 @@ class R3PolicyActor(StockPolicyActor):
 def logprobs_and_entropy(actor, sequences_BT, action_mask_BA, attention_mask_BT, *, ring_attn_group=None):
     """Log-probs and exact entropy of every action position, both under the temperature-scaled policy.
 
-    Answers runs/models/actor.py:202-292, which copies all logits to float32 before it takes log-probs and whose entropy
+    Answers models/actor.py:202-292, which copies all logits to float32 before it takes log-probs and whose entropy
     keeps several such copies. Here the model's own logits are read in chunks of tokens, or made in chunks (ChunkedActor).
 
     Returns:

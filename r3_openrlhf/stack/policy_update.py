@@ -101,7 +101,7 @@ class R3ReplayBuffer(NaiveReplayBuffer):
 
 
 class AnyNumberOfRows:
-    """What upstream's update loop, the policy's or the critic's, needs on windows of any number of micro-batches. Before
+    """Let upstream's update loop, the policy's or the critic's, run on windows of any number of micro-batches. Before
     upstream's class in the order of classes.
 
     Upstream lets DeepSpeed count micro-batches (gradient accumulation steps fixed at start-up). Here a step's windows
@@ -158,7 +158,7 @@ class AnyNumberOfRows:
         return last
 
     def window_of(self, step: int) -> int:
-        """How many micro-batches the window of micro-batch `step` has."""
+        """Count the micro-batches of the window that micro-batch `step` belongs to."""
         if not self.args.train.dynamic_batch_enable:
             assert self._micro_batches_per_window is not None
             return self._micro_batches_per_window

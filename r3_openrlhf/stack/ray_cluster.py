@@ -16,7 +16,7 @@ from r3_openrlhf.machine.cpu import cpu_platform
 from r3_openrlhf.machine.ray_start import patient_raylet, replaced
 from r3_openrlhf.machine.ray_temporary import MAX_BYTES, REMEDY, bytes_of, private_directory, ray_temporary, sweep
 from r3_openrlhf.method.errors import ConfigError, R3Error
-from r3_openrlhf.runs.stop_request import DEADLINE, SIGNALS, deaf_children
+from r3_openrlhf.runs.stop_request import DEADLINE, SIGNALS, ignore_signals_in_children
 from r3_openrlhf.stack import safe_pickles
 from r3_openrlhf.stack.arguments import ray_address
 from r3_openrlhf.stack.environment import THREADS, environment_of
@@ -56,7 +56,7 @@ def running_ray(options: dict) -> Iterator[ModuleType]:
                 signal.signal(number, handler)
 
         with (
-            deaf_children(),
+            ignore_signals_in_children(),
             patient_raylet(common_port=DEFAULT_DASHBOARD_AGENT_LISTEN_PORT),
             replaced(ray._private.utils, set_sigterm_handler=hear),
         ):
@@ -143,7 +143,7 @@ def ray_options(config: R3Config, platform: str) -> dict:
 
 
 def check_devices(nodes: list[dict], config: R3Config, platform: str) -> list[str]:
-    """What a person should know of the GPUs of Ray's nodes (`ray.nodes()`).
+    """Return sentences about the GPUs of Ray's nodes (`ray.nodes()`).
 
     Raises ConfigError where the run would take the CPU platform on a cluster of GPUs. Ray names the kind of a GPU that it finds
     itself ("accelerator_type:H100"); "GPU" alone may be bookkeeping.

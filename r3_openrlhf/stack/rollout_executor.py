@@ -33,7 +33,7 @@ from r3_openrlhf.stack.recorded_rollouts import Recording
 
 
 class AgentExecutor(AgentExecutorBase):
-    """What an engine's actor makes once, and calls for each response."""
+    """Sample and grade responses: an engine's actor makes one and calls it for each."""
 
     def __init__(self) -> None:
         from vllm.sampling_params import RequestOutputKind  # logprobs_array does without vllm

@@ -143,12 +143,12 @@ class R3SamplesGenerator(SamplesGenerator):
         return [row.r3_rollout for row in rows]
 
     def take_counts(self) -> dict[str, float]:
-        """What was sampled since the last call, and what of it was not trained on, for metrics.jsonl."""
+        """Take the counts of what was sampled since the last call and of what was not trained on, for metrics.jsonl."""
         counts, self._counts = self._counts, Counter()
         return {key: float(counts[key]) for key in COUNTS} | {"generated_tokens_total": float(self.tokens)}
 
     def take_facts(self) -> BatchFacts:
-        """What the trainer reports of the last batch; counts as take_counts."""
+        """Return metrics of the last batch; counts as take_counts."""
         return BatchFacts(
             epoch=self.epoch_of_batch,
             next_epoch=self.epoch,

@@ -57,7 +57,7 @@ def check_context(config: R3Config, model: str, *, platform: str) -> None:
     heads = getattr(found, "num_attention_heads", None)
     if heads is not None:
         check_split(config, heads=heads, kv_heads=getattr(found, "num_key_value_heads", None) or heads)
-    # runs/models/actor.py:192: what tells upstream a model with experts; of another one the first update finds no loss to add
+    # models/actor.py:192: what tells upstream a model with experts; of another one the first update finds no loss to add
     if "output_router_logits" not in found.to_dict():
         for name in ("actor.aux_loss_coef", "ds.experts_implementation"):
             if value := config.flag(name):
@@ -76,7 +76,7 @@ def check_layers(config: R3Config, model_config: Any, *, platform: str) -> None:
             f"model.path {config.model.path} has experts, whose weights vLLM 0.29 may lay out anew when it loads them: those of a "
             "later sync would be read wrongly (https://github.com/vllm-project/vllm/issues/42821); use a model without experts"
         )
-    # stack/chunked_actor.py, runs/models/actor.py:246: rows are told apart by their positions alone
+    # stack/chunked_actor.py, models/actor.py:246: rows are told apart by their positions alone
     reason = "has positions of three dimensions" if hasattr(model_config, "vision_config") else None
     for kind in getattr(text, "layer_types", None) or ():
         if kind == "linear_attention" or not kind.endswith("_attention"):
@@ -106,7 +106,7 @@ def gpu_warnings(config: R3Config, *, platform: str) -> list[str]:
 
 
 def memory_warning(config: R3Config, model: str, *, platform: str) -> str | None:
-    """What `r3 plan` says of the GPU that is here: a sentence, or None where the run fits or nothing is known.
+    """Compare the plan with the GPU that is here: a sentence, or None where the run fits or nothing is known.
 
     ConfigError where it cannot fit. The driver may be on a machine without a GPU; nothing is checked there.
     """

@@ -55,7 +55,7 @@ def early_warnings(rollouts: Sequence[Rollout], *, step: int) -> dict[str, str]:
 
 
 def ungraded_sentence(rollouts: Sequence[Rollout]) -> str:
-    """How many could not be graded, why, and what one reward function or server said."""
+    """Say how many could not be graded, why, and what one reward function or server reported."""
     ungraded = [rollout for rollout in rollouts if rollout.verdict is Verdict.UNGRADED]
     reasons = Counter(rollout.reason for rollout in ungraded)
     why = ", ".join(f"{reason} ({number})" for reason, number in reasons.most_common(4))
@@ -65,7 +65,7 @@ def ungraded_sentence(rollouts: Sequence[Rollout]) -> str:
 
 
 def kept(line: Mapping[str, float]) -> dict[str, float]:
-    """What `trend_warnings` reads of a line of metrics.jsonl."""
+    """Keep what `trend_warnings` reads of a line of metrics.jsonl."""
     return {key: line[key] for key in KEYS if key in line}
 
 

@@ -51,7 +51,7 @@ ADDED_SECONDS = (
 
 
 class RecordedSteps(ppo_trainer.BasePPOTrainer):
-    """What a run adds to upstream's controller, whichever of its classes that is. It is before that class in the order of classes.
+    """Records steps beside upstream's controller, whichever of its classes that is; comes before it in the order of bases.
     `algo` other than r3 keeps upstream's estimators and only records."""
 
     samples_generator: R3SamplesGenerator
@@ -189,7 +189,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
     def _facts_of(self, _rollout_samples) -> BatchFacts:
         return self.samples_generator.take_facts()
 
-    def _counts_behind_the_last_step(self) -> dict[str, float]:
+    def _counts_after_last_step(self) -> dict[str, float]:
         return self.samples_generator.take_counts()
 
     def save_logs_and_checkpoints(self, global_step: int, logs_dict=None, client_states=None) -> None:
@@ -253,7 +253,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
 
     def _count_what_led_to_no_step(self) -> None:
         """At the end of the last epoch dynamic filtering may have dropped every group."""
-        counts = self._counts_behind_the_last_step()
+        counts = self._counts_after_last_step()
         counts["generated_tokens_total"] = counts["generated_tokens"]
         if counts["generated_tokens"]:
             if not self.run.read_metrics():

@@ -103,7 +103,7 @@ def _upstream(source: Path) -> tuple[argparse.ArgumentParser, Callable[[list[str
 
 @functools.lru_cache(maxsize=2)
 def _programs(source: Path, _changed_ns: int) -> tuple[CodeType, CodeType]:
-    """What makes the parser, and what parses and checks, as long as the file stays as it is (`_changed_ns`)."""
+    """Compile what makes the parser, and what parses and checks, as long as the file stays as it is (`_changed_ns`)."""
     tree = ast.parse(source.read_text(encoding="utf-8"), filename=str(source))
     block = next(
         (node.body for node in tree.body if isinstance(node, ast.If) and "__main__" in ast.dump(node.test)), []

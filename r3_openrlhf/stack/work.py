@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 
 
 class Work(NamedTuple):
-    """What differs between responses to problems and trajectories in an environment.
+    """The differences between responses to problems and trajectories in an environment.
 
     Attributes:
         executor: the file that OpenRLHF loads to sample one rollout (--train.agent_func_path).

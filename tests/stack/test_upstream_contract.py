@@ -137,7 +137,7 @@ def test_our_overrides_have_upstreams_signatures():
         R3GenerateSamplesActor,
         R3TrainerAsync,
         R3TrainingActor,
-        ToldEngines,
+        VersionedEngines,
     )
     from r3_openrlhf.stack.critic_actor import R3CriticActor, R3CriticTrainer
     from r3_openrlhf.stack.experience_maker import R3ExperienceMaker
@@ -148,7 +148,7 @@ def test_our_overrides_have_upstreams_signatures():
     from r3_openrlhf.stack.samples_generator import R3SamplesGenerator
     from r3_openrlhf.stack.trainer import R3Trainer, RecordedSteps
 
-    for child in (AheadGenerator, R3GenerateSamplesActor, R3TrainerAsync, R3TrainingActor, RecordedSteps, ToldEngines, R3ExperienceMaker, R3ActorTrainer, R3CriticActor, R3CriticTrainer, R3PolicyActor, R3ReplayBuffer, R3SamplesGenerator, R3Trainer, AgentExecutor, executor.AgentExecutor, AgentExperienceMaker, R3RolloutActor):  # fmt: skip
+    for child in (AheadGenerator, R3GenerateSamplesActor, R3TrainerAsync, R3TrainingActor, RecordedSteps, VersionedEngines, R3ExperienceMaker, R3ActorTrainer, R3CriticActor, R3CriticTrainer, R3PolicyActor, R3ReplayBuffer, R3SamplesGenerator, R3Trainer, AgentExecutor, executor.AgentExecutor, AgentExperienceMaker, R3RolloutActor):  # fmt: skip
         upstream = next(c for c in child.__mro__ if c.__module__.startswith("openrlhf."))
         shared = {n for n in vars(child) if n in dir(upstream) and inspect.isfunction(vars(child)[n])} - {"__init__"}
         assert shared, child

@@ -20,15 +20,12 @@ from collections.abc import Callable
 from r3_openrlhf.machine import every_process
 from r3_openrlhf.machine.after_import import patch_after_import
 
-ENVIRONMENT = (
-    every_process.ENVIRONMENT
-    | {
-        "DS_ACCELERATOR": "cpu",
-        "VLLM_TARGET_DEVICE": "cpu",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # vLLM would bind to cores that Ray's other processes use too
-        "TORCHDYNAMO_DISABLE": "1",  # runs/models/utils.py:compute_entropy is compiled; a compiler run costs more than it saves
-    }
-)
+ENVIRONMENT = every_process.ENVIRONMENT | {
+    "DS_ACCELERATOR": "cpu",
+    "VLLM_TARGET_DEVICE": "cpu",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # vLLM would bind to cores that Ray's other processes use too
+    "TORCHDYNAMO_DISABLE": "1",  # models/utils.py:compute_entropy is compiled; a compiler run costs more than it saves
+}
 WORKER_EXTENSION = "r3_openrlhf.machine.cpu.vllm_worker.CpuWorkerWrap"
 KV_CACHE_BYTES = 256 * 2**20  # of an engine
 

@@ -1,4 +1,4 @@
-"""What happened in one step, as numbers for metrics.jsonl (METHOD section 7)."""
+"""Count what happened in one step, as numbers for metrics.jsonl (METHOD section 7)."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def batch_metrics(batch: MixedBatch, *, step: int) -> dict[str, float]:
 
 
 def trained_tokens(batch: MixedBatch, *, passes: int) -> float:
-    """What the update costs: prompt and response tokens of the trained rows, once for each pass."""
+    """Tokens of the update: prompt and response tokens of the trained rows, once for each pass."""
     asked = ((row if batch.has_own_prompt(row) else batch.first_of(row)).rollout for row in batch.trained)
     responses = sum(row.rollout.num_tokens for row in batch.trained)
     return float((sum(len(rollout.prompt_ids) for rollout in asked) + responses) * passes)
@@ -88,7 +88,7 @@ def accuracy(rollouts: Sequence[Rollout], context: Context, uids: set[str]) -> f
 
 
 def count(values: Iterable[object]) -> float:
-    """How many of the values are true."""
+    """Count the true values."""
     return float(sum(map(bool, values)))
 
 

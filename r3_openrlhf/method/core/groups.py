@@ -1,4 +1,4 @@
-"""What happened to one prompt's group, decided on verdicts alone (METHOD section 3).
+"""Classify one prompt's group, decided on verdicts alone (METHOD section 3).
 
 Rewards cannot decide it: the length reward makes an all-correct group unequal, a ranking reward an all-wrong one.
 """
@@ -37,7 +37,7 @@ def opposite_verdict(state: GroupState) -> Verdict | None:
 
 
 class RecallFate(Word):
-    """What replay did for a group, or why it did nothing."""
+    """The action of replay on a group, or the reason for none."""
 
     NOT_COLLAPSED = "not_collapsed"
     OFF = "off"  # replay.enabled=false
@@ -54,7 +54,7 @@ ABSENT = (RecallFate.NEVER_SAMPLED, RecallFate.EVICTED, RecallFate.TOO_OLD)  # n
 
 
 class RankingFate(Word):
-    """What the ranking did for a group, or why it did nothing."""
+    """The action of the ranking on a group, or the reason for none."""
 
     OFF = "off"  # ranking.enabled=false
     NOT_ALL_WRONG = "not_all_wrong"

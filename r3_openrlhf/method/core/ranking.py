@@ -144,7 +144,7 @@ def bounds_decide(
 
 @dataclass(frozen=True, slots=True)
 class RankingScore:
-    """What ranks the failures of one group.
+    """Ranks the failures of one group.
 
     `score`: (rollouts of the group that are ranked, their EntropyStatistics) -> one finite number each; without
     `needs_entropy` it is called with the rollouts alone, and no entropy is measured for it.

@@ -1,4 +1,4 @@
-"""Which past rollouts join a collapsed group, and which rows give way to them (CCR, METHOD section 4).
+"""Choose the past rollouts that join a collapsed group, and the rows that give way to them (CCR, METHOD section 4).
 
 RECALL_ORDERS is the table of orders; a function of one's own joins it by import path:
 
@@ -71,7 +71,7 @@ def choose(
 
 
 def newest(candidates: Sequence[CandidateT], k: int, _rng: random.Random) -> list[CandidateT]:
-    """Those of the latest weights."""
+    """Keep the rollouts of the latest weights."""
     return list(candidates[:k])
 
 

@@ -37,7 +37,7 @@ StateOrder = Callable[[Sequence[Any], random.Random], Sequence[Any]]
 
 
 class StateFate(Word):
-    """What became of a stored state in a step."""
+    """The fate of a stored state in a step."""
 
     CONTINUED = "continued"
     NOT_DRAWN = "not_drawn"  # others came first, or another state of its problem did
@@ -46,7 +46,7 @@ class StateFate(Word):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continuations:
-    """What became of the graded continuations of one state."""
+    """Results of the graded continuations of one state."""
 
     tries: int = 0
     successes: int = 0

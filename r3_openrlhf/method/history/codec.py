@@ -84,7 +84,7 @@ def logprob_array(logprobs: np.ndarray, *, name: str) -> np.ndarray:
 
 
 def state_digest(prefix_ids: np.ndarray) -> bytes:
-    """What names a state in the store: the token ids of a prefix, int32 [n]."""
+    """Digest that names a state in the store: of the token ids of a prefix, int32 [n]."""
     return digest(token_array(prefix_ids, name="a prefix").tobytes())
 
 

@@ -61,7 +61,7 @@ def merge_duplicates(rollouts: Iterable[Rollout]) -> list[Draft]:
 def content_digest(
     context: Context, prompt_digest: bytes, response_digest: bytes, verdict: Verdict, turns: bytes | None = None
 ) -> bytes:
-    """What makes two stored rollouts the same: context, prompt, response and verdict; of trajectories their turns, too."""
+    """Digest that is equal for equal stored rollouts: context, prompt, response and verdict; of trajectories their turns, too."""
     return digest(
         context.value.encode(), prompt_digest, response_digest, verdict.value.encode(), *([turns] if turns else [])
     )

@@ -1,4 +1,4 @@
-"""What goes into the history store and what comes out of it. Plain values."""
+"""Plain values that go into the history store and come out of it."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class TurnsDraft:
 
     @property
     def digest(self) -> bytes:
-        """What makes the turns of two trajectories the same."""
+        """Digest that is equal for equal turns of two trajectories."""
         return turns_digest(self.prompt_ids, self.turns)
 
 

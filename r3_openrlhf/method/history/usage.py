@@ -19,7 +19,7 @@ PROBLEM_BYTES = 640  # a row of `problems`, its index entry, its counters
 
 
 def blob_bytes(size: int) -> int:
-    """What a blob takes on a leaf page, and on overflow pages of its own (sqlite.org/fileformat2.html, section 1.6)."""
+    """Count the bytes that a blob takes on a leaf page, and on overflow pages of its own (sqlite.org/fileformat2.html, section 1.6)."""
     usable, overflow = PAGE_BYTES, PAGE_BYTES - 4
     local = size
     if size > usable - 35:
@@ -37,7 +37,7 @@ def row_bytes(logprob_bytes: int, token_bytes: int) -> int:
 
 
 def live_bytes(room: int, *, arrived: int) -> int:
-    """How many of `room` bytes recallable rows may take, so that a quarter more than what `arrived` since the rollback
+    """Return the bytes of `room` that recallable rows may take, so that a quarter more than what `arrived` since the rollback
     floor moved last has space in addition, as far as half of it goes."""
     return room - min(arrived + arrived // 4, room // 2)
 
@@ -54,7 +54,7 @@ class Usage:
 
     @property
     def fixed(self) -> int:
-        """What eviction cannot reduce."""
+        """Count the bytes that eviction cannot free."""
         return BASE_BYTES + self.prompts + self.problems + self.continuations
 
     @property
@@ -72,7 +72,7 @@ class Usage:
 
     @classmethod
     def load(cls, connection: sqlite3.Connection) -> Usage:
-        """What the file's last transaction wrote; zeros in a new file."""
+        """Read the counters that the file's last transaction wrote; zeros in a new file."""
         rows = connection.execute("SELECT key, value FROM meta WHERE key LIKE 'usage.%'")
         return cls(**{key.removeprefix("usage."): value for key, value in rows})
 

@@ -11,7 +11,7 @@ own), runs the job's command, and watches everything to the end:
 The agents of the other nodes hold one TCP connection to the head; the kernels notice when the other end is gone. They find the head by a
 file in the run directory, which thereby proves that all nodes see the same file system; it also holds the job's secret.
 Slurm signals every process of a step, in any session. The agents and the command listen; Ray and what it starts
-do not (stop_request.deaf_children), so that the step which is to be saved can end.
+do not (stop_request.ignore_signals_in_children), so that the step which is to be saved can end.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from r3_openrlhf.method.history.lease import Lease
 from r3_openrlhf.operations.cluster import ClusterError, all_reduce, node_checks, ray_on_nodes
 from r3_openrlhf.runs import lock
 from r3_openrlhf.runs.directory import RunDirectory, write_whole
-from r3_openrlhf.runs.stop_request import GO_ON, SIGNALS, deaf_children
+from r3_openrlhf.runs.stop_request import GO_ON, SIGNALS, ignore_signals_in_children
 
 FAILED, LOST, BAD_NODE = 1, 86, 87
 SILENCE_S = 30  # a connection whose other end does not answer for so long is broken: the node is lost
@@ -148,7 +148,7 @@ class Agent:
             gpus=self.options.gpus, ray_args=self.options.ray_args,
         )  # fmt: skip
         self.say(" ".join(command))
-        with deaf_children():
+        with ignore_signals_in_children():
             return await self.spawn(command, **environment)
 
     async def add_up(self, *, address: str, rank: int, world: int) -> str:

@@ -47,7 +47,7 @@ EPS = 1e-6  # added to the std [P]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvantageParts:
-    """What the advantages of a task's turns consist of. Lists have one entry per trajectory."""
+    """The parts of the advantages of a task's turns. Lists have one entry per trajectory."""
 
     compared: list[ComparedSteps]  # the groups per level; [] with grpo
     of_steps: list[list[float]]  # their weighted mean per turn; 0.0 with grpo

@@ -1,4 +1,4 @@
-"""What an environment is: the interface, what it answers, and where it comes from by its name."""
+"""The interface of an environment, its answers, and the table of environments by name."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What an action did. ValueError: a reward that is not finite."""
+    """The result of an action. ValueError: a reward that is not finite."""
 
     observation: Observation  # the state after it
     reward: float

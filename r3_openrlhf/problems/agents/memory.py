@@ -1,4 +1,4 @@
-"""What the policy is shown: the goal, its last turns and the current state, in so many tokens."""
+"""Render what the policy sees: the goal, its last turns and the current state, in so many tokens."""
 
 from __future__ import annotations
 

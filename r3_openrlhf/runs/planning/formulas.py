@@ -125,11 +125,11 @@ def forward_bytes(shape: ModelShape, *, tokens: int) -> int:
     return tokens * BF16 * (2 * shape.hidden + 3 * shape.intermediate)
 
 
-# Per token and word of the vocabulary. Training: fp32 logits (runs/models/actor.py:250 copies the model's own), their gradient in
+# Per token and word of the vocabulary. Training: fp32 logits (models/actor.py:250 copies the model's own), their gradient in
 # fp32 and that in bf16; the cross-entropy kernel of flash-attn keeps no other. Without flash-attn log-probs are gather and
-# logsumexp (runs/models/utils.py:185-188), whose backward holds two fp32 tensors more while it adds them. Log-probs alone: the
+# logsumexp (models/utils.py:185-188), whose backward holds two fp32 tensors more while it adds them. Log-probs alone: the
 # model's bf16 and the fp32 copy; with R³'s exact entropy (method/core/entropy.py) the model's own and one chunk.
-# With openrlhf.actor.entropy_coef the entropy's own gradient is one more in fp32 (runs/models/utils.py:216, compiled).
+# With openrlhf.actor.entropy_coef the entropy's own gradient is one more in fp32 (models/utils.py:216, compiled).
 ENTROPY_LOGIT_BYTES = FP32
 TRAIN_LOGIT_BYTES = {True: FP32 + FP32 + BF16, False: 4 * FP32}
 FORWARD_LOGIT_BYTES = BF16 + FP32

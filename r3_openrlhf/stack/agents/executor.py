@@ -28,7 +28,7 @@ from r3_openrlhf.stack.rollout_executor import logprobs_array
 
 
 class AgentExecutor(AgentExecutorBase):
-    """What an engine's actor makes once, and calls for each trajectory."""
+    """Play trajectories: an engine's actor makes one and calls it for each."""
 
     def __init__(self) -> None:
         from vllm.sampling_params import RequestOutputKind  # responses_of does without vllm

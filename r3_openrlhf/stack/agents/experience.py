@@ -78,14 +78,14 @@ class AgentExperienceMaker(R3ExperienceMaker):
         """Whole trajectories: what is recalled is one of them."""
         return self._kept
 
-    def _joining(self, recalled: list[Rollout]) -> list[Rollout]:
+    def _rows_of_recalled(self, recalled: list[Rollout]) -> list[Rollout]:
         """The turns of each trajectory that joins a task, trajectory by trajectory."""
         turns: list[Rollout] = []
         for place, stored in enumerate(recalled):
             trajectory, mine = recalled_trajectory(stored, self.config.agents, name=recalled_name(stored, place))
             self._recalled.append(trajectory)
             turns += mine
-        return super()._joining(turns)
+        return super()._rows_of_recalled(turns)
 
     def _report(self, batch: MixedBatch, gaps: dict[str, float], metrics: dict[str, float]) -> None:
         self._recalled_prompts = {row.index: self._text(row.rollout.prompt_ids) for row in batch.rows if row.recalled}

@@ -66,7 +66,7 @@ def turn_prompts(config: R3Config, tokenizer: PreTrainedTokenizerBase) -> TurnPr
 
 
 def seed_of(label: Label) -> int:
-    """Which task of its environment this is. ConfigError: it is a problem for a grader."""
+    """Return the seed of this task in its environment. ConfigError: it is a problem for a grader."""
     if label.task != TASK or label.metadata is None:
         raise ConfigError(f"problem {label.uid} is no task of an environment; choose another run_dir")
     return int(label.metadata["seed"])

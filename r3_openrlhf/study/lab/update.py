@@ -55,7 +55,7 @@ def accumulate_gradient(
         loss = - sum_r sum_t g_rt / (number of response tokens)
         g    = min(ratio A, clip(ratio, 1 - low, 1 + high) A), and where A < 0: max(g, dual_clip A)
 
-    runs/models/loss.py of OpenRLHF, PolicyLoss with token_level_loss; dual clip: arXiv 1912.09729. A row whose advantage is 0 has
+    models/loss.py of OpenRLHF, PolicyLoss with token_level_loss; dual clip: arXiv 1912.09729. A row whose advantage is 0 has
     no gradient and is not run through the model; its tokens count. ValueError: no rows.
     """
     if not rows:

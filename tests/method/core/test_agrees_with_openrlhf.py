@@ -80,7 +80,7 @@ def test_logprobs_are_those_of_the_actor(openrlhf_models, temperature):
     labels_T = torch.randint(5000, (300,), generator=generator)
     logprobs_T, entropy_T = token_logprobs_and_entropy(logits_TV, labels_T, temperature=temperature, chunk_tokens=64)
 
-    scaled_BTV = logits_TV.float()[None] / temperature  # runs/models/actor.py:260-263
+    scaled_BTV = logits_TV.float()[None] / temperature  # models/actor.py:260-263
     stock_T = openrlhf_models.log_probs_from_logits(scaled_BTV.clone(), labels_T[None])[0]
     torch.testing.assert_close(logprobs_T, stock_T, atol=2e-6, rtol=0)
 

@@ -17,7 +17,7 @@ EnvironmentLost = ItemLost  # an environment gave no answer, and its trajectory 
 
 
 class Call(msgspec.Struct, array_like=True, frozen=True):
-    """What a process is asked: to begin a task, or to act."""
+    """A request to a process: to begin a task, or to act."""
 
     seed: int | None = None
     action: str | None = None
@@ -89,7 +89,7 @@ class EnvironmentPool:
 
     @property
     def lost(self) -> Counter[str]:
-        """How many answers were lost, by reason."""
+        """Count the lost answers, by reason."""
         return self._processes.lost
 
     def __enter__(self) -> EnvironmentPool:
